@@ -21,8 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let program = args.next().ok_or(usage)?;
     let args: Vec<_> = args.collect();
 
-    // The engine needs the read ends of the ranks' pipes, and pids of children that no other thread
-    // waits for.
+    // The engine takes the read ends of the ranks' pipes, and the pids of children. It waits for
+    // the children itself, so no other thread may wait for them.
     let mut ranks = Vec::new();
     for rank in 0..nprocs {
         let mut command = Command::new(&program);
@@ -39,7 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
     }
 
-    // The rest is the same as for a job that the engine starts, see the example `launcher`.
+    // From here on, only `adopt` differs from a job that the engine starts, see the example
+    // `launcher`.
     let engine = Engine::start(Config { policy: Policy::Block, ..Config::default() })?;
     let nspace = Nspace::new(format!("adopt-{}", process::id()))?;
     let mut tool = engine.attach("adopt", Grant::Block)?;

@@ -1,4 +1,5 @@
-//! A minimal launcher, which does what `iof run` does.
+//! A minimal launcher, which does what `iof run` does by default, without its signal handling. The
+//! crate `iof` has the same in one type, `iof::Launcher`.
 //!
 //! ```text
 //! cargo run --release -p iof-engine --example launcher -- 4 sh -c 'echo hello from rank $IOF_RANK'
@@ -26,7 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::start(Config::default())?;
     let nspace = Nspace::new(format!("launcher-{}", process::id()))?;
 
-    // The launcher's outputs are ordinary readers, which are attached before the first byte.
+    // The launcher's own outputs are ordinary readers. They must be attached before the ranks
+    // start.
     let printer = |channels, output: BorrowedFd| -> Result<Printer, Box<dyn Error>> {
         let mut tool = engine.attach("launcher", Grant::Block)?;
         let all = Proc::all(nspace.clone());
@@ -41,14 +43,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         stdin: [(Rank(0), Stdin::Inherit)].into(),
         ..JobSpec::new(nspace.clone(), vec![app])
     })?;
-    // A printer ends after the last byte, or when its output can't be written any more: then the
-    // job is ended, because nothing reads its output.
+    // `join` returns after the last byte, or when the output can't be written any more. In the
+    // second case the job is ended, because nothing reads its output.
     let written = out.join().and_then(|_| err.join());
     if written.is_err() {
         job.signal(Signal::TERM);
     }
     let status = job.wait_exit();
-    // Dropping the engine gives tools time to take their last messages; `exit` would not drop it.
+    // Dropping the engine gives tools time to receive their last messages. `exit` would not drop
+    // it.
     drop(engine);
     process::exit(status.code())
 }

@@ -20,7 +20,7 @@ use crate::error::MAX_RANKS;
 use crate::job::{CHANNELS, Job, Launching};
 use crate::register::{MAPS_PER_RANK, RankStdin, RunningRank, TRANSIENT_FDS};
 
-/// The specification of a job whose ranks run already.
+/// The specification of a job whose ranks the embedder has started already.
 #[derive(Debug)]
 pub struct AdoptSpec {
     /// The job's name.
@@ -30,14 +30,16 @@ pub struct AdoptSpec {
     /// The time for which streams of exited ranks may stay open, see
     /// [`JobSpec::grace`](crate::JobSpec::grace).
     pub grace: Option<Duration>,
-    /// The directives of the spawner, see [`JobSpec::directives`](crate::JobSpec::directives).
+    /// The directives for this job, see [`JobSpec::directives`](crate::JobSpec::directives).
     pub directives: Directives,
-    /// The job also has remote ranks, see [`JobSpec::elsewhere`](crate::JobSpec::elsewhere).
+    /// Whether the job also has remote ranks, see
+    /// [`JobSpec::elsewhere`](crate::JobSpec::elsewhere).
     pub elsewhere: bool,
 }
 
 impl AdoptSpec {
-    /// Returns a job of `ranks` without directives, whose streams may stay open without limit.
+    /// Returns a job of `ranks` without directives and without remote ranks. Streams may stay open
+    /// without limit after a rank's exit.
     pub fn new(nspace: Nspace, ranks: Vec<AdoptedRank>) -> AdoptSpec {
         AdoptSpec { nspace, ranks, grace: None, directives: Directives::default(), elsewhere: false }
     }
@@ -46,12 +48,13 @@ impl AdoptSpec {
 /// A rank that the embedder has started, with the descriptors from which its output is read.
 ///
 /// Each descriptor is the read end of a pipe or FIFO, a connected stream socket, or a terminal (a
-/// pty's master). It may be in blocking or nonblocking mode. The engine reads it to its end; no
-/// other process or thread may read it. A channel without a descriptor ends at once.
+/// pty's master). It may be in blocking or non-blocking mode. The engine reads it to the end of
+/// file; no other process or thread may read it. The stream of a channel without a descriptor is
+/// complete from the start, without bytes.
 #[derive(Debug)]
 pub struct AdoptedRank {
-    /// Its number in the job. The ranks of a spec need not start at 0: a node may adopt ranks 8 to
-    /// 15.
+    /// The number of the rank in the job. The ranks of a spec need not start at 0: a node may adopt
+    /// ranks 8 to 15.
     pub rank: Rank,
     /// The executable that process tables show.
     pub executable: String,
@@ -71,14 +74,14 @@ pub struct AdoptedRank {
 /// The method by which the engine detects that an adopted rank has exited.
 ///
 /// With [`Process::Pid`] and [`Process::Pidfd`], the embedder hands the process over. The engine
-/// waits for it, so no other thread may wait for it, or for any child (see waitpid(2)). The engine
-/// also sends it signals; if the process leads a process group when it is adopted, the whole group
-/// receives them. If the process is not a child of the embedder, its exit is detected but reported
-/// as [`Exit::Unknown`](crate::Exit).
+/// waits for the process, so no other thread may wait for it, or for any child (see waitpid(2)).
+/// The engine also sends the process the signals of [`Job::signal`]. If the process leads a process
+/// group when it is adopted, the whole group receives them. If the process is not a child of the
+/// embedder, its exit is detected but reported as [`Exit::Unknown`](crate::Exit).
 #[derive(Debug)]
 pub enum Process {
-    /// The rank's pid. It must be a child that no thread has waited for, because the kernel may
-    /// assign the pid to another process afterwards.
+    /// The pid of the rank. The rank must be a child of this process that no thread has waited for:
+    /// after a wait, the kernel may assign the pid to another process.
     Pid(u32),
     /// A pidfd of the rank, see pidfd_open(2).
     Pidfd(OwnedFd),
@@ -90,8 +93,8 @@ pub enum Process {
     },
 }
 
-/// The reason why ranks were not adopted. Their descriptors are closed, so that writes of the ranks
-/// raise SIGPIPE.
+/// The reason why ranks were not adopted. The descriptors in the [`AdoptSpec`] have been closed, so
+/// writes of the ranks raise SIGPIPE.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
@@ -116,7 +119,8 @@ pub enum AdoptError {
         /// The rank.
         rank: Rank,
     },
-    /// The descriptor of an output channel does not refer to a stream of bytes that ends.
+    /// The descriptor of an output channel is neither the read end of a pipe, nor a connected
+    /// stream socket, nor a terminal.
     #[error(
         "rank {rank}'s {channel} is {what}: expected the read end of a pipe, a connected stream socket or a terminal"
     )]
@@ -136,8 +140,8 @@ pub enum AdoptError {
         /// A description of the file.
         what: &'static str,
     },
-    /// A pipe or socket occurs twice. Two readers would share its bytes, or two pushes would mix
-    /// them.
+    /// A pipe or socket occurs twice in the spec. Its bytes would be divided between two streams,
+    /// or the bytes of two pushes would be mixed in it.
     #[error("rank {rank}'s {channel} is a pipe or socket that occurs twice: each channel needs its own")]
     Shared {
         /// The rank with the second occurrence.

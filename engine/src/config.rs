@@ -12,44 +12,47 @@ use iof_proto::{Directives, Failure, Info, InfoValue, Nspace, Rank};
 use iof_shm_ring::Policy;
 use nix::libc;
 
-/// Default size of the cache of each source and channel, in bytes.
+/// Default size of the cache of each stream (one output channel of one rank), in bytes.
 pub const DEFAULT_CACHE_SIZE: u32 = 1 << 20;
 
-/// Smallest size of a cache, in bytes. A smaller request is raised to it. A read takes at most a
-/// quarter of a cache, and a read of a pipe in packet mode (O_DIRECT, see pipe(2)) must have room
-/// for `PIPE_BUF` bytes, or the kernel discards the rest of the packet.
+/// Smallest size of a cache, in bytes. A smaller request is raised to it.
+///
+/// The reason is that a read takes at most a quarter of a cache. A read of a pipe in packet mode
+/// (O_DIRECT, see pipe(2)) must have room for `PIPE_BUF` bytes, or the kernel discards the rest of
+/// the packet.
 pub const MIN_CACHE_SIZE: u32 = 4 * libc::PIPE_BUF as u32;
 
-/// Default for the largest cache that a registration may ask for, in bytes.
+/// Default of [`Config::max_cache_size`], in bytes.
 pub const MAX_CACHE_SIZE: u32 = 16 << 20;
 
 /// The grouping of bytes before a reader receives them. By default a reader receives bytes as they
 /// arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffering {
-    /// Number of bytes after which the reader receives them (`PMIX_IOF_BUFFERING_SIZE`). At most
-    /// half the cache is grouped. With 0, `time` alone limits a group, or, without it, bytes are
-    /// not grouped.
+    /// The number of bytes of a full group, which the reader receives immediately
+    /// (`PMIX_IOF_BUFFERING_SIZE`). A group has at most half the bytes of the cache. With 0, only
+    /// `time` limits a group; if `time` is `None` as well, bytes are not grouped.
     pub size: u32,
-    /// Time after which the reader receives a smaller group (`PMIX_IOF_BUFFERING_TIME`). If `None`,
-    /// only the end of the stream or of the registration ends a group early.
+    /// The time after which the reader receives a group that is not full
+    /// (`PMIX_IOF_BUFFERING_TIME`). With `None`, the reader receives such a group only at the end
+    /// of the stream or of the registration.
     pub time: Option<Duration>,
 }
 
 /// The configuration of an engine. [`Config::direct`] changes it by PMIx directives.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Size of the cache of each source and channel, in bytes (`PMIX_IOF_CACHE_SIZE`). A size below
-    /// [`MIN_CACHE_SIZE`] is raised to it.
+    /// Size of the cache of each stream (one output channel of one rank), in bytes
+    /// (`PMIX_IOF_CACHE_SIZE`). A size below [`MIN_CACHE_SIZE`] is raised to it.
     pub cache_size: u32,
     /// The reaction to a full cache: drop the newest bytes (`PMIX_IOF_DROP_NEWEST`), drop the
-    /// oldest (`PMIX_IOF_DROP_OLDEST`), or block sources until the readers that may hold them back
-    /// ([`Grant`](crate::Grant)) have consumed.
+    /// oldest bytes (`PMIX_IOF_DROP_OLDEST`), or make ranks wait until the readers with
+    /// [`Grant::Block`](crate::Grant::Block) have read.
     pub policy: Policy,
     /// The grouping of bytes for readers, unless their job or registration specifies another.
     pub buffering: Buffering,
-    /// The largest cache that a registration may ask for, in bytes. [`MIN_CACHE_SIZE`] is always
-    /// allowed.
+    /// The largest cache that a registration of a tool may request, in bytes. [`MIN_CACHE_SIZE`] is
+    /// always allowed.
     pub max_cache_size: u32,
     /// The backend that reads the ranks' pipes. `None` selects io_uring if the kernel permits it,
     /// else epoll.
@@ -145,16 +148,16 @@ pub enum Rendezvous {
 /// One program of a job, run by some of its ranks (PMIx's application, `pmix_app_t`).
 #[derive(Clone, Debug)]
 pub struct App {
-    /// Number of ranks that run it, at least 1.
+    /// The number of ranks that run the program, at least 1.
     pub nprocs: u32,
     /// The program: a path, or a name that is looked up in the `PATH` of the ranks' environment. A
     /// path that does not begin with a slash is relative to `cwd`.
     pub program: OsString,
     /// The arguments, without the program's own name.
     pub args: Vec<OsString>,
-    /// Variables that are added to the embedder's environment, or replace those of the same name.
-    /// The last of several equal names is effective. The engine's own variables, `IOF_...`, can't
-    /// be replaced.
+    /// Variables that are added to the embedder's environment, or replace variables of the same
+    /// name. If a name occurs more than once, the last value is used. The variables that the engine
+    /// sets (see [`JobSpec`]) can't be replaced.
     pub env: Vec<(OsString, OsString)>,
     /// The working directory of the ranks; the embedder's own if `None`.
     pub cwd: Option<PathBuf>,
@@ -187,7 +190,7 @@ impl App {
 /// | `IOF_NPROCS` | the number of ranks in the job |
 /// | `IOF_APPNUM` | the number of the rank's app, from 0 |
 /// | `IOF_STDDIAG_FD` | the descriptor of stddiag |
-/// | `IOF_SERVER` | the engine's socket, to which tools that a rank starts connect; empty if there is none |
+/// | `IOF_SERVER` | the path of the engine's socket, to which tools that a rank starts connect; empty without a socket |
 ///
 /// `PMIX_NAMESPACE`, `PMIX_RANK` and the like are not set, because a PMIx client takes them as a
 /// sign of a PMIx server that it can connect to. A launcher with such a server sets them in
@@ -202,18 +205,18 @@ pub struct JobSpec {
     /// A rank that is not included reads /dev/null.
     ///
     /// At most one rank can have the embedder's own stdin ([`Stdin::Inherit`]). The stdin of a rank
-    /// with [`Stdin::Pipe`] is open: the embedder and tools can [push](iof_tool::Tool::push) to it,
-    /// and the rank reads its end when an end was pushed.
+    /// with [`Stdin::Pipe`] is open: the embedder and tools can [push](iof_tool::Tool::push) to it.
+    /// The rank reads the end of file after a push with `PMIX_IOF_COMPLETE`.
     ///
     /// A rank with a pty reads its terminal. With [`Stdin::Inherit`] it reads what the embedder
-    /// types there ([`Job::pty`](crate::Job::pty)), with [`Stdin::Null`] it reads the end. It can't
-    /// have another source.
+    /// types there ([`Job::pty`](crate::Job::pty)). With [`Stdin::Null`] it reads the end of file.
+    /// [`Stdin::Pipe`] and [`Stdin::File`] are errors for such a rank.
     ///
     /// If the directives ask for stdin to be forwarded (`PMIX_FWD_STDIN`), rank 0 has
     /// [`Stdin::Pipe`] unless it is named here or has a pty.
     pub stdin: BTreeMap<Rank, Stdin>,
     /// The ranks with [`Stdin::Pipe`] to which only the embedder's own tools may push
-    /// ([`Engine::attach`](crate::Engine::attach)). Their stdin is not open to other tools.
+    /// ([`Engine::attach`](crate::Engine::attach)). The wildcard rank has no effect here.
     pub own_stdin: BTreeSet<Rank>,
     /// The ranks with a pseudo-terminal, and its initial settings. The wildcard rank stands for all
     /// ranks that are not named. What such a rank writes to stdout, stderr and /dev/tty arrives on
@@ -226,21 +229,23 @@ pub struct JobSpec {
     /// (SIGTTIN, see credentials(7)). So a rank with [`Stdin::Inherit`] always stays in the
     /// embedder's group if the embedder's stdin is its controlling terminal.
     pub process_group: ProcessGroup,
-    /// The time for which the streams of an exited rank may stay open, because a process that the
-    /// rank started holds them. After that time they are completed with the bytes written so far
-    /// (see [`JobStatus::cut_off`](crate::JobStatus)), and later writes raise SIGPIPE. If a gating
-    /// reader holds the stream back, its end waits for that reader as well. `None` means no limit.
+    /// The time for which the streams of an exited rank may stay open. They stay open while a
+    /// process that the rank started holds them. After that time they are completed with the bytes
+    /// written so far (see [`JobStatus::cut_off`](crate::JobStatus::cut_off)), and later writes
+    /// raise SIGPIPE. If a reader with [`Grant::Block`](crate::Grant::Block) holds the stream back,
+    /// the end of the stream waits for that reader as well. `None` means without limit.
     pub grace: Option<Duration>,
-    /// The directives of the spawner (RFC0025), which override the engine's [`Config`].
+    /// The directives for this job (RFC0025), which override the engine's [`Config`].
     pub directives: Directives,
-    /// The job also has remote ranks. Their output may be [delivered](crate::Engine::deliver), and
-    /// the job does not end before [`Engine::end_job`](crate::Engine::end_job) is called.
+    /// Whether the job also has remote ranks. If so, their output may be
+    /// [delivered](crate::Engine::deliver), and the job does not end before
+    /// [`Engine::end_job`](crate::Engine::end_job) is called.
     pub elsewhere: bool,
 }
 
 impl JobSpec {
     /// Returns a job of `apps` with local ranks only. Every rank reads /dev/null, has no pty and
-    /// leads a process group, and streams may stay open without limit.
+    /// leads a process group of its own. Streams may stay open without limit after a rank's exit.
     pub fn new(nspace: Nspace, apps: Vec<App>) -> JobSpec {
         JobSpec {
             nspace,

@@ -16,21 +16,22 @@ use crate::readers::StreamState;
 use crate::state::{State, StreamName};
 use crate::stream_options::StreamOptions;
 
-/// Number of delivered bytes of one stream that may wait for room in its ring, while a reader with
-/// the grant to block holds it back. Beyond it, [`Engine::deliver`] refuses more.
+/// Largest number of delivered bytes of one stream that wait for room in its ring, while a reader
+/// with [`Grant::Block`](crate::Grant::Block) holds the stream back. Beyond it, [`Engine::deliver`]
+/// fails with [`DeliverError::Full`].
 pub const MAX_DELIVERED: u64 = 4 << 20;
 
 /// Bytes that a delivery counts for at least.
 const MIN_DELIVERY_COST: u64 = 256;
 
-/// The reason why bytes were not delivered. The stream took none of them.
+/// The reason why bytes were not delivered. None of the bytes was added to the stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeliverError {
     /// A required attribute does not apply to deliveries, or has a value of the wrong type.
     #[error(transparent)]
     Metadata(Failure),
-    /// The source is not a single process, or the channel is not an output channel.
+    /// The source is not one rank below [`MAX_RANKS`], or the channel is stdin.
     #[error(
         "invalid source '{from} {channel}': expected a rank below {MAX_RANKS}, and stdout, stderr or stddiag"
     )]
@@ -43,7 +44,8 @@ pub enum DeliverError {
     /// The rank is local.
     #[error("{0} is a local rank, whose output the engine captures: deliver output of remote ranks only")]
     Captured(Proc),
-    /// All ranks of the job are local.
+    /// The job has no remote ranks: it was started without
+    /// [`JobSpec::elsewhere`](crate::JobSpec::elsewhere).
     #[error("all ranks of {0} are local: start the job with `elsewhere` if it has remote ranks")]
     NoRemoteRanks(Nspace),
     /// The stream was completed before, or its job ended.
@@ -54,7 +56,7 @@ pub enum DeliverError {
         /// The channel of the delivery.
         channel: Channel,
     },
-    /// A reader holds the stream back.
+    /// A reader holds the stream back, and [`MAX_DELIVERED`] bytes are waiting for it.
     #[error(
         "{waiting} bytes of the stream already wait for a reader, and the limit is {MAX_DELIVERED}: deliver again when \
          some were taken"
@@ -181,23 +183,24 @@ impl DeliveryAttributes {
 impl Engine {
     /// Delivers output that the host has received from another node (`PMIx_server_IOF_deliver`).
     /// Registered tools read it like output of local ranks. For tools that register later it is
-    /// cached under the same options as that of local ranks: the options of its job, or of the
-    /// engine if the engine starts no ranks of that job.
+    /// cached, with the options of its job. If the engine has not started or adopted ranks of that
+    /// job, the options are those of the engine.
     ///
     /// `infos` may contain [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), which ends the stream
     /// after these bytes (`bytes` may be empty), and [`IOF_TIME`](key::IOF_TIME), the time at which
     /// the bytes were read from their source. Other attributes are ignored unless they are
     /// required.
     ///
-    /// Does not block. `taken` runs once, when the bytes are in the ring, or the policy has dropped
-    /// them, or the engine has ended. It runs on the engine's control thread, under the same rules
-    /// as [upcalls](crate::Host). While a reader with the grant to block holds the stream back, at
-    /// most [`MAX_DELIVERED`] bytes of it wait. One delivery of any size is always accepted, and so
-    /// is an end of the stream without bytes. The deliveries to one stream are taken in their
-    /// order.
+    /// Does not block. `taken` is called once: when the bytes are in the ring, when the policy has
+    /// dropped them, or when the engine ends. It is called on the engine's control thread, under
+    /// the same rules as [upcalls](crate::Host).
+    ///
+    /// While a reader with [`Grant::Block`](crate::Grant::Block) holds the stream back, at most
+    /// [`MAX_DELIVERED`] bytes of it wait. If none wait, a delivery of any size is accepted. An end
+    /// of the stream without bytes is always accepted. Deliveries to one stream keep their order.
     ///
     /// # Errors
-    /// [`DeliverError`]. `taken` is then dropped without being run.
+    /// [`DeliverError`]. `taken` is then dropped without being called.
     ///
     /// # Example
     /// ```
@@ -254,11 +257,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the remote part of job `nspace`: all its remote ranks have ended, and their output was
-    /// delivered. Completes their streams. When the streams of the job's local ranks are complete
-    /// as well, tools receive the end of the job with `exit_code`; if that is `None`, with the exit
-    /// code of the local ranks, if there are any. The job may be unknown to the engine before this
-    /// call.
+    /// Ends the remote part of job `nspace`. Call this when all its remote ranks have ended and
+    /// their output was delivered. Completes their streams. When the streams of the job's local
+    /// ranks are complete as well, tools receive the end of the job with `exit_code`. If
+    /// `exit_code` is `None`, they receive the exit code of the local ranks, if there are any. The
+    /// job may be unknown to the engine before this call. Does not block.
     ///
     /// Returns `false` if the remote part was ended before, or all ranks of the job are local.
     pub fn end_job(&self, nspace: &Nspace, exit_code: Option<i32>) -> bool {

@@ -29,33 +29,40 @@ use crate::state::{State, Tables};
 /// job of one rank.
 const MIN_FILES: u64 = 13 + 2 * 8 + FILES_PER_RANK + TRANSIENT_FDS;
 
-/// The permission of a reader to hold sources back.
+/// The permission of a reader to hold sources back: to make a rank wait in write(2) while the
+/// rank's cache is full of bytes that the reader has not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
     /// The reader may hold sources back. Under [`Policy::Block`](iof_shm_ring::Policy::Block),
-    /// sources wait for it and it loses nothing.
+    /// sources wait for it and it loses nothing. Under the other policies, sources do not wait.
     Block,
-    /// The reader may not hold sources back. This is the grant of tools in other processes unless
-    /// the [`Host`] decides otherwise.
+    /// The reader may not hold sources back. If it is slow, it loses bytes, which are reported to
+    /// it as gaps. Tools in other processes have this grant unless the [`Host`] decides otherwise.
     Never,
 }
 
 /// The I/O forwarding of one launcher: drains the ranks' pipes into shared rings and serves tools.
 ///
-/// An engine has two threads. It starts one more each for the syslog, the job record, mail and the
-/// gateway when something is first logged there. It installs no signal handlers, prints nothing and
-/// never exits the process. All methods may be called from any thread.
+/// An engine has three threads: the capture thread reads the ranks' pipes, the control thread
+/// serves tools and makes the [upcalls](Host), and a watchdog detects ranks that stall the capture
+/// thread. The output of such ranks is moved to threads of its own. The syslog, the job record,
+/// mail and the gateway each get a thread when something is first logged there. An engine installs
+/// no signal handlers, prints nothing and never exits the process. All methods may be called from
+/// any thread.
 ///
 /// Exits of ranks are detected through pidfds, so SIGCHLD is not needed. If the embedder ignores
 /// SIGCHLD or waits for any child (see waitpid(2)), exits are still detected but reported as
 /// [`Exit::Unknown`](crate::Exit).
 ///
-/// The job record and printers' files may reach a limit on file sizes (RLIMIT_FSIZE, see
-/// setrlimit(2)). An embedder under such a limit should ignore SIGXFSZ: the limit is then an error
-/// of that file, and does not end the process. Ranks get the default action of SIGXFSZ back.
+/// The job record and the files of printers may reach a limit on file sizes (RLIMIT_FSIZE, see
+/// setrlimit(2)). The kernel then sends SIGXFSZ, which ends the process by default. An embedder
+/// under such a limit should ignore SIGXFSZ, so that only writes to that file fail. Ranks always
+/// start with the default action of SIGXFSZ.
 ///
-/// Dropping the engine ends both threads. A thread that is logging finishes its message first.
-/// Ranks that still run lose their pipes, so wait for the jobs before.
+/// Dropping the engine ends its threads. It blocks while tools receive their last messages, for at
+/// most [`MAX_LINGER`](iof_proto::limits::MAX_LINGER), and until a thread that is logging has
+/// finished its message. Ranks that still run are not signalled, but lose their pipes: their writes
+/// raise SIGPIPE. So wait for the jobs first.
 ///
 /// # Example
 /// ```
@@ -103,13 +110,14 @@ impl Engine {
     ///
     /// # Errors
     /// [`StartError`]: the kernel refuses io_uring and [`Config::backend`] requires it, the
-    /// rendezvous directory is not usable, or no thread or descriptor is left.
+    /// rendezvous directory is not usable, or the process can create no further thread or
+    /// descriptor.
     pub fn start(config: Config) -> Result<Engine, StartError> {
         Engine::start_with(config, Arc::new(Standalone))
     }
 
     /// Starts an engine as [`Engine::start`] does, with `host` instead of [`Standalone`]. The host
-    /// approves tools and is asked for what they pull.
+    /// approves tools and grants what they pull.
     ///
     /// # Errors
     /// The errors of [`Engine::start`].
@@ -190,16 +198,18 @@ impl Engine {
         self.capture.backend()
     }
 
-    /// Returns why the backend is not io_uring; `None` if it is, or if [`Config::backend`] chose
-    /// it. The reason was also logged.
+    /// Returns the reason why the engine fell back to epoll; `None` if the backend is io_uring, or
+    /// was chosen by [`Config::backend`]. The reason was also logged (with `tracing`).
     pub fn fallback_reason(&self) -> Option<&CaptureError> {
         self.capture.fallback()
     }
 
-    /// Attaches a tool in this process. Queries show it as `name`.
+    /// Attaches a tool in this process, such as the launcher's own printer. The host is not asked
+    /// to approve it. Queries show it as `name`. Blocks until the control thread answers, so it
+    /// must not be called in an [upcall](Host).
     ///
     /// # Errors
-    /// [`AttachError`]: the process has no descriptors left.
+    /// [`AttachError`]: the process has no descriptors left, or the control thread has ended.
     pub fn attach(&self, name: &str, grant: Grant) -> Result<Tool, AttachError> {
         let failed = |error: io::Error| AttachError::Lost(error.into());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
@@ -211,8 +221,8 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// Sends tools the messages that wait for them, as long as they take them and for at most
-    /// [`MAX_LINGER`](iof_proto::limits::MAX_LINGER). Then ends both threads.
+    /// Sends tools the messages that wait for them, while they receive them and for at most
+    /// [`MAX_LINGER`](iof_proto::limits::MAX_LINGER). Then ends the threads.
     fn drop(&mut self) {
         let mut state = self.tables.lock();
         state.stopping = true;

@@ -46,7 +46,7 @@ pub enum LaunchError {
     /// Another job has this name.
     #[error("job {0} already exists: choose another name")]
     NameTaken(Nspace),
-    /// The job has no ranks, or more than [`MAX_RANKS`].
+    /// The job has no rank, or more ranks than [`MAX_RANKS`].
     #[error("invalid number of ranks {asked}: expected 1 to {limit}", limit = MAX_RANKS)]
     Ranks {
         /// The number of ranks of all apps together.
@@ -58,7 +58,7 @@ pub enum LaunchError {
         /// The number of the app, from 0.
         app: usize,
     },
-    /// A pty is specified for a rank that the job does not have.
+    /// [`JobSpec::ptys`](crate::JobSpec::ptys) names a rank that the job does not have.
     #[error("invalid rank {rank} for a pty: the job has {ranks} ranks, from 0")]
     NoSuchRank {
         /// The rank that does not exist.
@@ -66,7 +66,7 @@ pub enum LaunchError {
         /// The number of ranks in the job.
         ranks: u64,
     },
-    /// Stdin is specified for a rank that the job does not have.
+    /// [`JobSpec::stdin`](crate::JobSpec::stdin) names a rank that the job does not have.
     #[error("invalid rank {rank} for stdin: the job has {ranks} ranks, from 0")]
     NoStdin {
         /// The rank that does not exist.
@@ -74,13 +74,15 @@ pub enum LaunchError {
         /// The number of ranks in the job.
         ranks: u64,
     },
-    /// Several ranks would share the embedder's stdin, and take each other's bytes.
+    /// More than one rank has [`Stdin::Inherit`](crate::Stdin::Inherit). Each byte of the
+    /// embedder's stdin would reach only one of them.
     #[error("{sharers} ranks can't share the embedder's stdin: push it to them instead")]
     SharedStdin {
-        /// The number of these ranks.
+        /// The number of ranks with the embedder's stdin.
         sharers: usize,
     },
-    /// A rank with a pty has a file or pipe as its stdin.
+    /// A rank with a pty has [`Stdin::File`](crate::Stdin::File) or
+    /// [`Stdin::Pipe`](crate::Stdin::Pipe).
     #[error("rank {rank} has a pty, which is its stdin: it can read neither a file nor pushed bytes")]
     StdinOfPty {
         /// The rank with the pty.

@@ -10,9 +10,9 @@ use iof_proto::ProcState;
 pub enum Exit {
     /// The exit status, as wait(2) reports it.
     Status(ExitStatus),
-    /// The rank has ended, but its exit status is not available: the embedder ignores SIGCHLD, has
-    /// another thread that waits for any child (see waitpid(2)), or adopted a process that is not
-    /// its child.
+    /// The rank has ended, but its exit status is not available. The embedder ignores SIGCHLD, has
+    /// a thread that waits for any child (see waitpid(2)), or adopted a process that is not its
+    /// child.
     Unknown,
 }
 
@@ -22,8 +22,8 @@ impl Exit {
         matches!(self, Exit::Status(status) if status.success())
     }
 
-    /// Returns the code that a shell would show: the exit code, or 128 + n for a process that
-    /// signal n ended. Returns 1 if the status is unknown.
+    /// Returns the exit code, or 128 + *n* if signal *n* ended the rank, as shells do. Returns 1 if
+    /// the status is unknown.
     pub fn code(self) -> i32 {
         self.known_code().unwrap_or(1)
     }

@@ -23,19 +23,20 @@ use crate::query::{QueryId, QueryReply};
 use crate::state::PeerId;
 
 /// The upcalls of an engine to the launcher or resource manager that embeds it. A launcher that
-/// only forwards the output of its own ranks to tools of its own user needs no host of its own: see
-/// [`Standalone`].
+/// only forwards the output of its own ranks to tools of its own user does not need to implement
+/// this trait: see [`Standalone`].
 ///
-/// The engine makes upcalls one at a time on its control thread, which serves no tool meanwhile. An
-/// upcall must return soon and must not panic. The engine's tables are not locked, so an upcall may
-/// call the engine, and even drop it. It must not call what may wait for the control thread:
-/// [`Engine::attach`](crate::Engine::attach), [`Job::wait`](crate::Job::wait),
-/// [`Job::wait_exit`](crate::Job::wait_exit) and [`Job::flush`](crate::Job::flush). After another
-/// thread has dropped the engine there are no upcalls: [`Host::iof_stop`] is not called for sources
-/// that tools still hold then.
+/// The engine makes upcalls one at a time on its control thread, which serves no tool meanwhile. So
+/// an upcall must not block and must not panic. The engine's tables are not locked, so an upcall
+/// may call the engine, and even drop it. It must not call a method that waits for the control
+/// thread, which would deadlock: [`Engine::attach`](crate::Engine::attach),
+/// [`Job::wait`](crate::Job::wait), [`Job::wait_exit`](crate::Job::wait_exit),
+/// [`Job::flush`](crate::Job::flush), and the blocking methods of tools and printers that are
+/// attached to this engine. After another thread has dropped the engine there are no upcalls:
+/// [`Host::iof_stop`] is not called for sources that tools still read then.
 ///
-/// The engine makes no upcalls for what the embedder's own readers pull
-/// ([`Engine::attach`](crate::Engine::attach)).
+/// The embedder's own readers ([`Engine::attach`](crate::Engine::attach)) may pull everything; the
+/// engine makes no upcalls for them.
 ///
 /// # Example
 /// ```
@@ -73,8 +74,8 @@ pub trait Host: Send + Sync {
     /// Approves or refuses a tool that has connected. The ids in `tool` are those that the kernel
     /// reports (`SO_PEERCRED`, unix(7)). An approval contains the [`Grant`], which specifies
     /// whether the tool's registrations may hold sources back under
-    /// [`Policy::Block`](iof_shm_ring::Policy::Block). A tool with that grant that stops reading
-    /// stops the job.
+    /// [`Policy::Block`](iof_shm_ring::Policy::Block). If a tool with [`Grant::Block`] stops
+    /// reading, the ranks that it reads stop as well.
     ///
     /// The tool waits for `reply`, which may be used during the upcall or later, on any thread.
     /// Other tools are served meanwhile. Without an answer within
@@ -84,29 +85,30 @@ pub trait Host: Send + Sync {
         reply.answer(same_user(tool));
     }
 
-    /// Returns the keys of the directives that this host supports, such as those of a site's
-    /// credentials. Called once, when the engine starts. The engine passes these directives,
-    /// required or optional, to [`Host::iof_pull`] and [`Host::log`], which honour them or deny the
-    /// request. If they include [`PMIX_LOG_SOURCE`](log::PMIX_LOG_SOURCE), messages may name
-    /// processes that are unknown to the engine as their source.
+    /// Returns the keys of the directives that this host supports in addition to those of the
+    /// engine, such as a site's credentials. Called once, when the engine starts. The engine passes
+    /// these directives, required or optional, to [`Host::iof_pull`] and [`Host::log`], which
+    /// honour them or deny the request. If they include [`PMIX_LOG_SOURCE`](log::PMIX_LOG_SOURCE),
+    /// messages may name processes that are unknown to the engine as their source.
     fn directives(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Grants or denies a tool `channels` of `procs`, none of which was granted before
-    /// (`pmix_server_iof_fn_t`). A host that grants output of remote processes must have it
-    /// delivered to this engine ([`Engine::deliver`](crate::Engine::deliver)). For output that the
-    /// engine captures, the host only gives permission. A wildcard rank stands for all processes of
-    /// its job; ranks that were granted before are part of it from then on.
-    /// [`Rank::UNDEF`](iof_proto::Rank::UNDEF) stands for messages that are logged to the job as a
-    /// whole.
+    /// Grants or denies a tool the output `channels` of `procs` (`pmix_server_iof_fn_t`). The
+    /// engine asks only for sources that are not granted at present. A host that grants output of
+    /// remote processes must have it delivered to this engine
+    /// ([`Engine::deliver`](crate::Engine::deliver)). For output that the engine captures, the host
+    /// only gives permission. A wildcard rank stands for all processes of its job, including ranks
+    /// that were granted before. [`Rank::UNDEF`](iof_proto::Rank::UNDEF) stands for messages that
+    /// are logged to the job as a whole.
     ///
     /// The tool waits for `reply`, which may be used during the upcall or later, on any thread.
     /// Tools that pull some of the same sources meanwhile wait, too. A denied tool receives the
     /// reason and no bytes, not even cached ones. The denial also applies to tools that pulled the
-    /// same sources with the same directives. For the other waiting tools the host is asked again.
+    /// same sources with the same directives. For other waiting tools, the engine asks the host
+    /// again.
     ///
-    /// `directives` are those of the tool that was first to pull.
+    /// If several tools pull the same sources, `directives` are those of the first tool.
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
         let (_, _, _) = (procs, channels, directives);
         reply.grant();
@@ -119,48 +121,50 @@ pub trait Host: Send + Sync {
         false
     }
 
-    /// Forwards bytes that a tool pushes to remote processes (`pmix_server_stdin_fn_t`). Empty
-    /// `bytes` ask the host to close their stdin. The engine itself pushes to local processes.
+    /// Forwards bytes that a tool pushes to remote processes (`pmix_server_stdin_fn_t`). `bytes`
+    /// has at most 64 KiB. If `bytes` is empty, the host closes the stdin of these processes. The
+    /// engine itself pushes to local processes.
     ///
-    /// `reply` is the flow control: the push waits until the host has granted it, which means that
-    /// the bytes were taken and more may follow. A denial ends the push for these processes. A push
-    /// with the directive not to wait is abandoned after one second without a reply. The host then
-    /// receives neither more bytes of that push nor its end, and may receive bytes of the next
-    /// push.
+    /// `reply` is the flow control: the push waits until the host grants it, which means that the
+    /// host has taken the bytes and can take more. A denial ends the push for these processes. With
+    /// the directive `PMIX_IOF_DROP_NEWEST`, a tool of `iof-tool` abandons a push if the host does
+    /// not reply for about two seconds. The host then receives neither more bytes of that push nor
+    /// its end, and may receive bytes of the next push.
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
         let (_, _) = (stdin, bytes);
         reply.deny(Status::ERR_NOT_SUPPORTED, "the host does not forward stdin");
     }
 
-    /// Returns the keys of the queries to which this host knows a part of the answer or all of it,
-    /// such as [`PMIX_QUERY_PROC_TABLE`](key::PMIX_QUERY_PROC_TABLE) of a job whose processes run
-    /// on several nodes. Called once, when the engine starts. For these keys the engine asks the
-    /// host even if it knows a part of the answer itself, and merges both parts.
+    /// Returns the query keys that this host can answer, completely or in part. An example is
+    /// [`PMIX_QUERY_PROC_TABLE`](key::PMIX_QUERY_PROC_TABLE) for a job whose processes run on
+    /// several nodes. Called once, when the engine starts. For these keys the engine always asks
+    /// the host, and merges the host's answer with its own.
     fn queries(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Answers queries of a tool that the engine can't answer (`pmix_server_query_fn_t`), or not
-    /// completely ([`Host::queries`]). Each query contains its remaining keys and its qualifiers.
+    /// Answers queries of a tool (`pmix_server_query_fn_t`) that the engine can't answer, and those
+    /// for the keys of [`Host::queries`]. Each query contains only these keys, and its qualifiers.
     /// The tool waits for `reply`, which may be used during the upcall or later, on any thread.
     fn query(&self, queries: &[Query], reply: QueryReply) {
         let _ = queries;
         drop(reply);
     }
 
-    /// Returns the keys of the channels that this host logs to, such as
-    /// [`PMIX_LOG_GLOBAL_DATASTORE`](log::PMIX_LOG_GLOBAL_DATASTORE) and those of a site. Called
-    /// once, when the engine starts. Tools can query them, and the engine's order may name them.
+    /// Returns the keys of the log channels that this host serves, such as
+    /// [`PMIX_LOG_GLOBAL_DATASTORE`](log::PMIX_LOG_GLOBAL_DATASTORE) and channels of the site.
+    /// Called once, when the engine starts. Tools can query these keys, and
+    /// [`LogConfig::order`](crate::LogConfig::order) may contain them.
     fn log_channels(&self) -> Vec<String> {
         Vec::new()
     }
 
     /// Returns the socket of the gateway engine
     /// ([`LogConfig::gateway`](crate::LogConfig::gateway)), if there is one. Called once, when the
-    /// engine starts. The engine sends the gateway messages for the global syslog, for email unless
-    /// it has a mail server of its own, and for channels that neither it nor [`Host::log_channels`]
-    /// names; the gateway accepts or refuses them. Without a gateway, such messages are passed to
-    /// [`Host::log`].
+    /// engine starts. The engine relays three kinds of messages to the gateway: those for the
+    /// global syslog, those for email unless the engine has a mail server of its own, and those for
+    /// channels that neither the engine nor [`Host::log_channels`] knows. The gateway accepts or
+    /// refuses them. Without a gateway, the engine passes such messages to [`Host::log`].
     fn gateway(&self) -> Option<PathBuf> {
         None
     }
@@ -178,19 +182,21 @@ pub trait Host: Send + Sync {
     }
 
     /// Reports that a rank has stalled the forwarding of all other ranks for about half a second.
-    /// The rank writes to `channel` from memory that faults slowly, such as a mapped file on a hung
-    /// file system, and so holds the lock of its pipe; or it reads its stdin into such memory.
-    /// `remedy` is the engine's reaction.
+    /// The cause is a write to `channel` from memory whose page faults are slow, such as a mapped
+    /// file on a hung file system: the rank holds the kernel's lock of its pipe during the write.
+    /// If `channel` is stdin, the cause is a read into such memory. `remedy` is the engine's
+    /// reaction.
     ///
     /// Called once for each such pipe, on a watchdog thread of the engine, possibly while another
-    /// upcall runs. It must not wait for the engine, which may be stalled. The default
-    /// implementation logs a warning.
+    /// upcall runs. It must not call blocking methods of the engine, which may be stalled. The
+    /// default implementation logs a warning (with `tracing`).
     fn stalled(&self, source: &Proc, channel: Channel, remedy: Remedy) {
         tracing::warn!(%source, %channel, ?remedy, "a rank stalls the forwarding of all other ranks");
     }
 
-    /// Ends what was granted: no tool wants `channels` of `procs` any more. Called once for each
-    /// source that was granted. A wildcard rank includes all ranks of its job that were granted.
+    /// Ends a grant of [`Host::iof_pull`], because no tool reads `channels` of `procs` any more.
+    /// The host can stop the delivery of this output. Called once for each source that was granted.
+    /// A wildcard rank includes all ranks of its job that were granted.
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
         let (_, _) = (procs, channels);
     }
@@ -202,25 +208,28 @@ pub trait Host: Send + Sync {
 pub enum Remedy {
     /// Separate threads read the rank's output from now on, so that it delays only itself.
     Isolated,
-    /// The engine does nothing, because too many streams have threads of their own. The stall may
-    /// happen again.
+    /// The engine does nothing, because too many streams have threads of their own already. The
+    /// rank may stall the engine again.
     TooMany {
         /// The largest number of such streams,
         /// [`MAX_ISOLATED_STREAMS`](iof_proto::limits::MAX_ISOLATED_STREAMS).
         limit: usize,
     },
-    /// The engine does nothing, because the pipe is the rank's stdin or the stream is its terminal.
-    /// The stall may happen again; on stdin, only when bytes are pushed to the rank.
+    /// The engine does nothing, because the pipe is the rank's stdin, or the rank writes to a
+    /// terminal. The rank may stall the engine again; on stdin, only when bytes are pushed to it.
     None,
 }
 
-/// A host that forwards the output of its own ranks to all tools of its own user and of root.
+/// The default host. It approves tools of the engine's own user and of root, and grants everything
+/// that they pull. It does not forward stdin to remote ranks, and serves no queries or log
+/// channels.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standalone;
 
 impl Host for Standalone {}
 
-/// A host that behaves as [`Standalone`], and in addition names the socket of a gateway engine.
+/// A host that behaves as [`Standalone`], and also names a gateway engine, to which the engine
+/// relays log messages (see [`Host::gateway`]).
 #[derive(Clone, Debug)]
 pub struct ViaGateway {
     /// The gateway's Unix socket: [`Engine::socket`](crate::Engine::socket) of the gateway engine.
@@ -255,9 +264,9 @@ pub(crate) enum Call {
     Log(LogStep),
 }
 
-/// The means to answer [`Host::iof_pull`], [`Host::push_stdin`] or [`Host::log`], once and on any
-/// thread. Dropping it denies the request with [`Status::ERR_NOT_AVAILABLE`]. An answer after the
-/// engine has ended has no effect.
+/// A handle with which the host answers one call of [`Host::iof_pull`], [`Host::push_stdin`] or
+/// [`Host::log`], on any thread and without blocking. Dropping it denies the request with
+/// [`Status::ERR_NOT_AVAILABLE`]. An answer after the engine has ended has no effect.
 #[derive(Debug)]
 pub struct Reply {
     call: Call,
@@ -295,9 +304,9 @@ impl Drop for Reply {
     }
 }
 
-/// The means to answer [`Host::approve`], once and on any thread. Dropping it refuses the tool with
-/// [`Status::ERR_NOT_AVAILABLE`]. An answer has no effect if the tool has disconnected, or was
-/// refused because the time limit had passed.
+/// A handle with which the host answers one call of [`Host::approve`], on any thread and without
+/// blocking. Dropping it refuses the tool with [`Status::ERR_NOT_AVAILABLE`]. An answer has no
+/// effect if the tool has disconnected, or was refused because the time limit had passed.
 #[derive(Debug)]
 pub struct ApprovalReply {
     peer: PeerId,

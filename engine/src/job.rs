@@ -236,8 +236,8 @@ impl JobState {
 /// The exit status of a job's local ranks.
 #[derive(Clone, Debug, Default)]
 pub struct JobStatus {
-    /// The rank that failed first, with its exit status; `None` if all ranks exited with 0. A rank
-    /// whose status is [`Exit::Unknown`] counts as failed.
+    /// The rank that failed first, with its exit status; `None` if no rank has failed. A rank fails
+    /// if its exit code is not 0, a signal ends it, or its status is [`Exit::Unknown`].
     pub first_failure: Option<(Rank, Exit)>,
     /// The streams that were completed before their end of file: at the end of their rank's grace
     /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), or by [`Job::close`].
@@ -245,7 +245,7 @@ pub struct JobStatus {
 }
 
 impl JobStatus {
-    /// Returns the exit code of the rank that failed first, or 0 if none failed.
+    /// Returns the [exit code](Exit::code) of the rank that failed first, or 0 if no rank failed.
     pub fn code(&self) -> i32 {
         self.first_failure.map_or(0, |(_, exit)| exit.code())
     }
@@ -261,6 +261,9 @@ impl From<JobStatus> for ExitCode {
 
 /// A handle of a job. Dropping it does not affect the job, which the engine keeps until the job is
 /// [removed](crate::Engine::remove) or the engine ends.
+///
+/// The handle refers to the job by name. If the job is removed and a later job has the same name,
+/// the handle refers to the later job.
 #[derive(Clone)]
 pub struct Job {
     pub(crate) tables: Arc<Tables>,
@@ -281,20 +284,24 @@ impl Job {
         &self.nspace
     }
 
-    /// Blocks until every local rank has exited and all their streams are complete, including
-    /// streams that a child of a rank holds open. Returns early if the engine ends. May be called
-    /// from any thread but the control thread, which makes the [upcalls](crate::Host).
+    /// Blocks until every local rank has exited and all streams of these ranks are complete,
+    /// including streams that a child of a rank holds open and streams of
+    /// [logged](crate::Engine::log) messages. Returns the exit status so far if the engine ends
+    /// first, and a status without a failure if the job is removed. Must not be called in an
+    /// [upcall](crate::Host).
     pub fn wait(&self) -> JobStatus {
         self.wait_until(JobState::is_drained_with_logs)
     }
 
     /// Blocks until every local rank has exited. More of their output may arrive afterwards.
-    /// Returns early if the engine ends. May be called from any thread but the control thread.
+    /// Returns early in the same cases as [`Job::wait`]. Must not be called in an
+    /// [upcall](crate::Host).
     pub fn wait_exit(&self) -> JobStatus {
         self.wait_until(JobState::has_exited)
     }
 
-    /// Returns the exit status if every local rank has exited by now. Does not block.
+    /// Returns the exit status, or `None` if a local rank has not exited or the job was removed.
+    /// Does not block.
     pub fn try_wait_exit(&self) -> Option<JobStatus> {
         let state = self.tables.lock();
         state.jobs.get(&self.nspace).filter(|job| job.has_exited()).map(JobState::status)
@@ -312,7 +319,7 @@ impl Job {
         }
     }
 
-    /// Reports the exit of a rank that was adopted with
+    /// Reports to the engine that a rank has exited, which was adopted with
     /// [`Process::Reported`](crate::Process::Reported). Returns `false` if the rank was not adopted
     /// in this way, or its exit was reported before.
     pub fn report_exit(&self, rank: Rank, exit: Exit) -> bool {
@@ -334,17 +341,17 @@ impl Job {
         true
     }
 
-    /// Sends `signal` to every local rank. A rank that leads a process group receives it with its
-    /// whole group, even if the rank itself has exited and left children in it (before Linux 6.9
-    /// the children of an exited rank are not reached). Returns the number of ranks or groups
-    /// signalled.
+    /// Sends `signal` to every local rank. If a rank leads a process group, the whole group
+    /// receives the signal, even if the rank itself has exited and left children in the group.
+    /// Before Linux 6.9, the children of an exited rank do not receive it. Returns the number of
+    /// ranks and groups that were signalled.
     pub fn signal(&self, signal: Signal) -> usize {
         self.send(signal, |_| true)
     }
 
-    /// Sends `signal` to the ranks that lead process groups. An embedder calls this for signals
-    /// that it received from its terminal: the other ranks are in its own group and received the
-    /// signal already. Returns the number of ranks or groups signalled.
+    /// Sends `signal` to the ranks that lead process groups, and to their groups. An embedder calls
+    /// this for signals that it received from its terminal: the other ranks are in its own group
+    /// and received the signal already. Returns the number of groups that were signalled.
     pub fn signal_groups(&self, signal: Signal) -> usize {
         self.send(signal, Signaller::has_group)
     }
@@ -362,9 +369,10 @@ impl Job {
         job.ranks.values().filter(reachable).count()
     }
 
-    /// Completes a stream of a local rank with the bytes written so far. Later writes to it raise
-    /// SIGPIPE. Readers receive the bytes and then the end of the stream. Returns `false` if no
-    /// local rank of the job has this stream, or it was complete already.
+    /// Completes an output stream of a local rank with the bytes written so far. Later writes to it
+    /// raise SIGPIPE. Readers receive the bytes and then the end of the stream. Returns `false` if
+    /// the job has no such local rank, `channel` is stdin, the stream was complete already, or the
+    /// engine has ended.
     pub fn close(&self, rank: Rank, channel: Channel) -> bool {
         let Some(capture) = self.capture.upgrade() else { return false };
         let index = CHANNELS.iter().position(|output| *output == channel);
@@ -378,8 +386,11 @@ impl Job {
         matches!(open, Ok(Some(true))) && capture.finish(id).is_ok()
     }
 
-    /// Stops keeping output for tools that have not registered yet: streams without a reader
-    /// continue as if they had one. A launcher calls this when it no longer waits for the tool for
+    /// Stops keeping the first output for tools that have not registered yet. Without this call, a
+    /// stream that no registration reads keeps its first bytes: under drop newest it drops what
+    /// does not fit, and under [`Policy::Block`](iof_shm_ring::Policy::Block) its rank waits if the
+    /// job has a directive such as `PMIX_FWD_STDOUT` for the channel. Afterwards such a stream
+    /// drops old bytes instead. A launcher calls this when it no longer waits for the tool for
     /// which it spawned the job.
     pub fn release_backlog(&self) {
         let Some(capture) = self.capture.upgrade() else { return };
@@ -391,11 +402,11 @@ impl Job {
         state.release_backlog(&capture, &ids);
     }
 
-    /// Blocks until everything that the ranks have written before the call was read from their
-    /// pipes and was consumed by the embedder's own readers
-    /// ([`Engine::attach`](crate::Engine::attach)). Other tools can then read it from the rings.
-    /// Returns `false` if that did not happen within `timeout` (`None`: no limit), or the engine
-    /// has ended.
+    /// Blocks until the engine has read all bytes that the ranks wrote before the call, and the
+    /// embedder's own readers ([`Engine::attach`](crate::Engine::attach)) have consumed them. Other
+    /// tools can then read these bytes from the rings. Returns `false` if that did not happen
+    /// within `timeout` (`None`: without limit), or the engine has ended. Must not be called in an
+    /// [upcall](crate::Host).
     pub fn flush(&self, timeout: Option<Duration>) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let Some(mut wanted) = self.written() else { return false };
@@ -430,20 +441,20 @@ impl Job {
         state.jobs.get(&self.nspace).map(JobState::streams).unwrap_or_default()
     }
 
-    /// Returns a handle of the pty of `rank`, through which the embedder types; `None` if the rank
-    /// has no pty or has exited. While a handle exists, the rank's terminal is not hung up when the
-    /// engine ends.
+    /// Returns a handle of the pty of `rank`, through which the embedder types input; `None` if the
+    /// rank has no pty or has exited. The rank's terminal is hung up when the engine ends and no
+    /// handle exists any more.
     ///
     /// # Errors
-    /// The process has no descriptor left.
+    /// The process can open no further descriptor.
     pub fn pty(&self, rank: Rank) -> io::Result<Option<PtyMaster>> {
         let state = self.tables.lock();
         let job = state.jobs.get(&self.nspace);
         job.and_then(|job| job.ranks.get(&rank)?.pty.as_ref()).map(PtyMaster::try_clone).transpose()
     }
 
-    /// Changes the window size of the ptys of all ranks. Their foreground processes receive
-    /// SIGWINCH. Returns the number of ptys.
+    /// Changes the window size of the ptys of all ranks. The foreground process group of each pty
+    /// receives SIGWINCH. Returns the number of ptys that were changed.
     pub fn resize_ptys(&self, size: WindowSize) -> usize {
         let state = self.tables.lock();
         let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
@@ -451,7 +462,7 @@ impl Job {
         ptys.filter(|pty| pty.resize(size).is_ok()).count()
     }
 
-    /// Returns the rank that leads the process group `group`.
+    /// Returns the rank that leads the process group `group`, if there is one.
     pub fn rank_of_group(&self, group: u32) -> Option<Rank> {
         let state = self.tables.lock();
         let job = state.jobs.get(&self.nspace)?;

@@ -4,6 +4,8 @@
 //! `iof-output` writes their output to a file or terminal; it is an ordinary reader of the rings.
 //! Tools in other processes attach through `iof-tool` and read the same rings.
 //!
+//! An embedder needs the items below. For readers of the source, these are the private modules:
+//!
 //! | module | concept |
 //! |---|---|
 //! | `engine`, `config` | the embedder's handle and its configuration |

@@ -34,23 +34,24 @@ use channels::{ChannelEntry, LogChannels, Submission};
 /// The longest part of a tool's name that is logged, in characters.
 const MAX_NAME_CHARS: usize = 64;
 
-/// Where an engine logs messages.
+/// The channels to which an engine logs messages (`PMIx_Log`), and their settings.
 #[derive(Clone, Debug, Default)]
 pub struct LogConfig {
-    /// The channels for messages that name none, in order of preference (`plog_base_order`).
+    /// The channels for messages that do not name a channel, in order of preference
+    /// (`plog_base_order`).
     pub order: Order,
     /// Whether a message goes only to the first channel that accepts it, unless the message
     /// specifies otherwise (`plog_base_log_once`).
     pub once: bool,
     /// The syslog of this node.
     pub syslog: Syslog,
-    /// The mail server for requests that do not name one. Without it, email goes through the
-    /// gateway if there is one, else through the node's own mail server.
+    /// The mail server for requests that do not name one. With `None`, the gateway sends email if
+    /// there is one, otherwise the node's own mail server.
     pub mail: Option<MailServer>,
-    /// The path of the job record, which is created with mode 0600 for the first message. The
-    /// default is the path of the engine's socket with `.record` appended; a file that exists there
-    /// is renamed to `.record.old`. An engine without a socket and without this path keeps no
-    /// record. The record remains when the engine ends.
+    /// The path of the job record, a file for logged messages. It is created with mode 0600 for the
+    /// first message, and remains when the engine ends. With `None`, the path is that of the
+    /// engine's socket with `.record` appended; a file that exists there is renamed to
+    /// `.record.old`. An engine without a socket and without this path keeps no record.
     pub job_record: Option<PathBuf>,
     /// Whether this engine is a gateway (`PMIX_SERVER_GATEWAY`). The syslog of a gateway is the
     /// global one. Other engines connect to it as tools do, see [`ViaGateway`](crate::ViaGateway).
@@ -193,12 +194,12 @@ impl Engine {
     /// Logs a message on the embedder's behalf (`PMIx_Log_nb`), as
     /// [`Tool::log`](iof_tool::Tool::log) does for a tool. Does not block.
     ///
-    /// `done` is called with the outcome on the engine's control thread, under the same rules as
-    /// [upcalls](crate::Host). It is not called if the engine ends first.
+    /// `done` is called with the outcome, on the engine's control thread and under the same rules
+    /// as [upcalls](crate::Host). It is not called if the engine ends first.
     ///
     /// # Errors
     /// Fails if the request is invalid or exceeds the [`limits`](iof_proto::limits), or if too many
-    /// requests are ongoing. `done` is dropped then.
+    /// requests are in progress. `done` is then dropped without being called.
     pub fn log(&self, log: &Log, done: impl FnOnce(LogReport) + Send + 'static) -> Result<(), Failure> {
         log.check()
             .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;

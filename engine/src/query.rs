@@ -225,8 +225,8 @@ fn conclude(
     Ok(Answer { status, found })
 }
 
-/// The host's answer to [`Host::query`](crate::Host::query), to be given once, on any thread.
-/// Dropping it answers that nothing is known.
+/// A handle with which the host answers one call of [`Host::query`](crate::Host::query), on any
+/// thread and without blocking. Dropping it answers that the host knows nothing.
 #[derive(Debug)]
 pub struct QueryReply {
     id: QueryId,
@@ -239,14 +239,14 @@ impl QueryReply {
         QueryReply { id, reports: Some(reports) }
     }
 
-    /// Answers with what the host knows. [`Found::query`] is the index of the query among those
-    /// that the host was asked. Keys that were not asked for are ignored.
+    /// Answers with the values that the host knows. [`Found::query`] is the index of the query in
+    /// the list that the host received. The engine ignores keys that were not requested.
     pub fn answer(mut self, found: Vec<Found>) {
         self.send(Ok(found));
     }
 
-    /// Answers that nothing is known. The tool receives this reason if the engine knows nothing
-    /// either.
+    /// Answers that the host knows nothing. If the engine knows nothing either, the tool receives
+    /// this status and reason.
     pub fn deny(mut self, status: Status, reason: impl Into<String>) {
         self.send(Err(Failure::new(status, reason)));
     }

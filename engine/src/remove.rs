@@ -5,19 +5,19 @@ use iof_proto::Nspace;
 use crate::engine::Engine;
 
 impl Engine {
-    /// Removes a job that has ended, both on this node and elsewhere. Its rings and processes are
-    /// forgotten, and its name is free again.
+    /// Removes a job whose local and remote parts have ended. The engine forgets its streams and
+    /// processes, and the name can be used for another job.
     ///
     /// A launcher that runs many jobs one after the other should remove each of them. Otherwise the
     /// engine keeps the last output of every job for tools that attach late, and four descriptors
     /// for each rank.
     ///
     /// Tools that read the job keep their rings and can read them to the end. A tool that does not
-    /// read loses what exceeds
-    /// [`MAX_FORGOTTEN_PER_TOOL`](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL), and is told how much
-    /// it lost. The embedder's own readers that hold back sources lose nothing, so what they have
-    /// not read stays in memory. If these readers may be slow, [flush](crate::Job::flush) the job
-    /// first.
+    /// read loses streams beyond
+    /// [`MAX_FORGOTTEN_PER_TOOL`](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL), and receives the
+    /// number of bytes lost. The embedder's own readers with [`Grant::Block`](crate::Grant::Block)
+    /// lose nothing, so the bytes that they have not read stay in memory. If these readers may be
+    /// slow, [flush](crate::Job::flush) the job first.
     ///
     /// Returns `false` if the job does not exist or has not ended.
     ///

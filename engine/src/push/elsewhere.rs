@@ -15,14 +15,15 @@ use crate::state::State;
 /// The largest piece that the host receives at once, in bytes.
 const MAX_PIECE: u64 = 64 * 1024;
 
-/// Stdin for processes that run elsewhere, as passed to
-/// [`Host::push_stdin`](crate::Host::push_stdin).
+/// A push to the stdin of remote processes, of which [`Host::push_stdin`](crate::Host::push_stdin)
+/// receives the bytes piece by piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdinPush {
     /// The number of the push. The pieces of one push arrive in order, and after those of all
     /// earlier pushes to any of the same processes.
     pub id: u64,
-    /// The receivers. A wildcard rank stands for all processes of its job that run elsewhere.
+    /// The processes that receive the bytes. A wildcard rank stands for all remote processes of its
+    /// job.
     pub targets: Vec<Proc>,
     /// The tool's directives for the push (RFC0025).
     pub directives: Vec<Info>,
