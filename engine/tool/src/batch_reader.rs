@@ -1,9 +1,8 @@
 //! Reading many streams in batches, for tools that pass bytes on in few calls.
 //!
 //! [`Tool::recv`] returns one delivery after the other. [`BatchReader::poll_ready`] instead lists
-//! all streams that may have something to read. The caller [peeks](BatchReader::peek) at each of
-//! them once. It may borrow the bytes of many streams together, and consumes or defers each
-//! separately.
+//! all streams that may have bytes to read. The caller [peeks](BatchReader::peek) at each of them
+//! once. It may borrow the bytes of many streams together, and consumes or defers each separately.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -17,14 +16,16 @@ use crate::feed::{Counts, Feed, Item};
 use crate::feeds::FeedId;
 use crate::tool::{Event, Poll, Tool};
 
-/// The result of [`BatchReader::poll_ready`].
+/// The result of a call of [`BatchReader::poll_ready`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollReady {
     /// Some streams may have something to read.
     Ready,
     /// The deadline has passed.
     Quiet,
-    /// Every stream of every registration has ended.
+    /// Every stream of every registration has ended, and no further stream will be announced. Never
+    /// returned while the tool has a [persistent](crate::Pull::persistent) registration and the
+    /// engine runs.
     Done,
 }
 
@@ -35,17 +36,20 @@ pub enum Peeked {
     Bytes,
     /// Missing bytes at this position.
     Gap(Gap),
-    /// Nothing at present.
+    /// Nothing can be read at present.
     Nothing,
     /// The end of a complete stream: every byte of it was consumed or reported as a gap.
     Complete(Counts),
     /// The end of a stream whose engine disconnected before the stream was complete.
     Gone(Counts),
-    /// The end of a stream whose registration is being ended: what was there before was consumed.
+    /// The end of a stream whose registration is being [ended](Tool::deregister). All bytes that
+    /// were unread at that time were consumed.
     Flushed,
 }
 
-/// A reader of everything that a tool has registered for, in batches.
+/// A reader of all streams that a tool has registered for, in batches. It avoids one call for each
+/// delivery, and lets the caller borrow the bytes of many streams together, for example for one
+/// writev(2).
 ///
 /// ```no_run
 /// use iof_tool::{BatchReader, Peeked, PollReady, Tool};
@@ -70,7 +74,8 @@ pub struct BatchReader {
 }
 
 impl BatchReader {
-    /// Returns a reader of the registrations of `tool`. Their callbacks are not called.
+    /// Creates a reader of all registrations of `tool`. Callbacks of [`Tool::pull_with`] are not
+    /// called; their streams are read like the others.
     pub fn new(tool: Tool) -> BatchReader {
         BatchReader { tool, missed: VecDeque::new() }
     }
@@ -80,7 +85,7 @@ impl BatchReader {
         &self.tool
     }
 
-    /// Queries the engine, as [`Tool::query`] does.
+    /// Queries the engine as [`Tool::query`] does, which blocks until the engine answers.
     ///
     /// # Errors
     /// The same as [`Tool::query`].
@@ -92,8 +97,8 @@ impl BatchReader {
     /// limit), and stores these streams in `streams`. A stream is listed again by every call until
     /// [`BatchReader::peek`] finds nothing in it or it is [deferred](BatchReader::defer).
     ///
-    /// The ends of jobs are not reported. [`BatchReader::take_missed`] reports streams that are not
-    /// delivered.
+    /// The ends of jobs are not reported. [`BatchReader::take_missed`] returns reports of streams
+    /// that are not delivered.
     ///
     /// # Errors
     /// The same as [`Tool::recv`].
@@ -117,9 +122,9 @@ impl BatchReader {
         })
     }
 
-    /// Returns the next report of streams that are not delivered because this tool reads too
-    /// slowly, see [`Delivery::Missed`](crate::Delivery), if [`BatchReader::poll_ready`] has
-    /// received any.
+    /// Returns the next report of streams that are not delivered
+    /// ([`Delivery::Missed`](crate::Delivery::Missed)), if [`BatchReader::poll_ready`] has received
+    /// one.
     pub fn take_missed(&mut self) -> Option<Missed> {
         self.missed.pop_front()
     }
@@ -139,8 +144,8 @@ impl BatchReader {
         }
     }
 
-    /// Returns the bytes that [`BatchReader::peek`] found. They may be borrowed together with those
-    /// of other streams.
+    /// Returns the bytes that [`BatchReader::peek`] found, or `None` if the stream has ended. They
+    /// may be borrowed together with those of other streams.
     pub fn bytes(&self, stream: FeedId) -> Option<Bytes<'_>> {
         self.tool.feeds.get(stream).map(|feed| Bytes { feed })
     }
@@ -156,8 +161,9 @@ impl BatchReader {
         self.tool.feeds.get(stream).is_some_and(Feed::is_stalled)
     }
 
-    /// Consumes the first `n` of the bytes that [`BatchReader::peek`] found (at most all), which
-    /// makes room for the source. The remaining bytes are found again.
+    /// Consumes the first `n` of the bytes that [`BatchReader::peek`] found, or all if there are
+    /// fewer. This makes room for the source. The next [`BatchReader::peek`] finds the remaining
+    /// bytes again.
     pub fn consume(&mut self, stream: FeedId, n: usize) {
         if let Some(feed) = self.tool.feeds.get_mut(stream) {
             feed.consume(feed.bytes().len().min(n));
@@ -165,21 +171,22 @@ impl BatchReader {
         }
     }
 
-    /// Leaves what [`BatchReader::peek`] found unread. [`BatchReader::poll_ready`] lists the stream
-    /// again once more bytes or an end have arrived.
+    /// Leaves the bytes that [`BatchReader::peek`] found unread. [`BatchReader::poll_ready`] lists
+    /// the stream again when more bytes or its end have arrived.
     pub fn defer(&mut self, stream: FeedId) {
         if let Some(feed) = self.tool.feeds.get_mut(stream) {
             feed.defer();
         }
     }
 
-    /// Makes the next [`BatchReader::poll_ready`] list a deferred stream and return at once.
+    /// Makes the next [`BatchReader::poll_ready`] list a deferred stream and return without
+    /// blocking.
     pub fn rearm(&mut self, stream: FeedId) {
         self.tool.feeds.activate(stream);
     }
 
-    /// Returns whether everything still to be read belongs to one stream: one channel of one
-    /// process.
+    /// Returns whether at most one stream (one channel of one process) has not ended, and no
+    /// further stream will be announced.
     pub fn has_one_stream(&self) -> bool {
         self.tool.all_announced() && self.tool.feeds.len() <= 1
     }

@@ -18,22 +18,23 @@ use crate::tool::{Event, Poll, Tool};
 /// The stream that a delivery belongs to: one source and channel of one registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// The handler of the registration.
+    /// The id of the registration, which [`Tool::pull`] returned.
     pub handler: u32,
     /// The process that writes the stream.
     pub source: &'a Proc,
     /// The channel that the process writes to.
     pub channel: Channel,
-    /// Whether the stream contains what was [logged](Tool::log) to the channel on behalf of the
-    /// process. This is a separate stream, beside the process's own output.
+    /// Whether the stream contains messages that were [logged](Tool::log) to the channel on behalf
+    /// of the process. They form a stream separate from the process's own output.
     pub logged: bool,
 }
 
 /// The next item of any registration.
 ///
-/// Each stream of each registration delivers its bytes and gaps in order, and then exactly one
-/// `Complete` or `Gone`. Each job of each registration delivers one `JobEnded`, once all streams of
-/// the job are complete.
+/// Each stream of each registration delivers its bytes and gaps in order, and then one `Complete`
+/// or `Gone`. Each job of each registration delivers one `JobEnded` after the ends of all its
+/// streams. There are two exceptions: after [`Tool::deregister`], streams that are not complete and
+/// jobs end with `Deregistered` instead; and a `JobEnded` may stand for several jobs (`skipped`).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Delivery<'a> {
@@ -54,8 +55,8 @@ pub enum Delivery<'a> {
         /// Its final byte counters.
         counts: Counts,
     },
-    /// The end of a stream whose engine disconnected before the stream was complete. What was in
-    /// memory has been delivered; what the source has written since is unknown.
+    /// The end of a stream whose engine disconnected before the stream was complete. The bytes that
+    /// were in memory have been delivered. Whether the process has written more is unknown.
     Gone {
         /// The stream.
         origin: Origin<'a>,
@@ -71,16 +72,20 @@ pub enum Delivery<'a> {
         nspace: Nspace,
         /// The number of the job among those of this name; later jobs have higher numbers.
         run: u64,
-        /// The exit code of the job, as a shell reports it; `None` if unknown.
+        /// The exit code of the process that failed first (128 + *n* if signal *n* ended it), or 0;
+        /// `None` if unknown.
         exit_code: Option<i32>,
         /// The number of earlier jobs of this name whose ends are not reported separately, because
-        /// this tool read too little for too long. Normally 0.
+        /// this tool read too slowly. Normally 0.
         skipped: u64,
     },
-    /// Complete streams that are not delivered, because this tool reads slowly and has too many
-    /// streams open already: the launcher has [dropped](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL)
-    /// their jobs. For all streams of a name, the bytes delivered, the bytes reported as gaps and
-    /// the bytes reported here add up to what was produced.
+    /// Complete streams that are not delivered. Either this tool reads too slowly, and the launcher
+    /// has removed their jobs
+    /// ([`MAX_FORGOTTEN_PER_TOOL`](iof_proto::limits::MAX_FORGOTTEN_PER_TOOL)), or too many
+    /// registrations of this tool cover these streams
+    /// ([`MAX_READERS_PER_TOOL`](iof_proto::limits::MAX_READERS_PER_TOOL)). Over all streams of a
+    /// job name, the bytes delivered, reported as gaps and reported here add up to the bytes
+    /// produced.
     Missed {
         /// The registration that receives this report.
         handler: u32,
@@ -89,22 +94,22 @@ pub enum Delivery<'a> {
     },
     /// The answer to a non-blocking request, see [`Tool::submit_pull`].
     Reply {
-        /// The number of the request.
+        /// The number of the request, which the `submit_` method returned.
         request: u32,
         /// The engine's answer.
         reply: Reply,
     },
-    /// The end of a registration, requested by [`Tool::deregister`]. Everything due to it was
-    /// delivered.
+    /// The end of a registration, requested by [`Tool::deregister`]. Everything that was unread at
+    /// the request has been delivered.
     Deregistered {
-        /// The handler that the registration had.
+        /// The id that the registration had.
         handler: u32,
     },
 }
 
 impl Delivery<'_> {
-    /// Returns the registration that this belongs to, or 0 for a reply that does not grant a
-    /// registration.
+    /// Returns the id of the registration that this delivery belongs to, or 0 for a reply that does
+    /// not grant a registration.
     pub fn handler(&self) -> u32 {
         match self {
             Delivery::Bytes(bytes) => bytes.origin().handler,
@@ -119,8 +124,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// Returns the stream that this belongs to, or `None` if it concerns a job, a request or the
-    /// registration itself.
+    /// Returns the stream that this delivery belongs to, or `None` if it concerns a job, a request
+    /// or the registration itself.
     pub fn origin(&self) -> Option<Origin<'_>> {
         match self {
             Delivery::Bytes(bytes) => Some(bytes.origin()),
@@ -135,8 +140,8 @@ impl Delivery<'_> {
     }
 }
 
-/// Bytes of one stream, contiguous and at the place where the kernel put them. They are not
-/// overwritten while they are borrowed, whatever the engine and the source do.
+/// Contiguous bytes of one stream, in the shared memory into which the kernel has read them. They
+/// are not overwritten while they are borrowed.
 #[derive(Clone, Copy)]
 pub struct Bytes<'a> {
     pub(crate) feed: &'a Feed,
@@ -154,30 +159,30 @@ impl<'a> Bytes<'a> {
         self.feed.counts().produced
     }
 
-    /// Returns when the first byte was read from its source, in nanoseconds since 1970, or `None`
-    /// if unknown. Bytes that were read together have the same time.
+    /// Returns the time at which the first byte was read from its source, in nanoseconds since
+    /// 1970, or `None` if unknown. Bytes that were read together have the same time.
     pub fn time(&self) -> Option<u64> {
         self.feed.time()
     }
 
-    /// Appends pairs of [offset](Bytes::offset) and [time](Bytes::time), in ascending order. The
-    /// bytes from the offset up to that of the next pair were read at that time.
+    /// Appends pairs of [offset](Bytes::offset) and [time](Bytes::time) to `times`, in ascending
+    /// order. The bytes from an offset up to that of the next pair were read at that time.
     pub fn times(&self, times: &mut Vec<(u64, u64)>) {
         self.feed.times(times);
     }
 
-    /// Returns what follows the bytes, as far as it is known now.
+    /// Returns what follows these bytes in the stream, as far as is known now.
     pub fn behind(&self) -> Behind {
         self.feed.behind()
     }
 
-    /// Returns the capacity of the stream's ring in bytes. While this many bytes are not consumed,
-    /// nothing more can arrive.
+    /// Returns the capacity of the stream's ring in bytes. A tool that waits for more bytes before
+    /// it consumes these must not wait for more than the capacity.
     pub fn capacity(&self) -> u64 {
         self.feed.capacity()
     }
 
-    /// Returns the bytes with the lifetime of the tool's borrow.
+    /// Returns the bytes as a slice that borrows the tool, and not this value.
     pub fn as_slice(&self) -> &'a [u8] {
         self.feed.bytes()
     }
@@ -222,27 +227,29 @@ enum Step {
 impl Tool {
     /// Returns the next delivery of any registration. Blocks until there is one.
     ///
-    /// Returns `None` if nothing more will be delivered, see [`Tool::is_done`]; with a
-    /// [persistent](crate::Pull::persistent) registration this is only the case once the engine has
-    /// gone. Deliveries of a registration made by [`Tool::pull_with`] are passed to its callback on
-    /// the way.
+    /// Returns `None` if nothing more will be delivered, see [`Tool::is_done`]. With a
+    /// [persistent](crate::Pull::persistent) registration, this is the case only when the
+    /// registration was deregistered or the engine has ended. Deliveries of a registration made by
+    /// [`Tool::pull_with`] are not returned, but passed to its callback during this call.
     ///
-    /// The next call consumes the bytes, which makes room for the source, unless [`Tool::consume`]
-    /// has consumed some of them.
+    /// The bytes of a delivery are consumed by the next call, which makes room for the source. To
+    /// consume only some of them, call [`Tool::consume`] first.
     ///
-    /// Streams take turns, so none waits for more than one delivery of each other stream. Where
-    /// output is [buffered](iof_proto::directive::key::PMIX_IOF_BUFFERING_SIZE), bytes are
-    /// delivered when a group is full, when its time is over, or when nothing more can follow them.
+    /// Streams take turns: between two deliveries of a stream, every other stream delivers at most
+    /// once. If output is [buffered](iof_proto::directive::key::PMIX_IOF_BUFFERING_SIZE), bytes are
+    /// delivered when a group is full, when its time is over, or when the stream or the
+    /// registration ends.
     ///
     /// # Errors
-    /// Returns [`LostError`] once if the engine has violated the protocol. From then on the engine
-    /// counts as gone; what is in memory is still delivered. An engine that ends is not an error.
+    /// Returns [`LostError`] once if the engine has violated the protocol. The connection has ended
+    /// then, and later calls deliver the bytes that are in memory. An engine that ends is not an
+    /// error.
     pub fn recv(&mut self) -> Result<Option<Delivery<'_>>, LostError> {
         self.next_delivery(None)
     }
 
-    /// Returns the next delivery as [`Tool::recv`] does, but blocks for `timeout` at most. Returns
-    /// `None` also if the time is over.
+    /// Returns the next delivery as [`Tool::recv`] does, but blocks for `timeout` at most. Also
+    /// returns `None` if the time is over; [`Tool::is_done`] tells the two cases apart.
     ///
     /// # Errors
     /// The same as [`Tool::recv`].
@@ -250,8 +257,9 @@ impl Tool {
         self.next_delivery(deadline(Some(timeout)))
     }
 
-    /// Returns the next delivery as [`Tool::recv`] does, but does not block. Returns `None` also if
-    /// there is no delivery now. For event loops, see the [crate's documentation](crate).
+    /// Returns the next delivery as [`Tool::recv`] does, but does not block. Also returns `None` if
+    /// there is no delivery now; [`Tool::is_done`] tells the two cases apart. For event loops, see
+    /// the [crate's documentation](crate).
     ///
     /// # Errors
     /// The same as [`Tool::recv`].
@@ -269,13 +277,14 @@ impl Tool {
         }
     }
 
-    /// Passes the next delivery to its callback. Blocks until there is one, as [`Tool::recv`] does,
-    /// for `timeout` at most (`None`: without limit). Returns `false` if the delivery has no
-    /// callback, the time is over, or nothing more will be delivered.
+    /// Passes the next delivery to its callback. Blocks until there is one, for `timeout` at most
+    /// (`None`: without limit). Returns `false` if the delivery has no callback, the time is over,
+    /// or nothing more will be delivered.
     ///
-    /// This is for tools that only use [`Tool::pull_with`]. A delivery without a callback is kept
-    /// for [`Tool::recv`], and until that is called this returns `false` at once. A tool that uses
-    /// both kinds of registration therefore calls [`Tool::recv`] instead.
+    /// This is for tools that use only [`Tool::pull_with`]. A delivery without a callback is kept
+    /// for [`Tool::recv`]; until [`Tool::recv`] is called, this method returns `false` without
+    /// blocking. A tool that uses both kinds of registration therefore calls [`Tool::recv`]
+    /// instead.
     ///
     /// # Errors
     /// The same as [`Tool::recv`].
@@ -290,9 +299,10 @@ impl Tool {
         }
     }
 
-    /// Consumes the first `n` bytes of the last delivery (at most all). The remaining bytes are
-    /// delivered again in the stream's next turn. Does nothing if the last delivery was consumed
-    /// already or contained no bytes.
+    /// Consumes the first `n` bytes of the last delivery, or all if it has fewer. The remaining
+    /// bytes are delivered again in the stream's next turn, unless they are overwritten before
+    /// (then they are reported as a gap). Does nothing if the last delivery was consumed already or
+    /// contained no bytes.
     pub fn consume(&mut self, n: usize) {
         if let Some(feed) = self.lent.take().and_then(|id| self.feeds.get_mut(id)) {
             feed.consume(feed.bytes().len().min(n));

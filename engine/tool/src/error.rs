@@ -9,11 +9,11 @@ use iof_shm_ring::OpenError;
 
 use crate::tool::HANDSHAKE_LIMIT;
 
-/// Why attaching to an engine failed.
+/// The reason why a tool could not attach to an engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// No engine was found, or several were found.
+    /// The search found no engine, or several engines.
     #[error(transparent)]
     Find(#[from] FindError),
     /// The socket does not accept a connection.
@@ -33,10 +33,11 @@ pub enum AttachError {
          another engine", HANDSHAKE_LIMIT.as_secs()
     )]
     Silent {
-        /// Its pid; 0 if it runs in a pid namespace that this process cannot see.
+        /// The engine's pid; 0 if it runs in a pid namespace that this process cannot see.
         pid: u32,
     },
-    /// The listener belongs to another user and can't be trusted.
+    /// The process that listens on the socket belongs neither to this user nor to root, so it can't
+    /// be trusted.
     #[error(
         "the listener on {} belongs to user {uid}, neither to this user nor to root: name the socket of one of your engines", path.display()
     )]
@@ -60,14 +61,14 @@ pub enum AttachError {
     Lost(#[from] LostError),
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
     /// The engine denied the request.
     #[error(transparent)]
     Denied(#[from] Failure),
-    /// The request can't be encoded as a message.
+    /// The request can't be sent, because it exceeds a [limit](iof_proto::limits) on messages.
     #[error(transparent)]
     Unsendable(#[from] EncodeError),
     /// The connection ended or broke before the engine answered.
@@ -75,23 +76,23 @@ pub enum RequestError {
     Lost(#[from] LostError),
 }
 
-/// Why a push ended without a report.
+/// The reason why a push ended without a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
-    /// The push was not granted, or the engine is gone. In the latter case it is unknown how much
-    /// arrived.
+    /// The push was not granted, or the connection has ended. In the latter case it is unknown how
+    /// many bytes arrived.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The input can't be read. What was read before is pushed.
+    /// The file can't be read. The bytes read before are still pushed.
     #[error("cannot read the input of the push: {0}")]
     Read(io::Error),
-    /// The process has no descriptor or thread left. Nothing was pushed.
+    /// The process can create no further descriptor or thread. Nothing was pushed.
     #[error(
         "cannot create a thread or descriptor for the push: {0}; raise RLIMIT_NPROC (`ulimit -u`) or RLIMIT_NOFILE (`ulimit -n`)"
     )]
     Thread(io::Error),
-    /// The pusher's thread panicked, which is a defect.
+    /// The pusher's thread panicked, which is a defect of this library.
     #[error("the pusher's thread panicked")]
     Died,
 }
@@ -102,11 +103,12 @@ impl From<LostError> for PushError {
     }
 }
 
-/// Why a connection can't be used any more. What is mapped can still be read.
+/// The reason why the connection to the engine has ended. Output that is in memory can still be
+/// read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostError {
-    /// The engine closed the connection: it ended, or it considers this tool hostile.
+    /// The engine closed the connection. It has ended, or this tool has violated the protocol.
     #[error("the engine has ended or closed the connection")]
     Closed,
     /// The socket failed.
@@ -118,7 +120,7 @@ pub enum LostError {
     /// The engine sent a message that is not valid at this point.
     #[error("unexpected message from the engine: {what}")]
     Unexpected {
-        /// The message.
+        /// A description of the message.
         what: &'static str,
     },
     /// The engine sent a ring that can't be read.

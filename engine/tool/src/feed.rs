@@ -30,9 +30,9 @@ pub(crate) enum Item {
 
 /// The byte counters of a stream, up to the reader's position.
 ///
-/// A registration covers a stream from its beginning, or, without the backlog, from its position at
-/// the time of the registration. From there on `delivered + lost` equals what the source has
-/// produced.
+/// With the [backlog](crate::Pull::backlog), a registration covers a stream from its first byte,
+/// and `delivered + lost == produced`. Without it, the registration covers the bytes that are
+/// produced after it, and `delivered + lost` is the number of these bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Bytes that the source has produced since it began.

@@ -1,10 +1,10 @@
-//! The library of a tool: attach to an engine, pull the output of jobs and read it in place, push
-//! stdin, query, log.
+//! The library for tools: programs that attach to an engine, receive the output of jobs in place,
+//! push stdin, send queries and log messages.
 //!
 //! A [`Tool`] is a connection to an engine. [`Tool::pull`] registers for the output of processes,
 //! which need not exist yet. [`Tool::recv`] returns the next delivery of any registration: bytes in
-//! the engine's shared memory, a gap with its exact size, the end of a stream with its byte
-//! counters, or the end of a job. There are three ways to use it.
+//! the engine's shared memory, a gap with its exact position and size, the end of a stream with its
+//! byte counters, or the end of a job. There are three ways to receive deliveries.
 //!
 //! # Blocking
 //! ```
@@ -20,7 +20,7 @@
 //! # let app = App { nprocs: 2, ..App::new("echo", ["hello"]) };
 //! # let job = engine.spawn(&JobSpec::new(all.nspace, vec![app]))?;
 //! let mut complete = 0;
-//! // `next` returns None when nothing more will be delivered.
+//! // `recv` blocks, and returns None when nothing more will be delivered.
 //! while let Some(delivery) = tool.recv()? {
 //!     match delivery {
 //!         Delivery::Bytes(bytes) => println!("{}: {} bytes", bytes.origin().source, bytes.len()),
@@ -59,7 +59,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # On the tool's own event loop
+//! # In the event loop of the tool
 //! ```
 //! use std::os::fd::AsFd;
 //! use std::time::Duration;
@@ -99,23 +99,26 @@
 //! reads a file, such as the tool's own stdin, on its own thread until its end.
 //!
 //! # Queries and logs
-//! [`Tool::query`] and [`Tool::queries`] ask what the engine and its host know. [`Tool::log`] logs
-//! data through the engine.
+//! [`Tool::query`] and [`Tool::queries`] ask the engine and its host about jobs, processes and
+//! streams. [`Tool::log`] logs a message through the engine.
 //!
 //! # Errors
 //! | operation | error | consequence |
 //! |---|---|---|
 //! | [`Tool::connect`] | [`AttachError`] | no tool is created |
 //! | [`Tool::pull`], [`Tool::query`], [`Tool::log`], [`Tool::deregister`] | [`RequestError::Denied`], [`RequestError::Unsendable`] | nothing has changed |
-//! | the same | [`RequestError::Lost`] | the engine is gone; what is in memory can be read |
-//! | `Tool::submit_*` | the same, and [`Delivery::Reply`] | as above |
+//! | the same | [`RequestError::Lost`] | the connection has ended; output that is in memory is still delivered |
+//! | `Tool::submit_*` | [`RequestError::Unsendable`], [`RequestError::Lost`]; a denial arrives as [`Delivery::Reply`] | as above |
 //! | [`Tool::push`], [`Pusher`] | [`PushError`] | [`PushError::Request`]: as above |
-//! | [`Tool::recv`], [`Tool::dispatch`] | [`LostError`], once | the engine is gone; what is in memory can be read |
-//! | [`Tool::fill`], [`Tool::take_report`] | [`LostError`] | the engine is gone; it is unknown how much arrived |
+//! | [`Tool::recv`], [`Tool::dispatch`] | [`LostError`], once | the engine violated the protocol, and the connection has ended; output that is in memory is still delivered |
+//! | [`Tool::fill`], [`Tool::take_report`] | [`LostError`] | the connection has ended; it is unknown how many bytes arrived |
+//!
+//! An engine that ends is not an error of [`Tool::recv`]: each stream that is not complete ends
+//! with [`Delivery::Gone`], and then [`Tool::recv`] returns `None`.
 //!
 //! # Threads
-//! A tool is used by one thread at a time and may move between threads. Another thread may wait for
-//! its descriptor.
+//! A tool is used by one thread at a time and may move between threads. Another thread may wait
+//! until its descriptor is readable.
 
 mod adaptive_polling;
 mod batch_reader;

@@ -11,27 +11,30 @@ use crate::tool::Tool;
 /// The longest line that [`Lines`] returns in one piece, in bytes.
 pub const LONGEST_LINE: usize = 64 << 10;
 
-/// A line of a rank's output, or a part of one.
+/// A line of a rank's output, or a part of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The process that wrote it.
+    /// The process that wrote the line.
     pub source: Proc,
-    /// The channel it was written to.
+    /// The channel that the line was written to.
     pub channel: Channel,
-    /// The bytes, without the newline.
+    /// The bytes, without the newline. They need not be UTF-8.
     pub bytes: Vec<u8>,
-    /// Whether a newline follows. If not, this is a part of a longer line, the bytes before a gap,
-    /// or the last bytes of a stream.
+    /// Whether a newline followed the bytes. If not, this is a part of a line longer than
+    /// [`LONGEST_LINE`], or the bytes before a gap or before the end of the stream.
     pub ends: bool,
-    /// The number of bytes lost immediately before this line.
+    /// The number of bytes lost immediately before these bytes. After a loss at the end of a
+    /// stream, `bytes` is empty.
     pub lost: u64,
 }
 
-/// An iterator over the lines of everything that a tool has registered for.
+/// An iterator over the lines of all streams that a tool has registered for, including streams of
+/// logged messages.
 ///
 /// [`Iterator::next`] blocks until there is another line, and returns `None` when nothing more will
-/// be delivered. Lines of one stream arrive in their order. A line longer than [`LONGEST_LINE`] is
-/// returned in parts. The bytes are copied once; [`Tool::recv`] lends them in place.
+/// be delivered. Lines of one stream keep their order. A line longer than [`LONGEST_LINE`] is
+/// returned in parts. Each line is copied; [`Tool::recv`] lends bytes without a copy. The ends of
+/// jobs and of streams are not reported.
 ///
 /// ```
 /// # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
@@ -69,8 +72,9 @@ struct Partial {
 }
 
 impl Lines {
-    /// Returns the lines of the registrations of `tool`. Their callbacks still receive their own
-    /// deliveries.
+    /// Creates an iterator over the lines of the registrations of `tool`. Registrations with a
+    /// callback ([`Tool::pull_with`]) are not included; their callbacks are called by
+    /// [`Iterator::next`].
     pub fn new(tool: Tool) -> Lines {
         Lines { tool, streams: BTreeMap::new(), ready: VecDeque::new() }
     }

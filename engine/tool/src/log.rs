@@ -9,8 +9,8 @@ use crate::error::{LostError, RequestError};
 use crate::link::Received;
 use crate::tool::Tool;
 
-/// Returns the job process that this process is or descends from, as given by `IOF_NSPACE` and
-/// `IOF_RANK` in the environment; `None` if they are missing or invalid. It can be passed as
+/// Returns the rank that this process is or descends from, according to the environment variables
+/// `IOF_NSPACE` and `IOF_RANK`; `None` if they are missing or invalid. It can be passed as
 /// [`PMIX_LOG_SOURCE`](iof_proto::log::key::PMIX_LOG_SOURCE).
 pub fn own_proc() -> Option<Proc> {
     let nspace = Nspace::new(env::var("IOF_NSPACE").ok()?).ok()?;
@@ -19,19 +19,20 @@ pub fn own_proc() -> Option<Proc> {
 }
 
 impl Tool {
-    /// Logs data to the channels of `log`. Blocks until this has succeeded or failed on each. The
-    /// engine gives up on its own channels when they stall; a channel of its host takes as long as
-    /// the host does.
+    /// Logs messages to the channels of `log`. Blocks until each channel has succeeded or failed.
+    /// The engine's own channels have timeouts: by default 2 s for the syslog and 10 s for a mail
+    /// server. Channels of the host have no timeout.
     ///
-    /// Data for stdout or stderr becomes a stream of the process that the directives name as
-    /// source, or else of the engine's only job. Tools that have registered for that process
-    /// receive it like its output, with [`Origin::logged`](crate::Origin::logged) set.
+    /// A message for stdout or stderr becomes part of a separate stream of the process that the
+    /// directive `PMIX_LOG_SOURCE` names. Without this directive, the stream belongs to the
+    /// engine's only job. Tools that have registered for that process or job receive it with
+    /// [`Origin::logged`](crate::Origin::logged) set.
     ///
     /// # Errors
     /// Returns [`RequestError`] if the request is invalid or too large
     /// ([`MAX_LOG_TEXT`](iof_proto::limits::MAX_LOG_TEXT)), a required directive can't be honoured,
-    /// the engine has no room for it, or the engine is gone. A channel that failed is not an error:
-    /// it is part of the report.
+    /// too many requests are in progress, or the connection has ended. The failure of a channel is
+    /// not an error, but part of the report.
     ///
     /// # Example
     /// ```
@@ -60,7 +61,7 @@ impl Tool {
     }
 
     /// Logs like [`Tool::log`], but blocks for `timeout` at most. Returns `None` if the outcome is
-    /// not known by then.
+    /// not known by then; the message may still be logged later.
     ///
     /// # Errors
     /// The same as [`Tool::log`].

@@ -17,8 +17,9 @@ use crate::error::{LostError, PushError, RequestError};
 use crate::link::Received;
 use crate::tool::Tool;
 
-/// How long a target may take nothing before it is reported as slow. A target that is reported
-/// again after this time is cut off, if the directives specify that.
+/// The time without progress of a push after which the slowest targets are reported to `on_wait`.
+/// If the push has the directive `PMIX_IOF_DROP_NEWEST`, targets that have taken nothing during
+/// another such time are cut off: their stdin is closed.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of parts in which a full inlet is reported to the engine, so that the engine can
 /// begin early.
@@ -27,11 +28,11 @@ const PARTS: usize = 4;
 /// The parameters of a push (`PMIx_IOF_push`, RFC0025).
 #[derive(Clone, Debug)]
 pub struct Push {
-    /// The processes that receive the bytes. A wildcard rank means all ranks of the nspace.
+    /// The processes that receive the bytes. A wildcard rank means all ranks of the job.
     pub targets: Vec<Proc>,
-    /// The directives, see [`PushDirectives`](iof_proto::PushDirectives). Without any, the targets'
-    /// stdin stays open for the next push, a target that does not read is waited for, and a target
-    /// that can't be reached is an error.
+    /// The directives, see [`PushDirectives`](iof_proto::PushDirectives). Without directives, the
+    /// targets' stdin stays open for the next push, the push waits for targets that do not read,
+    /// and it fails if a target's stdin is not open.
     pub directives: Vec<Info>,
 }
 
@@ -117,19 +118,23 @@ impl Stall {
 }
 
 impl Tool {
-    /// Pushes `bytes` into the stdin of the targets of `push`. Blocks until all targets have
-    /// received them. This is RFC0025's external collection, in which each push has its own
-    /// targets. An empty push is valid: with `PMIX_IOF_COMPLETE` it closes the targets' stdin.
+    /// Pushes `bytes` into the stdin of the targets of `push`. Blocks until the bytes are in the
+    /// pipe of every target, or the target can receive no more. An empty push is valid: with
+    /// `PMIX_IOF_COMPLETE` it closes the targets' stdin. (RFC0025 calls this external collection:
+    /// the tool itself reads the bytes that it pushes.)
     ///
-    /// Each target receives the bytes of one push in one piece, after those of earlier pushes.
-    /// `on_wait` is called with the targets that hold the push back when nothing has moved for
-    /// [`STALL_TIMEOUT`]. During the push this tool reads no output: what it has registered for is
-    /// cached or dropped. To do both at once, use two tools or [`Tool::begin_push`].
+    /// Each target receives the bytes of one push in one piece, after those of earlier pushes. If
+    /// the push makes no progress for [`STALL_TIMEOUT`], `on_wait` is called with the targets that
+    /// delay it, once for each target. During the push this tool reads no output: the output that
+    /// it has registered for is cached or dropped. To push and read together, use two tools or
+    /// [`Tool::begin_push`].
     ///
     /// # Errors
-    /// Returns [`PushError::Request`] if a target can't be reached (then nothing was pushed), a
-    /// required directive can't be honoured, a limit is reached, or the engine is gone. Targets
-    /// that end during the push are not an error: the report names them.
+    /// Returns [`PushError::Request`] if a target does not exist or its stdin is not open, a
+    /// required directive can't be honoured, or a limit is reached. Nothing was pushed in these
+    /// cases. The same error is returned if the connection ends; then it is unknown how many bytes
+    /// arrived. Targets that exit or close their stdin during the push are not an error: the report
+    /// names them.
     ///
     /// # Example
     /// ```
@@ -162,14 +167,14 @@ impl Tool {
         self.push_all(granted.push, drops(push), &mut BlobSupply(bytes), on_wait)
     }
 
-    /// Begins a push of `size` bytes, if the size is known. Blocks only until the engine has
-    /// granted it. This is for tools with their own event loop.
+    /// Begins a push, for tools with their own event loop. `size` is the number of bytes, or `None`
+    /// if it is unknown. Blocks only until the engine has granted the push.
     ///
     /// Afterwards, store bytes in the slice that [`Tool::push_room`] returns and hand them over
-    /// with [`Tool::fill`]. New room may appear whenever [`Tool::recv`] or [`Tool::dispatch`] has
-    /// handled the engine's messages. Once all targets have received everything or have ended,
-    /// [`Tool::take_report`] returns the result. If the tool ends before, the bytes handed over are
-    /// still pushed.
+    /// with [`Tool::fill`]. There may be new room after each call of [`Tool::try_recv`] or another
+    /// method that receives the engine's messages. When all targets have received everything or can
+    /// receive no more, [`Tool::take_report`] returns the result. If the tool is dropped before,
+    /// the bytes handed over are still pushed.
     ///
     /// # Errors
     /// Returns [`RequestError`] in the cases of [`Tool::push`].
@@ -206,8 +211,8 @@ impl Tool {
         Ok(())
     }
 
-    /// Returns the room for the next bytes of a push. It is empty if the inlet is full or the push
-    /// does not exist.
+    /// Returns the memory for the next bytes of a push. It is empty while no memory is free, and if
+    /// the push does not exist or has ended. Does not block.
     pub fn push_room(&mut self, push: u32) -> &mut [u8] {
         match self.pushes.get_mut(&push) {
             Some(pushing) if !pushing.over => pushing.filler.room(),
@@ -215,8 +220,8 @@ impl Tool {
         }
     }
 
-    /// Hands the first `bytes` of the room over to the engine. `over` specifies that no more
-    /// follow. Does nothing for a push that is over.
+    /// Hands the first `bytes` bytes of [`Tool::push_room`] over to the engine. `over` specifies
+    /// that no more bytes follow. Does nothing for a push that has ended.
     ///
     /// # Errors
     /// Returns [`LostError`] if the engine is gone.
@@ -231,8 +236,8 @@ impl Tool {
         self.report_filled(push)
     }
 
-    /// Returns the report of a push that is over, and removes the push. Returns `None` if the push
-    /// is not over, does not exist, or its report was taken before.
+    /// Returns the report of a push that has ended, and removes the push. Returns `None` if the
+    /// push has not ended, does not exist, or its report was taken before.
     ///
     /// # Errors
     /// Returns [`LostError::Closed`] if the engine is gone; it is unknown how much arrived.
@@ -248,9 +253,9 @@ impl Tool {
         }
     }
 
-    /// Returns the targets that hold a push back. With `cut_off`, the engine first cuts off
-    /// each target that could have read since this position and has taken nothing beyond it: the
-    /// target's stdin ends there. Blocks until the engine answers.
+    /// Returns the targets that delay a push. If `cut_off`, a position in bytes, is given, the
+    /// engine first closes the stdin of each target that has taken no byte beyond this position and
+    /// for which no earlier push is in progress. Blocks until the engine answers.
     ///
     /// # Errors
     /// Returns [`RequestError::Lost`] if the engine is gone.

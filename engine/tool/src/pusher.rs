@@ -17,13 +17,13 @@ use crate::error::PushError;
 use crate::push::{Push, Supplied, Supply, drops};
 use crate::tool::Tool;
 
-/// A thread that reads a file, such as the tool's own stdin, and pushes its contents until it ends
-/// or [`Pusher::stop`] is called (RFC0025's internal collection, `PMIX_IOF_PUSH_STDIN`). All of it
-/// goes to the same targets, as one push.
+/// A thread that reads a file, such as the tool's own stdin, and pushes its contents until the end
+/// of the file or a call of [`Pusher::stop`]. All of it goes to the same targets, as one push.
+/// (RFC0025 calls this internal collection, `PMIX_IOF_PUSH_STDIN`.)
 ///
-/// The file may be in blocking or non-blocking mode, which is not changed. Nothing else should read
-/// it meanwhile. Once all targets are gone, the file is not read any more. A pusher that is dropped
-/// without [`Pusher::join`] continues.
+/// The file may be in blocking or non-blocking mode, which is not changed. No other code should
+/// read the file meanwhile. When no target can receive more, the pusher stops reading. A pusher
+/// that is dropped without [`Pusher::join`] continues.
 ///
 /// # Example
 /// ```
@@ -54,8 +54,9 @@ pub struct Pusher {
 }
 
 impl Pusher {
-    /// Begins to push the contents of `file`. `on_wait` is called as by [`Tool::push`], but on the
-    /// pusher's thread.
+    /// Starts the thread that pushes the contents of `file`, of which it duplicates the descriptor.
+    /// Blocks until the engine has granted the push. `on_wait` is called as by [`Tool::push`], but
+    /// on the pusher's thread.
     ///
     /// # Errors
     /// Returns the errors of [`Tool::push`], and [`PushError::Thread`] if the process has no
@@ -83,8 +84,9 @@ impl Pusher {
         &self.granted
     }
 
-    /// Returns the number of bytes read so far. At most the size of the cache of them have not
-    /// arrived yet.
+    /// Returns the number of bytes read from the file so far. All targets have received them, except
+    /// for at most the size of the push's cache
+    /// ([`PushDirectives::cache_size`](iof_proto::PushDirectives::cache_size)).
     pub fn progress(&self) -> u64 {
         self.read.load(Relaxed)
     }
@@ -94,13 +96,14 @@ impl Pusher {
         self.thread.is_finished()
     }
 
-    /// Ends the input: what was read so far is all that is pushed. RFC0025 describes this as a push
-    /// with `PMIX_IOF_COMPLETE`.
+    /// Ends the push: the pusher reads no more, and pushes only the bytes read so far. Does not
+    /// block.
     pub fn stop(&self) {
         self.stop.ring();
     }
 
-    /// Blocks until everything read has arrived or its targets are gone. Returns the report.
+    /// Blocks until the push has ended: every target has received all bytes or can receive no more.
+    /// Returns the report.
     ///
     /// # Errors
     /// Returns [`PushError`] if the push failed.

@@ -7,9 +7,9 @@ use crate::link::Received;
 use crate::tool::Tool;
 
 impl Tool {
-    /// Queries `keys` for everything that the engine has. [`iof_proto::query::key`] lists the keys
-    /// that the engine knows; its host may know more. Unknown keys are left out of the answer.
-    /// Blocks until the engine answers.
+    /// Queries the values of `keys`, for all jobs and processes. [`iof_proto::query::key`] lists
+    /// the keys that the engine knows; its host may know more. The answer omits unknown keys.
+    /// Blocks until the engine, and for some keys its host, has answered.
     ///
     /// # Errors
     /// Returns [`RequestError`] if nothing was found (`PMIX_ERR_NOT_FOUND`) or the engine is gone.
@@ -17,8 +17,8 @@ impl Tool {
         Ok(self.queries(vec![Query::new(keys.iter().copied())])?.found)
     }
 
-    /// Sends several queries, each with its own keys and qualifiers. Blocks until the answer
-    /// arrives, which comes from the host for keys that the engine does not know.
+    /// Sends several queries in one request, each with its own keys and qualifiers. Blocks until
+    /// the engine, and its host for keys that the engine does not know, has answered.
     ///
     /// # Errors
     /// Returns [`RequestError`] if nothing was found (`PMIX_ERR_NOT_FOUND`, or the host's status),

@@ -8,7 +8,7 @@ use crate::push::Push;
 use crate::registration::{Callback, Registration};
 use crate::tool::{Event, Pull, Tool};
 
-/// The answer to a non-blocking request.
+/// The engine's answer to a non-blocking request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
@@ -31,9 +31,9 @@ pub(crate) enum Pending {
 }
 
 /// Non-blocking requests, for tools with an event loop. Each method returns the number of the
-/// request. [`Delivery::Reply`] delivers the answer with that number, before anything that follows
-/// from the request. If the engine disconnects before it has answered, the reply is an error with
-/// [`Status::ERR_UNREACH`].
+/// request. The answer arrives as a [`Delivery::Reply`] with that number, before any other delivery
+/// that results from the request. If the connection ends before the engine has answered, the reply
+/// is an error with [`Status::ERR_UNREACH`].
 ///
 /// ```
 /// # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
@@ -56,7 +56,8 @@ impl Tool {
     /// Sends the request of [`Tool::pull`] without waiting for the answer.
     ///
     /// # Errors
-    /// Returns [`RequestError::Unsendable`] or [`RequestError::Lost`]; no reply follows.
+    /// Returns [`RequestError::Unsendable`] if the request exceeds a limit on messages, and
+    /// [`RequestError::Lost`] if the connection has ended. No reply follows then.
     pub fn submit_pull(&mut self, pull: &Pull) -> Result<u32, RequestError> {
         self.submit_registration(pull, None)
     }

@@ -29,32 +29,36 @@ mod poll;
 
 pub(crate) use poll::{Event, Poll};
 
-/// The longest wait for the welcome of an engine that accepted the connection. A running engine
-/// needs far less.
+/// The longest time for which attaching to an engine waits for the engine's answer after the engine
+/// has accepted the connection. The engine's host has
+/// [`APPROVAL_LIMIT`](iof_proto::limits::APPROVAL_LIMIT) of it to approve the tool.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The parameters of a registration for output (`PMIx_IOF_pull`, RFC0025).
 #[derive(Clone, Debug)]
 pub struct Pull {
-    /// The sources. A wildcard rank means all ranks of the nspace. The sources need not exist yet.
+    /// The processes whose output to receive. A wildcard rank means all ranks of the job. The job
+    /// need not exist yet.
     pub procs: Vec<Proc>,
-    /// The channels of the sources. Stdin can't be pulled.
+    /// The output channels to receive. [`Channels::ALL`] means all output channels; any other set
+    /// with stdin is an error.
     pub channels: Channels,
-    /// Whether to begin with the oldest byte in the engine's cache. Otherwise only output written
-    /// after the registration is delivered.
+    /// Whether to begin with the oldest byte in the engine's cache. Otherwise only output that the
+    /// engine reads after the registration is delivered.
     pub backlog: bool,
     /// Whether the registration outlives its jobs. If so, it also delivers later jobs of the same
-    /// names, until it is [deregistered](Tool::deregister) or the engine ends. Otherwise it is over
-    /// once the end of each job that it names was delivered, and a later job of the same name is
-    /// not part of it.
+    /// names, until it is [deregistered](Tool::deregister) or the engine ends. Otherwise it ends
+    /// when the end of each job in `procs` was delivered. Later jobs of the same names are not part
+    /// of it.
     pub persistent: bool,
-    /// The directives (RFC0025). [`iof_proto::directive::key`] lists their keys.
+    /// The directives (RFC0025), such as the cache size. [`iof_proto::directive::key`] lists their
+    /// keys.
     pub directives: Vec<Info>,
 }
 
 impl Pull {
-    /// Creates a registration for `procs` that lasts until their jobs have ended and delivers the
-    /// backlog first, without directives.
+    /// Creates the parameters of a registration for `channels` of `procs`, without directives. It
+    /// delivers the cached output first, and lasts until the jobs have ended.
     pub fn new(procs: Vec<Proc>, channels: Channels) -> Pull {
         Pull { procs, channels, backlog: true, persistent: false, directives: Vec::new() }
     }
@@ -72,8 +76,9 @@ impl Pull {
 /// send requests from another, use two tools.
 ///
 /// # When the engine disconnects
-/// Every stream is read as far as it is in memory and then ends with [`Delivery::Gone`]. Requests
-/// fail with [`LostError::Closed`]. A tool does not reconnect: a new engine has other jobs.
+/// The bytes that are in memory are still delivered. Then each stream that was not complete ends
+/// with [`Delivery::Gone`]. Requests fail with [`LostError::Closed`]. A tool does not reconnect,
+/// because another engine has other jobs.
 pub struct Tool {
     pub(crate) link: Link,
     page: Arc<ReaderPage>,
@@ -102,37 +107,38 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Attaches to the engine that listens at `path`. `name` identifies the tool in lists of the
-    /// engine's readers. Blocks until the engine's welcome arrives, for [`HANDSHAKE_LIMIT`] at
-    /// most.
+    /// Attaches to the engine that listens at `path`. `name` is shown in the engine's list of
+    /// readers and need not be unique. Blocks for at most [`rendezvous::CONNECT_LIMIT`] while the
+    /// engine's queue of connections is full, and for at most [`HANDSHAKE_LIMIT`] until the engine
+    /// answers.
     ///
     /// # Errors
-    /// Returns [`AttachError`] if nothing listens at `path`, the engine does not answer, refuses,
-    /// or has another version, or if its process belongs neither to the user of this process nor to
-    /// root.
+    /// Returns [`AttachError`] if no engine listens at `path`, if the engine does not answer,
+    /// refuses this tool or has another protocol version, or if its process belongs neither to the
+    /// user of this process nor to root.
     pub fn connect(path: &Path, name: &str) -> Result<Tool, AttachError> {
         let (socket, _) = connect(path)?;
         // SAFETY: the socket was created by `connect` and is passed to nothing but this tool.
         unsafe { Tool::over(socket, name) }
     }
 
-    /// Attaches to the engine that `search` finds, as [`Tool::connect`] does. If `search` yields
-    /// several candidates to try, the first that accepts is used.
+    /// Attaches to the engine that `search` finds, as [`Tool::connect`] does. A search may have
+    /// several steps (see [`Target`](rendezvous::Target)); the first engine that accepts is used.
     ///
     /// # Errors
-    /// Returns [`AttachError`] if no engine is found, if several are found and one must be chosen,
-    /// or if attaching to the last candidate failed.
+    /// Returns [`AttachError`] if the search finds no engine, if it finds several engines of which
+    /// the caller must choose one, or if attaching failed.
     pub fn find(search: &Search, name: &str) -> Result<Tool, AttachError> {
         find(search, |path| Tool::connect(path, name))
     }
 
-    /// Attaches `count` times to one engine, the one that [`Tool::find`] finds. All connections are
-    /// made before the first is used, so an engine that ends meanwhile has either all of the tools
-    /// or none.
+    /// Attaches `count` times to the engine that [`Tool::find`] finds, for example for separate
+    /// readers of stdout and stderr. All connections are made before the first is used. So if
+    /// the engine ends meanwhile, it has accepted either all of the tools or none.
     ///
     /// # Errors
-    /// Returns the errors of [`Tool::find`], and [`AttachError::Replaced`] if another engine took
-    /// the place of the first between two connections.
+    /// Returns the errors of [`Tool::find`], and [`AttachError::Replaced`] if another engine
+    /// replaced the first between two connections.
     pub fn find_several(search: &Search, name: &str, count: usize) -> Result<Vec<Tool>, AttachError> {
         find(search, |path| {
             let connected = (0..count).map(|_| connect(path)).collect::<Result<Vec<_>, _>>()?;
@@ -145,15 +151,16 @@ impl Tool {
         })
     }
 
-    /// Attaches over a connected socket.
+    /// Attaches over a connected socket. Blocks for at most [`HANDSHAKE_LIMIT`] until the engine
+    /// answers.
     ///
     /// # Errors
     /// The same as [`Tool::connect`].
     ///
     /// # Safety
-    /// An engine protects what a tool borrows only while the tool is connected and follows the
-    /// protocol. Therefore nothing else may write to this socket or shut it down until the tool is
-    /// dropped.
+    /// The engine does not overwrite the bytes that a tool borrows, but only while the tool is
+    /// connected and follows the protocol. Therefore nothing else may write to this socket or shut
+    /// it down until the tool is dropped.
     pub unsafe fn over(socket: UnixStream, name: &str) -> Result<Tool, AttachError> {
         // A deadline that the clock can't represent counts as passed.
         let now = Instant::now();
@@ -205,8 +212,8 @@ impl Tool {
         self.engine_pid
     }
 
-    /// Returns whether the engine has disconnected: it ended or closed the connection. What is in
-    /// memory is still delivered.
+    /// Returns whether the connection has ended: the engine ended or closed it. Bytes that are in
+    /// memory are still delivered.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
@@ -218,18 +225,20 @@ impl Tool {
         self.gone && self.registrations.values().any(Registration::misses_streams)
     }
 
-    /// Registers for output (`PMIx_IOF_pull`). Returns the handler id, 1 or more, and the optional
-    /// directives that the engine ignores. [`Tool::recv`] delivers the output.
+    /// Registers for output (`PMIx_IOF_pull`). Returns the id of the registration (PMIx's handler
+    /// id), 1 or more, and the keys of optional directives that the engine ignores. [`Tool::recv`]
+    /// delivers the output. Blocks until the engine and its host have answered.
     ///
     /// # Errors
-    /// Returns [`RequestError`] if a source does not exist and never will, a required directive
-    /// can't be honoured, the host refuses, a limit is reached, or the engine is gone.
+    /// Returns [`RequestError`] if `pull` names no process, no output channel, or a rank that its
+    /// job does not have; if a required directive can't be honoured, the host refuses, or a limit
+    /// is reached; or if the connection has ended.
     pub fn pull(&mut self, pull: &Pull) -> Result<Granted, RequestError> {
         self.register(pull, None)
     }
 
-    /// Registers like [`Tool::pull`], but passes the output to `callback`. [`Tool::dispatch`] and
-    /// [`Tool::recv`] call it, on the thread that calls them.
+    /// Registers like [`Tool::pull`], but passes the deliveries to `callback`. It is called in
+    /// [`Tool::dispatch`], [`Tool::recv`] and the other methods that receive deliveries.
     ///
     /// The callback corresponds to RFC0025's `pmix_iof_cbfunc_t`: a delivery has a handler, source,
     /// channel and payload, and [`Delivery::Complete`] stands for `PMIX_IOF_COMPLETE`. The bytes
@@ -255,21 +264,20 @@ impl Tool {
         Ok(granted)
     }
 
-    /// Begins to end a registration (`PMIx_IOF_deregister`) without blocking. [`Tool::recv`] and
-    /// [`Tool::dispatch`] do the rest.
+    /// Begins to end a registration (`PMIx_IOF_deregister`). Does not block. [`Tool::recv`] and
+    /// [`Tool::dispatch`] complete it.
     ///
-    /// Everything unread at this moment is still delivered as usual, as gaps or bytes in place, in
-    /// complete groups or not, including streams that the engine has not announced yet. This is at
-    /// most one ring for each stream. After it was delivered, the engine is notified. Once the
-    /// engine has confirmed, [`Delivery::Deregistered`] follows as the last delivery of this
-    /// registration. A stream that completes before is delivered as complete; the end of a job is
-    /// not reported any more. The type system ensures that this is not called from a callback or
-    /// while a delivery is borrowed.
+    /// The bytes and gaps that are unread at this moment are still delivered, even in incomplete
+    /// groups, and also those of streams that the engine has not announced yet. For each stream
+    /// this is at most one ring. Then the tool notifies the engine. When the engine has confirmed,
+    /// [`Delivery::Deregistered`] is the last delivery of this registration. A stream that is
+    /// complete by then ends with [`Delivery::Complete`]; other streams end without a delivery of
+    /// their own. The ends of jobs are not reported any more.
     ///
     /// # Errors
     /// Returns [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`] if the registration does not
-    /// exist, is being ended already, or is over. Returns [`RequestError::Lost`] if the engine is
-    /// gone; what is unread is delivered nevertheless.
+    /// exist, is being ended already, or has ended. Returns [`RequestError::Lost`] if the
+    /// connection has ended; unread bytes are still delivered.
     pub fn deregister(&mut self, handler: u32) -> Result<(), RequestError> {
         // Streams that the engine has announced already are to be flushed, too.
         self.take_messages()?;
@@ -372,20 +380,20 @@ impl Tool {
         }
     }
 
-    /// Returns whether nothing more will be delivered: the engine is gone or every registration is
-    /// over, no reply is outstanding, and everything received was delivered. A registration is over
-    /// when the end of every job that it names was delivered; a [persistent](Pull::persistent) one
-    /// never is.
+    /// Returns whether nothing more will be delivered. This is the case when everything received
+    /// was delivered, no reply is outstanding, and every registration has ended or the connection
+    /// has. A registration ends when the end of every job that it names was delivered. A
+    /// [persistent](Pull::persistent) one ends only when it is deregistered.
     pub fn is_done(&self) -> bool {
         let over = self.gone || self.registrations.values().all(Registration::is_over);
         let delivered = self.events.is_empty() && self.put_back.is_none() && self.pending.is_empty();
         over && delivered && self.feeds.is_empty()
     }
 
-    /// Returns how long an event loop may wait for the descriptor to become readable before it
-    /// calls [`Tool::recv`] or [`Tool::dispatch`] in any case; `None` means without limit. The
-    /// result is zero unless the last such call found nothing, and zero after requests whose answer
-    /// arrived together with other messages.
+    /// Returns the longest time for which an event loop may wait until the tool's descriptor is
+    /// readable. After this time it must call [`Tool::try_recv`] or [`Tool::dispatch`] even if the
+    /// descriptor is not readable. `None` means without limit. The result is zero if the last such
+    /// call returned a delivery, or if messages arrived together with the answer to a request.
     pub fn timeout(&self) -> Option<Duration> {
         let pending = !self.wakeup.is_armed() || self.has_ready();
         // Messages may belong to pushes, which matter even when all registrations are done.
@@ -398,10 +406,10 @@ impl Tool {
 
 /// A descriptor for event loops, readable when there is something to deliver.
 ///
-/// Wait until it is readable, for [`Tool::timeout`] at most, and then call [`Tool::recv`] (or
-/// [`Tool::dispatch`]) with a timeout of zero until it finds nothing. Level-triggered and
-/// edge-triggered loops both work. The descriptor stays readable when the engine is gone: stop when
-/// [`Tool::is_done`] returns true.
+/// Wait until it is readable, for [`Tool::timeout`] at most. Then call [`Tool::try_recv`] until it
+/// returns `None` (or [`Tool::dispatch`] with a timeout of zero until it returns `false`).
+/// Level-triggered and edge-triggered loops both work. The descriptor stays readable after the
+/// connection has ended, so stop when [`Tool::is_done`] returns `true`.
 impl AsFd for Tool {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
