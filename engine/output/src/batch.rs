@@ -2,11 +2,11 @@
 
 use std::io::IoSlice;
 
-/// The length in bytes from which a piece is written from where it lies. Copying a shorter one
-/// costs less than another slice costs writev(2). Measured, see docs/src/performance.md.
+/// The least length, in bytes, of a piece that is written without a copy. Copying a shorter piece
+/// costs less than another slice of writev(2), as measured in docs/src/performance.md.
 pub const MIN_LENT: usize = 4096;
 
-/// Bytes to be written in order. Those that lie elsewhere are borrowed for `'a`.
+/// The bytes of one write, in order. Some are owned by the batch, others are borrowed for `'a`.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
     own: Vec<u8>,
@@ -70,7 +70,7 @@ impl<'a> Batch<'a> {
         self.length == 0
     }
 
-    /// Returns an upper bound of the number of slices.
+    /// Returns an upper bound of the number of slices that [`Batch::slices`] returns.
     pub fn parts(&self) -> usize {
         self.lent.len().saturating_mul(2).saturating_add(1)
     }

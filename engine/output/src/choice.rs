@@ -1,7 +1,7 @@
-//! The grammar of `--output`: prterun's words, and additional ones.
+//! The grammar of `--output`: that of prterun, with additional words.
 //!
-//! A list consists of `WORD[=VALUE][:QUALIFIER]...` items separated by commas. Words may be
-//! abbreviated as long as they stay unambiguous, and are not case-sensitive. A boolean word or
+//! A list consists of `WORD[=VALUE][:QUALIFIER]...` items separated by commas. Words are not
+//! case-sensitive, and may be abbreviated if the abbreviation is unambiguous. A boolean word or
 //! qualifier takes `=true` or `=false`. File names are arbitrary bytes.
 
 use std::borrow::Cow;
@@ -32,11 +32,11 @@ pub enum Place {
     Tree(PathBuf),
     /// `file=NAME`: `NAME.<nspace>.<rank>.out` and `.err`.
     Name(PathBuf),
-    /// `file=NAME:pattern`: NAME with its `%` words expanded, `.out` and `.err`.
+    /// `file=NAME:pattern`: NAME with its placeholders expanded, with `.out` and `.err` appended.
     Pattern(Pattern),
 }
 
-/// The contents of `--output` lists.
+/// The format and destination that a user requests: the parsed contents of `--output` lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// `tag`: shows the job and rank.
@@ -49,19 +49,19 @@ pub struct Choice {
     pub rank: bool,
     /// `timestamp`: shows when the output was read from its source.
     pub stamp: Option<Stamp>,
-    /// `xml` or `json`.
+    /// `xml` or `json`: the markup.
     pub markup: Markup,
     /// `merge-stderr-to-stdout`: writes stderr and stddiag to stdout.
     pub merge: bool,
     /// `dir=` or `file=`: writes to per-rank files.
     pub files: Option<Place>,
-    /// `:copy`: also shows what goes to files.
+    /// `:copy`: writes the output to the files and to the command's own stdout and stderr.
     pub copy: bool,
-    /// `:raw`: writes parts of lines at once.
+    /// `:raw`: writes parts of lines immediately.
     pub raw: bool,
 }
 
-/// Why an `--output` list is invalid.
+/// The reason why an `--output` list is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChoiceError {
@@ -227,7 +227,7 @@ impl Choice {
         Ok(self)
     }
 
-    /// Returns whether output is shown, and not only written to files.
+    /// Returns whether output goes to the command's own stdout and stderr, and not only to files.
     pub fn shows(&self) -> bool {
         self.files.is_none() || self.copy
     }

@@ -16,12 +16,12 @@ use crate::output::write_all;
 use crate::pattern::PatternValues;
 use crate::style::{OpenLine, Source};
 
-/// The number of files that one printer keeps open. When it is reached, all are closed, and each is
-/// opened again when it is entry.
+/// The largest number of files that one printer keeps open. When it is reached, all files are
+/// closed, and each is opened again for its next write.
 pub const MAX_OPEN_FILES: usize = 1024;
 
-/// The largest number of full files kept of one output file. Each of them is renamed whenever the
-/// file is full.
+/// The largest number of full files that are kept for one output file, see [`Rotation::keep`]. Each
+/// of them is renamed whenever the output file is full.
 pub const MAX_KEPT_FILES: u32 = 1000;
 
 /// The name that stands for the rank in paths of data that belongs to a whole job.
@@ -42,10 +42,10 @@ pub struct Files {
     /// Whether existing contents of a file are kept. Otherwise a file is emptied when its stream
     /// begins, and the full files of an earlier run are removed.
     pub append: bool,
-    /// When a file counts as full, if ever.
+    /// The size at which a file is full, and the number of full files kept; `None` for no limit.
     pub rotation: Option<Rotation>,
     /// The number of ranks of the job, which determines the number of digits of a rank in names.
-    /// With `None`, the engine is queried.
+    /// With `None`, the printer queries the engine.
     pub nprocs: Option<u32>,
 }
 
@@ -61,7 +61,7 @@ pub struct Rotation {
     pub keep: u32,
 }
 
-/// Why a file can't be entry.
+/// The reason why a file can't be opened or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {error}", path.display())]
 pub struct FileError {
@@ -103,7 +103,8 @@ impl Files {
         with_suffix(Path::new(&name), if is_out { "out" } else { "err" })
     }
 
-    /// Creates the directory of the files, as far as its path is known before any file is created.
+    /// Creates the directory of the files, so that an unusable path is an error before the job
+    /// starts. Does nothing for a [`Place::Pattern`], whose directories depend on the rank.
     ///
     /// # Errors
     /// Returns [`FileError`] if the directory can't be created.

@@ -1,10 +1,12 @@
-//! Output formats and their writing: tags, time stamps, XML and JSON around lines; whole lines of
-//! many streams to one output; a file for each rank.
+//! Formats the output of jobs (tags, time stamps, XML and JSON around lines), and writes it: whole
+//! lines of many streams to one file, pipe or terminal, or to a file for each rank.
 //!
-//! The first half is pure, from bytes to bytes. A [`Choice`] is what a user requests, in prterun's
-//! grammar. A [`Style`] is derived from it and determines what surrounds each line. The second half
-//! does I/O: a [`Printer`] writes what an [`iof_tool::Tool`] pulls to an [`Output`] or to
-//! [`Files`], straight from the engine's rings.
+//! A launcher needs a [`Printer`], a thread that writes everything that an [`iof_tool::Tool`] pulls
+//! to an [`Output`] or to [`Files`], directly from the engine's rings. A [`Choice`] is the format
+//! that a user requests, in the grammar of prterun's `--output`. [`Style::new`] turns it into a
+//! [`Style`], which is a part of the printer's [`Options`].
+//!
+//! The formats can also be used without a printer. They do no I/O:
 //!
 //! ```
 //! use iof_output::{Batch, Choice, StyleExtras, Run, Source, Style};
@@ -16,8 +18,10 @@
 //! let source = Source { nspace, rank: Rank(3), channel: Channel::Stdout, logged: false, host: None, pid: None };
 //! let mut label = style.label(&source);
 //! let mut batch = Batch::default();
+//! // The key of this stream, and the line that is open at the destination: none.
+//! let (key, mut open) = (0, None);
 //! let run = Run { bytes: b"one\ntwo\n", offset: 0, times: &[] };
-//! style.write(&run, &mut label, (0, &mut None), &mut batch, Batch::add);
+//! style.write(&run, &mut label, (key, &mut open), &mut batch, Batch::add);
 //! assert_eq!(batch.to_vec(), b"[1,3]<stdout>: one\n[1,3]<stdout>: two\n");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -8,12 +8,12 @@ use memchr::{memchr, memrchr};
 /// The limits beyond which a part of a line is written without its end, so that prompts and
 /// progress bars appear.
 ///
-/// A part is written
+/// A part of a line is written
 /// * when it reaches `max_line` bytes;
 /// * when its stream was quiet for `max_time`: no byte arrived, and none was held back by a full
 ///   ring. A part of 4,096 bytes (`PIPE_BUF`, pipe(7)) or more waits ten times as long, because its
 ///   rank may be in the middle of a write;
-/// * when it has waited for ten times `max_time` although it grows, as a row of dots does.
+/// * when it has waited for ten times `max_time` and still grows, as a row of dots does.
 ///
 /// Both times count only while the printer runs and can write. A pause of the printer, because its
 /// output blocks, its process is stopped or its thread is not scheduled, counts as one short step.
@@ -21,9 +21,9 @@ use memchr::{memchr, memrchr};
 /// stopped as well have not run since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushTimeout {
-    /// The longest line that is written in one piece, in bytes.
+    /// The longest line that is written in one piece, in bytes. A longer line is written in parts.
     pub max_line: usize,
-    /// How long the stream must be quiet before a part of its line is written.
+    /// The time for which the stream must be quiet before a part of its line is written.
     pub max_time: Duration,
 }
 

@@ -7,11 +7,11 @@ use crate::style::{Style, StyleExtras};
 /// The options of a printer.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The format of lines.
+    /// The format of lines, such as tags and time stamps.
     pub style: Style,
-    /// The limits beyond which a part of a line is written without its end.
+    /// The limits of length and time beyond which a part of a line is written without its end.
     pub flush_timeout: FlushTimeout,
-    /// Whether parts of lines are written at once.
+    /// Whether parts of lines are written immediately, regardless of `flush_timeout`.
     pub raw: bool,
 }
 

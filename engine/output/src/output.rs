@@ -1,4 +1,4 @@
-//! The output that lines of many streams share: a file, a pipe or a terminal.
+//! The destination that lines of many streams share: a file, a pipe or a terminal.
 
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,10 +14,12 @@ use crate::style::OpenLine;
 /// The largest number of slices that one writev(2) takes.
 const IOV_MAX: usize = 1024;
 
-/// A descriptor to which one or several printers write whole lines.
+/// A file, pipe or terminal to which one or several printers write whole lines.
 ///
-/// It may be in blocking or non-blocking mode, which is not changed. An output counts as shared
-/// while a clone of it exists, or another output of the same file made by [`Output::beside`].
+/// Its descriptor may be in blocking or non-blocking mode, which is not changed. An output counts
+/// as shared while a clone of it exists, or another output of the same file that [`Output::beside`]
+/// created. A printer of a shared output writes a part of a line only if its end is late (see
+/// [`FlushTimeout`](crate::FlushTimeout)).
 #[derive(Clone, Debug)]
 pub struct Output {
     file: Arc<OwnedFd>,
@@ -26,10 +28,11 @@ pub struct Output {
     shared: Arc<()>,
 }
 
-/// A writer of messages to the file of an [`Output`].
+/// A writer of a program's own messages to the file of an [`Output`].
 ///
-/// What one call writes, whole lines, is placed between two pieces of output. If the file is in the
-/// middle of a line, that line is ended first.
+/// Each call of [`Write::write`] must pass whole lines. They are not mixed with the lines of
+/// printers: if a printer has written a part of a line, that line is ended first. A call blocks
+/// until the lines are written.
 #[derive(Clone, Debug)]
 pub struct Notes {
     file: Arc<OwnedFd>,
@@ -40,25 +43,26 @@ impl Output {
     /// Creates an output that writes to a duplicate of `file`'s descriptor.
     ///
     /// # Errors
-    /// Fails if the process has no descriptor left.
+    /// Fails if the process can open no further descriptor.
     pub fn new(file: impl AsFd) -> io::Result<Output> {
         let file = Arc::new(file.as_fd().try_clone_to_owned()?);
         Ok(Output { file, open: Arc::default(), shared: Arc::default() })
     }
 
-    /// Creates an output for `file` that shares this output's lock if both are the same file, as
-    /// when stdout and stderr are one terminal. Then neither writes into the middle of the other's
+    /// Creates an output for `file`. If `file` is the same file as that of this output, as when
+    /// stdout and stderr are one terminal, neither output writes into the middle of the other's
     /// lines.
     ///
     /// # Errors
-    /// Fails if the process has no descriptor left.
+    /// Fails if the process can open no further descriptor.
     pub fn beside(&self, file: impl AsFd) -> io::Result<Output> {
         let same = is_same(self.file.as_fd(), file.as_fd());
         let other = Output::new(file)?;
         Ok(if same { Output { file: other.file, ..self.clone() } } else { other })
     }
 
-    /// Creates a writer of messages, which does not make the output count as shared.
+    /// Creates a writer for the program's own messages. It does not make the output count as
+    /// shared.
     pub fn notes(&self) -> Notes {
         Notes { file: Arc::clone(&self.file), open: Arc::clone(&self.open) }
     }

@@ -31,7 +31,7 @@ pub struct PatternValues<'a> {
     pub host: &'a str,
 }
 
-/// Why a name is not a pattern: it contains an unknown placeholder.
+/// The error for a file name with an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown placeholder '{0}' in the file name: expected %n (job), %r or %R (rank), %h (host) or %% (a percent sign)"
@@ -39,7 +39,7 @@ pub struct PatternValues<'a> {
 pub struct PatternError(String);
 
 impl Pattern {
-    /// Parses `name`.
+    /// Parses `name` as a pattern.
     ///
     /// # Errors
     /// Returns [`PatternError`] if a `%` is followed by anything other than `n`, `r`, `R`, `h` or

@@ -28,11 +28,12 @@ const MAX_LENT: usize = 1 << 20;
 /// The same limit if they are copied.
 const MAX_COPIED: usize = 64 << 10;
 
-/// Why a printer ended before its registrations.
+/// The reason why a printer ended before its registrations did.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrintError {
-    /// The output can't be written; `BrokenPipe` if its reader has gone.
+    /// The output can't be written. The kind is `BrokenPipe` if the output is a pipe that no
+    /// process reads any more.
     #[error("cannot write the output: {0}")]
     Write(io::Error),
     /// A rank's file can't be written.
@@ -40,7 +41,7 @@ pub enum PrintError {
     File {
         /// The rank.
         proc: Proc,
-        /// The channel of the rank; others may go to the same file.
+        /// The channel of the rank. Other channels may go to the same file.
         channel: Channel,
         /// The path of the file and the reason.
         error: FileError,
@@ -48,7 +49,7 @@ pub enum PrintError {
     /// The engine violated the protocol.
     #[error(transparent)]
     Lost(#[from] LostError),
-    /// The printer's thread panicked, which is a defect.
+    /// The printer's thread panicked, which is a defect of this library.
     #[error("the printer's thread panicked")]
     Died,
 }
@@ -58,11 +59,11 @@ pub enum PrintError {
 pub struct PrintReport {
     /// Bytes of output that were written, without tags and markup.
     pub written: u64,
-    /// Bytes reported as gaps, for each channel that has any.
+    /// Bytes of output that were lost and reported as gaps, for each channel that lost any.
     pub lost: BTreeMap<Channel, u64>,
-    /// The number of streams that the engine left incomplete when it disconnected.
+    /// The number of streams that were not complete when the engine disconnected.
     pub unfinished: u64,
-    /// The bytes of these streams that were written or reported as gaps.
+    /// The bytes that these streams had produced until then, as far as they are known.
     pub unfinished_bytes: u64,
     /// Whether the engine disconnected before it had announced every stream.
     pub misses_streams: bool,
@@ -89,15 +90,17 @@ impl From<Files> for Destination {
     }
 }
 
-/// A thread that writes everything that a tool pulls.
+/// A thread that writes everything that a tool pulls to a file, pipe or terminal, or to a file for
+/// each rank.
 ///
-/// The order within each source and channel is kept, and lines of different sources do not mix. A
-/// line is written in one piece, unless its end is late, see [`FlushTimeout`](crate::FlushTimeout);
-/// then its beginning is written. If lines are tagged, such a line is ended with a newline before a
-/// line of another source begins, and where bytes are missing. A stream that is alone on its output
-/// or file has nothing to mix with, so its bytes are written at once.
+/// The bytes of each stream keep their order, and lines of different streams do not mix. A line is
+/// written in one piece. Only if its end is late ([`FlushTimeout`](crate::FlushTimeout)), its beginning is written
+/// alone. If lines are tagged, such a line is ended with a newline before a line of another stream
+/// begins, and where bytes are missing. If only one stream is written to an output or file, its
+/// bytes are written immediately, without waiting for the end of a line.
 ///
-/// Without tags, bytes are written from where the kernel put them.
+/// Without tags, bytes are written directly from the engine's rings, without a copy. A printer that
+/// is dropped without [`Printer::join`] continues.
 pub struct Printer {
     thread: JoinHandle<Result<PrintReport, PrintError>>,
 }
@@ -109,13 +112,14 @@ impl fmt::Debug for Printer {
 }
 
 impl Printer {
-    /// Starts to write what the registrations of `tool` deliver. `on_gap` is called on the
-    /// printer's thread for every gap, at its place in the stream. For bytes of streams that are
-    /// not delivered ([`Delivery::Missed`](iof_tool::Delivery::Missed)), it is called with the
-    /// wildcard rank.
+    /// Starts the thread. It writes what the registrations of `tool` deliver, including those with
+    /// a callback. `on_gap` is called on this thread for every gap, between the writes of the bytes
+    /// before and after it. For streams that are not delivered
+    /// ([`Delivery::Missed`](iof_tool::Delivery::Missed)), it is called with the wildcard rank,
+    /// offset 0 and the number of their bytes.
     ///
     /// # Errors
-    /// Fails if the process has no thread left.
+    /// Fails if the process can create no further thread.
     pub fn start(
         tool: Tool,
         destination: impl Into<Destination>,
@@ -149,11 +153,13 @@ impl Printer {
         Ok(Printer { thread })
     }
 
-    /// Blocks until everything that the registrations deliver is written.
+    /// Blocks until all registrations have ended and everything that they delivered is written, or
+    /// until an error. With a [persistent](iof_tool::Pull::persistent) registration this is when
+    /// the engine ends.
     ///
     /// # Errors
     /// Returns [`PrintError`] if a destination can't be written or the engine violated the
-    /// protocol.
+    /// protocol. The rest of the output is not written then, and no longer holds ranks back.
     pub fn join(self) -> Result<PrintReport, PrintError> {
         self.thread.join().unwrap_or(Err(PrintError::Died))
     }

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 /// The format of a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stamp {
-    /// `Sat Nov 21 13:17:58 2026`, in the local zone, as by ctime(3).
+    /// The format of ctime(3) in the local time zone: `Sat Nov 21 13:17:58 2026`.
     Calendar,
     /// Nanoseconds since 1970.
     Nanoseconds,

@@ -1,7 +1,7 @@
-//! The format of a line: tag, time stamp, XML, JSON. Pure, from bytes to bytes.
+//! The format of a line: tag, time stamp, XML, JSON. This module does no I/O.
 //!
-//! What stays the same in all lines of a stream is computed once and kept in its [`Label`], so that
-//! a line costs one search for its end and two copies.
+//! The parts that are the same in all lines of a stream are computed once and kept in its
+//! [`Label`], so that a line costs one search for its end and two copies.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ use crate::batch::Batch;
 use crate::choice::{Choice, Markup};
 use crate::stamp::Stamp;
 
-/// The source of a stream, as far as formats show it.
+/// The origin of a stream, which formats can show.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The name of the job.
@@ -24,7 +24,7 @@ pub struct Source {
     pub rank: Rank,
     /// The channel that the rank writes to.
     pub channel: Channel,
-    /// Whether the stream contains what was logged on behalf of the rank, and not its own output.
+    /// Whether the stream contains messages logged on behalf of the rank, and not its own output.
     /// JSON marks such data with `"logged":true`.
     pub logged: bool,
     /// The host of the rank, if it is known.
@@ -65,11 +65,11 @@ pub struct Style {
     zone: TimeZone,
 }
 
-/// The parts of a style that a list of output words does not specify.
+/// The parts of a style that a [`Choice`] does not specify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StyleExtras {
-    /// Whether each fragment, the bytes that were read together, has one tag, instead of each line.
-    /// Has no effect without tags.
+    /// Whether each fragment is tagged instead of each line. A fragment is the bytes that one read
+    /// from a rank's pipe returned. Has no effect without tags.
     pub fragments: bool,
     /// The text at the end of each line, before its newline.
     pub suffix: String,
@@ -77,7 +77,7 @@ pub struct StyleExtras {
     pub colour: bool,
 }
 
-/// The constant parts of a stream's lines.
+/// The parts of a stream's lines that are the same in all of them, such as the tag.
 #[derive(Clone, Debug)]
 pub struct Label {
     /// The bytes before the time stamp.
@@ -105,8 +105,9 @@ pub struct Run<'b, 't> {
     pub times: &'t [(u64, u64)],
 }
 
-/// The line that an output is in the middle of, as the key of its stream; `None` between lines. A
-/// key is unique among the streams that write to the output.
+/// The key of the stream of which the destination has received only a part of a line; `None` after
+/// a newline. The caller chooses keys that are unique among the streams that write to the
+/// destination.
 pub type OpenLine = Option<u64>;
 
 const COLOURS: [&str; 12] = ["36", "33", "32", "35", "34", "31", "96", "93", "92", "95", "94", "91"];
@@ -151,7 +152,7 @@ impl Style {
             && self.closing.len() == 1
     }
 
-    /// Returns whether the style shows when bytes were read.
+    /// Returns whether the style shows the time at which bytes were read.
     pub fn shows_time(&self) -> bool {
         self.stamp.is_some() || self.markup == Markup::Json
     }
@@ -244,10 +245,11 @@ impl Style {
         (before.into(), b",\"offset\":".to_vec(), behind.into())
     }
 
-    /// Formats `run`, which belongs to the stream with the key `key`, and appends it to `batch`.
-    /// Each piece of its text is appended by `append`.
+    /// Formats `run`, and appends it to `batch`. `append` appends each piece of the run's own text:
+    /// [`Batch::copy`], [`Batch::lend`], or [`Batch::add`], which selects one of them by length.
     ///
-    /// If lines are tagged, a line that another stream left open is ended first.
+    /// `key` is the key of the run's stream, and `open` the state of the destination, which is
+    /// updated. If lines are tagged, the open line of another stream is ended first.
     pub fn write<'a, 'b>(
         &self,
         run: &Run<'b, '_>,
