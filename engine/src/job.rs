@@ -386,12 +386,13 @@ impl Job {
         matches!(open, Ok(Some(true))) && capture.finish(id).is_ok()
     }
 
-    /// Stops keeping the first output for tools that have not registered yet. Without this call, a
-    /// stream that no registration reads keeps its first bytes: under drop newest it drops what
-    /// does not fit, and under [`Policy::Block`](iof_shm_ring::Policy::Block) its rank waits if the
-    /// job has a directive such as `PMIX_FWD_STDOUT` for the channel. Afterwards such a stream
-    /// drops old bytes instead. A launcher calls this when it no longer waits for the tool for
-    /// which it spawned the job.
+    /// Stops keeping the first output for tools that have not registered yet. Before this call, a
+    /// stream that no registration reads keeps its first bytes in two cases. Under
+    /// [`Policy::DropNewest`](iof_shm_ring::Policy::DropNewest) it drops the bytes that do not fit.
+    /// Under [`Policy::Block`](iof_shm_ring::Policy::Block), with a directive such as
+    /// `PMIX_FWD_STDOUT` for its channel, its rank waits. After this call such a stream keeps its
+    /// newest bytes, and its rank does not wait. A launcher calls this when it no longer waits for
+    /// the tool for which it spawned the job.
     pub fn release_backlog(&self) {
         let Some(capture) = self.capture.upgrade() else { return };
         let mut state = self.tables.lock();

@@ -9,8 +9,14 @@ use iof_tool::{AttachError, Pull, RequestError};
 
 /// A launcher of one job, which writes the job's output to this process's stdout and stderr.
 ///
-/// The output loses nothing: ranks wait while it can't be written. Rank 0 reads this process's
-/// stdin, the other ranks read /dev/null. Tools can attach to the job while it runs.
+/// No output is lost: ranks wait while stdout or stderr can't be written. Rank 0 reads this
+/// process's stdin, the other ranks read /dev/null. Tools of the same user can attach to the job
+/// while it runs.
+///
+/// A launcher handles no signals. By default the ranks lead process groups of their own, so Ctrl-C
+/// ends this process (and rank 0 if it reads the terminal), but not the other ranks, whose next
+/// writes raise SIGPIPE. With [`ProcessGroup::Inherit`](iof_engine::ProcessGroup) in
+/// [`JobSpec::process_group`], set by [`Launcher::job`], Ctrl-C reaches the ranks as well.
 ///
 /// ```
 /// use iof::prelude::*;
@@ -39,22 +45,22 @@ pub enum RunError {
     /// The job did not start.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// A reader of the job's output could not attach.
+    /// A printer could not attach to the engine.
     #[error("cannot read the job's output: {0}")]
     Attach(#[from] AttachError),
-    /// A reader of the job's output could not register.
+    /// A printer could not register for the job's output.
     #[error("cannot read the job's output: {0}")]
     Pull(#[from] RequestError),
-    /// No thread or descriptor was left for writing the output.
+    /// The process can create no further thread or descriptor for a printer.
     #[error("cannot write the job's output: {0}")]
     Output(#[from] io::Error),
-    /// The output could not be written. The job was sent SIGTERM and has ended.
+    /// The output could not be written. The ranks were sent SIGTERM, and all have ended.
     #[error(transparent)]
     Print(#[from] PrintError),
 }
 
 impl Launcher {
-    /// Returns a launcher of the job `nspace`, which has no app yet.
+    /// Creates a launcher of the job `nspace`. At least one program must be [added](Launcher::app).
     pub fn new(nspace: Nspace) -> Launcher {
         let stdin = [(Rank(0), Stdin::Inherit)].into();
         Launcher {
@@ -64,13 +70,15 @@ impl Launcher {
         }
     }
 
-    /// Adds a program, which the next [`App::nprocs`] ranks run.
+    /// Adds a program. The next [`App::nprocs`] ranks run it, after those of the programs added
+    /// before.
     pub fn app(mut self, app: App) -> Launcher {
         self.spec.apps.push(app);
         self
     }
 
-    /// Changes the specification of the job.
+    /// Changes the specification of the job, such as its stdin, ptys and process groups. This
+    /// example gives all ranks /dev/null as stdin:
     ///
     /// ```
     /// # use iof::prelude::*;
@@ -84,25 +92,27 @@ impl Launcher {
         self
     }
 
-    /// Changes the configuration of the engine. With a policy other than
-    /// [`Policy::Block`](iof_engine::Policy::Block) the output may lose bytes.
+    /// Changes the configuration of the engine, such as the cache size. With a policy other than
+    /// [`Policy::Block`](iof_engine::Policy::Block), output may be lost.
     pub fn config(mut self, change: impl FnOnce(&mut Config)) -> Launcher {
         change(&mut self.config);
         self
     }
 
-    /// Sets the format of the output.
+    /// Sets the format of the output, such as tags. By default the bytes are written unchanged.
     pub fn output(mut self, options: Options) -> Launcher {
         self.options = options;
         self
     }
 
-    /// Runs the job. Blocks until all its ranks have ended and their output is written, and returns
-    /// their exit status.
+    /// Runs the job. Blocks until all its ranks have ended and their output is written, and then
+    /// for at most five seconds while tools receive their last messages. Returns the exit status of
+    /// the ranks.
     ///
     /// # Errors
-    /// Fails if the engine, the job or the output cannot be set up, or if the output cannot be
-    /// written; then the ranks are sent SIGTERM, and the call waits for them.
+    /// Fails if the engine, the job or the output cannot be set up. Fails also if the output cannot
+    /// be written. In this case the ranks are sent SIGTERM, and the call waits until they have
+    /// ended.
     pub fn run(self) -> Result<JobStatus, RunError> {
         let engine = Engine::start(self.config.clone())?;
         // The readers attach before the first byte.

@@ -1,19 +1,20 @@
 //! I/O forwarding for launchers and tools: one crate to depend on.
 //!
 //! A *launcher* starts the processes of a job, the *ranks*. This crate moves their stdout, stderr,
-//! stddiag and stdin, exactly and in bounded memory. A *tool* is another process (a debugger, a log
-//! shipper) that reads the output of a running job in place, from shared memory.
+//! stddiag (a channel for diagnostics) and stdin, exactly and in bounded memory. A *tool* is
+//! another process (a debugger, a log shipper) that reads the output of a running job in place,
+//! from shared memory.
 //!
 //! | feature | default | contents |
 //! |---|---|---|
-//! | `engine` | yes | [`engine`]: what a launcher embeds; [`Launcher`]: the common launcher in one call |
-//! | `tool` | yes | [`tool`]: what a tool links |
+//! | `engine` | yes | [`engine`]: the engine, which a launcher embeds; with `output` also [`Launcher`], a launcher in one call |
+//! | `tool` | yes | [`tool`]: the library for tools |
 //! | `output` | yes | [`output`]: printers that write a job's output to terminals, pipes and files |
-//! | `log` | no | [`log`]: the channels of log requests (RFC0032) |
-//! | `mail` | no | the email channel, with a mail client |
+//! | `log` | no | [`log`]: the types that configure the channels of log requests (RFC0032) |
+//! | `mail` | no | a mail client for the email channel of log requests |
 //!
-//! Each module is a crate of its own, re-exported. Names that launchers and tools need every day
-//! are in the [`prelude`].
+//! Each module is a separate crate, which is re-exported here. The most common names are in the
+//! [`prelude`].
 //!
 //! # A launcher
 //!
@@ -35,8 +36,9 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let demo: Nspace = "demo".parse()?;
-//! let mut tool = Tool::find(&Search::nspace(demo.clone()), "example")?;
+//! let mut tool = Tool::find(&Search::nspace(demo.clone()), "my-tool")?;
 //! tool.pull(&Pull::new(vec![Proc::all(demo)], Channels::STDOUT))?;
+//! // `recv` blocks, and returns `None` when the job has ended and all its output was delivered.
 //! while let Some(delivery) = tool.recv()? {
 //!     println!("{delivery:?}");
 //! }

@@ -1,4 +1,4 @@
-//! The names that launchers and tools need every day: `use iof::prelude::*`.
+//! The most common names of launchers and tools: `use iof::prelude::*`.
 
 #[cfg(feature = "engine")]
 pub use iof_engine::{App, Config, Engine, Exit, Grant, Job, JobSpec, JobStatus, Policy, Signal, Stdin};

@@ -94,10 +94,10 @@ impl From<Files> for Destination {
 /// each rank.
 ///
 /// The bytes of each stream keep their order, and lines of different streams do not mix. A line is
-/// written in one piece. Only if its end is late ([`FlushTimeout`](crate::FlushTimeout)), its beginning is written
-/// alone. If lines are tagged, such a line is ended with a newline before a line of another stream
-/// begins, and where bytes are missing. If only one stream is written to an output or file, its
-/// bytes are written immediately, without waiting for the end of a line.
+/// written in one piece. Only if its end is late ([`FlushTimeout`](crate::FlushTimeout)), its
+/// beginning is written alone. If lines are tagged, such a line is ended with a newline before a
+/// line of another stream begins, and where bytes are missing. If only one stream is written to an
+/// output or file, its bytes are written immediately, without waiting for the end of a line.
 ///
 /// Without tags, bytes are written directly from the engine's rings, without a copy. A printer that
 /// is dropped without [`Printer::join`] continues.
