@@ -21,9 +21,9 @@ An attribute is a key with a value. The type of the value is given in brackets. 
 `pmix.` are defined by PMIx; keys that begin with `iof.` are extensions. `iof query
 ATTRIBUTE_SUPPORT` lists the keys that an engine and its host support.
 
-In queries, a *qualifier* limits the answer, and the other keys name the requested values. In logs, a
-*data* key names a channel and has the message as its value, a *directive* controls how the request is
-served, and an *email* key is a field of an email.
+In queries, a *qualifier* limits the answer, and the other keys name the requested values. In logs,
+a *data* key names a channel and has the message as its value, a *directive* controls how the
+request is served, and an *email* key is a field of an email.
 ";
 
 fn root() -> PathBuf {

@@ -84,8 +84,8 @@ impl Pusher {
         &self.granted
     }
 
-    /// Returns the number of bytes read from the file so far. All targets have received them, except
-    /// for at most the size of the push's cache
+    /// Returns the number of bytes read from the file so far. All targets have received them,
+    /// except for at most the size of the push's cache
     /// ([`PushDirectives::cache_size`](iof_proto::PushDirectives::cache_size)).
     pub fn progress(&self) -> u64 {
         self.read.load(Relaxed)
