@@ -20,6 +20,7 @@ pub struct MailServer {
 }
 
 impl Default for MailServer {
+    /// Returns port 25 of localhost, with [`MAIL_TIMEOUT`].
     fn default() -> MailServer {
         let (host, port) = DEFAULT_MAIL_SERVER;
         MailServer { host: host.to_owned(), port, timeout: MAIL_TIMEOUT }
