@@ -47,39 +47,43 @@
 // has no thread for callbacks.
 #define IOF_EXTERNAL_PROGRESS "pmix.evext"
 
-// iof_server_init (bool): whether tools can connect. They can by default.
+// iof_server_init (bool): whether tools can connect. True by default.
 #define IOF_SERVER_TOOL_SUPPORT "pmix.srvr.tool"
 
-// iof_server_init (bool): accepted, without effect. The tools of the user's session can connect
-// unless IOF_SERVER_TOOL_SUPPORT is false.
+// iof_server_init (bool): accepted without effect. The engine is session-level unless
+// IOF_SERVER_SYSTEM_SUPPORT is true.
 #define IOF_SERVER_SESSION_SUPPORT "pmix.srvr.sess"
 
-// iof_server_init (bool): makes the engine the node's system-level engine.
+// iof_server_init (bool): makes the engine the system-level engine of the node.
 #define IOF_SERVER_SYSTEM_SUPPORT "pmix.srvr.sys"
 
-// iof_tool_init and iof_server_init (string): the directory of the engines' sockets.
+// iof_tool_init and iof_server_init (string): the directory with the sockets of engines. By
+// default it is iof-UID (UID: the user's id) below the first of the directories
+// PMIX_SERVER_TMPDIR, TMPDIR, TEMP and TMP that is set in the environment, otherwise below /tmp.
 #define IOF_SERVER_TMPDIR "pmix.srvr.tmpdir"
 
-// iof_tool_init and iof_server_init (string): the same, used if IOF_SERVER_TMPDIR is not given.
+// iof_tool_init and iof_server_init (string): replaces IOF_SERVER_TMPDIR if that is not given.
 #define IOF_SYSTEM_TMPDIR "pmix.sys.tmpdir"
 
-// iof_server_init (bool): makes the engine the site's gateway for log messages.
+// iof_server_init (bool): makes the engine the gateway of the site, which logs messages for other
+// engines.
 #define IOF_SERVER_GATEWAY "pmix.srv.gway"
 
-// iof_tool_init (string): connects to the engine with this socket path.
+// iof_tool_init (string): connects to the engine that listens on this socket path
+// (iof_server_uri).
 #define IOF_SERVER_URI "pmix.srvr.uri"
 
-// iof_tool_init (pid): connects to the engine of the user's session that has this pid.
+// iof_tool_init (pid): connects to the user's session-level engine in the process with this pid.
 #define IOF_SERVER_PIDINFO "pmix.srvr.pidinfo"
 
-// iof_tool_init (string): connects to the engine of the user's session that has a job of this
-// name.
+// iof_tool_init (string): connects to the user's session-level engine that has a job of this name.
 #define IOF_SERVER_NSPACE "pmix.srv.nspace"
 
-// iof_tool_init (bool): connects to the node's system-level engine only.
+// iof_tool_init (bool): connects only to the system-level engine of the node.
 #define IOF_CONNECT_TO_SYSTEM "pmix.cnct.sys"
 
-// iof_tool_init (bool): tries the node's system-level engine before others.
+// iof_tool_init (bool): tries the system-level engine of the node first, even if IOF_SERVER is set
+// in the environment.
 #define IOF_CONNECT_SYSTEM_FIRST "pmix.cnct.sys.first"
 
 // iof_tool_init (string): the name of the tool. By default it is "iof-tool-" and the pid.
@@ -88,130 +92,163 @@
 // iof_tool_init (uint32): the rank of the tool, 0 by default.
 #define IOF_TOOL_RANK "pmix.tool.rank"
 
-// iof_tool_init (bool): does not connect to an engine.
+// iof_tool_init (bool): does not connect to an engine. Functions that need an engine then return
+// IOF_ERR_UNREACH.
 #define IOF_TOOL_DO_NOT_CONNECT "pmix.tool.nocon"
 
-// iof_tool_init (bool): succeeds without a connection if no engine can be reached.
+// iof_tool_init (bool): succeeds without a connection if no engine can be reached. Functions that
+// need an engine then return IOF_ERR_UNREACH.
 #define IOF_TOOL_CONNECT_OPTIONAL "pmix.tool.conopt"
 
-// tool_connected (uint32): the effective user id of the tool.
+// The callback tool_connected (uint32): the effective user id of the tool.
 #define IOF_USERID "pmix.euid"
 
-// tool_connected (uint32): the effective group id of the tool.
+// The callback tool_connected (uint32): the effective group id of the tool.
 #define IOF_GRPID "pmix.egid"
 
-// tool_connected (pid): the pid of the tool.
+// The callback tool_connected (pid): the pid of the tool.
 #define IOF_PROC_PID "pmix.ppid"
 
-// iof_server_spawn, or the qualifier of a query (string): the name of the job.
+// iof_server_spawn, a qualifier of a query, or an answer to IOF_QUERY_NAMESPACE_INFO (string): the
+// name of the job.
 #define IOF_NSPACE "pmix.nspace"
 
-// The qualifier of a query (rank): restricts the answer to this rank.
+// Qualifier of a query (rank): restricts the answer to this rank. May be repeated.
 #define IOF_RANK "pmix.rank"
 
-// The qualifier of a query (proc): restricts the answer to this process. In an answer to
-// IOF_QUERY_STATS: the source of the stream.
+// Qualifier of a query (proc): restricts the answer to this process. Cannot be combined with
+// IOF_NSPACE or IOF_RANK. In an answer to IOF_QUERY_STATS: the source of the stream.
 #define IOF_PROCID "pmix.procid"
 
-// In an answer to IOF_QUERY_NAMESPACE_INFO (uint32): the number of processes of the job.
+// In an answer to IOF_QUERY_NAMESPACE_INFO (uint32): the number of processes of the job that the
+// engine knows.
 #define IOF_JOB_SIZE "pmix.job.size"
 
-// In an answer to IOF_QUERY_NAMESPACE_INFO (string): the command line of the job.
+// In an answer to IOF_QUERY_NAMESPACE_INFO (string): the programs of the job, separated by " : ",
+// for display.
 #define IOF_CMD_LINE "pmix.cmd.line"
 
-// IOF_EVENT_JOB_END, or an answer to IOF_QUERY_NAMESPACE_INFO (int): the exit code of the job.
+// IOF_EVENT_JOB_END, or an answer to IOF_QUERY_NAMESPACE_INFO (int): the exit code of the process
+// that failed first (128 + n if signal n ended it, 1 if its status is unknown), or 0 if none
+// failed. If the launcher has called iof_server_end_job, its exit code. Absent if unknown or if
+// the job has not ended.
 #define IOF_EXIT_CODE "pmix.exit.code"
 
-// IOF_EVENT_JOB_END (status): how the job ended.
+// IOF_EVENT_JOB_END (status): IOF_SUCCESS if no process failed, IOF_ERR_JOB_ABORTED_BY_SIG if the
+// exit code is above 128, otherwise IOF_ERR_JOB_NON_ZERO_TERM.
 #define IOF_JOB_TERM_STATUS "pmix.job.term.status"
 
 // IOF_EVENT_JOB_END (proc): the job that ended, with the wildcard rank.
 #define IOF_EVENT_AFFECTED_PROC "pmix.evproc"
 
-// iof_server_spawn (rank or proc): the rank whose stdin can be pushed to. The stdin of all others
-// is /dev/null.
+// iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
+// IOF_RANK_WILDCARD means all ranks. The stdin of a rank that neither this key nor IOF_FWD_STDIN
+// nor IOF_STDIN_INHERIT selects is /dev/null.
 #define IOF_STDIN_TGT "pmix.stdin"
 
-// iof_server_spawn (bool): bytes can be pushed to the stdin of rank 0.
+// iof_server_spawn (bool): the stdin of rank 0 is a pipe that iof_IOF_push fills, unless
+// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects rank 0.
 #define IOF_FWD_STDIN "pmix.fwd.stdin"
 
-// iof_server_spawn (bool): whether stdout is forwarded.
+// iof_server_spawn and iof_server_adopt (bool): whether the server's own registrations receive
+// stdout. Tools can pull it in any case. If none of IOF_FWD_STDOUT, IOF_FWD_STDERR and
+// IOF_FWD_STDDIAG is given, the server's registrations receive all three channels, otherwise only
+// those that are true. If it is true and no registration reads the channel yet, a rank waits when
+// the cache is full, unless IOF_DROP_NONE is false.
 #define IOF_FWD_STDOUT "pmix.fwd.stdout"
 
-// iof_server_spawn (bool): whether stderr is forwarded.
+// The same as IOF_FWD_STDOUT, for stderr.
 #define IOF_FWD_STDERR "pmix.fwd.stderr"
 
-// iof_server_spawn (bool): whether stddiag is forwarded.
+// The same as IOF_FWD_STDOUT, for stddiag.
 #define IOF_FWD_STDDIAG "pmix.fwd.stddiag"
 
-// iof_server_init, iof_server_spawn and iof_IOF_pull (uint32): the bytes of cache for each stream.
-// iof_IOF_push: the bytes of memory that the push may fill in advance.
+// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the size of the
+// cache of each stream, in bytes. 1 MiB by default, at least 16 KiB, in iof_IOF_pull at most 16
+// MiB. iof_IOF_push: the size of the shared memory through which the bytes are pushed.
 #define IOF_IOF_CACHE_SIZE "pmix.iof.csize"
 
-// iof_server_init, iof_server_spawn and iof_IOF_pull (bool): drops the oldest bytes when the cache
-// is full.
+// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (bool): overwrites the
+// oldest bytes when the cache is full.
 #define IOF_IOF_DROP_OLDEST "pmix.iof.old"
 
-// iof_server_init, iof_server_spawn and iof_IOF_pull (bool): drops new bytes when the cache is
-// full. iof_IOF_push: cuts off a target that reads nothing for a second.
+// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (bool): drops new bytes
+// when the cache is full. iof_IOF_push: closes the stdin of a target that reads nothing for a
+// second, instead of waiting for it.
 #define IOF_IOF_DROP_NEWEST "pmix.iof.new"
 
-// iof_server_init, iof_server_spawn and iof_IOF_pull (uint32): the bytes to collect before they
-// are delivered together.
+// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the number of
+// bytes to collect before they are delivered together. 0, the default, sets no number.
 #define IOF_IOF_BUFFERING_SIZE "pmix.iof.bsize"
 
-// iof_server_init, iof_server_spawn and iof_IOF_pull (uint32): the longest time for which bytes
-// are collected, in seconds.
+// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the longest time
+// for which bytes are collected, in seconds. Without it there is no limit if
+// IOF_IOF_BUFFERING_SIZE is given; otherwise bytes are delivered as they arrive.
 #define IOF_IOF_BUFFERING_TIME "pmix.iof.btime"
 
-// iof_IOF_push and iof_server_IOF_deliver (bool): these bytes are the last of the stream. In a
-// payload: the stream is complete.
+// iof_IOF_push (bool): closes the stdin of the targets after these bytes. iof_server_IOF_deliver:
+// ends the stream after these bytes. In a payload, which is then empty: the stream is complete.
 #define IOF_IOF_COMPLETE "pmix.iof.cmp"
 
 // iof_IOF_push (bool): the library reads the program's own stdin and pushes it.
 #define IOF_IOF_PUSH_STDIN "pmix.iof.stdin"
 
-// The launcher's iof_pull (bool): no tool wants this output any more.
+// The callback iof_pull (bool): no tool pulls this output any more.
 #define IOF_IOF_STOP "pmix.iof.stop"
 
 // Query (string): the names of all jobs, separated by commas.
 #define IOF_QUERY_NAMESPACES "pmix.qry.ns"
 
-// Query (array of infos): all jobs, each with its name, size, status and command line.
+// Query (array of infos): the jobs that the qualifiers name, or all. Each is an info whose value
+// is an array of infos: IOF_NSPACE, IOF_JOB_SIZE, IOF_QUERY_JOB_STATUS, IOF_CMD_LINE and, if
+// known, IOF_EXIT_CODE.
 #define IOF_QUERY_NAMESPACE_INFO "pmix.qry.nsinfo"
 
-// Query (status): the status of a job.
+// Query (status): the status of the job that the qualifier IOF_NSPACE names, or of the only job.
+// It is IOF_EVENT_JOB_START while the job runs, and then IOF_EVENT_JOB_END,
+// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG.
 #define IOF_QUERY_JOB_STATUS "pmix.qry.jst"
 
-// Query (string): the scheduler's queues. Answered by the launcher.
+// Query (string): the scheduler's queues, separated by commas. Answered by the launcher.
 #define IOF_QUERY_QUEUE_LIST "pmix.qry.qlst"
 
-// Query: the status of a scheduler's queue. Answered by the launcher.
+// Query: the status of the queue that the qualifier "pmix.alloc.queue" names. Answered by the
+// launcher.
 #define IOF_QUERY_QUEUE_STATUS "pmix.qry.qst"
 
-// Query (array of proc_info): the processes of jobs.
+// Query (array of proc_info): the processes of the jobs and ranks that the qualifiers name, or
+// all. The engine knows a process on another node only if it has received output of it; the
+// launcher may add others.
 #define IOF_QUERY_PROC_TABLE "pmix.qry.ptable"
 
-// Query (array of proc_info): the processes of jobs on this node.
+// Query (array of proc_info): the same, with the processes of the engine's node only.
 #define IOF_QUERY_LOCAL_PROC_TABLE "pmix.qry.lptable"
 
-// Query (array of infos, each with an array of regattr): the attributes that each function
-// supports.
+// Query (array of infos): the attributes that each function supports. Each info has the name of a
+// function of PMIx as its key, such as "PMIx_IOF_pull", and an array of iof_regattr_t as its
+// value.
 #define IOF_QUERY_ATTRIBUTE_SUPPORT "pmix.qry.attrs"
 
 // Query (string): the channels that messages can be logged to, separated by commas (RFC0032).
 #define IOF_QUERY_LOG_CHANNELS "pmix.qry.lchans"
 
-// Query (array of infos): all streams with their byte counts. An extension of iof.
+// Query (array of infos): the streams of the jobs and ranks that the qualifiers name, or all. Each
+// is an info whose value is an array of infos: IOF_PROCID; "iof.channel" (IOF_IOF_CHANNEL); the
+// numbers of bytes "iof.produced", "iof.cached" and "iof.dropped" (uint64); "iof.generation"
+// (uint64), the number of earlier caches of the stream; "iof.readers" (uint32), the number of its
+// readers; IOF_LOGGED and IOF_IOF_COMPLETE (bool). An extension of iof.
 #define IOF_QUERY_STATS "iof.qry.stats"
 
-// Directive of a log request (proc): the process from which the message comes.
+// Directive of a log request (proc): the process or job from which the message comes. The engine
+// must know the job.
 #define IOF_LOG_SOURCE "pmix.log.source"
 
-// Data of a log request (string): the message, for the stderr of its source.
+// Data of a log request (string): the message, for the stderr of its source. Tools receive it with
+// IOF_LOGGED.
 #define IOF_LOG_STDERR "pmix.log.stderr"
 
-// Data of a log request (string): the message, for the stdout of its source.
+// Data of a log request (string): the message, for the stdout of its source. Tools receive it with
+// IOF_LOGGED.
 #define IOF_LOG_STDOUT "pmix.log.stdout"
 
 // Data of a log request (string): the message, for the global syslog if there is one, otherwise
@@ -224,31 +261,34 @@
 // Data of a log request (string): the message, for the syslog of the gateway's node.
 #define IOF_LOG_GLOBAL_SYSLOG "pmix.log.gsys"
 
-// Directive of a log request (int): the syslog priority, 0 (emergency) to 7 (debug).
+// Directive of a log request (int): the syslog priority, 0 (emergency) to 7 (debug), 6 (info) by
+// default.
 #define IOF_LOG_SYSLOG_PRI "pmix.log.syspri"
 
-// Directive of a log request (time): the time of the event.
+// Directive of a log request (time): the time of the event, in seconds since 1970.
 #define IOF_LOG_TIMESTAMP "pmix.log.tstmp"
 
 // Directive of a log request (bool): adds the time at which the request arrived.
 #define IOF_LOG_GENERATE_TIMESTAMP "pmix.log.gtstmp"
 
-// Directive of a log request (bool): tags the message with its process and channel.
+// Directive of a log request (bool): tags the message with its process and channel on stdout and
+// stderr.
 #define IOF_LOG_TAG_OUTPUT "pmix.log.tag"
 
 // Directive of a log request (bool): adds the time to the message.
 #define IOF_LOG_TIMESTAMP_OUTPUT "pmix.log.tsout"
 
-// Directive of a log request (bool): writes the message as XML.
+// Directive of a log request (bool): writes the message as XML on stdout and stderr.
 #define IOF_LOG_XML_OUTPUT "pmix.log.xml"
 
 // Directive of a log request (bool): stops at the first channel that accepts the message.
 #define IOF_LOG_ONCE "pmix.log.once"
 
-// Data of a log request (byte object or string): the message, for every channel.
+// Data of a log request (byte object or string): the message, for the default channels of the
+// engine (docs/src/logging.md).
 #define IOF_LOG_MSG "pmix.log.msg"
 
-// Data of a log request (array of infos): an email.
+// Data of a log request (array of infos with the keys IOF_LOG_EMAIL_ADDR and following): an email.
 #define IOF_LOG_EMAIL "pmix.log.email"
 
 // In an email (string): the recipients, separated by commas.
@@ -269,52 +309,57 @@
 // In an email (int32): the port of the mail server.
 #define IOF_LOG_EMAIL_SRVR_PORT "pmix.log.esrvrprt"
 
-// Data of a log request (string): the message, for the global data store. Served by the launcher.
+// Data of a log request (string): the message, for the global data store, which the callback log
+// of the launcher serves.
 #define IOF_LOG_GLOBAL_DATASTORE "pmix.log.gstore"
 
-// Data of a log request (string): the message, for the record of the job.
+// Data of a log request (string): the message, for the engine's job record, which is a file.
 #define IOF_LOG_JOB_RECORD "pmix.log.jrec"
 
-// In a payload (uint64): the position of its first byte in the stream. An extension of iof.
+// In a payload (uint64): the number of bytes of the stream before the payload, including missing
+// ones. An extension of iof.
 #define IOF_OFFSET "iof.offset"
 
-// In a payload, and for iof_server_IOF_deliver (uint64): the time at which the bytes were read
-// from their source, in nanoseconds since 1970. An extension of iof.
+// In a payload, and for iof_server_IOF_deliver (uint64): the time at which the first byte was read
+// from its source, in nanoseconds since 1970. An extension of iof.
 #define IOF_READ_TIME "iof.time"
 
 // In a payload (uint64): the number of bytes that are missing before it. If the source has the
-// wildcard rank and the payload is empty: the number of bytes of streams that are never delivered,
-// because this tool read too little for too long. An extension of iof.
+// wildcard rank: the number of bytes of whole streams that are missing (iof_iof_cbfunc_t). An
+// extension of iof.
 #define IOF_LOST "iof.lost"
 
-// In a payload (bool): the bytes were logged on behalf of the source. An extension of iof.
+// In a payload, or an answer to IOF_QUERY_STATS (bool): the stream contains messages that were
+// logged for the source, beside its own output. An extension of iof.
 #define IOF_LOGGED "iof.logged"
 
-// In a payload (bool): the engine ended before the stream was complete. An extension of iof.
+// In a payload, which is then empty (bool): the engine ended before the stream was complete. An
+// extension of iof.
 #define IOF_GONE "iof.gone"
 
 // The same as IOF_IOF_BUFFERING_TIME, in microseconds (uint64). Takes precedence over the time in
 // seconds. An extension of iof.
 #define IOF_BUFFERING_TIME_US "iof.btime.us"
 
-// iof_IOF_push (bool): leaves targets whose stdin cannot be pushed to out of the push, instead of
-// failing it. An extension of iof.
+// iof_IOF_push (bool): excludes targets whose stdin cannot be pushed to, instead of failing. An
+// extension of iof.
 #define IOF_PARTIAL "iof.push.partial"
 
 // iof_IOF_pull (bool): skips bytes that were cached before the registration. An extension of iof.
 #define IOF_NO_BACKLOG "iof.pull.now"
 
-// iof_server_init (bool): whether ranks wait for the launcher's own registrations when a cache is
-// full, so that no bytes are lost. They do by default. If false, a full cache drops new bytes. An
-// extension of iof.
+// iof_server_init (bool): whether a rank waits when a cache is full and a registration of the
+// server itself has not read it, so that this registration loses nothing. True by default, unless
+// IOF_IOF_DROP_OLDEST or IOF_IOF_DROP_NEWEST is given. If false, new bytes are dropped. No rank
+// waits for a tool: a tool that is too slow loses bytes (IOF_LOST). An extension of iof.
 #define IOF_DROP_NONE "iof.drop.none"
 
-// iof_server_spawn (rank or proc): the rank that inherits the launcher's own stdin. An extension
-// of iof.
+// iof_server_spawn (rank or proc): the one rank that inherits the launcher's own stdin. An
+// extension of iof.
 #define IOF_STDIN_INHERIT "iof.stdin.inherit"
 
-// iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes. An
-// extension of iof.
+// iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes
+// (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.
 #define IOF_ELSEWHERE "iof.elsewhere"
 
 // iof_server_init (string): the mechanism that reads the ranks' pipes, "io-uring" or "epoll". By
@@ -730,7 +775,7 @@ typedef struct iof_adopted_t {
     pid_t pid;
 } iof_adopted_t;
 
-// No rank.
+// No rank. As the source of output: messages that were logged for a job as a whole.
 #define IOF_RANK_UNDEF 4294967295u
 
 // All ranks of a job.
@@ -742,37 +787,37 @@ typedef struct iof_adopted_t {
 // An internal error of the library.
 #define IOF_ERROR -1
 
-// The name or the engine exists already.
+// A job of this name, or an engine in this process, exists already.
 #define IOF_ERR_EXISTS -11
 
 // The function would block, and was called in a callback.
 #define IOF_ERR_WOULD_BLOCK -15
 
-// The request is not permitted.
+// The engine or its launcher does not permit the request.
 #define IOF_ERR_NO_PERMISSIONS -23
 
-// No answer within the time limit.
+// The engine or its launcher has not answered within the time limit.
 #define IOF_ERR_TIMEOUT -24
 
-// No engine can be reached, or the connection is closed.
+// No engine can be reached, the connection is closed, or the library was finalized meanwhile.
 #define IOF_ERR_UNREACH -25
 
 // An argument is invalid.
 #define IOF_ERR_BAD_PARAM -27
 
-// The resource is in use; the request may succeed later.
+// Too many requests are pending, or the job still runs. The call may succeed later.
 #define IOF_ERR_RESOURCE_BUSY -28
 
 // A limit is reached.
 #define IOF_ERR_OUT_OF_RESOURCE -29
 
-// The library is not initialized, or not for this function.
+// The library is not initialized for this function, or the process is a forked child.
 #define IOF_ERR_INIT -31
 
 // Out of memory.
 #define IOF_ERR_NOMEM -32
 
-// Not found.
+// The job, process, handler or key does not exist.
 #define IOF_ERR_NOT_FOUND -46
 
 // The request is valid but not supported.
@@ -787,37 +832,38 @@ typedef struct iof_adopted_t {
 // Only a part of the request succeeded.
 #define IOF_ERR_PARTIAL_SUCCESS -52
 
-// The connection to the engine was lost.
+// Event: the connection to the engine was lost.
 #define IOF_ERR_LOST_CONNECTION -61
 
 // Not available in this state.
 #define IOF_ERR_NOT_AVAILABLE -64
 
-// A job has ended. As the status of a job: with exit code 0.
+// Event: a job has ended. Status of a job: it has ended, and no process failed.
 #define IOF_EVENT_JOB_END -145
 
-// The operation has succeeded already, and no callback follows.
+// Result of a callback of iof_server_module_t: the request is granted, and the callback does not
+// call cbfunc.
 #define IOF_OPERATION_SUCCEEDED -157
 
-// I/O forwarding failed.
+// I/O forwarding failed. Result of a push: no target has received all bytes.
 #define IOF_ERR_IOF_FAILURE -172
 
-// The stream is complete and accepts no more bytes.
+// The stream, or the stdin of the target, is closed.
 #define IOF_ERR_IOF_COMPLETE -173
 
-// A job failed: a signal ended the process that failed first.
+// Status of a job: a signal ended the process that failed first.
 #define IOF_ERR_JOB_ABORTED_BY_SIG -184
 
-// A job failed: a process ended with a non-zero exit code.
+// Status of a job: the process that failed first ended with a non-zero or unknown exit code.
 #define IOF_ERR_JOB_NON_ZERO_TERM -187
 
 // A job could not be started.
 #define IOF_ERR_JOB_FAILED_TO_LAUNCH -181
 
-// A job has started. As the status of a job: it runs.
+// Status of a job: it runs.
 #define IOF_EVENT_JOB_START -191
 
-// The receiver accepts no bytes now; send them again later. An extension of iof.
+// The engine accepts no bytes of this stream now. Deliver them again later. An extension of iof.
 #define IOF_ERR_IOF_XOFF -405
 
 // No channel could log the message (RFC0032). An extension of iof.
@@ -931,10 +977,10 @@ typedef struct iof_adopted_t {
 // Flag: the receiver must honour the info, or refuse the request.
 #define IOF_INFO_REQD 1
 
-// Flag: the last info of an array.
+// Flag: the last info of an array. The library ignores it.
 #define IOF_INFO_ARRAY_END 2
 
-// Flag: freeing the info does not free its value.
+// Flag: the library does not free the value when it frees the info.
 #define IOF_INFO_PERSISTENT 16
 
 // No channels.
@@ -949,13 +995,14 @@ typedef struct iof_adopted_t {
 // Standard error.
 #define IOF_FWD_STDERR_CHANNEL 4
 
-// Diagnostics, a fourth channel.
+// Diagnostics, which a process writes to the descriptor in its environment variable
+// IOF_STDDIAG_FD.
 #define IOF_FWD_STDDIAG_CHANNEL 8
 
-// All channels, including those of future versions.
+// All channels, including those of future versions. In iof_IOF_pull: all output channels.
 #define IOF_FWD_ALL_CHANNELS 255
 
-// Unknown.
+// Unknown, because the process runs on another node.
 #define IOF_PROC_STATE_UNDEF 0
 
 // Being started.

@@ -10,7 +10,7 @@ pub const IOF_MAX_NSLEN: usize = 255;
 /// The longest key, in bytes without the terminator.
 pub const IOF_MAX_KEYLEN: usize = 511;
 
-/// No rank.
+/// No rank. As the source of output: messages that were logged for a job as a whole.
 pub const IOF_RANK_UNDEF: iof_rank_t = 4294967295u32;
 /// All ranks of a job.
 pub const IOF_RANK_WILDCARD: iof_rank_t = 4294967294u32;
@@ -19,27 +19,27 @@ pub const IOF_RANK_WILDCARD: iof_rank_t = 4294967294u32;
 pub const IOF_SUCCESS: iof_status_t = 0;
 /// An internal error of the library.
 pub const IOF_ERROR: iof_status_t = -1;
-/// The name or the engine exists already.
+/// A job of this name, or an engine in this process, exists already.
 pub const IOF_ERR_EXISTS: iof_status_t = -11;
 /// The function would block, and was called in a callback.
 pub const IOF_ERR_WOULD_BLOCK: iof_status_t = -15;
-/// The request is not permitted.
+/// The engine or its launcher does not permit the request.
 pub const IOF_ERR_NO_PERMISSIONS: iof_status_t = -23;
-/// No answer within the time limit.
+/// The engine or its launcher has not answered within the time limit.
 pub const IOF_ERR_TIMEOUT: iof_status_t = -24;
-/// No engine can be reached, or the connection is closed.
+/// No engine can be reached, the connection is closed, or the library was finalized meanwhile.
 pub const IOF_ERR_UNREACH: iof_status_t = -25;
 /// An argument is invalid.
 pub const IOF_ERR_BAD_PARAM: iof_status_t = -27;
-/// The resource is in use; the request may succeed later.
+/// Too many requests are pending, or the job still runs. The call may succeed later.
 pub const IOF_ERR_RESOURCE_BUSY: iof_status_t = -28;
 /// A limit is reached.
 pub const IOF_ERR_OUT_OF_RESOURCE: iof_status_t = -29;
-/// The library is not initialized, or not for this function.
+/// The library is not initialized for this function, or the process is a forked child.
 pub const IOF_ERR_INIT: iof_status_t = -31;
 /// Out of memory.
 pub const IOF_ERR_NOMEM: iof_status_t = -32;
-/// Not found.
+/// The job, process, handler or key does not exist.
 pub const IOF_ERR_NOT_FOUND: iof_status_t = -46;
 /// The request is valid but not supported.
 pub const IOF_ERR_NOT_SUPPORTED: iof_status_t = -47;
@@ -49,27 +49,28 @@ pub const IOF_ERR_TYPE_MISMATCH: iof_status_t = -18;
 pub const IOF_ERR_UNKNOWN_DATA_TYPE: iof_status_t = -16;
 /// Only a part of the request succeeded.
 pub const IOF_ERR_PARTIAL_SUCCESS: iof_status_t = -52;
-/// The connection to the engine was lost.
+/// Event: the connection to the engine was lost.
 pub const IOF_ERR_LOST_CONNECTION: iof_status_t = -61;
 /// Not available in this state.
 pub const IOF_ERR_NOT_AVAILABLE: iof_status_t = -64;
-/// A job has ended. As the status of a job: with exit code 0.
+/// Event: a job has ended. Status of a job: it has ended, and no process failed.
 pub const IOF_EVENT_JOB_END: iof_status_t = -145;
-/// The operation has succeeded already, and no callback follows.
+/// Result of a callback of iof_server_module_t: the request is granted, and the callback does not
+/// call cbfunc.
 pub const IOF_OPERATION_SUCCEEDED: iof_status_t = -157;
-/// I/O forwarding failed.
+/// I/O forwarding failed. Result of a push: no target has received all bytes.
 pub const IOF_ERR_IOF_FAILURE: iof_status_t = -172;
-/// The stream is complete and accepts no more bytes.
+/// The stream, or the stdin of the target, is closed.
 pub const IOF_ERR_IOF_COMPLETE: iof_status_t = -173;
-/// A job failed: a signal ended the process that failed first.
+/// Status of a job: a signal ended the process that failed first.
 pub const IOF_ERR_JOB_ABORTED_BY_SIG: iof_status_t = -184;
-/// A job failed: a process ended with a non-zero exit code.
+/// Status of a job: the process that failed first ended with a non-zero or unknown exit code.
 pub const IOF_ERR_JOB_NON_ZERO_TERM: iof_status_t = -187;
 /// A job could not be started.
 pub const IOF_ERR_JOB_FAILED_TO_LAUNCH: iof_status_t = -181;
-/// A job has started. As the status of a job: it runs.
+/// Status of a job: it runs.
 pub const IOF_EVENT_JOB_START: iof_status_t = -191;
-/// The receiver accepts no bytes now; send them again later. An extension of iof.
+/// The engine accepts no bytes of this stream now. Deliver them again later. An extension of iof.
 pub const IOF_ERR_IOF_XOFF: iof_status_t = -405;
 /// No channel could log the message (RFC0032). An extension of iof.
 pub const IOF_ERR_OPERATION_FAILED: iof_status_t = -3331;
@@ -147,9 +148,9 @@ pub const IOF_PROC_NSPACE: iof_data_type_t = 60;
 
 /// Flag: the receiver must honour the info, or refuse the request.
 pub const IOF_INFO_REQD: iof_info_directives_t = 0x1;
-/// Flag: the last info of an array.
+/// Flag: the last info of an array. The library ignores it.
 pub const IOF_INFO_ARRAY_END: iof_info_directives_t = 0x2;
-/// Flag: freeing the info does not free its value.
+/// Flag: the library does not free the value when it frees the info.
 pub const IOF_INFO_PERSISTENT: iof_info_directives_t = 0x10;
 
 /// No channels.
@@ -160,12 +161,13 @@ pub const IOF_FWD_STDIN_CHANNEL: iof_iof_channel_t = 0x1;
 pub const IOF_FWD_STDOUT_CHANNEL: iof_iof_channel_t = 0x2;
 /// Standard error.
 pub const IOF_FWD_STDERR_CHANNEL: iof_iof_channel_t = 0x4;
-/// Diagnostics, a fourth channel.
+/// Diagnostics, which a process writes to the descriptor in its environment variable
+/// IOF_STDDIAG_FD.
 pub const IOF_FWD_STDDIAG_CHANNEL: iof_iof_channel_t = 0x8;
-/// All channels, including those of future versions.
+/// All channels, including those of future versions. In iof_IOF_pull: all output channels.
 pub const IOF_FWD_ALL_CHANNELS: iof_iof_channel_t = 0xff;
 
-/// Unknown.
+/// Unknown, because the process runs on another node.
 pub const IOF_PROC_STATE_UNDEF: iof_proc_state_t = 0;
 /// Being started.
 pub const IOF_PROC_STATE_LAUNCH_UNDERWAY: iof_proc_state_t = 2;

@@ -6,120 +6,157 @@
 /// iof_tool_init and iof_server_init (bool): the program calls iof_Progress itself, and the library
 /// has no thread for callbacks.
 pub const IOF_EXTERNAL_PROGRESS: &str = "pmix.evext";
-/// iof_server_init (bool): whether tools can connect. They can by default.
+/// iof_server_init (bool): whether tools can connect. True by default.
 pub const IOF_SERVER_TOOL_SUPPORT: &str = "pmix.srvr.tool";
-/// iof_server_init (bool): accepted, without effect. The tools of the user's session can connect
-/// unless IOF_SERVER_TOOL_SUPPORT is false.
+/// iof_server_init (bool): accepted without effect. The engine is session-level unless
+/// IOF_SERVER_SYSTEM_SUPPORT is true.
 pub const IOF_SERVER_SESSION_SUPPORT: &str = "pmix.srvr.sess";
-/// iof_server_init (bool): makes the engine the node's system-level engine.
+/// iof_server_init (bool): makes the engine the system-level engine of the node.
 pub const IOF_SERVER_SYSTEM_SUPPORT: &str = "pmix.srvr.sys";
-/// iof_tool_init and iof_server_init (string): the directory of the engines' sockets.
+/// iof_tool_init and iof_server_init (string): the directory with the sockets of engines. By
+/// default it is iof-UID (UID: the user's id) below the first of the directories
+/// PMIX_SERVER_TMPDIR, TMPDIR, TEMP and TMP that is set in the environment, otherwise below /tmp.
 pub const IOF_SERVER_TMPDIR: &str = "pmix.srvr.tmpdir";
-/// iof_tool_init and iof_server_init (string): the same, used if IOF_SERVER_TMPDIR is not given.
+/// iof_tool_init and iof_server_init (string): replaces IOF_SERVER_TMPDIR if that is not given.
 pub const IOF_SYSTEM_TMPDIR: &str = "pmix.sys.tmpdir";
-/// iof_server_init (bool): makes the engine the site's gateway for log messages.
+/// iof_server_init (bool): makes the engine the gateway of the site, which logs messages for other
+/// engines.
 pub const IOF_SERVER_GATEWAY: &str = "pmix.srv.gway";
-/// iof_tool_init (string): connects to the engine with this socket path.
+/// iof_tool_init (string): connects to the engine that listens on this socket path
+/// (iof_server_uri).
 pub const IOF_SERVER_URI: &str = "pmix.srvr.uri";
-/// iof_tool_init (pid): connects to the engine of the user's session that has this pid.
+/// iof_tool_init (pid): connects to the user's session-level engine in the process with this pid.
 pub const IOF_SERVER_PIDINFO: &str = "pmix.srvr.pidinfo";
-/// iof_tool_init (string): connects to the engine of the user's session that has a job of this
-/// name.
+/// iof_tool_init (string): connects to the user's session-level engine that has a job of this name.
 pub const IOF_SERVER_NSPACE: &str = "pmix.srv.nspace";
-/// iof_tool_init (bool): connects to the node's system-level engine only.
+/// iof_tool_init (bool): connects only to the system-level engine of the node.
 pub const IOF_CONNECT_TO_SYSTEM: &str = "pmix.cnct.sys";
-/// iof_tool_init (bool): tries the node's system-level engine before others.
+/// iof_tool_init (bool): tries the system-level engine of the node first, even if IOF_SERVER is set
+/// in the environment.
 pub const IOF_CONNECT_SYSTEM_FIRST: &str = "pmix.cnct.sys.first";
 /// iof_tool_init (string): the name of the tool. By default it is "iof-tool-" and the pid.
 pub const IOF_TOOL_NSPACE: &str = "pmix.tool.nspace";
 /// iof_tool_init (uint32): the rank of the tool, 0 by default.
 pub const IOF_TOOL_RANK: &str = "pmix.tool.rank";
-/// iof_tool_init (bool): does not connect to an engine.
+/// iof_tool_init (bool): does not connect to an engine. Functions that need an engine then return
+/// IOF_ERR_UNREACH.
 pub const IOF_TOOL_DO_NOT_CONNECT: &str = "pmix.tool.nocon";
-/// iof_tool_init (bool): succeeds without a connection if no engine can be reached.
+/// iof_tool_init (bool): succeeds without a connection if no engine can be reached. Functions that
+/// need an engine then return IOF_ERR_UNREACH.
 pub const IOF_TOOL_CONNECT_OPTIONAL: &str = "pmix.tool.conopt";
-/// tool_connected (uint32): the effective user id of the tool.
+/// The callback tool_connected (uint32): the effective user id of the tool.
 pub const IOF_USERID: &str = "pmix.euid";
-/// tool_connected (uint32): the effective group id of the tool.
+/// The callback tool_connected (uint32): the effective group id of the tool.
 pub const IOF_GRPID: &str = "pmix.egid";
-/// tool_connected (pid): the pid of the tool.
+/// The callback tool_connected (pid): the pid of the tool.
 pub const IOF_PROC_PID: &str = "pmix.ppid";
-/// iof_server_spawn, or the qualifier of a query (string): the name of the job.
+/// iof_server_spawn, a qualifier of a query, or an answer to IOF_QUERY_NAMESPACE_INFO (string): the
+/// name of the job.
 pub const IOF_NSPACE: &str = "pmix.nspace";
-/// The qualifier of a query (rank): restricts the answer to this rank.
+/// Qualifier of a query (rank): restricts the answer to this rank. May be repeated.
 pub const IOF_RANK: &str = "pmix.rank";
-/// The qualifier of a query (proc): restricts the answer to this process. In an answer to
-/// IOF_QUERY_STATS: the source of the stream.
+/// Qualifier of a query (proc): restricts the answer to this process. Cannot be combined with
+/// IOF_NSPACE or IOF_RANK. In an answer to IOF_QUERY_STATS: the source of the stream.
 pub const IOF_PROCID: &str = "pmix.procid";
-/// In an answer to IOF_QUERY_NAMESPACE_INFO (uint32): the number of processes of the job.
+/// In an answer to IOF_QUERY_NAMESPACE_INFO (uint32): the number of processes of the job that the
+/// engine knows.
 pub const IOF_JOB_SIZE: &str = "pmix.job.size";
-/// In an answer to IOF_QUERY_NAMESPACE_INFO (string): the command line of the job.
+/// In an answer to IOF_QUERY_NAMESPACE_INFO (string): the programs of the job, separated by " : ",
+/// for display.
 pub const IOF_CMD_LINE: &str = "pmix.cmd.line";
-/// IOF_EVENT_JOB_END, or an answer to IOF_QUERY_NAMESPACE_INFO (int): the exit code of the job.
+/// IOF_EVENT_JOB_END, or an answer to IOF_QUERY_NAMESPACE_INFO (int): the exit code of the process
+/// that failed first (128 + n if signal n ended it, 1 if its status is unknown), or 0 if none
+/// failed. If the launcher has called iof_server_end_job, its exit code. Absent if unknown or if
+/// the job has not ended.
 pub const IOF_EXIT_CODE: &str = "pmix.exit.code";
-/// IOF_EVENT_JOB_END (status): how the job ended.
+/// IOF_EVENT_JOB_END (status): IOF_SUCCESS if no process failed, IOF_ERR_JOB_ABORTED_BY_SIG if the
+/// exit code is above 128, otherwise IOF_ERR_JOB_NON_ZERO_TERM.
 pub const IOF_JOB_TERM_STATUS: &str = "pmix.job.term.status";
 /// IOF_EVENT_JOB_END (proc): the job that ended, with the wildcard rank.
 pub const IOF_EVENT_AFFECTED_PROC: &str = "pmix.evproc";
-/// iof_server_spawn (rank or proc): the rank whose stdin can be pushed to. The stdin of all others
-/// is /dev/null.
+/// iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
+/// IOF_RANK_WILDCARD means all ranks. The stdin of a rank that neither this key nor IOF_FWD_STDIN
+/// nor IOF_STDIN_INHERIT selects is /dev/null.
 pub const IOF_STDIN_TGT: &str = "pmix.stdin";
-/// iof_server_spawn (bool): bytes can be pushed to the stdin of rank 0.
+/// iof_server_spawn (bool): the stdin of rank 0 is a pipe that iof_IOF_push fills, unless
+/// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects rank 0.
 pub const IOF_FWD_STDIN: &str = "pmix.fwd.stdin";
-/// iof_server_spawn (bool): whether stdout is forwarded.
+/// iof_server_spawn and iof_server_adopt (bool): whether the server's own registrations receive
+/// stdout. Tools can pull it in any case. If none of IOF_FWD_STDOUT, IOF_FWD_STDERR and
+/// IOF_FWD_STDDIAG is given, the server's registrations receive all three channels, otherwise only
+/// those that are true. If it is true and no registration reads the channel yet, a rank waits when
+/// the cache is full, unless IOF_DROP_NONE is false.
 pub const IOF_FWD_STDOUT: &str = "pmix.fwd.stdout";
-/// iof_server_spawn (bool): whether stderr is forwarded.
+/// The same as IOF_FWD_STDOUT, for stderr.
 pub const IOF_FWD_STDERR: &str = "pmix.fwd.stderr";
-/// iof_server_spawn (bool): whether stddiag is forwarded.
+/// The same as IOF_FWD_STDOUT, for stddiag.
 pub const IOF_FWD_STDDIAG: &str = "pmix.fwd.stddiag";
-/// iof_server_init, iof_server_spawn and iof_IOF_pull (uint32): the bytes of cache for each stream.
-/// iof_IOF_push: the bytes of memory that the push may fill in advance.
+/// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the size of the
+/// cache of each stream, in bytes. 1 MiB by default, at least 16 KiB, in iof_IOF_pull at most 16
+/// MiB. iof_IOF_push: the size of the shared memory through which the bytes are pushed.
 pub const IOF_IOF_CACHE_SIZE: &str = "pmix.iof.csize";
-/// iof_server_init, iof_server_spawn and iof_IOF_pull (bool): drops the oldest bytes when the cache
-/// is full.
+/// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (bool): overwrites the
+/// oldest bytes when the cache is full.
 pub const IOF_IOF_DROP_OLDEST: &str = "pmix.iof.old";
-/// iof_server_init, iof_server_spawn and iof_IOF_pull (bool): drops new bytes when the cache is
-/// full. iof_IOF_push: cuts off a target that reads nothing for a second.
+/// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (bool): drops new bytes
+/// when the cache is full. iof_IOF_push: closes the stdin of a target that reads nothing for a
+/// second, instead of waiting for it.
 pub const IOF_IOF_DROP_NEWEST: &str = "pmix.iof.new";
-/// iof_server_init, iof_server_spawn and iof_IOF_pull (uint32): the bytes to collect before they
-/// are delivered together.
+/// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the number of
+/// bytes to collect before they are delivered together. 0, the default, sets no number.
 pub const IOF_IOF_BUFFERING_SIZE: &str = "pmix.iof.bsize";
-/// iof_server_init, iof_server_spawn and iof_IOF_pull (uint32): the longest time for which bytes
-/// are collected, in seconds.
+/// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the longest time
+/// for which bytes are collected, in seconds. Without it there is no limit if
+/// IOF_IOF_BUFFERING_SIZE is given; otherwise bytes are delivered as they arrive.
 pub const IOF_IOF_BUFFERING_TIME: &str = "pmix.iof.btime";
-/// iof_IOF_push and iof_server_IOF_deliver (bool): these bytes are the last of the stream. In a
-/// payload: the stream is complete.
+/// iof_IOF_push (bool): closes the stdin of the targets after these bytes. iof_server_IOF_deliver:
+/// ends the stream after these bytes. In a payload, which is then empty: the stream is complete.
 pub const IOF_IOF_COMPLETE: &str = "pmix.iof.cmp";
 /// iof_IOF_push (bool): the library reads the program's own stdin and pushes it.
 pub const IOF_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
-/// The launcher's iof_pull (bool): no tool wants this output any more.
+/// The callback iof_pull (bool): no tool pulls this output any more.
 pub const IOF_IOF_STOP: &str = "pmix.iof.stop";
 /// Query (string): the names of all jobs, separated by commas.
 pub const IOF_QUERY_NAMESPACES: &str = "pmix.qry.ns";
-/// Query (array of infos): all jobs, each with its name, size, status and command line.
+/// Query (array of infos): the jobs that the qualifiers name, or all. Each is an info whose value
+/// is an array of infos: IOF_NSPACE, IOF_JOB_SIZE, IOF_QUERY_JOB_STATUS, IOF_CMD_LINE and, if
+/// known, IOF_EXIT_CODE.
 pub const IOF_QUERY_NAMESPACE_INFO: &str = "pmix.qry.nsinfo";
-/// Query (status): the status of a job.
+/// Query (status): the status of the job that the qualifier IOF_NSPACE names, or of the only job.
+/// It is IOF_EVENT_JOB_START while the job runs, and then IOF_EVENT_JOB_END,
+/// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG.
 pub const IOF_QUERY_JOB_STATUS: &str = "pmix.qry.jst";
-/// Query (string): the scheduler's queues. Answered by the launcher.
+/// Query (string): the scheduler's queues, separated by commas. Answered by the launcher.
 pub const IOF_QUERY_QUEUE_LIST: &str = "pmix.qry.qlst";
-/// Query: the status of a scheduler's queue. Answered by the launcher.
+/// Query: the status of the queue that the qualifier "pmix.alloc.queue" names. Answered by the
+/// launcher.
 pub const IOF_QUERY_QUEUE_STATUS: &str = "pmix.qry.qst";
-/// Query (array of proc_info): the processes of jobs.
+/// Query (array of proc_info): the processes of the jobs and ranks that the qualifiers name, or
+/// all. The engine knows a process on another node only if it has received output of it; the
+/// launcher may add others.
 pub const IOF_QUERY_PROC_TABLE: &str = "pmix.qry.ptable";
-/// Query (array of proc_info): the processes of jobs on this node.
+/// Query (array of proc_info): the same, with the processes of the engine's node only.
 pub const IOF_QUERY_LOCAL_PROC_TABLE: &str = "pmix.qry.lptable";
-/// Query (array of infos, each with an array of regattr): the attributes that each function
-/// supports.
+/// Query (array of infos): the attributes that each function supports. Each info has the name of a
+/// function of PMIx as its key, such as "PMIx_IOF_pull", and an array of iof_regattr_t as its
+/// value.
 pub const IOF_QUERY_ATTRIBUTE_SUPPORT: &str = "pmix.qry.attrs";
 /// Query (string): the channels that messages can be logged to, separated by commas (RFC0032).
 pub const IOF_QUERY_LOG_CHANNELS: &str = "pmix.qry.lchans";
-/// Query (array of infos): all streams with their byte counts. An extension of iof.
+/// Query (array of infos): the streams of the jobs and ranks that the qualifiers name, or all. Each
+/// is an info whose value is an array of infos: IOF_PROCID; "iof.channel" (IOF_IOF_CHANNEL); the
+/// numbers of bytes "iof.produced", "iof.cached" and "iof.dropped" (uint64); "iof.generation"
+/// (uint64), the number of earlier caches of the stream; "iof.readers" (uint32), the number of its
+/// readers; IOF_LOGGED and IOF_IOF_COMPLETE (bool). An extension of iof.
 pub const IOF_QUERY_STATS: &str = "iof.qry.stats";
-/// Directive of a log request (proc): the process from which the message comes.
+/// Directive of a log request (proc): the process or job from which the message comes. The engine
+/// must know the job.
 pub const IOF_LOG_SOURCE: &str = "pmix.log.source";
-/// Data of a log request (string): the message, for the stderr of its source.
+/// Data of a log request (string): the message, for the stderr of its source. Tools receive it with
+/// IOF_LOGGED.
 pub const IOF_LOG_STDERR: &str = "pmix.log.stderr";
-/// Data of a log request (string): the message, for the stdout of its source.
+/// Data of a log request (string): the message, for the stdout of its source. Tools receive it with
+/// IOF_LOGGED.
 pub const IOF_LOG_STDOUT: &str = "pmix.log.stdout";
 /// Data of a log request (string): the message, for the global syslog if there is one, otherwise
 /// for the local one.
@@ -128,23 +165,26 @@ pub const IOF_LOG_SYSLOG: &str = "pmix.log.syslog";
 pub const IOF_LOG_LOCAL_SYSLOG: &str = "pmix.log.lsys";
 /// Data of a log request (string): the message, for the syslog of the gateway's node.
 pub const IOF_LOG_GLOBAL_SYSLOG: &str = "pmix.log.gsys";
-/// Directive of a log request (int): the syslog priority, 0 (emergency) to 7 (debug).
+/// Directive of a log request (int): the syslog priority, 0 (emergency) to 7 (debug), 6 (info) by
+/// default.
 pub const IOF_LOG_SYSLOG_PRI: &str = "pmix.log.syspri";
-/// Directive of a log request (time): the time of the event.
+/// Directive of a log request (time): the time of the event, in seconds since 1970.
 pub const IOF_LOG_TIMESTAMP: &str = "pmix.log.tstmp";
 /// Directive of a log request (bool): adds the time at which the request arrived.
 pub const IOF_LOG_GENERATE_TIMESTAMP: &str = "pmix.log.gtstmp";
-/// Directive of a log request (bool): tags the message with its process and channel.
+/// Directive of a log request (bool): tags the message with its process and channel on stdout and
+/// stderr.
 pub const IOF_LOG_TAG_OUTPUT: &str = "pmix.log.tag";
 /// Directive of a log request (bool): adds the time to the message.
 pub const IOF_LOG_TIMESTAMP_OUTPUT: &str = "pmix.log.tsout";
-/// Directive of a log request (bool): writes the message as XML.
+/// Directive of a log request (bool): writes the message as XML on stdout and stderr.
 pub const IOF_LOG_XML_OUTPUT: &str = "pmix.log.xml";
 /// Directive of a log request (bool): stops at the first channel that accepts the message.
 pub const IOF_LOG_ONCE: &str = "pmix.log.once";
-/// Data of a log request (byte object or string): the message, for every channel.
+/// Data of a log request (byte object or string): the message, for the default channels of the
+/// engine (docs/src/logging.md).
 pub const IOF_LOG_MSG: &str = "pmix.log.msg";
-/// Data of a log request (array of infos): an email.
+/// Data of a log request (array of infos with the keys IOF_LOG_EMAIL_ADDR and following): an email.
 pub const IOF_LOG_EMAIL: &str = "pmix.log.email";
 /// In an email (string): the recipients, separated by commas.
 pub const IOF_LOG_EMAIL_ADDR: &str = "pmix.log.emaddr";
@@ -158,40 +198,45 @@ pub const IOF_LOG_EMAIL_MSG: &str = "pmix.log.emmsg";
 pub const IOF_LOG_EMAIL_SERVER: &str = "pmix.log.esrvr";
 /// In an email (int32): the port of the mail server.
 pub const IOF_LOG_EMAIL_SRVR_PORT: &str = "pmix.log.esrvrprt";
-/// Data of a log request (string): the message, for the global data store. Served by the launcher.
+/// Data of a log request (string): the message, for the global data store, which the callback log
+/// of the launcher serves.
 pub const IOF_LOG_GLOBAL_DATASTORE: &str = "pmix.log.gstore";
-/// Data of a log request (string): the message, for the record of the job.
+/// Data of a log request (string): the message, for the engine's job record, which is a file.
 pub const IOF_LOG_JOB_RECORD: &str = "pmix.log.jrec";
-/// In a payload (uint64): the position of its first byte in the stream. An extension of iof.
+/// In a payload (uint64): the number of bytes of the stream before the payload, including missing
+/// ones. An extension of iof.
 pub const IOF_OFFSET: &str = "iof.offset";
-/// In a payload, and for iof_server_IOF_deliver (uint64): the time at which the bytes were read
-/// from their source, in nanoseconds since 1970. An extension of iof.
+/// In a payload, and for iof_server_IOF_deliver (uint64): the time at which the first byte was read
+/// from its source, in nanoseconds since 1970. An extension of iof.
 pub const IOF_READ_TIME: &str = "iof.time";
 /// In a payload (uint64): the number of bytes that are missing before it. If the source has the
-/// wildcard rank and the payload is empty: the number of bytes of streams that are never delivered,
-/// because this tool read too little for too long. An extension of iof.
+/// wildcard rank: the number of bytes of whole streams that are missing (iof_iof_cbfunc_t). An
+/// extension of iof.
 pub const IOF_LOST: &str = "iof.lost";
-/// In a payload (bool): the bytes were logged on behalf of the source. An extension of iof.
+/// In a payload, or an answer to IOF_QUERY_STATS (bool): the stream contains messages that were
+/// logged for the source, beside its own output. An extension of iof.
 pub const IOF_LOGGED: &str = "iof.logged";
-/// In a payload (bool): the engine ended before the stream was complete. An extension of iof.
+/// In a payload, which is then empty (bool): the engine ended before the stream was complete. An
+/// extension of iof.
 pub const IOF_GONE: &str = "iof.gone";
 /// The same as IOF_IOF_BUFFERING_TIME, in microseconds (uint64). Takes precedence over the time in
 /// seconds. An extension of iof.
 pub const IOF_BUFFERING_TIME_US: &str = "iof.btime.us";
-/// iof_IOF_push (bool): leaves targets whose stdin cannot be pushed to out of the push, instead of
-/// failing it. An extension of iof.
+/// iof_IOF_push (bool): excludes targets whose stdin cannot be pushed to, instead of failing. An
+/// extension of iof.
 pub const IOF_PARTIAL: &str = "iof.push.partial";
 /// iof_IOF_pull (bool): skips bytes that were cached before the registration. An extension of iof.
 pub const IOF_NO_BACKLOG: &str = "iof.pull.now";
-/// iof_server_init (bool): whether ranks wait for the launcher's own registrations when a cache is
-/// full, so that no bytes are lost. They do by default. If false, a full cache drops new bytes. An
-/// extension of iof.
+/// iof_server_init (bool): whether a rank waits when a cache is full and a registration of the
+/// server itself has not read it, so that this registration loses nothing. True by default, unless
+/// IOF_IOF_DROP_OLDEST or IOF_IOF_DROP_NEWEST is given. If false, new bytes are dropped. No rank
+/// waits for a tool: a tool that is too slow loses bytes (IOF_LOST). An extension of iof.
 pub const IOF_DROP_NONE: &str = "iof.drop.none";
-/// iof_server_spawn (rank or proc): the rank that inherits the launcher's own stdin. An extension
-/// of iof.
-pub const IOF_STDIN_INHERIT: &str = "iof.stdin.inherit";
-/// iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes. An
+/// iof_server_spawn (rank or proc): the one rank that inherits the launcher's own stdin. An
 /// extension of iof.
+pub const IOF_STDIN_INHERIT: &str = "iof.stdin.inherit";
+/// iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes
+/// (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.
 pub const IOF_ELSEWHERE: &str = "iof.elsewhere";
 /// iof_server_init (string): the mechanism that reads the ranks' pipes, "io-uring" or "epoll". By
 /// default the engine uses io_uring where the kernel supports it. An extension of iof.
