@@ -373,30 +373,30 @@
 // The longest key, in bytes without the terminator.
 #define IOF_MAX_KEYLEN 511
 
-// The result of a function: 0 or more on success, below zero an error.
+// The result of a function: 0 (IOF_SUCCESS) or more on success, below zero an error.
 typedef int iof_status_t;
 
-// The name of a job, with its terminator.
+// The name of a job, with its terminating NUL.
 typedef char iof_nspace_t[256];
 
-// The number of a process in its job.
+// The number of a process in its job, from 0.
 typedef uint32_t iof_rank_t;
 
-// A process, or with IOF_RANK_WILDCARD all processes of a job.
+// A process, or all processes of a job.
 typedef struct iof_proc_t {
     // The name of the job.
     iof_nspace_t nspace;
-    // Its number in the job.
+    // The number of the process in the job, or IOF_RANK_WILDCARD for all processes of the job.
     iof_rank_t rank;
 } iof_proc_t;
 
-// A key, with its terminator.
+// A key, with its terminating NUL.
 typedef char iof_key_t[512];
 
-// The flags of an iof_info_t.
+// The flags of an iof_info_t: the sum of constants such as IOF_INFO_REQD.
 typedef uint32_t iof_info_directives_t;
 
-// The type of a value: IOF_BOOL and the like.
+// The type of a value, such as IOF_BOOL.
 typedef uint16_t iof_data_type_t;
 
 // A sequence of bytes.
@@ -407,20 +407,20 @@ typedef struct iof_byte_object_t {
     size_t size;
 } iof_byte_object_t;
 
-// The state of a process: IOF_PROC_STATE_RUNNING and the like.
+// The state of a process, such as IOF_PROC_STATE_RUNNING.
 typedef uint8_t iof_proc_state_t;
 
 // An entry of a process table.
 typedef struct iof_proc_info_t {
     // The process.
     struct iof_proc_t proc;
-    // The name of its node; NULL if unknown.
+    // The name of the node on which it runs; NULL if unknown.
     char *hostname;
     // The program that it runs; NULL if unknown.
     char *executable_name;
     // Its pid on that node; 0 if unknown.
     pid_t pid;
-    // The exit code of a process that has ended: 128 + n if signal n ended it.
+    // Its exit code if it has ended, 128 + n if signal n ended it; 0 if unknown.
     int exit_code;
     // Its state.
     iof_proc_state_t state;
@@ -432,7 +432,7 @@ typedef struct iof_data_array_t {
     iof_data_type_t type;
     // The number of elements.
     size_t size;
-    // The elements.
+    // The elements, such as iof_info_t for IOF_INFO and char * for IOF_STRING.
     void *array;
 } iof_data_array_t;
 
@@ -446,7 +446,7 @@ typedef struct iof_envar_t {
     char separator;
 } iof_envar_t;
 
-// The data of a value. iof_value_t specifies which field is valid.
+// The data of a value. The type of the value specifies which field is valid.
 typedef union iof_value_data_t {
     // IOF_BOOL
     bool flag;
@@ -472,7 +472,7 @@ typedef union iof_value_data_t {
     unsigned int uint;
     // IOF_UINT8
     uint8_t uint8;
-    // IOF_UINT16
+    // IOF_UINT16 and IOF_IOF_CHANNEL
     uint16_t uint16;
     // IOF_UINT32
     uint32_t uint32;
@@ -508,19 +508,21 @@ typedef union iof_value_data_t {
     struct iof_envar_t envar;
 } iof_value_data_t;
 
-// A value of one of many types.
+// A value of any type.
 typedef struct iof_value_t {
-    // The type: IOF_BOOL and the like.
+    // The type, such as IOF_BOOL.
     iof_data_type_t type;
     // The field of that type.
     union iof_value_data_t data;
 } iof_value_t;
 
-// A key with a value: a directive, or a piece of information.
+// A key with a value: a directive of a request, a qualifier of a query, an entry of a log request,
+// or an attribute of output.
 typedef struct iof_info_t {
     // The key.
     iof_key_t key;
-    // The flags. IOF_INFO_REQD: the receiver must honour the info, or refuse the request.
+    // The flags. With IOF_INFO_REQD the info is required: the request fails if the info is not
+    // supported.
     iof_info_directives_t flags;
     // The value.
     struct iof_value_t value;
@@ -529,23 +531,23 @@ typedef struct iof_info_t {
 // A set of channels: the sum of constants such as IOF_FWD_STDOUT_CHANNEL.
 typedef uint16_t iof_iof_channel_t;
 
-// Called with output of one channel of source, for the registration iofhdlr.
+// Called with output of one channel of source, for the registration with the number iofhdlr. All
+// arguments are valid until the callback returns.
 //
-// The payload lies in the engine's shared memory and is read in place. It is mapped for reading
-// only, is valid until the callback returns, and is not overwritten until then. The other
-// arguments are valid until the callback returns, too. A payload without bytes is delivered once
-// for each stream, at its end: with IOF_IOF_COMPLETE, or with IOF_GONE if the engine ended before
-// the stream was complete. The infos contain:
+// The payload is not a copy: it lies in shared memory, which is mapped for reading only and is not
+// overwritten until the callback returns. The infos contain:
 //
-//   IOF_OFFSET         the number of bytes that the source had produced before these; always
-//   IOF_READ_TIME      the time at which they were read from the source, if known
-//   IOF_LOST           the number of bytes that are missing before these, if any
-//   IOF_LOGGED         the bytes were logged on behalf of the source, which did not write them
+//   IOF_OFFSET         the number of bytes of the stream before the payload
+//   IOF_READ_TIME      the time at which the payload was read from the source, if known
+//   IOF_LOST           the number of bytes that are missing before the payload, if any
+//   IOF_LOGGED         the bytes were logged for the source, which did not write them
 //   IOF_IOF_COMPLETE   the stream is complete
 //   IOF_GONE           the engine has ended; whether the source wrote more is unknown
 //
-// Bytes that this tool was too slow to receive are reported by a payload without bytes whose
-// source has the wildcard rank, with IOF_LOST alone.
+// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE or IOF_GONE, which a
+// registration receives once for each stream, it is the end of the stream. With IOF_LOST alone,
+// and a source with the wildcard rank, whole streams of that job and channel are missing, because
+// this tool read too little for too long.
 //
 // The end of a job is reported to event handlers, after the end of its last stream: see
 // iof_Register_event_handler.
@@ -556,13 +558,14 @@ typedef void (*iof_iof_cbfunc_t)(size_t iofhdlr,
                                  struct iof_info_t *info,
                                  size_t ninfo);
 
-// Called when a handler is registered, with its number in refid, or with the error.
+// Called when a handler is registered. status is IOF_SUCCESS and refid the number of the handler,
+// or status is an error and refid 0.
 typedef void (*iof_hdlr_reg_cbfunc_t)(iof_status_t status, size_t refid, void *cbdata);
 
-// Called when an operation is done, with its status.
+// Called when an operation is done, with IOF_SUCCESS or an error.
 typedef void (*iof_op_cbfunc_t)(iof_status_t status, void *cbdata);
 
-// A query: keys, and the qualifiers that select what they are about.
+// A query: keys, and qualifiers that restrict the answer to jobs or processes, such as IOF_NSPACE.
 typedef struct iof_query_t {
     // The keys, an array that ends with NULL.
     char **keys;
@@ -572,12 +575,16 @@ typedef struct iof_query_t {
     size_t nqual;
 } iof_query_t;
 
-// Called when the receiver no longer needs the data of a callback.
+// Called when the receiver of a callback no longer needs the data of that callback.
 typedef void (*iof_release_cbfunc_t)(void *cbdata);
 
-// Called with the answer to a query. The infos belong to the caller of the callback. The receiver
-// must call release_fn with release_cbdata once, in the callback or later on any thread, unless
-// release_fn is NULL; until then the infos are valid.
+// Called with the answer to a query. status is IOF_SUCCESS, IOF_ERR_PARTIAL_SUCCESS if only some
+// keys are known, or another error, without infos.
+//
+// The infos are valid until the receiver of the callback calls release_fn with release_cbdata. It
+// must do so once, during the callback or later, on any thread. A launcher that answers a query
+// (iof_server_query_fn_t) may pass NULL as release_fn: the library copies the infos before its
+// callback returns.
 typedef void (*iof_info_cbfunc_t)(iof_status_t status,
                                   struct iof_info_t *info,
                                   size_t ninfo,
@@ -585,8 +592,8 @@ typedef void (*iof_info_cbfunc_t)(iof_status_t status,
                                   iof_release_cbfunc_t release_fn,
                                   void *release_cbdata);
 
-// Called by an event handler when it is done. Only cbfunc and thiscbdata are used: cbfunc, which
-// may be NULL, is called with thiscbdata.
+// Called by an event handler to report that it is done, as in PMIx. The library calls cbfunc,
+// which may be NULL, with IOF_SUCCESS and thiscbdata, and ignores the other arguments.
 typedef void (*iof_event_notification_cbfunc_fn_t)(iof_status_t status,
                                                    struct iof_info_t *results,
                                                    size_t nresults,
@@ -594,8 +601,9 @@ typedef void (*iof_event_notification_cbfunc_fn_t)(iof_status_t status,
                                                    void *thiscbdata,
                                                    void *notification_cbdata);
 
-// Called for an event: see iof_Register_event_handler. The arguments are valid until it returns.
-// It may call cbfunc with cbdata, but need not.
+// Called for an event: see iof_Register_event_handler. status is the event, and source the job, if
+// the event concerns one. results is NULL. The arguments are valid until the handler returns. It
+// may call cbfunc with cbdata, but need not.
 typedef void (*iof_notification_fn_t)(size_t evhdlr_registration_id,
                                       iof_status_t status,
                                       const struct iof_proc_t *source,
@@ -606,35 +614,36 @@ typedef void (*iof_notification_fn_t)(size_t evhdlr_registration_id,
                                       iof_event_notification_cbfunc_fn_t cbfunc,
                                       void *cbdata);
 
-// A callback of PMIx that this library never calls.
+// A callback that PMIx defines and this library never calls.
 typedef int (*iof_server_unused_fn_t)(void);
 
-// Asks the launcher for what the engine does not know. If it returns IOF_SUCCESS, the launcher
-// must call cbfunc with cbdata, during the call or later, on any thread. Any other status means
-// that nothing is known and that cbfunc is not called. The arguments are valid until cbfunc is
-// called. cbfunc copies the infos that it receives before it returns.
+// Asks the launcher for the keys, jobs and processes of a query that the engine does not know.
+// proct names no process. If the callback returns IOF_SUCCESS, the launcher must call cbfunc with
+// cbdata once, during this callback or later, on any thread. If it returns an error, no key is
+// known, and cbfunc must not be called. The arguments are valid until cbfunc is called.
 typedef iof_status_t (*iof_server_query_fn_t)(struct iof_proc_t *proct,
                                               struct iof_query_t *queries,
                                               size_t nqueries,
                                               iof_info_cbfunc_t cbfunc,
                                               void *cbdata);
 
-// Called by the launcher to approve a tool (IOF_SUCCESS) or to refuse it (an error). proc may be
-// NULL.
+// Called by the launcher to approve a tool (IOF_SUCCESS) or to refuse it with an error, which
+// iof_tool_init then returns. proc is ignored and may be NULL.
 typedef void (*iof_tool_connection_cbfunc_t)(iof_status_t status, struct iof_proc_t *proc, void *cbdata);
 
-// Asks the launcher to approve a tool that has connected. The infos identify it: IOF_USERID,
-// IOF_GRPID, IOF_PROC_PID. They are valid until this returns. The tool waits until cbfunc is
-// called with cbdata, during the call or later, on any thread. Other tools are served meanwhile.
-// Without an answer within four seconds the tool is refused.
+// Asks the launcher to approve a tool that has connected. The infos identify the tool: IOF_USERID,
+// IOF_GRPID, IOF_PROC_PID. They are valid until this callback returns. The launcher calls cbfunc
+// with cbdata once, during this callback or later, on any thread. The tool waits, but other tools
+// are served meanwhile. A tool that is not approved within four seconds is refused.
 typedef void (*iof_server_tool_connection_fn_t)(struct iof_info_t *info,
                                                 size_t ninfo,
                                                 iof_tool_connection_cbfunc_t cbfunc,
                                                 void *cbdata);
 
-// Asks the launcher to log data on a channel that the engine does not know. The launcher must call
-// cbfunc with cbdata, during the call or later, on any thread. The arguments are valid until then.
-// The launcher must not pass the request to iof_Log.
+// Asks the launcher to log data to a channel that the engine does not know. client is the source
+// of the message; its nspace is empty if there is none. The launcher calls cbfunc with cbdata and
+// IOF_SUCCESS or an error once, during this callback or later, on any thread. The arguments are
+// valid until then. The launcher must not pass the request to iof_Log.
 typedef void (*iof_server_log_fn_t)(const struct iof_proc_t *client,
                                     const struct iof_info_t *data,
                                     size_t ndata,
@@ -643,12 +652,16 @@ typedef void (*iof_server_log_fn_t)(const struct iof_proc_t *client,
                                     iof_op_cbfunc_t cbfunc,
                                     void *cbdata);
 
-// Asks the launcher for output of processes that was not granted before. The launcher either
-// grants it, and calls iof_server_IOF_deliver for processes on other nodes, or denies it. With the
-// directive IOF_IOF_STOP: no tool wants this output any more. The arguments are valid until this
-// returns. The result is IOF_SUCCESS if cbfunc is called with cbdata, during the call or later, on
-// any thread; IOF_OPERATION_SUCCEEDED if the output is granted and cbfunc is not called; any other
-// status denies it.
+// Asks the launcher whether tools may receive output of processes that was not granted before. The
+// rank of a process may be IOF_RANK_WILDCARD. For processes on this node, a grant is only a
+// permission. For processes on other nodes, the launcher then passes their output to
+// iof_server_IOF_deliver. The directives are those of the tool. With the directive IOF_IOF_STOP,
+// no tool pulls the output any more; the result is ignored, and cbfunc need not be called.
+//
+// Returns IOF_SUCCESS if the launcher calls cbfunc with cbdata once, during this callback or
+// later, on any thread, with IOF_SUCCESS to grant the output or with an error to deny it;
+// IOF_OPERATION_SUCCEEDED to grant it without calling cbfunc; an error to deny it without calling
+// cbfunc. The arguments are valid until this callback returns.
 typedef iof_status_t (*iof_server_iof_fn_t)(const struct iof_proc_t *procs,
                                             size_t nprocs,
                                             const struct iof_info_t *directives,
@@ -657,9 +670,10 @@ typedef iof_status_t (*iof_server_iof_fn_t)(const struct iof_proc_t *procs,
                                             iof_op_cbfunc_t cbfunc,
                                             void *cbdata);
 
-// Passes bytes to the launcher for the stdin of processes on other nodes. No bytes: the stdin is
-// to be closed. The next bytes follow when cbfunc was called. The result is that of
-// iof_server_iof_fn_t. The arguments, including the bytes, are valid until this returns.
+// Passes bytes that a tool pushes to the stdin of processes on other nodes. If bo contains no
+// bytes, their stdin is to be closed. source names no process. The next bytes of the push follow
+// after cbfunc was called. The result is that of iof_server_iof_fn_t. The arguments, including the
+// bytes, are valid until this callback returns.
 typedef iof_status_t (*iof_server_stdin_fn_t)(const struct iof_proc_t *source,
                                               const struct iof_proc_t *targets,
                                               size_t ntargets,
@@ -670,8 +684,8 @@ typedef iof_status_t (*iof_server_stdin_fn_t)(const struct iof_proc_t *source,
                                               void *cbdata);
 
 // The callbacks of a launcher. Each may be NULL. The library calls them one at a time on the
-// thread of the engine that serves tools, so they must return soon. They may call any function
-// that does not block.
+// thread of the engine that serves tools. No tool is served meanwhile, so they must return soon.
+// They may call any function that does not block.
 typedef struct iof_server_module_t {
     // Not called.
     iof_server_unused_fn_t client_connected;
@@ -703,12 +717,12 @@ typedef struct iof_server_module_t {
     iof_server_unused_fn_t listener;
     // Not called.
     iof_server_unused_fn_t notify_event;
-    // Answers queries. If NULL, queries about what the engine does not know are answered with
+    // Answers queries about what the engine does not know. If NULL, such queries are answered with
     // IOF_ERR_NOT_FOUND.
     iof_server_query_fn_t query;
-    // Approves tools. If NULL, tools of the same user and of root are approved.
+    // Approves tools. If NULL, tools of the launcher's own user and of root are approved.
     iof_server_tool_connection_fn_t tool_connected;
-    // Logs data. If NULL, only the channels of the engine exist.
+    // Logs data to other channels. If NULL, only the channels of the engine exist.
     iof_server_log_fn_t log;
     // Not called.
     iof_server_unused_fn_t allocate;
@@ -720,9 +734,10 @@ typedef struct iof_server_module_t {
     iof_server_unused_fn_t get_credential;
     // Not called.
     iof_server_unused_fn_t validate_credential;
-    // Grants output. If NULL, all output is granted.
+    // Grants output to tools. If NULL, all output is granted.
     iof_server_iof_fn_t iof_pull;
-    // Pushes bytes to processes on other nodes. If NULL, their stdin cannot be pushed to.
+    // Pushes bytes to processes on other nodes. If NULL, such pushes fail with
+    // IOF_ERR_NOT_SUPPORTED.
     iof_server_stdin_fn_t push_stdin;
     // Not called.
     iof_server_unused_fn_t group;
@@ -732,48 +747,64 @@ typedef struct iof_server_module_t {
     iof_server_unused_fn_t client_connected2;
 } iof_server_module_t;
 
-// A program of a job, run by some of its ranks.
+// A program of a job, and the number of ranks that run it.
 typedef struct iof_app_t {
-    // The program: a path, or a name that is looked up in PATH.
+    // The program: a path, or a name that is looked up in PATH. A path that does not begin with a
+    // slash is relative to cwd.
     char *cmd;
-    // Its arguments, beginning with its own name, an array that ends with NULL. NULL: no
-    // arguments.
+    // The arguments, an array that ends with NULL. argv[0] is ignored: the program receives cmd in
+    // its place. NULL: no arguments.
     char **argv;
-    // Variables NAME=VALUE that are added to the launcher's environment, an array that ends with
-    // NULL. NULL: none.
+    // Variables NAME=VALUE that are added to the launcher's environment or replace its variables,
+    // an array that ends with NULL. NULL: none.
     char **env;
     // The working directory. NULL: the launcher's.
     char *cwd;
     // The number of ranks that run it, at least 1.
     int maxprocs;
-    // Directives. None are supported: required ones are refused, others are ignored.
+    // Directives. None are supported.
     struct iof_info_t *info;
     // The number of directives.
     size_t ninfo;
 } iof_app_t;
 
-// A process that the launcher started itself, for iof_server_adopt. A descriptor is -1 if the
-// process has none. The library owns the other descriptors from that call on, and closes them.
+// A process that the launcher started itself, for iof_server_adopt. A descriptor that the process
+// does not have must be set to -1, because 0 is a descriptor.
 typedef struct iof_adopted_t {
-    // Its number in the job.
+    // Its number in the job. The numbers of a job need not begin at 0.
     iof_rank_t rank;
-    // The program that the process table shows. May be NULL.
+    // The name of its program for IOF_QUERY_PROC_TABLE, or NULL.
     const char *executable;
-    // The write end of a pipe that is the stdin of the process. No other process writes to it.
+    // The write end of a pipe that is the stdin of the process, for iof_IOF_push. No other process
+    // or thread may write to it.
     int stdin_fd;
-    // The descriptor from which its stdout is read: the read end of a pipe, a connected stream
-    // socket, or the master of a pty.
+    // The descriptor from which the stdout of the process is read: the read end of a pipe, a
+    // connected stream socket, or the master of a pty. No other process or thread may read it.
     int stdout_fd;
-    // The descriptor from which its stderr is read.
+    // The same for its stderr.
     int stderr_fd;
-    // The descriptor from which its diagnostics are read.
+    // The same for its stddiag.
     int stddiag_fd;
-    // Its pidfd (pidfd_open(2)), or -1.
+    // Its pidfd (pidfd_open(2)), or -1. The library then waits for the process and sends it
+    // signals (iof_server_signal), and pid is ignored.
     int pidfd;
-    // Its pid, if there is no pidfd. The library then waits for the process, and the launcher must
-    // not. 0: the launcher waits for it and reports its exit (iof_server_report_exit).
+    // If there is no pidfd: the pid of a process that the library waits for and sends signals to.
+    // 0: the launcher waits for the process, reports its exit (iof_server_report_exit), and sends
+    // it signals.
     pid_t pid;
 } iof_adopted_t;
+
+// An attribute that a function supports: an element of an array of type IOF_REGATTR.
+typedef struct iof_regattr_t {
+    // The name of the attribute.
+    char *name;
+    // Its key.
+    iof_key_t string;
+    // The type of its values; IOF_UNDEF if unspecified.
+    iof_data_type_t type;
+    // NULL, or an array of texts that ends with NULL.
+    char **description;
+} iof_regattr_t;
 
 // No rank. As the source of output: messages that were logged for a job as a whole.
 #define IOF_RANK_UNDEF 4294967295u

@@ -4,19 +4,24 @@ use std::ffi::{c_int, c_void};
 
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t};
 
-/// Called when an operation is done, with its status.
+/// Called when an operation is done, with IOF_SUCCESS or an error.
 pub type iof_op_cbfunc_t = Option<unsafe extern "C" fn(status: iof_status_t, cbdata: *mut c_void)>;
 
-/// Called when a handler is registered, with its number in refid, or with the error.
+/// Called when a handler is registered. status is IOF_SUCCESS and refid the number of the handler,
+/// or status is an error and refid 0.
 pub type iof_hdlr_reg_cbfunc_t =
     Option<unsafe extern "C" fn(status: iof_status_t, refid: usize, cbdata: *mut c_void)>;
 
-/// Called when the receiver no longer needs the data of a callback.
+/// Called when the receiver of a callback no longer needs the data of that callback.
 pub type iof_release_cbfunc_t = Option<unsafe extern "C" fn(cbdata: *mut c_void)>;
 
-/// Called with the answer to a query. The infos belong to the caller of the callback. The receiver
-/// must call release_fn with release_cbdata once, in the callback or later on any thread, unless
-/// release_fn is NULL; until then the infos are valid.
+/// Called with the answer to a query. status is IOF_SUCCESS, IOF_ERR_PARTIAL_SUCCESS if only some
+/// keys are known, or another error, without infos.
+///
+/// The infos are valid until the receiver of the callback calls release_fn with release_cbdata. It
+/// must do so once, during the callback or later, on any thread. A launcher that answers a query
+/// (iof_server_query_fn_t) may pass NULL as release_fn: the library copies the infos before its
+/// callback returns.
 pub type iof_info_cbfunc_t = Option<
     unsafe extern "C" fn(
         status: iof_status_t,
@@ -28,23 +33,23 @@ pub type iof_info_cbfunc_t = Option<
     ),
 >;
 
-/// Called with output of one channel of source, for the registration iofhdlr.
+/// Called with output of one channel of source, for the registration with the number iofhdlr. All
+/// arguments are valid until the callback returns.
 ///
-/// The payload lies in the engine's shared memory and is read in place. It is mapped for reading
-/// only, is valid until the callback returns, and is not overwritten until then. The other
-/// arguments are valid until the callback returns, too. A payload without bytes is delivered once
-/// for each stream, at its end: with IOF_IOF_COMPLETE, or with IOF_GONE if the engine ended before
-/// the stream was complete. The infos contain:
+/// The payload is not a copy: it lies in shared memory, which is mapped for reading only and is not
+/// overwritten until the callback returns. The infos contain:
 ///
-///   IOF_OFFSET         the number of bytes that the source had produced before these; always
-///   IOF_READ_TIME      the time at which they were read from the source, if known
-///   IOF_LOST           the number of bytes that are missing before these, if any
-///   IOF_LOGGED         the bytes were logged on behalf of the source, which did not write them
+///   IOF_OFFSET         the number of bytes of the stream before the payload
+///   IOF_READ_TIME      the time at which the payload was read from the source, if known
+///   IOF_LOST           the number of bytes that are missing before the payload, if any
+///   IOF_LOGGED         the bytes were logged for the source, which did not write them
 ///   IOF_IOF_COMPLETE   the stream is complete
 ///   IOF_GONE           the engine has ended; whether the source wrote more is unknown
 ///
-/// Bytes that this tool was too slow to receive are reported by a payload without bytes whose
-/// source has the wildcard rank, with IOF_LOST alone.
+/// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE or IOF_GONE, which a
+/// registration receives once for each stream, it is the end of the stream. With IOF_LOST alone,
+/// and a source with the wildcard rank, whole streams of that job and channel are missing, because
+/// this tool read too little for too long.
 ///
 /// The end of a job is reported to event handlers, after the end of its last stream: see
 /// iof_Register_event_handler.
@@ -59,8 +64,8 @@ pub type iof_iof_cbfunc_t = Option<
     ),
 >;
 
-/// Called by an event handler when it is done. Only cbfunc and thiscbdata are used: cbfunc, which
-/// may be NULL, is called with thiscbdata.
+/// Called by an event handler to report that it is done, as in PMIx. The library calls cbfunc,
+/// which may be NULL, with IOF_SUCCESS and thiscbdata, and ignores the other arguments.
 pub type iof_event_notification_cbfunc_fn_t = Option<
     unsafe extern "C" fn(
         status: iof_status_t,
@@ -72,8 +77,9 @@ pub type iof_event_notification_cbfunc_fn_t = Option<
     ),
 >;
 
-/// Called for an event: see iof_Register_event_handler. The arguments are valid until it returns.
-/// It may call cbfunc with cbdata, but need not.
+/// Called for an event: see iof_Register_event_handler. status is the event, and source the job, if
+/// the event concerns one. results is NULL. The arguments are valid until the handler returns. It
+/// may call cbfunc with cbdata, but need not.
 pub type iof_notification_fn_t = Option<
     unsafe extern "C" fn(
         evhdlr_registration_id: usize,
@@ -88,15 +94,15 @@ pub type iof_notification_fn_t = Option<
     ),
 >;
 
-/// Called by the launcher to approve a tool (IOF_SUCCESS) or to refuse it (an error). proc may be
-/// NULL.
+/// Called by the launcher to approve a tool (IOF_SUCCESS) or to refuse it with an error, which
+/// iof_tool_init then returns. proc is ignored and may be NULL.
 pub type iof_tool_connection_cbfunc_t =
     Option<unsafe extern "C" fn(status: iof_status_t, proc: *mut iof_proc_t, cbdata: *mut c_void)>;
 
-/// Asks the launcher to approve a tool that has connected. The infos identify it: IOF_USERID,
-/// IOF_GRPID, IOF_PROC_PID. They are valid until this returns. The tool waits until cbfunc is
-/// called with cbdata, during the call or later, on any thread. Other tools are served meanwhile.
-/// Without an answer within four seconds the tool is refused.
+/// Asks the launcher to approve a tool that has connected. The infos identify the tool: IOF_USERID,
+/// IOF_GRPID, IOF_PROC_PID. They are valid until this callback returns. The launcher calls cbfunc
+/// with cbdata once, during this callback or later, on any thread. The tool waits, but other tools
+/// are served meanwhile. A tool that is not approved within four seconds is refused.
 pub type iof_server_tool_connection_fn_t = Option<
     unsafe extern "C" fn(
         info: *mut iof_info_t,
@@ -106,10 +112,10 @@ pub type iof_server_tool_connection_fn_t = Option<
     ),
 >;
 
-/// Asks the launcher for what the engine does not know. If it returns IOF_SUCCESS, the launcher
-/// must call cbfunc with cbdata, during the call or later, on any thread. Any other status means
-/// that nothing is known and that cbfunc is not called. The arguments are valid until cbfunc is
-/// called. cbfunc copies the infos that it receives before it returns.
+/// Asks the launcher for the keys, jobs and processes of a query that the engine does not know.
+/// proct names no process. If the callback returns IOF_SUCCESS, the launcher must call cbfunc with
+/// cbdata once, during this callback or later, on any thread. If it returns an error, no key is
+/// known, and cbfunc must not be called. The arguments are valid until cbfunc is called.
 pub type iof_server_query_fn_t = Option<
     unsafe extern "C" fn(
         proct: *mut iof_proc_t,
@@ -120,9 +126,10 @@ pub type iof_server_query_fn_t = Option<
     ) -> iof_status_t,
 >;
 
-/// Asks the launcher to log data on a channel that the engine does not know. The launcher must call
-/// cbfunc with cbdata, during the call or later, on any thread. The arguments are valid until then.
-/// The launcher must not pass the request to iof_Log.
+/// Asks the launcher to log data to a channel that the engine does not know. client is the source
+/// of the message; its nspace is empty if there is none. The launcher calls cbfunc with cbdata and
+/// IOF_SUCCESS or an error once, during this callback or later, on any thread. The arguments are
+/// valid until then. The launcher must not pass the request to iof_Log.
 pub type iof_server_log_fn_t = Option<
     unsafe extern "C" fn(
         client: *const iof_proc_t,
@@ -135,12 +142,16 @@ pub type iof_server_log_fn_t = Option<
     ),
 >;
 
-/// Asks the launcher for output of processes that was not granted before. The launcher either
-/// grants it, and calls iof_server_IOF_deliver for processes on other nodes, or denies it. With the
-/// directive IOF_IOF_STOP: no tool wants this output any more. The arguments are valid until this
-/// returns. The result is IOF_SUCCESS if cbfunc is called with cbdata, during the call or later, on
-/// any thread; IOF_OPERATION_SUCCEEDED if the output is granted and cbfunc is not called; any other
-/// status denies it.
+/// Asks the launcher whether tools may receive output of processes that was not granted before. The
+/// rank of a process may be IOF_RANK_WILDCARD. For processes on this node, a grant is only a
+/// permission. For processes on other nodes, the launcher then passes their output to
+/// iof_server_IOF_deliver. The directives are those of the tool. With the directive IOF_IOF_STOP,
+/// no tool pulls the output any more; the result is ignored, and cbfunc need not be called.
+///
+/// Returns IOF_SUCCESS if the launcher calls cbfunc with cbdata once, during this callback or
+/// later, on any thread, with IOF_SUCCESS to grant the output or with an error to deny it;
+/// IOF_OPERATION_SUCCEEDED to grant it without calling cbfunc; an error to deny it without calling
+/// cbfunc. The arguments are valid until this callback returns.
 pub type iof_server_iof_fn_t = Option<
     unsafe extern "C" fn(
         procs: *const iof_proc_t,
@@ -153,9 +164,10 @@ pub type iof_server_iof_fn_t = Option<
     ) -> iof_status_t,
 >;
 
-/// Passes bytes to the launcher for the stdin of processes on other nodes. No bytes: the stdin is
-/// to be closed. The next bytes follow when cbfunc was called. The result is that of
-/// iof_server_iof_fn_t. The arguments, including the bytes, are valid until this returns.
+/// Passes bytes that a tool pushes to the stdin of processes on other nodes. If bo contains no
+/// bytes, their stdin is to be closed. source names no process. The next bytes of the push follow
+/// after cbfunc was called. The result is that of iof_server_iof_fn_t. The arguments, including the
+/// bytes, are valid until this callback returns.
 pub type iof_server_stdin_fn_t = Option<
     unsafe extern "C" fn(
         source: *const iof_proc_t,
@@ -169,12 +181,12 @@ pub type iof_server_stdin_fn_t = Option<
     ) -> iof_status_t,
 >;
 
-/// A callback of PMIx that this library never calls.
+/// A callback that PMIx defines and this library never calls.
 pub type iof_server_unused_fn_t = Option<unsafe extern "C" fn() -> c_int>;
 
 /// The callbacks of a launcher. Each may be NULL. The library calls them one at a time on the
-/// thread of the engine that serves tools, so they must return soon. They may call any function
-/// that does not block.
+/// thread of the engine that serves tools. No tool is served meanwhile, so they must return soon.
+/// They may call any function that does not block.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct iof_server_module_t {
@@ -208,12 +220,12 @@ pub struct iof_server_module_t {
     pub listener: iof_server_unused_fn_t,
     /// Not called.
     pub notify_event: iof_server_unused_fn_t,
-    /// Answers queries. If NULL, queries about what the engine does not know are answered with
+    /// Answers queries about what the engine does not know. If NULL, such queries are answered with
     /// IOF_ERR_NOT_FOUND.
     pub query: iof_server_query_fn_t,
-    /// Approves tools. If NULL, tools of the same user and of root are approved.
+    /// Approves tools. If NULL, tools of the launcher's own user and of root are approved.
     pub tool_connected: iof_server_tool_connection_fn_t,
-    /// Logs data. If NULL, only the channels of the engine exist.
+    /// Logs data to other channels. If NULL, only the channels of the engine exist.
     pub log: iof_server_log_fn_t,
     /// Not called.
     pub allocate: iof_server_unused_fn_t,
@@ -225,9 +237,10 @@ pub struct iof_server_module_t {
     pub get_credential: iof_server_unused_fn_t,
     /// Not called.
     pub validate_credential: iof_server_unused_fn_t,
-    /// Grants output. If NULL, all output is granted.
+    /// Grants output to tools. If NULL, all output is granted.
     pub iof_pull: iof_server_iof_fn_t,
-    /// Pushes bytes to processes on other nodes. If NULL, their stdin cannot be pushed to.
+    /// Pushes bytes to processes on other nodes. If NULL, such pushes fail with
+    /// IOF_ERR_NOT_SUPPORTED.
     pub push_stdin: iof_server_stdin_fn_t,
     /// Not called.
     pub group: iof_server_unused_fn_t,

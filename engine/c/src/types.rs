@@ -6,37 +6,37 @@ use std::fmt;
 
 use libc::{pid_t, time_t, timeval};
 
-/// The result of a function: 0 or more on success, below zero an error.
+/// The result of a function: 0 (IOF_SUCCESS) or more on success, below zero an error.
 pub type iof_status_t = c_int;
 
-/// The number of a process in its job.
+/// The number of a process in its job, from 0.
 pub type iof_rank_t = u32;
 
 /// A set of channels: the sum of constants such as IOF_FWD_STDOUT_CHANNEL.
 pub type iof_iof_channel_t = u16;
 
-/// The type of a value: IOF_BOOL and the like.
+/// The type of a value, such as IOF_BOOL.
 pub type iof_data_type_t = u16;
 
-/// The flags of an iof_info_t.
+/// The flags of an iof_info_t: the sum of constants such as IOF_INFO_REQD.
 pub type iof_info_directives_t = u32;
 
-/// The state of a process: IOF_PROC_STATE_RUNNING and the like.
+/// The state of a process, such as IOF_PROC_STATE_RUNNING.
 pub type iof_proc_state_t = u8;
 
-/// The name of a job, with its terminator.
+/// The name of a job, with its terminating NUL.
 pub type iof_nspace_t = [c_char; 256];
 
-/// A key, with its terminator.
+/// A key, with its terminating NUL.
 pub type iof_key_t = [c_char; 512];
 
-/// A process, or with IOF_RANK_WILDCARD all processes of a job.
+/// A process, or all processes of a job.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_proc_t {
     /// The name of the job.
     pub nspace: iof_nspace_t,
-    /// Its number in the job.
+    /// The number of the process in the job, or IOF_RANK_WILDCARD for all processes of the job.
     pub rank: iof_rank_t,
 }
 
@@ -70,7 +70,7 @@ pub struct iof_data_array_t {
     pub r#type: iof_data_type_t,
     /// The number of elements.
     pub size: usize,
-    /// The elements.
+    /// The elements, such as iof_info_t for IOF_INFO and char * for IOF_STRING.
     pub array: *mut c_void,
 }
 
@@ -80,19 +80,19 @@ pub struct iof_data_array_t {
 pub struct iof_proc_info_t {
     /// The process.
     pub proc: iof_proc_t,
-    /// The name of its node; NULL if unknown.
+    /// The name of the node on which it runs; NULL if unknown.
     pub hostname: *mut c_char,
     /// The program that it runs; NULL if unknown.
     pub executable_name: *mut c_char,
     /// Its pid on that node; 0 if unknown.
     pub pid: pid_t,
-    /// The exit code of a process that has ended: 128 + n if signal n ended it.
+    /// Its exit code if it has ended, 128 + n if signal n ended it; 0 if unknown.
     pub exit_code: c_int,
     /// Its state.
     pub state: iof_proc_state_t,
 }
 
-/// The data of a value. iof_value_t specifies which field is valid.
+/// The data of a value. The type of the value specifies which field is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union iof_value_data_t {
@@ -120,7 +120,7 @@ pub union iof_value_data_t {
     pub uint: c_uint,
     /// IOF_UINT8
     pub uint8: u8,
-    /// IOF_UINT16
+    /// IOF_UINT16 and IOF_IOF_CHANNEL
     pub uint16: u16,
     /// IOF_UINT32
     pub uint32: u32,
@@ -156,29 +156,31 @@ pub union iof_value_data_t {
     pub envar: iof_envar_t,
 }
 
-/// A value of one of many types.
+/// A value of any type.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_value_t {
-    /// The type: IOF_BOOL and the like.
+    /// The type, such as IOF_BOOL.
     pub r#type: iof_data_type_t,
     /// The field of that type.
     pub data: iof_value_data_t,
 }
 
-/// A key with a value: a directive, or a piece of information.
+/// A key with a value: a directive of a request, a qualifier of a query, an entry of a log request,
+/// or an attribute of output.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_info_t {
     /// The key.
     pub key: iof_key_t,
-    /// The flags. IOF_INFO_REQD: the receiver must honour the info, or refuse the request.
+    /// The flags. With IOF_INFO_REQD the info is required: the request fails if the info is not
+    /// supported.
     pub flags: iof_info_directives_t,
     /// The value.
     pub value: iof_value_t,
 }
 
-/// A query: keys, and the qualifiers that select what they are about.
+/// A query: keys, and qualifiers that restrict the answer to jobs or processes, such as IOF_NSPACE.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct iof_query_t {
@@ -190,29 +192,30 @@ pub struct iof_query_t {
     pub nqual: usize,
 }
 
-/// A program of a job, run by some of its ranks.
+/// A program of a job, and the number of ranks that run it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct iof_app_t {
-    /// The program: a path, or a name that is looked up in PATH.
+    /// The program: a path, or a name that is looked up in PATH. A path that does not begin with a
+    /// slash is relative to cwd.
     pub cmd: *mut c_char,
-    /// Its arguments, beginning with its own name, an array that ends with NULL. NULL: no
-    /// arguments.
+    /// The arguments, an array that ends with NULL. argv[0] is ignored: the program receives cmd in
+    /// its place. NULL: no arguments.
     pub argv: *mut *mut c_char,
-    /// Variables NAME=VALUE that are added to the launcher's environment, an array that ends with
-    /// NULL. NULL: none.
+    /// Variables NAME=VALUE that are added to the launcher's environment or replace its variables,
+    /// an array that ends with NULL. NULL: none.
     pub env: *mut *mut c_char,
     /// The working directory. NULL: the launcher's.
     pub cwd: *mut c_char,
     /// The number of ranks that run it, at least 1.
     pub maxprocs: c_int,
-    /// Directives. None are supported: required ones are refused, others are ignored.
+    /// Directives. None are supported.
     pub info: *mut iof_info_t,
     /// The number of directives.
     pub ninfo: usize,
 }
 
-/// An attribute that a function supports. Arrays of IOF_REGATTR have such elements.
+/// An attribute that a function supports: an element of an array of type IOF_REGATTR.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_regattr_t {
@@ -226,28 +229,31 @@ pub struct iof_regattr_t {
     pub description: *mut *mut c_char,
 }
 
-/// A process that the launcher started itself, for iof_server_adopt. A descriptor is -1 if the
-/// process has none. The library owns the other descriptors from that call on, and closes them.
+/// A process that the launcher started itself, for iof_server_adopt. A descriptor that the process
+/// does not have must be set to -1, because 0 is a descriptor.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct iof_adopted_t {
-    /// Its number in the job.
+    /// Its number in the job. The numbers of a job need not begin at 0.
     pub rank: iof_rank_t,
-    /// The program that the process table shows. May be NULL.
+    /// The name of its program for IOF_QUERY_PROC_TABLE, or NULL.
     pub executable: *const c_char,
-    /// The write end of a pipe that is the stdin of the process. No other process writes to it.
+    /// The write end of a pipe that is the stdin of the process, for iof_IOF_push. No other process
+    /// or thread may write to it.
     pub stdin_fd: c_int,
-    /// The descriptor from which its stdout is read: the read end of a pipe, a connected stream
-    /// socket, or the master of a pty.
+    /// The descriptor from which the stdout of the process is read: the read end of a pipe, a
+    /// connected stream socket, or the master of a pty. No other process or thread may read it.
     pub stdout_fd: c_int,
-    /// The descriptor from which its stderr is read.
+    /// The same for its stderr.
     pub stderr_fd: c_int,
-    /// The descriptor from which its diagnostics are read.
+    /// The same for its stddiag.
     pub stddiag_fd: c_int,
-    /// Its pidfd (pidfd_open(2)), or -1.
+    /// Its pidfd (pidfd_open(2)), or -1. The library then waits for the process and sends it
+    /// signals (iof_server_signal), and pid is ignored.
     pub pidfd: c_int,
-    /// Its pid, if there is no pidfd. The library then waits for the process, and the launcher must
-    /// not. 0: the launcher waits for it and reports its exit (iof_server_report_exit).
+    /// If there is no pidfd: the pid of a process that the library waits for and sends signals to.
+    /// 0: the launcher waits for the process, reports its exit (iof_server_report_exit), and sends
+    /// it signals.
     pub pid: pid_t,
 }
 
