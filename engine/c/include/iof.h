@@ -1058,42 +1058,56 @@ typedef struct iof_regattr_t {
 extern "C" {
 #endif // __cplusplus
 
-// Connects to an engine, like PMIx_tool_init. proc, which may be NULL, receives the name and rank
-// of the tool. Without infos the tool looks for the engine that started this process (IOF_SERVER
-// in the environment), then for the node's system-level engine, then for the only engine of the
-// user's session. If the process is a tool already, the call is counted and has no other effect.
+// Connects to an engine. proc, which may be NULL, receives the name and rank of the tool. If the
+// process is a tool already, the call is only counted, and its infos are ignored.
+//
+// Without infos, the tool connects to the engine that started this process (IOF_SERVER in the
+// environment). If the variable is not set, the tool tries the system-level engine of the node,
+// then the user's only session-level engine. If infos select several engines, the first of these
+// applies: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
+// IOF_CONNECT_SYSTEM_FIRST.
 //
 // Infos: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
 // IOF_CONNECT_SYSTEM_FIRST, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_TOOL_NSPACE, IOF_TOOL_RANK,
 // IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS.
 //
-// Blocks until the engine has accepted the tool, for at most five seconds. Not for callbacks.
-// Errors: IOF_ERR_UNREACH if there is no engine, or more than one; IOF_ERR_TIMEOUT if the engine
-// does not answer; IOF_ERR_INIT if this process is a server; the engine's own status if it refuses
-// the tool.
+// Blocks until an engine has accepted the tool. It waits at most five seconds to be connected to
+// each engine that it tries, and at most five seconds for its answer. Returns IOF_ERR_WOULD_BLOCK
+// in a callback.
+//
+// Errors: IOF_ERR_UNREACH if no engine is found, or several session-level engines are;
+// IOF_ERR_TIMEOUT if the engine does not answer; IOF_ERR_INIT if this process is a server; the
+// error with which the engine or its launcher refuses the tool, such as IOF_ERR_NO_PERMISSIONS.
 iof_status_t iof_tool_init(struct iof_proc_t *proc, struct iof_info_t *info, size_t ninfo);
 
-// Closes the connection when it has been called as often as iof_tool_init. Pending requests are
-// answered with IOF_ERR_UNREACH before it returns, and no callback is called afterwards. Bytes
-// that were pushed remain pushed. Blocks until a running callback has returned. Not for callbacks.
+// Reverts one call of iof_tool_init. The last such call closes the connection: pending requests
+// fail with IOF_ERR_UNREACH, and output that is not delivered yet is discarded. Bytes that were
+// pushed remain pushed. Blocks until the running callback and those of pending requests have
+// returned. No callback is called afterwards. Returns IOF_ERR_WOULD_BLOCK in a callback.
 iof_status_t iof_tool_finalize(void);
 
 // Returns 1 if the process is a tool or a server, otherwise 0. Does not block.
 int iof_Initialized(void);
 
 // Registers for the output of processes, which need not exist yet. Cached output from before the
-// registration is delivered first. For cbfunc see iof_iof_cbfunc_t. If cbfunc is NULL, output is
-// written to the program's own stdout and stderr in whole lines, and missing bytes are reported on
-// stderr.
+// registration is delivered first. If jobs of the same name follow each other, the registration
+// receives the output of all. It lasts until iof_IOF_deregister is called or the library is
+// finalized.
+//
+// cbfunc receives the output, see iof_iof_cbfunc_t. If it is NULL, the library writes stdout to
+// the program's own stdout, and stderr and stddiag to its stderr, and reports missing bytes on
+// stderr. It writes whole lines, except lines that are longer than 64 KiB or are not complete
+// after 100 ms.
 //
 // If regcbfunc is NULL, the function blocks until the engine has answered and returns the
-// handler's number, 1 or more. Otherwise it returns IOF_SUCCESS without blocking, and regcbfunc is
-// called with the number or the error before cbfunc is called for the first time. The arguments
-// are copied.
+// handler's number, 1 or more; in a callback it returns IOF_ERR_WOULD_BLOCK. Otherwise it returns
+// IOF_SUCCESS without blocking, and regcbfunc is called with the number or the error before cbfunc
+// is called for the first time.
 //
 // Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG. Errors:
-// IOF_ERR_NOT_SUPPORTED if channel contains stdin, or if a required directive cannot be honoured.
+// IOF_ERR_NOT_SUPPORTED if channel contains stdin and is not IOF_FWD_ALL_CHANNELS;
+// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
 iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
                           size_t nprocs,
                           const struct iof_info_t *directives,
@@ -1104,29 +1118,36 @@ iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
                           void *regcbdata);
 
 // Ends a registration. Output from before the call is still delivered. Then cbfunc is called, and
-// the registration's own callback is not called any more. If cbfunc is NULL, the function blocks
-// until then instead. No directives are supported. Errors: IOF_ERR_NOT_FOUND if the registration
-// does not exist.
+// the callback of the registration is not called any more. If cbfunc is NULL, the function blocks
+// until then instead; in a callback it returns IOF_ERR_WOULD_BLOCK. No directives are supported.
+// Errors: IOF_ERR_NOT_FOUND if the registration does not exist.
 iof_status_t iof_IOF_deregister(size_t iofhdlr,
                                 const struct iof_info_t *directives,
                                 size_t ndirs,
                                 iof_op_cbfunc_t cbfunc,
                                 void *cbdata);
 
-// Pushes bytes to the stdin of processes, and with IOF_IOF_COMPLETE closes it after them; bo may
-// then be NULL or empty. If cbfunc is NULL, the function blocks until all targets have received
-// the bytes, and copies nothing. Otherwise it copies them and returns without blocking, and cbfunc
-// is called when all targets have received them. Each target receives the bytes of one push in one
-// piece, after those of earlier pushes.
+// Pushes bytes to the stdin of processes. Each target receives the bytes of one push in one piece,
+// after those of earlier pushes. With IOF_IOF_COMPLETE the stdin of the targets is closed after
+// the bytes; bo may then be NULL or empty.
 //
-// With IOF_IOF_PUSH_STDIN and without bo, the library reads the program's own stdin until its end
-// and pushes it, from a thread of its own, which continues after the library is finalized. The
-// function blocks until the push has begun, also with cbfunc, and is not for callbacks.
+// The push is done when all bytes are in the pipes of the targets, which may not have read them
+// yet. If cbfunc is NULL, the function blocks until then, and bo is not copied; in a callback it
+// returns IOF_ERR_WOULD_BLOCK. Otherwise the function copies bo and returns without blocking, and
+// cbfunc is called when the push is done.
+//
+// With IOF_IOF_PUSH_STDIN, and NULL as bo, a thread of the library reads the program's own stdin
+// until its end, pushes it, and closes the stdin of the targets. The thread continues after the
+// library is finalized. The function blocks until the push has begun, even with cbfunc, which is
+// then called. The end of the push is not reported. In a callback the function returns
+// IOF_ERR_WOULD_BLOCK.
 //
 // Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
-// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST cuts
-// it off after a second. Errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive all bytes;
-// IOF_ERR_IOF_FAILURE if none did.
+// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
+// given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
+// exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
+// not a pipe of the library. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
+// all bytes; IOF_ERR_IOF_FAILURE if none did.
 iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
                           size_t ntargets,
                           struct iof_byte_object_t *bo,
@@ -1135,10 +1156,12 @@ iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
                           iof_op_cbfunc_t cbfunc,
                           void *cbdata);
 
-// Asks the engine and its launcher, and blocks until the answer arrives. *results receives an
-// array of *nresults infos, one for each key that is known, which the program frees with
-// iof_Info_free. It is NULL unless the function returns IOF_SUCCESS or IOF_ERR_PARTIAL_SUCCESS.
-// Not for callbacks. Errors: IOF_ERR_NOT_FOUND if no key is known.
+// Asks the engine and its launcher, and blocks until the answer arrives. On IOF_SUCCESS, and on
+// IOF_ERR_PARTIAL_SUCCESS if only some keys are known, *results receives an array of *nresults
+// infos, one for each known key in the order of the queries. The program frees it with
+// iof_Info_free. On other errors *results is NULL and *nresults 0. Returns IOF_ERR_WOULD_BLOCK in
+// a callback. Errors: IOF_ERR_NOT_FOUND if no key is known; IOF_ERR_BAD_PARAM if the qualifiers
+// are invalid, or if IOF_QUERY_JOB_STATUS concerns several jobs.
 iof_status_t iof_Query_info(struct iof_query_t *queries,
                             size_t nqueries,
                             struct iof_info_t **results,
@@ -1151,18 +1174,18 @@ iof_status_t iof_Query_info_nb(struct iof_query_t *queries,
                                iof_info_cbfunc_t cbfunc,
                                void *cbdata);
 
-// Logs data, and blocks until that is done. The keys of data name the channels, and the values are
-// the texts. The directives have keys such as IOF_LOG_SYSLOG_PRI. Without IOF_LOG_SOURCE the
-// source is this process, if it is a rank of a job. Not for callbacks. Errors:
-// IOF_ERR_PARTIAL_SUCCESS if only some channels accepted the data; IOF_ERR_OPERATION_FAILED if
-// none did, or if a required one did not.
+// Logs data, and blocks until each channel has accepted or refused it. The keys of data name the
+// channels, and the values are the messages. The directives have keys such as IOF_LOG_SYSLOG_PRI.
+// Without IOF_LOG_SOURCE, the source is the rank in whose environment this process runs
+// (IOF_NSPACE and IOF_RANK), otherwise the only job of the engine. Returns IOF_ERR_WOULD_BLOCK in
+// a callback. Errors: IOF_ERR_PARTIAL_SUCCESS if only some channels accepted the data;
+// IOF_ERR_OPERATION_FAILED if none did, or if a required one did not.
 iof_status_t iof_Log(const struct iof_info_t *data,
                      size_t ndata,
                      const struct iof_info_t *directives,
                      size_t ndirs);
 
-// The same as iof_Log, without blocking: the arguments are copied, and cbfunc, which may be NULL,
-// is called when the data is logged.
+// The same as iof_Log, without blocking: cbfunc, which may be NULL, is called with the result.
 iof_status_t iof_Log_nb(const struct iof_info_t *data,
                         size_t ndata,
                         const struct iof_info_t *directives,
@@ -1170,16 +1193,17 @@ iof_status_t iof_Log_nb(const struct iof_info_t *data,
                         iof_op_cbfunc_t cbfunc,
                         void *cbdata);
 
-// Registers a callback for events. Without codes it receives all events. No infos are supported.
-// The events are:
+// Registers a callback for the events whose statuses codes contains. If ncodes is 0, it receives
+// all events. No infos are supported. The events are:
 //
-//   IOF_EVENT_JOB_END          a job that was pulled from has ended, after its last bytes;
-//                              infos: IOF_EVENT_AFFECTED_PROC, IOF_JOB_TERM_STATUS and, if known,
-//                              IOF_EXIT_CODE (128 + n if signal n ended the process)
-//   IOF_ERR_LOST_CONNECTION    the engine has ended; no infos
+//   IOF_EVENT_JOB_END          a job that a registration names (iof_IOF_pull) has ended, and all its
+//                              output was delivered; infos: IOF_EVENT_AFFECTED_PROC,
+//                              IOF_JOB_TERM_STATUS and, if known, IOF_EXIT_CODE
+//   IOF_ERR_LOST_CONNECTION    the engine has ended, and all cached output was delivered; no infos
 //
 // If cbfunc is NULL, the function returns the handler's number, 1 or more. Otherwise it returns
-// IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case.
+// IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case. Errors:
+// IOF_ERR_OUT_OF_RESOURCE if 64 handlers exist.
 iof_status_t iof_Register_event_handler(iof_status_t *codes,
                                         size_t ncodes,
                                         struct iof_info_t *info,
@@ -1188,107 +1212,114 @@ iof_status_t iof_Register_event_handler(iof_status_t *codes,
                                         iof_hdlr_reg_cbfunc_t cbfunc,
                                         void *cbdata);
 
-// Removes an event handler, without blocking. The handler may still be called once, before
+// Removes an event handler, without blocking. The handler may be called for one more event, before
 // cbfunc, which may be NULL, is called. Errors: IOF_ERR_NOT_FOUND if the handler does not exist.
 iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbfunc, void *cbdata);
 
 // Processes what is pending and calls callbacks, without waiting, if the program has chosen
 // IOF_EXTERNAL_PROGRESS. Otherwise, and in a callback, it has no effect. Call it when
-// iof_progress_fd is readable or iof_progress_timeout has passed. Functions that block do the same
-// while they wait.
+// iof_progress_fd is readable, and when the time of iof_progress_timeout has passed. Functions
+// that block do the same while they wait.
 void iof_Progress(void);
 
-// Returns a descriptor for the program's own event loop (poll, epoll). It is readable when
-// iof_Progress is to be called. The library owns it. Returns IOF_ERR_NOT_AVAILABLE without
-// IOF_EXTERNAL_PROGRESS. A server has the descriptor after its first call of iof_IOF_pull or
-// another function of a tool.
+// Returns a descriptor for the program's own event loop (poll, epoll). When it is readable,
+// iof_Progress is to be called. The library owns it and closes it when it is finalized. Returns
+// IOF_ERR_NOT_AVAILABLE without IOF_EXTERNAL_PROGRESS or without a connection. A server has the
+// descriptor after its first call of iof_IOF_pull or another function for tools.
 int iof_progress_fd(void);
 
 // Returns the longest time for which the event loop may wait for iof_progress_fd, in milliseconds,
 // or -1 for no limit. Call it before each wait.
 int iof_progress_timeout(void);
 
-// Returns the reason why the last call on this thread failed, and what to do about it. The text is
-// empty if the status alone is known. It is valid until the thread ends, and the thread's next
-// call overwrites it.
+// Returns the reason why the last function that this thread called and that returns an
+// iof_status_t failed, and what to do about it. The text is empty if the function succeeded, or if
+// the status alone is known. It is valid until the thread ends or calls such a function again.
 const char *iof_last_error(void);
 
-// Fills a process with a copy of the name and the rank. Errors: IOF_ERR_BAD_PARAM if the name is
-// too long.
+// Fills a process with a copy of the name ns and with the rank. Errors: IOF_ERR_BAD_PARAM if the
+// name is longer than IOF_MAX_NSLEN.
 iof_status_t iof_Load_procid(struct iof_proc_t *p, const char *ns, iof_rank_t rk);
 
-// Fills a value with a copy of data, to be freed by iof_Value_destruct. data points to a value of
-// the type; for IOF_STRING it is the text itself, for IOF_POINTER the pointer itself, and for
-// IOF_BOOL NULL means true. The previous contents of val are not freed. Errors:
-// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
+// Fills a value with a copy of data, to be freed by iof_Value_destruct. data points to data of the
+// type; for IOF_STRING it is the text itself, for IOF_POINTER the pointer itself, and for IOF_BOOL
+// NULL means true. The previous contents of val, which may be uninitialized, are not freed.
+// Errors: IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported.
 iof_status_t iof_Value_load(struct iof_value_t *val, const void *data, iof_data_type_t type);
 
-// Copies the contents of a value, and stores their size in bytes in *sz. Numbers and flags are
-// copied to the memory that *data points to. For other types *data receives a new copy, which the
-// program frees; for IOF_POINTER it receives the pointer itself. Errors: IOF_ERR_BAD_PARAM if
-// *data is NULL for a number or flag; IOF_ERR_NOT_FOUND if a text is NULL;
-// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
+// Copies the contents of a value, and stores their size in bytes in *sz, with the terminator of a
+// text. If the type is a number, a bool or a struct timeval, the contents are copied to the memory
+// that *data points to. For IOF_POINTER *data receives the pointer itself. For other types *data
+// receives a new copy, which the program frees with free(3), with all that it points to. Errors:
+// IOF_ERR_BAD_PARAM if *data is NULL for a type of the first kind; IOF_ERR_NOT_FOUND if a text is
+// NULL; IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported.
 iof_status_t iof_Value_unload(struct iof_value_t *val, void **data, size_t *sz);
 
-// Frees what a value points to, and makes it empty. Does not free the value itself.
+// Frees what a value points to, and sets its type to IOF_UNDEF. Does not free the value itself.
+// NULL has no effect.
 void iof_Value_destruct(struct iof_value_t *val);
 
-// Copies a value and all that it points to. The previous contents of dest are not freed. Errors:
-// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
+// Copies a value and all that it points to into dest, to be freed by iof_Value_destruct. The
+// previous contents of dest are not freed. Errors: IOF_ERR_UNKNOWN_DATA_TYPE if the type is not
+// supported.
 iof_status_t iof_Value_xfer(struct iof_value_t *dest, const struct iof_value_t *src);
 
-// Frees the elements of an array, and makes it empty. Does not free the structure itself.
+// Frees the elements of an array and all that they point to, and makes the array empty. Does not
+// free the structure itself. NULL has no effect.
 void iof_Data_array_destruct(struct iof_data_array_t *d);
 
 // Fills an info with copies of the key and of data, as iof_Value_load does. The info is optional
-// (iof_Info_required). Its previous contents are not freed. Errors: those of iof_Value_load, and
-// IOF_ERR_BAD_PARAM if the key is too long.
+// (see iof_Info_required). Its value is to be freed by iof_Value_destruct. The previous contents
+// of the info, which may be uninitialized, are not freed. Errors: those of iof_Value_load, and
+// IOF_ERR_BAD_PARAM if the key is longer than IOF_MAX_KEYLEN.
 iof_status_t iof_Info_load(struct iof_info_t *info, const char *key, const void *data, iof_data_type_t type);
 
-// Marks an info as required: the receiver must honour it, or refuse the request.
+// Marks an info as required: the request fails if the info is not supported.
 void iof_Info_required(struct iof_info_t *info);
 
-// Frees an array of infos and all their values. The array comes from the library or from
-// PMIX_INFO_CREATE.
+// Frees the values of an array of infos, and the array itself. The array comes from the library,
+// from malloc(3) or calloc(3), or from PMIX_INFO_CREATE. NULL has no effect. An info that is a
+// variable is not freed by this function, but its value by iof_Value_destruct.
 void iof_Info_free(struct iof_info_t *info, size_t ninfo);
 
-// Copies an info and all that its value points to. The previous contents of dest are not freed.
-// Errors: IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
+// Copies an info and all that its value points to into dest, whose value is to be freed by
+// iof_Value_destruct. The previous contents of dest are not freed. Errors:
+// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported.
 iof_status_t iof_Info_xfer(struct iof_info_t *dest, const struct iof_info_t *src);
 
-// Creates a list of infos, to be used by one thread at a time and freed by iof_Info_list_release.
-// Returns NULL on an internal error.
+// Creates a list of infos, to be freed by iof_Info_list_release. Only one thread at a time may use
+// a list. Returns NULL on an internal error.
 void *iof_Info_list_start(void);
 
-// Adds an info that iof_Info_load would make. Errors: those of iof_Info_load;
-// IOF_ERR_OUT_OF_RESOURCE if the list is full.
+// Adds an info with copies of the key and of value to a list, as iof_Info_load does. Errors: those
+// of iof_Info_load; IOF_ERR_OUT_OF_RESOURCE if the list has 65,536 infos.
 iof_status_t iof_Info_list_add(void *ptr, const char *key, const void *value, iof_data_type_t type);
 
-// Adds a copy of an info. Errors: those of iof_Info_xfer; IOF_ERR_OUT_OF_RESOURCE if the list is
-// full.
+// Adds a copy of an info to a list. Errors: those of iof_Info_xfer; IOF_ERR_OUT_OF_RESOURCE if the
+// list has 65,536 infos.
 iof_status_t iof_Info_list_xfer(void *ptr, const struct iof_info_t *info);
 
 // Stores an array with copies of the infos of a list in *par, to be freed by
-// iof_Data_array_destruct. The list remains. Errors: IOF_ERR_NOT_FOUND if the list is empty;
-// IOF_ERR_NOMEM.
+// iof_Data_array_destruct. The list is unchanged. Errors: IOF_ERR_NOT_FOUND if the list is empty.
 iof_status_t iof_Info_list_convert(void *ptr, struct iof_data_array_t *par);
 
-// Frees a list and all its infos.
+// Frees a list and all its infos. NULL has no effect.
 void iof_Info_list_release(void *ptr);
 
-// Returns the name and version of the library, as a constant text.
+// Returns the name and version of the library. The text is valid for ever.
 const char *iof_Get_version(void);
 
-// Returns the name of a status as a constant text, with PMIx's prefix.
+// Returns the name of a status, with the prefix PMIX_. The text is valid for ever.
 const char *iof_Error_string(iof_status_t status);
 
-// Returns the names of a set of channels as a constant text, separated by spaces, or NONE.
+// Returns the names of a set of channels, such as "STDOUT STDERR", or "NONE". The text is valid
+// for ever.
 const char *iof_IOF_channel_string(iof_iof_channel_t channel);
 
-// Returns the name of the state of a process, as a constant text.
+// Returns the name of the state of a process. The text is valid for ever.
 const char *iof_Proc_state_string(iof_proc_state_t state);
 
-// Returns the name of a type as a constant text, with PMIx's prefix.
+// Returns the name of a type, with the prefix PMIX_. The text is valid for ever.
 const char *iof_Data_type_string(iof_data_type_t type);
 
 // Starts the engine. A process has at most one, and is then not a tool. Tools of the same user

@@ -11,8 +11,8 @@ use crate::types::{
 };
 use crate::{memory, read, value};
 
-/// Fills a process with a copy of the name and the rank. Errors: IOF_ERR_BAD_PARAM if the name is
-/// too long.
+/// Fills a process with a copy of the name ns and with the rank. Errors: IOF_ERR_BAD_PARAM if the
+/// name is longer than IOF_MAX_NSLEN.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Load_procid(
     p: *mut iof_proc_t,
@@ -27,10 +27,10 @@ pub unsafe extern "C" fn iof_Load_procid(
     })
 }
 
-/// Fills a value with a copy of data, to be freed by iof_Value_destruct. data points to a value of
-/// the type; for IOF_STRING it is the text itself, for IOF_POINTER the pointer itself, and for
-/// IOF_BOOL NULL means true. The previous contents of val are not freed. Errors:
-/// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
+/// Fills a value with a copy of data, to be freed by iof_Value_destruct. data points to data of the
+/// type; for IOF_STRING it is the text itself, for IOF_POINTER the pointer itself, and for IOF_BOOL
+/// NULL means true. The previous contents of val, which may be uninitialized, are not freed.
+/// Errors: IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_load(
     val: *mut iof_value_t,
@@ -47,11 +47,12 @@ pub unsafe extern "C" fn iof_Value_load(
     })
 }
 
-/// Copies the contents of a value, and stores their size in bytes in *sz. Numbers and flags are
-/// copied to the memory that *data points to. For other types *data receives a new copy, which the
-/// program frees; for IOF_POINTER it receives the pointer itself. Errors: IOF_ERR_BAD_PARAM if
-/// *data is NULL for a number or flag; IOF_ERR_NOT_FOUND if a text is NULL;
-/// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
+/// Copies the contents of a value, and stores their size in bytes in *sz, with the terminator of a
+/// text. If the type is a number, a bool or a struct timeval, the contents are copied to the memory
+/// that *data points to. For IOF_POINTER *data receives the pointer itself. For other types *data
+/// receives a new copy, which the program frees with free(3), with all that it points to. Errors:
+/// IOF_ERR_BAD_PARAM if *data is NULL for a type of the first kind; IOF_ERR_NOT_FOUND if a text is
+/// NULL; IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_unload(
     val: *mut iof_value_t,
@@ -97,7 +98,8 @@ pub unsafe extern "C" fn iof_Value_unload(
     })
 }
 
-/// Frees what a value points to, and makes it empty. Does not free the value itself.
+/// Frees what a value points to, and sets its type to IOF_UNDEF. Does not free the value itself.
+/// NULL has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_destruct(val: *mut iof_value_t) {
     guard_or((), || {
@@ -109,8 +111,9 @@ pub unsafe extern "C" fn iof_Value_destruct(val: *mut iof_value_t) {
     });
 }
 
-/// Copies a value and all that it points to. The previous contents of dest are not freed. Errors:
-/// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
+/// Copies a value and all that it points to into dest, to be freed by iof_Value_destruct. The
+/// previous contents of dest are not freed. Errors: IOF_ERR_UNKNOWN_DATA_TYPE if the type is not
+/// supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_xfer(dest: *mut iof_value_t, src: *const iof_value_t) -> iof_status_t {
     guard(|| {
@@ -123,7 +126,8 @@ pub unsafe extern "C" fn iof_Value_xfer(dest: *mut iof_value_t, src: *const iof_
     })
 }
 
-/// Frees the elements of an array, and makes it empty. Does not free the structure itself.
+/// Frees the elements of an array and all that they point to, and makes the array empty. Does not
+/// free the structure itself. NULL has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Data_array_destruct(d: *mut iof_data_array_t) {
     guard_or((), || {
@@ -136,8 +140,9 @@ pub unsafe extern "C" fn iof_Data_array_destruct(d: *mut iof_data_array_t) {
 }
 
 /// Fills an info with copies of the key and of data, as iof_Value_load does. The info is optional
-/// (iof_Info_required). Its previous contents are not freed. Errors: those of iof_Value_load, and
-/// IOF_ERR_BAD_PARAM if the key is too long.
+/// (see iof_Info_required). Its value is to be freed by iof_Value_destruct. The previous contents
+/// of the info, which may be uninitialized, are not freed. Errors: those of iof_Value_load, and
+/// IOF_ERR_BAD_PARAM if the key is longer than IOF_MAX_KEYLEN.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_load(
     info: *mut iof_info_t,
@@ -175,7 +180,7 @@ impl iof_info_t {
     }
 }
 
-/// Marks an info as required: the receiver must honour it, or refuse the request.
+/// Marks an info as required: the request fails if the info is not supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_required(info: *mut iof_info_t) {
     guard_or((), || {
@@ -186,16 +191,18 @@ pub unsafe extern "C" fn iof_Info_required(info: *mut iof_info_t) {
     });
 }
 
-/// Frees an array of infos and all their values. The array comes from the library or from
-/// PMIX_INFO_CREATE.
+/// Frees the values of an array of infos, and the array itself. The array comes from the library,
+/// from malloc(3) or calloc(3), or from PMIX_INFO_CREATE. NULL has no effect. An info that is a
+/// variable is not freed by this function, but its value by iof_Value_destruct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_free(info: *mut iof_info_t, ninfo: usize) {
     // SAFETY: the contract in the header.
     guard_or((), || unsafe { value::free_infos(info, ninfo) });
 }
 
-/// Copies an info and all that its value points to. The previous contents of dest are not freed.
-/// Errors: IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported; IOF_ERR_NOMEM.
+/// Copies an info and all that its value points to into dest, whose value is to be freed by
+/// iof_Value_destruct. The previous contents of dest are not freed. Errors:
+/// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_xfer(dest: *mut iof_info_t, src: *const iof_info_t) -> iof_status_t {
     guard(|| {
@@ -245,15 +252,15 @@ unsafe fn list<'a>(list: *mut c_void) -> Outcome<&'a mut List> {
     Ok(unsafe { &mut *list })
 }
 
-/// Creates a list of infos, to be used by one thread at a time and freed by iof_Info_list_release.
-/// Returns NULL on an internal error.
+/// Creates a list of infos, to be freed by iof_Info_list_release. Only one thread at a time may use
+/// a list. Returns NULL on an internal error.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Info_list_start() -> *mut c_void {
     guard_or(ptr::null_mut(), || Box::into_raw(Box::new(List { mark: MARK, infos: Vec::new() })).cast())
 }
 
-/// Adds an info that iof_Info_load would make. Errors: those of iof_Info_load;
-/// IOF_ERR_OUT_OF_RESOURCE if the list is full.
+/// Adds an info with copies of the key and of value to a list, as iof_Info_load does. Errors: those
+/// of iof_Info_load; IOF_ERR_OUT_OF_RESOURCE if the list has 65,536 infos.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_list_add(
     ptr: *mut c_void,
@@ -272,8 +279,8 @@ pub unsafe extern "C" fn iof_Info_list_add(
     })
 }
 
-/// Adds a copy of an info. Errors: those of iof_Info_xfer; IOF_ERR_OUT_OF_RESOURCE if the list is
-/// full.
+/// Adds a copy of an info to a list. Errors: those of iof_Info_xfer; IOF_ERR_OUT_OF_RESOURCE if the
+/// list has 65,536 infos.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_list_xfer(ptr: *mut c_void, info: *const iof_info_t) -> iof_status_t {
     guard(|| {
@@ -295,8 +302,7 @@ impl List {
 }
 
 /// Stores an array with copies of the infos of a list in *par, to be freed by
-/// iof_Data_array_destruct. The list remains. Errors: IOF_ERR_NOT_FOUND if the list is empty;
-/// IOF_ERR_NOMEM.
+/// iof_Data_array_destruct. The list is unchanged. Errors: IOF_ERR_NOT_FOUND if the list is empty.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_list_convert(ptr: *mut c_void, par: *mut iof_data_array_t) -> iof_status_t {
     guard(|| {
@@ -313,7 +319,7 @@ pub unsafe extern "C" fn iof_Info_list_convert(ptr: *mut c_void, par: *mut iof_d
     })
 }
 
-/// Frees a list and all its infos.
+/// Frees a list and all its infos. NULL has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_list_release(ptr: *mut c_void) {
     guard_or((), || {

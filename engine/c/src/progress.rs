@@ -8,8 +8,8 @@ use crate::library::session_so_far;
 
 /// Processes what is pending and calls callbacks, without waiting, if the program has chosen
 /// IOF_EXTERNAL_PROGRESS. Otherwise, and in a callback, it has no effect. Call it when
-/// iof_progress_fd is readable or iof_progress_timeout has passed. Functions that block do the same
-/// while they wait.
+/// iof_progress_fd is readable, and when the time of iof_progress_timeout has passed. Functions
+/// that block do the same while they wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Progress() {
     guard_or((), || {
@@ -21,10 +21,10 @@ pub extern "C" fn iof_Progress() {
     });
 }
 
-/// Returns a descriptor for the program's own event loop (poll, epoll). It is readable when
-/// iof_Progress is to be called. The library owns it. Returns IOF_ERR_NOT_AVAILABLE without
-/// IOF_EXTERNAL_PROGRESS. A server has the descriptor after its first call of iof_IOF_pull or
-/// another function of a tool.
+/// Returns a descriptor for the program's own event loop (poll, epoll). When it is readable,
+/// iof_Progress is to be called. The library owns it and closes it when it is finalized. Returns
+/// IOF_ERR_NOT_AVAILABLE without IOF_EXTERNAL_PROGRESS or without a connection. A server has the
+/// descriptor after its first call of iof_IOF_pull or another function for tools.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_progress_fd() -> c_int {
     guard_or(IOF_ERROR, || {
@@ -44,9 +44,9 @@ pub extern "C" fn iof_progress_timeout() -> c_int {
     })
 }
 
-/// Returns the reason why the last call on this thread failed, and what to do about it. The text is
-/// empty if the status alone is known. It is valid until the thread ends, and the thread's next
-/// call overwrites it.
+/// Returns the reason why the last function that this thread called and that returns an
+/// iof_status_t failed, and what to do about it. The text is empty if the function succeeded, or if
+/// the status alone is known. It is valid until the thread ends or calls such a function again.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_last_error() -> *const c_char {
     guard_or(c"".as_ptr(), reason)

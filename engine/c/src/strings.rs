@@ -8,7 +8,7 @@ fn name(text: &'static CStr) -> *const c_char {
     text.as_ptr()
 }
 
-/// Returns the name and version of the library, as a constant text.
+/// Returns the name and version of the library. The text is valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Get_version() -> *const c_char {
     name(VERSION)
@@ -21,7 +21,7 @@ const VERSION: &CStr =
         Err(_) => c"iof",
     };
 
-/// Returns the name of a status as a constant text, with PMIx's prefix.
+/// Returns the name of a status, with the prefix PMIX_. The text is valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Error_string(status: iof_status_t) -> *const c_char {
     name(match status {
@@ -184,7 +184,8 @@ pub extern "C" fn iof_Error_string(status: iof_status_t) -> *const c_char {
     })
 }
 
-/// Returns the names of a set of channels as a constant text, separated by spaces, or NONE.
+/// Returns the names of a set of channels, such as "STDOUT STDERR", or "NONE". The text is valid
+/// for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_IOF_channel_string(channel: iof_iof_channel_t) -> *const c_char {
     name(match channel & 0xf {
@@ -207,7 +208,7 @@ pub extern "C" fn iof_IOF_channel_string(channel: iof_iof_channel_t) -> *const c
     })
 }
 
-/// Returns the name of the state of a process, as a constant text.
+/// Returns the name of the state of a process. The text is valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Proc_state_string(state: iof_proc_state_t) -> *const c_char {
     name(match state {
@@ -238,7 +239,7 @@ pub extern "C" fn iof_Proc_state_string(state: iof_proc_state_t) -> *const c_cha
     })
 }
 
-/// Returns the name of a type as a constant text, with PMIx's prefix.
+/// Returns the name of a type, with the prefix PMIX_. The text is valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Data_type_string(r#type: iof_data_type_t) -> *const c_char {
     name(match r#type {

@@ -27,19 +27,26 @@ use crate::session::{Command, Session};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t};
 use crate::{make, memory, read};
 
-/// Connects to an engine, like PMIx_tool_init. proc, which may be NULL, receives the name and rank
-/// of the tool. Without infos the tool looks for the engine that started this process (IOF_SERVER
-/// in the environment), then for the node's system-level engine, then for the only engine of the
-/// user's session. If the process is a tool already, the call is counted and has no other effect.
+/// Connects to an engine. proc, which may be NULL, receives the name and rank of the tool. If the
+/// process is a tool already, the call is only counted, and its infos are ignored.
+///
+/// Without infos, the tool connects to the engine that started this process (IOF_SERVER in the
+/// environment). If the variable is not set, the tool tries the system-level engine of the node,
+/// then the user's only session-level engine. If infos select several engines, the first of these
+/// applies: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
+/// IOF_CONNECT_SYSTEM_FIRST.
 ///
 /// Infos: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
 /// IOF_CONNECT_SYSTEM_FIRST, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_TOOL_NSPACE, IOF_TOOL_RANK,
 /// IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS.
 ///
-/// Blocks until the engine has accepted the tool, for at most five seconds. Not for callbacks.
-/// Errors: IOF_ERR_UNREACH if there is no engine, or more than one; IOF_ERR_TIMEOUT if the engine
-/// does not answer; IOF_ERR_INIT if this process is a server; the engine's own status if it refuses
-/// the tool.
+/// Blocks until an engine has accepted the tool. It waits at most five seconds to be connected to
+/// each engine that it tries, and at most five seconds for its answer. Returns IOF_ERR_WOULD_BLOCK
+/// in a callback.
+///
+/// Errors: IOF_ERR_UNREACH if no engine is found, or several session-level engines are;
+/// IOF_ERR_TIMEOUT if the engine does not answer; IOF_ERR_INIT if this process is a server; the
+/// error with which the engine or its launcher refuses the tool, such as IOF_ERR_NO_PERMISSIONS.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_tool_init(
     proc: *mut iof_proc_t,
@@ -125,9 +132,10 @@ pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
     }
 }
 
-/// Closes the connection when it has been called as often as iof_tool_init. Pending requests are
-/// answered with IOF_ERR_UNREACH before it returns, and no callback is called afterwards. Bytes
-/// that were pushed remain pushed. Blocks until a running callback has returned. Not for callbacks.
+/// Reverts one call of iof_tool_init. The last such call closes the connection: pending requests
+/// fail with IOF_ERR_UNREACH, and output that is not delivered yet is discarded. Bytes that were
+/// pushed remain pushed. Blocks until the running callback and those of pending requests have
+/// returned. No callback is called afterwards. Returns IOF_ERR_WOULD_BLOCK in a callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_tool_finalize() -> iof_status_t {
     guard(|| {
@@ -154,18 +162,24 @@ pub extern "C" fn iof_Initialized() -> c_int {
 }
 
 /// Registers for the output of processes, which need not exist yet. Cached output from before the
-/// registration is delivered first. For cbfunc see iof_iof_cbfunc_t. If cbfunc is NULL, output is
-/// written to the program's own stdout and stderr in whole lines, and missing bytes are reported on
-/// stderr.
+/// registration is delivered first. If jobs of the same name follow each other, the registration
+/// receives the output of all. It lasts until iof_IOF_deregister is called or the library is
+/// finalized.
+///
+/// cbfunc receives the output, see iof_iof_cbfunc_t. If it is NULL, the library writes stdout to
+/// the program's own stdout, and stderr and stddiag to its stderr, and reports missing bytes on
+/// stderr. It writes whole lines, except lines that are longer than 64 KiB or are not complete
+/// after 100 ms.
 ///
 /// If regcbfunc is NULL, the function blocks until the engine has answered and returns the
-/// handler's number, 1 or more. Otherwise it returns IOF_SUCCESS without blocking, and regcbfunc is
-/// called with the number or the error before cbfunc is called for the first time. The arguments
-/// are copied.
+/// handler's number, 1 or more; in a callback it returns IOF_ERR_WOULD_BLOCK. Otherwise it returns
+/// IOF_SUCCESS without blocking, and regcbfunc is called with the number or the error before cbfunc
+/// is called for the first time.
 ///
 /// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 /// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG. Errors:
-/// IOF_ERR_NOT_SUPPORTED if channel contains stdin, or if a required directive cannot be honoured.
+/// IOF_ERR_NOT_SUPPORTED if channel contains stdin and is not IOF_FWD_ALL_CHANNELS;
+/// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_pull(
     procs: *const iof_proc_t,
@@ -194,9 +208,9 @@ pub unsafe extern "C" fn iof_IOF_pull(
 }
 
 /// Ends a registration. Output from before the call is still delivered. Then cbfunc is called, and
-/// the registration's own callback is not called any more. If cbfunc is NULL, the function blocks
-/// until then instead. No directives are supported. Errors: IOF_ERR_NOT_FOUND if the registration
-/// does not exist.
+/// the callback of the registration is not called any more. If cbfunc is NULL, the function blocks
+/// until then instead; in a callback it returns IOF_ERR_WOULD_BLOCK. No directives are supported.
+/// Errors: IOF_ERR_NOT_FOUND if the registration does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_deregister(
     iofhdlr: usize,
@@ -212,20 +226,27 @@ pub unsafe extern "C" fn iof_IOF_deregister(
     })
 }
 
-/// Pushes bytes to the stdin of processes, and with IOF_IOF_COMPLETE closes it after them; bo may
-/// then be NULL or empty. If cbfunc is NULL, the function blocks until all targets have received
-/// the bytes, and copies nothing. Otherwise it copies them and returns without blocking, and cbfunc
-/// is called when all targets have received them. Each target receives the bytes of one push in one
-/// piece, after those of earlier pushes.
+/// Pushes bytes to the stdin of processes. Each target receives the bytes of one push in one piece,
+/// after those of earlier pushes. With IOF_IOF_COMPLETE the stdin of the targets is closed after
+/// the bytes; bo may then be NULL or empty.
 ///
-/// With IOF_IOF_PUSH_STDIN and without bo, the library reads the program's own stdin until its end
-/// and pushes it, from a thread of its own, which continues after the library is finalized. The
-/// function blocks until the push has begun, also with cbfunc, and is not for callbacks.
+/// The push is done when all bytes are in the pipes of the targets, which may not have read them
+/// yet. If cbfunc is NULL, the function blocks until then, and bo is not copied; in a callback it
+/// returns IOF_ERR_WOULD_BLOCK. Otherwise the function copies bo and returns without blocking, and
+/// cbfunc is called when the push is done.
+///
+/// With IOF_IOF_PUSH_STDIN, and NULL as bo, a thread of the library reads the program's own stdin
+/// until its end, pushes it, and closes the stdin of the targets. The thread continues after the
+/// library is finalized. The function blocks until the push has begun, even with cbfunc, which is
+/// then called. The end of the push is not reported. In a callback the function returns
+/// IOF_ERR_WOULD_BLOCK.
 ///
 /// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
-/// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST cuts
-/// it off after a second. Errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive all bytes;
-/// IOF_ERR_IOF_FAILURE if none did.
+/// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
+/// given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
+/// exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
+/// not a pipe of the library. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
+/// all bytes; IOF_ERR_IOF_FAILURE if none did.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_push(
     targets: *const iof_proc_t,
@@ -296,10 +317,12 @@ fn operate(
     Ok(IOF_SUCCESS)
 }
 
-/// Asks the engine and its launcher, and blocks until the answer arrives. *results receives an
-/// array of *nresults infos, one for each key that is known, which the program frees with
-/// iof_Info_free. It is NULL unless the function returns IOF_SUCCESS or IOF_ERR_PARTIAL_SUCCESS.
-/// Not for callbacks. Errors: IOF_ERR_NOT_FOUND if no key is known.
+/// Asks the engine and its launcher, and blocks until the answer arrives. On IOF_SUCCESS, and on
+/// IOF_ERR_PARTIAL_SUCCESS if only some keys are known, *results receives an array of *nresults
+/// infos, one for each known key in the order of the queries. The program frees it with
+/// iof_Info_free. On other errors *results is NULL and *nresults 0. Returns IOF_ERR_WOULD_BLOCK in
+/// a callback. Errors: IOF_ERR_NOT_FOUND if no key is known; IOF_ERR_BAD_PARAM if the qualifiers
+/// are invalid, or if IOF_QUERY_JOB_STATUS concerns several jobs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Query_info(
     queries: *mut iof_query_t,
@@ -346,11 +369,12 @@ pub unsafe extern "C" fn iof_Query_info_nb(
     })
 }
 
-/// Logs data, and blocks until that is done. The keys of data name the channels, and the values are
-/// the texts. The directives have keys such as IOF_LOG_SYSLOG_PRI. Without IOF_LOG_SOURCE the
-/// source is this process, if it is a rank of a job. Not for callbacks. Errors:
-/// IOF_ERR_PARTIAL_SUCCESS if only some channels accepted the data; IOF_ERR_OPERATION_FAILED if
-/// none did, or if a required one did not.
+/// Logs data, and blocks until each channel has accepted or refused it. The keys of data name the
+/// channels, and the values are the messages. The directives have keys such as IOF_LOG_SYSLOG_PRI.
+/// Without IOF_LOG_SOURCE, the source is the rank in whose environment this process runs
+/// (IOF_NSPACE and IOF_RANK), otherwise the only job of the engine. Returns IOF_ERR_WOULD_BLOCK in
+/// a callback. Errors: IOF_ERR_PARTIAL_SUCCESS if only some channels accepted the data;
+/// IOF_ERR_OPERATION_FAILED if none did, or if a required one did not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Log(
     data: *const iof_info_t,
@@ -366,8 +390,7 @@ pub unsafe extern "C" fn iof_Log(
     })
 }
 
-/// The same as iof_Log, without blocking: the arguments are copied, and cbfunc, which may be NULL,
-/// is called when the data is logged.
+/// The same as iof_Log, without blocking: cbfunc, which may be NULL, is called with the result.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Log_nb(
     data: *const iof_info_t,
@@ -406,16 +429,17 @@ unsafe fn log(
     Ok(Log { data, directives })
 }
 
-/// Registers a callback for events. Without codes it receives all events. No infos are supported.
-/// The events are:
+/// Registers a callback for the events whose statuses codes contains. If ncodes is 0, it receives
+/// all events. No infos are supported. The events are:
 ///
-///   IOF_EVENT_JOB_END          a job that was pulled from has ended, after its last bytes;
-///                              infos: IOF_EVENT_AFFECTED_PROC, IOF_JOB_TERM_STATUS and, if known,
-///                              IOF_EXIT_CODE (128 + n if signal n ended the process)
-///   IOF_ERR_LOST_CONNECTION    the engine has ended; no infos
+///   IOF_EVENT_JOB_END          a job that a registration names (iof_IOF_pull) has ended, and all its
+///                              output was delivered; infos: IOF_EVENT_AFFECTED_PROC,
+///                              IOF_JOB_TERM_STATUS and, if known, IOF_EXIT_CODE
+///   IOF_ERR_LOST_CONNECTION    the engine has ended, and all cached output was delivered; no infos
 ///
 /// If cbfunc is NULL, the function returns the handler's number, 1 or more. Otherwise it returns
-/// IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case.
+/// IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case. Errors:
+/// IOF_ERR_OUT_OF_RESOURCE if 64 handlers exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Register_event_handler(
     codes: *mut iof_status_t,
@@ -446,7 +470,7 @@ pub unsafe extern "C" fn iof_Register_event_handler(
     })
 }
 
-/// Removes an event handler, without blocking. The handler may still be called once, before
+/// Removes an event handler, without blocking. The handler may be called for one more event, before
 /// cbfunc, which may be NULL, is called. Errors: IOF_ERR_NOT_FOUND if the handler does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Deregister_event_handler(
