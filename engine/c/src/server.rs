@@ -89,19 +89,20 @@ impl Server {
     }
 }
 
-/// Starts the engine. A process has at most one, and is then not a tool. Tools of the same user
-/// find it (iof_tool_init), unless the module or the infos specify otherwise. The module is copied.
-/// It may be NULL for a launcher that only forwards the output of its own ranks.
+/// Starts the engine and makes the process a server. A process has at most one engine, and a tool
+/// cannot have one. Tools of the same user find the engine (iof_tool_init), unless the module or
+/// the infos specify otherwise. The module is copied; NULL is the same as a module without
+/// callbacks.
 ///
 /// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR,
 /// IOF_SERVER_GATEWAY, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE,
 /// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS,
 /// IOF_BACKEND.
 ///
-/// The engine installs no signal handlers, and raises the limit on open files. Not for callbacks.
-/// Errors: IOF_ERR_EXISTS if the process has an engine already; IOF_ERR_INIT if the process is a
-/// tool; IOF_ERR_OUT_OF_RESOURCE if threads or files are exhausted, or if the directory of the
-/// sockets cannot be used.
+/// The engine installs no signal handlers, and raises the soft limit on open files. Returns
+/// IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_EXISTS if the process is a server already;
+/// IOF_ERR_INIT if the process is a tool; IOF_ERR_OUT_OF_RESOURCE if the engine cannot be started,
+/// such as for lack of files or because the directory of the sockets cannot be used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_init(
     module: *mut iof_server_module_t,
@@ -169,9 +170,11 @@ fn config(infos: &mut Infos) -> Outcome<Config> {
     Ok(config)
 }
 
-/// Ends the engine. Ranks that still run lose their pipes, so wait for the jobs first. Blocks until
-/// tools have received their output, for at most half a second, and until the launcher's own
-/// callbacks have received all of it. Not for callbacks.
+/// Ends the engine. Ranks that still run receive SIGPIPE when they write output, so wait for the
+/// jobs first (iof_server_wait). Blocks until the server's own registrations have received all
+/// output that is cached, and until tools have received what is sent to them: for at most five
+/// seconds, or half a second for a tool that reads nothing. Returns IOF_ERR_WOULD_BLOCK in a
+/// callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_server_finalize() -> iof_status_t {
     guard(|| {
@@ -193,7 +196,7 @@ pub extern "C" fn iof_server_finalize() -> iof_status_t {
 }
 
 /// Returns the path of the socket that tools connect to (IOF_SERVER_URI), or NULL if there is none.
-/// The text is valid until iof_server_finalize. Does not block.
+/// The text is valid until iof_server_finalize is called.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_server_uri() -> *const c_char {
     guard_or(std::ptr::null(), || match library().as_deref() {
@@ -203,20 +206,25 @@ pub extern "C" fn iof_server_uri() -> *const c_char {
 }
 
 /// Starts the processes of a job. Ranks are numbered consecutively over the programs. The
-/// environment of each rank has IOF_NSPACE, IOF_RANK, IOF_NPROCS, IOF_APPNUM, IOF_SERVER and
-/// IOF_STDDIAG_FD. Each rank has its own process group. nspace, which may be NULL, points to an
-/// iof_nspace_t that receives the job's name. The other arguments are copied. Blocks until the
-/// processes are started. Until it returns, the other functions of launchers return
-/// IOF_ERR_NOT_FOUND for the job, in callbacks as well.
+/// environment of each rank contains IOF_NSPACE, IOF_RANK, IOF_NPROCS (the number of ranks),
+/// IOF_APPNUM (the index of its program), IOF_SERVER (the path of the engine's socket) and
+/// IOF_STDDIAG_FD. Each rank has its own process group, except a rank of IOF_STDIN_INHERIT whose
+/// stdin is the controlling terminal. nspace, which may be NULL, points to an iof_nspace_t that
+/// receives the name of the job.
 ///
-/// Infos of the job: IOF_NSPACE (by default the library makes a name), IOF_STDIN_TGT,
+/// Blocks until the processes are started. A callback may call it nevertheless, but delays other
+/// callbacks. Until it returns, the other functions for servers return IOF_ERR_NOT_FOUND for the
+/// job.
+///
+/// Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
 /// IOF_STDIN_INHERIT, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
 /// IOF_FWD_STDDIAG, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 /// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
 ///
-/// Errors, after which nothing runs: IOF_ERR_EXISTS if a job has the name already;
-/// IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_JOB_FAILED_TO_LAUNCH if a
-/// program cannot be started.
+/// Errors, after which no process of the job runs: IOF_ERR_BAD_PARAM if a program has no ranks, if
+/// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects a rank that does not exist, or if several ranks are
+/// to inherit stdin; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files
+/// or memory are exhausted; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_spawn(
     job_info: *const iof_info_t,
@@ -292,15 +300,19 @@ unsafe fn app(from: &iof_app_t) -> Outcome<App> {
     }
 }
 
-/// Forwards the output of processes that the launcher started itself, as one job. The library owns
-/// the descriptors from this call on, and closes them if it fails, except with IOF_ERR_BAD_PARAM or
-/// IOF_ERR_INIT. The other arguments are copied. Infos: those of iof_server_spawn, except the name
-/// and those of stdin. Does not wait for the processes.
+/// Forwards the output of processes that the launcher started itself, as one job. Does not wait for
+/// the processes. Infos: those of iof_server_spawn, except the name and those of stdin.
 ///
-/// Errors: IOF_ERR_BAD_PARAM if there are no ranks, if a rank is out of range or appears twice, or
-/// if a descriptor is not open or appears twice; IOF_ERR_EXISTS if a job has the name already;
-/// IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_NOT_SUPPORTED if a descriptor
-/// cannot be read, or if a process is not the launcher's child.
+/// The library owns the descriptors from this call on, even if it fails, except with
+/// IOF_ERR_BAD_PARAM or IOF_ERR_INIT: then the launcher still owns them all. Otherwise the library
+/// closes them when the call fails or their streams are complete.
+///
+/// Errors: IOF_ERR_BAD_PARAM if there are no ranks, if a rank is out of range or appears twice, if
+/// a descriptor is not open or appears twice, or if an info is refused; IOF_ERR_EXISTS if a job has
+/// the name already; IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted;
+/// IOF_ERR_NOT_SUPPORTED if a descriptor is not of a kind that iof_adopted_t lists, or if a process
+/// does not exist or was waited for. If a process is not a child of the launcher, its exit is
+/// detected, but its exit code is unknown and counts as 1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_adopt(
     nspace: *const c_char,
@@ -312,13 +324,18 @@ pub unsafe extern "C" fn iof_server_adopt(
     guard(|| {
         let server = server()?;
         // SAFETY: the contract in the header.
-        let (name, all, infos) = unsafe {
+        let (name, all) = unsafe {
             let name = read::nspace(read::text(nspace, IOF_MAX_NSLEN)?)?;
-            (name, read::slice(ranks, nranks, MAX_ARGS)?, read::infos(info, ninfo)?)
+            (name, read::slice(ranks, nranks, MAX_ARGS)?)
         };
-        let mut infos = Infos(infos);
-        let elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
-        let directives = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0;
+        let options = || -> Outcome<(bool, Directives)> {
+            // SAFETY: the contract in the header.
+            let mut infos = Infos(unsafe { read::infos(info, ninfo) }?);
+            let elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
+            Ok((elsewhere, or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0))
+        };
+        // This status tells the launcher that it still owns the descriptors.
+        let (elsewhere, directives) = options().map_err(|_| IOF_ERR_BAD_PARAM)?;
         // SAFETY: the contract in the header.
         let names = all.iter().map(|rank| unsafe { executable(rank) }).collect::<Outcome<Vec<String>>>()?;
         // All arguments are checked before the library takes any descriptor.
@@ -394,9 +411,9 @@ fn adopted(entry: &iof_adopted_t, executable: String) -> AdoptedRank {
     }
 }
 
-/// Reports the exit of an adopted process that the launcher itself waits for, with its status from
-/// wait(2). Does not block. Errors: IOF_ERR_NOT_FOUND if the process is not such a process, or if
-/// its exit was reported before.
+/// Reports the exit of a process that was adopted without pidfd and pid, with its status from
+/// wait(2). Does not block. Errors: IOF_ERR_NOT_FOUND if there is no such process, or if its exit
+/// was reported before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_status: c_int) -> iof_status_t {
     guard(|| {
@@ -407,10 +424,13 @@ pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_st
     })
 }
 
-/// Blocks until all local processes of a job have ended, all their output is read, and the
-/// launcher's own registrations have received it. exit_code, which may be NULL, receives the exit
-/// code of the process that failed first, 128 + n if signal n ended it, or 0. Not for callbacks.
-/// Errors: IOF_ERR_UNREACH if the library is finalized or the job is forgotten meanwhile.
+/// Blocks until all processes of a job on this node have ended, their output is read to its end,
+/// and the server's own registrations have received it. Output ends when no process has the pipe
+/// open any more, such as a process that a rank has started and left behind. exit_code, which may
+/// be NULL, receives the exit code of the process that failed first (128 + n if signal n ended it,
+/// 1 if its status is unknown), or 0 if none failed. Returns IOF_ERR_WOULD_BLOCK in a callback.
+/// Errors: IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted; IOF_ERR_UNREACH if the
+/// library is finalized or the job is forgotten meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut c_int) -> iof_status_t {
     guard(|| {
@@ -440,7 +460,9 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
     })
 }
 
-/// Sends a signal to the process group of each local process of a job. Does not block. Errors:
+/// Sends a signal to all processes of a job on this node, each with its process group if it leads
+/// one. Processes whose exit the launcher reports (iof_server_report_exit) receive none. Does not
+/// block. Errors: IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted;
 /// IOF_ERR_BAD_PARAM if signal is not a signal, is 0, or is a real-time signal.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_signal(nspace: *const c_char, signal: c_int) -> iof_status_t {
@@ -453,8 +475,10 @@ pub unsafe extern "C" fn iof_server_signal(nspace: *const c_char, signal: c_int)
     })
 }
 
-/// Removes a job that has ended, and its cached output. Its name can be used again. Does not block.
-/// Errors: IOF_ERR_NOT_FOUND if the job does not exist; IOF_ERR_RESOURCE_BUSY if it has not ended.
+/// Removes a job that has ended, and its cached output. Its name can then be used again. Tools that
+/// read the job keep the output that they have not received yet. Does not block. Errors:
+/// IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted; IOF_ERR_RESOURCE_BUSY if it has
+/// not ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_t {
     guard(|| {
@@ -475,16 +499,18 @@ pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_
     })
 }
 
-/// Delivers output that the launcher received from another node, of one process and one channel.
-/// With IOF_IOF_COMPLETE it is the last of the stream, and bo may be NULL or empty. The bytes are
+/// Passes output of one process on another node to the engine, as one of the channels
+/// IOF_FWD_STDOUT_CHANNEL, IOF_FWD_STDERR_CHANNEL and IOF_FWD_STDDIAG_CHANNEL. With
+/// IOF_IOF_COMPLETE the stream ends after the bytes, and bo may be NULL or empty. The bytes are
 /// copied before the function returns. cbfunc, which may be NULL, is called on the engine's thread
-/// when they are in the ring or were dropped. Does not block. Infos: IOF_IOF_COMPLETE,
+/// when the bytes are in the cache or were dropped. Does not block. Infos: IOF_IOF_COMPLETE,
 /// IOF_READ_TIME.
 ///
-/// Errors: IOF_ERR_IOF_XOFF if a registration of the launcher itself holds the stream back: deliver
-/// the bytes again when cbfunc was called for earlier ones; IOF_ERR_IOF_COMPLETE if the stream is
-/// complete; IOF_ERR_BAD_PARAM if the process runs on this node, or if the channel is not an output
-/// channel.
+/// Errors, after which the engine has none of the bytes: IOF_ERR_IOF_XOFF if more than 4 MiB of the
+/// stream wait for a registration of the server itself: deliver the bytes again after cbfunc was
+/// called for earlier ones; IOF_ERR_IOF_COMPLETE if the stream is complete; IOF_ERR_BAD_PARAM if
+/// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), or if
+/// source or channel is not a single one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_IOF_deliver(
     source: *const iof_proc_t,
@@ -520,9 +546,10 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
 }
 
 /// Reports that the processes of a job on other nodes have ended and that all their output was
-/// delivered. exit_code is the exit code of the job as known there, or below zero if unknown. Does
-/// not block. Errors: IOF_ERR_NOT_FOUND if this was reported before, or if all processes of the job
-/// are local.
+/// delivered. Completes their streams. exit_code becomes the exit code of the whole job. If it is
+/// below zero, the exit code is that of the processes on this node, if there are any. Does not
+/// block. Errors: IOF_ERR_NOT_FOUND if this was reported before, or if the job has no ranks on
+/// other nodes (IOF_ELSEWHERE).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_end_job(nspace: *const c_char, exit_code: c_int) -> iof_status_t {
     guard(|| {

@@ -231,9 +231,10 @@ pub unsafe extern "C" fn iof_IOF_deregister(
 /// the bytes; bo may then be NULL or empty.
 ///
 /// The push is done when all bytes are in the pipes of the targets, which may not have read them
-/// yet. If cbfunc is NULL, the function blocks until then, and bo is not copied; in a callback it
-/// returns IOF_ERR_WOULD_BLOCK. Otherwise the function copies bo and returns without blocking, and
-/// cbfunc is called when the push is done.
+/// yet. For targets on other nodes, it is done when the launcher has accepted the bytes. If cbfunc
+/// is NULL, the function blocks until then, and bo is not copied; in a callback it returns
+/// IOF_ERR_WOULD_BLOCK. Otherwise the function copies bo and returns without blocking, and cbfunc
+/// is called when the push is done.
 ///
 /// With IOF_IOF_PUSH_STDIN, and NULL as bo, a thread of the library reads the program's own stdin
 /// until its end, pushes it, and closes the stdin of the targets. The thread continues after the
@@ -432,8 +433,8 @@ unsafe fn log(
 /// Registers a callback for the events whose statuses codes contains. If ncodes is 0, it receives
 /// all events. No infos are supported. The events are:
 ///
-///   IOF_EVENT_JOB_END          a job that a registration names (iof_IOF_pull) has ended, and all its
-///                              output was delivered; infos: IOF_EVENT_AFFECTED_PROC,
+///   IOF_EVENT_JOB_END          a job that a registration (iof_IOF_pull) names has ended, and its
+///                              last output was delivered; infos: IOF_EVENT_AFFECTED_PROC,
 ///                              IOF_JOB_TERM_STATUS and, if known, IOF_EXIT_CODE
 ///   IOF_ERR_LOST_CONNECTION    the engine has ended, and all cached output was delivered; no infos
 ///
