@@ -85,8 +85,8 @@
  * unchanged.
  *
  * A callback may call any function that does not block. Functions that block return
- * IOF_ERR_WOULD_BLOCK in a callback. A callback must return, because finalizing waits for it. It
- * must not throw or call longjmp.
+ * IOF_ERR_WOULD_BLOCK in a callback, unless their comments specify otherwise. A callback must
+ * return, because finalizing waits for it. It must not throw or call longjmp.
  */
 
 #ifndef IOF_H

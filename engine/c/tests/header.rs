@@ -59,6 +59,17 @@ fn the_header_compiles_as_c_and_as_cpp_without_warnings() {
     }
 }
 
+#[test]
+fn the_example_of_the_page_compiles() {
+    let Some(cc) = compiler() else { return };
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/c-api.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("```c\n").unwrap();
+    let (program, _) = rest.split_once("```").unwrap();
+    let flags = ["-std=gnu17", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fsyntax-only"];
+    run(cc.command(program).args(flags));
+}
+
 /// Compares every structure, field and constant that both headers have.
 #[test]
 fn layouts_and_values_are_those_of_the_systems_pmix() {

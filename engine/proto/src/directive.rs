@@ -32,8 +32,7 @@ pub mod key {
     /// Ends the stream after the delivered bytes. In a push: closes the stdin of the processes
     /// after the last byte (bool).
     pub const PMIX_IOF_COMPLETE: &str = "pmix.iof.cmp";
-    /// Makes the tool's library read the tool's own stdin and push it (bool, or the process to push
-    /// it to).
+    /// Makes the tool's C library read the tool's own stdin and push it (bool).
     pub const PMIX_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
     /// The channels to forward, as a bit mask (number). This older form, from the RFC's draft,
     /// sets all `PMIX_FWD_` keys together.

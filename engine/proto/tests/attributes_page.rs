@@ -21,6 +21,13 @@ An attribute is a key with a value. The type of the value is given in brackets. 
 `pmix.` are defined by PMIx; keys that begin with `iof.` are extensions. `iof query
 ATTRIBUTE_SUPPORT` lists the keys that an engine and its host support.
 
+In C, the name of a key begins with `IOF_` instead of `PMIX_`, and the type of its value is an
+`IOF_` constant: text is `IOF_STRING`, number any integer type, bool `IOF_BOOL`, process `IOF_PROC`.
+The C names of `IOF_TIME` and `IOF_STATS` are `IOF_READ_TIME` and `IOF_QUERY_STATS`.
+[`iof.h`](../../engine/c/include/iof.h) lists the types in C of answers to queries, which are given
+as Rust types here, and the keys of `iof_tool_init` and `iof_server_init`, which are not listed
+here.
+
 In queries, a *qualifier* limits the answer, and the other keys name the requested values. In logs,
 a *data* key names a channel and has the message as its value, a *directive* controls how the
 request is served, and an *email* key is a field of an email.
