@@ -12,7 +12,7 @@
 
 #include <iof.h>
 
-/* Exits with a message if `status` is an error; `what` is the step that failed. */
+/* Exits with a message if `status` is an error. `what` describes the failure. */
 static void check(const char *what, iof_status_t status)
 {
     if (status < 0) {
@@ -24,7 +24,7 @@ static void check(const char *what, iof_status_t status)
 int main(int argc, char **argv)
 {
     iof_app_t app = {0};
-    iof_info_t block, spawn[2];
+    iof_info_t drop_none, spawn[2];
     iof_proc_t all;
     iof_rank_t first = 0;
     iof_iof_channel_t outputs = IOF_FWD_STDOUT_CHANNEL | IOF_FWD_STDERR_CHANNEL | IOF_FWD_STDDIAG_CHANNEL;
@@ -39,20 +39,22 @@ int main(int argc, char **argv)
     app.argv = argv + 2;
     snprintf(nspace, sizeof nspace, "launcher-%d", (int)getpid());
 
-    /* Ranks wait while our terminal is slower than they are, so that it loses nothing. */
-    iof_Info_load(&block, IOF_DROP_NONE, NULL, IOF_BOOL);
-    check("cannot start the engine", iof_server_init(NULL, &block, 1));
+    /* Ranks wait while our stdout is slower than they are, so that no output is lost (the default). With NULL, a bool is
+     * true. */
+    iof_Info_load(&drop_none, IOF_DROP_NONE, NULL, IOF_BOOL);
+    check("cannot start the engine", iof_server_init(NULL, &drop_none, 1));
 
-    /* Our terminal is an ordinary reader from the first byte. Without a callback, output is printed. */
+    /* Register before the ranks start. Without a callback, the library writes their output to our stdout and stderr. */
     iof_Load_procid(&all, nspace, IOF_RANK_WILDCARD);
     check("cannot read the output", iof_IOF_pull(&all, 1, NULL, 0, outputs, NULL, NULL, NULL));
 
+    /* Name the job, and let rank 0 inherit our stdin. */
     iof_Info_load(&spawn[0], IOF_NSPACE, nspace, IOF_STRING);
     iof_Info_load(&spawn[1], IOF_STDIN_INHERIT, &first, IOF_PROC_RANK);
     check("cannot start the job", iof_server_spawn(spawn, 2, &app, 1, NULL));
     iof_Value_destruct(&spawn[0].value);
 
-    /* Wait until every rank has ended and its output was read; then write the rest to the terminal. */
+    /* Wait until every rank has ended and we have received its output. Then write what remains of it. */
     check("cannot wait for the job", iof_server_wait(nspace, &exit_code));
     check("cannot end the engine", iof_server_finalize());
     return exit_code;

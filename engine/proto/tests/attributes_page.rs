@@ -25,8 +25,7 @@ In C, the name of a key begins with `IOF_` instead of `PMIX_`, and the type of i
 `IOF_` constant: text is `IOF_STRING`, number any integer type, bool `IOF_BOOL`, process `IOF_PROC`.
 The C names of `IOF_TIME` and `IOF_STATS` are `IOF_READ_TIME` and `IOF_QUERY_STATS`.
 [`iof.h`](../../engine/c/include/iof.h) lists the types in C of answers to queries, which are given
-as Rust types here, and the keys of `iof_tool_init` and `iof_server_init`, which are not listed
-here.
+as Rust types here, and the keys that only the C library has, such as those of `iof_tool_init`.
 
 In queries, a *qualifier* limits the answer, and the other keys name the requested values. In logs,
 a *data* key names a channel and has the message as its value, a *directive* controls how the
