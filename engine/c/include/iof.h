@@ -113,9 +113,9 @@
 // iof_server_init (bool): makes the engine the system-level engine of the node.
 #define IOF_SERVER_SYSTEM_SUPPORT "pmix.srvr.sys"
 
-// iof_tool_init and iof_server_init (string): the directory with the sockets of engines. By
-// default it is iof-UID (UID: the user's id) below the first of the directories
-// PMIX_SERVER_TMPDIR, TMPDIR, TEMP and TMP that is set in the environment, otherwise below /tmp.
+// iof_tool_init and iof_server_init (string): the directory with the sockets of engines. If
+// iof_tool_init is called with it, IOF_SERVER in the environment is ignored.
+// docs/src/rendezvous.md describes the default directories.
 #define IOF_SERVER_TMPDIR "pmix.srvr.tmpdir"
 
 // iof_tool_init and iof_server_init (string): replaces IOF_SERVER_TMPDIR if that is not given.
@@ -184,17 +184,17 @@
 // for display.
 #define IOF_CMD_LINE "pmix.cmd.line"
 
-// IOF_EVENT_JOB_END, or an answer to IOF_QUERY_NAMESPACE_INFO (int): the exit code of the process
-// that failed first (128 + n if signal n ended it, 1 if its status is unknown), or 0 if none
-// failed. If the launcher has called iof_server_end_job, its exit code. Absent if unknown or if
-// the job has not ended.
+// The event IOF_EVENT_JOB_END, or an answer to IOF_QUERY_NAMESPACE_INFO (int): the exit code of
+// the process that failed first (128 + n if signal n ended it, 1 if its status is unknown), or 0
+// if none failed. An exit code that was passed to iof_server_end_job replaces it. Absent if
+// unknown or if the job has not ended.
 #define IOF_EXIT_CODE "pmix.exit.code"
 
-// IOF_EVENT_JOB_END (status): IOF_SUCCESS if no process failed, IOF_ERR_JOB_ABORTED_BY_SIG if the
-// exit code is above 128, otherwise IOF_ERR_JOB_NON_ZERO_TERM.
+// The event IOF_EVENT_JOB_END (status): IOF_SUCCESS if the exit code is 0,
+// IOF_ERR_JOB_ABORTED_BY_SIG if it is above 128, otherwise IOF_ERR_JOB_NON_ZERO_TERM.
 #define IOF_JOB_TERM_STATUS "pmix.job.term.status"
 
-// IOF_EVENT_JOB_END (proc): the job that ended, with the wildcard rank.
+// The event IOF_EVENT_JOB_END (proc): the job that ended, with the wildcard rank.
 #define IOF_EVENT_AFFECTED_PROC "pmix.evproc"
 
 // iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
@@ -234,12 +234,13 @@
 #define IOF_IOF_DROP_NEWEST "pmix.iof.new"
 
 // iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the number of
-// bytes to collect before they are delivered together. 0, the default, sets no number.
+// bytes to collect before they are delivered together. With 0, the default, only
+// IOF_IOF_BUFFERING_TIME limits the number.
 #define IOF_IOF_BUFFERING_SIZE "pmix.iof.bsize"
 
 // iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the longest time
-// for which bytes are collected, in seconds. Without it there is no limit if
-// IOF_IOF_BUFFERING_SIZE is given; otherwise bytes are delivered as they arrive.
+// for which bytes are collected, in seconds. 0 delivers bytes as they arrive. By default there is
+// no limit if IOF_IOF_BUFFERING_SIZE is above 0; otherwise bytes are delivered as they arrive.
 #define IOF_IOF_BUFFERING_TIME "pmix.iof.btime"
 
 // iof_IOF_push (bool): closes the stdin of the targets after these bytes. iof_server_IOF_deliver:

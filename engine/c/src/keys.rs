@@ -13,9 +13,9 @@ pub const IOF_SERVER_TOOL_SUPPORT: &str = "pmix.srvr.tool";
 pub const IOF_SERVER_SESSION_SUPPORT: &str = "pmix.srvr.sess";
 /// iof_server_init (bool): makes the engine the system-level engine of the node.
 pub const IOF_SERVER_SYSTEM_SUPPORT: &str = "pmix.srvr.sys";
-/// iof_tool_init and iof_server_init (string): the directory with the sockets of engines. By
-/// default it is iof-UID (UID: the user's id) below the first of the directories
-/// PMIX_SERVER_TMPDIR, TMPDIR, TEMP and TMP that is set in the environment, otherwise below /tmp.
+/// iof_tool_init and iof_server_init (string): the directory with the sockets of engines. If
+/// iof_tool_init is called with it, IOF_SERVER in the environment is ignored.
+/// docs/src/rendezvous.md describes the default directories.
 pub const IOF_SERVER_TMPDIR: &str = "pmix.srvr.tmpdir";
 /// iof_tool_init and iof_server_init (string): replaces IOF_SERVER_TMPDIR if that is not given.
 pub const IOF_SYSTEM_TMPDIR: &str = "pmix.sys.tmpdir";
@@ -64,15 +64,15 @@ pub const IOF_JOB_SIZE: &str = "pmix.job.size";
 /// In an answer to IOF_QUERY_NAMESPACE_INFO (string): the programs of the job, separated by " : ",
 /// for display.
 pub const IOF_CMD_LINE: &str = "pmix.cmd.line";
-/// IOF_EVENT_JOB_END, or an answer to IOF_QUERY_NAMESPACE_INFO (int): the exit code of the process
-/// that failed first (128 + n if signal n ended it, 1 if its status is unknown), or 0 if none
-/// failed. If the launcher has called iof_server_end_job, its exit code. Absent if unknown or if
-/// the job has not ended.
+/// The event IOF_EVENT_JOB_END, or an answer to IOF_QUERY_NAMESPACE_INFO (int): the exit code of
+/// the process that failed first (128 + n if signal n ended it, 1 if its status is unknown), or 0
+/// if none failed. An exit code that was passed to iof_server_end_job replaces it. Absent if
+/// unknown or if the job has not ended.
 pub const IOF_EXIT_CODE: &str = "pmix.exit.code";
-/// IOF_EVENT_JOB_END (status): IOF_SUCCESS if no process failed, IOF_ERR_JOB_ABORTED_BY_SIG if the
-/// exit code is above 128, otherwise IOF_ERR_JOB_NON_ZERO_TERM.
+/// The event IOF_EVENT_JOB_END (status): IOF_SUCCESS if the exit code is 0,
+/// IOF_ERR_JOB_ABORTED_BY_SIG if it is above 128, otherwise IOF_ERR_JOB_NON_ZERO_TERM.
 pub const IOF_JOB_TERM_STATUS: &str = "pmix.job.term.status";
-/// IOF_EVENT_JOB_END (proc): the job that ended, with the wildcard rank.
+/// The event IOF_EVENT_JOB_END (proc): the job that ended, with the wildcard rank.
 pub const IOF_EVENT_AFFECTED_PROC: &str = "pmix.evproc";
 /// iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
 /// IOF_RANK_WILDCARD means all ranks. The stdin of a rank that neither this key nor IOF_FWD_STDIN
@@ -103,11 +103,12 @@ pub const IOF_IOF_DROP_OLDEST: &str = "pmix.iof.old";
 /// second, instead of waiting for it.
 pub const IOF_IOF_DROP_NEWEST: &str = "pmix.iof.new";
 /// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the number of
-/// bytes to collect before they are delivered together. 0, the default, sets no number.
+/// bytes to collect before they are delivered together. With 0, the default, only
+/// IOF_IOF_BUFFERING_TIME limits the number.
 pub const IOF_IOF_BUFFERING_SIZE: &str = "pmix.iof.bsize";
 /// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the longest time
-/// for which bytes are collected, in seconds. Without it there is no limit if
-/// IOF_IOF_BUFFERING_SIZE is given; otherwise bytes are delivered as they arrive.
+/// for which bytes are collected, in seconds. 0 delivers bytes as they arrive. By default there is
+/// no limit if IOF_IOF_BUFFERING_SIZE is above 0; otherwise bytes are delivered as they arrive.
 pub const IOF_IOF_BUFFERING_TIME: &str = "pmix.iof.btime";
 /// iof_IOF_push (bool): closes the stdin of the targets after these bytes. iof_server_IOF_deliver:
 /// ends the stream after these bytes. In a payload, which is then empty: the stream is complete.
