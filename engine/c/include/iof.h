@@ -21,9 +21,11 @@
  * registration is one call of iof_IOF_pull, identified by the number of its handler.
  *
  * An info is a key with a value (iof_info_t). Infos that control a request are also called
- * directives. The comment of a key begins with the functions that support it and the type of its
- * value, in brackets. Every integer type is accepted for a number. Infos that a function does not
- * support are ignored, unless they are marked as required (iof_Info_required).
+ * directives. Infos that a function does not support are ignored, unless they are required
+ * (iof_Info_required). The comment of a key begins with the functions that support it and, in
+ * brackets, the type of its value: uint32 is IOF_UINT32, and every other integer type is accepted,
+ * too. After "Query" it is the type of the answer. "In a payload" refers to the infos that
+ * iof_iof_cbfunc_t receives.
  *
  *
  * Return values
@@ -1146,10 +1148,10 @@ iof_status_t iof_tool_finalize(void);
 // Returns 1 if the process is a tool or a server, otherwise 0. Does not block.
 int iof_Initialized(void);
 
-// Registers for the output of processes, which need not exist yet. Cached output from before the
-// registration is delivered first. If jobs of the same name follow each other, the registration
-// receives the output of all. It lasts until iof_IOF_deregister is called or the library is
-// finalized.
+// Registers for the output of processes, which need not exist yet, on the channels that the set
+// channel contains. Cached output from before the registration is delivered first. If jobs of the
+// same name follow each other, the registration receives the output of all. It lasts until
+// iof_IOF_deregister is called or the library is finalized.
 //
 // cbfunc receives the output, see iof_iof_cbfunc_t. If it is NULL, the library writes stdout to
 // the program's own stdout, and stderr and stddiag to its stderr, and reports missing bytes on

@@ -161,10 +161,10 @@ pub extern "C" fn iof_Initialized() -> c_int {
     guard_or(0, || c_int::from(library().is_ok_and(|library| !matches!(*library, Library::Nothing))))
 }
 
-/// Registers for the output of processes, which need not exist yet. Cached output from before the
-/// registration is delivered first. If jobs of the same name follow each other, the registration
-/// receives the output of all. It lasts until iof_IOF_deregister is called or the library is
-/// finalized.
+/// Registers for the output of processes, which need not exist yet, on the channels that the set
+/// channel contains. Cached output from before the registration is delivered first. If jobs of the
+/// same name follow each other, the registration receives the output of all. It lasts until
+/// iof_IOF_deregister is called or the library is finalized.
 ///
 /// cbfunc receives the output, see iof_iof_cbfunc_t. If it is NULL, the library writes stdout to
 /// the program's own stdout, and stderr and stddiag to its stderr, and reports missing bytes on
