@@ -500,11 +500,11 @@ pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_
 }
 
 /// Passes output of one process on another node to the engine, as one of the channels
-/// IOF_FWD_STDOUT_CHANNEL, IOF_FWD_STDERR_CHANNEL and IOF_FWD_STDDIAG_CHANNEL. With
-/// IOF_IOF_COMPLETE the stream ends after the bytes, and bo may be NULL or empty. The bytes are
-/// copied before the function returns. cbfunc, which may be NULL, is called on the engine's thread
-/// when the bytes are in the cache or were dropped. Does not block. Infos: IOF_IOF_COMPLETE,
-/// IOF_READ_TIME.
+/// IOF_FWD_STDOUT_CHANNEL, IOF_FWD_STDERR_CHANNEL and IOF_FWD_STDDIAG_CHANNEL. A job that the
+/// engine does not know is added to its tables. With IOF_IOF_COMPLETE the stream ends after the
+/// bytes, and bo may be NULL or empty. The bytes are copied before the function returns. cbfunc,
+/// which may be NULL, is called on the engine's thread when the bytes are in the cache or were
+/// dropped. Does not block. Infos: IOF_IOF_COMPLETE, IOF_READ_TIME.
 ///
 /// Errors, after which the engine has none of the bytes: IOF_ERR_IOF_XOFF if more than 4 MiB of the
 /// stream wait for a registration of the server itself: deliver the bytes again after cbfunc was
