@@ -222,7 +222,7 @@ fn signals_reach_the_process_group_of_a_watched_rank_but_no_reported_one() {
 
 /// Returns the error for this descriptor as the stdout of rank 0.
 fn refusal(stdout: impl Into<OwnedFd>) -> String {
-    let error = adopt(&engine(), [rank(0, stdout, REPORTED)]).err().expect("the adoption must fail");
+    let error = adopt(&engine(), [rank(0, stdout, REPORTED)]).expect_err("the adoption must fail");
     assert!(matches!(error, AdoptError::Kind { rank: Rank(0), channel: Channel::Stdout, .. }), "{error}");
     error.to_string()
 }
@@ -243,7 +243,7 @@ fn a_descriptor_without_a_stream_that_ends_is_refused_by_its_kind() {
 #[test]
 fn invalid_ranks_are_refused_before_any_descriptor_is_used() {
     let engine = engine();
-    let refused = |ranks: Vec<AdoptedRank>| adopt(&engine, ranks).err().expect("the adoption must fail");
+    let refused = |ranks: Vec<AdoptedRank>| adopt(&engine, ranks).expect_err("the adoption must fail");
     assert!(matches!(refused(vec![]), AdoptError::Ranks { asked: 0 }));
     let (first, _keep) = pipe();
     let (second, _keep) = pipe();

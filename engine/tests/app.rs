@@ -11,7 +11,7 @@ use iof_engine::{App, Engine, JobSpec, LaunchError, MAX_RANKS};
 use iof_proto::Rank;
 
 fn refused(engine: &Engine, spec: &JobSpec) -> LaunchError {
-    engine.spawn(spec).err().expect("the job must not start")
+    engine.spawn(spec).expect_err("the job must not start")
 }
 
 #[test]

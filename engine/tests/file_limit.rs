@@ -45,7 +45,7 @@ fn ranks_are_adopted_at_the_file_limit_that_the_refusal_specifies() {
     };
     let Err(AdoptError::Files { ranks: 30, files }) = adopt(64) else { panic!("the adoption must fail") };
     let enough = files.open + files.needed;
-    let refused = adopt(enough - 1).err().expect("the adoption must fail");
+    let refused = adopt(enough - 1).expect_err("the adoption must fail");
     assert!(matches!(refused, AdoptError::Files { .. }), "{refused}");
     let job = adopt(enough).unwrap();
     (0..RANKS).for_each(|number| assert!(job.report_exit(Rank(number), Exit::Unknown)));

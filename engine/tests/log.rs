@@ -443,7 +443,7 @@ fn messages_logged_to_a_job_that_fails_to_start_reach_their_readers() {
         let mut logged = 0;
         thread::scope(|scope| {
             let spawning =
-                scope.spawn(|| fixture.engine.spawn(&spec(apps.clone())).err().expect("a bad program"));
+                scope.spawn(|| fixture.engine.spawn(&spec(apps.clone())).expect_err("a bad program"));
             while !spawning.is_finished() {
                 logged += usize::from(tool.log(&log).is_ok_and(|report| report.status == Status::SUCCESS));
             }

@@ -43,7 +43,7 @@ fn the_wildcard_gives_a_pty_to_all_ranks_that_are_not_named() {
 fn a_pty_for_an_unknown_rank_is_refused() {
     let ptys = [(Rank(2), Pty { size: SIZE, echo: false })].into();
     let app = App { nprocs: 2, ..shell("") };
-    let error = engine().spawn(&JobSpec { ptys, ..spec([app]) }).err().expect("the job must not start");
+    let error = engine().spawn(&JobSpec { ptys, ..spec([app]) }).expect_err("the job must not start");
     assert!(matches!(error, LaunchError::NoSuchRank { rank: Rank(2), ranks: 2 }), "{error}");
 }
 

@@ -536,7 +536,7 @@ fn an_impossible_stdin_is_refused_before_anything_runs() {
             .into_iter()
             .collect();
         let job = JobSpec { stdin, ptys, ..spec([App { nprocs: 2, ..shell("") }]) };
-        engine.spawn(&job).err().expect("the job must not start")
+        engine.spawn(&job).expect_err("the job must not start")
     };
     let file = |path: &std::path::Path| Stdin::File(path.to_owned());
     assert!(matches!(failure(&[(2, Stdin::Pipe)], None), LaunchError::NoStdin { rank: Rank(2), ranks: 2 }));

@@ -256,7 +256,7 @@ fn ring_head() -> [u64; 7] {
 const RING_LEN: u64 = PAGE + CAPACITY;
 
 fn ring_error(fd: OwnedFd) -> OpenError {
-    Ring::open(fd).err().expect("not a ring")
+    Ring::open(fd).expect_err("not a ring")
 }
 
 fn page_len() -> u64 {
@@ -265,7 +265,7 @@ fn page_len() -> u64 {
 }
 
 fn page_error(fd: OwnedFd) -> OpenError {
-    ReaderPage::open(fd).err().expect("not a reader page")
+    ReaderPage::open(fd).expect_err("not a reader page")
 }
 
 #[test]
@@ -368,7 +368,8 @@ fn a_ring_of_the_largest_capacity_that_was_never_written_is_empty() {
     let meta = (3200 + head[3] * 24).next_multiple_of(PAGE);
     let ring = Arc::new(Ring::open(file(&head, meta + MAX_CAPACITY, &RING_SEALS)).unwrap());
     let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
-    // All its words are 0: it is complete at 0.
+    // SAFETY: the file is sealed, nothing writes it, and no other reader has the slot. All words are 0,
+    // so the stream is complete at 0.
     let mut reader = unsafe {
         Reader::new(Attached { ring, slot: 0, start: 0, dropped: 0, non_gating: false }, page, Start::Oldest)
     }
