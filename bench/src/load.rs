@@ -50,6 +50,7 @@ pub fn to_stdout(args: &WriteArgs, mut fill: impl FnMut(&mut [u8])) {
 }
 
 /// Pipes, some of them with a writer that waits for [`Load::release`].
+#[derive(Debug)]
 pub struct Load {
     /// The read ends.
     pub pipes: Vec<OwnedFd>,
@@ -95,6 +96,7 @@ impl Load {
 }
 
 /// A load whose writers were released.
+#[derive(Debug)]
 pub struct RunningLoad {
     writers: Vec<Child>,
     _idle: Vec<OwnedFd>,

@@ -126,7 +126,7 @@ pub struct Variable {
 }
 
 /// The bytes to drop when a cache is full.
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, ValueEnum, Debug)]
 pub enum Drop {
     /// Drop new bytes
     Newest,
@@ -147,7 +147,7 @@ impl From<Drop> for Policy {
 }
 
 /// The backend that reads the ranks' output.
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, ValueEnum, Debug)]
 pub enum Backend {
     /// io_uring: cheapest, but not permitted everywhere
     IoUring,
