@@ -227,6 +227,15 @@ static void refused_adoptions(void)
     assert(iof_server_adopt("job", ranks, 2, NULL, 0) == IOF_ERR_BAD_PARAM); /* Rank 0 twice. */
     ranks[1].rank = IOF_RANK_WILDCARD;
     assert(iof_server_adopt("job", ranks, 2, NULL, 0) == IOF_ERR_BAD_PARAM);
+    /* A required info that is unknown, and one of the wrong type. */
+    iof_info_t info;
+    assert(iof_Info_load(&info, "site.key", "value", IOF_STRING) == IOF_SUCCESS);
+    info.flags = IOF_INFO_REQD;
+    assert(iof_server_adopt("job", ranks, 1, &info, 1) == IOF_ERR_BAD_PARAM);
+    iof_Value_destruct(&info.value);
+    assert(iof_Info_load(&info, IOF_ELSEWHERE, "value", IOF_STRING) == IOF_SUCCESS);
+    assert(iof_server_adopt("job", ranks, 1, &info, 1) == IOF_ERR_BAD_PARAM);
+    iof_Value_destruct(&info.value);
     assert(fcntl(out[0], F_GETFD) >= 0);
 }
 
