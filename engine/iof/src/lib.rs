@@ -10,7 +10,7 @@
 //! | `engine` | yes | [`engine`]: the engine, which a launcher embeds; with `output` also [`Launcher`], a launcher in one call |
 //! | `tool` | yes | [`tool`]: the library for tools |
 //! | `output` | yes | [`output`]: printers that write a job's output to terminals, pipes and files |
-//! | `log` | no | [`log`]: the types that configure the channels of log requests (RFC0032) |
+//! | `log` | no | `log`: the types that configure the channels of log requests (RFC0032) |
 //! | `mail` | no | a mail client for the email channel of log requests |
 //!
 //! Each module is a separate crate, which is re-exported here. The most common names are in the
