@@ -53,7 +53,7 @@ pub struct ProcessSpec {
     /// A pseudo-terminal for stdin, stdout and stderr. The child then leads a new session, whose
     /// controlling terminal it is, and so also a new process group. With [`Stdin::Null`], the
     /// terminal's input is at the end of file. With any other `stdin`, the input is what is typed
-    /// at [`Spawned::pty`].
+    /// at [`Spawned::pty`](crate::Spawned::pty).
     pub pty: Option<Pty>,
 }
 
