@@ -1,5 +1,8 @@
-//! A launcher: `cargo run --release -p iof --example launcher -- 4 sh -c 'echo hello from rank
-//! $IOF_RANK'`
+//! A launcher.
+//!
+//! ```text
+//! cargo run --release -p iof --example launcher -- 4 sh -c 'echo hello from rank $IOF_RANK'
+//! ```
 
 use std::{env, error::Error, process::ExitCode};
 
