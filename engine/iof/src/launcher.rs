@@ -1,6 +1,6 @@
 //! The common launcher: an engine, two printers and one job.
 
-use std::io;
+use std::{io, thread};
 
 use iof_engine::{App, Config, Engine, Grant, JobSpec, JobStatus, LaunchError, Signal, StartError, Stdin};
 use iof_output::{Options, Output, PrintError, Printer};
@@ -121,13 +121,19 @@ impl Launcher {
         let out = self.print(&engine, Channels::STDOUT, stdout)?;
         let err = self.print(&engine, Channels::STDERR | Channels::STDDIAG, stderr)?;
         let job = engine.spawn(&self.spec)?;
-        // A printer ends after the last byte, or when its output cannot be written.
-        let written = out.join().and_then(|_| err.join());
-        if written.is_err() {
-            job.signal(Signal::TERM);
-        }
+        // A printer ends after the last byte, or when its output cannot be written. The other one then
+        // still has output to write.
+        let finish = |printer: Printer| {
+            printer.join().inspect_err(|_| {
+                job.signal(Signal::TERM);
+            })
+        };
+        let (out, err) = thread::scope(|scope| {
+            let err = thread::Builder::new().spawn_scoped(scope, || finish(err))?;
+            Ok::<_, io::Error>((finish(out), err.join().unwrap_or(Err(PrintError::Died))))
+        })?;
         let status = job.wait();
-        written?;
+        out.and(err)?;
         Ok(status)
     }
 

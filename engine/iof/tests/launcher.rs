@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::File;
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use iof::prelude::*;
@@ -27,7 +28,8 @@ fn runs_the_script_of_another_test() {
     match launcher.run() {
         Ok(status) => std::process::exit(status.code()),
         Err(error) => {
-            eprintln!("{error}");
+            // A test may have made stderr unwritable.
+            let _ = writeln!(std::io::stderr(), "{error}");
             std::process::exit(77);
         }
     }
@@ -58,4 +60,11 @@ fn ranks_are_ended_if_their_output_cannot_be_written() {
     assert_eq!(output.status.code(), Some(77));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("No space left on device"), "{stderr}");
+}
+
+#[test]
+fn ranks_are_ended_if_only_their_stderr_cannot_be_written() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let status = launcher("while echo more >&2; do :; done").stdout(Stdio::null()).stderr(full).status();
+    assert_eq!(status.unwrap().code(), Some(77));
 }
