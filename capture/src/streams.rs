@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use iof_shm_ring::{Attached, CreateError, ReaderPage, Start, Stream, StreamConfig, StreamStats};
+use iof_shm_ring::{Attached, CreateError, ReaderId, ReaderPage, Start, Stream, StreamConfig, StreamStats};
 
 use crate::event::{PushId, SourceId, TargetId};
 use crate::ioctl;
@@ -79,44 +79,44 @@ impl<'a> Tap<'a> {
     /// Attaches a reader, see [`Stream::attach`]. A complete stream accepts readers as well.
     ///
     /// # Errors
-    /// [`CreateError::Slots`] if the reader page has no slot `slot`.
+    /// [`CreateError::Slots`] if the reader page has no slot for `id`.
     pub fn attach(
         &mut self,
         page: &Arc<ReaderPage>,
-        slot: u32,
+        id: ReaderId,
         start: Start,
         may_block: bool,
     ) -> Result<Attached, CreateError> {
-        self.stream.attach(page, slot, start, may_block)
+        self.stream.attach(page, id, start, may_block)
     }
 
     /// Attaches a non-gating reader, see [`Stream::attach_non_gating`].
     ///
     /// # Errors
-    /// [`CreateError::Slots`] if the reader page has no slot `slot`.
+    /// [`CreateError::Slots`] if the reader page has no slot for `id`.
     pub fn attach_non_gating(
         &mut self,
         page: &Arc<ReaderPage>,
-        slot: u32,
+        id: ReaderId,
         start: Start,
     ) -> Result<Attached, CreateError> {
-        self.stream.attach_non_gating(page, slot, start)
+        self.stream.attach_non_gating(page, id, start)
     }
 
     /// Moves a reader to the newest generation, see [`Stream::follow`].
-    pub fn follow(&mut self, page: &Arc<ReaderPage>, slot: u32, new_slot: u32) -> Option<Attached> {
-        self.stream.follow(page, slot, new_slot)
+    pub fn follow(&mut self, page: &Arc<ReaderPage>, id: ReaderId, new_id: ReaderId) -> Option<Attached> {
+        self.stream.follow(page, id, new_id)
     }
 
     /// Detaches a reader, see [`Stream::detach`]. Returns `false` if it is not attached.
-    pub fn detach(&mut self, page: &Arc<ReaderPage>, slot: u32) -> bool {
-        self.stream.detach(page, slot)
+    pub fn detach(&mut self, page: &Arc<ReaderPage>, id: ReaderId) -> bool {
+        self.stream.detach(page, id)
     }
 
     /// Returns the number of bytes that a reader is behind, according to its own slot, see
     /// [`Stream::lag`].
-    pub fn lag(&self, page: &Arc<ReaderPage>, slot: u32) -> Option<u64> {
-        self.stream.lag(page, slot)
+    pub fn lag(&self, page: &Arc<ReaderPage>, id: ReaderId) -> Option<u64> {
+        self.stream.lag(page, id)
     }
 
     /// Returns the stream's counters, see [`Stream::stats`].
@@ -125,7 +125,7 @@ impl<'a> Tap<'a> {
     }
 
     /// Returns the readers that are still in an older generation, see [`Stream::left_behind`].
-    pub fn left_behind(&self) -> Vec<(Arc<ReaderPage>, u32)> {
+    pub fn left_behind(&self) -> Vec<(Arc<ReaderPage>, ReaderId)> {
         self.stream.left_behind()
     }
 }

@@ -16,7 +16,7 @@ use iof_proto::{
     DecodeError, Decoder, EncodeError, Failure, FromTool, Message, PROTOCOL_VERSION, SlowTargets, Status,
     ToTool, encode, socket,
 };
-use iof_shm_ring::{Bell, Inlet, ReaderPage, Ring, Ringer};
+use iof_shm_ring::{Bell, Inlet, ReaderId, ReaderPage, Ring, Ringer};
 use nix::errno::Errno;
 
 use crate::client::Client;
@@ -40,8 +40,8 @@ pub(crate) struct Reading {
     pub source: SourceId,
     pub handler: u32,
     pub options: StreamOptions,
-    /// The slot in the previous generation, until the tool has certainly left it.
-    pub old_slot: Option<u32>,
+    /// The id in the previous generation, until the tool has certainly left its slot.
+    pub old_id: Option<ReaderId>,
     /// Alive for as long as the stream knows this reader.
     pub ring: Weak<Ring>,
     /// The ring was sent to the tool.
@@ -70,8 +70,8 @@ pub(crate) struct Outgoing {
     is_answer: bool,
     /// The push whose credit the message returns.
     credit_push: Option<u32>,
-    /// The slot of the reading whose ring the message announces.
-    ring_slot: Option<u32>,
+    /// The reader whose ring the message announces.
+    ring_reader: Option<ReaderId>,
     /// How [`Unread`] counts the message.
     pub item: QueuedItem,
 }
@@ -86,7 +86,7 @@ impl Outgoing {
             attachment: Attachment::None,
             is_answer: false,
             credit_push: None,
-            ring_slot: None,
+            ring_reader: None,
             item: QueuedItem::Missed(key),
         }
     }
@@ -227,10 +227,10 @@ pub(crate) struct Peer {
     /// The tool's pushes under way, by the tool's numbers for them.
     pub pushes: BTreeMap<u32, PushId>,
     pub last_push: u32,
-    /// The rings that the tool reads, by slot.
-    pub readings: HashMap<u32, Reading>,
-    /// The slots of the readings, by stream and registration.
-    pub slots: HashMap<(SourceId, u32), u32>,
+    /// The rings that the tool reads.
+    pub readings: HashMap<ReaderId, Reading>,
+    /// The ids of the readings, by stream and registration.
+    pub reader_ids: HashMap<(SourceId, u32), ReaderId>,
     /// Alive while the tool is connected. Work for this tool alone need not begin after it has
     /// disconnected.
     pub alive: Arc<()>,
@@ -270,7 +270,7 @@ impl Peer {
             pushes: BTreeMap::new(),
             last_push: 0,
             readings: HashMap::new(),
-            slots: HashMap::new(),
+            reader_ids: HashMap::new(),
             alive: Arc::new(()),
         }
     }
@@ -362,13 +362,13 @@ impl Peer {
         self.queue(message, Attachment::Ring(ring));
     }
 
-    /// Drops the unsent rings at `slots`, whose readings have ended. The tool never maps them.
-    pub(crate) fn drop_rings(&mut self, slots: &HashSet<u32>) {
-        if slots.is_empty() {
+    /// Drops the unsent rings of `readers`, whose readings have ended. The tool never maps them.
+    pub(crate) fn drop_rings(&mut self, readers: &HashSet<ReaderId>) {
+        if readers.is_empty() {
             return;
         }
         self.outgoing.retain_mut(|out| {
-            let ended = out.ring_slot.take_if(|slot| slots.contains(slot)).is_some();
+            let ended = out.ring_reader.take_if(|id| readers.contains(id)).is_some();
             // The tool has received a part of this message and expects the rest.
             !ended || out.sent > 0
         });
@@ -384,7 +384,8 @@ impl Peer {
                     self.answer_bytes = self.answer_bytes.saturating_add(frame.len());
                 }
                 let credit_push = if let ToTool::Room { push, .. } = message { Some(*push) } else { None };
-                let ring_slot = if let ToTool::Ring { slot, .. } = message { Some(*slot) } else { None };
+                let ring_reader =
+                    if let ToTool::Ring { slot, .. } = message { Some(ReaderId::from(*slot)) } else { None };
                 let item = QueuedItem::of(message);
                 self.unread.queued(&item);
                 self.outgoing.push_back(Outgoing {
@@ -393,7 +394,7 @@ impl Peer {
                     attachment,
                     is_answer,
                     credit_push,
-                    ring_slot,
+                    ring_reader,
                     item,
                 });
             }
@@ -473,7 +474,7 @@ impl Peer {
                     self.answers = self.answers.saturating_sub(1);
                     self.answer_bytes = self.answer_bytes.saturating_sub(out.frame.len());
                 }
-                if let Some(reading) = out.ring_slot.and_then(|slot| self.readings.get_mut(&slot)) {
+                if let Some(reading) = out.ring_reader.and_then(|id| self.readings.get_mut(&id)) {
                     self.unread.ring_sent(reading);
                     reading.sent = true;
                 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use iof_capture::{Capture, SourceId, Tap};
 use iof_proto::limits::MAX_READERS_PER_TOOL;
 use iof_proto::{Channels, Failure, Status, ToTool};
-use iof_shm_ring::{Attached, CreateError, Policy, ReaderPage, Start, Stream, StreamConfig};
+use iof_shm_ring::{Attached, CreateError, Policy, ReaderId, ReaderPage, Start, Stream, StreamConfig};
 
 use crate::peer::{Peer, Reading};
 use crate::registrations::Registration;
@@ -32,8 +32,8 @@ pub(crate) struct StreamState {
     readers: BTreeMap<(PeerId, u32), StreamOptions>,
     /// How many of these differ from the options of its job.
     differing: usize,
-    /// The backlog holder's slot while it reads the stream.
-    backlog_slot: Option<u32>,
+    /// The backlog holder's reader while it reads the stream.
+    backlog_reader: Option<ReaderId>,
     /// No backlog is kept: the host does not wait for further registrations, or the stream is
     /// complete.
     pub release_backlog: bool,
@@ -50,13 +50,13 @@ pub(crate) struct StreamState {
 struct Change {
     /// The backlog holder attaches.
     hold_backlog: Option<HoldBacklog>,
-    /// The backlog holder detaches and returns this slot.
-    release_backlog: Option<u32>,
+    /// The backlog holder detaches this reader and returns its slot.
+    release_backlog: Option<ReaderId>,
     config: Option<StreamConfig>,
 }
 
 struct HoldBacklog {
-    slot: u32,
+    reader_id: ReaderId,
     start: Start,
     may_block: bool,
 }
@@ -70,7 +70,7 @@ impl StreamState {
             forward,
             readers: BTreeMap::new(),
             differing: 0,
-            backlog_slot: None,
+            backlog_reader: None,
             release_backlog: false,
             missing: Vec::new(),
             produced: 0,
@@ -135,18 +135,19 @@ impl StreamState {
     /// Returns what must be done after readers have joined or left.
     fn change(&mut self, backlog_holder: &ReaderPage, start: Start) -> Change {
         let mut change = Change { config: self.adjust(), ..Change::default() };
-        match (self.backlog_may_block(), self.backlog_slot) {
+        match (self.backlog_may_block(), self.backlog_reader) {
             (Some(may_block), None) => {
                 // Without a slot, the stream keeps its last bytes, as one without a backlog.
-                self.backlog_slot = backlog_holder
+                self.backlog_reader = backlog_holder
                     .take_slot()
                     .inspect_err(|error| tracing::warn!(%error, "no backlog is kept"))
                     .ok();
-                change.hold_backlog = self.backlog_slot.map(|slot| HoldBacklog { slot, start, may_block });
+                change.hold_backlog =
+                    self.backlog_reader.map(|reader_id| HoldBacklog { reader_id, start, may_block });
             }
-            (None, Some(slot)) => {
-                self.backlog_slot = None;
-                change.release_backlog = Some(slot);
+            (None, Some(reader_id)) => {
+                self.backlog_reader = None;
+                change.release_backlog = Some(reader_id);
             }
             (Some(_), Some(_)) | (None, None) => {}
         }
@@ -176,14 +177,14 @@ impl Change {
             // Sizes were checked when they were requested.
             tracing::error!(%error, "a stream keeps its configuration");
         }
-        if let Some(HoldBacklog { slot, start, may_block }) = self.hold_backlog {
+        if let Some(HoldBacklog { reader_id, start, may_block }) = self.hold_backlog {
             // Fails only for slots that do not exist.
-            let _ = tap.attach(backlog_holder, slot, start, may_block);
+            let _ = tap.attach(backlog_holder, reader_id, start, may_block);
         }
-        if let Some(slot) = self.release_backlog
-            && tap.detach(backlog_holder, slot)
+        if let Some(reader_id) = self.release_backlog
+            && tap.detach(backlog_holder, reader_id)
         {
-            backlog_holder.return_slot(slot);
+            backlog_holder.return_slot(reader_id);
         }
     }
 }
@@ -200,7 +201,7 @@ impl State {
             let start = registration.start;
             let may_join = !peer.is_behind() && new.may_join(peer_id, peer);
             let slot = if may_join { peer.page.take_slot() } else { Err(CreateError::Slots) };
-            match slot.and_then(|slot| peer.attach_reader(&mut tap, slot, start, options)) {
+            match slot.and_then(|reader_id| peer.attach_reader(&mut tap, reader_id, start, options)) {
                 Ok(attached) => {
                     new.add_reader(peer_id, handler, options);
                     peer.announce_ring(handler, id, &new.name, None, attached, options);
@@ -233,7 +234,7 @@ impl State {
         let registered =
             self.peers.get(&peer_id).and_then(|peer| Some((peer, peer.registrations.get(&handler)?)));
         let Some((peer, registration)) = registered else { return Ok(Vec::new()) };
-        let mut wanted: Vec<(SourceId, u32, StreamOptions)> = Vec::new();
+        let mut wanted: Vec<(SourceId, ReaderId, StreamOptions)> = Vec::new();
         for (source, stream) in &self.streams {
             let Some(options) = stream.options_for(peer, registration) else { continue };
             let slot = if stream.may_join(peer_id, peer) {
@@ -245,26 +246,28 @@ impl State {
                 ))
             };
             match slot {
-                Ok(slot) => wanted.push((*source, slot, options)),
+                Ok(reader_id) => wanted.push((*source, reader_id, options)),
                 Err(reason) => {
-                    wanted.iter().for_each(|(_, slot, _)| peer.page.return_slot(*slot));
+                    wanted.iter().for_each(|(_, reader_id, _)| peer.page.return_slot(*reader_id));
                     return Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
                 }
             }
         }
         let mut changes = Vec::with_capacity(wanted.len());
-        for (source, slot, options) in wanted {
+        for (source, reader_id, options) in wanted {
             let Some(stream) = self.streams.get_mut(&source) else { continue };
             stream.add_reader(peer_id, handler, options);
-            changes.push((source, slot, options, stream.change(&self.backlog_holder, Start::Now)));
+            changes.push((source, reader_id, options, stream.change(&self.backlog_holder, Start::Now)));
         }
         let attached = capture.with_streams(|streams| {
-            let attach_stream = |(source, slot, options, change): &(SourceId, u32, StreamOptions, Change)| {
-                let mut tap = streams.get_mut(*source)?;
-                let attached = peer.attach_reader(&mut tap, *slot, registration.start, *options).ok()?;
-                change.apply(&mut tap, &self.backlog_holder);
-                Some((*source, *options, attached))
-            };
+            let attach_stream =
+                |(source, reader_id, options, change): &(SourceId, ReaderId, StreamOptions, Change)| {
+                    let mut tap = streams.get_mut(*source)?;
+                    let attached =
+                        peer.attach_reader(&mut tap, *reader_id, registration.start, *options).ok()?;
+                    change.apply(&mut tap, &self.backlog_holder);
+                    Some((*source, *options, attached))
+                };
             changes.iter().filter_map(attach_stream).collect()
         });
         // A capture thread that has ended has no streams either.
@@ -286,35 +289,41 @@ impl State {
         }
     }
 
-    /// Moves the reader at `slot` of `peer_id` to the newest generation, at its tool's request.
+    /// Moves the reader `reader_id` of `peer_id` to the newest generation, at its tool's request.
     ///
     /// Requests that come before the ring was sent or sealed are ignored. Otherwise each request
     /// before the ring was sent would queue another ring, and each request before the ring is
     /// sealed would wake the capture thread.
-    pub(crate) fn follow(&mut self, capture: &Capture, peer_id: PeerId, slot: u32) {
-        let reading = self.peers.get(&peer_id).and_then(|peer| peer.readings.get(&slot));
+    pub(crate) fn follow(&mut self, capture: &Capture, peer_id: PeerId, reader_id: ReaderId) {
+        let reading = self.peers.get(&peer_id).and_then(|peer| peer.readings.get(&reader_id));
         if reading.is_some_and(Reading::may_follow) {
-            self.move_reader(capture, peer_id, slot, slot);
+            self.move_reader(capture, peer_id, reader_id, reader_id);
         }
     }
 
-    /// Moves the reader at `slot` of `peer_id` to `new_slot` in the newest generation. Returns
-    /// `false` if the reader is there already.
-    fn move_reader(&mut self, capture: &Capture, peer_id: PeerId, slot: u32, new_slot: u32) -> bool {
+    /// Moves the reader `reader_id` of `peer_id` to the newest generation, in which it is `new_id`.
+    /// Returns `false` if the reader is there already.
+    fn move_reader(
+        &mut self,
+        capture: &Capture,
+        peer_id: PeerId,
+        reader_id: ReaderId,
+        new_id: ReaderId,
+    ) -> bool {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return false };
-        let Some(&Reading { source, handler, options, begin, .. }) = peer.readings.get(&slot) else {
+        let Some(&Reading { source, handler, options, begin, .. }) = peer.readings.get(&reader_id) else {
             return false;
         };
         let Some(stream) = self.streams.get(&source) else { return false };
         let page = Arc::clone(&peer.page);
         let followed = capture
-            .with_streams(|streams| streams.get_mut(source)?.follow(&page, slot, new_slot))
+            .with_streams(|streams| streams.get_mut(source)?.follow(&page, reader_id, new_id))
             .ok()
             .flatten();
         let Some(attached) = followed else { return false };
-        peer.readings.remove(&slot);
-        peer.announce_ring(handler, source, &stream.name, Some(slot), attached, options);
-        if let Some(reading) = peer.readings.get_mut(&new_slot) {
+        peer.readings.remove(&reader_id);
+        peer.announce_ring(handler, source, &stream.name, Some(reader_id), attached, options);
+        if let Some(reading) = peer.readings.get_mut(&new_id) {
             reading.begin = begin;
         }
         true
@@ -325,18 +334,18 @@ impl State {
     /// drained their own generation.
     pub(crate) fn send_last_generation(&mut self, capture: &Capture, source: SourceId) {
         let left_behind = capture.with_streams(|streams| Some(streams.get_mut(source)?.left_behind()));
-        for (page, slot) in left_behind.ok().flatten().unwrap_or_default() {
+        for (page, reader_id) in left_behind.ok().flatten().unwrap_or_default() {
             let peer = self.peers.iter().find(|(_, peer)| Arc::ptr_eq(&peer.page, &page));
             // A tool without a free slot sends a request when it has drained its generation.
             if let Some((&peer_id, _)) = peer
-                && let Ok(new_slot) = page.take_slot()
+                && let Ok(new_id) = page.take_slot()
             {
-                let moved = self.move_reader(capture, peer_id, slot, new_slot);
-                let reading = self.peers.get_mut(&peer_id).and_then(|peer| peer.readings.get_mut(&new_slot));
+                let moved = self.move_reader(capture, peer_id, reader_id, new_id);
+                let reading = self.peers.get_mut(&peer_id).and_then(|peer| peer.readings.get_mut(&new_id));
                 match reading.filter(|_| moved) {
                     // The tool may still borrow bytes through its old slot.
-                    Some(reading) => reading.old_slot = Some(slot),
-                    None => page.return_slot(new_slot),
+                    Some(reading) => reading.old_id = Some(reader_id),
+                    None => page.return_slot(new_id),
                 }
             }
         }
@@ -345,27 +354,32 @@ impl State {
     /// Detaches `peer_id`'s readers of registration `handler` (all, if `None`) from their streams.
     pub(crate) fn detach(&mut self, capture: &Capture, peer_id: PeerId, handler: Option<u32>) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
-        let detached: Vec<(u32, Reading)> = peer
+        let detached: Vec<(ReaderId, Reading)> = peer
             .readings
             .extract_if(|_, reading| handler.is_none_or(|handler| reading.handler == handler))
             .collect();
         self.detach_readings(capture, peer_id, detached);
     }
 
-    /// Detaches `peer_id`'s readers at `slots`, which have drained their streams. A slot without a
-    /// reader is skipped: the tool has reported it twice.
-    pub(crate) fn drained(&mut self, capture: &Capture, peer_id: PeerId, slots: &[u32]) {
+    /// Detaches `peer_id`'s readers `ids`, which have drained their streams. An id without a reader
+    /// is skipped: the tool has reported it twice.
+    pub(crate) fn drained(
+        &mut self,
+        capture: &Capture,
+        peer_id: PeerId,
+        ids: impl Iterator<Item = ReaderId>,
+    ) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
-        let detached = slots.iter().filter_map(|slot| Some((*slot, peer.readings.remove(slot)?))).collect();
+        let detached = ids.filter_map(|id| Some((id, peer.readings.remove(&id)?))).collect();
         self.detach_readings(capture, peer_id, detached);
     }
 
     /// Detaches readers of `peer_id`, which no longer uses their rings, from their streams, and
     /// returns their slots.
-    fn detach_readings(&mut self, capture: &Capture, peer_id: PeerId, detached: Vec<(u32, Reading)>) {
+    fn detach_readings(&mut self, capture: &Capture, peer_id: PeerId, detached: Vec<(ReaderId, Reading)>) {
         let Some(peer) = self.peers.get_mut(&peer_id) else { return };
         // A reader that was moved to the last generation may have two slots.
-        let unsent = |(slot, reading): &(u32, Reading)| [(!reading.sent).then_some(*slot), reading.old_slot];
+        let unsent = |(id, reading): &(ReaderId, Reading)| [(!reading.sent).then_some(*id), reading.old_id];
         peer.drop_rings(&detached.iter().flat_map(unsent).flatten().collect());
         let mut sources = BTreeSet::new();
         for (_, reading) in &detached {
@@ -385,9 +399,9 @@ impl State {
         let page: &Arc<ReaderPage> = &peer.page;
         let _ = (!changes.is_empty()).then(|| {
             capture.with_streams(|streams| {
-                for (slot, reading) in &detached {
+                for (id, reading) in &detached {
                     if let Some(mut tap) = streams.get_mut(reading.source) {
-                        tap.detach(page, *slot);
+                        tap.detach(page, *id);
                     }
                 }
                 for (source, change) in &changes {
@@ -398,9 +412,9 @@ impl State {
             })
         });
         // The tool has dropped its readers before it deregistered.
-        for (slot, reading) in &detached {
-            page.return_slot(*slot);
-            reading.old_slot.inspect(|old| page.return_slot(*old));
+        for (id, reading) in &detached {
+            page.return_slot(*id);
+            reading.old_id.inspect(|old| page.return_slot(*old));
         }
         detached.iter().for_each(|(_, reading)| peer.remove_reading(reading));
     }
@@ -422,9 +436,9 @@ impl State {
     /// capture thread has ended.
     pub(crate) fn retain_unflushed(&self, capture: &Capture, wanted: &mut Vec<(SourceId, u64)>) -> bool {
         let own = self.peers.values().filter(|peer| peer.own);
-        let mut readers: Vec<(SourceId, u32, &Arc<ReaderPage>)> = own
+        let mut readers: Vec<(SourceId, ReaderId, &Arc<ReaderPage>)> = own
             .flat_map(|peer| {
-                peer.readings.iter().map(move |(slot, reading)| (reading.source, *slot, &peer.page))
+                peer.readings.iter().map(move |(reader_id, reading)| (reading.source, *reader_id, &peer.page))
             })
             .collect();
         readers.sort_by_key(|(source, ..)| *source);
@@ -436,7 +450,7 @@ impl State {
                 let Some(since) = stats.produced.checked_sub(*written) else { return !stats.complete };
                 let from = readers.partition_point(|(source, ..)| source < id);
                 let on_stream = readers.iter().skip(from).take_while(|(source, ..)| source == id);
-                on_stream.filter_map(|(_, slot, page)| tap.lag(page, *slot)).any(|lag| lag > since)
+                on_stream.filter_map(|(_, reader_id, page)| tap.lag(page, *reader_id)).any(|lag| lag > since)
             });
         });
         flushed.is_ok()
@@ -471,14 +485,14 @@ impl Peer {
     fn attach_reader(
         &self,
         tap: &mut Tap<'_>,
-        slot: u32,
+        reader_id: ReaderId,
         start: Start,
         options: StreamOptions,
     ) -> Result<Attached, CreateError> {
         match options.policy {
-            Policy::DropOldest => tap.attach_non_gating(&self.page, slot, start),
-            Policy::DropNewest => tap.attach(&self.page, slot, start, false),
-            Policy::Block => tap.attach(&self.page, slot, start, self.may_block),
+            Policy::DropOldest => tap.attach_non_gating(&self.page, reader_id, start),
+            Policy::DropNewest => tap.attach(&self.page, reader_id, start, false),
+            Policy::Block => tap.attach(&self.page, reader_id, start, self.may_block),
         }
     }
 
@@ -488,33 +502,33 @@ impl Peer {
         handler: u32,
         source: SourceId,
         name: &StreamName,
-        follows: Option<u32>,
+        follows: Option<ReaderId>,
         attached: Attached,
         options: StreamOptions,
     ) {
-        let Attached { ring, slot, start, dropped, non_gating } = attached;
+        let Attached { ring, id, start, dropped, non_gating } = attached;
         let from_start =
             self.registrations.get(&handler).is_none_or(|registration| registration.start == Start::Oldest);
         let reading = Reading {
             source,
             handler,
             options,
-            old_slot: None,
+            old_id: None,
             ring: Arc::downgrade(&ring),
             sent: false,
             begin: if from_start { 0 } else { start.saturating_add(dropped) },
             unread: None,
         };
-        self.readings.insert(slot, reading);
-        self.slots.insert((source, handler), slot);
+        self.readings.insert(id, reading);
+        self.reader_ids.insert((source, handler), id);
         let message = ToTool::Ring {
             handler,
             source: name.source.clone(),
             channel: name.channel,
             logged: name.logged,
             run: name.run,
-            slot,
-            follows,
+            slot: id.into(),
+            follows: follows.map(u32::from),
             start,
             dropped,
             non_gating,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use iof_capture::Capture;
 use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Channels, Directives, Failure, FromTool, Info, Proc, Rank, Status, ToTool};
-use iof_shm_ring::Start;
+use iof_shm_ring::{ReaderId, Start};
 
 use crate::log::Requester;
 use crate::peer::{DisconnectReason, Peer};
@@ -32,9 +32,9 @@ pub(crate) fn serve(
         FromTool::Follow { slot } => {
             // The request itself shows that the tool is done with its slot. If the reader was moved
             // already, the new ring is on its way to the tool.
-            state.follow(capture, peer_id, slot);
+            state.follow(capture, peer_id, slot.into());
         }
-        FromTool::Drained { slots } => state.drained(capture, peer_id, &slots),
+        FromTool::Drained { slots } => state.drained(capture, peer_id, slots.into_iter().map(ReaderId::from)),
         FromTool::Pull { request, procs, channels, backlog, persistent, directives } => {
             let Some(peer) = state.peers.get(&peer_id) else { return Ok(()) };
             match registration(state, peer, procs, channels, backlog, &directives) {

@@ -12,15 +12,16 @@ use std::mem;
 use iof_capture::SourceId;
 use iof_proto::limits::{MAX_FORGOTTEN, MAX_FORGOTTEN_PER_TOOL};
 use iof_proto::{Channel, Missed, Nspace, ToTool, encode};
+use iof_shm_ring::ReaderId;
 
 use crate::peer::{Outgoing, Peer, Reading};
 use crate::state::{State, StreamName};
 
 /// A queued message, as far as it can be dropped or added up.
 pub(crate) enum QueuedItem {
-    /// The first ring of a stream: its slot, and the key under which it is added up if it is
+    /// The first ring of a stream: its reader, and the key under which it is added up if it is
     /// dropped.
-    Ring(u32, UnreadKey),
+    Ring(ReaderId, UnreadKey),
     /// [`ToTool::JobEnded`].
     End { handler: u32, nspace: Nspace, run: u64, exit_code: Option<i32>, skipped: u64 },
     /// [`ToTool::Missed`]. It is encoded when it is sent, with the sums of that time.
@@ -50,7 +51,7 @@ impl QueuedItem {
     pub(crate) fn of(message: &ToTool) -> QueuedItem {
         match message {
             ToTool::Ring { handler, source, channel, slot, follows: None, .. } => {
-                QueuedItem::Ring(*slot, (*handler, source.nspace.clone(), *channel))
+                QueuedItem::Ring((*slot).into(), (*handler, source.nspace.clone(), *channel))
             }
             ToTool::JobEnded { handler, nspace, run, exit_code, skipped } => {
                 let (nspace, exit_code) = (nspace.clone(), *exit_code);
@@ -116,8 +117,8 @@ impl Peer {
     /// Notes that a complete stream with `produced` bytes, which the tool reads for `handler`, was
     /// forgotten.
     fn forget(&mut self, source: SourceId, handler: u32, produced: u64) {
-        let Some(slot) = self.slots.get(&(source, handler)) else { return };
-        if let Some(reading) = self.readings.get_mut(slot)
+        let Some(id) = self.reader_ids.get(&(source, handler)) else { return };
+        if let Some(reading) = self.readings.get_mut(id)
             && reading.unread.replace(produced.saturating_sub(reading.begin)).is_none()
         {
             self.unread.forgotten = self.unread.forgotten.saturating_add(1);
@@ -149,8 +150,8 @@ impl Peer {
         for mut out in queue {
             match &mut out.item {
                 _ if out.sent > 0 => {}
-                QueuedItem::Ring(slot, key) if rings > 0 => {
-                    if let Some(bytes) = self.drop_unread(*slot) {
+                QueuedItem::Ring(reader, key) if rings > 0 => {
+                    if let Some(bytes) = self.drop_unread(*reader) {
                         rings = rings.saturating_sub(1);
                         if self.unread.add(key, bytes) {
                             missed.push(key.clone());
@@ -189,18 +190,18 @@ impl Peer {
         }
     }
 
-    /// Removes the reader at `slot`, whose ring was not sent, if its stream was forgotten. Returns
+    /// Removes the reader `id`, whose ring was not sent, if its stream was forgotten. Returns
     /// the number of bytes that it misses.
-    fn drop_unread(&mut self, slot: u32) -> Option<u64> {
-        let bytes = self.readings.get(&slot)?.unread?;
-        self.readings.remove(&slot).inspect(|reading| self.remove_reading(reading));
-        self.page.return_slot(slot);
+    fn drop_unread(&mut self, id: ReaderId) -> Option<u64> {
+        let bytes = self.readings.get(&id)?.unread?;
+        self.readings.remove(&id).inspect(|reading| self.remove_reading(reading));
+        self.page.return_slot(id);
         Some(bytes)
     }
 
     /// Updates the counters for a reader that was removed.
     pub(crate) fn remove_reading(&mut self, reading: &Reading) {
-        self.slots.remove(&(reading.source, reading.handler));
+        self.reader_ids.remove(&(reading.source, reading.handler));
         self.unread.ring_sent(reading);
         let forgotten = usize::from(reading.unread.is_some());
         self.unread.forgotten = self.unread.forgotten.saturating_sub(forgotten);

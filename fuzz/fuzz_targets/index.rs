@@ -138,9 +138,9 @@ fuzz_target!(|input: Input| {
     let Ok(page) = ReaderPage::create(ringer) else { return };
     let start = if input.now { Start::Now } else { Start::Oldest };
     let first = input.start.get(file.capacity);
-    let given = |slot, start| Attached {
+    let given = |number: u32, start| Attached {
         ring: Arc::clone(&ring),
-        slot,
+        id: number.into(),
         start,
         dropped: start / 2,
         non_gating: false,

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arbitrary::Arbitrary;
-use iof_shm_ring::{
-    MAX_SLOTS, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, doorbell, notify,
-};
+use iof_shm_ring::{MAX_SLOTS, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, doorbell, notify, ReaderId};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapRaw;
 
@@ -62,16 +60,16 @@ const SLOTS: usize = 128 + MAX_SLOTS / 8;
 struct Liar {
     page: Arc<ReaderPage>,
     map: MmapRaw,
-    slot: u32,
+    id: ReaderId,
 }
 
 impl Liar {
     fn new(stream: &mut Stream) -> Option<Liar> {
         let page = Arc::new(ReaderPage::create(doorbell().ok()?.0).ok()?);
-        let slot = page.take_slot().ok()?;
-        stream.attach(&page, slot, Start::Oldest, false).ok()?;
+        let id = page.take_slot().ok()?;
+        stream.attach(&page, id, Start::Oldest, false).ok()?;
         let map = MmapRaw::map_raw(&page.as_fd()?).ok()?;
-        Some(Liar { page, map, slot })
+        Some(Liar { page, map, id })
     }
 
     fn write(&self, offset: usize, value: u64) {
@@ -82,8 +80,8 @@ impl Liar {
 
     fn follow(&mut self, stream: &mut Stream) -> Option<()> {
         let new = self.page.take_slot().ok()?;
-        let old = match stream.follow(&self.page, self.slot, new) {
-            Some(_) => std::mem::replace(&mut self.slot, new),
+        let old = match stream.follow(&self.page, self.id, new) {
+            Some(_) => std::mem::replace(&mut self.id, new),
             None => new,
         };
         self.page.return_slot(old);
@@ -102,8 +100,8 @@ struct Honest {
 impl Honest {
     fn new(stream: &mut Stream) -> Option<Honest> {
         let page = Arc::new(ReaderPage::create(doorbell().ok()?.0).ok()?);
-        let slot = page.take_slot().ok()?;
-        let given = stream.attach(&page, slot, Start::Oldest, true).ok()?;
+        let id = page.take_slot().ok()?;
+        let given = stream.attach(&page, id, Start::Oldest, true).ok()?;
         // SAFETY: this target owns the stream, and moves and detaches readers only when they are done.
         let reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.ok()?;
         Some(Honest { page, reader, place: 0, lost: 0 })
@@ -125,7 +123,7 @@ impl Honest {
                 self.lost += gap.lost;
             }
             Peek::Sealed => {
-                let (old, new) = (self.reader.slot(), self.page.take_slot().expect("two will do"));
+                let (old, new) = (self.reader.id(), self.page.take_slot().expect("two will do"));
                 let given = stream.follow(&self.page, old, new).expect("a sealed ring has a successor");
                 // SAFETY: this target owns the stream, and moves and detaches readers only when they are done.
                 unsafe { self.reader.follow(given) }.expect("the slot is there");
@@ -172,7 +170,7 @@ fuzz_target!(|input: Input| {
                     Value::None => u64::MAX,
                     Value::Any(n) => n,
                 };
-                liar.write(SLOTS + liar.slot as usize * 64 + usize::from(word % 3) * 8, value);
+                liar.write(SLOTS + u32::from(liar.id) as usize * 64 + usize::from(word % 3) * 8, value);
             }
             Op::Head { liar, word, value } => {
                 let liar = &liars[usize::from(liar) % liars.len()];

@@ -100,15 +100,15 @@ impl Model {
 
     /// Attaches a non-gating reader at the oldest byte.
     pub fn non_gating_reader(&mut self) -> Reader {
-        let slot = self.page.take_slot().unwrap();
-        let attached = self.stream.attach_non_gating(&self.page, slot, Start::Oldest).unwrap();
+        let id = self.page.take_slot().unwrap();
+        let attached = self.stream.attach_non_gating(&self.page, id, Start::Oldest).unwrap();
         self.open(attached, false)
     }
 
     /// Performs the engine's half of [`Model::reader`].
     pub fn attach(&mut self, may_block: bool) -> Attached {
-        let slot = self.page.take_slot().unwrap();
-        self.stream.attach(&self.page, slot, Start::Oldest, may_block).unwrap()
+        let id = self.page.take_slot().unwrap();
+        self.stream.attach(&self.page, id, Start::Oldest, may_block).unwrap()
     }
 
     fn open(&self, attached: Attached, may_block: bool) -> Reader {
@@ -121,15 +121,15 @@ impl Model {
 
     /// Moves `reader`, which found its generation sealed, to the newest generation.
     pub fn follow(&mut self, reader: &mut Reader) {
-        let (old, attached) = (reader.slot(), self.next(reader));
+        let (old, attached) = (reader.id(), self.next(reader));
         follow(reader, attached);
         self.page.return_slot(old);
     }
 
     /// Performs the engine's half of [`Model::follow`].
     pub fn next(&mut self, reader: &Reader) -> Attached {
-        let slot = self.page.take_slot().unwrap();
-        self.stream.follow(&self.page, reader.slot(), slot).unwrap()
+        let id = self.page.take_slot().unwrap();
+        self.stream.follow(&self.page, reader.id(), id).unwrap()
     }
 
     /// Lets `reader` read to the end after all concurrent steps are done, and checks that every

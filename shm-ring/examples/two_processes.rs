@@ -26,7 +26,7 @@ const LINES: u32 = 100_000;
 fn main() {
     let args: Vec<u64> = std::env::args().skip(1).map(|arg| arg.parse().unwrap()).collect();
     match args[..] {
-        [slot, start, dropped] => read(slot as u32, start, dropped),
+        [id, start, dropped] => read(id as u32, start, dropped),
         _ => write(),
     }
 }
@@ -44,7 +44,7 @@ fn write() {
     let given = stream.attach(&page, page.take_slot().unwrap(), Start::Oldest, true).unwrap();
 
     let fds = [page.as_fd().unwrap(), given.ring.as_fd().unwrap(), doorbell.as_fd(), room.as_fd()];
-    let mut reader = start_reader(&fds, [given.slot.into(), given.start, given.dropped]);
+    let mut reader = start_reader(&fds, [u32::from(given.id).into(), given.start, given.dropped]);
     for number in 0..LINES {
         let line = format!("line {number}\n");
         let mut rest = line.as_bytes();
@@ -90,12 +90,12 @@ fn start_reader(fds: &[BorrowedFd<'_>], words: [u64; 3]) -> std::process::Child 
 }
 
 /// The tool's side.
-fn read(slot: u32, start: u64, dropped: u64) {
+fn read(id: u32, start: u64, dropped: u64) {
     // SAFETY: the writer passed these descriptors, and nothing else in this process uses them.
     let [page, ring, doorbell, room] = [3, 4, 5, 6].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let page = Arc::new(ReaderPage::open(page).unwrap());
-    let given =
-        Attached { ring: Arc::new(Ring::open(ring).unwrap()), slot, start, dropped, non_gating: false };
+    let ring = Arc::new(Ring::open(ring).unwrap());
+    let given = Attached { ring, id: id.into(), start, dropped, non_gating: false };
     let doorbell = Bell::from(doorbell);
     // SAFETY: these values are what the writer's `attach` returned, for this reader alone, and the
     // writer never detaches it.
@@ -119,7 +119,7 @@ fn read(slot: u32, start: u64, dropped: u64) {
 /// Sleeps until a ready bit is set; see [`ReaderPage::arm`].
 fn sleep(page: &ReaderPage, doorbell: &Bell) {
     let mut ready = false;
-    page.take_ready(64, |_slot| ready = true);
+    page.take_ready(64, |_id| ready = true);
     if !ready && page.arm(64) {
         wait(doorbell.as_fd());
         page.disarm();

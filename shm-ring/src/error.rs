@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::attach::ReaderId;
+
 /// An error of creating a ring, an inlet or a reader page.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -26,7 +28,7 @@ pub enum CreateError {
         source: io::Error,
     },
     /// All [`MAX_SLOTS`](crate::MAX_SLOTS) slots of the reader page are taken, or the page has no
-    /// slot with the given number.
+    /// slot for the given id.
     #[error("the tool reads {limit} rings already, which is the limit: pull from fewer sources or channels", limit = crate::MAX_SLOTS)]
     Slots,
 }
@@ -65,11 +67,11 @@ pub enum OpenError {
         /// Value of that word.
         found: u64,
     },
-    /// The slot number is beyond the reader page.
-    #[error("invalid slot {slot}: the reader page has {limit} slots", limit = crate::MAX_SLOTS)]
+    /// The reader page has no slot for this id.
+    #[error("invalid reader id {id}: the reader page has {limit} slots", limit = crate::MAX_SLOTS)]
     Slot {
-        /// The slot number.
-        slot: u32,
+        /// The reader's id.
+        id: ReaderId,
     },
     /// The kernel did not map the file.
     #[error("mapping {len} bytes failed: {source}")]

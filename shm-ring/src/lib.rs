@@ -13,7 +13,7 @@
 //! | `file`, `map` | sealed memory files and the double map (unsafe) |
 //! | `ring` | one generation: control words, data, marks |
 //! | `marks`, `index`, `times` | metadata of the bytes: gaps and read times |
-//! | `attach` | what a reader receives when it attaches |
+//! | `attach` | what a reader receives when it attaches: its id, ring and start |
 //! | `writer` | claiming, committing, sealing one generation |
 //! | `stream` | policies, generations, readers |
 //! | `reader` | peeking, borrowing, consuming, following, grouping |
@@ -49,7 +49,7 @@ mod sync;
 mod times;
 mod writer;
 
-pub use attach::{Attached, Start};
+pub use attach::{Attached, ReaderId, Start};
 pub use doorbell::{Bell, Ringer, bell, doorbell};
 pub use error::{CreateError, InspectError, OpenError};
 pub use inlet::{Filler, Inlet, Lent};

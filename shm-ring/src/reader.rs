@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{fmt, slice};
 
-use crate::attach::{Attached, Start};
+use crate::attach::{Attached, ReaderId, Start};
 use crate::doorbell::Ringer;
 use crate::error::OpenError;
 use crate::index;
@@ -94,7 +94,7 @@ pub struct Gap {
 pub struct Reader {
     ring: Arc<Ring>,
     page: Arc<ReaderPage>,
-    slot: u32,
+    id: ReaderId,
     cursor: u64,
     /// Offset of the byte at the cursor in the data area.
     offset: u64,
@@ -151,7 +151,7 @@ impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reader")
             .field("ring", &self.ring)
-            .field("slot", &self.slot)
+            .field("id", &self.id)
             .field("cursor", &self.cursor)
             .field("borrowed", &self.end.saturating_sub(self.cursor))
             .field("delivered", &self.delivered)
@@ -165,7 +165,7 @@ impl Reader {
     /// returned in the engine for `page` and `start`.
     ///
     /// # Errors
-    /// [`OpenError::Slot`] if the reader page has no such slot.
+    /// [`OpenError::Slot`] if the reader page has no slot for the reader.
     ///
     /// # Safety
     /// [`Reader::bytes`] lends memory that the engine writes, so the engine must keep its side of
@@ -188,7 +188,7 @@ impl Reader {
         let mut reader = Reader {
             ring: Arc::clone(&given.ring),
             page,
-            slot: given.slot,
+            id: given.id,
             cursor,
             offset: 0,
             end: cursor,
@@ -463,21 +463,21 @@ impl Reader {
     /// Continues in another generation. The bytes in between are the next gap.
     ///
     /// # Errors
-    /// [`OpenError::Slot`] if the reader page has no such slot; the reader does not move.
+    /// [`OpenError::Slot`] if the reader page has no slot for the new id; the reader does not move.
     ///
     /// # Safety
     /// As for [`Reader::new`]: `given` is what the engine's
-    /// [`Stream::follow`](crate::Stream::follow) returned for this reader. The slot may be the same
-    /// as before.
+    /// [`Stream::follow`](crate::Stream::follow) returned for this reader. The id may be the same as
+    /// before.
     pub unsafe fn follow(&mut self, given: Attached) -> Result<(), OpenError> {
-        let Attached { ring, slot, start, non_gating, .. } = given;
-        if self.page.slot(slot).is_none() {
-            return Err(OpenError::Slot { slot });
+        let Attached { ring, id, start, non_gating, .. } = given;
+        if self.page.slot(id).is_none() {
+            return Err(OpenError::Slot { id });
         }
         // The old slot is not touched: the engine may have given it to another ring.
         self.end = self.cursor;
         self.ring = ring;
-        self.slot = slot;
+        self.id = id;
         self.non_gating |= non_gating;
         self.index = 0;
         self.plain = false;
@@ -494,7 +494,7 @@ impl Reader {
     }
 
     fn words(&self) -> Option<&Slot> {
-        self.page.slot(self.slot)
+        self.page.slot(self.id)
     }
 
     /// Returns the time at which the byte at the cursor was read from its source, in nanoseconds
@@ -560,9 +560,9 @@ impl Reader {
         (now.sealed == NONE || now.complete != NONE).then_some(now.tail)
     }
 
-    /// Returns this reader's slot in its tool's reader page.
-    pub fn slot(&self) -> u32 {
-        self.slot
+    /// Returns this reader's id in its tool's reader page.
+    pub fn id(&self) -> ReaderId {
+        self.id
     }
 
     /// Returns the ring that it reads now.

@@ -11,6 +11,7 @@ use std::sync::Mutex;
 
 use memmap2::{MmapOptions, MmapRaw};
 
+use crate::attach::ReaderId;
 use crate::doorbell::Ringer;
 use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
@@ -40,7 +41,7 @@ struct OwnerSide {
 /// reader page changes it.
 #[derive(Default)]
 struct FreeSlots {
-    returned: Vec<u32>,
+    returned: Vec<ReaderId>,
     /// Whether a ring uses the slot, for every slot that was ever used. Slots beyond its length
     /// were never used, and their pages may have no memory yet.
     taken: Vec<bool>,
@@ -49,20 +50,20 @@ struct FreeSlots {
 
 impl FreeSlots {
     /// Takes the slot that was returned last.
-    fn take_returned(&mut self) -> Option<u32> {
-        let slot = self.returned.pop()?;
-        if let Some(taken) = self.taken.get_mut(slot as usize) {
+    fn take_returned(&mut self) -> Option<ReaderId> {
+        let id = self.returned.pop()?;
+        if let Some(taken) = self.taken.get_mut(id.index()) {
             *taken = true;
         }
-        Some(slot)
+        Some(id)
     }
 
     /// Frees a taken slot. Does nothing for any other slot.
-    fn put_back(&mut self, slot: u32) {
-        if let Some(taken) = self.taken.get_mut(slot as usize)
+    fn put_back(&mut self, id: ReaderId) {
+        if let Some(taken) = self.taken.get_mut(id.index())
             && std::mem::replace(taken, false)
         {
-            self.returned.push(slot);
+            self.returned.push(id);
         }
     }
 }
@@ -96,13 +97,13 @@ impl ReaderPage {
         let len = layout_len();
         let failed = |step| move |source| CreateError::Memory { step, len, source };
         let fd = file::create(c"iof-reader-page", len)?;
-        file::populate(&fd, 0, slot_offset(0)).map_err(failed("fallocate"))?;
+        file::populate(&fd, 0, SLOTS_OFFSET).map_err(failed("fallocate"))?;
         let map = MmapRaw::map_raw(&fd).map_err(failed("mmap"))?;
         file::seal(&fd, Writers::AllHolders, len)?;
         let owner = OwnerSide {
             ringer,
             file: Some(fd),
-            free: Mutex::new(FreeSlots { populated: slot_offset(0), ..FreeSlots::default() }),
+            free: Mutex::new(FreeSlots { populated: SLOTS_OFFSET, ..FreeSlots::default() }),
         };
         let page =
             ReaderPage { table: map.as_ptr().cast(), owner: Some(owner), _memory: Memory::Mapped(map) };
@@ -147,30 +148,31 @@ impl ReaderPage {
         self.owner.as_ref().and_then(|owner| owner.file.as_ref()).map(AsFd::as_fd)
     }
 
-    pub(crate) fn slot(&self, slot: u32) -> Option<&Slot> {
-        self.table().slots.get(usize::try_from(slot).ok()?)
+    /// Returns the words of a reader.
+    pub(crate) fn slot(&self, id: ReaderId) -> Option<&Slot> {
+        self.table().slots.get(id.index())
     }
 
     // Engine's side.
 
-    /// Takes a slot for one more ring. [`Stream::attach`](crate::Stream::attach) initialises its
-    /// words.
+    /// Takes a slot for one more reader, and returns the reader's id.
+    /// [`Stream::attach`](crate::Stream::attach) initialises the slot's words.
     ///
     /// # Errors
     /// [`CreateError::Slots`] if [`MAX_SLOTS`] slots are taken, [`CreateError::Memory`] if the
     /// kernel has no memory.
-    pub fn take_slot(&self) -> Result<u32, CreateError> {
+    pub fn take_slot(&self) -> Result<ReaderId, CreateError> {
         let Some(owner) = &self.owner else { return Err(CreateError::Slots) };
         let mut free = owner.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(slot) = free.take_returned() {
-            return Ok(slot);
+        if let Some(id) = free.take_returned() {
+            return Ok(id);
         }
-        let slot = match u32::try_from(free.taken.len()) {
-            Ok(slot) if (slot as usize) < MAX_SLOTS => slot,
+        let id = match u32::try_from(free.taken.len()).map(ReaderId::from) {
+            Ok(id) if id.index() < MAX_SLOTS => id,
             _ => return Err(CreateError::Slots),
         };
         if let Some(fd) = &owner.file {
-            let end = slot_offset(slot.saturating_add(1));
+            let end = slots_end(id);
             if end > free.populated {
                 let len = file::page_size();
                 file::populate(fd, free.populated, len).map_err(|source| CreateError::Memory {
@@ -182,30 +184,30 @@ impl ReaderPage {
             }
         }
         free.taken.push(true);
-        Ok(slot)
+        Ok(id)
     }
 
-    /// Returns a slot that no reader uses any more, in constant time. Does nothing for a slot that
-    /// is not taken.
-    pub fn return_slot(&self, slot: u32) {
+    /// Returns the slot of a reader that no longer uses it, in constant time. Does nothing for a
+    /// slot that is not taken.
+    pub fn return_slot(&self, id: ReaderId) {
         if let Some(owner) = &self.owner {
-            owner.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).put_back(slot);
+            owner.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).put_back(id);
         }
     }
 
-    /// Sets the ready bit of `slot`. Returns `false` if it was set already. A SeqCst fence must lie
-    /// between the ring's update and this call.
-    pub(crate) fn mark_ready(&self, slot: u32) -> bool {
-        let Some((word, bit)) = self.ready_bit(slot) else { return false };
+    /// Sets the ready bit of a reader. Returns `false` if it was set already. A SeqCst fence must
+    /// lie between the ring's update and this call.
+    pub(crate) fn mark_ready(&self, id: ReaderId) -> bool {
+        let Some((word, bit)) = self.ready_bit(id) else { return false };
         // If the bit is already set, the tool has not taken it yet and reads the ring after it has
         // (the fences of `notify` and `take_ready` order the update before that read). Nor does the
         // tool sleep without a wake-up: the thread that set the bit ensured that.
         word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
     }
 
-    fn ready_bit(&self, slot: u32) -> Option<(&crate::sync::AtomicU64, u64)> {
-        let word = self.table().ready.get(usize::try_from(slot / 64).ok()?)?;
-        Some((word, 1u64 << (slot % 64)))
+    fn ready_bit(&self, id: ReaderId) -> Option<(&crate::sync::AtomicU64, u64)> {
+        let word = self.table().ready.get(id.index() / 64)?;
+        Some((word, 1u64 << (id.index() % 64)))
     }
 
     /// Rings the doorbell if the tool sleeps. A SeqCst fence must lie between `mark_ready` and this
@@ -224,9 +226,9 @@ impl ReaderPage {
 
     // Tool's side.
 
-    /// Takes the ready bits: calls `each` with every slot below `slots` whose ready bit was set
-    /// since the last call.
-    pub fn take_ready(&self, slots: u32, mut each: impl FnMut(u32)) {
+    /// Takes the ready bits of the first `slots` slots ([`ReaderId::slots`]): calls `each` with
+    /// every reader whose ready bit was set since the last call.
+    pub fn take_ready(&self, slots: u32, mut each: impl FnMut(ReaderId)) {
         for (base, word) in (0u32..slots).step_by(64).zip(&self.table().ready) {
             let wanted = bits_below(slots, base);
             if word.load(Relaxed) & wanted == 0 {
@@ -238,14 +240,14 @@ impl ReaderPage {
             // updates whose bits were taken here. Partner: the first fence of `notify`.
             fence_at(Point::TakeFence, SeqCst);
             while bits != 0 {
-                each(base.saturating_add(bits.trailing_zeros()));
+                each(base.saturating_add(bits.trailing_zeros()).into());
                 bits &= bits.wrapping_sub(1);
             }
         }
     }
 
-    /// Announces that the tool, which uses slots below `slots`, is about to sleep on its doorbell.
-    /// Returns `false` if a ready bit is set, so that the tool must not sleep.
+    /// Announces that the tool, which uses the first `slots` slots, is about to sleep on its
+    /// doorbell. Returns `false` if a ready bit is set, so that the tool must not sleep.
     ///
     /// To sleep without missing an update: [take](ReaderPage::take_ready) the ready bits; peek each
     /// ring that had one until it returns [`Peek::Empty`](crate::Peek::Empty) (or an end); then
@@ -284,8 +286,10 @@ fn layout_len() -> u64 {
     crate::layout::round_up(size_of::<PageTable>() as u64, file::page_size())
 }
 
-/// Returns the offset of a slot in the file.
-fn slot_offset(slot: u32) -> u64 {
-    (std::mem::offset_of!(PageTable, slots) as u64)
-        .saturating_add(u64::from(slot).saturating_mul(size_of::<Slot>() as u64))
+/// Offset of the first slot in the file.
+const SLOTS_OFFSET: u64 = std::mem::offset_of!(PageTable, slots) as u64;
+
+/// Returns the offset in the file behind the slot of `id`.
+fn slots_end(id: ReaderId) -> u64 {
+    SLOTS_OFFSET.saturating_add(u64::from(id.slots()).saturating_mul(size_of::<Slot>() as u64))
 }

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::attach::{Attached, Start};
+use crate::attach::{Attached, ReaderId, Start};
 use crate::error::CreateError;
 use crate::layout::NONE;
 use crate::reader_page::ReaderPage;
@@ -98,10 +98,10 @@ pub struct StreamStats {
     pub complete: bool,
 }
 
-/// The slot of a reader and the position at which it starts.
+/// A new reader of a generation and the position at which it starts.
 struct Placement {
     page: Arc<ReaderPage>,
-    slot: u32,
+    id: ReaderId,
     start: u64,
 }
 
@@ -356,22 +356,23 @@ impl Stream {
         }
     }
 
-    /// Attaches a reader that starts at `start` and uses `slot` of `page` for its words.
+    /// Attaches a reader that starts at `start`. Its words are in the slot of `page` that
+    /// [`ReaderPage::take_slot`] returned as `id`.
     ///
     /// `may_block` lets the reader hold the source back while the policy is [`Policy::Block`].
     /// Grant it only to a reader that must never lose a byte.
     ///
     /// # Errors
-    /// [`CreateError::Slots`] if the reader page has no such slot.
+    /// [`CreateError::Slots`] if the reader page has no slot for `id`.
     pub fn attach(
         &mut self,
         page: &Arc<ReaderPage>,
-        slot: u32,
+        id: ReaderId,
         start: Start,
         may_block: bool,
     ) -> Result<Attached, CreateError> {
         let start = self.position(start);
-        self.join(Placement { page: Arc::clone(page), slot, start }, may_block, false)
+        self.join(Placement { page: Arc::clone(page), id, start }, may_block, false)
     }
 
     /// Attaches a non-gating reader, whatever the policy: it pins only what it borrows, loses the
@@ -383,11 +384,11 @@ impl Stream {
     pub fn attach_non_gating(
         &mut self,
         page: &Arc<ReaderPage>,
-        slot: u32,
+        id: ReaderId,
         start: Start,
     ) -> Result<Attached, CreateError> {
         let start = self.position(start);
-        self.join(Placement { page: Arc::clone(page), slot, start }, false, true)
+        self.join(Placement { page: Arc::clone(page), id, start }, false, true)
     }
 
     fn position(&self, start: Start) -> u64 {
@@ -403,18 +404,18 @@ impl Stream {
         may_block: bool,
         non_gating: bool,
     ) -> Result<Attached, CreateError> {
-        let Placement { page, slot, start } = placement;
-        let words = page.slot(slot).ok_or(CreateError::Slots)?;
+        let Placement { page, id, start } = placement;
+        let words = page.slot(id).ok_or(CreateError::Slots)?;
         let ring = Arc::clone(self.writer.ring());
         words.cursor.store(start, Relaxed);
         words.threshold.store(1, Relaxed);
         // At worst too low, which costs one needless wake-up.
         words.dropped.store(0, Relaxed);
-        // Before the reader gets the slot; sending it the slot's number orders these stores.
+        // Before the reader gets the slot; sending it its id orders these stores.
         words.pinned.store(if ring.overwrite() || non_gating { NONE } else { start }, Relaxed);
         self.members.push(Member {
             page,
-            slot,
+            id,
             ring: Arc::clone(&ring),
             may_block,
             non_gating,
@@ -422,19 +423,19 @@ impl Stream {
             has_ready: Cell::new(false),
         });
         let dropped = self.writer.dropped();
-        Ok(Attached { ring, slot, start, dropped, non_gating })
+        Ok(Attached { ring, id, start, dropped, non_gating })
     }
 
-    /// Moves the reader at `slot` of `page` to `new_slot` in the newest generation. Returns `None`,
-    /// and leaves `new_slot` unused, if there is no such reader or slot, or if the reader is in the
-    /// newest generation already.
+    /// Moves the reader `id` of `page` to the newest generation, in which it is `new_id`. Returns
+    /// `None`, and leaves the slot of `new_id` unused, if there is no such reader or slot, or if
+    /// the reader is in the newest generation already.
     ///
     /// A reader that found [`Peek::Sealed`](crate::Peek::Sealed) and requested the move no longer
-    /// accesses its slot, so `new_slot` may be the same. A reader that did not request the move may
+    /// accesses its slot, so `new_id` may be the same. A reader that did not request the move may
     /// be moved only if the stream is complete, and only to another slot.
-    pub fn follow(&mut self, page: &Arc<ReaderPage>, slot: u32, new_slot: u32) -> Option<Attached> {
-        page.slot(new_slot)?;
-        let index = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.page, page))?;
+    pub fn follow(&mut self, page: &Arc<ReaderPage>, id: ReaderId, new_id: ReaderId) -> Option<Attached> {
+        page.slot(new_id)?;
+        let index = self.members.iter().position(|m| m.id == id && Arc::ptr_eq(&m.page, page))?;
         if self.reads_newest(self.members.get(index)?) {
             return None;
         }
@@ -442,12 +443,12 @@ impl Stream {
         self.recycle(ring);
         let start = if due { self.writer.ring().base() } else { self.writer.floor() };
         let start = start.max(self.writer.floor());
-        self.join(Placement { page, slot: new_slot, start }, may_block, non_gating).ok()
+        self.join(Placement { page, id: new_id, start }, may_block, non_gating).ok()
     }
 
-    /// Detaches the reader at `slot` of `page`. Returns `false` if there is none.
-    pub fn detach(&mut self, page: &Arc<ReaderPage>, slot: u32) -> bool {
-        let index = self.members.iter().position(|m| m.slot == slot && Arc::ptr_eq(&m.page, page));
+    /// Detaches the reader `id` of `page`. Returns `false` if there is none.
+    pub fn detach(&mut self, page: &Arc<ReaderPage>, id: ReaderId) -> bool {
+        let index = self.members.iter().position(|m| m.id == id && Arc::ptr_eq(&m.page, page));
         let member = index.map(|index| self.members.swap_remove(index));
         member.map(|member| self.recycle(member.ring)).is_some()
     }
@@ -457,7 +458,7 @@ impl Stream {
     pub(crate) fn mark_ready(&self) {
         for member in &self.members {
             // Never cleared here, because a stream may be listed twice.
-            if self.is_wakeup_due(member) && member.page.mark_ready(member.slot) {
+            if self.is_wakeup_due(member) && member.page.mark_ready(member.id) {
                 member.has_ready.set(true);
             }
         }
@@ -476,7 +477,7 @@ impl Stream {
         if self.complete || !self.reads_newest(member) {
             return true;
         }
-        let Some(words) = member.page.slot(member.slot) else { return false };
+        let Some(words) = member.page.slot(member.id) else { return false };
         // The tool's words, each loaded once. A false value affects only the tool's own wake-ups.
         if words.dropped.load(Relaxed) < self.writer.marked() {
             return true;
@@ -488,17 +489,17 @@ impl Stream {
 
     /// Returns the number of bytes between the cursor, as the reader publishes it, and the newest
     /// byte; `None` if there is no such reader.
-    pub fn lag(&self, page: &Arc<ReaderPage>, slot: u32) -> Option<u64> {
-        let member = self.members.iter().find(|m| m.slot == slot && Arc::ptr_eq(&m.page, page))?;
-        let cursor = member.page.slot(slot)?.cursor.load(Relaxed);
+    pub fn lag(&self, page: &Arc<ReaderPage>, id: ReaderId) -> Option<u64> {
+        let member = self.members.iter().find(|m| m.id == id && Arc::ptr_eq(&m.page, page))?;
+        let cursor = member.page.slot(id)?.cursor.load(Relaxed);
         Some(self.writer.tail().saturating_sub(cursor))
     }
 
-    /// Returns the slots of the readers that still read an older generation. Meant for a complete
-    /// stream, whose readers need no request to be moved.
-    pub fn left_behind(&self) -> Vec<(Arc<ReaderPage>, u32)> {
+    /// Returns the readers that still read an older generation, each with its reader page. Meant
+    /// for a complete stream, whose readers need no request to be moved.
+    pub fn left_behind(&self) -> Vec<(Arc<ReaderPage>, ReaderId)> {
         let old = self.members.iter().filter(|member| !self.reads_newest(member));
-        old.map(|member| (Arc::clone(&member.page), member.slot)).collect()
+        old.map(|member| (Arc::clone(&member.page), member.id)).collect()
     }
 
     /// Returns the policy.

@@ -233,8 +233,8 @@ impl World {
             Op::Detach { reader } => {
                 if reader < self.clients.len() {
                     let client = self.clients.remove(reader);
-                    assert!(self.stream.detach(&self.page, client.reader.slot()));
-                    self.page.return_slot(client.reader.slot());
+                    assert!(self.stream.detach(&self.page, client.reader.id()));
+                    self.page.return_slot(client.reader.id());
                 }
             }
             Op::Borrow { reader } => {
@@ -278,13 +278,13 @@ impl World {
 
     /// Attaches a reader that opens its ring only after another `late` bytes were pushed.
     fn attach(&mut self, may_block: bool, non_gating: bool, start: Start, late: usize) {
-        let slot = self.page.take_slot().unwrap();
+        let id = self.page.take_slot().unwrap();
         let now = self.produced.len() as u64;
         let cached = if start == Start::Now { 0 } else { self.stream.stats().cached };
         let attached = if non_gating {
-            self.stream.attach_non_gating(&self.page, slot, start).unwrap()
+            self.stream.attach_non_gating(&self.page, id, start).unwrap()
         } else {
-            self.stream.attach(&self.page, slot, start, may_block).unwrap()
+            self.stream.attach(&self.page, id, start, may_block).unwrap()
         };
         self.opening = may_block;
         self.push(late);
@@ -323,9 +323,9 @@ impl World {
             client.consume(consume);
         }
         if client.peek() == Peek::Sealed {
-            let slot = self.page.take_slot().unwrap();
-            let old = client.reader.slot();
-            let attached = self.stream.follow(&self.page, old, slot).expect("a sealed ring has a successor");
+            let id = self.page.take_slot().unwrap();
+            let old = client.reader.id();
+            let attached = self.stream.follow(&self.page, old, id).expect("a sealed ring has a successor");
             // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
             unsafe { client.reader.follow(attached) }.unwrap();
             self.page.return_slot(old);

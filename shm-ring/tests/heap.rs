@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{spawn, yield_now};
 
-use iof_shm_ring::{Attached, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, bell, notify};
+use iof_shm_ring::{
+    Attached, Peek, Policy, Reader, ReaderId, ReaderPage, Start, Stream, StreamConfig, bell, notify,
+};
 
 const CAPACITY: u64 = 4096;
 
@@ -22,26 +24,26 @@ fn produced() -> Arc<Vec<u8>> {
 /// The reader's side of the requests for the next generation, which the thread with the stream
 /// answers.
 struct Requests {
-    slots: Sender<u32>,
+    sealed: Sender<ReaderId>,
     answers: Receiver<Attached>,
 }
 
 struct Engine {
     stream: Stream,
     page: Arc<ReaderPage>,
-    requests: Receiver<u32>,
+    requests: Receiver<ReaderId>,
     answers: Sender<Attached>,
 }
 
 fn start(policy: Policy) -> (Engine, Reader, Requests) {
     let page = Arc::new(ReaderPage::on_heap(bell().unwrap().0));
     let mut stream = Stream::on_heap(StreamConfig { capacity: CAPACITY, policy }).unwrap();
-    let slot = page.take_slot().unwrap();
-    let given = stream.attach(&page, slot, Start::Oldest, policy == Policy::Block).unwrap();
+    let id = page.take_slot().unwrap();
+    let given = stream.attach(&page, id, Start::Oldest, policy == Policy::Block).unwrap();
     // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
     let reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.unwrap();
-    let ((slots, requests), (answers, answered)) = (channel(), channel());
-    (Engine { stream, page, requests, answers }, reader, Requests { slots, answers: answered })
+    let ((sealed, requests), (answers, answered)) = (channel(), channel());
+    (Engine { stream, page, requests, answers }, reader, Requests { sealed, answers: answered })
 }
 
 impl Engine {
@@ -67,8 +69,8 @@ impl Engine {
     fn serve(&mut self) -> bool {
         match self.requests.try_recv() {
             Ok(old) => {
-                let slot = self.page.take_slot().unwrap();
-                self.answers.send(self.stream.follow(&self.page, old, slot).unwrap()).unwrap();
+                let id = self.page.take_slot().unwrap();
+                self.answers.send(self.stream.follow(&self.page, old, id).unwrap()).unwrap();
                 self.page.return_slot(old);
                 true
             }
@@ -109,7 +111,7 @@ fn drain(reader: &mut Reader, requests: &Requests, produced: &[u8]) -> u64 {
             }
             Peek::Empty => yield_now(),
             Peek::Sealed => {
-                requests.slots.send(reader.slot()).unwrap();
+                requests.sealed.send(reader.id()).unwrap();
                 let next = requests.answers.recv().unwrap();
                 // SAFETY: this test owns the stream, and moves and detaches readers only when they
                 // are done.
@@ -159,7 +161,7 @@ fn a_reader_that_reads_only_when_its_ready_bit_is_set_gets_every_byte() {
     let mut position = 0;
     while position < produced.len() {
         let mut ready = false;
-        page.take_ready(reader.slot() + 1, |slot| ready |= slot == reader.slot());
+        page.take_ready(reader.id().slots(), |id| ready |= id == reader.id());
         if !ready {
             yield_now();
             continue;

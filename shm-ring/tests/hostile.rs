@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{spawn, yield_now};
 
 use iof_shm_ring::{
-    Attached, CreateError, MAX_CAPACITY, MAX_SLOTS, OpenError, Peek, Policy, Reader, ReaderPage, Ring, Start,
-    Stream, StreamConfig, doorbell, notify,
+    Attached, CreateError, MAX_CAPACITY, MAX_SLOTS, OpenError, Peek, Policy, Reader, ReaderId, ReaderPage,
+    Ring, Start, Stream, StreamConfig, doorbell, notify,
 };
 use memmap2::MmapRaw;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
@@ -37,8 +37,8 @@ struct Tool {
 impl Tool {
     fn attach(stream: &mut Stream, may_block: bool) -> Tool {
         let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
-        let slot = page.take_slot().unwrap();
-        let given = stream.attach(&page, slot, Start::Oldest, may_block).unwrap();
+        let id = page.take_slot().unwrap();
+        let given = stream.attach(&page, id, Start::Oldest, may_block).unwrap();
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
         let mapped = Arc::new(ReaderPage::open(own(page.as_fd().unwrap())).unwrap());
         // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
@@ -47,9 +47,9 @@ impl Tool {
     }
 
     fn follow(&mut self, stream: &mut Stream) {
-        let slot = self.page.take_slot().unwrap();
-        let old = self.reader.slot();
-        let Some(given) = stream.follow(&self.page, old, slot) else { return self.page.return_slot(slot) };
+        let id = self.page.take_slot().unwrap();
+        let old = self.reader.id();
+        let Some(given) = stream.follow(&self.page, old, id) else { return self.page.return_slot(id) };
         self.page.return_slot(old);
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
         // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
@@ -194,19 +194,19 @@ fn a_pinned_position_below_the_oldest_byte_protects_nothing() {
     let mut stream = Stream::create(config, "hostile").unwrap();
     let liar = Tool::attach(&mut stream, false);
     stream.push(&vec![0; 2 * CAPACITY as usize], 1);
-    Scribbler::new(&liar.page, 1).write(SLOTS + liar.reader.slot() as usize * 64, 0);
+    Scribbler::new(&liar.page, 1).write(SLOTS + u32::from(liar.reader.id()) as usize * 64, 0);
     stream.push(&vec![0; 10 * CAPACITY as usize], 1);
     assert_eq!(stream.stats().generation, 0, "no reader was in the way");
 }
 
 #[test]
-fn slots_beyond_the_reader_page_are_rejected() {
+fn ids_beyond_the_reader_page_are_rejected() {
     let mut stream = Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::Block }, "").unwrap();
     let mut tool = Tool::attach(&mut stream, false);
     let ring = Arc::new(Ring::open(own(stream_ring(&mut stream).as_fd().unwrap())).unwrap());
-    for slot in [MAX_SLOTS as u32, u32::MAX] {
-        assert!(matches!(stream.attach(&tool.page, slot, Start::Now, false), Err(CreateError::Slots)));
-        let given = || Attached { ring: Arc::clone(&ring), slot, start: 0, dropped: 0, non_gating: false };
+    for id in [MAX_SLOTS as u32, u32::MAX].map(ReaderId::from) {
+        assert!(matches!(stream.attach(&tool.page, id, Start::Now, false), Err(CreateError::Slots)));
+        let given = || Attached { ring: Arc::clone(&ring), id, start: 0, dropped: 0, non_gating: false };
         // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         let moved = unsafe { tool.reader.follow(given()) };
         assert!(matches!(moved, Err(OpenError::Slot { .. })));
@@ -221,9 +221,9 @@ fn slots_beyond_the_reader_page_are_rejected() {
 
 fn stream_ring(stream: &mut Stream) -> Arc<Ring> {
     let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
-    let slot = page.take_slot().unwrap();
-    let given = stream.attach(&page, slot, Start::Now, false).unwrap();
-    stream.detach(&page, slot);
+    let id = page.take_slot().unwrap();
+    let given = stream.attach(&page, id, Start::Now, false).unwrap();
+    stream.detach(&page, id);
     given.ring
 }
 
@@ -371,7 +371,11 @@ fn a_ring_of_the_largest_capacity_that_was_never_written_is_empty() {
     // SAFETY: the file is sealed, nothing writes it, and no other reader has the slot. All words are 0,
     // so the stream is complete at 0.
     let mut reader = unsafe {
-        Reader::new(Attached { ring, slot: 0, start: 0, dropped: 0, non_gating: false }, page, Start::Oldest)
+        Reader::new(
+            Attached { ring, id: 0.into(), start: 0, dropped: 0, non_gating: false },
+            page,
+            Start::Oldest,
+        )
     }
     .unwrap();
     assert_eq!(reader.peek(), Peek::Ended);
@@ -380,15 +384,15 @@ fn a_ring_of_the_largest_capacity_that_was_never_written_is_empty() {
 #[test]
 fn a_slot_that_is_returned_twice_is_taken_again_only_once() {
     let page = ReaderPage::create(doorbell().unwrap().0).unwrap();
-    let slots: Vec<u32> = (0..MAX_SLOTS).map(|_| page.take_slot().unwrap()).collect();
+    let slots: Vec<ReaderId> = (0..MAX_SLOTS).map(|_| page.take_slot().unwrap()).collect();
     assert!(matches!(page.take_slot(), Err(CreateError::Slots)));
-    for slot in [slots[5], slots[5], MAX_SLOTS as u32, u32::MAX] {
-        page.return_slot(slot);
+    for id in [slots[5], slots[5], (MAX_SLOTS as u32).into(), u32::MAX.into()] {
+        page.return_slot(id);
     }
     assert_eq!(page.take_slot().unwrap(), slots[5]);
     assert!(matches!(page.take_slot(), Err(CreateError::Slots)));
-    slots.iter().for_each(|slot| page.return_slot(*slot));
-    let mut again: Vec<u32> = slots.iter().map(|_| page.take_slot().unwrap()).collect();
+    slots.iter().for_each(|id| page.return_slot(*id));
+    let mut again: Vec<ReaderId> = slots.iter().map(|_| page.take_slot().unwrap()).collect();
     again.sort_unstable();
     assert_eq!(again, slots);
 }

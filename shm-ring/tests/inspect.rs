@@ -31,8 +31,8 @@ impl Scene {
         let config = StreamConfig { capacity: CAPACITY, policy };
         let mut stream = Stream::create(config, "demo 0 stdout").unwrap();
         let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
-        let slot = page.take_slot().unwrap();
-        let attached = stream.attach(&page, slot, Start::Oldest, policy == Policy::Block).unwrap();
+        let id = page.take_slot().unwrap();
+        let attached = stream.attach(&page, id, Start::Oldest, policy == Policy::Block).unwrap();
         let (ring, outside) = (opened(&attached.ring), opened(&attached.ring));
         // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         let reader =
@@ -66,9 +66,9 @@ impl Scene {
         assert!(matches!(self.stream.reserve(1), Reserve::Ready(_)));
         self.drain();
         assert_eq!(self.reader.peek(), Peek::Sealed);
-        let slot = self.page.take_slot().unwrap();
-        let attached = self.stream.follow(&self.page, self.reader.slot(), slot).unwrap();
-        self.page.return_slot(self.reader.slot());
+        let id = self.page.take_slot().unwrap();
+        let attached = self.stream.follow(&self.page, self.reader.id(), id).unwrap();
+        self.page.return_slot(self.reader.id());
         // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         unsafe { self.reader.follow(Attached { ring: opened(&attached.ring), ..attached }) }.unwrap();
     }
@@ -102,8 +102,8 @@ fn a_snapshot_of_a_running_writers_ring_has_its_words_and_bytes() {
     let marks = [(0, 7), (1000, 8)].map(|(offset, time)| Mark { offset, time, dropped: 0 });
     assert_eq!(now.marks, marks);
     // The data lies at the offset that the snapshot specifies.
-    let slot = scene.page.take_slot().unwrap();
-    let attached = scene.stream.attach(&scene.page, slot, Start::Now, false).unwrap();
+    let id = scene.page.take_slot().unwrap();
+    let attached = scene.stream.attach(&scene.page, id, Start::Now, false).unwrap();
     let mut first = [0; 1500];
     nix::sys::uio::pread(attached.ring.as_fd().unwrap(), &mut first, now.data_offset as i64).unwrap();
     assert_eq!(first[..], pattern(0, 1500));

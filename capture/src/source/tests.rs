@@ -19,8 +19,8 @@ fn source(policy: Policy) -> (Source, OwnedFd) {
 /// Attaches a reader at the first byte. The reader never consumes.
 fn attach_idle_reader(source: &mut Source, may_block: bool) {
     let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
-    let slot = page.take_slot().unwrap();
-    source.stream_mut().attach(&page, slot, Start::Oldest, may_block).unwrap();
+    let reader_id = page.take_slot().unwrap();
+    source.stream_mut().attach(&page, reader_id, Start::Oldest, may_block).unwrap();
 }
 
 /// Answers reads with as many bytes as requested until the stream is full.
@@ -102,8 +102,8 @@ fn a_new_generation_marks_the_source_ready() {
     let (mut source, _write) = source(Policy::DropNewest);
     attach_idle_reader(&mut source, false);
     let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
-    let slot = page.take_slot().unwrap();
-    let attached = source.stream_mut().attach(&page, slot, Start::Oldest, false).unwrap();
+    let reader_id = page.take_slot().unwrap();
+    let attached = source.stream_mut().attach(&page, reader_id, Start::Oldest, false).unwrap();
     // SAFETY: the stream belongs to this test, which neither moves nor detaches a reader in use.
     let mut reader = unsafe { Reader::new(attached, page, Start::Oldest) }.unwrap();
     fill(&mut source);
@@ -259,8 +259,8 @@ fn without_memory() -> (Source, OwnedFd) {
     let (mut source, write) = source(Policy::Block);
     attach_idle_reader(&mut source, false);
     let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
-    let slot = page.take_slot().unwrap();
-    let attached = source.stream_mut().attach(&page, slot, Start::Oldest, true).unwrap();
+    let reader_id = page.take_slot().unwrap();
+    let attached = source.stream_mut().attach(&page, reader_id, Start::Oldest, true).unwrap();
     // SAFETY: the stream belongs to this test, which neither moves nor detaches a reader in use.
     let mut reader = unsafe { Reader::new(attached, page, Start::Oldest) }.unwrap();
     fill(&mut source);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use iof_capture::{BackendKind, Capture, Event, ProcessId, SourceId};
 use iof_shm_ring::{
-    Attached, Bell, Gap, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, doorbell,
+    Attached, Bell, Gap, Peek, Policy, Reader, ReaderId, ReaderPage, Start, Stream, StreamConfig, doorbell,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -147,10 +147,10 @@ pub fn tool() -> TestTool {
 }
 
 impl TestTool {
-    fn slot(&mut self) -> u32 {
-        let slot = self.page.take_slot().unwrap();
-        self.slots = self.slots.max(slot + 1);
-        slot
+    fn take_slot(&mut self) -> ReaderId {
+        let reader_id = self.page.take_slot().unwrap();
+        self.slots = self.slots.max(reader_id.slots());
+        reader_id
     }
 
     fn reader(&self, attached: Attached, start: Start) -> Reader {
@@ -160,17 +160,17 @@ impl TestTool {
 
     /// Attaches to a stream before it is added to a capture.
     pub fn attach_first(&mut self, stream: &mut Stream, may_block: bool) -> Reader {
-        let slot = self.slot();
-        let attached = stream.attach(&self.page, slot, Start::Oldest, may_block).unwrap();
+        let reader_id = self.take_slot();
+        let attached = stream.attach(&self.page, reader_id, Start::Oldest, may_block).unwrap();
         self.reader(attached, Start::Oldest)
     }
 
     /// Attaches to the stream of source `id`. Returns `None` if there is no such source.
     pub fn attach(&mut self, capture: &Capture, id: SourceId, may_block: bool) -> Option<Reader> {
-        let slot = self.slot();
+        let reader_id = self.take_slot();
         let page = &self.page;
         let attached = capture.with_streams(|streams| {
-            Some(streams.get_mut(id)?.attach(page, slot, Start::Oldest, may_block).unwrap())
+            Some(streams.get_mut(id)?.attach(page, reader_id, Start::Oldest, may_block).unwrap())
         });
         Some(self.reader(attached.unwrap()?, Start::Oldest))
     }
@@ -219,8 +219,8 @@ impl TestTool {
                 Peek::Gap(gap) => gaps.push(gap),
                 Peek::Empty => self.sleep(),
                 Peek::Sealed => {
-                    let (page, old, new) = (&self.page, reader.slot(), self.page.take_slot().unwrap());
-                    self.slots = self.slots.max(new + 1);
+                    let (old, new) = (reader.id(), self.take_slot());
+                    let page = &self.page;
                     let follow = |streams: &mut iof_capture::Streams<'_>| {
                         streams.get_mut(id).unwrap().follow(page, old, new).unwrap()
                     };

@@ -296,8 +296,8 @@ fn a_blocked_source_resumes_when_its_reader_is_detached_and_can_be_closed() {
     rig.capture.close(ids[1]).unwrap();
     let closed = wait_end(&rig.events, ids[1]);
     assert!(closed.produced <= 64 * KIB);
-    let (page, slot) = (&tool.page, readers[0].slot());
-    assert!(rig.capture.with_streams(|s| s.get_mut(ids[0]).unwrap().detach(page, slot)).unwrap());
+    let (page, reader_id) = (&tool.page, readers[0].id());
+    assert!(rig.capture.with_streams(|s| s.get_mut(ids[0]).unwrap().detach(page, reader_id)).unwrap());
     let freed = wait_end(&rig.events, ids[0]);
     assert_eq!((freed.produced, freed.dropped), (1 << 20, 0));
     let wrote: Vec<bool> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
@@ -378,12 +378,12 @@ fn tools_can_attach_and_detach_while_the_kernel_writes() {
     while !writer.is_finished() {
         let mut tool = tool();
         let reader = tool.attach(&rig.capture, ID, false).unwrap();
-        let (page, slot) = (&tool.page, reader.slot());
+        let (page, reader_id) = (&tool.page, reader.id());
         rig.capture
             .with_streams(|streams| {
                 let mut tap = streams.get_mut(ID).unwrap();
-                assert!(tap.lag(page, slot).is_some());
-                assert!(tap.detach(page, slot));
+                assert!(tap.lag(page, reader_id).is_some());
+                assert!(tap.detach(page, reader_id));
             })
             .unwrap();
     }

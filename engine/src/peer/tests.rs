@@ -4,7 +4,7 @@ use iof_proto::limits::MAX_ANSWER;
 use iof_proto::{
     Channel, EffectiveOptions, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTarget,
 };
-use iof_shm_ring::{Policy, Start, Stream, StreamConfig};
+use iof_shm_ring::{Policy, ReaderId, Start, Stream, StreamConfig};
 
 use super::*;
 
@@ -40,11 +40,11 @@ fn only_the_last_credit_of_a_push_is_queued_and_it_is_not_an_answer() {
     assert_eq!(queued(&peer), [room(1, 1000), room(2, 2000), room(1, 1001)]);
 }
 
-/// Queues the announcement of a ring at `slot`.
+/// Queues the announcement of the ring of reader `slot`.
 fn ring(peer: &mut Peer, slot: u32) -> ToTool {
     let config = StreamConfig { capacity: 4096, policy: Policy::DropNewest };
     let mut stream = Stream::create(config, "test").unwrap();
-    let ring = stream.attach(&peer.page, slot, Start::Oldest, false).unwrap().ring;
+    let ring = stream.attach(&peer.page, slot.into(), Start::Oldest, false).unwrap().ring;
     let message = ToTool::Ring {
         handler: 1,
         source: target(0),
@@ -67,15 +67,15 @@ fn rings_of_ended_readings_are_not_sent() {
     let mut peer = peer();
     let rings: Vec<ToTool> = (0..4).map(|slot| ring(&mut peer, slot)).collect();
     peer.outgoing.front_mut().unwrap().sent = 1;
-    peer.drop_rings(&HashSet::from([0, 1, 3]));
+    peer.drop_rings(&[0, 1, 3].map(ReaderId::from).into());
     assert_eq!(
         queued(&peer),
         [rings[0].clone(), rings[2].clone()],
         "the tool has received a part of the first"
     );
-    // Another reading may use the slot by now.
+    // Another reading may have the id by now.
     let again = ring(&mut peer, 0);
-    peer.drop_rings(&HashSet::from([0]));
+    peer.drop_rings(&[ReaderId::from(0)].into());
     assert!(!queued(&peer)[1..].contains(&again));
     assert_eq!(queued(&peer).len(), 2);
 }

@@ -11,6 +11,7 @@ use iof_proto::{
     Attributes, Failure, Info, InfoValue, JobInfo, Nspace, Proc, ProcInfo, ProcState, Rank, ReaderStats,
     Status, StreamStats, Value,
 };
+use iof_shm_ring::ReaderId;
 
 use crate::exit::{Exit, proc_state};
 use crate::job::{CHANNELS, JobState, Launching, RankState, RemoteRanks};
@@ -308,12 +309,12 @@ fn streams(state: &State, scope: &Scope) -> Vec<StreamStats> {
 
 /// Reads the counters of all streams.
 pub(super) fn read_counters(state: &State, capture: &Capture) -> Vec<StreamStats> {
-    let mut readers: Vec<(SourceId, u32, &Peer, u32)> = Vec::new();
+    let mut readers: Vec<(SourceId, ReaderId, &Peer, u32)> = Vec::new();
     for peer in state.peers.values() {
-        let reader = |(slot, reading): (&u32, &Reading)| (reading.source, *slot, peer, reading.handler);
+        let reader = |(id, reading): (&ReaderId, &Reading)| (reading.source, *id, peer, reading.handler);
         readers.extend(peer.readings.iter().map(reader));
     }
-    readers.sort_by_key(|(source, slot, ..)| (*source, *slot));
+    readers.sort_by_key(|(source, id, ..)| (*source, *id));
     let known: Vec<SourceId> = state.streams.keys().copied().collect();
     let counted = capture.with_streams(|taps| {
         let mut count = |id: &SourceId| {
@@ -321,8 +322,8 @@ pub(super) fn read_counters(state: &State, capture: &Capture) -> Vec<StreamStats
             let from = readers.partition_point(|(source, ..)| source < id);
             let on_stream = readers.iter().skip(from).take_while(|(source, ..)| source == id);
             let lags: Vec<ReaderStats> = on_stream
-                .filter_map(|(_, slot, peer, handler)| {
-                    let lag = tap.lag(&peer.page, *slot)?;
+                .filter_map(|(_, id, peer, handler)| {
+                    let lag = tap.lag(&peer.page, *id)?;
                     Some(ReaderStats {
                         tool: peer.name.clone(),
                         pid: peer.client.pid,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iof_proto::{Channel, Proc};
-use iof_shm_ring::{Attached, Behind, Gap, OpenError, Peek, Reader, ReaderPage, Start};
+use iof_shm_ring::{Attached, Behind, Gap, OpenError, Peek, Reader, ReaderId, ReaderPage, Start};
 
 use crate::adaptive_polling::LARGE_READ_DIVISOR;
 
@@ -50,7 +50,7 @@ pub struct Counts {
 /// the next generation, by reporting the stream as drained, or by ending the registration. `Feed`
 /// and `Tool` declare this only once their readers no longer use the slot.
 pub(crate) fn reader(ring: Attached, page: Arc<ReaderPage>, start: Start) -> Result<Reader, OpenError> {
-    // SAFETY: the engine sent the ring and slot for one reader, which is created here. The engine
+    // SAFETY: the engine sent the ring and id for one reader, which is created here. The engine
     // keeps the protocol described above.
     unsafe { Reader::new(ring, page, start) }
 }
@@ -300,9 +300,9 @@ impl Feed {
         self.reader.deadline()
     }
 
-    /// Returns the slot of the newest ring.
-    pub(crate) fn slot(&self) -> u32 {
-        self.next.back().map_or(self.reader.slot(), |next| next.slot)
+    /// Returns the reader's id in the newest ring.
+    pub(crate) fn reader_id(&self) -> ReaderId {
+        self.next.back().map_or(self.reader.id(), |next| next.id)
     }
 
     /// Queues the next generation, which is followed once this one is drained.
@@ -310,11 +310,11 @@ impl Feed {
         self.next.push_back(next);
     }
 
-    /// Returns the drained slot, once, if the engine must be asked for the next generation.
-    pub(crate) fn take_drained_slot(&mut self) -> Option<u32> {
+    /// Returns the reader's id, once, if the engine must be asked for the next generation.
+    pub(crate) fn take_drained(&mut self) -> Option<ReaderId> {
         (self.state == State::Drained).then(|| {
             self.state = State::Requested;
-            self.reader.slot()
+            self.reader.id()
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::time::Instant;
 
-use iof_shm_ring::{Attached, ReaderPage};
+use iof_shm_ring::{Attached, ReaderId, ReaderPage};
 
 use crate::feed::Feed;
 
@@ -26,9 +26,9 @@ pub(crate) struct Feeds {
     feeds: Vec<Option<Feed>>,
     /// The empty entries of `feeds`.
     free: Vec<FeedId>,
-    /// The feeds by the slot of their newest ring.
-    by_slot: HashMap<u32, FeedId>,
-    /// A number above every slot used so far.
+    /// The feeds by the ids of their readers in their newest rings.
+    by_reader: HashMap<ReaderId, FeedId>,
+    /// The number of slots from the first to the last one used so far.
     slots: u32,
     /// The feeds that may have something to read.
     active: Vec<FeedId>,
@@ -38,8 +38,8 @@ pub(crate) struct Feeds {
 
 /// The result of [`Feeds::settle`].
 pub(crate) struct Settled {
-    /// The slots of drained rings whose next generation must be requested from the engine.
-    pub drained: Vec<u32>,
+    /// The readers of drained rings whose next generation must be requested from the engine.
+    pub drained: Vec<ReaderId>,
     /// The feeds that were read to their end and have been removed.
     pub over: Vec<Feed>,
     /// The bytes consumed since the last call.
@@ -58,7 +58,7 @@ impl Feeds {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_slot.is_empty()
+        self.by_reader.is_empty()
     }
 
     /// Returns the feeds that may have something to read and were not found quiet since.
@@ -66,14 +66,14 @@ impl Feeds {
         &self.active
     }
 
-    /// Returns a number above every slot in use.
+    /// Returns the number of slots from the first to the last one in use.
     pub(crate) fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Records that the engine uses `slot`.
-    pub(crate) fn use_slot(&mut self, slot: u32) {
-        self.slots = self.slots.max(slot.saturating_add(1));
+    /// Records that the engine uses the slot of `id`.
+    pub(crate) fn use_slot(&mut self, id: ReaderId) {
+        self.slots = self.slots.max(id.slots());
     }
 
     pub(crate) fn add(&mut self, feed: Feed) {
@@ -81,7 +81,7 @@ impl Feeds {
             self.feeds.push(None);
             FeedId(self.feeds.len().saturating_sub(1))
         });
-        self.by_slot.insert(feed.slot(), id);
+        self.by_reader.insert(feed.reader_id(), id);
         if let Some(entry) = self.feeds.get_mut(id.0) {
             *entry = Some(feed);
         }
@@ -89,10 +89,10 @@ impl Feeds {
         self.activate(id);
     }
 
-    /// Queues the next ring of the feed at slot `old`. Drops the ring if that feed has ended.
-    pub(crate) fn next_generation(&mut self, old: u32, next: Attached) {
-        let Some(id) = self.by_slot.remove(&old) else { return };
-        self.by_slot.insert(next.slot, id);
+    /// Queues the next ring of the feed whose reader is `old`. Drops the ring if that feed has ended.
+    pub(crate) fn next_generation(&mut self, old: ReaderId, next: Attached) {
+        let Some(id) = self.by_reader.remove(&old) else { return };
+        self.by_reader.insert(next.id, id);
         if let Some(feed) = self.get_mut(id) {
             feed.push_next(next);
         }
@@ -101,8 +101,8 @@ impl Feeds {
 
     /// Activates the feeds whose ready bits are set in `page`, and clears these bits.
     pub(crate) fn take_ready(&mut self, page: &ReaderPage) {
-        page.take_ready(self.slots, |slot| {
-            if let Some(&id) = self.by_slot.get(&slot) {
+        page.take_ready(self.slots, |reader| {
+            if let Some(&id) = self.by_reader.get(&reader) {
                 activate(&mut self.feeds, &mut self.active, id);
             }
         });
@@ -135,7 +135,7 @@ impl Feeds {
         let mut active = mem::take(&mut self.active);
         active.retain(|&id| {
             let Some(feed) = self.get_mut(id) else { return false };
-            settled.drained.extend(feed.take_drained_slot());
+            settled.drained.extend(feed.take_drained());
             let (read, large) = feed.take_read();
             settled.read = settled.read.saturating_add(read);
             settled.large |= large;
@@ -166,7 +166,7 @@ impl Feeds {
 
     fn remove(&mut self, id: FeedId) -> Option<Feed> {
         let feed = self.feeds.get_mut(id.0)?.take()?;
-        self.by_slot.remove(&feed.slot());
+        self.by_reader.remove(&feed.reader_id());
         if let Some(due) = feed.due {
             self.due.remove(&(due, id));
         }
@@ -176,7 +176,7 @@ impl Feeds {
 
     /// Returns the number of feeds that have not ended.
     pub(crate) fn len(&self) -> usize {
-        self.by_slot.len()
+        self.by_reader.len()
     }
 
     pub(crate) fn activate(&mut self, id: FeedId) {

@@ -44,8 +44,8 @@ impl Wakeup {
         self.armed
     }
 
-    /// Announces that the tool, which uses slots below `slots`, is about to sleep. Returns `false`
-    /// if a ready bit is set already.
+    /// Announces that the tool, which uses the first `slots` slots, is about to sleep. Returns
+    /// `false` if a ready bit is set already.
     pub(crate) fn arm(&mut self, page: &ReaderPage, slots: u32) -> bool {
         self.armed = page.arm(slots);
         self.armed

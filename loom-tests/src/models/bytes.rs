@@ -225,7 +225,7 @@ pub fn killed() {
     if borrows {
         check_borrowed(&dead, &model.payload);
     }
-    assert!(model.stream.detach(&model.page, dead.slot()));
+    assert!(model.stream.detach(&model.page, dead.id()));
     assert_eq!(model.write(3), 3);
     drop(ManuallyDrop::into_inner(dead));
 }

@@ -206,7 +206,7 @@ pub fn inspected() {
     let mut model = Model::new(Policy::DropNewest);
     let attached = model.attach(false);
     let outside = attached.ring.beside().unwrap();
-    assert!(model.stream.detach(&model.page, attached.slot));
+    assert!(model.stream.detach(&model.page, attached.id));
     drop(attached);
     model.write(1);
     model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();

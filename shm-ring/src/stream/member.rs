@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use crate::attach::ReaderId;
 use crate::layout::NONE;
 use crate::reader_page::ReaderPage;
 use crate::ring::Ring;
@@ -11,7 +12,7 @@ use crate::sync::{Ordering::Acquire, Point, order_at};
 /// One reader.
 pub(super) struct Member {
     pub page: Arc<ReaderPage>,
-    pub slot: u32,
+    pub id: ReaderId,
     /// The generation to which the slot's words refer.
     pub ring: Arc<Ring>,
     pub may_block: bool,
@@ -44,7 +45,7 @@ pub(super) fn effective_pin(member: &Member, newest: Newest, floor: u64) -> u64 
         let pins = member.due && !newest.overwrite && !member.non_gating;
         return if pins { newest.base } else { NONE };
     }
-    let Some(slot) = member.page.slot(member.slot) else { return NONE };
+    let Some(slot) = member.page.slot(member.id) else { return NONE };
     // Loaded once, from a page that the tool can write. Partner: the Release stores in
     // `Reader::pin_cursor`, `Reader::consume`, `Reader::release` and `Reader::drop`, which order
     // the reader's loads before the writer's reuse of the memory.

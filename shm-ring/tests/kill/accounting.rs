@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, LazyLock};
 
-use iof_shm_ring::{Attached, Copied, Gap, Peek, Reader, ReaderPage, Ring, Start};
+use iof_shm_ring::{Attached, Copied, Gap, Peek, Reader, ReaderId, ReaderPage, Ring, Start};
 
 /// Byte number `i` of a source is `PATTERN[i % PERIOD]`.
 pub const PERIOD: u64 = 251;
@@ -32,10 +32,10 @@ impl Dice {
     }
 }
 
-fn attached(ring: OwnedFd, [slot, start, dropped]: [u64; 3]) -> Attached {
+fn attached(ring: OwnedFd, [id, start, dropped]: [u64; 3]) -> Attached {
     Attached {
         ring: Arc::new(Ring::open(ring).unwrap()),
-        slot: slot as u32,
+        id: ReaderId::from(id as u32),
         start,
         dropped,
         non_gating: false,

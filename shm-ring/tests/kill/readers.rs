@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::yield_now;
 
 use iof_shm_ring::{
-    Attached, Bell, Policy, ReaderPage, Ringer, Start, Stream, StreamConfig, bell, doorbell, notify,
+    Attached, Bell, Policy, ReaderId, ReaderPage, Ringer, Start, Stream, StreamConfig, bell, doorbell, notify,
 };
 
 use crate::CAPACITY;
@@ -22,13 +22,13 @@ const DONE: u64 = 2;
 pub fn process() {
     let link = Link::inherited();
     let Some(Message { words, fds }) = link.wait() else { return };
-    let [slot, first, dropped, now, began, dice] = words[..] else { panic!("{words:?}") };
+    let [id, first, dropped, now, began, dice] = words[..] else { panic!("{words:?}") };
     let mut fds = fds.into_iter();
     let mut next = || fds.next().unwrap();
     let (page, ring, bell): (_, OwnedFd, _) =
         (Arc::new(ReaderPage::open(next()).unwrap()), next(), Bell::from(next()));
     let start = if now == 1 { Start::Now } else { Start::Oldest };
-    let mut accounting = Accounting::new(ring, [slot, first, dropped], &page, start, began);
+    let mut accounting = Accounting::new(ring, [id, first, dropped], &page, start, began);
     if let Some(room) = fds.next() {
         accounting.reader.set_room_bell(Ringer::from(room));
     }
@@ -51,7 +51,7 @@ pub fn process() {
                 }
             }
             Next::Follow => {
-                link.send(&[FOLLOW, u64::from(accounting.reader.slot())], &[]);
+                link.send(&[FOLLOW, u32::from(accounting.reader.id()).into()], &[]);
                 let Some(Message { words, mut fds }) = link.wait() else { return };
                 accounting.follow(fds.remove(0), words.try_into().unwrap());
             }
@@ -66,7 +66,7 @@ struct Tool {
     process: Process,
     link: Link,
     page: Arc<ReaderPage>,
-    slot: u32,
+    id: ReaderId,
     began: u64,
     /// The reader is killed when it has consumed up to the first position, or when the stream has
     /// reached the second.
@@ -115,9 +115,9 @@ impl Engine {
     fn attach(&mut self, start_kind: Start, may_block: bool, dice: &mut Dice) -> Tool {
         let (ringer, bell) = doorbell().unwrap();
         let page = Arc::new(ReaderPage::create(ringer).unwrap());
-        let slot = page.take_slot().unwrap();
+        let id = page.take_slot().unwrap();
         let Attached { ring, start: first, dropped, .. } =
-            self.stream.attach(&page, slot, start_kind, may_block).unwrap();
+            self.stream.attach(&page, id, start_kind, may_block).unwrap();
         let now = start_kind == Start::Now;
         let began = if now { self.stream.stats().produced } else { 0 };
         let (process, link) = start("reader");
@@ -125,11 +125,11 @@ impl Engine {
         if may_block {
             fds.push(self.room.0.as_fd());
         }
-        link.send(&[u64::from(slot), first, dropped, u64::from(now), began, dice.next()], &fds);
+        link.send(&[u32::from(id).into(), first, dropped, u64::from(now), began, dice.next()], &fds);
         // Some are killed before they have begun, and all in the end, even if they have stopped.
         let life = if dice.below(4) == 0 { 0 } else { 1 + dice.below(4 * CAPACITY) };
         let doom = (first + life, first + life + dice.below(1000) * CAPACITY);
-        Tool { process, link, page, slot, began, doom, done: None }
+        Tool { process, link, page, id, began, doom, done: None }
     }
 
     /// Pushes some bytes, and sleeps if the source has to wait.
@@ -160,11 +160,11 @@ impl Engine {
             };
             match message.words[..] {
                 [FOLLOW, old] => {
-                    let new = tool.page.take_slot().unwrap();
-                    let given = self.stream.follow(&tool.page, old as u32, new).unwrap();
-                    tool.page.return_slot(old as u32);
-                    tool.slot = new;
-                    let words = [u64::from(new), given.start, given.dropped];
+                    let (old, new) = (ReaderId::from(old as u32), tool.page.take_slot().unwrap());
+                    let given = self.stream.follow(&tool.page, old, new).unwrap();
+                    tool.page.return_slot(old);
+                    tool.id = new;
+                    let words = [u32::from(new).into(), given.start, given.dropped];
                     tool.link.send(&words, &[given.ring.as_fd().unwrap()]);
                 }
                 [DONE, delivered, lost] => tool.done = Some((delivered, lost)),
@@ -176,7 +176,7 @@ impl Engine {
     fn is_due_to_die(&self, victim: &Tool) -> bool {
         let stats = self.stream.stats();
         let tail = stats.produced - stats.dropped;
-        let consumed = tail - self.stream.lag(&victim.page, victim.slot).unwrap();
+        let consumed = tail - self.stream.lag(&victim.page, victim.id).unwrap();
         consumed >= victim.doom.0 || tail >= victim.doom.1
     }
 
@@ -193,7 +193,7 @@ impl Engine {
 
     fn kill(&mut self, victim: Tool) {
         victim.process.kill();
-        assert!(self.stream.detach(&victim.page, victim.slot));
+        assert!(self.stream.detach(&victim.page, victim.id));
     }
 
     /// Completes the stream and checks the counters of the surviving readers.

@@ -4,7 +4,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use iof_shm_ring::{Bell, Policy, ReaderPage, Ringer, Start, Stream, StreamConfig, bell, doorbell, notify};
+use iof_shm_ring::{
+    Bell, Policy, ReaderId, ReaderPage, Ringer, Start, Stream, StreamConfig, bell, doorbell, notify,
+};
 use memmap2::MmapRaw;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -49,9 +51,9 @@ pub fn process() {
     let mut words = Vec::new();
     let mut ring = None;
     for reader in 0..READERS {
-        let slot = page.take_slot().unwrap();
-        let attached = stream.attach(&page, slot, Start::Oldest, reader == 0).unwrap();
-        words.extend([u64::from(slot), attached.start, attached.dropped]);
+        let id = page.take_slot().unwrap();
+        let attached = stream.attach(&page, id, Start::Oldest, reader == 0).unwrap();
+        words.extend([u32::from(id).into(), attached.start, attached.dropped]);
         ring = Some(attached.ring);
     }
     let fds =
@@ -74,10 +76,10 @@ pub fn process() {
             Received::Nothing => {}
             Received::Gone => return,
             Received::Message(message) => {
-                let (old, new) = (message.words[0] as u32, page.take_slot().unwrap());
+                let (old, new) = (ReaderId::from(message.words[0] as u32), page.take_slot().unwrap());
                 let given = stream.follow(&page, old, new).unwrap();
                 page.return_slot(old);
-                let words = [u64::from(new), given.start, given.dropped];
+                let words = [u32::from(new).into(), given.start, given.dropped];
                 link.send(&words, &[given.ring.as_fd().unwrap()]);
             }
         }
@@ -159,7 +161,7 @@ pub fn killed(policy: Policy, dice: &mut Dice) {
 }
 
 fn follow(accounting: &mut Accounting, link: &Link) {
-    link.send(&[u64::from(accounting.reader.slot())], &[]);
+    link.send(&[u32::from(accounting.reader.id()).into()], &[]);
     let Message { words, mut fds } = link.wait().unwrap();
     accounting.follow(fds.remove(0), words.try_into().unwrap());
 }

@@ -216,7 +216,7 @@ fn a_smaller_cache_frees_memory() {
     let tool = Tool::new();
     let given = stream.attach(&tool.page, tool.page.take_slot().unwrap(), Start::Now, false).unwrap();
     let large = given.ring.as_fd().unwrap().try_clone_to_owned().unwrap();
-    assert!(stream.detach(&tool.page, given.slot));
+    assert!(stream.detach(&tool.page, given.id));
     drop(given);
     stream.push(&bytes(8 << 20), 1);
     let count_maps = |file: &std::os::fd::OwnedFd| {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iof_shm_ring::{
-    Behind, Copied, Grouping, Peek, Policy, Reader, ReaderPage, Reserve, Start, StreamConfig, notify,
+    Behind, Copied, Grouping, Peek, Policy, Reader, ReaderId, ReaderPage, Reserve, Start, StreamConfig,
+    notify,
 };
 
 use crate::tool::{CAPACITY, Tool, bytes, mapped, read, stream};
@@ -59,7 +60,7 @@ fn a_sleeping_tool_is_woken_once_and_an_awake_one_is_not() {
     notify([&stream]);
     assert!(!tool.rings(), "the tool does not sleep");
     assert!(!tool.page.arm(64), "a ready bit is set, so the tool must not sleep");
-    assert_eq!(tool.ready(), [reader.slot()]);
+    assert_eq!(tool.ready(), [reader.id()]);
     assert!(tool.page.arm(64));
     notify([]);
     assert!(!tool.rings(), "there is no update");
@@ -125,8 +126,8 @@ fn a_copying_reader_never_makes_the_stream_move() {
 #[test]
 fn a_ring_from_another_process_is_read_through_its_file_alone() {
     let (mut stream, tool) = (stream(Policy::DropNewest), Tool::new());
-    let slot = tool.page.take_slot().unwrap();
-    let attached = stream.attach(&tool.page, slot, Start::Oldest, false).unwrap();
+    let id = tool.page.take_slot().unwrap();
+    let attached = stream.attach(&tool.page, id, Start::Oldest, false).unwrap();
     let page = tool.page.as_fd().unwrap().try_clone_to_owned().unwrap();
     let page = Arc::new(ReaderPage::open(page).unwrap());
     // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
@@ -150,11 +151,11 @@ fn a_reader_at_the_end_of_its_generation_does_not_touch_its_old_slot() {
     assert_eq!(reader.peek(), Peek::Sealed);
 
     // The engine may do this once the reader's tool has requested the next generation.
-    let slot = reader.slot();
-    assert!(first.detach(&tool.page, slot));
-    tool.page.return_slot(slot);
+    let id = reader.id();
+    assert!(first.detach(&tool.page, id));
+    tool.page.return_slot(id);
     let mut other = tool.attach(&mut second, Start::Oldest, false);
-    assert_eq!(other.slot(), slot);
+    assert_eq!(other.id(), id);
 
     reader.release();
     reader.consume(1);
@@ -165,7 +166,7 @@ fn a_reader_at_the_end_of_its_generation_does_not_touch_its_old_slot() {
     // woken for them.
     second.push(&bytes(2 * CAPACITY as usize), 1);
     notify([&second]);
-    assert_eq!(tool.ready(), [slot]);
+    assert_eq!(tool.ready(), [id]);
     second.complete();
     assert_eq!(read(&mut other), bytes(CAPACITY as usize));
 }
@@ -186,8 +187,8 @@ fn a_reader_that_starts_now_accounts_for_all_bytes_after_its_attachment() {
     let (mut first, tool) = (stream(Policy::DropNewest), Tool::new());
     first.push(b"abc", 1);
     first.discard(500, 1);
-    let slot = tool.page.take_slot().unwrap();
-    let given = first.attach(&tool.page, slot, Start::Now, false).unwrap();
+    let id = tool.page.take_slot().unwrap();
+    let given = first.attach(&tool.page, id, Start::Now, false).unwrap();
     first.discard(1000, 1);
     first.push(b"def", 1);
     // SAFETY: this test owns the stream and does not detach the reader.
@@ -202,8 +203,8 @@ fn a_reader_that_starts_now_accounts_for_all_bytes_after_its_attachment() {
     second.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
     second.push(b"x", 1);
     drop(full);
-    let (began, slot) = (second.stats().produced, tool.page.take_slot().unwrap());
-    let given = second.attach(&tool.page, slot, Start::Now, false).unwrap();
+    let (began, id) = (second.stats().produced, tool.page.take_slot().unwrap());
+    let given = second.attach(&tool.page, id, Start::Now, false).unwrap();
     for _ in 0..10 {
         second.push(&bytes(CAPACITY as usize / 2), 1);
     }
@@ -222,12 +223,12 @@ fn only_the_requested_ready_bits_are_taken() {
     stream.push(b"x", 1);
     notify([&stream]);
     let mut taken = Vec::new();
-    tool.page.take_ready(3, |slot| taken.push(slot));
-    assert_eq!(taken, [0, 1, 2]);
+    tool.page.take_ready(3, |id| taken.push(id));
+    assert_eq!(taken, [0, 1, 2].map(ReaderId::from));
     assert!(tool.page.arm(3), "no ready bit is set for the first three slots");
     tool.page.disarm();
     assert!(!tool.page.arm(11));
-    assert_eq!(tool.ready(), (3..11).collect::<Vec<_>>());
+    assert_eq!(tool.ready(), (3..11).map(ReaderId::from).collect::<Vec<_>>());
     drop(readers);
 }
 

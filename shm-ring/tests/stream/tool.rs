@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use iof_shm_ring::{
-    Attached, Bell, Peek, Policy, Reader, ReaderPage, Ring, Start, Stream, StreamConfig, doorbell,
+    Attached, Bell, Peek, Policy, Reader, ReaderId, ReaderPage, Ring, Start, Stream, StreamConfig, doorbell,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -22,14 +22,14 @@ impl Tool {
     }
 
     pub fn attach(&self, stream: &mut Stream, start: Start, may_block: bool) -> Reader {
-        let slot = self.page.take_slot().unwrap();
-        let attached = stream.attach(&self.page, slot, start, may_block).unwrap();
+        let id = self.page.take_slot().unwrap();
+        let attached = stream.attach(&self.page, id, start, may_block).unwrap();
         self.open(attached, start)
     }
 
     pub fn attach_non_gating(&self, stream: &mut Stream, start: Start) -> Reader {
-        let slot = self.page.take_slot().unwrap();
-        let attached = stream.attach_non_gating(&self.page, slot, start).unwrap();
+        let id = self.page.take_slot().unwrap();
+        let attached = stream.attach_non_gating(&self.page, id, start).unwrap();
         self.open(attached, start)
     }
 
@@ -39,9 +39,9 @@ impl Tool {
     }
 
     pub fn follow(&self, stream: &mut Stream, reader: &mut Reader) {
-        let slot = self.page.take_slot().unwrap();
-        let attached = stream.follow(&self.page, reader.slot(), slot).unwrap();
-        self.page.return_slot(reader.slot());
+        let id = self.page.take_slot().unwrap();
+        let attached = stream.follow(&self.page, reader.id(), id).unwrap();
+        self.page.return_slot(reader.id());
         // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         unsafe { reader.follow(mapped(attached)) }.unwrap();
     }
@@ -50,9 +50,9 @@ impl Tool {
         poll(&mut [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() > 0
     }
 
-    pub fn ready(&self) -> Vec<u32> {
+    pub fn ready(&self) -> Vec<ReaderId> {
         let mut ready = Vec::new();
-        self.page.take_ready(64, |slot| ready.push(slot));
+        self.page.take_ready(64, |id| ready.push(id));
         ready
     }
 }

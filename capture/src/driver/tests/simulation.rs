@@ -120,8 +120,8 @@ impl Simulation {
         let id = SourceId(self.pipes.len() as u64);
         let mut stream = Stream::create(StreamConfig { capacity: pages * 4096, policy }, "test").unwrap();
         let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
-        let slot = page.take_slot().unwrap();
-        let attached = stream.attach(&page, slot, Start::Oldest, policy == Policy::Block).unwrap();
+        let reader_id = page.take_slot().unwrap();
+        let attached = stream.attach(&page, reader_id, Start::Oldest, policy == Policy::Block).unwrap();
         // SAFETY: the reader is neither detached nor moved to another generation.
         let mut reader = unsafe { Reader::new(attached, page, Start::Oldest) }.unwrap();
         reader.set_room_bell(self.ringer.try_clone().unwrap());

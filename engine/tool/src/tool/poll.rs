@@ -139,7 +139,7 @@ impl Tool {
     fn settle(&mut self) -> Result<(), LostError> {
         let Settled { drained, over, read, large } = self.feeds.settle();
         self.polling.record_read(read, large);
-        let slots: Vec<u32> = over.iter().map(Feed::slot).collect();
+        let slots: Vec<u32> = over.iter().map(|feed| feed.reader_id().into()).collect();
         let ended: Vec<(u32, Nspace, u64)> =
             over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone(), feed.run())).collect();
         // The readers are dropped first: once the engine is notified, their rings must not be
@@ -154,8 +154,8 @@ impl Tool {
             }
             self.note_job_ends(*handler, nspace);
         }
-        for slot in drained {
-            self.notify(&FromTool::Follow { slot })?;
+        for reader in drained {
+            self.notify(&FromTool::Follow { slot: reader.into() })?;
         }
         ended.iter().try_for_each(|(handler, ..)| self.end_if_flushed(*handler))
     }
@@ -210,10 +210,10 @@ impl Tool {
             } => {
                 let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
                 let ring = Arc::new(Ring::open(fd)?);
-                self.feeds.use_slot(slot);
-                let attached = Attached { ring, slot, start, dropped, non_gating };
+                let attached = Attached { ring, id: slot.into(), start, dropped, non_gating };
+                self.feeds.use_slot(attached.id);
                 match follows {
-                    Some(old) => self.feeds.next_generation(old, attached),
+                    Some(old) => self.feeds.next_generation(old.into(), attached),
                     None => {
                         let stream = StreamInfo { source, channel, logged, run };
                         self.new_feed(handler, stream, attached, options)?;
