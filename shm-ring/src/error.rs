@@ -102,3 +102,121 @@ pub enum InspectError {
         len: u64,
     },
 }
+
+/// An error of [`handoff::send`](crate::handoff::send).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The reader page cannot be created.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// There is no descriptor for a bell or the connection.
+    #[error("{step} failed: {source}; close files or raise the limit (`ulimit -n`)")]
+    Descriptor {
+        /// The step that failed.
+        step: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The ring has no file.
+    #[error("cannot send a ring on the heap: create the stream in shared memory with `Stream::create`")]
+    OnHeap,
+    /// The message cannot be sent.
+    #[error("sending the reader failed: {source}; the other process must keep the connection open")]
+    Socket {
+        /// The kernel's error.
+        source: io::Error,
+    },
+}
+
+/// An error of [`SentReader::serve`](crate::handoff::SentReader::serve).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The reader sent an unknown request.
+    #[error("invalid request {found} from the reader: close its connection")]
+    Request {
+        /// The byte received.
+        found: u8,
+    },
+    /// The connection failed, or the reader does not receive what it requested.
+    #[error("answering the reader failed: {source}; close its connection")]
+    Socket {
+        /// The kernel's error.
+        source: io::Error,
+    },
+}
+
+/// An error of receiving a reader or its next generation, see
+/// [`handoff::receive`](crate::handoff::receive).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// The other process closed the connection before the message.
+    #[error("the owner of the stream closed the connection: start it again")]
+    Closed,
+    /// The other process closed the connection in the middle of the message.
+    #[error("the owner closed the connection after {received} of {expected} bytes: start it again")]
+    Truncated {
+        /// Bytes received.
+        received: usize,
+        /// Bytes of a message.
+        expected: usize,
+    },
+    /// The message is not one of a hand-off.
+    #[error("invalid message {found:#018x}: connect to a process that hands off a reader")]
+    Magic {
+        /// The first eight bytes as a little-endian number.
+        found: u64,
+    },
+    /// The message has another version.
+    #[error(
+        "the owner sends version {found}, expected {expected}: use the same version of iof-shm-ring in both processes"
+    )]
+    Version {
+        /// Version received.
+        found: u32,
+        /// Version of this library.
+        expected: u32,
+    },
+    /// The message has another purpose, such as the next generation instead of a new reader.
+    #[error("invalid message of kind {found}: expected kind {expected}")]
+    Kind {
+        /// Kind received.
+        found: u32,
+        /// Kind expected.
+        expected: u32,
+    },
+    /// The message has unknown flags.
+    #[error("invalid flags {found:#x}: use the same version of iof-shm-ring in both processes")]
+    Flags {
+        /// Flags received.
+        found: u32,
+    },
+    /// The message came with too few or too many descriptors.
+    #[error("received {found} file descriptors, expected {expected}")]
+    Descriptors {
+        /// Descriptors received.
+        found: usize,
+        /// Descriptors expected.
+        expected: usize,
+    },
+    /// The kernel could not deliver all descriptors.
+    #[error(
+        "received only {received} of the file descriptors: the owner sent too many, or this process has reached \
+         its limit on open files (raise `ulimit -n`)"
+    )]
+    TruncatedDescriptors {
+        /// Descriptors received, and closed since.
+        received: usize,
+    },
+    /// A received file is not a valid ring or reader page.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The connection failed, or its read timeout has passed.
+    #[error("receiving from the owner failed: {source}")]
+    Socket {
+        /// The kernel's error.
+        source: io::Error,
+    },
+}

@@ -21,10 +21,19 @@
 //! | `inspect` | reading a ring from outside, concurrently with its writer |
 //! | `copy` | copying bytes that may change concurrently (unsafe) |
 //! | `reader_page`, `notify`, `doorbell` | slots, ready bits, waking sleeping tools |
+//! | [`handoff`] | giving a reader to another process over a socket (unsafe) |
 //!
-//! The modules are private; the public items are listed below. `examples/two_processes.rs` is a
-//! complete writer and a complete reader. Apart from doorbells, this crate does no I/O: its user,
-//! or the kernel, writes the bytes into a [`Span`].
+//! All modules except `handoff` are private; the public items are listed below. Apart from doorbells
+//! and the hand-off, this crate does no I/O: its user, or the kernel, writes the bytes into a
+//! [`Span`].
+//!
+//! # Two processes
+//!
+//! The owner of a stream adds a reader and sends it over a Unix socket with [`handoff::send`]. The
+//! other process attaches with [`handoff::receive`], and follows the stream to its next generations
+//! with [`ReceivedReader::follow`](handoff::ReceivedReader::follow). `examples/two_processes.rs`
+//! is a complete writer and a complete reader. A program with its own protocol, such as iof's
+//! engine, sends the parts of [`Attached`] itself.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");
@@ -34,6 +43,7 @@ mod copy;
 mod doorbell;
 mod error;
 mod file;
+pub mod handoff;
 mod index;
 mod inlet;
 mod inspect;
@@ -51,7 +61,7 @@ mod writer;
 
 pub use attach::{Attached, ReaderId, Start};
 pub use doorbell::{Bell, Ringer, bell, doorbell};
-pub use error::{CreateError, InspectError, OpenError};
+pub use error::{CreateError, InspectError, OpenError, ReceiveError, SendError, ServeError};
 pub use inlet::{Filler, Inlet, Lent};
 pub use inspect::Snapshot;
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
