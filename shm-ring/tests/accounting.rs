@@ -13,8 +13,13 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 
 const CAPACITY: u64 = 4096;
-const CASES: u32 = if cfg!(miri) { 8 } else { 2000 };
 const STEPS: usize = if cfg!(miri) { 20 } else { 200 };
+
+/// Returns the number of histories: under Miri few, and more on request (`.ci/miri`).
+fn cases() -> u32 {
+    let scale = || std::env::var("IOF_MIRI_SCALE").map_or(1, |scale| scale.parse().unwrap());
+    if cfg!(miri) { 3 * scale() } else { 2000 }
+}
 
 /// A reader that was never further behind than this loses nothing. What is claimed ahead, a quarter
 /// and an eighth of a ring, is not part of an overwriting reader's cache.
@@ -352,7 +357,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: CASES, failure_persistence: None, ..Config::default() })]
+    #![proptest_config(Config { cases: cases(), failure_persistence: None, ..Config::default() })]
 
     #[test]
     fn delivered_plus_lost_equals_produced(policy in policy(), ops in prop::collection::vec(op(), 1..STEPS)) {

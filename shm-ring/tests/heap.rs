@@ -16,8 +16,11 @@ use iof_shm_ring::{
 
 const CAPACITY: u64 = 4096;
 
+/// Returns the bytes to be written: under Miri at least two laps of the ring, and more on request
+/// (`.ci/miri`).
 fn produced() -> Arc<Vec<u8>> {
-    let n = if cfg!(miri) { 20_000 } else { 2_000_000 };
+    let scale = || std::env::var("IOF_MIRI_SCALE").map_or(1, |scale| scale.parse().unwrap());
+    let n = if cfg!(miri) { 10_000 * scale() } else { 2_000_000 };
     Arc::new((0..n).map(|i: usize| (i % 251) as u8).collect())
 }
 
