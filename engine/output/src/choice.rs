@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::pattern::{Pattern, PatternError};
@@ -32,7 +32,8 @@ pub enum Place {
     Tree(PathBuf),
     /// `file=NAME`: `NAME.<nspace>.<rank>.out` and `.err`.
     Name(PathBuf),
-    /// `file=NAME:pattern`: NAME with its placeholders expanded, with `.out` and `.err` appended.
+    /// `file=NAME:pattern`: NAME with its placeholders expanded. Without a placeholder, `.out` and
+    /// `.err` are appended.
     Pattern(Pattern),
 }
 
@@ -116,6 +117,23 @@ const WORDS: [&str; 11] = [
     "dir",
     "directory",
     "file",
+];
+/// The words of an `--output` list as a user completes them: those that take a value end in `=`.
+pub const OUTPUT_WORDS: [&str; 14] = [
+    "tag",
+    "tag-detailed",
+    "tag-fullname",
+    "rank",
+    "timestamp",
+    "timestamp=ns",
+    "timestamp=us",
+    "timestamp=ms",
+    "timestamp=rfc3339",
+    "xml",
+    "json",
+    "merge-stderr-to-stdout",
+    "dir=",
+    "file=",
 ];
 const QUALIFIERS: [&str; 4] = ["copy", "nocopy", "raw", "pattern"];
 
@@ -227,6 +245,13 @@ impl Choice {
         Ok(self)
     }
 
+    /// Returns the NAME of `file=NAME` if it contains placeholders that are not expanded, because
+    /// `:pattern` is missing.
+    pub fn unused_placeholder(&self) -> Option<&Path> {
+        let Some(Place::Name(name)) = &self.files else { return None };
+        Pattern::new(name).is_ok_and(|pattern| pattern.has_placeholder()).then_some(name.as_path())
+    }
+
     /// Returns whether output goes to the command's own stdout and stderr, and not only to files.
     pub fn shows(&self) -> bool {
         self.files.is_none() || self.copy
@@ -328,6 +353,15 @@ mod tests {
         assert!(choice("tag:raw").raw && choice(":raw").raw);
         assert!(matches!(choice("file=a.%r:PATTERN,tag").files, Some(Place::Pattern(_))));
         assert_eq!(choice("file=%x").files, Some(Place::Name("%x".into())), "not a pattern");
+        for (list, unused) in [
+            ("file=a.%r", Some("a.%r")),
+            ("file=a.%r:pattern", None),
+            ("file=100%", None),
+            ("file=%%", None),
+            ("dir=%r", None),
+        ] {
+            assert_eq!(choice(list).unused_placeholder(), unused.map(Path::new), "{list}");
+        }
     }
 
     #[test]
@@ -367,6 +401,17 @@ mod tests {
             Err(ChoiceError::Both("one dir= or file=", "another"))
         );
         assert_eq!(Choice::from_lists(["xml", "json"]), Err(ChoiceError::Both("xml", "json")));
+    }
+
+    #[test]
+    fn each_word_for_completion_is_a_word_and_each_word_is_completed() {
+        for word in OUTPUT_WORDS {
+            choice(&if word.ends_with('=') { format!("{word}name") } else { word.to_owned() });
+        }
+        let is_completed =
+            |word: &&str| OUTPUT_WORDS.iter().any(|known| known.trim_end_matches('=') == *word);
+        let missing: Vec<_> = WORDS.iter().filter(|word| !is_completed(word)).collect();
+        assert_eq!(missing, [&"directory"], "it means the same as dir");
     }
 
     #[test]

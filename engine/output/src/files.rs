@@ -1,7 +1,7 @@
 //! Per-rank files: their paths, how they are opened, and their rotation by size.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -96,8 +96,13 @@ impl Files {
             }
             Place::Pattern(pattern) => {
                 let host = host.as_deref().unwrap_or("unknown");
-                let values = PatternValues { nspace: nspace.as_str(), padded: &padded, rank: &number, host };
-                pattern.expand(values).into_os_string()
+                let (nspace, channel) = (nspace.as_str(), if is_out { "stdout" } else { "stderr" });
+                let values = PatternValues { nspace, padded: &padded, rank: &number, host, channel };
+                let name = pattern.expand(values);
+                if pattern.has_placeholder() {
+                    return name;
+                }
+                name.into_os_string()
             }
         };
         with_suffix(Path::new(&name), if is_out { "out" } else { "err" })
@@ -125,8 +130,8 @@ impl Files {
 
     /// Returns whether each rank has a file of its own for `channel`.
     pub(crate) fn has_own_file(&self, channel: Channel) -> bool {
-        let is_per_rank = !matches!(&self.place, Place::Pattern(pattern) if !pattern.names_rank());
-        is_per_rank && !self.merge && channel == Channel::Stdout
+        let is_separate = !matches!(&self.place, Place::Pattern(pattern) if !pattern.names_stream());
+        is_separate && !self.merge && channel == Channel::Stdout
     }
 
     /// Returns whether paths may contain the host, which only the engine knows.
@@ -140,6 +145,18 @@ fn with_suffix(name: &Path, suffix: &str) -> PathBuf {
     name.push(".");
     name.push(suffix);
     PathBuf::from(name)
+}
+
+/// Locks a file against other jobs until it is closed: the files of two jobs must not be mixed. On a
+/// file system without locks this has no effect.
+fn lock(file: &File) -> io::Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(io::Error::new(
+            ErrorKind::ResourceBusy,
+            "another job writes to this file: give this job another name or its files another place",
+        )),
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
+    }
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {
@@ -209,8 +226,11 @@ impl OpenFiles {
         let opened = self.open(id);
         let append = self.files.append;
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
-        // The file is closed again until there is something to write, to save descriptors.
-        self.open = self.open.saturating_sub(usize::from(entry.file.take().is_some()));
+        // To save descriptors, the file is closed again until there is something to write. The first
+        // one stays open for its lock.
+        if id != FileId(0) {
+            self.open = self.open.saturating_sub(usize::from(entry.file.take().is_some()));
+        }
         let begun = opened.and_then(|()| if append { Ok(()) } else { entry.remove_full() });
         begun.map_err(|error| FileError { path: entry.path.clone(), error })
     }
@@ -266,9 +286,10 @@ impl OpenFiles {
         Ok(())
     }
 
+    /// Closes all files except the first.
     fn close_all(&mut self) {
-        self.entries.iter_mut().for_each(|entry| entry.file = None);
-        self.open = 0;
+        self.entries.iter_mut().skip(1).for_each(|entry| entry.file = None);
+        self.open = self.entries.iter().filter(|entry| entry.file.is_some()).count();
     }
 }
 
@@ -279,10 +300,11 @@ impl Entry {
         }
         let mut options = File::options();
         options.create(true).mode(FILE_MODE);
-        if append || self.begun {
-            options.append(true);
+        let is_emptied = !(append || self.begun);
+        if is_emptied {
+            options.write(true);
         } else {
-            options.write(true).truncate(true);
+            options.append(true);
         }
         let file = match options.open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -293,6 +315,13 @@ impl Entry {
             }
             opened => opened?,
         };
+        // Other kinds of files, such as pipes and devices, have several writers by intention.
+        if file.metadata()?.is_file() {
+            lock(&file)?;
+            if is_emptied {
+                file.set_len(0)?;
+            }
+        }
         self.size = file.metadata()?.len();
         self.begun = true;
         Ok(self.file.insert(file))
@@ -401,10 +430,9 @@ mod tests {
         let name = files(Place::Name("x/f".into()));
         assert_eq!(path(&name, 3, Channel::Stderr, 12), wanted("x/f.prterun-node1-77@1.03.err"));
         let pattern = Place::Pattern(crate::Pattern::new(Path::new("%h/%n-%r-%R")).unwrap());
-        assert_eq!(
-            path(&files(pattern), 3, Channel::Stdout, 12),
-            wanted("node1/prterun-node1-77@1-03-3.out")
-        );
+        assert_eq!(path(&files(pattern), 3, Channel::Stdout, 12), wanted("node1/prterun-node1-77@1-03-3"));
+        let plain = Place::Pattern(crate::Pattern::new(Path::new("log")).unwrap());
+        assert_eq!(path(&files(plain), 3, Channel::Stderr, 12), wanted("log.err"));
     }
 
     #[test]
@@ -413,8 +441,8 @@ mod tests {
         let path = |place| files(place).path(&source, 12).to_str().unwrap().to_owned();
         assert_eq!(path(Place::Tree("d".into())), "d/prterun-node1-77@1/job/stderr");
         assert_eq!(path(Place::Name("x/f".into())), "x/f.prterun-node1-77@1.job.err");
-        let pattern = Place::Pattern(crate::Pattern::new(Path::new("%n-%r-%R")).unwrap());
-        assert_eq!(path(pattern), "prterun-node1-77@1-job-job.err");
+        let pattern = Place::Pattern(crate::Pattern::new(Path::new("%n-%r-%R.%c")).unwrap());
+        assert_eq!(path(pattern), "prterun-node1-77@1-job-job.stderr");
     }
 
     #[test]
@@ -511,6 +539,25 @@ mod tests {
             open.begin(id).unwrap();
             assert!(fs::read_to_string(&path).unwrap().ends_with("new"), "a file is begun only once");
         }
+    }
+
+    #[test]
+    fn a_file_that_another_job_writes_is_refused_and_keeps_its_contents() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::Name(directory.path().join("log"));
+        let mut open = [(); 2].map(|()| OpenFiles::new(files(place.clone()), 64));
+        let source = source(0, Channel::Stdout);
+        let ids = open.each_mut().map(|open| open.file_for(&source, || 1));
+        open[0].begin(ids[0]).unwrap();
+        open[0].write(ids[0], vec![IoSlice::new(b"mine")], None).unwrap();
+        open[0].close_all();
+        let error = open[1].begin(ids[1]).unwrap_err();
+        assert!(error.to_string().contains("another job writes to this file"), "{error}");
+        assert_eq!(fs::read_to_string(&error.path).unwrap(), "mine");
+        let [first, mut second] = open;
+        drop(first);
+        second.begin(ids[1]).unwrap();
+        assert_eq!(fs::read_to_string(&error.path).unwrap(), "");
     }
 
     #[test]

@@ -40,7 +40,7 @@ mod stream;
 mod style;
 
 pub use batch::{Batch, MIN_LENT};
-pub use choice::{Choice, ChoiceError, Markup, Place};
+pub use choice::{Choice, ChoiceError, Markup, OUTPUT_WORDS, Place};
 pub use files::{FileError, Files, MAX_KEPT_FILES, MAX_OPEN_FILES, Rotation};
 pub use lines::FlushTimeout;
 pub use options::Options;

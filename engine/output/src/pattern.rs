@@ -5,7 +5,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// A file name with placeholders: `%n` for the job, `%r` for the rank with leading zeros, `%R` for
-/// the rank, `%h` for the host, `%%` for a percent sign.
+/// the rank, `%h` for the host, `%c` for the channel (`stdout` or `stderr`), `%%` for a percent
+/// sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Piece>);
 
@@ -16,6 +17,7 @@ enum Piece {
     PaddedRank,
     Rank,
     Host,
+    Channel,
 }
 
 /// The values of a pattern's placeholders.
@@ -29,12 +31,14 @@ pub struct PatternValues<'a> {
     pub rank: &'a str,
     /// The host of the rank.
     pub host: &'a str,
+    /// The channel whose file it is: `stdout` or `stderr`.
+    pub channel: &'a str,
 }
 
 /// The error for a file name with an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown placeholder '{0}' in the file name: expected %n (job), %r or %R (rank), %h (host) or %% (a percent sign)"
+    "unknown placeholder '{0}' in the file name: expected %n (job), %r or %R (rank), %h (host), %c (channel) or %% (a percent sign)"
 )]
 pub struct PatternError(String);
 
@@ -42,8 +46,8 @@ impl Pattern {
     /// Parses `name` as a pattern.
     ///
     /// # Errors
-    /// Returns [`PatternError`] if a `%` is followed by anything other than `n`, `r`, `R`, `h` or
-    /// `%`.
+    /// Returns [`PatternError`] if a `%` is followed by anything other than `n`, `r`, `R`, `h`,
+    /// `c` or `%`.
     pub fn new(name: &Path) -> Result<Pattern, PatternError> {
         let mut pieces = Vec::new();
         let mut text = Vec::new();
@@ -62,6 +66,7 @@ impl Pattern {
                 Some(b'r') => Piece::PaddedRank,
                 Some(b'R') => Piece::Rank,
                 Some(b'h') => Piece::Host,
+                Some(b'c') => Piece::Channel,
                 other => {
                     let word: Vec<u8> = std::iter::once(b'%').chain(other).collect();
                     return Err(PatternError(String::from_utf8_lossy(&word).into_owned()));
@@ -74,10 +79,15 @@ impl Pattern {
         Ok(Pattern(pieces))
     }
 
-    /// Returns whether any two ranks have different names, whatever their jobs.
-    pub(crate) fn names_rank(&self) -> bool {
+    /// Returns whether the name contains a placeholder other than `%%`.
+    pub fn has_placeholder(&self) -> bool {
+        self.0.iter().any(|piece| !matches!(piece, Piece::Text(_)))
+    }
+
+    /// Returns whether each channel of each rank has a name of its own, whatever the jobs.
+    pub(crate) fn names_stream(&self) -> bool {
         let has_rank = self.0.iter().any(|piece| matches!(piece, Piece::PaddedRank | Piece::Rank));
-        has_rank && self.0.contains(&Piece::Nspace)
+        has_rank && self.0.contains(&Piece::Nspace) && self.0.contains(&Piece::Channel)
     }
 
     /// Returns the name in which the placeholders are replaced by `values`.
@@ -89,6 +99,7 @@ impl Pattern {
                 Piece::Nspace => name.extend_from_slice(values.nspace.as_bytes()),
                 Piece::PaddedRank => name.extend_from_slice(values.padded.as_bytes()),
                 Piece::Rank => name.extend_from_slice(values.rank.as_bytes()),
+                Piece::Channel => name.extend_from_slice(values.channel.as_bytes()),
                 // The host's name comes from a process table and may contain anything.
                 Piece::Host => {
                     name.extend(values.host.bytes().map(|byte| if byte == b'/' { b'_' } else { byte }))
@@ -106,9 +117,10 @@ mod tests {
 
     #[test]
     fn placeholders_are_expanded_and_unknown_ones_refused() {
-        let values = PatternValues { nspace: "job@1", padded: "07", rank: "7", host: "no/de" };
+        let values =
+            PatternValues { nspace: "job@1", padded: "07", rank: "7", host: "no/de", channel: "stderr" };
         let expand = |text: &str| Pattern::new(Path::new(text)).unwrap().expand(values);
-        assert_eq!(expand("out/%n-%r-%R-%h-%%"), Path::new("out/job@1-07-7-no_de-%"));
+        assert_eq!(expand("out/%n-%r-%R-%h-%c-%%"), Path::new("out/job@1-07-7-no_de-stderr-%"));
         assert_eq!(expand("plain"), Path::new("plain"));
         for (text, word) in [("%x", "'%x'"), ("a%", "'%'"), ("%N", "'%N'")] {
             let error = Pattern::new(Path::new(text)).unwrap_err().to_string();

@@ -238,8 +238,8 @@ impl PrinterTask {
         for &id in ids {
             let peeked = reader.peek(id);
             // Files are created as soon as their streams exist.
-            let wants_stream =
-                peeked == Peeked::Bytes || matches!(self.destination, OpenDestination::Files(_));
+            let wants_stream = matches!(peeked, Peeked::Bytes | Peeked::Gap(_))
+                || matches!(self.destination, OpenDestination::Files(_));
             if self.stream(id).is_none() && wants_stream {
                 self.add(reader, id)?;
             }
@@ -264,8 +264,8 @@ impl PrinterTask {
             let Some(stream) = self.stream(id) else { continue };
             let ends = !matches!(peeked, Peeked::Bytes | Peeked::Nothing);
             let has_bytes = peeked == Peeked::Bytes;
-            let gap = matches!(peeked, Peeked::Gap(_));
-            if has_bytes || gap || !stream.partial.bytes.is_empty() {
+            let gap = if let Peeked::Gap(gap) = peeked { Some(gap) } else { None };
+            if has_bytes || gap.is_some() || !stream.partial.bytes.is_empty() {
                 ready.push(ReadyStream { id, has_bytes, ends, gap });
             }
         }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use iof_tool::{BatchReader, Behind, Bytes, FeedId};
+use iof_tool::{BatchReader, Behind, Bytes, FeedId, Gap};
 use memchr::memchr;
 
 use crate::batch::Batch;
@@ -40,8 +40,8 @@ pub(crate) struct ReadyStream {
     pub has_bytes: bool,
     /// Whether the line ends here, even without a newline.
     pub ends: bool,
-    /// Whether bytes are missing at this position.
-    pub gap: bool,
+    /// The bytes that are missing at this position.
+    pub gap: Option<Gap>,
 }
 
 /// What to do with a stream once its bytes are written.
@@ -147,8 +147,11 @@ impl Stream {
             self.print_part(builder);
         }
         self.partial.wait = None;
-        if ready.gap && *builder.open == Some(self.key) {
-            builder.options.style.end_line(builder.open, &mut builder.batch);
+        if let Some(gap) = ready.gap {
+            if *builder.open == Some(self.key) {
+                builder.options.style.end_line(builder.open, &mut builder.batch);
+            }
+            builder.options.style.write_gap(gap, &mut self.label, &mut builder.batch);
         }
         Outcome::nothing(ready.id)
     }

@@ -8,6 +8,7 @@ use std::io::Write;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use iof_proto::{Channel, Nspace, Rank};
+use iof_tool::Gap;
 use jiff::tz::TimeZone;
 use memchr::memchr;
 
@@ -109,6 +110,9 @@ pub struct Run<'b, 't> {
 /// a newline. The caller chooses keys that are unique among the streams that write to the
 /// destination.
 pub type OpenLine = Option<u64>;
+
+/// The key of the text in JSON.
+const DATA: &[u8] = b",\"data\":";
 
 const COLOURS: [&str; 12] = ["36", "33", "32", "35", "34", "31", "96", "93", "92", "95", "94", "91"];
 
@@ -241,8 +245,8 @@ impl Style {
         let logged = if *logged { ",\"logged\":true" } else { "" };
         let before =
             format!("{{\"nspace\":{nspace},\"rank\":{rank},\"channel\":\"{channel}\"{logged},\"time\":");
-        let behind = format!(",\"host\":{host},\"pid\":{pid},\"data\":");
-        (before.into(), b",\"offset\":".to_vec(), behind.into())
+        let process = format!(",\"host\":{host},\"pid\":{pid}");
+        (before.into(), b",\"offset\":".to_vec(), [process.as_bytes(), DATA].concat())
     }
 
     /// Formats `run`, and appends it to `batch`. `append` appends each piece of the run's own text:
@@ -303,6 +307,19 @@ impl Style {
         }
         // A fragment already has its suffix.
         batch.copy(if self.fragments { b"\n" } else { &self.closing });
+    }
+
+    /// Adds the object of a gap to the batch, in JSON. Other formats do not show gaps.
+    pub(crate) fn write_gap(&self, gap: Gap, label: &mut Label, batch: &mut Batch<'_>) {
+        if self.markup != Markup::Json {
+            return;
+        }
+        self.update_stamp(label, None);
+        let process = label.suffix.strip_suffix(DATA).unwrap_or(&label.suffix);
+        batch.copy(&label.rendered);
+        batch.copy(gap.offset.to_string().as_bytes());
+        batch.copy(process);
+        batch.copy(format!(",\"lost\":{}}}\n", gap.lost).as_bytes());
     }
 
     fn write_text<'a, 'b>(
@@ -381,12 +398,32 @@ fn local(nspace: &Nspace) -> &str {
 }
 
 fn attribute(name: &str, value: &str) -> String {
-    let value = value.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
-    format!(" {name}=\"{value}\"")
+    let mut text = format!(" {name}=\"");
+    for letter in value.chars() {
+        match letter {
+            '&' => text.push_str("&amp;"),
+            '<' => text.push_str("&lt;"),
+            '>' => text.push_str("&gt;"),
+            '"' => text.push_str("&quot;"),
+            // A parser would replace the character itself by a blank.
+            '\t' | '\n' | '\r' => text.push_str(&format!("&#{:03};", u32::from(letter))),
+            '\0'..='\x1f' => text.extend(char::from_u32(CONTROL_PICTURES.saturating_add(letter.into()))),
+            '\u{fffe}' | '\u{ffff}' => text.push(char::REPLACEMENT_CHARACTER),
+            _ => text.push(letter),
+        }
+    }
+    text.push('"');
+    text
 }
 
-/// Appends `text` escaped as in PMIx's XML: bytes that are not printable ASCII become numeric
-/// references.
+/// The first of the 32 characters that depict control characters (U+2400, `\u{2400}`). XML 1.0 has no
+/// way to contain most control characters, not even as references.
+const CONTROL_PICTURES: u32 = 0x2400;
+
+/// Appends `text` escaped as in PMIx's XML: each byte that is not printable ASCII becomes a numeric
+/// reference with its value. Unlike PMIx, a control character that XML cannot contain becomes a
+/// reference to the character that depicts it. All other references are below 256, so no byte is
+/// lost.
 fn escape(text: &[u8], buffer: &mut Vec<u8>) {
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'&' | b'<' | b'>');
     let mut rest = text;
@@ -398,12 +435,13 @@ fn escape(text: &[u8], buffer: &mut Vec<u8>) {
         if plain > 0 {
             continue;
         }
-        match first {
+        match *first {
             b'&' => buffer.extend_from_slice(b"&amp;"),
             b'<' => buffer.extend_from_slice(b"&lt;"),
             b'>' => buffer.extend_from_slice(b"&gt;"),
             // Writing to memory does not fail.
-            byte => drop(write!(buffer, "&#{byte:03};")),
+            byte @ (b'\t' | b'\n' | b'\r' | 0x7f..) => drop(write!(buffer, "&#{byte:03};")),
+            byte => drop(write!(buffer, "&#{};", CONTROL_PICTURES.saturating_add(byte.into()))),
         }
         rest = rest.get(1..).unwrap_or_default();
     }
