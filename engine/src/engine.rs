@@ -9,7 +9,8 @@ use std::thread::{self, JoinHandle};
 use iof_capture::{
     BackendKind, Capture, Event, PipeId, StartError as CaptureError, check_files, raise_file_limit,
 };
-use iof_proto::rendezvous::{Level, Listener};
+use iof_proto::Nspace;
+use iof_proto::rendezvous::{JobLink, Level, Listener};
 use iof_shm_ring::ReaderPage;
 use iof_tool::{AttachError, Tool};
 use mio::Registry;
@@ -191,6 +192,18 @@ impl Engine {
     /// [`Rendezvous::None`].
     pub fn socket(&self) -> Option<&std::path::Path> {
         self.listener.as_deref().map(Listener::path)
+    }
+
+    /// Returns the first of the names `base`, `base-2`, `base-3` and so on that no job of another
+    /// engine of this user has, as far as this engine's rendezvous directory shows. Other engines do
+    /// not choose it while the returned link exists. Without a directory, returns `base`.
+    ///
+    /// A failure is logged as a warning, and `base` is returned.
+    pub fn reserve_name(&self, base: &Nspace) -> (Nspace, Option<JobLink>) {
+        let reserved = self.listener.as_deref().map(|listener| listener.reserve(base));
+        let warn = |error: &io::Error| tracing::warn!(%error, "cannot look for other jobs of this name");
+        let reserved = reserved.and_then(|reserved| reserved.inspect_err(warn).ok());
+        reserved.unwrap_or_else(|| (base.clone(), None))
     }
 
     /// Returns the backend that reads the ranks' pipes.

@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, fchmod};
 use super::Level;
 use super::directory::{Directory, DirectoryError, DirectoryPath};
 use super::names::FileNames;
-use super::probe::{has_listener, metadata_if_exists, unix_socket};
+use super::probe::{has_listener, is_live_socket, metadata_if_exists, unix_socket};
 use super::stale::remove_stale;
 use crate::names::Nspace;
 
@@ -171,12 +171,47 @@ impl Listener {
             return Ok(None);
         }
         let name = self.names.job_link(process::id(), nspace);
-        match symlink(&self.name, self.directory.short_path(&name)) {
-            Ok(()) => Ok(Some(JobLink { directory: Arc::clone(&self.directory), name })),
+        let path = self.directory.short_path(&name);
+        match symlink(&self.name, &path) {
+            // `reserve` has created it.
+            Err(error)
+                if error.kind() == io::ErrorKind::AlreadyExists
+                    && fs::read_link(&path).is_ok_and(|target| target == Path::new(&self.name)) => {}
             Err(source) => {
-                Err(AnnounceError { nspace: nspace.clone(), path: self.directory.full_path(name), source })
+                let path = self.directory.full_path(name);
+                return Err(AnnounceError { nspace: nspace.clone(), path, source });
             }
+            Ok(()) => {}
         }
+        Ok(Some(JobLink { directory: Arc::clone(&self.directory), name }))
+    }
+
+    /// Returns the first of the names `base`, `base-2`, `base-3` and so on that no job of another
+    /// engine in this directory has, with its link. Until the returned link is dropped, no other
+    /// engine reserves the name. At the system level the result is `base`, without a link.
+    ///
+    /// Blocks for a few seconds at most while other engines start in the same directory.
+    ///
+    /// # Errors
+    /// Fails if the directory can't be locked or listed, or if the link can't be created.
+    pub fn reserve(&self, base: &Nspace) -> io::Result<(Nspace, Option<JobLink>)> {
+        if self.level == Level::System {
+            return Ok((base.clone(), None));
+        }
+        let _lock = self.directory.lock()?;
+        let mut links = Vec::new();
+        for file in fs::read_dir(self.directory.short_path("."))? {
+            links.extend(self.names.job_link_parts(&file?.file_name()));
+        }
+        let is_live = |pid: u32| is_live_socket(&self.directory.short_path(self.names.session(pid)));
+        let is_taken = |name: &Nspace| {
+            links.iter().any(|(pid, taken)| taken == name && *pid != process::id() && is_live(*pid))
+        };
+        let numbered = (2u32..).map_while(|number| Nspace::new(format!("{base}-{number}")).ok());
+        let mut names = std::iter::once(base.clone()).chain(numbered);
+        let name = names.find(|name| !is_taken(name)).unwrap_or_else(|| base.clone());
+        let link = self.announce(&name).map_err(|error| error.source)?;
+        Ok((name, link))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The tool's side of the rendezvous: where and in which order it searches for engines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -70,6 +70,8 @@ pub struct Candidate {
     pub pid: u32,
     /// The path of its socket.
     pub path: PathBuf,
+    /// The names of its jobs, sorted.
+    pub jobs: Vec<Nspace>,
 }
 
 /// The reason why a search has not found exactly one engine.
@@ -115,8 +117,16 @@ pub enum FindError {
         directory: PathBuf,
     },
     /// Several engines match. They are sorted by pid.
-    #[error("{} engines are running: choose one with --pid{}", .0.len(), list(.0))]
+    #[error("{} engines are running: choose one with --pid or --nspace{}", .0.len(), list(.0))]
     Several(Vec<Candidate>),
+    /// Several engines have a job of the requested name. They are sorted by pid.
+    #[error("{} engines have a job {nspace}: choose one with --pid{}", engines.len(), list(engines))]
+    SameName {
+        /// The requested job.
+        nspace: Nspace,
+        /// The engines.
+        engines: Vec<Candidate>,
+    },
     /// A system call failed.
     #[error("cannot search {}: {source}", directory.display())]
     Io {
@@ -127,10 +137,20 @@ pub enum FindError {
     },
 }
 
+/// The number of jobs of one engine that are listed.
+const LISTED_JOBS: usize = 4;
+
 fn list(candidates: &[Candidate]) -> String {
-    candidates.iter().fold(String::new(), |mut list, Candidate { pid, path }| {
+    candidates.iter().fold(String::new(), |mut list, Candidate { pid, path, jobs }| {
         // Writing to a string cannot fail.
-        let _ = write!(list, "\n  --pid {pid}  ({})", path.display());
+        let _ = write!(list, "\n  --pid {pid}  (");
+        for job in jobs.iter().take(LISTED_JOBS) {
+            let _ = write!(list, "--nspace {job}, ");
+        }
+        if let more @ 1.. = jobs.len().saturating_sub(LISTED_JOBS) {
+            let _ = write!(list, "{more} more jobs, ");
+        }
+        let _ = write!(list, "{})", path.display());
         list
     })
 }
@@ -177,6 +197,15 @@ impl Search {
         })
     }
 
+    /// Returns all session-level engines in the directory of the search, whatever its target is.
+    ///
+    /// # Errors
+    /// [`FindError`] if the directory is unusable or cannot be read. A missing directory has no
+    /// engines.
+    pub fn engines(&self) -> Result<Vec<Candidate>, FindError> {
+        engines(&DirectoryPath::new(Level::Session, self.directory.as_deref()), SessionFilter::Any)
+    }
+
     /// Returns the steps of the search; `server` is the value of [`SERVER_VARIABLE`].
     fn steps(&self, server: Option<OsString>) -> Vec<SearchStep<'_>> {
         // A directory chosen by the tool takes precedence over the environment.
@@ -220,16 +249,17 @@ fn find_system(directory_path: &DirectoryPath) -> Result<PathBuf, FindError> {
 
 /// Returns the socket of the only session-level engine in a directory that matches `filter`.
 fn find_session(directory: DirectoryPath, filter: SessionFilter<'_>) -> Result<PathBuf, FindError> {
-    let mut candidates = match directory.open() {
-        Err(DirectoryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Vec::new(),
-        opened => candidates(&opened?, filter)
-            .map_err(|source| FindError::Io { directory: directory.path.clone(), source })?,
-    };
+    let mut candidates = engines(&directory, filter)?;
     match (candidates.pop(), filter) {
         (Some(only), _) if candidates.is_empty() => Ok(only.path),
         (Some(last), _) => {
             candidates.push(last);
-            Err(FindError::Several(candidates))
+            Err(match filter {
+                SessionFilter::Nspace(nspace) => {
+                    FindError::SameName { nspace: nspace.clone(), engines: candidates }
+                }
+                _ => FindError::Several(candidates),
+            })
         }
         (None, SessionFilter::Any) => Err(FindError::NotFound(directory.path)),
         (None, SessionFilter::Pid(pid)) => Err(FindError::NoSuchPid { pid, directory: directory.path }),
@@ -239,23 +269,39 @@ fn find_session(directory: DirectoryPath, filter: SessionFilter<'_>) -> Result<P
     }
 }
 
+/// Returns the session-level engines in a directory, which need not exist, that match `filter`.
+fn engines(directory: &DirectoryPath, filter: SessionFilter<'_>) -> Result<Vec<Candidate>, FindError> {
+    match directory.open() {
+        Err(DirectoryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        opened => candidates(&opened?, filter)
+            .map_err(|source| FindError::Io { directory: directory.path.clone(), source }),
+    }
+}
+
 /// Returns the engines that match `filter` and have a listening socket, sorted by pid.
 fn candidates(directory: &Directory, filter: SessionFilter<'_>) -> io::Result<Vec<Candidate>> {
     let names = FileNames::of_this_host()?;
     let mut pids = BTreeSet::new();
+    let mut jobs: BTreeMap<u32, BTreeSet<Nspace>> = BTreeMap::new();
     for file in fs::read_dir(directory.short_path(Path::new(".")))? {
         let name = file?.file_name();
-        pids.extend(match filter {
-            SessionFilter::Any => names.session_pid(&name),
-            SessionFilter::Pid(wanted) => names.session_pid(&name).filter(|pid| *pid == wanted),
-            SessionFilter::Nspace(wanted) => {
-                names.job_link_parts(&name).filter(|(_, nspace)| nspace == wanted).map(|(pid, _)| pid)
-            }
-        });
+        if let Some((pid, nspace)) = names.job_link_parts(&name) {
+            jobs.entry(pid).or_default().insert(nspace);
+        }
+        pids.extend(names.session_pid(&name));
     }
-    let candidate = |pid| Candidate { pid, path: directory.full_path(names.session(pid)) };
-    let is_live = |pid: &u32| is_live_socket(&directory.short_path(names.session(*pid)));
-    Ok(pids.into_iter().filter(is_live).map(candidate).collect())
+    pids.retain(|pid| match filter {
+        SessionFilter::Any => true,
+        SessionFilter::Pid(wanted) => *pid == wanted,
+        SessionFilter::Nspace(wanted) => jobs.get(pid).is_some_and(|jobs| jobs.contains(wanted)),
+    });
+    pids.retain(|pid| is_live_socket(&directory.short_path(names.session(*pid))));
+    let candidate = |pid| Candidate {
+        pid,
+        path: directory.full_path(names.session(pid)),
+        jobs: jobs.remove(&pid).into_iter().flatten().collect(),
+    };
+    Ok(pids.into_iter().map(candidate).collect())
 }
 
 #[cfg(test)]

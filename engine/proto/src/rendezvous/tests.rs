@@ -202,16 +202,52 @@ fn a_user_selects_one_of_several_engines_by_pid_or_nspace() {
     for ambiguous in [Target::Any, Target::Session, Target::Nspace(nspace("both"))] {
         let error = find(dir.path(), ambiguous.clone()).unwrap_err();
         let text = error.to_string();
-        let FindError::Several(candidates) = error else { panic!("{ambiguous:?}: {error}") };
+        let candidates = match error {
+            FindError::Several(candidates) => candidates,
+            FindError::SameName { nspace, engines } => {
+                assert_eq!(ambiguous, Target::Nspace(nspace));
+                engines
+            }
+            error => panic!("{ambiguous:?}: {error}"),
+        };
         assert_eq!(candidates.len(), 2, "{ambiguous:?}");
-        assert_eq!(candidates[0], Candidate { pid: 1, path: other.clone() });
-        assert!(text.contains("--pid 1 ") && text.contains(other.to_str().unwrap()), "{text}");
+        let first = Candidate { pid: 1, path: other.clone(), jobs: vec![nspace("both")] };
+        assert_eq!(candidates[0], first);
+        assert_eq!(candidates[1].jobs, [nspace("both"), nspace("mine")]);
+        assert!(text.contains(&format!("\n  --pid 1  (--nspace both, {})", other.display())), "{text}");
     }
     assert_eq!(find(dir.path(), Target::Pid(1)).unwrap(), other);
     assert_eq!(find(dir.path(), Target::Pid(process::id())).unwrap(), listener.path());
     assert_eq!(find(dir.path(), Target::Nspace(nspace("mine"))).unwrap(), listener.path());
     let missing = find(dir.path(), Target::Nspace(nspace("min"))).unwrap_err();
     assert!(matches!(missing, FindError::NoSuchNspace { .. }), "{missing}");
+}
+
+#[test]
+fn a_reserved_name_is_the_first_that_no_other_live_engine_has() {
+    let dir = tempdir().unwrap();
+    let listener = bind_session(&dir).unwrap();
+    let link = |pid: u32, name: &str| {
+        symlink(names().session(pid), dir.path().join(names().job_link(pid, &nspace(name)))).unwrap();
+    };
+    let reserved = |name: &str| {
+        let (name, link) = listener.reserve(&nspace(name)).unwrap();
+        (name.as_str().to_owned(), link)
+    };
+    link(dead_pid(), "a.out");
+    let (name, kept) = reserved("a.out");
+    assert_eq!(name, "a.out", "a dead engine has no jobs");
+    let announced = listener.announce(&nspace("a.out")).unwrap();
+    assert!(announced.is_some(), "the engine may use the name that it has reserved");
+    drop((announced, kept));
+
+    let _answers = UnixListener::bind(dir.path().join(names().session(1))).unwrap();
+    ["a.out", "a.out-2"].iter().for_each(|name| link(1, name));
+    assert_eq!(reserved("a.out").0, "a.out-3");
+    assert_eq!(reserved("b.out").0, "b.out");
+    let long = "n".repeat(255);
+    link(1, &long[..200]);
+    assert_eq!(reserved(&long[..200]).0, format!("{}-2", &long[..200]));
 }
 
 #[test]
