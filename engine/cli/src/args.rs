@@ -16,6 +16,7 @@ pub use self::run::{AppArgs, RunArgs, Variable};
 use self::values::{ChannelList, Ranks, interval, ranks};
 use crate::log::LogArgs;
 use crate::output::OutputArgs;
+use crate::pages::List;
 use crate::push::PushArgs;
 use crate::query::QueryArgs;
 
@@ -85,10 +86,12 @@ pub struct PullArgs {
 #[derive(Args)]
 #[command(
     after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag, and reverse the order if pressed \
-                  again; arrows, PgUp, PgDn, Home, End scroll; Ctrl-L redraws; q quits.\n\n\
-                  Columns: RATE/s, the bytes per second that the rank writes; CACHED, the bytes in the cache; \
-                  DROPPED, the bytes that were dropped on arrival because the cache was full; LAG, the bytes \
-                  that a tool has not read yet."
+                  again; f asks for a filter, such as '0-3 stderr a.out' (ranks, channels, job; empty for all); i \
+                  hides streams that write nothing, or shows them again; s sums the streams of each rank, or shows \
+                  them singly; arrows, PgUp, PgDn, Home, End scroll; Ctrl-L redraws; q quits.\n\n\
+                  Columns, in bytes, as in `iof query stats`: RATE/s, read from the rank per second, or 'complete' \
+                  after the last byte; CACHED, in the cache; DROPPED, dropped on arrival because the cache was \
+                  full; LAG, not read yet by that reader."
 )]
 pub struct TopArgs {
     #[command(flatten)]
@@ -99,13 +102,37 @@ pub struct TopArgs {
     /// From 0.1 to 86400 seconds.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: Duration,
+
+    /// Show only these ranks, such as 0,3-5
+    #[arg(long, value_name = "LIST|all", value_parser = ranks)]
+    pub rank: Option<Ranks>,
+
+    /// Show only these channels, such as stdout,stderr
+    #[arg(long, value_name = "LIST", value_parser = ChannelList, hide_possible_values = true)]
+    pub channel: Option<Channels>,
+
+    /// Sum the streams of each rank
+    #[arg(long)]
+    pub by_rank: bool,
 }
 
 #[derive(Args)]
+#[command(override_usage = "iof completions <SHELL>\n       iof completions --list jobs|pids|output")]
 pub struct CompletionsArgs {
     /// Shell: bash, elvish, fish, powershell or zsh
-    #[arg(value_enum, hide_possible_values = true)]
-    pub shell: Shell,
+    #[arg(value_enum, hide_possible_values = true, required_unless_present = "list")]
+    pub shell: Option<Shell>,
+
+    /// Print the values that an option can have now
+    ///
+    /// Completion scripts call this: jobs for --nspace, pids for --pid, output for the words of
+    /// --output.
+    #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true, conflicts_with = "shell")]
+    pub list: Option<List>,
+
+    /// Look for engines in this directory
+    #[arg(long, value_name = "DIR", requires = "list")]
+    pub rendezvous_dir: Option<PathBuf>,
 }
 
 #[derive(Args)]

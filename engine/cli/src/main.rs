@@ -7,11 +7,14 @@ mod account;
 mod app;
 mod args;
 mod attach;
+mod closed;
 mod follow;
+mod gaps;
 mod inspect;
 mod keyboard;
 mod log;
 mod message;
+mod name;
 mod output;
 mod pages;
 mod print;
@@ -101,8 +104,9 @@ fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
 /// Prints clap's help or version text as it is, and an error in one line.
 fn explain(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        let printed = error.print().and_then(|()| io::stdout().flush());
-        return finish(printed.map_err(print::failed).map(|()| ExitCode::SUCCESS));
+        let printed = print::check(io::stdout())
+            .and_then(|()| error.print().and_then(|()| io::stdout().flush()).map_err(print::failed));
+        return finish(printed.map(|()| ExitCode::SUCCESS));
     }
     let message = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -12,11 +13,12 @@ use iof_output::{
     Choice, Destination, Files, FlushTimeout, Options, Output, PrintError, PrintReport, Printer, Rotation,
     Style, StyleExtras,
 };
-use iof_proto::{Channel, Channels, Proc, Rank};
-use iof_tool::{Gap, Tool};
+use iof_proto::{Channels, Proc, Rank};
+use iof_tool::Tool;
 use nix::sys::signal::Signal;
 
 use crate::args::values::{ChannelList, Ranks, bytes, file_count, file_size, ranks, seconds};
+use crate::gaps::Gaps;
 use crate::message::beside_output;
 use crate::{Failure, print_message};
 
@@ -49,7 +51,7 @@ pub struct OutputArgs {
     /// Keep lines up to this size whole
     ///
     /// A longer line is written in parts, between which lines of other ranks may appear. In bytes,
-    /// optionally with suffix K, M or G.
+    /// optionally with a unit such as K, M or KiB (powers of 1024).
     #[arg(long, help_heading = OUTPUT, value_name = "BYTES", default_value = "64K", value_parser = bytes)]
     pub max_line: u64,
 
@@ -85,7 +87,7 @@ pub struct OutputArgs {
     /// Start a new file at this size
     ///
     /// The full file is renamed to NAME.1, an older NAME.1 to NAME.2, and so on. In bytes, optionally
-    /// with suffix K, M or G. At least 4K.
+    /// with a unit such as K, M or KiB (powers of 1024). At least 4K.
     #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = file_size)]
     pub file_size: Option<u64>,
 
@@ -118,6 +120,7 @@ pub enum OpenMode {
 /// A printer that writes to stdout, stderr or files.
 pub struct OutputWriter {
     printer: Printer,
+    gaps: Arc<Gaps>,
     /// The name of the output, if it only gets a copy of what is written to files.
     copies_to: Option<&'static str>,
 }
@@ -170,6 +173,13 @@ impl OutputArgs {
                  dir=DIR or file=NAME",
             ));
         }
+        if let Some(name) = outputs.choice.unused_placeholder() {
+            let name = name.display();
+            print_message(format_args!(
+                "'%' in file={name} is not a placeholder, because :pattern is missing: write file={name}:pattern, \
+                 or ignore this message"
+            ));
+        }
         let no_directory = |error| Failure::Usage(format!("cannot create the directory for files: {error}"));
         files.map_or(Ok(()), |files| files.prepare().map_err(no_directory))?;
         Ok(outputs)
@@ -177,6 +187,11 @@ impl OutputArgs {
 }
 
 impl Outputs<'_> {
+    /// Returns `true` if output goes to files.
+    pub fn has_files(&self) -> bool {
+        self.choice.files.is_some()
+    }
+
     /// Starts the printers: to stdout and stderr, to files, or to both. `open` returns a tool for
     /// each part, in the same order, which has pulled the streams of the part; `None` for a part
     /// without streams.
@@ -236,9 +251,11 @@ impl Outputs<'_> {
             None if self.choice.copy => " in its file".into(),
             None => String::new(),
         };
-        let on_gap = move |source: &Proc, channel, gap| report_gap(source, channel, gap, &place);
+        let gaps = Gaps::new(place);
+        let added = Arc::clone(&gaps);
+        let on_gap = move |source: &Proc, channel, gap| added.add(source, channel, gap);
         let printer = Printer::start(tool, destination, self.options(colour), on_gap);
-        Ok(OutputWriter { printer: printer.map_err(no_thread)?, copies_to })
+        Ok(OutputWriter { printer: printer.map_err(no_thread)?, gaps, copies_to })
     }
 
     fn options(&self, colour: bool) -> Options {
@@ -275,15 +292,6 @@ fn has_colours(file: impl AsFd + IsTerminal) -> bool {
     file.is_terminal() && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Reports a gap on stderr. `place` names the output, if there are several.
-fn report_gap(source: &Proc, channel: Channel, gap: Gap, place: &str) {
-    let Gap { offset, lost } = gap;
-    print_message(format_args!(
-        "rank {} {channel}: {lost} bytes are missing at offset {offset}{place}",
-        source.rank
-    ));
-}
-
 /// The target of one printer.
 struct OutputTarget {
     destination: Destination,
@@ -305,7 +313,9 @@ impl OutputWriter {
     }
 
     fn finish(self) -> Result<PrintReport, Failure> {
-        match (self.printer.join(), self.copies_to) {
+        let report = self.printer.join();
+        self.gaps.finish();
+        match (report, self.copies_to) {
             (Ok(report), None) => Ok(report),
             (Ok(_), Some(_)) => Ok(PrintReport::default()),
             (Err(PrintError::Write(error)), Some(name)) => {

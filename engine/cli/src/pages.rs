@@ -1,19 +1,29 @@
 //! Shell completions and manual pages, generated from clap's description of the command line.
 
-use std::io;
+mod complete;
+mod sections;
+
+use std::fs::File;
+use std::io::{self, Write};
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 
+pub use self::complete::List;
+use self::sections::Sections;
 use crate::Failure;
 use crate::args::{CompletionsArgs, Iof, ManArgs};
 use crate::print::write;
 
-/// Prints the completion script of a shell.
+/// Prints the completion script of a shell, or the candidates for the value of an option.
 pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
-    let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Iof::command(), "iof", &mut text);
-    write(io::stdout(), &text)
+    let text = match (args.shell, args.list) {
+        (_, Some(list)) => complete::candidates(list, args.rendezvous_dir.as_deref()),
+        (Some(shell), None) => complete::script(shell),
+        (None, None) => String::new(),
+    };
+    write(io::stdout(), text.as_bytes())
 }
 
 /// Writes a manual page for `iof` and for each of its commands.
@@ -21,19 +31,57 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
     let directory = &args.directory;
     let failed =
         |error| Failure::Running(format!("cannot write manual pages to {}: {error}", directory.display()));
-    for page in pages() {
-        page.generate_to(directory).map_err(failed)?;
+    for Page { man, sections } in pages() {
+        let file = File::create(directory.join(man.get_filename()));
+        file.and_then(|mut file| render(&man, sections, &mut file)).map_err(failed)?;
     }
     Ok(())
 }
 
-fn pages() -> Vec<Man> {
+/// A manual page.
+struct Page {
+    man: Man,
+    /// The sections that follow those of clap.
+    sections: Option<&'static Sections>,
+}
+
+fn pages() -> Vec<Page> {
     // `iof help COMMAND` prints the same as `iof COMMAND --help`, so it needs no page.
     let mut iof = Iof::command().disable_help_subcommand(true);
     iof.build();
     let source = concat!("iof ", env!("CARGO_PKG_VERSION"));
-    let page = |command: &Command| Man::new(command.clone()).source(source).manual("iof");
-    std::iter::once(&iof).chain(iof.get_subcommands()).map(page).collect()
+    let page = |command: &Command| Page {
+        man: Man::new(command.clone()).source(source).manual("iof"),
+        sections: sections::of_command(command.get_name()),
+    };
+    let commands = iof.get_subcommands().filter(|command| !command.is_hide_set());
+    std::iter::once(&iof).chain(commands).map(page).collect()
+}
+
+fn render(man: &Man, sections: Option<&Sections>, output: &mut impl Write) -> io::Result<()> {
+    man.render(output)?;
+    let Some(sections) = sections else { return Ok(()) };
+    let mut roff = Roff::new();
+    let entries = [
+        ("EXIT STATUS", sections.exit_status),
+        ("ENVIRONMENT", sections.environment),
+        ("FILES", sections.files),
+    ];
+    for (title, entries) in entries.into_iter().filter(|(_, entries)| !entries.is_empty()) {
+        roff.control("SH", [title]);
+        for (term, text) in entries {
+            roff.control("TP", []).text([bold(*term)]).text([roman(*text)]);
+        }
+    }
+    roff.control("SH", ["EXAMPLES"]);
+    for (command, text) in sections.examples {
+        roff.control("TP", []).text([bold(*command)]).text([roman(*text)]);
+    }
+    roff.control("SH", ["SEE ALSO"]);
+    let names = sections.see_also.iter().map(|name| format!("iof-{name}(1)"));
+    let names: Vec<String> = std::iter::once("iof(1)".to_owned()).chain(names).collect();
+    roff.text([roman(names.join(", "))]);
+    roff.to_writer(output)
 }
 
 #[cfg(test)]
@@ -67,10 +115,15 @@ mod tests {
     #[test]
     fn every_command_has_a_manual_page_with_all_of_its_options() {
         let mut pages: Vec<(String, String)> = Vec::new();
-        for page in super::pages() {
+        for Page { man, sections } in super::pages() {
             let mut roff = Vec::new();
-            page.render(&mut roff).unwrap();
-            pages.push((page.get_filename(), String::from_utf8(roff).unwrap()));
+            render(&man, sections, &mut roff).unwrap();
+            let (name, roff) = (man.get_filename(), String::from_utf8(roff).unwrap());
+            for title in ["EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
+                let heading = format!(".SH {title}\n");
+                assert_eq!(roff.replace('"', "").matches(&heading).count(), 1, "{name}: {roff}");
+            }
+            pages.push((name, roff));
         }
         for command in tree() {
             let name = format!("{}.1", command.get_display_name().unwrap_or(command.get_name()));

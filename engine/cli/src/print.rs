@@ -1,15 +1,24 @@
 //! The output of the commands that answer a question, safe to print on a terminal.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 
 use iof_proto::names::sanitize;
 use nix::sys::signal::Signal;
 
 use crate::Failure;
 
-/// Writes a whole answer and flushes it.
-pub fn write(mut output: impl Write, bytes: &[u8]) -> Result<(), Failure> {
-    output.write_all(bytes).and_then(|()| output.flush()).map_err(failed)
+/// Writes a whole answer. Unlike the standard library's handles of stdout and stderr, this reports
+/// an output that was [closed](crate::closed).
+pub fn write(output: impl AsFd, bytes: &[u8]) -> Result<(), Failure> {
+    let file = output.as_fd().try_clone_to_owned().map(File::from);
+    file.and_then(|mut file| file.write_all(bytes)).map_err(failed)
+}
+
+/// Fails if `output` was [closed](crate::closed).
+pub fn check(output: impl AsFd) -> Result<(), Failure> {
+    nix::unistd::write(output, &[]).map(drop).map_err(|errno| failed(errno.into()))
 }
 
 /// Returns the failure for an answer that cannot be written: SIGPIPE if its reader is gone.

@@ -180,7 +180,7 @@ fn as_json(key: &str, value: &Value) -> serde_json::Value {
     match value {
         Value::Text(names) if is_list(key) => names.split(',').filter(|name| !name.is_empty()).collect(),
         Value::Text(text) => json!(text),
-        Value::Status(status) => status_json(*status),
+        Value::Status(status) => job_status_json(*status),
         Value::Procs(procs) => procs.iter().map(proc_json).collect(),
         Value::Jobs(jobs) => jobs.iter().map(job_json).collect(),
         Value::Attributes(all) => all
@@ -198,6 +198,11 @@ fn status_json(status: Status) -> serde_json::Value {
     json!({"code": status.0, "name": status.name()})
 }
 
+/// Returns the status of a job as JSON, with the word for it in `state`.
+fn job_status_json(status: Status) -> serde_json::Value {
+    json!({"code": status.0, "name": status.name(), "state": state(status)})
+}
+
 /// Returns a rank as JSON: `null` for the undefined rank, `"*"` for all ranks.
 fn rank_json(rank: Rank) -> serde_json::Value {
     match rank {
@@ -209,7 +214,7 @@ fn rank_json(rank: Rank) -> serde_json::Value {
 
 fn job_json(job: &JobInfo) -> serde_json::Value {
     json!({
-        "nspace": job.nspace.as_str(), "procs": job.procs, "status": status_json(job.status),
+        "nspace": job.nspace.as_str(), "procs": job.procs, "status": job_status_json(job.status),
         "exit_code": job.exit_code, "command": job.command,
     })
 }
@@ -248,7 +253,7 @@ fn as_table(key: &str, value: &Value) -> String {
             names.split(',').filter(|name| !name.is_empty()).map(|n| format!("{}\n", sanitize(n))).collect()
         }
         Value::Text(text) => format!("{}\n", sanitize(text)),
-        Value::Status(status) => format!("{status}\n"),
+        Value::Status(status) => format!("{}\n", status_text(*status)),
         Value::Procs(procs) => {
             let head = ["NSPACE", "RANK", "PID", "HOST", "STATE", "EXIT", "EXECUTABLE"];
             table(&head, procs.iter().map(proc_row))
@@ -281,11 +286,30 @@ fn as_table(key: &str, value: &Value) -> String {
     }
 }
 
+/// Returns the word for the status of a job: PMIx has only the names of the events that led to it.
+fn state(status: Status) -> Option<&'static str> {
+    Some(match status {
+        Status::EVENT_JOB_START => "running",
+        Status::EVENT_JOB_END => "terminated",
+        Status::ERR_JOB_ABORTED_BY_SIG => "killed",
+        Status::ERR_JOB_NON_ZERO_TERM => "failed",
+        _ => return None,
+    })
+}
+
+/// Formats a status of a job, such as `running (PMIX_EVENT_JOB_START, -191)`.
+fn status_text(status: Status) -> String {
+    match (state(status), status.name()) {
+        (Some(state), Some(name)) => format!("{state} ({name}, {})", status.0),
+        _ => status.to_string(),
+    }
+}
+
 fn job_row(job: &JobInfo) -> Vec<String> {
     vec![
         job.nspace.to_string(),
         job.procs.to_string(),
-        job.status.to_string(),
+        status_text(job.status),
         code(job.exit_code),
         job.command.clone(),
     ]

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
-use std::process::{self, ExitCode};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{
-    CaptureError, Config, Engine, Grant, Host, Job, JobSpec, Pty, Remedy, Rendezvous, Signal, StartError,
+    App, CaptureError, Config, Engine, Grant, Host, Job, JobSpec, Pty, Remedy, Rendezvous, Signal, StartError,
 };
+use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_tool::{Pull, Tool};
 
@@ -21,9 +22,9 @@ use crate::args::RunArgs;
 use crate::follow::{JobEvent, RunningJob};
 use crate::keyboard::{Keyboard, window_size};
 use crate::log;
-use crate::output::{Part, no_thread, with_job};
+use crate::output::{Outputs, Part, no_thread, with_job};
 use crate::signals::Signals;
-use crate::{Failure, print_message};
+use crate::{Failure, name, print_message};
 
 /// Runs a job. Returns the exit code of the rank that failed first, or 0.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -43,9 +44,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             error => Failure::running(error),
         },
     )?;
-    let nspace = match &args.nspace {
-        Some(nspace) => nspace.clone(),
-        None => Nspace::new(format!("iof-{}", process::id())).map_err(Failure::running)?,
+    // The reservation ends with the job, so that a concurrent run gets another name.
+    let (nspace, _reserved) = match &args.nspace {
+        Some(nspace) => (nspace.clone(), None),
+        None => choose_name(&engine, &apps, &outputs)?,
     };
     // The printers register before the job exists, so that they receive its first byte.
     let writers = outputs.start(u32::try_from(nprocs).ok(), |parts| {
@@ -85,6 +87,24 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
     }
     result
+}
+
+/// Chooses the name of a job that the user has not named. It is the same in each run of a program,
+/// so that files have the same names, unless a job of that name is running.
+fn choose_name(
+    engine: &Engine,
+    apps: &[App],
+    outputs: &Outputs<'_>,
+) -> Result<(Nspace, Option<JobLink>), Failure> {
+    let name = apps.first().and_then(|app| name::of_program(Path::new(&app.program)));
+    let base = name.map_or_else(|| Nspace::new("job"), Ok).map_err(Failure::running)?;
+    let (nspace, reserved) = engine.reserve_name(&base);
+    if nspace != base && outputs.has_files() {
+        print_message(format_args!(
+            "a job {base} is running, so this job is named {nspace}; --nspace sets the name of its files"
+        ));
+    }
+    Ok((nspace, reserved))
 }
 
 /// The host of the command's engine.

@@ -5,6 +5,7 @@
 
 mod board;
 mod draw;
+mod filter;
 mod screen;
 
 use std::os::fd::AsFd;
@@ -12,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use iof_proto::limits::MAX_NSPACE;
 use iof_proto::query::key;
 use iof_proto::{Found, StreamStats, Value};
 use iof_tool::{LostError, RequestError, Tool};
@@ -19,7 +21,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use self::board::{Board, Scroll, Sort};
+use self::board::{Board, Prompt, Scroll, Sort};
+use self::filter::Filter;
 use self::screen::Screen;
 use crate::args::TopArgs;
 use crate::attach::{ToolName, attach};
@@ -67,7 +70,10 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     watch("iof-signals", events.clone(), move |events| watch_signals(&signals, events))?;
     watch("iof-engine", events.clone(), move |events| watch_engine(tool, interval, events))?;
     watch("iof-keys", events, watch_keys)?;
-    let engine_ended = show(&mut screen, &mut Board::new(engine, interval), &event_queue);
+    let filter = Filter { ranks: args.rank.clone(), channels: args.channel, job: args.engine.nspace.clone() };
+    let mut board = Board::new(engine, interval);
+    (board.filter, board.by_rank) = (filter, args.by_rank);
+    let engine_ended = show(&mut screen, &mut board, &event_queue);
     // Restores the terminal before any message.
     drop(screen);
     if engine_ended? {
@@ -133,8 +139,15 @@ fn pressed(board: &mut Board, key: KeyEvent) -> Reaction {
             _ => Reaction::Continue,
         };
     }
+    if board.prompt.is_some() {
+        answer(board, key.code);
+        return Reaction::Continue;
+    }
     match key.code {
         KeyCode::Char('q') => return Reaction::Quit,
+        KeyCode::Char('f') => board.prompt = Some(Prompt::of(&board.filter)),
+        KeyCode::Char('i') => board.toggle_idle(),
+        KeyCode::Char('s') => board.toggle_sums(),
         KeyCode::Char(letter) => {
             if let Some(sort) = Sort::of_key(letter) {
                 board.sort_by(sort);
@@ -149,6 +162,25 @@ fn pressed(board: &mut Board, key: KeyEvent) -> Reaction {
         _ => {}
     }
     Reaction::Continue
+}
+
+/// Handles a key that is typed at the prompt for a filter.
+fn answer(board: &mut Board, key: KeyCode) {
+    let Some(prompt) = &mut board.prompt else { return };
+    prompt.error = None;
+    match key {
+        KeyCode::Esc => board.prompt = None,
+        KeyCode::Backspace => drop(prompt.text.pop()),
+        KeyCode::Enter => match Filter::parse(&prompt.text) {
+            Ok(filter) => {
+                board.prompt = None;
+                board.select(filter);
+            }
+            Err(error) => prompt.error = Some(error),
+        },
+        KeyCode::Char(letter) if prompt.text.len() < MAX_NSPACE => prompt.text.push(letter),
+        _ => {}
+    }
 }
 
 /// Starts a thread that sends events. It ends with the process, or when the queue has no receiver.

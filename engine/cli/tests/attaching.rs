@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use common::bytes::{Gap, assert_accounted, assert_same, gaps, noise};
+use common::bytes::{Gap, assert_accounted, assert_same, assert_told, noise};
 use common::process::{Done, Process};
 use common::site::{Site, found, iof, rank};
 use common::wait_for;
@@ -114,8 +114,8 @@ fn late_pull(complete: bool) {
     }
     gate.open();
     let (stdout, stderr) = (stdout.get(), stderr.get());
-    let gaps = gaps(0, "stdout", &stderr);
-    assert_eq!(gaps, [Gap { offset: 0, lost: TOTAL - cached }]);
+    let gaps = [Gap { offset: 0, lost: TOTAL - cached }];
+    assert_told(0, "stdout", &stderr, &gaps);
     assert_accounted(0, &stdout, &gaps, TOTAL);
     assert_eq!(pull.wait(), 0);
     assert_same("terminal", &terminal.0.get(), &noise(0, "stdout", 0, TOTAL.try_into().unwrap()));

@@ -41,7 +41,9 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "-n", "4294967296", "--", "true"], "4294967296"),
         (&["run", "-n", "1", "-n", "2", "--", "true"], "-n"),
         (&["run", "-n"], "-n"),
-        (&["run", "--cache-size", "0", "--", "true"], "1 to 4294967295"),
+        (&["run", "--cache-size", "0", "--", "true"], "expected a positive number"),
+        (&["run", "--cache-size", "16383", "--", "true"], "invalid cache size '16383': expected 16K or more"),
+        (&["run", "--cache-size", "15KiB", "--", "true"], "expected 16K or more"),
         (&["run", "--cache-size", "-1", "--", "true"], "-1"),
         (&["run", "--cache-size", "4G", "--", "true"], "4G"),
         (&["run", "--cache-size", "big", "--", "true"], "big"),
@@ -202,13 +204,17 @@ fn a_socket_that_a_crashed_engine_left_behind_is_ignored() {
 #[test]
 fn a_pull_with_two_engines_lists_both() {
     let site = Site::new();
-    let runs = [site.run(&[], ["cat"]), site.run(&[], ["cat"])];
-    wait_for("both sockets", || (site.sockets().len() == 2).then_some(()));
+    let runs = ["ocean", "air"].map(|name| site.run(&["--nspace", name], ["cat"]));
+    for name in ["ocean", "air"] {
+        wait_for(name, || (site.query(&["namespaces", "--nspace", name]).code == 0).then_some(()));
+    }
     for done in [site.pull(&[]).finish(), site.query(&["stats"])] {
         assert_eq!((done.code, done.text()), (2, ""), "{done:?}");
         assert_eq!(done.stderr.lines().count(), 3, "{done:?}");
-        for run in &runs {
-            assert!(done.stderr.contains(&format!("--pid {} ", run.pid())), "{done:?}");
+        assert!(done.stderr.contains("choose one with --pid or --nspace"), "{done:?}");
+        for (run, name) in runs.iter().zip(["ocean", "air"]) {
+            let line = format!("\n  --pid {}  (--nspace {name}, {}/", run.pid(), site.path().display());
+            assert!(done.stderr.contains(&line), "{done:?}");
         }
     }
 }

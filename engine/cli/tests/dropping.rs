@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::bytes::{Gap, assert_accounted, assert_same, collect, gaps, noise, sum};
+use common::bytes::{
+    Gap, Pending, assert_accounted, assert_same, assert_told, collect, from_json, noise, sum,
+};
 use common::process::Process;
 use common::site::{BACKENDS, Gate, Site, rank};
 use common::{bytes::noise_sum, wait_for};
@@ -16,12 +18,24 @@ const PIPE: u64 = 64 << 10;
 
 /// Starts a rank that writes [`TOTAL`] bytes to stdout, with a cache of [`CACHE`] bytes and a gate
 /// in the middle.
-fn start(site: &Site, drop: &str, middle: &Gate) -> Process {
+fn start(site: &Site, drop: &str, middle: &Gate, options: &[&str]) -> Process {
     let (total, gate) = (TOTAL.to_string(), format!("{}:{}", TOTAL / 2, middle.path()));
-    site.run(
-        &["--cache-size", &CACHE.to_string(), "--drop", drop],
-        rank(["--length", &total, "--write-size", "5000", "--gate", &gate]),
-    )
+    let cache = CACHE.to_string();
+    let options = [&["--cache-size", &cache, "--drop", drop], options].concat();
+    site.run(&options, rank(["--length", &total, "--write-size", "5000", "--gate", &gate]))
+}
+
+/// The format that shows each gap.
+const JSON: [&str; 2] = ["--output", "json"];
+
+/// Waits for the end of a run in JSON. Returns the delivered bytes and the gaps, and checks that
+/// they are all bytes, and that stderr reports the gaps.
+fn finish(run: &Process, stdout: Pending<Vec<u8>>, stderr: Pending<Vec<u8>>) -> (Vec<u8>, Vec<Gap>) {
+    let (delivered, gaps) = from_json(0, "stdout", &stdout.get());
+    assert_eq!(run.wait(), 0);
+    assert_accounted(0, &delivered, &gaps, TOTAL);
+    assert_told(0, "stdout", &stderr.get(), &gaps);
+    (delivered, gaps)
 }
 
 /// Lets the rank write everything before stdout is read. Returns the delivered bytes and the
@@ -30,34 +44,26 @@ fn read_after_the_end(drop: &str, backend: &str) -> (Vec<u8>, Vec<Gap>) {
     let site = Site::on(backend);
     let mut middle = site.gate("middle");
     middle.open();
-    let mut run = start(&site, drop, &middle);
+    let mut run = start(&site, drop, &middle, &JSON);
     site.wait_for_state(0, "terminated");
     let stream = site.wait_for_stream(0, "stdout", |stream| stream.is_complete());
     assert_eq!(stream.number("produced"), TOTAL);
     assert_eq!(run.exit_code(), None, "there are unread bytes");
 
     let (stdout, stderr) = run.collect();
-    let (delivered, stderr) = (stdout.get(), stderr.get());
-    assert_eq!(run.wait(), 0);
-    let gaps = gaps(0, "stdout", &stderr);
-    assert_accounted(0, &delivered, &gaps, TOTAL);
-    (delivered, gaps)
+    finish(&run, stdout, stderr)
 }
 
 /// Lets the rank write half of the bytes before stdout is read, and the other half to a reader.
 fn read_from_the_middle(drop: &str, backend: &str) -> (Vec<u8>, Vec<Gap>) {
     let site = Site::on(backend);
     let mut middle = site.gate("middle");
-    let mut run = start(&site, drop, &middle);
+    let mut run = start(&site, drop, &middle, &JSON);
     site.wait_for_bytes(0, "stdout", TOTAL / 2);
     let (stdout, stderr) = run.collect();
     site.wait_for_stream(0, "stdout", |stream| stream.readers("iof run")[0]["lag"] == 0);
     middle.open();
-    let (delivered, stderr) = (stdout.get(), stderr.get());
-    assert_eq!(run.wait(), 0);
-    let gaps = gaps(0, "stdout", &stderr);
-    assert_accounted(0, &delivered, &gaps, TOTAL);
-    (delivered, gaps)
+    finish(&run, stdout, stderr)
 }
 
 #[test]
@@ -94,7 +100,7 @@ fn drop_none_delivers_every_byte_of_a_rank_that_was_held_back() {
         let site = Site::on(backend);
         let mut middle = site.gate("middle");
         middle.open();
-        let mut run = start(&site, "none", &middle);
+        let mut run = start(&site, "none", &middle, &[]);
         let (stdout, stderr) = (run.stdout(), collect(run.stderr()));
         site.wait_for_bytes(0, "stdout", CACHE - PIPE + 1);
         let stdout = sum(stdout);
@@ -180,7 +186,7 @@ fn gaps_of_a_file_and_of_its_copy_are_reported_separately() {
     // The file is a fifo, which is not read either.
     let mut file = site.gate("rank.out");
     file.open();
-    let list = format!("file={}/rank:pattern:copy", site.path().display());
+    let list = format!("json,file={}/rank:pattern:copy", site.path().display());
     let mut run = site.run(
         &[
             "--cache-size",
@@ -202,12 +208,34 @@ fn gaps_of_a_file_and_of_its_copy_are_reported_separately() {
     let (filed, stderr) = (filed.get(), String::from_utf8(stderr.get()).unwrap());
     assert_eq!(run.wait(), 0, "{stderr}");
     let mut count = 0;
-    for (delivered, place) in [(copied, " on stdout"), (filed, " in its file")] {
+    for (output, place) in [(copied, " on stdout"), (filed, " in its file")] {
         let reports: String =
             stderr.lines().filter_map(|line| Some(format!("{}\n", line.strip_suffix(place)?))).collect();
-        assert_accounted(0, &delivered, &gaps(0, "stdout", reports.as_bytes()), TOTAL);
+        let (delivered, gaps) = from_json(0, "stdout", &output);
+        assert_accounted(0, &delivered, &gaps, TOTAL);
+        assert_told(0, "stdout", reports.as_bytes(), &gaps);
         assert!((delivered.len() as u64) < TOTAL, "{place}");
         count += reports.lines().count();
     }
     assert_eq!(count, stderr.lines().count(), "{stderr}");
+}
+
+#[test]
+fn gaps_of_a_stream_are_summed_and_told_at_most_once_a_second() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let (total, closed) = ((64u64 << 20).to_string(), format!("0:{}", gate.path()));
+    let program = rank(["--length", &total, "--write-size", "5000", "--gate", &closed]);
+    let options = ["--cache-size", "16K", "--drop", "newest", "--output", "json"];
+    let start = std::time::Instant::now();
+    let mut run = site.run(&options, program);
+    let (stdout, stderr) = run.collect();
+    gate.open();
+    let (_, gaps) = from_json(0, "stdout", &stdout.get());
+    assert_eq!(run.wait(), 0);
+    let (stderr, seconds) = (stderr.get(), start.elapsed().as_secs());
+    assert_told(0, "stdout", &stderr, &gaps);
+    // A report each second, one at the end and the sum.
+    let reports = String::from_utf8(stderr).unwrap().lines().count() as u64;
+    assert!(!gaps.is_empty() && (1..=seconds + 3).contains(&reports), "{reports} in {seconds} s: {gaps:?}");
 }

@@ -130,6 +130,33 @@ fn an_output_that_cannot_be_written_fails_with_one_line() {
     wait_for("the end of the rank", || run.living().is_empty().then_some(()));
 }
 
+#[test]
+fn an_output_that_is_closed_is_an_error_like_one_that_is_full() {
+    let site = Site::new();
+    let in_shell = |command: &str| {
+        let script = format!("exec \"$0\" {command}");
+        let mut shell = Command::new("sh");
+        Process::start(shell.args(["-c", &script]).arg(iof().get_program()).arg(site.path())).finish()
+    };
+    for command in [
+        "run --rendezvous-dir \"$1\" -- echo x >&-",
+        "run --rendezvous-dir \"$1\" -- echo x <&- >&-",
+        "run --help >&-",
+        "--version >&-",
+        "completions bash >&-",
+    ] {
+        let done = in_shell(command);
+        assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{command}: {done:?}");
+        assert!(done.stderr.contains("Bad file descriptor"), "{command}: {done:?}");
+    }
+    let on_stderr = in_shell("run --rendezvous-dir \"$1\" -- sh -c 'echo x >&2' 2>&-");
+    assert_eq!((on_stderr.code, on_stderr.text()), (1, ""), "{on_stderr:?}");
+    for silent in ["true >&-", "true 2>&-", "echo x <&-"] {
+        let done = in_shell(&format!("run --rendezvous-dir \"$1\" -- {silent}"));
+        assert_eq!(done.code, 0, "{silent}: {done:?}");
+    }
+}
+
 /// Checks a run of this script whose output is piped into `head -1`.
 fn pipe_into_head(script: &str) {
     let site = Site::new();
@@ -225,11 +252,11 @@ fn ranks_have_their_identity_and_the_inherited_environment() {
 }
 
 #[test]
-fn without_a_name_the_job_is_named_after_the_commands_pid() {
+fn without_a_name_the_job_is_named_after_its_first_program() {
     let site = Site::new();
-    let run = site.run_sh(&[], "echo $IOF_NSPACE");
-    let pid = run.pid();
-    assert_eq!(run.finish().text(), format!("iof-{pid}\n"));
+    assert_eq!(site.run_sh(&[], "echo $IOF_NSPACE").finish().text(), "sh\n");
+    let two = site.run(&[], ["printenv", "IOF_NSPACE", ":", "true"]).finish();
+    assert_eq!(two.text(), "printenv\n");
 }
 
 #[test]

@@ -98,6 +98,9 @@ fn manual_pages_are_written_for_every_command_without_groff_warnings() {
         let done = Process::start(Command::new("groff").args(["-man", "-Tutf8", "-wall"]).arg(path)).finish();
         assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{page}");
         assert!(done.text().contains("iof"), "{page}");
+        for title in ["EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
+            assert!(done.text().contains(title), "{page}: {title}");
+        }
     }
 }
 
@@ -127,6 +130,70 @@ fn bash_completes_commands_options_and_values() {
         let program = iof().get_program().to_owned();
         let done = Process::start(Command::new("bash").args(["-c", &script]).arg(program)).finish();
         assert_eq!((done.code, done.text().trim_end(), done.stderr.as_str()), (0, completed, ""), "{words}");
+    }
+}
+
+/// Returns what bash completes for the last of `words`, as its completion function returns it.
+fn complete(words: &[&str]) -> Vec<String> {
+    let script = "source <(\"$0\" completions bash) || exit; COMP_WORDS=(\"$0\" \"$@\"); COMP_CWORD=$#
+                  function=$(complete -p iof); function=${function#*-F }; function=${function%% *}
+                  $function iof \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
+                  printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script]).arg(iof().get_program()).args(words);
+    let done = Process::start(&mut bash).finish();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{words:?}");
+    done.text().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_jobs_pids_and_the_words_of_output() {
+    if !is_installed("bash") {
+        return;
+    }
+    let site = Site::new();
+    let directory = ["--rendezvous-dir", site.path().to_str().unwrap()];
+    let runs = ["ocean model", "air"].map(|name| site.run(&["--nspace", name], ["cat"]));
+    for name in ["ocean model", "air"] {
+        common::wait_for(name, || (site.query(&["namespaces", "--nspace", name]).code == 0).then_some(()));
+    }
+    let in_site = |command: &str, words: &[&str]| complete(&[&[command], &directory[..], words].concat());
+    assert_eq!(in_site("pull", &["--nspace", ""]), ["air", "ocean model"]);
+    assert_eq!(in_site("query", &["--nspace", "oc"]), ["ocean model"]);
+    assert_eq!(in_site("top", &["--nspace", "=", "ai"]), ["air"]);
+    let mut pids = runs.each_ref().map(|run| run.pid());
+    pids.sort_unstable();
+    assert_eq!(in_site("pull", &["--pid", ""]), pids.map(|pid| pid.to_string()));
+    assert_eq!(in_site("run", &["--nspace", "ai"]), [""], "the name of a new job");
+    assert_eq!(complete(&["run", "--output", "tag-"]), ["tag-detailed", "tag-fullname"]);
+    assert_eq!(complete(&["pull", "--output", "tag,js"]), ["tag,json"]);
+    assert_eq!(complete(&["run", "--output", "dir=x:copy,f"]), ["dir=x:copy,file="]);
+    assert_eq!(complete(&["run", "--drop", "old"]), ["oldest"]);
+    assert_eq!(complete(&["comp"]), ["completions"]);
+}
+
+#[test]
+fn a_shell_that_is_installed_accepts_its_completion_script() {
+    for (shell, check) in [("zsh", "-n"), ("fish", "--no-execute"), ("bash", "-n")] {
+        if !is_installed(shell) {
+            continue;
+        }
+        let script = Process::start(iof().args(["completions", shell])).finish().stdout;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, script).unwrap();
+        let done = Process::start(Command::new(shell).arg(check).arg(file.path())).finish();
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{shell}");
+    }
+}
+
+#[test]
+fn scripts_of_zsh_and_fish_list_jobs_pids_and_the_words_of_output() {
+    let script = |shell: &str| Process::start(iof().args(["completions", shell])).finish().text().to_owned();
+    for (shell, before) in [("zsh", "{_iof_list "), ("fish", "iof completions --list ")] {
+        let text = script(shell);
+        for list in ["jobs", "pids", "output"] {
+            assert!(text.contains(&format!("{before}{list}")), "{shell} {list}: {text}");
+        }
     }
 }
 

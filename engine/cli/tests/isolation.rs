@@ -7,13 +7,13 @@ mod common;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use common::bytes::{Pending, assert_accounted, collect, gaps, noise_sum, sum};
+use common::bytes::{Pending, assert_accounted, assert_told, collect, from_json, noise_sum, sum};
 use common::process::Process;
 use common::site::{Gate, Site, Stream, rank};
 use common::wait_for;
 use nix::sys::signal::Signal;
 
-const TOTAL: u64 = 64 << 20;
+const TOTAL: u64 = 16 << 20;
 const CACHE: u64 = 256 << 10;
 /// The limit for the memory of `iof run`. A debug build with one rank and this cache uses a few
 /// megabytes.
@@ -30,10 +30,10 @@ struct Job {
 
 impl Job {
     fn start(cache: u64) -> Job {
-        Job::start_with(cache, "none")
+        Job::start_with(cache, "none", &[])
     }
 
-    fn start_with(cache: u64, drop: &str) -> Job {
+    fn start_with(cache: u64, drop: &str, options: &[&str]) -> Job {
         let site = Site::new();
         let (first_byte, middle, end) = (site.gate("first-byte"), site.gate("middle"), site.gate("end"));
         let gates = [
@@ -43,14 +43,19 @@ impl Job {
         ];
         let program = rank(["--length", &TOTAL.to_string(), "--write-size", "30000"]);
         let gates = gates.iter().flat_map(|gate| ["--gate".to_owned(), gate.clone()]);
-        let run =
-            site.run(&["--cache-size", &cache.to_string(), "--drop", drop], program.into_iter().chain(gates));
+        let cache = cache.to_string();
+        let options = [&["--cache-size", &cache, "--drop", drop], options].concat();
+        let run = site.run(&options, program.into_iter().chain(gates));
         site.wait_for_ranks(1);
         Job { site, run, first_byte, middle, end }
     }
 
     fn pull(&self) -> Process {
         self.site.pull(&["--channel", "stdout"])
+    }
+
+    fn pull_json(&self) -> Process {
+        self.site.pull(&["--channel", "stdout", "--output", "json"])
     }
 
     fn wait_for_pulls(&self, pulls: usize) {
@@ -85,27 +90,34 @@ impl Reading {
         Reading { process, stdout, stderr }
     }
 
-    /// Checks that each byte is in its place, or missing and reported. Returns the number of
+    /// Checks that no byte is missing.
+    fn check_whole(self) {
+        assert_accounted(0, &self.stdout.get(), &[], TOTAL);
+        assert_eq!((self.stderr.get(), self.process.wait()), (Vec::new(), 0));
+    }
+
+    /// Checks that in JSON each byte is in its place, or missing and reported. Returns the number of
     /// missing bytes.
     fn check(self) -> u64 {
         let (stdout, stderr) = (self.stdout.get(), self.stderr.get());
         assert_eq!(self.process.wait(), 0);
-        let gaps = gaps(0, "stdout", &stderr);
-        assert_accounted(0, &stdout, &gaps, TOTAL);
+        let (delivered, gaps) = from_json(0, "stdout", &stdout);
+        assert_accounted(0, &delivered, &gaps, TOTAL);
+        assert_told(0, "stdout", &stderr, &gaps);
         gaps.iter().map(|gap| gap.lost).sum()
     }
 }
 
-/// Runs a job that fills its cache 256 times, while two of three pulls are stopped, one of them
+/// Runs a job that fills its cache 64 times, while two of three pulls are stopped, one of them
 /// from the beginning.
 fn run_beside_stopped_pulls(drop: &str) {
-    let mut job = Job::start_with(CACHE, drop);
+    let mut job = Job::start_with(CACHE, drop, &["--output", "json"]);
     let (terminal, reports) = job.run.collect();
-    let at_the_start = Reading::of(job.pull());
+    let at_the_start = Reading::of(job.pull_json());
     // The output of this pull is not read, so it blocks in the middle of the job.
-    let mut in_the_middle = job.pull();
+    let mut in_the_middle = job.pull_json();
     let (unread, stderr) = (in_the_middle.stdout(), collect(in_the_middle.stderr()));
-    let other = Reading::of(job.pull());
+    let other = Reading::of(job.pull_json());
     job.wait_for_pulls(3);
 
     at_the_start.process.stop();
@@ -125,8 +137,9 @@ fn run_beside_stopped_pulls(drop: &str) {
     let in_the_middle = Reading { process: in_the_middle, stdout: collect(unread), stderr };
     job.end.open();
     let (terminal, reports) = (terminal.get(), reports.get());
-    let gaps = gaps(0, "stdout", &reports);
+    let (terminal, gaps) = from_json(0, "stdout", &terminal);
     assert_accounted(0, &terminal, &gaps, TOTAL);
+    assert_told(0, "stdout", &reports, &gaps);
     if drop == "none" {
         assert!(gaps.is_empty(), "{gaps:?}");
     }
@@ -169,7 +182,7 @@ fn a_stopped_pull_misses_nothing_that_the_cache_still_holds() {
     job.site.wait_for_stream(0, "stdout", |stream| stream.readers("iof pull")[0]["lag"] == 0);
     job.middle.open();
     job.end.open();
-    assert_eq!(stopped.check(), 0);
+    stopped.check_whole();
     assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
 }
 
@@ -186,7 +199,7 @@ fn a_pull_that_falls_behind_repeatedly_costs_no_more_memory_than_once() {
     let mut run = site.run(&["--cache-size", &(STEP / 2).to_string()], program);
     let terminal = sum(run.stdout());
     site.wait_for_ranks(1);
-    let pull = Reading::of(site.pull(&["--channel", "stdout"]));
+    let pull = Reading::of(site.pull(&["--channel", "stdout", "--output", "json"]));
     site.wait_for_pulls(0, "stdout", 1);
     let mut end = gates.pop().unwrap();
     for (step, gate) in (1..).zip(&mut gates) {
@@ -201,7 +214,9 @@ fn a_pull_that_falls_behind_repeatedly_costs_no_more_memory_than_once() {
     }
     end.open();
     let (stdout, stderr) = (pull.stdout.get(), pull.stderr.get());
-    assert_accounted(0, &stdout, &gaps(0, "stdout", &stderr), STEPS * STEP);
+    let (delivered, gaps) = from_json(0, "stdout", &stdout);
+    assert_accounted(0, &delivered, &gaps, STEPS * STEP);
+    assert_told(0, "stdout", &stderr, &gaps);
     assert_eq!(terminal.get(), noise_sum(0, "stdout", STEPS * STEP).get());
     assert_eq!((pull.process.wait(), run.wait()), (0, 0));
 }
@@ -222,7 +237,7 @@ fn a_killed_pull_costs_the_run_and_other_pulls_nothing() {
     job.middle.open();
     job.end.open();
     assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
-    assert_eq!(other.check(), 0);
+    other.check_whole();
     assert_eq!((job.run.wait(), killed.wait()), (0, 137));
 }
 
@@ -279,7 +294,7 @@ fn assert_disconnected(messages: &[&[u8]]) {
     job.middle.open();
     job.end.open();
     assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
-    assert_eq!(pull.check(), 0);
+    pull.check_whole();
     assert_eq!(job.run.wait(), 0);
 }
 
@@ -315,7 +330,7 @@ fn clients_that_send_nothing_or_half_a_message_affect_no_other() {
     job.wait_for_pulls(1);
     job.open_all();
     assert_eq!(terminal.get(), noise_sum(0, "stdout", TOTAL).get());
-    assert_eq!(pull.check(), 0);
+    pull.check_whole();
     assert_eq!(job.run.wait(), 0);
     // The clients were connected to the end.
     for mut client in silent.into_iter().chain(half) {
@@ -330,7 +345,7 @@ fn clients_that_send_nothing_or_half_a_message_affect_no_other() {
 fn a_pull_whose_output_is_not_read_does_not_delay_the_end_of_the_run() {
     let mut job = Job::start(CACHE);
     let terminal = sum(job.run.stdout());
-    let mut stuck = job.pull();
+    let mut stuck = job.pull_json();
     let (unread, stderr) = (stuck.stdout(), collect(stuck.stderr()));
     job.wait_for_pulls(1);
     job.open_all();

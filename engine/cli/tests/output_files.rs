@@ -72,9 +72,83 @@ fn files_are_placed_as_by_prterun_and_only_copied_output_is_shown() {
     let list = format!("file={}/%R/%n.%r.%%:pattern", patterns.display());
     run(&site, &["-n", "2", "--output", &list], script);
     let names: Vec<String> = tree(&patterns).into_iter().map(|(name, _)| name).collect();
-    let wanted =
-        ["0/launcher@1.0.%.err", "0/launcher@1.0.%.out", "1/launcher@1.1.%.err", "1/launcher@1.1.%.out"];
-    assert_eq!(names, wanted);
+    assert_eq!(names, ["0/launcher@1.0.%", "1/launcher@1.1.%"]);
+    assert_eq!(lines(&tree(&patterns)[0].1), BTreeSet::from(["out 0", "err"]));
+    let list = format!("file={}/%c.%r:pattern", site.path().join("channels").display());
+    run(&site, &["--output", &list], script);
+    let wanted = [("stderr.0", "err\n"), ("stdout.0", "out 0\n")];
+    assert_eq!(tree(&site.path().join("channels")), files(&wanted));
+}
+
+#[test]
+fn a_placeholder_without_pattern_is_hinted_at_and_stays_in_the_name() {
+    let site = Site::new();
+    let out = site.path().join("out");
+    let list = format!("file={}/f.%r", out.display());
+    let done = run(&site, &["--output", &list], "echo x");
+    assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+    assert!(done.stderr.contains(&format!("write {list}:pattern")), "{done:?}");
+    let wanted = [("f.%r.launcher@1.0.err", ""), ("f.%r.launcher@1.0.out", "x\n")];
+    assert_eq!(tree(&out), files(&wanted));
+}
+
+#[test]
+fn a_job_without_a_name_has_the_same_files_in_each_run() {
+    let site = Site::new();
+    let out = site.path().join("out");
+    let list = format!("file={}/f", out.display());
+    for text in ["first", "second"] {
+        let done = site.run(&["--output", &list], ["echo", text]).finish();
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+        let wanted = format!("{text}\n");
+        assert_eq!(tree(&out), files(&[("f.echo.0.err", ""), ("f.echo.0.out", &wanted)]));
+    }
+}
+
+#[test]
+fn concurrent_jobs_of_one_program_have_different_names_and_files() {
+    let site = Site::new();
+    let out = site.path().join("out");
+    let list = format!("file={}/f", out.display());
+    let mut gate = site.gate("gate");
+    let script = format!("echo $IOF_NSPACE; : < {}", gate.path());
+    let written = |name: &str| fs::read_to_string(out.join(format!("f.{name}.0.out")));
+    let runs = ["sh", "sh-2", "sh-3"].map(|name| {
+        let run = site.run_sh(&["--output", &list], &script);
+        wait_for(name, || written(name).is_ok_and(|text| text == format!("{name}\n")).then_some(()));
+        run
+    });
+    gate.open();
+    let [first, second, third] = runs.map(Process::finish);
+    assert_eq!((first.code, first.stderr.as_str()), (0, ""));
+    for (done, name) in [(second, "sh-2"), (third, "sh-3")] {
+        assert_eq!((done.code, done.stderr.lines().count()), (0, 1), "{done:?}");
+        assert!(
+            done.stderr.contains(&format!("a job sh is running, so this job is named {name}")),
+            "{done:?}"
+        );
+    }
+}
+
+#[test]
+fn files_that_another_job_writes_are_refused_and_stay_unchanged() {
+    let site = Site::new();
+    let out = site.path().join("out");
+    let list = format!("file={}/f", out.display());
+    let mut gate = site.gate("gate");
+    let options = ["--nspace", "job", "--output", &list];
+    let first = site.run_sh(&options, &format!("echo first; : < {}", gate.path()));
+    let file = out.join("f.job.0.out");
+    wait_for("the first line", || {
+        fs::read_to_string(&file).is_ok_and(|text| text == "first\n").then_some(())
+    });
+    // Another engine of the same user, in another rendezvous directory.
+    let done = Site::new().run_sh(&options, "echo second; exec sleep 1000").finish();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.contains("another job writes to this file"), "{done:?}");
+    gate.open();
+    assert_eq!(first.finish().code, 0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "first\n");
 }
 
 #[test]
@@ -209,12 +283,12 @@ fn a_file_that_cannot_be_written_ends_the_run_and_is_reported_with_its_rank() {
     // A file that can be opened, but is full.
     let full = site.path().join("full");
     fs::create_dir_all(&full).unwrap();
-    std::os::unix::fs::symlink("/dev/full", full.join("rank.1.err")).unwrap();
-    let list = format!("merge=false,file={}/rank.%R:pattern", full.display());
+    std::os::unix::fs::symlink("/dev/full", full.join("rank.1.stderr")).unwrap();
+    let list = format!("merge=false,file={}/rank.%R.%c:pattern", full.display());
     let done = site.run_sh(&["-n", "2", "--output", &list], "echo x >&2; exec sleep 1000").finish();
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.stderr.contains("cannot write the stderr of rank 1: "), "{done:?}");
-    assert!(done.stderr.contains("rank.1.err: No space left on device"), "{done:?}");
+    assert!(done.stderr.contains("rank.1.stderr: No space left on device"), "{done:?}");
 }
 
 #[test]

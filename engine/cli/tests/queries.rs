@@ -189,7 +189,7 @@ fn a_rank_of_a_starting_job_finds_all_ranks_and_itself() {
     for line in done.text().lines() {
         let (before, after) = line.split_once(" = ").unwrap();
         let (counts, rank) = before.rsplit_once(' ').unwrap();
-        assert_eq!(counts, "41 job 40 PMIX_EVENT_JOB_START (-191) - sh 4");
+        assert_eq!(counts, "41 job 40 running (PMIX_EVENT_JOB_START, -191) - sh 4");
         let row = after.strip_prefix("NSPACE RANK PID HOST STATE EXIT EXECUTABLE job ").unwrap();
         assert!(row.starts_with(&format!("{rank} ")) && row.ends_with(" - sh"), "{row}");
     }
@@ -202,7 +202,7 @@ fn keys_are_accepted_in_all_spellings_and_several_are_answered_together() {
     site.wait_for_ranks(2);
     for name in ["JOB_STATUS", "job-status", "PMIX_QUERY_JOB_STATUS", "pmix.qry.jst"] {
         let done = site.query(&[name]);
-        assert_eq!((done.code, done.text()), (0, "PMIX_EVENT_JOB_START (-191)\n"), "{done:?}");
+        assert_eq!((done.code, done.text()), (0, "running (PMIX_EVENT_JOB_START, -191)\n"), "{done:?}");
     }
     let done = site.query(&["namespaces", "NAMESPACE_INFO"]);
     let lines: Vec<String> =
@@ -213,7 +213,7 @@ fn keys_are_accepted_in_all_spellings_and_several_are_answered_together() {
         "",
         "pmix.qry.nsinfo:",
         "NSPACE PROCS STATUS EXIT COMMAND",
-        "job 2 PMIX_EVENT_JOB_START (-191) - cat",
+        "job 2 running (PMIX_EVENT_JOB_START, -191) - cat",
     ];
     assert_eq!((done.code, &lines[..]), (0, &wanted.map(str::to_owned)[..]));
     let procs = site.query(&["LOCAL_PROC_TABLE", "--json", "--rank", "1"]);
@@ -230,7 +230,7 @@ fn json_is_one_object_with_the_status_and_the_results_in_order() {
     let run = site.run(&["--nspace", "job"], ["cat"]);
     site.wait_for_ranks(1);
     let ns = json!({"key": "pmix.qry.ns", "value": ["job"]});
-    let status = json!({"key": "pmix.qry.jst", "value": {"code": -191, "name": "PMIX_EVENT_JOB_START"}});
+    let status = json!({"key": "pmix.qry.jst", "value": {"code": -191, "name": "PMIX_EVENT_JOB_START", "state": "running"}});
     let cases = [
         (&["namespaces"][..], 0, 0, "PMIX_SUCCESS", vec![ns.clone()]),
         (&["JOB_STATUS", "namespaces"], 0, 0, "PMIX_SUCCESS", vec![status, ns.clone()]),

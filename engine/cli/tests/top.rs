@@ -153,11 +153,56 @@ fn keys_sort_and_scroll_the_streams() {
     wait_for_ranks(&[6, 7, 8, 9, 10, 11]);
     terminal.type_keys(HOME);
     wait_for_ranks(&[0]);
-    for (key, title) in [("r", "RATE/s v"), ("d", "DROPPED v"), ("l", "TOOLS (LAG) v"), ("n", "NSPACE v")] {
+    for (key, title) in [("r", "RATE/s v"), ("d", "DROPPED v"), ("l", "READERS (LAG) v"), ("n", "NSPACE v")] {
         terminal.type_keys(key);
         wait_for_title(&terminal, title);
     }
     wait_for_ranks(&[0, 1]);
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+}
+
+#[test]
+fn streams_are_filtered_by_options_and_by_a_key_and_summed_by_rank() {
+    let site = Site::new();
+    let gate = site.gate("gate");
+    let script = format!("printf 12345; printf 123 >&2; : < {}", gate.path());
+    let mut run = site.run_sh(&["-n", "5", "--nspace", "job"], &script);
+    let _read = run.collect();
+    for rank in 0..5 {
+        site.wait_for_bytes(rank, "stdout", 5);
+        site.wait_for_bytes(rank, "stderr", 3);
+    }
+    let shown = |picture: &[String]| -> Vec<(u32, String, String)> {
+        let rows = (0..5).flat_map(|rank| ["stdout", "stderr", "stddiag", "all"].map(|name| (rank, name)));
+        let row = |(rank, name): (u32, &str)| {
+            stream(picture, rank, name).map(|cells| (rank, name.into(), cells[4].clone()))
+        };
+        rows.filter_map(row).collect()
+    };
+    let wait_for_rows = |terminal: &Terminal, wanted: &[(u32, &str, &str)]| {
+        let wanted: Vec<(u32, String, String)> =
+            wanted.iter().map(|(rank, name, cached)| (*rank, (*name).into(), (*cached).into())).collect();
+        terminal.wait_to_see(&format!("{wanted:?}"), |picture| (shown(picture) == wanted).then_some(()));
+    };
+    let mut by_options = command(&site);
+    by_options.args(["--nspace", "job", "--rank", "1,3-4", "--channel", "stdout,stderr", "--by-rank"]);
+    let (terminal, top) = Terminal::start(&mut by_options, 24, 100);
+    wait_for_rows(&terminal, &[(1, "all", "8"), (3, "all", "8"), (4, "all", "8")]);
+    terminal.type_keys("s");
+    let single = [1, 3, 4].map(|rank| [(rank, "stdout", "5"), (rank, "stderr", "3")]).concat();
+    wait_for_rows(&terminal, &single);
+    // The prompt shows the filter: 22 letters.
+    terminal.type_keys("f");
+    wait_for_title(&terminal, "filter: 1,3-4 stdout,stderr job_");
+    terminal.type_keys(&"\x7f".repeat("1,3-4 stdout,stderr job".len()));
+    terminal.type_keys("0 x/y\r");
+    wait_for_title(&terminal, "expected no '/'");
+    terminal.type_keys("\x7f\x7f\x7fstderr\r");
+    wait_for_rows(&terminal, &[(0, "stderr", "3")]);
+    terminal.type_keys("i");
+    wait_for_rows(&terminal, &[]);
+    wait_for_title(&terminal, "[only 0 stderr; idle hidden]");
     terminal.type_keys("q");
     assert_eq!(top.wait(), 0);
 }

@@ -19,7 +19,7 @@ pub struct EngineArgs {
 
     /// Attach to the `iof run` of the job with this name
     ///
-    /// pull, push, query and log then apply to this job only.
+    /// pull, push, top, query and log then apply to this job only.
     #[arg(long, value_name = "NAME", group = "target")]
     pub nspace: Option<Nspace>,
 

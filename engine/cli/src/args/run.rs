@@ -33,7 +33,7 @@ pub struct RunArgs {
     /// Set the cache size per stream
     ///
     /// A stream is one channel of one rank. Its cache holds its output for iof and for tools. In
-    /// bytes, optionally with suffix K, M or G. A size below 16K is raised to 16K.
+    /// bytes, optionally with a unit such as K, M or KiB (powers of 1024). At least 16K.
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_SIZE, value_parser = cache_size)]
     pub cache_size: u32,
 
@@ -41,7 +41,8 @@ pub struct RunArgs {
     ///
     /// A cache becomes full when a rank writes faster than iof can write the rank's output. With
     /// none, the default, the rank waits. With newest, new bytes are dropped; with oldest, the oldest
-    /// bytes in the cache are overwritten. Each gap is reported on stderr.
+    /// bytes in the cache are overwritten. The gaps of a stream are reported on stderr, at most once
+    /// a second.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Drop::None)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub drop: Drop,
@@ -53,7 +54,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, hide_possible_values = true)]
     pub backend: Option<Backend>,
 
-    /// Set the name of the job [default: iof-PID]
+    /// Set the name of the job [default: that of PROG]
+    ///
+    /// By default, a job has the name of its first program, such as a.out. If a job of that name is
+    /// running, the next one is a.out-2, then a.out-3 and so on.
     #[arg(long, value_name = "NAME")]
     pub nspace: Option<Nspace>,
 

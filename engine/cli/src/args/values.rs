@@ -1,16 +1,38 @@
 //! Parsers of option values.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, TypedValueParser};
-use iof_engine::MAX_RANKS;
+use iof_engine::{MAX_RANKS, MIN_CACHE_SIZE};
 use iof_output::MAX_KEPT_FILES;
 use iof_proto::{Channel, Channels, Rank};
 
 /// The ranks of an option, sorted and without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks(pub Vec<Rank>);
+
+impl fmt::Display for Ranks {
+    /// Writes the list in the form that [`ranks`] parses.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == [Rank::WILDCARD] {
+            return f.write_str("all");
+        }
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for Rank(rank) in &self.0 {
+            match runs.last_mut() {
+                Some((_, last)) if last.checked_add(1) == Some(*rank) => *last = *rank,
+                _ => runs.push((*rank, *rank)),
+            }
+        }
+        let run = |(first, last): &(u32, u32)| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        };
+        f.write_str(&runs.iter().map(run).collect::<Vec<_>>().join(","))
+    }
+}
 
 /// Parses `all`, or a list of ranks and ranges.
 pub fn ranks(text: &str) -> Result<Ranks, String> {
@@ -60,7 +82,8 @@ impl TypedValueParser for ChannelList {
     }
 }
 
-fn channels(text: &str) -> Result<Channels, String> {
+/// Parses a list of output channels.
+pub fn channels(text: &str) -> Result<Channels, String> {
     let mut channels = Channels::empty();
     for name in text.split(',') {
         match name.trim().parse() {
@@ -98,15 +121,14 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     (MIN_INTERVAL..=MAX_INTERVAL).contains(&interval).then_some(interval).ok_or_else(out_of_range)
 }
 
-/// Parses a cache size in bytes, which must fit into 32 bits.
+/// Parses a cache size in bytes, which the engine must accept as it is.
 pub fn cache_size(text: &str) -> Result<u32, String> {
-    let bytes = bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok());
-    bytes.ok_or_else(|| {
-        format!(
-            "invalid cache size '{text}': expected 1 to {} bytes, optionally with suffix K, M or G",
-            u32::MAX
-        )
-    })
+    let size = u32::try_from(bytes(text)?).ok().filter(|size| *size >= MIN_CACHE_SIZE);
+    let out_of_range = || {
+        let least = MIN_CACHE_SIZE >> 10;
+        format!("invalid cache size '{text}': expected {least}K or more, and less than 4G")
+    };
+    size.ok_or_else(out_of_range)
 }
 
 /// The smallest size at which a new file is started. Each start renames all kept files.
@@ -125,18 +147,25 @@ pub fn file_count(text: &str) -> Result<u32, String> {
     count.ok_or_else(|| format!("invalid number of files '{text}': expected 0 to {MAX_KEPT_FILES}"))
 }
 
-/// Parses a positive number of bytes with an optional suffix K, M or G (powers of 1024).
+/// The units of sizes, without an optional `B` for bytes.
+const UNITS: [(&str, u64); 6] =
+    [("K", 1 << 10), ("KI", 1 << 10), ("M", 1 << 20), ("MI", 1 << 20), ("G", 1 << 30), ("GI", 1 << 30)];
+
+/// Parses a positive number of bytes with an optional unit: K, KB or KiB, and so on, in any case.
+/// All are powers of 1024.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'k' | b'K') => (text.get(..text.len().saturating_sub(1)), 1u64 << 10),
-        Some(b'm' | b'M') => (text.get(..text.len().saturating_sub(1)), 1 << 20),
-        Some(b'g' | b'G') => (text.get(..text.len().saturating_sub(1)), 1 << 30),
-        _ => (Some(text), 1),
+    let (digits, unit) =
+        text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len()));
+    let unit = unit.to_ascii_uppercase();
+    let factor = match unit.strip_suffix('B').unwrap_or(&unit) {
+        "" => Some(1),
+        name => UNITS.iter().find(|(known, _)| *known == name).map(|(_, factor)| *factor),
     };
-    let bytes = digits.and_then(|digits| digits.parse::<u64>().ok()).and_then(|n| n.checked_mul(unit));
-    let bytes = bytes.filter(|bytes| *bytes > 0);
-    bytes.ok_or_else(|| {
-        format!("invalid size '{text}': expected a positive number, optionally with suffix K, M or G")
+    let bytes = digits.parse::<u64>().ok().zip(factor).and_then(|(count, factor)| count.checked_mul(factor));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| {
+        format!(
+            "invalid size '{text}': expected a positive number of bytes, optionally with a unit such as K, M, G or KiB"
+        )
     })
 }
 
@@ -147,6 +176,7 @@ mod tests {
     #[test]
     fn a_rank_list_is_parsed_into_a_sorted_set() {
         assert_eq!(ranks("all").unwrap().0, [Rank::WILDCARD]);
+        assert_eq!(ranks("9,3-5,0,4,1").unwrap().to_string(), "0-1,3-5,9");
         assert_eq!(ranks("3-5,0,4").unwrap().0, [0, 3, 4, 5].map(Rank));
         for invalid in ["", "x", "5-3", "-1", "1-", "4294967295", "1,,2"] {
             assert!(ranks(invalid).is_err(), "{invalid}");
@@ -162,11 +192,26 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_size_has_an_optional_unit_and_a_limit() {
-        assert_eq!(cache_size("1"), Ok(1));
-        assert_eq!(cache_size("64K"), Ok(65536));
-        assert_eq!(cache_size("3G"), Ok(3 << 30));
-        for invalid in ["", "0", "K", "4G", "-1", "1.5M", "99999999999999999999G"] {
+    fn a_size_has_an_optional_unit_of_1024_in_several_spellings() {
+        for (text, wanted) in
+            [("1", 1), ("7B", 7), ("16KiB", 16 << 10), ("16kb", 16 << 10), ("16K", 16 << 10)]
+        {
+            assert_eq!(bytes(text), Ok(wanted), "{text}");
+        }
+        assert_eq!([bytes("2MiB"), bytes("2m"), bytes("2Mb")], [Ok(2 << 20), Ok(2 << 20), Ok(2 << 20)]);
+        assert_eq!([bytes("3GiB"), bytes("3G"), bytes("3gb")], [Ok(3 << 30), Ok(3 << 30), Ok(3 << 30)]);
+        for invalid in
+            ["", "0", "0KiB", "K", "KiB", "-1", "1.5M", "1 K", "1KK", "1i", "1iB", "1KiBB", "1T", "1é"]
+        {
+            assert!(bytes(invalid).is_err(), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn a_cache_size_has_a_least_and_a_greatest_value() {
+        assert_eq!(cache_size("16KiB"), Ok(MIN_CACHE_SIZE));
+        assert_eq!(cache_size("4294967295"), Ok(u32::MAX));
+        for invalid in ["16383", "1", "4G", "99999999999999999999G"] {
             assert!(cache_size(invalid).is_err(), "{invalid}");
         }
     }

@@ -2,19 +2,47 @@
 //! rows, and the scroll position.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use iof_proto::{Channel, Proc, StreamStats};
+use iof_proto::{Channel, Proc, ReaderStats, StreamStats};
 
-/// The row of one stream.
+use super::filter::Filter;
+
+/// The row of one stream, or the sum of a rank's streams.
+#[derive(Clone)]
 pub struct StreamRow {
+    /// The counters. In a sum, they are added up, and the channel is that of the first stream.
     pub stats: StreamStats,
     /// Bytes per second between the last two samples; `None` after the first sample.
     pub rate: Option<u64>,
+    pub is_sum: bool,
 }
 
 impl StreamRow {
+    /// Returns `true` if the stream has ended or wrote nothing between the last two samples.
+    fn is_idle(&self) -> bool {
+        self.stats.complete || self.rate == Some(0)
+    }
+
+    /// Adds the counters of another stream of the same rank.
+    fn add(&mut self, other: &StreamRow) {
+        let (stats, more) = (&mut self.stats, &other.stats);
+        self.is_sum = true;
+        self.rate = self.rate.zip(other.rate).map(|(rate, more)| rate.saturating_add(more));
+        stats.produced = stats.produced.saturating_add(more.produced);
+        stats.cached = stats.cached.saturating_add(more.cached);
+        stats.dropped = stats.dropped.saturating_add(more.dropped);
+        stats.complete &= more.complete;
+        for reader in &more.readers {
+            let is_same = |known: &&mut ReaderStats| known.tool == reader.tool && known.pid == reader.pid;
+            match stats.readers.iter_mut().find(is_same) {
+                Some(known) => known.lag = known.lag.saturating_add(reader.lag),
+                None => stats.readers.push(reader.clone()),
+            }
+        }
+    }
+
     /// Returns the lag of the slowest reader, in bytes.
     pub fn lag(&self) -> u64 {
         self.stats.readers.iter().map(|reader| reader.lag).max().unwrap_or(0)
@@ -80,7 +108,21 @@ pub struct ToolLag {
     pub lag: u64,
 }
 
-/// Sums over all streams.
+/// The line in which the user types a filter.
+pub struct Prompt {
+    pub text: String,
+    /// The reason why the filter that was typed is invalid.
+    pub error: Option<String>,
+}
+
+impl Prompt {
+    /// Returns a prompt that shows the present filter.
+    pub fn of(filter: &Filter) -> Prompt {
+        Prompt { text: filter.to_string(), error: None }
+    }
+}
+
+/// Sums over all streams that the filter selects.
 #[derive(Default)]
 pub struct Totals {
     pub jobs: usize,
@@ -106,6 +148,16 @@ pub struct Board {
     /// The order of the rows is reversed.
     pub reversed: bool,
     pub totals: Totals,
+    pub filter: Filter,
+    /// Each row is the sum of a rank's streams.
+    pub by_rank: bool,
+    /// Idle rows are hidden.
+    pub hides_idle: bool,
+    /// The prompt for a filter, while the user types it.
+    pub prompt: Option<Prompt>,
+    /// All streams of the last sample.
+    streams: Vec<StreamRow>,
+    /// The rows that are shown, in their order.
     rows: Vec<StreamRow>,
     sampled: Option<Instant>,
     first: usize,
@@ -121,6 +173,11 @@ impl Board {
             sort: Sort::Name,
             reversed: false,
             totals: Totals::default(),
+            filter: Filter::default(),
+            by_rank: false,
+            hides_idle: false,
+            prompt: None,
+            streams: Vec::new(),
             rows: Vec::new(),
             sampled: None,
             first: 0,
@@ -143,20 +200,50 @@ impl Board {
     /// a stream that was not in it counts from its first byte.
     pub fn update(&mut self, time: Instant, streams: Vec<StreamStats>) {
         let elapsed = self.sampled.map(|before| time.saturating_duration_since(before));
-        let before: HashMap<(&Proc, Channel), u64> = self
-            .rows
-            .iter()
-            .map(|StreamRow { stats, .. }| ((&stats.source, stats.channel), stats.produced))
-            .collect();
+        let before: HashMap<(&Proc, Channel, bool), u64> =
+            self.streams.iter().map(|StreamRow { stats, .. }| (name(stats), stats.produced)).collect();
         let rate = |stats: &StreamStats| {
-            let before = before.get(&(&stats.source, stats.channel)).copied().unwrap_or(0);
+            let before = before.get(&name(stats)).copied().unwrap_or(0);
             per_second(stats.produced.saturating_sub(before), elapsed?)
         };
-        let rows = streams.into_iter().map(|stats| StreamRow { rate: rate(&stats), stats }).collect();
-        self.rows = rows;
+        let row = |stats: StreamStats| StreamRow { rate: rate(&stats), stats, is_sum: false };
+        let streams = streams.into_iter().map(row).collect();
+        self.streams = streams;
         self.sampled = Some(time);
-        self.totals = totals(&self.rows);
+        self.choose();
+    }
+
+    /// Chooses the rows that are shown.
+    fn choose(&mut self) {
+        let mut rows: Vec<StreamRow> =
+            self.streams.iter().filter(|row| self.filter.matches(&row.stats)).cloned().collect();
+        self.totals = totals(&rows);
+        if self.by_rank {
+            rows = sums(rows);
+        }
+        if self.hides_idle {
+            rows.retain(|row| !row.is_idle());
+        }
+        self.rows = rows;
         self.order();
+    }
+
+    /// Shows only the streams that `filter` selects.
+    pub fn select(&mut self, filter: Filter) {
+        self.filter = filter;
+        self.choose();
+    }
+
+    /// Hides idle rows, or shows them again.
+    pub fn toggle_idle(&mut self) {
+        self.hides_idle = !self.hides_idle;
+        self.choose();
+    }
+
+    /// Sums the streams of each rank, or shows them singly again.
+    pub fn toggle_sums(&mut self) {
+        self.by_rank = !self.by_rank;
+        self.choose();
     }
 
     /// Sorts the rows by `sort`. If they are already sorted by it, reverses their order.
@@ -208,6 +295,23 @@ fn per_second(bytes: u64, elapsed: Duration) -> Option<u64> {
     Some(u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
+/// Returns what distinguishes a stream from all others.
+fn name(stats: &StreamStats) -> (&Proc, Channel, bool) {
+    (&stats.source, stats.channel, stats.logged)
+}
+
+/// Returns the sum of the rows of each rank.
+fn sums(rows: Vec<StreamRow>) -> Vec<StreamRow> {
+    let mut sums: BTreeMap<Proc, StreamRow> = BTreeMap::new();
+    for row in rows {
+        match sums.get_mut(&row.stats.source) {
+            Some(sum) => sum.add(&row),
+            None => drop(sums.insert(row.stats.source.clone(), StreamRow { is_sum: true, ..row })),
+        }
+    }
+    sums.into_values().collect()
+}
+
 fn totals(rows: &[StreamRow]) -> Totals {
     let mut totals = Totals { streams: rows.len(), ..Totals::default() };
     let mut jobs: Vec<_> = rows.iter().map(|row| &row.stats.source.nspace).collect();
@@ -215,7 +319,7 @@ fn totals(rows: &[StreamRow]) -> Totals {
     jobs.dedup();
     totals.jobs = jobs.len();
     let mut lags: HashMap<(&str, u32), u64> = HashMap::new();
-    for StreamRow { stats, rate } in rows {
+    for StreamRow { stats, rate, .. } in rows {
         totals.complete = totals.complete.saturating_add(usize::from(stats.complete));
         totals.rate = rate.map(|rate| totals.rate.unwrap_or(0).saturating_add(rate)).or(totals.rate);
         totals.cached = totals.cached.saturating_add(stats.cached);
@@ -297,6 +401,52 @@ pub mod tests {
             assert_eq!(ranks(&mut board, 9), [order[2], order[1], order[0]], "{key} again");
         }
         assert_eq!(Sort::of_key('x'), None);
+    }
+
+    #[test]
+    fn the_filter_and_hidden_idle_streams_limit_the_rows_and_the_filter_the_sums() {
+        let (mut board, start) = (Board::new(1, SECOND), Instant::now());
+        let sample =
+            |produced: u64| (0..4).map(move |rank| stream(rank, u64::from(rank % 2) * produced, 0, &[]));
+        board.update(start, sample(10).collect());
+        board.toggle_idle();
+        assert_eq!(ranks(&mut board, 9), [0, 1, 2, 3], "no rate is known yet");
+        board.update(start + SECOND, sample(30).collect());
+        assert_eq!((ranks(&mut board, 9), board.totals.streams), (vec![1, 3], 4));
+        board.select(Filter::parse("2-3").unwrap());
+        assert_eq!((ranks(&mut board, 9), board.totals.streams), (vec![3], 2));
+        board.toggle_idle();
+        assert_eq!(ranks(&mut board, 9), [2, 3]);
+        let mut ended = stream(3, 90, 0, &[]);
+        ended.complete = true;
+        board.toggle_idle();
+        board.update(start + SECOND * 2, vec![ended]);
+        assert_eq!(ranks(&mut board, 9), [0; 0], "a complete stream is idle");
+    }
+
+    #[test]
+    fn the_streams_of_a_rank_are_summed() {
+        let (mut board, start) = (Board::new(1, SECOND), Instant::now());
+        let error = |produced, lags: &[u64]| StreamStats {
+            channel: Channel::Stderr,
+            complete: true,
+            ..stream(0, produced, 2, lags)
+        };
+        board.toggle_sums();
+        board.update(start, vec![stream(0, 10, 0, &[1]), error(20, &[2, 3]), stream(1, 5, 0, &[])]);
+        board.update(start + SECOND, vec![stream(0, 15, 0, &[1]), error(22, &[2, 3]), stream(1, 5, 0, &[])]);
+        let rows: Vec<_> = board.page(9).1.to_vec();
+        assert_eq!(rows.len(), 2);
+        let StreamRow { stats, rate, is_sum } = &rows[0];
+        assert_eq!(
+            (stats.cached, stats.dropped, stats.complete, *rate, *is_sum),
+            (35, 2, false, Some(7), true)
+        );
+        let lags: Vec<(u32, u64)> = stats.readers.iter().map(|reader| (reader.pid, reader.lag)).collect();
+        assert_eq!(lags, [(1, 3), (2, 3)]);
+        assert_eq!(board.totals.streams, 3);
+        board.toggle_sums();
+        assert_eq!(board.page(9).1.len(), 3);
     }
 
     #[test]

@@ -12,12 +12,12 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row as TableRow, Table};
 
-use super::board::{Board, Sort, StreamRow};
+use super::board::{Board, Prompt, Sort, StreamRow};
 
 /// The largest width of the column with job names.
 const MAX_NSPACE: usize = 20;
 
-const KEYS: &str = "q quit  sort: n name r rate c cached d dropped l lag  Up Down PgUp PgDn Home End";
+const KEYS: &str = "q quit  sort n r c d l  f filter  i hide idle  s sum ranks  Up Down PgUp PgDn";
 
 /// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, board: &mut Board) {
@@ -28,7 +28,26 @@ pub fn draw(frame: &mut Frame<'_>, board: &mut Board) {
     let table = table(board, room);
     frame.render_widget(Text::from(vec![sums(board, room), readers(board)]), head);
     frame.render_widget(table, body);
-    frame.render_widget(Line::from(KEYS).style(Modifier::DIM), foot);
+    frame.render_widget(bottom(board), foot);
+}
+
+/// Returns the last line: the prompt for a filter, or what is hidden, and the keys.
+fn bottom(board: &Board) -> Line<'static> {
+    if let Some(Prompt { text, error }) = &board.prompt {
+        let hint = error.as_deref().unwrap_or("ranks, channels, job; Enter: apply, Esc: cancel");
+        return Line::from(format!("filter: {}_  ({})", shown(text), shown(hint)));
+    }
+    let filter = shown(&board.filter.to_string());
+    let active = [
+        (!filter.is_empty()).then(|| format!("only {filter}")),
+        board.hides_idle.then(|| "idle hidden".into()),
+        board.by_rank.then(|| "sums".into()),
+    ];
+    let active: Vec<String> = active.into_iter().flatten().collect();
+    match active.is_empty() {
+        true => Line::from(KEYS).style(Modifier::DIM),
+        false => Line::from(format!("[{}]  {KEYS}", active.join("; "))),
+    }
 }
 
 fn sums(board: &mut Board, room: usize) -> Line<'static> {
@@ -43,7 +62,7 @@ fn sums(board: &mut Board, room: usize) -> Line<'static> {
     }
     // The most important figures come first, because a narrow terminal cuts the line.
     Line::from(format!(
-        "engine {}: {}/s, {} cached, {} dropped; {}, {}, {} ended; {}-{last} shown",
+        "engine {}: {}/s, {} cached, {} dropped; {}, {}, {} complete; {}-{last} shown",
         board.engine,
         rate(totals.rate),
         short(totals.cached),
@@ -61,10 +80,10 @@ fn number(number: usize, noun: &str) -> String {
 
 fn readers(board: &Board) -> Line<'static> {
     let one = |reader: &super::board::ToolLag| {
-        format!("{}:{} {} behind", shown(&reader.tool), reader.pid, short(reader.lag))
+        format!("{}:{} ({})", shown(&reader.tool), reader.pid, short(reader.lag))
     };
     let all: Vec<String> = board.totals.readers.iter().map(one).collect();
-    Line::from(format!("{}: {}", number(all.len(), "tool"), all.join(", ")))
+    Line::from(format!("{}: {}", number(all.len(), "reader"), all.join(", ")))
 }
 
 fn table(board: &mut Board, room: usize) -> Table<'static> {
@@ -84,7 +103,7 @@ fn table(board: &mut Board, room: usize) -> Table<'static> {
         right(title("RATE/s", Some(Sort::Rate))),
         right(title("CACHED", Some(Sort::Cached))),
         right(title("DROPPED", Some(Sort::Dropped))),
-        left(title("TOOLS (LAG)", Some(Sort::Lag))),
+        left(title("READERS (LAG)", Some(Sort::Lag))),
     ];
     let (_, rows) = board.page(room);
     let nspaces = rows.iter().map(|row| row.stats.source.nspace.as_str().chars().count());
@@ -92,7 +111,7 @@ fn table(board: &mut Board, room: usize) -> Table<'static> {
     let widths = [
         Constraint::Length(u16::try_from(nspace).unwrap_or(u16::MAX)),
         Constraint::Length(6),
-        Constraint::Length(7),
+        Constraint::Length(if rows.iter().any(|row| row.stats.logged) { 12 } else { 7 }),
         Constraint::Length(8),
         Constraint::Length(8),
         Constraint::Length(9),
@@ -108,8 +127,12 @@ fn row(row: &StreamRow) -> TableRow<'static> {
     let cells = TableRow::new([
         left(shown(stats.source.nspace.as_str())),
         right(stats.source.rank.to_string()),
-        left(stats.channel.to_string()),
-        right(if stats.complete { "ended".into() } else { rate(row.rate) }),
+        left(match (row.is_sum, stats.logged) {
+            (true, _) => "all".into(),
+            (false, true) => format!("{} (log)", stats.channel),
+            (false, false) => stats.channel.to_string(),
+        }),
+        right(if stats.complete { "complete".into() } else { rate(row.rate) }),
         right(short(stats.cached)),
         right(short(stats.dropped)),
         left(tools(stats)),
@@ -179,6 +202,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::super::board::tests::stream;
+    use super::super::filter::Filter;
     use super::*;
 
     fn drawn(board: &mut Board, columns: u16, rows: u16) -> Vec<String> {
@@ -200,14 +224,24 @@ mod tests {
         let second = vec![stream(0, 3 << 20, 1 << 20, &[0, 2048]), ended, stream(2, 0, 0, &[])];
         board.update(start + Duration::from_secs(1), second);
         let wanted = [
-            "engine 7: 3.0M/s, 2.0M cached, 1.0M dropped; 1 job, 3 streams, 1 ended; 1-2 shown",
-            "2 tools: tool2:2 2.0K behind, tool1:1 0 behind",
-            "NSPACE v   RANK CHANNEL   RATE/s   CACHED   DROPPED TOOLS (LAG)",
+            "engine 7: 3.0M/s, 2.0M cached, 1.0M dropped; 1 job, 3 streams, 1 complete; 1-2 shown",
+            "2 readers: tool2:2 (2.0K), tool1:1 (0)",
+            "NSPACE v   RANK CHANNEL   RATE/s   CACHED   DROPPED READERS (LAG)",
             "job           0 stdout      3.0M     2.0M      1.0M tool2:2 (2.0K), tool1:1 (0)",
-            "job           1 stdout     ended       20         0",
+            "job           1 stdout  complete       20         0",
             KEYS,
         ];
         assert_eq!(drawn(&mut board, 90, 6), wanted);
+        board.toggle_sums();
+        board.select(Filter::parse("0 stdout").unwrap());
+        let filtered = drawn(&mut board, 90, 6);
+        assert!(filtered[3].starts_with("job           0 all "), "{filtered:?}");
+        assert!(filtered[5].starts_with("[only 0 stdout; sums]  q quit "), "{filtered:?}");
+        board.prompt = Some(Prompt::of(&board.filter));
+        assert!(drawn(&mut board, 90, 6)[5].starts_with("filter: 0 stdout_  (ranks, channels, job;"));
+        board.prompt = None;
+        board.toggle_sums();
+        board.select(Filter::default());
         board.sort_by(Sort::Cached);
         assert!(drawn(&mut board, 90, 6)[2].contains("CACHED v"));
         board.sort_by(Sort::Cached);

@@ -5,6 +5,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::DEADLINE;
@@ -100,16 +103,46 @@ pub struct Gap {
     pub lost: u64,
 }
 
-/// Parses the gaps of one stream from the stderr of `iof run` or `iof pull`, which must contain
+/// Returns the bytes and the gaps of one stream in the output of `--output json`, which must contain
 /// nothing else.
-pub fn gaps(rank: u32, channel: &str, stderr: &[u8]) -> Vec<Gap> {
+pub fn from_json(rank: u32, channel: &str, output: &[u8]) -> (Vec<u8>, Vec<Gap>) {
+    let (mut bytes, mut gaps) = (Vec::new(), Vec::new());
+    for line in output.split_inclusive(|byte| *byte == b'\n') {
+        let object: Value = serde_json::from_slice(line).unwrap();
+        assert_eq!((&object["rank"], &object["channel"]), (&rank.into(), &channel.into()), "{object}");
+        match (object["lost"].as_u64(), object["data"].as_str(), object["encoding"].as_str()) {
+            (Some(lost), None, None) => gaps.push(Gap { offset: object["offset"].as_u64().unwrap(), lost }),
+            (None, Some(data), None) => bytes.extend_from_slice(data.as_bytes()),
+            (None, Some(data), Some("base64")) => bytes.extend(BASE64.decode(data).unwrap()),
+            _ => panic!("neither data nor a gap: {object}"),
+        }
+    }
+    (bytes, gaps)
+}
+
+/// Checks that the stderr of `iof run` or `iof pull` reports exactly `gaps` of one stream, in sums,
+/// and contains nothing else.
+pub fn assert_told(rank: u32, channel: &str, stderr: &[u8], gaps: &[Gap]) {
     let text = std::str::from_utf8(stderr).unwrap();
-    let gap = |line: &str| {
-        let counts = line.strip_prefix(&format!("iof: rank {rank} {channel}: "))?;
-        let (lost, offset) = counts.split_once(" bytes are missing at offset ")?;
-        Some(Gap { offset: offset.parse().ok()?, lost: lost.parse().ok()? })
+    let report = |line: &str| -> Option<(u64, u64, u64, bool)> {
+        let line = line.strip_prefix(&format!("iof: rank {rank} {channel}: "))?;
+        let (lost, rest) = line.split_once(" bytes are missing ")?;
+        let (count, offset) = match rest.strip_prefix("at offset ") {
+            Some(offset) => ("1", offset),
+            None => rest.strip_prefix("in ")?.split_once(", the first at offset ")?,
+        };
+        let number = count.split(' ').next()?.parse().ok()?;
+        Some((number, lost.parse().ok()?, offset.parse().ok()?, count.ends_with(" in total")))
     };
-    text.lines().map(|line| gap(line).unwrap_or_else(|| panic!("no gap: {line}"))).collect()
+    let reports: Vec<_> =
+        text.lines().map(|line| report(line).unwrap_or_else(|| panic!("no report: {line}"))).collect();
+    let (totals, parts): (Vec<_>, Vec<_>) = reports.into_iter().partition(|(.., is_total)| *is_total);
+    let lost: u64 = gaps.iter().map(|gap| gap.lost).sum();
+    let sum = parts.iter().fold((0, 0), |(gaps, bytes), part| (gaps + part.0, bytes + part.1));
+    assert_eq!(sum, (gaps.len() as u64, lost), "{text}");
+    assert!(parts.iter().zip(gaps).take(1).all(|(part, gap)| part.2 == gap.offset), "{text}");
+    assert_eq!(totals.len(), usize::from(parts.len() > 1), "{text}");
+    assert!(totals.iter().all(|total| (total.0, total.1) == sum), "{text}");
 }
 
 /// Checks that `delivered` is what `rank` wrote to stdout: each byte in its place, and exactly the

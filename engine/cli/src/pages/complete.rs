@@ -1,0 +1,147 @@
+//! Shell completions. The scripts are those of clap, to which bash, zsh and fish add the values that
+//! only the command knows: jobs, pids and the words of `--output`.
+
+use std::path::Path;
+
+use clap::{CommandFactory, ValueEnum};
+use clap_complete::Shell;
+use iof_output::OUTPUT_WORDS;
+use iof_proto::names::sanitize;
+use iof_proto::rendezvous::{Candidate, Search};
+
+use crate::args::Iof;
+
+/// The values that `iof completions --list` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum List {
+    /// The names of running jobs
+    Jobs,
+    /// The pids of running engines
+    Pids,
+    /// The words of --output
+    Output,
+}
+
+/// Returns the candidates of a list, one in each line. There are none if the engines cannot be found.
+pub fn candidates(list: List, directory: Option<&Path>) -> String {
+    let engines = || {
+        let search = Search { directory: directory.map(Path::to_owned), ..Search::default() };
+        search.engines().unwrap_or_default()
+    };
+    let lines: Vec<String> = match list {
+        List::Jobs => {
+            let jobs = engines().into_iter().flat_map(|Candidate { jobs, .. }| jobs);
+            let mut names: Vec<String> = jobs.map(|job| sanitize(job.as_str())).collect();
+            names.sort_unstable();
+            names.dedup();
+            names
+        }
+        List::Pids => engines().iter().map(|Candidate { pid, .. }| pid.to_string()).collect(),
+        List::Output => OUTPUT_WORDS.iter().map(|word| (*word).to_owned()).collect(),
+    };
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Returns the completion script of a shell.
+pub fn script(shell: Shell) -> String {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Iof::command(), "iof", &mut text);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    match shell {
+        Shell::Bash => text + BASH,
+        Shell::Fish => text + &fish(),
+        Shell::Zsh => zsh(&text),
+        _ => text,
+    }
+}
+
+/// Completes the values that the command lists, and leaves all others to clap's function.
+const BASH: &str = r#"
+_iof_with_lists() {
+    local IFS=$'\n' word="${COMP_WORDS[COMP_CWORD]}" option="${COMP_WORDS[COMP_CWORD-1]}"
+    local list="" before="" index directory=()
+    # Bash splits --option=value into three words.
+    if [[ $word == "=" ]]; then
+        word=""
+    elif [[ $option == "=" ]]; then
+        option="${COMP_WORDS[COMP_CWORD-2]}"
+    fi
+    case "${COMP_WORDS[1]} $option" in
+        "run --nspace") ;;
+        *" --nspace") list=jobs ;;
+        *" --pid") list=pids ;;
+        *" --output") list=output ;;
+    esac
+    if [[ -z $list ]]; then
+        IFS=$' \t\n'
+        _iof "$@"
+        return
+    fi
+    for ((index = 1; index < COMP_CWORD; index++)); do
+        if [[ ${COMP_WORDS[index]} == --rendezvous-dir ]]; then
+            directory=(--rendezvous-dir "${COMP_WORDS[index + 1]}")
+        fi
+    done
+    if [[ $list == output && $word == *,* ]]; then
+        before="${word%,*},"
+    fi
+    COMPREPLY=()
+    local line
+    while read -r line; do
+        if [[ $line == "${word#"$before"}"* ]]; then
+            COMPREPLY+=("$before$line")
+        fi
+    done < <("${COMP_WORDS[0]}" completions --list "$list" "${directory[@]}" 2>/dev/null)
+    if [[ ${#COMPREPLY[@]} == 1 && $list == output ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+}
+
+complete -F _iof_with_lists -o bashdefault -o default iof
+"#;
+
+/// The commands whose engine options select a job or a pid.
+fn tools() -> Vec<String> {
+    let iof = Iof::command();
+    let has_pid = |command: &&clap::Command| command.get_arguments().any(|arg| arg.get_long() == Some("pid"));
+    iof.get_subcommands().filter(has_pid).map(|command| command.get_name().to_owned()).collect()
+}
+
+fn fish() -> String {
+    let option = |commands: &str, long: &str, list: &str| {
+        let found = format!("iof completions --list {list} 2>/dev/null");
+        format!(
+            "complete -c iof -n \"__fish_seen_subcommand_from {commands}\" -l {long} -x -a \"({found})\"\n"
+        )
+    };
+    let tools = tools().join(" ");
+    [option(&tools, "nspace", "jobs"), option(&tools, "pid", "pids"), option("run pull", "output", "output")]
+        .concat()
+}
+
+/// Replaces the action of the options whose values the command lists.
+fn zsh(text: &str) -> String {
+    let list = |line: &str| {
+        let options = [("--nspace=[Attach", "jobs"), ("--pid=[Attach", "pids"), ("--output=[", "output")];
+        options.into_iter().find(|(start, _)| line.contains(start)).map(|(_, list)| list)
+    };
+    let line = |line: &str| match list(line) {
+        Some(list) => line.replace(":_default'", &format!(":{{_iof_list {list}}}'")) + "\n",
+        None => format!("{line}\n"),
+    };
+    let (head, rest) = text.split_once('\n').unwrap_or((text, ""));
+    format!("{head}\n{ZSH}{}", rest.lines().map(line).collect::<String>())
+}
+
+const ZSH: &str = r#"
+_iof_list() {
+    local -a found
+    found=("${(@f)$(iof completions --list $1 2>/dev/null)}")
+    if [[ $1 == output ]]; then
+        compset -P '*,'
+        compadd -S '' -a found
+    else
+        compadd -a found
+    fi
+}
+"#;

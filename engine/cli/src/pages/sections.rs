@@ -1,0 +1,204 @@
+//! The sections of the manual pages that clap's description of the command line does not contain.
+
+/// The sections of one page. Each entry is a term with its explanation.
+pub struct Sections {
+    pub exit_status: &'static [(&'static str, &'static str)],
+    pub environment: &'static [(&'static str, &'static str)],
+    pub files: &'static [(&'static str, &'static str)],
+    /// Commands with their explanations.
+    pub examples: &'static [(&'static str, &'static str)],
+    /// Other commands of `iof`.
+    pub see_also: &'static [&'static str],
+}
+
+type Entry = (&'static str, &'static str);
+
+const SUCCESS: Entry = ("0", "Success.");
+const FAILED: Entry = ("1", "A failure at run time, reported in one line on stderr.");
+const USAGE: Entry = ("2", "Invalid input, reported in one line on stderr. Nothing was started.");
+const SIGNAL: Entry =
+    ("128+n", "Signal n ended the command, such as SIGPIPE (141) when the reader of its output was gone.");
+const EXIT_STATUS: &[Entry] = &[SUCCESS, FAILED, USAGE, SIGNAL];
+
+const NO_COLOR: Entry = ("NO_COLOR", "If not empty, tags have no colours.");
+const TERM: Entry = ("TERM", "The terminal. If it is 'dumb', tags have no colours.");
+const TZ: Entry = ("TZ", "The time zone of time stamps.");
+const SERVER: Entry = (
+    "IOF_SERVER",
+    "The socket of the engine that started this rank. The command attaches to it, unless an option selects \
+     another engine.",
+);
+const TMPDIR: Entry = (
+    "PMIX_SERVER_TMPDIR, TMPDIR, TEMP, TMP",
+    "The first that is not empty is the directory in which the rendezvous directory is. By default, /tmp.",
+);
+const SYSTEM_TMPDIR: Entry = (
+    "PMIX_SYSTEM_TMPDIR, TMPDIR, TEMP, TMP",
+    "The first that is not empty is the directory of the system-level engine. By default, /tmp.",
+);
+const TOOL_ENVIRONMENT: &[Entry] = &[SERVER, TMPDIR, SYSTEM_TMPDIR];
+
+const SOCKET: Entry = (
+    "/tmp/iof-UID/iof.HOST.tool.PID",
+    "The socket of the engine in process PID. The environment or --rendezvous-dir may set another directory.",
+);
+const JOB_LINK: Entry = (
+    "/tmp/iof-UID/iof.HOST.nspace.PID.NAME",
+    "A symbolic link to the socket of the engine that has the job NAME.",
+);
+const SYSTEM_SOCKET: Entry = ("/tmp/iof.sys.HOST", "The socket of the node's system-level engine.");
+const TOOL_FILES: &[Entry] = &[SOCKET, JOB_LINK, SYSTEM_SOCKET];
+
+const RUN: Sections = Sections {
+    exit_status: &[
+        ("0", "No rank failed."),
+        ("1", "A failure at run time, reported in one line on stderr, or that of the ranks."),
+        ("2", "Invalid input, reported in one line on stderr, or that of the ranks."),
+        ("other", "The exit code of the rank that failed first; 128+n if signal n ended that rank."),
+        SIGNAL,
+    ],
+    environment: &[
+        TMPDIR,
+        NO_COLOR,
+        TERM,
+        TZ,
+        ("IOF_SYSLOG", "The socket of the syslog daemon, if it is not /dev/log."),
+        ("IOF_MAIL_SERVER", "The mail server of `iof log`: HOST or HOST:PORT."),
+        (
+            "IOF_GATEWAY",
+            "The socket of the site's gateway engine, to which `iof log` passes global messages.",
+        ),
+        ("PMIX_MCA_plog_base_order", "The channels of `iof log`, in order of preference."),
+        (
+            "PMIX_MCA_plog_base_log_once",
+            "If true, `iof log` stops at the first channel that accepts a message.",
+        ),
+    ],
+    files: &[SOCKET, JOB_LINK],
+    examples: &[
+        ("iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'", "Start four ranks."),
+        (
+            "iof run -n 64 --output tag,dir=logs:copy --ranks 0 ./model",
+            "Write a file for each rank, and show rank 0.",
+        ),
+        ("iof run -n 8 --output 'file=logs/%n.%R.%c:pattern' ./model", "Choose the names of the files."),
+        ("iof run -n 2 ./server : -n 4 ./client", "Start two programs in one job."),
+    ],
+    see_also: &["pull", "push", "top", "query", "log"],
+};
+
+const PULL: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: &[SERVER, TMPDIR, SYSTEM_TMPDIR, NO_COLOR, TERM, TZ],
+    files: TOOL_FILES,
+    examples: &[
+        ("iof pull --nspace a.out --rank 0-3 --output tag", "Show the output of four ranks of a job."),
+        ("iof pull --channel stderr --no-backlog", "Show what the ranks write to stderr from now on."),
+    ],
+    see_also: &["run", "query", "top"],
+};
+
+const PUSH: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: TOOL_ENVIRONMENT,
+    files: TOOL_FILES,
+    examples: &[("iof push --rank 0 < input", "Push a file into the stdin of rank 0.")],
+    see_also: &["run", "pull"],
+};
+
+const TOP: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: &[
+        SERVER,
+        TMPDIR,
+        SYSTEM_TMPDIR,
+        ("TERM", "The terminal, which must have a movable cursor."),
+        ("LC_ALL, LC_CTYPE, LANG", "The first that is not empty tells whether names may be shown in UTF-8."),
+    ],
+    files: TOOL_FILES,
+    examples: &[
+        ("iof top --nspace a.out --channel stdout,stderr", "Watch two channels of a job."),
+        ("iof top --by-rank --interval 0.5", "Watch the sums of each rank twice a second."),
+    ],
+    see_also: &["query", "run"],
+};
+
+const QUERY: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: TOOL_ENVIRONMENT,
+    files: TOOL_FILES,
+    examples: &[
+        ("iof query JOB_STATUS --nspace a.out", "Print whether a job is running."),
+        ("iof query procs --rank 0-3", "Print the processes of four ranks."),
+        ("iof query stats --json", "Print the counters of all streams as JSON."),
+    ],
+    see_also: &["top", "run"],
+};
+
+const LOG: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: &[
+        ("IOF_NSPACE, IOF_RANK", "The job and the rank on whose behalf the command logs, if a rank runs it."),
+        SERVER,
+        TMPDIR,
+        SYSTEM_TMPDIR,
+    ],
+    files: TOOL_FILES,
+    examples: &[("iof log --channel stderr,syslog 'step 7 is done'", "Log a message to two channels.")],
+    see_also: &["run", "query"],
+};
+
+const INSPECT: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: &[],
+    files: &[("/proc/PID/fd/N", "The ring of a stream of process PID.")],
+    examples: &[
+        ("iof inspect /proc/4711/fd/12", "Decode a ring."),
+        ("iof inspect --bytes /proc/4711/fd/12 > output", "Write the cached bytes to a file."),
+    ],
+    see_also: &["run", "query"],
+};
+
+const COMPLETIONS: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: &[TMPDIR],
+    files: &[],
+    examples: &[("source <(iof completions bash)", "Complete the words of `iof` in this shell.")],
+    see_also: &["run"],
+};
+
+const MAN: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: &[],
+    files: &[],
+    examples: &[("iof man ~/.local/share/man/man1", "Install the manual pages for one user.")],
+    see_also: &["run"],
+};
+
+const IOF: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: TOOL_ENVIRONMENT,
+    files: TOOL_FILES,
+    examples: &[
+        ("iof run -n 4 ./a.out", "Start a job."),
+        ("iof pull --nspace a.out", "Show its output at another place."),
+    ],
+    see_also: &["run", "pull", "push", "top", "query", "log", "inspect", "completions", "man"],
+};
+
+/// Returns the sections of the page of a command, or of `iof` itself.
+pub fn of_command(name: &str) -> Option<&'static Sections> {
+    Some(match name {
+        "iof" => &IOF,
+        "run" => &RUN,
+        "pull" => &PULL,
+        "push" => &PUSH,
+        "top" => &TOP,
+        "query" => &QUERY,
+        "log" => &LOG,
+        "inspect" => &INSPECT,
+        "completions" => &COMPLETIONS,
+        "man" => &MAN,
+        _ => return None,
+    })
+}
