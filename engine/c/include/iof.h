@@ -1409,6 +1409,33 @@ iof_status_t iof_server_finalize(void);
 // The text is valid until iof_server_finalize is called.
 const char *iof_server_uri(void);
 
+// Passes output of one process on another node to the engine, as one of the channels
+// IOF_FWD_STDOUT_CHANNEL, IOF_FWD_STDERR_CHANNEL and IOF_FWD_STDDIAG_CHANNEL. A job that the
+// engine does not know is added to its tables. With IOF_IOF_COMPLETE the stream ends after the
+// bytes, and bo may be NULL or empty. The bytes are copied before the function returns. cbfunc,
+// which may be NULL, is called on the engine's thread when the bytes are in the cache or were
+// dropped. Does not block. Infos: IOF_IOF_COMPLETE, IOF_READ_TIME.
+//
+// Errors, after which the engine has none of the bytes: IOF_ERR_IOF_XOFF if more than 4 MiB of the
+// stream wait for a registration of the server itself: deliver the bytes again after cbfunc was
+// called for earlier ones; IOF_ERR_IOF_COMPLETE if the stream is complete; IOF_ERR_BAD_PARAM if
+// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), or if
+// source or channel is not a single one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
+iof_status_t iof_server_IOF_deliver(const struct iof_proc_t *source,
+                                    iof_iof_channel_t channel,
+                                    const struct iof_byte_object_t *bo,
+                                    const struct iof_info_t *info,
+                                    size_t ninfo,
+                                    iof_op_cbfunc_t cbfunc,
+                                    void *cbdata);
+
+// Reports that the processes of a job on other nodes have ended and that all their output was
+// delivered. Completes their streams. exit_code becomes the exit code of the whole job. If it is
+// below zero, the exit code is that of the processes on this node, if there are any. Does not
+// block. Errors: IOF_ERR_NOT_FOUND if this was reported before, or if the job has no ranks on
+// other nodes (IOF_ELSEWHERE).
+iof_status_t iof_server_end_job(const char *nspace, int exit_code);
+
 // Starts the processes of a job. Ranks are numbered consecutively over the programs. The
 // environment of each rank contains IOF_NSPACE, IOF_RANK, IOF_NPROCS (the number of ranks),
 // IOF_APPNUM (the index of its program), IOF_SERVER (the path of the engine's socket) and
@@ -1479,33 +1506,6 @@ iof_status_t iof_server_signal(const char *nspace, int signal);
 // IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted; IOF_ERR_RESOURCE_BUSY if it has
 // not ended.
 iof_status_t iof_server_forget(const char *nspace);
-
-// Passes output of one process on another node to the engine, as one of the channels
-// IOF_FWD_STDOUT_CHANNEL, IOF_FWD_STDERR_CHANNEL and IOF_FWD_STDDIAG_CHANNEL. A job that the
-// engine does not know is added to its tables. With IOF_IOF_COMPLETE the stream ends after the
-// bytes, and bo may be NULL or empty. The bytes are copied before the function returns. cbfunc,
-// which may be NULL, is called on the engine's thread when the bytes are in the cache or were
-// dropped. Does not block. Infos: IOF_IOF_COMPLETE, IOF_READ_TIME.
-//
-// Errors, after which the engine has none of the bytes: IOF_ERR_IOF_XOFF if more than 4 MiB of the
-// stream wait for a registration of the server itself: deliver the bytes again after cbfunc was
-// called for earlier ones; IOF_ERR_IOF_COMPLETE if the stream is complete; IOF_ERR_BAD_PARAM if
-// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), or if
-// source or channel is not a single one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
-iof_status_t iof_server_IOF_deliver(const struct iof_proc_t *source,
-                                    iof_iof_channel_t channel,
-                                    const struct iof_byte_object_t *bo,
-                                    const struct iof_info_t *info,
-                                    size_t ninfo,
-                                    iof_op_cbfunc_t cbfunc,
-                                    void *cbdata);
-
-// Reports that the processes of a job on other nodes have ended and that all their output was
-// delivered. Completes their streams. exit_code becomes the exit code of the whole job. If it is
-// below zero, the exit code is that of the processes on this node, if there are any. Does not
-// block. Errors: IOF_ERR_NOT_FOUND if this was reported before, or if the job has no ranks on
-// other nodes (IOF_ELSEWHERE).
-iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -10,11 +10,13 @@ use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc};
 use iof_tool::{Bytes, Delivery, Gap, Origin, Pull, Push, Reply, RequestError, Tool};
 
 use crate::callbacks::iof_iof_cbfunc_t;
+use crate::command::{Command, Done, Payload, gone};
 use crate::events::Event;
+use crate::guard::lock;
 use crate::keys::*;
 use crate::print::LinePrinter;
-use crate::pushes::{Payload, Pushes, gone};
-use crate::session::{Command, Done, Shared, lock};
+use crate::pushes::Pushes;
+use crate::shared::Shared;
 use crate::types::iof_info_t;
 use crate::{call, make, memory};
 

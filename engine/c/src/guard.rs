@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ffi::c_char;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use iof_proto::{Failure, Status};
 
@@ -25,6 +26,11 @@ pub(crate) fn guard_or<T>(instead: T, body: impl FnOnce() -> T) -> T {
     // Unwind safety: shared state is behind locks whose poisoning is ignored. The tables contain
     // only state of this process, and each of their entries is complete.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(instead)
+}
+
+/// Locks `mutex`, even after a panic of a thread that held the lock, see [`guard_or`].
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {

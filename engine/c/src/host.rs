@@ -19,10 +19,9 @@ use iof_proto::{
 
 use crate::callbacks::iof_server_module_t;
 use crate::constants::*;
-use crate::guard::{Outcome, calling, guard_or};
+use crate::guard::{Outcome, calling, guard_or, lock};
 use crate::keys::*;
 use crate::owned::{OwnedInfos, OwnedQueries};
-use crate::session::lock;
 use crate::types::{
     iof_byte_object_t, iof_data_array_t, iof_info_t, iof_proc_info_t, iof_proc_t, iof_status_t, iof_value_t,
 };

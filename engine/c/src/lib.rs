@@ -12,10 +12,11 @@
 //! | `memory`, `value`, `owned` | memory of malloc(3); values with all that they point to; arrays lent to C |
 //! | `call` | calls of C's callbacks |
 //! | `library`, `init` | the state of the process: nothing, a tool or a server; the infos of its initialization |
+//! | `command`, `shared` | requests of the program; the queue that hands them to the core |
 //! | `session`, `core`, `turns` | one connection: the thread that progresses it, and pending requests |
 //! | `pushes`, `print`, `events` | pushes in progress; output without a callback; event handlers |
 //! | `tool`, `progress`, `helpers`, `strings` | entry points of tools |
-//! | `server`, `host` | entry points of launchers; the engine's upcalls |
+//! | `server`, `jobs`, `host` | entry points of launchers: the engine, its jobs; the engine's upcalls |
 //!
 //! # Safety
 //! The header states the contract of the entry points: pointers that are not NULL point to values
@@ -27,6 +28,7 @@
 
 mod call;
 mod callbacks;
+mod command;
 mod constants;
 mod core;
 mod events;
@@ -34,6 +36,7 @@ mod guard;
 mod helpers;
 mod host;
 mod init;
+mod jobs;
 mod keys;
 mod library;
 mod make;
@@ -45,6 +48,7 @@ mod pushes;
 mod read;
 mod server;
 mod session;
+mod shared;
 mod strings;
 mod tool;
 mod turns;
@@ -54,6 +58,7 @@ mod value;
 pub use callbacks::*;
 pub use constants::*;
 pub use helpers::*;
+pub use jobs::*;
 pub use keys::*;
 pub use progress::*;
 pub use server::*;

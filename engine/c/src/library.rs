@@ -1,18 +1,21 @@
 //! The state of the library in this process: nothing, a tool or a server. PMIx's functions name no
 //! connection, so a process has at most one.
 
+use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use iof_proto::Proc;
+use iof_engine::{Engine, Grant, Job};
+use iof_proto::{Nspace, Proc};
+use iof_tool::LostError;
 
 use crate::constants::*;
-use crate::guard::{OrStatus, Outcome};
-use crate::server::Server;
-use crate::session::{Session, lock};
+use crate::guard::{OrStatus, Outcome, lock, may_wait};
+use crate::session::{Session, attach_status};
 
 /// The state of the library in this process.
 #[derive(Default)]
@@ -30,6 +33,54 @@ pub(crate) struct Tool {
     pub proc: Proc,
     /// `None` if the tool chose to run without a connection.
     pub session: Option<Arc<Session>>,
+}
+
+/// A launcher: the engine of this process.
+pub(crate) struct Server {
+    pub engine: Engine,
+    pub jobs: Mutex<BTreeMap<Nspace, Job>>,
+    pub session: Mutex<Option<Arc<Session>>>,
+    /// Locked by the thread that begins the session.
+    pub beginning: Mutex<()>,
+    pub own_thread: bool,
+    /// The path of the engine's socket, if it has one.
+    pub socket: Option<CString>,
+    pub spawned: AtomicU32,
+}
+
+impl Server {
+    /// Returns the launcher's own session, and begins it if necessary. Its registrations may hold
+    /// ranks back.
+    pub(crate) fn session(&self) -> Outcome<Arc<Session>> {
+        if let Some(session) = self.session_so_far() {
+            return Ok(session);
+        }
+        // Attaching needs the engine's control thread, on which upcalls run. An upcall must
+        // therefore not wait for the lock below.
+        may_wait()?;
+        let _beginning = lock(&self.beginning);
+        if let Some(session) = self.session_so_far() {
+            return Ok(session);
+        }
+        let tool = self.engine.attach("launcher", Grant::Block);
+        let status = tool.as_ref().err().map_or(IOF_SUCCESS, attach_status);
+        let connect = || match server() {
+            Ok(server) => server.engine.attach("launcher", Grant::Block),
+            Err(_) => Err(LostError::Closed.into()),
+        };
+        let begun = Session::begin(tool.or_status(status)?, Box::new(connect), self.own_thread);
+        let begun = Arc::new(begun.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
+        *lock(&self.session) = Some(Arc::clone(&begun));
+        Ok(begun)
+    }
+
+    pub(crate) fn session_so_far(&self) -> Option<Arc<Session>> {
+        lock(&self.session).clone()
+    }
+
+    pub(crate) fn job(&self, nspace: &Nspace) -> Outcome<Job> {
+        lock(&self.jobs).get(nspace).cloned().ok_or(IOF_ERR_NOT_FOUND)
+    }
 }
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library::Nothing);

@@ -6,34 +6,7 @@ use std::time::Instant;
 use iof_proto::{Failure, PushReport, Status};
 use iof_tool::{STALL_TIMEOUT, Tool};
 
-use crate::session::Done;
-
-/// The bytes of a push.
-pub(crate) enum Payload {
-    /// A copy: the call has returned.
-    Copied(Vec<u8>),
-    /// The program's own bytes: the call blocks until the push has ended.
-    Lent(*const u8, usize),
-}
-
-// SAFETY: the bytes are read only while the call that owns them blocks, see `Payload::bytes`.
-unsafe impl Send for Payload {}
-
-impl Payload {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Payload::Copied(bytes) => bytes,
-            // SAFETY: the call that lent the bytes has checked the pointer. It returns only after
-            // the payload is dropped: it waits for the answer, or for the end of the core that
-            // would give it (`Session::blocking`).
-            Payload::Lent(start, size) => unsafe { std::slice::from_raw_parts(*start, *size) },
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.bytes().len()
-    }
-}
+use crate::command::{Done, Payload, gone};
 
 /// A push in progress.
 struct Pushing {
@@ -149,9 +122,4 @@ fn outcome(report: &PushReport) -> Result<(), Failure> {
         received = first.delivered
     );
     Err(Failure::new(status, reason))
-}
-
-/// Returns the failure of a request whose connection has ended.
-pub(crate) fn gone(reason: impl std::fmt::Display) -> Failure {
-    Failure::new(Status::ERR_UNREACH, reason.to_string())
 }

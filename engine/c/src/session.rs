@@ -5,81 +5,36 @@
 //! thread, or, if the program uses `IOF_EXTERNAL_PROGRESS`, a thread that calls
 //! [`Session::progress`] or that waits. Other threads put commands into a queue.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use iof_proto::{Answer, Failure, Log, Query, Status};
-use iof_tool::{AttachError, Pull, Push, Tool};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use iof_proto::{Failure, Status};
+use iof_tool::{AttachError, Tool};
 
-use crate::callbacks::iof_iof_cbfunc_t;
-use crate::constants::IOF_ERR_OUT_OF_RESOURCE;
+use crate::command::{Command, Done, gone};
+use crate::constants::{IOF_ERR_OUT_OF_RESOURCE, IOF_ERR_TIMEOUT, IOF_ERR_UNREACH, IOF_ERROR};
 use crate::core::Core;
 use crate::events::Events;
-use crate::guard::{OrStatus, Outcome, may_wait, or_failure};
-use crate::pushes::{Payload, gone};
+use crate::guard::{OrStatus, Outcome, lock, may_wait, or_failure};
+use crate::shared::Shared;
 use crate::turns::{Turns, Waited};
-
-/// The maximum number of commands in the queue.
-const MAX_COMMANDS: usize = 1024;
-
-/// Receives the result of a request, once. It is dropped without a call if the session's thread has
-/// panicked.
-pub(crate) type Done<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
-
-/// A request of the program.
-pub(crate) enum Command {
-    Pull(Pull, iof_iof_cbfunc_t, Done<usize>),
-    Deregister(usize, Done<()>),
-    Push(Push, Payload, Done<()>),
-    Query(Vec<Query>, Done<Answer>),
-    Log(Log, Done<()>),
-    /// Calls back on the thread that has the core.
-    Call(Done<()>),
-}
-
-impl Command {
-    /// Reports the failure of the command.
-    pub(crate) fn fail(self, failure: Failure) {
-        match self {
-            Command::Pull(_, _, done) => done(Err(failure)),
-            Command::Deregister(_, done) => done(Err(failure)),
-            Command::Push(_, payload, done) => {
-                drop(payload);
-                done(Err(failure));
-            }
-            Command::Query(_, done) => done(Err(failure)),
-            Command::Log(_, done) | Command::Call(done) => done(Err(failure)),
-        }
-    }
-}
-
-/// The part of a session that all threads share.
-pub(crate) struct Shared {
-    queue: Mutex<Queue>,
-    wake: EventFd,
-    /// Readable when the core has work.
-    poll: Epoll,
-    pub(crate) events: Mutex<Events>,
-}
-
-#[derive(Default)]
-struct Queue {
-    commands: VecDeque<Command>,
-    stopped: bool,
-    /// Whether the session ends only after all pending output was delivered.
-    drain: bool,
-}
+use crate::types::iof_status_t;
 
 /// Opens a further connection to the same engine.
 pub(crate) type Connect = Box<dyn Fn() -> Result<Tool, AttachError> + Send + Sync>;
+
+/// Returns the status for an engine that could not be attached to.
+pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
+    match error {
+        AttachError::Refused { status: Status(status), .. } => (*status).min(IOF_ERROR),
+        AttachError::Silent { .. } => IOF_ERR_TIMEOUT,
+        _ => IOF_ERR_UNREACH,
+    }
+}
 
 /// A connection to an engine, see the module.
 pub(crate) struct Session {
@@ -93,50 +48,10 @@ enum Progress {
     Caller(Turns),
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shared {
-    /// Takes the commands from the queue. The second value is whether the session has been stopped,
-    /// so that no further commands follow.
-    pub(crate) fn take(&self) -> (VecDeque<Command>, bool) {
-        // An error means that no thread has written to the eventfd.
-        let _ = self.wake.read();
-        let mut queue = lock(&self.queue);
-        (std::mem::take(&mut queue.commands), queue.stopped)
-    }
-
-    /// Whether the session ends only after all pending output was delivered.
-    pub(crate) fn drains(&self) -> bool {
-        lock(&self.queue).drain
-    }
-
-    /// Waits until the core has work, for `timeout` at most.
-    fn wait(&self, timeout: Option<Duration>) {
-        // Rounded up: otherwise a thread would spin for the last part of a millisecond.
-        let rounded = timeout.map(|timeout| timeout.as_micros().div_ceil(1000));
-        let timeout = rounded.map_or(PollTimeout::NONE, |ms| ms.try_into().unwrap_or(PollTimeout::MAX));
-        // An interrupted wait is treated like a timeout.
-        let _ = poll(&mut [PollFd::new(self.poll.0.as_fd(), PollFlags::POLLIN)], timeout);
-    }
-
-    /// Stops waiting for a connection that has ended: its descriptor would stay readable for ever.
-    pub(crate) fn unregister(&self, tool: &Tool) {
-        // It cannot fail: the descriptor was added once, and is removed once.
-        let _ = self.poll.delete(tool);
-    }
-}
-
 impl Session {
     /// Begins a session over `tool`, with its own thread unless the program progresses it.
     pub(crate) fn begin(tool: Tool, connect: Connect, own_thread: bool) -> io::Result<Session> {
-        let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let poll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        poll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        poll.add(&tool, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
-        let shared = Shared { queue: Mutex::default(), wake, poll, events: Mutex::default() };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared::new(&tool)?);
         let core = Core::new(tool, Arc::clone(&shared));
         let progress = if own_thread {
             let thread = thread::Builder::new().name("iof-c".into()).spawn(move || run(core))?;
@@ -151,30 +66,9 @@ impl Session {
         lock(&self.shared.events)
     }
 
-    /// Queues a command, without blocking. If that fails, only the caller receives the error: the
-    /// command's callback is not called.
+    /// Queues a command, see [`Shared::submit`].
     pub(crate) fn submit(&self, command: Command) -> Outcome<()> {
-        let mut queue = lock(&self.shared.queue);
-        let refused = if queue.stopped {
-            Some(gone("the library is being finalized"))
-        } else if queue.commands.len() >= MAX_COMMANDS {
-            let reason = format!("{MAX_COMMANDS} requests are pending: try again when some are answered");
-            Some(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
-        } else {
-            None
-        };
-        if let Some(refused) = refused {
-            return or_failure(Err(refused));
-        }
-        queue.commands.push_back(command);
-        drop(queue);
-        self.wake();
-        Ok(())
-    }
-
-    fn wake(&self) {
-        // The write fails only if the counter is at its maximum, and then it is readable already.
-        let _ = self.shared.wake.write(1);
+        or_failure(self.shared.submit(command))
     }
 
     /// Submits the command that `command` returns, and blocks until its result arrives.
@@ -228,7 +122,7 @@ impl Session {
     /// Returns the descriptor for an event loop that calls [`Session::progress`] when it is
     /// readable.
     pub(crate) fn descriptor(&self) -> Option<RawFd> {
-        matches!(self.progress, Progress::Caller(_)).then(|| self.shared.poll.0.as_raw_fd())
+        matches!(self.progress, Progress::Caller(_)).then(|| self.shared.as_fd().as_raw_fd())
     }
 
     /// Returns the longest time for which that event loop may wait.
@@ -274,10 +168,7 @@ impl Session {
 
     fn stop(&self, drain: bool) -> Outcome<()> {
         may_wait()?;
-        let mut queue = lock(&self.shared.queue);
-        (queue.stopped, queue.drain) = (true, drain);
-        drop(queue);
-        self.wake();
+        self.shared.stop(drain);
         match &self.progress {
             Progress::Thread(thread) => {
                 if let Some(thread) = lock(thread).take() {

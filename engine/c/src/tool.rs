@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use iof_proto::log::key::PMIX_LOG_SOURCE;
 use iof_proto::rendezvous::Search;
-use iof_proto::{Info, InfoValue, Log, Proc, Rank, Status};
+use iof_proto::{Info, InfoValue, Log, Proc, Rank};
 use iof_tool::{AttachError, Push, Pusher, own_proc};
 
 use crate::call::{self, CbData};
 use crate::callbacks::{
     iof_hdlr_reg_cbfunc_t, iof_info_cbfunc_t, iof_iof_cbfunc_t, iof_notification_fn_t, iof_op_cbfunc_t,
 };
+use crate::command::{Command, Done, Payload};
 use crate::constants::*;
 use crate::core::pull;
 use crate::events::MAX_CODES;
@@ -22,8 +23,7 @@ use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait};
 use crate::init::Infos;
 use crate::keys::*;
 use crate::library::{Library, Tool, library, library_to_begin, session};
-use crate::pushes::Payload;
-use crate::session::{Command, Session};
+use crate::session::{Session, attach_status};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t};
 use crate::{make, memory, read};
 
@@ -121,15 +121,6 @@ fn connect(search: &Search, name: String, own_thread: bool) -> Outcome<Session> 
         }
     }
     failed
-}
-
-/// Returns the status for an engine that could not be attached to.
-pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
-    match error {
-        AttachError::Refused { status: Status(status), .. } => (*status).min(IOF_ERROR),
-        AttachError::Silent { .. } => IOF_ERR_TIMEOUT,
-        _ => IOF_ERR_UNREACH,
-    }
 }
 
 /// Reverts one call of iof_tool_init. The last such call closes the connection: pending requests
@@ -306,7 +297,7 @@ fn push_stdin(push: &Push, cbfunc: iof_op_cbfunc_t, cbdata: CbData) -> Outcome<i
 fn operate(
     cbfunc: iof_op_cbfunc_t,
     cbdata: *mut c_void,
-    command: impl FnOnce(crate::session::Done<()>) -> Command,
+    command: impl FnOnce(Done<()>) -> Command,
 ) -> Outcome<iof_status_t> {
     let session = session()?;
     if cbfunc.is_none() {

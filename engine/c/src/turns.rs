@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::core::Core;
-use crate::session::lock;
+use crate::guard::lock;
 
 /// A core, and whether a thread has it.
 pub(crate) struct Turns {

@@ -33,7 +33,9 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
     let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     config.after_includes = Some(keys(&fs::read_to_string(source("keys")).unwrap()));
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for name in ["constants", "types", "callbacks", "tool", "progress", "helpers", "strings", "server"] {
+    for name in
+        ["constants", "types", "callbacks", "tool", "progress", "helpers", "strings", "server", "jobs"]
+    {
         builder = builder.with_src(source(name));
     }
     let mut generated = Vec::new();

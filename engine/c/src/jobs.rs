@@ -1,0 +1,324 @@
+//! The functions of launchers for the jobs of their engine: start, adopt, wait, signal and remove.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsString, c_char, c_int};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{self, ExitStatus};
+use std::sync::atomic::Ordering::Relaxed;
+
+use iof_engine::{
+    AdoptError, AdoptSpec, AdoptedRank, App, Exit, JobSpec, JobStatus, LaunchError, MAX_RANKS, Process,
+    Signal, Stdin,
+};
+use iof_proto::directive::DirectiveLevel;
+use iof_proto::{Directives, Proc, Rank};
+
+use crate::constants::*;
+use crate::guard::{OrStatus, Outcome, guard, lock, may_wait, or_failure};
+use crate::init::Infos;
+use crate::keys::*;
+use crate::library::server;
+use crate::types::{iof_adopted_t, iof_app_t, iof_info_t, iof_proc_t, iof_status_t};
+use crate::{memory, read};
+
+/// The maximum number of programs of a job.
+const MAX_APPS: usize = 4096;
+/// The maximum number of arguments, of variables and of adopted ranks.
+const MAX_ARGS: usize = 1 << 16;
+/// The maximum length of an argument, in bytes: the kernel's MAX_ARG_STRLEN.
+const MAX_ARG: usize = 128 << 10;
+
+/// Starts the processes of a job. Ranks are numbered consecutively over the programs. The
+/// environment of each rank contains IOF_NSPACE, IOF_RANK, IOF_NPROCS (the number of ranks),
+/// IOF_APPNUM (the index of its program), IOF_SERVER (the path of the engine's socket) and
+/// IOF_STDDIAG_FD. Each rank has its own process group, except a rank of IOF_STDIN_INHERIT whose
+/// stdin is the controlling terminal. nspace, which may be NULL, points to an iof_nspace_t that
+/// receives the name of the job.
+///
+/// Blocks until the processes are started. A callback may call it nevertheless, but delays other
+/// callbacks. Until it returns, the other functions for servers return IOF_ERR_NOT_FOUND for the
+/// job.
+///
+/// Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
+/// IOF_STDIN_INHERIT, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
+/// IOF_FWD_STDDIAG, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
+///
+/// Errors, after which no process of the job runs: IOF_ERR_BAD_PARAM if a program has no ranks, if
+/// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects a rank that does not exist, or if several ranks are
+/// to inherit stdin; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files
+/// or memory are exhausted; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_server_spawn(
+    job_info: *const iof_info_t,
+    ninfo: usize,
+    apps: *const iof_app_t,
+    napps: usize,
+    nspace: *mut c_char,
+) -> iof_status_t {
+    guard(|| {
+        let server = server()?;
+        // SAFETY: the contract in the header.
+        let (infos, apps) = unsafe { (read::infos(job_info, ninfo)?, read::slice(apps, napps, MAX_APPS)?) };
+        let mut infos = Infos(infos);
+        // SAFETY: the contract in the header.
+        let apps = apps.iter().map(|from| unsafe { app(from) }).collect::<Outcome<Vec<App>>>()?;
+        let name = match infos.text(IOF_NSPACE)? {
+            Some(name) => name,
+            None => format!("iof-{}@{}", process::id(), server.spawned.fetch_add(1, Relaxed).wrapping_add(1)),
+        };
+        let mut spec = JobSpec::new(read::nspace(&name)?, apps);
+        spec.stdin.extend(infos.rank(IOF_STDIN_TGT)?.map(|rank| (rank, Stdin::Pipe)));
+        spec.stdin.extend(infos.rank(IOF_STDIN_INHERIT)?.map(|rank| (rank, Stdin::Inherit)));
+        spec.elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
+        spec.directives = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0;
+        let job = server.engine.spawn(&spec);
+        let status = job.as_ref().err().map_or(IOF_SUCCESS, launch_status);
+        lock(&server.jobs).insert(spec.nspace.clone(), job.or_status(status)?);
+        if !nspace.is_null() {
+            // SAFETY: the contract in the header: it is an iof_nspace_t.
+            *unsafe { read::place(nspace.cast()) }? = memory::nspace(spec.nspace.as_str());
+        }
+        Ok(IOF_SUCCESS)
+    })
+}
+
+fn launch_status(error: &LaunchError) -> iof_status_t {
+    match error {
+        LaunchError::NameTaken(_) => IOF_ERR_EXISTS,
+        LaunchError::Files { .. } | LaunchError::Maps { .. } => IOF_ERR_OUT_OF_RESOURCE,
+        LaunchError::Ranks { .. }
+        | LaunchError::EmptyApp { .. }
+        | LaunchError::NoStdin { .. }
+        | LaunchError::SharedStdin { .. } => IOF_ERR_BAD_PARAM,
+        _ => IOF_ERR_JOB_FAILED_TO_LAUNCH,
+    }
+}
+
+/// Reads a program.
+///
+/// # Safety
+/// The contract of [`read`].
+unsafe fn app(from: &iof_app_t) -> Outcome<App> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Infos(read::infos(from.info, from.ninfo)?).done()?;
+        let text = |text: Vec<u8>| OsString::from_vec(text);
+        let program = text(read::bytes(from.cmd, MAX_ARG)?.to_vec());
+        let args = read::texts(from.argv, MAX_ARGS, MAX_ARG)?.into_iter().skip(1).map(text).collect();
+        let variable = |pair: Vec<u8>| {
+            let end = pair.iter().position(|byte| *byte == b'=').ok_or(IOF_ERR_BAD_PARAM)?;
+            let (name, value) = pair.split_at(end);
+            Ok((text(name.to_vec()), text(value.get(1..).unwrap_or_default().to_vec())))
+        };
+        let env =
+            read::texts(from.env, MAX_ARGS, MAX_ARG)?.into_iter().map(variable).collect::<Outcome<_>>()?;
+        let cwd = if from.cwd.is_null() {
+            None
+        } else {
+            Some(PathBuf::from(text(read::bytes(from.cwd, MAX_ARG)?.to_vec())))
+        };
+        let nprocs = u32::try_from(from.maxprocs).or_status(IOF_ERR_BAD_PARAM)?;
+        Ok(App { nprocs, program, args, env, cwd })
+    }
+}
+
+/// Forwards the output of processes that the launcher started itself, as one job. Does not wait for
+/// the processes. Infos: those of iof_server_spawn, except the name and those of stdin.
+///
+/// The library owns the descriptors from this call on, even if it fails, except with
+/// IOF_ERR_BAD_PARAM or IOF_ERR_INIT: then the launcher still owns them all. Otherwise the library
+/// closes them when the call fails or their streams are complete.
+///
+/// Errors: IOF_ERR_BAD_PARAM if there are no ranks, if a rank is out of range or appears twice, if
+/// a descriptor is not open or appears twice, or if an info is refused; IOF_ERR_EXISTS if a job has
+/// the name already; IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted;
+/// IOF_ERR_NOT_SUPPORTED if a descriptor is not of a kind that iof_adopted_t lists, or if a process
+/// does not exist or was waited for. If a process is not a child of the launcher, its exit is
+/// detected, but its exit code is unknown and counts as 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_server_adopt(
+    nspace: *const c_char,
+    ranks: *const iof_adopted_t,
+    nranks: usize,
+    info: *const iof_info_t,
+    ninfo: usize,
+) -> iof_status_t {
+    guard(|| {
+        let server = server()?;
+        // SAFETY: the contract in the header.
+        let (name, all) = unsafe {
+            let name = read::nspace(read::text(nspace, IOF_MAX_NSLEN)?)?;
+            (name, read::slice(ranks, nranks, MAX_ARGS)?)
+        };
+        let options = || -> Outcome<(bool, Directives)> {
+            // SAFETY: the contract in the header.
+            let mut infos = Infos(unsafe { read::infos(info, ninfo) }?);
+            let elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
+            Ok((elsewhere, or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0))
+        };
+        // This status tells the launcher that it still owns the descriptors.
+        let (elsewhere, directives) = options().map_err(|_| IOF_ERR_BAD_PARAM)?;
+        // SAFETY: the contract in the header.
+        let names = all.iter().map(|rank| unsafe { executable(rank) }).collect::<Outcome<Vec<String>>>()?;
+        // All arguments are checked before the library takes any descriptor.
+        let numbers: BTreeSet<u32> =
+            all.iter().map(|entry| entry.rank).filter(|rank| *rank < MAX_RANKS).collect();
+        if all.is_empty() || numbers.len() < all.len() {
+            return Err(IOF_ERR_BAD_PARAM);
+        }
+        for (index, rank) in all.iter().enumerate() {
+            let in_earlier_rank = |fd| all.iter().take(index).any(|other| descriptors(other).contains(&fd));
+            let own = descriptors(rank);
+            let repeated = |(slot, fd): (usize, &c_int)| {
+                own.iter().take(slot).any(|other| other == fd) || in_earlier_rank(*fd)
+            };
+            if own.iter().enumerate().any(|(slot, fd)| *fd >= 0 && (!is_open(*fd) || repeated((slot, fd)))) {
+                return Err(IOF_ERR_BAD_PARAM);
+            }
+        }
+        let ranks = all.iter().zip(names).map(|(rank, executable)| adopted(rank, executable)).collect();
+        let spec = AdoptSpec { directives, elsewhere, ..AdoptSpec::new(name.clone(), ranks) };
+        let job = server.engine.adopt(spec);
+        let status = match &job {
+            Err(AdoptError::NameTaken(_)) => IOF_ERR_EXISTS,
+            Err(AdoptError::Files { .. } | AdoptError::Maps { .. } | AdoptError::Rings { .. }) => {
+                IOF_ERR_OUT_OF_RESOURCE
+            }
+            _ => IOF_ERR_NOT_SUPPORTED,
+        };
+        lock(&server.jobs).insert(name, job.or_status(status)?);
+        Ok(IOF_SUCCESS)
+    })
+}
+
+/// Reads the name of a rank's program, which may be absent.
+///
+/// # Safety
+/// The contract of [`read`].
+unsafe fn executable(rank: &iof_adopted_t) -> Outcome<String> {
+    if rank.executable.is_null() {
+        return Ok(String::new());
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { read::text(rank.executable, MAX_ARG) }?.to_owned())
+}
+
+fn descriptors(rank: &iof_adopted_t) -> [c_int; 5] {
+    [rank.stdin_fd, rank.stdout_fd, rank.stderr_fd, rank.stddiag_fd, rank.pidfd]
+}
+
+fn is_open(fd: c_int) -> bool {
+    // SAFETY: F_GETFD reads the flags of a descriptor and accepts any number.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
+}
+
+fn adopted(entry: &iof_adopted_t, executable: String) -> AdoptedRank {
+    // SAFETY: it is open, and the launcher has passed its ownership to the library, once.
+    let file = |fd: c_int| (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
+    let process = match (file(entry.pidfd), u32::try_from(entry.pid)) {
+        (Some(pidfd), _) => Process::Pidfd(pidfd),
+        (None, Ok(pid)) if pid > 0 => Process::Pid(pid),
+        _ => Process::Reported { pid: 0 },
+    };
+    AdoptedRank {
+        rank: Rank(entry.rank),
+        executable,
+        stdin: file(entry.stdin_fd),
+        stdout: file(entry.stdout_fd),
+        stderr: file(entry.stderr_fd),
+        stddiag: file(entry.stddiag_fd),
+        process,
+    }
+}
+
+/// Reports the exit of a process that was adopted without pidfd and pid, with its status from
+/// wait(2). Does not block. Errors: IOF_ERR_NOT_FOUND if there is no such process, or if its exit
+/// was reported before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_status: c_int) -> iof_status_t {
+    guard(|| {
+        // SAFETY: the contract in the header.
+        let Proc { nspace, rank } = read::proc(unsafe { read::one(proc) }?)?;
+        let exit = Exit::Status(ExitStatus::from_raw(wait_status));
+        if server()?.job(&nspace)?.report_exit(rank, exit) { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_NOT_FOUND) }
+    })
+}
+
+/// Blocks until all processes of a job on this node have ended, their output is read to its end,
+/// and the server's own registrations have received it. Output ends when no process has the pipe
+/// open any more, such as a process that a rank has started and left behind. exit_code, which may
+/// be NULL, receives the exit code of the process that failed first (128 + n if signal n ended it,
+/// 1 if its status is unknown), or 0 if none failed. Returns IOF_ERR_WOULD_BLOCK in a callback.
+/// Errors: IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted; IOF_ERR_UNREACH if the
+/// library is finalized or the job is forgotten meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut c_int) -> iof_status_t {
+    guard(|| {
+        may_wait()?;
+        let server = server()?;
+        // SAFETY: the contract in the header.
+        let job = server.job(&read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?)?;
+        let session = server.session_so_far();
+        // iof_server_finalize waits for uses of the server, and must not wait for this one.
+        drop(server);
+        let wait = move || -> Option<JobStatus> {
+            job.wait();
+            // Returns early if the engine ends.
+            job.flush(None);
+            job.try_wait_exit()
+        };
+        let status = match session {
+            Some(session) => session.wait_while(wait)?,
+            None => wait(),
+        };
+        let status = status.ok_or("the exit status of the job is unknown").or_status(IOF_ERR_UNREACH)?;
+        if !exit_code.is_null() {
+            // SAFETY: the contract in the header.
+            *unsafe { read::place(exit_code) }? = status.code();
+        }
+        Ok(IOF_SUCCESS)
+    })
+}
+
+/// Sends a signal to all processes of a job on this node, each with its process group if it leads
+/// one. Processes whose exit the launcher reports (iof_server_report_exit) receive none. Does not
+/// block. Errors: IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted;
+/// IOF_ERR_BAD_PARAM if signal is not a signal, is 0, or is a real-time signal.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_server_signal(nspace: *const c_char, signal: c_int) -> iof_status_t {
+    guard(|| {
+        // SAFETY: the contract in the header.
+        let name = read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?;
+        let signal = Signal::try_from(signal).or_status(IOF_ERR_BAD_PARAM)?;
+        server()?.job(&name)?.signal(signal);
+        Ok(IOF_SUCCESS)
+    })
+}
+
+/// Removes a job that has ended, and its cached output. Its name can then be used again. Tools that
+/// read the job keep the output that they have not received yet. Does not block. Errors:
+/// IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted; IOF_ERR_RESOURCE_BUSY if it has
+/// not ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_t {
+    guard(|| {
+        let server = server()?;
+        // SAFETY: the contract in the header.
+        let name = read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?;
+        // The lock is held throughout: otherwise a new job of this name could be removed in its
+        // place.
+        let mut jobs = lock(&server.jobs);
+        if !jobs.contains_key(&name) {
+            return Err(IOF_ERR_NOT_FOUND);
+        }
+        if !server.engine.remove(&name) {
+            return Err(IOF_ERR_RESOURCE_BUSY);
+        }
+        jobs.remove(&name);
+        Ok(IOF_SUCCESS)
+    })
+}
