@@ -39,7 +39,7 @@ pub struct Buffering {
     pub time: Option<Duration>,
 }
 
-/// The configuration of an engine. [`Config::direct`] changes it by PMIx directives.
+/// The configuration of an engine. [`Config::apply_directives`] changes it by PMIx directives.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Size of the cache of each stream (one output channel of one rank), in bytes
@@ -75,11 +75,11 @@ impl Config {
     /// use iof_engine::Config;
     /// use iof_proto::directive::{Info, key};
     /// let mut config = Config::default();
-    /// config.direct(&[Info::required(key::PMIX_IOF_CACHE_SIZE, 65536u32)])?;
+    /// config.apply_directives(&[Info::required(key::PMIX_IOF_CACHE_SIZE, 65536u32)])?;
     /// assert_eq!(config.cache_size, 65536);
     /// # Ok::<(), iof_proto::Failure>(())
     /// ```
-    pub fn direct(&mut self, infos: &[Info]) -> Result<Vec<String>, Failure> {
+    pub fn apply_directives(&mut self, infos: &[Info]) -> Result<Vec<String>, Failure> {
         let is_gateway =
             |info: &&Info| info.key == key::PMIX_SERVER_GATEWAY && matches!(info.value, InfoValue::Bool(_));
         let (roles, others): (Vec<&Info>, Vec<&Info>) = infos.iter().partition(is_gateway);

@@ -60,7 +60,7 @@ pub enum LaunchError {
     },
     /// [`JobSpec::ptys`](crate::JobSpec::ptys) names a rank that the job does not have.
     #[error("invalid rank {rank} for a pty: the job has {ranks} ranks, from 0")]
-    NoSuchRank {
+    UnknownPtyRank {
         /// The rank that does not exist.
         rank: Rank,
         /// The number of ranks in the job.
@@ -68,7 +68,7 @@ pub enum LaunchError {
     },
     /// [`JobSpec::stdin`](crate::JobSpec::stdin) names a rank that the job does not have.
     #[error("invalid rank {rank} for stdin: the job has {ranks} ranks, from 0")]
-    NoStdin {
+    UnknownStdinRank {
         /// The rank that does not exist.
         rank: Rank,
         /// The number of ranks in the job.

@@ -159,7 +159,7 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
     if let Some(&rank) = named.max()
         && u64::from(rank.0) >= ranks
     {
-        return Err(LaunchError::NoSuchRank { rank, ranks });
+        return Err(LaunchError::UnknownPtyRank { rank, ranks });
     }
     check_stdin(spec, ranks)?;
     let ptys = if spec.ptys.contains_key(&Rank::WILDCARD) { ranks } else { spec.ptys.len() as u64 };
@@ -195,7 +195,7 @@ fn check_stdin(spec: &JobSpec, ranks: u64) -> Result<(), LaunchError> {
     if let Some(&rank) = named.max()
         && u64::from(rank.0) >= ranks
     {
-        return Err(LaunchError::NoStdin { rank, ranks });
+        return Err(LaunchError::UnknownStdinRank { rank, ranks });
     }
     let mut sharers = 0usize;
     for PlannedRank { rank, .. } in planned_ranks(spec) {

@@ -44,7 +44,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
 fn directives_at_the_start_set_the_engines_defaults() {
     let mut config = Config::default();
     let ignored = config
-        .direct(&[
+        .apply_directives(&[
             Info::required(key::PMIX_IOF_CACHE_SIZE, CACHE as u32),
             Info::required(key::PMIX_IOF_DROP_OLDEST, true),
             Info::new(key::PMIX_FWD_STDOUT, true),
@@ -53,7 +53,9 @@ fn directives_at_the_start_set_the_engines_defaults() {
     assert_eq!(ignored, [key::PMIX_FWD_STDOUT], "the server has nothing to forward");
     assert_eq!((config.cache_size, config.policy), (CACHE as u32, Policy::DropOldest));
     let before = config.clone().cache_size;
-    config.direct(&[Info::new(key::PMIX_IOF_CACHE_SIZE, 1u32), Info::required("x", true)]).unwrap_err();
+    config
+        .apply_directives(&[Info::new(key::PMIX_IOF_CACHE_SIZE, 1u32), Info::required("x", true)])
+        .unwrap_err();
     assert_eq!(config.cache_size, before);
 }
 

@@ -172,9 +172,9 @@ fn the_gateway_role_is_a_directive_of_the_engines_start() {
     let mut config = Config::default();
     let gateway = "pmix.srv.gway";
     assert!(!config.log.gateway);
-    assert_eq!(config.direct(&[Info::required(gateway, true)]).unwrap(), [""; 0]);
+    assert_eq!(config.apply_directives(&[Info::required(gateway, true)]).unwrap(), [""; 0]);
     assert!(config.log.gateway);
-    assert!(config.direct(&[Info::required(gateway, 1u32)]).is_err());
+    assert!(config.apply_directives(&[Info::required(gateway, 1u32)]).is_err());
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn a_pty_for_an_unknown_rank_is_refused() {
     let ptys = [(Rank(2), Pty { size: SIZE, echo: false })].into();
     let app = App { nprocs: 2, ..shell("") };
     let error = engine().spawn(&JobSpec { ptys, ..spec([app]) }).expect_err("the job must not start");
-    assert!(matches!(error, LaunchError::NoSuchRank { rank: Rank(2), ranks: 2 }), "{error}");
+    assert!(matches!(error, LaunchError::UnknownPtyRank { rank: Rank(2), ranks: 2 }), "{error}");
 }
 
 #[test]

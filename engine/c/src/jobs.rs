@@ -92,7 +92,7 @@ fn launch_status(error: &LaunchError) -> iof_status_t {
         LaunchError::Files { .. } | LaunchError::Maps { .. } => IOF_ERR_OUT_OF_RESOURCE,
         LaunchError::Ranks { .. }
         | LaunchError::EmptyApp { .. }
-        | LaunchError::NoStdin { .. }
+        | LaunchError::UnknownStdinRank { .. }
         | LaunchError::SharedStdin { .. } => IOF_ERR_BAD_PARAM,
         _ => IOF_ERR_JOB_FAILED_TO_LAUNCH,
     }

@@ -94,7 +94,7 @@ fn config(infos: &mut Infos) -> Outcome<Config> {
         Some("epoll") => Some(BackendKind::Epoll),
         Some(_) => return Err(IOF_ERR_BAD_PARAM),
     };
-    or_failure(config.direct(&infos.0))?;
+    or_failure(config.apply_directives(&infos.0))?;
     match block {
         Some(true) => config.policy = Policy::Block,
         Some(false) if config.policy == Policy::Block => config.policy = Policy::DropNewest,
