@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io, mem, thread};
 
@@ -114,6 +114,8 @@ pub(crate) struct JobState {
     /// The streams that were completed before their end of file.
     pub cut_off: Vec<(Rank, Channel)>,
     pub first_failure: Option<(Rank, Exit)>,
+    /// The exit status, which is set when the job is removed. Handles of the job share it.
+    pub final_status: Arc<OnceLock<JobStatus>>,
 }
 
 impl JobState {
@@ -143,6 +145,7 @@ impl JobState {
             grace,
             cut_off: Vec::new(),
             first_failure: None,
+            final_status: Arc::default(),
         }
     }
 
@@ -262,14 +265,16 @@ impl From<JobStatus> for ExitCode {
 /// A handle of a job. Dropping it does not affect the job, which the engine keeps until the job is
 /// [removed](crate::Engine::remove) or the engine ends.
 ///
-/// The handle refers to the job by name. If the job is removed and a later job has the same name,
-/// the handle refers to the later job.
+/// After the job was removed, the handle returns its exit status, and its other methods have no
+/// effect. It does not refer to a later job of the same name.
 #[derive(Clone)]
 pub struct Job {
     pub(crate) tables: Arc<Tables>,
     /// A weak reference, so that the capture thread ends with the engine.
     pub(crate) capture: Weak<Capture>,
     pub(crate) nspace: Nspace,
+    /// Set when the job is removed.
+    pub(crate) final_status: Arc<OnceLock<JobStatus>>,
 }
 
 impl fmt::Debug for Job {
@@ -287,36 +292,48 @@ impl Job {
     /// Blocks until every local rank has exited and all streams of these ranks are complete,
     /// including streams that a child of a rank holds open and streams of
     /// [logged](crate::Engine::log) messages. Returns the exit status so far if the engine ends
-    /// first, and a status without a failure if the job is removed. Must not be called in an
-    /// [upcall](crate::Host).
+    /// first. Must not be called in an [upcall](crate::Host).
     pub fn wait(&self) -> JobStatus {
         self.wait_until(JobState::is_drained_with_logs)
     }
 
     /// Blocks until every local rank has exited. More of their output may arrive afterwards.
-    /// Returns early in the same cases as [`Job::wait`]. Must not be called in an
+    /// Returns the exit status so far if the engine ends first. Must not be called in an
     /// [upcall](crate::Host).
     pub fn wait_exit(&self) -> JobStatus {
         self.wait_until(JobState::has_exited)
     }
 
-    /// Returns the exit status, or `None` if a local rank has not exited or the job was removed.
-    /// Does not block.
+    /// Returns the exit status, or `None` if a local rank has not exited. Does not block.
     pub fn try_wait_exit(&self) -> Option<JobStatus> {
         let state = self.tables.lock();
-        state.jobs.get(&self.nspace).filter(|job| job.has_exited()).map(JobState::status)
+        match self.state(&state) {
+            Some(job) => job.has_exited().then(|| job.status()),
+            None => self.final_status.get().cloned(),
+        }
     }
 
     /// Blocks until the job has `reached` a state, is removed, or the engine ends.
     fn wait_until(&self, reached: impl Fn(&JobState) -> bool) -> JobStatus {
         let mut state = self.tables.lock();
         loop {
-            match state.jobs.get(&self.nspace) {
+            match self.state(&state) {
                 Some(job) if !reached(job) && !state.stopping => {}
-                job => return job.map(JobState::status).unwrap_or_default(),
+                Some(job) => return job.status(),
+                None => return self.final_status.get().cloned().unwrap_or_default(),
             }
             state = self.tables.wait(state);
         }
+    }
+
+    /// Returns the state of the job, unless it was removed.
+    fn state<'a>(&self, state: &'a State) -> Option<&'a JobState> {
+        if self.final_status.get().is_some() { None } else { state.jobs.get(&self.nspace) }
+    }
+
+    /// Returns the state of the job, unless it was removed.
+    fn state_mut<'a>(&self, state: &'a mut State) -> Option<&'a mut JobState> {
+        if self.final_status.get().is_some() { None } else { state.jobs.get_mut(&self.nspace) }
     }
 
     /// Reports to the engine that a rank has exited, which was adopted with
@@ -324,8 +341,7 @@ impl Job {
     /// in this way, or its exit was reported before.
     pub fn report_exit(&self, rank: Rank, exit: Exit) -> bool {
         let mut state = self.tables.lock();
-        let Some(rank_state) = state.jobs.get_mut(&self.nspace).and_then(|job| job.ranks.get_mut(&rank))
-        else {
+        let Some(rank_state) = self.state_mut(&mut state).and_then(|job| job.ranks.get_mut(&rank)) else {
             return false;
         };
         if rank_state.signaller.is_some() || mem::replace(&mut rank_state.reported, true) {
@@ -359,7 +375,7 @@ impl Job {
     /// Sends `signal` to the ranks for which `is_wanted`. Returns their number.
     fn send(&self, signal: Signal, is_wanted: impl Fn(&Signaller) -> bool) -> usize {
         let state = self.tables.lock();
-        let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
+        let Some(job) = self.state(&state) else { return 0 };
         let reachable = |rank: &&RankState| {
             let Some(signaller) = &rank.signaller else { return false };
             (rank.exit.is_none() || signaller.has_group())
@@ -377,7 +393,7 @@ impl Job {
         let Some(capture) = self.capture.upgrade() else { return false };
         let index = CHANNELS.iter().position(|output| *output == channel);
         let state = self.tables.lock();
-        let rank = state.jobs.get(&self.nspace).and_then(|job| job.ranks.get(&rank));
+        let rank = self.state(&state).and_then(|job| job.ranks.get(&rank));
         let Some(&id) = rank.zip(index).and_then(|(rank, index)| rank.streams.get(index)) else {
             return false;
         };
@@ -396,7 +412,7 @@ impl Job {
     pub fn release_backlog(&self) {
         let Some(capture) = self.capture.upgrade() else { return };
         let mut state = self.tables.lock();
-        if let Some(job) = state.jobs.get_mut(&self.nspace) {
+        if let Some(job) = self.state_mut(&mut state) {
             job.release_backlog = true;
         }
         let ids = self.streams(&state);
@@ -439,7 +455,7 @@ impl Job {
 
     /// Returns all streams of the job.
     fn streams(&self, state: &State) -> Vec<SourceId> {
-        state.jobs.get(&self.nspace).map(JobState::streams).unwrap_or_default()
+        self.state(state).map(JobState::streams).unwrap_or_default()
     }
 
     /// Returns a handle of the pty of `rank`, through which the embedder types input; `None` if the
@@ -450,7 +466,7 @@ impl Job {
     /// The process can open no further descriptor.
     pub fn pty(&self, rank: Rank) -> io::Result<Option<PtyMaster>> {
         let state = self.tables.lock();
-        let job = state.jobs.get(&self.nspace);
+        let job = self.state(&state);
         job.and_then(|job| job.ranks.get(&rank)?.pty.as_ref()).map(PtyMaster::try_clone).transpose()
     }
 
@@ -458,7 +474,7 @@ impl Job {
     /// receives SIGWINCH. Returns the number of ptys that were changed.
     pub fn resize_ptys(&self, size: WindowSize) -> usize {
         let state = self.tables.lock();
-        let Some(job) = state.jobs.get(&self.nspace) else { return 0 };
+        let Some(job) = self.state(&state) else { return 0 };
         let ptys = job.ranks.values().filter_map(|rank| rank.pty.as_ref());
         ptys.filter(|pty| pty.resize(size).is_ok()).count()
     }
@@ -466,7 +482,7 @@ impl Job {
     /// Returns the rank that leads the process group `group`, if there is one.
     pub fn rank_of_group(&self, group: u32) -> Option<Rank> {
         let state = self.tables.lock();
-        let job = state.jobs.get(&self.nspace)?;
+        let job = self.state(&state)?;
         let leads =
             |rank: &RankState| rank.pid == group && rank.signaller.as_ref().is_some_and(Signaller::has_group);
         job.ranks.iter().find(|(_, rank)| leads(rank)).map(|(rank, _)| *rank)

@@ -64,6 +64,7 @@ impl Engine {
         let mut state = self.tables.lock();
         let options = StreamOptions::of(&self.config).under(directives);
         let mut job = JobState { launching, ..JobState::new(grace, options, directives.forward) };
+        let final_status = Arc::clone(&job.final_status);
         if elsewhere {
             job.remote = RemoteRanks::Running;
         }
@@ -95,6 +96,7 @@ impl Engine {
             tables: Arc::clone(&self.tables),
             capture: Arc::downgrade(&self.capture),
             nspace: nspace.clone(),
+            final_status,
         })
     }
 

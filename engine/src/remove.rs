@@ -41,6 +41,8 @@ impl Engine {
             state.jobs.insert(nspace.clone(), job);
             return false;
         }
+        // Handles of the job return it from now on. It is set once: the job has left the table.
+        let _ = job.final_status.set(job.status());
         let sources = job.streams();
         for rank in job.ranks.values().filter(|rank| rank.stdin_unavailable.is_none()) {
             // The call fails only if the capture thread has ended, which has closed the pipe.

@@ -41,3 +41,20 @@ fn a_running_job_cannot_be_removed() {
     assert!(engine.remove(&nspace()));
     assert!(!engine.remove(&nspace()));
 }
+
+#[test]
+fn the_handle_of_a_removed_job_returns_its_own_status() {
+    let engine = engine();
+    let failed = engine.spawn(&spec([shell("exit 3")])).unwrap();
+    wait(&failed);
+    assert!(engine.remove(&nspace()));
+    // A later job has the same name, and still runs.
+    let later = engine.spawn(&spec([shell("exec sleep 1000")])).unwrap();
+    assert_eq!(failed.wait().code(), 3);
+    assert_eq!(failed.wait_exit().code(), 3);
+    assert_eq!(failed.try_wait_exit().map(|status| status.code()), Some(3));
+    assert_eq!(failed.signal(iof_engine::Signal::KILL), 0);
+    assert!(later.try_wait_exit().is_none());
+    later.signal(iof_engine::Signal::KILL);
+    wait(&later);
+}

@@ -1492,7 +1492,7 @@ iof_status_t iof_server_report_exit(const struct iof_proc_t *proc, int wait_stat
 // be NULL, receives the exit code of the process that failed first (128 + n if signal n ended it,
 // 1 if its status is unknown), or 0 if none failed. Returns IOF_ERR_WOULD_BLOCK in a callback.
 // Errors: IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted; IOF_ERR_UNREACH if the
-// library is finalized or the job is forgotten meanwhile.
+// library is finalized meanwhile.
 iof_status_t iof_server_wait(const char *nspace, int *exit_code);
 
 // Sends a signal to all processes of a job on this node, each with its process group if it leads

@@ -254,7 +254,7 @@ pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_st
 /// be NULL, receives the exit code of the process that failed first (128 + n if signal n ended it,
 /// 1 if its status is unknown), or 0 if none failed. Returns IOF_ERR_WOULD_BLOCK in a callback.
 /// Errors: IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted; IOF_ERR_UNREACH if the
-/// library is finalized or the job is forgotten meanwhile.
+/// library is finalized meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut c_int) -> iof_status_t {
     guard(|| {
