@@ -94,13 +94,8 @@ fn adopt(engine: &Engine, pipes: Vec<OwnedFd>) -> Job {
         .map(Rank)
         .zip(pipes)
         .map(|(rank, pipe)| AdoptedRank {
-            rank,
-            executable: "bench".into(),
-            stdin: None,
             stdout: Some(pipe),
-            stderr: None,
-            stddiag: None,
-            process: Process::Reported { pid: 0 },
+            ..AdoptedRank::new(rank, "bench", Process::Reported { pid: 0 })
         })
         .collect();
     let count = ranks.len() as u32;

@@ -28,19 +28,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut command = Command::new(&program);
         command.args(&args).env("RANK", rank.to_string()).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         ranks.push(AdoptedRank {
-            rank: Rank(rank),
-            executable: program.to_string_lossy().into_owned(),
-            stdin: None,
-            stdout: child.stdout.take().map(OwnedFd::from),
-            stderr: child.stderr.take().map(OwnedFd::from),
-            stddiag: None,
-            process: Process::Pid(child.id()),
+            stdout: stdout.map(OwnedFd::from),
+            stderr: stderr.map(OwnedFd::from),
+            ..AdoptedRank::new(Rank(rank), program.to_string_lossy(), Process::Pid(child.id()))
         });
     }
 
     // From here on, only `adopt` differs from a job that the engine starts, see the example
-    // `launcher`.
+    // `step_by_step`.
     let engine = Engine::start(Config { policy: Policy::Block, ..Config::default() })?;
     let nspace = Nspace::new(format!("adopt-{}", process::id()))?;
     let mut tool = engine.attach("adopt", Grant::Block)?;

@@ -71,6 +71,26 @@ pub struct AdoptedRank {
     pub process: Process,
 }
 
+impl AdoptedRank {
+    /// Returns a rank without descriptors, whose streams are complete from the start. Set the
+    /// fields of those that it has:
+    ///
+    /// ```
+    /// # use iof_engine::{AdoptedRank, Process};
+    /// # use iof_proto::Rank;
+    /// # use std::process::{Command, Stdio};
+    /// let mut child = Command::new("true").stdout(Stdio::piped()).spawn()?;
+    /// let stdout = child.stdout.take().map(Into::into);
+    /// let rank = AdoptedRank { stdout, ..AdoptedRank::new(Rank(0), "true", Process::Pid(child.id())) };
+    /// # child.wait()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn new(rank: Rank, executable: impl Into<String>, process: Process) -> AdoptedRank {
+        let executable = executable.into();
+        AdoptedRank { rank, executable, stdin: None, stdout: None, stderr: None, stddiag: None, process }
+    }
+}
+
 /// The method by which the engine detects that an adopted rank has exited.
 ///
 /// With [`Process::Pid`] and [`Process::Pidfd`], the embedder hands the process over. The engine

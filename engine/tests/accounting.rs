@@ -10,10 +10,8 @@ use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
-use common::{nspace, wait_for};
-use iof_engine::{
-    AdoptSpec, AdoptedRank, BackendKind, Config, Engine, Exit, Grant, Policy, Process, Rendezvous,
-};
+use common::{nspace, reported_rank, wait_for};
+use iof_engine::{AdoptSpec, AdoptedRank, BackendKind, Config, Engine, Exit, Grant, Policy, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Channels, Info, Proc, Rank, Status};
 use iof_tool::{Counts, Delivery, Pull, RequestError, Tool};
@@ -81,15 +79,7 @@ impl Job {
 fn rank(number: u32) -> (AdoptedRank, [File; 2]) {
     let (stdout, out) = nix::unistd::pipe().unwrap();
     let (stderr, err) = nix::unistd::pipe().unwrap();
-    let rank = AdoptedRank {
-        rank: Rank(number),
-        executable: "test".into(),
-        stdin: None,
-        stdout: Some(stdout),
-        stderr: Some(stderr),
-        stddiag: None,
-        process: Process::Reported { pid: 0 },
-    };
+    let rank = AdoptedRank { stdout: Some(stdout), stderr: Some(stderr), ..reported_rank(number) };
     (rank, [out.into(), err.into()])
 }
 

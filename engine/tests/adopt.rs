@@ -23,16 +23,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, getpgid, mkfifo, pipe2};
 
 fn rank(number: u32, stdout: impl Into<OwnedFd>, process: Process) -> AdoptedRank {
-    let (stderr, stddiag) = (None, None);
-    AdoptedRank {
-        rank: Rank(number),
-        executable: "test".into(),
-        stdin: None,
-        stdout: Some(stdout.into()),
-        stderr,
-        stddiag,
-        process,
-    }
+    AdoptedRank { stdout: Some(stdout.into()), ..AdoptedRank::new(Rank(number), "test", process) }
 }
 
 const REPORTED: Process = Process::Reported { pid: 0 };

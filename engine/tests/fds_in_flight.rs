@@ -8,8 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use common::raw::RawTool;
-use common::{nspace, wait_for};
-use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Process, Rendezvous};
+use common::{nspace, reported_rank, wait_for};
+use iof_engine::{AdoptSpec, Config, Engine, Rendezvous};
 use iof_proto::query::key;
 use iof_proto::{Channels, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
@@ -48,16 +48,7 @@ fn tools_that_receive_nothing_do_not_keep_other_tools_out_confined() {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let engine = Engine::start(Config { rendezvous, cache_size: 16 * 1024, ..Config::default() }).unwrap();
-    let ranks = (0..RANKS).map(|rank| AdoptedRank {
-        rank: Rank(rank),
-        executable: "test".into(),
-        stdin: None,
-        stdout: None,
-        stderr: None,
-        stddiag: None,
-        process: Process::Reported { pid: 0 },
-    });
-    let job = engine.adopt(AdoptSpec::new(nspace(), ranks.collect())).unwrap();
+    let job = engine.adopt(AdoptSpec::new(nspace(), (0..RANKS).map(reported_rank).collect())).unwrap();
     let all = Proc::all(nspace());
     let outputs = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
     let mut silent: Vec<RawTool> = (0..8).map(|_| RawTool::connect(&engine)).collect();

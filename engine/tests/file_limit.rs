@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
 use common::stdins::{Stdins, procs, push_to, refusal, tool};
-use common::{engine, nspace, wait};
-use iof_engine::{AdoptError, AdoptSpec, AdoptedRank, Exit, Process};
+use common::{engine, nspace, reported_rank, wait};
+use iof_engine::{AdoptError, AdoptSpec, Exit};
 use iof_proto::limits::MAX_PUSHES_PER_TOOL;
 use iof_proto::{Info, Rank, Status, directive::key};
 use iof_tool::Push;
@@ -17,19 +17,6 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Serializes the tests, which change the limit.
 static LIMIT: Mutex<()> = Mutex::new(());
-
-/// A rank without any descriptors.
-fn rank(number: u32) -> AdoptedRank {
-    AdoptedRank {
-        rank: Rank(number),
-        executable: "test".into(),
-        stdin: None,
-        stdout: None,
-        stderr: None,
-        stddiag: None,
-        process: Process::Reported { pid: 0 },
-    }
-}
 
 #[test]
 fn ranks_are_adopted_at_the_file_limit_that_the_refusal_specifies() {
@@ -39,7 +26,7 @@ fn ranks_are_adopted_at_the_file_limit_that_the_refusal_specifies() {
     let (before, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let adopt = |limit: u64| {
         setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
-        let adopted = engine.adopt(AdoptSpec::new(nspace(), (0..RANKS).map(rank).collect()));
+        let adopted = engine.adopt(AdoptSpec::new(nspace(), (0..RANKS).map(reported_rank).collect()));
         setrlimit(Resource::RLIMIT_NOFILE, before, hard).unwrap();
         adopted
     };

@@ -119,13 +119,8 @@ fn run(engine: &Engine, nspace: &str, number: u64, spawned: bool) {
     } else {
         let (stdout, write): (OwnedFd, OwnedFd) = pipe2(OFlag::O_CLOEXEC).unwrap();
         let rank = AdoptedRank {
-            rank: Rank(0),
-            executable: "soak".into(),
-            stdin: None,
             stdout: Some(stdout),
-            stderr: None,
-            stddiag: None,
-            process: Process::Reported { pid: 0 },
+            ..AdoptedRank::new(Rank(0), "soak", Process::Reported { pid: 0 })
         };
         let job = engine.adopt(AdoptSpec::new(nspace.clone(), vec![rank])).unwrap();
         File::from(write).write_all(text.as_bytes()).unwrap();

@@ -8,10 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::stdins::{Stdins, engine_with_cache, final_push, procs};
-use common::{TIMEOUT, engine, nspace, shell, spec, wait};
-use iof_engine::{
-    AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Host, Process, Rendezvous, Reply as HostReply,
-};
+use common::{TIMEOUT, engine, nspace, reported_rank, shell, spec, wait};
+use iof_engine::{AdoptSpec, Config, Engine, Exit, Grant, Host, Rendezvous, Reply as HostReply};
 use iof_proto::query::{Query, key};
 use iof_proto::{Channels, Info, Log, Proc, Rank, Status};
 use iof_tool::{Delivery, Pull, Reply, Tool};
@@ -120,16 +118,7 @@ fn a_tool_works_while_the_host_is_slow_and_sees_the_end_of_the_engine() {
 #[test]
 fn a_tool_receives_a_thousand_long_replies_that_it_did_not_wait_for() {
     let engine = engine();
-    let names = (0..200).map(|rank| AdoptedRank {
-        rank: Rank(rank),
-        executable: "rank".into(),
-        stdin: None,
-        stdout: None,
-        stderr: None,
-        stddiag: None,
-        process: Process::Reported { pid: 0 },
-    });
-    let job = engine.adopt(AdoptSpec::new(nspace(), names.collect())).unwrap();
+    let job = engine.adopt(AdoptSpec::new(nspace(), (0..200).map(reported_rank).collect())).unwrap();
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     let (finished, is_finished) = channel();
     let asking = thread::spawn(move || {

@@ -264,13 +264,9 @@ impl World {
         let (read, write) = nix::unistd::pipe().unwrap();
         let (stdin, pushed) = nix::unistd::pipe2(OFlag::O_NONBLOCK).unwrap();
         let rank = AdoptedRank {
-            rank: Rank(0),
-            executable: "fuzz".into(),
             stdin: Some(pushed),
             stdout: Some(read),
-            stderr: None,
-            stddiag: None,
-            process: Process::Reported { pid: 0 },
+            ..AdoptedRank::new(Rank(0), "fuzz", Process::Reported { pid: 0 })
         };
         engine.adopt(AdoptSpec::new(nspace(), vec![rank])).unwrap();
         World {

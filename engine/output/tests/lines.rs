@@ -80,13 +80,8 @@ impl Rig {
             .map(|(read, write)| (read, write.into()))
             .unzip();
         let ranks = (0..).map(Rank).zip(pipes).map(|(rank, pipe)| AdoptedRank {
-            rank,
-            executable: "test".into(),
-            stdin: None,
             stdout: Some(pipe),
-            stderr: None,
-            stddiag: None,
-            process: Process::Reported { pid: 0 },
+            ..AdoptedRank::new(rank, "test", Process::Reported { pid: 0 })
         });
         let job = engine.adopt(AdoptSpec::new(nspace, ranks.collect())).unwrap();
         Rig { engine, job, writers, printer, notes, file }

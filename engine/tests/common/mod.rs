@@ -147,18 +147,15 @@ impl Received {
     }
 }
 
+/// Returns a rank to adopt, without descriptors, whose exit the test reports.
+pub fn reported_rank(number: u32) -> AdoptedRank {
+    AdoptedRank::new(Rank(number), "test", Process::Reported { pid: 0 })
+}
+
 /// Adopts a job of one rank whose stdout is a pipe that the test writes to.
 pub fn adopt_pipe(engine: &Engine, directives: &[Info]) -> (Job, File) {
     let (stdout, write) = nix::unistd::pipe().unwrap();
-    let rank = AdoptedRank {
-        rank: Rank(0),
-        executable: "test".into(),
-        stdin: None,
-        stdout: Some(stdout),
-        stderr: None,
-        stddiag: None,
-        process: Process::Reported { pid: 0 },
-    };
+    let rank = AdoptedRank { stdout: Some(stdout), ..reported_rank(0) };
     let (directives, ignored) = Directives::read(directives, DirectiveLevel::Spawn).unwrap();
     assert!(ignored.is_empty(), "{ignored:?}");
     let job = engine.adopt(AdoptSpec { directives, ..AdoptSpec::new(nspace(), vec![rank]) }).unwrap();

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
-use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Job, Process, Rendezvous};
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Job, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::limits::{MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
 use iof_proto::{Failure, Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank};
@@ -15,7 +15,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
-use super::{TIMEOUT, nspace, wait_for};
+use super::{TIMEOUT, nspace, reported_rank, wait_for};
 
 /// More bytes than a pipe holds, see pipe(7).
 pub const MORE_THAN_A_PIPE: usize = 100_000;
@@ -99,15 +99,7 @@ impl Stdins {
 }
 
 pub fn adopted(rank: u32, stdin: Option<OwnedFd>) -> AdoptedRank {
-    AdoptedRank {
-        rank: Rank(rank),
-        executable: "test".into(),
-        stdin,
-        stdout: None,
-        stderr: None,
-        stddiag: None,
-        process: Process::Reported { pid: 0 },
-    }
+    AdoptedRank { stdin, ..reported_rank(rank) }
 }
 
 pub fn is_quiet(file: &File) -> bool {

@@ -6,14 +6,14 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 
-use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Job, Policy, Process, Rendezvous};
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Job, Policy, Rendezvous};
 use iof_proto::query::key;
 use iof_proto::{Channel, Nspace, Proc, Rank, Value};
 use iof_tool::{Counts, Delivery, LostError, Tool};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use super::{TIMEOUT, wait_for};
+use super::{TIMEOUT, reported_rank, wait_for};
 
 pub fn engine_with_policy(policy: Policy, cache_size: u32) -> Engine {
     Engine::start(Config { rendezvous: Rendezvous::None, policy, cache_size, ..Config::default() }).unwrap()
@@ -33,15 +33,7 @@ impl Pipes {
     pub fn adopt(engine: &Engine, nspace: &str, ranks: u32) -> Pipes {
         let (reads, writes): (Vec<OwnedFd>, Vec<OwnedFd>) =
             (0..ranks).map(|_| pipe2(OFlag::O_CLOEXEC).unwrap()).unzip();
-        let rank = |(rank, stdout)| AdoptedRank {
-            rank: Rank(rank),
-            executable: "test".into(),
-            stdin: None,
-            stdout: Some(stdout),
-            stderr: None,
-            stddiag: None,
-            process: Process::Reported { pid: 0 },
-        };
+        let rank = |(rank, stdout)| AdoptedRank { stdout: Some(stdout), ..reported_rank(rank) };
         let spec = AdoptSpec::new(Nspace::new(nspace).unwrap(), (0..).zip(reads).map(rank).collect());
         let job = engine.adopt(spec).unwrap();
         Pipes { job, pipes: writes.into_iter().map(|write| Some(write.into())).collect() }
