@@ -2,13 +2,13 @@
 //! crate `iof` has the same in one type, `iof::Launcher`.
 //!
 //! ```text
-//! cargo run --release -p iof-engine --example launcher -- 4 sh -c 'echo hello from rank $IOF_RANK'
+//! cargo run --release -p iof-engine --example step_by_step -- 4 sh -c 'echo hello from rank $IOF_RANK'
 //! ```
 
 use std::error::Error;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::{env, io, process};
+use std::{env, io, process, thread};
 
 use iof_engine::{App, Config, Engine, Grant, JobSpec, Signal, Stdin};
 use iof_output::{Options, Output, Printer};
@@ -44,11 +44,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..JobSpec::new(nspace.clone(), vec![app])
     })?;
     // `join` returns after the last byte, or when the output can't be written any more. In the
-    // second case the job is ended, because nothing reads its output.
-    let written = out.join().and_then(|_| err.join());
-    if written.is_err() {
-        job.signal(Signal::TERM);
-    }
+    // second case the job is ended, because nothing reads that output. Each printer is joined on a
+    // thread of its own, because one can fail while the other still writes.
+    let finish = |printer: Printer| {
+        if printer.join().is_err() {
+            job.signal(Signal::TERM);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| finish(err));
+        finish(out);
+    });
     let status = job.wait_exit();
     // Dropping the engine gives tools time to receive their last messages. `exit` would not drop
     // it.
