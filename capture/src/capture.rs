@@ -7,13 +7,14 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
-use iof_shm_ring::{Bell, Inlet, Ringer, Stream, bell};
-use nix::sys::signal::{SigSet, Signal};
+use crossbeam::channel::{Sender, bounded, unbounded};
+use iof_shm_ring::{Inlet, Ringer, Stream, bell};
 
-use crate::backend::{Backend, BackendKind, Epoll, Uring};
+use crate::backend::BackendKind;
+use crate::capture_thread::{CaptureThread, Started};
 use crate::child::Child;
-use crate::driver::{Command, Driver, Inbox};
+use crate::driver::{Command, Inbox};
+use crate::error::{AddError, PushError, Stopped};
 use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
 use crate::remote_call::call_remotely;
@@ -23,53 +24,6 @@ use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
 use crate::watchdog::{WatchState, Watchdog};
-
-/// An error: the capture thread has ended, because `on_event` panicked or the kernel facility
-/// failed. The latter is logged.
-///
-/// Pending commands are discarded. After a failure of the kernel facility, all sources and targets
-/// of the thread are reported with the kernel's error, and processes are no longer watched. If the
-/// kernel does not answer the reads and writes in flight either, nothing is reported, and their
-/// memory stays mapped until the process ends. After a panic, nothing more is reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the capture thread has ended; start a new Capture")]
-pub struct Stopped;
-
-/// The reason why a source was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddError {
-    /// The id belongs to another source.
-    #[error("source id {} is in use: remove that source first, or use another id", source_id.0)]
-    Taken {
-        /// The id.
-        source_id: SourceId,
-    },
-    /// The capture thread has ended.
-    #[error(transparent)]
-    Stopped(#[from] Stopped),
-}
-
-/// The reason why a target was not added or a push was not begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PushError {
-    /// The id belongs to another target.
-    #[error("target id {} is in use: wait until that target is shut, or use another id", target_id.0)]
-    TargetTaken {
-        /// The id.
-        target_id: TargetId,
-    },
-    /// The id belongs to another push.
-    #[error("push id {} is in use: wait until that push is over, or use another id", push_id.0)]
-    PushTaken {
-        /// The id.
-        push_id: PushId,
-    },
-    /// The capture thread has ended.
-    #[error(transparent)]
-    Stopped(#[from] Stopped),
-}
 
 /// The ids of targets and pushes in use. The capture thread frees them.
 #[derive(Default)]
@@ -488,62 +442,6 @@ impl fmt::Debug for Capture {
             .field("fallback", &self.fallback)
             .finish_non_exhaustive()
     }
-}
-
-/// The state that the capture thread starts with.
-struct CaptureThread {
-    bell: Bell,
-    commands: Receiver<Command>,
-    inbox: Inbox,
-    watched: Arc<WatchState>,
-    on_event: OnEvent,
-    started: Sender<Result<Started, StartError>>,
-}
-
-/// The thread's report once it has a backend.
-struct Started {
-    backend: BackendKind,
-    fallback: Option<StartError>,
-}
-
-impl CaptureThread {
-    fn run(self, wanted: Option<BackendKind>) {
-        leave_signals_to_others();
-        let mut fallback = None;
-        if wanted != Some(BackendKind::Epoll) {
-            // Created on this thread, because an io_uring belongs to the thread that creates it.
-            match Uring::new() {
-                Ok(uring) => return self.drive(uring, None),
-                Err(refused) if wanted.is_none() => fallback = Some(refused),
-                Err(refused) => return drop(self.started.send(Err(refused))),
-            }
-        }
-        match Epoll::new() {
-            Ok(epoll) => self.drive(epoll, fallback),
-            Err(error) => drop(self.started.send(Err(error))),
-        }
-    }
-
-    fn drive<B: Backend>(self, backend: B, fallback: Option<StartError>) {
-        let _ = self.started.send(Ok(Started { backend: B::KIND, fallback }));
-        Driver::new(backend, self.bell, self.commands, self.inbox, self.watched, self.on_event).run();
-    }
-}
-
-/// Blocks signals on the calling thread, so that the embedder's threads handle them, see signal(7).
-/// Signals that a fault of this thread raises stay unblocked, so that the process's handlers run.
-///
-/// SIGPIPE is blocked as well. The kernel sends it to the thread that wrote to a pipe without
-/// readers, not to the process (see write(2)). On this thread it stays pending until the thread
-/// ends. The same holds with io_uring: the writer is this thread, or a kernel worker, which blocks
-/// all signals except SIGKILL and SIGSTOP.
-pub(crate) fn leave_signals_to_others() {
-    let mut signals = SigSet::all();
-    for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP] {
-        signals.remove(fault);
-    }
-    // Fails only for invalid arguments.
-    let _ = signals.thread_block();
 }
 
 #[cfg(test)]

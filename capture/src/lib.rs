@@ -32,7 +32,8 @@
 //! | `coalescing` | the coalescing delay of each turn |
 //! | `backend` | the interface to the kernel; `backend::uring`, `backend::epoll`: its implementations (unsafe) |
 //! | `start` | the reasons why a capture does not start |
-//! | `capture`, `remote_call` | the handle; closures that it runs on the capture thread (unsafe) |
+//! | `capture`, `error`, `remote_call` | the handle; the errors of its methods; closures that it runs on the capture thread (unsafe) |
+//! | `capture_thread` | the capture thread's signals and the choice of its backend |
 //!
 //! # Example
 //! ```
@@ -57,10 +58,12 @@
 
 mod backend;
 mod capture;
+mod capture_thread;
 mod child;
 mod clock;
 mod coalescing;
 mod driver;
+mod error;
 mod event;
 mod exec;
 mod fills;
@@ -86,8 +89,9 @@ mod targets;
 mod watchdog;
 
 pub use backend::{BackendKind, READ_MAX};
-pub use capture::{AddError, Capture, PushError, Stopped};
+pub use capture::Capture;
 pub use child::{Child, Signaller};
+pub use error::{AddError, PushError, Stopped};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use process_spec::{ProcessGroup, ProcessSpec, Stdin};

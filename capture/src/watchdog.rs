@@ -243,7 +243,7 @@ impl Watchdog {
     ) -> io::Result<Watchdog> {
         let shared = Arc::clone(&watched);
         let thread = thread::Builder::new().name("iof-watchdog".into()).spawn(move || {
-            super::capture::leave_signals_to_others();
+            super::capture_thread::leave_signals_to_others();
             shared.watch(report);
         })?;
         Ok(Watchdog { watched, thread: Some(thread) })
