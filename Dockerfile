@@ -16,9 +16,10 @@ COPY . .
 RUN --security=insecure .ci/test
 
 FROM tested AS built
-RUN cargo install --locked --path engine/cli --root /opt/iof && engine/c/install /opt/iof
+RUN cargo install --locked --no-track --path engine/cli --root /image/usr/local \
+    && DESTDIR=/image engine/c/install /usr/local
 
 FROM debian:bookworm-slim
-COPY --from=built /opt/iof /usr/local
+COPY --from=built /image /
 RUN ldconfig
 ENTRYPOINT ["iof"]
