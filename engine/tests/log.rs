@@ -236,6 +236,21 @@ fn a_message_without_a_channel_uses_the_engines_order() {
 }
 
 #[test]
+#[cfg(not(feature = "mail"))]
+fn an_engine_without_a_mail_client_refuses_email_and_says_why() {
+    let fixture = fixture(config(), Standalone);
+    let report = fixture.log(&Log::to([key::PMIX_LOG_EMAIL, key::PMIX_LOG_JOB_RECORD], "m"));
+    assert_eq!(report.status, PARTIAL);
+    assert_eq!(tried(&report), [(key::PMIX_LOG_EMAIL, false), (key::PMIX_LOG_JOB_RECORD, true)]);
+    let failure = report.outcomes[0].result.as_ref().unwrap_err();
+    assert_eq!(failure.status, Status::ERR_NOT_SUPPORTED);
+    assert_eq!(failure.reason, "this engine was built without the feature `mail`: use the syslog");
+    let found = fixture.tool().query(&[query::PMIX_QUERY_LOG_CHANNELS]).unwrap();
+    let Value::Text(channels) = &found[0].value else { panic!("{found:?}") };
+    assert!(!channels.contains("email"), "{channels}");
+}
+
+#[test]
 fn invalid_messages_are_refused_without_side_effects() {
     let fixture = fixture(config(), Standalone);
     let mut tool = fixture.tool();

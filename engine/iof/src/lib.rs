@@ -7,11 +7,12 @@
 //!
 //! | feature | default | contents |
 //! |---|---|---|
-//! | `engine` | yes | [`engine`]: the engine, which a launcher embeds; with `output` also [`Launcher`], a launcher in one call |
+//! | `engine` | yes | [`engine`]: the engine, which a launcher embeds, and [`log`], the channels of its log requests (RFC0032); with `output` also [`Launcher`], a launcher in one call |
 //! | `tool` | yes | [`tool`]: the library for tools |
 //! | `output` | yes | [`output`]: printers that write a job's output to terminals, pipes and files |
-//! | `log` | no | `log`: the types that configure the channels of log requests (RFC0032) |
 //! | `mail` | no | a mail client for the email channel of log requests |
+//!
+//! Every engine answers log requests, so `log` has no feature of its own.
 //!
 //! Each module is a separate crate, which is re-exported here. The most common names are in the
 //! [`prelude`].
@@ -52,7 +53,7 @@ pub mod prelude;
 
 #[cfg(feature = "engine")]
 pub use iof_engine as engine;
-#[cfg(feature = "log")]
+#[cfg(feature = "engine")]
 pub use iof_log as log;
 #[cfg(feature = "output")]
 pub use iof_output as output;

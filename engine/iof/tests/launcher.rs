@@ -10,6 +10,10 @@ use iof::prelude::*;
 
 /// The environment variable with the script that the ranks run.
 const SCRIPT: &str = "IOF_TEST_SCRIPT";
+/// The environment variable with the number of files that the launcher may open.
+const FILES: &str = "IOF_TEST_FILES";
+/// The exit code of a launcher that failed.
+const FAILED: i32 = 77;
 /// The environment variable with the file that becomes the launcher's stdout, if not a pipe.
 const STDOUT: &str = "IOF_TEST_STDOUT";
 
@@ -20,6 +24,10 @@ fn runs_the_script_of_another_test() {
     if let Ok(path) = std::env::var(STDOUT) {
         nix::unistd::dup2_stdout(File::options().write(true).open(path).unwrap()).unwrap();
     }
+    if let Ok(files) = std::env::var(FILES) {
+        let files = files.parse().unwrap();
+        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, files, files).unwrap();
+    }
     let nspace = Nspace::new(format!("test-{}", std::process::id())).unwrap();
     let ranks = App::new("sh", ["-c", &script]).ranks(3);
     let launcher = Launcher::new(nspace).app(ranks).config(|config| {
@@ -29,9 +37,21 @@ fn runs_the_script_of_another_test() {
         Ok(status) => std::process::exit(status.code()),
         Err(error) => {
             // A test may have made stderr unwritable.
-            let _ = writeln!(std::io::stderr(), "{error}");
-            std::process::exit(77);
+            let _ = writeln!(std::io::stderr(), "{}: {error}", variant(&error));
+            std::process::exit(FAILED);
         }
+    }
+}
+
+fn variant(error: &RunError) -> &'static str {
+    match error {
+        RunError::Start(_) => "start",
+        RunError::Launch(_) => "launch",
+        RunError::Attach(_) => "attach",
+        RunError::Pull(_) => "pull",
+        RunError::Output(_) => "output",
+        RunError::Print(_) => "print",
+        _ => "unknown",
     }
 }
 
@@ -57,14 +77,56 @@ fn all_output_is_written_before_the_call_returns_the_first_failure() {
 #[test]
 fn ranks_are_ended_if_their_output_cannot_be_written() {
     let output = launcher("while echo more; do :; done").env(STDOUT, "/dev/full").output().unwrap();
-    assert_eq!(output.status.code(), Some(77));
+    assert_eq!(output.status.code(), Some(FAILED));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("No space left on device"), "{stderr}");
+    assert_eq!(stderr, "print: cannot write the output: No space left on device (os error 28)\n");
 }
 
 #[test]
 fn ranks_are_ended_if_only_their_stderr_cannot_be_written() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let status = launcher("while echo more >&2; do :; done").stdout(Stdio::null()).stderr(full).status();
-    assert_eq!(status.unwrap().code(), Some(77));
+    assert_eq!(status.unwrap().code(), Some(FAILED));
+}
+
+#[test]
+fn a_launcher_without_enough_files_says_which_limit_to_raise_and_to_what() {
+    let fail = |files: u64| {
+        let output = launcher("true").env(FILES, files.to_string()).output().unwrap();
+        assert_eq!(output.status.code(), Some(FAILED), "{files} files: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    /// Returns the limit that the message names.
+    fn limit(message: &str) -> u64 {
+        let (_, rest) = message.split_once("raise it to ").unwrap_or_else(|| panic!("{message}"));
+        rest.split_once(' ').unwrap().0.parse().unwrap()
+    }
+    let no_engine = fail(20);
+    assert!(no_engine.starts_with("start: too few files for an engine and one rank: "), "{no_engine}");
+    let no_job = fail(limit(&no_engine));
+    assert!(no_job.starts_with("launch: too few files for 3 ranks: "), "{no_job}");
+    let enough = launcher("true").env(FILES, limit(&no_job).to_string()).output().unwrap();
+    assert!(enough.status.success(), "{enough:?}");
+}
+
+/// An engine in the same process has no reason to refuse its launcher's readers.
+#[test]
+fn errors_of_the_readers_tell_that_the_output_is_concerned() {
+    let refused = Failure::new(Status::ERR_NO_PERMISSIONS, "not granted");
+    let (status, reason) = (refused.status, refused.reason.clone());
+    let denied = |by: &str| format!("cannot read the job's output: {by}not granted ({status})");
+    let errors: [(RunError, String); 3] = [
+        (
+            iof::tool::AttachError::Refused { status, reason }.into(),
+            format!("attach: {}", denied("the engine refused the connection: ")),
+        ),
+        (iof::tool::RequestError::from(refused).into(), format!("pull: {}", denied(""))),
+        (
+            std::io::Error::from_raw_os_error(nix::libc::EMFILE).into(),
+            "output: cannot write the job's output: Too many open files (os error 24)".into(),
+        ),
+    ];
+    for (error, text) in errors {
+        assert_eq!(format!("{}: {error}", variant(&error)), text);
+    }
 }
