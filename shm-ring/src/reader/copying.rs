@@ -1,7 +1,8 @@
 //! Copying bytes out without ever blocking the writer: the reader copies first, and then checks
 //! that the copy is whole.
 
-use super::{CATCH_UP_TRIES, Found, Peek, Reader};
+use super::peek::{CATCH_UP_TRIES, Found};
+use super::{Peek, Reader};
 use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Ordering::Relaxed, Point, broken, fence_at};
 

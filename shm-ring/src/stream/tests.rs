@@ -4,8 +4,10 @@
 use std::io::ErrorKind;
 
 use super::*;
+use crate::attach::Start;
 use crate::doorbell::doorbell;
 use crate::reader::{Peek, Reader};
+use crate::reader_page::ReaderPage;
 
 const CAPACITY: u64 = 16 * 1024;
 
