@@ -12,9 +12,9 @@ use crate::engine::Engine;
 use crate::error::MAX_RANKS;
 use crate::host::Upcall;
 use crate::job::{JobState, RemoteRanks};
-use crate::readers::StreamState;
 use crate::state::{State, StreamName};
 use crate::stream_options::StreamOptions;
+use crate::stream_state::StreamState;
 
 /// Largest number of delivered bytes of one stream that wait for room in its ring, while a reader
 /// with [`Grant::Block`](crate::Grant::Block) holds the stream back. Beyond it, [`Engine::deliver`]

@@ -21,7 +21,7 @@
 //! | `linger` | how long a stopping engine waits for tools |
 //! | `peer`, `requests` | one connected tool; its requests |
 //! | `client` | the process behind a connection, to which limits apply |
-//! | `incoming` | messages received over a connection |
+//! | `incoming`, `outgoing` | messages received over a connection; messages to be sent |
 //! | `in_flight` | descriptors that tools have not received yet |
 //! | `unread` | output of removed jobs that tools have not read |
 //! | `demand`, `pulls` | what the host is asked for; the pulls that wait for its answer |
@@ -29,7 +29,7 @@
 //! | `log` | log requests: their way through the channels, streams of logged messages, the gateway |
 //! | `query` | queries: what the engine knows, and what it asks the host |
 //! | `push` | stdin: admission of pushes, and their progress |
-//! | `state`, `registrations`, `readers` | the tables: jobs and streams, registrations, the readers of each stream |
+//! | `state`, `registrations`, `stream_state`, `readers` | the tables: jobs, registrations, streams, the readers of each stream |
 //! | `stream_options` | the effective options from the directives of server, spawn and registration |
 
 mod adopt;
@@ -49,6 +49,7 @@ mod job;
 mod launch;
 mod linger;
 mod log;
+mod outgoing;
 mod owed;
 mod peer;
 mod pending;
@@ -63,6 +64,7 @@ mod requests;
 mod stalls;
 mod state;
 mod stream_options;
+mod stream_state;
 mod unread;
 
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};

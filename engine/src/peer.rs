@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -13,8 +12,8 @@ use std::time::Instant;
 use iof_capture::{PushId, RoomBell, SourceId};
 use iof_proto::limits::MAX_DEFERRED_BYTES;
 use iof_proto::{
-    DecodeError, Decoder, EncodeError, Failure, FromTool, Message, PROTOCOL_VERSION, SlowTargets, Status,
-    ToTool, encode, socket,
+    DecodeError, Decoder, EncodeError, Failure, FromTool, PROTOCOL_VERSION, SlowTargets, Status, ToTool,
+    encode, socket,
 };
 use iof_shm_ring::{Bell, Inlet, ReaderId, ReaderPage, Ring, Ringer};
 use nix::errno::Errno;
@@ -24,10 +23,11 @@ use crate::demand::Ticket;
 use crate::in_flight::{Budget, Departed, InFlight};
 use crate::incoming::Incoming;
 use crate::linger::LastActivity;
+use crate::outgoing::{Attachment, Outgoing};
 use crate::pulls::Pull;
 use crate::registrations::Registration;
 use crate::stream_options::StreamOptions;
-use crate::unread::{QueuedItem, Unread, UnreadKey};
+use crate::unread::{QueuedItem, Unread};
 
 /// The number of unsent answers from which on the engine defers a tool's requests. Unsolicited
 /// messages do not count: their number is bounded by the tool's registrations.
@@ -61,58 +61,6 @@ impl Reading {
     }
 }
 
-/// A message on its way to the tool.
-pub(crate) struct Outgoing {
-    pub frame: Vec<u8>,
-    pub sent: usize,
-    attachment: Attachment,
-    /// Whether the message is an answer to a request.
-    is_answer: bool,
-    /// The push whose credit the message returns.
-    credit_push: Option<u32>,
-    /// The reader whose ring the message announces.
-    ring_reader: Option<ReaderId>,
-    /// How [`Unread`] counts the message.
-    pub item: QueuedItem,
-}
-
-impl Outgoing {
-    /// Returns a message about the bytes that the tool misses under `key`. It is encoded when it is
-    /// sent.
-    pub(crate) fn missed(key: UnreadKey) -> Outgoing {
-        Outgoing {
-            frame: Vec::new(),
-            sent: 0,
-            attachment: Attachment::None,
-            is_answer: false,
-            credit_push: None,
-            ring_reader: None,
-            item: QueuedItem::Missed(key),
-        }
-    }
-}
-
-/// The descriptors that are sent with the first byte of a message.
-enum Attachment {
-    None,
-    Ring(Arc<Ring>),
-    Inlet(Arc<Inlet>),
-    Welcome { page: Arc<ReaderPage>, bell: Bell, room: Option<Ringer> },
-}
-
-impl Attachment {
-    fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        match self {
-            Attachment::None => Vec::new(),
-            Attachment::Ring(ring) => ring.as_fd().into_iter().collect(),
-            Attachment::Inlet(inlet) => vec![inlet.as_fd()],
-            Attachment::Welcome { page, bell, room } => {
-                page.as_fd().into_iter().chain([bell.as_fd()]).chain(room.as_ref().map(AsFd::as_fd)).collect()
-            }
-        }
-    }
-}
-
 /// Why a tool is disconnected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DisconnectReason {
@@ -137,27 +85,6 @@ pub(crate) enum Flushed {
     Crowded,
     /// Other tools have their turn now, and there may be more to serve.
     More,
-}
-
-/// Returns whether `message` answers a request of the tool.
-fn is_answer(message: &ToTool) -> bool {
-    match message {
-        ToTool::Pulled { .. }
-        | ToTool::Deregistered { .. }
-        | ToTool::Answer { .. }
-        | ToTool::PushBegun { .. }
-        | ToTool::SlowTargets { .. }
-        | ToTool::Logged { .. }
-        | ToTool::Pushed { .. } => true,
-        ToTool::Welcome { .. }
-        | ToTool::Refused { .. }
-        | ToTool::Ring { .. }
-        | ToTool::Announced { .. }
-        | ToTool::JobEnded { .. }
-        | ToTool::Missed { .. }
-        // A push has at most one of these in the queue.
-        | ToTool::Room { .. } => false,
-    }
 }
 
 /// Returns whether a tool expects an answer to `message`.
@@ -375,28 +302,14 @@ impl Peer {
     }
 
     fn queue(&mut self, message: &ToTool, attachment: Attachment) {
-        debug_assert_eq!(attachment.fds().len(), usize::from(message.fds()));
-        match encode(message) {
-            Ok(frame) => {
-                let is_answer = is_answer(message);
-                if is_answer {
+        match Outgoing::new(message, attachment) {
+            Ok(out) => {
+                if out.is_answer {
                     self.answers = self.answers.saturating_add(1);
-                    self.answer_bytes = self.answer_bytes.saturating_add(frame.len());
+                    self.answer_bytes = self.answer_bytes.saturating_add(out.frame.len());
                 }
-                let credit_push = if let ToTool::Room { push, .. } = message { Some(*push) } else { None };
-                let ring_reader =
-                    if let ToTool::Ring { slot, .. } = message { Some(ReaderId::from(*slot)) } else { None };
-                let item = QueuedItem::of(message);
-                self.unread.queued(&item);
-                self.outgoing.push_back(Outgoing {
-                    frame,
-                    sent: 0,
-                    attachment,
-                    is_answer,
-                    credit_push,
-                    ring_reader,
-                    item,
-                });
+                self.unread.queued(&out.item);
+                self.outgoing.push_back(out);
             }
             Err(error) => self.queue_replacement(message, &error),
         }

@@ -1,193 +1,19 @@
 //! The readers of each stream: they attach with registrations and sources, follow the stream
 //! through its generations, and detach.
-//!
-//! A stream that no registration reads is kept for later ones: the engine's own reader, the
-//! backlog holder, holds the bytes until the first registration takes its place. So under drop
-//! newest the first bytes remain, as RFC0025 requires, and under block a source that was spawned
-//! with forwarding waits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
 
 use iof_capture::{Capture, SourceId, Tap};
 use iof_proto::limits::MAX_READERS_PER_TOOL;
-use iof_proto::{Channels, Failure, Status, ToTool};
-use iof_shm_ring::{Attached, CreateError, Policy, ReaderId, ReaderPage, Start, Stream, StreamConfig};
+use iof_proto::{Failure, Status, ToTool};
+use iof_shm_ring::{Attached, CreateError, Policy, ReaderId, ReaderPage, Start, Stream};
 
 use crate::peer::{Peer, Reading};
-use crate::registrations::Registration;
 use crate::state::{PeerId, State, StreamName};
 use crate::stream_options::StreamOptions;
-
-/// The engine's state of one stream.
-pub(crate) struct StreamState {
-    pub name: StreamName,
-    /// The options that its job sets.
-    options: StreamOptions,
-    /// Whether its spawner requested or ruled out forwarding; `None` if the spawner did not specify
-    /// it.
-    forward: Option<bool>,
-    /// The options of the registrations that read it.
-    readers: BTreeMap<(PeerId, u32), StreamOptions>,
-    /// How many of these differ from the options of its job.
-    differing: usize,
-    /// The backlog holder's reader while it reads the stream.
-    backlog_reader: Option<ReaderId>,
-    /// No backlog is kept: the host does not wait for further registrations, or the stream is
-    /// complete.
-    pub release_backlog: bool,
-    /// The registrations that were not attached because their tools read too many streams.
-    missing: Vec<(PeerId, u32)>,
-    /// How many bytes its source has produced, once it is complete.
-    pub produced: u64,
-    /// The configuration differs from the one of its job, because of its readers.
-    adjusted: bool,
-}
-
-/// What must be done to a stream after its readers have changed.
-#[derive(Default)]
-struct Change {
-    /// The backlog holder attaches.
-    hold_backlog: Option<HoldBacklog>,
-    /// The backlog holder detaches this reader and returns its slot.
-    release_backlog: Option<ReaderId>,
-    config: Option<StreamConfig>,
-}
-
-struct HoldBacklog {
-    reader_id: ReaderId,
-    start: Start,
-    may_block: bool,
-}
-
-impl StreamState {
-    pub(crate) fn new(name: StreamName, options: StreamOptions, forward: Option<Channels>) -> StreamState {
-        let forward = forward.map(|channels| channels.contains(name.channel.into()));
-        StreamState {
-            name,
-            options,
-            forward,
-            readers: BTreeMap::new(),
-            differing: 0,
-            backlog_reader: None,
-            release_backlog: false,
-            missing: Vec::new(),
-            produced: 0,
-            adjusted: false,
-        }
-    }
-
-    /// Returns the tools that read the stream, with their registrations.
-    pub(crate) fn readers(&self) -> impl Iterator<Item = (PeerId, u32)> {
-        self.readers.keys().copied()
-    }
-
-    /// Returns the options with which `registration` of `peer` reads this stream; `None` if the
-    /// registration does not cover it.
-    fn options_for(&self, peer: &Peer, registration: &Registration) -> Option<StreamOptions> {
-        let covered = registration.channels.contains(Channels::from(self.name.channel))
-            && registration.covers(&self.name.source)
-            && registration.includes(&self.name.source.nspace)
-            // A stream without forwarding is only for tools that ask for it, not for the launcher's
-            // own readers.
-            && !(peer.own && self.forward == Some(false));
-        covered.then(|| self.options.under(&registration.directives))
-    }
-
-    /// Returns whether a reader with these options needs another configuration of the stream than
-    /// its job sets.
-    fn differs(&self, options: &StreamOptions) -> bool {
-        (options.cache_size, options.policy) != (self.options.cache_size, self.options.policy)
-    }
-
-    /// Returns whether `peer` may have another reader of this stream.
-    fn may_join(&self, peer_id: PeerId, peer: &Peer) -> bool {
-        let reads = self.readers.range((peer_id, 0)..=(peer_id, u32::MAX));
-        peer.own || reads.take(MAX_READERS_PER_TOOL).count() < MAX_READERS_PER_TOOL
-    }
-
-    /// Records a reader.
-    fn add_reader(&mut self, peer_id: PeerId, handler: u32, options: StreamOptions) {
-        self.remove_reader(peer_id, handler);
-        self.differing = self.differing.saturating_add(usize::from(self.differs(&options)));
-        self.readers.insert((peer_id, handler), options);
-    }
-
-    /// Removes a reader.
-    fn remove_reader(&mut self, peer_id: PeerId, handler: u32) {
-        if let Some(options) = self.readers.remove(&(peer_id, handler)) {
-            self.differing = self.differing.saturating_sub(usize::from(self.differs(&options)));
-        }
-    }
-
-    /// Returns whether the backlog holder should read the stream, and then whether it may hold back
-    /// the source.
-    fn backlog_may_block(&self) -> Option<bool> {
-        match self.options.policy {
-            _ if self.release_backlog || !self.readers.is_empty() => None,
-            Policy::DropNewest => Some(false),
-            Policy::Block if self.forward == Some(true) => Some(true),
-            Policy::Block | Policy::DropOldest => None,
-        }
-    }
-
-    /// Returns what must be done after readers have joined or left.
-    fn change(&mut self, backlog_holder: &ReaderPage, start: Start) -> Change {
-        let mut change = Change { config: self.adjust(), ..Change::default() };
-        match (self.backlog_may_block(), self.backlog_reader) {
-            (Some(may_block), None) => {
-                // Without a slot, the stream keeps its last bytes, as one without a backlog.
-                self.backlog_reader = backlog_holder
-                    .take_slot()
-                    .inspect_err(|error| tracing::warn!(%error, "no backlog is kept"))
-                    .ok();
-                change.hold_backlog =
-                    self.backlog_reader.map(|reader_id| HoldBacklog { reader_id, start, may_block });
-            }
-            (None, Some(reader_id)) => {
-                self.backlog_reader = None;
-                change.release_backlog = Some(reader_id);
-            }
-            (Some(_), Some(_)) | (None, None) => {}
-        }
-        change
-    }
-
-    /// Returns the configuration that the readers need, if it may differ from the current one.
-    fn adjust(&mut self) -> Option<StreamConfig> {
-        let differs = self.differing > 0;
-        let was = mem::replace(&mut self.adjusted, differs);
-        (differs || was).then(|| self.options.shared(self.readers.values().copied()))
-    }
-}
-
-impl Change {
-    fn is_nothing(&self) -> bool {
-        self.hold_backlog.is_none() && self.release_backlog.is_none() && self.config.is_none()
-    }
-
-    /// Applies the change. Joining readers must be attached and leaving ones detached before.
-    fn apply(&self, tap: &mut Tap<'_>, backlog_holder: &Arc<ReaderPage>) {
-        // The configuration comes first: a cache that no registration reads any more is made
-        // smaller at once.
-        if let Some(config) = self.config
-            && let Err(error) = tap.reconfigure(config)
-        {
-            // Sizes were checked when they were requested.
-            tracing::error!(%error, "a stream keeps its configuration");
-        }
-        if let Some(HoldBacklog { reader_id, start, may_block }) = self.hold_backlog {
-            // Fails only for slots that do not exist.
-            let _ = tap.attach(backlog_holder, reader_id, start, may_block);
-        }
-        if let Some(reader_id) = self.release_backlog
-            && tap.detach(backlog_holder, reader_id)
-        {
-            backlog_holder.return_slot(reader_id);
-        }
-    }
-}
+use crate::stream_state::{Change, StreamState};
 
 impl State {
     /// Adds a new stream, and attaches every tool that registered for it before its first byte.

@@ -14,9 +14,9 @@ use nix::unistd::isatty;
 
 use crate::engine::Engine;
 use crate::job::{CHANNELS, Job, JobState, Launching, RankState, RemoteRanks};
-use crate::readers::StreamState;
 use crate::state::StreamName;
 use crate::stream_options::StreamOptions;
+use crate::stream_state::StreamState;
 
 /// File descriptors of a rank in the engine: three pipes, three rings and a pidfd. A pty is one
 /// more.

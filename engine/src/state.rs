@@ -20,8 +20,8 @@ use crate::peer::Peer;
 use crate::pending::{self, Pending};
 use crate::push::{Deferred, Push};
 use crate::query::Queries;
-use crate::readers::StreamState;
 use crate::registrations::ByJob;
+use crate::stream_state::StreamState;
 
 /// The number of a tool while it is connected, which is also its token in the poll set.
 pub(crate) type PeerId = usize;

@@ -14,7 +14,8 @@ use iof_proto::limits::{MAX_FORGOTTEN, MAX_FORGOTTEN_PER_TOOL};
 use iof_proto::{Channel, Missed, Nspace, ToTool, encode};
 use iof_shm_ring::ReaderId;
 
-use crate::peer::{Outgoing, Peer, Reading};
+use crate::outgoing::Outgoing;
+use crate::peer::{Peer, Reading};
 use crate::state::{State, StreamName};
 
 /// A queued message, as far as it can be dropped or added up.

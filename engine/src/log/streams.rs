@@ -12,9 +12,9 @@ use iof_shm_ring::Stream;
 use crate::deliver::{DeliverError, Delivery};
 use crate::host::{Call, Reply};
 use crate::log::LogStep;
-use crate::readers::StreamState;
 use crate::register::TRANSIENT_FDS;
 use crate::state::{State, StreamName};
+use crate::stream_state::StreamState;
 
 fn unavailable(reason: String) -> Failure {
     Failure::new(Status::ERR_NOT_AVAILABLE, reason)
