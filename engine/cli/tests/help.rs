@@ -158,8 +158,8 @@ fn bash_completes_jobs_pids_and_the_words_of_output() {
         common::wait_for(name, || (site.query(&["namespaces", "--nspace", name]).code == 0).then_some(()));
     }
     let in_site = |command: &str, words: &[&str]| complete(&[&[command], &directory[..], words].concat());
-    assert_eq!(in_site("pull", &["--nspace", ""]), ["air", "ocean model"]);
-    assert_eq!(in_site("query", &["--nspace", "oc"]), ["ocean model"]);
+    assert_eq!(in_site("pull", &["--nspace", ""]), ["air", "ocean\\ model"]);
+    assert_eq!(in_site("query", &["--nspace", "oc"]), ["ocean\\ model"]);
     assert_eq!(in_site("top", &["--nspace", "=", "ai"]), ["air"]);
     let mut pids = runs.each_ref().map(|run| run.pid());
     pids.sort_unstable();

@@ -89,6 +89,8 @@ _iof_with_lists() {
     local line
     while read -r line; do
         if [[ $line == "${word#"$before"}"* ]]; then
+            # A name may contain blanks.
+            [[ $list == jobs ]] && printf -v line %q "$line"
             COMPREPLY+=("$before$line")
         fi
     done < <("${COMP_WORDS[0]}" completions --list "$list" "${directory[@]}" 2>/dev/null)
