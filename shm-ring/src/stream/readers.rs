@@ -22,8 +22,8 @@ impl Stream {
     /// Attaches a reader that starts at `start`. Its words are in the slot of `page` that
     /// [`ReaderPage::take_slot`] returned as `id`.
     ///
-    /// `may_block` lets the reader hold the source back while the policy is [`Policy::Block`].
-    /// Grant it only to a reader that must never lose a byte.
+    /// `may_block` lets the reader hold the source back while the policy is
+    /// [`Policy::Block`](crate::Policy::Block). Grant it only to a reader that must never lose a byte.
     ///
     /// # Errors
     /// [`CreateError::Slots`] if the reader page has no slot for `id`.
@@ -40,7 +40,7 @@ impl Stream {
 
     /// Attaches a non-gating reader, whatever the policy: it pins only what it borrows, loses the
     /// oldest bytes if it is too slow, and so costs the other readers nothing. It reads the stream
-    /// as under [`Policy::DropOldest`].
+    /// as under [`Policy::DropOldest`](crate::Policy::DropOldest).
     ///
     /// # Errors
     /// As [`Stream::attach`].
