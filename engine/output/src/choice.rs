@@ -35,6 +35,9 @@ pub enum Place {
     /// `file=NAME:pattern`: NAME with its placeholders expanded. Without a placeholder, `.out` and
     /// `.err` are appended.
     Pattern(Pattern),
+    /// The pattern with its placeholders expanded and nothing appended. All streams whose names are
+    /// the same go to one file.
+    Exact(Pattern),
 }
 
 /// The format and destination that a user requests: the parsed contents of `--output` lists.

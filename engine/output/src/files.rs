@@ -94,12 +94,12 @@ impl Files {
                 name.push(format!(".{nspace}.{padded}"));
                 name
             }
-            Place::Pattern(pattern) => {
+            Place::Pattern(pattern) | Place::Exact(pattern) => {
                 let host = host.as_deref().unwrap_or("unknown");
                 let (nspace, channel) = (nspace.as_str(), if is_out { "stdout" } else { "stderr" });
                 let values = PatternValues { nspace, padded: &padded, rank: &number, host, channel };
                 let name = pattern.expand(values);
-                if pattern.has_placeholder() {
+                if pattern.has_placeholder() || matches!(self.place, Place::Exact(_)) {
                     return name;
                 }
                 name.into_os_string()
@@ -109,7 +109,7 @@ impl Files {
     }
 
     /// Creates the directory of the files, so that an unusable path is an error before the job
-    /// starts. Does nothing for a [`Place::Pattern`], whose directories depend on the rank.
+    /// starts. Does nothing for patterns, whose directories depend on the rank.
     ///
     /// # Errors
     /// Returns [`FileError`] if the directory can't be created.
@@ -117,7 +117,7 @@ impl Files {
         let directory = match &self.place {
             Place::Tree(directory) => Some(directory.as_path()),
             Place::Name(name) => name.parent().filter(|parent| !parent.as_os_str().is_empty()),
-            Place::Pattern(_) => None,
+            Place::Pattern(_) | Place::Exact(_) => None,
         };
         let make =
             |path: &Path| make_directory(path).map_err(|error| FileError { path: path.to_owned(), error });
@@ -130,13 +130,16 @@ impl Files {
 
     /// Returns whether each rank has a file of its own for `channel`.
     pub(crate) fn has_own_file(&self, channel: Channel) -> bool {
-        let is_separate = !matches!(&self.place, Place::Pattern(pattern) if !pattern.names_stream());
+        let is_separate = match &self.place {
+            Place::Tree(_) | Place::Name(_) => true,
+            Place::Pattern(pattern) | Place::Exact(pattern) => pattern.names_stream(),
+        };
         is_separate && !self.merge && channel == Channel::Stdout
     }
 
     /// Returns whether paths may contain the host, which only the engine knows.
     pub(crate) fn shows_host(&self) -> bool {
-        matches!(self.place, Place::Pattern(_))
+        matches!(self.place, Place::Pattern(_) | Place::Exact(_))
     }
 }
 

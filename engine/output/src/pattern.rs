@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A file name with placeholders: `%n` for the job, `%r` for the rank with leading zeros, `%R` for
-/// the rank, `%h` for the host, `%c` for the channel (`stdout` or `stderr`), `%%` for a percent
-/// sign.
+/// A file name with placeholders: `%n`, `%j` or `%x` for the job, `%r` for the rank with leading
+/// zeros, `%R` or `%t` for the rank, `%h` for the host, `%N` for the host up to its first dot, `%c`
+/// for the channel (`stdout` or `stderr`), `%%` for a percent sign. Digits before the letter of a
+/// rank pad it with zeros: `%4t` is `0007`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Piece>);
 
@@ -14,11 +15,21 @@ pub struct Pattern(Vec<Piece>);
 enum Piece {
     Text(Vec<u8>),
     Nspace,
-    PaddedRank,
-    Rank,
+    /// The rank with as many digits as the largest rank of the job, and at least `width`.
+    PaddedRank {
+        width: usize,
+    },
+    /// The rank with at least `width` digits.
+    Rank {
+        width: usize,
+    },
     Host,
+    ShortHost,
     Channel,
 }
+
+/// The largest number of digits to which a placeholder pads a rank. srun's limit.
+const MAX_PADDING: usize = 10;
 
 /// The values of a pattern's placeholders.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +49,8 @@ pub struct PatternValues<'a> {
 /// The error for a file name with an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown placeholder '{0}' in the file name: expected %n (job), %r or %R (rank), %h (host), %c (channel) or %% (a percent sign)"
+    "unknown placeholder '{0}' in the file name: expected %n, %j or %x (job), %r, %R or %t (rank, %4t pads it to 4 \
+         digits), %h or %N (host), %c (channel) or %% (a percent sign)"
 )]
 pub struct PatternError(String);
 
@@ -46,8 +58,8 @@ impl Pattern {
     /// Parses `name` as a pattern.
     ///
     /// # Errors
-    /// Returns [`PatternError`] if a `%` is followed by anything other than `n`, `r`, `R`, `h`,
-    /// `c` or `%`.
+    /// Returns [`PatternError`] if a `%` is not followed by one of the letters above, or if it pads
+    /// a rank to more than 10 digits.
     pub fn new(name: &Path) -> Result<Pattern, PatternError> {
         let mut pieces = Vec::new();
         let mut text = Vec::new();
@@ -57,18 +69,31 @@ impl Pattern {
                 text.push(byte);
                 continue;
             }
-            let piece = match bytes.next() {
-                Some(b'%') => {
+            let mut digits = Vec::new();
+            let letter = loop {
+                match bytes.next() {
+                    Some(digit @ b'0'..=b'9') => digits.push(digit),
+                    other => break other,
+                }
+            };
+            let width = match digits.as_slice() {
+                [] => Some(0),
+                digits => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
+            };
+            let piece = match (letter, width.filter(|width| *width <= MAX_PADDING)) {
+                (Some(b'%'), _) if digits.is_empty() => {
                     text.push(b'%');
                     continue;
                 }
-                Some(b'n') => Piece::Nspace,
-                Some(b'r') => Piece::PaddedRank,
-                Some(b'R') => Piece::Rank,
-                Some(b'h') => Piece::Host,
-                Some(b'c') => Piece::Channel,
-                other => {
-                    let word: Vec<u8> = std::iter::once(b'%').chain(other).collect();
+                // Only numbers are padded, as by srun.
+                (Some(b'n' | b'j' | b'x'), Some(_)) => Piece::Nspace,
+                (Some(b'r'), Some(width)) => Piece::PaddedRank { width },
+                (Some(b'R' | b't'), Some(width)) => Piece::Rank { width },
+                (Some(b'h'), Some(_)) => Piece::Host,
+                (Some(b'N'), Some(_)) => Piece::ShortHost,
+                (Some(b'c'), Some(_)) => Piece::Channel,
+                (letter, _) => {
+                    let word: Vec<u8> = std::iter::once(b'%').chain(digits).chain(letter).collect();
                     return Err(PatternError(String::from_utf8_lossy(&word).into_owned()));
                 }
             };
@@ -86,7 +111,8 @@ impl Pattern {
 
     /// Returns whether each channel of each rank has a name of its own, whatever the jobs.
     pub(crate) fn names_stream(&self) -> bool {
-        let has_rank = self.0.iter().any(|piece| matches!(piece, Piece::PaddedRank | Piece::Rank));
+        let has_rank =
+            self.0.iter().any(|piece| matches!(piece, Piece::PaddedRank { .. } | Piece::Rank { .. }));
         has_rank && self.0.contains(&Piece::Nspace) && self.0.contains(&Piece::Channel)
     }
 
@@ -97,17 +123,27 @@ impl Pattern {
             match piece {
                 Piece::Text(text) => name.extend_from_slice(text),
                 Piece::Nspace => name.extend_from_slice(values.nspace.as_bytes()),
-                Piece::PaddedRank => name.extend_from_slice(values.padded.as_bytes()),
-                Piece::Rank => name.extend_from_slice(values.rank.as_bytes()),
+                Piece::PaddedRank { width } => name.extend(pad(values.padded, *width)),
+                Piece::Rank { width } => name.extend(pad(values.rank, *width)),
+                Piece::Host => name.extend(file_name(values.host)),
+                Piece::ShortHost => name.extend(file_name(values.host.split('.').next().unwrap_or_default())),
                 Piece::Channel => name.extend_from_slice(values.channel.as_bytes()),
-                // The host's name comes from a process table and may contain anything.
-                Piece::Host => {
-                    name.extend(values.host.bytes().map(|byte| if byte == b'/' { b'_' } else { byte }))
-                }
             }
         }
         PathBuf::from(OsString::from_vec(name))
     }
+}
+
+/// Returns a rank with at least `width` digits. What belongs to the whole job has a word instead.
+fn pad(rank: &str, width: usize) -> Vec<u8> {
+    let is_number = rank.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { format!("{rank:0>width$}").into_bytes() } else { rank.into() }
+}
+
+/// Returns the name of a host as a part of a file name: it comes from a process table and may
+/// contain anything.
+fn file_name(host: &str) -> impl Iterator<Item = u8> {
+    host.bytes().map(|byte| if byte == b'/' { b'_' } else { byte })
 }
 
 #[cfg(test)]
@@ -122,9 +158,28 @@ mod tests {
         let expand = |text: &str| Pattern::new(Path::new(text)).unwrap().expand(values);
         assert_eq!(expand("out/%n-%r-%R-%h-%c-%%"), Path::new("out/job@1-07-7-no_de-stderr-%"));
         assert_eq!(expand("plain"), Path::new("plain"));
-        for (text, word) in [("%x", "'%x'"), ("a%", "'%'"), ("%N", "'%N'")] {
+        for (text, word) in
+            [("%q", "'%q'"), ("a%", "'%'"), ("%4%", "'%4%'"), ("%11t", "'%11t'"), ("%4", "'%4'")]
+        {
             let error = Pattern::new(Path::new(text)).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
+    }
+
+    #[test]
+    fn placeholders_of_srun_are_expanded_and_numbers_padded() {
+        let values = PatternValues {
+            nspace: "job",
+            padded: "07",
+            rank: "7",
+            host: "node1.site.org",
+            channel: "stdout",
+        };
+        let expand = |text: &str| Pattern::new(Path::new(text)).unwrap().expand(values);
+        assert_eq!(expand("%j-%x-%t-%N"), Path::new("job-job-7-node1"));
+        assert_eq!(expand("%4t %04R %3r %1r %10t"), Path::new("0007 0007 007 07 0000000007"));
+        assert_eq!(expand("%5j %5N"), Path::new("job node1"), "a text is not padded");
+        let of_job = PatternValues { padded: "job", rank: "job", ..values };
+        assert_eq!(Pattern::new(Path::new("%5t")).unwrap().expand(of_job), Path::new("job"));
     }
 }
