@@ -229,6 +229,18 @@ impl JobState {
         local.chain(self.delivered.values().copied()).chain(self.logged.values().copied()).collect()
     }
 
+    /// Sends `signal` to the local ranks for which `is_wanted`, see [`Job::signal`]. Returns their
+    /// number.
+    pub(crate) fn signal(&self, signal: Signal, is_wanted: impl Fn(Rank, &Signaller) -> bool) -> usize {
+        let reachable = |(rank, state): &(&Rank, &RankState)| {
+            let Some(signaller) = &state.signaller else { return false };
+            (state.exit.is_none() || signaller.has_group())
+                && is_wanted(**rank, signaller)
+                && signaller.send(signal).is_ok()
+        };
+        self.ranks.iter().filter(reachable).count()
+    }
+
     /// Returns the exit code of the job as a whole, if it is known.
     pub(crate) fn exit_code(&self) -> Option<i32> {
         let reported = if let RemoteRanks::Ended { exit_code } = self.remote { exit_code } else { None };
@@ -375,14 +387,7 @@ impl Job {
     /// Sends `signal` to the ranks for which `is_wanted`. Returns their number.
     fn send(&self, signal: Signal, is_wanted: impl Fn(&Signaller) -> bool) -> usize {
         let state = self.tables.lock();
-        let Some(job) = self.state(&state) else { return 0 };
-        let reachable = |rank: &&RankState| {
-            let Some(signaller) = &rank.signaller else { return false };
-            (rank.exit.is_none() || signaller.has_group())
-                && is_wanted(signaller)
-                && signaller.send(signal).is_ok()
-        };
-        job.ranks.values().filter(reachable).count()
+        self.state(&state).map_or(0, |job| job.signal(signal, |_, signaller| is_wanted(signaller)))
     }
 
     /// Completes an output stream of a local rank with the bytes written so far. Later writes to it

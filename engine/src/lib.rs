@@ -61,6 +61,7 @@ mod register;
 mod registrations;
 mod remove;
 mod requests;
+mod signal;
 mod stalls;
 mod state;
 mod stream_options;

@@ -87,6 +87,7 @@ fn is_answer(message: &ToTool) -> bool {
         | ToTool::PushBegun { .. }
         | ToTool::SlowTargets { .. }
         | ToTool::Logged { .. }
+        | ToTool::Signalled { .. }
         | ToTool::Pushed { .. } => true,
         ToTool::Welcome { .. }
         | ToTool::Refused { .. }

@@ -95,7 +95,8 @@ fn is_request(message: &FromTool) -> bool {
         | FromTool::Query { .. }
         | FromTool::Push { .. }
         | FromTool::SlowTargets { .. }
-        | FromTool::Log { .. } => true,
+        | FromTool::Log { .. }
+        | FromTool::Signal { .. } => true,
         FromTool::Hello { .. }
         | FromTool::Follow { .. }
         | FromTool::Drained { .. }

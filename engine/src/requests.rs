@@ -66,6 +66,7 @@ pub(crate) fn serve(
         FromTool::Push { request, targets, size, directives } => {
             state.push(capture, peer_id, request, &targets, size, directives);
         }
+        FromTool::Signal { request, procs, signal } => state.signal(peer_id, request, &procs, signal),
         FromTool::Fill { push, bytes, last } => state.fill(capture, peer_id, push, bytes, last)?,
         FromTool::SlowTargets { request, push, cut_off } => {
             state.report_slow_targets(capture, peer_id, request, push, cut_off);

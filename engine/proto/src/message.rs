@@ -24,7 +24,7 @@ use crate::query::{Answer, Query};
 use crate::status::Status;
 
 /// The protocol version of this build. An engine refuses tools with any other version.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// The properties of a message type: its size limit and its file descriptors.
 ///
@@ -143,6 +143,15 @@ pub enum FromTool {
         /// The messages, their channels and the directives.
         log: Log,
     },
+    /// Sends a signal to some local processes. Answered by [`ToTool::Signalled`].
+    Signal {
+        /// The tool's number for this request.
+        request: u32,
+        /// The processes. A wildcard rank means all ranks of a job on this node.
+        procs: Vec<Proc>,
+        /// The number of the signal, see signal(7).
+        signal: i32,
+    },
 }
 
 impl Message for FromTool {
@@ -159,6 +168,7 @@ impl Message for FromTool {
                 check_limit("processes", procs.len(), MAX_PROCS_PER_PULL)?;
                 Info::check(directives)
             }
+            FromTool::Signal { procs, .. } => check_limit("processes", procs.len(), MAX_PROCS_PER_PULL),
             FromTool::Query { queries, .. } => Query::check(queries),
             FromTool::Log { log, .. } => log.check(),
             FromTool::Drained { slots } => check_limit("slots", slots.len(), MAX_SLOTS_PER_MESSAGE),
@@ -313,6 +323,13 @@ pub enum ToTool {
         request: u32,
         /// The outcome on each channel, or the reason why the request was refused.
         result: Result<LogReport, Failure>,
+    },
+    /// The result of [`FromTool::Signal`].
+    Signalled {
+        /// The tool's number for the request.
+        request: u32,
+        /// The number of processes and process groups that the signal was sent to.
+        result: Result<u32, Failure>,
     },
 }
 

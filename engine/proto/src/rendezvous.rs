@@ -29,6 +29,7 @@ use std::time::Duration;
 use crate::socket::connect_within;
 
 mod directory;
+mod list;
 mod listener;
 mod names;
 mod probe;
@@ -37,6 +38,7 @@ mod stale;
 
 use directory::Directory;
 pub use directory::DirectoryError;
+pub use list::{Listed, list};
 pub use listener::{AnnounceError, BindError, JobLink, Listener};
 pub use search::{Candidate, FindError, SERVER_VARIABLE, Search, Target};
 

@@ -55,6 +55,7 @@ fn from_tool() -> Vec<FromTool> {
             log: Log { directives: vec![Info::new("x", true)], ..Log::to(["pmix.log.email", "y"], "text") },
         },
         FromTool::Log { request: 5, log: Log { data: varied_entries(), directives: vec![] } },
+        FromTool::Signal { request: 8, procs: vec![source(Rank(3))], signal: 15 },
     ]
 }
 
@@ -160,6 +161,8 @@ fn to_tool() -> Vec<ToTool> {
             }),
         },
         ToTool::Logged { request: 4, result: Err(failure.clone()) },
+        ToTool::Signalled { request: 8, result: Ok(4) },
+        ToTool::Signalled { request: 9, result: Err(failure.clone()) },
         ToTool::Answer {
             request: 3,
             result: Ok(Answer { status: Status::ERR_PARTIAL_SUCCESS, found: found.into() }),

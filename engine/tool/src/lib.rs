@@ -133,6 +133,7 @@ mod push;
 mod pusher;
 mod query;
 mod registration;
+mod signal;
 mod submit;
 mod tool;
 mod wakeup;

@@ -269,7 +269,7 @@ impl Tool {
             }
             ToTool::Logged { request, result } => self.reply(request, Reply::Logged(result)),
             // The answer to a request whose caller has stopped waiting.
-            ToTool::SlowTargets { .. } => {}
+            ToTool::SlowTargets { .. } | ToTool::Signalled { .. } => {}
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
             }

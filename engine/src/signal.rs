@@ -1,0 +1,58 @@
+//! Signals that tools send to ranks.
+
+use iof_capture::Signal;
+use iof_proto::{Failure, Proc, Rank, Status, ToTool};
+use nix::unistd::geteuid;
+
+use crate::client::Client;
+use crate::state::{PeerId, State};
+
+impl State {
+    /// Sends the signal with this number to the local ranks among `procs`, and answers the tool.
+    pub(crate) fn signal(&mut self, peer_id: PeerId, request: u32, procs: &[Proc], number: i32) {
+        let Some(peer) = self.peers.get(&peer_id) else { return };
+        let result = permit(peer.client).and_then(|()| self.send_signal(procs, number));
+        if let Some(peer) = self.peers.get_mut(&peer_id) {
+            peer.answer(&ToTool::Signalled { request, result });
+        }
+    }
+
+    /// Sends a signal. Nothing is sent if a job or a rank does not exist.
+    fn send_signal(&self, procs: &[Proc], number: i32) -> Result<u32, Failure> {
+        let signal = Signal::try_from(number)
+            .map_err(|error| Failure::new(Status::ERR_BAD_PARAM, error.to_string()))?;
+        procs.iter().try_for_each(|proc| self.check_signalled(proc))?;
+        let count = procs.iter().fold(0usize, |count, Proc { nspace, rank }| {
+            let is_wanted = |local: Rank| *rank == Rank::WILDCARD || *rank == local;
+            let sent = self.jobs.get(nspace).map_or(0, |job| job.signal(signal, |local, _| is_wanted(local)));
+            count.saturating_add(sent)
+        });
+        Ok(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    /// Checks that `proc` is a local rank, or the wildcard rank of a job whose local ranks are all
+    /// started.
+    fn check_signalled(&self, Proc { nspace, rank }: &Proc) -> Result<(), Failure> {
+        let failed = |status, reason: String| Err(Failure::new(status, reason));
+        let Some(job) = self.jobs.get(nspace) else {
+            return failed(Status::ERR_NOT_FOUND, format!("there is no job {nspace}"));
+        };
+        if !job.started {
+            return failed(Status::ERR_RESOURCE_BUSY, format!("job {nspace} is being started: try again"));
+        }
+        if *rank == Rank::WILDCARD || job.has_local_rank(*rank) {
+            return Ok(());
+        }
+        failed(Status::ERR_NOT_FOUND, format!("job {nspace} has no rank {rank} on this node"))
+    }
+}
+
+/// Permits signals to the engine's own user and to root. A host that lets other users attach does
+/// not thereby let them signal.
+fn permit(client: Client) -> Result<(), Failure> {
+    if client.uid == geteuid().as_raw() || client.uid == 0 {
+        return Ok(());
+    }
+    let reason = format!("user {} may not signal the ranks of user {}", client.uid, geteuid());
+    Err(Failure::new(Status::ERR_NO_PERMISSIONS, reason))
+}
