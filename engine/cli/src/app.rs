@@ -9,7 +9,8 @@ use clap::error::ErrorKind;
 use iof_engine::App;
 
 use crate::args::{AppArgs, Variable};
-use crate::{Failure, in_one_line, print_message};
+use crate::usage::in_one_line;
+use crate::{Failure, print_message};
 
 /// The separator between programs.
 const SEPARATOR: &str = ":";

@@ -2,6 +2,7 @@
 
 pub mod engine;
 mod run;
+pub mod spellings;
 pub mod values;
 
 use std::path::PathBuf;
@@ -11,12 +12,14 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use iof_proto::Channels;
 
-use self::engine::EngineArgs;
+use self::engine::JobEngineArgs;
 pub use self::run::{AppArgs, RunArgs, Variable};
 use self::values::{ChannelList, Ranks, interval, ranks};
+use crate::kill::KillArgs;
 use crate::log::LogArgs;
 use crate::output::OutputArgs;
 use crate::pages::List;
+use crate::ps::PsArgs;
 use crate::push::PushArgs;
 use crate::query::QueryArgs;
 
@@ -25,8 +28,11 @@ use crate::query::QueryArgs;
 #[command(
     name = "iof",
     version,
+    // Without a blank line before the usage, so that the help fits a screen.
+    help_template = "{about}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
+    propagate_version = true,
     max_term_width = 100,
-    after_help = "Example:  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\n\
+    after_help = "Example:  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\
                   'iof COMMAND -h' lists its options, 'iof COMMAND --help' explains them."
 )]
 pub struct Iof {
@@ -46,6 +52,10 @@ pub enum Command {
     Top(TopArgs),
     /// Query running jobs: their processes, their streams
     Query(QueryArgs),
+    /// List the engines of this node and their jobs
+    Ps(PsArgs),
+    /// Send a signal to the ranks of a running job
+    Kill(KillArgs),
     /// Log a message to syslog, email, a job record or a job's output
     Log(LogArgs),
     /// Decode a stream's ring buffer, even of a stopped or dead writer
@@ -59,7 +69,7 @@ pub enum Command {
 #[derive(Args)]
 pub struct PullArgs {
     #[command(flatten)]
-    pub engine: EngineArgs,
+    pub engine: JobEngineArgs,
 
     /// Pull these ranks, such as 0,3-5
     ///
@@ -95,7 +105,7 @@ pub struct PullArgs {
 )]
 pub struct TopArgs {
     #[command(flatten)]
-    pub engine: EngineArgs,
+    pub engine: JobEngineArgs,
 
     /// Update the screen at this interval
     ///

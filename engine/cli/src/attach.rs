@@ -1,6 +1,7 @@
 //! The search for an engine and the attachment to it, for the commands that are tools.
 
 use iof_proto::query::key;
+use iof_proto::rendezvous::{FindError, Search, list};
 use iof_proto::{Found, Nspace, Value};
 use iof_tool::{AttachError, Tool};
 
@@ -19,16 +20,24 @@ pub enum ToolName {
     Top,
     /// `iof log`
     Log,
+    /// `iof kill`
+    Kill,
 }
 
 /// Attaches a tool to the engine that the options select, or to the only engine.
 pub fn attach(args: &EngineArgs, name: &ToolName) -> Result<Tool, Failure> {
-    Tool::find(&args.search(), name.text()).map_err(failed)
+    find(&args.search(), name)
+}
+
+/// Attaches a tool to the engine that `search` finds.
+pub fn find(search: &Search, name: &ToolName) -> Result<Tool, Failure> {
+    Tool::find(search, name.text()).map_err(|error| failed(error, search))
 }
 
 /// Attaches `count` tools to one engine.
 pub fn attach_several(args: &EngineArgs, name: &ToolName, count: usize) -> Result<Vec<Tool>, Failure> {
-    Tool::find_several(&args.search(), name.text(), count).map_err(failed)
+    let search = args.search();
+    Tool::find_several(&search, name.text(), count).map_err(|error| failed(error, &search))
 }
 
 impl ToolName {
@@ -39,14 +48,37 @@ impl ToolName {
             ToolName::Query => "iof query",
             ToolName::Top => "iof top",
             ToolName::Log => "iof log",
+            ToolName::Kill => "iof kill",
         }
     }
 }
 
-fn failed(error: AttachError) -> Failure {
+fn failed(error: AttachError, search: &Search) -> Failure {
     match error {
+        AttachError::Find(error @ FindError::NoSuchNspace { .. }) => {
+            let engines = list(search.directory.as_deref()).unwrap_or_default();
+            let jobs = engines.iter().filter(|engine| engine.is_live).flat_map(|engine| &engine.jobs);
+            Failure::Usage(format!("{error}; {}", listed(jobs)))
+        }
         error @ (AttachError::Find(_) | AttachError::Connect(_)) => Failure::usage(error),
         error => Failure::running(error),
+    }
+}
+
+/// The number of jobs that a message names.
+const MAX_NAMED: usize = 16;
+
+/// Returns a text with the names of the jobs that exist.
+pub fn listed<'a>(jobs: impl Iterator<Item = &'a Nspace>) -> String {
+    let mut names: Vec<&str> = jobs.map(Nspace::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    let more = if names.len() > MAX_NAMED { " and others" } else { "" };
+    names.truncate(MAX_NAMED);
+    match names.as_slice() {
+        [] => "there are no jobs".into(),
+        [only] => format!("the only job is {only}"),
+        names => format!("the jobs are {}{more}", names.join(", ")),
     }
 }
 

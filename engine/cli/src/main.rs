@@ -12,28 +12,29 @@ mod follow;
 mod gaps;
 mod inspect;
 mod keyboard;
+mod kill;
 mod log;
 mod message;
 mod name;
 mod output;
 mod pages;
 mod print;
+mod ps;
 mod pull;
 mod push;
 mod query;
+mod redirect;
 mod run;
 mod signals;
 mod stdin;
 mod top;
+mod usage;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 use nix::sys::signal::Signal;
 
-use crate::args::{Command, Iof};
+use crate::args::Command;
 use crate::message::print_message;
 
 /// The reason why the command failed, as the text of its one-line message.
@@ -67,9 +68,9 @@ fn main() -> ExitCode {
         .with_writer(message::stderr)
         .init();
     signals::ignore_file_size_limit();
-    let iof = match Iof::try_parse() {
+    let iof = match usage::parse() {
         Ok(iof) => iof,
-        Err(error) => return explain(&error),
+        Err(code) => return code,
     };
     let result = match iof.command {
         Command::Run(args) => run::run(&args),
@@ -77,6 +78,8 @@ fn main() -> ExitCode {
         Command::Push(args) => push::push(&args).map(|()| ExitCode::SUCCESS),
         Command::Query(args) => query::query(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::top(&args).map(|()| ExitCode::SUCCESS),
+        Command::Ps(args) => ps::ps(&args).map(|()| ExitCode::SUCCESS),
+        Command::Kill(args) => kill::kill(&args).map(|()| ExitCode::SUCCESS),
         Command::Log(args) => log::log(&args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
@@ -99,36 +102,4 @@ fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
         }
         Err(Failure::Signal(signal)) => signals::end_by(signal),
     }
-}
-
-/// Prints clap's help or version text as it is, and an error in one line.
-fn explain(error: &clap::Error) -> ExitCode {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        let printed = print::check(io::stdout())
-            .and_then(|()| error.print().and_then(|()| io::stdout().flush()).map_err(print::failed));
-        return finish(printed.map(|()| ExitCode::SUCCESS));
-    }
-    let message = match error.kind() {
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let iof = Iof::command();
-            let names: Vec<&str> = iof.get_subcommands().map(clap::Command::get_name).collect();
-            format!("missing command: expected one of {}", names.join(", "))
-        }
-        _ => in_one_line(error),
-    };
-    print_message(format_args!("{message} (try 'iof --help')"));
-    ExitCode::from(2)
-}
-
-/// Returns clap's error message in one line, without usage and tips.
-fn in_one_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let lines: Vec<&str> = text
-        .lines()
-        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with("tip:"))
-        .collect();
-    let message = lines.join(" ");
-    message.strip_prefix("error: ").map(str::to_owned).unwrap_or(message)
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use iof_output::{
-    Choice, Destination, Files, FlushTimeout, Options, Output, PrintError, PrintReport, Printer, Rotation,
-    Style, StyleExtras,
+    Choice, ChoiceError, Destination, Files, FlushTimeout, Options, Output, Place, PrintError, PrintReport,
+    Printer, Rotation, Style, StyleExtras,
 };
 use iof_proto::{Channels, Proc, Rank};
 use iof_tool::Tool;
@@ -20,6 +20,7 @@ use nix::sys::signal::Signal;
 use crate::args::values::{ChannelList, Ranks, bytes, file_count, file_size, ranks, seconds};
 use crate::gaps::Gaps;
 use crate::message::beside_output;
+use crate::redirect::RedirectArgs;
 use crate::{Failure, print_message};
 
 /// The heading of these options in help.
@@ -36,6 +37,9 @@ pub struct OutputArgs {
     /// :pattern. May be repeated.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
     pub output: Vec<OsString>,
+
+    #[command(flatten)]
+    pub redirect: RedirectArgs,
 
     /// Tag each line or each fragment
     ///
@@ -150,8 +154,9 @@ impl OutputArgs {
     /// Checks the options, for a job of `nprocs` ranks if the number is known, and creates the
     /// directories of files.
     pub fn prepare(&self, nprocs: Option<u64>) -> Result<Outputs<'_>, Failure> {
-        let invalid = |error| Failure::Usage(format!("--output: {error}"));
-        let outputs = Outputs { args: self, choice: Choice::from_lists(&self.output).map_err(invalid)? };
+        let choice = Choice::from_lists(&self.output).map_err(invalid)?;
+        self.check_redirection(&choice)?;
+        let outputs = Outputs { args: self, choice };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -162,12 +167,12 @@ impl OutputArgs {
             )));
         }
         let files = outputs.files(None);
-        if files.is_none() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {
+        if files.is_empty() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {
             return Err(Failure::usage(
-                "--file-size and --open-mode apply to files: add --output dir=DIR or file=NAME",
+                "--file-size and --open-mode apply to files: add --output dir=DIR, --output file=NAME or -o PATTERN",
             ));
         }
-        if self.ranks.is_some() && !outputs.choice.shows() {
+        if self.ranks.is_some() && outputs.shown().is_empty() {
             return Err(Failure::usage(
                 "--ranks does not apply to files, which get all ranks: to show these ranks as well, append :copy to \
                  dir=DIR or file=NAME",
@@ -181,15 +186,38 @@ impl OutputArgs {
             ));
         }
         let no_directory = |error| Failure::Usage(format!("cannot create the directory for files: {error}"));
-        files.map_or(Ok(()), |files| files.prepare().map_err(no_directory))?;
+        files.iter().try_for_each(|(_, files)| files.prepare().map_err(no_directory))?;
         Ok(outputs)
     }
+
+    /// Checks that `--output` and -o or -e do not both choose the place of the same output.
+    fn check_redirection(&self, choice: &Choice) -> Result<(), Failure> {
+        let excluded = match (self.redirect.option(), self.redirect.error_option()) {
+            (Some(option), _) if choice.files.is_some() => {
+                Some((option, "--output dir=DIR and --output file=NAME"))
+            }
+            (_, Some(option)) if choice.merge => Some((option, "--output merge-stderr-to-stdout")),
+            _ => None,
+        };
+        let both = |(option, other)| {
+            Failure::Usage(format!("{option} cannot be combined with {other}: leave one out"))
+        };
+        excluded.map_or(Ok(()), |excluded| Err(both(excluded)))
+    }
+}
+
+fn invalid(error: ChoiceError) -> Failure {
+    let hint = match &error {
+        ChoiceError::Unknown(_) => ", or -o PATTERN for a file as in srun",
+        _ => "",
+    };
+    Failure::Usage(format!("--output: {error}{hint}"))
 }
 
 impl Outputs<'_> {
     /// Returns `true` if output goes to files.
     pub fn has_files(&self) -> bool {
-        self.choice.files.is_some()
+        !self.files(None).is_empty()
     }
 
     /// Starts the printers: to stdout and stderr, to files, or to both. `open` returns a tool for
@@ -231,9 +259,10 @@ impl Outputs<'_> {
                 parts.push((errors, args.ranks.as_ref(), err));
             }
         }
-        if let Some(files) = self.files(nprocs) {
+        parts.iter_mut().for_each(|(channels, ..)| *channels &= self.shown());
+        for (channels, files) in self.files(nprocs) {
             let target = OutputTarget { destination: files.into(), copies_to: None, colour: false };
-            parts.push((Channels::STDOUT | errors, None, target));
+            parts.push((channels, None, target));
         }
         let wanted = Channels::ALL - args.no_forward.unwrap_or(Channels::empty());
         let parts = parts.into_iter().map(|(channels, ranks, target)| {
@@ -273,15 +302,29 @@ impl Outputs<'_> {
         }
     }
 
-    fn files(&self, nprocs: Option<u32>) -> Option<Files> {
+    /// Returns the channels that go to stdout and stderr.
+    fn shown(&self) -> Channels {
+        if self.choice.shows() { self.args.redirect.shown() } else { Channels::empty() }
+    }
+
+    /// Returns the channels that go to files, with these files.
+    fn files(&self, nprocs: Option<u32>) -> Vec<(Channels, Files)> {
         let Outputs { args, choice } = self;
-        Some(Files {
-            place: choice.files.clone()?,
-            merge: choice.merge,
+        let files = |place, merge| Files {
+            place,
+            merge,
             append: args.open_mode == OpenMode::Append,
             rotation: args.file_size.map(|size| Rotation { size, keep: args.file_count }),
             nprocs,
-        })
+        };
+        let all = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
+        let chosen = choice.files.iter().map(|place| (all, files(place.clone(), choice.merge)));
+        let redirected = args.redirect.files().into_iter();
+        chosen
+            .chain(
+                redirected.map(|(channels, pattern)| (channels, files(Place::Exact(pattern), choice.merge))),
+            )
+            .collect()
     }
 }
 

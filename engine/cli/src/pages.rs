@@ -85,6 +85,8 @@ fn render(man: &Man, sections: Option<&Sections>, output: &mut impl Write) -> io
 }
 
 #[cfg(test)]
+mod coming_from;
+#[cfg(test)]
 mod reference;
 #[cfg(test)]
 mod tests {
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn completions_contain_the_named_keys_and_the_parser_accepts_others() {
-        for (shell, before) in [(Shell::Bash, "--help "), (Shell::Zsh, "Keys to query:(")] {
+        for (shell, before) in [(Shell::Bash, "--version "), (Shell::Zsh, "Keys to query:(")] {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Iof::command(), "iof", &mut text);
             let text = String::from_utf8(text).unwrap();

@@ -70,9 +70,10 @@ fn open(args: &PullArgs, parts: &[Part<'_>]) -> Result<Vec<Option<Tool>>, Failur
     if count == 0 {
         return Ok(Vec::new());
     }
-    let mut tools = attach_several(&args.engine, &ToolName::Pull, count)?;
+    let engine = args.engine.select();
+    let mut tools = attach_several(&engine, &ToolName::Pull, count)?;
     let Some(first) = tools.first_mut() else { return Ok(Vec::new()) };
-    let jobs = wait_for_jobs(first, args.engine.nspace.as_ref())?;
+    let jobs = wait_for_jobs(first, engine.nspace.as_ref())?;
     let mut tools = tools.into_iter();
     let mut open = |(channels, ranks): (Channels, Vec<Rank>)| {
         let Some(mut tool) = tools.next() else { return Ok(None) };

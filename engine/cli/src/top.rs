@@ -62,7 +62,8 @@ enum Reaction {
 /// Shows the streams until the user quits or the engine ends.
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
     let mut screen = Screen::new()?;
-    let tool = attach(&args.engine, &ToolName::Top)?;
+    let selected = args.engine.select();
+    let tool = attach(&selected, &ToolName::Top)?;
     let engine = tool.engine_pid();
     let signals = Signals::take_ending().map_err(Failure::running)?;
     let (events, event_queue) = bounded(MAX_EVENTS);
@@ -70,7 +71,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     watch("iof-signals", events.clone(), move |events| watch_signals(&signals, events))?;
     watch("iof-engine", events.clone(), move |events| watch_engine(tool, interval, events))?;
     watch("iof-keys", events, watch_keys)?;
-    let filter = Filter { ranks: args.rank.clone(), channels: args.channel, job: args.engine.nspace.clone() };
+    let filter = Filter { ranks: args.rank.clone(), channels: args.channel, job: selected.nspace };
     let mut board = Board::new(engine, interval);
     (board.filter, board.by_rank) = (filter, args.by_rank);
     let engine_ended = show(&mut screen, &mut board, &event_queue);

@@ -29,9 +29,15 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
     let directory = site.path().to_str().unwrap();
     let long = "n".repeat(256);
     for (args, message) in [
-        (&[][..], "run, pull, push, top, query, log, inspect, completions, man"),
-        (&["frobnicate"], "frobnicate"),
-        (&["--frobnicate"], "--frobnicate"),
+        (&[][..], "run, pull, push, top, query, ps, kill, log, inspect, completions, man"),
+        (&["frobnicate"], "to start a job, write: iof run frobnicate"),
+        (&["hostname", "-f", "a b"], "write: iof run hostname -f 'a b'"),
+        (&["-n", "2", "hostname"], "write: iof run -n 2 hostname"),
+        (&["-np", "2", "hostname"], "write: iof run -np 2 hostname"),
+        (&["qurey", "stats"], "did you mean 'query'? To start a job, write: iof run qurey stats"),
+        (&["--frobnicate"], "unexpected argument '--frobnicate' found (try 'iof --help')"),
+        (&["run", "--summray", "true"], "did you mean '--summary'? (try 'iof run --help')"),
+        (&["query", "stats", "--jsno"], "did you mean '--json'? (try 'iof query --help')"),
         (&["run"], "PROG"),
         (&["run", "--"], "PROG"),
         (&["run", "--frobnicate", "--", "true"], "--frobnicate"),
@@ -91,7 +97,16 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
             &["run", "--rendezvous-dir", directory, "true", ":", "--wdir", "/etc/passwd", "true"],
             "Not a directory",
         ),
-        (&["pull", "frobnicate"], "frobnicate"),
+        (&["pull", "frobnicate", "--rendezvous-dir", directory], "has a job frobnicate; there are no jobs"),
+        (&["pull", "one", "two"], "'two'"),
+        (&["pull", "one", "--nspace", "one"], "--nspace"),
+        (&["pull", "one", "--pid", "1"], "--pid"),
+        (&["kill"], "JOB"),
+        (&["kill", "one", "LOUD"], "unknown signal 'LOUD'"),
+        (&["kill", "one", "0"], "unknown signal '0'"),
+        (&["kill", "one", "--nspace", "two"], "--nspace"),
+        (&["kill", "one", "--rendezvous-dir", directory], "has a job one; there are no jobs"),
+        (&["ps", "one"], "'one'"),
         (&["pull", "--rank", "x"], "invalid rank 'x'"),
         (&["pull", "--rank", ""], "invalid rank ''"),
         (&["pull", "--rank", "3-1"], "invalid range '3-1'"),
@@ -103,7 +118,8 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["pull", "--system", "--session"], "--system"),
         (&["pull", "--nspace", "a/b"], "'/'"),
         (&["query", "stats", "--nspace", "a", "--pid", "1"], "--nspace"),
-        (&["top", "frobnicate"], "frobnicate"),
+        (&["top", "--frobnicate"], "--frobnicate"),
+        (&["top", "one", "--pid", "1"], "--pid"),
         (&["top", "--interval", "0"], "0.1 to 86400 seconds"),
         (&["top", "--interval", "often"], "invalid time 'often'"),
         (&["top", "--pid", "1", "--nspace", "a"], "--pid"),
@@ -238,7 +254,14 @@ fn a_pull_from_an_unknown_engine_or_rank_is_rejected() {
 
 #[test]
 fn help_and_version_end_with_exit_code_0() {
-    for args in [&["--help"][..], &["--version"], &["run", "--help"], &["help", "pull"]] {
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["run", "--help"],
+        &["run", "--version"],
+        &["run", "-n", "2", "-V"],
+        &["help", "pull"],
+    ] {
         let done = start(args);
         assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{args:?}");
         assert!(!done.stdout.is_empty(), "{args:?}");

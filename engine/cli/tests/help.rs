@@ -10,7 +10,8 @@ use common::process::Process;
 use common::site::{Site, iof};
 use common::terminal::Terminal;
 
-const COMMANDS: [&str; 9] = ["run", "pull", "push", "top", "query", "log", "inspect", "completions", "man"];
+const COMMANDS: [&str; 11] =
+    ["run", "pull", "push", "top", "query", "ps", "kill", "log", "inspect", "completions", "man"];
 
 /// Runs `iof ARGS` at a terminal of 24 lines and 80 columns, and returns the lines shown.
 fn at_terminal(args: &[&str]) -> Vec<String> {

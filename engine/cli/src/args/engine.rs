@@ -7,7 +7,7 @@ use iof_proto::Nspace;
 use iof_proto::rendezvous::{Search, Target};
 
 /// The options that select the engine to attach to.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct EngineArgs {
     /// Attach to the `iof run` with this pid
     ///
@@ -42,6 +42,25 @@ pub struct EngineArgs {
     /// Look for engines in this directory
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
+}
+
+/// The options that select an engine, and the name of a job as an argument.
+#[derive(Args)]
+pub struct JobEngineArgs {
+    /// Job to attach to, as with --nspace
+    #[arg(value_name = "JOB", group = "target")]
+    job: Option<Nspace>,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+impl JobEngineArgs {
+    /// Returns the options, with the job as if it were selected by --nspace.
+    pub fn select(&self) -> EngineArgs {
+        let nspace = self.job.clone().or_else(|| self.engine.nspace.clone());
+        EngineArgs { nspace, ..self.engine.clone() }
+    }
 }
 
 impl EngineArgs {

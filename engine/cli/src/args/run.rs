@@ -67,7 +67,8 @@ pub struct RunArgs {
 
     /// Give a pseudo-terminal to ranks such as 0,2-3
     ///
-    /// If one of them has the stdin of iof (see --stdin), it receives every key typed.
+    /// Without a list, to rank 0. If one of them has the stdin of iof (see --stdin), it receives every
+    /// key typed.
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     pub pty: Option<Ranks>,
 

@@ -54,9 +54,11 @@ fn section(page: &mut String, command: &Command) -> std::fmt::Result {
     Ok(())
 }
 
-/// Returns the arguments that help shows, except `--help`.
+/// Returns the arguments that help shows, except `--help` and `--version`.
 fn shown(command: &Command) -> impl Iterator<Item = &Arg> {
-    command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help")
+    command
+        .get_arguments()
+        .filter(|arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str()))
 }
 
 /// Returns the headings of a command's arguments in the order in which they occur.

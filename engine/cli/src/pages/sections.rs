@@ -84,7 +84,7 @@ const RUN: Sections = Sections {
         ("iof run -n 8 --output 'file=logs/%n.%R.%c:pattern' ./model", "Choose the names of the files."),
         ("iof run -n 2 ./server : -n 4 ./client", "Start two programs in one job."),
     ],
-    see_also: &["pull", "push", "top", "query", "log"],
+    see_also: &["pull", "push", "top", "query", "ps", "kill", "log"],
 };
 
 const PULL: Sections = Sections {
@@ -121,6 +121,25 @@ const TOP: Sections = Sections {
         ("iof top --by-rank --interval 0.5", "Watch the sums of each rank twice a second."),
     ],
     see_also: &["query", "run"],
+};
+
+const PS: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: &[TMPDIR, SYSTEM_TMPDIR],
+    files: TOOL_FILES,
+    examples: &[("iof ps", "List the engines of this node and their jobs.")],
+    see_also: &["run", "query", "kill"],
+};
+
+const KILL: Sections = Sections {
+    exit_status: EXIT_STATUS,
+    environment: &[TMPDIR, SYSTEM_TMPDIR],
+    files: TOOL_FILES,
+    examples: &[
+        ("iof kill a.out", "Send SIGTERM to all ranks of a job."),
+        ("iof kill --rank 0,3-5 a.out USR1", "Send SIGUSR1 to four of its ranks."),
+    ],
+    see_also: &["ps", "run"],
 };
 
 const QUERY: Sections = Sections {
@@ -183,7 +202,7 @@ const IOF: Sections = Sections {
         ("iof run -n 4 ./a.out", "Start a job."),
         ("iof pull --nspace a.out", "Show its output at another place."),
     ],
-    see_also: &["run", "pull", "push", "top", "query", "log", "inspect", "completions", "man"],
+    see_also: &["run", "pull", "push", "top", "query", "ps", "kill", "log", "inspect", "completions", "man"],
 };
 
 /// Returns the sections of the page of a command, or of `iof` itself.
@@ -195,6 +214,8 @@ pub fn of_command(name: &str) -> Option<&'static Sections> {
         "push" => &PUSH,
         "top" => &TOP,
         "query" => &QUERY,
+        "ps" => &PS,
+        "kill" => &KILL,
         "log" => &LOG,
         "inspect" => &INSPECT,
         "completions" => &COMPLETIONS,

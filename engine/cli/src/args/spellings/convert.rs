@@ -1,0 +1,105 @@
+//! Spellings whose meaning depends on their value.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use super::{NO_MAP, NOT_BOUND};
+use crate::args::values::ranks;
+
+type Converted = Result<Vec<OsString>, String>;
+
+fn words<const N: usize>(words: [&OsStr; N]) -> Vec<OsString> {
+    words.map(OsStr::to_owned).into()
+}
+
+fn prefixed(prefix: &str, value: &OsStr, suffix: &str) -> OsString {
+    let mut word = OsString::from(prefix);
+    word.push(value);
+    word.push(suffix);
+    word
+}
+
+/// `srun -N NODES` and `mpirun -N RANKS_PER_NODE`.
+pub fn nodes(value: &OsStr) -> Converted {
+    if value == "1" {
+        return Ok(Vec::new());
+    }
+    Err("it asks for nodes (srun) or for ranks on each node (mpirun), and iof runs on this node: write -n with the \
+         number of ranks"
+        .into())
+}
+
+/// mpirun's `--output-filename DIR[:nocopy][:nojobid]`.
+pub fn output_filename(value: &OsStr) -> Converted {
+    let bytes = value.as_bytes();
+    let mut parts = bytes.split(|byte| *byte == b':');
+    let directory = OsStr::from_bytes(parts.next().unwrap_or_default());
+    let mut copy = ":copy";
+    for qualifiers in parts {
+        for qualifier in qualifiers.split(|byte| *byte == b',') {
+            match qualifier {
+                b"nocopy" => copy = "",
+                b"copy" => copy = ":copy",
+                b"nojobid" => {
+                    return Err(
+                        "write -o DIR/rank.%r/stdout -e DIR/rank.%r/stderr for files without the job".into(),
+                    );
+                }
+                _ => return Err("expected DIR or DIR:nocopy".into()),
+            }
+        }
+    }
+    if directory.is_empty() || directory.as_bytes().contains(&b',') {
+        return Err("expected a directory without a comma: write -o PATTERN for other names".into());
+    }
+    Ok(words(["--output".as_ref(), &prefixed("dir=", directory, copy)]))
+}
+
+/// srun's `--input all|none|RANK|FILE`.
+pub fn input(value: &OsStr) -> Converted {
+    let is_ranks = value == "none" || value.to_str().is_some_and(|text| ranks(text).is_ok());
+    if is_ranks {
+        return Ok(words(["--stdin".as_ref(), value]));
+    }
+    if value.as_bytes().contains(&b'%') {
+        return Err("each rank would read a file of its own: write sh -c 'exec PROG < in.$IOF_RANK'".into());
+    }
+    Ok(words(["--stdin-file".as_ref(), value]))
+}
+
+/// Returns `true` for the value of `--pty`. Anything else after `--pty` is the program.
+pub fn is_rank_list(value: &OsStr) -> bool {
+    value.to_str().is_some_and(|text| ranks(text).is_ok())
+}
+
+/// srun's `--export ALL|NONE|[ALL,]NAME[=VALUE],...`.
+pub fn export(value: &OsStr) -> Converted {
+    let mut items = value.as_bytes().split(|byte| *byte == b',');
+    if items.next() != Some(b"ALL".as_slice()) {
+        return Err(
+            "ranks inherit the environment of iof: write --export=ALL,NAME=VALUE, or env -i NAME=VALUE... \
+                    before iof run"
+                .into(),
+        );
+    }
+    Ok(items.flat_map(|item| words(["-x".as_ref(), OsStr::from_bytes(item)])).collect())
+}
+
+/// srun's `--mpi TYPE`.
+pub fn mpi(value: &OsStr) -> Converted {
+    if value == "none" {
+        return Ok(Vec::new());
+    }
+    Err("iof does not set up MPI: leave it out or write --mpi=none; for MPI programs, embed iof in their launcher"
+        .into())
+}
+
+/// `--bind-to POLICY`.
+pub fn bind_to(value: &OsStr) -> Converted {
+    if value == "none" { Ok(Vec::new()) } else { Err(NOT_BOUND.into()) }
+}
+
+/// `--map-by POLICY`.
+pub fn map_by(value: &OsStr) -> Converted {
+    if value.eq_ignore_ascii_case(":oversubscribe") { Ok(Vec::new()) } else { Err(NO_MAP.into()) }
+}

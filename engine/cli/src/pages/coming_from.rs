@@ -1,0 +1,134 @@
+//! The book's page for users of other launchers, rendered from the table of spellings.
+
+use std::fmt::Write;
+use std::{env, fs};
+
+use crate::args::spellings::{Meaning, SPELLINGS, Spelling, Values};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/coming-from.md");
+
+const HEAD: &str = "\
+# Coming from mpirun, srun, mpiexec
+
+<!-- Generated: IOF_BLESS=1 cargo test -p iof-cli coming_from -->
+
+`iof run` takes the options that users of `mpirun` (Open MPI 4 and 5), `srun` (Slurm) and `mpiexec`
+(MPICH) type most often, and replaces them by its own. An option that it cannot honour is refused in
+one line that names what to write, with exit code 2, before anything starts. What follows the program
+is never changed.
+
+| another launcher | iof |
+|---|---|
+| `mpirun -np 4 prog`, `srun -n 4 prog`, `mpiexec -n 4 prog` | `iof run -n 4 prog` |
+| `mpirun -n 2 a : -n 4 b` | `iof run -n 2 a : -n 4 b` |
+| `mpirun --output tag` (Open MPI 5) | `iof run --output tag` |
+| `srun -o 'out.%t' -e 'err.%t' prog` | `iof run -o 'out.%t' -e 'err.%t' prog` |
+| `srun --pty bash` | `iof run --pty bash` |
+| `srun --input=all`, `mpirun --stdin all` | `iof run --stdin all` |
+| `sattach JOB.STEP` | `iof pull JOB`, `iof top JOB`, `iof push --nspace JOB` |
+| `squeue`, `orte-ps` | `iof ps` |
+| `scancel -s USR1 JOB` | `iof kill JOB USR1` |
+
+## What differs
+
+* All ranks run on one node, and iof neither binds them to processors nor sets up MPI
+  ([MPI](mpi.md)).
+* Rank 0 has the stdin of `iof run`, as with mpirun. With srun, all ranks have it: `--stdin all`.
+* Ranks inherit the whole environment of `iof run`. `-x` sets a variable, as with mpirun; srun's
+  `-x` excludes nodes.
+* `-l` tags lines as `[0]<stdout>: text`. srun writes `0: text`, mpiexec `[0] text`.
+* `-o` without `-e` writes stderr to the same files, as with srun. mpirun's `--output-filename`
+  writes files and shows the output, too.
+* Options of the whole job go before the first program.
+
+## Names of files
+
+The PATTERN of `-o` and `-e` has the placeholders of srun that have a meaning here, and those of
+[`--output file=NAME:pattern`](output.md). Streams whose names are the same share a file.
+
+| placeholder | replaced by |
+|---|---|
+| `%t`, `%R` | the rank |
+| `%4t` | the rank with leading zeros, here 4 digits; at most 10 |
+| `%r` | the rank with as many digits as the number of ranks |
+| `%n`, `%j`, `%x` | the name of the job (srun: `%n` is the number of the node, `%j` that of the job) |
+| `%h` | the name of the host |
+| `%N` | the name of the host up to its first dot |
+| `%%` | a percent sign |
+
+`-o none` discards stdout and stderr, `-o all` shows them.
+
+## All spellings
+
+Names of several letters may have one dash or two. Values may follow `=` or a blank, those of single
+letters also the letter itself. Some letters mean different things in different launchers.
+
+| typed | `iof run` |
+|---|---|
+";
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    for Spelling { names, values, meaning } in SPELLINGS {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        writeln!(page, "| {} | {} |", names.join(", "), explain(*values, meaning))
+            .expect("a String takes all");
+    }
+    page
+}
+
+fn explain(values: Values, meaning: &Meaning) -> String {
+    let shown = |words: &[&str]| {
+        let words = words.join(" ");
+        match values {
+            Values::Two => words.replacen("{}", "NAME", 1).replace("{}", "VALUE"),
+            Values::Optional(_, default) => {
+                words.replace("{}", &format!("VALUE` (default `{default}")) + "`)"
+            }
+            Values::None | Values::One => words.replace("{}", "VALUE"),
+        }
+    };
+    match meaning {
+        Meaning::Same(words) if matches!(values, Values::Optional(..)) => format!("`{}", shown(words)),
+        Meaning::Same(words) => format!("`{}`", shown(words)),
+        Meaning::Everywhere(words) => format!("`{}`, also for all further programs", shown(words)),
+        Meaning::Depends(text, _) => (*text).to_owned(),
+        Meaning::Always(reason) => format!("no effect: {reason}"),
+        Meaning::Refused(reason) => format!("refused: {reason}"),
+    }
+}
+
+#[test]
+fn the_page_for_users_of_other_launchers_is_up_to_date() {
+    let rendered = page();
+    if env::var_os("IOF_BLESS").is_some() {
+        fs::write(PAGE, &rendered).unwrap();
+    }
+    let page = fs::read_to_string(PAGE).unwrap_or_default();
+    assert!(
+        page == rendered,
+        "docs/src/coming-from.md is stale: run IOF_BLESS=1 cargo test -p iof-cli coming_from"
+    );
+}
+
+#[test]
+fn each_spelling_occurs_once_and_is_not_an_option_of_iof_run() {
+    use clap::CommandFactory;
+
+    let mut iof = crate::args::Iof::command();
+    iof.build();
+    let run = iof.find_subcommand("run").unwrap();
+    let mut names: Vec<&str> = SPELLINGS.iter().flat_map(|spelling| spelling.names).copied().collect();
+    for name in &names {
+        let is_own = run.get_arguments().any(|arg| {
+            let long = arg.get_long().is_some_and(|long| name.strip_prefix("--") == Some(long));
+            // The spelling `--pty` adds a default.
+            long && *name != "--pty" || arg.get_short().is_some_and(|short| **name == format!("-{short}"))
+        });
+        assert!(!is_own, "{name}");
+    }
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}

@@ -1,0 +1,144 @@
+//! Reading the command line: the spellings of other launchers, then clap, whose errors become one
+//! line.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, Parser};
+
+use crate::args::Iof;
+use crate::args::spellings::translate;
+use crate::{Failure, finish, print};
+
+/// The number of words of a command line that a message repeats.
+const MAX_REPEATED: usize = 16;
+
+/// Parses the command line. Returns the exit code if there is nothing to do: after an error, help
+/// or the version, which this prints.
+pub fn parse() -> Result<Iof, ExitCode> {
+    let words: Vec<OsString> = env::args_os().skip(1).collect();
+    match try_parse(words.clone()) {
+        Ok(iof) => Ok(iof),
+        Err(Error::Spelling(reason)) => Err(refuse(&reason, "run")),
+        Err(Error::Clap(error)) => Err(explain(&error, &words)),
+    }
+}
+
+/// The reason why a command line is not valid.
+enum Error {
+    /// An option of another launcher, with what to write.
+    Spelling(String),
+    Clap(clap::Error),
+}
+
+fn try_parse(mut words: Vec<OsString>) -> Result<Iof, Error> {
+    let mut iof = Iof::command();
+    iof.build();
+    let is_run = words.first().is_some_and(|word| word == "run");
+    if let Some(run) = iof.find_subcommand("run").filter(|_| is_run) {
+        let rest = words.split_off(1);
+        words.extend(translate(rest, run).map_err(Error::Spelling)?);
+    }
+    Iof::try_parse_from([OsString::from("iof")].into_iter().chain(words)).map_err(Error::Clap)
+}
+
+/// Prints clap's help or version text as it is, and an error in one line.
+fn explain(error: &clap::Error, words: &[OsString]) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let printed = print::check(io::stdout())
+            .and_then(|()| error.print().and_then(|()| io::stdout().flush()).map_err(print::failed));
+        return finish(printed.map(|()| ExitCode::SUCCESS));
+    }
+    let iof = Iof::command();
+    let command =
+        words.first().and_then(|word| word.to_str()).filter(|word| iof.find_subcommand(word).is_some());
+    match (error.kind(), command) {
+        (ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
+            let names: Vec<&str> = iof.get_subcommands().map(Command::get_name).collect();
+            refuse(&format!("missing command: expected one of {}", names.join(", ")), "")
+        }
+        (_, None) if is_job(words) => {
+            let message = in_one_line(error);
+            let to_start = if message.ends_with('?') { " To start" } else { "; to start" };
+            let hint = format!("{to_start} a job, write: iof run {}", repeat(words));
+            finish(Err(Failure::Usage(message + &hint)))
+        }
+        _ => refuse(&in_one_line(error), command.unwrap_or_default()),
+    }
+}
+
+/// Prints an error of `iof COMMAND`.
+fn refuse(message: &str, command: &str) -> ExitCode {
+    let command = if command.is_empty() { String::new() } else { format!("{command} ") };
+    finish(Err(Failure::Usage(format!("{message} (try 'iof {command}--help')"))))
+}
+
+/// Returns `true` if `words` are a program or options of `iof run`.
+fn is_job(words: &[OsString]) -> bool {
+    let is_option = words.first().is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
+    let run = std::iter::once(OsString::from("run")).chain(words.iter().cloned()).collect();
+    match try_parse(run) {
+        Ok(_) | Err(Error::Spelling(_)) => true,
+        Err(Error::Clap(error)) => !is_option || error.kind() != ErrorKind::UnknownArgument,
+    }
+}
+
+/// Returns the words as a shell takes them.
+fn repeat(words: &[OsString]) -> String {
+    let quoted = words.iter().take(MAX_REPEATED).map(|word| quote(word));
+    let more = (words.len() > MAX_REPEATED).then(|| "...".to_owned());
+    quoted.chain(more).collect::<Vec<_>>().join(" ")
+}
+
+fn quote(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_@%+=:,./-".contains(letter);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Returns clap's error message in one line, without usage and with the name that may be meant.
+pub fn in_one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines: Vec<&str> = text
+        .lines()
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("tip:"))
+        .collect();
+    let message = lines.join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    match similar(error) {
+        Some(names) => format!("{message}: did you mean {names}?"),
+        None => message.to_owned(),
+    }
+}
+
+/// Returns the names that are similar to what was typed.
+fn similar(error: &clap::Error) -> Option<String> {
+    let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let names: Vec<String> = match kinds.into_iter().find_map(|kind| error.get(kind))? {
+        ContextValue::String(name) => vec![format!("'{name}'")],
+        ContextValue::Strings(names) => names.iter().map(|name| format!("'{name}'")).collect(),
+        _ => return None,
+    };
+    (!names.is_empty()).then(|| names.join(" or "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_command_line_is_quoted_for_a_shell_and_limited() {
+        let words = ["-n", "2", "sh", "-c", "echo 'a b'", ""].map(OsString::from);
+        assert_eq!(repeat(&words), r"-n 2 sh -c 'echo '\''a b'\''' ''");
+        assert_eq!(repeat(&vec![OsString::from("a"); 17]).split(' ').count(), 17);
+        assert!(repeat(&vec![OsString::from("a"); 17]).ends_with("a ..."));
+    }
+}

@@ -1,0 +1,151 @@
+//! Commands that name a job: `iof ps`, `iof kill`, `iof pull JOB`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use common::process::{Done, Process};
+use common::site::Site;
+use common::wait_for;
+use nix::sys::signal::Signal;
+
+/// Runs `iof COMMAND ARGS` to its end.
+fn iof(site: &Site, command: &str, args: &[&str]) -> Done {
+    Process::start(site.iof(command).args(args)).finish()
+}
+
+/// Returns the lines of `iof ps` without the head, as columns.
+fn ps(site: &Site) -> Vec<Vec<String>> {
+    let done = iof(site, "ps", &[]);
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+    let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+    let mut rows = done.text().lines().map(columns);
+    let head: Vec<String> = rows.next().unwrap();
+    assert_eq!(head, ["PID", "USER", "AGE", "JOB", "STATE", "RANKS", "RUNNING", "ENDED", "SOCKET"]);
+    rows.collect()
+}
+
+/// Returns job, state and counts of the line of an engine.
+fn of_engine(rows: &[Vec<String>], pid: u32) -> String {
+    let pid = pid.to_string();
+    let row = rows.iter().find(|row| row[0] == pid).unwrap_or_else(|| panic!("no {pid} in {rows:?}"));
+    row[3..row.len() - 1].join(" ")
+}
+
+#[test]
+fn ps_lists_the_jobs_of_all_engines_with_their_running_ranks() {
+    let site = Site::new();
+    assert!(ps(&site).is_empty());
+    let one = site.run_sh(&["--nspace", "one", "-n", "3"], "[ $IOF_RANK = 1 ] || exec sleep 1000");
+    site.wait_for_state(1, "terminated");
+    let two = site.run(&["--nspace", "two"], ["sleep", "1000"]);
+    wait_for("both jobs", || {
+        (ps(&site).len() == 2 && of_engine(&ps(&site), two.pid()) == "two running 1 1 0").then_some(())
+    });
+    let rows = ps(&site);
+    assert_eq!(of_engine(&rows, one.pid()), "one running 3 2 1");
+    assert!(
+        rows.iter().all(|row| row[2].ends_with('s') && row[8].contains(site.path().to_str().unwrap())),
+        "{rows:?}"
+    );
+}
+
+#[test]
+fn ps_marks_engines_that_were_killed_or_do_not_answer() {
+    let site = Site::new();
+    let killed = site.run(&["--nspace", "killed"], ["sleep", "1000"]);
+    site.wait_for_ranks(1);
+    killed.signal(Signal::SIGKILL);
+    assert_eq!(killed.wait(), 137);
+    let rows = ps(&site);
+    assert_eq!(of_engine(&rows, killed.pid()), "killed stale - - -");
+    // A new engine removes what the killed one has left.
+    let stopped = site.run(&["--nspace", "stopped"], ["sleep", "1000"]);
+    site.wait_for_ranks(1);
+    stopped.stop();
+    let running = site.run(&["--nspace", "running"], ["sleep", "1000"]);
+    wait_for("the running job", || {
+        let rows = ps(&site);
+        let lists = rows.len() == 2 && of_engine(&rows, running.pid()) == "running running 1 1 0";
+        lists.then(|| assert_eq!(of_engine(&rows, stopped.pid()), "stopped no answer - - -"))
+    });
+}
+
+#[test]
+fn kill_sends_sigterm_to_all_ranks_unless_told_otherwise() {
+    for (args, code) in
+        [(&["demo"][..], 143), (&["demo", "KILL"], 137), (&["demo", "SIGINT"], 130), (&["demo", "10"], 138)]
+    {
+        let site = Site::new();
+        let run = site.run(&["--nspace", "demo", "-n", "2"], ["sleep", "1000"]);
+        site.wait_for_ranks(2);
+        let done = iof(&site, "kill", args);
+        assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""), "{args:?}");
+        assert_eq!(run.wait(), code, "{args:?}");
+    }
+}
+
+#[test]
+fn kill_reaches_only_the_selected_ranks_and_jobs() {
+    let site = Site::new();
+    let script = r#"trap 'echo $IOF_RANK got it; exit 0' USR1; echo ready; while :; do sleep 0.01; done"#;
+    let other = site.run(&["--nspace", "other"], ["sleep", "1000"]);
+    site.wait_for_ranks(1);
+    let run = site.run_sh(&["--nspace", "demo", "-n", "3"], script);
+    let ready = || iof(&site, "query", &["--nspace", "demo", "stats", "--json"]);
+    wait_for("the traps", || (ready().text().matches("\"produced\": 6").count() == 3).then_some(()));
+    assert_eq!(iof(&site, "kill", &["--rank", "0,2", "demo", "usr1"]).code, 0);
+    wait_for("the ends of ranks 0 and 2", || {
+        (of_engine(&ps(&site), run.pid()) == "demo running 3 1 2").then_some(())
+    });
+    assert_eq!(iof(&site, "kill", &["demo", "SIGUSR1"]).code, 0);
+    let done = run.finish();
+    assert_eq!(done.code, 0, "{done:?}");
+    let mut lines: Vec<&str> = done.text().lines().filter(|line| line.ends_with("got it")).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0 got it", "1 got it", "2 got it"]);
+    assert_eq!(of_engine(&ps(&site), other.pid()), "other running 1 1 0");
+}
+
+#[test]
+fn kill_of_an_unknown_job_or_rank_names_what_exists_and_kills_nothing() {
+    let site = Site::new();
+    let one = site.run(&["--nspace", "one"], ["sleep", "1000"]);
+    site.wait_for_ranks(1);
+    let two = site.run(&["--nspace", "two"], ["sleep", "1000"]);
+    wait_for("both jobs", || (ps(&site).iter().filter(|row| row[4] == "running").count() == 2).then_some(()));
+    let pid = one.pid().to_string();
+    for (args, message) in [
+        (&["three"][..], "has a job three; the jobs are one, two"),
+        (&["--pid", &pid, "two"], "there is no job two; the only job is one"),
+        (&["one", "--rank", "1"], "job one has no rank 1"),
+        (&["one", "--rank", "0,7"], "job one has no rank 7"),
+    ] {
+        let done = iof(&site, "kill", args);
+        assert_eq!((done.code, done.text(), done.stderr.lines().count()), (2, "", 1), "{args:?}: {done:?}");
+        assert!(done.stderr.contains(message), "{args:?}: {done:?}");
+    }
+    let pull = iof(&site, "pull", &["three"]);
+    assert!(pull.code == 2 && pull.stderr.contains("the jobs are one, two"), "{pull:?}");
+    for run in [one, two] {
+        assert_eq!(of_engine(&ps(&site), run.pid()).split(' ').nth(1), Some("running"));
+    }
+}
+
+#[test]
+fn pull_takes_the_name_of_the_job_as_an_argument() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("echo $IOF_NSPACE; : < {}", gate.path());
+    let one = site.run_sh(&["--nspace", "one"], &script);
+    site.wait_for_ranks(1);
+    let two = site.run_sh(&["--nspace", "two"], &script);
+    wait_for("both jobs", || (ps(&site).iter().filter(|row| row[4] == "running").count() == 2).then_some(()));
+    let pull = Process::start(site.iof("pull").arg("two"));
+    wait_for("the pull", || {
+        iof(&site, "query", &["stats", "--nspace", "two"]).text().contains("iof pull").then_some(())
+    });
+    gate.open();
+    let done = pull.finish();
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "two\n", ""));
+    assert_eq!((one.finish().code, two.finish().code), (0, 0));
+}

@@ -1,0 +1,257 @@
+//! Spellings of other launchers: each has the effect of what the book says, or is refused in one
+//! line before anything starts.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use common::process::{Done, Process};
+use common::site::Site;
+
+/// Shows what options can change: the rank, the job, the directory, a variable, the streams.
+const SHOW: &str =
+    r#"echo "out $IOF_RANK of $IOF_NPROCS in $(pwd) [$SPELLED] $([ -t 2 ] && echo tty)"; echo err >&2; cat"#;
+
+/// Spellings with values, and the same in the options of `iof run`.
+const SAME: &[(&[&str], &[&str])] = &[
+    (&["-np", "2"], &["-n", "2"]),
+    (&["--np", "2"], &["-n", "2"]),
+    (&["--np=2"], &["-n", "2"]),
+    (&["--ntasks=2"], &["-n", "2"]),
+    (&["--n", "2"], &["-n", "2"]),
+    (&["-n2", "-N", "1"], &["-n", "2"]),
+    (&["-N1"], &[]),
+    (&["--nodes=1"], &[]),
+    (&["-J", "ocean", "--tag-output"], &["--nspace", "ocean", "--output", "tag"]),
+    (&["--job-name=ocean", "--tag-output"], &["--nspace", "ocean", "--output", "tag"]),
+    (&["-l"], &["--output", "rank"]),
+    (&["--label"], &["--output", "rank"]),
+    (&["-prepend-rank"], &["--output", "rank"]),
+    (&["--prepend-rank"], &["--output", "rank"]),
+    (&["--timestamp-output"], &["--output", "timestamp"]),
+    (&["-merge-stderr-to-stdout", "-l"], &["--output", "merge-stderr-to-stdout,rank"]),
+    (&["--merge-stderr-to-stdout"], &["--output", "merge-stderr-to-stdout"]),
+    (&["--xml"], &["--output", "xml"]),
+    (&["-u"], &["--output", ":raw"]),
+    (&["--unbuffered"], &["--output", ":raw"]),
+    (&["--output-filename", "files"], &["--output", "dir=files:copy"]),
+    (&["--output-filename", "files:nocopy"], &["--output", "dir=files"]),
+    (&["--error=errors"], &["-e", "errors"]),
+    (&["--print-all-exitcodes"], &["--summary"]),
+    (&["-i", "input"], &["--stdin-file", "input"]),
+    (&["-iinput"], &["--stdin-file", "input"]),
+    (&["--input=none"], &["--stdin", "none"]),
+    (&["--input", "all"], &["--stdin", "all"]),
+    (&["--pty"], &["--pty", "0"]),
+    (&["--pty", "0"], &["--pty=0"]),
+    (&["-wdir", "/"], &["--wdir", "/"]),
+    (&["--wd", "/"], &["--wdir", "/"]),
+    (&["--cwd", "/"], &["--wdir", "/"]),
+    (&["--chdir=/"], &["--wdir", "/"]),
+    (&["-D", "/"], &["--wdir", "/"]),
+    (&["-D/"], &["--wdir", "/"]),
+    (&["-genv", "SPELLED", "a b"], &["-x", "SPELLED=a b"]),
+    (&["--genv", "SPELLED", "a=b"], &["-x", "SPELLED=a=b"]),
+    (&["--env", "SPELLED", "1"], &["-x", "SPELLED=1"]),
+    (&["--export=ALL,SPELLED=1"], &["-x", "SPELLED=1"]),
+    (&["--export", "ALL"], &[]),
+    (&["--mpi=none"], &[]),
+    (&["--bind-to", "none"], &[]),
+    (&["--map-by", ":OVERSUBSCRIBE"], &[]),
+];
+
+/// Spellings that are refused for some values, and a part of the line.
+const REFUSED: &[(&[&str], &str)] = &[
+    (&["-N", "4"], "write -n"),
+    (&["-N4"], "write -n"),
+    (&["--output-filename", "files:nojobid"], "-o DIR/rank.%r/stdout"),
+    (&["--output-filename", "files:loud"], "DIR:nocopy"),
+    (&["--output-filename", "a,b"], "-o PATTERN"),
+    (&["--input=in.%t"], "in.$IOF_RANK"),
+    (&["--export=NONE"], "--export=ALL,NAME=VALUE"),
+    (&["--mpi=pmix"], "--mpi=none"),
+    (&["--bind-to", "core"], "taskset"),
+    (&["-map-by", "slot"], "leave it out"),
+    (&["--output", "out.%t"], "-o PATTERN"),
+    (&["-o", "3"], "--ranks 3"),
+    (&["-o", "out.%q"], "%q"),
+    (&["-o", "out", "--output", "dir=files"], "-o cannot be combined with --output dir=DIR"),
+    (&["-e", "err", "--output", "merge"], "-e cannot be combined with --output merge-stderr-to-stdout"),
+    (&["-o", "out", "--ranks", "0"], "--ranks"),
+    (&["--tag-output=yes"], "takes no value"),
+    (&["--outptu", "tag"], "did you mean '--output'?"),
+    (&["--dorp", "none"], "did you mean '--drop'?"),
+    (&["--drop", "oldst"], "did you mean 'oldest'?"),
+];
+
+/// Runs `iof run OPTIONS PROGRAM` in a directory of its own, with a file `input`.
+fn run(options: &[&str], program: &[&str]) -> (Done, BTreeMap<String, String>) {
+    let site = Site::new();
+    let directory = site.path().join("work");
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("input"), "from the file\n").unwrap();
+    let mut command = site.iof("run");
+    command.current_dir(&directory).env_remove("SPELLED").args(["--nspace", "job"]);
+    if options
+        .iter()
+        .any(|option| option.contains("nspace") || option.contains("-J") || option.contains("job-name"))
+    {
+        command = site.iof("run");
+        command.current_dir(&directory);
+    }
+    let done = Process::start(command.args(options).args(program)).finish();
+    let name = directory.to_str().unwrap();
+    let shown = |text: &str| text.replace(name, "WORK");
+    let done = Done { stdout: shown(done.text()).into_bytes(), stderr: shown(&done.stderr), ..done };
+    let mut files = BTreeMap::new();
+    collect(&directory, "", &mut files);
+    files.values_mut().for_each(|text| *text = lines(&shown(text), false).join("\n"));
+    (done, files)
+}
+
+/// Collects the files below `directory`.
+fn collect(directory: &Path, prefix: &str, files: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = format!("{prefix}{}", path.file_name().unwrap().to_str().unwrap());
+        if path.is_dir() {
+            collect(&path, &format!("{name}/"), files);
+        } else {
+            files.insert(name, fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// Returns the lines in a defined order; without their numbers if these are times.
+fn lines(text: &str, has_times: bool) -> Vec<String> {
+    let without_numbers = |line: &str| {
+        let mut line: String = line.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        while line.contains("00") {
+            line = line.replace("00", "0");
+        }
+        line
+    };
+    let shown = |line: &str| if has_times { without_numbers(line) } else { line.to_owned() };
+    let mut lines: Vec<String> = text.lines().map(shown).collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn assert_refused(options: &[&str], message: &str) {
+    let (done, files) = run(options, &["touch", "proof"]);
+    assert_eq!((done.code, done.text()), (2, ""), "{options:?}: {done:?}");
+    assert_eq!(done.stderr.lines().count(), 1, "{options:?}: {done:?}");
+    assert!(done.stderr.contains(message), "{options:?}: no '{message}' in {done:?}");
+    assert_eq!(files.keys().collect::<Vec<_>>(), ["input"], "{options:?}: something was started");
+}
+
+/// Returns the spellings in the book, each with its meaning.
+fn page() -> Vec<(String, String)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/coming-from.md");
+    let text = fs::read_to_string(path).unwrap();
+    let (_, table) = text.split_once("| typed |").unwrap();
+    let mut rows = Vec::new();
+    for line in table.lines().skip(2) {
+        let (names, meaning) = line.trim_matches('|').split_once('|').unwrap();
+        let names = names.split(',').map(|name| name.trim().trim_matches('`').to_owned());
+        rows.extend(names.map(|name| (name, meaning.trim().to_owned())));
+    }
+    assert!(rows.len() > 100, "{rows:?}");
+    rows
+}
+
+#[test]
+fn each_spelling_has_the_effect_of_the_options_it_stands_for() {
+    for (typed, canonical) in SAME {
+        let has_times = typed.iter().any(|word| word.contains("timestamp") || word.contains("exitcodes"));
+        let [typed_run, canonical_run] = [typed, canonical].map(|options| {
+            let (done, files) = run(options, &["sh", "-c", SHOW]);
+            assert_eq!(done.code, 0, "{options:?}: {done:?}");
+            (lines(done.text(), has_times), lines(&done.stderr, has_times), files)
+        });
+        assert_eq!(typed_run, canonical_run, "{typed:?}");
+    }
+}
+
+#[test]
+fn a_spelling_without_effect_changes_nothing() {
+    let (plain, _) = run(&["-n", "2"], &["sh", "-c", SHOW]);
+    for (name, _) in page().iter().filter(|(_, meaning)| meaning.starts_with("no effect: ")) {
+        let (done, _) = run(&["-n", "2", name], &["sh", "-c", SHOW]);
+        assert_eq!(lines(done.text(), false), lines(plain.text(), false), "{name}: {done:?}");
+        assert_eq!((done.code, &done.stderr), (0, &plain.stderr), "{name}");
+    }
+}
+
+#[test]
+fn each_refused_spelling_ends_with_the_line_of_the_book_and_starts_nothing() {
+    for (name, meaning) in page() {
+        if let Some(reason) = meaning.strip_prefix("refused: ") {
+            assert_refused(&[&name, "1"], &format!("unsupported option '{name}': {reason}"));
+        }
+    }
+    for (options, message) in REFUSED {
+        assert_refused(options, message);
+    }
+}
+
+#[test]
+fn every_spelling_of_the_book_is_tested() {
+    let typed: BTreeSet<&str> =
+        SAME.iter().flat_map(|(typed, _)| typed.iter()).map(|word| word.split('=').next().unwrap()).collect();
+    for (name, meaning) in page() {
+        let is_tested_by_page = meaning.starts_with("no effect: ") || meaning.starts_with("refused: ");
+        assert!(is_tested_by_page || typed.contains(name.as_str()), "{name}");
+    }
+}
+
+#[test]
+fn a_program_and_its_arguments_are_never_changed() {
+    let (done, _) = run(&[], &["echo", "-np", "2", "--tag-output", "-genv", "A", "B", "--pty"]);
+    assert_eq!(done.text(), "-np 2 --tag-output -genv A B --pty\n");
+    let (done, _) = run(&["-l", "--"], &["echo", "-l", "--mca"]);
+    assert_eq!(done.text(), "[0]<stdout>: -l --mca\n");
+    let (done, _) = run(&["--tag-suffix", "=", "--nspace", "np", "--tag-output"], &["echo", "-np"]);
+    assert_eq!(done.text(), "[np,0]<stdout>: -np=\n");
+}
+
+#[test]
+fn further_programs_have_their_own_spellings_and_share_global_variables() {
+    let show = r#"echo "$IOF_RANK $(pwd) $SPELLED$OWN""#;
+    let program = ["sh", "-c", show, ":", "-np", "2", "-wdir", "/", "-env", "OWN", "2", "sh", "-c", show];
+    let (done, _) = run(&["-np", "1", "-genv", "SPELLED", "s"], &program);
+    assert_eq!(lines(done.text(), false), ["0 WORK s", "1 / s2", "2 / s2"], "{done:?}");
+}
+
+#[test]
+fn patterns_of_srun_name_files_and_stderr_follows_stdout() {
+    let script = "echo out $IOF_RANK; echo err $IOF_RANK >&2";
+    let written = |options: &[&str]| {
+        let (done, mut files) = run(&[&["-n", "2"], options].concat(), &["sh", "-c", script]);
+        assert_eq!(done.code, 0, "{options:?}: {done:?}");
+        files.remove("input");
+        let shown = [lines(done.text(), false).join(" "), lines(&done.stderr, false).join(" ")];
+        (
+            files
+                .into_iter()
+                .map(|(name, text)| format!("{name}: {}", text.replace('\n', " ")))
+                .collect::<Vec<_>>(),
+            shown,
+        )
+    };
+    let nothing = [String::new(), String::new()];
+    let (files, shown) = written(&["-o", "o.%t"]);
+    assert_eq!((files, &shown), (vec!["o.0: err 0 out 0".into(), "o.1: err 1 out 1".into()], &nothing));
+    let (files, shown) = written(&["-o", "%j.%4t", "-e", "e.%2R"]);
+    let wanted = ["e.00: err 0", "e.01: err 1", "job.0000: out 0", "job.0001: out 1"].map(String::from);
+    assert_eq!((files, &shown), (wanted.into(), &nothing));
+    let (files, shown) = written(&["-o", "all", "-e", "errors"]);
+    assert_eq!((files, shown), (vec!["errors: err 0 err 1".into()], ["out 0 out 1".into(), String::new()]));
+    let (files, shown) = written(&["-o", "made/both"]);
+    assert_eq!((files, &shown), (vec!["made/both: err 0 err 1 out 0 out 1".into()], &nothing));
+    assert_eq!(written(&["-o", "none"]), (vec![], nothing));
+    assert_eq!(written(&["-o", "none", "-e", "all"]), (vec![], [String::new(), "err 0 err 1".into()]));
+}
