@@ -40,7 +40,7 @@ use crate::state::PeerId;
 ///
 /// # Example
 /// ```
-/// use iof_engine::{ApprovalReply, Config, Engine, Grant, Host, Rendezvous, Reply, same_user};
+/// use iof_engine::{ApprovalReply, Config, Engine, Grant, Host, HostReply, Rendezvous, same_user};
 /// use iof_proto::{Channels, Info, Proc, Status, socket};
 /// use std::sync::Arc;
 ///
@@ -55,7 +55,7 @@ use crate::state::PeerId;
 ///         reply.answer(if is_operator { Ok(Grant::Never) } else { same_user(tool) });
 ///     }
 ///
-///     fn iof_pull(&self, _: &[Proc], channels: Channels, _: &[Info], reply: Reply) {
+///     fn iof_pull(&self, _: &[Proc], channels: Channels, _: &[Info], reply: HostReply) {
 ///         if channels == Channels::STDERR {
 ///             // A daemon would ask the nodes that run these processes, and answer later.
 ///             reply.grant();
@@ -109,7 +109,7 @@ pub trait Host: Send + Sync {
     /// again.
     ///
     /// If several tools pull the same sources, `directives` are those of the first tool.
-    fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
+    fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: HostReply) {
         let (_, _, _) = (procs, channels, directives);
         reply.grant();
     }
@@ -130,7 +130,7 @@ pub trait Host: Send + Sync {
     /// the directive `PMIX_IOF_DROP_NEWEST`, a tool of `iof-tool` abandons a push if the host does
     /// not reply for about two seconds. The host then receives neither more bytes of that push nor
     /// its end, and may receive bytes of the next push.
-    fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
+    fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: HostReply) {
         let (_, _) = (stdin, bytes);
         reply.deny(Status::ERR_NOT_SUPPORTED, "the host does not forward stdin");
     }
@@ -173,7 +173,7 @@ pub trait Host: Send + Sync {
     /// `log` has exactly one entry. The tool waits for `reply`, which reports success or failure,
     /// and may be used during the upcall or later, on any thread. The host must not log the message
     /// through this engine again.
-    fn log(&self, log: &Log, reply: Reply) {
+    fn log(&self, log: &Log, reply: HostReply) {
         let reason = match log.data.first() {
             Some(entry) => format!("unknown log channel '{}'", entry.channel),
             None => "the log request has no entry".to_owned(),
@@ -268,15 +268,15 @@ pub(crate) enum Call {
 /// [`Host::log`], on any thread and without blocking. Dropping it denies the request with
 /// [`Status::ERR_NOT_AVAILABLE`]. An answer after the engine has ended has no effect.
 #[derive(Debug)]
-pub struct Reply {
+pub struct HostReply {
     call: Call,
     /// `None` once the answer is sent.
     reports: Option<Arc<Reports>>,
 }
 
-impl Reply {
-    pub(crate) fn new(call: Call, reports: Arc<Reports>) -> Reply {
-        Reply { call, reports: Some(reports) }
+impl HostReply {
+    pub(crate) fn new(call: Call, reports: Arc<Reports>) -> HostReply {
+        HostReply { call, reports: Some(reports) }
     }
 
     /// Grants the request: the output will be delivered, the bytes were taken, or the message was
@@ -297,7 +297,7 @@ impl Reply {
     }
 }
 
-impl Drop for Reply {
+impl Drop for HostReply {
     fn drop(&mut self) {
         let reason = "the host dropped the request without an answer";
         self.send(Err(Failure::new(Status::ERR_NOT_AVAILABLE, reason)));
@@ -367,15 +367,15 @@ impl Upcall {
                     &procs,
                     channels,
                     &directives,
-                    Reply::new(Call::Pull(call), Arc::clone(reports)),
+                    HostReply::new(Call::Pull(call), Arc::clone(reports)),
                 );
             }
             Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
             Upcall::Stdin { push, stdin, bytes } => {
-                host.push_stdin(&stdin, &bytes, Reply::new(Call::Stdin(push), Arc::clone(reports)));
+                host.push_stdin(&stdin, &bytes, HostReply::new(Call::Stdin(push), Arc::clone(reports)));
             }
             Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),
-            Upcall::Log { step, log } => host.log(&log, Reply::new(Call::Log(step), Arc::clone(reports))),
+            Upcall::Log { step, log } => host.log(&log, HostReply::new(Call::Log(step), Arc::clone(reports))),
             Upcall::Logged { done, report } => done(report),
             Upcall::Taken(callback) => callback(),
         }

@@ -76,7 +76,7 @@ pub use deliver::{DeliverError, MAX_DELIVERED};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;
-pub use host::{ApprovalReply, Host, Remedy, Reply, Standalone, ViaGateway, same_user};
+pub use host::{ApprovalReply, Host, HostReply, Remedy, Standalone, ViaGateway, same_user};
 pub use iof_capture::{
     BackendKind, ProcessGroup, Pty, PtyMaster, Signal, SignalError, StartError as CaptureError, Stdin,
     WindowSize,

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use common::raw::RawTool;
 use common::{TIMEOUT, nspace, shell, spec, wait, wait_for};
 use iof_engine::{
-    ApprovalReply, Config, Engine, Grant, Host, Policy, QueryReply, Rendezvous, Reply, same_user,
+    ApprovalReply, Config, Engine, Grant, Host, HostReply, Policy, QueryReply, Rendezvous, same_user,
 };
 use iof_proto::limits::{MAX_OWED_BYTES_PER_USER, MAX_QUERY_KEYS, MAX_REGISTRATIONS_PER_TOOL};
 use iof_proto::query::key;
@@ -26,7 +26,7 @@ const CREDENTIAL: &str = "site.credential";
 
 /// A request to the host.
 enum Request {
-    Pull(Vec<Proc>, Channels, Vec<Info>, Reply),
+    Pull(Vec<Proc>, Channels, Vec<Info>, HostReply),
     Stop(Vec<Proc>, Channels),
 }
 
@@ -43,7 +43,7 @@ impl Host for ScriptedHost {
         reply.answer((self.approve)(tool));
     }
 
-    fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
+    fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: HostReply) {
         self.send(Request::Pull(procs.to_vec(), channels, directives.to_vec(), reply));
     }
 
@@ -114,7 +114,7 @@ impl Fixture {
         self.requests.recv_timeout(TIMEOUT).expect("the host receives a request")
     }
 
-    fn next_pull(&self) -> (Vec<Proc>, Channels, Reply) {
+    fn next_pull(&self) -> (Vec<Proc>, Channels, HostReply) {
         match self.next() {
             Request::Pull(procs, channels, _, reply) => (procs, channels, reply),
             Request::Stop(procs, _) => panic!("a stop of {procs:?}"),
@@ -529,7 +529,7 @@ struct CallingHost {
 }
 
 impl Host for CallingHost {
-    fn iof_pull(&self, procs: &[Proc], _: Channels, _: &[Info], reply: Reply) {
+    fn iof_pull(&self, procs: &[Proc], _: Channels, _: &[Info], reply: HostReply) {
         let engine = self.engine.get().and_then(Weak::upgrade).unwrap();
         let spec = iof_engine::JobSpec { nspace: procs[0].nspace.clone(), ..spec([shell("echo here")]) };
         engine.spawn(&spec).unwrap();
@@ -544,7 +544,7 @@ struct DroppingHost {
 }
 
 impl Host for DroppingHost {
-    fn iof_pull(&self, _: &[Proc], _: Channels, _: &[Info], reply: Reply) {
+    fn iof_pull(&self, _: &[Proc], _: Channels, _: &[Info], reply: HostReply) {
         let engine = self.engine.lock().unwrap().take();
         drop(engine);
         reply.grant();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::stdins::*;
 use common::{TIMEOUT, nspace, wait_for};
-use iof_engine::{Config, Engine, Host, Rendezvous, Reply, StdinPush};
+use iof_engine::{Config, Engine, Host, HostReply, Rendezvous, StdinPush};
 use iof_proto::directive::key;
 use iof_proto::limits::{MAX_ANSWER, MAX_PUSHES_PER_PROCESS, MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
 use iof_proto::{Info, PartialCause, PartialDelivery, PushReport, Rank, SlowTarget, SlowTargets, Status};
@@ -22,7 +22,7 @@ const LOCAL_RANKS: u32 = 2;
 struct Piece {
     stdin: StdinPush,
     bytes: Vec<u8>,
-    reply: Reply,
+    reply: HostReply,
 }
 
 /// A host that passes each piece to the test, which answers it.
@@ -37,7 +37,7 @@ impl Host for ForwardingHost {
         vec!["site.colour".into()]
     }
 
-    fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
+    fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: HostReply) {
         let piece = Piece { stdin: stdin.clone(), bytes: bytes.to_vec(), reply };
         // The test may have ended already.
         let _ = self.0.lock().unwrap().send(piece);
@@ -376,7 +376,7 @@ impl Host for BlockingHost {
         true
     }
 
-    fn push_stdin(&self, stdin: &StdinPush, _: &[u8], reply: Reply) {
+    fn push_stdin(&self, stdin: &StdinPush, _: &[u8], reply: HostReply) {
         let rank = stdin.targets[0].rank;
         // The test may have ended already.
         let _ = self.received.lock().unwrap().send(rank);

@@ -9,7 +9,7 @@ use std::thread;
 
 use common::stdins::{Stdins, engine_with_cache, final_push, procs};
 use common::{TIMEOUT, engine, nspace, reported_rank, shell, spec, wait};
-use iof_engine::{AdoptSpec, Config, Engine, Exit, Grant, Host, Rendezvous, Reply as HostReply};
+use iof_engine::{AdoptSpec, Config, Engine, Exit, Grant, Host, HostReply, Rendezvous};
 use iof_proto::query::{Query, key};
 use iof_proto::{Channels, Info, Log, Proc, Rank, Status};
 use iof_tool::{Delivery, Pull, Reply, Tool};

@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-use iof_engine::{ApprovalReply, Grant, Host, QueryReply, Reply, StdinPush, same_user};
+use iof_engine::{ApprovalReply, Grant, Host, HostReply, QueryReply, StdinPush, same_user};
 use iof_proto::log::key::PMIX_LOG_SOURCE;
 use iof_proto::{
     Channels, Failure, Found, Info, InfoValue, Log, LogValue, Proc, ProcInfo, ProcState, Query, Status,
@@ -58,7 +58,7 @@ fn take<T>(requests: &Mutex<PendingRequests<T>>, number: *mut c_void) -> Option<
     taken.map(|(request, _)| request)
 }
 
-static REPLIES: Mutex<PendingRequests<Reply>> = Mutex::new(PendingRequests::new());
+static REPLIES: Mutex<PendingRequests<HostReply>> = Mutex::new(PendingRequests::new());
 static QUERIES: Mutex<PendingRequests<(QueryReply, Vec<Query>)>> = Mutex::new(PendingRequests::new());
 static APPROVALS: Mutex<PendingRequests<ApprovalReply>> = Mutex::new(PendingRequests::new());
 
@@ -109,7 +109,7 @@ impl Host for CHost {
         calling(|| unsafe { tool_connected(infos.as_mut_ptr(), infos.len(), Some(approved), number) });
     }
 
-    fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: Reply) {
+    fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: HostReply) {
         let Some(_) = self.0.iof_pull else { return reply.grant() };
         let args = Args { directives: OwnedInfos::new(directives), ..args_for(procs) };
         self.call_pull(args, channels, Some(reply));
@@ -124,7 +124,7 @@ impl Host for CHost {
         self.0.push_stdin.is_some()
     }
 
-    fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: Reply) {
+    fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: HostReply) {
         let Some(push_stdin) = self.0.push_stdin else { return drop(reply) };
         let mut args = Args { directives: OwnedInfos::new(&stdin.directives), ..args_for(&stdin.targets) };
         args.bytes = bytes.to_vec();
@@ -166,7 +166,7 @@ impl Host for CHost {
         }
     }
 
-    fn log(&self, log: &Log, reply: Reply) {
+    fn log(&self, log: &Log, reply: HostReply) {
         let Some(call) = self.0.log else {
             return reply.deny(Status::ERR_NOT_SUPPORTED, "the launcher does not log messages");
         };
@@ -197,7 +197,7 @@ impl Host for CHost {
 
 impl CHost {
     /// Calls the launcher's `iof_pull`. `reply` is `None` if the request needs no answer.
-    fn call_pull(&self, args: Args, channels: Channels, reply: Option<Reply>) {
+    fn call_pull(&self, args: Args, channels: Channels, reply: Option<HostReply>) {
         let Some(iof_pull) = self.0.iof_pull else { return };
         let args = Arc::new(args);
         let number = match reply {

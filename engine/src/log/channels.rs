@@ -12,7 +12,7 @@ use iof_proto::{Failure, Info, LogEntry, LogValue, Status};
 
 use super::{LogConfig, LogStep, gateway};
 use crate::control::Reports;
-use crate::host::{Call, Host, Reply};
+use crate::host::{Call, Host, HostReply};
 
 /// The configured channels and their threads.
 pub(super) struct LogChannels {
@@ -200,7 +200,7 @@ fn job(
     step: LogStep,
     work: impl FnOnce() -> Result<(), Failure> + Send + 'static,
 ) -> impl FnOnce() + Send + 'static {
-    let reply = Reply::new(Call::Log(step), Arc::clone(reports));
+    let reply = HostReply::new(Call::Log(step), Arc::clone(reports));
     move || match work() {
         Ok(()) => reply.grant(),
         Err(Failure { status, reason }) => reply.deny(status, reason),

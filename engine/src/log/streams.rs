@@ -10,7 +10,7 @@ use iof_proto::{Channel, Failure, Nspace, Proc, Rank, Status};
 use iof_shm_ring::Stream;
 
 use crate::deliver::{DeliverError, Delivery};
-use crate::host::{Call, Reply};
+use crate::host::{Call, HostReply};
 use crate::log::LogStep;
 use crate::register::TRANSIENT_FDS;
 use crate::state::{State, StreamName};
@@ -56,7 +56,7 @@ impl State {
     ) -> Option<Result<(), Failure>> {
         match self.put_output(capture, channel, text, options) {
             Ok(()) => {
-                Reply::new(Call::Log(step), Arc::clone(&self.logs.reports)).grant();
+                HostReply::new(Call::Log(step), Arc::clone(&self.logs.reports)).grant();
                 None
             }
             failed => Some(failed),

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use iof_engine::{Config, Engine, Host, Job, LogConfig, MailServer, Policy, Rendezvous, Reply, Syslog};
+use iof_engine::{Config, Engine, Host, HostReply, Job, LogConfig, MailServer, Policy, Rendezvous, Syslog};
 use iof_proto::log::key;
 use iof_proto::{Info, InfoValue, Log, LogReport, Proc, Rank};
 use iof_tool::Tool;
@@ -113,7 +113,7 @@ pub fn email_by(server: SocketAddr, text: &str) -> Log {
 
 /// A host that passes each log request to the test, which answers it.
 pub struct Scripted {
-    pub requests: Mutex<Sender<(Log, Reply)>>,
+    pub requests: Mutex<Sender<(Log, HostReply)>>,
 }
 
 impl Host for Scripted {
@@ -125,13 +125,13 @@ impl Host for Scripted {
         vec!["site.credential".into()]
     }
 
-    fn log(&self, log: &Log, reply: Reply) {
+    fn log(&self, log: &Log, reply: HostReply) {
         // The test may have ended already.
         let _ = self.requests.lock().unwrap().send((log.clone(), reply));
     }
 }
 
-pub fn scripted(log: LogConfig) -> (Fixture, Receiver<(Log, Reply)>) {
+pub fn scripted(log: LogConfig) -> (Fixture, Receiver<(Log, HostReply)>) {
     let (sender, requests) = channel();
     (fixture(log, Scripted { requests: Mutex::new(sender) }), requests)
 }
