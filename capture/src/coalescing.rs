@@ -2,12 +2,13 @@
 //! driver coalesces the interrupts of its card.
 //!
 //! Ranks that write line by line would wake the capture thread for every line. While traffic is
-//! dense, a short delay lets each read return many lines, at a fraction of the cost. But a lone
-//! line must pass without delay, and so must the lines of a dialogue, where each line is written
-//! only after the one before was answered. So a delay is tried, and kept only while it pays: while
-//! a turn with the delay reads a multiple of the bytes of a turn without it.
+//! dense, a short delay lets each read return many lines, at a fraction of the cost. The
+//! [`Governor`] decides whether there is a delay. Its length is adjusted here, so that no writer
+//! fills its pipe meanwhile.
 
 use std::time::Duration;
+
+use iof_shm_ring::{Governor, Traffic};
 
 /// The longest delay.
 const LONGEST_DELAY: Duration = Duration::from_micros(200);
@@ -17,30 +18,11 @@ const MIN_DELAY: Duration = Duration::from_micros(50);
 const DENSE: Duration = Duration::from_micros(100);
 /// A turn that takes longer still counts as dense if it reads this many bytes.
 const DENSE_BYTES: u64 = 4096;
-/// The number of turns in a sample. One sample is taken without a delay, the next with one.
-const SAMPLE_TURNS: u32 = 8;
-/// The number of turns after a delay that did not pay until the next attempt. It starts at
-/// `HOLD_OFF` and doubles with each failure, up to `HOLD_OFF_MAX`.
-const HOLD_OFF: u32 = 512;
-const HOLD_OFF_MAX: u32 = 64 * 1024;
-/// A delay pays if it multiplies the bytes of a sample by at least this factor.
-const GAIN: u64 = 2;
+/// The number of turns without a delay after one that did not pay. It doubles with each failure.
+const MIN_HOLD_OFF: u32 = 512;
 /// The size, in bytes, of a read that needs no delay: half of what pipes hold by default. A delay
 /// would only make the writer of a full pipe wait.
 const LARGE_READ: usize = 32 * 1024;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// No delay for this many turns, whatever they read.
-    HoldOff(u32),
-    /// No delay; a sample is being taken.
-    Measuring,
-    /// The first delay; a sample is being taken, to be compared with `before`, the bytes of the
-    /// sample without a delay.
-    Trying { before: u64 },
-    /// The delay pays and is being adjusted.
-    Coalescing,
-}
 
 /// The bytes that a turn read and wrote, and the time that it took.
 #[derive(Clone, Copy, Debug)]
@@ -56,18 +38,13 @@ pub(crate) struct Yield {
 /// Chooses the coalescing delay of each turn from the yield of the turns before it.
 #[derive(Debug)]
 pub(crate) struct Coalescing {
-    phase: Phase,
+    governor: Governor,
     delay: Duration,
-    /// The number of turns to hold off if the next attempt does not pay.
-    hold_off: u32,
-    /// Turns and bytes of the current sample.
-    turns: u32,
-    bytes: u64,
 }
 
 impl Coalescing {
     pub(crate) fn new() -> Coalescing {
-        Coalescing { phase: Phase::Measuring, delay: Duration::ZERO, hold_off: HOLD_OFF, turns: 0, bytes: 0 }
+        Coalescing { governor: Governor::new(MIN_HOLD_OFF), delay: Duration::ZERO }
     }
 
     /// Returns the coalescing delay of the next turn; zero for none.
@@ -77,62 +54,40 @@ impl Coalescing {
 
     /// Records the yield of a turn and updates the delay.
     pub(crate) fn record_turn(&mut self, turn: Yield) {
+        let had_gained = self.governor.has_gained();
+        self.governor.record(self.traffic(turn));
+        self.delay = match (self.governor.waits(), had_gained) {
+            (false, _) => Duration::ZERO,
+            (true, false) => MIN_DELAY,
+            (true, true) => self.adjusted(turn.largest),
+        };
+    }
+
+    /// Returns what `turn` has shown about the traffic.
+    fn traffic(&self, turn: Yield) -> Traffic {
         // A long turn that read many bytes was not quiet: other threads had the processor.
         let quiet = turn.elapsed > self.delay.saturating_add(DENSE) && turn.bytes < DENSE_BYTES;
-        match self.phase {
-            Phase::Trying { .. } if quiet => self.give_up(),
-            Phase::Measuring | Phase::Coalescing if quiet => self.enter(Phase::Measuring, Duration::ZERO),
-            Phase::HoldOff(0) => self.enter(Phase::Measuring, Duration::ZERO),
-            Phase::HoldOff(turns) => self.phase = Phase::HoldOff(turns.saturating_sub(1)),
-            Phase::Measuring | Phase::Trying { .. } if turn.largest >= LARGE_READ => {
-                self.enter(Phase::HoldOff(SAMPLE_TURNS), Duration::ZERO);
-            }
-            Phase::Measuring => {
-                if let Some(before) = self.add_to_sample(turn.bytes) {
-                    self.enter(Phase::Trying { before }, MIN_DELAY);
-                }
-            }
-            Phase::Trying { before } => match self.add_to_sample(turn.bytes) {
-                Some(after) if after >= before.saturating_mul(GAIN) => {
-                    self.hold_off = HOLD_OFF;
-                    self.enter(Phase::Coalescing, MIN_DELAY);
-                }
-                Some(_) => self.give_up(),
-                None => {}
-            },
-            Phase::Coalescing => self.adjust(turn.largest),
+        // A delay that has paid is first halved, down to the shortest.
+        let halves = self.governor.has_gained() && self.delay / 2 >= MIN_DELAY;
+        if quiet {
+            Traffic::Sparse
+        } else if turn.largest >= LARGE_READ && !halves {
+            Traffic::Full
+        } else {
+            Traffic::Bytes(turn.bytes)
         }
     }
 
-    /// Adjusts the delay so that the largest read stays below half of what its pipe holds. No
-    /// writer has to wait then.
-    fn adjust(&mut self, largest: usize) {
-        let (quarter, half) = (self.delay / 4, self.delay / 2);
-        if largest < LARGE_READ / 2 {
-            self.delay = self.delay.saturating_add(quarter).min(LONGEST_DELAY);
-        } else if largest >= LARGE_READ && half < MIN_DELAY {
-            self.enter(Phase::HoldOff(SAMPLE_TURNS), Duration::ZERO);
-        } else if largest >= LARGE_READ {
-            self.delay = half;
+    /// Returns the delay that keeps the largest read below half of what its pipe holds. No writer
+    /// has to wait then.
+    fn adjusted(&self, largest: usize) -> Duration {
+        if largest >= LARGE_READ {
+            self.delay / 2
+        } else if largest < LARGE_READ / 2 {
+            self.delay.saturating_add(self.delay / 4).min(LONGEST_DELAY)
+        } else {
+            self.delay
         }
-    }
-
-    /// Drops a delay that did not pay, and holds off twice as long the next time.
-    fn give_up(&mut self) {
-        self.enter(Phase::HoldOff(self.hold_off), Duration::ZERO);
-        self.hold_off = self.hold_off.saturating_mul(2).min(HOLD_OFF_MAX);
-    }
-
-    /// Adds a turn to the sample. Returns the bytes of the sample once it has enough turns.
-    fn add_to_sample(&mut self, bytes: u64) -> Option<u64> {
-        self.turns = self.turns.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(bytes);
-        (self.turns >= SAMPLE_TURNS).then_some(self.bytes)
-    }
-
-    /// Begins `phase` with an empty sample.
-    fn enter(&mut self, phase: Phase, delay: Duration) {
-        *self = Coalescing { phase, delay, turns: 0, bytes: 0, ..*self };
     }
 }
 

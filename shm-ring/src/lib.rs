@@ -21,6 +21,7 @@
 //! | `inspect` | reading a ring from outside, concurrently with its writer |
 //! | `copy` | copying bytes that may change concurrently (unsafe) |
 //! | `reader_page`, `notify`, `doorbell` | slots, ready bits, waking sleeping tools |
+//! | `governor` | whether a thread lets bytes accumulate before it reads them |
 //! | [`handoff`] | giving a reader to another process over a socket (unsafe) |
 //!
 //! All modules except `handoff` are private; the public items are listed below. Apart from doorbells
@@ -43,6 +44,7 @@ mod copy;
 mod doorbell;
 mod error;
 mod file;
+mod governor;
 pub mod handoff;
 mod index;
 mod inlet;
@@ -62,6 +64,7 @@ mod writer;
 pub use attach::{Attached, ReaderId, Start};
 pub use doorbell::{Bell, Ringer, bell, doorbell};
 pub use error::{CreateError, InspectError, OpenError, ReceiveError, SendError, ServeError};
+pub use governor::{Governor, Traffic};
 pub use inlet::{Filler, Inlet, Lent};
 pub use inspect::Snapshot;
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};

@@ -3,54 +3,29 @@
 //! A tool that waits on its doorbell costs the engine a system call for each batch, and with many
 //! tools these calls cost more than everything else the engine does. When new data arrives soon
 //! anyway, the tool instead sleeps for a fixed time, on its own timer, and then finds several
-//! batches at once. Such a timed sleep must not delay a lone line, nor the lines of a conversation,
-//! where the next line is written only after the last was answered. It must not let the reader fall
-//! behind either. Therefore timed sleeps are tried, and kept only while each yields a multiple of
-//! what a doorbell wait yields. They are kept so short that each yields only a small part of a
-//! ring. The capture coalesces its own wake-ups by the same rule.
+//! batches at once. The [`Governor`] decides which kind of sleep follows. The length of a timed
+//! sleep is adjusted here: it is kept so short that each sleep yields only a small part of a ring,
+//! and the reader does not fall behind.
 
 use std::time::Duration;
+
+use iof_shm_ring::{Governor, Traffic};
 
 /// The longest timed sleep. Traffic with longer pauses is read with doorbell waits.
 pub(crate) const MAX_POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// The shortest timed sleep.
 const MIN_POLL_INTERVAL: Duration = Duration::from_micros(60);
-/// The number of consecutive sleeps of one kind whose yields are added up and compared.
-const SAMPLE_SLEEPS: u32 = 8;
-/// The lowest ratio of a timed sleep's yield to a doorbell wait's yield at which timed sleeps are
-/// kept.
-const MIN_GAIN: u64 = 2;
-/// The number of doorbell waits before timed sleeps that did not pay are tried again.
+/// The number of doorbell waits after timed sleeps that did not pay. It doubles with each failure.
 const MIN_HOLD_OFF: u32 = 256;
-/// The limit of that number, which doubles each time timed sleeps do not pay.
-const MAX_HOLD_OFF: u32 = 64 * 1024;
 /// A read of at least the ring's capacity divided by this number counts as large. After a longer
 /// sleep the reader could not catch up.
 pub(crate) const LARGE_READ_DIVISOR: u64 = 3;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// This many further doorbell waits, whatever they yield.
-    HoldOff(u32),
-    /// Doorbell waits whose yield is measured.
-    Measuring,
-    /// The first timed sleeps, compared with the yield of the doorbell waits.
-    Trying { wait_yield: u64 },
-    /// Timed sleeps, which have paid.
-    Polling,
-}
-
 /// The decision before each sleep of a tool: a timed sleep, or a wait for the doorbell.
 pub(crate) struct AdaptivePolling {
-    phase: Phase,
+    governor: Governor,
     /// The present length of a timed sleep.
     interval: Duration,
-    /// The number of doorbell waits that follow if timed sleeps do not pay the next time.
-    hold_off: u32,
-    /// The number of sleeps in the sample so far.
-    sleeps: u32,
-    /// The bytes read in the sample so far.
-    bytes: u64,
     /// The duration of the last sleep, if it was not evaluated yet.
     last: Option<Duration>,
     /// The bytes read since the last sleep.
@@ -62,11 +37,8 @@ pub(crate) struct AdaptivePolling {
 impl AdaptivePolling {
     pub(crate) fn new() -> AdaptivePolling {
         AdaptivePolling {
-            phase: Phase::Measuring,
+            governor: Governor::new(MIN_HOLD_OFF),
             interval: MAX_POLL_INTERVAL,
-            hold_off: MIN_HOLD_OFF,
-            sleeps: 0,
-            bytes: 0,
             last: None,
             read: 0,
             large: false,
@@ -91,65 +63,45 @@ impl AdaptivePolling {
             self.evaluate(time);
         }
         (self.read, self.large) = (0, false);
-        matches!(self.phase, Phase::Trying { .. } | Phase::Polling).then_some(self.interval)
+        self.governor.waits().then_some(self.interval)
     }
 
-    /// Chooses the next phase by what the last sleep, of the duration `time`, has yielded.
+    /// Evaluates the last sleep, of the duration `time`, by what it has yielded.
     fn evaluate(&mut self, time: Duration) {
-        match self.phase {
-            Phase::HoldOff(0) => self.enter(Phase::Measuring),
-            Phase::HoldOff(sleeps) => self.phase = Phase::HoldOff(sleeps.saturating_sub(1)),
-            Phase::Measuring if self.large && self.interval <= MIN_POLL_INTERVAL => {
-                self.enter(Phase::HoldOff(SAMPLE_SLEEPS));
-            }
-            Phase::Trying { .. } | Phase::Polling if self.large => {
-                self.interval = (self.interval / 2).max(MIN_POLL_INTERVAL);
-                self.enter(Phase::HoldOff(SAMPLE_SLEEPS));
-            }
-            // The traffic has pauses: the sample begins again.
-            Phase::Measuring if time >= MAX_POLL_INTERVAL => self.enter(Phase::Measuring),
-            Phase::Measuring => {
-                if let Some(wait_yield) = self.sample() {
-                    self.enter(Phase::Trying { wait_yield });
-                }
-            }
-            Phase::Trying { .. } if self.read == 0 => self.give_up(),
-            Phase::Trying { wait_yield } => match self.sample() {
-                Some(timed_yield) if timed_yield >= wait_yield.saturating_mul(MIN_GAIN) => {
-                    self.hold_off = MIN_HOLD_OFF;
-                    self.enter(Phase::Polling);
-                }
-                Some(_) => self.give_up(),
-                None => {}
-            },
-            Phase::Polling if self.read == 0 => self.enter(Phase::Measuring),
-            Phase::Polling => {
+        let (timed, had_gained) = (self.governor.waits(), self.governor.has_gained());
+        let traffic = self.traffic(time);
+        match traffic {
+            Traffic::Full if timed => self.interval = (self.interval / 2).max(MIN_POLL_INTERVAL),
+            Traffic::Bytes(_) if had_gained => {
                 self.interval = self.interval.saturating_add(self.interval / 16).min(MAX_POLL_INTERVAL);
             }
+            _ => {}
         }
+        self.governor.record(traffic);
     }
 
-    /// Returns to doorbell waits, because timed sleeps did not pay.
-    fn give_up(&mut self) {
-        self.enter(Phase::HoldOff(self.hold_off));
-        self.hold_off = self.hold_off.saturating_mul(2).min(MAX_HOLD_OFF);
-    }
-
-    /// Adds the last sleep to the sample. Returns the bytes of the sample once it is complete.
-    fn sample(&mut self) -> Option<u64> {
-        self.sleeps = self.sleeps.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(self.read);
-        (self.sleeps >= SAMPLE_SLEEPS).then_some(self.bytes)
-    }
-
-    fn enter(&mut self, phase: Phase) {
-        *self = AdaptivePolling { phase, sleeps: 0, bytes: 0, ..*self };
+    /// Returns what the last sleep, of the duration `time`, has shown about the traffic.
+    fn traffic(&self, time: Duration) -> Traffic {
+        let timed = self.governor.waits();
+        // Before the first timed sleep, shorter ones are tried first.
+        let full = self.large && (timed || self.interval <= MIN_POLL_INTERVAL);
+        let sparse = if timed { self.read == 0 } else { time >= MAX_POLL_INTERVAL };
+        if full {
+            Traffic::Full
+        } else if sparse {
+            Traffic::Sparse
+        } else {
+            Traffic::Bytes(self.read)
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The number of sleeps that the governor measures before it tries others.
+    const SAMPLE_SLEEPS: u32 = 8;
 
     /// What a sleep yields in a test.
     struct Yield {
