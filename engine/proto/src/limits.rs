@@ -214,8 +214,12 @@ pub const HELLO_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time within which the engine's host must approve or refuse a tool. Otherwise the engine refuses
 /// the tool with [`Status::ERR_TIMEOUT`](crate::Status::ERR_TIMEOUT). The tool is still waiting for
-/// the engine's answer then: it waits for 5 s.
+/// the engine's answer then ([`HANDSHAKE_LIMIT`]).
 pub const APPROVAL_LIMIT: Duration = Duration::from_secs(4);
+
+/// The longest time for which attaching to an engine waits for the engine's answer after the engine
+/// has accepted the connection. The engine's host has [`APPROVAL_LIMIT`] of it to approve the tool.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Maximum size of one user's requests that the engine has passed to its host and that the host has
 /// not answered, in bytes, including those of tools that have disconnected.

@@ -12,9 +12,11 @@ use iof_shm_ring::Gap;
 
 use crate::delivery::{Bytes, Origin, origin};
 use crate::error::{LostError, RequestError};
+use crate::event::Event;
 use crate::feed::{Counts, Feed, Item};
 use crate::feeds::FeedId;
-use crate::tool::{Event, Poll, Tool};
+use crate::tool::Tool;
+use crate::tool::poll::Poll;
 
 /// The result of a call of [`BatchReader::poll_ready`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,11 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
+use iof_proto::limits::HANDSHAKE_LIMIT;
 use iof_proto::rendezvous::{ConnectError, FindError};
 use iof_proto::{DecodeError, EncodeError, Failure, Status};
 use iof_shm_ring::OpenError;
-
-use crate::tool::HANDSHAKE_LIMIT;
 
 /// The reason why a tool could not attach to an engine.
 #[derive(Debug, thiserror::Error)]

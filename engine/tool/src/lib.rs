@@ -102,6 +102,10 @@
 //! [`Tool::query`] and [`Tool::queries`] ask the engine and its host about jobs, processes and
 //! streams. [`Tool::log`] logs a message through the engine.
 //!
+//! # Non-blocking requests
+//! Each request has a method that waits for the engine's answer, and one that begins with `submit_`
+//! and does not wait. The latter's answer is delivered as a [`Reply`].
+//!
 //! # Errors
 //! | operation | error | consequence |
 //! |---|---|---|
@@ -124,17 +128,18 @@ mod adaptive_polling;
 mod batch_reader;
 mod delivery;
 mod error;
+mod event;
 mod feed;
 mod feeds;
 mod lines;
 mod link;
-mod log;
+mod own_proc;
+mod pull;
 mod push;
 mod pusher;
-mod query;
 mod registration;
-mod signal;
-mod submit;
+mod reply;
+mod request;
 mod tool;
 mod wakeup;
 
@@ -143,10 +148,12 @@ pub use delivery::{Bytes, Delivery, Origin};
 pub use error::{AttachError, LostError, PushError, RequestError};
 pub use feed::Counts;
 pub use feeds::FeedId;
+pub use iof_proto::limits::HANDSHAKE_LIMIT;
 pub use iof_shm_ring::{Behind, Gap};
 pub use lines::{LONGEST_LINE, Line, Lines};
-pub use log::own_proc;
+pub use own_proc::own_proc;
+pub use pull::Pull;
 pub use push::{Push, STALL_TIMEOUT};
 pub use pusher::Pusher;
-pub use submit::Reply;
-pub use tool::{HANDSHAKE_LIMIT, Pull, Tool};
+pub use reply::Reply;
+pub use tool::Tool;

@@ -51,7 +51,7 @@ impl Link {
                         Ok(_) | Err(Errno::EINTR) => {}
                         Err(errno) => return Err(LostError::Socket(errno.into()).into()),
                     }
-                    self.read_socket(false)?;
+                    self.read_socket()?;
                 }
                 Err(error) => return Err(lost(error).into()),
             }
@@ -69,42 +69,40 @@ impl Link {
         !self.received.is_empty()
     }
 
-    /// Returns the next message. Blocks until it arrives, or until `deadline`, when this returns
-    /// `None`.
-    pub(crate) fn receive_until(&mut self, deadline: Instant) -> Result<Option<Received>, LostError> {
+    /// Returns the next message. Blocks until it arrives, or until `deadline` (`None`: without
+    /// limit), when this returns `None`.
+    pub(crate) fn receive_until(&mut self, deadline: Option<Instant>) -> Result<Option<Received>, LostError> {
         loop {
-            let received = self.receive(false)?;
-            let left = deadline.saturating_duration_since(Instant::now());
-            if received.is_some() || left.is_zero() {
+            let received = self.receive()?;
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if received.is_some() || left.is_some_and(|left| left.is_zero()) {
                 return Ok(received);
             }
             let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-            match ppoll(&mut fds, Some(left.into()), None) {
+            match ppoll(&mut fds, left.map(Into::into), None) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(LostError::Socket(errno.into())),
             }
         }
     }
 
-    /// Returns the next message. With `wait`, blocks until it arrives; otherwise returns `None` if
-    /// there is none.
-    pub(crate) fn receive(&mut self, wait: bool) -> Result<Option<Received>, LostError> {
+    /// Returns the next message, or `None` if there is none now.
+    pub(crate) fn receive(&mut self) -> Result<Option<Received>, LostError> {
         loop {
             if let Some(received) = self.take_received() {
                 return Ok(Some(received));
             }
-            if !self.read_socket(wait)? {
+            if !self.read_socket()? {
                 return Ok(None);
             }
         }
     }
 
-    /// Reads some of what the engine has sent. With `wait`, blocks until there is something.
-    /// Returns whether anything was read.
-    fn read_socket(&mut self, wait: bool) -> Result<bool, LostError> {
+    /// Reads some of what the engine has sent. Does not block. Returns whether anything was read.
+    fn read_socket(&mut self) -> Result<bool, LostError> {
         let mut chunk = [0u8; CHUNK];
         let count = loop {
-            match socket::receive(&self.socket, &mut chunk, &mut self.fds, true, wait) {
+            match socket::receive(&self.socket, &mut chunk, &mut self.fds, true, false) {
                 Ok(0) => return Err(LostError::Closed),
                 Ok(count) => break count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),

@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::read;
 
 use crate::error::PushError;
-use crate::push::{Push, Supplied, Supply, drops};
+use crate::push::{Push, Supplied, Supply};
 use crate::tool::Tool;
 
 /// A thread that reads a file, such as the tool's own stdin, and pushes its contents until the end
@@ -70,7 +70,7 @@ impl Pusher {
         let file = file.as_fd().try_clone_to_owned().map_err(PushError::Thread)?;
         let (stop, stopped) = bell().map_err(PushError::Thread)?;
         let granted = tool.begin_push(push, None)?;
-        let (number, drop) = (granted.push, drops(push));
+        let (number, drop) = (granted.push, push.drops());
         let read = Arc::new(AtomicU64::new(0));
         let mut supply = FileSupply { file, stopped, read: Arc::clone(&read) };
         let body = move || tool.push_all(number, drop, &mut supply, on_wait);

@@ -6,7 +6,7 @@ use iof_proto::Nspace;
 use iof_shm_ring::Start;
 
 use crate::delivery::Delivery;
-use crate::tool::Pull;
+use crate::pull::Pull;
 
 /// The function that receives the deliveries of a registration.
 pub(crate) type Callback = Box<dyn FnMut(&Delivery<'_>) + Send>;
@@ -30,13 +30,13 @@ pub(crate) struct Registration {
 pub(crate) enum Closing {
     /// The registration is not being ended.
     No,
-    /// What has arrived is delivered, and more may be on its way. The answer to this request
+    /// What has arrived is delivered, and more may be on its way. The answer to the barrier
     /// arrives after every ring that the engine had announced when the end was requested.
-    Awaiting(u32),
+    Awaiting,
     /// Everything due has arrived and is being delivered.
     Flushing,
-    /// The engine was asked to end the registration, by this request.
-    Asked(u32),
+    /// The engine was asked to end the registration.
+    Asked,
 }
 
 /// The successive jobs of one name.

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use iof_proto::{
-    Channels, Decoder, Failure, FromTool, Granted, Nspace, PROTOCOL_VERSION, Proc, PushGranted, PushReport,
-    Rank, SlowTargets, Status, ToTool, Value, encode, socket,
+    Channels, Decoder, Failure, FromTool, Granted, Log, LogReport, Nspace, PROTOCOL_VERSION, Proc,
+    PushGranted, PushReport, Query, Rank, SlowTargets, Status, ToTool, Value, encode, socket,
 };
 use iof_shm_ring::{Inlet, ReaderPage, doorbell};
-use iof_tool::{BatchReader, Delivery, LostError, PollReady, Pull, Push, RequestError, Tool};
+use iof_tool::{BatchReader, Delivery, LostError, PollReady, Pull, Push, Reply, RequestError, Tool};
 
 /// The engine's end of a connection.
 struct Engine {
@@ -185,6 +185,86 @@ fn an_engine_that_ends_during_a_request_fails_it_and_drops_the_callback() {
     assert_eq!(lost.to_string(), "the engine has ended or closed the connection");
     assert!(!tool.dispatch(None).unwrap());
     let _ = tool.as_fd();
+}
+
+/// Returns the next delivery, which must be a reply.
+fn reply(tool: &mut Tool) -> (u32, Reply) {
+    match tool.try_recv().unwrap() {
+        Some(Delivery::Reply { request, reply }) => (request, reply),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_end_of_the_connection_ends_a_wait_once_and_every_other_request() {
+    let (engine, mut tool) = connect();
+    let query = tool.submit_query(vec![Query::new(["key"])]).unwrap();
+    engine.receive();
+    let slow = tool.submit_slow_targets(1, None).unwrap();
+    engine.receive();
+    let ends = thread::spawn(move || assert!(matches!(engine.receive(), FromTool::Log { request: 3, .. })));
+    let lost = tool.log(&Log::to(["site.log"], "text")).unwrap_err();
+    assert!(matches!(lost, RequestError::Lost(LostError::Closed)), "{lost}");
+    ends.join().unwrap();
+    assert!(tool.is_gone() && !tool.is_done());
+    let (first, Reply::Answered(Err(failure))) = reply(&mut tool) else { panic!() };
+    assert_eq!((first, failure.status), (query, Status::ERR_UNREACH));
+    let (second, Reply::SlowTargets(Err(failure))) = reply(&mut tool) else { panic!() };
+    assert_eq!((second, failure.status), (slow, Status::ERR_UNREACH));
+    // The request that was waited for has no reply.
+    assert!(tool.try_recv().unwrap().is_none() && tool.is_done());
+}
+
+#[test]
+fn a_violation_of_the_protocol_during_a_wait_ends_the_wait_with_its_error() {
+    let (engine, mut tool) = connect();
+    engine.send(&[ToTool::Refused { status: Status::ERR_BAD_PARAM, reason: "no".into() }]);
+    let lost = tool.query(&["key"]).unwrap_err();
+    assert!(matches!(lost, RequestError::Lost(LostError::Unexpected { .. })), "{lost}");
+    assert!(tool.try_recv().unwrap().is_none() && tool.is_done());
+}
+
+#[test]
+fn an_answer_after_the_end_of_its_wait_is_ignored() {
+    let (engine, mut tool) = connect();
+    let log = Log::to(["site.log"], "text");
+    assert!(tool.log_within(&log, Duration::ZERO).unwrap().is_none());
+    assert!(tool.is_done(), "nothing is left of the request");
+    let logged = |request, status| ToTool::Logged {
+        request,
+        result: Ok(LogReport { status, outcomes: Vec::new(), ignored: Vec::new() }),
+    };
+    engine.send(&[logged(1, Status::ERR_TIMEOUT), logged(2, Status::SUCCESS)]);
+    assert_eq!(tool.log(&log).unwrap().status, Status::SUCCESS);
+    assert!(tool.try_recv().unwrap().is_none());
+}
+
+#[test]
+fn a_reply_that_arrives_during_a_wait_is_delivered_afterwards() {
+    let (engine, mut tool) = connect();
+    let submitted = tool.submit_slow_targets(1, None).unwrap();
+    let answer = iof_proto::Answer { status: Status::SUCCESS, found: Vec::new() };
+    let slow = SlowTargets::default();
+    engine.send(&[
+        ToTool::SlowTargets { request: 1, slow: slow.clone() },
+        ToTool::Answer { request: 2, result: Ok(answer.clone()) },
+    ]);
+    assert_eq!(tool.queries(vec![Query::new(["key"])]).unwrap(), answer);
+    assert_eq!(reply(&mut tool), (submitted, Reply::SlowTargets(Ok(slow))));
+}
+
+#[test]
+fn an_answer_of_another_kind_than_its_request_is_an_error() {
+    let denied = || Err(Failure::new(Status::ERR_NOT_FOUND, "no key"));
+    let (engine, mut tool) = connect();
+    engine.send(&[ToTool::Logged { request: 1, result: denied() }]);
+    let lost = tool.query(&["key"]).unwrap_err();
+    assert!(matches!(lost, RequestError::Lost(LostError::Unexpected { .. })), "{lost}");
+    let (engine, mut tool) = connect();
+    tool.submit_pull(&Pull::new(vec![Proc::all(nspace())], Channels::STDOUT)).unwrap();
+    engine.send(&[ToTool::Deregistered { request: 1, result: Ok(()) }]);
+    let lost = tool.try_recv().unwrap_err();
+    assert!(matches!(lost, LostError::Unexpected { .. }), "{lost}");
 }
 
 #[test]

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::limits::MAX_SLOTS_PER_MESSAGE;
-use iof_proto::{EffectiveOptions, FromTool, Missed, Nspace, ToTool};
+use iof_proto::{EffectiveOptions, FromTool, Nspace, ToTool};
 use iof_shm_ring::{Attached, Grouping, Ring};
 
+use super::Tool;
 use crate::adaptive_polling::MAX_POLL_INTERVAL;
 use crate::error::LostError;
+use crate::event::Event;
 use crate::feed::{Feed, StreamInfo, reader};
 use crate::feeds::Settled;
 use crate::link::Received;
-use crate::registration::{Closing, JobEnd, Registration};
-use crate::submit::Reply;
-use crate::tool::Tool;
+use crate::registration::{Closing, Registration};
+use crate::reply::Reply;
 use crate::wakeup::Woken;
 
 /// The longest time for which a tool that always has something to read leaves messages unread.
@@ -30,15 +31,6 @@ pub(crate) enum Poll {
     Quiet,
     /// Nothing more will arrive.
     Done,
-}
-
-/// An event of a registration or a request, not of a stream.
-#[derive(Debug)]
-pub(crate) enum Event {
-    JobEnded { handler: u32, nspace: Nspace, end: JobEnd },
-    Missed { handler: u32, missed: Missed },
-    Deregistered { handler: u32 },
-    Reply { request: u32, reply: Reply },
 }
 
 impl Tool {
@@ -168,10 +160,10 @@ impl Tool {
     }
 
     /// Handles every message that the engine has sent.
-    pub(crate) fn take_messages(&mut self) -> Result<(), LostError> {
+    pub(super) fn take_messages(&mut self) -> Result<(), LostError> {
         self.messages_checked = Instant::now();
         while !self.gone {
-            match self.link.receive(false) {
+            match self.link.receive() {
                 Ok(Some(received)) => self.handle(received)?,
                 Ok(None) => break,
                 Err(LostError::Closed) => self.engine_gone(),
@@ -189,7 +181,7 @@ impl Tool {
         Ok(())
     }
 
-    pub(crate) fn handle(&mut self, received: Received) -> Result<(), LostError> {
+    pub(super) fn handle(&mut self, received: Received) -> Result<(), LostError> {
         self.process(received).map_err(|lost| self.lost(lost))
     }
 
@@ -239,22 +231,14 @@ impl Tool {
                     self.events.push_back(Event::Missed { handler, missed });
                 }
             }
-            // The result is always success: the engine knows each registration that this tool ends.
-            ToTool::Deregistered { request, result: _ } => {
-                let mut asked = self.registrations.iter();
-                let found = asked.find(|(_, registration)| registration.closing == Closing::Asked(request));
-                self.events.extend(found.map(|(handler, _)| Event::Deregistered { handler: *handler }));
-            }
-            ToTool::Answer { request, result } => {
-                self.reply(request, Reply::Answered(result));
-                self.barrier_answered(request)?;
-            }
-            ToTool::Pulled { request, result } => self.reply(request, Reply::Pulled(result)),
+            ToTool::Deregistered { request, result: _ } => self.deregistered(request)?,
+            ToTool::Answer { request, result } => self.answered(request, Reply::Answered(result))?,
+            ToTool::Pulled { request, result } => self.answered(request, Reply::Pulled(result))?,
             ToTool::PushBegun { request, result } => {
                 if let Ok(granted) = &result {
                     self.open_inlet(granted, fds.pop())?;
                 }
-                self.reply(request, Reply::PushBegun(result));
+                self.answered(request, Reply::PushBegun(result))?;
             }
             ToTool::Room { push, position } => {
                 let pushing = self.pushes.get_mut(&push);
@@ -267,9 +251,9 @@ impl Tool {
                     pushing.ended(report);
                 }
             }
-            ToTool::Logged { request, result } => self.reply(request, Reply::Logged(result)),
-            // The answer to a request whose caller has stopped waiting.
-            ToTool::SlowTargets { .. } | ToTool::Signalled { .. } => {}
+            ToTool::Logged { request, result } => self.answered(request, Reply::Logged(result))?,
+            ToTool::SlowTargets { request, slow } => self.answered(request, Reply::SlowTargets(Ok(slow)))?,
+            ToTool::Signalled { request, result } => self.answered(request, Reply::Signalled(result))?,
             ToTool::Welcome { .. } | ToTool::Refused { .. } => {
                 return Err(LostError::Unexpected { what: "a second welcome" });
             }
@@ -285,7 +269,7 @@ impl Tool {
         options: EffectiveOptions,
     ) -> Result<(), LostError> {
         let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
-        if matches!(registration.closing, Closing::Asked(_)) {
+        if registration.closing == Closing::Asked {
             // The ring was on its way when the engine received the request to end the registration.
             return Ok(());
         }
@@ -310,7 +294,7 @@ impl Tool {
     }
 
     /// Records that the engine has disconnected because of `lost`, and returns `lost`.
-    pub(crate) fn lost(&mut self, lost: LostError) -> LostError {
+    pub(super) fn lost(&mut self, lost: LostError) -> LostError {
         self.engine_gone();
         lost
     }
@@ -318,6 +302,6 @@ impl Tool {
     fn engine_gone(&mut self) {
         self.gone = true;
         self.feeds.engine_gone();
-        self.reply_to_all();
+        self.fail_requests();
     }
 }

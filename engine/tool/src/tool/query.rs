@@ -1,10 +1,10 @@
 //! Queries about what the engine and its host know (`PMIx_Query_info`, RFC0001, RFC0010).
 
-use iof_proto::{Answer, Found, FromTool, Query, ToTool};
+use iof_proto::{Answer, Found, FromTool, Query};
 
+use super::Tool;
 use crate::error::RequestError;
-use crate::link::Received;
-use crate::tool::Tool;
+use crate::request::Request;
 
 impl Tool {
     /// Queries the values of `keys`, for all jobs and processes. [`iof_proto::query::key`] lists
@@ -45,11 +45,16 @@ impl Tool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn queries(&mut self, queries: Vec<Query>) -> Result<Answer, RequestError> {
-        let request = self.next_request();
-        let result = self.ask(&FromTool::Query { request, queries }, |received| match received.message {
-            ToTool::Answer { request: answered, result } if answered == request => Ok(result),
-            message => Err(Box::new(Received { message, ..received })),
-        })?;
-        Ok(result?)
+        let request = self.submit_query(queries)?;
+        self.wait(request)
+    }
+
+    /// Sends the request of [`Tool::queries`] without waiting for the answer, see
+    /// [`Reply`](crate::Reply).
+    ///
+    /// # Errors
+    /// The same as [`Tool::submit_pull`].
+    pub fn submit_query(&mut self, queries: Vec<Query>) -> Result<u32, RequestError> {
+        self.submit(Request::Query, |request| FromTool::Query { request, queries })
     }
 }

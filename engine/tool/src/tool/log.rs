@@ -1,22 +1,12 @@
 //! Log requests (`PMIx_Log`, RFC0010, RFC0032).
 
-use std::env;
 use std::time::{Duration, Instant};
 
-use iof_proto::{FromTool, Log, LogReport, Nspace, Proc, Rank, ToTool};
+use iof_proto::{FromTool, Log, LogReport};
 
-use crate::error::{LostError, RequestError};
-use crate::link::Received;
-use crate::tool::Tool;
-
-/// Returns the rank that this process is or descends from, according to the environment variables
-/// `IOF_NSPACE` and `IOF_RANK`; `None` if they are missing or invalid. It can be passed as
-/// [`PMIX_LOG_SOURCE`](iof_proto::log::key::PMIX_LOG_SOURCE).
-pub fn own_proc() -> Option<Proc> {
-    let nspace = Nspace::new(env::var("IOF_NSPACE").ok()?).ok()?;
-    let rank = env::var("IOF_RANK").ok()?.parse().ok()?;
-    Some(Proc::new(nspace, Rank(rank)))
-}
+use super::Tool;
+use crate::error::RequestError;
+use crate::request::Request;
 
 impl Tool {
     /// Logs messages to the channels of `log`. Blocks until each channel has succeeded or failed.
@@ -51,13 +41,8 @@ impl Tool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn log(&mut self, log: &Log) -> Result<LogReport, RequestError> {
-        let request = self.next_request();
-        let message = FromTool::Log { request, log: log.clone() };
-        let result = self.ask(&message, |received| match received.message {
-            ToTool::Logged { request: answered, result } if answered == request => Ok(result),
-            message => Err(Box::new(Received { message, ..received })),
-        })?;
-        Ok(result?)
+        let request = self.submit_log(log)?;
+        self.wait(request)
     }
 
     /// Logs like [`Tool::log`], but blocks for `timeout` at most. Returns `None` if the outcome is
@@ -66,25 +51,19 @@ impl Tool {
     /// # Errors
     /// The same as [`Tool::log`].
     pub fn log_within(&mut self, log: &Log, timeout: Duration) -> Result<Option<LogReport>, RequestError> {
-        if self.gone {
-            return Err(LostError::Closed.into());
-        }
         // A deadline that the clock can't represent counts as passed.
         let now = Instant::now();
         let deadline = now.checked_add(timeout).unwrap_or(now);
-        let request = self.next_request();
-        self.link.send(&FromTool::Log { request, log: log.clone() })?;
-        loop {
-            match self.link.receive_until(deadline) {
-                Ok(None) => return Ok(None),
-                Ok(Some(Received { message: ToTool::Logged { request: answered, result }, .. }))
-                    if answered == request =>
-                {
-                    return Ok(Some(result?));
-                }
-                Ok(Some(received)) => self.handle(received)?,
-                Err(lost) => return Err(self.lost(lost).into()),
-            }
-        }
+        let request = self.submit_log(log)?;
+        self.wait_until(request, Some(deadline))
+    }
+
+    /// Sends the request of [`Tool::log`] without waiting for the answer, see
+    /// [`Reply`](crate::Reply).
+    ///
+    /// # Errors
+    /// The same as [`Tool::submit_pull`].
+    pub fn submit_log(&mut self, log: &Log) -> Result<u32, RequestError> {
+        self.submit(Request::Log, |request| FromTool::Log { request, log: log.clone() })
     }
 }

@@ -1,10 +1,11 @@
 //! Signals to the processes of a job.
 
-use iof_proto::{FromTool, Proc, ToTool};
+use iof_proto::{FromTool, Proc};
 
+use super::Tool;
 use crate::error::RequestError;
-use crate::link::Received;
-use crate::tool::Tool;
+use crate::reply::Signalled;
+use crate::request::Request;
 
 impl Tool {
     /// Sends the signal with this number (signal(7)) to the `procs` that run on the engine's node,
@@ -19,12 +20,16 @@ impl Tool {
     /// neither to the engine's user nor to root, or the engine is gone. No signal was sent then,
     /// unless the engine is gone.
     pub fn signal(&mut self, procs: &[Proc], signal: i32) -> Result<u32, RequestError> {
-        let request = self.next_request();
-        let message = FromTool::Signal { request, procs: procs.to_vec(), signal };
-        let result = self.ask(&message, |received| match received.message {
-            ToTool::Signalled { request: answered, result } if answered == request => Ok(result),
-            message => Err(Box::new(Received { message, ..received })),
-        })?;
-        Ok(result?)
+        let request = self.submit_signal(procs, signal)?;
+        self.wait::<Signalled>(request).map(|Signalled(count)| count)
+    }
+
+    /// Sends the request of [`Tool::signal`] without waiting for the answer, see
+    /// [`Reply`](crate::Reply).
+    ///
+    /// # Errors
+    /// The same as [`Tool::submit_pull`].
+    pub fn submit_signal(&mut self, procs: &[Proc], signal: i32) -> Result<u32, RequestError> {
+        self.submit(Request::Signal, |request| FromTool::Signal { request, procs: procs.to_vec(), signal })
     }
 }

@@ -1,0 +1,24 @@
+//! What a tool has received or found, and not delivered yet.
+
+use iof_proto::{Missed, Nspace};
+
+use crate::feed::Item;
+use crate::feeds::FeedId;
+use crate::registration::JobEnd;
+use crate::reply::Reply;
+
+/// An event of a registration or a request, not of a stream.
+#[derive(Debug)]
+pub(crate) enum Event {
+    JobEnded { handler: u32, nspace: Nspace, end: JobEnd },
+    Missed { handler: u32, missed: Missed },
+    Deregistered { handler: u32 },
+    Reply { request: u32, reply: Reply },
+}
+
+/// An item that was found and is to be delivered.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Item(FeedId, Item),
+    Event(Event),
+}

@@ -1,0 +1,140 @@
+//! Registering for output (`PMIx_IOF_pull`) and deregistering (`PMIx_IOF_deregister`).
+
+use iof_proto::{Failure, FromTool, Granted, Status};
+
+use super::Tool;
+use crate::delivery::Delivery;
+use crate::error::{LostError, RequestError};
+use crate::event::Event;
+use crate::pull::Pull;
+use crate::registration::{Callback, Closing, Registration};
+use crate::request::Request;
+
+impl Tool {
+    /// Registers for output (`PMIx_IOF_pull`). Returns the id of the registration (PMIx's handler
+    /// id), 1 or more, and the keys of optional directives that the engine ignores. [`Tool::recv`]
+    /// delivers the output. Blocks until the engine and its host have answered.
+    ///
+    /// # Errors
+    /// Returns [`RequestError`] if `pull` names no process, no output channel, or a rank that its
+    /// job does not have; if a required directive can't be honoured, the host refuses, or a limit
+    /// is reached; or if the connection has ended.
+    pub fn pull(&mut self, pull: &Pull) -> Result<Granted, RequestError> {
+        let request = self.submit_pull(pull)?;
+        self.wait(request)
+    }
+
+    /// Registers like [`Tool::pull`], but passes the deliveries to `callback`. It is called in
+    /// [`Tool::dispatch`], [`Tool::recv`] and the other methods that receive deliveries.
+    ///
+    /// The callback corresponds to RFC0025's `pmix_iof_cbfunc_t`: a delivery has a handler, source,
+    /// channel and payload, and [`Delivery::Complete`] stands for `PMIX_IOF_COMPLETE`. The bytes
+    /// are consumed when it returns.
+    ///
+    /// # Errors
+    /// The same as [`Tool::pull`]; `callback` is dropped then.
+    pub fn pull_with(
+        &mut self,
+        pull: &Pull,
+        callback: impl FnMut(&Delivery<'_>) + Send + 'static,
+    ) -> Result<Granted, RequestError> {
+        let request = self.submit_pull_with(pull, callback)?;
+        self.wait(request)
+    }
+
+    /// Sends the request of [`Tool::pull`] without waiting for the answer, see
+    /// [`Reply`](crate::Reply).
+    ///
+    /// # Errors
+    /// Returns [`RequestError::Unsendable`] if the request exceeds a limit on messages, and
+    /// [`RequestError::Lost`] if the connection has ended. No reply follows then.
+    pub fn submit_pull(&mut self, pull: &Pull) -> Result<u32, RequestError> {
+        self.register(pull, None)
+    }
+
+    /// Sends the request of [`Tool::pull_with`] without waiting for the answer. The reply is
+    /// delivered by [`Tool::recv`], not to `callback`.
+    ///
+    /// # Errors
+    /// The same as [`Tool::submit_pull`].
+    pub fn submit_pull_with(
+        &mut self,
+        pull: &Pull,
+        callback: impl FnMut(&Delivery<'_>) + Send + 'static,
+    ) -> Result<u32, RequestError> {
+        self.register(pull, Some(Box::new(callback)))
+    }
+
+    fn register(&mut self, pull: &Pull, callback: Option<Callback>) -> Result<u32, RequestError> {
+        let registration = Registration::new(pull, callback);
+        self.submit(Request::Pull(registration), |request| pull.message(request))
+    }
+
+    /// Begins to end a registration (`PMIx_IOF_deregister`). Does not block. [`Tool::recv`] and
+    /// [`Tool::dispatch`] complete it.
+    ///
+    /// The bytes and gaps that are unread at this moment are still delivered, even in incomplete
+    /// groups, and also those of streams that the engine has not announced yet. For each stream
+    /// this is at most one ring. Then the tool notifies the engine. When the engine has confirmed,
+    /// [`Delivery::Deregistered`] is the last delivery of this registration. A stream that is
+    /// complete by then ends with [`Delivery::Complete`]; other streams end without a delivery of
+    /// their own. The ends of jobs are not reported any more.
+    ///
+    /// # Errors
+    /// Returns [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`] if the registration does not
+    /// exist, is being ended already, or has ended. Returns [`RequestError::Lost`] if the
+    /// connection has ended; unread bytes are still delivered.
+    pub fn deregister(&mut self, handler: u32) -> Result<(), RequestError> {
+        // Streams that the engine has announced already are to be flushed, too.
+        self.take_messages()?;
+        if self.gone {
+            return Err(LostError::Closed.into());
+        }
+        let registration = self.registrations.get_mut(&handler).filter(|found| found.closing == Closing::No);
+        let Some(registration) = registration else {
+            let reason = format!("this tool has no registration {handler}");
+            return Err(Failure::new(Status::ERR_NOT_FOUND, reason).into());
+        };
+        registration.closing = Closing::Awaiting;
+        self.feeds.flush(handler);
+        // A query without keys serves as a barrier, because the engine answers in order. It refuses
+        // the query, which costs it nothing.
+        let barrier = |request| FromTool::Query { request, queries: Vec::new() };
+        Ok(self.submit_own(Request::Barrier { handler }, barrier)?)
+    }
+
+    /// Handles the answer to a barrier: everything that the engine sent before it has arrived.
+    pub(super) fn barrier_answered(&mut self, handler: u32) -> Result<(), LostError> {
+        if let Some(registration) = self.registrations.get_mut(&handler) {
+            registration.closing = Closing::Flushing;
+        }
+        self.end_if_flushed(handler)
+    }
+
+    /// Asks the engine to end a registration that is closing, once everything due to it was
+    /// delivered.
+    pub(super) fn end_if_flushed(&mut self, handler: u32) -> Result<(), LostError> {
+        let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
+        if registration.closing != Closing::Flushing || !registration.is_drained() {
+            return Ok(());
+        }
+        // Its readers are dropped: once the engine knows, it gives their slots to other rings.
+        registration.closing = Closing::Asked;
+        self.submit_own(Request::Deregister { handler }, |request| FromTool::Deregister { request, handler })
+    }
+
+    /// Removes a registration that is over once none of its events is queued.
+    pub(super) fn remove_if_over(&mut self, handler: u32) {
+        let is_queued = |event: &Event| match event {
+            Event::JobEnded { handler: other, .. } | Event::Missed { handler: other, .. } => {
+                *other == handler
+            }
+            Event::Deregistered { .. } | Event::Reply { .. } => false,
+        };
+        if self.registrations.get(&handler).is_some_and(Registration::is_over)
+            && !self.events.iter().any(is_queued)
+        {
+            self.registrations.remove(&handler);
+        }
+    }
+}
