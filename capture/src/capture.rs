@@ -119,7 +119,7 @@ impl Capture {
         let died = |_| Err(StartError::Thread { source: io::ErrorKind::Other.into() });
         let Started { backend, fallback } = receive_started.recv().unwrap_or_else(died)?;
         if let Some(reason) = &fallback {
-            tracing::warn!(%reason, "capture falls back on epoll, which costs more");
+            tracing::info!(%reason, "capture falls back on epoll, which costs more");
         }
         Ok(Capture {
             commands,

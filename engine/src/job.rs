@@ -484,6 +484,14 @@ impl Job {
         ptys.filter(|pty| pty.resize(size).is_ok()).count()
     }
 
+    /// Returns the running rank whose process has the id `pid`, if there is one.
+    pub fn rank_of_process(&self, pid: u32) -> Option<Rank> {
+        let state = self.tables.lock();
+        let job = state.jobs.get(&self.nspace)?;
+        let runs_as = |rank: &RankState| rank.pid == pid && rank.exit.is_none();
+        job.ranks.iter().find(|(_, rank)| runs_as(rank)).map(|(rank, _)| *rank)
+    }
+
     /// Returns the rank that leads the process group `group`, if there is one.
     pub fn rank_of_group(&self, group: u32) -> Option<Rank> {
         let state = self.tables.lock();

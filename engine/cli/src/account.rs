@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
-use iof_engine::{Engine, Grant};
+use iof_engine::{BackendKind, Engine, Grant};
 use iof_output::PrintReport;
 use iof_proto::query::key;
 use iof_proto::{Channel, Found, ProcInfo, Rank, Value};
@@ -20,6 +20,9 @@ const MAX_LISTED: usize = 8;
 pub struct JobAccount {
     /// Time since the start of the command.
     elapsed: Duration,
+    backend: BackendKind,
+    /// The reason why the backend is not io_uring although no backend was requested.
+    fallback: Option<String>,
     /// User CPU time of this process, without its children.
     user: Duration,
     /// System CPU time of this process, without its children.
@@ -47,7 +50,9 @@ impl JobAccount {
         let found = tool.query(&[key::IOF_STATS, key::PMIX_QUERY_PROC_TABLE])?;
         let (user, system) = (duration(usage.user_time()), duration(usage.system_time()));
         let (channels, exits) = (BTreeMap::new(), BTreeMap::new());
-        let mut account = JobAccount { elapsed, user, system, channels, exits, forwarded, whole };
+        let (backend, fallback) = (engine.backend(), engine.fallback_reason().map(ToString::to_string));
+        let mut account =
+            JobAccount { elapsed, backend, fallback, user, system, channels, exits, forwarded, whole };
         for Found { value, .. } in found {
             account.add(value);
         }
@@ -89,6 +94,8 @@ impl JobAccount {
             self.user.as_secs_f64(),
             self.system.as_secs_f64()
         ));
+        let reason = self.fallback.as_ref().map(|reason| format!("; {reason}")).unwrap_or_default();
+        print_message(format_args!("timings: backend {}{reason}", self.backend));
         let not_counted = self.not_counted();
         for (channel, read) in &self.channels {
             let lost = self.forwarded.lost.get(channel).unwrap_or(&0);

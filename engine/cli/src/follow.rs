@@ -17,7 +17,7 @@ use crate::{Failure, print_message};
 
 /// How long the ranks may run on after SIGTERM when their output has lost its reader, and how long
 /// the command waits for the end of the output after it killed the ranks.
-const GRACE: Duration = Duration::from_secs(2);
+pub const GRACE: Duration = Duration::from_secs(2);
 
 /// The action at the end of the grace period.
 #[derive(Clone, Copy)]

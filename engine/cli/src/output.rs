@@ -5,13 +5,12 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use iof_output::{
     Choice, ChoiceError, Destination, Files, FlushTimeout, Options, Output, Place, PrintError, PrintReport,
-    Printer, Rotation, Style, StyleExtras,
+    Printer, Rotation, Style, StyleExtras, WriteWatch,
 };
 use iof_proto::{Channels, Proc, Rank};
 use iof_tool::Tool;
@@ -21,6 +20,7 @@ use crate::args::values::{ChannelList, Ranks, bytes, file_count, file_size, rank
 use crate::gaps::Gaps;
 use crate::message::beside_output;
 use crate::redirect::RedirectArgs;
+use crate::threads::{no_thread, start_thread};
 use crate::{Failure, print_message};
 
 /// The heading of these options in help.
@@ -121,10 +121,18 @@ pub enum OpenMode {
     Append,
 }
 
+/// A stdout or stderr whose writes are watched.
+#[derive(Clone)]
+pub struct WatchedOutput {
+    pub name: &'static str,
+    pub watch: WriteWatch,
+}
+
 /// A printer that writes to stdout, stderr or files.
 pub struct OutputWriter {
     printer: Printer,
     gaps: Arc<Gaps>,
+    watched: Option<WatchedOutput>,
     /// The name of the output, if it only gets a copy of what is written to files.
     copies_to: Option<&'static str>,
 }
@@ -148,6 +156,8 @@ pub fn with_job(ranks: &[Rank]) -> Vec<Rank> {
 pub struct Outputs<'a> {
     args: &'a OutputArgs,
     choice: Choice,
+    /// Watch whether stdout and stderr accept what is written.
+    pub watch_writes: bool,
 }
 
 impl OutputArgs {
@@ -156,7 +166,7 @@ impl OutputArgs {
     pub fn prepare(&self, nprocs: Option<u64>) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
         self.check_redirection(&choice)?;
-        let outputs = Outputs { args: self, choice };
+        let outputs = Outputs { args: self, choice, watch_writes: false };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -236,32 +246,38 @@ impl Outputs<'_> {
 
     /// Returns the streams to write, with their targets.
     fn parts(&self, nprocs: Option<u32>) -> Result<Vec<(Part<'_>, OutputTarget)>, Failure> {
-        let Outputs { args, choice } = self;
+        let Outputs { args, choice, .. } = self;
         let errors = Channels::STDERR | Channels::STDDIAG;
         let mut parts = Vec::new();
         if choice.shows() {
-            let out = Output::new(io::stdout()).map_err(Failure::running)?;
-            let err = out.beside(io::stderr()).map_err(Failure::running)?;
+            let mut out = Output::new(io::stdout()).map_err(Failure::running)?;
+            let mut err = out.beside(io::stderr()).map_err(Failure::running)?;
+            let watched = |output: &mut Output, name| {
+                self.watch_writes.then(|| WatchedOutput { name, watch: output.watch_writes() })
+            };
+            let (watched_out, watched_err) = (watched(&mut out, "stdout"), watched(&mut err, "stderr"));
             beside_output(err.notes());
-            let target = |output: Output, name, colour| OutputTarget {
+            let target = |output: Output, watched, name, colour| OutputTarget {
                 destination: output.into(),
+                watched,
                 copies_to: choice.copy.then_some(name),
                 colour,
             };
-            let out = target(out, "stdout", has_colours(io::stdout()));
+            let out = target(out, watched_out, "stdout", has_colours(io::stdout()));
             // Each output has its own printer, so that a slow output does not delay the other.
             if choice.merge {
                 drop(err);
                 parts.push((Channels::STDOUT | errors, args.ranks.as_ref(), out));
             } else {
                 parts.push((Channels::STDOUT, args.ranks.as_ref(), out));
-                let err = target(err, "stderr", has_colours(io::stderr()));
+                let err = target(err, watched_err, "stderr", has_colours(io::stderr()));
                 parts.push((errors, args.ranks.as_ref(), err));
             }
         }
         parts.iter_mut().for_each(|(channels, ..)| *channels &= self.shown());
         for (channels, files) in self.files(nprocs) {
-            let target = OutputTarget { destination: files.into(), copies_to: None, colour: false };
+            let target =
+                OutputTarget { destination: files.into(), watched: None, copies_to: None, colour: false };
             parts.push((channels, None, target));
         }
         let wanted = Channels::ALL - args.no_forward.unwrap_or(Channels::empty());
@@ -274,7 +290,7 @@ impl Outputs<'_> {
 
     /// Starts a printer that writes the streams of `tool` to `target`.
     fn write(&self, tool: Tool, target: OutputTarget) -> Result<OutputWriter, Failure> {
-        let OutputTarget { destination, copies_to, colour } = target;
+        let OutputTarget { destination, watched, copies_to, colour } = target;
         let place = match copies_to {
             Some(output) => format!(" on {output}"),
             None if self.choice.copy => " in its file".into(),
@@ -284,11 +300,11 @@ impl Outputs<'_> {
         let added = Arc::clone(&gaps);
         let on_gap = move |source: &Proc, channel, gap| added.add(source, channel, gap);
         let printer = Printer::start(tool, destination, self.options(colour), on_gap);
-        Ok(OutputWriter { printer: printer.map_err(no_thread)?, gaps, copies_to })
+        Ok(OutputWriter { printer: printer.map_err(no_thread)?, gaps, watched, copies_to })
     }
 
     fn options(&self, colour: bool) -> Options {
-        let Outputs { args, choice } = self;
+        let Outputs { args, choice, .. } = self;
         let extras = StyleExtras {
             fragments: args.tag_by == TagBy::Fragment,
             suffix: args.tag_suffix.clone(),
@@ -309,7 +325,7 @@ impl Outputs<'_> {
 
     /// Returns the channels that go to files, with these files.
     fn files(&self, nprocs: Option<u32>) -> Vec<(Channels, Files)> {
-        let Outputs { args, choice } = self;
+        let Outputs { args, choice, .. } = self;
         let files = |place, merge| Files {
             place,
             merge,
@@ -338,11 +354,17 @@ fn has_colours(file: impl AsFd + IsTerminal) -> bool {
 /// The target of one printer.
 struct OutputTarget {
     destination: Destination,
+    watched: Option<WatchedOutput>,
     copies_to: Option<&'static str>,
     colour: bool,
 }
 
 impl OutputWriter {
+    /// Returns the watched output, if this writes to one.
+    pub fn watched(&self) -> Option<WatchedOutput> {
+        self.watched.clone()
+    }
+
     /// Starts a thread that waits for the end of the printer and passes its report to `on_end`.
     ///
     /// The report of a copy of what is written to files is empty. If the copy cannot be written,
@@ -351,8 +373,7 @@ impl OutputWriter {
         self,
         on_end: impl FnOnce(Result<PrintReport, Failure>) + Send + 'static,
     ) -> Result<(), Failure> {
-        let wait = move || on_end(self.finish());
-        thread::Builder::new().name("iof-output".into()).spawn(wait).map(drop).map_err(no_thread)
+        start_thread("iof-output", move || on_end(self.finish()))
     }
 
     fn finish(self) -> Result<PrintReport, Failure> {
@@ -373,12 +394,4 @@ impl OutputWriter {
             (Err(error), _) => Err(Failure::running(error)),
         }
     }
-}
-
-/// Returns the failure for a thread that cannot be started.
-pub fn no_thread(error: io::Error) -> Failure {
-    Failure::running(format!(
-        "cannot start a thread: {error}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
-         (`ulimit -v`)"
-    ))
 }

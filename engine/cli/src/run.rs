@@ -5,7 +5,6 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
@@ -20,10 +19,13 @@ use crate::account::JobAccount;
 use crate::app::apps;
 use crate::args::RunArgs;
 use crate::follow::{JobEvent, RunningJob};
+use crate::give_up::give_up_after;
 use crate::keyboard::{Keyboard, window_size};
 use crate::log;
-use crate::output::{Outputs, Part, no_thread, with_job};
+use crate::orphans::reap_if_first_process;
+use crate::output::{OutputWriter, Outputs, Part, WatchedOutput, with_job};
 use crate::signals::Signals;
+use crate::threads::{no_thread, start_thread};
 use crate::{Failure, name, print_message};
 
 /// Runs a job. Returns the exit code of the rank that failed first, or 0.
@@ -31,13 +33,17 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let apps = apps(&args.app)?;
     let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
-    let outputs = args.output.prepare(Some(nprocs))?;
+    let mut outputs = args.output.prepare(Some(nprocs))?;
+    outputs.watch_writes = args.give_up.is_some();
     let stdin = args.stdin.plan(nprocs)?;
     let (events, event_queue) = unbounded();
     let signals = Signals::take().map_err(Failure::running)?;
     let engine = Engine::start_with(config(args)?, Arc::new(Launcher { events: events.clone() })).map_err(
         |error| match error {
-            error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
+            StartError::Rendezvous(error) => {
+                Failure::Usage(format!("{error}; or run without a socket for tools: --rendezvous-dir none"))
+            }
+            error @ StartError::Files(_) => Failure::usage(error),
             StartError::Capture(error @ CaptureError::Refused { .. }) => {
                 Failure::Usage(format!("{error}; or use --backend epoll"))
             }
@@ -63,6 +69,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let outputs = writers.len();
+    let watched: Vec<WatchedOutput> = writers.iter().filter_map(OutputWriter::watched).collect();
     let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
         .and_then(|()| {
@@ -70,6 +77,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
                 let events = events.clone();
                 writer.watch(move |report| drop(events.send(JobEvent::Output(report))))
             })
+        })
+        .and_then(|()| reap_if_first_process(&job))
+        .and_then(|()| match args.give_up {
+            Some(limit) => give_up_after(limit, watched, job.clone(), events.clone()),
+            None => Ok(()),
         })
         .and_then(|()| stdin.push(&engine, &nspace))
         .and_then(|()| give_keyboard(&job, stdin.inherits()));
@@ -124,7 +136,10 @@ impl Host for Launcher {
 }
 
 fn config(args: &RunArgs) -> Result<Config, Failure> {
-    let rendezvous = Rendezvous::Session(args.rendezvous_dir.clone());
+    let rendezvous = match &args.rendezvous_dir {
+        Some(directory) if directory.as_os_str() == "none" => Rendezvous::None,
+        directory => Rendezvous::Session(directory.clone()),
+    };
     let backend = args.backend.map(Into::into);
     let (cache_size, policy, log) = (args.cache_size, args.drop.into(), log::config()?);
     Ok(Config { cache_size, policy, backend, rendezvous, log, ..Config::default() })
@@ -154,13 +169,8 @@ fn give_keyboard(job: &Job, rank: Option<Rank>) -> Result<Option<Keyboard>, Fail
     master.map(Keyboard::give_to).transpose().map_err(no_thread)
 }
 
-fn watch(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-    thread::Builder::new().name(name.into()).spawn(body).map(drop).map_err(no_thread)
-}
-
 fn watch_signals(signals: Signals, events: Sender<JobEvent>) -> Result<(), Failure> {
-    // The thread ends with the process.
-    watch("iof-signals", move || {
+    start_thread("iof-signals", move || {
         while let Some(signal) = signals.wait() {
             if events.send(JobEvent::Signal(signal)).is_err() {
                 return;
@@ -170,7 +180,7 @@ fn watch_signals(signals: Signals, events: Sender<JobEvent>) -> Result<(), Failu
 }
 
 fn watch_job(job: Job, events: Sender<JobEvent>) -> Result<(), Failure> {
-    watch("iof-job", move || {
+    start_thread("iof-job", move || {
         // A send fails only if the receiver has already decided to end.
         let _ = events.send(JobEvent::Exited(job.wait_exit()));
         let _ = events.send(JobEvent::Over(job.wait()));

@@ -44,7 +44,7 @@ pub use choice::{Choice, ChoiceError, Markup, OUTPUT_WORDS, Place};
 pub use files::{FileError, Files, MAX_KEPT_FILES, MAX_OPEN_FILES, Rotation};
 pub use lines::FlushTimeout;
 pub use options::Options;
-pub use output::{Notes, Output};
+pub use output::{Notes, Output, WriteWatch};
 pub use pattern::{Pattern, PatternError, PatternValues};
 pub use printer::{Destination, PrintError, PrintReport, Printer};
 pub use stamp::Stamp;

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -13,6 +14,9 @@ use crate::style::OpenLine;
 
 /// The largest number of slices that one writev(2) takes.
 const IOV_MAX: usize = 1024;
+/// The largest number of bytes in one write to an output whose writes are watched. A larger write
+/// to a slow reader would take long although the reader makes progress.
+const WATCHED_WRITE: usize = 4096;
 
 /// A file, pipe or terminal to which one or several printers write whole lines.
 ///
@@ -26,6 +30,31 @@ pub struct Output {
     open: Arc<Mutex<OpenLine>>,
     /// A counter of the outputs of this file: each holds one reference.
     shared: Arc<()>,
+    watch: Option<WriteWatch>,
+}
+
+/// Shows whether a write to an [`Output`] is blocked, see [`Output::watch_writes`].
+#[derive(Clone, Debug, Default)]
+pub struct WriteWatch(Arc<Mutex<Option<Instant>>>);
+
+impl WriteWatch {
+    /// Returns when the present write of at most 4 KiB began; `None` if nothing is being written.
+    ///
+    /// While the same time is returned, the output has not accepted these bytes.
+    pub fn blocked_since(&self) -> Option<Instant> {
+        *lock(&self.0)
+    }
+
+    /// Writes all bytes of `slices`, in writes of at most [`WATCHED_WRITE`] bytes.
+    fn write_all(&self, file: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let pieces = slices.iter().flat_map(|slice| slice.chunks(WATCHED_WRITE));
+        let written = pieces.into_iter().try_for_each(|piece| {
+            *lock(&self.0) = Some(Instant::now());
+            write_all(file, &mut [IoSlice::new(piece)])
+        });
+        *lock(&self.0) = None;
+        written
+    }
 }
 
 /// A writer of a program's own messages to the file of an [`Output`].
@@ -37,6 +66,7 @@ pub struct Output {
 pub struct Notes {
     file: Arc<OwnedFd>,
     open: Arc<Mutex<OpenLine>>,
+    watch: Option<WriteWatch>,
 }
 
 impl Output {
@@ -46,7 +76,14 @@ impl Output {
     /// Fails if the process can open no further descriptor.
     pub fn new(file: impl AsFd) -> io::Result<Output> {
         let file = Arc::new(file.as_fd().try_clone_to_owned()?);
-        Ok(Output { file, open: Arc::default(), shared: Arc::default() })
+        Ok(Output { file, open: Arc::default(), shared: Arc::default(), watch: None })
+    }
+
+    /// Watches the writes to this output from now on, by which a program can notice a reader that
+    /// accepts nothing. Clones and [notes](Output::notes) that are created later are watched, too.
+    /// Watched bytes are written in pieces of at most 4 KiB, which costs more system calls.
+    pub fn watch_writes(&mut self) -> WriteWatch {
+        self.watch.get_or_insert_default().clone()
     }
 
     /// Creates an output for `file`. If `file` is the same file as that of this output, as when
@@ -58,13 +95,13 @@ impl Output {
     pub fn beside(&self, file: impl AsFd) -> io::Result<Output> {
         let same = is_same(self.file.as_fd(), file.as_fd());
         let other = Output::new(file)?;
-        Ok(if same { Output { file: other.file, ..self.clone() } } else { other })
+        Ok(if same { Output { file: other.file, watch: None, ..self.clone() } } else { other })
     }
 
     /// Creates a writer for the program's own messages. It does not make the output count as
     /// shared.
     pub fn notes(&self) -> Notes {
-        Notes { file: Arc::clone(&self.file), open: Arc::clone(&self.open) }
+        Notes { file: Arc::clone(&self.file), open: Arc::clone(&self.open), watch: self.watch.clone() }
     }
 
     /// Returns whether other printers may write to the file, too.
@@ -79,7 +116,7 @@ impl Output {
 
     /// Writes all bytes of `slices`. Blocks until they are written.
     pub(crate) fn write(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-        write_all(self.file.as_fd(), slices)
+        write(self.file.as_fd(), self.watch.as_ref(), slices)
     }
 }
 
@@ -87,7 +124,8 @@ impl Write for Notes {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         let mut open = lock(&self.open);
         let end: &[u8] = if open.take().is_some() { b"\n" } else { b"" };
-        write_all(self.file.as_fd(), &mut [IoSlice::new(end), IoSlice::new(lines)])?;
+        let slices = &mut [IoSlice::new(end), IoSlice::new(lines)];
+        write(self.file.as_fd(), self.watch.as_ref(), slices)?;
         Ok(lines.len())
     }
 
@@ -97,12 +135,19 @@ impl Write for Notes {
     }
 }
 
-fn lock(open: &Mutex<OpenLine>) -> MutexGuard<'_, OpenLine> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     matches!((fstat(one), fstat(other)), (Ok(one), Ok(other)) if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
+}
+
+fn write(file: BorrowedFd<'_>, watch: Option<&WriteWatch>, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    match watch {
+        Some(watch) => watch.write_all(file, slices),
+        None => write_all(file, slices),
+    }
 }
 
 /// Writes all bytes of `slices` to `file`. Blocks until they are written, also in non-blocking

@@ -19,7 +19,8 @@
 //! them. Until then they do no harm: a search ignores sockets without a listener.
 //!
 //! Paths of any length work, although a socket address holds only 108 bytes: sockets are bound and
-//! connected to as `/proc/self/fd/<directory>/<name>`. This requires a mounted `/proc`.
+//! connected to as `/proc/self/fd/<directory>/<name>`. Where `/proc` is not mounted, the path of a
+//! socket is used as it is and must not be longer than 107 bytes.
 
 use std::io;
 use std::os::unix::net::UnixStream;

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::Nspace;
 
-use super::values::{Ranks, cache_size, ranks, seconds};
+use super::values::{Ranks, cache_size, interval, ranks, seconds};
 use crate::output::OutputArgs;
 use crate::stdin::StdinArgs;
 
@@ -62,7 +62,9 @@ pub struct RunArgs {
     pub nspace: Option<Nspace>,
 
     /// Create the socket for tools in this directory
-    #[arg(long, value_name = "DIR")]
+    ///
+    /// With none, there is no socket, and no directory is needed. Tools then cannot find the job.
+    #[arg(long, value_name = "DIR|none")]
     pub rendezvous_dir: Option<PathBuf>,
 
     /// Give a pseudo-terminal to ranks such as 0,2-3
@@ -79,10 +81,17 @@ pub struct RunArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub grace: Option<Duration>,
 
+    /// End the job if its output is not accepted
+    ///
+    /// If a reader of stdout or stderr accepts nothing for this time, the job is ended, and the exit
+    /// code is 1. By default the ranks wait. Does not apply to files.
+    #[arg(long, value_name = "SECONDS", value_parser = interval)]
+    pub give_up: Option<Duration>,
+
     /// Print the cost of forwarding on exit
     ///
-    /// On stderr: the elapsed time, the CPU seconds of iof (without those of the ranks), and for
-    /// each channel the bytes read from the ranks and the bytes missing from the output.
+    /// On stderr: the elapsed time, the CPU seconds of iof (without those of the ranks), the backend
+    /// (see --backend), and for each channel the bytes read from the ranks and the bytes missing from the output.
     #[arg(long)]
     pub timings: bool,
 

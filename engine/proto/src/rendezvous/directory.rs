@@ -194,9 +194,10 @@ impl Directory {
     }
 
     /// Returns a short path to `name` in this directory. It is valid in this process while `self`
-    /// exists, and needs `/proc` (proc_pid_fd(5)).
+    /// exists (proc_pid_fd(5)). Where `/proc` is not mounted, this is the full path.
     pub(super) fn short_path(&self, name: impl AsRef<Path>) -> PathBuf {
-        Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string()).join(name)
+        let short = Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string());
+        if short.exists() { short.join(name) } else { self.full_path(name) }
     }
 
     /// Returns the path to `name` in this directory that is valid in all processes.

@@ -1,0 +1,51 @@
+//! Reaps orphans if `iof run` is the first process of a pid namespace, as in a container.
+//!
+//! The kernel makes the first process the parent of every orphan of its namespace, for example of a
+//! daemon that a rank started. Orphans that are not reaped keep their process ids.
+
+use std::process;
+use std::thread;
+use std::time::Duration;
+
+use iof_engine::Job;
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
+use crate::Failure;
+use crate::threads::start_thread;
+
+/// Interval at which the thread checks whether the engine has reaped a rank.
+const RANK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Starts a thread that reaps orphans if this is the first process of its pid namespace. To be called
+/// when the ranks of `job` run. The thread ends when no child is left.
+pub fn reap_if_first_process(job: &Job) -> Result<(), Failure> {
+    if process::id() != 1 {
+        return Ok(());
+    }
+    let job = job.clone();
+    start_thread("iof-orphans", move || reap_all(&job))
+}
+
+fn reap_all(job: &Job) {
+    loop {
+        let ended = match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
+            Ok(status) => status.pid(),
+            Err(Errno::EINTR) => continue,
+            Err(_) => return,
+        };
+        match ended {
+            Some(pid) if !is_rank(job, pid) => {
+                // Fails only if the process is not a zombie any more.
+                let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);
+            }
+            // The engine reaps the rank. Until then the kernel returns this rank first.
+            _ => thread::sleep(RANK_INTERVAL),
+        }
+    }
+}
+
+fn is_rank(job: &Job, pid: Pid) -> bool {
+    u32::try_from(pid.as_raw()).is_ok_and(|pid| job.rank_of_process(pid).is_some())
+}

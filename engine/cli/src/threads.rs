@@ -1,0 +1,18 @@
+//! Threads that end with the process.
+
+use std::{io, thread};
+
+use crate::Failure;
+
+/// Starts a thread that nothing waits for.
+pub fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    thread::Builder::new().name(name.into()).spawn(body).map(drop).map_err(no_thread)
+}
+
+/// Returns the failure for a thread that cannot be started.
+pub fn no_thread(error: io::Error) -> Failure {
+    Failure::running(format!(
+        "cannot start a thread: {error}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
+         (`ulimit -v`)"
+    ))
+}

@@ -1,0 +1,139 @@
+//! `iof run` with what containers leave out: /proc, a directory for files, pidfd_open(2), a parent that
+//! reaps orphans, and a reader of the output.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use common::process::{Done, Process};
+use common::site::{Site, iof};
+use common::wait_for;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+/// Returns `unshare OPTIONS`, or `None` with a message if this process may not create namespaces.
+fn unshare(options: &[&str]) -> Option<Command> {
+    let mut command = Command::new("unshare");
+    command.args(options);
+    let mut trial = Command::new("unshare");
+    if trial.args(options).arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        return Some(command);
+    }
+    eprintln!("skipped: unshare {options:?} is not permitted here");
+    None
+}
+
+/// Adds `iof run OPTIONS -- sh -c SCRIPT` to the arguments of `command`.
+fn run_in(command: &mut Command, options: &[&str], script: &str) -> Process {
+    let iof = iof();
+    command.arg(iof.get_program()).arg("run").args(options).args(["--", "sh", "-c", script]);
+    for (name, value) in iof.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    Process::start(command)
+}
+
+/// Returns a new namespace in which `iof run` is the first process.
+fn new_pid_namespace() -> Option<Command> {
+    unshare(&["--pid", "--fork", "--kill-child", "--mount-proc"])
+}
+
+#[test]
+fn the_first_process_of_a_pid_namespace_reaps_orphans() {
+    let Some(mut container) = new_pid_namespace() else { return };
+    // A process that was not reaped stays in /proc as a zombie.
+    let script = "orphan=$(sh -c 'exec 2>&-; sleep 0.01 >&- & echo $!'); [ $PPID = 1 ] || exit 9
+        while [ -e /proc/$orphan ]; do sleep 0.01; done; exit 5";
+    assert_eq!(run_in(&mut container, &["-n", "3"], script).finish().code, 5);
+}
+
+#[test]
+fn the_first_process_of_a_pid_namespace_passes_signals_on() {
+    let Some(mut container) = new_pid_namespace() else { return };
+    let script = "trap 'echo got; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut container = run_in(&mut container, &[], script);
+    let mut stdout = container.stdout();
+    stdout.read_exact(&mut [0; "ready\n".len()]).unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", container.pid());
+    let first = fs::read_to_string(children).unwrap();
+    kill(Pid::from_raw(first.trim().parse().unwrap()), Signal::SIGTERM).unwrap();
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), container.wait()), ("got\n", 3));
+}
+
+#[test]
+fn a_job_runs_without_proc() {
+    let Some(mut container) = unshare(&["--mount"]) else { return };
+    let site = Site::new();
+    container.args(["sh", "-c", "umount -l /proc && exec \"$@\"", "sh"]);
+    let directory = site.path().to_str().unwrap();
+    let done = run_in(&mut container, &["-n", "2", "--rendezvous-dir", directory], "echo $IOF_RANK").finish();
+    let mut lines: Vec<&str> = done.text().lines().collect();
+    lines.sort_unstable();
+    assert_eq!((done.code, &lines[..], done.stderr.as_str()), (0, &["0", "1"][..], ""));
+}
+
+#[test]
+fn a_job_runs_where_pidfd_open_is_refused() {
+    let rules = BTreeMap::from([(libc::SYS_pidfd_open, Vec::new())]);
+    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
+    let filter = BpfProgram::try_from(filter).unwrap();
+    let run = || {
+        seccompiler::apply_filter(&filter).unwrap();
+        Site::new().run_sh(&["-n", "2"], "exit 4").finish()
+    };
+    let done = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+    assert_eq!(done.code, 4, "{done:?}");
+}
+
+#[test]
+fn without_a_temporary_directory_one_line_names_the_remedy() {
+    let run = |options: &[&str]| -> Done {
+        let mut command = iof();
+        command.arg("run").args(options).args(["echo", "hello"]);
+        // The kernel permits no new directory there.
+        command.env("TMPDIR", "/proc/self/task");
+        Process::start(&mut command).finish()
+    };
+    let refused = run(&[]);
+    assert_eq!((refused.code, refused.stderr.lines().count()), (2, 1), "{refused:?}");
+    assert!(refused.stderr.contains("--rendezvous-dir none"), "{refused:?}");
+    let done = run(&["--rendezvous-dir", "none"]);
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "hello\n", ""));
+}
+
+#[test]
+fn give_up_ends_a_job_whose_output_is_not_accepted() {
+    let site = Site::new();
+    let mut run = site.run_sh(&["--give-up", "0.3"], "exec yes");
+    let _unread = run.stdout();
+    let mut message = String::new();
+    run.stderr().read_to_string(&mut message).unwrap();
+    assert_eq!(run.wait(), 1, "{message}");
+    assert!(message.starts_with("iof: stdout has accepted nothing for 0.3 s"), "{message}");
+    wait_for("the end of the rank", || run.living().is_empty().then_some(()));
+}
+
+#[test]
+fn give_up_ends_a_job_whose_messages_are_not_accepted_either() {
+    let site = Site::new();
+    let (_unread, output) = std::io::pipe().unwrap();
+    let mut command = site.iof("run");
+    command.args(["--give-up", "0.3", "--", "yes"]).stdin(Stdio::null());
+    command.stdout(output.try_clone().unwrap()).stderr(output);
+    let run = Process::start_with_its_files(&mut command);
+    drop(command);
+    assert_eq!(run.wait(), 1);
+    wait_for("the end of the rank", || run.living().is_empty().then_some(()));
+}
