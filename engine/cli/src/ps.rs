@@ -15,7 +15,7 @@ use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::{Uid, User};
 
 use crate::Failure;
-use crate::output::no_thread;
+use crate::threads::no_thread;
 use crate::print::{table, write};
 
 /// How long one engine may take to answer.
