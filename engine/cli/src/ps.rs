@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -15,7 +14,7 @@ use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::{Uid, User};
 
 use crate::Failure;
-use crate::threads::no_thread;
+use crate::threads::start_thread;
 use crate::print::{table, write};
 
 /// How long one engine may take to answer.
@@ -74,7 +73,7 @@ fn ask(engine: &Listed) -> Result<Receiver<(Option<u32>, Result<Jobs, NoJobs>)>,
         // The receiver is gone after the time limit.
         let _ = sender.send(answer);
     };
-    thread::Builder::new().name("iof-ps".into()).spawn(body).map_err(no_thread)?;
+    start_thread("iof-ps", body)?;
     Ok(receiver)
 }
 
