@@ -187,8 +187,10 @@ mod tests {
             assert_eq!(run(&mut governor, SAMPLE_TURNS, failing), SAMPLE_TURNS);
             assert_eq!(run(&mut governor, hold_off + 1, failing), 0);
         }
-        let longest = (0..20).map(|_| run(&mut governor, 2 * MAX_HOLD_OFF, failing)).min();
-        assert_eq!(longest, Some(SAMPLE_TURNS), "the hold-off has a limit");
+        // Long enough to reach the limit; then one attempt follows each longest hold-off.
+        run(&mut governor, 4 * MAX_HOLD_OFF, failing);
+        let cycle = 2 * SAMPLE_TURNS + MAX_HOLD_OFF + 1;
+        assert_eq!(run(&mut governor, cycle, failing), SAMPLE_TURNS, "the hold-off has a limit");
     }
 
     #[test]
