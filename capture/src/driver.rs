@@ -89,7 +89,8 @@ pub(crate) struct Driver<B: Backend> {
     commands: Receiver<Command>,
     inbox: Inbox,
     watched: Arc<WatchState>,
-    /// The time when this turn's answers were taken, in nanoseconds since 1970.
+    /// When this turn's answers were taken, in nanoseconds since 1970, plus one nanosecond for each
+    /// answer or delivery handled since, so that the times of reads show their order.
     time: u64,
     stopping: bool,
 }
@@ -140,6 +141,7 @@ impl<B: Backend> Driver<B> {
             self.time = now();
             let mut bell_error = None;
             for answer in answers.drain(..) {
+                self.tick();
                 match answer {
                     (Token::Bell, Err(error)) => bell_error = Some(error),
                     answer => self.handle(answer),
@@ -151,6 +153,11 @@ impl<B: Backend> Driver<B> {
             }
             self.sources.flush_notifications();
         }
+    }
+
+    /// Makes what is read from now on later than what was read before.
+    fn tick(&mut self) {
+        self.time = self.time.saturating_add(1);
     }
 
     fn handle(&mut self, (token, result): Answer) {
@@ -478,6 +485,7 @@ impl<B: Backend> Driver<B> {
             }
             self.backend.take(&mut answers);
             for answer in answers.drain(..) {
+                self.tick();
                 self.count(answer);
             }
         }

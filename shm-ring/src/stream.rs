@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::error::CreateError;
 use crate::ring::{Ring, Shape};
 use crate::sync::{Point, broken};
+use crate::times::ReadTurn;
 use crate::writer::{ClaimError, Writer};
 
 mod member;
@@ -112,6 +113,8 @@ pub struct Stream {
     /// A ring that its last reader released. The next generation reuses it and so needs no page
     /// faults.
     spare: Option<Ring>,
+    /// Its part in the order of reads that it shares with other streams.
+    turn: Option<ReadTurn>,
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
 }
 
@@ -163,8 +166,22 @@ impl Stream {
             label: label.to_owned(),
             pending: None,
             spare: None,
+            turn: None,
             new_ring,
         })
+    }
+
+    /// Makes the times of the bytes show the order in which `streams` are read, such as the output
+    /// channels of one process. Without this, reads of a stream that are less than 0.1 ms apart
+    /// have the same time ([`Reader::times`](crate::Reader::times)), even if another stream was
+    /// read in between.
+    ///
+    /// One thread must commit to all of these streams, and each commit must have a later time than
+    /// the one before it.
+    pub fn share_order(streams: &mut [Stream]) {
+        for (turn, stream) in ReadTurn::order(streams.len() as u64).zip(streams) {
+            stream.turn = Some(turn);
+        }
     }
 
     /// Returns whether a reader that may hold the source back is still in an older generation.
@@ -302,7 +319,8 @@ impl Stream {
     /// `time` (nanoseconds since 1970).
     pub fn commit(&mut self, n: usize, time: u64) {
         if !self.complete {
-            self.writer.commit(n as u64, time);
+            let alternates = self.turn.as_ref().is_some_and(ReadTurn::take);
+            self.writer.commit(n as u64, time, alternates);
         }
     }
 

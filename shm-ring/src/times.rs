@@ -5,11 +5,19 @@
 //! grains behind, the time of each byte is too early by less than one grain, however many reads
 //! there are and however few bytes each brings. If reads are rarer, the same holds for the last
 //! `RECENT` of them, however old they are. A time is never later than the read.
+//!
+//! A read also has its own entry if another stream was read since the stream's previous read, and
+//! both are in one [read order](crate::Stream::share_order). While such streams alternate within a
+//! grain, the entries reach back less far. They show the order of the reads, however close they
+//! are.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use crate::layout::NONE;
 use crate::marks::Mark;
 use crate::ring::Ring;
+use crate::sync::{AtomicU64, Ordering::Relaxed};
 
 /// Reads closer together than this share an entry, in nanoseconds.
 const GRAIN: u64 = 100_000;
@@ -41,6 +49,32 @@ impl RecentWriter {
         }
         recent.put(self.tail, mark);
         (self.tail, self.time) = (next, mark.time);
+    }
+}
+
+/// The part of a stream in an order of reads that several streams share.
+pub(crate) struct ReadTurn {
+    /// The number of the stream that was read last. Relaxed: one thread writes all the streams, and
+    /// a thread that takes them over synchronizes with it.
+    newest: Arc<AtomicU64>,
+    /// The number of this stream.
+    own: u64,
+}
+
+impl ReadTurn {
+    /// Returns the parts of `count` streams in a new order.
+    pub(crate) fn order(count: u64) -> impl Iterator<Item = ReadTurn> {
+        let newest = Arc::new(AtomicU64::new(NONE));
+        (0..count).map(move |own| ReadTurn { newest: Arc::clone(&newest), own })
+    }
+
+    /// Records a read of this stream. Returns whether the read before it was of another stream.
+    pub(crate) fn take(&self) -> bool {
+        let alternates = self.newest.load(Relaxed) != self.own;
+        if alternates {
+            self.newest.store(self.own, Relaxed);
+        }
+        alternates
     }
 }
 

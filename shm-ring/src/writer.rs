@@ -179,14 +179,15 @@ impl Writer {
         true
     }
 
-    /// Publishes the next `n` bytes, which were claimed and are written, as read at `time`.
-    pub(crate) fn commit(&mut self, n: u64, time: u64) {
+    /// Publishes the next `n` bytes, which were claimed and are written, as read at `time`. If
+    /// `alternates`, they do not share the time of the bytes before them.
+    pub(crate) fn commit(&mut self, n: u64, time: u64, alternates: bool) {
         let n = n.min(self.claimed.saturating_sub(self.tail));
         if n == 0 {
             return;
         }
         let mark = Mark { offset: self.tail, time, dropped: self.dropped };
-        if self.recent.is_due(time) {
+        if alternates || self.recent.is_due(time) {
             self.recent.note(&self.ring, mark);
         }
         if self.index.is_due(self.tail) {

@@ -8,6 +8,7 @@ impl<B: Backend> Driver<B> {
     /// source does not exist or has ended, reports the delivery as done.
     pub(super) fn deliver(&mut self, id: SourceId, bytes: Vec<u8>, time: Option<u64>) {
         let len = bytes.len() as u64;
+        self.tick();
         let index = self.sources.find(id);
         let source = index.and_then(|index| self.sources.source_mut(index));
         match source.and_then(|source| source.deliver(bytes, time.unwrap_or(self.time))) {

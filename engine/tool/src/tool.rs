@@ -55,6 +55,9 @@ pub struct Tool {
     polling: AdaptivePolling,
     /// When the socket was last checked for messages.
     messages_checked: Instant,
+    /// Whether streams were announced by the messages that were read last. The other streams of their
+    /// processes may be announced by the next ones.
+    has_new_feeds: bool,
     /// Wakes the engine when room is made. Only a gating tool has one.
     room: Option<Arc<Ringer>>,
     engine_pid: u32,

@@ -220,3 +220,30 @@ proptest! {
         run(stream(if oldest { Policy::DropOldest } else { Policy::DropNewest }), &steps);
     }
 }
+
+#[test]
+fn streams_that_share_an_order_show_it_however_close_their_reads_are() {
+    let mut streams = [stream(Policy::DropNewest), stream(Policy::DropNewest)];
+    Stream::share_order(&mut streams);
+    let tool = Tool::new();
+    let mut readers = streams.each_mut().map(|stream| tool.attach(stream, Start::Oldest, false));
+    // After this many reads the index has no room for an entry for each.
+    const BEFORE: u64 = 64;
+    for (stream, reader) in streams.iter_mut().zip(&mut readers) {
+        for _ in 0..BEFORE {
+            stream.push(b"x\n", BEGIN - 2 * GRAIN);
+        }
+        times(reader);
+    }
+    // Two reads in a row of one stream share a time; all others are told apart.
+    let order = [0, 1, 0, 0, 1, 0, 1, 1, 0];
+    for (tick, index) in (0..).zip(order) {
+        streams[index].push(b"x\n", BEGIN + tick);
+    }
+    let expected = |reads: &[(u64, u64)]| -> Vec<(u64, u64)> {
+        reads.iter().map(|(line, tick)| ((BEFORE + line) * 2, BEGIN + tick)).collect()
+    };
+    let [out, err] = readers.each_mut().map(times);
+    assert_eq!(out, expected(&[(0, 0), (1, 2), (3, 5), (4, 8)]));
+    assert_eq!(err, expected(&[(0, 1), (1, 4), (2, 6)]));
+}

@@ -108,6 +108,7 @@ impl Tool {
             wakeup,
             polling: AdaptivePolling::new(),
             messages_checked: now,
+            has_new_feeds: false,
             room: room.map(|room| Arc::new(Ringer::from(room))),
             engine_pid,
             registrations: BTreeMap::new(),

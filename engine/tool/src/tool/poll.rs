@@ -60,7 +60,7 @@ impl Tool {
             if ready || is_over(self) {
                 // Messages are read however much there is to read, but not each time: that costs as
                 // much as reading.
-                let recent = self.messages_checked.elapsed() < MESSAGE_CHECK_INTERVAL;
+                let recent = !self.has_new_feeds && self.messages_checked.elapsed() < MESSAGE_CHECK_INTERVAL;
                 if !(socket_checked || ready && recent) {
                     self.take_messages()?;
                     socket_checked = true;
@@ -162,6 +162,7 @@ impl Tool {
     /// Handles every message that the engine has sent.
     pub(super) fn take_messages(&mut self) -> Result<(), LostError> {
         self.messages_checked = Instant::now();
+        self.has_new_feeds = false;
         while !self.gone {
             match self.link.receive() {
                 Ok(Some(received)) => self.handle(received)?,
@@ -290,6 +291,7 @@ impl Tool {
             feed.engine_gone();
         }
         self.feeds.add(feed);
+        self.has_new_feeds = true;
         Ok(())
     }
 
