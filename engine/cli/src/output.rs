@@ -257,6 +257,7 @@ impl Outputs<'_> {
             };
             let (watched_out, watched_err) = (watched(&mut out, "stdout"), watched(&mut err, "stderr"));
             beside_output(err.notes());
+            let is_one = choice.merge || out.is_same_file(&err);
             let target = |output: Output, watched, name, colour| OutputTarget {
                 destination: output.into(),
                 watched,
@@ -264,8 +265,9 @@ impl Outputs<'_> {
                 colour,
             };
             let out = target(out, watched_out, "stdout", has_colours(io::stdout()));
-            // Each output has its own printer, so that a slow output does not delay the other.
-            if choice.merge {
+            // Each output has its own printer, so that a slow output does not delay the other. If both
+            // are one file, one printer keeps the order in which stdout and stderr were read.
+            if is_one {
                 drop(err);
                 parts.push((Channels::STDOUT | errors, args.ranks.as_ref(), out));
             } else {

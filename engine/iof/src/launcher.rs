@@ -3,7 +3,7 @@
 use std::{io, thread};
 
 use iof_engine::{App, Config, Engine, Grant, JobSpec, JobStatus, LaunchError, Signal, StartError, Stdin};
-use iof_output::{Options, Output, PrintError, Printer};
+use iof_output::{Options, Output, PrintError, PrintReport, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{AttachError, Pull, RequestError};
 
@@ -118,8 +118,15 @@ impl Launcher {
         // The readers attach before the first byte.
         let stdout = Output::new(io::stdout())?;
         let stderr = stdout.beside(io::stderr())?;
-        let out = self.print(&engine, Channels::STDOUT, stdout)?;
-        let err = self.print(&engine, Channels::STDERR | Channels::STDDIAG, stderr)?;
+        let errors = Channels::STDERR | Channels::STDDIAG;
+        let (out, err) = if stdout.is_same_file(&stderr) {
+            // One printer keeps the order in which stdout and stderr were read.
+            drop(stderr);
+            (self.print(&engine, Channels::STDOUT | errors, stdout)?, None)
+        } else {
+            let out = self.print(&engine, Channels::STDOUT, stdout)?;
+            (out, Some(self.print(&engine, errors, stderr)?))
+        };
         let job = engine.spawn(&self.spec)?;
         // A printer ends after the last byte, or when its output cannot be written. The other one then
         // still has output to write.
@@ -129,8 +136,11 @@ impl Launcher {
             })
         };
         let (out, err) = thread::scope(|scope| {
-            let err = thread::Builder::new().spawn_scoped(scope, || finish(err))?;
-            Ok::<_, io::Error>((finish(out), err.join().unwrap_or(Err(PrintError::Died))))
+            let finish_err = |err| thread::Builder::new().spawn_scoped(scope, || finish(err));
+            let err = err.map(finish_err).transpose()?;
+            let out = finish(out);
+            let err = err.map(|err| err.join().unwrap_or(Err(PrintError::Died)));
+            Ok::<_, io::Error>((out, err.unwrap_or_else(|| Ok(PrintReport::default()))))
         })?;
         let status = job.wait();
         out.and(err)?;

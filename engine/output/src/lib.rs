@@ -31,6 +31,7 @@ mod choice;
 mod files;
 mod lines;
 mod options;
+mod order;
 mod output;
 mod pattern;
 mod printer;

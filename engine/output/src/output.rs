@@ -98,6 +98,14 @@ impl Output {
         Ok(if same { Output { file: other.file, watch: None, ..self.clone() } } else { other })
     }
 
+    /// Returns whether `other` writes to the same file and was created from this output by
+    /// [`Output::beside`] or by cloning. One [`Printer`](crate::Printer) should then write the
+    /// streams of both, because only streams of one printer are written in the order in which they
+    /// were read.
+    pub fn is_same_file(&self, other: &Output) -> bool {
+        Arc::ptr_eq(&self.open, &other.open)
+    }
+
     /// Creates a writer for the program's own messages. It does not make the output count as
     /// shared.
     pub fn notes(&self) -> Notes {

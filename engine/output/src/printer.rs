@@ -15,10 +15,13 @@ use crate::batch::Batch;
 use crate::files::{FileError, Files, OpenFiles};
 use crate::lines::FlushClock;
 use crate::options::Options;
+use crate::order::Siblings;
 use crate::output::Output;
 use crate::processes::Processes;
 use crate::stream::{BatchBuilder, Outcome, ReadyStream, Stream};
 use crate::style::{OpenLine, Source};
+
+mod siblings;
 
 /// The largest number of streams in one write. A larger number saves hardly anything.
 const MAX_STREAMS: usize = 64;
@@ -93,8 +96,9 @@ impl From<Files> for Destination {
 /// A thread that writes everything that a tool pulls to a file, pipe or terminal, or to a file for
 /// each rank.
 ///
-/// The bytes of each stream keep their order, and lines of different streams do not mix. A line is
-/// written in one piece. Only if its end is late ([`FlushTimeout`](crate::FlushTimeout)), its
+/// The bytes of each stream keep their order, and lines of different streams do not mix. Streams of
+/// one process that go to one destination are written in the order in which they were read; a line
+/// has the place of its last byte. A line is written in one piece. Only if its end is late ([`FlushTimeout`](crate::FlushTimeout)), its
 /// beginning is written alone. If lines are tagged, such a line is ended with a newline before a
 /// line of another stream begins, and where bytes are missing. If only one stream is written to an
 /// output or file, its bytes are written immediately, without waiting for the end of a line.
@@ -140,6 +144,9 @@ impl Printer {
             clock: FlushClock::new(&options.flush_timeout, Instant::now()),
             options,
             streams: Vec::new(),
+            siblings: Siblings::default(),
+            round: 0,
+            members: Vec::new(),
             due: BTreeSet::new(),
             processes: Processes::default(),
             buffer: Vec::new(),
@@ -177,6 +184,12 @@ struct PrinterTask {
     clock: FlushClock,
     /// The streams by the numbers of their feeds.
     streams: Vec<Option<Stream>>,
+    /// The streams that have to be written in one order.
+    siblings: Siblings,
+    /// The number of calls of `peek_all`.
+    round: u64,
+    /// Reusable memory for the streams of a group.
+    members: Vec<FeedId>,
     /// When to check again the streams whose parts of lines wait.
     due: BTreeSet<(Instant, FeedId)>,
     processes: Processes,
@@ -207,6 +220,7 @@ impl PrinterTask {
                 return Ok(self.report);
             }
             self.clock.advance(Instant::now());
+            self.add_new(&mut reader, &ids)?;
             for chunk in ids.chunks(MAX_STREAMS) {
                 let ready = self.peek_all(&mut reader, chunk, &mut on_gap)?;
                 self.print(&mut reader, &ready)?;
@@ -226,50 +240,64 @@ impl PrinterTask {
         }
     }
 
-    /// Peeks at each stream once, reports its gap or end, and returns the streams that may have
-    /// something to write.
+    /// Peeks at each stream, reports its gap or end, and returns the streams that may have
+    /// something to write, in the order in which it is to be written.
     fn peek_all(
         &mut self,
         reader: &mut BatchReader,
         ids: &[FeedId],
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
     ) -> Result<Vec<ReadyStream>, PrintError> {
+        self.round = self.round.wrapping_add(1);
         let mut ready = Vec::with_capacity(ids.len());
         for &id in ids {
-            let peeked = reader.peek(id);
-            // Files are created as soon as their streams exist.
-            let wants_stream = matches!(peeked, Peeked::Bytes | Peeked::Gap(_))
-                || matches!(self.destination, OpenDestination::Files(_));
-            if self.stream(id).is_none() && wants_stream {
-                self.add(reader, id)?;
+            if !self.siblings.begin_round(id, self.round) {
+                continue;
             }
-            match peeked {
-                Peeked::Gap(gap) => {
-                    if let Some(origin) = reader.origin(id) {
-                        let lost = self.report.lost.entry(origin.channel).or_default();
-                        *lost = lost.saturating_add(gap.lost);
-                        on_gap(origin.source, origin.channel, gap);
-                    }
-                }
-                Peeked::Gone(counts) => {
-                    let report = &mut self.report;
-                    report.unfinished = report.unfinished.saturating_add(1);
-                    report.unfinished_bytes = report.unfinished_bytes.saturating_add(counts.produced);
-                }
-                Peeked::Bytes | Peeked::Nothing | Peeked::Complete(_) | Peeked::Flushed => {}
-            }
-            if matches!(peeked, Peeked::Complete(_) | Peeked::Gone(_) | Peeked::Flushed) {
-                self.ended.push(id);
-            }
-            let Some(stream) = self.stream(id) else { continue };
-            let ends = !matches!(peeked, Peeked::Bytes | Peeked::Nothing);
-            let has_bytes = peeked == Peeked::Bytes;
-            let gap = if let Peeked::Gap(gap) = peeked { Some(gap) } else { None };
-            if has_bytes || gap.is_some() || !stream.partial.bytes.is_empty() {
-                ready.push(ReadyStream { id, has_bytes, ends, gap });
+            match self.peek(reader, id, on_gap)? {
+                Some(found) if found.has_bytes => self.peek_siblings(reader, found, &mut ready, on_gap)?,
+                found => ready.extend(found),
             }
         }
         Ok(ready)
+    }
+
+    /// Peeks at a stream once, and reports its gap or end. Returns `None` if it has nothing to
+    /// write.
+    fn peek(
+        &mut self,
+        reader: &mut BatchReader,
+        id: FeedId,
+        on_gap: &mut impl FnMut(&Proc, Channel, Gap),
+    ) -> Result<Option<ReadyStream>, PrintError> {
+        let peeked = reader.peek(id);
+        if self.stream(id).is_none() && matches!(peeked, Peeked::Bytes | Peeked::Gap(_)) {
+            self.add(reader, id)?;
+        }
+        match peeked {
+            Peeked::Gap(gap) => {
+                if let Some(origin) = reader.origin(id) {
+                    let lost = self.report.lost.entry(origin.channel).or_default();
+                    *lost = lost.saturating_add(gap.lost);
+                    on_gap(origin.source, origin.channel, gap);
+                }
+            }
+            Peeked::Gone(counts) => {
+                let report = &mut self.report;
+                report.unfinished = report.unfinished.saturating_add(1);
+                report.unfinished_bytes = report.unfinished_bytes.saturating_add(counts.produced);
+            }
+            Peeked::Bytes | Peeked::Nothing | Peeked::Complete(_) | Peeked::Flushed => {}
+        }
+        if matches!(peeked, Peeked::Complete(_) | Peeked::Gone(_) | Peeked::Flushed) {
+            self.ended.push(id);
+        }
+        let Some(stream) = self.stream(id) else { return Ok(None) };
+        let ends = !matches!(peeked, Peeked::Bytes | Peeked::Nothing);
+        let has_bytes = peeked == Peeked::Bytes;
+        let gap = if let Peeked::Gap(gap) = peeked { Some(gap) } else { None };
+        let is_ready = has_bytes || gap.is_some() || !stream.partial.bytes.is_empty();
+        Ok(is_ready.then_some(ReadyStream { id, has_bytes, ends, gap, until: usize::MAX, follows: false }))
     }
 
     fn stream(&mut self, id: FeedId) -> Option<&mut Stream> {
@@ -309,6 +337,7 @@ impl PrinterTask {
 
     fn remove_ended(&mut self) {
         for id in mem::take(&mut self.ended) {
+            self.siblings.remove(id);
             let stream = self.streams.get_mut(id.index()).and_then(Option::take);
             if let Some(due) = stream.and_then(|stream| stream.due) {
                 self.due.remove(&(due, id));
@@ -334,7 +363,7 @@ impl PrinterTask {
     /// Writes what the streams of `ready` have.
     fn print(&mut self, reader: &mut BatchReader, ready: &[ReadyStream]) -> Result<(), PrintError> {
         let mut rest = ready;
-        while let [first, ..] = rest {
+        while let [first, later @ ..] = rest {
             let outcomes = match &mut self.destination {
                 OpenDestination::Output(output) => {
                     let exclusive = !output.is_shared();
@@ -351,8 +380,9 @@ impl PrinterTask {
                     let (Some(file), Some(origin)) = (file, reader.origin(first.id)) else { return Ok(()) };
                     let mut open = files.open_line(file);
                     // Each file needs its own write.
-                    let (batch, outcomes) =
-                        self.assemble(reader, rest.get(..1).unwrap_or_default(), (&mut open, true));
+                    let count = later.iter().take_while(|later| later.follows).count().saturating_add(1);
+                    let same_file = rest.get(..count).unwrap_or_default();
+                    let (batch, outcomes) = self.assemble(reader, same_file, (&mut open, true));
                     if let OpenDestination::Files(files) = &mut self.destination {
                         files.write(file, batch.slices(), open).map_err(|error| {
                             let (proc, channel) = (origin.source.clone(), origin.channel);
@@ -364,6 +394,10 @@ impl PrinterTask {
                 }
             };
             rest = rest.get(outcomes.len()..).unwrap_or_default();
+            // What follows a piece that had no room stays in its ring until the next round.
+            while let [ReadyStream { follows: true, .. }, later @ ..] = rest {
+                rest = later;
+            }
             for outcome in outcomes {
                 self.apply(reader, &outcome);
             }
@@ -375,14 +409,16 @@ impl PrinterTask {
     /// waits.
     fn apply(&mut self, reader: &mut BatchReader, outcome: &Outcome) {
         let id = outcome.id;
-        reader.consume(id, outcome.consumed);
+        let next = self.clock.next_check().filter(|_| outcome.waits);
+        let Some(stream) = self.stream(id) else { return };
+        reader.consume(id, mem::take(&mut stream.taken));
         if outcome.defer {
             reader.defer(id);
         }
-        let next = self.clock.next_check().filter(|_| outcome.waits);
-        let Some(stream) = self.stream(id).filter(|stream| stream.due.is_none()) else { return };
-        stream.due = next;
-        self.due.extend(next.map(|time| (time, id)));
+        if stream.due.is_none() {
+            stream.due = next;
+            self.due.extend(next.map(|time| (time, id)));
+        }
     }
 
     /// Assembles what the first streams of `ready` have to write: all of them, unless that is too

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use iof_tool::{BatchReader, Behind, Bytes, FeedId, Gap};
+use iof_tool::{BatchReader, Behind, FeedId, Gap};
 use memchr::memchr;
 
 use crate::batch::Batch;
@@ -31,6 +31,8 @@ pub(crate) struct Stream {
     pub file: Option<FileId>,
     /// Whether no other stream of the printer has this destination.
     sole: bool,
+    /// The number of bytes in its ring that are in the present batch, or were copied elsewhere.
+    pub taken: usize,
 }
 
 /// A stream that may have something to write, as found by a peek.
@@ -42,13 +44,16 @@ pub(crate) struct ReadyStream {
     pub ends: bool,
     /// The bytes that are missing at this position.
     pub gap: Option<Gap>,
+    /// The number of bytes in its ring that may be written now. Later ones were read after bytes of
+    /// another stream, which must be written first.
+    pub until: usize,
+    /// Whether it must be written after the stream before it in the list, or not in this round.
+    pub follows: bool,
 }
 
 /// What to do with a stream once its bytes are written.
 pub(crate) struct Outcome {
     pub id: FeedId,
-    /// The number of bytes in its ring that were written, or copied elsewhere.
-    pub consumed: usize,
     /// Whether the remaining bytes are deferred until more arrive.
     pub defer: bool,
     /// Whether a part of a line waits.
@@ -70,9 +75,25 @@ pub(crate) struct BatchBuilder<'p, 'a> {
     pub written: u64,
 }
 
+/// Bytes of a stream that are considered for a batch.
+#[derive(Clone, Copy)]
+struct Window<'a> {
+    bytes: &'a [u8],
+    /// The number of bytes that the source had produced before them.
+    offset: u64,
+}
+
+impl<'a> Window<'a> {
+    /// Returns the window without its first `count` bytes.
+    fn after(self, count: usize) -> Window<'a> {
+        let bytes = self.bytes.get(count..).unwrap_or_default();
+        Window { bytes, offset: self.offset.saturating_add(count as u64) }
+    }
+}
+
 impl Outcome {
     pub fn nothing(id: FeedId) -> Outcome {
-        Outcome { id, consumed: 0, defer: false, waits: false }
+        Outcome { id, defer: false, waits: false }
     }
 }
 
@@ -80,7 +101,7 @@ impl Stream {
     pub fn new(label: Label, file: Option<FileId>, sole: bool) -> Stream {
         // Relaxed: only the uniqueness of the number matters.
         let key = NEXT_KEY.fetch_add(1, Relaxed);
-        Stream { key, label, partial: PartialLine::default(), due: None, file, sole }
+        Stream { key, label, partial: PartialLine::default(), due: None, file, sole, taken: 0 }
     }
 
     /// Adds to the batch what is to be written now, about `room` bytes at most.
@@ -92,43 +113,50 @@ impl Stream {
         builder: &mut BatchBuilder<'_, 'a>,
     ) -> Outcome {
         builder.times.clear();
-        let Some(bytes) = reader.bytes(ready.id).filter(|_| ready.has_bytes) else {
+        let Some(found) = reader.bytes(ready.id).filter(|_| ready.has_bytes) else {
             return self.print_without_bytes(ready, reader, builder);
         };
         if builder.options.style.shows_time() {
-            bytes.times(builder.times);
+            found.times(builder.times);
         }
+        let len = found.len().min(ready.until);
+        let bytes = found.as_slice().get(self.taken..len).unwrap_or_default();
+        let offset = found.offset().saturating_add(self.taken as u64);
+        let window = Window { bytes, offset };
         let max_line = builder.options.flush_timeout.max_line;
         let Cut { ready: mut count, part } = if self.ignores_lines(reader, builder) {
             Cut { ready: bytes.len().min(room), part: 0 }
         } else {
-            cut(&bytes, self.partial.bytes.len(), room, max_line)
+            cut(bytes, self.partial.bytes.len(), room, max_line)
         };
-        let behind = bytes.behind();
+        let behind = if len < found.len() { Behind::Bytes } else { found.behind() };
         if count > 0 {
             // A part that waits from now on belongs to another line.
             self.partial.wait = None;
         }
-        let waits = part > 0
+        let mut waits = part > 0
             && !ready.ends
             && !matches!(behind, Behind::Gap | Behind::Nothing)
-            && !self.may_write_parts(reader, builder)
-            && self.must_wait(part, ready.id, reader, builder);
+            && !self.may_write_parts(reader, builder);
+        if waits && len < found.len() {
+            // The rest of the line may be there already.
+            self.print_bytes(window, count, builder);
+            return Outcome::nothing(ready.id);
+        }
+        waits = waits && self.must_wait(part, ready.id, reader, builder);
         if part > 0 && !waits {
             count = bytes.len();
         }
-        if count > 0 {
-            self.print_bytes(bytes, count, builder);
-        }
+        self.print_bytes(window, count, builder);
         if !waits {
             self.partial.wait = None;
-            return Outcome { consumed: count, ..Outcome::nothing(ready.id) };
+            return Outcome::nothing(ready.id);
         }
-        if behind == Behind::Bytes && part as u64 <= bytes.capacity() / PART_DIVISOR {
-            return Outcome { id: ready.id, consumed: count, defer: true, waits };
+        if behind == Behind::Bytes && part as u64 <= found.capacity() / PART_DIVISOR {
+            return Outcome { id: ready.id, defer: true, waits };
         }
-        self.copy_part(bytes, count, builder.times);
-        Outcome { id: ready.id, consumed: bytes.len(), defer: false, waits }
+        self.copy_part(window.after(count), builder.times);
+        Outcome { id: ready.id, defer: false, waits }
     }
 
     /// Handles a stream whose ring has nothing more: adds to the batch the part that was copied out
@@ -199,16 +227,18 @@ impl Stream {
             && self.is_sole_writer(reader, builder)
     }
 
-    fn print_bytes<'a>(&mut self, bytes: Bytes<'a>, count: usize, builder: &mut BatchBuilder<'_, 'a>) {
-        let ready: &'a [u8] = bytes.as_slice().get(..count).unwrap_or_default();
+    /// Adds the first `count` bytes of `window` to the batch.
+    fn print_bytes<'a>(&mut self, window: Window<'a>, count: usize, builder: &mut BatchBuilder<'_, 'a>) {
+        let ready: &'a [u8] = window.bytes.get(..count).unwrap_or_default();
+        self.taken = self.taken.saturating_add(ready.len());
         let mut start = 0;
-        if !self.partial.bytes.is_empty() {
+        if !self.partial.bytes.is_empty() && !ready.is_empty() {
             start = memchr(b'\n', ready).map_or(count, |index| index.saturating_add(1));
             self.partial.bytes.extend_from_slice(ready.get(..start).unwrap_or_default());
             self.print_part(builder);
         }
         let Some(rest) = ready.get(start..).filter(|rest| !rest.is_empty()) else { return };
-        let offset = bytes.offset().saturating_add(start as u64);
+        let offset = window.offset.saturating_add(start as u64);
         let run = Run { bytes: rest, offset, times: builder.times };
         let style = &builder.options.style;
         style.write(&run, &mut self.label, (self.key, builder.open), &mut builder.batch, Batch::add);
@@ -227,14 +257,15 @@ impl Stream {
         self.partial.bytes.clear();
     }
 
-    /// Copies a part of a line, everything after the first `count` of `bytes`, out of the ring.
-    fn copy_part(&mut self, bytes: Bytes<'_>, count: usize, times: &[(u64, u64)]) {
+    /// Copies the bytes of `window`, which are a part of a line, out of the ring.
+    fn copy_part(&mut self, window: Window<'_>, times: &[(u64, u64)]) {
+        self.taken = self.taken.saturating_add(window.bytes.len());
         let partial = &mut self.partial;
         if partial.bytes.is_empty() {
-            partial.offset = bytes.offset().saturating_add(count as u64);
+            partial.offset = window.offset;
             let first = times.iter().rev().find(|(offset, _)| *offset <= partial.offset);
             partial.time = first.map(|(_, time)| *time);
         }
-        partial.bytes.extend_from_slice(bytes.get(count..).unwrap_or_default());
+        partial.bytes.extend_from_slice(window.bytes);
     }
 }
