@@ -5,7 +5,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -14,6 +14,7 @@ use nix::unistd::pipe2;
 
 use crate::child::Child;
 use crate::exec::{self, ChildGroup, ExecPlan};
+use crate::first_writes::FirstWrites;
 use crate::process_spec::{ProcessGroup, ProcessSpec, Stdin};
 use crate::pty::{Pty, PtyMaster};
 use crate::spawn_error::{SpawnError, failed, no_pty, open_stdin, spawn_failed};
@@ -31,7 +32,8 @@ pub struct Spawned {
     pub stdin: Option<OwnedFd>,
     /// The read end of the pipe at descriptor 1, or the pty's master.
     pub stdout: OwnedFd,
-    /// The read end of the pipe at descriptor 2. With a pty, a pipe at the end of file.
+    /// The read end of the pipe at descriptor 2. With a pty or
+    /// [`ProcessSpec::merge_stderr`](crate::ProcessSpec::merge_stderr), a pipe at the end of file.
     pub stderr: OwnedFd,
     /// The read end of the pipe at the descriptor that [`STDDIAG_FD`] names.
     pub stddiag: OwnedFd,
@@ -52,7 +54,7 @@ struct Stdio {
 }
 
 impl Stdio {
-    fn pipes(program: &Path, stdin: &Stdin) -> Result<Stdio, SpawnError> {
+    fn pipes(program: &Path, stdin: &Stdin, merge_stderr: bool) -> Result<Stdio, SpawnError> {
         let (stdin, stdin_writer) = match stdin {
             Stdin::Inherit => (None, None),
             Stdin::Null => {
@@ -66,7 +68,12 @@ impl Stdio {
             }
             Stdin::File(path) => (Some(open_stdin(program, path)?.into()), None),
         };
-        Ok(Stdio { stdin, stdin_writer, stdout: pipe(program)?, stderr: pipe(program)?, pty: None })
+        let (stdout, mut stderr) = (pipe(program)?, pipe(program)?);
+        if merge_stderr {
+            // Closes the write end of the other pipe, which is then at the end of file.
+            stderr.1 = stdout.1.try_clone().map_err(|error| failed(program, "fcntl", error))?;
+        }
+        Ok(Stdio { stdin, stdin_writer, stdout, stderr, pty: None })
     }
 
     fn terminal(program: &Path, stdin: &Stdin, pty: Pty) -> Result<Stdio, SpawnError> {
@@ -101,13 +108,27 @@ impl Stdio {
 /// # Errors
 /// [`SpawnError`]. No process runs then.
 pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
+    start(spec, |_| {})
+}
+
+/// Starts a process as [`spawn`] does, and watches its pipes from before its start.
+///
+/// # Errors
+/// The same as [`spawn`].
+pub fn spawn_watched(spec: ProcessSpec, first_writes: &FirstWrites) -> Result<Spawned, SpawnError> {
+    start(spec, |pipe| first_writes.watch(pipe))
+}
+
+/// Starts a process. Passes the read end of each of its output channels to `watch` before.
+fn start(spec: ProcessSpec, watch: impl Fn(BorrowedFd<'_>)) -> Result<Spawned, SpawnError> {
     let program = PathBuf::from(&spec.program);
     let stdio = match spec.pty {
-        None => Stdio::pipes(&program, &spec.stdin)?,
+        None => Stdio::pipes(&program, &spec.stdin, spec.merge_stderr)?,
         Some(pty) => Stdio::terminal(&program, &spec.stdin, pty)?,
     };
     let ((stdout, stdout_child), (stderr, stderr_child)) = (stdio.stdout, stdio.stderr);
     let (stddiag, stddiag_child) = pipe(&program)?;
+    [&stdout, &stderr, &stddiag].into_iter().for_each(|pipe| watch(pipe.as_fd()));
     // No descriptor may have one of the numbers 0 to 2, which the child overwrites one after the
     // other.
     let above = |end| above_stdio(end).map_err(|error| failed(&program, "fcntl", error));

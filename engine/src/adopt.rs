@@ -233,7 +233,7 @@ impl Engine {
             .ok_or(AdoptError::NameTaken(nspace))?;
         let registered = running_ranks
             .into_iter()
-            .try_for_each(|(rank, streams)| self.register_rank(&job.nspace, rank, streams));
+            .try_for_each(|(rank, streams)| self.register_rank(&job.nspace, rank, streams, None));
         self.all_registered(&job);
         registered?;
         Ok(job)

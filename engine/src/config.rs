@@ -161,6 +161,10 @@ pub struct App {
     pub env: Vec<(OsString, OsString)>,
     /// The working directory of the ranks; the embedder's own if `None`.
     pub cwd: Option<PathBuf>,
+    /// Whether stdout and stderr of a rank are one pipe, as with `2>&1` in a shell. What the rank
+    /// writes to either arrives on its stdout channel, in the order of the writes. Its stderr
+    /// channel ends at once. This is always so for a rank with a pty.
+    pub merge_stderr: bool,
 }
 
 impl App {
@@ -168,12 +172,18 @@ impl App {
     /// and working directory.
     pub fn new<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> App {
         let args = args.into_iter().map(Into::into).collect();
-        App { nprocs: 1, program: program.into(), args, env: Vec::new(), cwd: None }
+        App { nprocs: 1, program: program.into(), args, env: Vec::new(), cwd: None, merge_stderr: false }
     }
 
     /// Sets the number of ranks that run the program.
     pub fn ranks(mut self, nprocs: u32) -> App {
         self.nprocs = nprocs;
+        self
+    }
+
+    /// Gives each rank one pipe for stdout and stderr, see [`App::merge_stderr`].
+    pub fn merge_stderr(mut self) -> App {
+        self.merge_stderr = true;
         self
     }
 }

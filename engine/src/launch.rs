@@ -7,8 +7,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use iof_capture::{
-    ProcessGroup, ProcessId, ProcessSpec, Signal, SpawnError, Spawned, Stdin, check, check_files, check_maps,
-    spawn,
+    FirstWrites, ProcessGroup, ProcessId, ProcessSpec, Signal, SpawnError, Spawned, Stdin, check,
+    check_files, check_maps, spawn, spawn_watched,
 };
 use iof_proto::rendezvous::SERVER_VARIABLE;
 use iof_proto::{Nspace, Rank, StdinUnavailable};
@@ -73,8 +73,16 @@ impl Engine {
         let mut spawned = Vec::new();
         let mut signallers = Vec::new();
         let mut started = Ok(());
+        // Ranks may write before the capture thread reads their pipes. Without a descriptor for this
+        // watch, the order of these first writes is unknown.
+        let mut first_writes = FirstWrites::new().ok();
         for planned in planned_ranks(spec) {
-            match spawn(process_spec(spec, &planned, self.server())) {
+            let process_spec = process_spec(spec, &planned, self.server());
+            let spawned_process = match &first_writes {
+                Some(first_writes) => spawn_watched(process_spec, first_writes),
+                None => spawn(process_spec),
+            };
+            match spawned_process {
                 Ok(process) => {
                     self.note_pid(&spec.nspace, planned.rank, process.child.pid());
                     signallers.push(process.child.signaller());
@@ -88,7 +96,9 @@ impl Engine {
         }
         let mut spawned = spawned.into_iter();
         let started = started.and_then(|()| {
-            spawned.try_for_each(|(planned, process)| self.register_spawned(spec, &planned, process))
+            spawned.try_for_each(|(planned, process)| {
+                self.register_spawned(spec, &planned, process, first_writes.as_mut())
+            })
         });
         if started.is_err() {
             signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
@@ -123,6 +133,7 @@ impl Engine {
         spec: &JobSpec,
         planned: &PlannedRank<'_>,
         process: Spawned,
+        first_writes: Option<&mut FirstWrites>,
     ) -> Result<(), LaunchError> {
         let rank = planned.rank;
         let streams = self
@@ -142,7 +153,7 @@ impl Engine {
             pipes: [stdout, stderr, stddiag],
             pty,
         };
-        Ok(self.register_rank(&spec.nspace, running_rank, streams)?)
+        Ok(self.register_rank(&spec.nspace, running_rank, streams, first_writes)?)
     }
 }
 
@@ -247,5 +258,6 @@ fn process_spec(spec: &JobSpec, planned: &PlannedRank<'_>, server: &OsStr) -> Pr
         stdin,
         group,
         pty: spec.pty(*rank),
+        merge_stderr: app.merge_stderr,
     }
 }

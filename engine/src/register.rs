@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{AddError, Child, PipeId, PtyMaster, SourceId, Stopped};
+use iof_capture::{AddError, Child, FirstWrites, PipeId, PtyMaster, SourceId, Stopped};
 use iof_proto::rendezvous;
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::{CreateError, Stream};
@@ -117,10 +117,14 @@ impl Engine {
         let source = Proc::new(nspace.clone(), rank);
         let stream = |channel: Channel| Stream::create(config, &format!("{source} {channel}"));
         let [first, second, third] = CHANNELS;
-        Ok([stream(first)?, stream(second)?, stream(third)?])
+        let mut streams = [stream(first)?, stream(second)?, stream(third)?];
+        // Printers write the channels of a rank in the order in which they were read.
+        Stream::share_order(&mut streams);
+        Ok(streams)
     }
 
     /// Registers a running rank: attaches the registered readers and starts to drain its output.
+    /// Pipes that have bytes already are read in the order of `first_writes`.
     ///
     /// # Errors
     /// Fails if the capture thread has ended. The rank's descriptors are closed then.
@@ -129,6 +133,7 @@ impl Engine {
         nspace: &Nspace,
         rank: RunningRank,
         mut streams: [Stream; CHANNELS.len()],
+        first_writes: Option<&mut FirstWrites>,
     ) -> Result<(), AddError> {
         let RunningRank { rank, child, stdin, own_stdin, pipes, pty } = rank;
         let source = Proc::new(nspace.clone(), rank);
@@ -193,6 +198,10 @@ impl Engine {
             }
             Some(child) => self.capture.watch(process, child).map_err(AddError::from)?,
             None => {}
+        }
+        let mut sources: Vec<_> = sources.collect();
+        if let Some(first_writes) = first_writes {
+            sources.sort_by_cached_key(|((_, pipe), _)| first_writes.position(pipe.as_fd()));
         }
         for ((id, pipe), stream) in sources {
             self.capture.add(id, pipe, stream)?;

@@ -3,12 +3,14 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use common::{engine, run, shell, spec};
 use iof_capture::SpawnError;
-use iof_engine::{App, Engine, JobSpec, LaunchError, MAX_RANKS};
-use iof_proto::Rank;
+use iof_engine::{App, Engine, Grant, JobSpec, LaunchError, MAX_RANKS};
+use iof_proto::{Channel, Channels, Proc, Rank};
+use iof_tool::{Lines, Pull};
 
 fn refused(engine: &Engine, spec: &JobSpec) -> LaunchError {
     engine.spawn(spec).expect_err("the job must not start")
@@ -93,4 +95,29 @@ fn an_error_found_only_by_the_kernel_ends_the_ranks_that_run_already() {
         let gone = || !Path::new(&format!("/proc/{}", pid.trim())).exists();
         common::wait_for("the rank to exit", || gone().then_some(()));
     }
+}
+
+#[test]
+fn the_stderr_of_an_app_that_is_merged_at_its_source_arrives_on_stdout_in_order() {
+    let script = "i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo out $i; echo err $i >&2; done";
+    let engine = engine();
+    let mut tool = engine.attach("test", Grant::Block).unwrap();
+    let spec = spec([shell(script).merge_stderr(), shell("echo out; echo err >&2")]);
+    tool.pull(&Pull::new(vec![Proc::all(spec.nspace.clone())], Channels::ALL)).unwrap();
+    let job = engine.spawn(&spec).unwrap();
+    let mut texts = BTreeMap::<(Rank, Channel), String>::new();
+    for line in Lines::new(tool) {
+        let line = line.unwrap();
+        let text = texts.entry((line.source.rank, line.channel)).or_default();
+        text.push_str(std::str::from_utf8(&line.bytes).unwrap());
+        text.push('\n');
+    }
+    let merged: String = (1..=20).map(|i| format!("out {i}\nerr {i}\n")).collect();
+    let expected = [
+        ((Rank(0), Channel::Stdout), merged),
+        ((Rank(1), Channel::Stdout), "out\n".into()),
+        ((Rank(1), Channel::Stderr), "err\n".into()),
+    ];
+    assert_eq!(texts, BTreeMap::from(expected));
+    assert_eq!(job.wait().code(), 0);
 }

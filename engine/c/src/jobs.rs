@@ -122,7 +122,7 @@ unsafe fn app(from: &iof_app_t) -> Outcome<App> {
             Some(PathBuf::from(text(read::bytes(from.cwd, MAX_ARG)?.to_vec())))
         };
         let nprocs = u32::try_from(from.maxprocs).or_status(IOF_ERR_BAD_PARAM)?;
-        Ok(App { nprocs, program, args, env, cwd })
+        Ok(App { nprocs, program, args, env, cwd, merge_stderr: false })
     }
 }
 

@@ -70,5 +70,6 @@ fn app(args: &AppArgs, command: &[OsString]) -> Result<App, Failure> {
         args: program_args.to_vec(),
         env: args.env.iter().filter_map(assignment).collect(),
         cwd: args.wdir.clone(),
+        merge_stderr: false,
     })
 }

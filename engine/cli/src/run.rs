@@ -31,7 +31,8 @@ use crate::{Failure, name, print_message};
 /// Runs a job. Returns the exit code of the rank that failed first, or 0.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let started = Instant::now();
-    let apps = apps(&args.app)?;
+    let mut apps = apps(&args.app)?;
+    apps.iter_mut().for_each(|app| app.merge_stderr = args.merge_at_source);
     let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
     let mut outputs = args.output.prepare(Some(nprocs))?;
     outputs.watch_writes = args.give_up.is_some();

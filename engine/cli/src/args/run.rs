@@ -74,6 +74,14 @@ pub struct RunArgs {
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     pub pty: Option<Ranks>,
 
+    /// Give each rank one pipe for stdout and stderr
+    ///
+    /// As 2>&1 in a shell does. Both are then one stream, stdout, also for tools, in the exact order
+    /// in which the rank wrote. Without this option, stdout and stderr are separate streams, and
+    /// their order is that in which iof read them.
+    #[arg(long)]
+    pub merge_at_source: bool,
+
     /// Limit the wait for output after a rank's exit
     ///
     /// A child of a rank may hold the rank's output open after the exit of the rank. Output that the
