@@ -181,7 +181,7 @@ impl App {
         self
     }
 
-    /// Gives each rank one pipe for stdout and stderr, see [`App::merge_stderr`].
+    /// Gives each rank one pipe for stdout and stderr, see the field of this name.
     pub fn merge_stderr(mut self) -> App {
         self.merge_stderr = true;
         self

@@ -10,7 +10,7 @@ use crate::common::{
     write_in_pieces,
 };
 use iof_capture::{AddError, Capture, Event, SourceId, Stopped};
-use iof_shm_ring::{Gap, Policy};
+use iof_shm_ring::{Gap, Peek, Policy};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 const KIB: u64 = 1024;
@@ -435,4 +435,34 @@ fn the_last_handle_may_be_dropped_in_on_event() {
     assert!(matches!(next(&events), Event::Complete { source: ID, .. }));
     // The sender is dropped with the capture thread.
     assert!(events.recv().is_err());
+}
+
+#[test]
+fn pipes_are_read_in_the_order_in_which_they_became_readable() {
+    let rig = rig();
+    let mut tool = tool();
+    let (mut writers, mut readers) = (Vec::new(), Vec::new());
+    for id in 0..3 {
+        let mut stream = stream(64 * KIB, Policy::DropNewest);
+        readers.push(tool.attach_first(&mut stream, false));
+        let (read, write) = pipe();
+        rig.capture.add(SourceId(id), read, stream).unwrap();
+        writers.push(write);
+    }
+    for (round, order) in (1..).zip([[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]]) {
+        // After this call all reads are in flight.
+        rig.capture.with_streams(|_| {}).unwrap();
+        let write = |index: usize| (&writers[index]).write_all(b"x").unwrap();
+        // No pipe is read during this call.
+        rig.capture.with_streams(|_| order.into_iter().for_each(write)).unwrap();
+        let times = order.map(|index| {
+            wait_until(&rig.capture, SourceId(index as u64), |stats| stats.produced == round);
+            let reader = &mut readers[index];
+            assert_eq!(reader.peek(), Peek::Bytes);
+            let time = reader.time().unwrap();
+            reader.consume(usize::MAX);
+            time
+        });
+        assert!(times.is_sorted_by(|one, next| one < next), "{order:?}: {times:?}");
+    }
 }

@@ -137,11 +137,11 @@ fn a_late_pull_writes_all_lines_in_the_order_in_which_they_were_read() {
     }
 }
 
-/// Of this many runs, at most [`MAX_SWAPPED`] may have their two lines in the wrong order. If the
+/// Of this many runs, at most [`TOLERATED`] may have their two lines in the wrong order. If the
 /// kernel swaps one run in 200, a failure of this test has a probability of 2 in a million. If a
 /// third of the runs is swapped, it passes with a probability of 2 in a thousand.
 const RUNS: usize = 40;
-const MAX_SWAPPED: usize = 4;
+const TOLERATED: usize = 4;
 
 #[test]
 fn two_lines_to_stdout_and_stderr_are_hardly_ever_swapped() {
@@ -157,7 +157,7 @@ fn two_lines_to_stdout_and_stderr_are_hardly_ever_swapped() {
             }
         });
         let swapped = swapped.count();
-        assert!(swapped <= MAX_SWAPPED, "{swapped} of {RUNS} runs on {backend} are swapped");
+        assert!(swapped <= TOLERATED, "{swapped} of {RUNS} runs on {backend} are swapped");
     }
 }
 
