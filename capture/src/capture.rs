@@ -13,10 +13,11 @@ use iof_shm_ring::{Inlet, Ringer, Stream, bell};
 use crate::backend::BackendKind;
 use crate::capture_thread::{CaptureThread, Started};
 use crate::child::Child;
-use crate::driver::{Command, Inbox};
+use crate::driver::{Command, Inbox, NewSource};
 use crate::error::{AddError, PushError, Stopped};
 use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
+use crate::first_writes::FirstWrites;
 use crate::remote_call::call_remotely;
 use crate::room_bells::{RoomBell, RoomBells};
 use crate::sources::OnEvent;
@@ -168,7 +169,30 @@ impl Capture {
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`]. The pipe is closed then.
     pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: Stream) -> Result<(), AddError> {
-        self.add_source(id, Command::Add { id, pipe, stream: Box::new(stream), leader: None })
+        self.add_source(id, Command::Add(NewSource { id, pipe, stream: Box::new(stream), leader: None }))
+    }
+
+    /// Adds several sources, as [`Capture::add`] does. Those of their pipes that have bytes already
+    /// are read in the order in which they became readable according to `first_writes`.
+    ///
+    /// # Errors
+    /// [`AddError::Taken`] if an id is in use, or [`AddError::Stopped`]. No source is added, and the
+    /// pipes are closed.
+    pub fn add_watched(
+        &self,
+        sources: impl IntoIterator<Item = (SourceId, OwnedFd, Stream)>,
+        first_writes: &Arc<Mutex<FirstWrites>>,
+    ) -> Result<(), AddError> {
+        let new = |(id, pipe, stream)| NewSource { id, pipe, stream: Box::new(stream), leader: None };
+        let sources: Vec<NewSource> = sources.into_iter().map(new).collect();
+        // Held until the command is sent, so that the commands for one id keep their order.
+        let mut source_ids = lock(&self.source_ids);
+        if let Some(taken) = sources.iter().find(|source| source_ids.contains(&source.id)) {
+            return Err(AddError::Taken { source_id: taken.id });
+        }
+        source_ids.extend(sources.iter().map(|source| source.id));
+        let first_writes = Arc::clone(first_writes);
+        Ok(self.send(Command::AddWatched { sources, first_writes })?)
     }
 
     /// Adds the master of a pty as source `id`, as [`Capture::add`] does, and watches the leader of
@@ -190,7 +214,7 @@ impl Capture {
         leader: Child,
     ) -> Result<(), AddError> {
         let leader = Some((process, leader));
-        self.add_source(id, Command::Add { id, pipe: master, stream: Box::new(stream), leader })
+        self.add_source(id, Command::Add(NewSource { id, pipe: master, stream: Box::new(stream), leader }))
     }
 
     /// Adds the source `id` without a pipe: [`Capture::deliver`] adds its bytes, and

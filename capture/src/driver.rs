@@ -8,7 +8,7 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender};
@@ -21,6 +21,7 @@ use crate::clock::now;
 use crate::coalescing::{Coalescing, Yield};
 use crate::event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
+use crate::first_writes::FirstWrites;
 use crate::ioctl;
 use crate::isolated::{ReadOutcome, ThreadId};
 use crate::remote_call::RemoteCall;
@@ -38,7 +39,8 @@ mod push;
 
 /// A command to the capture thread, from the handle or from the thread of an isolated source.
 pub(crate) enum Command {
-    Add { id: SourceId, pipe: OwnedFd, stream: Box<Stream>, leader: Option<(ProcessId, Child)> },
+    Add(NewSource),
+    AddWatched { sources: Vec<NewSource>, first_writes: Arc<Mutex<FirstWrites>> },
     Open { id: SourceId, stream: Box<Stream> },
     Deliver { id: SourceId, bytes: Vec<u8>, time: Option<u64> },
     Close(SourceId),
@@ -55,6 +57,15 @@ pub(crate) enum Command {
     Listen(Arc<RoomBells>),
     Call(RemoteCall),
     Stop,
+}
+
+/// A source with a pipe that is to be added.
+pub(crate) struct NewSource {
+    pub id: SourceId,
+    pub pipe: OwnedFd,
+    pub stream: Box<Stream>,
+    /// The leader of the session whose terminal the pipe is.
+    pub leader: Option<(ProcessId, Child)>,
 }
 
 /// The sending side of the command queue, for threads of isolated sources.
@@ -253,24 +264,11 @@ impl<B: Backend> Driver<B> {
     fn run_commands(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Add { id, pipe, stream, leader } => {
-                    let index = self.sources.add(Source::new(id, pipe, *stream));
-                    if let Some(source) = self.sources.source_mut(index) {
-                        source.set_reopenable(leader.is_some());
-                        if let Some(pipe) = source.pipe() {
-                            // SAFETY: a source closes its pipe when it ends. Only `Driver::end`
-                            // ends a source, and it deregisters the pipe first. The sources that
-                            // have not ended are dropped after the backend.
-                            unsafe { self.backend.register(Token::Source(index), pipe) };
-                        }
-                        if let Some(pipe) = source.shared_pipe() {
-                            self.watched.add(Token::Source(index), PipeId::Source(id), &pipe);
-                        }
-                    }
-                    if let Some((process, child)) = leader {
-                        self.watch(WatchedProcess { id: process, child, terminal: Some(id) });
-                    }
-                    self.advance(index, Step::Go { readable: false });
+                Command::Add(source) => self.add(source),
+                Command::AddWatched { mut sources, first_writes } => {
+                    let mut first_writes = first_writes.lock().unwrap_or_else(PoisonError::into_inner);
+                    sources.sort_by_cached_key(|source| first_writes.position(source.pipe.as_fd()));
+                    sources.into_iter().for_each(|source| self.add(source));
                 }
                 Command::Open { id, stream } => drop(self.sources.add(Source::open(id, *stream))),
                 Command::Deliver { id, bytes, time } => self.deliver(id, bytes, time),
@@ -310,6 +308,27 @@ impl<B: Backend> Driver<B> {
                 Command::Stop => return self.stop(),
             }
         }
+    }
+
+    /// Adds a source with a pipe, and starts to read it.
+    fn add(&mut self, NewSource { id, pipe, stream, leader }: NewSource) {
+        let index = self.sources.add(Source::new(id, pipe, *stream));
+        if let Some(source) = self.sources.source_mut(index) {
+            source.set_reopenable(leader.is_some());
+            if let Some(pipe) = source.pipe() {
+                // SAFETY: a source closes its pipe when it ends. Only `Driver::end` ends a source, and
+                // it deregisters the pipe first. The sources that have not ended are dropped after the
+                // backend.
+                unsafe { self.backend.register(Token::Source(index), pipe) };
+            }
+            if let Some(pipe) = source.shared_pipe() {
+                self.watched.add(Token::Source(index), PipeId::Source(id), &pipe);
+            }
+        }
+        if let Some((process, child)) = leader {
+            self.watch(WatchedProcess { id: process, child, terminal: Some(id) });
+        }
+        self.advance(index, Step::Go { readable: false });
     }
 
     /// Ends a source that has nothing in flight.

@@ -14,8 +14,9 @@ const EVENTS: usize = 256;
 /// A watch on the pipes of processes that are being started.
 ///
 /// Several processes are started one after the other before the first of their pipes is added to a
-/// [`Capture`](crate::Capture). Meanwhile they may have written. If their pipes are added in the
-/// order of [`FirstWrites::position`], they are read in the order in which they became readable.
+/// [`Capture`](crate::Capture). Meanwhile they may have written.
+/// [`Capture::add_watched`](crate::Capture::add_watched) adds pipes of processes that were started
+/// with [`spawn_watched`](crate::spawn_watched) in the order in which they became readable.
 #[derive(Debug)]
 pub struct FirstWrites {
     poll: Poll,
@@ -46,7 +47,7 @@ impl FirstWrites {
 
     /// Returns the place of `pipe` among the watched pipes in the order in which they became
     /// readable; `usize::MAX` if it is not readable yet. Does not block.
-    pub fn position(&mut self, pipe: BorrowedFd<'_>) -> usize {
+    pub(crate) fn position(&mut self, pipe: BorrowedFd<'_>) -> usize {
         while self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_ok() && !self.events.is_empty() {
             for event in &self.events {
                 let next = self.positions.len();

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_capture::{
     FirstWrites, ProcessGroup, ProcessId, ProcessSpec, Signal, SpawnError, Spawned, Stdin, check,
@@ -75,11 +76,14 @@ impl Engine {
         let mut started = Ok(());
         // Ranks may write before the capture thread reads their pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.
-        let mut first_writes = FirstWrites::new().ok();
+        let first_writes = FirstWrites::new().ok().map(Mutex::new).map(Arc::new);
         for planned in planned_ranks(spec) {
             let process_spec = process_spec(spec, &planned, self.server());
             let spawned_process = match &first_writes {
-                Some(first_writes) => spawn_watched(process_spec, first_writes),
+                Some(first_writes) => {
+                    let first_writes = first_writes.lock().unwrap_or_else(PoisonError::into_inner);
+                    spawn_watched(process_spec, &first_writes)
+                }
                 None => spawn(process_spec),
             };
             match spawned_process {
@@ -97,7 +101,7 @@ impl Engine {
         let mut spawned = spawned.into_iter();
         let started = started.and_then(|()| {
             spawned.try_for_each(|(planned, process)| {
-                self.register_spawned(spec, &planned, process, first_writes.as_mut())
+                self.register_spawned(spec, &planned, process, first_writes.as_ref())
             })
         });
         if started.is_err() {
@@ -133,7 +137,7 @@ impl Engine {
         spec: &JobSpec,
         planned: &PlannedRank<'_>,
         process: Spawned,
-        first_writes: Option<&mut FirstWrites>,
+        first_writes: Option<&Arc<Mutex<FirstWrites>>>,
     ) -> Result<(), LaunchError> {
         let rank = planned.rank;
         let streams = self

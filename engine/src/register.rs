@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use iof_capture::{AddError, Child, FirstWrites, PipeId, PtyMaster, SourceId, Stopped};
@@ -133,7 +133,7 @@ impl Engine {
         nspace: &Nspace,
         rank: RunningRank,
         mut streams: [Stream; CHANNELS.len()],
-        first_writes: Option<&mut FirstWrites>,
+        first_writes: Option<&Arc<Mutex<FirstWrites>>>,
     ) -> Result<(), AddError> {
         let RunningRank { rank, child, stdin, own_stdin, pipes, pty } = rank;
         let source = Proc::new(nspace.clone(), rank);
@@ -199,12 +199,10 @@ impl Engine {
             Some(child) => self.capture.watch(process, child).map_err(AddError::from)?,
             None => {}
         }
-        let mut sources: Vec<_> = sources.collect();
-        if let Some(first_writes) = first_writes {
-            sources.sort_by_cached_key(|((_, pipe), _)| first_writes.position(pipe.as_fd()));
-        }
-        for ((id, pipe), stream) in sources {
-            self.capture.add(id, pipe, stream)?;
+        let mut sources = sources.map(|((id, pipe), stream)| (id, pipe, stream));
+        match first_writes {
+            Some(first_writes) => self.capture.add_watched(sources, first_writes)?,
+            None => sources.try_for_each(|(id, pipe, stream)| self.capture.add(id, pipe, stream))?,
         }
         Ok(())
     }

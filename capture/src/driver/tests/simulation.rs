@@ -159,7 +159,7 @@ impl Simulation {
         });
         let stream = Box::new(stream);
         self.send(match pipe {
-            Some(pipe) => Command::Add { id, pipe, stream, leader },
+            Some(pipe) => Command::Add(NewSource { id, pipe, stream, leader }),
             None => Command::Open { id, stream },
         });
     }
