@@ -14,8 +14,8 @@ use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::{Uid, User};
 
 use crate::Failure;
-use crate::threads::start_thread;
 use crate::print::{table, write};
+use crate::threads::start_thread;
 
 /// How long one engine may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -43,6 +43,9 @@ type Jobs = BTreeMap<Nspace, Vec<ProcInfo>>;
 /// The reason why an engine's jobs are unknown, as a state.
 type NoJobs = &'static str;
 
+/// The answer of an engine: its pid, if it is known, and its jobs.
+type Answer = (Option<u32>, Result<Jobs, NoJobs>);
+
 /// Prints the engines and their jobs. An engine that does not answer delays this by at most
 /// [`ANSWER_LIMIT`].
 pub fn ps(args: &PsArgs) -> Result<(), Failure> {
@@ -61,7 +64,7 @@ pub fn ps(args: &PsArgs) -> Result<(), Failure> {
 }
 
 /// Asks an engine for its pid and its jobs, in a thread that ends with the process at the latest.
-fn ask(engine: &Listed) -> Result<Receiver<(Option<u32>, Result<Jobs, NoJobs>)>, Failure> {
+fn ask(engine: &Listed) -> Result<Receiver<Answer>, Failure> {
     let (sender, receiver) = bounded(1);
     let Listed { path, pid, is_live, .. } = engine.clone();
     let body = move || {
