@@ -114,7 +114,7 @@ fn query(path: &std::path::Path) -> Result<(u32, Jobs), NoJobs> {
 /// Returns the lines of one engine.
 fn engine_rows(
     engine: &Listed,
-    (pid, jobs): (Option<u32>, Result<Jobs, NoJobs>),
+    (pid, jobs): Answer,
     now: SystemTime,
 ) -> Vec<Vec<String>> {
     let user = User::from_uid(Uid::from_raw(engine.uid)).ok().flatten();
