@@ -64,7 +64,7 @@ pub struct RunArgs {
     /// Create the socket for tools in this directory
     ///
     /// With none, there is no socket, and no directory is needed. Tools then cannot find the job.
-    #[arg(long, value_name = "DIR|none")]
+    #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 
     /// Give a pseudo-terminal to ranks such as 0,2-3
