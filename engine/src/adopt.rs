@@ -15,6 +15,7 @@ use nix::sys::socket::{SockType, SockaddrStorage, getpeername, getsockopt, socko
 use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{isatty, pipe2};
 
+use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
 use crate::error::MAX_RANKS;
 use crate::job::{CHANNELS, Job, Launching};
@@ -229,7 +230,7 @@ impl Engine {
             running_ranks.push((running_rank, streams));
         }
         let job = self
-            .begin(&nspace, grace, &directives, elsewhere, launching)
+            .begin(&nspace, grace, EarlyEndPolicy::never(), &directives, elsewhere, launching)
             .ok_or(AdoptError::NameTaken(nspace))?;
         let registered = running_ranks
             .into_iter()

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::early_end::{DEFAULT_KILL_WAIT, KillOnBadExit};
 use crate::log::LogConfig;
 use iof_capture::{BackendKind, ProcessGroup, Pty, Stdin};
 use iof_proto::directive::{DirectiveLevel, DropPolicy, key};
@@ -245,6 +246,18 @@ pub struct JobSpec {
     /// raise SIGPIPE. If a reader with [`Grant::Block`](crate::Grant::Block) holds the stream back,
     /// the end of the stream waits for that reader as well. `None` means without limit.
     pub grace: Option<Duration>,
+    /// The failures of a rank that end the job. The engine then sends SIGTERM and SIGCONT to the
+    /// other local ranks as [`Job::signal`](crate::Job::signal) does, and after `kill_wait` SIGKILL
+    /// to those that still run. Streams that are open two seconds after that are completed with the
+    /// bytes written so far.
+    pub kill_on_bad_exit: KillOnBadExit,
+    /// The time between SIGTERM and SIGKILL when the engine ends the job early.
+    pub kill_wait: Duration,
+    /// The time that the job may take, from the start of its first rank to the end of its last
+    /// stream. When it is over, the engine ends the job as after a failure, and
+    /// [`JobStatus::code`](crate::JobStatus::code) is [`TIMEOUT_CODE`](crate::TIMEOUT_CODE). Ranks
+    /// elsewhere are not ended. `None` means without limit.
+    pub timeout: Option<Duration>,
     /// The directives for this job (RFC0025), which override the engine's [`Config`].
     pub directives: Directives,
     /// Whether the job also has remote ranks. If so, their output may be
@@ -256,6 +269,7 @@ pub struct JobSpec {
 impl JobSpec {
     /// Returns a job of `apps` with local ranks only. Every rank reads /dev/null, has no pty and
     /// leads a process group of its own. Streams may stay open without limit after a rank's exit.
+    /// The job is never ended early.
     pub fn new(nspace: Nspace, apps: Vec<App>) -> JobSpec {
         JobSpec {
             nspace,
@@ -265,6 +279,9 @@ impl JobSpec {
             ptys: BTreeMap::new(),
             process_group: ProcessGroup::Own,
             grace: None,
+            kill_on_bad_exit: KillOnBadExit::Never,
+            kill_wait: DEFAULT_KILL_WAIT,
+            timeout: None,
             directives: Directives::default(),
             elsewhere: false,
         }

@@ -17,6 +17,7 @@ use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::gethostname;
 
+use crate::early_end::OPEN_AFTER_KILL;
 use crate::engine::Grant;
 use crate::exit::Exit;
 use crate::grace::GracePeriods;
@@ -125,9 +126,11 @@ impl Control {
         let mut events = Events::with_capacity(1024);
         let mut linger: Option<Linger> = None;
         let mut linger_until: Option<Instant> = None;
-        let (mut serving, mut accepting, mut overdue) = (Flushed::Waits, Flushed::Waits, None);
+        let (mut serving, mut accepting) = (Flushed::Waits, Flushed::Waits);
+        let (mut overdue, mut next_early_end) = (None, None);
         loop {
-            let next = [linger_until, overdue, self.graces.next_end()].into_iter().flatten().min();
+            let times = [linger_until, overdue, self.graces.next_end(), next_early_end];
+            let next = times.into_iter().flatten().min();
             let until_next = next.map(|time| time.saturating_duration_since(Instant::now()));
             let timeout = match serving.max(accepting) {
                 Flushed::More => Some(Duration::ZERO),
@@ -160,6 +163,8 @@ impl Control {
                 sockets.into_iter().for_each(|socket| state.admit(self.poll.registry(), socket));
             }
             self.take_reports(&mut state);
+            self.end_jobs_early(&mut state);
+            next_early_end = state.next_early_end;
             for stream in self.graces.take_expired(Instant::now()) {
                 // A capture that has ended has completed all its streams. A stream that is already
                 // complete is left as it is.
@@ -246,6 +251,15 @@ impl Control {
         }
     }
 
+    /// Ends jobs early for which it is time.
+    fn end_jobs_early(&mut self, state: &mut State) {
+        let now = Instant::now();
+        if let Some(streams) = state.end_jobs_early(now) {
+            self.graces.begin(now, OPEN_AFTER_KILL, streams);
+            self.tables.notify();
+        }
+    }
+
     /// Handles one event of the capture thread.
     fn take_event(&mut self, state: &mut State, event: Event) {
         match event {
@@ -273,6 +287,7 @@ impl Control {
                     if let (Some(grace), Some(rank)) = (job.grace, job.ranks.get(&proc.rank)) {
                         self.graces.begin(Instant::now(), grace, rank.streams.to_vec());
                     }
+                    state.schedule_early_end(&proc.nspace, Instant::now());
                     state.announce_end(&proc.nspace);
                     state.shut_if_unread(&self.capture, &proc);
                 }

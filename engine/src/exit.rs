@@ -1,8 +1,10 @@
-//! The exit status of a rank.
+//! The exit status of a rank, and the signals that may be its cause.
 
+use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use iof_capture::Signal;
 use iof_proto::ProcState;
 
 /// The exit status of a rank.
@@ -33,6 +35,60 @@ impl Exit {
         let Exit::Status(status) = self else { return None };
         status.code().or(status.signal().map(|signal| signal.saturating_add(128)))
     }
+
+    /// Returns the number of the signal that killed the rank; `None` if none did, or if the status
+    /// is unknown.
+    pub fn signal(self) -> Option<i32> {
+        if let Exit::Status(status) = self { status.signal() } else { None }
+    }
+}
+
+impl fmt::Display for Exit {
+    /// Formats the status as `exit code 3`, `SIGSEGV`, `signal 34` for a signal without a name, or
+    /// `unknown exit status`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.signal(), self.known_code()) {
+            (Some(number), _) => match Signal::try_from(number) {
+                Ok(signal) => write!(f, "{signal}"),
+                Err(_) => write!(f, "signal {number}"),
+            },
+            (None, Some(code)) => write!(f, "exit code {code}"),
+            (None, None) => f.write_str("unknown exit status"),
+        }
+    }
+}
+
+/// The signals that were sent to a rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SentSignals(u64);
+
+impl SentSignals {
+    /// Signals after which a program is expected to exit, with any exit code.
+    const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+    /// Signals that a terminal sends to its foreground process group, and that kill by default.
+    const FROM_TERMINAL: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::QUIT];
+
+    pub(crate) fn insert(&mut self, signal: Signal) {
+        self.0 |= Self::bit(signal.number());
+    }
+
+    /// Returns whether a rank failed because of these signals. If it `shares_group` with the
+    /// embedder, it also receives those of the embedder's terminal.
+    pub(crate) fn explains(self, exit: Exit, shares_group: bool) -> bool {
+        match exit.signal() {
+            Some(number) => {
+                let from_terminal = Self::FROM_TERMINAL.iter().any(|signal| signal.number() == number);
+                self.0 & Self::bit(number) != 0 || (shares_group && from_terminal)
+            }
+            None => {
+                !exit.success() && Self::ENDING.iter().any(|signal| self.0 & Self::bit(signal.number()) != 0)
+            }
+        }
+    }
+
+    fn bit(number: i32) -> u64 {
+        u32::try_from(number).ok().and_then(|number| 1u64.checked_shl(number)).unwrap_or(0)
+    }
 }
 
 /// Returns the PMIx state of a process that ended with `exit`, or is running if that is `None`.
@@ -61,7 +117,29 @@ mod tests {
             assert_eq!((exit.code(), proc_state(Some(exit))), (code, state), "{exit:?}");
             assert_eq!(exit.success(), code == 0);
         }
-        assert_eq!(Exit::Unknown.known_code(), None);
+        let texts = [3 << 8, 11, 11 | 0x80, 34].map(|raw| status(raw).to_string());
+        assert_eq!(texts, ["exit code 3", "SIGSEGV", "SIGSEGV", "signal 34"]);
+        assert_eq!(
+            (Exit::Unknown.known_code(), Exit::Unknown.to_string()),
+            (None, "unknown exit status".into())
+        );
         assert_eq!(proc_state(None), ProcState::Running);
+    }
+
+    #[test]
+    fn sent_signals_explain_exits_that_they_caused() {
+        let (code, killed) = (
+            |code: i32| Exit::Status(ExitStatus::from_raw(code << 8)),
+            |signal: Signal| Exit::Status(ExitStatus::from_raw(signal.number())),
+        );
+        let mut sent = SentSignals::default();
+        assert!(!sent.explains(killed(Signal::INT), false) && sent.explains(killed(Signal::INT), true));
+        assert!(!sent.explains(killed(Signal::TERM), true) && !sent.explains(code(1), true));
+        // A program may exit with any code after a signal that asks it to end.
+        sent.insert(Signal::USR1);
+        assert!(sent.explains(killed(Signal::USR1), false) && !sent.explains(code(1), false));
+        sent.insert(Signal::TERM);
+        assert!(sent.explains(code(1), false) && sent.explains(Exit::Unknown, false));
+        assert!(!sent.explains(code(0), false) && !sent.explains(killed(Signal::KILL), false));
     }
 }

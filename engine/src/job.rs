@@ -10,7 +10,9 @@ use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signal, Signaller, Sourc
 use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Channels, Nspace, Rank, StdinUnavailable};
 
-use crate::exit::Exit;
+use crate::early_end::{EarlyEnd, EarlyEndPolicy, EndCause, TIMEOUT_CODE};
+use crate::endings::EndingEntry;
+use crate::exit::{Exit, SentSignals};
 use crate::state::{State, Tables};
 use crate::stream_options::StreamOptions;
 
@@ -36,6 +38,10 @@ pub(crate) struct RankState {
     /// Only the embedder's own tools may push to its stdin.
     pub own_stdin: bool,
     pub exit: Option<Exit>,
+    /// The signals that were sent to the rank.
+    pub sent: SentSignals,
+    /// The rank failed because of these signals.
+    pub exit_requested: bool,
     /// The embedder has reported the exit of the rank.
     pub reported: bool,
 }
@@ -45,6 +51,11 @@ impl RankState {
     /// stream, which no other rank has.
     pub(crate) fn process(&self) -> ProcessId {
         ProcessId(self.streams[0].0)
+    }
+
+    /// Returns whether the rank is in the embedder's process group.
+    pub(crate) fn shares_group(&self) -> bool {
+        self.signaller.as_ref().is_some_and(|signaller| !signaller.has_group())
     }
 
     /// Returns the id of the rank's stdin at the capture, which is derived in the same way.
@@ -116,6 +127,11 @@ pub(crate) struct JobState {
     pub first_failure: Option<(Rank, Exit)>,
     /// The exit status, which is set when the job is removed. Handles of the job share it.
     pub final_status: Arc<OnceLock<JobStatus>>,
+    pub early_end_policy: EarlyEndPolicy,
+    /// How the engine ended the job early.
+    pub early_end: Option<EarlyEnd>,
+    /// The ends of its local ranks, in the order in which they were detected.
+    pub endings: Vec<EndingEntry>,
 }
 
 impl JobState {
@@ -146,6 +162,9 @@ impl JobState {
             cut_off: Vec::new(),
             first_failure: None,
             final_status: Arc::default(),
+            early_end_policy: EarlyEndPolicy::never(),
+            early_end: None,
+            endings: Vec::new(),
         }
     }
 
@@ -155,19 +174,6 @@ impl JobState {
         JobState { is_local: false, started: true, remote: RemoteRanks::Running, ..job }
     }
 
-    /// Notes that a local rank has exited.
-    pub(crate) fn exited(&mut self, rank: Rank, exit: Exit) {
-        if let Some(state) = self.ranks.get_mut(&rank) {
-            state.exit = Some(exit);
-            // With the master still open, closing the stream would not hang up the terminal of the
-            // rank's children.
-            state.pty = None;
-        }
-        if !exit.success() && self.first_failure.is_none() {
-            self.first_failure = Some((rank, exit));
-        }
-    }
-
     /// Returns whether all local ranks have exited.
     pub(crate) fn has_exited(&self) -> bool {
         self.started && self.ranks.values().all(|rank| rank.exit.is_some())
@@ -175,7 +181,11 @@ impl JobState {
 
     /// Returns the exit status of the local ranks so far.
     pub(crate) fn status(&self) -> JobStatus {
-        JobStatus { first_failure: self.first_failure, cut_off: self.cut_off.clone() }
+        JobStatus {
+            first_failure: self.first_failure,
+            cut_off: self.cut_off.clone(),
+            early_end: self.early_end.clone(),
+        }
     }
 
     /// Returns whether all local ranks have exited and their streams are complete.
@@ -229,18 +239,6 @@ impl JobState {
         local.chain(self.delivered.values().copied()).chain(self.logged.values().copied()).collect()
     }
 
-    /// Sends `signal` to the local ranks for which `is_wanted`, see [`Job::signal`]. Returns their
-    /// number.
-    pub(crate) fn signal(&self, signal: Signal, is_wanted: impl Fn(Rank, &Signaller) -> bool) -> usize {
-        let reachable = |(rank, state): &(&Rank, &RankState)| {
-            let Some(signaller) = &state.signaller else { return false };
-            (state.exit.is_none() || signaller.has_group())
-                && is_wanted(**rank, signaller)
-                && signaller.send(signal).is_ok()
-        };
-        self.ranks.iter().filter(reachable).count()
-    }
-
     /// Returns the exit code of the job as a whole, if it is known.
     pub(crate) fn exit_code(&self) -> Option<i32> {
         let reported = if let RemoteRanks::Ended { exit_code } = self.remote { exit_code } else { None };
@@ -255,13 +253,20 @@ pub struct JobStatus {
     /// if its exit code is not 0, a signal ends it, or its status is [`Exit::Unknown`].
     pub first_failure: Option<(Rank, Exit)>,
     /// The streams that were completed before their end of file: at the end of their rank's grace
-    /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), or by [`Job::close`].
+    /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), by [`Job::close`], or some time after
+    /// the engine killed the ranks.
     pub cut_off: Vec<(Rank, Channel)>,
+    /// How the engine ended the job early; `None` if it did not.
+    pub early_end: Option<EarlyEnd>,
 }
 
 impl JobStatus {
     /// Returns the [exit code](Exit::code) of the rank that failed first, or 0 if no rank failed.
+    /// Returns [`TIMEOUT_CODE`] if a time limit ended the job, whatever its ranks returned.
     pub fn code(&self) -> i32 {
+        if self.early_end.as_ref().is_some_and(|end| end.cause == EndCause::Timeout) {
+            return TIMEOUT_CODE;
+        }
         self.first_failure.map_or(0, |(_, exit)| exit.code())
     }
 }
@@ -339,7 +344,7 @@ impl Job {
     }
 
     /// Returns the state of the job, unless it was removed.
-    fn state<'a>(&self, state: &'a State) -> Option<&'a JobState> {
+    pub(crate) fn state<'a>(&self, state: &'a State) -> Option<&'a JobState> {
         if self.final_status.get().is_some() { None } else { state.jobs.get(&self.nspace) }
     }
 
@@ -381,13 +386,16 @@ impl Job {
     /// this for signals that it received from its terminal: the other ranks are in its own group
     /// and received the signal already. Returns the number of groups that were signalled.
     pub fn signal_groups(&self, signal: Signal) -> usize {
+        if let Some(job) = self.state_mut(&mut self.tables.lock()) {
+            job.note_signal_of_terminal(signal);
+        }
         self.send(signal, Signaller::has_group)
     }
 
     /// Sends `signal` to the ranks for which `is_wanted`. Returns their number.
     fn send(&self, signal: Signal, is_wanted: impl Fn(&Signaller) -> bool) -> usize {
-        let state = self.tables.lock();
-        self.state(&state).map_or(0, |job| job.signal(signal, |_, signaller| is_wanted(signaller)))
+        let mut state = self.tables.lock();
+        self.state_mut(&mut state).map_or(0, |job| job.signal(signal, |_, signaller| is_wanted(signaller)))
     }
 
     /// Completes an output stream of a local rank with the bytes written so far. Later writes to it
@@ -430,8 +438,22 @@ impl Job {
     /// within `timeout` (`None`: without limit), or the engine has ended. Must not be called in an
     /// [upcall](crate::Host).
     pub fn flush(&self, timeout: Option<Duration>) -> bool {
+        let streams = self.streams(&self.tables.lock());
+        self.flush_streams(&streams, timeout)
+    }
+
+    /// Blocks as [`Job::flush`] does, but only for the output of one local rank.
+    pub fn flush_rank(&self, rank: Rank, timeout: Option<Duration>) -> bool {
+        let state = self.tables.lock();
+        let rank = self.state(&state).and_then(|job| job.ranks.get(&rank));
+        let streams = rank.map(|rank| rank.streams.to_vec()).unwrap_or_default();
+        drop(state);
+        self.flush_streams(&streams, timeout)
+    }
+
+    fn flush_streams(&self, streams: &[SourceId], timeout: Option<Duration>) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let Some(mut wanted) = self.written() else { return false };
+        let Some(mut wanted) = self.written(streams) else { return false };
         loop {
             let Some(capture) = self.capture.upgrade() else { return false };
             if !self.tables.lock().retain_unflushed(&capture, &mut wanted) {
@@ -449,10 +471,9 @@ impl Job {
         }
     }
 
-    /// Returns how many bytes were written to each of the job's streams by now.
-    fn written(&self) -> Option<Vec<(SourceId, u64)>> {
+    /// Returns how many bytes were written to each of the streams `ids` by now.
+    fn written(&self, ids: &[SourceId]) -> Option<Vec<(SourceId, u64)>> {
         let capture = self.capture.upgrade()?;
-        let ids = self.streams(&self.tables.lock());
         let written = capture
             .with_streams(|streams| ids.iter().filter_map(|id| Some((*id, streams.written(*id)?))).collect());
         written.ok()

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use iof_capture::{
     FirstWrites, ProcessGroup, ProcessId, ProcessSpec, Signal, SpawnError, Spawned, Stdin, check,
@@ -16,6 +17,7 @@ use iof_proto::{Nspace, Rank, StdinUnavailable};
 use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec};
+use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
 use crate::error::{LaunchError, MAX_RANKS};
 use crate::job::{Job, Launching};
@@ -60,7 +62,14 @@ impl Engine {
         check_spec(spec, self.server())?;
         let launching = planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect();
         let job = self
-            .begin(&spec.nspace, spec.grace, &spec.directives, spec.elsewhere, launching)
+            .begin(
+                &spec.nspace,
+                spec.grace,
+                EarlyEndPolicy::new(spec.kill_on_bad_exit, spec.kill_wait, spec.timeout, Instant::now()),
+                &spec.directives,
+                spec.elsewhere,
+                launching,
+            )
             .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         let started = self.spawn_ranks(spec);
         self.all_registered(&job);

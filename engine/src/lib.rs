@@ -13,7 +13,8 @@
 //! | `register`, `remove` | adding a job and its ranks to the tables; removing a job |
 //! | `deliver` | output of remote ranks |
 //! | `grace` | grace periods of streams that outlast their ranks |
-//! | `job`, `exit` | jobs, ranks and their exit statuses |
+//! | `job`, `exit`, `endings` | jobs, ranks and their exit statuses; the ends of ranks in their order |
+//! | `early_end` | ending a job when a rank fails or at a time limit |
 //! | `control` | the control thread (mio), which accepts and serves tools |
 //! | `host` | upcalls to the embedder |
 //! | `stalls` | ranks that stall the capture thread |
@@ -38,6 +39,8 @@ mod config;
 mod control;
 mod deliver;
 mod demand;
+mod early_end;
+mod endings;
 mod engine;
 mod error;
 mod exit;
@@ -73,6 +76,8 @@ pub use config::{
     App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, MAX_CACHE_SIZE, MIN_CACHE_SIZE, Rendezvous,
 };
 pub use deliver::{DeliverError, MAX_DELIVERED};
+pub use early_end::{DEFAULT_KILL_WAIT, EarlyEnd, EndCause, KillOnBadExit, TIMEOUT_CODE};
+pub use endings::{Ending, Endings, RankExit};
 pub use engine::{Engine, Grant};
 pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iof_capture::{AddError, Child, FirstWrites, PipeId, PtyMaster, SourceId, Stopped};
 use iof_proto::rendezvous;
@@ -12,7 +12,9 @@ use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::{CreateError, Stream};
 use nix::unistd::isatty;
 
+use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
+use crate::exit::SentSignals;
 use crate::job::{CHANNELS, Job, JobState, Launching, RankState, RemoteRanks};
 use crate::state::StreamName;
 use crate::stream_options::StreamOptions;
@@ -57,13 +59,15 @@ impl Engine {
         &self,
         nspace: &Nspace,
         grace: Option<Duration>,
+        early_end_policy: EarlyEndPolicy,
         directives: &Directives,
         elsewhere: bool,
         launching: BTreeMap<Rank, Launching>,
     ) -> Option<Job> {
         let mut state = self.tables.lock();
         let options = StreamOptions::of(&self.config).under(directives);
-        let mut job = JobState { launching, ..JobState::new(grace, options, directives.forward) };
+        let job = JobState::new(grace, options, directives.forward);
+        let mut job = JobState { launching, early_end_policy, ..job };
         let final_status = Arc::clone(&job.final_status);
         if elsewhere {
             job.remote = RemoteRanks::Running;
@@ -161,6 +165,8 @@ impl Engine {
             stdin_unavailable: None,
             own_stdin,
             exit: None,
+            sent: SentSignals::default(),
+            exit_requested: false,
             reported: false,
         };
         let (process, target) = (registered.process(), registered.target());
@@ -220,6 +226,7 @@ impl Engine {
                 state.jobs.remove(&job.nspace);
             }
         }
+        state.schedule_early_end(&job.nspace, Instant::now());
         state.begin_deferred(&self.capture);
         state.announce_complete_registrations(&job.nspace);
         // The ranks may have ended meanwhile.

@@ -1,11 +1,36 @@
-//! Signals that tools send to ranks.
+//! Signals to ranks: from the embedder, from tools, and from the engine itself.
 
-use iof_capture::Signal;
+use iof_capture::{Signal, Signaller};
 use iof_proto::{Failure, Proc, Rank, Status, ToTool};
 use nix::unistd::geteuid;
 
 use crate::client::Client;
+use crate::job::JobState;
 use crate::state::{PeerId, State};
+
+impl JobState {
+    /// Sends `signal` to the local ranks for which `is_wanted`, see
+    /// [`Job::signal`](crate::Job::signal). Returns their number.
+    pub(crate) fn signal(&mut self, signal: Signal, is_wanted: impl Fn(Rank, &Signaller) -> bool) -> usize {
+        let mut count = 0usize;
+        for (rank, state) in &mut self.ranks {
+            let Some(signaller) = &state.signaller else { continue };
+            if (state.exit.is_none() || signaller.has_group()) && is_wanted(*rank, signaller) {
+                // Noted first, because the rank may end at once.
+                state.sent.insert(signal);
+                count = count.saturating_add(usize::from(signaller.send(signal).is_ok()));
+            }
+        }
+        count
+    }
+
+    /// Notes that the terminal has sent `signal` to the ranks in the embedder's process group.
+    pub(crate) fn note_signal_of_terminal(&mut self, signal: Signal) {
+        for state in self.ranks.values_mut().filter(|state| state.shares_group()) {
+            state.sent.insert(signal);
+        }
+    }
+}
 
 impl State {
     /// Sends the signal with this number to the local ranks among `procs`, and answers the tool.
@@ -18,13 +43,14 @@ impl State {
     }
 
     /// Sends a signal. Nothing is sent if a job or a rank does not exist.
-    fn send_signal(&self, procs: &[Proc], number: i32) -> Result<u32, Failure> {
+    fn send_signal(&mut self, procs: &[Proc], number: i32) -> Result<u32, Failure> {
         let signal = Signal::try_from(number)
             .map_err(|error| Failure::new(Status::ERR_BAD_PARAM, error.to_string()))?;
         procs.iter().try_for_each(|proc| self.check_signalled(proc))?;
         let count = procs.iter().fold(0usize, |count, Proc { nspace, rank }| {
             let is_wanted = |local: Rank| *rank == Rank::WILDCARD || *rank == local;
-            let sent = self.jobs.get(nspace).map_or(0, |job| job.signal(signal, |local, _| is_wanted(local)));
+            let sent =
+                self.jobs.get_mut(nspace).map_or(0, |job| job.signal(signal, |local, _| is_wanted(local)));
             count.saturating_add(sent)
         });
         Ok(u32::try_from(count).unwrap_or(u32::MAX))

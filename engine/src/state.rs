@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use iof_capture::{ProcessId, PushId, SourceId, TargetId};
 use iof_proto::{Channel, Nspace, Proc, Rank};
@@ -82,6 +83,9 @@ pub(crate) struct State {
     pub owed: Owed,
     /// Sources that tools have asked the host for.
     pub demand: Demand,
+    /// When the control thread checks next whether a job is to be ended early. It may be earlier
+    /// than necessary.
+    pub next_early_end: Option<Instant>,
     /// Upcalls that the control thread makes after it has unlocked the tables.
     pub upcalls: Vec<Upcall>,
     last_run: u64,
@@ -157,6 +161,7 @@ impl State {
             host_stdin: false,
             owed: Owed::default(),
             demand: Demand::default(),
+            next_early_end: None,
             upcalls: Vec::new(),
             last_run: 0,
             next_source: 0,
@@ -164,6 +169,21 @@ impl State {
             next_peer: first_peer,
             stopping: false,
         }
+    }
+
+    /// Makes the control thread check in time whether a job is to be ended early.
+    pub(crate) fn schedule_early_end(&mut self, nspace: &Nspace, now: Instant) {
+        let next = self.jobs.get(nspace).and_then(|job| job.next_early_end(now));
+        self.next_early_end = self.next_early_end.into_iter().chain(next).min();
+    }
+
+    /// Ends jobs early for which it is time at `now`. Returns their streams that are to be completed
+    /// after [`OPEN_AFTER_KILL`](crate::early_end::OPEN_AFTER_KILL); `None` if no job was due.
+    pub(crate) fn end_jobs_early(&mut self, now: Instant) -> Option<Vec<SourceId>> {
+        self.next_early_end.filter(|next| *next <= now)?;
+        let to_finish = self.jobs.values_mut().flat_map(|job| job.end_early(now)).collect();
+        self.next_early_end = self.jobs.values().filter_map(|job| job.next_early_end(now)).min();
+        Some(to_finish)
     }
 
     /// Returns a number that no connection has had.

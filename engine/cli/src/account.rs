@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
-use iof_engine::{BackendKind, Engine, Grant};
+use iof_engine::{BackendKind, Engine, Exit, Grant};
 use iof_output::PrintReport;
 use iof_proto::query::key;
-use iof_proto::{Channel, Found, ProcInfo, Rank, Value};
+use iof_proto::{Channel, Found, ProcInfo, ProcState, Value};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
+use crate::exits::{ExitGroups, number_of_ranks};
 use crate::print_message;
-
-/// The number of ranks that are listed for one exit code.
-const MAX_LISTED: usize = 8;
 
 /// The account of one job.
 pub struct JobAccount {
@@ -29,8 +29,8 @@ pub struct JobAccount {
     system: Duration,
     /// Bytes that were read from all ranks, by channel.
     channels: BTreeMap<Channel, u64>,
-    /// The ranks by exit code; `None` if the exit code is unknown or the rank still runs.
-    exits: BTreeMap<Option<i32>, Vec<Rank>>,
+    /// The ranks by exit status, which is unknown for a rank that still runs.
+    exits: ExitGroups,
     forwarded: PrintReport,
     /// All outputs were written to the end.
     whole: bool,
@@ -49,7 +49,7 @@ impl JobAccount {
         let mut tool = engine.attach("iof run", Grant::Never)?;
         let found = tool.query(&[key::IOF_STATS, key::PMIX_QUERY_PROC_TABLE])?;
         let (user, system) = (duration(usage.user_time()), duration(usage.system_time()));
-        let (channels, exits) = (BTreeMap::new(), BTreeMap::new());
+        let (channels, exits) = (BTreeMap::new(), ExitGroups::default());
         let (backend, fallback) = (engine.backend(), engine.fallback_reason().map(ToString::to_string));
         let mut account =
             JobAccount { elapsed, backend, fallback, user, system, channels, exits, forwarded, whole };
@@ -68,8 +68,8 @@ impl JobAccount {
                 }
             }
             Value::Procs(procs) => {
-                for ProcInfo { proc, exit_code, .. } in procs {
-                    self.exits.entry(exit_code).or_default().push(proc.rank);
+                for ProcInfo { proc, exit_code, state, .. } in procs {
+                    self.exits.insert(proc.rank, exit(exit_code, state));
                 }
             }
             // Not requested.
@@ -108,34 +108,26 @@ impl JobAccount {
     }
 
     fn summary(&self) -> String {
-        let ranks = self.exits.values().map(Vec::len).sum::<usize>();
-        let exits: Vec<String> = self.exits.iter().map(|(code, ranks)| exit(*code, ranks)).collect();
         let PrintReport { written, lost, .. } = &self.forwarded;
         let lost = lost.values().fold(0u64, |sum, lost| sum.saturating_add(*lost));
         format!(
             "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{}",
-            number_of_ranks(ranks),
+            number_of_ranks(self.exits.len()),
             self.elapsed.as_secs_f64(),
-            exits.join(", "),
+            self.exits,
             self.not_counted()
         )
     }
 }
 
-fn number_of_ranks(ranks: usize) -> String {
-    if ranks == 1 { "1 rank".into() } else { format!("{ranks} ranks") }
-}
-
-/// Describes the ranks with one exit code: their number, and a list unless the code is 0.
-fn exit(code: Option<i32>, ranks: &[Rank]) -> String {
-    let number = number_of_ranks(ranks.len());
-    if code == Some(0) {
-        return format!("exit code 0: {number}");
-    }
-    let code = code.map_or_else(|| "unknown".into(), |code| code.to_string());
-    let listed: Vec<String> = ranks.iter().take(MAX_LISTED).map(Rank::to_string).collect();
-    let more = if ranks.len() > MAX_LISTED { ",..." } else { "" };
-    format!("exit code {code}: {number} ({}{more})", listed.join(","))
+/// Returns the exit status of a row of the process table.
+fn exit(code: Option<i32>, state: ProcState) -> Exit {
+    let raw = match (code, state) {
+        (Some(code), ProcState::Killed) => code.checked_sub(128),
+        (Some(code), _) => code.checked_shl(8),
+        (None, _) => None,
+    };
+    raw.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)))
 }
 
 fn duration(time: TimeVal) -> Duration {

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod ending;
 pub mod engine;
 mod run;
 pub mod spellings;

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
-use iof_engine::{Job, JobStatus, Remedy, Signal as RankSignal};
+use iof_engine::{Ending, Job, JobStatus, Remedy, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
 
+use crate::failures::Failures;
 use crate::keyboard::{Keyboard, window_size};
 use crate::signals::{self, ReceivedSignal};
 use crate::{Failure, print_message};
@@ -31,6 +32,8 @@ enum AfterGrace {
 /// An event that `iof run` waits for.
 pub enum JobEvent {
     Signal(ReceivedSignal),
+    /// A rank has exited, or the engine ends the job early.
+    Ending(Ending),
     /// Every rank has exited.
     Exited(JobStatus),
     /// Every rank has exited and every stream is complete.
@@ -49,6 +52,8 @@ pub enum JobEvent {
 pub struct RunningJob {
     job: Job,
     events: Receiver<JobEvent>,
+    /// The failed ranks, unless they are not to be told.
+    failures: Option<Failures>,
     /// The keyboard, while a rank has it.
     keyboard: Option<Keyboard>,
     status: Option<JobStatus>,
@@ -72,11 +77,13 @@ impl RunningJob {
         job: Job,
         events: Receiver<JobEvent>,
         outputs: usize,
+        failures: Option<Failures>,
         keyboard: Option<Keyboard>,
     ) -> RunningJob {
         RunningJob {
             job,
             events,
+            failures,
             keyboard,
             status: None,
             over: false,
@@ -96,10 +103,12 @@ impl RunningJob {
         while !self.is_over() {
             match self.next() {
                 Some(JobEvent::Signal(received)) => self.signal(received),
+                Some(JobEvent::Ending(ending)) => self.report_ending(&ending),
                 Some(JobEvent::Exited(status)) => self.status = Some(status),
                 Some(JobEvent::Over(status)) => {
                     self.over = true;
                     report_cut_off(&status);
+                    self.status = Some(status);
                 }
                 Some(JobEvent::Stalled { rank, channel, remedy }) => report_stalled(rank, channel, remedy),
                 Some(JobEvent::Output(Ok(report))) => self.written(report),
@@ -107,6 +116,7 @@ impl RunningJob {
                 None => self.grace_is_over(),
             }
         }
+        self.report_failures();
         let result = match (self.failure, self.status) {
             (Some(failure), _) => Err(failure),
             (None, Some(status)) => Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))),
@@ -127,6 +137,28 @@ impl RunningJob {
         match self.grace {
             Some((deadline, _)) => self.events.recv_deadline(deadline).ok(),
             None => self.events.recv().ok(),
+        }
+    }
+
+    fn report_ending(&mut self, ending: &Ending) {
+        let Some(failures) = &mut self.failures else { return };
+        let line = match ending {
+            Ending::Rank(rank) => failures.exited(rank),
+            Ending::Early(end) => failures.ends_early(end),
+        };
+        if let Some(line) = line {
+            print_message(format_args!("{line}"));
+        }
+    }
+
+    /// Reports what is known about failed ranks only at the end, unless an output failed: then the
+    /// ranks were ended because of that.
+    fn report_failures(&self) {
+        let output_failed =
+            matches!(self.failure, Some(Failure::Running(_) | Failure::Signal(Signal::SIGPIPE)));
+        let failures = self.failures.iter().filter(|_| !output_failed);
+        for line in failures.flat_map(Failures::closing_lines) {
+            print_message(format_args!("{line}"));
         }
     }
 

@@ -8,6 +8,8 @@ mod app;
 mod args;
 mod attach;
 mod closed;
+mod exits;
+mod failures;
 mod follow;
 mod gaps;
 mod give_up;

@@ -16,7 +16,7 @@ use iof_proto::{Channels, Proc, Rank};
 use iof_tool::Tool;
 use nix::sys::signal::Signal;
 
-use crate::args::values::{ChannelList, Ranks, bytes, file_count, file_size, ranks, seconds};
+use crate::args::values::{ChannelList, Ranks, bytes, duration, file_count, file_size, ranks};
 use crate::gaps::Gaps;
 use crate::message::beside_output;
 use crate::redirect::RedirectArgs;
@@ -64,7 +64,7 @@ pub struct OutputArgs {
     /// An incomplete line, such as a prompt, is written when its rank has added nothing to it for
     /// this time. A line of 4 KiB or more, or one that keeps growing, is written after ten times
     /// this time. Time during which iof is stopped or cannot write does not count.
-    #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = seconds)]
+    #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = duration)]
     pub max_line_time: Duration,
 
     /// Show only these ranks, such as 0,3-5

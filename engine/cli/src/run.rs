@@ -5,11 +5,12 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{
-    App, CaptureError, Config, Engine, Grant, Host, Job, JobSpec, Pty, Remedy, Rendezvous, Signal, StartError,
+    App, CaptureError, Config, Ending, Engine, Grant, Host, Job, JobSpec, Pty, RankExit, Remedy, Rendezvous,
+    Signal, StartError,
 };
 use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Nspace, Proc, Rank};
@@ -18,6 +19,7 @@ use iof_tool::{Pull, Tool};
 use crate::account::JobAccount;
 use crate::app::apps;
 use crate::args::RunArgs;
+use crate::failures::{Failures, MAX_FAILURE_LINES};
 use crate::follow::{JobEvent, RunningJob};
 use crate::give_up::give_up_after;
 use crate::keyboard::{Keyboard, window_size};
@@ -27,6 +29,9 @@ use crate::output::{OutputWriter, Outputs, Part, WatchedOutput, with_job};
 use crate::signals::Signals;
 use crate::threads::{no_thread, start_thread};
 use crate::{Failure, name, print_message};
+
+/// How long the line about a failed rank waits until the rank's own output is written.
+const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 
 /// Runs a job. Returns the exit code of the rank that failed first, or 0.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -65,6 +70,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         own_stdin: stdin.own(),
         ptys: ptys(args),
         grace: args.grace,
+        kill_on_bad_exit: args.ending.kill_on_bad_exit(),
+        kill_wait: args.ending.kill_wait,
+        timeout: args.ending.timeout,
         ..JobSpec::new(nspace.clone(), apps)
     };
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
@@ -90,7 +98,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         // The ranks would run without a launcher.
         job.signal(Signal::KILL);
     }
-    let (result, forwarded) = RunningJob::new(job, event_queue, outputs, keyboard?).wait_for_end();
+    let failures = (!args.ending.quiet).then(|| Failures::new(nspace, args.ending.timeout));
+    let running = RunningJob::new(job, event_queue, outputs, failures, keyboard?);
+    let (result, forwarded) = running.wait_for_end();
     if args.timings || args.summary {
         let account = JobAccount::query(&engine, started.elapsed(), forwarded, result.is_ok());
         match account {
@@ -183,7 +193,21 @@ fn watch_signals(signals: Signals, events: Sender<JobEvent>) -> Result<(), Failu
 fn watch_job(job: Job, events: Sender<JobEvent>) -> Result<(), Failure> {
     start_thread("iof-job", move || {
         // A send fails only if the receiver has already decided to end.
-        let _ = events.send(JobEvent::Exited(job.wait_exit()));
+        let mut lines = 0usize;
+        for ending in job.endings() {
+            if let Ending::Rank(RankExit { rank, exit, requested: false, .. }) = &ending
+                && !exit.success()
+                && lines < MAX_FAILURE_LINES
+            {
+                lines = lines.saturating_add(1);
+                // The line about the rank then follows the rank's own output.
+                job.flush_rank(*rank, Some(FLUSH_LIMIT));
+            }
+            let _ = events.send(JobEvent::Ending(ending));
+            if let Some(status) = job.try_wait_exit() {
+                let _ = events.send(JobEvent::Exited(status));
+            }
+        }
         let _ = events.send(JobEvent::Over(job.wait()));
     })
 }

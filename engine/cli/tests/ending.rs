@@ -42,7 +42,7 @@ fn exit_codes_are_known_although_the_parent_of_the_run_ignored_sigchld() {
     let mut shell = Command::new("sh");
     shell.args([
         "-c",
-        r#"trap '' CHLD; exec "$0" run --rendezvous-dir "$1" -- sh -c 'sh -c "exit 3"; exit $?'"#,
+        r#"trap '' CHLD; exec "$0" run --quiet --rendezvous-dir "$1" -- sh -c 'sh -c "exit 3"; exit $?'"#,
     ]);
     let done = Process::start(shell.arg(iof().get_program()).arg(site.path())).finish();
     assert_eq!((done.code, done.stderr.as_str()), (3, ""));
@@ -79,7 +79,9 @@ fn sigterm_and_sigint_go_to_every_rank_and_the_run_waits_for_their_end() {
         lines.sort_unstable();
         let trapped: Vec<String> = (0..3).map(|rank| format!("{rank} got {name}")).collect();
         assert_eq!(lines, [&trapped[0], &trapped[1], &trapped[2], "ready", "ready", "ready"]);
-        assert_eq!(stderr.get(), b"");
+        let stderr = String::from_utf8(stderr.get()).unwrap();
+        let line = ": terminated 3 ranks on request: exit code 9: 3 ranks (0-2)\n";
+        assert!(stderr.ends_with(line) && stderr.lines().count() == 1, "{stderr}");
     }
 }
 

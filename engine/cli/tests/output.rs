@@ -270,7 +270,7 @@ fn files_are_completed_and_ranks_run_on_when_a_copy_has_no_reader() {
     let mut gate = site.gate("gate");
     let list = format!("dir={}:copy", site.path().join("out").display());
     let script = format!("echo first; : < {}; seq 100000; echo last; exit 3", gate.path());
-    let options = ["--nspace", "launcher@1", "--output", &list];
+    let options = ["--nspace", "launcher@1", "--quiet", "--output", &list];
     let mut run = site.run_sh(&options, &script);
     read_until(run.stdout(), "first\n");
     gate.open();

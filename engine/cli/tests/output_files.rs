@@ -199,9 +199,8 @@ fn channels_that_are_not_forwarded_are_drained_and_can_be_pulled() {
     let done = run.finish();
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", "err\n"));
     assert!(tree(&out).iter().all(|(name, text)| name.ends_with("rank.0/stderr") && text == "err\n"));
-    let nothing =
-        common::site::Site::new().run_sh(&["--no-forward", "stdout,stderr,stddiag"], "seq 100000; exit 3");
-    let done = nothing.finish();
+    let options = ["--quiet", "--no-forward", "stdout,stderr,stddiag"];
+    let done = common::site::Site::new().run_sh(&options, "seq 100000; exit 3").finish();
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (3, "", ""));
 }
 

@@ -41,7 +41,7 @@ fn procs_shows_running_ranks_with_pids_and_ended_ones_with_exit_codes() {
         second.path(),
         first.path()
     );
-    let mut run = site.run_sh(&["-n", "4", "--nspace", "job"], &script);
+    let mut run = site.run_sh(&["-n", "4", "--nspace", "job", "--kill-on-bad-exit=0"], &script);
     let (stdout, _stderr) = run.collect();
     (0..4).for_each(|rank| drop(site.wait_for_bytes(rank, "stdout", 2)));
     let running = site.procs().unwrap();

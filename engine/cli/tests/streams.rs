@@ -95,7 +95,7 @@ fn a_line_of_100_megabytes_arrives_complete_at_the_terminal_and_at_a_pull() {
 fn all_output_of_a_rank_that_kills_itself_arrives() {
     let site = Site::new();
     let script = "head -c 50000 /dev/zero; printf last; printf end >&2; kill -KILL $$; echo never";
-    let done = site.run_sh(&[], script).finish();
+    let done = site.run_sh(&["--quiet"], script).finish();
     assert_eq!(done.code, 137);
     assert_eq!(done.stdout.len(), 50_004);
     assert!(done.stdout.ends_with(b"\0last"));
@@ -110,7 +110,7 @@ fn all_output_of_a_rank_that_is_killed_while_it_writes_arrives() {
     let forever = u64::MAX.to_string();
     let write_size = WRITE.to_string();
     let args = ["--length", &forever, "--write-size", &write_size, "--progress", progress.to_str().unwrap()];
-    let mut run = site.run(&[], rank(args));
+    let mut run = site.run(&["--quiet"], rank(args));
     let (stdout, stderr) = run.collect();
     site.wait_for_bytes(0, "stdout", 3_000_000);
     let pid = site.procs().unwrap()[0]["pid"].as_i64().unwrap();
@@ -133,7 +133,7 @@ fn output_of_a_grandchild_that_outlives_its_rank_is_forwarded() {
     let site = Site::new();
     let mut gate = site.gate("gate");
     let script = format!("(: < {}; echo late; echo too >&2) & echo early; exit 4", gate.path());
-    let mut run = site.run_sh(&[], &script);
+    let mut run = site.run_sh(&["--quiet"], &script);
     let (stdout, stderr) = run.collect();
     let rank = site.wait_for_state(0, "failed");
     assert_eq!(rank["exit_code"], 4);

@@ -1,8 +1,11 @@
 //! The common launcher: an engine, two printers and one job.
 
+use std::time::Duration;
 use std::{io, thread};
 
-use iof_engine::{App, Config, Engine, Grant, JobSpec, JobStatus, LaunchError, Signal, StartError, Stdin};
+use iof_engine::{
+    App, Config, Engine, Grant, JobSpec, JobStatus, KillOnBadExit, LaunchError, Signal, StartError, Stdin,
+};
 use iof_output::{Options, Output, PrintError, PrintReport, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{AttachError, Pull, RequestError};
@@ -65,7 +68,11 @@ impl Launcher {
         let stdin = [(Rank(0), Stdin::Inherit)].into();
         Launcher {
             config: Config::default(),
-            spec: JobSpec { stdin, ..JobSpec::new(nspace, Vec::new()) },
+            spec: JobSpec {
+                stdin,
+                kill_on_bad_exit: KillOnBadExit::Signal,
+                ..JobSpec::new(nspace, Vec::new())
+            },
             options: Options::default(),
         }
     }
@@ -74,6 +81,33 @@ impl Launcher {
     /// before.
     pub fn app(mut self, app: App) -> Launcher {
         self.spec.apps.push(app);
+        self
+    }
+
+    /// Sets the failures of a rank that end the job ([`JobSpec::kill_on_bad_exit`]). By default the
+    /// job ends when a signal kills a rank.
+    pub fn kill_on_bad_exit(mut self, failures: KillOnBadExit) -> Launcher {
+        self.spec.kill_on_bad_exit = failures;
+        self
+    }
+
+    /// Ends the job after `timeout` ([`JobSpec::timeout`]). By default there is no limit.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use iof::engine::TIMEOUT_CODE;
+    /// use iof::prelude::*;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let launcher = Launcher::new("demo".parse()?).app(App::new("sleep", ["1000"]));
+    /// let status = launcher.timeout(Duration::from_millis(100)).run()?;
+    /// assert_eq!(status.code(), TIMEOUT_CODE);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn timeout(mut self, timeout: Duration) -> Launcher {
+        self.spec.timeout = Some(timeout);
         self
     }
 

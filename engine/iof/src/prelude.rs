@@ -1,7 +1,9 @@
 //! The most common names of launchers and tools: `use iof::prelude::*`.
 
 #[cfg(feature = "engine")]
-pub use iof_engine::{App, Config, Engine, Exit, Grant, Job, JobSpec, JobStatus, Policy, Signal, Stdin};
+pub use iof_engine::{
+    App, Config, Engine, Exit, Grant, Job, JobSpec, JobStatus, KillOnBadExit, Policy, Signal, Stdin,
+};
 #[cfg(feature = "output")]
 pub use iof_output::{Options, Output, Printer};
 pub use iof_proto::rendezvous::{Search, Target};

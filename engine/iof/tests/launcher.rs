@@ -130,3 +130,9 @@ fn errors_of_the_readers_tell_that_the_output_is_concerned() {
         assert_eq!(format!("{}: {error}", variant(&error)), text);
     }
 }
+
+#[test]
+fn a_rank_that_a_signal_kills_ends_the_job() {
+    let output = launcher("[ $IOF_RANK = 1 ] && kill -KILL $$; exec sleep 1000").output().unwrap();
+    assert_eq!(output.status.code(), Some(137));
+}

@@ -10,7 +10,8 @@ use clap::{Args, ValueEnum};
 use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
 use iof_proto::Nspace;
 
-use super::values::{Ranks, cache_size, interval, ranks, seconds};
+use super::ending::EndingArgs;
+use super::values::{Ranks, cache_size, duration, interval, ranks};
 use crate::output::OutputArgs;
 use crate::stdin::StdinArgs;
 
@@ -86,7 +87,7 @@ pub struct RunArgs {
     ///
     /// A child of a rank may hold the rank's output open after the exit of the rank. Output that the
     /// child writes after this time is not forwarded. By default there is no limit.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = duration)]
     pub grace: Option<Duration>,
 
     /// End the job if its output is not accepted
@@ -105,11 +106,14 @@ pub struct RunArgs {
 
     /// Print a one-line summary on exit
     ///
-    /// On stderr: the ranks, their exit codes, the elapsed time, and the bytes forwarded and lost.
+    /// On stderr: the ranks, their exit codes and signals, the elapsed time, and the bytes forwarded and lost.
     /// Lost bytes are missing from the output: they were dropped on arrival (--drop newest) or
     /// overwritten before they were read (--drop oldest).
     #[arg(long)]
     pub summary: bool,
+
+    #[command(flatten)]
+    pub ending: EndingArgs,
 
     #[command(flatten)]
     pub output: OutputArgs,

@@ -182,7 +182,10 @@ pub const SPELLINGS: &[Spelling] = &[
         One,
         Refused(ALLOCATION),
     ),
-    row(&["-t", "--time"], One, Refused(ALLOCATION)),
+    row(&["-t", "--time"], One, Refused("write --timeout with seconds, or with suffix s, m or h such as 5m")),
+    row(&["-K0"], No, Same(&["--kill-on-bad-exit=0"])),
+    row(&["-K1"], No, Same(&["--kill-on-bad-exit=1"])),
+    row(&["-Q"], No, Same(&["--quiet"])),
     // The start of the ranks.
     row(&["--configfile", "--app"], One, Refused(APP_FILE)),
     row(&["--multi-prog"], No, Refused(APP_FILE)),

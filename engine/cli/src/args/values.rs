@@ -97,10 +97,25 @@ pub fn channels(text: &str) -> Result<Channels, String> {
     Ok(channels)
 }
 
-/// Parses a time in seconds, with an optional fraction.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or_else(|| format!("invalid time '{text}': expected seconds, such as 0, 0.5 or 10"))
+/// Parses a time in seconds, or with suffix s, m or h. The number may have a fraction.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let units = [("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let with_unit = |(suffix, unit)| Some((text.strip_suffix(suffix)?, unit));
+    let (number, unit) = units.into_iter().find_map(with_unit).unwrap_or((text, 1.0));
+    let seconds = number.parse::<f64>().ok().map(|number| number * unit);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| {
+        format!(
+            "invalid time '{text}': expected seconds, such as 0.5 or 10, or a number with suffix s, m or h"
+        )
+    })
+}
+
+/// Parses a time limit, which is greater than 0.
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    let timeout = duration(text)?;
+    let too_short = || format!("invalid timeout '{text}': expected more than 0 seconds");
+    (!timeout.is_zero()).then_some(timeout).ok_or_else(too_short)
 }
 
 /// The shortest time between two updates of `iof top`.
@@ -110,7 +125,7 @@ const MAX_INTERVAL: Duration = Duration::from_hours(24);
 
 /// Parses the time between two updates, in seconds.
 pub fn interval(text: &str) -> Result<Duration, String> {
-    let interval = seconds(text)?;
+    let interval = duration(text)?;
     let out_of_range = || {
         format!(
             "invalid interval '{text}': expected {} to {} seconds",
@@ -217,11 +232,16 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_a_number_of_seconds_not_below_zero() {
-        assert_eq!(seconds("0"), Ok(Duration::ZERO));
-        assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
-        for invalid in ["", "-1", "x", "1s", "inf", "nan", "1e300"] {
-            assert!(seconds(invalid).is_err(), "{invalid}");
+    fn a_time_is_a_number_not_below_zero_with_an_optional_unit() {
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        assert!(timeout("0").is_err() && timeout("0m").is_err());
+        assert_eq!(timeout("5m"), duration("300"));
+        for invalid in ["", "-1", "x", "s", "1d", "-1m", "inf", "infm", "nan", "1e300"] {
+            assert!(duration(invalid).is_err(), "{invalid}");
         }
     }
 

@@ -1,0 +1,66 @@
+//! The options of `iof run` for failed ranks and for ending a job early.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use iof_engine::KillOnBadExit;
+
+use super::values::{duration, timeout};
+
+/// The heading of these options in help.
+const ENDING: &str = "Failure options";
+
+#[derive(Args)]
+pub struct EndingArgs {
+    /// Set whether a failed rank ends the job
+    ///
+    /// With 1, or without a value, any failed rank ends it; with 0, none does. By default only a
+    /// rank that is killed by a signal ends the job. The other ranks get SIGTERM, and SIGKILL after
+    /// --kill-wait.
+    #[arg(short = 'K', long, value_name = "0|1", value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "1", hide_possible_values = true, help_heading = ENDING)]
+    kill_on_bad_exit: Option<KillSwitch>,
+
+    /// Wait this long between SIGTERM and SIGKILL
+    ///
+    /// When iof ends a job because of --kill-on-bad-exit or --timeout. In seconds, or with suffix s,
+    /// m or h.
+    #[arg(long, value_name = "DURATION", default_value = "2", value_parser = duration, help_heading = ENDING)]
+    pub kill_wait: Duration,
+
+    /// End the job after this time
+    ///
+    /// In seconds, or with suffix s, m or h. The ranks that are left are listed on stderr and get
+    /// SIGTERM, and SIGKILL after --kill-wait. The exit code is 124.
+    #[arg(long, value_name = "DURATION", value_parser = timeout, help_heading = ENDING)]
+    pub timeout: Option<Duration>,
+
+    /// Print nothing about failed ranks
+    ///
+    /// By default, each rank that fails is reported in one line on stderr, up to 10 ranks. Further
+    /// ones are counted in one line at the end of the job.
+    #[arg(short, long, help_heading = ENDING)]
+    pub quiet: bool,
+}
+
+/// The value of `--kill-on-bad-exit`.
+#[derive(Clone, Copy, ValueEnum)]
+enum KillSwitch {
+    /// No failure ends the job
+    #[value(name = "0")]
+    Off,
+    /// Any failure ends the job
+    #[value(name = "1")]
+    On,
+}
+
+impl EndingArgs {
+    /// Returns the failures that end the job.
+    pub fn kill_on_bad_exit(&self) -> KillOnBadExit {
+        match self.kill_on_bad_exit {
+            None => KillOnBadExit::Signal,
+            Some(KillSwitch::Off) => KillOnBadExit::Never,
+            Some(KillSwitch::On) => KillOnBadExit::Always,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What `iof run` tells about failed ranks: a line for each of the first ones, and one line for all
+//! others.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use iof_engine::{EarlyEnd, EndCause, Exit, RankExit, Signal};
+use iof_proto::{Nspace, Rank};
+use nix::libc;
+use nix::unistd::gethostname;
+
+use crate::exits::{ExitGroups, listed, number_of_ranks};
+
+/// The number of failed ranks that have a line of their own.
+pub const MAX_FAILURE_LINES: usize = 10;
+
+/// The signals whose default action is a core dump, see signal(7).
+const DUMPING: [i32; 10] = [
+    libc::SIGQUIT,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGSYS,
+];
+
+/// The failed ranks of a job, and the lines about them.
+pub struct Failures {
+    nspace: Nspace,
+    host: String,
+    /// The job's time limit.
+    timeout: Option<Duration>,
+    /// The number of lines about one rank so far.
+    lines: usize,
+    /// The failed ranks without a line of their own.
+    others: ExitGroups,
+    /// The ranks that failed because of a signal which this command had passed on.
+    signalled: ExitGroups,
+    early_end: Option<EndCause>,
+    /// The ranks that the engine told to end, except those that failed on their own.
+    terminated: BTreeSet<Rank>,
+    /// The number of these ranks that SIGKILL ended.
+    killed: usize,
+}
+
+impl Failures {
+    pub fn new(nspace: Nspace, timeout: Option<Duration>) -> Failures {
+        let host = gethostname().map_or_else(|_| "unknown host".into(), |name| name.to_string_lossy().into());
+        Failures {
+            nspace,
+            host,
+            timeout,
+            lines: 0,
+            others: ExitGroups::default(),
+            signalled: ExitGroups::default(),
+            early_end: None,
+            terminated: BTreeSet::new(),
+            killed: 0,
+        }
+    }
+
+    /// Notes the end of a rank. Returns the line about it, if it has one.
+    pub fn exited(&mut self, rank: &RankExit) -> Option<String> {
+        if rank.exit.success() {
+            return None;
+        }
+        if rank.requested {
+            if self.early_end.is_none() {
+                self.signalled.insert(rank.rank, rank.exit);
+            } else if rank.exit.signal() == Some(Signal::KILL.number()) {
+                self.killed = self.killed.saturating_add(1);
+            }
+            return None;
+        }
+        self.terminated.remove(&rank.rank);
+        if self.lines >= MAX_FAILURE_LINES {
+            self.others.insert(rank.rank, rank.exit);
+            return None;
+        }
+        self.lines = self.lines.saturating_add(1);
+        Some(self.line(rank))
+    }
+
+    fn line(&self, rank: &RankExit) -> String {
+        let RankExit { rank, exit, pid, executable, .. } = rank;
+        let ended = match exit.signal() {
+            Some(_) => format!("was killed by {exit}{}", core(*exit)),
+            None => format!("ended with {exit}"),
+        };
+        format!("job {}: rank {rank} ({executable}, pid {pid} on {}) {ended}", self.nspace, self.host)
+    }
+
+    /// Notes that the engine ends the job early. Returns the line about it, if there is one now.
+    pub fn ends_early(&mut self, end: &EarlyEnd) -> Option<String> {
+        self.early_end = Some(end.cause);
+        self.terminated = end.left.iter().copied().collect();
+        if end.cause != EndCause::Timeout {
+            return None;
+        }
+        let what = match self.terminated.len() {
+            0 => "all ranks have exited, but another process holds their output open".into(),
+            1 => format!("terminating rank {}", listed(&self.terminated)),
+            _ => format!("terminating ranks {}", listed(&self.terminated)),
+        };
+        let timeout = self.timeout.unwrap_or_default();
+        Some(format!("job {}: not finished after {timeout:?} (--timeout): {what}", self.nspace))
+    }
+
+    /// Returns the lines at the end of the job.
+    pub fn closing_lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut add = |text: String| lines.push(format!("job {}: {text}", self.nspace));
+        match self.others.len() {
+            0 => {}
+            1 => add(format!("1 more rank failed: {}", self.others)),
+            more => add(format!("{more} more ranks failed: {}", self.others)),
+        }
+        if let Some(EndCause::BadExit(rank)) = self.early_end
+            && !self.terminated.is_empty()
+        {
+            let others = if self.terminated.len() == 1 { "rank" } else { "ranks" };
+            let killed =
+                if self.killed > 0 { format!(", {} by SIGKILL,", self.killed) } else { String::new() };
+            add(format!(
+                "terminated {} other {others} ({}){killed} because rank {rank} failed (see --kill-on-bad-exit)",
+                self.terminated.len(),
+                listed(&self.terminated)
+            ));
+        }
+        match self.signalled.len() {
+            0 => {}
+            ranks => add(format!("terminated {} on request: {}", number_of_ranks(ranks), self.signalled)),
+        }
+        lines
+    }
+}
+
+/// Returns whether the core was dumped, for a signal that dumps it by default.
+fn core(exit: Exit) -> &'static str {
+    use std::os::unix::process::ExitStatusExt;
+    match exit {
+        Exit::Status(status) if status.core_dumped() => " (core dumped)",
+        _ if exit.signal().is_some_and(|signal| DUMPING.contains(&signal)) => " (no core dump)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn failures() -> Failures {
+        let nspace = Nspace::new("demo").unwrap();
+        Failures { host: "node1".into(), ..Failures::new(nspace, Some(Duration::from_secs(90))) }
+    }
+
+    /// Returns the end of a rank with a status as wait(2) returns it.
+    fn ended(rank: u32, status: i32, requested: bool) -> RankExit {
+        let exit = Exit::Status(ExitStatus::from_raw(status));
+        RankExit { rank: Rank(rank), exit, pid: 77, executable: "./solver".into(), requested }
+    }
+
+    #[test]
+    fn a_line_names_the_rank_and_the_cause() {
+        let mut failures = failures();
+        let mut cause = |status| {
+            let line = failures.exited(&ended(3, status, false)).unwrap();
+            line.strip_prefix("job demo: rank 3 (./solver, pid 77 on node1) ").unwrap().to_owned()
+        };
+        assert_eq!(cause(7 << 8), "ended with exit code 7");
+        assert_eq!(cause(libc::SIGSEGV | 0x80), "was killed by SIGSEGV (core dumped)");
+        assert_eq!(cause(libc::SIGABRT), "was killed by SIGABRT (no core dump)");
+        assert_eq!(cause(libc::SIGKILL), "was killed by SIGKILL");
+        assert_eq!(failures.exited(&ended(3, 0, false)), None);
+        assert!(failures.closing_lines().is_empty());
+    }
+
+    #[test]
+    fn ten_thousand_failed_ranks_have_a_bounded_number_of_lines() {
+        let mut failures = failures();
+        let status = |rank| if rank % 1000 == 999 { 1 << 8 } else { libc::SIGSEGV };
+        let lines = (0..10_000).filter_map(|rank| failures.exited(&ended(rank, status(rank), false)));
+        assert_eq!(lines.count(), MAX_FAILURE_LINES);
+        assert_eq!(
+            failures.closing_lines(),
+            [
+                "job demo: 9990 more ranks failed: exit code 1: 10 ranks (999,1999,2999,3999,4999,5999,6999,7999,...), \
+              SIGSEGV: 9980 ranks (10-998,1000-1998,2000-2998,3000-3998,4000-4998,5000-5998,6000-6998,7000-7998,...)"
+            ]
+        );
+    }
+
+    #[test]
+    fn ranks_that_were_terminated_after_a_failure_have_one_line_together() {
+        let mut failures = failures();
+        assert!(failures.exited(&ended(1, libc::SIGSEGV, false)).is_some());
+        let left = [0, 2, 3, 4].map(Rank).to_vec();
+        assert_eq!(failures.ends_early(&EarlyEnd { cause: EndCause::BadExit(Rank(1)), left }), None);
+        assert_eq!(failures.exited(&ended(0, libc::SIGTERM, true)), None);
+        assert_eq!(failures.exited(&ended(2, libc::SIGKILL, true)), None);
+        assert_eq!(failures.exited(&ended(4, 0, false)), None);
+        // This one failed on its own.
+        assert!(failures.exited(&ended(3, libc::SIGBUS, false)).is_some());
+        assert_eq!(
+            failures.closing_lines(),
+            [
+                "job demo: terminated 3 other ranks (0,2,4), 1 by SIGKILL, because rank 1 failed (see --kill-on-bad-exit)"
+            ]
+        );
+    }
+
+    #[test]
+    fn ranks_that_a_passed_on_signal_ended_have_one_line_together() {
+        let mut failures = failures();
+        for (rank, status) in [(0, libc::SIGINT), (1, libc::SIGINT), (2, 9 << 8)] {
+            assert_eq!(failures.exited(&ended(rank, status, true)), None);
+        }
+        let line = "job demo: terminated 3 ranks on request: exit code 9: 1 rank (2), SIGINT: 2 ranks (0-1)";
+        assert_eq!(failures.closing_lines(), [line]);
+    }
+
+    #[test]
+    fn a_time_limit_is_told_at_once_with_the_ranks_left() {
+        let left = |ranks: &[u32]| EarlyEnd {
+            cause: EndCause::Timeout,
+            left: ranks.iter().copied().map(Rank).collect(),
+        };
+        let mut failures = failures();
+        let mut told = |ranks| {
+            let line = failures.ends_early(&left(ranks)).unwrap();
+            line.strip_prefix("job demo: not finished after 90s (--timeout): ").unwrap().to_owned()
+        };
+        assert_eq!(told(&[0, 3, 4, 5]), "terminating ranks 0,3-5");
+        assert_eq!(told(&[]), "all ranks have exited, but another process holds their output open");
+        assert_eq!(told(&[8]), "terminating rank 8");
+        assert_eq!(failures.exited(&ended(8, libc::SIGTERM, true)), None);
+        assert!(failures.closing_lines().is_empty());
+    }
+}

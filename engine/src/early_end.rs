@@ -1,0 +1,263 @@
+//! Ending a job early: when a rank fails, or at a time limit. The decision does no I/O.
+
+use std::time::{Duration, Instant};
+
+use iof_capture::{Signal, SourceId};
+use iof_proto::Rank;
+
+use crate::exit::Exit;
+use crate::job::JobState;
+
+/// Default of [`JobSpec::kill_wait`](crate::JobSpec::kill_wait): 2 seconds.
+pub const DEFAULT_KILL_WAIT: Duration = Duration::from_secs(2);
+
+/// Exit code of a job that a time limit ended, as that of timeout(1).
+pub const TIMEOUT_CODE: i32 = 124;
+
+/// How long streams may stay open after SIGKILL. A process that left its rank's group can hold
+/// them.
+pub(crate) const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
+
+/// The failures of a rank that end its whole job, see
+/// [`JobSpec::kill_on_bad_exit`](crate::JobSpec::kill_on_bad_exit).
+///
+/// If a rank ends because of a signal that the engine sent to it, this is never such a failure (see
+/// [`RankExit::requested`](crate::RankExit::requested)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KillOnBadExit {
+    /// No failure.
+    #[default]
+    Never,
+    /// A signal killed the rank.
+    Signal,
+    /// The rank failed in any way: by a signal, by an exit code other than 0, or with
+    /// [`Exit::Unknown`](crate::Exit::Unknown).
+    Always,
+}
+
+/// Why the engine ended a job early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// This rank failed ([`JobSpec::kill_on_bad_exit`](crate::JobSpec::kill_on_bad_exit)).
+    BadExit(Rank),
+    /// The job took longer than its [`JobSpec::timeout`](crate::JobSpec::timeout).
+    Timeout,
+}
+
+/// The early end of a job by the engine: it has sent SIGTERM to all local ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlyEnd {
+    /// The cause.
+    pub cause: EndCause,
+    /// The ranks that had not exited when SIGTERM was sent, in ascending order. Empty if a time
+    /// limit ended a job whose ranks had exited, but had left children that held their output.
+    pub left: Vec<Rank>,
+}
+
+/// The next step of an early end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Send SIGTERM to all ranks.
+    Terminate(EndCause),
+    /// Send SIGKILL to all ranks.
+    Kill,
+}
+
+/// The decision whether and when a job is ended early.
+#[derive(Debug)]
+pub(crate) struct EarlyEndPolicy {
+    kill_on: KillOnBadExit,
+    kill_wait: Duration,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Running {
+        /// When the job has taken too long; `None` for no limit.
+        timeout: Option<Instant>,
+        /// The rank whose failure ends the job with the next step.
+        failed: Option<Rank>,
+    },
+    /// SIGTERM was sent.
+    Terminating {
+        /// When SIGKILL is sent; `None` if an `Instant` cannot represent the time.
+        kill: Option<Instant>,
+    },
+    /// SIGKILL was sent.
+    Killed,
+}
+
+impl EarlyEndPolicy {
+    /// Creates the policy of a job that starts at `now`.
+    pub(crate) fn new(
+        kill_on: KillOnBadExit,
+        kill_wait: Duration,
+        timeout: Option<Duration>,
+        now: Instant,
+    ) -> EarlyEndPolicy {
+        // A time that an `Instant` can't represent is never reached.
+        let timeout = timeout.and_then(|timeout| now.checked_add(timeout));
+        EarlyEndPolicy { kill_on, kill_wait, phase: Phase::Running { timeout, failed: None } }
+    }
+
+    /// Creates the policy of a job that is never ended early.
+    pub(crate) fn never() -> EarlyEndPolicy {
+        let phase = Phase::Running { timeout: None, failed: None };
+        EarlyEndPolicy { kill_on: KillOnBadExit::Never, kill_wait: Duration::ZERO, phase }
+    }
+
+    /// Notes that a rank has exited. `requested` specifies that it did so because of a signal that
+    /// the engine sent.
+    pub(crate) fn exited(&mut self, rank: Rank, exit: Exit, requested: bool) {
+        let is_bad = match self.kill_on {
+            KillOnBadExit::Never => false,
+            KillOnBadExit::Signal => exit.signal().is_some(),
+            KillOnBadExit::Always => !exit.success(),
+        };
+        if let Phase::Running { failed: failed @ None, .. } = &mut self.phase
+            && is_bad
+            && !requested
+        {
+            *failed = Some(rank);
+        }
+    }
+
+    /// Returns the next step that is due at `now`, and assumes that it is done. `ranks_left`
+    /// specifies that some ranks have not exited; otherwise a failure has nothing to end.
+    pub(crate) fn next_step(&mut self, now: Instant, ranks_left: bool) -> Option<Step> {
+        match &mut self.phase {
+            Phase::Running { timeout, failed } => {
+                let failed = failed.take().filter(|_| ranks_left).map(EndCause::BadExit);
+                let is_late = || timeout.is_some_and(|timeout| timeout <= now).then_some(EndCause::Timeout);
+                let cause = failed.or_else(is_late)?;
+                self.phase = Phase::Terminating { kill: now.checked_add(self.kill_wait) };
+                Some(Step::Terminate(cause))
+            }
+            Phase::Terminating { kill: Some(kill) } if *kill <= now => {
+                self.phase = Phase::Killed;
+                Some(Step::Kill)
+            }
+            Phase::Terminating { .. } | Phase::Killed => None,
+        }
+    }
+
+    /// Returns when [`EarlyEndPolicy::next_step`] is to be called: `now` if a step is due.
+    pub(crate) fn next_time(&self, now: Instant) -> Option<Instant> {
+        match self.phase {
+            Phase::Running { failed: Some(_), .. } => Some(now),
+            Phase::Running { timeout: time, .. } | Phase::Terminating { kill: time } => time,
+            Phase::Killed => None,
+        }
+    }
+}
+
+impl JobState {
+    /// Returns when [`JobState::end_early`] is to be called.
+    pub(crate) fn next_early_end(&self, now: Instant) -> Option<Instant> {
+        // Ranks that are still being started would miss the signals.
+        let can_end = self.started && !self.is_drained();
+        self.early_end_policy.next_time(now).filter(|_| can_end)
+    }
+
+    /// Takes the steps of an early end that are due at `now`. Returns the streams that are to be
+    /// completed after [`OPEN_AFTER_KILL`] if they are still open.
+    pub(crate) fn end_early(&mut self, now: Instant) -> Vec<SourceId> {
+        let mut to_finish = Vec::new();
+        while self.next_early_end(now).is_some_and(|time| time <= now) {
+            match self.early_end_policy.next_step(now, !self.has_exited()) {
+                Some(Step::Terminate(cause)) => {
+                    let running = self.ranks.iter().filter(|(_, rank)| rank.exit.is_none());
+                    let left = running.map(|(rank, _)| *rank).collect();
+                    self.note_early_end(EarlyEnd { cause, left });
+                    self.signal(Signal::TERM, |_, _| true);
+                    // A stopped rank handles SIGTERM only when it continues.
+                    self.signal(Signal::CONT, |_, _| true);
+                }
+                Some(Step::Kill) => {
+                    self.signal(Signal::KILL, |_, _| true);
+                    to_finish.extend(self.ranks.values().flat_map(|rank| rank.streams));
+                }
+                None => {}
+            }
+        }
+        to_finish
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn code(code: i32) -> Exit {
+        Exit::Status(ExitStatus::from_raw(code << 8))
+    }
+
+    fn killed() -> Exit {
+        Exit::Status(ExitStatus::from_raw(Signal::KILL.number()))
+    }
+
+    fn policy(kill_on: KillOnBadExit, timeout: Option<u64>, now: Instant) -> EarlyEndPolicy {
+        EarlyEndPolicy::new(kill_on, Duration::from_secs(2), timeout.map(Duration::from_secs), now)
+    }
+
+    #[test]
+    fn only_the_selected_failures_end_the_job() {
+        let now = Instant::now();
+        for (kill_on, ends) in [
+            (KillOnBadExit::Never, [false, false, false, false]),
+            (KillOnBadExit::Signal, [false, false, false, true]),
+            (KillOnBadExit::Always, [false, true, true, true]),
+        ] {
+            for (exit, ends) in [code(0), code(3), Exit::Unknown, killed()].into_iter().zip(ends) {
+                let mut policy = policy(kill_on, None, now);
+                policy.exited(Rank(4), exit, false);
+                assert_eq!(policy.next_time(now), ends.then_some(now), "{kill_on:?} {exit:?}");
+                let step = ends.then_some(Step::Terminate(EndCause::BadExit(Rank(4))));
+                assert_eq!(policy.next_step(now, true), step, "{kill_on:?} {exit:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_requested_exit_and_the_exit_of_the_last_rank_do_not_end_the_job() {
+        let now = Instant::now();
+        let mut policy = policy(KillOnBadExit::Always, Some(5), now);
+        policy.exited(Rank(0), killed(), true);
+        assert_eq!(policy.next_step(now, true), None);
+        policy.exited(Rank(1), killed(), false);
+        assert_eq!(policy.next_step(now, false), None);
+        // The time limit still applies: a child of a rank may hold the output.
+        let late = now + Duration::from_secs(5);
+        assert_eq!(policy.next_time(now), Some(late));
+        assert_eq!(policy.next_step(late, false), Some(Step::Terminate(EndCause::Timeout)));
+    }
+
+    #[test]
+    fn the_ranks_are_killed_once_after_the_kill_wait() {
+        let now = Instant::now();
+        let mut policy = policy(KillOnBadExit::Signal, Some(1), now);
+        policy.exited(Rank(0), killed(), false);
+        assert_eq!(policy.next_step(now, true), Some(Step::Terminate(EndCause::BadExit(Rank(0)))));
+        // Neither further failures nor the time limit change the end that has begun.
+        policy.exited(Rank(1), killed(), false);
+        let kill = now + Duration::from_secs(2);
+        assert_eq!(policy.next_step(now + Duration::from_secs(1), true), None);
+        assert_eq!(policy.next_time(now), Some(kill));
+        assert_eq!(policy.next_step(kill, true), Some(Step::Kill));
+        assert_eq!((policy.next_step(kill, true), policy.next_time(kill)), (None, None));
+    }
+
+    #[test]
+    fn times_that_cannot_be_represented_are_never_reached() {
+        let now = Instant::now();
+        let mut policy = EarlyEndPolicy::new(KillOnBadExit::Signal, Duration::MAX, Some(Duration::MAX), now);
+        assert_eq!(policy.next_time(now), None);
+        policy.exited(Rank(0), killed(), false);
+        assert!(policy.next_step(now, true).is_some());
+        assert_eq!(policy.next_time(now), None);
+    }
+}
