@@ -5,13 +5,21 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Output, engine, shell, spec, wait, wait_for};
+use common::{Output, engine, nspace, shell, spec, wait, wait_for};
 use iof_engine::{
-    App, EndCause, Ending, Grant, JobSpec, KillOnBadExit, RankExit, Signal, Stdin, TIMEOUT_CODE,
+    App, EndCause, Ending, Engine, Grant, JobSpec, KillOnBadExit, RankExit, Signal, Stdin, TIMEOUT_CODE,
 };
 use iof_proto::directive::key;
 use iof_proto::{Channels, Info, Proc, Rank};
 use iof_tool::Push;
+
+/// Lets a rank read the end of its stdin.
+fn close_stdin(engine: &Engine, rank: Rank) {
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    let directives = vec![Info::new(key::PMIX_IOF_COMPLETE, true)];
+    let push = Push { directives, ..Push::new(vec![Proc::new(nspace(), rank)]) };
+    tool.push(&push, &[], |_| {}).unwrap();
+}
 
 #[test]
 fn endings_are_yielded_in_their_order_with_their_causes() {
@@ -25,12 +33,7 @@ fn endings_are_yielded_in_their_order_with_their_causes() {
     let Some(Ending::Rank(first)) = endings.next() else { panic!("no rank") };
     assert_eq!((first.rank, first.exit.code(), first.requested), (Rank(1), 0, false));
     assert!(first.pid > 1 && first.executable == "sh");
-    let mut tool = engine.attach("test", Grant::Never).unwrap();
-    let target = Proc::new(common::nspace(), Rank(2));
-    let directives = vec![Info::new(key::PMIX_IOF_COMPLETE, true)];
-    let push = Push { directives, ..Push::new(vec![target]) };
-    tool.push(&push, b"go\n", |_| {}).unwrap();
-
+    close_stdin(&engine, Rank(2));
     let Some(Ending::Rank(failed)) = endings.next() else { panic!("no rank") };
     assert_eq!(
         (failed.rank, failed.exit.to_string().as_str(), failed.requested),
@@ -56,7 +59,11 @@ fn endings_are_yielded_in_their_order_with_their_causes() {
 fn a_job_is_not_ended_early_by_default() {
     let engine = engine();
     let output = Output::start(&engine, Channels::STDOUT);
-    let job = engine.spawn(&spec([shell("kill -KILL $$"), shell("read line; echo still here")])).unwrap();
+    let stdin = [(Rank(1), Stdin::Pipe)].into();
+    let apps = [shell("kill -KILL $$"), shell("read line; echo still here")];
+    let job = engine.spawn(&JobSpec { stdin, ..spec(apps) }).unwrap();
+    assert!(matches!(job.endings().next(), Some(Ending::Rank(rank)) if rank.rank == Rank(0)));
+    close_stdin(&engine, Rank(1));
     let status = wait(&job);
     assert_eq!((status.code(), status.early_end), (137, None));
     assert_eq!(output.all(), "still here\n");

@@ -215,7 +215,7 @@ mod tests {
                     .map_or_else(|| format!("-{}", arg.get_short().unwrap()), |long| format!("--{long}"));
                 // The summary, behind two spaces, may name another option.
                 let names = |line: &str| line.trim_start().split("  ").next().unwrap().to_owned();
-                let has_name = |line: &&&&str| names(line).split([' ', ',']).any(|word| word == name);
+                let has_name = |line: &&&&str| names(line).split([' ', ',', '[']).any(|word| word == name);
                 let line =
                     options.iter().find(has_name).unwrap_or_else(|| panic!("no line of {name}: {help}"));
                 let summary = arg.get_help().unwrap().to_string();

@@ -21,7 +21,7 @@ pub struct EndingArgs {
     #[arg(default_missing_value = "1", hide_possible_values = true, help_heading = ENDING)]
     kill_on_bad_exit: Option<KillSwitch>,
 
-    /// Wait this long between SIGTERM and SIGKILL
+    /// Wait between SIGTERM and SIGKILL
     ///
     /// When iof ends a job because of --kill-on-bad-exit or --timeout. In seconds, or with suffix s,
     /// m or h.

@@ -79,7 +79,12 @@ fn entry(arg: &Arg) -> String {
     let short = arg.get_short().map(|short| format!("-{short}"));
     let long = arg.get_long().map(|long| format!("--{long}"));
     let names: Vec<String> = short.into_iter().chain(long).collect();
-    let syntax = [names.join(", "), value.unwrap_or_default()].join(" ");
+    let value = match value {
+        Some(value) if arg.is_require_equals_set() => format!("[={value}]"),
+        Some(value) => format!(" {value}"),
+        None => String::new(),
+    };
+    let syntax = names.join(", ") + &value;
     let help = arg.get_long_help().or_else(|| arg.get_help()).map(ToString::to_string).unwrap_or_default();
     // The summary has no full stop in clap's description.
     let sentences = |paragraph: &str| {
