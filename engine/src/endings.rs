@@ -17,10 +17,11 @@ pub struct RankExit {
     pub pid: u32,
     /// The program, as the embedder specified it.
     pub executable: String,
-    /// Whether the rank failed because of a signal that the engine had sent to it: on its own,
-    /// for the embedder ([`Job::signal`]), or for a tool. That signal killed it, or it exited with another code than 0 after
-    /// SIGHUP, SIGINT, SIGQUIT or SIGTERM. A rank in the embedder's process group is also counted
-    /// if it was killed by a signal that the terminal sends to this group.
+    /// Whether the rank failed because of a signal that the engine had sent to it: on its own, for
+    /// the embedder ([`Job::signal`]), or for a tool. That signal killed it, or it exited with
+    /// another code than 0 after SIGHUP, SIGINT, SIGQUIT or SIGTERM. A rank in the embedder's
+    /// process group is also counted if it was killed by a signal that the terminal sends to this
+    /// group.
     pub requested: bool,
 }
 

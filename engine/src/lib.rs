@@ -14,6 +14,7 @@
 //! | `deliver` | output of remote ranks |
 //! | `grace` | grace periods of streams that outlast their ranks |
 //! | `job`, `exit`, `endings` | jobs, ranks and their exit statuses; the ends of ranks in their order |
+//! | `signal` | signals to ranks |
 //! | `early_end` | ending a job when a rank fails or at a time limit |
 //! | `control` | the control thread (mio), which accepts and serves tools |
 //! | `host` | upcalls to the embedder |

@@ -77,7 +77,7 @@ fn a_dumped_core_is_told_if_the_kernel_reports_it() {
 
 #[test]
 fn quiet_turns_the_lines_off_and_keeps_the_exit_code() {
-    for option in ["--quiet", "-q"] {
+    for option in ["--quiet", "-q", "-Q"] {
         let site = Site::new();
         let done = start(&site, &["-n", "3", option], "kill -KILL $$").finish();
         assert_eq!((done.code, done.stderr.as_str()), (137, ""));
@@ -154,20 +154,43 @@ fn another_exit_code_does_not_end_the_job_by_default() {
 
 #[test]
 fn kill_on_bad_exit_0_lets_the_other_ranks_run_on() {
+    for option in ["--kill-on-bad-exit=0", "-K=0", "-K0"] {
+        let site = Site::new();
+        let mut gate = site.gate("gate");
+        let script = format!("[ $IOF_RANK = 0 ] && kill -KILL $$; : < {}; echo still here", gate.path());
+        let run = start(&site, &["-n", "2", option], &script);
+        site.wait_for_state(0, "killed");
+        gate.open();
+        let done = run.finish();
+        assert_eq!((done.code, done.text()), (137, "still here\n"), "{option}");
+        assert_eq!(told(&done).len(), 1, "{done:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_iof_kill_ends_does_not_end_the_job() {
     let site = Site::new();
     let mut gate = site.gate("gate");
-    let script = format!("[ $IOF_RANK = 0 ] && kill -KILL $$; : < {}; echo still here", gate.path());
-    let run = start(&site, &["-n", "2", "--kill-on-bad-exit=0"], &script);
+    let script = format!(": < {}; [ $IOF_RANK != 1 ] || kill -KILL $$; echo still here", gate.path());
+    let run = start(&site, &["-n", "3", "-K"], &script);
+    site.wait_for_ranks(3);
+    let kill = Process::start(site.iof("kill").args(["demo", "KILL", "--rank", "0"])).finish();
+    assert_eq!(kill.code, 0, "{kill:?}");
     site.wait_for_state(0, "killed");
+    assert_eq!(run.exit_code(), None);
+    // The signal was sent to rank 0 only, so the same end of rank 1 is a failure.
     gate.open();
     let done = run.finish();
-    assert_eq!((done.code, done.text()), (137, "still here\n"));
-    assert_eq!(told(&done).len(), 1, "{done:?}");
+    assert_eq!(done.code, 137);
+    let lines = told(&done);
+    assert_eq!(without_pid(lines[0]), "rank 1 (sh, PID on HOST) was killed by SIGKILL");
+    let requested = "terminated 1 rank on request: SIGKILL: 1 rank (0)";
+    assert_eq!(lines.last(), Some(&requested), "{done:?}");
 }
 
 #[test]
 fn kill_on_bad_exit_1_ends_the_job_after_any_failure() {
-    for option in ["--kill-on-bad-exit=1", "--kill-on-bad-exit", "-K", "-K=1"] {
+    for option in ["--kill-on-bad-exit=1", "--kill-on-bad-exit", "-K", "-K=1", "-K1"] {
         let site = Site::new();
         let script = format!("[ $IOF_RANK = 0 ] && exit 5; {WAIT}");
         let done = start(&site, &["-n", "2", option], &script).finish();
