@@ -15,7 +15,7 @@ const SAMPLE_TURNS: u32 = 8;
 const MIN_GAIN: u64 = 2;
 /// The limit of the number of turns for which waits that did not pay are held off. The number
 /// doubles with each failure.
-const MAX_HOLD_OFF: u32 = 64 * 1024;
+const LONGEST_HOLD_OFF: u32 = 64 * 1024;
 
 /// What a turn has shown about the traffic. A turn is a read of everything available, with a wait
 /// before it or without one.
@@ -117,7 +117,7 @@ impl Governor {
     /// Ends waits that did not pay, and holds off twice as long the next time.
     fn give_up(&mut self) {
         self.enter(Phase::HoldOff(self.hold_off));
-        self.hold_off = self.hold_off.saturating_mul(2).min(MAX_HOLD_OFF);
+        self.hold_off = self.hold_off.saturating_mul(2).min(LONGEST_HOLD_OFF);
     }
 
     /// Adds a turn to the sample. Returns the bytes of the sample once it has enough turns.
@@ -188,8 +188,8 @@ mod tests {
             assert_eq!(run(&mut governor, hold_off + 1, failing), 0);
         }
         // Long enough to reach the limit; then one attempt follows each longest hold-off.
-        run(&mut governor, 4 * MAX_HOLD_OFF, failing);
-        let cycle = 2 * SAMPLE_TURNS + MAX_HOLD_OFF + 1;
+        run(&mut governor, 4 * LONGEST_HOLD_OFF, failing);
+        let cycle = 2 * SAMPLE_TURNS + LONGEST_HOLD_OFF + 1;
         assert_eq!(run(&mut governor, cycle, failing), SAMPLE_TURNS, "the hold-off has a limit");
     }
 
