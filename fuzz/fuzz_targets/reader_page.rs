@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arbitrary::Arbitrary;
-use iof_shm_ring::{MAX_SLOTS, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, doorbell, notify, ReaderId};
+use iof_shm_ring::{
+    MAX_SLOTS, Peek, Policy, Reader, ReaderId, ReaderPage, Start, Stream, StreamConfig, doorbell, notify,
+};
 use libfuzzer_sys::fuzz_target;
 use memmap2::MmapRaw;
 

@@ -59,7 +59,8 @@ fuzz_target!(|input: Input| {
     assert_eq!(ring.capacity(), capacity);
     let Ok((ringer, _bell)) = doorbell() else { return };
     let Ok(page) = ReaderPage::create(ringer) else { return };
-    let given = Attached { ring: Arc::new(ring), id: 0.into(), start: input.start, dropped: 0, non_gating: false };
+    let given =
+        Attached { ring: Arc::new(ring), id: 0.into(), start: input.start, dropped: 0, non_gating: false };
     // SAFETY: no byte is read here after it may have changed.
     let reader = unsafe { Reader::new(given, Arc::new(page), Start::Oldest) };
     let Ok(mut reader) = reader else {
