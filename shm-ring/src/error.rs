@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::attach::ReaderId;
+use crate::reader_id::ReaderId;
 
 /// An error of creating a ring, an inlet or a reader page.
 #[derive(Debug, thiserror::Error)]

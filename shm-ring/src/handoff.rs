@@ -22,10 +22,11 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv};
 
-use crate::attach::{Attached, ReaderId, Start};
+use crate::attach::{Attached, Start};
 use crate::doorbell::{Bell, Ringer, doorbell};
 use crate::error::{ReceiveError, SendError, ServeError};
 use crate::reader::Reader;
+use crate::reader_id::ReaderId;
 use crate::reader_page::ReaderPage;
 use crate::stream::Stream;
 

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{fmt, slice};
 
-use crate::attach::{Attached, ReaderId, Start};
+use crate::attach::{Attached, Start};
 use crate::doorbell::Ringer;
 use crate::error::OpenError;
 use crate::index;
 use crate::layout::{NONE, Slot};
+use crate::reader_id::ReaderId;
 use crate::reader_page::ReaderPage;
 use crate::ring::Ring;
 use crate::sync::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};

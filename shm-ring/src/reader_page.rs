@@ -11,12 +11,12 @@ use std::sync::Mutex;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::attach::ReaderId;
 use crate::doorbell::Ringer;
 use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
 use crate::layout::{LAYOUT_VERSION, PAGE_MAGIC};
 use crate::layout::{MAX_SLOTS, PageTable, Slot};
+use crate::reader_id::ReaderId;
 use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 
 #[cfg(any(loom, feature = "test-utils"))]

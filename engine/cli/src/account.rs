@@ -14,7 +14,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
 use crate::exits::{ExitGroups, number_of_ranks};
-use crate::print_message;
+use crate::message::print_message;
 
 /// The account of one job.
 pub struct JobAccount {

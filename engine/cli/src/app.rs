@@ -9,8 +9,9 @@ use clap::error::ErrorKind;
 use iof_engine::App;
 
 use crate::args::{AppArgs, Variable};
+use crate::error::Failure;
+use crate::message::print_message;
 use crate::usage::in_one_line;
-use crate::{Failure, print_message};
 
 /// The separator between programs.
 const SEPARATOR: &str = ":";

@@ -5,8 +5,8 @@ use iof_proto::rendezvous::{FindError, Search, list};
 use iof_proto::{Found, Nspace, Value};
 use iof_tool::{AttachError, Tool};
 
-use crate::Failure;
 use crate::args::engine::EngineArgs;
+use crate::error::Failure;
 
 /// The name of a tool, as queries show it.
 pub enum ToolName {

@@ -11,10 +11,11 @@ use iof_output::PrintReport;
 use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
 
+use crate::error::Failure;
 use crate::failures::Failures;
 use crate::keyboard::{Keyboard, window_size};
+use crate::message::print_message;
 use crate::signals::{self, ReceivedSignal};
-use crate::{Failure, print_message};
 
 /// How long the ranks may run on after SIGTERM when their output has lost its reader, and how long
 /// the command waits for the end of the output after it killed the ranks.

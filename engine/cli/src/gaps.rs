@@ -9,7 +9,7 @@ use std::time::Duration;
 use iof_proto::{Channel, Proc};
 use iof_tool::Gap;
 
-use crate::print_message;
+use crate::message::print_message;
 
 /// The shortest time between two reports of a stream.
 const INTERVAL: Duration = Duration::from_secs(1);

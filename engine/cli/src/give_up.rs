@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::Sender;
 use iof_engine::{Job, Signal};
 
-use crate::Failure;
+use crate::error::Failure;
 use crate::follow::{GRACE, JobEvent};
 use crate::output::WatchedOutput;
 use crate::threads::start_thread;

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use nix::libc;
 use serde_json::json;
 
-use crate::Failure;
 use crate::args::InspectArgs;
+use crate::error::Failure;
 use crate::print::{table, write};
 
 /// The number of marks in the text report. The JSON report has all marks.

@@ -6,10 +6,10 @@ use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Nspace, Proc, Status};
 use iof_tool::RequestError;
 
-use crate::Failure;
 use crate::args::engine::EngineArgs;
 use crate::args::values::{Ranks, ranks};
 use crate::attach::{ToolName, find, listed, namespaces};
+use crate::error::Failure;
 
 #[derive(Args)]
 #[command(

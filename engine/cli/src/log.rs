@@ -16,7 +16,8 @@ use iof_tool::{RequestError, own_proc};
 
 use crate::args::engine::EngineArgs;
 use crate::attach::{ToolName, attach};
-use crate::{Failure, print_message};
+use crate::error::Failure;
+use crate::message::print_message;
 
 /// The variable with the order of channels, as in PMIx's library.
 const ORDER: &str = "PMIX_MCA_plog_base_order";

@@ -8,6 +8,7 @@ mod app;
 mod args;
 mod attach;
 mod closed;
+mod error;
 mod exits;
 mod failures;
 mod follow;
@@ -37,31 +38,8 @@ mod usage;
 
 use std::process::ExitCode;
 
-use nix::sys::signal::Signal;
-
 use crate::args::Command;
-use crate::message::print_message;
-
-/// The reason why the command failed, as the text of its one-line message.
-enum Failure {
-    /// Input that the user can correct: exit code 2.
-    Usage(String),
-    /// A failure at run time: exit code 1.
-    Running(String),
-    /// A signal that ended the command, such as SIGPIPE when the reader of its output is gone. The
-    /// command raises it in its own process, so that the shell sees it.
-    Signal(Signal),
-}
-
-impl Failure {
-    fn usage(error: impl ToString) -> Failure {
-        Failure::Usage(error.to_string())
-    }
-
-    fn running(error: impl ToString) -> Failure {
-        Failure::Running(error.to_string())
-    }
-}
+use crate::error::finish;
 
 fn main() -> ExitCode {
     // Shows the engine's warnings about the machine, such as why it does not use io_uring.
@@ -91,20 +69,4 @@ fn main() -> ExitCode {
         Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
     };
     finish(result)
-}
-
-/// Prints the failure, if any, and returns the exit code.
-fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
-    match result {
-        Ok(code) => code,
-        Err(Failure::Usage(message)) => {
-            print_message(format_args!("{message}"));
-            ExitCode::from(2)
-        }
-        Err(Failure::Running(message)) => {
-            print_message(format_args!("{message}"));
-            ExitCode::FAILURE
-        }
-        Err(Failure::Signal(signal)) => signals::end_by(signal),
-    }
 }

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-use crate::Failure;
+use crate::error::Failure;
 use crate::threads::start_thread;
 
 /// Interval at which the thread checks whether the engine has reaped a rank.

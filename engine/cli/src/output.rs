@@ -17,11 +17,12 @@ use iof_tool::Tool;
 use nix::sys::signal::Signal;
 
 use crate::args::values::{ChannelList, Ranks, bytes, duration, file_count, file_size, ranks};
+use crate::error::Failure;
 use crate::gaps::Gaps;
 use crate::message::beside_output;
+use crate::message::print_message;
 use crate::redirect::RedirectArgs;
 use crate::threads::{no_thread, start_thread};
-use crate::{Failure, print_message};
 
 /// The heading of these options in help.
 const OUTPUT: &str = "Output options";

@@ -12,8 +12,8 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 pub use self::complete::List;
 use self::sections::Sections;
-use crate::Failure;
 use crate::args::{CompletionsArgs, Iof, ManArgs};
+use crate::error::Failure;
 use crate::print::write;
 
 /// Prints the completion script of a shell, or the candidates for the value of an option.

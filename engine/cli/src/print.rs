@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use iof_proto::names::sanitize;
 use nix::sys::signal::Signal;
 
-use crate::Failure;
+use crate::error::Failure;
 
 /// Writes a whole answer. Unlike the standard library's handles of stdout and stderr, this reports
 /// an output that was [closed](crate::closed).

@@ -13,7 +13,7 @@ use iof_proto::{Found, Nspace, ProcInfo, ProcState, Value};
 use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::{Uid, User};
 
-use crate::Failure;
+use crate::error::Failure;
 use crate::print::{table, write};
 use crate::threads::start_thread;
 
@@ -112,11 +112,7 @@ fn query(path: &std::path::Path) -> Result<(u32, Jobs), NoJobs> {
 }
 
 /// Returns the lines of one engine.
-fn engine_rows(
-    engine: &Listed,
-    (pid, jobs): Answer,
-    now: SystemTime,
-) -> Vec<Vec<String>> {
+fn engine_rows(engine: &Listed, (pid, jobs): Answer, now: SystemTime) -> Vec<Vec<String>> {
     let user = User::from_uid(Uid::from_raw(engine.uid)).ok().flatten();
     let user = user.map_or_else(|| engine.uid.to_string(), |user| user.name);
     let age = engine.since.and_then(|since| now.duration_since(since).ok());

@@ -9,10 +9,10 @@ use iof_proto::limits::JOB_WAIT;
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, RequestError, Tool};
 
-use crate::Failure;
 use crate::args::PullArgs;
 use crate::args::values::Ranks;
 use crate::attach::{ToolName, attach_several, namespaces};
+use crate::error::Failure;
 use crate::output::{Part, with_job};
 
 /// The time between two queries to an engine that has no job yet.

@@ -16,7 +16,8 @@ use iof_tool::{Push, PushError, Pusher, RequestError};
 use crate::args::engine::EngineArgs;
 use crate::args::values::{Ranks, ranks};
 use crate::attach::{ToolName, attach, namespaces};
-use crate::{Failure, print_message};
+use crate::error::Failure;
+use crate::message::print_message;
 
 /// The time between two updates of the progress bar.
 const REDRAW: Duration = Duration::from_millis(100);

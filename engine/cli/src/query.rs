@@ -14,10 +14,10 @@ use iof_proto::{
 use iof_tool::RequestError;
 use serde_json::json;
 
-use crate::Failure;
 use crate::args::engine::EngineArgs;
 use crate::args::values::{Ranks, ranks};
 use crate::attach::{ToolName, attach};
+use crate::error::Failure;
 use crate::print::{table, write};
 
 /// The named keys: the name without `PMIX_QUERY_`, the short name if any, and the key.

@@ -19,16 +19,18 @@ use iof_tool::{Pull, Tool};
 use crate::account::JobAccount;
 use crate::app::apps;
 use crate::args::RunArgs;
+use crate::error::Failure;
 use crate::failures::{Failures, MAX_FAILURE_LINES};
 use crate::follow::{JobEvent, RunningJob};
 use crate::give_up::give_up_after;
 use crate::keyboard::{Keyboard, window_size};
 use crate::log;
+use crate::message::print_message;
+use crate::name;
 use crate::orphans::reap_if_first_process;
 use crate::output::{OutputWriter, Outputs, Part, WatchedOutput, with_job};
 use crate::signals::Signals;
 use crate::threads::{no_thread, start_thread};
-use crate::{Failure, name, print_message};
 
 /// How long the line about a failed rank waits until the rank's own output is written.
 const FLUSH_LIMIT: Duration = Duration::from_millis(500);

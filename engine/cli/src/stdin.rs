@@ -12,8 +12,9 @@ use iof_proto::{Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, S
 use iof_tool::{Push, PushError, Pusher};
 
 use crate::args::values::{Ranks, ranks};
+use crate::error::Failure;
+use crate::message::print_message;
 use crate::push::report_wait;
-use crate::{Failure, print_message};
 
 /// The heading of these options in help.
 const STDIN: &str = "Stdin options";

@@ -2,7 +2,7 @@
 
 use std::{io, thread};
 
-use crate::Failure;
+use crate::error::Failure;
 
 /// Starts a thread that nothing waits for.
 pub fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {

@@ -26,8 +26,9 @@ use self::filter::Filter;
 use self::screen::Screen;
 use crate::args::TopArgs;
 use crate::attach::{ToolName, attach};
+use crate::error::Failure;
+use crate::message::print_message;
 use crate::signals::{self, Signals};
-use crate::{Failure, print_message};
 
 /// The capacity of the event queue. Senders block when it is full, so that a slow terminal costs no
 /// memory.

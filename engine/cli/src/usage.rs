@@ -10,8 +10,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Parser};
 
 use crate::args::Iof;
-use crate::args::spellings::translate;
-use crate::{Failure, finish, print};
+use crate::args::spellings::translate::translate;
+use crate::error::{Failure, finish};
+use crate::print;
 
 /// The number of words of a command line that a message repeats.
 const MAX_REPEATED: usize = 16;

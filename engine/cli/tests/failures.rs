@@ -1,5 +1,5 @@
 //! Failed ranks: what `iof run` tells about them, and how a failure or a time limit ends a job.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
 

@@ -12,8 +12,9 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, recvmsg, sendmsg};
 
-use crate::attach::{Attached, ReaderId, Start};
+use crate::attach::{Attached, Start};
 use crate::error::ReceiveError;
+use crate::reader_id::ReaderId;
 use crate::ring::Ring;
 
 /// The first eight bytes of a message.

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use crate::attach::ReaderId;
 use crate::layout::NONE;
+use crate::reader_id::ReaderId;
 use crate::reader_page::ReaderPage;
 use crate::ring::Ring;
 use crate::sync::{Ordering::Acquire, Point, order_at};

@@ -1,13 +1,11 @@
 //! What users of mpirun, srun and mpiexec type: each spelling with its meaning for `iof run`.
 //!
-//! [`translate`] replaces the spellings before clap reads the arguments.
+//! [`translate`](translate::translate) replaces the spellings before clap reads the arguments.
 
 mod convert;
-mod translate;
+pub mod translate;
 
 use std::ffi::{OsStr, OsString};
-
-pub use self::translate::translate;
 
 /// One option of other launchers, in all of its spellings.
 pub struct Spelling {
@@ -43,6 +41,7 @@ pub enum Meaning {
     Refused(&'static str),
 }
 
+use self::convert::{NO_MAP, NOT_BOUND};
 use Meaning::{Always, Depends, Everywhere, Refused, Same};
 use Values::{None as No, One, Optional, Two};
 
@@ -50,8 +49,6 @@ const fn row(names: &'static [&'static str], values: Values, meaning: Meaning) -
     Spelling { names, values, meaning }
 }
 
-const NOT_BOUND: &str = "iof does not bind ranks to processors: leave it out, or start the program with taskset(1), \
-     such as sh -c 'exec taskset -c $IOF_RANK PROG'";
 const ONE_NODE: &str =
     "iof runs all ranks on this node: leave it out, or start iof run on the other node with ssh";
 const PER_NODE: &str = "iof runs all ranks on this node: leave it out, or write -n with the number of ranks";
@@ -62,8 +59,6 @@ const NO_MCA: &str =
 const CLEAN_ENVIRONMENT: &str =
     "ranks inherit the environment of iof: write env -i NAME=VALUE... before iof run";
 const DIRECT: &str = "iof starts ranks without daemons or agents: leave it out";
-const NO_MAP: &str =
-    "iof runs all ranks on this node: leave it out; iof query procs shows them while they run";
 const APP_FILE: &str = "iof reads no file of programs: write them in the command, separated by ':'";
 const NO_DEBUGGER: &str =
     "iof starts no debugger: attach it to the pid that iof query procs shows, or start it as the program";

@@ -15,7 +15,7 @@ use ratatui::crossterm::terminal::{
 use ratatui::layout::Rect;
 use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 
-use crate::Failure;
+use crate::error::Failure;
 use crate::keyboard::window_size;
 
 /// The terminal is acquired. This is global, because a panic hook or a signal must restore it.

@@ -3,8 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use super::{NO_MAP, NOT_BOUND};
 use crate::args::values::ranks;
+
+pub const NOT_BOUND: &str = "iof does not bind ranks to processors: leave it out, or start the program with taskset(1), \
+     such as sh -c 'exec taskset -c $IOF_RANK PROG'";
+pub const NO_MAP: &str =
+    "iof runs all ranks on this node: leave it out; iof query procs shows them while they run";
 
 type Converted = Result<Vec<OsString>, String>;
 

@@ -1,0 +1,45 @@
+//! The reasons why the command fails, and the exit code of each.
+
+use std::process::ExitCode;
+
+use nix::sys::signal::Signal;
+
+use crate::message::print_message;
+use crate::signals;
+
+/// The reason why the command failed, as the text of its one-line message.
+pub enum Failure {
+    /// Input that the user can correct: exit code 2.
+    Usage(String),
+    /// A failure at run time: exit code 1.
+    Running(String),
+    /// A signal that ended the command, such as SIGPIPE when the reader of its output is gone. The
+    /// command raises it in its own process, so that the shell sees it.
+    Signal(Signal),
+}
+
+impl Failure {
+    pub fn usage(error: impl ToString) -> Failure {
+        Failure::Usage(error.to_string())
+    }
+
+    pub fn running(error: impl ToString) -> Failure {
+        Failure::Running(error.to_string())
+    }
+}
+
+/// Prints the failure, if any, and returns the exit code.
+pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
+    match result {
+        Ok(code) => code,
+        Err(Failure::Usage(message)) => {
+            print_message(format_args!("{message}"));
+            ExitCode::from(2)
+        }
+        Err(Failure::Running(message)) => {
+            print_message(format_args!("{message}"));
+            ExitCode::FAILURE
+        }
+        Err(Failure::Signal(signal)) => signals::end_by(signal),
+    }
+}
