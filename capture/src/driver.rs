@@ -148,8 +148,9 @@ impl<B: Backend> Driver<B> {
             let turned = Instant::now();
             let elapsed = turned.duration_since(mem::replace(&mut last, turned));
             coalescing.record_turn(yield_of(&answers, elapsed));
-            // One reading of the clock serves all answers of the turn.
-            self.time = now();
+            // One reading of the clock serves all answers of the turn. Times never run backwards,
+            // though the clock may, because they are also the order of the reads.
+            self.time = now().max(self.time);
             let mut bell_error = None;
             for answer in answers.drain(..) {
                 self.tick();

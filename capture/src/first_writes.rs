@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use mio::unix::SourceFd;
@@ -50,8 +50,13 @@ impl FirstWrites {
     pub(crate) fn position(&mut self, pipe: BorrowedFd<'_>) -> usize {
         while self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_ok() && !self.events.is_empty() {
             for event in &self.events {
+                let Token(number) = event.token();
                 let next = self.positions.len();
-                self.positions.entry(event.token().0).or_insert(next);
+                self.positions.entry(number).or_insert(next);
+                // Each pipe has one event, so that this ends however fast the processes write.
+                if let Ok(fd) = RawFd::try_from(number) {
+                    let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
+                }
             }
         }
         let fd = usize::try_from(pipe.as_raw_fd()).unwrap_or(usize::MAX);

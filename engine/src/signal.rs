@@ -1,7 +1,9 @@
 //! Signals to ranks: from the embedder, from tools, and from the engine itself.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use iof_capture::{Signal, Signaller};
-use iof_proto::{Failure, Proc, Rank, Status, ToTool};
+use iof_proto::{Failure, Nspace, Proc, Rank, Status, ToTool};
 use nix::unistd::geteuid;
 
 use crate::client::Client;
@@ -47,8 +49,13 @@ impl State {
         let signal = Signal::try_from(number)
             .map_err(|error| Failure::new(Status::ERR_BAD_PARAM, error.to_string()))?;
         procs.iter().try_for_each(|proc| self.check_signalled(proc))?;
-        let count = procs.iter().fold(0usize, |count, Proc { nspace, rank }| {
-            let is_wanted = |local: Rank| *rank == Rank::WILDCARD || *rank == local;
+        // A rank that is named twice receives one signal.
+        let mut wanted: BTreeMap<&Nspace, BTreeSet<Rank>> = BTreeMap::new();
+        for Proc { nspace, rank } in procs {
+            wanted.entry(nspace).or_default().insert(*rank);
+        }
+        let count = wanted.into_iter().fold(0usize, |count, (nspace, ranks)| {
+            let is_wanted = |local: Rank| ranks.contains(&Rank::WILDCARD) || ranks.contains(&local);
             let sent =
                 self.jobs.get_mut(nspace).map_or(0, |job| job.signal(signal, |local, _| is_wanted(local)));
             count.saturating_add(sent)

@@ -9,7 +9,7 @@ pub mod values;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use iof_proto::Channels;
 
@@ -19,7 +19,6 @@ use self::values::{ChannelList, Ranks, interval, ranks};
 use crate::kill::KillArgs;
 use crate::log::LogArgs;
 use crate::output::OutputArgs;
-use crate::pages::List;
 use crate::ps::PsArgs;
 use crate::push::PushArgs;
 use crate::query::QueryArgs;
@@ -125,6 +124,17 @@ pub struct TopArgs {
     /// Sum the streams of each rank
     #[arg(long)]
     pub by_rank: bool,
+}
+
+/// The values that `iof completions --list` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum List {
+    /// The names of running jobs
+    Jobs,
+    /// The pids of running engines
+    Pids,
+    /// The words of --output
+    Output,
 }
 
 #[derive(Args)]

@@ -17,9 +17,11 @@ use crate::threads::start_thread;
 
 /// Interval at which the thread checks whether the engine has reaped a rank.
 const RANK_INTERVAL: Duration = Duration::from_millis(5);
+/// Interval at which the thread looks for children while there are none.
+const NO_CHILD_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Starts a thread that reaps orphans if this is the first process of its pid namespace. To be called
-/// when the ranks of `job` run. The thread ends when no child is left.
+/// when the ranks of `job` run. The thread ends with the process.
 pub fn reap_if_first_process(job: &Job) -> Result<(), Failure> {
     if process::id() != 1 {
         return Ok(());
@@ -33,7 +35,11 @@ fn reap_all(job: &Job) {
         let ended = match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
             Ok(status) => status.pid(),
             Err(Errno::EINTR) => continue,
-            Err(_) => return,
+            Err(_) => {
+                // No child is left, but an orphan of a process that entered the container may come.
+                thread::sleep(NO_CHILD_INTERVAL);
+                continue;
+            }
         };
         match ended {
             Some(pid) if !is_rank(job, pid) => {

@@ -133,7 +133,7 @@ pub struct WatchedOutput {
 pub struct OutputWriter {
     printer: Printer,
     gaps: Arc<Gaps>,
-    watched: Option<WatchedOutput>,
+    watched: Vec<WatchedOutput>,
     /// The name of the output, if it only gets a copy of what is written to files.
     copies_to: Option<&'static str>,
 }
@@ -252,35 +252,44 @@ impl Outputs<'_> {
         let mut parts = Vec::new();
         if choice.shows() {
             let mut out = Output::new(io::stdout()).map_err(Failure::running)?;
-            let mut err = out.beside(io::stderr()).map_err(Failure::running)?;
             let watched = |output: &mut Output, name| {
                 self.watch_writes.then(|| WatchedOutput { name, watch: output.watch_writes() })
             };
-            let (watched_out, watched_err) = (watched(&mut out, "stdout"), watched(&mut err, "stderr"));
+            let watched_out = watched(&mut out, "stdout");
+            let mut err = out.beside(io::stderr()).map_err(Failure::running)?;
+            // Messages are written to stderr even if no output is.
+            let watched_err = watched(&mut err, "stderr");
             beside_output(err.notes());
             let is_one = choice.merge || out.is_same_file(&err);
-            let target = |output: Output, watched, name, colour| OutputTarget {
+            let target = |output: Output, watched: Vec<WatchedOutput>, name, colour| OutputTarget {
                 destination: output.into(),
                 watched,
                 copies_to: choice.copy.then_some(name),
                 colour,
             };
-            let out = target(out, watched_out, "stdout", has_colours(io::stdout()));
+            let target_out = |watched| target(out, watched, "stdout", has_colours(io::stdout()));
             // Each output has its own printer, so that a slow output does not delay the other. If both
             // are one file, one printer keeps the order in which stdout and stderr were read.
             if is_one {
                 drop(err);
+                let out = target_out(watched_out.into_iter().chain(watched_err).collect());
                 parts.push((Channels::STDOUT | errors, args.ranks.as_ref(), out));
             } else {
+                let out = target_out(watched_out.into_iter().collect());
                 parts.push((Channels::STDOUT, args.ranks.as_ref(), out));
-                let err = target(err, watched_err, "stderr", has_colours(io::stderr()));
+                let watched = watched_err.into_iter().collect();
+                let err = target(err, watched, "stderr", has_colours(io::stderr()));
                 parts.push((errors, args.ranks.as_ref(), err));
             }
         }
         parts.iter_mut().for_each(|(channels, ..)| *channels &= self.shown());
         for (channels, files) in self.files(nprocs) {
-            let target =
-                OutputTarget { destination: files.into(), watched: None, copies_to: None, colour: false };
+            let target = OutputTarget {
+                destination: files.into(),
+                watched: Vec::new(),
+                copies_to: None,
+                colour: false,
+            };
             parts.push((channels, None, target));
         }
         let wanted = Channels::ALL - args.no_forward.unwrap_or(Channels::empty());
@@ -357,15 +366,15 @@ fn has_colours(file: impl AsFd + IsTerminal) -> bool {
 /// The target of one printer.
 struct OutputTarget {
     destination: Destination,
-    watched: Option<WatchedOutput>,
+    watched: Vec<WatchedOutput>,
     copies_to: Option<&'static str>,
     colour: bool,
 }
 
 impl OutputWriter {
-    /// Returns the watched output, if this writes to one.
-    pub fn watched(&self) -> Option<WatchedOutput> {
-        self.watched.clone()
+    /// Returns the watched outputs that this writes to, or that messages beside it are written to.
+    pub fn watched(&self) -> &[WatchedOutput] {
+        &self.watched
     }
 
     /// Starts a thread that waits for the end of the printer and passes its report to `on_end`.

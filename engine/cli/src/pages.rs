@@ -10,7 +10,6 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-pub use self::complete::List;
 use self::sections::Sections;
 use crate::args::{CompletionsArgs, Iof, ManArgs};
 use crate::error::Failure;

@@ -80,7 +80,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
 
     let outputs = writers.len();
-    let watched: Vec<WatchedOutput> = writers.iter().filter_map(OutputWriter::watched).collect();
+    let watched: Vec<WatchedOutput> = writers.iter().flat_map(OutputWriter::watched).cloned().collect();
     let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
         .and_then(|()| {

@@ -106,9 +106,10 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Returns the time of the newest read, or 0 if it is unknown.
+    /// Returns the latest time of a read, or 0 if it is unknown. The times of a remote rank may run
+    /// backwards.
     pub fn newest(&self) -> u64 {
-        self.times.last().map_or(0, |(_, time)| *time)
+        self.times.iter().map(|(_, time)| *time).max().unwrap_or(0)
     }
 
     /// Returns the ends of the reads, as numbers of bytes, with the times of the reads. Bytes

@@ -80,7 +80,8 @@ impl Output {
     }
 
     /// Watches the writes to this output from now on, by which a program can notice a reader that
-    /// accepts nothing. Clones and [notes](Output::notes) that are created later are watched, too.
+    /// accepts nothing. Clones, [notes](Output::notes) and outputs of the [same
+    /// file](Output::beside) that are created later are watched, too.
     /// Watched bytes are written in pieces of at most 4 KiB, which costs more system calls.
     pub fn watch_writes(&mut self) -> WriteWatch {
         self.watch.get_or_insert_default().clone()
@@ -95,7 +96,7 @@ impl Output {
     pub fn beside(&self, file: impl AsFd) -> io::Result<Output> {
         let same = is_same(self.file.as_fd(), file.as_fd());
         let other = Output::new(file)?;
-        Ok(if same { Output { file: other.file, watch: None, ..self.clone() } } else { other })
+        Ok(if same { Output { file: other.file, ..self.clone() } } else { other })
     }
 
     /// Returns whether `other` writes to the same file and was created from this output by

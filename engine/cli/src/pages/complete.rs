@@ -3,24 +3,13 @@
 
 use std::path::Path;
 
-use clap::{CommandFactory, ValueEnum};
+use clap::CommandFactory;
 use clap_complete::Shell;
 use iof_output::OUTPUT_WORDS;
 use iof_proto::names::sanitize;
 use iof_proto::rendezvous::{Candidate, Search};
 
-use crate::args::Iof;
-
-/// The values that `iof completions --list` prints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum List {
-    /// The names of running jobs
-    Jobs,
-    /// The pids of running engines
-    Pids,
-    /// The words of --output
-    Output,
-}
+use crate::args::{Iof, List};
 
 /// Returns the candidates of a list, one in each line. There are none if the engines cannot be found.
 pub fn candidates(list: List, directory: Option<&Path>) -> String {

@@ -1,7 +1,7 @@
 //! The rendezvous directory: its location and the checks that make it trustworthy.
 //!
-//! An open directory is used only through its file descriptor. The directory in use is therefore
-//! the one that was checked, even if its name changes. Its path may have any length, although the
+//! Where `/proc` is mounted, an open directory is used only through its file descriptor. The directory
+//! in use is therefore the one that was checked, even if its name changes. Its path may have any length, although the
 //! address of a Unix socket is limited to 108 bytes (unix(7)).
 
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{io, thread};
+use std::{io, path, thread};
 
 use nix::libc;
 use nix::unistd::geteuid;
@@ -139,7 +139,9 @@ impl DirectoryPath {
             let metadata = file.metadata().map_err(|error| self.io(error))?;
             self.check_private(metadata.uid(), metadata.mode(), geteuid().as_raw())?;
         }
-        Ok(Directory { file, path: self.path.clone() })
+        // The full path may be used after a change of the working directory.
+        let path = path::absolute(&self.path).map_err(|error| self.io(error))?;
+        Ok(Directory { file, path })
     }
 
     /// Checks that the directory belongs to `user` and gives no permissions to other users.
