@@ -145,7 +145,7 @@ fn files_that_another_job_writes_are_refused_and_stay_unchanged() {
     // Another engine of the same user, in another rendezvous directory.
     let done = Site::new().run_sh(&options, "echo second; exec sleep 1000").finish();
     assert_eq!(done.code, 1, "{done:?}");
-    assert!(done.stderr.contains("another job writes to this file"), "{done:?}");
+    assert!(done.stderr.contains("has locked this file"), "{done:?}");
     gate.open();
     assert_eq!(first.finish().code, 0);
     assert_eq!(fs::read_to_string(&file).unwrap(), "first\n");

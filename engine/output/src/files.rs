@@ -1,10 +1,10 @@
 //! Per-rank files: their paths, how they are opened, and their rotation by size.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use iof_proto::{Channel, Nspace, Rank};
@@ -152,11 +152,16 @@ fn with_suffix(name: &Path, suffix: &str) -> PathBuf {
 
 /// Locks a file against other jobs until it is closed: the files of two jobs must not be mixed. On a
 /// file system without locks this has no effect.
+///
+/// # Errors
+/// [`ErrorKind::ResourceBusy`] if the file is locked. Any process that can open the file can lock it,
+/// so the holder of the lock is not necessarily another job.
 fn lock(file: &File) -> io::Result<()> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(io::Error::new(
             ErrorKind::ResourceBusy,
-            "another job writes to this file: give this job another name or its files another place",
+            "another process, or another option of this command, has locked this file: give the job \
+             another name or the file another path, or end that process",
         )),
         Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
     }
@@ -309,6 +314,22 @@ impl Entry {
         } else {
             options.append(true);
         }
+        let mut file = self.open_locked(&options)?;
+        if is_emptied && file.metadata()?.is_file() {
+            // A full file that its job renamed before it was locked here must keep its contents. The
+            // second attempt gets the file that replaced it.
+            if !self.is_at_path(&file)? {
+                file = self.open_locked(&options)?;
+            }
+            file.set_len(0)?;
+        }
+        self.size = file.metadata()?.len();
+        self.begun = true;
+        Ok(self.file.insert(file))
+    }
+
+    /// Opens the file, with its directory, and locks it.
+    fn open_locked(&self, options: &OpenOptions) -> io::Result<File> {
         let file = match options.open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 if let Some(directory) = self.path.parent() {
@@ -320,14 +341,23 @@ impl Entry {
         };
         // Other kinds of files, such as pipes and devices, have several writers by intention.
         if file.metadata()?.is_file() {
-            lock(&file)?;
-            if is_emptied {
-                file.set_len(0)?;
+            match lock(&file) {
+                // A running job does not end because another process locked the file while it was
+                // closed here.
+                Err(_) if self.begun => {}
+                locked => locked?,
             }
         }
-        self.size = file.metadata()?.len();
-        self.begun = true;
-        Ok(self.file.insert(file))
+        Ok(file)
+    }
+
+    /// Returns whether `file` is still the file at the path.
+    fn is_at_path(&self, file: &File) -> io::Result<bool> {
+        let inode = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+        match fs::metadata(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            found => Ok(inode(found?) == inode(file.metadata()?)),
+        }
     }
 
     fn write(&mut self, append: bool, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
@@ -365,7 +395,7 @@ impl Entry {
             }
             bytes = rest;
             if !bytes.is_empty() {
-                self.rotate(rotation.keep.min(MAX_KEPT_FILES))?;
+                self.rotate(append, rotation.keep.min(MAX_KEPT_FILES))?;
             }
         }
         Ok(())
@@ -390,9 +420,9 @@ impl Entry {
         }
     }
 
-    /// Renames the file and the full files before it, so that the next write begins a new file.
-    fn rotate(&mut self, keep: u32) -> io::Result<()> {
-        self.file = None;
+    /// Renames the file and the full files before it, and begins a new file. The full file stays
+    /// locked until the new one is, so that another job never finds both unlocked.
+    fn rotate(&mut self, append: bool, keep: u32) -> io::Result<()> {
         for number in (0..keep).rev() {
             match fs::rename(self.full_path(number), self.full_path(number.saturating_add(1))) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -402,7 +432,14 @@ impl Entry {
         if keep == 0 {
             fs::remove_file(&self.path)?;
         }
-        Ok(())
+        let full = self.file.take();
+        match self.file(append) {
+            Err(error) if error.raw_os_error() == Some(Errno::EMFILE as i32) => {
+                drop(full);
+                self.file(append).map(|_| ())
+            }
+            opened => opened.map(|_| ()),
+        }
     }
 }
 
@@ -555,12 +592,45 @@ mod tests {
         open[0].write(ids[0], vec![IoSlice::new(b"mine")], None).unwrap();
         open[0].close_all();
         let error = open[1].begin(ids[1]).unwrap_err();
-        assert!(error.to_string().contains("another job writes to this file"), "{error}");
+        assert!(error.to_string().contains("has locked this file"), "{error}");
         assert_eq!(fs::read_to_string(&error.path).unwrap(), "mine");
         let [first, mut second] = open;
         drop(first);
         second.begin(ids[1]).unwrap();
         assert_eq!(fs::read_to_string(&error.path).unwrap(), "");
+    }
+
+    #[test]
+    fn a_running_job_goes_on_if_its_file_is_locked_while_closed() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::Name(directory.path().join("log"));
+        let rotation = Some(Rotation { size: 4, keep: 1 });
+        let mut open = OpenFiles::new(Files { rotation, ..files(place) }, 64);
+        let source = source(0, Channel::Stdout);
+        let id = open.file_for(&source, || 1);
+        open.begin(id).unwrap();
+        let path = open.files.path(&source, 1);
+        open.entries[0].file = None;
+        let other = File::open(&path).unwrap();
+        other.lock().unwrap();
+        open.write(id, vec![IoSlice::new(b"one\n")], None).unwrap();
+        open.write(id, vec![IoSlice::new(b"two\n")], None).unwrap();
+        assert_eq!(fs::read_to_string(with_suffix(&path, "1")).unwrap(), "one\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two\n");
+        assert!(lock(&File::open(&path).unwrap()).is_err(), "the new file is locked");
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_is_told_from_the_one_at_its_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let entry = Entry { path: path.clone(), file: None, begun: false, size: 0, line: None };
+        let file = File::create(&path).unwrap();
+        assert!(entry.is_at_path(&file).unwrap());
+        fs::rename(&path, with_suffix(&path, "1")).unwrap();
+        assert!(!entry.is_at_path(&file).unwrap());
+        let _new = File::create(&path).unwrap();
+        assert!(!entry.is_at_path(&file).unwrap());
     }
 
     #[test]
