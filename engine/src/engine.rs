@@ -194,9 +194,10 @@ impl Engine {
         self.listener.as_deref().map(Listener::path)
     }
 
-    /// Returns the first of the names `base`, `base-2`, `base-3` and so on that no job of another
-    /// engine of this user has, as far as this engine's rendezvous directory shows. Other engines do
-    /// not choose it while the returned link exists. Without a directory, returns `base`.
+    /// Returns the first of the names `base`, `base-2`, `base-3` and so on that no job of this
+    /// engine or of another engine of this user has, as far as this engine's rendezvous directory
+    /// shows. The name is not chosen again while the returned link exists. Without a directory,
+    /// returns `base`.
     ///
     /// A failure is logged as a warning, and `base` is returned.
     pub fn reserve_name(&self, base: &Nspace) -> (Nspace, Option<JobLink>) {

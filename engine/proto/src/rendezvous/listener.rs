@@ -1,10 +1,11 @@
 //! The engine's side of the rendezvous: the listening socket and the links of jobs.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fs, io, path, process};
 
 use nix::sys::socket::{self, Backlog, UnixAddr};
@@ -69,7 +70,7 @@ fn failed(path: &Path, step: &'static str) -> impl FnOnce(io::Error) -> BindErro
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
-    directory: Arc<Directory>,
+    links: Arc<Links>,
     level: Level,
     names: FileNames,
     /// The name of the socket's file.
@@ -144,8 +145,8 @@ impl Listener {
         let inode = inode(&short).map_err(failed(&path, "read the inode of the socket"))?;
         drop(lock);
 
-        let directory = Arc::new(directory);
-        Ok(Listener { socket: socket.into(), directory, level, names, name, path: absolute, inode })
+        let links = Arc::new(Links { directory, counts: Mutex::default(), reserving: Mutex::default() });
+        Ok(Listener { socket: socket.into(), links, level, names, name, path: absolute, inode })
     }
 
     /// Returns the socket, which accepts the connections.
@@ -160,9 +161,10 @@ impl Listener {
         &self.path
     }
 
-    /// Creates the link by which tools find this engine by the name of its job `nspace`. Dropping
-    /// the returned value removes the link. Returns `None` at the system level, where tools do
-    /// not search by job: any user could claim to have the job.
+    /// Creates the link by which tools find this engine by the name of its job `nspace`. If the
+    /// link exists, for example because [`Listener::reserve`] has created it, the returned value
+    /// shares it. Dropping the last value of a name removes the link. Returns `None` at the system
+    /// level, where tools do not search by job: any user could claim to have the job.
     ///
     /// # Errors
     /// [`AnnounceError`], usually because the name is too long for a file name.
@@ -170,25 +172,34 @@ impl Listener {
         if self.level == Level::System {
             return Ok(None);
         }
-        let name = self.names.job_link(process::id(), nspace);
-        let path = self.directory.short_path(&name);
-        match symlink(&self.name, &path) {
-            // `reserve` has created it.
-            Err(error)
-                if error.kind() == io::ErrorKind::AlreadyExists
-                    && fs::read_link(&path).is_ok_and(|target| target == Path::new(&self.name)) => {}
-            Err(source) => {
-                let path = self.directory.full_path(name);
-                return Err(AnnounceError { nspace: nspace.clone(), path, source });
-            }
-            Ok(()) => {}
-        }
-        Ok(Some(JobLink { directory: Arc::clone(&self.directory), name }))
+        self.link(&mut self.links.counts(), nspace).map(Some)
     }
 
-    /// Returns the first of the names `base`, `base-2`, `base-3` and so on that no job of another
-    /// engine in this directory has, with its link. Until the returned link is dropped, no other
-    /// engine reserves the name. At the system level the result is `base`, without a link.
+    fn link(&self, counts: &mut LinkCounts, nspace: &Nspace) -> Result<JobLink, AnnounceError> {
+        let name = self.names.job_link(process::id(), nspace);
+        let directory = &self.links.directory;
+        if !counts.contains_key(&name) {
+            let path = directory.short_path(&name);
+            match symlink(&self.name, &path) {
+                // An earlier listener of this process has left it.
+                Err(error)
+                    if error.kind() == io::ErrorKind::AlreadyExists
+                        && fs::read_link(&path).is_ok_and(|target| target == Path::new(&self.name)) => {}
+                Err(source) => {
+                    let path = directory.full_path(name);
+                    return Err(AnnounceError { nspace: nspace.clone(), path, source });
+                }
+                Ok(()) => {}
+            }
+        }
+        let count = counts.entry(name.clone()).or_default();
+        *count = count.saturating_add(1);
+        Ok(JobLink { links: Arc::clone(&self.links), name })
+    }
+
+    /// Returns the first of the names `base`, `base-2`, `base-3` and so on that no job of an
+    /// engine in this directory has, with its link. This engine's own jobs and reservations count.
+    /// Until the returned link is dropped, the name is not reserved again. At the system level the result is `base`, without a link.
     ///
     /// Blocks for a few seconds at most while other engines start in the same directory.
     ///
@@ -198,35 +209,69 @@ impl Listener {
         if self.level == Level::System {
             return Ok((base.clone(), None));
         }
-        let _lock = self.directory.lock()?;
-        let mut links = Vec::new();
-        for file in fs::read_dir(self.directory.short_path("."))? {
-            links.extend(self.names.job_link_parts(&file?.file_name()));
+        let directory = &self.links.directory;
+        let _reserving = self.links.reserving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = directory.lock()?;
+        let is_live = |pid: u32| is_live_socket(&directory.short_path(self.names.session(pid)));
+        let mut taken = Vec::new();
+        for file in fs::read_dir(directory.short_path("."))? {
+            let parts = self.names.job_link_parts(&file?.file_name());
+            taken.extend(parts.filter(|(pid, name)| {
+                *pid != process::id() && name.as_str().starts_with(base.as_str()) && is_live(*pid)
+            }));
         }
-        let is_live = |pid: u32| is_live_socket(&self.directory.short_path(self.names.session(pid)));
+        // Held until the link is created, so that no other thread announces the name in between.
+        let mut counts = self.links.counts();
         let is_taken = |name: &Nspace| {
-            links.iter().any(|(pid, taken)| taken == name && *pid != process::id() && is_live(*pid))
+            counts.contains_key(&self.names.job_link(process::id(), name))
+                || taken.iter().any(|(_, taken)| taken == name)
         };
         let numbered = (2u32..).map_while(|number| Nspace::new(format!("{base}-{number}")).ok());
         let mut names = std::iter::once(base.clone()).chain(numbered);
         let name = names.find(|name| !is_taken(name)).unwrap_or_else(|| base.clone());
-        let link = self.announce(&name).map_err(|error| error.source)?;
-        Ok((name, link))
+        let link = self.link(&mut counts, &name).map_err(|error| error.source)?;
+        Ok((name, Some(link)))
     }
 }
 
-/// The link by which tools find the engine of a job. Dropping it removes the link.
+/// The number of [`JobLink`]s of each link that a listener has created, by the name of the link.
+type LinkCounts = BTreeMap<String, usize>;
+
+/// The links of the jobs of one listener.
+#[derive(Debug)]
+struct Links {
+    directory: Directory,
+    /// Links are created and removed under this lock, so that a link exists while it is counted.
+    counts: Mutex<LinkCounts>,
+    /// Held by a thread that locks the directory: that lock does not exclude threads of one engine.
+    reserving: Mutex<()>,
+}
+
+impl Links {
+    fn counts(&self) -> MutexGuard<'_, LinkCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The link by which tools find the engine of a job. A reservation and the job share one link:
+/// dropping the last value of a name removes the link.
 #[derive(Debug)]
 pub struct JobLink {
-    directory: Arc<Directory>,
+    links: Arc<Links>,
     name: String,
 }
 
 impl Drop for JobLink {
     fn drop(&mut self) {
+        let mut counts = self.links.counts();
+        if let Some(count) = counts.get_mut(&self.name).filter(|count| **count > 1) {
+            *count = count.saturating_sub(1);
+            return;
+        }
+        counts.remove(&self.name);
         // If this fails, the link points nowhere once the engine has ended, and the next engine
         // removes it.
-        let _ = fs::remove_file(self.directory.short_path(&self.name));
+        let _ = fs::remove_file(self.links.directory.short_path(&self.name));
     }
 }
 
@@ -240,7 +285,7 @@ impl Drop for Listener {
     /// Removes the socket's file, unless another file has replaced it. No engine replaces the file
     /// between the check and the removal, because the socket still accepts connections.
     fn drop(&mut self) {
-        let path = self.directory.short_path(&self.name);
+        let path = self.links.directory.short_path(&self.name);
         if inode(&path).is_ok_and(|inode| inode == self.inode) {
             let _ = fs::remove_file(path);
         }

@@ -224,7 +224,7 @@ fn a_user_selects_one_of_several_engines_by_pid_or_nspace() {
 }
 
 #[test]
-fn a_reserved_name_is_the_first_that_no_other_live_engine_has() {
+fn a_reserved_name_is_the_first_that_no_live_engine_has() {
     let dir = tempdir().unwrap();
     let listener = bind_session(&dir).unwrap();
     let link = |pid: u32, name: &str| {
@@ -239,7 +239,9 @@ fn a_reserved_name_is_the_first_that_no_other_live_engine_has() {
     assert_eq!(name, "a.out", "a dead engine has no jobs");
     let announced = listener.announce(&nspace("a.out")).unwrap();
     assert!(announced.is_some(), "the engine may use the name that it has reserved");
-    drop((announced, kept));
+    let second = reserved("a.out");
+    assert_eq!(second.0, "a.out-2", "a name is reserved only once");
+    drop((announced, kept, second));
 
     let _answers = UnixListener::bind(dir.path().join(names().session(1))).unwrap();
     ["a.out", "a.out-2"].iter().for_each(|name| link(1, name));
@@ -248,6 +250,22 @@ fn a_reserved_name_is_the_first_that_no_other_live_engine_has() {
     let long = "n".repeat(255);
     link(1, &long[..200]);
     assert_eq!(reserved(&long[..200]).0, format!("{}-2", &long[..200]));
+}
+
+#[test]
+fn a_link_exists_until_both_the_reservation_and_the_job_have_dropped_it() {
+    let dir = tempdir().unwrap();
+    let listener = bind_session(&dir).unwrap();
+    for reservation_first in [true, false] {
+        let (name, reservation) = listener.reserve(&nspace("job")).unwrap();
+        assert_eq!(name, nspace("job"));
+        let job = listener.announce(&name).unwrap();
+        let (first, last) = if reservation_first { (reservation, job) } else { (job, reservation) };
+        drop(first);
+        assert!(find(dir.path(), Target::Nspace(name.clone())).is_ok());
+        drop(last);
+        assert!(find(dir.path(), Target::Nspace(name)).is_err());
+    }
 }
 
 #[test]
