@@ -13,7 +13,7 @@ use common::wait_for;
 fn at_the_end_of_the_grace_period_the_run_ends_and_reports_cut_off_output() {
     let site = Site::new();
     let script = "[ $IOF_RANK != 1 ] || sleep 1000 & echo out; echo err >&2; exit $IOF_RANK";
-    let mut run = site.run_sh(&["-n", "3", "--grace", "0.1"], script);
+    let mut run = site.run_sh(&["-n", "3", "--quiet", "--grace", "0.1"], script);
     let (stdout, stderr) = (collect(run.stdout()), collect(run.stderr()));
     // The code of the rank that failed first, 1 or 2.
     assert!([1, 2].contains(&run.wait()));
