@@ -219,4 +219,7 @@ pub enum ReceiveError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// An earlier message from the owner could not be used.
+    #[error("an earlier message from the owner could not be used: connect again")]
+    Failed,
 }

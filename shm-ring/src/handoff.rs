@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv};
 
-use crate::attach::{Attached, Start};
+use crate::attach::Start;
 use crate::doorbell::{Bell, Ringer, doorbell};
 use crate::error::{ReceiveError, SendError, ServeError};
 use crate::reader::Reader;
@@ -32,7 +32,7 @@ use crate::stream::Stream;
 
 mod message;
 
-use message::{Kind, Message, READER_FDS};
+use message::{Incoming, Kind, Message, READER_FDS};
 
 /// The request for the next generation: the only message from a reader to the owner.
 const FOLLOW: u8 = 1;
@@ -131,9 +131,13 @@ impl SentReader {
         wait(&mut polled, None)
     }
 
-    /// Answers what the reader has requested so far, without blocking. `stream` is the stream for
-    /// which [`send`] was called. Returns `false` if the reader has closed the connection and is
+    /// Answers the reader's next request, if there is one, without blocking. `stream` is the stream
+    /// for which [`send`] was called. Returns `false` if the reader has closed the connection and is
     /// therefore detached.
+    ///
+    /// Each call takes at most one request, so that a faulty reader that sends requests without end
+    /// does not keep the owner here. The connection remains readable while there are more, so wait
+    /// for it with [`wait`](SentReader::wait) or another level-triggered poll.
     ///
     /// An owner that has completed the stream continues to call it until it returns `false`.
     /// Otherwise a reader in an older generation misses the bytes of the newest one.
@@ -144,19 +148,17 @@ impl SentReader {
     /// its process has ended.
     pub fn serve(&mut self, stream: &mut Stream) -> Result<bool, ServeError> {
         self.room.silence();
-        loop {
-            let mut request = [0];
-            match recv(self.socket.as_raw_fd(), &mut request, MsgFlags::MSG_DONTWAIT) {
-                Ok(0) | Err(Errno::ECONNRESET) => {
-                    stream.detach(&self.page, self.id);
-                    return Ok(false);
-                }
-                Ok(_) if request == [FOLLOW] => self.send_next(stream)?,
-                Ok(_) => return Err(ServeError::Request { found: request[0] }),
-                Err(Errno::EAGAIN) => return Ok(true),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(ServeError::Socket { source: errno.into() }),
+        let mut request = [0];
+        match recv(self.socket.as_raw_fd(), &mut request, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) | Err(Errno::ECONNRESET) => {
+                stream.detach(&self.page, self.id);
+                Ok(false)
             }
+            Ok(_) if request == [FOLLOW] => self.send_next(stream).map(|()| true),
+            Ok(_) => Err(ServeError::Request { found: request[0] }),
+            // An interrupted call leaves the connection readable.
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(true),
+            Err(errno) => Err(ServeError::Socket { source: errno.into() }),
         }
     }
 
@@ -187,7 +189,7 @@ impl SentReader {
 /// * In this process, nothing else reads, writes or shuts down the connection as long as the
 ///   returned value exists, and the [`Reader`] is not moved out of it.
 pub unsafe fn receive(socket: &UnixStream) -> Result<ReceivedReader, ReceiveError> {
-    let (message, fds) = Message::receive(socket, Kind::Reader)?;
+    let (message, fds) = Incoming::new().receive(socket, Kind::Reader)?;
     let found = fds.len();
     let [ring, page, bell, room]: [OwnedFd; READER_FDS] =
         fds.try_into().map_err(|_| ReceiveError::Descriptors { found, expected: READER_FDS })?;
@@ -198,7 +200,19 @@ pub unsafe fn receive(socket: &UnixStream) -> Result<ReceivedReader, ReceiveErro
     // and keeps to the protocol, as the caller guarantees.
     let mut reader = unsafe { Reader::new(given, Arc::clone(&page), message.start()) }?;
     reader.set_room_bell(Ringer::of_socket(room));
-    Ok(ReceivedReader { reader, page, bell: Bell::from(bell), socket })
+    Ok(ReceivedReader { reader, page, bell: Bell::from(bell), socket, request: Request::None })
+}
+
+/// The request of a received reader for the next generation.
+#[derive(Debug)]
+enum Request {
+    /// No answer is outstanding.
+    None,
+    /// The request was sent, and this much of the answer has arrived. A second request would move
+    /// the reader, as the owner sees it, out of the generation that the answer contains.
+    Sent(Incoming),
+    /// The answer cannot be used, so the reader cannot continue.
+    Failed,
 }
 
 /// A reader that another process has sent. Dropping it detaches the reader from its stream once the
@@ -210,6 +224,7 @@ pub struct ReceivedReader {
     page: Arc<ReaderPage>,
     bell: Bell,
     socket: UnixStream,
+    request: Request,
 }
 
 impl ReceivedReader {
@@ -251,35 +266,53 @@ impl ReceivedReader {
 
     /// Requests the next generation and continues in it. Call it when [`Reader::peek`] has returned
     /// [`Peek::Sealed`](crate::Peek::Sealed). Blocks until the owner [serves](SentReader::serve)
-    /// the request. Does nothing while the stream continues in the present generation.
+    /// the request, or for the read timeout of the socket. Does nothing if the reader has not
+    /// reached the end of its generation.
     ///
     /// # Errors
-    /// [`ReceiveError`]. After [`ReceiveError::Closed`], the reader returns
-    /// [`Peek::Gone`](crate::Peek::Gone).
+    /// [`ReceiveError`]; the reader stays at the end of its generation.
+    /// * [`ReceiveError::Socket`]: the caller may call this again, best when the socket is readable.
+    ///   This is the error when the read timeout has passed, or when the answer has not arrived and
+    ///   the socket is in non-blocking mode. The next call waits for the same answer and does not
+    ///   send a second request.
+    /// * [`ReceiveError::Closed`]: from then on, the reader returns
+    ///   [`Peek::Gone`](crate::Peek::Gone).
+    /// * All other errors are final, and each later call returns [`ReceiveError::Failed`]. Drop this
+    ///   value then.
     pub fn follow(&mut self) -> Result<(), ReceiveError> {
-        // An owner does not answer the request of a reader in the newest generation.
-        if !self.reader.ring().is_sealed() {
+        // Once it has the request, the owner may reuse the ring and the slot. Only a reader that has
+        // seen the seal borrows nothing and accesses neither. An owner also does not answer the
+        // request of a reader in the newest generation.
+        if !self.reader.has_seen_seal() {
             return Ok(());
         }
-        let given = self.request_next().inspect_err(|error| {
-            if matches!(error, ReceiveError::Closed) {
-                self.reader.set_writer_gone();
-            }
-        })?;
-        // SAFETY: the owner returned this generation for this reader, at its request, as the caller
-        // of `receive` guarantees.
-        unsafe { self.reader.follow(given) }?;
-        Ok(())
+        self.request_next().inspect_err(|error| match error {
+            ReceiveError::Socket { .. } => {}
+            ReceiveError::Closed => self.reader.set_writer_gone(),
+            _ => self.request = Request::Failed,
+        })
     }
 
-    fn request_next(&self) -> Result<Attached, ReceiveError> {
-        message::send(&self.socket, &[FOLLOW], &[], MsgFlags::empty()).map_err(|source| {
-            let closed = matches!(source.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
-            if closed { ReceiveError::Closed } else { ReceiveError::Socket { source } }
-        })?;
-        let (message, mut fds) = Message::receive(&self.socket, Kind::Generation)?;
+    fn request_next(&mut self) -> Result<(), ReceiveError> {
+        if let Request::None = self.request {
+            // A message of one byte is sent or not, but never in part.
+            message::send(&self.socket, &[FOLLOW], &[], MsgFlags::empty()).map_err(|source| {
+                let closed =
+                    matches!(source.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
+                if closed { ReceiveError::Closed } else { ReceiveError::Socket { source } }
+            })?;
+            self.request = Request::Sent(Incoming::new());
+        }
+        let Request::Sent(answer) = &mut self.request else { return Err(ReceiveError::Failed) };
+        let (message, mut fds) = answer.receive(&self.socket, Kind::Generation)?;
         let ring = fds.pop().ok_or(ReceiveError::Descriptors { found: 0, expected: 1 })?;
-        message.attached(ring)
+        let given = message.attached(ring)?;
+        // SAFETY: the owner returned this generation for this reader, as the caller of `receive`
+        // guarantees. This is the answer to the only request since the reader last moved, so the
+        // owner has not moved the reader any further.
+        unsafe { self.reader.follow(given) }?;
+        self.request = Request::None;
+        Ok(())
     }
 }
 

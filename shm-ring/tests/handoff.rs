@@ -3,16 +3,18 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use iof_shm_ring::handoff::{self, Gating, ReceivedReader, SentReader};
 use iof_shm_ring::{OpenError, Peek, Policy, ReceiveError, ServeError, Start, Stream, StreamConfig, notify};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recv, recvmsg, sendmsg};
 
 /// Environment variable with the role of a process that the tests started.
 const ROLE: &str = "IOF_HANDOFF_ROLE";
@@ -191,10 +193,16 @@ impl Intercepted {
     fn new() -> Intercepted {
         let (ours, theirs) = UnixStream::pair().unwrap();
         handoff::send(&ours, &mut stream(Policy::DropNewest), Start::Oldest, Gating::Gate).unwrap();
+        let message = Intercepted::take(&theirs);
+        assert_eq!(message.fds.len(), 4);
+        message
+    }
+
+    fn take(socket: &UnixStream) -> Intercepted {
         let (mut bytes, mut room) = (vec![0; 2 * LEN], nix::cmsg_space!([RawFd; 8]));
         let mut buffer = [IoSliceMut::new(&mut bytes)];
         let received =
-            recvmsg::<()>(theirs.as_raw_fd(), &mut buffer, Some(&mut room), MsgFlags::MSG_CMSG_CLOEXEC);
+            recvmsg::<()>(socket.as_raw_fd(), &mut buffer, Some(&mut room), MsgFlags::MSG_CMSG_CLOEXEC);
         let received = received.unwrap();
         let mut fds = Vec::new();
         for control in received.cmsgs().unwrap() {
@@ -205,7 +213,7 @@ impl Intercepted {
         }
         let n = received.bytes;
         bytes.truncate(n);
-        assert_eq!((bytes.len(), fds.len()), (LEN, 4));
+        assert_eq!(bytes.len(), LEN);
         Intercepted { bytes, fds }
     }
 
@@ -216,14 +224,18 @@ impl Intercepted {
         message
     }
 
-    /// Sends the message, closes the connection, and returns what the receiver makes of it.
-    fn error(self) -> ReceiveError {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+    fn send(&self, socket: &UnixStream) {
         let raw: Vec<RawFd> = self.fds.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&raw)];
         let control: &[_] = if raw.is_empty() { &[] } else { &rights };
-        sendmsg::<()>(ours.as_raw_fd(), &[IoSlice::new(&self.bytes)], control, MsgFlags::empty(), None)
+        sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&self.bytes)], control, MsgFlags::empty(), None)
             .unwrap();
+    }
+
+    /// Sends the message, closes the connection, and returns what the receiver makes of it.
+    fn error(self) -> ReceiveError {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        self.send(&ours);
         drop(ours);
         receive_error(&theirs)
     }
@@ -326,9 +338,8 @@ fn an_unknown_request_is_an_error_and_one_too_many_is_ignored() {
     let mut stream = stream(Policy::DropNewest);
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut sent = handoff::send(&ours, &mut stream, Start::Oldest, Gating::Gate).unwrap();
-    (&theirs).write_all(&[1, 1, 1]).unwrap();
+    (&theirs).write_all(&[1, 7]).unwrap();
     assert!(sent.serve(&mut stream).unwrap());
-    (&theirs).write_all(&[7]).unwrap();
     assert!(matches!(sent.serve(&mut stream), Err(ServeError::Request { found: 7 })));
 }
 
@@ -339,4 +350,140 @@ fn a_hand_off_that_fails_leaves_no_reader_behind() {
     drop(theirs);
     handoff::send(&ours, &mut stream, Start::Oldest, Gating::Block).unwrap_err();
     assert_eq!(stream.push(&pattern(0, 2 * CAPACITY as usize), 1), 2 * CAPACITY as usize);
+}
+
+#[test]
+fn a_flood_of_requests_does_not_keep_the_owner() {
+    let mut stream = stream(Policy::DropNewest);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut sent = handoff::send(&ours, &mut stream, Start::Oldest, Gating::Gate).unwrap();
+    (&theirs).write_all(&[1; 100]).unwrap();
+    for served in 1..=3 {
+        sent.wait().unwrap();
+        assert!(sent.serve(&mut stream).unwrap());
+        assert_eq!(unread(&ours), 100 - served);
+    }
+}
+
+/// Returns the number of bytes that have arrived at `socket`, at most 200.
+fn unread(socket: &UnixStream) -> usize {
+    recv(socket.as_raw_fd(), &mut [0; 200], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT).unwrap_or(0)
+}
+
+/// Continues `stream` in a new generation of a greater capacity, with one byte.
+fn grow(stream: &mut Stream, capacity: u64) {
+    let (position, generation) = (stream.stats().produced, stream.stats().generation);
+    stream.reconfigure(StreamConfig { capacity, policy: Policy::Block }).unwrap();
+    assert_eq!(stream.push(&pattern(position, 1), 1), 1);
+    assert_eq!(stream.stats().generation, generation + 1);
+}
+
+fn assert_timeout(result: Result<(), ReceiveError>) {
+    let kind = match &result {
+        Err(ReceiveError::Socket { source }) => Some(source.kind()),
+        _ => None,
+    };
+    assert_eq!(kind, Some(ErrorKind::WouldBlock), "{result:?}");
+}
+
+#[test]
+fn a_reader_that_retries_after_a_timeout_sends_one_request() {
+    let mut stream = stream(Policy::Block);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut sent = handoff::send(&ours, &mut stream, Start::Oldest, Gating::Block).unwrap();
+    let mut received = receive(&theirs).unwrap();
+    theirs.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    for generation in 1..4 {
+        let position = received.reader().position();
+        stream.push(&pattern(stream.stats().produced, 1000), 1);
+        assert_eq!(received.reader().peek(), Peek::Bytes);
+        grow(&mut stream, CAPACITY << generation);
+        // The reader still borrows from the sealed generation.
+        received.follow().unwrap();
+        assert_eq!(unread(&ours), 0);
+        let n = received.reader().bytes().len();
+        assert!(received.reader().bytes() == pattern(position, n));
+        received.reader().consume(n);
+        assert_eq!(received.reader().peek(), Peek::Sealed);
+        for _ in 0..3 {
+            assert_timeout(received.follow());
+            assert_eq!(unread(&ours), 1);
+            assert_eq!(received.reader().peek(), Peek::Sealed);
+        }
+        assert!(sent.serve(&mut stream).unwrap());
+        received.follow().unwrap();
+        assert_eq!(unread(&ours), 0);
+    }
+    assert_eq!(received.reader().peek(), Peek::Bytes);
+    received.reader().consume(1);
+    assert_eq!((received.reader().delivered(), received.reader().lost()), (3003, 0));
+}
+
+/// A reader that has requested the next generation of its stream, over a connection on which the
+/// test forwards the messages.
+struct Forwarded {
+    received: ReceivedReader,
+    /// The end that is connected to the reader.
+    to_reader: UnixStream,
+    /// The owner's answer.
+    answer: Intercepted,
+    _owner: (Stream, SentReader),
+}
+
+impl Forwarded {
+    fn new() -> Forwarded {
+        let mut stream = stream(Policy::Block);
+        let (ours, mut to_owner) = UnixStream::pair().unwrap();
+        let (mut to_reader, theirs) = UnixStream::pair().unwrap();
+        let mut sent = handoff::send(&ours, &mut stream, Start::Oldest, Gating::Block).unwrap();
+        Intercepted::take(&to_owner).send(&to_reader);
+        let mut received = receive(&theirs).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        grow(&mut stream, 2 * CAPACITY);
+        assert_eq!(received.reader().peek(), Peek::Sealed);
+        assert_timeout(received.follow());
+        let mut request = [0];
+        to_reader.read_exact(&mut request).unwrap();
+        to_owner.write_all(&request).unwrap();
+        assert!(sent.serve(&mut stream).unwrap());
+        let answer = Intercepted::take(&to_owner);
+        Forwarded { received, to_reader, answer, _owner: (stream, sent) }
+    }
+}
+
+#[test]
+fn an_answer_in_pieces_is_received_by_several_calls() {
+    let Forwarded { mut received, to_reader, answer, _owner } = Forwarded::new();
+    let (first, rest) = answer.bytes.split_at(KIND);
+    Intercepted { bytes: first.to_vec(), fds: answer.fds }.send(&to_reader);
+    assert_timeout(received.follow());
+    assert_timeout(received.follow());
+    Intercepted { bytes: rest.to_vec(), fds: Vec::new() }.send(&to_reader);
+    received.follow().unwrap();
+    assert_eq!(received.reader().peek(), Peek::Bytes);
+    assert_eq!(unread(&to_reader), 0, "no second request was sent");
+}
+
+#[test]
+fn a_reader_that_cannot_use_an_answer_fails_for_good() {
+    for fault in ["magic", "descriptors", "end"] {
+        let Forwarded { mut received, to_reader, mut answer, _owner } = Forwarded::new();
+        match fault {
+            "magic" => answer.bytes[0] ^= 0x80,
+            "descriptors" => answer.fds.clear(),
+            _ => answer.bytes.truncate(LEN - 1),
+        }
+        answer.send(&to_reader);
+        if fault == "end" {
+            assert_timeout(received.follow());
+            to_reader.shutdown(Shutdown::Write).unwrap();
+        }
+        let error = received.follow().unwrap_err();
+        assert!(!matches!(error, ReceiveError::Socket { .. } | ReceiveError::Failed), "{error:?}");
+        for _ in 0..2 {
+            assert!(matches!(received.follow(), Err(ReceiveError::Failed)));
+        }
+        assert_eq!(received.reader().peek(), Peek::Sealed);
+        assert_eq!(unread(&to_reader), 0, "no second request was sent");
+    }
 }

@@ -4,6 +4,7 @@
 //! rejects, and nix does not return them if some of them were truncated (`MSG_CTRUNC`).
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -129,25 +130,44 @@ impl Message {
     ) -> io::Result<()> {
         send(socket, &self.encode(kind), fds, flags)
     }
+}
 
-    /// Receives a message of `kind` with its descriptors.
-    pub(super) fn receive(socket: &UnixStream, kind: Kind) -> Result<(Message, Vec<OwnedFd>), ReceiveError> {
-        let (mut bytes, mut received, mut fds) = ([0; LEN], 0, Vec::new());
-        while let Some(rest) = bytes.get_mut(received..).filter(|rest| !rest.is_empty()) {
-            match receive(socket, rest, &mut fds)? {
-                0 if received == 0 => return Err(ReceiveError::Closed),
-                0 => return Err(ReceiveError::Truncated { received, expected: LEN }),
-                n => received = received.saturating_add(n),
+/// A message that is being received: its first bytes, and the descriptors that came with them.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    bytes: [u8; LEN],
+    received: usize,
+    fds: Vec<OwnedFd>,
+}
+
+impl Incoming {
+    pub(super) fn new() -> Incoming {
+        Incoming { bytes: [0; LEN], received: 0, fds: Vec::new() }
+    }
+
+    /// Receives the rest of the message, which must be of `kind`, and returns it with its
+    /// descriptors. After [`ReceiveError::Socket`], the next call continues where this one stopped.
+    /// After any other error the connection is useless.
+    pub(super) fn receive(
+        &mut self,
+        socket: &UnixStream,
+        kind: Kind,
+    ) -> Result<(Message, Vec<OwnedFd>), ReceiveError> {
+        while let Some(rest) = self.bytes.get_mut(self.received..).filter(|rest| !rest.is_empty()) {
+            match receive(socket, rest, &mut self.fds)? {
+                0 if self.received == 0 => return Err(ReceiveError::Closed),
+                0 => return Err(ReceiveError::Truncated { received: self.received, expected: LEN }),
+                n => self.received = self.received.saturating_add(n),
             }
-            if fds.len() > READER_FDS {
-                return Err(ReceiveError::Descriptors { found: fds.len(), expected: kind.fds() });
+            if self.fds.len() > READER_FDS {
+                return Err(ReceiveError::Descriptors { found: self.fds.len(), expected: kind.fds() });
             }
         }
-        let message = Message::decode(&bytes, kind)?;
-        if fds.len() != kind.fds() {
-            return Err(ReceiveError::Descriptors { found: fds.len(), expected: kind.fds() });
+        let message = Message::decode(&self.bytes, kind)?;
+        if self.fds.len() != kind.fds() {
+            return Err(ReceiveError::Descriptors { found: self.fds.len(), expected: kind.fds() });
         }
-        Ok((message, fds))
+        Ok((message, mem::take(&mut self.fds)))
     }
 }
 
