@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous, Stdin};
-use iof_proto::directive::{Info, key};
-use iof_proto::{Nspace, Proc, Rank};
+use iof_proto::directive::key;
+use iof_proto::{Info, Nspace, Proc, Rank};
 use iof_tool::{Push, Pusher};
 use nix::sys::stat::Mode;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use iof_capture::raise_file_limit;
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Job, Process, Rendezvous};
-use iof_proto::query::key::IOF_STATS;
+use iof_proto::query::key::IOF_QUERY_STATS;
 use iof_proto::{Channels, Nspace, Proc, Rank, Value};
 use iof_tool::{Delivery, Pull, Tool};
 
@@ -168,7 +168,7 @@ fn attach(sources: u32) -> Duration {
 
 /// Returns the bytes in the caches of all streams.
 fn cached(observer: &mut Tool) -> u64 {
-    let found = observer.query(&[IOF_STATS]).unwrap();
+    let found = observer.query(&[IOF_QUERY_STATS]).unwrap();
     let Some(Value::Streams(streams)) = found.into_iter().next().map(|found| found.value) else { return 0 };
     streams.iter().map(|stream| stream.cached).sum()
 }

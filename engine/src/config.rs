@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::early_end::{DEFAULT_KILL_WAIT, KillOnBadExit};
 use crate::log::LogConfig;
 use iof_capture::{BackendKind, ProcessGroup, Pty, Stdin};
-use iof_proto::directive::{DirectiveLevel, DropPolicy, key};
-use iof_proto::{Directives, Failure, Info, InfoValue, Nspace, Rank};
+use iof_proto::directive::{DirectiveLevel, DropPolicy};
+use iof_proto::{Directives, Failure, Info, Nspace, Rank};
 use iof_shm_ring::Policy;
 use nix::libc;
 
@@ -74,19 +74,16 @@ impl Config {
     ///
     /// ```
     /// use iof_engine::Config;
-    /// use iof_proto::directive::{Info, key};
+    /// use iof_proto::Info;
+    /// use iof_proto::directive::key;
     /// let mut config = Config::default();
     /// config.apply_directives(&[Info::required(key::PMIX_IOF_CACHE_SIZE, 65536u32)])?;
     /// assert_eq!(config.cache_size, 65536);
     /// # Ok::<(), iof_proto::Failure>(())
     /// ```
     pub fn apply_directives(&mut self, infos: &[Info]) -> Result<Vec<String>, Failure> {
-        let is_gateway =
-            |info: &&Info| info.key == key::PMIX_SERVER_GATEWAY && matches!(info.value, InfoValue::Bool(_));
-        let (roles, others): (Vec<&Info>, Vec<&Info>) = infos.iter().partition(is_gateway);
-        let others: Vec<Info> = others.into_iter().cloned().collect();
-        let (directives, ignored) = Directives::read(&others, DirectiveLevel::Server)?;
-        self.log.gateway = roles.last().map_or(self.log.gateway, |role| role.value == InfoValue::Bool(true));
+        let (directives, ignored) = Directives::read(infos, DirectiveLevel::Server)?;
+        self.log.gateway = directives.gateway.unwrap_or(self.log.gateway);
         self.cache_size = directives.cache_size.unwrap_or(self.cache_size);
         self.policy = policy(directives.drop).unwrap_or(self.policy);
         self.buffering = self.buffering.under(&directives);
@@ -305,5 +302,18 @@ impl JobSpec {
     /// Returns the number of local ranks.
     pub fn nprocs(&self) -> u64 {
         self.apps.iter().map(|app| u64::from(app.nprocs)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iof_proto::attribute::{Place, mismatches};
+
+    use super::*;
+
+    #[test]
+    fn an_engine_honours_exactly_the_attributes_of_the_table() {
+        let accepts = |info: &Info| Config::default().apply_directives(std::slice::from_ref(info)).is_ok();
+        assert_eq!(mismatches(&[Place::Server], accepts), []);
     }
 }

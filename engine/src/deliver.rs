@@ -1,11 +1,12 @@
 //! Output of remote ranks: the host delivers it, and the engine writes it into rings like those of
 //! local ranks (`PMIx_server_IOF_deliver`, RFC0025).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use iof_capture::{AddError, Capture, SourceId};
+use iof_proto::attribute::{self, Place};
 use iof_proto::directive::key;
-use iof_proto::{Channel, Failure, Info, InfoValue, Nspace, Proc, Status};
+use iof_proto::{Channel, Failure, Info, Nspace, Proc, Status};
 use iof_shm_ring::{CreateError, Stream};
 
 use crate::engine::Engine;
@@ -159,24 +160,16 @@ impl DeliveryAttributes {
     /// # Errors
     /// A required attribute does not apply to deliveries, or has a value of the wrong type.
     fn read(infos: &[Info]) -> Result<DeliveryAttributes, Failure> {
-        let mut attributes = DeliveryAttributes::default();
-        for Info { key, value, required } in infos {
-            match (key.as_str(), value) {
-                (key::PMIX_IOF_COMPLETE, InfoValue::Bool(complete)) => attributes.complete = *complete,
-                (key::IOF_TIME, InfoValue::Number(time)) => attributes.time = Some(*time),
-                (key::PMIX_IOF_COMPLETE | key::IOF_TIME, _) if *required => {
-                    let reason = format!("value of the wrong type for {key}");
-                    return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
-                }
-                _ if *required => {
-                    let reason =
-                        format!("attribute {key:?} does not apply to deliveries: do not mark it as required");
-                    return Err(Failure::new(Status::ERR_NOT_SUPPORTED, reason));
-                }
-                _ => {}
+        let mut all = DeliveryAttributes::default();
+        attribute::read(infos, Place::Deliver, &BTreeSet::new(), |given| {
+            match given.key() {
+                key::PMIX_IOF_COMPLETE => all.complete = given.bool()?,
+                key::IOF_READ_TIME => all.time = Some(given.number()?),
+                _ => return Err(given.unread()),
             }
-        }
-        Ok(attributes)
+            Ok(())
+        })?;
+        Ok(all)
     }
 }
 
@@ -187,9 +180,9 @@ impl Engine {
     /// job, the options are those of the engine.
     ///
     /// `infos` may contain [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), which ends the stream
-    /// after these bytes (`bytes` may be empty), and [`IOF_TIME`](key::IOF_TIME), the time at which
-    /// the bytes were read from their source. Other attributes are ignored unless they are
-    /// required.
+    /// after these bytes (`bytes` may be empty), and [`IOF_READ_TIME`](key::IOF_READ_TIME), the
+    /// time at which the bytes were read from their source. Other attributes are ignored unless they
+    /// are required.
     ///
     /// Does not block. `taken` is called once: when the bytes are in the ring, when the policy has
     /// dropped them, or when the engine ends. It is called on the engine's control thread, under
@@ -206,8 +199,8 @@ impl Engine {
     /// ```
     /// use iof_engine::{Config, Engine, Grant, Rendezvous};
     /// use iof_output::{Options, Output, Printer};
-    /// use iof_proto::directive::{Info, key};
-    /// use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
+    /// use iof_proto::directive::key;
+    /// use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank};
     /// use iof_tool::Pull;
     ///
     /// let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
@@ -357,5 +350,16 @@ impl State {
             job.open_deliveries = job.open_deliveries.saturating_sub(1);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_honours_exactly_the_attributes_of_the_table() {
+        let accepts = |info: &Info| DeliveryAttributes::read(std::slice::from_ref(info)).is_ok();
+        assert_eq!(attribute::mismatches(&[Place::Deliver], accepts), []);
     }
 }

@@ -89,7 +89,7 @@ impl State {
         request: u32,
         queries: &[Query],
     ) {
-        if queries.iter().any(|query| query.keys.iter().any(|key| key == key::IOF_STATS)) {
+        if queries.iter().any(|query| query.keys.iter().any(|key| key == key::IOF_QUERY_STATS)) {
             self.refresh_stats(capture, peer_id);
         }
         let result = match self.look_up(node, queries) {

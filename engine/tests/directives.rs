@@ -25,7 +25,7 @@ fn rank() -> Proc {
 }
 
 fn stdout_stats(tool: &mut Tool) -> StreamStats {
-    let found = tool.query(&[query::IOF_STATS]).unwrap();
+    let found = tool.query(&[query::IOF_QUERY_STATS]).unwrap();
     let Some(Found { value: Value::Streams(streams), .. }) = found.into_iter().next() else {
         panic!("no streams")
     };

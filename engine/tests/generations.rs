@@ -58,7 +58,7 @@ fn ring_maps() -> usize {
 
 fn wait_for_readers(tool: &mut Tool, readers: usize) {
     wait_for("readers to be attached", || {
-        let found = tool.query(&[query::IOF_STATS]).unwrap();
+        let found = tool.query(&[query::IOF_QUERY_STATS]).unwrap();
         let Some(Found { value: Value::Streams(streams), .. }) = found.into_iter().next() else {
             panic!("no streams")
         };

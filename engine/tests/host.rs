@@ -150,7 +150,7 @@ impl Fixture {
     /// Returns the number of readers of all streams together.
     fn readers(&self) -> usize {
         let mut own = self.engine.attach("observer", Grant::Never).unwrap();
-        let Value::Streams(streams) = own.query(&[key::IOF_STATS]).unwrap().remove(0).value else {
+        let Value::Streams(streams) = own.query(&[key::IOF_QUERY_STATS]).unwrap().remove(0).value else {
             panic!("no streams");
         };
         streams.iter().map(|stream| stream.readers.len()).sum()

@@ -288,7 +288,7 @@ fn invalid_deliveries_are_refused_with_a_reason() {
     for (key, value, status) in [
         ("site.colour", InfoValue::Bool(true), Status::ERR_NOT_SUPPORTED),
         (key::PMIX_IOF_COMPLETE, InfoValue::Number(1), Status::ERR_BAD_PARAM),
-        (key::IOF_TIME, InfoValue::Bool(true), Status::ERR_BAD_PARAM),
+        (key::IOF_READ_TIME, InfoValue::Bool(true), Status::ERR_BAD_PARAM),
     ] {
         assert_eq!(refused(&remote, Channel::Stdout, &[Info::required(key, value.clone())]).status(), status);
         // None of these optional directives ends the stream.

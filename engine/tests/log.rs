@@ -151,7 +151,7 @@ fn queries_report_log_channels_and_logged_streams() {
     let (fixture, _asked) = scripted(LogConfig { syslog: Syslog::at(syslog.path()), ..config() });
     let job = WaitingJob::start(&fixture);
     assert_eq!(fixture.log(&Log::to([key::PMIX_LOG_STDERR], "x")).status, Status::SUCCESS);
-    let found = fixture.tool().query(&[query::PMIX_QUERY_LOG_CHANNELS, query::IOF_STATS]).unwrap();
+    let found = fixture.tool().query(&[query::PMIX_QUERY_LOG_CHANNELS, query::IOF_QUERY_STATS]).unwrap();
     let channels = [
         key::PMIX_LOG_STDOUT,
         key::PMIX_LOG_STDERR,

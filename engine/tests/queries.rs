@@ -12,11 +12,12 @@ use std::time::Instant;
 use common::raw::RawTool;
 use common::{TIMEOUT, nspace, run, shell, spec};
 use iof_engine::{Config, Engine, Grant, Host, QueryReply, Rendezvous};
+use iof_proto::attribute::{self, Place, ValueType};
 use iof_proto::limits::{MAX_WAITING_PER_TOOL, STATS_AGE};
 use iof_proto::query::key;
 use iof_proto::{
-    Answer, Channel, Failure, Found, FromTool, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState, Query, Rank,
-    Status, ToTool, Value,
+    Answer, Attributes, Channel, Failure, Found, FromTool, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState,
+    Query, Rank, Status, ToTool, Value,
 };
 use iof_tool::{Delivery, Reply, RequestError, Tool};
 use tempfile::TempDir;
@@ -122,7 +123,7 @@ fn qualifiers_select_jobs_and_ranks() {
         required: true,
     };
     assert_eq!(procs(vec![proc.clone()]), ["job.1"]);
-    let Value::Streams(streams) = value(&engine, query_for(key::IOF_STATS, vec![proc.clone()])) else {
+    let Value::Streams(streams) = value(&engine, query_for(key::IOF_QUERY_STATS, vec![proc.clone()])) else {
         panic!()
     };
     assert_eq!(streams.len(), 3);
@@ -172,7 +173,7 @@ fn qualifiers_select_jobs_and_ranks() {
     let unknown = [
         query_for(key::PMIX_QUERY_PROC_TABLE, vec![name("no-job")]),
         query_for(key::PMIX_QUERY_JOB_STATUS, vec![name("no-job")]),
-        query_for(key::IOF_STATS, vec![rank(77)]),
+        query_for(key::IOF_QUERY_STATS, vec![rank(77)]),
         query_for(key::PMIX_QUERY_JOB_STATUS, vec![name("job"), rank(7)]),
         query_for(key::PMIX_QUERY_NAMESPACE_INFO, vec![name("other"), rank(2)]),
         query_for(key::PMIX_QUERY_NAMESPACES, vec![name("no-job")]),
@@ -328,27 +329,43 @@ fn attributes_are_listed_with_those_of_the_host() {
     else {
         panic!()
     };
-    let find = |function: &str| all.iter().find(|row| row.function == function).unwrap();
-    for (function, own) in [
-        ("PMIx_IOF_pull", "pmix.iof.csize"),
-        ("PMIx_IOF_push", "pmix.iof.cmp"),
-        ("PMIx_Log", "pmix.log.once"),
-    ] {
-        let keys = &find(function).keys;
-        assert!(
-            [own, "site.credential"].iter().all(|key| keys.iter().any(|other| other == key)),
-            "{function}"
-        );
-    }
-    assert!(!find("PMIx_Query_info").keys.iter().any(|key| key == "site.credential"));
-    let pull = find("PMIx_IOF_pull");
-    // Each listed attribute is supported.
-    let directives = |infos: &[Info]| {
-        iof_proto::Directives::read(infos, iof_proto::directive::DirectiveLevel::Registration)
-    };
-    for key in pull.keys.iter().filter(|key| *key != "site.credential") {
-        let fits = |info| directives(&[info]).is_ok();
-        assert!(fits(Info::required(key, true)) || fits(Info::required(key, 1u32)), "{key}");
+    let places = [
+        ("PMIx_IOF_pull", Place::Pull),
+        ("PMIx_IOF_push", Place::Push),
+        ("PMIx_Query_info", Place::Qualifier),
+        ("PMIx_Log", Place::LogDirective),
+    ];
+    let expected = places.map(|(function, place)| {
+        let mut keys: Vec<String> = attribute::at(place).map(|attribute| attribute.key.into()).collect();
+        // The host's directives are no qualifiers.
+        keys.extend((place != Place::Qualifier).then(|| "site.credential".into()));
+        keys.sort();
+        Attributes { function: function.into(), keys }
+    });
+    assert_eq!(all, expected);
+}
+
+#[test]
+fn each_query_key_of_the_table_has_its_type_and_only_queues_need_a_host() {
+    let engine = common::engine();
+    run(&engine, &spec([shell(":")]));
+    for attribute in attribute::at(Place::Query) {
+        let kind =
+            match own(&engine, vec![Query::new([attribute.key])]).map(|mut all| all.found.remove(0).value) {
+                Ok(Value::Text(_)) => ValueType::Text,
+                Ok(Value::Status(_)) => ValueType::Status,
+                Ok(Value::Procs(_)) => ValueType::Processes,
+                Ok(Value::Jobs(_)) => ValueType::Jobs,
+                Ok(Value::Streams(_)) => ValueType::Streams,
+                Ok(Value::Attributes(_)) => ValueType::Attributes,
+                Ok(Value::Infos(_)) => ValueType::Any,
+                Err(failure) => {
+                    let queues = [key::PMIX_QUERY_QUEUE_LIST, key::PMIX_QUERY_QUEUE_STATUS];
+                    assert!(queues.contains(&attribute.key), "{}: {failure}", attribute.key);
+                    continue;
+                }
+            };
+        assert_eq!(attribute.types, [kind], "{}", attribute.key);
     }
 }
 
@@ -359,7 +376,7 @@ fn many_tools_that_query_counters_share_one_read_of_the_streams() {
     let mut tool = Tool::connect(fixture.engine.socket().unwrap(), "test").unwrap();
     let began = Instant::now();
     for _ in 0..500 {
-        tool.submit_query(vec![Query::new([key::IOF_STATS])]).unwrap();
+        tool.submit_query(vec![Query::new([key::IOF_QUERY_STATS])]).unwrap();
     }
     let mut figures = BTreeSet::new();
     for _ in 0..500 {

@@ -168,7 +168,7 @@ fn a_tool_that_reads_no_answers_is_still_served_where_it_needs_none() {
     let (granted, inlet) = raw.begin_push(procs(&[0]), complete()).unwrap();
     inlet.write_all_at(b"handed over", 0).unwrap();
     for request in 0..200 {
-        raw.send(&FromTool::Query { request, queries: vec![Query::new([query::IOF_STATS])] });
+        raw.send(&FromTool::Query { request, queries: vec![Query::new([query::IOF_QUERY_STATS])] });
     }
     raw.fill(granted.push, 11, true);
     assert_eq!(ranks.rest(0), b"handed over");
@@ -186,7 +186,7 @@ fn bytes_filled_by_a_tool_that_dies_with_unread_answers_arrive() {
     // These are more than a socket holds, so the engine reads what follows only after the tool's
     // end.
     for request in 0..200 {
-        raw.send(&FromTool::Query { request, queries: vec![Query::new([query::IOF_STATS])] });
+        raw.send(&FromTool::Query { request, queries: vec![Query::new([query::IOF_QUERY_STATS])] });
     }
     raw.fill(granted.push, 11, true);
     drop(raw);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use arbitrary::Arbitrary;
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Policy, Process, Rendezvous};
-use iof_proto::query::key::IOF_STATS;
+use iof_proto::query::key::IOF_QUERY_STATS;
 use iof_proto::{
     Channels, Decoder, FromTool, Info, InfoValue, Log, Nspace, PROTOCOL_VERSION, Proc, Query, Rank, ToTool,
     encode, socket,
@@ -184,7 +184,7 @@ impl Message {
                 FromTool::Deregister { request, handler: handler % 8 }
             }
             Message::Query { request, stats, key } => {
-                let key = if stats { IOF_STATS.into() } else { key };
+                let key = if stats { IOF_QUERY_STATS.into() } else { key };
                 FromTool::Query { request, queries: vec![Query::new([key])] }
             }
             Message::Push { request, ranks, size, directives } => FromTool::Push {
@@ -310,7 +310,7 @@ impl World {
         while self.read < self.written {
             self.take();
         }
-        self.other.query(&[IOF_STATS]).expect("the engine answers");
+        self.other.query(&[IOF_QUERY_STATS]).expect("the engine answers");
     }
 
     /// Waits for the next delivery, and checks it.

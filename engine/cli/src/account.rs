@@ -47,7 +47,7 @@ impl JobAccount {
     ) -> Result<JobAccount, Box<dyn Error>> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let mut tool = engine.attach("iof run", Grant::Never)?;
-        let found = tool.query(&[key::IOF_STATS, key::PMIX_QUERY_PROC_TABLE])?;
+        let found = tool.query(&[key::IOF_QUERY_STATS, key::PMIX_QUERY_PROC_TABLE])?;
         let (user, system) = (duration(usage.user_time()), duration(usage.system_time()));
         let (channels, exits) = (BTreeMap::new(), ExitGroups::default());
         let (backend, fallback) = (engine.backend(), engine.fallback_reason().map(ToString::to_string));

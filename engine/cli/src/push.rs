@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use iof_proto::directive::{Info, key};
-use iof_proto::{Nspace, PartialDelivery, Proc, PushReport, Rank, Skipped, SlowTarget, SlowTargets, Status};
+use iof_proto::directive::key;
+use iof_proto::{
+    Info, Nspace, PartialDelivery, Proc, PushReport, Rank, Skipped, SlowTarget, SlowTargets, Status,
+};
 use iof_tool::{Push, PushError, Pusher, RequestError};
 
 use crate::args::engine::EngineArgs;

@@ -24,7 +24,7 @@ use crate::print::{table, write};
 const NAMES: [(&str, Option<&str>, &str); 10] = [
     ("NAMESPACES", Some("namespaces"), key::PMIX_QUERY_NAMESPACES),
     ("PROC_TABLE", Some("procs"), key::PMIX_QUERY_PROC_TABLE),
-    ("STATS", Some("stats"), key::IOF_STATS),
+    ("STATS", Some("stats"), key::IOF_QUERY_STATS),
     ("LOCAL_PROC_TABLE", None, key::PMIX_QUERY_LOCAL_PROC_TABLE),
     ("NAMESPACE_INFO", None, key::PMIX_QUERY_NAMESPACE_INFO),
     ("JOB_STATUS", None, key::PMIX_QUERY_JOB_STATUS),

@@ -7,8 +7,8 @@ use std::thread;
 
 use clap::Args;
 use iof_engine::{Engine, Grant, Stdin};
-use iof_proto::directive::{Info, key};
-use iof_proto::{Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTargets};
+use iof_proto::directive::key;
+use iof_proto::{Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTargets};
 use iof_tool::{Push, PushError, Pusher};
 
 use crate::args::values::{Ranks, ranks};

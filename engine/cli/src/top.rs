@@ -233,7 +233,7 @@ fn watch_keys(events: &Sender<ScreenEvent>) {
 fn watch_engine(mut tool: Tool, interval: Duration, events: &Sender<ScreenEvent>) {
     let wait = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
     loop {
-        let event = match tool.query(&[key::IOF_STATS]) {
+        let event = match tool.query(&[key::IOF_QUERY_STATS]) {
             Ok(found) => ScreenEvent::Sample(Instant::now(), found.into_iter().flat_map(streams).collect()),
             Err(error) => ScreenEvent::Lost(error),
         };

@@ -78,3 +78,24 @@ pub(crate) fn key_of(name: &str) -> Option<String> {
 pub(crate) fn names() -> String {
     CHANNELS.map(|(name, ..)| name).join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use iof_proto::attribute::{self, Place, ValueType};
+
+    use super::*;
+
+    #[test]
+    fn the_channels_are_those_of_the_table_and_email_alone_has_fields() {
+        let table: BTreeSet<&str> = attribute::at(Place::LogChannel).map(|attribute| attribute.key).collect();
+        let here = CHANNELS.iter().map(|(_, key, _)| *key).chain([key::PMIX_LOG_MSG]).collect();
+        assert_eq!(table, here);
+        for attribute in attribute::at(Place::LogChannel) {
+            let is_email = ChannelKind::from_key(attribute.key) == ChannelKind::Email;
+            let expected = if is_email { ValueType::Email } else { ValueType::Text };
+            assert_eq!(attribute.types, [expected], "{}", attribute.key);
+        }
+    }
+}

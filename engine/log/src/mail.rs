@@ -4,6 +4,7 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
+use iof_proto::attribute::{AttributeError, Given, Place};
 use iof_proto::log::key;
 use iof_proto::{Failure, Info, InfoValue, Status};
 use lettre::Message;
@@ -46,38 +47,27 @@ impl<'a> Fields<'a> {
     /// Fills the fields that are not set yet.
     fn read(mut self, infos: &'a [Info]) -> Result<Fields<'a>, Failure> {
         for info in infos {
-            match (info.key.as_str(), &info.value) {
-                (key, InfoValue::Text(text)) if text.contains('\0') => {
-                    return Err(bad(format!(
-                        "the value of {key} contains a NUL byte, where PMIx would end it: remove it"
-                    )));
+            let key = &info.key;
+            if matches!(&info.value, InfoValue::Text(text) if text.contains('\0')) {
+                return Err(bad(format!(
+                    "the value of {key} contains a NUL byte, where PMIx would end it: remove it"
+                )));
+            }
+            let given = match Given::new(info, Place::Email) {
+                Ok(given) => given,
+                Err(AttributeError::Unknown { .. } | AttributeError::Elsewhere { .. }) if !info.required => {
+                    continue;
                 }
-                (key::PMIX_LOG_EMAIL_ADDR, InfoValue::Text(to)) => self.to = self.to.or(Some(to)),
-                (key::PMIX_LOG_EMAIL_SENDER_ADDR, InfoValue::Text(from)) => {
-                    self.from = self.from.or(Some(from));
-                }
-                (key::PMIX_LOG_EMAIL_SUBJECT, InfoValue::Text(about)) => {
-                    self.subject = self.subject.or(Some(about));
-                }
-                (key::PMIX_LOG_EMAIL_MSG, InfoValue::Text(body)) => self.body = self.body.or(Some(body)),
-                (key::PMIX_LOG_EMAIL_SERVER, InfoValue::Text(host)) => self.host = self.host.or(Some(host)),
-                (key::PMIX_LOG_EMAIL_SRVR_PORT, InfoValue::Number(port)) => {
-                    let valid = u16::try_from(*port).ok().filter(|port| *port > 0);
-                    let port = valid.ok_or_else(|| {
-                        bad(format!("invalid port {port}: expected a number from 1 to 65535"))
-                    })?;
-                    self.port = self.port.or(Some(port));
-                }
-                (key, _) if key.starts_with("pmix.log.em") || key.starts_with("pmix.log.es") => {
-                    return Err(bad(format!("value of the wrong type for {key}")));
-                }
-                (key, _) if info.required => {
-                    let reason = format!(
-                        "unknown email attribute {key:?} is marked as required: drop it or make it optional"
-                    );
-                    return Err(Failure::new(Status::ERR_NOT_SUPPORTED, reason));
-                }
-                _ => {}
+                Err(error) => return Err(error.into()),
+            };
+            match given.key() {
+                key::PMIX_LOG_EMAIL_ADDR => self.to = self.to.or(Some(given.text()?)),
+                key::PMIX_LOG_EMAIL_SENDER_ADDR => self.from = self.from.or(Some(given.text()?)),
+                key::PMIX_LOG_EMAIL_SUBJECT => self.subject = self.subject.or(Some(given.text()?)),
+                key::PMIX_LOG_EMAIL_MSG => self.body = self.body.or(Some(given.text()?)),
+                key::PMIX_LOG_EMAIL_SERVER => self.host = self.host.or(Some(given.text()?)),
+                key::PMIX_LOG_EMAIL_SRVR_PORT => self.port = self.port.or(Some(given.number()?)),
+                _ => return Err(given.unread().into()),
             }
         }
         Ok(self)
@@ -175,6 +165,7 @@ fn user() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use iof_proto::attribute;
 
     fn mail(infos: &[(&str, &str)]) -> Result<Mail, Failure> {
         let infos: Vec<Info> = infos.iter().map(|(key, text)| Info::new(*key, *text)).collect();
@@ -244,6 +235,16 @@ mod tests {
         let text = made.message.formatted();
         let lone = text.windows(2).find(|pair| (pair[0] == b'\r') != (pair[1] == b'\n'));
         assert_eq!(lone, None, "{}", text.escape_ascii());
+    }
+
+    #[test]
+    fn an_email_has_exactly_the_fields_of_the_table() {
+        let to = Info::new(key::PMIX_LOG_EMAIL_ADDR, "a@x.org");
+        let accepts = |info: &Info| {
+            let infos = [info.clone(), to.clone()];
+            Mail::new(&infos, &LogOptions::default(), &MailServer::default(), "node").is_ok()
+        };
+        assert_eq!(attribute::mismatches(&[Place::Email], accepts), []);
     }
 
     #[test]

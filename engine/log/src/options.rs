@@ -2,17 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use iof_proto::attribute::{self, AttributeError, Given, Place};
 use iof_proto::log::key;
-use iof_proto::{Failure, Info, InfoValue, Proc, Status};
+use iof_proto::{Failure, Info, Proc, Status};
 use jiff::Timestamp;
 
 use crate::channel::ChannelKind;
-use crate::syslog::severity;
 
-/// The highest TCP port.
-const HIGHEST_PORT: u64 = 65_535;
-/// The lowest syslog priority.
-const DEBUG: u64 = 7;
 /// The default syslog priority.
 const INFO: u8 = 6;
 
@@ -65,93 +61,43 @@ impl LogOptions {
     /// A required directive is unknown or has an invalid value.
     pub fn parse(infos: &[Info], host_keys: &BTreeSet<String>) -> Result<(LogOptions, Vec<String>), Failure> {
         let mut options = LogOptions::default();
-        let mut ignored = Vec::new();
-        for info in infos {
-            match options.apply(info) {
-                Ok(()) => {}
-                Err(_) if host_keys.contains(&info.key) => {}
-                Err(failure) if info.required => return Err(failure),
-                Err(_) => ignored.push(info.key.clone()),
-            }
-        }
+        let ignored = attribute::read(infos, Place::LogDirective, host_keys, |given| options.apply(given))?;
         Ok((options, ignored))
     }
 
-    fn apply(&mut self, info: &Info) -> Result<(), Failure> {
-        let bad = |expected: &str| {
-            let reason = format!("invalid value of {}: expected {expected}", info.key);
-            Failure::new(Status::ERR_BAD_PARAM, reason)
-        };
-        match (info.key.as_str(), &info.value) {
-            (key::PMIX_LOG_ONCE, InfoValue::Bool(once)) => self.once = Some(*once),
-            (key::PMIX_LOG_SYSLOG_PRI, InfoValue::Number(priority @ 0..=DEBUG)) => {
-                self.priority = u8::try_from(*priority).unwrap_or(INFO);
+    fn apply(&mut self, given: Given<'_>) -> Result<(), AttributeError> {
+        match given.key() {
+            key::PMIX_LOG_ONCE => self.once = Some(given.bool()?),
+            key::PMIX_LOG_SYSLOG_PRI => self.priority = given.number()?,
+            key::PMIX_LOG_TIMESTAMP => {
+                let time = Timestamp::from_second(given.number()?).map_err(|_| given.invalid())?;
+                self.time = Some(time);
             }
-            (key::PMIX_LOG_SYSLOG_PRI, _) => {
-                return Err(bad(&format!("a priority from 0 ({}) to {DEBUG} (debug)", severity(0))));
-            }
-            (key::PMIX_LOG_TIMESTAMP, InfoValue::Number(seconds)) => {
-                let time = i64::try_from(*seconds).ok().and_then(|time| Timestamp::from_second(time).ok());
-                self.time = Some(time.ok_or_else(|| bad("a Unix time in seconds"))?);
-            }
-            (
-                key::PMIX_LOG_GENERATE_TIMESTAMP | key::PMIX_LOG_TIMESTAMP_OUTPUT,
-                InfoValue::Bool(generate),
-            ) => {
-                if *generate {
+            key::PMIX_LOG_GENERATE_TIMESTAMP | key::PMIX_LOG_TIMESTAMP_OUTPUT => {
+                if given.bool()? {
                     self.time.get_or_insert_with(Timestamp::now);
                 }
             }
-            (key::PMIX_LOG_TAG_OUTPUT, InfoValue::Bool(tag)) => {
-                self.tag = *tag;
-                self.style.extend((*tag && info.required).then_some(key::PMIX_LOG_TAG_OUTPUT));
+            key::PMIX_LOG_TAG_OUTPUT => {
+                self.tag = given.bool()?;
+                self.style.extend((self.tag && given.is_required()).then_some(given.key()));
             }
-            (key::PMIX_LOG_XML_OUTPUT, InfoValue::Bool(xml)) => {
-                self.xml = *xml;
-                self.style.extend((*xml && info.required).then_some(key::PMIX_LOG_XML_OUTPUT));
+            key::PMIX_LOG_XML_OUTPUT => {
+                self.xml = given.bool()?;
+                self.style.extend((self.xml && given.is_required()).then_some(given.key()));
             }
-            (key::PMIX_LOG_SOURCE, InfoValue::Proc(source)) => self.source = Some(source.clone()),
-            (key::IOF_LOG_RELAYED, InfoValue::Text(by)) => self.relayed = Some(by.clone()),
-            (
-                key::PMIX_LOG_EMAIL_ADDR
-                | key::PMIX_LOG_EMAIL_SENDER_ADDR
-                | key::PMIX_LOG_EMAIL_SUBJECT
-                | key::PMIX_LOG_EMAIL_SERVER,
-                InfoValue::Text(_),
-            )
-            | (key::PMIX_LOG_EMAIL_SRVR_PORT, InfoValue::Number(1..=HIGHEST_PORT)) => {
-                if !self.email.iter().any(|field| field.key == info.key) {
-                    self.email.push(info.clone());
+            key::PMIX_LOG_SOURCE => self.source = Some(given.proc()?.clone()),
+            key::IOF_LOG_RELAYED => self.relayed = Some(given.text()?.to_owned()),
+            key::PMIX_LOG_EMAIL_ADDR
+            | key::PMIX_LOG_EMAIL_SENDER_ADDR
+            | key::PMIX_LOG_EMAIL_SUBJECT
+            | key::PMIX_LOG_EMAIL_SERVER
+            | key::PMIX_LOG_EMAIL_SRVR_PORT => {
+                if !self.email.iter().any(|field| field.key == given.key()) {
+                    self.email.push(given.info().clone());
                 }
             }
-            (
-                key::PMIX_LOG_ONCE
-                | key::PMIX_LOG_GENERATE_TIMESTAMP
-                | key::PMIX_LOG_TAG_OUTPUT
-                | key::PMIX_LOG_TIMESTAMP_OUTPUT
-                | key::PMIX_LOG_XML_OUTPUT,
-                _,
-            ) => return Err(bad("a bool")),
-            (
-                key::PMIX_LOG_EMAIL_ADDR
-                | key::PMIX_LOG_EMAIL_SENDER_ADDR
-                | key::PMIX_LOG_EMAIL_SUBJECT
-                | key::PMIX_LOG_EMAIL_SERVER
-                | key::IOF_LOG_RELAYED,
-                _,
-            ) => return Err(bad("a string")),
-            (key::PMIX_LOG_EMAIL_SRVR_PORT, _) => {
-                return Err(bad(&format!("a port from 1 to {HIGHEST_PORT}")));
-            }
-            (key::PMIX_LOG_TIMESTAMP, _) => return Err(bad("a Unix time in seconds")),
-            (key::PMIX_LOG_SOURCE, _) => return Err(bad("a process")),
-            _ => {
-                let reason = format!(
-                    "unknown directive {:?} is marked as required: drop it or make it optional",
-                    info.key
-                );
-                return Err(Failure::new(Status::ERR_NOT_SUPPORTED, reason));
-            }
+            _ => return Err(given.unread()),
         }
         Ok(())
     }
@@ -178,26 +124,6 @@ impl LogOptions {
         let unstyled = !kinds.any(ChannelKind::has_style);
         let ignored = styles.into_iter().filter(|(key, set)| unstyled && *set && !self.style.contains(key));
         ignored.map(|(key, _)| key.to_owned()).collect()
-    }
-
-    /// Returns the keys of the supported directives.
-    pub fn keys() -> impl Iterator<Item = &'static str> {
-        [
-            key::PMIX_LOG_ONCE,
-            key::PMIX_LOG_SYSLOG_PRI,
-            key::PMIX_LOG_TIMESTAMP,
-            key::PMIX_LOG_GENERATE_TIMESTAMP,
-            key::PMIX_LOG_TAG_OUTPUT,
-            key::PMIX_LOG_TIMESTAMP_OUTPUT,
-            key::PMIX_LOG_XML_OUTPUT,
-            key::PMIX_LOG_SOURCE,
-            key::PMIX_LOG_EMAIL_ADDR,
-            key::PMIX_LOG_EMAIL_SENDER_ADDR,
-            key::PMIX_LOG_EMAIL_SUBJECT,
-            key::PMIX_LOG_EMAIL_SERVER,
-            key::PMIX_LOG_EMAIL_SRVR_PORT,
-        ]
-        .into_iter()
     }
 }
 
@@ -242,34 +168,16 @@ mod tests {
         assert_eq!(parse(&infos).unwrap().1, ["site.colour"]);
         let failure = parse(&[Info::required("site.colour", true)]).unwrap_err();
         assert_eq!(failure.status, Status::ERR_NOT_SUPPORTED);
-        for key in LogOptions::keys() {
-            let nonsense = Info::required(key, InfoValue::Text("x".into()));
-            let right = [InfoValue::Bool(true), InfoValue::Number(1), InfoValue::Text("x".into())];
-            let accepted =
-                right.into_iter().any(|value| parse(&[Info { value, ..nonsense.clone() }]).is_ok());
-            assert!(accepted || key == key::PMIX_LOG_SOURCE, "{key}");
-        }
     }
 
     #[test]
-    fn values_of_the_wrong_type_are_ignored_if_optional_and_an_error_if_required() {
-        for key in LogOptions::keys() {
-            let text = || InfoValue::Text("x".into());
-            let wrong = match key {
-                key::PMIX_LOG_EMAIL_ADDR
-                | key::PMIX_LOG_EMAIL_SENDER_ADDR
-                | key::PMIX_LOG_EMAIL_SUBJECT
-                | key::PMIX_LOG_EMAIL_SERVER => InfoValue::Number(1),
-                _ => text(),
-            };
-            let info = Info { key: key.into(), value: wrong, required: false };
-            assert_eq!(parse(std::slice::from_ref(&info)).unwrap().1, [key]);
-            let failure = parse(&[Info { required: true, ..info }]).unwrap_err();
-            assert_eq!(failure.status, Status::ERR_BAD_PARAM, "{failure}");
-        }
-        for port in [0, 65_536u32] {
-            assert!(parse(&[Info::required(key::PMIX_LOG_EMAIL_SRVR_PORT, port)]).is_err());
-        }
+    fn a_log_request_honours_exactly_the_directives_of_the_table() {
+        let accepts = |info: &Info| parse(std::slice::from_ref(info)).is_ok();
+        assert_eq!(attribute::mismatches(&[Place::LogDirective], accepts), []);
+        let wrong = parse(&[Info::new(key::PMIX_LOG_ONCE, 1u32)]).unwrap();
+        assert_eq!(wrong, (LogOptions::default(), vec![key::PMIX_LOG_ONCE.to_owned()]));
+        let failure = parse(&[Info::required(key::PMIX_LOG_ONCE, 1u32)]).unwrap_err();
+        assert_eq!(failure.status, Status::ERR_BAD_PARAM, "{failure}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Policy, Process, Rendezvous};
 use iof_output::{FlushTimeout, Notes, Options, Output, PrintReport, Printer, Style, StyleExtras};
 use iof_proto::directive::key::PMIX_IOF_CACHE_SIZE;
-use iof_proto::query::key::IOF_STATS;
+use iof_proto::query::key::IOF_QUERY_STATS;
 use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank, Value};
 use iof_tool::{Pull, Tool};
 use proptest::prelude::*;
@@ -188,7 +188,7 @@ proptest! {
 fn wait_for_stream(observer: &mut Tool, produced: u64, generation: u64) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        let found = observer.query(&[IOF_STATS]).unwrap().into_iter().next().map(|found| found.value);
+        let found = observer.query(&[IOF_QUERY_STATS]).unwrap().into_iter().next().map(|found| found.value);
         let Some(Value::Streams(streams)) = found else { panic!("no streams: {found:?}") };
         let stream =
             streams.iter().find(|stream| stream.source.rank == Rank(0) && stream.channel == Channel::Stdout);

@@ -4,137 +4,20 @@
 //! spawn, registration. A later level overrides an earlier one. [`Directives::read`] turns a list
 //! into one typed value.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attribute::{self, Place};
 use crate::failure::Failure;
-use crate::limits::{Excess, MAX_DIRECTIVES, MAX_TEXT, check_limit};
-use crate::names::{Channels, Proc};
+use crate::info::Info;
+use crate::names::Channels;
 use crate::status::Status;
 
-/// The keys. Each description ends with the type of the value in brackets.
+/// The keys.
 pub mod key {
-    /// The size of the cache of each stream, or of the inlet of a push, in bytes (number).
-    pub const PMIX_IOF_CACHE_SIZE: &str = "pmix.iof.csize";
-    /// Drops the oldest bytes when the cache is full (bool).
-    pub const PMIX_IOF_DROP_OLDEST: &str = "pmix.iof.old";
-    /// Drops new bytes when the cache is full. In a push: closes the stdin of processes that do not
-    /// read, instead of waiting for them (bool).
-    pub const PMIX_IOF_DROP_NEWEST: &str = "pmix.iof.new";
-    /// The number of bytes to collect before they are delivered together (number).
-    pub const PMIX_IOF_BUFFERING_SIZE: &str = "pmix.iof.bsize";
-    /// The longest time for which bytes are collected, in seconds (number).
-    pub const PMIX_IOF_BUFFERING_TIME: &str = "pmix.iof.btime";
-    /// The longest time for which bytes are collected, in microseconds (number). Takes precedence
-    /// over the time in seconds.
-    pub const IOF_BUFFERING_TIME_US: &str = "iof.btime.us";
-    /// Ends the stream after the delivered bytes. In a push: closes the stdin of the processes
-    /// after the last byte (bool).
-    pub const PMIX_IOF_COMPLETE: &str = "pmix.iof.cmp";
-    /// Makes the tool's C library read the tool's own stdin and push it (bool).
-    pub const PMIX_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
-    /// The channels to forward, as a bit mask (number). This older form, from the RFC's draft,
-    /// sets all `PMIX_FWD_` keys together.
-    pub const PMIX_IOF_SRV_REQ: &str = "pmix.iof.req";
-    /// Makes the engine the site's gateway, which serves requests that other engines cannot (bool,
-    /// RFC0032).
-    pub const PMIX_SERVER_GATEWAY: &str = "pmix.srv.gway";
-    /// Whether rank 0 has a stdin to which tools can push (bool).
-    pub const PMIX_FWD_STDIN: &str = "pmix.fwd.stdin";
-    /// Whether the launcher's own readers receive stdout; other tools can pull it anyway (bool).
-    pub const PMIX_FWD_STDOUT: &str = "pmix.fwd.stdout";
-    /// Whether the launcher's own readers receive stderr; other tools can pull it anyway (bool).
-    pub const PMIX_FWD_STDERR: &str = "pmix.fwd.stderr";
-    /// Whether the launcher's own readers receive stddiag; other tools can pull it anyway (bool).
-    pub const PMIX_FWD_STDDIAG: &str = "pmix.fwd.stddiag";
-    /// Leaves processes whose stdin is not open out of a push, instead of failing the push (bool).
-    pub const IOF_PARTIAL: &str = "iof.push.partial";
-    /// The time at which delivered bytes were read from their source, in nanoseconds since 1970
-    /// (number).
-    pub const IOF_TIME: &str = "iof.time";
-}
-
-/// A key with a value (`pmix_info_t`): a directive of a request, a qualifier of a query, a field of
-/// an email, or an attribute of delivered bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Info {
-    /// The key: one of [`key`], or one that the host defines.
-    pub key: String,
-    /// The value.
-    pub value: InfoValue,
-    /// Whether the request fails if the directive cannot be honoured (`PMIX_INFO_REQD`). An
-    /// optional directive is ignored instead.
-    pub required: bool,
-}
-
-/// The value of an [`Info`] (`pmix_value_t`), restricted to the types that forwarding uses.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum InfoValue {
-    /// A boolean.
-    Bool(bool),
-    /// A number of any unsigned type.
-    Number(u64),
-    /// A text.
-    Text(String),
-    /// A process.
-    Proc(Proc),
-}
-
-impl From<bool> for InfoValue {
-    fn from(value: bool) -> InfoValue {
-        InfoValue::Bool(value)
-    }
-}
-
-impl From<u32> for InfoValue {
-    fn from(value: u32) -> InfoValue {
-        InfoValue::Number(value.into())
-    }
-}
-
-impl From<u64> for InfoValue {
-    fn from(value: u64) -> InfoValue {
-        InfoValue::Number(value)
-    }
-}
-
-impl From<&str> for InfoValue {
-    fn from(value: &str) -> InfoValue {
-        InfoValue::Text(value.to_owned())
-    }
-}
-
-impl Info {
-    /// Returns an optional directive.
-    pub fn new(key: impl Into<String>, value: impl Into<InfoValue>) -> Info {
-        Info { key: key.into(), value: value.into(), required: false }
-    }
-
-    /// Returns a required directive.
-    pub fn required(key: impl Into<String>, value: impl Into<InfoValue>) -> Info {
-        Info { required: true, ..Info::new(key, value) }
-    }
-
-    /// Returns the size of the key and of a text or process value, in bytes.
-    pub(crate) fn size(&self) -> usize {
-        let value = match &self.value {
-            InfoValue::Text(text) => text.len(),
-            InfoValue::Proc(proc) => proc.nspace.as_str().len(),
-            InfoValue::Bool(_) | InfoValue::Number(_) => 0,
-        };
-        self.key.len().saturating_add(value)
-    }
-
-    /// Checks that a list of directives is within the limits.
-    pub(crate) fn check(infos: &[Info]) -> Result<(), Excess> {
-        check_limit("directives", infos.len(), MAX_DIRECTIVES)?;
-        infos.iter().try_for_each(|info| {
-            check_limit("bytes of a directive's key", info.key.len(), MAX_TEXT)?;
-            let InfoValue::Text(text) = &info.value else { return Ok(()) };
-            check_limit("bytes of a directive's text", text.len(), MAX_TEXT)
-        })
-    }
+    pub use crate::attribute::forwarding::*;
 }
 
 /// The level at which directives are given.
@@ -146,6 +29,16 @@ pub enum DirectiveLevel {
     Spawn,
     /// At a registration: the options of that registration.
     Registration,
+}
+
+impl DirectiveLevel {
+    pub(crate) fn place(self) -> Place {
+        match self {
+            DirectiveLevel::Server => Place::Server,
+            DirectiveLevel::Spawn => Place::Spawn,
+            DirectiveLevel::Registration => Place::Pull,
+        }
+    }
 }
 
 /// The bytes that are dropped when a cache is full.
@@ -178,17 +71,8 @@ pub struct Directives {
     /// `PMIX_FWD_STDIN`, `PMIX_IOF_SRV_REQ`: whether rank 0 has a stdin to which tools can push;
     /// `false` if neither is set. Does not affect the output channels.
     pub stdin: bool,
-}
-
-/// The reason why a directive cannot be honoured.
-pub(crate) enum DirectiveError {
-    Unknown,
-    /// The value is not of this type.
-    WrongType(&'static str),
-    /// The value is not in this range.
-    OutOfRange(&'static str),
-    /// The directive does not apply at this level or to this request.
-    WrongLevel,
+    /// `PMIX_SERVER_GATEWAY`: whether the engine is the site's gateway.
+    pub gateway: Option<bool>,
 }
 
 impl Directives {
@@ -200,7 +84,8 @@ impl Directives {
     /// A required directive cannot be honoured, or both drop policies are set.
     ///
     /// ```
-    /// use iof_proto::directive::{Directives, Info, DirectiveLevel, key};
+    /// use iof_proto::Info;
+    /// use iof_proto::directive::{DirectiveLevel, Directives, key};
     /// let infos = [Info::new(key::PMIX_IOF_CACHE_SIZE, 4096u32), Info::new("vendor.colour", true)];
     /// let (directives, ignored) = Directives::read(&infos, DirectiveLevel::Spawn)?;
     /// assert_eq!(directives.cache_size, Some(4096));
@@ -208,149 +93,62 @@ impl Directives {
     /// # Ok::<(), iof_proto::Failure>(())
     /// ```
     pub fn read(infos: &[Info], level: DirectiveLevel) -> Result<(Directives, Vec<String>), Failure> {
-        let mut reader = DirectiveReader::default();
-        let mut ignored = Vec::new();
-        for info in infos {
-            match reader.apply(info, level) {
-                Ok(()) => {}
-                Err(error) if info.required => return Err(error.into_failure(&info.key)),
-                Err(_) => ignored.push(info.key.clone()),
+        let mut all = Directives::default();
+        let (mut oldest, mut newest, mut seconds) = (false, false, None);
+        let ignored = attribute::read(infos, level.place(), &BTreeSet::new(), |given| {
+            let mut forward = |channel, wanted| {
+                all.forward.get_or_insert(Channels::empty()).set(channel, wanted);
+            };
+            match given.key() {
+                key::PMIX_IOF_CACHE_SIZE => all.cache_size = Some(given.number()?),
+                key::PMIX_IOF_DROP_OLDEST => oldest = given.bool()?,
+                key::PMIX_IOF_DROP_NEWEST => newest = given.bool()?,
+                key::PMIX_IOF_BUFFERING_SIZE => all.buffering_size = Some(given.number()?),
+                key::PMIX_IOF_BUFFERING_TIME => seconds = Some(Duration::from_secs(given.number()?)),
+                key::IOF_BUFFERING_TIME_US => {
+                    all.buffering_time = Some(Duration::from_micros(given.number()?));
+                }
+                key::PMIX_SERVER_GATEWAY => all.gateway = Some(given.bool()?),
+                key::PMIX_IOF_SRV_REQ => {
+                    let channels = Channels::from_bits(given.number()?).ok_or_else(|| given.invalid())?;
+                    all.forward = Some(channels);
+                    all.stdin = channels.contains(Channels::STDIN);
+                }
+                key::PMIX_FWD_STDIN => all.stdin = given.bool()?,
+                key::PMIX_FWD_STDOUT => forward(Channels::STDOUT, given.bool()?),
+                key::PMIX_FWD_STDERR => forward(Channels::STDERR, given.bool()?),
+                key::PMIX_FWD_STDDIAG => forward(Channels::STDDIAG, given.bool()?),
+                _ => return Err(given.unread()),
             }
+            Ok(())
+        })?;
+        all.drop = drop_policy(oldest, newest)?;
+        all.buffering_time = all.buffering_time.or(seconds);
+        Ok((all, ignored))
+    }
+}
+
+/// Returns the drop policy that the two keys set.
+fn drop_policy(oldest: bool, newest: bool) -> Result<Option<DropPolicy>, Failure> {
+    Ok(match (oldest, newest) {
+        (true, true) => {
+            let reason = format!(
+                "{} and {} are mutually exclusive: set only one of them",
+                key::PMIX_IOF_DROP_OLDEST,
+                key::PMIX_IOF_DROP_NEWEST
+            );
+            return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
         }
-        Ok((reader.finish()?, ignored))
-    }
-}
-
-/// The directives of a list so far.
-#[derive(Default)]
-struct DirectiveReader {
-    directives: Directives,
-    /// The buffering time that was given in seconds.
-    seconds: Option<Duration>,
-    oldest: bool,
-    newest: bool,
-}
-
-impl DirectiveReader {
-    fn apply(&mut self, info: &Info, level: DirectiveLevel) -> Result<(), DirectiveError> {
-        let Info { key, value, .. } = info;
-        let all = &mut self.directives;
-        match key.as_str() {
-            key::PMIX_IOF_CACHE_SIZE => all.cache_size = Some(size_value(value, 1)?),
-            key::PMIX_IOF_DROP_OLDEST => self.oldest = bool_value(value)?,
-            key::PMIX_IOF_DROP_NEWEST => self.newest = bool_value(value)?,
-            key::PMIX_IOF_BUFFERING_SIZE => all.buffering_size = Some(size_value(value, 0)?),
-            key::PMIX_IOF_BUFFERING_TIME => self.seconds = Some(Duration::from_secs(number_value(value)?)),
-            key::IOF_BUFFERING_TIME_US => {
-                all.buffering_time = Some(Duration::from_micros(number_value(value)?))
-            }
-            key::PMIX_IOF_SRV_REQ => {
-                let channels = spawn_channels(value, level)?;
-                all.forward = Some(channels);
-                all.stdin = channels.contains(Channels::STDIN);
-            }
-            key::PMIX_FWD_STDIN => all.stdin = spawn_bool(value, level)?,
-            key::PMIX_FWD_STDOUT => self.forward(Channels::STDOUT, value, level)?,
-            key::PMIX_FWD_STDERR => self.forward(Channels::STDERR, value, level)?,
-            key::PMIX_FWD_STDDIAG => self.forward(Channels::STDDIAG, value, level)?,
-            key::PMIX_IOF_COMPLETE | key::PMIX_IOF_PUSH_STDIN | key::IOF_TIME | key::IOF_PARTIAL => {
-                return Err(DirectiveError::WrongLevel);
-            }
-            _ => return Err(DirectiveError::Unknown),
-        }
-        Ok(())
-    }
-
-    fn forward(
-        &mut self,
-        channel: Channels,
-        value: &InfoValue,
-        level: DirectiveLevel,
-    ) -> Result<(), DirectiveError> {
-        let wanted = spawn_bool(value, level)?;
-        self.directives.forward.get_or_insert(Channels::empty()).set(channel, wanted);
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<Directives, Failure> {
-        self.directives.drop = match (self.oldest, self.newest) {
-            (true, true) => {
-                let reason = format!(
-                    "{} and {} are mutually exclusive: set only one of them",
-                    key::PMIX_IOF_DROP_OLDEST,
-                    key::PMIX_IOF_DROP_NEWEST
-                );
-                return Err(Failure::new(Status::ERR_BAD_PARAM, reason));
-            }
-            (true, false) => Some(DropPolicy::Oldest),
-            (false, true) => Some(DropPolicy::Newest),
-            (false, false) => None,
-        };
-        self.directives.buffering_time = self.directives.buffering_time.or(self.seconds);
-        Ok(self.directives)
-    }
-}
-
-impl DirectiveError {
-    /// Returns the failure of a request in which the directive with this key is required.
-    pub(crate) fn into_failure(self, key: &str) -> Failure {
-        let (status, reason) = match self {
-            DirectiveError::Unknown => (
-                Status::ERR_NOT_SUPPORTED,
-                format!(
-                    "unknown attribute {key:?} is marked as required: correct it, drop it or make it optional"
-                ),
-            ),
-            DirectiveError::WrongType(expected) => (
-                Status::ERR_BAD_PARAM,
-                format!("invalid value for required attribute {key:?}: expected {expected}"),
-            ),
-            DirectiveError::OutOfRange(range) => (
-                Status::ERR_BAD_PARAM,
-                format!("invalid value for required attribute {key:?}: expected a number from {range}"),
-            ),
-            DirectiveError::WrongLevel => (
-                Status::ERR_NOT_SUPPORTED,
-                format!("required attribute {key:?} does not apply here: drop it or make it optional"),
-            ),
-        };
-        Failure::new(status, reason)
-    }
-}
-
-pub(crate) fn bool_value(value: &InfoValue) -> Result<bool, DirectiveError> {
-    if let InfoValue::Bool(value) = value { Ok(*value) } else { Err(DirectiveError::WrongType("a bool")) }
-}
-
-fn number_value(value: &InfoValue) -> Result<u64, DirectiveError> {
-    if let InfoValue::Number(value) = value { Ok(*value) } else { Err(DirectiveError::WrongType("a number")) }
-}
-
-/// Returns a number of bytes, which is a `uint32_t` in PMIx and must be at least `min`.
-pub(crate) fn size_value(value: &InfoValue, min: u32) -> Result<u32, DirectiveError> {
-    let range = if min == 0 { "0 to 4294967295" } else { "1 to 4294967295" };
-    let number = u32::try_from(number_value(value)?).map_err(|_| DirectiveError::OutOfRange(range))?;
-    if number < min { Err(DirectiveError::OutOfRange(range)) } else { Ok(number) }
-}
-
-/// Returns the value of a directive that applies to spawns only.
-fn spawn_bool(value: &InfoValue, level: DirectiveLevel) -> Result<bool, DirectiveError> {
-    if level == DirectiveLevel::Spawn { bool_value(value) } else { Err(DirectiveError::WrongLevel) }
-}
-
-/// Returns a channel mask, which applies to spawns only.
-fn spawn_channels(value: &InfoValue, level: DirectiveLevel) -> Result<Channels, DirectiveError> {
-    if level != DirectiveLevel::Spawn {
-        return Err(DirectiveError::WrongLevel);
-    }
-    let out_of_range = DirectiveError::OutOfRange("0 to 255");
-    let bits = u16::try_from(number_value(value)?).ok();
-    bits.and_then(Channels::from_bits).ok_or(out_of_range)
+        (true, false) => Some(DropPolicy::Oldest),
+        (false, true) => Some(DropPolicy::Newest),
+        (false, false) => None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::info::InfoValue;
 
     fn read(infos: &[Info], level: DirectiveLevel) -> (Directives, Vec<String>) {
         Directives::read(infos, level).unwrap()
@@ -380,6 +178,7 @@ mod tests {
             buffering_time: Some(Duration::from_secs(2)),
             forward: Some(Channels::STDOUT | Channels::STDDIAG),
             stdin: false,
+            gateway: None,
         };
         assert_eq!((all, ignored), (expected, vec![]));
         let draft = [Info::new(key::PMIX_IOF_SRV_REQ, 6u32)];

@@ -5,7 +5,8 @@
 //! | module         | contents                                                                         |
 //! |----------------|----------------------------------------------------------------------------------|
 //! | [`names`]      | processes: [`Nspace`], [`Rank`], [`Proc`]; their channels: [`Channel`], [`Channels`] |
-//! | [`directive`]  | forwarding attributes: [`Info`] as in PMIx, [`Directives`] as typed values       |
+//! | [`attribute`]  | the table of all attributes; an attribute with its value is an [`Info`]          |
+//! | [`directive`]  | directives of I/O forwarding: [`Directives`] as typed values                     |
 //! | [`status`]     | results: [`Status`], with PMIx's numbers                                         |
 //! | [`limits`]     | the limits on messages, connections and requests                                 |
 //! | [`message`]    | the control protocol: [`FromTool`], [`ToTool`]                                   |
@@ -26,8 +27,10 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");
 
+pub mod attribute;
 pub mod directive;
 mod failure;
+mod info;
 pub mod limits;
 pub mod log;
 pub mod message;
@@ -40,8 +43,9 @@ pub mod socket;
 pub mod status;
 pub mod wire;
 
-pub use directive::{Directives, Info, InfoValue};
+pub use directive::Directives;
 pub use failure::Failure;
+pub use info::{Info, InfoValue};
 pub use log::{Log, LogEntry, LogOutcome, LogReport, LogValue};
 pub use message::{EffectiveOptions, FromTool, Granted, Message, Missed, PROTOCOL_VERSION, ToTool};
 pub use names::{Channel, Channels, Nspace, NspaceError, Proc, Rank};

@@ -4,8 +4,8 @@ mod wire;
 
 use serde::{Deserialize, Serialize};
 
-use crate::directive::{Info, InfoValue};
 use crate::failure::Failure;
+use crate::info::{Info, InfoValue};
 use crate::limits::{
     Excess, MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_FIELDS, MAX_LOG_TEXT, MAX_TEXT, check_limit,
 };
@@ -14,61 +14,7 @@ use crate::status::Status;
 /// The keys of a log request. A data key names a channel, and its value is the message. A directive
 /// controls how the request is served. The remaining keys are the fields of an email.
 pub mod key {
-    /// Data: a message for the stdout of its source, which tools read as a stream of its own
-    /// (text).
-    pub const PMIX_LOG_STDOUT: &str = "pmix.log.stdout";
-    /// Data: a message for the stderr of its source, which tools read as a stream of its own
-    /// (text).
-    pub const PMIX_LOG_STDERR: &str = "pmix.log.stderr";
-    /// Data: a message for the global syslog if there is one, otherwise for the local one (text).
-    pub const PMIX_LOG_SYSLOG: &str = "pmix.log.syslog";
-    /// Data: a message for the syslog of the engine's node (text).
-    pub const PMIX_LOG_LOCAL_SYSLOG: &str = "pmix.log.lsys";
-    /// Data: a message for the syslog of the gateway's node (text).
-    pub const PMIX_LOG_GLOBAL_SYSLOG: &str = "pmix.log.gsys";
-    /// Data: an email (list of the fields of an email).
-    pub const PMIX_LOG_EMAIL: &str = "pmix.log.email";
-    /// Data: a message for the engine's job record, which is a file (text).
-    pub const PMIX_LOG_JOB_RECORD: &str = "pmix.log.jrec";
-    /// Data: a message for the global data store, which the host serves (text).
-    pub const PMIX_LOG_GLOBAL_DATASTORE: &str = "pmix.log.gstore";
-    /// Data: a message for the channels of the engine's order (text).
-    pub const PMIX_LOG_MSG: &str = "pmix.log.msg";
-
-    /// Directive: the priority in the syslog, 0 (emergency) to 7 (debug), 6 (info) by default
-    /// (number).
-    pub const PMIX_LOG_SYSLOG_PRI: &str = "pmix.log.syspri";
-    /// Directive: the time of the event, in seconds since 1970 (number).
-    pub const PMIX_LOG_TIMESTAMP: &str = "pmix.log.tstmp";
-    /// Directive: add the time at which the request arrived (bool).
-    pub const PMIX_LOG_GENERATE_TIMESTAMP: &str = "pmix.log.gtstmp";
-    /// Directive: tag the message with its process and channel on stdout and stderr (bool).
-    pub const PMIX_LOG_TAG_OUTPUT: &str = "pmix.log.tag";
-    /// Directive: add the time to the message (bool).
-    pub const PMIX_LOG_TIMESTAMP_OUTPUT: &str = "pmix.log.tsout";
-    /// Directive: write XML on stdout and stderr (bool).
-    pub const PMIX_LOG_XML_OUTPUT: &str = "pmix.log.xml";
-    /// Directive: stop at the first channel that accepts the message (bool).
-    pub const PMIX_LOG_ONCE: &str = "pmix.log.once";
-    /// Directive: the process or job from which the message comes. The engine must know the job
-    /// (process).
-    pub const PMIX_LOG_SOURCE: &str = "pmix.log.source";
-    /// Directive: marks a request that another engine relays to the gateway, and names its original
-    /// tool (text). A gateway does not relay it again.
-    pub const IOF_LOG_RELAYED: &str = "iof.log.relayed";
-
-    /// Email, or directive: the recipients, as addresses separated by commas (text).
-    pub const PMIX_LOG_EMAIL_ADDR: &str = "pmix.log.emaddr";
-    /// Email, or directive: the sender's address (text).
-    pub const PMIX_LOG_EMAIL_SENDER_ADDR: &str = "pmix.log.emfaddr";
-    /// Email, or directive: the subject (text).
-    pub const PMIX_LOG_EMAIL_SUBJECT: &str = "pmix.log.emsub";
-    /// Email: the message (text).
-    pub const PMIX_LOG_EMAIL_MSG: &str = "pmix.log.emmsg";
-    /// Email, or directive: the name or address of the mail server (text).
-    pub const PMIX_LOG_EMAIL_SERVER: &str = "pmix.log.esrvr";
-    /// Email, or directive: the port of the mail server (number).
-    pub const PMIX_LOG_EMAIL_SRVR_PORT: &str = "pmix.log.esrvrprt";
+    pub use crate::attribute::logs::*;
 }
 
 /// A log request: data (channels with messages, in order of preference) and directives.

@@ -12,8 +12,8 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::directive::Info;
 use crate::failure::Failure;
+use crate::info::Info;
 use crate::limits::{
     Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_SLOTS_PER_MESSAGE, MAX_TEXT, check_limit,
 };

@@ -1,11 +1,14 @@
 //! Pushes of stdin (`PMIx_IOF_push`, RFC0025): their directives, progress and reports.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::directive::{DirectiveError, Info, bool_value, key, size_value};
+use crate::attribute::{self, Place};
+use crate::directive::key;
 use crate::failure::Failure;
+use crate::info::Info;
 use crate::names::Proc;
 
 /// The typed directives of a push.
@@ -34,8 +37,8 @@ impl PushDirectives {
     /// A required directive cannot be honoured.
     ///
     /// ```
-    /// use iof_proto::PushDirectives;
-    /// use iof_proto::directive::{Info, key};
+    /// use iof_proto::directive::key;
+    /// use iof_proto::{Info, PushDirectives};
     /// let infos = [Info::required(key::PMIX_IOF_COMPLETE, true), Info::new(key::PMIX_IOF_DROP_OLDEST, true)];
     /// let (directives, ignored) = PushDirectives::read(&infos)?;
     /// assert!(directives.complete && !directives.drop);
@@ -43,31 +46,21 @@ impl PushDirectives {
     /// # Ok::<(), iof_proto::Failure>(())
     /// ```
     pub fn read(infos: &[Info]) -> Result<(PushDirectives, Vec<String>), Failure> {
-        let mut read = PushDirectives::default();
-        let mut ignored = Vec::new();
-        for info in infos {
-            match read.apply(info) {
-                Ok(()) => {}
-                Err(error) if info.required => return Err(error.into_failure(&info.key)),
-                Err(_) => ignored.push(info.key.clone()),
+        let mut all = PushDirectives::default();
+        let ignored = attribute::read(infos, Place::Push, &BTreeSet::new(), |given| {
+            match given.key() {
+                key::PMIX_IOF_CACHE_SIZE => all.cache_size = Some(given.number()?),
+                key::PMIX_IOF_COMPLETE => all.complete = given.bool()?,
+                key::PMIX_IOF_DROP_NEWEST => all.drop = given.bool()?,
+                key::IOF_PARTIAL => all.partial = given.bool()?,
+                key::PMIX_IOF_PUSH_STDIN => {}
+                // PMIX_IOF_DROP_OLDEST is not an attribute of pushes: a process must not get later
+                // bytes in place of earlier ones.
+                _ => return Err(given.unread()),
             }
-        }
-        Ok((read, ignored))
-    }
-
-    fn apply(&mut self, Info { key, value, .. }: &Info) -> Result<(), DirectiveError> {
-        match key.as_str() {
-            key::PMIX_IOF_CACHE_SIZE => self.cache_size = Some(size_value(value, 1)?),
-            key::PMIX_IOF_COMPLETE => self.complete = bool_value(value)?,
-            key::PMIX_IOF_DROP_NEWEST => self.drop = bool_value(value)?,
-            key::IOF_PARTIAL => self.partial = bool_value(value)?,
-            key::PMIX_IOF_PUSH_STDIN => {}
-            // This includes PMIX_IOF_DROP_OLDEST: a process must not get later bytes in place of
-            // earlier ones.
-            _ if key.starts_with("pmix.") => return Err(DirectiveError::WrongLevel),
-            _ => return Err(DirectiveError::Unknown),
-        }
-        Ok(())
+            Ok(())
+        })?;
+        Ok((all, ignored))
     }
 }
 
@@ -188,7 +181,7 @@ impl fmt::Display for PartialCause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directive::InfoValue;
+    use crate::info::InfoValue;
     use crate::status::Status;
 
     #[test]
@@ -237,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn push_stdin_is_accepted_with_any_value() {
+    fn push_stdin_is_accepted_as_a_bool_or_a_process() {
         let nspace = crate::names::Nspace::new("job").unwrap();
         let proc = InfoValue::Proc(Proc::new(nspace, crate::names::Rank(0)));
         for value in [true.into(), false.into(), proc] {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::directive::Info;
+use crate::info::Info;
 use crate::limits::{Excess, MAX_QUERY_KEYS, MAX_TEXT, check_limit};
 use crate::names::{Channel, Nspace, Proc};
 use crate::status::Status;
@@ -14,46 +14,7 @@ use crate::status::Status;
 /// An engine asks its host about keys, jobs and ranks that it does not know, and about a
 /// scheduler's queues.
 pub mod key {
-    /// The names of all jobs, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
-    pub const PMIX_QUERY_NAMESPACES: &str = "pmix.qry.ns";
-    /// The status of the job that the qualifier [`PMIX_NSPACE`] names, or of the only job:
-    /// [`Value::Status`](super::Value::Status) (RFC0001). The status is `PMIX_EVENT_JOB_START`
-    /// while the job runs. Afterwards it is `PMIX_EVENT_JOB_END` if no process failed,
-    /// `PMIX_ERR_JOB_ABORTED_BY_SIG` if a signal ended the process that failed first, and
-    /// `PMIX_ERR_JOB_NON_ZERO_TERM` otherwise.
-    pub const PMIX_QUERY_JOB_STATUS: &str = "pmix.qry.jst";
-    /// The scheduler's queues, separated by commas: [`Value::Text`](super::Value::Text) (RFC0001).
-    /// Answered by the host.
-    pub const PMIX_QUERY_QUEUE_LIST: &str = "pmix.qry.qlst";
-    /// The status of the scheduler's queue that the qualifier `pmix.alloc.queue` names (RFC0001).
-    /// Answered by the host.
-    pub const PMIX_QUERY_QUEUE_STATUS: &str = "pmix.qry.qst";
-    /// The processes of the jobs and ranks that the qualifiers name, or all:
-    /// [`Value::Procs`](super::Value::Procs) (RFC0010). The engine knows a process on another node
-    /// only if it has received output of it; the host may know more. The processes of a job that is
-    /// being started have the state [launching](super::ProcState::Launching).
-    pub const PMIX_QUERY_PROC_TABLE: &str = "pmix.qry.ptable";
-    /// The same table as that of `PMIX_QUERY_PROC_TABLE`, with the processes of this node only.
-    pub const PMIX_QUERY_LOCAL_PROC_TABLE: &str = "pmix.qry.lptable";
-    /// The jobs that the qualifiers name, or all: [`Value::Jobs`](super::Value::Jobs).
-    pub const PMIX_QUERY_NAMESPACE_INFO: &str = "pmix.qry.nsinfo";
-    /// The channels that a message can be logged to, as keys separated by commas:
-    /// [`Value::Text`](super::Value::Text) (RFC0032).
-    pub const PMIX_QUERY_LOG_CHANNELS: &str = "pmix.qry.lchans";
-    /// The attributes that each operation supports:
-    /// [`Value::Attributes`](super::Value::Attributes).
-    pub const PMIX_QUERY_ATTRIBUTE_SUPPORT: &str = "pmix.qry.attrs";
-    /// The streams of the jobs and ranks that the qualifiers name, or all, with their byte counts
-    /// and readers:
-    /// [`Value::Streams`](super::Value::Streams).
-    pub const IOF_STATS: &str = "iof.qry.stats";
-
-    /// Qualifier: the job (text).
-    pub const PMIX_NSPACE: &str = "pmix.nspace";
-    /// Qualifier: the rank (number). May be repeated.
-    pub const PMIX_RANK: &str = "pmix.rank";
-    /// Qualifier: the process (process), instead of the job and the rank.
-    pub const PMIX_PROCID: &str = "pmix.procid";
+    pub use crate::attribute::queries::*;
 }
 
 /// One query (`pmix_query_t`): keys, and qualifiers that limit the answer.

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use iof_log::{ChannelKind, LogOptions, Stalls};
+use iof_log::{ChannelKind, Stalls};
+use iof_proto::attribute::{self, Place};
 use iof_proto::log::key;
 use iof_proto::rendezvous::ConnectError;
 use iof_proto::{Failure, Info, InfoValue, Log, LogEntry, Status};
@@ -32,9 +33,8 @@ pub(super) fn relayed(ChannelEntry { entry, options, origin, directives, .. }: &
         // The gateway's host may understand these directives and the output style.
         let style = [key::PMIX_LOG_TAG_OUTPUT, key::PMIX_LOG_XML_OUTPUT];
         let theirs = |info: &&Info| {
-            let key = info.key.as_str();
-            style.contains(&key)
-                || (key != key::IOF_LOG_RELAYED && LogOptions::keys().all(|known| known != key))
+            let is_ours = attribute::at(Place::LogDirective).any(|attribute| attribute.key == info.key);
+            style.contains(&info.key.as_str()) || !is_ours
         };
         directives_out.extend(directives.iter().filter(theirs).cloned());
     }

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 
 use iof_capture::{Capture, SourceId};
-use iof_log::LogOptions;
-use iof_proto::directive::key as directive;
+use iof_proto::attribute::{self, AttributeError, Given, Place};
 use iof_proto::query::key;
 use iof_proto::{
-    Attributes, Failure, Info, InfoValue, JobInfo, Nspace, Proc, ProcInfo, ProcState, Rank, ReaderStats,
-    Status, StreamStats, Value,
+    Attributes, Failure, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState, Rank, ReaderStats, Status,
+    StreamStats, Value,
 };
 use iof_shm_ring::ReaderId;
 
@@ -18,35 +17,13 @@ use crate::job::{CHANNELS, JobState, Launching, RankState, RemoteRanks};
 use crate::peer::{Peer, Reading};
 use crate::state::{State, StreamName};
 
-/// The attributes that an engine supports, by the function of a tool.
-const ATTRIBUTES: [(&str, &[&str]); 3] = [
-    (
-        PULL,
-        &[
-            directive::PMIX_IOF_CACHE_SIZE,
-            directive::PMIX_IOF_DROP_OLDEST,
-            directive::PMIX_IOF_DROP_NEWEST,
-            directive::PMIX_IOF_BUFFERING_SIZE,
-            directive::PMIX_IOF_BUFFERING_TIME,
-            directive::IOF_BUFFERING_TIME_US,
-        ],
-    ),
-    (
-        PUSH,
-        &[
-            directive::PMIX_IOF_CACHE_SIZE,
-            directive::PMIX_IOF_COMPLETE,
-            directive::PMIX_IOF_DROP_NEWEST,
-            directive::PMIX_IOF_PUSH_STDIN,
-            directive::IOF_PARTIAL,
-        ],
-    ),
-    (QUERY, &[key::PMIX_NSPACE, key::PMIX_RANK, key::PMIX_PROCID]),
+/// The functions of a tool, with the place of their attributes.
+const FUNCTIONS: [(&str, Place); 4] = [
+    ("PMIx_IOF_pull", Place::Pull),
+    ("PMIx_IOF_push", Place::Push),
+    ("PMIx_Query_info", Place::Qualifier),
+    ("PMIx_Log", Place::LogDirective),
 ];
-const PULL: &str = "PMIx_IOF_pull";
-const PUSH: &str = "PMIx_IOF_push";
-const QUERY: &str = "PMIx_Query_info";
-const LOG: &str = "PMIx_Log";
 
 /// The processes and jobs that a query is about, as its qualifiers specify.
 #[derive(Debug, Default)]
@@ -61,24 +38,25 @@ impl Scope {
     pub(super) fn read(qualifiers: &[Info]) -> Result<Option<Scope>, Failure> {
         let bad = |reason: String| Failure { status: Status::ERR_BAD_PARAM, reason };
         let mut scope = Scope::default();
-        for Info { key, value, required } in qualifiers {
-            match (key.as_str(), value) {
-                (key::PMIX_NSPACE, InfoValue::Text(name)) => {
-                    scope.nspaces.insert(Nspace::new(name).map_err(|error| bad(error.to_string()))?);
+        for info in qualifiers {
+            let given = match Given::new(info, Place::Qualifier) {
+                Ok(given) => given,
+                // A wrong value must not extend the answer, even if the qualifier is optional.
+                Err(error @ AttributeError::Value { .. }) => return Err(error.into()),
+                Err(_) if info.required => return Ok(None),
+                Err(_) => continue,
+            };
+            match given.key() {
+                key::PMIX_NSPACE => {
+                    scope.nspaces.insert(Nspace::new(given.text()?).map_err(|error| bad(error.to_string()))?);
                 }
-                (key::PMIX_RANK, InfoValue::Number(rank)) => {
-                    let rank = u32::try_from(*rank)
-                        .map_err(|_| bad(format!("invalid rank {rank}: expected a 32-bit number")))?;
-                    scope.ranks.insert(Rank(rank));
+                key::PMIX_RANK => {
+                    scope.ranks.insert(Rank(given.number()?));
                 }
-                (key::PMIX_PROCID, InfoValue::Proc(proc)) => {
-                    scope.procs.insert(proc.clone());
+                key::PMIX_PROCID => {
+                    scope.procs.insert(given.proc()?.clone());
                 }
-                (key::PMIX_NSPACE | key::PMIX_RANK | key::PMIX_PROCID, _) => {
-                    return Err(bad(format!("the value of the qualifier {key} has the wrong type")));
-                }
-                _ if *required => return Ok(None),
-                _ => {}
+                _ => return Err(given.unread().into()),
             }
         }
         let has_parts = !scope.nspaces.is_empty() || !scope.ranks.is_empty();
@@ -155,7 +133,7 @@ pub(super) fn find(state: &State, node: &str, key: &str, scope: &Scope) -> Resul
         key::PMIX_QUERY_LOCAL_PROC_TABLE => scope.unless_none(procs(state, node, scope), Value::Procs),
         key::PMIX_QUERY_LOG_CHANNELS => Some(Value::Text(state.logs.channels().join(","))),
         key::PMIX_QUERY_ATTRIBUTE_SUPPORT => Some(Value::Attributes(attributes(state))),
-        key::IOF_STATS => scope.unless_none(streams(state, scope), Value::Streams),
+        key::IOF_QUERY_STATS => scope.unless_none(streams(state, scope), Value::Streams),
         _ => None,
     })
 }
@@ -289,15 +267,14 @@ fn procs_elsewhere(state: &State, scope: &Scope) -> Vec<ProcInfo> {
 }
 
 fn attributes(state: &State) -> Vec<Attributes> {
-    let log: Vec<&str> = LogOptions::keys().collect();
-    let row = |(function, keys): (&str, &[&str])| {
-        let mut keys: BTreeSet<String> = keys.iter().map(|key| (*key).to_owned()).collect();
-        if function != QUERY {
+    let row = |(function, place)| {
+        let mut keys: BTreeSet<String> = attribute::at(place).map(|attribute| attribute.key.into()).collect();
+        if place != Place::Qualifier {
             keys.extend(state.host_keys.iter().cloned());
         }
-        Attributes { function: function.to_owned(), keys: keys.into_iter().collect() }
+        Attributes { function: String::from(function), keys: keys.into_iter().collect() }
     };
-    ATTRIBUTES.into_iter().chain([(LOG, &log[..])]).map(row).collect()
+    FUNCTIONS.into_iter().map(row).collect()
 }
 
 /// Returns the counters of the streams in `scope`.
@@ -378,4 +355,15 @@ fn launching_streams(state: &State, scope: &Scope) -> impl Iterator<Item = Strea
         CHANNELS
             .map(|channel| zero_counters(&StreamName { source: source.clone(), channel, logged: false, run }))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_honours_exactly_the_qualifiers_of_the_table() {
+        let accepts = |info: &Info| matches!(Scope::read(std::slice::from_ref(info)), Ok(Some(_)));
+        assert_eq!(attribute::mismatches(&[Place::Qualifier], accepts), []);
+    }
 }

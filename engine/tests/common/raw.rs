@@ -156,7 +156,7 @@ impl RawTool {
 
     /// Blocks until the engine has processed all messages sent so far.
     pub fn sync(&mut self) {
-        self.send(&FromTool::Query { request: 2, queries: vec![Query::new([key::IOF_STATS])] });
+        self.send(&FromTool::Query { request: 2, queries: vec![Query::new([key::IOF_QUERY_STATS])] });
         while !matches!(self.receive(), ToTool::Answer { .. }) {}
     }
 

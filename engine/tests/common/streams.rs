@@ -68,7 +68,7 @@ impl Pipes {
 pub fn wait_for_produced(tool: &mut Tool, nspace: &str, rank: u32, bytes: u64) {
     let proc = Proc::new(Nspace::new(nspace).unwrap(), Rank(rank));
     wait_for("bytes to be read", || {
-        let found = tool.query(&[key::IOF_STATS]).unwrap();
+        let found = tool.query(&[key::IOF_QUERY_STATS]).unwrap();
         let Value::Streams(streams) = &found[0].value else { panic!("{found:?}") };
         let is_wanted =
             |stream: &&iof_proto::StreamStats| stream.source == proc && stream.channel == Channel::Stdout;

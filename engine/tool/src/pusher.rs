@@ -29,8 +29,8 @@ use crate::tool::Tool;
 /// ```
 /// # use std::collections::BTreeMap;
 /// # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous, Stdin};
-/// # use iof_proto::directive::{Info, key};
-/// # use iof_proto::{Nspace, Proc, Rank};
+/// # use iof_proto::directive::key;
+/// # use iof_proto::{Info, Nspace, Proc, Rank};
 /// use iof_tool::{Push, Pusher};
 ///
 /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{LogEntry, LogValue, key};
-use crate::directive::{Info, InfoValue};
+use crate::info::{Info, InfoValue};
 use crate::limits::MAX_LOG_ENTRIES;
 
 /// The entries of a request. They refer to the messages by index.

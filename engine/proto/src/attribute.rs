@@ -1,0 +1,325 @@
+//! The table of attributes: each key with its type, the places where it is honoured and its
+//! meaning.
+//!
+//! To add an attribute, add a row to the table of its topic. Everything else that is known of
+//! attributes comes from the table:
+//!
+//! * the constants of their keys, such as [`directive::key`](crate::directive::key);
+//! * the rules of the functions that read lists of [`Info`], see [`read`];
+//! * the answer to [`ATTRIBUTE_SUPPORT`](crate::query::key::PMIX_QUERY_ATTRIBUTE_SUPPORT);
+//! * the page of the book that lists them;
+//! * the tests that each place honours exactly its rows, see [`mismatches`], and that the C library
+//!   has the same keys.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::info::{Info, InfoValue};
+use crate::names::{Nspace, Proc, Rank};
+
+/// Defines the constant of each attribute, and the table of a topic. A row has the form
+/// `NAME = "key": Type or Type from 1 to 7, at Place Place;`.
+macro_rules! attributes {
+    ($(
+        $(#[doc = $text:literal])+
+        $name:ident = $key:literal: $type:ident $(or $other:ident)* $(from $min:literal to $max:literal)?,
+            at $($place:ident)+;
+    )+) => {
+        $(
+            $(#[doc = $text])+
+            #[doc = concat!("\n\nType: [`", stringify!($type), "`](crate::attribute::ValueType::", stringify!($type), ")")]
+            $(#[doc = concat!("or [`", stringify!($other), "`](crate::attribute::ValueType::", stringify!($other), ")")])*
+            $(#[doc = concat!("from ", $min, " to ", $max)])?
+            pub const $name: &str = $key;
+        )+
+
+        pub(crate) static TABLE: &[$crate::attribute::Attribute] = &[$($crate::attribute::Attribute {
+            name: stringify!($name),
+            key: $key,
+            types: &[
+                $crate::attribute::ValueType::$type
+                $(, $crate::attribute::ValueType::$other)*
+            ],
+            range: attributes!(@range $($min, $max)?),
+            places: &[$($crate::attribute::Place::$place),+],
+            text: concat!($($text),+).trim_ascii_start(),
+        }),+];
+    };
+    (@range) => { 0..=u64::MAX };
+    (@range $min:literal, $max:literal) => { $min..=$max };
+}
+
+pub(crate) mod forwarding;
+pub mod library;
+pub(crate) mod logs;
+pub(crate) mod queries;
+mod read;
+
+pub use read::{AttributeError, Given, read};
+
+/// The tables, by topic.
+pub static TOPICS: [Topic; 4] = [
+    Topic { heading: "I/O forwarding (RFC0025)", attributes: forwarding::TABLE },
+    Topic { heading: "Queries (RFC0001, RFC0010)", attributes: queries::TABLE },
+    Topic { heading: "Logs (RFC0032)", attributes: logs::TABLE },
+    Topic { heading: "C library", attributes: library::TABLE },
+];
+
+/// The table of one topic.
+#[derive(Debug)]
+pub struct Topic {
+    /// The heading of the table.
+    pub heading: &'static str,
+    /// The rows of the table.
+    pub attributes: &'static [Attribute],
+}
+
+/// A row of the table.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Attribute {
+    /// The name of the constant, such as `PMIX_IOF_CACHE_SIZE`. It begins with `PMIX_` if PMIx
+    /// defines the attribute, and otherwise with `IOF_`.
+    pub name: &'static str,
+    /// The key, such as `pmix.iof.csize`.
+    pub key: &'static str,
+    /// The types that a value may have, at least one.
+    pub types: &'static [ValueType],
+    /// The range of a value that is a number.
+    pub range: RangeInclusive<u64>,
+    /// The places where the attribute is honoured or, for the last ones, where it is given.
+    pub places: &'static [Place],
+    /// The meaning of the attribute, as one line of text.
+    pub text: &'static str,
+}
+
+impl Attribute {
+    /// Returns whether `value` has one of the types of the attribute and is in its range.
+    pub fn accepts(&self, value: &InfoValue) -> bool {
+        let has_type = self.types.contains(&ValueType::of(value));
+        has_type && !matches!(value, InfoValue::Number(number) if !self.range.contains(number))
+    }
+
+    /// Returns the values that the attribute may have, such as "number from 0 to 7".
+    pub fn values(&self) -> String {
+        let types: Vec<String> = self.types.iter().map(ToString::to_string).collect();
+        let range = match (self.range.start(), self.range.end()) {
+            (0, &u64::MAX) => String::new(),
+            (start, end) => format!(" from {start} to {end}"),
+        };
+        format!("{}{range}", types.join(" or "))
+    }
+}
+
+/// The type of an attribute's value. An [`Info`] can have a value of one of the first
+/// four types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueType {
+    /// A boolean.
+    Bool,
+    /// A number, see [`Attribute::range`].
+    Number,
+    /// A text.
+    Text,
+    /// A process.
+    Process,
+    /// The fields of an email.
+    Email,
+    /// A status.
+    Status,
+    /// One channel of a process, as a bit mask.
+    Channel,
+    /// A process table: [`Value::Procs`](crate::Value::Procs).
+    Processes,
+    /// A list of jobs: [`Value::Jobs`](crate::Value::Jobs).
+    Jobs,
+    /// A list of streams: [`Value::Streams`](crate::Value::Streams).
+    Streams,
+    /// The attributes of each function: [`Value::Attributes`](crate::Value::Attributes).
+    Attributes,
+    /// A type that the host chooses.
+    Any,
+}
+
+impl ValueType {
+    fn of(value: &InfoValue) -> ValueType {
+        match value {
+            InfoValue::Bool(_) => ValueType::Bool,
+            InfoValue::Number(_) => ValueType::Number,
+            InfoValue::Text(_) => ValueType::Text,
+            InfoValue::Proc(_) => ValueType::Process,
+        }
+    }
+}
+
+impl fmt::Display for ValueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            ValueType::Bool => "bool",
+            ValueType::Number => "number",
+            ValueType::Text => "text",
+            ValueType::Process => "process",
+            ValueType::Email => "fields of an email",
+            ValueType::Status => "status",
+            ValueType::Channel => "channel",
+            ValueType::Processes => "list of processes",
+            ValueType::Jobs => "list of jobs",
+            ValueType::Streams => "list of streams",
+            ValueType::Attributes => "list of attributes",
+            ValueType::Any => "any",
+        })
+    }
+}
+
+/// A place where attributes are honoured or given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The start of an engine.
+    Server,
+    /// The start or adoption of a job.
+    Spawn,
+    /// A registration of a tool.
+    Pull,
+    /// A push of stdin.
+    Push,
+    /// A delivery of output from another node.
+    Deliver,
+    /// A key of a query.
+    Query,
+    /// A qualifier of a query.
+    Qualifier,
+    /// A channel of a log request, which has the message as its value.
+    LogChannel,
+    /// A directive of a log request.
+    LogDirective,
+    /// A field of an email.
+    Email,
+    /// `iof_tool_init` of the C library.
+    ToolInit,
+    /// `iof_server_init` of the C library, which honours the attributes of [`Place::Server`] as
+    /// well.
+    ServerInit,
+    /// `iof_server_spawn` of the C library, which honours the attributes of [`Place::Spawn`] as
+    /// well.
+    ServerSpawn,
+    /// `iof_server_adopt` of the C library, which honours the attributes of [`Place::Spawn`] as
+    /// well.
+    ServerAdopt,
+    /// `iof_IOF_pull` of the C library, which honours the attributes of [`Place::Pull`] as well.
+    LibraryPull,
+    /// Given in C: to a callback of the launcher.
+    Callback,
+    /// Given in C: with output.
+    Output,
+    /// Given in C: a field of an answer to a query.
+    Answer,
+    /// Given in C: with an event.
+    Event,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Place::Server => "server",
+            Place::Spawn => "spawn",
+            Place::Pull => "pull",
+            Place::Push => "push",
+            Place::Deliver => "deliver",
+            Place::Query => "query",
+            Place::Qualifier => "qualifier",
+            Place::LogChannel => "log channel",
+            Place::LogDirective => "log directive",
+            Place::Email => "email",
+            Place::ToolInit => "iof_tool_init",
+            Place::ServerInit => "iof_server_init",
+            Place::ServerSpawn => "iof_server_spawn",
+            Place::ServerAdopt => "iof_server_adopt",
+            Place::LibraryPull => "iof_IOF_pull",
+            Place::Callback => "callback",
+            Place::Output => "output",
+            Place::Answer => "answer",
+            Place::Event => "event",
+        })
+    }
+}
+
+/// Returns all attributes.
+pub fn all() -> impl Iterator<Item = &'static Attribute> {
+    TOPICS.iter().flat_map(|topic| topic.attributes)
+}
+
+/// Returns the attribute with this key, or `None` if it is unknown.
+pub fn find(key: &str) -> Option<&'static Attribute> {
+    all().find(|attribute| attribute.key == key)
+}
+
+/// Returns the attributes of a place.
+pub fn at(place: Place) -> impl Iterator<Item = &'static Attribute> {
+    all().filter(move |attribute| attribute.places.contains(&place))
+}
+
+/// Returns the infos on which a reader and the table disagree, for the tests of the reader.
+/// `accepts` returns whether the reader accepts a list of one required info. It is called for each
+/// attribute, with values of all types and numbers at the limits of the range, and should accept
+/// exactly those that the table accepts at one of `places`.
+pub fn mismatches(places: &[Place], mut accepts: impl FnMut(&Info) -> bool) -> Vec<Info> {
+    let mut mismatches = Vec::new();
+    for attribute in all() {
+        let is_honoured = attribute.places.iter().any(|place| places.contains(place));
+        for value in samples(&attribute.range) {
+            let expected = is_honoured && attribute.accepts(&value);
+            let info = Info { key: attribute.key.to_owned(), value, required: true };
+            if accepts(&info) != expected {
+                mismatches.push(info);
+            }
+        }
+    }
+    mismatches
+}
+
+/// Returns values of all types. The text is valid as a name and as an address.
+fn samples(range: &RangeInclusive<u64>) -> Vec<InfoValue> {
+    let (start, end) = (*range.start(), *range.end());
+    let numbers = BTreeSet::from([start.saturating_sub(1), start, end, end.saturating_add(1)]);
+    let mut samples: Vec<InfoValue> = numbers.into_iter().map(InfoValue::Number).collect();
+    samples.extend([true.into(), false.into(), "name@example.org".into()]);
+    samples.extend(Nspace::new("job").map(|nspace| InfoValue::Proc(Proc::new(nspace, Rank(0)))));
+    samples
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directive::{DirectiveLevel, Directives};
+    use crate::push::PushDirectives;
+
+    #[test]
+    fn names_and_keys_are_unique_and_begin_as_their_owner_requires() {
+        let mut seen = BTreeSet::new();
+        for attribute in all() {
+            assert!(seen.insert(attribute.name) && seen.insert(attribute.key), "{}", attribute.name);
+            let ours = (attribute.name.starts_with("IOF_"), attribute.key.starts_with("iof."));
+            let pmix = (attribute.name.starts_with("PMIX_"), attribute.key.starts_with("pmix."));
+            assert!(ours == (true, true) || pmix == (true, true), "{} {}", attribute.name, attribute.key);
+        }
+    }
+
+    #[test]
+    fn the_readers_of_directives_honour_exactly_what_the_table_says() {
+        for level in [DirectiveLevel::Server, DirectiveLevel::Spawn, DirectiveLevel::Registration] {
+            let accepts = |info: &Info| Directives::read(std::slice::from_ref(info), level).is_ok();
+            assert_eq!(mismatches(&[level.place()], accepts), []);
+        }
+        let accepts = |info: &Info| PushDirectives::read(std::slice::from_ref(info)).is_ok();
+        assert_eq!(mismatches(&[Place::Push], accepts), []);
+    }
+
+    #[test]
+    fn every_text_is_a_sentence_and_only_numbers_have_a_range() {
+        for attribute in all() {
+            assert!(attribute.text.ends_with('.') && !attribute.text.contains('|'), "{}", attribute.text);
+            let limited = attribute.range != (0..=u64::MAX);
+            assert!(!limited || attribute.types.contains(&ValueType::Number), "{}", attribute.name);
+        }
+    }
+}
