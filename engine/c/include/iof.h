@@ -147,7 +147,7 @@
 // iof_tool_init (string): the name of the tool. By default it is "iof-tool-" and the pid.
 #define IOF_TOOL_NSPACE "pmix.tool.nspace"
 
-// iof_tool_init (uint32): the rank of the tool, 0 by default.
+// iof_tool_init (rank or proc): the rank of the tool, 0 by default.
 #define IOF_TOOL_RANK "pmix.tool.rank"
 
 // iof_tool_init (bool): does not connect to an engine. Functions that need an engine then return
@@ -215,10 +215,10 @@
 // the cache is full, unless IOF_DROP_NONE is false.
 #define IOF_FWD_STDOUT "pmix.fwd.stdout"
 
-// The same as IOF_FWD_STDOUT, for stderr.
+// iof_server_spawn and iof_server_adopt (bool): the same as IOF_FWD_STDOUT, for stderr.
 #define IOF_FWD_STDERR "pmix.fwd.stderr"
 
-// The same as IOF_FWD_STDOUT, for stddiag.
+// iof_server_spawn and iof_server_adopt (bool): the same as IOF_FWD_STDOUT, for stddiag.
 #define IOF_FWD_STDDIAG "pmix.fwd.stddiag"
 
 // iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the size of the
@@ -249,8 +249,13 @@
 // ends the stream after these bytes. In a payload, which is then empty: the stream is complete.
 #define IOF_IOF_COMPLETE "pmix.iof.cmp"
 
-// iof_IOF_push (bool): the library reads the program's own stdin and pushes it.
+// iof_IOF_push (bool or proc): the library reads the program's own stdin and pushes it. A process
+// counts as true.
 #define IOF_IOF_PUSH_STDIN "pmix.iof.stdin"
+
+// iof_server_spawn and iof_server_adopt (uint16): the channels to forward, as a bit mask. This
+// older form sets IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR and IOF_FWD_STDDIAG together.
+#define IOF_IOF_SRV_REQ "pmix.iof.req"
 
 // The callback iof_pull (bool): no tool pulls this output any more.
 #define IOF_IOF_STOP "pmix.iof.stop"
@@ -292,11 +297,31 @@
 #define IOF_QUERY_LOG_CHANNELS "pmix.qry.lchans"
 
 // Query (array of infos): the streams of the jobs and ranks that the qualifiers name, or all. Each
-// is an info whose value is an array of infos: IOF_PROCID; "iof.channel" (IOF_IOF_CHANNEL); the
-// numbers of bytes "iof.produced", "iof.cached" and "iof.dropped" (uint64); "iof.generation"
-// (uint64), the number of earlier caches of the stream; "iof.readers" (uint32), the number of its
-// readers; IOF_LOGGED and IOF_IOF_COMPLETE (bool). An extension of iof.
+// is an info whose value is an array of infos: IOF_PROCID, IOF_CHANNEL, IOF_LOGGED, IOF_PRODUCED,
+// IOF_CACHED, IOF_DROPPED, IOF_GENERATION, IOF_READERS and IOF_IOF_COMPLETE. An extension of iof.
 #define IOF_QUERY_STATS "iof.qry.stats"
+
+// In an answer to IOF_QUERY_STATS (channel): the channel of the stream. An extension of iof.
+#define IOF_CHANNEL "iof.channel"
+
+// In an answer to IOF_QUERY_STATS (uint64): the number of bytes that were read from the source. An
+// extension of iof.
+#define IOF_PRODUCED "iof.produced"
+
+// In an answer to IOF_QUERY_STATS (uint64): the number of bytes in the cache. An extension of iof.
+#define IOF_CACHED "iof.cached"
+
+// In an answer to IOF_QUERY_STATS (uint64): the number of bytes that were dropped when they were
+// read, because the cache was full. An extension of iof.
+#define IOF_DROPPED "iof.dropped"
+
+// In an answer to IOF_QUERY_STATS (uint64): the number of earlier caches of the stream. An
+// extension of iof.
+#define IOF_GENERATION "iof.generation"
+
+// In an answer to IOF_QUERY_STATS (uint32): the number of readers of the stream. An extension of
+// iof.
+#define IOF_READERS "iof.readers"
 
 // Directive of a log request (proc): the process or job from which the message comes. The engine
 // must know the job.
@@ -342,6 +367,10 @@
 
 // Directive of a log request (bool): stops at the first channel that accepts the message.
 #define IOF_LOG_ONCE "pmix.log.once"
+
+// Directive of a log request (string): marks a request that another engine relays to the gateway,
+// and names its original tool. A gateway does not relay it again. An extension of iof.
+#define IOF_LOG_RELAYED "iof.log.relayed"
 
 // Data of a log request (byte object or string): the message, for the default channels of the
 // engine (docs/src/logging.md).
@@ -396,8 +425,9 @@
 // extension of iof.
 #define IOF_GONE "iof.gone"
 
-// The same as IOF_IOF_BUFFERING_TIME, in microseconds (uint64). Takes precedence over the time in
-// seconds. An extension of iof.
+// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint64): the same as
+// IOF_IOF_BUFFERING_TIME, in microseconds. Takes precedence over the time in seconds. An extension
+// of iof.
 #define IOF_BUFFERING_TIME_US "iof.btime.us"
 
 // iof_IOF_push (bool): excludes targets whose stdin cannot be pushed to, instead of failing. An
@@ -1387,8 +1417,8 @@ const char *iof_Data_type_string(iof_data_type_t type);
 // the infos specify otherwise. The module is copied; NULL is the same as a module without
 // callbacks.
 //
-// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR,
-// IOF_SERVER_GATEWAY, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE,
+// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SESSION_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT,
+// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS,
 // IOF_BACKEND.
 //
@@ -1396,7 +1426,9 @@ const char *iof_Data_type_string(iof_data_type_t type);
 // IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_EXISTS if the process is a server already;
 // IOF_ERR_INIT if the process is a tool; IOF_ERR_OUT_OF_RESOURCE if the engine cannot be started,
 // such as for lack of files or because the directory of the sockets cannot be used.
-iof_status_t iof_server_init(struct iof_server_module_t *module, struct iof_info_t *info, size_t ninfo);
+iof_status_t iof_server_init(struct iof_server_module_t *module,
+                             struct iof_info_t *info,
+                             size_t ninfo);
 
 // Ends the engine. Ranks that still run receive SIGPIPE when they write output, so wait for the
 // jobs first (iof_server_wait). Blocks until the server's own registrations have received all
@@ -1449,7 +1481,7 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 //
 // Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
 // IOF_STDIN_INHERIT, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
-// IOF_FWD_STDDIAG, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+// IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
 //
 // Errors, after which no process of the job runs: IOF_ERR_BAD_PARAM if a program has no ranks, if

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use iof_proto::directive::key::PMIX_IOF_DROP_NEWEST;
 use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc};
-use iof_tool::{Bytes, Delivery, Gap, Origin, Pull, Push, Reply, RequestError, Tool};
+use iof_tool::{Bytes, Delivery, Gap, Origin, Push, Reply, RequestError, Tool};
 
 use crate::callbacks::iof_iof_cbfunc_t;
 use crate::command::{Command, Done, Payload, gone};
@@ -379,14 +379,4 @@ fn failure(error: RequestError) -> Failure {
         RequestError::Unsendable(error) => Failure::new(iof_proto::Status::ERR_BAD_PARAM, error.to_string()),
         lost => gone(lost),
     }
-}
-
-/// Returns a pull with the directives of C. The library itself honours IOF_NO_BACKLOG.
-pub(crate) fn pull(procs: Vec<Proc>, channels: iof_proto::Channels, infos: Vec<iof_proto::Info>) -> Pull {
-    let (no_backlog, directives): (Vec<_>, Vec<_>) = infos
-        .into_iter()
-        .partition(|info| info.key == IOF_NO_BACKLOG && matches!(info.value, InfoValue::Bool(_)));
-    let backlog = !no_backlog.iter().any(|info| info.value == InfoValue::Bool(true));
-    // PMIx's registrations last until they are deregistered.
-    Pull { backlog, persistent: true, directives, ..Pull::new(procs, channels) }
 }

@@ -10,16 +10,13 @@ use std::process::{self, ExitStatus};
 use std::sync::atomic::Ordering::Relaxed;
 
 use iof_engine::{
-    AdoptError, AdoptSpec, AdoptedRank, App, Exit, JobSpec, JobStatus, LaunchError, MAX_RANKS, Process,
-    Signal, Stdin,
+    AdoptError, AdoptSpec, AdoptedRank, App, Exit, JobStatus, LaunchError, MAX_RANKS, Process, Signal,
 };
-use iof_proto::directive::DirectiveLevel;
-use iof_proto::{Directives, Proc, Rank};
+use iof_proto::{Proc, Rank};
 
 use crate::constants::*;
-use crate::guard::{OrStatus, Outcome, guard, lock, may_wait, or_failure};
-use crate::init::Infos;
-use crate::keys::*;
+use crate::guard::{OrStatus, Outcome, guard, lock, may_wait};
+use crate::init::{self, Infos};
 use crate::library::server;
 use crate::types::{iof_adopted_t, iof_app_t, iof_info_t, iof_proc_t, iof_status_t};
 use crate::{memory, read};
@@ -44,7 +41,7 @@ const MAX_ARG: usize = 128 << 10;
 ///
 /// Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
 /// IOF_STDIN_INHERIT, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
-/// IOF_FWD_STDDIAG, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+/// IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 /// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
 ///
 /// Errors, after which no process of the job runs: IOF_ERR_BAD_PARAM if a program has no ranks, if
@@ -63,18 +60,11 @@ pub unsafe extern "C" fn iof_server_spawn(
         let server = server()?;
         // SAFETY: the contract in the header.
         let (infos, apps) = unsafe { (read::infos(job_info, ninfo)?, read::slice(apps, napps, MAX_APPS)?) };
-        let mut infos = Infos(infos);
         // SAFETY: the contract in the header.
         let apps = apps.iter().map(|from| unsafe { app(from) }).collect::<Outcome<Vec<App>>>()?;
-        let name = match infos.text(IOF_NSPACE)? {
-            Some(name) => name,
-            None => format!("iof-{}@{}", process::id(), server.spawned.fetch_add(1, Relaxed).wrapping_add(1)),
-        };
-        let mut spec = JobSpec::new(read::nspace(&name)?, apps);
-        spec.stdin.extend(infos.rank(IOF_STDIN_TGT)?.map(|rank| (rank, Stdin::Pipe)));
-        spec.stdin.extend(infos.rank(IOF_STDIN_INHERIT)?.map(|rank| (rank, Stdin::Inherit)));
-        spec.elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
-        spec.directives = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0;
+        let default_name =
+            || format!("iof-{}@{}", process::id(), server.spawned.fetch_add(1, Relaxed).wrapping_add(1));
+        let spec = init::job_spec(infos, apps, default_name)?;
         let job = server.engine.spawn(&spec);
         let status = job.as_ref().err().map_or(IOF_SUCCESS, launch_status);
         lock(&server.jobs).insert(spec.nspace.clone(), job.or_status(status)?);
@@ -154,14 +144,10 @@ pub unsafe extern "C" fn iof_server_adopt(
             let name = read::nspace(read::text(nspace, IOF_MAX_NSLEN)?)?;
             (name, read::slice(ranks, nranks, MAX_ARGS)?)
         };
-        let options = || -> Outcome<(bool, Directives)> {
-            // SAFETY: the contract in the header.
-            let mut infos = Infos(unsafe { read::infos(info, ninfo) }?);
-            let elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
-            Ok((elsewhere, or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0))
-        };
+        // SAFETY: the contract in the header.
+        let options = unsafe { read::infos(info, ninfo) }.and_then(init::adoption);
         // This status tells the launcher that it still owns the descriptors.
-        let (elsewhere, directives) = options().map_err(|_| IOF_ERR_BAD_PARAM)?;
+        let (elsewhere, directives) = options.map_err(|_| IOF_ERR_BAD_PARAM)?;
         // SAFETY: the contract in the header.
         let names = all.iter().map(|rank| unsafe { executable(rank) }).collect::<Outcome<Vec<String>>>()?;
         // All arguments are checked before the library takes any descriptor.

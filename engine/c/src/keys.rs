@@ -36,7 +36,7 @@ pub const IOF_CONNECT_TO_SYSTEM: &str = "pmix.cnct.sys";
 pub const IOF_CONNECT_SYSTEM_FIRST: &str = "pmix.cnct.sys.first";
 /// iof_tool_init (string): the name of the tool. By default it is "iof-tool-" and the pid.
 pub const IOF_TOOL_NSPACE: &str = "pmix.tool.nspace";
-/// iof_tool_init (uint32): the rank of the tool, 0 by default.
+/// iof_tool_init (rank or proc): the rank of the tool, 0 by default.
 pub const IOF_TOOL_RANK: &str = "pmix.tool.rank";
 /// iof_tool_init (bool): does not connect to an engine. Functions that need an engine then return
 /// IOF_ERR_UNREACH.
@@ -87,9 +87,9 @@ pub const IOF_FWD_STDIN: &str = "pmix.fwd.stdin";
 /// those that are true. If it is true and no registration reads the channel yet, a rank waits when
 /// the cache is full, unless IOF_DROP_NONE is false.
 pub const IOF_FWD_STDOUT: &str = "pmix.fwd.stdout";
-/// The same as IOF_FWD_STDOUT, for stderr.
+/// iof_server_spawn and iof_server_adopt (bool): the same as IOF_FWD_STDOUT, for stderr.
 pub const IOF_FWD_STDERR: &str = "pmix.fwd.stderr";
-/// The same as IOF_FWD_STDOUT, for stddiag.
+/// iof_server_spawn and iof_server_adopt (bool): the same as IOF_FWD_STDOUT, for stddiag.
 pub const IOF_FWD_STDDIAG: &str = "pmix.fwd.stddiag";
 /// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the size of the
 /// cache of each stream, in bytes. 1 MiB by default, at least 16 KiB, in iof_IOF_pull at most 16
@@ -113,8 +113,12 @@ pub const IOF_IOF_BUFFERING_TIME: &str = "pmix.iof.btime";
 /// iof_IOF_push (bool): closes the stdin of the targets after these bytes. iof_server_IOF_deliver:
 /// ends the stream after these bytes. In a payload, which is then empty: the stream is complete.
 pub const IOF_IOF_COMPLETE: &str = "pmix.iof.cmp";
-/// iof_IOF_push (bool): the library reads the program's own stdin and pushes it.
+/// iof_IOF_push (bool or proc): the library reads the program's own stdin and pushes it. A process
+/// counts as true.
 pub const IOF_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
+/// iof_server_spawn and iof_server_adopt (uint16): the channels to forward, as a bit mask. This
+/// older form sets IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR and IOF_FWD_STDDIAG together.
+pub const IOF_IOF_SRV_REQ: &str = "pmix.iof.req";
 /// The callback iof_pull (bool): no tool pulls this output any more.
 pub const IOF_IOF_STOP: &str = "pmix.iof.stop";
 /// Query (string): the names of all jobs, separated by commas.
@@ -145,11 +149,25 @@ pub const IOF_QUERY_ATTRIBUTE_SUPPORT: &str = "pmix.qry.attrs";
 /// Query (string): the channels that messages can be logged to, separated by commas (RFC0032).
 pub const IOF_QUERY_LOG_CHANNELS: &str = "pmix.qry.lchans";
 /// Query (array of infos): the streams of the jobs and ranks that the qualifiers name, or all. Each
-/// is an info whose value is an array of infos: IOF_PROCID; "iof.channel" (IOF_IOF_CHANNEL); the
-/// numbers of bytes "iof.produced", "iof.cached" and "iof.dropped" (uint64); "iof.generation"
-/// (uint64), the number of earlier caches of the stream; "iof.readers" (uint32), the number of its
-/// readers; IOF_LOGGED and IOF_IOF_COMPLETE (bool). An extension of iof.
+/// is an info whose value is an array of infos: IOF_PROCID, IOF_CHANNEL, IOF_LOGGED, IOF_PRODUCED,
+/// IOF_CACHED, IOF_DROPPED, IOF_GENERATION, IOF_READERS and IOF_IOF_COMPLETE. An extension of iof.
 pub const IOF_QUERY_STATS: &str = "iof.qry.stats";
+/// In an answer to IOF_QUERY_STATS (channel): the channel of the stream. An extension of iof.
+pub const IOF_CHANNEL: &str = "iof.channel";
+/// In an answer to IOF_QUERY_STATS (uint64): the number of bytes that were read from the source. An
+/// extension of iof.
+pub const IOF_PRODUCED: &str = "iof.produced";
+/// In an answer to IOF_QUERY_STATS (uint64): the number of bytes in the cache. An extension of iof.
+pub const IOF_CACHED: &str = "iof.cached";
+/// In an answer to IOF_QUERY_STATS (uint64): the number of bytes that were dropped when they were
+/// read, because the cache was full. An extension of iof.
+pub const IOF_DROPPED: &str = "iof.dropped";
+/// In an answer to IOF_QUERY_STATS (uint64): the number of earlier caches of the stream. An
+/// extension of iof.
+pub const IOF_GENERATION: &str = "iof.generation";
+/// In an answer to IOF_QUERY_STATS (uint32): the number of readers of the stream. An extension of
+/// iof.
+pub const IOF_READERS: &str = "iof.readers";
 /// Directive of a log request (proc): the process or job from which the message comes. The engine
 /// must know the job.
 pub const IOF_LOG_SOURCE: &str = "pmix.log.source";
@@ -182,6 +200,9 @@ pub const IOF_LOG_TIMESTAMP_OUTPUT: &str = "pmix.log.tsout";
 pub const IOF_LOG_XML_OUTPUT: &str = "pmix.log.xml";
 /// Directive of a log request (bool): stops at the first channel that accepts the message.
 pub const IOF_LOG_ONCE: &str = "pmix.log.once";
+/// Directive of a log request (string): marks a request that another engine relays to the gateway,
+/// and names its original tool. A gateway does not relay it again. An extension of iof.
+pub const IOF_LOG_RELAYED: &str = "iof.log.relayed";
 /// Data of a log request (byte object or string): the message, for the default channels of the
 /// engine (docs/src/logging.md).
 pub const IOF_LOG_MSG: &str = "pmix.log.msg";
@@ -220,8 +241,9 @@ pub const IOF_LOGGED: &str = "iof.logged";
 /// In a payload, which is then empty (bool): the engine ended before the stream was complete. An
 /// extension of iof.
 pub const IOF_GONE: &str = "iof.gone";
-/// The same as IOF_IOF_BUFFERING_TIME, in microseconds (uint64). Takes precedence over the time in
-/// seconds. An extension of iof.
+/// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint64): the same as
+/// IOF_IOF_BUFFERING_TIME, in microseconds. Takes precedence over the time in seconds. An extension
+/// of iof.
 pub const IOF_BUFFERING_TIME_US: &str = "iof.btime.us";
 /// iof_IOF_push (bool): excludes targets whose stdin cannot be pushed to, instead of failing. An
 /// extension of iof.

@@ -144,13 +144,13 @@ fn job(from: &JobInfo) -> iof_info_t {
 fn stream(from: &StreamStats) -> iof_info_t {
     let fields = [
         info(IOF_PROCID, proc(&from.source)),
-        info("iof.channel", with(IOF_IOF_CHANNEL, |data| data.uint16 = channel(from.channel))),
+        info(IOF_CHANNEL, with(IOF_IOF_CHANNEL, |data| data.uint16 = channel(from.channel))),
         info(IOF_LOGGED, boolean(from.logged)),
-        info("iof.produced", uint64(from.produced)),
-        info("iof.cached", uint64(from.cached)),
-        info("iof.dropped", uint64(from.dropped)),
-        info("iof.generation", uint64(from.generation)),
-        info("iof.readers", uint32(from.readers.len().try_into().unwrap_or(u32::MAX))),
+        info(IOF_PRODUCED, uint64(from.produced)),
+        info(IOF_CACHED, uint64(from.cached)),
+        info(IOF_DROPPED, uint64(from.dropped)),
+        info(IOF_GENERATION, uint64(from.generation)),
+        info(IOF_READERS, uint32(from.readers.len().try_into().unwrap_or(u32::MAX))),
         info(IOF_IOF_COMPLETE, boolean(from.complete)),
     ];
     info(IOF_QUERY_STATS, infos(&fields))

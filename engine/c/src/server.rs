@@ -5,16 +5,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use iof_engine::{BackendKind, Config, DeliverError, Engine, Policy, Rendezvous};
+use iof_engine::{DeliverError, Engine};
 use iof_proto::Channel;
 
 use crate::call::{self, CbData};
 use crate::callbacks::{iof_op_cbfunc_t, iof_server_module_t};
 use crate::constants::*;
-use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait, or_failure};
+use crate::guard::{OrStatus, guard, guard_or, may_wait};
 use crate::host::CHost;
-use crate::init::Infos;
-use crate::keys::*;
+use crate::init::ServerInfos;
 use crate::library::{Library, Server, library, library_to_begin, server, unused};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
 use crate::{memory, read};
@@ -27,8 +26,8 @@ const MAX_DELIVERY: usize = 1 << 30;
 /// the infos specify otherwise. The module is copied; NULL is the same as a module without
 /// callbacks.
 ///
-/// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR,
-/// IOF_SERVER_GATEWAY, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE,
+/// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SESSION_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT,
+/// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE,
 /// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS,
 /// IOF_BACKEND.
 ///
@@ -45,7 +44,7 @@ pub unsafe extern "C" fn iof_server_init(
     guard(|| {
         may_wait()?;
         // SAFETY: the contract in the header.
-        let mut infos = Infos(unsafe { read::infos(info, ninfo) }?);
+        let infos = unsafe { read::infos(info, ninfo) }?;
         // SAFETY: the contract in the header.
         let module = if module.is_null() { None } else { Some(*unsafe { read::one(module) }?) };
         let mut library = library_to_begin()?;
@@ -54,8 +53,7 @@ pub unsafe extern "C" fn iof_server_init(
             Library::Server(_) => return Err(IOF_ERR_EXISTS),
             Library::Tool(_) => return Err(IOF_ERR_INIT),
         }
-        let own_thread = infos.flag(IOF_EXTERNAL_PROGRESS)? != Some(true);
-        let config = config(&mut infos)?;
+        let ServerInfos { config, own_thread } = ServerInfos::read(infos)?;
         let engine = match module {
             Some(module) => Engine::start_with(config, Arc::new(CHost(module))),
             None => Engine::start(config),
@@ -73,34 +71,6 @@ pub unsafe extern "C" fn iof_server_init(
         }));
         Ok(IOF_SUCCESS)
     })
-}
-
-fn config(infos: &mut Infos) -> Outcome<Config> {
-    let mut config = Config::default();
-    let tools = infos.flag(IOF_SERVER_TOOL_SUPPORT)? != Some(false);
-    // Accepted without effect: a session's engine is the default.
-    infos.flag(IOF_SERVER_SESSION_SUPPORT)?;
-    let system = infos.flag(IOF_SERVER_SYSTEM_SUPPORT)? == Some(true);
-    let directory = infos.directory()?;
-    config.rendezvous = match (tools, system) {
-        (false, _) => Rendezvous::None,
-        (true, true) => Rendezvous::System(directory),
-        (true, false) => Rendezvous::Session(directory),
-    };
-    let block = infos.flag(IOF_DROP_NONE)?;
-    config.backend = match infos.text(IOF_BACKEND)?.as_deref() {
-        None => None,
-        Some("io-uring") => Some(BackendKind::IoUring),
-        Some("epoll") => Some(BackendKind::Epoll),
-        Some(_) => return Err(IOF_ERR_BAD_PARAM),
-    };
-    or_failure(config.apply_directives(&infos.0))?;
-    match block {
-        Some(true) => config.policy = Policy::Block,
-        Some(false) if config.policy == Policy::Block => config.policy = Policy::DropNewest,
-        _ => {}
-    }
-    Ok(config)
 }
 
 /// Ends the engine. Ranks that still run receive SIGPIPE when they write output, so wait for the

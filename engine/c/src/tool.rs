@@ -3,12 +3,11 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::process;
 use std::sync::Arc;
 
 use iof_proto::log::key::PMIX_LOG_SOURCE;
 use iof_proto::rendezvous::Search;
-use iof_proto::{Info, InfoValue, Log, Proc, Rank};
+use iof_proto::{Info, InfoValue, Log};
 use iof_tool::{AttachError, Push, Pusher, own_proc};
 
 use crate::call::{self, CbData};
@@ -17,10 +16,9 @@ use crate::callbacks::{
 };
 use crate::command::{Command, Done, Payload};
 use crate::constants::*;
-use crate::core::pull;
 use crate::events::MAX_CODES;
 use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait};
-use crate::init::Infos;
+use crate::init::{Infos, ToolInfos, pull};
 use crate::keys::*;
 use crate::library::{Library, Tool, library, library_to_begin, session};
 use crate::session::{Session, attach_status};
@@ -56,7 +54,7 @@ pub unsafe extern "C" fn iof_tool_init(
     guard(|| {
         may_wait()?;
         // SAFETY: the contract in the header.
-        let mut infos = Infos(unsafe { read::infos(info, ninfo) }?);
+        let infos = unsafe { read::infos(info, ninfo) }?;
         // SAFETY: the contract in the header.
         let place = if proc.is_null() { None } else { Some(unsafe { read::place(proc) }?) };
         let mut library = library_to_begin()?;
@@ -67,8 +65,7 @@ pub unsafe extern "C" fn iof_tool_init(
                 tool.proc.clone()
             }
             Library::Nothing => {
-                let tool = begin(&mut infos)?;
-                infos.done()?;
+                let tool = begin(ToolInfos::read(infos)?)?;
                 let name = tool.proc.clone();
                 *library = Library::Tool(tool);
                 name
@@ -81,22 +78,16 @@ pub unsafe extern "C" fn iof_tool_init(
     })
 }
 
-fn begin(infos: &mut Infos) -> Outcome<Tool> {
-    let name = infos.text(IOF_TOOL_NSPACE)?.unwrap_or_else(|| format!("iof-tool-{}", process::id()));
-    let rank = infos.rank(IOF_TOOL_RANK)?.unwrap_or(Rank(0));
-    let proc = Proc::new(read::nspace(&name)?, rank);
-    let unconnected = infos.flag(IOF_TOOL_DO_NOT_CONNECT)? == Some(true);
-    let may_fail = infos.flag(IOF_TOOL_CONNECT_OPTIONAL)? == Some(true);
-    let own_thread = infos.flag(IOF_EXTERNAL_PROGRESS)? != Some(true);
-    let search = infos.search()?;
-    let session = if unconnected {
-        None
-    } else {
-        match connect(&search, name, own_thread) {
+fn begin(infos: ToolInfos) -> Outcome<Tool> {
+    let ToolInfos { proc, connects, may_fail, own_thread, search } = infos;
+    let session = if connects {
+        match connect(&search, proc.nspace.to_string(), own_thread) {
             Ok(session) => Some(Arc::new(session)),
             Err(_) if may_fail => None,
             Err(status) => return Err(status),
         }
+    } else {
+        None
     };
     Ok(Tool { count: 1, proc, session })
 }
@@ -253,7 +244,7 @@ pub unsafe extern "C" fn iof_IOF_push(
         // SAFETY: the contract in the header.
         let (targets, infos) = unsafe { (read::procs(targets, ntargets)?, read::infos(directives, ndirs)?) };
         let mut infos = Infos(infos);
-        let stdin = infos.flag(IOF_IOF_PUSH_STDIN)? == Some(true);
+        let stdin = infos.push_stdin()?;
         let mut push = Push { directives: infos.0, ..Push::new(targets) };
         if stdin && bo.is_null() {
             push.directives.push(Info::new(IOF_IOF_COMPLETE, true));
