@@ -225,6 +225,9 @@ fn prepare(image: &ChildImage<'_>) -> io::Result<()> {
             ioctl::control_by_stdin()?;
         }
     }
+    if plan.group != ChildGroup::Inherit {
+        discard_stop_signals();
+    }
     if let Some((soft, hard)) = plan.files {
         let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
         // SAFETY: the call reads one rlimit, `limit`, which outlives it.
@@ -254,6 +257,22 @@ fn reset_signals() {
             let default: libc::sigaction = unsafe { std::mem::zeroed() };
             // SAFETY: the call reads one action, `default`.
             unsafe { libc::sigaction(signal, &raw const default, ptr::null_mut()) };
+        }
+    }
+}
+
+/// Discards stop signals that the terminal sent to the old process group of this process. What
+/// continues that group does not continue this process, and the parent would wait for ever.
+fn discard_stop_signals() {
+    for signal in [libc::SIGTTIN, libc::SIGTTOU, libc::SIGTSTP] {
+        // SAFETY: all zeroes are a valid action; without flags, `SIG_IGN` is one, too.
+        let (mut ignore, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+        ignore.sa_sigaction = libc::SIG_IGN;
+        // SAFETY: the calls read and write these two actions. To ignore a signal discards a pending
+        // one, also while it is blocked (sigaction(2)). The calls fail only for invalid numbers.
+        unsafe {
+            libc::sigaction(signal, &raw const ignore, &raw mut old);
+            libc::sigaction(signal, &raw const old, ptr::null_mut());
         }
     }
 }
