@@ -8,7 +8,6 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 
 use nix::sys::signal::killpg;
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid};
 
 use crate::signal::Signal;
@@ -126,15 +125,26 @@ impl Child {
 
     /// Reaps the child if it has ended, and returns its exit status. Does not block.
     pub(crate) fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
-        match waitid(Id::PIDFd(self.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG)? {
-            // Encoded as by wait(2).
-            WaitStatus::Exited(_, code) => Ok(Some(ExitStatus::from_raw((code & 0xff) << 8))),
-            WaitStatus::Signaled(_, signal, dumped) => {
-                let dumped = if dumped { 0x80 } else { 0 };
-                Ok(Some(ExitStatus::from_raw(signal as i32 | dumped)))
-            }
-            _ => Ok(None),
+        // nix's waitid(2) fails if a real-time signal has ended the child, after it reaped the child.
+        // SAFETY: all zeroes are a valid siginfo_t.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let pidfd = libc::id_t::try_from(self.as_fd().as_raw_fd()).map_err(io::Error::other)?;
+        let options = libc::WEXITED | libc::WNOHANG;
+        // SAFETY: the call writes one siginfo_t, to `info`, which outlives it.
+        if unsafe { libc::waitid(libc::P_PIDFD, pidfd, &raw mut info, options) } != 0 {
+            return Err(io::Error::last_os_error());
         }
+        // SAFETY: waitid(2) sets the fields of a siginfo_t for SIGCHLD, or leaves them zero if no
+        // child has ended.
+        let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+        // Encoded as by wait(2).
+        Ok(match info.si_code {
+            _ if pid == 0 => None,
+            libc::CLD_EXITED => Some(ExitStatus::from_raw((status & 0xff) << 8)),
+            libc::CLD_KILLED => Some(ExitStatus::from_raw(status)),
+            libc::CLD_DUMPED => Some(ExitStatus::from_raw(status | 0x80)),
+            _ => None,
+        })
     }
 }
 
@@ -182,6 +192,12 @@ mod tests {
         let Spawned { child, stdout, .. } = spawn(spec).unwrap();
         poll(&mut [PollFd::new(child.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
         (child, stdout.into())
+    }
+
+    #[test]
+    fn the_exit_status_names_a_real_time_signal() {
+        let (child, _output) = run_until_leader_ends("kill -35 $$");
+        assert_eq!(child.try_wait().unwrap().and_then(|status| status.signal()), Some(35));
     }
 
     const LEAVE_A_CHILD: &str = "sleep 1000 &";

@@ -18,7 +18,9 @@ pub struct Signal(signal::Signal);
 
 /// A text or number that is not a standard signal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown signal '{0}': expected a name such as TERM or SIGTERM, or a number of signal(7)")]
+#[error(
+    "unknown signal '{0}': expected a name such as TERM or SIGTERM, or the number of a standard signal (1 to 31)"
+)]
 pub struct SignalError(String);
 
 impl Signal {

@@ -51,6 +51,7 @@ fn a_rank_that_fails_has_one_line_with_its_pid_and_cause() {
         ("exit 7", "rank 1 (sh, PID on HOST) ended with exit code 7", 7),
         ("kill -KILL $$", "rank 1 (sh, PID on HOST) was killed by SIGKILL", 137),
         ("kill -USR1 $$", "rank 1 (sh, PID on HOST) was killed by SIGUSR1", 138),
+        ("kill -35 $$", "rank 1 (sh, PID on HOST) was killed by signal 35", 163),
         ("ulimit -c 0; kill -SEGV $$", "rank 1 (sh, PID on HOST) was killed by SIGSEGV (no core dump)", 139),
     ] {
         let site = Site::new();

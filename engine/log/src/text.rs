@@ -1,5 +1,6 @@
 //! The form of a message on stdout, on stderr and in the syslog.
 
+use iof_proto::xml::reference;
 use iof_proto::{Channel, Failure, Proc, Status};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
@@ -43,7 +44,7 @@ pub fn output(text: &str, source: &Proc, channel: Channel, options: &LogOptions)
             None => format!(" nspace=\"{}\"", escaped(source.nspace.as_str())),
         };
         let time = time.map(|time| format!(" timestamp=\"{time}\"")).unwrap_or_default();
-        // Escaping makes a message at most six times as long, for which MAX_OUTPUT has room.
+        // Escaping makes a message at most seven times as long, for which MAX_OUTPUT has room.
         let text = escaped(text);
         let element = format!("<{channel}{job} rank=\"{}\"{time}>{text}</{channel}>\n", source.rank);
         return Ok(element.into_bytes());
@@ -70,7 +71,7 @@ pub fn output(text: &str, source: &Proc, channel: Channel, options: &LogOptions)
     Ok(text.split('\n').map(|line| format!("{before}{line}\n")).collect::<String>().into_bytes())
 }
 
-/// Escapes XML as PMIx does: each byte outside printable ASCII becomes a numeric reference.
+/// Escapes XML as PMIx does: each byte outside printable ASCII becomes a numeric [`reference`].
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -80,7 +81,7 @@ fn escaped(text: &str) -> String {
             b'>' => escaped.push_str("&gt;"),
             b'"' => escaped.push_str("&quot;"),
             b' '..=b'~' => escaped.push(char::from(byte)),
-            other => escaped.push_str(&format!("&#{other:03};")),
+            other => escaped.push_str(&format!("&#{:03};", reference(other))),
         }
     }
     escaped
@@ -176,6 +177,7 @@ mod tests {
             shown("a</stdout>&\n", "job", &[xml]),
             "<stdout rank=\"2\">a&lt;/stdout&gt;&amp;&#010;</stdout>\n"
         );
+        assert_eq!(shown("x\u{1}\u{1b}", "job", &[xml]), "<stdout rank=\"2\">x&#9217;&#9243;</stdout>\n");
         let tagged = shown("ü", "a\"b", &[xml, key::PMIX_LOG_TAG_OUTPUT]);
         assert_eq!(tagged, "<stdout nspace=\"a&quot;b\" rank=\"2\">&#195;&#188;</stdout>\n");
         assert!(

@@ -7,6 +7,7 @@ use std::io::Write;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use iof_proto::xml::{CONTROL_PICTURES, reference};
 use iof_proto::{Channel, Nspace, Rank};
 use iof_tool::Gap;
 use jiff::tz::TimeZone;
@@ -416,14 +417,8 @@ fn attribute(name: &str, value: &str) -> String {
     text
 }
 
-/// The first of the 32 characters that depict control characters (U+2400, `\u{2400}`). XML 1.0 has no
-/// way to contain most control characters, not even as references.
-const CONTROL_PICTURES: u32 = 0x2400;
-
 /// Appends `text` escaped as in PMIx's XML: each byte that is not printable ASCII becomes a numeric
-/// reference with its value. Unlike PMIx, a control character that XML cannot contain becomes a
-/// reference to the character that depicts it. All other references are below 256, so no byte is
-/// lost.
+/// reference, see [`reference`].
 fn escape(text: &[u8], buffer: &mut Vec<u8>) {
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'&' | b'<' | b'>');
     let mut rest = text;
@@ -440,8 +435,7 @@ fn escape(text: &[u8], buffer: &mut Vec<u8>) {
             b'<' => buffer.extend_from_slice(b"&lt;"),
             b'>' => buffer.extend_from_slice(b"&gt;"),
             // Writing to memory does not fail.
-            byte @ (b'\t' | b'\n' | b'\r' | 0x7f..) => drop(write!(buffer, "&#{byte:03};")),
-            byte => drop(write!(buffer, "&#{};", CONTROL_PICTURES.saturating_add(byte.into()))),
+            byte => drop(write!(buffer, "&#{:03};", reference(byte))),
         }
         rest = rest.get(1..).unwrap_or_default();
     }

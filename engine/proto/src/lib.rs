@@ -42,6 +42,7 @@ pub mod rendezvous;
 pub mod socket;
 pub mod status;
 pub mod wire;
+pub mod xml;
 
 pub use directive::Directives;
 pub use failure::Failure;
