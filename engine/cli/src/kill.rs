@@ -34,6 +34,27 @@ pub struct KillArgs {
     engine: EngineArgs,
 }
 
+/// Returns the command to write in place of `iof kill WORDS` if these name the signal as kill(1) or
+/// scancel(1) do: `-USR1`, `-9`, `-s USR1`, `--signal=USR1`.
+pub fn rewritten(words: &[String]) -> Option<String> {
+    let is_signal = |name: &&str| name.parse::<Signal>().is_ok();
+    let (index, signal, count) = words.iter().enumerate().find_map(|(index, word)| {
+        let next = || words.get(index.saturating_add(1)).map(String::as_str).filter(is_signal);
+        if let "-s" | "-n" | "--signal" = word.as_str() {
+            return next().map(|signal| (index, signal, 2));
+        }
+        let prefixes = ["--signal=", "-s", "-"];
+        let joined = prefixes.into_iter().find_map(|prefix| word.strip_prefix(prefix).filter(is_signal));
+        joined.map(|signal| (index, signal, 1))
+    })?;
+    let (before, rest) = words.split_at_checked(index)?;
+    let mut kept: Vec<&str> = before.iter().chain(rest.iter().skip(count)).map(String::as_str).collect();
+    if kept.is_empty() {
+        kept.push("JOB");
+    }
+    Some(format!("iof kill {} {signal}", kept.join(" ")))
+}
+
 /// Sends the signal.
 pub fn kill(args: &KillArgs) -> Result<(), Failure> {
     let KillArgs { job, signal, rank, engine } = args;

@@ -12,6 +12,7 @@ use clap::{Command, CommandFactory, Parser};
 use crate::args::Iof;
 use crate::args::spellings::translate::translate;
 use crate::error::{Failure, finish};
+use crate::kill::rewritten;
 use crate::print;
 
 /// The number of words of a command line that a message repeats.
@@ -60,6 +61,14 @@ fn explain(error: &clap::Error, words: &[OsString]) -> ExitCode {
         (ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
             let names: Vec<&str> = iof.get_subcommands().map(Command::get_name).collect();
             refuse(&format!("missing command: expected one of {}", names.join(", ")), "")
+        }
+        (ErrorKind::UnknownArgument, Some("kill")) => {
+            let words: Vec<String> = words.iter().skip(1).map(|word| quote(word)).collect();
+            let message = match rewritten(&words) {
+                Some(command) => format!("the signal is not an option: write {command}"),
+                None => in_one_line(error),
+            };
+            refuse(&message, "kill")
         }
         (_, None) if is_job(words) => {
             let message = in_one_line(error);

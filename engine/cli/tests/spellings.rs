@@ -43,6 +43,8 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["--print-all-exitcodes"], &["--summary"]),
     (&["-K0"], &["--kill-on-bad-exit=0"]),
     (&["-K1"], &["--kill-on-bad-exit=1"]),
+    (&["-disable-auto-cleanup"], &["--kill-on-bad-exit=0"]),
+    (&["--disable-auto-cleanup"], &["--kill-on-bad-exit=0"]),
     (&["-Q"], &["--quiet"]),
     (&["-i", "input"], &["--stdin-file", "input"]),
     (&["-iinput"], &["--stdin-file", "input"]),
@@ -86,6 +88,17 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["-o", "out", "--ranks", "0"], "--ranks"),
     (&["--tag-output=yes"], "takes no value"),
     (&["--outptu", "tag"], "did you mean '--output'?"),
+    (&["-ordered-output"], "there is no option '-ordered-output': for a file, write -o FILE with a space"),
+    (&["-output-proxy"], "no option '-output-proxy'"),
+    (&["-order-nodes", "UP"], "no option '-order-nodes'"),
+    (&["-order-nodes=/a.b"], "no option '-order-nodes=/a.b'"),
+    (&["-enable-recovery"], "write -e FILE with a space"),
+    (&["-exitinfo"], "no option '-exitinfo'"),
+    (&["-oout"], "write -o FILE with a space"),
+    (&["-genv", "SPELLED=1"], "invalid variable 'SPELLED=1': write -genv NAME VALUE"),
+    (&["--genv=SPELLED=1"], "write -genv NAME VALUE"),
+    (&["-env", "SPELLED=1"], "write -env NAME VALUE"),
+    (&["-t", "5"], "--timeout"),
     (&["--dorp", "none"], "did you mean '--drop'?"),
     (&["--drop", "oldst"], "did you mean 'oldest'?"),
 ];
@@ -255,6 +268,13 @@ fn patterns_of_srun_name_files_and_stderr_follows_stdout() {
     assert_eq!((files, shown), (vec!["errors: err 0 err 1".into()], ["out 0 out 1".into(), String::new()]));
     let (files, shown) = written(&["-o", "made/both"]);
     assert_eq!((files, &shown), (vec!["made/both: err 0 err 1 out 0 out 1".into()], &nothing));
+    for attached in [&["-oo.%t"][..], &["-o=o.%t"]] {
+        let (files, shown) = written(attached);
+        assert_eq!((files, &shown), (vec!["o.0: err 0 out 0".into(), "o.1: err 1 out 1".into()], &nothing));
+    }
+    assert_eq!(written(&["-o=both"]).0, ["both: err 0 err 1 out 0 out 1"]);
+    assert_eq!(written(&["-oall", "-eerrors.txt"]).0, ["errors.txt: err 0 err 1"]);
+    assert_eq!(written(&["-onone"]), (vec![], nothing.clone()));
     assert_eq!(written(&["-o", "none"]), (vec![], nothing));
     assert_eq!(written(&["-o", "none", "-e", "all"]), (vec![], [String::new(), "err 0 err 1".into()]));
 }

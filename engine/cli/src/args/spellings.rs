@@ -20,7 +20,7 @@ pub struct Spelling {
 pub enum Values {
     None,
     One,
-    Two,
+    NameAndValue,
     /// One value if the next argument is one, otherwise this default.
     Optional(fn(&OsStr) -> bool, &'static str),
 }
@@ -43,7 +43,7 @@ pub enum Meaning {
 
 use self::convert::{NO_MAP, NOT_BOUND};
 use Meaning::{Always, Depends, Everywhere, Refused, Same};
-use Values::{None as No, One, Optional, Two};
+use Values::{NameAndValue, None as No, One, Optional};
 
 const fn row(names: &'static [&'static str], values: Values, meaning: Meaning) -> Spelling {
     Spelling { names, values, meaning }
@@ -110,8 +110,8 @@ pub const SPELLINGS: &[Spelling] = &[
     // The environment of the ranks.
     row(&["--wd", "--cwd", "--chdir", "-D"], One, Same(&["--wdir", "{}"])),
     row(&["--set-cwd-to-session-dir"], No, Refused("write --wdir DIR")),
-    row(&["--genv"], Two, Everywhere(&["-x", "{}={}"])),
-    row(&["--env"], Two, Same(&["-x", "{}={}"])),
+    row(&["--genv"], NameAndValue, Everywhere(&["-x", "{}={}"])),
+    row(&["--env"], NameAndValue, Same(&["-x", "{}={}"])),
     row(&["--genvall", "--envall"], No, Always("ranks inherit the environment of iof")),
     row(&["--genvnone", "--envnone"], No, Refused(CLEAN_ENVIRONMENT)),
     row(&["--genvlist", "--envlist"], One, Refused(CLEAN_ENVIRONMENT)),
@@ -121,7 +121,7 @@ pub const SPELLINGS: &[Spelling] = &[
         Depends("`ALL` has no effect, `ALL,NAME=VALUE` is `-x NAME=VALUE`", convert::export),
     ),
     row(&["--path", "--prefix"], One, Refused("write -x PATH=DIR:$PATH")),
-    row(&["--mca", "--gmca", "--prtemca", "--pmixmca"], Two, Refused(NO_MCA)),
+    row(&["--mca", "--gmca", "--prtemca", "--pmixmca"], NameAndValue, Refused(NO_MCA)),
     row(&["--tune", "--am"], One, Refused(NO_MCA)),
     row(&["--mpi"], One, Depends("`none` has no effect, others are refused", convert::mpi)),
     // Processors, nodes and resources.
@@ -180,6 +180,7 @@ pub const SPELLINGS: &[Spelling] = &[
     row(&["-t", "--time"], One, Refused("write --timeout with seconds, or with suffix s, m or h such as 5m")),
     row(&["-K0"], No, Same(&["--kill-on-bad-exit=0"])),
     row(&["-K1"], No, Same(&["--kill-on-bad-exit=1"])),
+    row(&["--disable-auto-cleanup"], No, Same(&["--kill-on-bad-exit=0"])),
     row(&["-Q"], No, Same(&["--quiet"])),
     // The start of the ranks.
     row(&["--configfile", "--app"], One, Refused(APP_FILE)),

@@ -61,7 +61,9 @@ The PATTERN of `-o` and `-e` has the placeholders of srun that have a meaning he
 ## All spellings
 
 Names of several letters may have one dash or two. Values may follow `=` or a blank, those of single
-letters also the letter itself. Some letters mean different things in different launchers.
+letters also the letter itself. Some letters mean different things in different launchers. Directly
+behind `-o` and `-e`, a PATTERN must contain `%`, `.` or `/`, or be `all` or `none`: anything else is
+refused as an unknown option, such as `-ordered-output`.
 
 | typed | `iof run` |
 |---|---|
@@ -81,7 +83,7 @@ fn explain(values: Values, meaning: &Meaning) -> String {
     let shown = |words: &[&str]| {
         let words = words.join(" ");
         match values {
-            Values::Two => words.replacen("{}", "NAME", 1).replace("{}", "VALUE"),
+            Values::NameAndValue => words.replacen("{}", "NAME", 1).replace("{}", "VALUE"),
             Values::Optional(_, default) => {
                 words.replace("{}", &format!("VALUE` (default `{default}")) + "`)"
             }

@@ -10,6 +10,10 @@ use super::{Meaning, SPELLINGS, Spelling, Values};
 /// The separator between programs.
 const SEPARATOR: &str = ":";
 
+/// The options of `iof run` that take the name of a file. The long options of other launchers that
+/// begin with these letters, such as `-ordered-output`, are not names of files.
+const PATTERN_LETTERS: [&str; 2] = ["-o", "-e"];
+
 /// Replaces the spellings of other launchers in `words`, the arguments of `run`. Programs and their
 /// arguments are not changed.
 ///
@@ -52,6 +56,15 @@ impl Translation<'_> {
             && let Some(spelling) = find(letter).filter(|found| matches!(found.values, Values::One))
         {
             return self.replace(spelling, letter, Some(value));
+        }
+        if let Some((letter, _)) = letter_with_value(name).filter(|(letter, value)| {
+            spelled.is_none() && PATTERN_LETTERS.iter().any(|known| letter == known) && !is_pattern(value)
+        }) {
+            return Err(format!(
+                "there is no option '{}': for a file, write {} FILE with a space",
+                word.display(),
+                letter.display()
+            ));
         }
         let takes_next = joined.is_none()
             && self
@@ -137,7 +150,7 @@ impl Translation<'_> {
             }
             Values::None => 0,
             Values::One => 1,
-            Values::Two => 2,
+            Values::NameAndValue => 2,
             Values::Optional(is_value, default) => {
                 let mut next = || {
                     let has_value = self.rest.as_slice().first().is_some_and(|next| is_value(next));
@@ -147,6 +160,13 @@ impl Translation<'_> {
             }
         };
         let values: Vec<OsString> = joined.into_iter().chain(self.rest.by_ref()).take(count).collect();
+        if let Values::NameAndValue = wanted
+            && let Some(variable) = values.first().filter(|variable| variable.as_bytes().contains(&b'='))
+        {
+            let name = name.to_string_lossy();
+            let name = name.trim_start_matches('-');
+            return Err(format!("invalid variable '{}': write -{name} NAME VALUE", variable.display()));
+        }
         let is_complete = values.len() == count;
         is_complete.then_some(values).ok_or_else(|| format!("option '{}' requires a value", name.display()))
     }
@@ -170,6 +190,12 @@ fn letter_with_value(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
     let is_letter = bytes.get(1).is_some_and(u8::is_ascii_alphabetic);
     let (letter, value) = bytes.split_at_checked(2)?;
     (is_letter && !value.is_empty()).then_some((OsStr::from_bytes(letter), OsStr::from_bytes(value)))
+}
+
+/// Returns `true` if `value`, which follows its option's letter without a space, can only be a
+/// pattern. Text behind `=` does not count: it may be the value of an unknown long option.
+fn is_pattern(value: &OsStr) -> bool {
+    value == "all" || value == "none" || value.as_bytes().iter().any(|byte| b"%./".contains(byte))
 }
 
 fn find(name: &OsStr) -> Option<&'static Spelling> {
