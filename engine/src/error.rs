@@ -59,7 +59,10 @@ pub enum LaunchError {
         app: usize,
     },
     /// [`JobSpec::ptys`](crate::JobSpec::ptys) names a rank that the job does not have.
-    #[error("invalid rank {rank} for a pty: the job has {ranks} ranks, from 0")]
+    #[error(
+        "invalid rank {rank} for a pty: the job has {ranks} {noun}, from 0",
+        noun = if *.ranks == 1 { "rank" } else { "ranks" }
+    )]
     UnknownPtyRank {
         /// The rank that does not exist.
         rank: Rank,
@@ -67,7 +70,10 @@ pub enum LaunchError {
         ranks: u64,
     },
     /// [`JobSpec::stdin`](crate::JobSpec::stdin) names a rank that the job does not have.
-    #[error("invalid rank {rank} for stdin: the job has {ranks} ranks, from 0")]
+    #[error(
+        "invalid rank {rank} for stdin: the job has {ranks} {noun}, from 0",
+        noun = if *.ranks == 1 { "rank" } else { "ranks" }
+    )]
     UnknownStdinRank {
         /// The rank that does not exist.
         rank: Rank,

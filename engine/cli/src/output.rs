@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use iof_output::{
-    Choice, ChoiceError, Destination, Files, FlushTimeout, Options, Output, Place, PrintError, PrintReport,
-    Printer, Rotation, Style, StyleExtras, WriteWatch,
+    Choice, ChoiceError, Destination, Files, FlushTimeout, Markup, Options, Output, Place, PrintError,
+    PrintReport, Printer, Rotation, Style, StyleExtras, WriteWatch,
 };
 use iof_proto::{Channels, Proc, Rank};
 use iof_tool::Tool;
@@ -167,14 +167,20 @@ impl OutputArgs {
     pub fn prepare(&self, nprocs: Option<u64>) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
         self.check_redirection(&choice)?;
+        if !self.tag_suffix.is_empty() && choice.markup != Markup::Text {
+            return Err(Failure::usage(
+                "--tag-suffix cannot be combined with --output xml or json: leave one out",
+            ));
+        }
         let outputs = Outputs { args: self, choice, watch_writes: false };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
             && u64::from(last.0) >= nprocs
         {
+            let noun = if nprocs == 1 { "rank" } else { "ranks" };
             return Err(Failure::Usage(format!(
-                "invalid rank {last} in --ranks: the job has {nprocs} ranks, numbered from 0"
+                "invalid rank {last} in --ranks: the job has {nprocs} {noun}, numbered from 0"
             )));
         }
         let files = outputs.files(None);
@@ -197,6 +203,8 @@ impl OutputArgs {
             ));
         }
         let no_directory = |error| Failure::Usage(format!("cannot create the directory for files: {error}"));
+        let not_writable = |error| Failure::Usage(format!("cannot write the output file: {error}"));
+        files.iter().try_for_each(|(_, files)| files.check().map_err(not_writable))?;
         files.iter().try_for_each(|(_, files)| files.prepare().map_err(no_directory))?;
         Ok(outputs)
     }

@@ -57,11 +57,12 @@ impl StdinArgs {
     /// Plans the stdin of a job with `nprocs` ranks.
     pub fn plan(&self, nprocs: u64) -> Result<StdinPlan, Failure> {
         let all: BTreeSet<Rank> = (0..).take_while(|rank| u64::from(*rank) < nprocs).map(Rank).collect();
+        let noun = if nprocs == 1 { "rank" } else { "ranks" };
         let checked = |ranks: &Ranks| match ranks.0.as_slice() {
             [Rank::WILDCARD] => Ok(all.clone()),
             listed => match listed.iter().find(|rank| !all.contains(rank)) {
                 Some(rank) => Err(Failure::usage(format!(
-                    "invalid rank {rank} for stdin: the job has {nprocs} ranks, numbered from 0"
+                    "invalid rank {rank} for stdin: the job has {nprocs} {noun}, numbered from 0"
                 ))),
                 None => Ok(listed.iter().copied().collect()),
             },

@@ -177,6 +177,47 @@ fn a_rejected_run_starts_no_rank() {
 }
 
 #[test]
+fn an_unusable_output_file_is_refused_before_the_start() {
+    let site = Site::new();
+    let proof = site.path().join("proof");
+    let run = |options: &[&str]| site.run(options, ["touch".as_ref(), proof.as_os_str()]).finish();
+    let directory = site.path().to_str().unwrap();
+    for (options, cause) in [
+        (["-o", "/etc/"], "/etc/: Is a directory"),
+        (["-o", "."], ".: Is a directory"),
+        (["-e", directory], "Is a directory"),
+        (["-o", "new/%t/"], "new/0/: Is a directory"),
+        (["-o", "/proc/x"], "/proc/x: No such file"),
+        (["-o", "/proc/x.%t"], "/proc/x.0: No such file"),
+        (["-o", "/dev/null/x"], "/dev/null/x: Not a directory"),
+        (["--output", "file=/etc/"], "/etc/: Is a directory"),
+        (["--output", "file=/proc/x"], "/proc/x: No such file"),
+        (["--output", "file=/proc/x:pattern"], "/proc/x: No such file"),
+    ] {
+        assert_refused(&run(&options), cause);
+        assert!(!proof.exists(), "{options:?}");
+    }
+    // Existing files and directories that are still to be created are fine.
+    let new = site.path().join("new/deep/%t");
+    for path in ["/dev/null", new.to_str().unwrap()] {
+        assert_eq!(run(&["-o", path]).code, 0, "{path}");
+    }
+    assert!(proof.exists() && site.path().join("new/deep/0").exists());
+}
+
+#[test]
+fn a_tag_suffix_is_refused_with_markup_and_one_rank_is_singular() {
+    let site = Site::new();
+    let run = |options: &[&str]| site.run(options, ["true"]).finish();
+    for markup in ["xml", "json"] {
+        assert_refused(&run(&["--output", markup, "--tag-suffix", "."]), "--tag-suffix cannot be combined");
+    }
+    assert_refused(&run(&["--ranks", "3"]), "the job has 1 rank, numbered");
+    assert_refused(&run(&["--stdin", "3"]), "the job has 1 rank, numbered");
+    assert_refused(&run(&["--pty", "3"]), "the job has 1 rank, from 0");
+}
+
+#[test]
 fn an_app_that_cannot_start_prevents_the_start_of_all_apps() {
     let site = Site::new();
     let proof = site.path().join("proof");

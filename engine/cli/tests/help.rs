@@ -175,6 +175,10 @@ fn bash_completes_jobs_pids_and_the_words_of_output() {
     assert_eq!(in_site("pull", &["--nspace", ""]), ["air", "ocean\\ model"]);
     assert_eq!(in_site("query", &["--nspace", "oc"]), ["ocean\\ model"]);
     assert_eq!(in_site("top", &["--nspace", "=", "ai"]), ["air"]);
+    for command in ["pull", "kill", "top"] {
+        assert_eq!(in_site(command, &["oc"]), ["ocean\\ model"], "{command}");
+    }
+    assert_eq!(in_site("pull", &["--time"]), complete(&["pull", "--time"]), "an option");
     let mut pids = runs.each_ref().map(|run| run.pid());
     pids.sort_unstable();
     assert_eq!(in_site("pull", &["--pid", ""]), pids.map(|pid| pid.to_string()));

@@ -192,10 +192,10 @@ fn streams_are_filtered_by_options_and_by_a_key_and_summed_by_rank() {
     terminal.type_keys("s");
     let single = [1, 3, 4].map(|rank| [(rank, "stdout", "5"), (rank, "stderr", "3")]).concat();
     wait_for_rows(&terminal, &single);
-    // The prompt shows the filter: 22 letters.
+    // The prompt shows the filter, followed by a blank.
     terminal.type_keys("f");
-    wait_for_title(&terminal, "filter: 1,3-4 stdout,stderr job_");
-    terminal.type_keys(&"\x7f".repeat("1,3-4 stdout,stderr job".len()));
+    wait_for_title(&terminal, "filter: 1,3-4 stdout,stderr job _");
+    terminal.type_keys(&"\x7f".repeat("1,3-4 stdout,stderr job ".len()));
     terminal.type_keys("0 x/y\r");
     wait_for_title(&terminal, "expected no '/'");
     terminal.type_keys("\x7f\x7f\x7fstderr\r");

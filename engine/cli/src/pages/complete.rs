@@ -61,6 +61,14 @@ _iof_with_lists() {
         *" --pid") list=pids ;;
         *" --output") list=output ;;
     esac
+    # The positional JOB. Only --rendezvous-dir may precede it here.
+    index=2
+    while [[ ${COMP_WORDS[index]} == --rendezvous-dir ]]; do
+        ((index += 2))
+    done
+    if [[ ${COMP_WORDS[1]} == @(pull|kill|top) && $index == "$COMP_CWORD" && $word != -* ]]; then
+        list=jobs
+    fi
     if [[ -z $list ]]; then
         IFS=$' \t\n'
         _iof "$@"

@@ -116,9 +116,13 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Returns a prompt that shows the present filter.
+    /// Returns a prompt that shows the present filter, ready for the next word.
     pub fn of(filter: &Filter) -> Prompt {
-        Prompt { text: filter.to_string(), error: None }
+        let mut text = filter.to_string();
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        Prompt { text, error: None }
     }
 }
 
@@ -401,6 +405,14 @@ pub mod tests {
             assert_eq!(ranks(&mut board, 9), [order[2], order[1], order[0]], "{key} again");
         }
         assert_eq!(Sort::of_key('x'), None);
+    }
+
+    #[test]
+    fn a_word_typed_at_the_prompt_is_not_glued_to_the_present_filter() {
+        let filter = Filter::parse("T").unwrap();
+        let typed = Prompt::of(&filter).text + "0-1";
+        assert_eq!(Filter::parse(&typed), Filter::parse("0-1 T"));
+        assert_eq!(Prompt::of(&Filter::default()).text, "");
     }
 
     #[test]

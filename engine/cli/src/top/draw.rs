@@ -238,7 +238,7 @@ mod tests {
         assert!(filtered[3].starts_with("job           0 all "), "{filtered:?}");
         assert!(filtered[5].starts_with("[only 0 stdout; sums]  q quit "), "{filtered:?}");
         board.prompt = Some(Prompt::of(&board.filter));
-        assert!(drawn(&mut board, 90, 6)[5].starts_with("filter: 0 stdout_  (ranks, channels, job;"));
+        assert!(drawn(&mut board, 90, 6)[5].starts_with("filter: 0 stdout _  (ranks, channels, job;"));
         board.prompt = None;
         board.toggle_sums();
         board.select(Filter::default());
