@@ -48,6 +48,7 @@ impl Tool {
     ) -> Result<Poll, LostError> {
         self.settle()?;
         let (mut socket_checked, mut timed_out, mut polled) = (false, false, false);
+        let mut caught_up = false;
         if self.wakeup.is_armed() {
             self.sleep(Some(Instant::now()))?;
             socket_checked = true;
@@ -60,10 +61,13 @@ impl Tool {
             if ready || is_over(self) {
                 // Messages are read however much there is to read, but not each time: that costs as
                 // much as reading.
-                let recent = !self.has_new_feeds && self.messages_checked.elapsed() < MESSAGE_CHECK_INTERVAL;
-                if !(socket_checked || ready && recent) {
+                let recent = self.messages_checked.elapsed() < MESSAGE_CHECK_INTERVAL;
+                // All streams of a process are announced before the first of them has bytes. The
+                // announcements may have arrived after the messages were read, before the bytes.
+                let behind = self.has_new_feeds && !caught_up;
+                if behind || !(socket_checked || ready && recent) {
                     self.take_messages()?;
-                    socket_checked = true;
+                    (socket_checked, caught_up) = (true, true);
                     continue;
                 }
                 self.wakeup.disarm(&self.page);
