@@ -5,9 +5,10 @@
 //! requests), then notifies the readers once and reports the events. When the bell rings, a turn
 //! also runs the commands of the handle. Readers that have made room ring the same bell.
 
+use std::collections::HashMap;
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -103,7 +104,16 @@ pub(crate) struct Driver<B: Backend> {
     /// When this turn's answers were taken, in nanoseconds since 1970, plus one nanosecond for each
     /// answer or delivery handled since, so that the times of reads show their order.
     time: u64,
+    /// The pipes that were added since the last turn in the order of their first writes.
+    added: Vec<WatchedPipes>,
     stopping: bool,
+}
+
+/// Pipes in the order of their first writes.
+struct WatchedPipes {
+    /// The descriptors by the indices of their sources.
+    pipes: HashMap<usize, RawFd>,
+    first_writes: Arc<Mutex<FirstWrites>>,
 }
 
 impl<B: Backend> Driver<B> {
@@ -127,6 +137,7 @@ impl<B: Backend> Driver<B> {
             inbox,
             watched,
             time: 0,
+            added: Vec::new(),
             stopping: false,
         }
     }
@@ -151,6 +162,7 @@ impl<B: Backend> Driver<B> {
             // One reading of the clock serves all answers of the turn. Times never run backwards,
             // though the clock may, because they are also the order of the reads.
             self.time = now().max(self.time);
+            self.order_first_reads(&mut answers);
             let mut bell_error = None;
             for answer in answers.drain(..) {
                 self.tick();
@@ -164,6 +176,20 @@ impl<B: Backend> Driver<B> {
                 return self.fail(&error);
             }
             self.sources.flush_notifications();
+        }
+    }
+
+    /// Puts the answers of pipes that were added in the last turn in the order of their first writes.
+    /// Several may have become readable while they were added one after the other.
+    fn order_first_reads(&mut self, answers: &mut [Answer]) {
+        for WatchedPipes { pipes, first_writes } in self.added.drain(..) {
+            let mut order = first_writes.lock().unwrap_or_else(PoisonError::into_inner);
+            answers.sort_by_cached_key(|(token, _)| match token {
+                Token::Source(index) => {
+                    pipes.get(index).map_or(0, |pipe| order.position(*pipe).saturating_add(1))
+                }
+                _ => 0,
+            });
         }
     }
 
@@ -265,11 +291,17 @@ impl<B: Backend> Driver<B> {
     fn run_commands(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Add(source) => self.add(source),
+                Command::Add(source) => _ = self.add(source),
                 Command::AddWatched { mut sources, first_writes } => {
-                    let mut first_writes = first_writes.lock().unwrap_or_else(PoisonError::into_inner);
-                    sources.sort_by_cached_key(|source| first_writes.position(source.pipe.as_fd()));
-                    sources.into_iter().for_each(|source| self.add(source));
+                    let mut order = first_writes.lock().unwrap_or_else(PoisonError::into_inner);
+                    sources.sort_by_cached_key(|source| order.position(source.pipe.as_raw_fd()));
+                    drop(order);
+                    let pipes = sources.into_iter().map(|source| {
+                        let fd = source.pipe.as_raw_fd();
+                        (self.add(source), fd)
+                    });
+                    let pipes = pipes.collect();
+                    self.added.push(WatchedPipes { pipes, first_writes });
                 }
                 Command::Open { id, stream } => drop(self.sources.add(Source::open(id, *stream))),
                 Command::Deliver { id, bytes, time } => self.deliver(id, bytes, time),
@@ -311,8 +343,8 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Adds a source with a pipe, and starts to read it.
-    fn add(&mut self, NewSource { id, pipe, stream, leader }: NewSource) {
+    /// Adds a source with a pipe, and starts to read it. Returns its index.
+    fn add(&mut self, NewSource { id, pipe, stream, leader }: NewSource) -> usize {
         let index = self.sources.add(Source::new(id, pipe, *stream));
         if let Some(source) = self.sources.source_mut(index) {
             source.set_reopenable(leader.is_some());
@@ -330,6 +362,7 @@ impl<B: Backend> Driver<B> {
             self.watch(WatchedProcess { id: process, child, terminal: Some(id) });
         }
         self.advance(index, Step::Go { readable: false });
+        index
     }
 
     /// Ends a source that has nothing in flight.

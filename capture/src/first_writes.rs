@@ -47,7 +47,7 @@ impl FirstWrites {
 
     /// Returns the place of `pipe` among the watched pipes in the order in which they became
     /// readable; `usize::MAX` if it is not readable yet. Does not block.
-    pub(crate) fn position(&mut self, pipe: BorrowedFd<'_>) -> usize {
+    pub(crate) fn position(&mut self, pipe: RawFd) -> usize {
         while self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_ok() && !self.events.is_empty() {
             for event in &self.events {
                 let Token(number) = event.token();
@@ -59,7 +59,7 @@ impl FirstWrites {
                 }
             }
         }
-        let fd = usize::try_from(pipe.as_raw_fd()).unwrap_or(usize::MAX);
+        let fd = usize::try_from(pipe).unwrap_or(usize::MAX);
         self.positions.get(&fd).copied().unwrap_or(usize::MAX)
     }
 }
@@ -80,7 +80,7 @@ mod tests {
         for writer in [2, 0, 2, 3] {
             write(&pipes[writer].1, b"x").unwrap();
         }
-        let mut positions = || pipes.each_ref().map(|(read, _)| first_writes.position(read.as_fd()));
+        let mut positions = || pipes.each_ref().map(|(read, _)| first_writes.position(read.as_raw_fd()));
         assert_eq!(positions(), [1, usize::MAX, 0, 2]);
         write(&pipes[1].1, b"x").unwrap();
         write(&pipes[3].1, b"x").unwrap();
