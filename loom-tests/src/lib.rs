@@ -28,6 +28,8 @@ use iof_shm_ring::{
     bell,
 };
 
+use loom::thread::{self, JoinHandle};
+
 pub use payload::{Payload, Tracking};
 
 /// Capacity of a model's ring in bytes: the greatest for which a claim takes one byte.
@@ -130,6 +132,27 @@ impl Model {
     pub fn next(&mut self, reader: &Reader) -> Attached {
         let id = self.page.take_slot().unwrap();
         self.stream.follow(&self.page, reader.id(), id).unwrap()
+    }
+
+    /// Runs `read` on a thread of its own, which returns the reader.
+    pub fn reading(
+        &self,
+        mut reader: Reader,
+        read: impl FnOnce(&mut Reader, &Payload) + 'static,
+    ) -> JoinHandle<Reader> {
+        let payload = Arc::clone(&self.payload);
+        thread::spawn(move || {
+            read(&mut reader, &payload);
+            reader
+        })
+    }
+
+    /// Waits for a thread that [`Model::reading`] has started, and [settles](Model::settle) its
+    /// reader.
+    pub fn settle_joined(&mut self, reading: JoinHandle<Reader>) -> Reader {
+        let mut reader = reading.join().unwrap();
+        self.settle(&mut reader);
+        reader
     }
 
     /// Lets `reader` read to the end after all concurrent steps are done, and checks that every

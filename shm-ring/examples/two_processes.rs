@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use iof_shm_ring::handoff::{self, Gating};
-use iof_shm_ring::{Peek, Policy, Start, Stream, StreamConfig, notify};
+use iof_shm_ring::{Peek, Policy, Start, Stream, StreamConfig};
 
 fn main() {
     if std::env::args().nth(1).is_some() { read() } else { write() }
@@ -26,21 +26,9 @@ fn write() {
     let mut stream = Stream::create(config, "example").unwrap();
     let mut reader = handoff::send(&ours, &mut stream, Start::Oldest, Gating::Block).unwrap();
     for number in 0..100_000 {
-        let line = format!("line {number}\n");
-        let mut rest = &line.as_bytes()[stream.push(line.as_bytes(), 0)..];
-        while !rest.is_empty() {
-            // The ring is full: notifies the reader of what is there, and waits for room.
-            notify([&stream]);
-            reader.wait().unwrap();
-            assert!(reader.serve(&mut stream).unwrap(), "the reader has ended early");
-            rest = &rest[stream.push(rest, 0)..];
-        }
+        reader.push_all(&mut stream, format!("line {number}\n").as_bytes(), 0).unwrap();
     }
-    stream.complete();
-    notify([&stream]);
-    while reader.serve(&mut stream).unwrap() {
-        reader.wait().unwrap();
-    }
+    reader.finish(&mut stream).unwrap();
     assert!(process.wait().unwrap().success());
 }
 

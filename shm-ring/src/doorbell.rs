@@ -80,15 +80,25 @@ impl AsFd for Ringer {
     }
 }
 
+/// The largest number of rings that [`Bell::silence`] takes: more than the buffer of a [`doorbell`]
+/// holds.
+const MAX_RINGS_READ: usize = 512;
+
 /// The listening side of a doorbell. Its descriptor is readable while the bell rings.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
 impl Bell {
     /// Silences the bell, so that the next ring makes it readable again.
-    pub fn silence(&self) {
-        let mut buffer = [0u8; 512];
-        while read(&self.0, &mut buffer).is_ok_and(|n| n == buffer.len()) {}
+    ///
+    /// The work is bounded: a bell with more rings than a [`Ringer`] leaves in it stays readable. So
+    /// wait for it with a level-triggered poll.
+    ///
+    /// Returns `false` if no [`Ringer`] is left. The descriptor of a [`doorbell`] then stays
+    /// readable for ever, so do not wait for it any more.
+    pub fn silence(&self) -> bool {
+        // A peer can ring faster than this process reads. A failure means that the bell is silent.
+        read(&self.0, &mut [0; MAX_RINGS_READ]) != Ok(0)
     }
 }
 

@@ -110,7 +110,7 @@ pub enum SendError {
     /// The reader page cannot be created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// There is no descriptor for a bell or the connection.
+    /// The process cannot open a descriptor for a bell or the connection.
     #[error("{step} failed: {source}; close files or raise the limit (`ulimit -n`)")]
     Descriptor {
         /// The step that failed.
@@ -129,10 +129,14 @@ pub enum SendError {
     },
 }
 
-/// An error of [`SentReader::serve`](crate::handoff::SentReader::serve).
+/// An error of [`SentReader::serve`](crate::handoff::SentReader::serve) and of the methods that call
+/// it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
+    /// The reader has closed the connection.
+    #[error("the reader has closed the connection before it has read everything: start it again")]
+    Closed,
     /// The reader sent an unknown request.
     #[error("invalid request {found} from the reader: close its connection")]
     Request {

@@ -4,7 +4,8 @@
 //! or wake-ups. But a lone line must pass without a wait, and so must the lines of a dialogue,
 //! where each line is written only after the one before was answered. Nor may a wait let a writer
 //! fill its pipe, or a reader fall behind. So waits are tried, and kept only while they pay: while
-//! a turn with a wait yields a multiple of the bytes of a turn without one.
+//! a turn with a wait yields a multiple of the bytes of a turn without one. A thread that is mostly
+//! idle ([`Utilization`](crate::Utilization)) has little to gain and does not try.
 //!
 //! The capture thread and tools are governed by the same rule. Each decides how long it waits, and
 //! which turns count as sparse or full ([`Traffic`]). This module does no I/O and reads no clock.
@@ -21,9 +22,10 @@ const LONGEST_HOLD_OFF: u32 = 64 * 1024;
 /// before it or without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// The turn found nothing, or came after a pause: a wait would only delay the bytes.
+    /// The turn found nothing or came after a pause, or the thread is mostly idle: a wait would only
+    /// delay the bytes.
     Sparse,
-    /// The turn read so many bytes at once that a longer wait would hold up a writer or let a
+    /// The turn read a large part of a buffer: a longer wait could block a writer or let a
     /// reader fall behind.
     Full,
     /// The turn read this many bytes.

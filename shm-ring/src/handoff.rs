@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -25,6 +25,7 @@ use nix::sys::socket::{MsgFlags, recv};
 use crate::attach::Start;
 use crate::doorbell::{Bell, Ringer, doorbell};
 use crate::error::{ReceiveError, SendError, ServeError};
+use crate::notify;
 use crate::reader::Reader;
 use crate::reader_id::ReaderId;
 use crate::reader_page::ReaderPage;
@@ -36,6 +37,10 @@ use message::{Incoming, Kind, Message, READER_FDS};
 
 /// The request for the next generation: the only message from a reader to the owner.
 const FOLLOW: u8 = 1;
+
+/// The interval at which [`SentReader::push_all`] tries again without a report of this reader:
+/// another reader may have made room, or the kernel may have memory again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The effect of a handed-off reader on the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +95,7 @@ pub fn send(
     sent.inspect_err(|_| {
         stream.detach(&page, id);
     })?;
-    Ok(SentReader { page, id, room, socket: connection })
+    Ok(SentReader { page, id, room: Some(room), socket: connection })
 }
 
 /// The owner's side of a reader in another process. Dropping it does not detach the reader:
@@ -99,8 +104,9 @@ pub fn send(
 pub struct SentReader {
     page: Arc<ReaderPage>,
     id: ReaderId,
-    /// Rings when the reader has made room for which the writer waits.
-    room: Bell,
+    /// Rings when the reader has made room for which the writer waits. `None` after the reader has
+    /// closed it.
+    room: Option<Bell>,
     socket: UnixStream,
 }
 
@@ -117,9 +123,10 @@ impl SentReader {
     }
 
     /// Returns the descriptors to wait on. When one of them is readable, call
-    /// [`serve`](SentReader::serve) and then continue a write that found no room.
-    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        [self.room.as_fd(), self.socket.as_fd()]
+    /// [`serve`](SentReader::serve), which may remove one of them, and then continue a write that
+    /// found no room.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.room.iter().map(Bell::as_fd).chain([self.socket.as_fd()])
     }
 
     /// Blocks until one of [`fds`](SentReader::fds) is readable.
@@ -127,8 +134,12 @@ impl SentReader {
     /// # Errors
     /// The errors of poll(2).
     pub fn wait(&self) -> io::Result<()> {
-        let mut polled = self.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        wait(&mut polled, None)
+        self.wait_until(None)
+    }
+
+    fn wait_until(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let mut polled: Vec<_> = self.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        wait(&mut polled, deadline)
     }
 
     /// Answers the reader's next request, if there is one, without blocking. `stream` is the stream
@@ -147,7 +158,8 @@ impl SentReader {
     /// Drop this value then, which lets the reader end, and detach the reader from the stream when
     /// its process has ended.
     pub fn serve(&mut self, stream: &mut Stream) -> Result<bool, ServeError> {
-        self.room.silence();
+        // A bell that the reader has closed would stay readable.
+        self.room.take_if(|room| !room.silence());
         let mut request = [0];
         match recv(self.socket.as_raw_fd(), &mut request, MsgFlags::MSG_DONTWAIT) {
             Ok(0) | Err(Errno::ECONNRESET) => {
@@ -160,6 +172,43 @@ impl SentReader {
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(true),
             Err(errno) => Err(ServeError::Socket { source: errno.into() }),
         }
+    }
+
+    /// Writes all `bytes`, which were read at `time`, to `stream`, and notifies its readers. While
+    /// the stream has no room, blocks and [serves](SentReader::serve) this reader.
+    ///
+    /// # Errors
+    /// [`ServeError`]; some of the bytes may be written then. [`ServeError::Closed`] if the reader has
+    /// closed the connection and is therefore detached, which is noticed only while the stream has no
+    /// room.
+    pub fn push_all(&mut self, stream: &mut Stream, bytes: &[u8], time: u64) -> Result<(), ServeError> {
+        let mut rest = bytes;
+        loop {
+            rest = rest.get(stream.push(rest, time)..).unwrap_or_default();
+            notify([&*stream]);
+            if rest.is_empty() {
+                return Ok(());
+            }
+            self.wait_until(Instant::now().checked_add(RETRY_INTERVAL))
+                .map_err(|source| ServeError::Socket { source })?;
+            if !self.serve(stream)? {
+                return Err(ServeError::Closed);
+            }
+        }
+    }
+
+    /// Completes `stream`, and [serves](SentReader::serve) the reader until it has read everything
+    /// and closed the connection.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn finish(mut self, stream: &mut Stream) -> Result<(), ServeError> {
+        stream.complete();
+        notify([&*stream]);
+        while self.serve(stream)? {
+            self.wait().map_err(|source| ServeError::Socket { source })?;
+        }
+        Ok(())
     }
 
     /// Moves the reader to the newest generation and sends it. Ignores the request of a reader that

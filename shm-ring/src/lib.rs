@@ -22,6 +22,7 @@
 //! | `copy` | copying bytes that may change concurrently (unsafe) |
 //! | `reader_page`, `notify`, `doorbell` | slots, ready bits, waking sleeping tools |
 //! | `governor` | whether a thread lets bytes accumulate before it reads them |
+//! | `utilization` | whether a thread uses so much of a processor that waits may pay |
 //! | [`handoff`] | giving a reader to another process over a socket (unsafe) |
 //!
 //! All modules except `handoff` are private; the public items are listed below. Apart from doorbells
@@ -60,6 +61,7 @@ mod ring;
 mod stream;
 mod sync;
 mod times;
+mod utilization;
 mod writer;
 
 pub use attach::{Attached, Start};
@@ -74,8 +76,11 @@ pub use notify::notify;
 pub use reader::{Behind, Copied, Gap, Grouping, Peek, Reader};
 pub use reader_id::ReaderId;
 pub use reader_page::ReaderPage;
+#[cfg(any(loom, feature = "test-utils"))]
+pub use ring::HeapMemory;
 pub use ring::Ring;
 pub use stream::{Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
+pub use utilization::{Utilization, current_thread_cpu};
 
 #[cfg(loom)]
 #[doc(hidden)]

@@ -18,6 +18,8 @@ use crate::sync::{Ordering::Relaxed, Ordering::Release, Point, fence_at, order_a
 
 #[cfg(any(loom, feature = "test-utils"))]
 mod heap;
+#[cfg(any(loom, feature = "test-utils"))]
+pub use heap::HeapMemory;
 
 /// The parameters of a new ring.
 #[derive(Clone, Copy)]
@@ -261,6 +263,12 @@ impl Ring {
     /// apart, so that storing them cannot fault. Returns the position up to which all bytes have
     /// their memory now, or `None` if the kernel has no memory.
     pub(crate) fn populate_data(&self, start: u64, end: u64) -> Option<u64> {
+        #[cfg(any(loom, feature = "test-utils"))]
+        if let Memory::Heap(heap) = &self.memory
+            && heap.memory().is_refused()
+        {
+            return None;
+        }
         let Some(file) = &self.file else { return Some(end) };
         let meta = layout::meta_len(self.entry_count, file::page_size());
         let (offset, len) = (self.offset_of(start), end.saturating_sub(start));
@@ -299,9 +307,14 @@ impl Ring {
         // SAFETY: `capacity` bytes are mapped from `start` on. The writer (the only caller) has
         // claimed them, so no reader pins them, and `bytes` is borrowed from other memory.
         unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        #[cfg(any(loom, feature = "test-utils"))]
+    }
+
+    /// Shows the `n` bytes written at `offset` in both halves of a ring on the heap, which has no
+    /// double map. The writer must have claimed them.
+    #[cfg(any(loom, feature = "test-utils"))]
+    pub(crate) fn mirror(&self, offset: u64, n: u64) {
         if let Memory::Heap(heap) = &self.memory {
-            heap.mirror(start, bytes);
+            heap.mirror(self.address(offset), usize::try_from(n).unwrap_or(0));
         }
     }
 

@@ -193,6 +193,8 @@ impl Writer {
         if self.index.is_due(self.tail) {
             self.index.note(&self.ring, self.floor(), mark);
         }
+        #[cfg(any(loom, feature = "test-utils"))]
+        self.ring.mirror(self.offset, n);
         self.tail = self.tail.saturating_add(n);
         self.offset = self.ring.advance(self.offset, n);
         // Publishes the bytes and their entries. Partner: the fence after the load in

@@ -10,7 +10,7 @@ use iof_shm_ring::{
     Copied, Gap, Grouping, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, bell, doorbell,
 };
 use proptest::prelude::*;
-use proptest::test_runner::Config;
+use proptest::test_runner::{Config, RngAlgorithm};
 
 const CAPACITY: u64 = 4096;
 const STEPS: usize = if cfg!(miri) { 20 } else { 200 };
@@ -357,7 +357,13 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: cases(), failure_persistence: None, ..Config::default() })]
+    #![proptest_config(Config {
+        cases: cases(),
+        failure_persistence: None,
+        // Without optimization, the default generator takes most of the time.
+        rng_algorithm: RngAlgorithm::XorShift,
+        ..Config::default()
+    })]
 
     #[test]
     fn delivered_plus_lost_equals_produced(policy in policy(), ops in prop::collection::vec(op(), 1..STEPS)) {

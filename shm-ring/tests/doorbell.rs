@@ -11,6 +11,7 @@ use iof_stalled_memory::StalledPage;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt::SndBuf};
 use nix::unistd::write;
 
 fn rings(bell: &Bell) -> bool {
@@ -67,6 +68,21 @@ fn unread_rings_count_as_one() {
     (0..10_000).for_each(|_| ringer.ring());
     assert!(rings(&bell));
     bell.silence();
+    assert!(!rings(&bell));
+    ringer.ring();
+    assert!(rings(&bell), "a bell that was silenced rings again");
+}
+
+#[test]
+fn a_ringer_that_floods_the_bell_does_not_keep_the_listener_busy() {
+    let (ringer, bell) = doorbell().unwrap();
+    setsockopt(&ringer, SndBuf, &1_000_000).unwrap();
+    assert_eq!(write(&ringer, &[1; 10_000]), Ok(10_000));
+    bell.silence();
+    assert!(rings(&bell), "the listener has taken a bounded number of rings");
+    for _ in 0..10_000 {
+        bell.silence();
+    }
     assert!(!rings(&bell));
     ringer.ring();
     assert!(rings(&bell), "a bell that was silenced rings again");

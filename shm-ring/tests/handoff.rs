@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use iof_shm_ring::handoff::{self, Gating, ReceivedReader, SentReader};
 use iof_shm_ring::{OpenError, Peek, Policy, ReceiveError, ServeError, Start, Stream, StreamConfig, notify};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recv, recvmsg, sendmsg};
@@ -30,7 +31,7 @@ fn stream(policy: Policy) -> Stream {
     Stream::create(StreamConfig { capacity: CAPACITY, policy }, "test").unwrap()
 }
 
-/// Returns `n` bytes from `position` on. Their period is no power of two, so a byte from another
+/// Returns `n` bytes from `position` on. Their period is not a power of two, so a byte from another
 /// lap of the ring differs.
 fn pattern(position: u64, n: usize) -> Vec<u8> {
     (position..).take(n).map(|position| (position % 251) as u8).collect()
@@ -181,6 +182,25 @@ fn descriptors_beyond_the_receivers_limit_are_an_error_and_the_others_are_closed
     let (mut child, socket) = start("receive without room for descriptors");
     handoff::send(&socket, &mut stream, Start::Oldest, Gating::Gate).unwrap();
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_room_bell_that_the_reader_has_closed_wakes_the_owner_once() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut stream = stream(Policy::Block);
+    let mut sent = handoff::send(&ours, &mut stream, Start::Oldest, Gating::Block).unwrap();
+    let mut message = Intercepted::take(&theirs);
+    drop(message.fds.pop().unwrap());
+    let is_readable = |sent: &SentReader| {
+        let mut polled: Vec<_> = sent.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        poll(&mut polled, PollTimeout::ZERO).unwrap() > 0
+    };
+    assert!(is_readable(&sent));
+    assert!(sent.serve(&mut stream).unwrap(), "the connection remains");
+    assert!(!is_readable(&sent), "the owner would spin");
+    drop(theirs);
+    sent.wait().unwrap();
+    assert!(!sent.serve(&mut stream).unwrap());
 }
 
 /// A message of a hand-off, taken from the connection before the receiver gets it.

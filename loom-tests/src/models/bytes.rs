@@ -13,18 +13,15 @@ use crate::{CAPACITY, Model, Tracking, check_borrowed, copy_once, follow, open, 
 pub fn gating() {
     let mut model = Model::new(Policy::Block);
     let attached = model.attach(true);
-    let mut reader = open(attached, &model.page);
+    let reader = open(attached, &model.page);
     assert_eq!(model.write(3), 3);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
+    let reading = model.reading(reader, |reader, payload| {
         for _ in 0..2 {
-            assert!(matches!(read_once(&mut reader, &payload), Peek::Bytes | Peek::Empty));
+            assert!(matches!(read_once(reader, payload), Peek::Bytes | Peek::Empty));
         }
-        reader
     });
     model.write(3);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    let reader = model.settle_joined(reading);
     assert_eq!(reader.lost(), 0);
 }
 
@@ -44,18 +41,15 @@ pub fn lapped() {
 
 fn overwrite_with_reader(before: u64) {
     let mut model = Model::new(Policy::DropOldest);
-    let mut reader = model.reader(false);
+    let reader = model.reader(false);
     model.write(before);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
+    let reading = model.reading(reader, |reader, payload| {
         for _ in 0..2 {
-            read_once(&mut reader, &payload);
+            read_once(reader, payload);
         }
-        reader
     });
     model.write(2);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    model.settle_joined(reading);
 }
 
 /// In a gating ring the writer overwrites what a non-gating reader has not read, and never touches
@@ -64,14 +58,12 @@ fn overwrite_with_reader(before: u64) {
 /// Bound: 3 bytes, then 3 more, of which two overwrite, concurrent with 2 reads; then 5 more.
 pub fn non_gating() {
     let mut model = Model::new(Policy::DropNewest);
-    let mut reader = model.non_gating_reader();
+    let reader = model.non_gating_reader();
     assert_eq!(model.write(3), 3);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
+    let reading = model.reading(reader, |reader, payload| {
         for _ in 0..2 {
-            read_once(&mut reader, &payload);
+            read_once(reader, payload);
         }
-        reader
     });
     model.write(3);
     let mut reader = reading.join().unwrap();
@@ -91,15 +83,12 @@ pub fn non_gating_followed() {
     assert_eq!(model.write(4), 4);
     assert_eq!(read_up(&mut reader, &model.payload, 3), Peek::Sealed);
     let attached = model.next(&reader);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
-        follow(&mut reader, attached);
-        read_once(&mut reader, &payload);
-        reader
+    let reading = model.reading(reader, move |reader, payload| {
+        follow(reader, attached);
+        read_once(reader, payload);
     });
     model.write(2);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    model.settle_joined(reading);
 }
 
 /// A gating reader becomes non-gating after it has read what it borrows, and then borrows again.
@@ -108,15 +97,13 @@ pub fn non_gating_followed() {
 /// read; then 5 more.
 pub fn set_non_gating() {
     let mut model = Model::new(Policy::DropNewest);
-    let mut reader = model.reader(false);
+    let reader = model.reader(false);
     assert_eq!(model.write(4), 4);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
+    let reading = model.reading(reader, |reader, payload| {
         assert_eq!(reader.peek(), Peek::Bytes);
-        check_borrowed(&reader, &payload);
+        check_borrowed(reader, payload);
         reader.set_non_gating();
-        read_once(&mut reader, &payload);
-        reader
+        read_once(reader, payload);
     });
     model.write(2);
     let mut reader = reading.join().unwrap();
@@ -134,15 +121,12 @@ pub fn unnoted() {
     for _ in 0..3 {
         model.write_and_drop();
     }
-    let payload = model.payload.clone();
-    read_up(&mut reader, &payload, 16);
-    let reading = thread::spawn(move || {
-        read_once(&mut reader, &payload);
-        reader
+    read_up(&mut reader, &model.payload, 16);
+    let reading = model.reading(reader, |reader, payload| {
+        read_once(reader, payload);
     });
     assert_eq!(model.write(1), 1);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    model.settle_joined(reading);
 }
 
 /// Bytes that a reader released without consuming them are overwritten only after its last access
@@ -151,21 +135,18 @@ pub fn unnoted() {
 /// Bound: 4 bytes, then 2 more, concurrent with 2 reads, of which the first consumes 1.
 pub fn released() {
     let mut model = Model::new(Policy::DropOldest);
-    let mut reader = model.reader(false);
+    let reader = model.reader(false);
     model.write(4);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
+    let reading = model.reading(reader, |reader, payload| {
         if reader.peek() == Peek::Bytes {
-            check_borrowed(&reader, &payload);
+            check_borrowed(reader, payload);
             reader.consume(1);
             reader.release();
         }
-        read_once(&mut reader, &payload);
-        reader
+        read_once(reader, payload);
     });
     model.write(2);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    model.settle_joined(reading);
 }
 
 /// The same for a reader that is dropped while it borrows.
@@ -191,16 +172,13 @@ pub fn dropped() {
 pub fn copied() {
     let mut model =
         Model::with(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }, Tracking::Racy);
-    let mut reader = model.reader(false);
+    let reader = model.reader(false);
     model.write(4);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
-        copy_once(&mut reader, &payload, 2);
-        reader
+    let reading = model.reading(reader, |reader, payload| {
+        copy_once(reader, payload, 2);
     });
     model.write(2);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    model.settle_joined(reading);
 }
 
 /// The bytes that a reader borrowed when it was killed do not change until it is detached, and the

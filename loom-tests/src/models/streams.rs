@@ -10,18 +10,15 @@ use crate::{AHEAD, CAPACITY, Model, Tracking, check_borrowed, follow, open, read
 /// Bound: 4 bytes, which fill the ring, then 3 more, concurrent with 2 reads.
 pub fn gaps() {
     let mut model = Model::new(Policy::DropNewest);
-    let mut reader = model.reader(false);
+    let reader = model.reader(false);
     let mut stored = model.write(4);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
+    let reading = model.reading(reader, |reader, payload| {
         for _ in 0..2 {
-            read_once(&mut reader, &payload);
+            read_once(reader, payload);
         }
-        reader
     });
     stored += model.write(3);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    let reader = model.settle_joined(reading);
     assert_eq!((reader.delivered(), reader.lost()), (stored, model.stream.stats().dropped));
 }
 
@@ -31,22 +28,19 @@ pub fn gaps() {
 /// Bound: 4 bytes, then 2 more, concurrent with 2 accesses to the same bytes and 1 more read.
 pub fn moved_on() {
     let mut model = Model::new(Policy::DropOldest);
-    let mut reader = model.reader(false);
+    let reader = model.reader(false);
     model.write(4);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
+    let reading = model.reading(reader, |reader, payload| {
         if reader.peek() == Peek::Bytes {
-            check_borrowed(&reader, &payload);
+            check_borrowed(reader, payload);
             thread::yield_now();
-            check_borrowed(&reader, &payload);
+            check_borrowed(reader, payload);
             reader.consume(reader.bytes().len());
         }
-        read_once(&mut reader, &payload);
-        reader
+        read_once(reader, payload);
     });
     assert_eq!(model.write(2), 2);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    model.settle_joined(reading);
 }
 
 /// Another policy needs a new generation; the reader reads the old one to its last byte.
@@ -54,22 +48,19 @@ pub fn moved_on() {
 /// Bound: 2 bytes, then 1 more and a gap, the change and another byte, concurrent with 3 reads.
 pub fn reconfigured() {
     let mut model = Model::new(Policy::DropNewest);
-    let mut reader = model.reader(false);
+    let reader = model.reader(false);
     model.write(2);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
+    let reading = model.reading(reader, |reader, payload| {
         for _ in 0..3 {
-            if read_once(&mut reader, &payload) == Peek::Sealed {
+            if read_once(reader, payload) == Peek::Sealed {
                 assert_eq!(reader.produced(), 4, "the seal came before the last byte and gap");
             }
         }
-        reader
     });
     model.write_and_drop();
     model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy: Policy::DropOldest }).unwrap();
     model.write(1);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    let reader = model.settle_joined(reading);
     assert_eq!(reader.lost(), 1);
 }
 
@@ -83,17 +74,14 @@ pub fn reconfigured_twice() {
     let (mut reader, mut paused) = (model.reader(false), model.reader(false));
     model.write(1);
     for policy in [Policy::Block, Policy::DropNewest] {
-        let payload = model.payload.clone();
-        let reading = thread::spawn(move || {
+        let reading = model.reading(reader, |reader, payload| {
             for _ in 0..2 {
-                read_once(&mut reader, &payload);
+                read_once(reader, payload);
             }
-            reader
         });
         model.stream.reconfigure(StreamConfig { capacity: CAPACITY, policy }).unwrap();
         model.write(1);
-        reader = reading.join().unwrap();
-        model.settle(&mut reader);
+        reader = model.settle_joined(reading);
     }
     model.settle(&mut paused);
     assert_eq!((reader.lost(), paused.lost()), (0, 0), "a reader that was due lost a byte");
@@ -111,19 +99,16 @@ pub fn reconfigured_twice() {
 pub fn reused_entry() {
     let config = StreamConfig { capacity: AHEAD, policy: Policy::DropOldest };
     let mut model = Model::with(config, Tracking::Ordered);
-    let mut reader = model.reader(false);
+    let reader = model.reader(false);
     model.write(AHEAD + 2);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
-        read_once(&mut reader, &payload);
-        reader
+    let reading = model.reading(reader, |reader, payload| {
+        read_once(reader, payload);
     });
     model.write(2);
     // More than the reader can be behind: if it took these for drops before its place, its counters
     // could never add up.
     model.stream.discard(2 * AHEAD, 0);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    model.settle_joined(reading);
 }
 
 /// A reader queries the times of its bytes while the writer overwrites an entry of the newest
@@ -132,24 +117,21 @@ pub fn reused_entry() {
 /// Bound: 3 bytes, then 1 more, concurrent with the time queries for 2 bytes.
 pub fn timed() {
     let mut model = Model::new(Policy::DropNewest);
-    let mut reader = model.reader(false);
+    let reader = model.reader(false);
     for number in 0..3 {
         model.write_at(1, time_of(number));
     }
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
+    let reading = model.reading(reader, |reader, payload| {
         assert_eq!(reader.peek(), Peek::Bytes);
-        check_borrowed(&reader, &payload);
+        check_borrowed(reader, payload);
         for number in 0..2 {
             // The index has an entry for each, so no coarser time is right either.
             assert_eq!(reader.time(), Some(time_of(number)), "a byte has the wrong time");
             reader.consume(1);
         }
-        reader
     });
     model.write_at(1, time_of(3));
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    model.settle_joined(reading);
 }
 
 /// Returns the time at which byte `number` is read. The times are seconds apart.
@@ -163,18 +145,15 @@ fn time_of(number: u64) -> u64 {
 /// Bound: 8 bytes, of which 4 were dropped; 3 in a new generation, then 2 more, concurrent with the
 /// step and 1 read.
 pub fn followed() {
-    let (mut model, mut reader) = sealed_after_drops();
+    let (mut model, reader) = sealed_after_drops();
     model.write(2);
     let attached = model.next(&reader);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
-        follow(&mut reader, attached);
-        read_once(&mut reader, &payload);
-        reader
+    let reading = model.reading(reader, move |reader, payload| {
+        follow(reader, attached);
+        read_once(reader, payload);
     });
     model.write(2);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    model.settle_joined(reading);
 }
 
 /// An overtaken reader searches for the oldest byte while the writer retires index entries. Bytes
@@ -186,16 +165,13 @@ pub fn overtaken() {
     let (mut model, mut reader) = sealed_after_drops();
     model.follow(&mut reader);
     model.write(5);
-    let payload = model.payload.clone();
-    let reading = thread::spawn(move || {
+    let reading = model.reading(reader, |reader, payload| {
         for _ in 0..2 {
-            read_once(&mut reader, &payload);
+            read_once(reader, payload);
         }
-        reader
     });
     model.write(2);
-    let mut reader = reading.join().unwrap();
-    model.settle(&mut reader);
+    model.settle_joined(reading);
 }
 
 /// An inspector takes a snapshot of a ring while it becomes another generation.

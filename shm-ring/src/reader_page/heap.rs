@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use super::{FreeSlots, Memory, OwnerSide, ReaderPage};
 use crate::doorbell::Ringer;
 use crate::layout::PageTable;
+use crate::reader_id::ReaderId;
+use crate::sync::Ordering::Relaxed;
 
 pub(super) struct Heap(*mut PageTable);
 
@@ -27,6 +29,32 @@ impl ReaderPage {
             free: Mutex::new(FreeSlots { populated: u64::MAX, ..FreeSlots::default() }),
         };
         ReaderPage { table: heap.0, owner: Some(owner), _memory: Memory::Heap(heap) }
+    }
+
+    /// Writes `value` to word `word` of a slot, as a hostile tool can: 0 is `pinned`, 1 `cursor`, 2
+    /// `threshold`, 3 `dropped`; any other is the flag that is set while the tool sleeps. Does
+    /// nothing to a mapped page.
+    pub fn overwrite(&self, id: ReaderId, word: u32, value: u64) {
+        let Some(slot) = self.slot(id).filter(|_| self.is_on_heap()) else { return };
+        let words = [&slot.pinned, &slot.cursor, &slot.threshold, &slot.dropped];
+        let armed = &self.table().head.armed;
+        let word = words.get(word as usize).copied().unwrap_or(armed);
+        word.store(value, Relaxed);
+    }
+
+    fn is_on_heap(&self) -> bool {
+        matches!(self._memory, Memory::Heap(_))
+    }
+
+    /// Sets or clears the ready bit of a slot, as a hostile tool can. Does nothing to a mapped page.
+    pub fn overwrite_ready(&self, id: ReaderId, ready: bool) {
+        if let Some((word, bit)) = self.ready_bit(id).filter(|_| self.is_on_heap()) {
+            if ready {
+                word.fetch_or(bit, Relaxed)
+            } else {
+                word.fetch_and(!bit, Relaxed)
+            };
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! A ring on the heap, for the model checker, Miri and tests, which do not support shared maps.
+//! A ring on the heap, for the model checker, Miri and tests, which do not support shared maps, and
+//! for the simulator, which counts them.
 
 use std::sync::Arc;
 
@@ -7,12 +8,17 @@ use crate::error::CreateError;
 use crate::layout::{self, Control, Entry};
 use crate::sync::AtomicU64;
 
+mod memory;
+
+pub use memory::HeapMemory;
+
 /// A ring's parts on the heap, as raw pointers, because moving a `Box` invalidates pointers derived
 /// from it.
 pub(super) struct Heap {
     control: *mut Control,
     entries: *mut [Entry],
     data: *mut [u8],
+    memory: HeapMemory,
 }
 
 // SAFETY: as for `Ring` below, whose memory it is.
@@ -21,24 +27,30 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// Repeats the bytes stored at `start` in the other half, as a double map would show them.
-    pub(super) fn mirror(&self, start: *mut u8, bytes: &[u8]) {
+    /// Repeats the `n` bytes written at `start` in the other half, as a double map would show them.
+    pub(super) fn mirror(&self, start: *mut u8, n: usize) {
         let data: *mut u8 = self.data.cast();
-        let len = self.data.len();
-        let twin = start.addr().wrapping_sub(data.addr()).wrapping_add(len / 2) % len.max(1);
-        let (first, rest) = bytes.split_at(bytes.len().min(len.wrapping_sub(twin)));
-        // SAFETY: `first` ends at or below the length of `data`, and `rest`, which is shorter than
-        // half of it, begins at 0. Both ranges are claimed, like the bytes that they repeat, and
-        // `bytes` is borrowed from other memory.
+        let half = self.data.len() / 2;
+        let before_seam = n.min(half.saturating_sub(start.addr().wrapping_sub(data.addr())));
+        // SAFETY: `Ring::address` keeps `start` in the first half, and `Writer::commit`, the only
+        // caller, limits `n` to the claimed bytes, at most as many as fit into one half. So the bytes
+        // before the seam have their twins in the second half, and those behind it at the beginning
+        // of the first one, below `start`. As they are claimed, no reader borrows them.
         unsafe {
-            data.wrapping_add(twin).copy_from_nonoverlapping(first.as_ptr(), first.len());
-            data.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
+            start.wrapping_add(half).copy_from_nonoverlapping(start, before_seam);
+            data.copy_from_nonoverlapping(data.wrapping_add(half), n.saturating_sub(before_seam));
         }
+    }
+
+    /// Returns the memory that this ring is counted in.
+    pub(super) fn memory(&self) -> &HeapMemory {
+        &self.memory
     }
 }
 
 impl Drop for Heap {
     fn drop(&mut self) {
+        self.memory.freed(self.data.len() as u64 / 2);
         // SAFETY: all three pointers came from `Box::into_raw` in `Ring::on_heap` and are freed
         // once, here.
         unsafe {
@@ -54,12 +66,15 @@ impl Ring {
     /// maps.
     pub(crate) fn on_heap(shape: Shape<'_>) -> Result<Ring, CreateError> {
         let capacity = capacity(shape.capacity)?;
+        let memory = HeapMemory::of_this_thread();
+        memory.allocate(capacity)?;
         let entry_count = if cfg!(loom) { 8 } else { layout::entries_for(capacity) };
         let twice = usize::try_from(capacity.saturating_mul(2)).unwrap_or(usize::MAX);
         let heap = Heap {
             control: Box::into_raw(Box::new(zeroed_control())),
             entries: Box::into_raw((0..entry_count).map(|_| zeroed_entry()).collect()),
             data: Box::into_raw(vec![0u8; twice].into_boxed_slice()),
+            memory,
         };
         let ring = Ring {
             control: heap.control,
