@@ -1,5 +1,6 @@
 //! The kinds of log channels, with their keys and names.
 
+use iof_proto::attribute::{self, Place};
 use iof_proto::log::key;
 
 /// The kind of a log channel.
@@ -25,35 +26,28 @@ pub enum ChannelKind {
     Host,
 }
 
-/// The channels that RFC0032 defines: the name without `PMIX_LOG_`, the key and the kind.
-const CHANNELS: [(&str, &str, ChannelKind); 8] = [
-    ("stdout", key::PMIX_LOG_STDOUT, ChannelKind::Stdout),
-    ("stderr", key::PMIX_LOG_STDERR, ChannelKind::Stderr),
-    ("syslog", key::PMIX_LOG_SYSLOG, ChannelKind::Syslog),
-    ("local_syslog", key::PMIX_LOG_LOCAL_SYSLOG, ChannelKind::LocalSyslog),
-    ("global_syslog", key::PMIX_LOG_GLOBAL_SYSLOG, ChannelKind::GlobalSyslog),
-    ("email", key::PMIX_LOG_EMAIL, ChannelKind::Email),
-    ("job_record", key::PMIX_LOG_JOB_RECORD, ChannelKind::JobRecord),
-    ("global_datastore", key::PMIX_LOG_GLOBAL_DATASTORE, ChannelKind::Host),
-];
-
 impl ChannelKind {
     /// Returns the kind of the channel with this key: [`Host`](ChannelKind::Host) for an unknown
     /// one.
     pub fn from_key(channel: &str) -> ChannelKind {
-        match CHANNELS.iter().find(|(_, key, _)| *key == channel) {
-            Some((_, _, kind)) => *kind,
-            None if channel == key::PMIX_LOG_MSG => ChannelKind::Any,
-            None => ChannelKind::Host,
+        match channel {
+            key::PMIX_LOG_STDOUT => ChannelKind::Stdout,
+            key::PMIX_LOG_STDERR => ChannelKind::Stderr,
+            key::PMIX_LOG_SYSLOG => ChannelKind::Syslog,
+            key::PMIX_LOG_LOCAL_SYSLOG => ChannelKind::LocalSyslog,
+            key::PMIX_LOG_GLOBAL_SYSLOG => ChannelKind::GlobalSyslog,
+            key::PMIX_LOG_EMAIL => ChannelKind::Email,
+            key::PMIX_LOG_JOB_RECORD => ChannelKind::JobRecord,
+            key::PMIX_LOG_MSG => ChannelKind::Any,
+            _ => ChannelKind::Host,
         }
     }
 
     /// Returns the kinds that an engine can serve without its host, each with its key.
     pub fn builtin() -> impl Iterator<Item = (ChannelKind, &'static str)> {
-        CHANNELS
-            .into_iter()
-            .filter(|(_, _, kind)| *kind != ChannelKind::Host)
-            .map(|(_, key, kind)| (kind, key))
+        channels()
+            .map(|(_, key)| (ChannelKind::from_key(key), key))
+            .filter(|(kind, _)| *kind != ChannelKind::Host)
     }
 
     /// Returns whether the channel may honour tags and XML. The output channels do. A channel of
@@ -71,31 +65,34 @@ pub(crate) fn key_of(name: &str) -> Option<String> {
     }
     let lower = name.to_ascii_lowercase();
     let lower = lower.strip_prefix("pmix_log_").unwrap_or(&lower);
-    CHANNELS.iter().find(|(name, ..)| *name == lower).map(|(_, key, _)| (*key).to_owned())
+    channels().find(|(name, _)| *name == lower).map(|(_, key)| key.to_owned())
 }
 
 /// Returns all names, for messages.
 pub(crate) fn names() -> String {
-    CHANNELS.map(|(name, ..)| name).join(", ")
+    channels().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the channels that RFC0032 defines, apart from the choice of the engine: the names
+/// without `PMIX_LOG_`, in lower case, and the keys.
+fn channels() -> impl Iterator<Item = (String, &'static str)> {
+    let chosen = attribute::at(Place::LogChannel).filter(|row| row.key != key::PMIX_LOG_MSG);
+    chosen.map(|row| (row.name.trim_start_matches("PMIX_LOG_").to_ascii_lowercase(), row.key))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use iof_proto::attribute::{self, Place, ValueType};
+    use iof_proto::attribute::ValueType;
 
     use super::*;
 
     #[test]
-    fn the_channels_are_those_of_the_table_and_email_alone_has_fields() {
-        let table: BTreeSet<&str> = attribute::at(Place::LogChannel).map(|attribute| attribute.key).collect();
-        let here = CHANNELS.iter().map(|(_, key, _)| *key).chain([key::PMIX_LOG_MSG]).collect();
-        assert_eq!(table, here);
-        for attribute in attribute::at(Place::LogChannel) {
-            let is_email = ChannelKind::from_key(attribute.key) == ChannelKind::Email;
-            let expected = if is_email { ValueType::Email } else { ValueType::Text };
-            assert_eq!(attribute.types, [expected], "{}", attribute.key);
+    fn only_the_data_store_needs_a_host_and_email_alone_has_fields() {
+        for row in attribute::at(Place::LogChannel) {
+            let kind = ChannelKind::from_key(row.key);
+            assert_eq!(kind == ChannelKind::Host, row.key == key::PMIX_LOG_GLOBAL_DATASTORE, "{}", row.key);
+            let expected = if kind == ChannelKind::Email { ValueType::Email } else { ValueType::Text };
+            assert_eq!(row.types, [expected], "{}", row.key);
         }
     }
 }

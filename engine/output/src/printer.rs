@@ -213,7 +213,7 @@ impl PrinterTask {
             let deadline = self.due.first().map(|(time, _)| *time);
             let polled = reader.poll_ready(deadline, &mut ids)?;
             while let Some(missed) = reader.take_missed() {
-                self.report_missed(missed, &mut on_gap);
+                self.report_missed(&missed, &mut on_gap)?;
             }
             if polled == PollReady::Done {
                 self.report.misses_streams = reader.tool().misses_streams();
@@ -231,13 +231,27 @@ impl PrinterTask {
     }
 
     /// Reports bytes of streams that are not delivered, as a gap of the wildcard rank.
-    fn report_missed(&mut self, missed: Missed, on_gap: &mut impl FnMut(&Proc, Channel, Gap)) {
+    fn report_missed(
+        &mut self,
+        missed: &Missed,
+        on_gap: &mut impl FnMut(&Proc, Channel, Gap),
+    ) -> Result<(), PrintError> {
         let Missed { nspace, channel, bytes, .. } = missed;
-        if bytes > 0 {
-            let lost = self.report.lost.entry(channel).or_default();
-            *lost = lost.saturating_add(bytes);
-            on_gap(&Proc::all(nspace), channel, Gap { offset: 0, lost: bytes });
+        if *bytes == 0 {
+            return Ok(());
         }
+        let lost = self.report.lost.entry(*channel).or_default();
+        *lost = lost.saturating_add(*bytes);
+        on_gap(&Proc::all(nspace.clone()), *channel, Gap { offset: 0, lost: *bytes });
+        // These streams have no files.
+        let OpenDestination::Output(output) = &self.destination else { return Ok(()) };
+        let mut batch = Batch::new(mem::take(&mut self.buffer));
+        self.options.style.write_missed(missed, &mut batch);
+        let locked = output.lock();
+        output.write(&mut batch.slices()).map_err(PrintError::Write)?;
+        drop(locked);
+        self.buffer = batch.into_buffer();
+        Ok(())
     }
 
     /// Peeks at each stream, reports its gap or end, and returns the streams that may have

@@ -8,7 +8,7 @@ use std::io::Write;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use iof_proto::xml::{CONTROL_PICTURES, reference};
-use iof_proto::{Channel, Nspace, Rank};
+use iof_proto::{Channel, Missed, Nspace, Rank};
 use iof_tool::Gap;
 use jiff::tz::TimeZone;
 use memchr::memchr;
@@ -312,6 +312,19 @@ impl Style {
 
     /// Adds the object of a gap to the batch, in JSON. Other formats do not show gaps.
     pub(crate) fn write_gap(&self, gap: Gap, label: &mut Label, batch: &mut Batch<'_>) {
+        self.write_loss(gap, "", label, batch);
+    }
+
+    /// Adds the object of streams that are not delivered at all to the batch, in JSON.
+    pub(crate) fn write_missed(&self, missed: &Missed, batch: &mut Batch<'_>) {
+        let Missed { nspace, channel, streams, bytes, .. } = missed;
+        let (nspace, rank, channel) = (nspace.clone(), Rank::WILDCARD, *channel);
+        let source = Source { nspace, rank, channel, logged: false, host: None, pid: None };
+        let gap = Gap { offset: 0, lost: *bytes };
+        self.write_loss(gap, &format!(",\"streams\":{streams}"), &mut self.label(&source), batch);
+    }
+
+    fn write_loss(&self, gap: Gap, more: &str, label: &mut Label, batch: &mut Batch<'_>) {
         if self.markup != Markup::Json {
             return;
         }
@@ -320,7 +333,7 @@ impl Style {
         batch.copy(&label.rendered);
         batch.copy(gap.offset.to_string().as_bytes());
         batch.copy(process);
-        batch.copy(format!(",\"lost\":{}}}\n", gap.lost).as_bytes());
+        batch.copy(format!(",\"lost\":{}{more}}}\n", gap.lost).as_bytes());
     }
 
     fn write_text<'a, 'b>(

@@ -30,6 +30,7 @@ use std::time::Duration;
 use crate::socket::connect_within;
 
 mod directory;
+mod entries;
 mod list;
 mod listener;
 mod names;

@@ -1,13 +1,13 @@
 //! The list of all engines that have a socket in a rendezvous directory.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, Metadata};
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::directory::{Directory, DirectoryError, DirectoryPath};
+use super::entries::SessionEntries;
 use super::names::FileNames;
 use super::probe::{is_live_socket, metadata_if_exists};
 use super::{FindError, Level};
@@ -68,21 +68,12 @@ fn list_system(directory_path: &DirectoryPath, directory: &Directory) -> io::Res
 
 fn list_session(directory: &Directory) -> io::Result<Vec<Listed>> {
     let names = FileNames::of_this_host()?;
-    let mut pids = BTreeSet::new();
-    let mut jobs: BTreeMap<u32, Vec<Nspace>> = BTreeMap::new();
-    for file in fs::read_dir(directory.short_path(Path::new(".")))? {
-        let name = file?.file_name();
-        pids.extend(names.session_pid(&name));
-        if let Some((pid, nspace)) = names.job_link_parts(&name) {
-            jobs.entry(pid).or_default().push(nspace);
-        }
-    }
+    let SessionEntries { pids, mut jobs } = SessionEntries::read(directory, &names)?;
     let mut engines = Vec::new();
     for pid in pids {
         let name = names.session(pid);
         let Some(metadata) = socket_metadata(directory, &name)? else { continue };
-        let mut jobs = jobs.remove(&pid).unwrap_or_default();
-        jobs.sort();
+        let jobs = jobs.remove(&pid).into_iter().flatten().collect();
         engines.push(listed(Level::Session, Some(pid), directory, &name, &metadata, jobs));
     }
     Ok(engines)

@@ -1,14 +1,14 @@
 //! The tool's side of the rendezvous: where and in which order it searches for engines.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::path::PathBuf;
 
 use super::directory::{Directory, DirectoryError, DirectoryPath};
+use super::entries::SessionEntries;
 use super::names::FileNames;
 use super::probe::{is_live_socket, metadata_if_exists};
 use super::{ConnectError, Level, connect};
@@ -281,15 +281,7 @@ fn engines(directory: &DirectoryPath, filter: SessionFilter<'_>) -> Result<Vec<C
 /// Returns the engines that match `filter` and have a listening socket, sorted by pid.
 fn candidates(directory: &Directory, filter: SessionFilter<'_>) -> io::Result<Vec<Candidate>> {
     let names = FileNames::of_this_host()?;
-    let mut pids = BTreeSet::new();
-    let mut jobs: BTreeMap<u32, BTreeSet<Nspace>> = BTreeMap::new();
-    for file in fs::read_dir(directory.short_path(Path::new(".")))? {
-        let name = file?.file_name();
-        if let Some((pid, nspace)) = names.job_link_parts(&name) {
-            jobs.entry(pid).or_default().insert(nspace);
-        }
-        pids.extend(names.session_pid(&name));
-    }
+    let SessionEntries { mut pids, mut jobs } = SessionEntries::read(directory, &names)?;
     pids.retain(|pid| match filter {
         SessionFilter::Any => true,
         SessionFilter::Pid(wanted) => *pid == wanted,

@@ -1,0 +1,151 @@
+//! One file: how it is opened, locked against other jobs, and written.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use super::make_directory;
+use crate::output::write_all;
+use crate::style::OpenLine;
+
+/// The mode of created files, which the umask may narrow.
+pub(super) const FILE_MODE: u32 = 0o644;
+
+/// The largest number of attempts to open a file that its job replaces meanwhile.
+const MAX_ATTEMPTS: usize = 10;
+
+/// A file that is, was or will be open.
+pub(super) struct Entry {
+    pub path: PathBuf,
+    pub file: Option<File>,
+    /// Whether it was opened before, so that it is not to be emptied.
+    pub begun: bool,
+    /// Whether the open file is a regular one. Others, such as pipes and devices, do not rotate.
+    pub is_regular: bool,
+    pub size: u64,
+    pub line: OpenLine,
+}
+
+impl Entry {
+    pub fn new(path: PathBuf) -> Entry {
+        Entry { path, file: None, begun: false, is_regular: false, size: 0, line: None }
+    }
+
+    /// Returns the file. Opens it, and creates or empties it if necessary.
+    pub fn file(&mut self, append: bool) -> io::Result<&File> {
+        if let Some(ref file) = self.file {
+            return Ok(file);
+        }
+        let mut options = File::options();
+        options.create(true).mode(FILE_MODE);
+        let is_emptied = !(append || self.begun);
+        if is_emptied {
+            options.write(true);
+        } else {
+            options.append(true);
+        }
+        let file = if self.begun { self.open_locked(&options)? } else { self.open_current(&options)? };
+        self.is_regular = file.metadata()?.is_file();
+        if is_emptied && self.is_regular {
+            file.set_len(0)?;
+        }
+        self.size = file.metadata()?.len();
+        self.begun = true;
+        Ok(self.file.insert(file))
+    }
+
+    /// Opens and locks the file that has the path. A full file that its job replaced before it was
+    /// locked here must keep its contents.
+    fn open_current(&self, options: &OpenOptions) -> io::Result<File> {
+        for _ in 0..MAX_ATTEMPTS {
+            let file = self.open_locked(options)?;
+            if !file.metadata()?.is_file() || self.is_at_path(&file)? {
+                return Ok(file);
+            }
+        }
+        Err(busy())
+    }
+
+    /// Opens the file, with its directory, and locks it.
+    fn open_locked(&self, options: &OpenOptions) -> io::Result<File> {
+        let file = match options.open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                if let Some(directory) = self.path.parent() {
+                    make_directory(directory)?;
+                }
+                options.open(&self.path)?
+            }
+            opened => opened?,
+        };
+        // Other kinds of files, such as pipes and devices, have several writers by intention.
+        if file.metadata()?.is_file() {
+            match lock(&file) {
+                // A running job does not end because another process locked the file while it was
+                // closed here.
+                Err(_) if self.begun => {}
+                locked => locked?,
+            }
+        }
+        Ok(file)
+    }
+
+    /// Returns whether `file` is still the file at the path.
+    pub fn is_at_path(&self, file: &File) -> io::Result<bool> {
+        let inode = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+        match fs::metadata(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            found => Ok(inode(found?) == inode(file.metadata()?)),
+        }
+    }
+
+    pub fn write(&mut self, append: bool, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let length: usize = slices.iter().map(|slice| slice.len()).sum();
+        write_all(self.file(append)?.as_fd(), slices)?;
+        self.size = self.size.saturating_add(length as u64);
+        Ok(())
+    }
+}
+
+/// Locks a file against other jobs until it is closed: the files of two jobs must not be mixed. On a
+/// file system without locks this has no effect.
+///
+/// # Errors
+/// [`busy`] if the file is locked.
+pub(super) fn lock(file: &File) -> io::Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(busy()),
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(()),
+    }
+}
+
+/// Returns the error for a file that is locked. Any process that can open the file can lock it, so
+/// the holder of the lock is not necessarily another job.
+fn busy() -> io::Error {
+    io::Error::new(
+        ErrorKind::ResourceBusy,
+        "another process, or another option of this command, has locked this file: give the job \
+         another name or the file another path, or end that process",
+    )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+    use crate::files::with_suffix;
+
+    #[test]
+    fn a_file_that_was_renamed_is_told_from_the_one_at_its_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let entry = Entry::new(path.clone());
+        let file = File::create(&path).unwrap();
+        assert!(entry.is_at_path(&file).unwrap());
+        fs::rename(&path, with_suffix(&path, "1")).unwrap();
+        assert!(!entry.is_at_path(&file).unwrap());
+        let _new = File::create(&path).unwrap();
+        assert!(!entry.is_at_path(&file).unwrap());
+    }
+}

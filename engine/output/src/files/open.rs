@@ -1,0 +1,225 @@
+//! The files of one printer. A limited number of them is open.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::path::PathBuf;
+
+use iof_proto::Nspace;
+use nix::errno::Errno;
+
+use super::entry::Entry;
+use super::{FileError, Files};
+use crate::style::{OpenLine, Source};
+
+/// The largest number of files that one printer keeps open. When it is reached, all files are
+/// closed, and each is opened again for its next write.
+pub const MAX_OPEN_FILES: usize = 1024;
+
+/// The id of one of the [`OpenFiles`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileId(usize);
+
+/// The files of one printer.
+pub(crate) struct OpenFiles {
+    pub files: Files,
+    /// The longest line that is not cut for a file's size.
+    max_line: usize,
+    entries: Vec<Entry>,
+    by_path: BTreeMap<PathBuf, FileId>,
+    /// The number of files that are open.
+    open: usize,
+    /// The numbers of ranks of jobs, as far as they were needed.
+    nprocs: BTreeMap<Nspace, u32>,
+}
+
+impl OpenFiles {
+    pub fn new(files: Files, max_line: usize) -> OpenFiles {
+        OpenFiles {
+            files,
+            max_line,
+            entries: Vec::new(),
+            by_path: BTreeMap::new(),
+            open: 0,
+            nprocs: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the file for `source`. `count` returns the number of ranks of its job.
+    pub fn file_for(&mut self, source: &Source, count: impl FnOnce() -> u32) -> FileId {
+        let nprocs = match (self.files.nprocs, self.nprocs.get(&source.nspace)) {
+            (Some(nprocs), _) | (None, Some(&nprocs)) => nprocs,
+            (None, None) => *self.nprocs.entry(source.nspace.clone()).or_insert_with(count),
+        };
+        let path = self.files.path(source, nprocs);
+        let next = FileId(self.entries.len());
+        let id = *self.by_path.entry(path.clone()).or_insert(next);
+        if id == next {
+            self.entries.push(Entry::new(path));
+        }
+        id
+    }
+
+    /// Creates a file. Unless existing contents are kept, it is emptied, and the full files of an
+    /// earlier run are removed.
+    pub fn begin(&mut self, id: FileId) -> Result<(), FileError> {
+        if self.entries.get(id.0).is_none_or(|entry| entry.begun) {
+            return Ok(());
+        }
+        let opened = self.open(id);
+        let append = self.files.append;
+        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
+        // To save descriptors, the file is closed again until there is something to write. The first
+        // one stays open for its lock.
+        if id != FileId(0) {
+            self.open = self.open.saturating_sub(usize::from(entry.file.take().is_some()));
+        }
+        let begun = opened.and_then(|()| if append { Ok(()) } else { entry.remove_full() });
+        begun.map_err(|error| FileError { path: entry.path.clone(), error })
+    }
+
+    /// Returns the line that the file is in the middle of.
+    pub fn open_line(&mut self, id: FileId) -> OpenLine {
+        self.entries.get(id.0).and_then(|entry| entry.line)
+    }
+
+    /// Writes `slices` to a file, which is then in the middle of `line`.
+    pub fn write(
+        &mut self,
+        id: FileId,
+        mut slices: Vec<IoSlice<'_>>,
+        line: OpenLine,
+    ) -> Result<(), FileError> {
+        let opened = self.open(id);
+        let Files { append, rotation, .. } = self.files;
+        let max_line = self.max_line;
+        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
+        let done = opened.and_then(|()| match rotation {
+            None => entry.write(append, &mut slices),
+            Some(rotation) => {
+                let all = slices.iter().fold(Vec::new(), |mut all, slice| {
+                    all.extend_from_slice(slice);
+                    all
+                });
+                entry.write_rotating(append, (rotation, max_line), &all)
+            }
+        });
+        entry.line = line;
+        done.map_err(|error| FileError { path: entry.path.clone(), error })
+    }
+
+    /// Opens a file. If too many are open, by [`MAX_OPEN_FILES`] or by the limit of the process,
+    /// closes all others first.
+    fn open(&mut self, id: FileId) -> io::Result<()> {
+        let append = self.files.append;
+        if self.open >= MAX_OPEN_FILES {
+            self.close_all();
+        }
+        let Some(entry) = self.entries.get_mut(id.0).filter(|entry| entry.file.is_none()) else {
+            return Ok(());
+        };
+        match entry.file(append) {
+            Err(error) if self.open > 0 && error.raw_os_error() == Some(Errno::EMFILE as i32) => {
+                self.close_all();
+                self.entries.get_mut(id.0).map_or(Ok(()), |entry| entry.file(append).map(drop))?;
+            }
+            opened => drop(opened?),
+        }
+        self.open = self.open.saturating_add(1);
+        Ok(())
+    }
+
+    /// Closes all files except the first.
+    fn close_all(&mut self) {
+        self.entries.iter_mut().skip(1).for_each(|entry| entry.file = None);
+        self.open = self.entries.iter().filter(|entry| entry.file.is_some()).count();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs::{self, File};
+
+    use iof_proto::Channel;
+
+    use super::*;
+    use crate::choice::Place;
+    use crate::files::entry::lock;
+    use crate::files::tests::{files, source};
+    use crate::files::{Rotation, with_suffix};
+
+    #[test]
+    fn beginning_a_file_empties_it_and_removes_full_files_of_an_earlier_run() {
+        let directory = tempfile::tempdir().unwrap();
+        for append in [true, false] {
+            let place = Place::Name(directory.path().join("log"));
+            let mut open = OpenFiles::new(Files { append, ..files(place) }, 64);
+            let source = source(0, Channel::Stdout);
+            let path = open.files.path(&source, 1);
+            let full = ["1", "2", "3"].map(|number| with_suffix(&path, number));
+            [&path].into_iter().chain(&full).for_each(|path| fs::write(path, "old").unwrap());
+            let id = open.file_for(&source, || 1);
+            open.begin(id).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), if append { "old" } else { "" });
+            assert!(full.iter().all(|full| full.exists() == append));
+            open.write(id, vec![IoSlice::new(b"new")], None).unwrap();
+            open.begin(id).unwrap();
+            assert!(fs::read_to_string(&path).unwrap().ends_with("new"), "a file is begun only once");
+        }
+    }
+
+    #[test]
+    fn a_file_that_another_job_writes_is_refused_and_keeps_its_contents() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::Name(directory.path().join("log"));
+        let mut open = [(); 2].map(|()| OpenFiles::new(files(place.clone()), 64));
+        let source = source(0, Channel::Stdout);
+        let ids = open.each_mut().map(|open| open.file_for(&source, || 1));
+        open[0].begin(ids[0]).unwrap();
+        open[0].write(ids[0], vec![IoSlice::new(b"mine")], None).unwrap();
+        open[0].close_all();
+        let error = open[1].begin(ids[1]).unwrap_err();
+        assert!(error.to_string().contains("has locked this file"), "{error}");
+        assert_eq!(fs::read_to_string(&error.path).unwrap(), "mine");
+        let [first, mut second] = open;
+        drop(first);
+        second.begin(ids[1]).unwrap();
+        assert_eq!(fs::read_to_string(&error.path).unwrap(), "");
+    }
+
+    #[test]
+    fn files_are_emptied_or_appended_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = directory.path().join("log");
+        let mut contents = Vec::new();
+        for append in [false, true, false] {
+            let mut open = OpenFiles::new(Files { append, ..files(Place::Name(name.clone())) }, 64);
+            let id = open.file_for(&source(0, Channel::Stderr), || 1);
+            open.write(id, vec![IoSlice::new(b"x\n")], None).unwrap();
+            open.entries[0].file = None;
+            open.write(id, vec![IoSlice::new(b"y\n")], None).unwrap();
+            contents.push(fs::read_to_string(&open.entries[0].path).unwrap());
+        }
+        assert_eq!(contents, ["x\ny\n", "x\ny\nx\ny\n", "x\ny\n"]);
+    }
+
+    #[test]
+    fn a_running_job_goes_on_if_its_file_is_locked_while_closed() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::Name(directory.path().join("log"));
+        let rotation = Some(Rotation { size: 4, keep: 1 });
+        let mut open = OpenFiles::new(Files { rotation, ..files(place) }, 64);
+        let source = source(0, Channel::Stdout);
+        let id = open.file_for(&source, || 1);
+        open.begin(id).unwrap();
+        let path = open.files.path(&source, 1);
+        open.entries[0].file = None;
+        let other = File::open(&path).unwrap();
+        other.lock().unwrap();
+        open.write(id, vec![IoSlice::new(b"one\n")], None).unwrap();
+        open.write(id, vec![IoSlice::new(b"two\n")], None).unwrap();
+        assert_eq!(fs::read_to_string(with_suffix(&path, "1")).unwrap(), "one\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two\n");
+        assert!(lock(&File::open(&path).unwrap()).is_err(), "the new file is locked");
+    }
+}
