@@ -20,6 +20,8 @@ use nix::fcntl::{SpliceFFlags, splice};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::read;
 
+use crate::clock;
+
 pub(crate) use epoll::Epoll;
 pub(crate) use uring::Uring;
 
@@ -57,7 +59,7 @@ impl fmt::Display for BackendKind {
 /// The owner of a request and of its answer. Each owner has at most one request in flight,
 /// cancellations aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
+pub enum Token {
     /// The capture thread's bell.
     Bell,
     /// The bells of readers in other processes.
@@ -114,11 +116,11 @@ impl From<u64> for Token {
 }
 
 /// The answer to a request: its owner, and what the system call would have returned.
-pub(crate) type Answer = (Token, io::Result<usize>);
+pub type Answer = (Token, io::Result<usize>);
 
 /// A kernel facility, used by the one thread that made it. Dropping it abandons the requests in
 /// flight.
-pub(crate) trait Backend {
+pub trait Backend {
     /// The kind that [`Capture::backend`](crate::Capture::backend) returns for this backend.
     const KIND: BackendKind;
 
@@ -156,7 +158,7 @@ pub(crate) trait Backend {
     /// Answers when `file` is readable; for a [`Token::Target`], when it is writable.
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Answers within [`PAUSE`]. Pauses end together, so that many of them wake the thread no more
+    /// Answers within `PAUSE` (20 ms). Pauses end together, so that many of them wake the thread no more
     /// often than one.
     fn pause(&mut self, token: Token);
 
@@ -190,6 +192,11 @@ pub(crate) trait Backend {
 
     /// Returns whether no request is in flight, so that no span and no lent bytes are in use.
     fn is_quiet(&self) -> bool;
+
+    /// Returns the time, in nanoseconds since 1970.
+    fn now(&self) -> u64 {
+        clock::now()
+    }
 }
 
 /// The destination of discarded bytes.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crossbeam::channel::{Sender, bounded, unbounded};
-use iof_shm_ring::{Inlet, Ringer, Stream, bell};
+use iof_shm_ring::{Inlet, Ringer, bell};
 
 use crate::backend::BackendKind;
 use crate::capture_thread::{CaptureThread, Started};
@@ -19,6 +19,7 @@ use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
 use crate::first_writes::FirstWrites;
 use crate::remote_call::call_remotely;
+use crate::request::{NewStream, StreamRequest};
 use crate::room_bells::{RoomBell, RoomBells};
 use crate::sources::OnEvent;
 use crate::spawn;
@@ -98,7 +99,7 @@ impl Capture {
         let on_stall = Arc::clone(&on_event);
         let watchdog = Watchdog::start(Arc::clone(&watched), move |event| on_stall(event))
             .map_err(|source| StartError::Thread { source })?;
-        let on_event: OnEvent = Box::new(move |event| {
+        let on_event: OnEvent = Arc::new(move |event| {
             match &event {
                 Event::Shut { target } => drop(lock(&ids).targets.remove(target)),
                 Event::PushOver { push } => drop(lock(&ids).pushes.remove(push)),
@@ -164,12 +165,12 @@ impl Capture {
     /// uncounted if `stream` has a capacity of at least 16 KiB, because a read takes up to a
     /// quarter of it, and a packet has at most 4 KiB.
     ///
-    /// [`Event::Complete`] follows, unless `on_event` panics first, see [`Stopped`].
+    /// [`Event::Complete`] follows, unless the capture ends first, see [`Event::Ended`].
     ///
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`]. The pipe is closed then.
-    pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: Stream) -> Result<(), AddError> {
-        self.add_source(id, Command::Add(NewSource { id, pipe, stream: Box::new(stream), leader: None }))
+    pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: impl Into<NewStream>) -> Result<(), AddError> {
+        self.add_source(id, Command::Add(NewSource::new(id, pipe, stream.into(), None)))
     }
 
     /// Adds several sources, as [`Capture::add`] does. Those of their pipes that have bytes already
@@ -178,12 +179,12 @@ impl Capture {
     /// # Errors
     /// [`AddError::Taken`] if an id is in use, or [`AddError::Stopped`]. No source is added, and the
     /// pipes are closed.
-    pub fn add_watched(
+    pub fn add_watched<S: Into<NewStream>>(
         &self,
-        sources: impl IntoIterator<Item = (SourceId, OwnedFd, Stream)>,
+        sources: impl IntoIterator<Item = (SourceId, OwnedFd, S)>,
         first_writes: &Arc<Mutex<FirstWrites>>,
     ) -> Result<(), AddError> {
-        let new = |(id, pipe, stream)| NewSource { id, pipe, stream: Box::new(stream), leader: None };
+        let new = |(id, pipe, stream): (_, _, S)| NewSource::new(id, pipe, stream.into(), None);
         let sources: Vec<NewSource> = sources.into_iter().map(new).collect();
         // Held until the command is sent, so that the commands for one id keep their order.
         let mut source_ids = lock(&self.source_ids);
@@ -209,12 +210,12 @@ impl Capture {
         &self,
         id: SourceId,
         master: OwnedFd,
-        stream: Stream,
+        stream: impl Into<NewStream>,
         process: ProcessId,
         leader: Child,
     ) -> Result<(), AddError> {
         let leader = Some((process, leader));
-        self.add_source(id, Command::Add(NewSource { id, pipe: master, stream: Box::new(stream), leader }))
+        self.add_source(id, Command::Add(NewSource::new(id, master, stream.into(), leader)))
     }
 
     /// Adds the source `id` without a pipe: [`Capture::deliver`] adds its bytes, and
@@ -222,8 +223,9 @@ impl Capture {
     ///
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`].
-    pub fn open(&self, id: SourceId, stream: Stream) -> Result<(), AddError> {
-        self.add_source(id, Command::Open { id, stream: Box::new(stream) })
+    pub fn open(&self, id: SourceId, stream: impl Into<NewStream>) -> Result<(), AddError> {
+        let NewStream { stream, first } = stream.into();
+        self.add_source(id, Command::Open { id, stream: Box::new(stream), first })
     }
 
     /// Delivers `bytes` to a source that was added with [`Capture::open`]. `time` is when they were
@@ -337,8 +339,8 @@ impl Capture {
     ///    earlier, which [`Event::PushOver`] reports.
     ///
     /// [`Event::Fed`] follows for each target, with the number of bytes that it took, and
-    /// immediately for a target that does not exist. It does not follow if `on_event` panics, see
-    /// [`Stopped`].
+    /// immediately for a target that does not exist, unless the capture ends first, see
+    /// [`Event::Ended`].
     ///
     /// # Errors
     /// [`PushError::PushTaken`] if [`Event::PushOver`] has not been reported for an earlier push
@@ -386,6 +388,25 @@ impl Capture {
     /// [`Stopped`].
     pub fn shut(&self, id: TargetId) -> Result<(), Stopped> {
         self.send(Command::Shut(id))
+    }
+
+    /// Shuts a target as [`Capture::shut`] does, if no process reads its pipe any more. Otherwise a
+    /// target to which nothing is written stays open after its last reader has ended.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn shut_unread(&self, id: TargetId) -> Result<(), Stopped> {
+        self.send(Command::ShutUnread(id))
+    }
+
+    /// Performs `request` on the capture thread, after all earlier commands and before all later
+    /// ones. If it has an id, [`Event::Answered`] follows, unless the capture ends first, see
+    /// [`Event::Ended`].
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn request(&self, request: StreamRequest) -> Result<(), Stopped> {
+        self.send(Command::Request(request))
     }
 
     /// Runs `f` on the capture thread and returns its result. Blocks until the thread has finished

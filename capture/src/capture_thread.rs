@@ -8,6 +8,7 @@ use nix::sys::signal::{SigSet, Signal};
 
 use crate::backend::{Backend, BackendKind, Epoll, Uring};
 use crate::driver::{Command, Driver, Inbox};
+use crate::event::Event;
 use crate::sources::OnEvent;
 use crate::start::StartError;
 use crate::watchdog::WatchState;
@@ -49,7 +50,10 @@ impl CaptureThread {
 
     fn drive<B: Backend>(self, backend: B, fallback: Option<StartError>) {
         let _ = self.started.send(Ok(Started { backend: B::KIND, fallback }));
+        let on_event = Arc::clone(&self.on_event);
         Driver::new(backend, self.bell, self.commands, self.inbox, self.watched, self.on_event).run();
+        // The driver has dropped the receiver of the commands, so none is accepted any more.
+        on_event(Event::Ended);
     }
 }
 

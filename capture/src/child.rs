@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use nix::sys::signal::killpg;
 use nix::unistd::{Pid, getpgid};
 
 use crate::signal::Signal;
+use crate::wait;
 
 /// A child of this process that has not been reaped. Dropping it neither ends nor reaps the child.
 ///
@@ -125,26 +125,9 @@ impl Child {
 
     /// Reaps the child if it has ended, and returns its exit status. Does not block.
     pub(crate) fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
-        // nix's waitid(2) fails if a real-time signal has ended the child, after it reaped the child.
-        // SAFETY: all zeroes are a valid siginfo_t.
-        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let pidfd = libc::id_t::try_from(self.as_fd().as_raw_fd()).map_err(io::Error::other)?;
-        let options = libc::WEXITED | libc::WNOHANG;
-        // SAFETY: the call writes one siginfo_t, to `info`, which outlives it.
-        if unsafe { libc::waitid(libc::P_PIDFD, pidfd, &raw mut info, options) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: waitid(2) sets the fields of a siginfo_t for SIGCHLD, or leaves them zero if no
-        // child has ended.
-        let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-        // Encoded as by wait(2).
-        Ok(match info.si_code {
-            _ if pid == 0 => None,
-            libc::CLD_EXITED => Some(ExitStatus::from_raw((status & 0xff) << 8)),
-            libc::CLD_KILLED => Some(ExitStatus::from_raw(status)),
-            libc::CLD_DUMPED => Some(ExitStatus::from_raw(status | 0x80)),
-            _ => None,
-        })
+        let ended = wait::waitid(libc::P_PIDFD, pidfd, libc::WEXITED | libc::WNOHANG)?;
+        Ok(ended.map(|ended| ended.status))
     }
 }
 
@@ -180,6 +163,8 @@ mod tests {
     use std::io::Read;
 
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use std::os::unix::process::ExitStatusExt;
 
     use super::*;
     use crate::process_spec::{ProcessGroup, ProcessSpec};

@@ -2,18 +2,15 @@
 //! driver coalesces the interrupts of its card.
 //!
 //! Ranks that write line by line would wake the capture thread for every line. While traffic is
-//! dense, a short delay lets each read return many lines, at a fraction of the cost. The
-//! [`Governor`] decides whether there is a delay. Its length is adjusted here, so that no writer
-//! fills its pipe meanwhile.
+//! dense and the thread is busy, a short delay lets each read return many lines, at a fraction of
+//! the cost. The [`Governor`] decides whether there is a delay.
 
 use std::time::Duration;
 
 use iof_shm_ring::{Governor, Traffic};
 
-/// The longest delay.
-const LONGEST_DELAY: Duration = Duration::from_micros(200);
-/// The first delay that is tried, and the shortest that is kept.
-const MIN_DELAY: Duration = Duration::from_micros(50);
+/// The length of a delay.
+const DELAY: Duration = Duration::from_micros(50);
 /// Traffic is dense while no turn takes longer than this in addition to its delay.
 const DENSE: Duration = Duration::from_micros(100);
 /// A turn that takes longer still counts as dense if it reads this many bytes.
@@ -24,7 +21,7 @@ const MIN_HOLD_OFF: u32 = 512;
 /// would only make the writer of a full pipe wait.
 const LARGE_READ: usize = 32 * 1024;
 
-/// The bytes that a turn read and wrote, and the time that it took.
+/// The bytes that a turn read and wrote, the time that it took, and how busy the thread is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Yield {
     /// Bytes of all reads and writes.
@@ -33,60 +30,44 @@ pub(crate) struct Yield {
     pub largest: usize,
     /// Time since the previous turn.
     pub elapsed: Duration,
+    /// The thread uses so much of a processor that a delay may pay, see [`iof_shm_ring::Utilization`].
+    pub busy: bool,
 }
 
 /// Chooses the coalescing delay of each turn from the yield of the turns before it.
 #[derive(Debug)]
-pub(crate) struct Coalescing {
-    governor: Governor,
-    delay: Duration,
-}
+pub(crate) struct Coalescing(Governor);
 
 impl Coalescing {
     pub(crate) fn new() -> Coalescing {
-        Coalescing { governor: Governor::new(MIN_HOLD_OFF), delay: Duration::ZERO }
+        Coalescing(Governor::new(MIN_HOLD_OFF))
+    }
+
+    /// Returns whether the next turn is delayed.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.0.waits()
     }
 
     /// Returns the coalescing delay of the next turn; zero for none.
     pub(crate) fn delay(&self) -> Duration {
-        self.delay
+        if self.0.waits() { DELAY } else { Duration::ZERO }
     }
 
     /// Records the yield of a turn and updates the delay.
     pub(crate) fn record_turn(&mut self, turn: Yield) {
-        let had_gained = self.governor.has_gained();
-        self.governor.record(self.traffic(turn));
-        self.delay = match (self.governor.waits(), had_gained) {
-            (false, _) => Duration::ZERO,
-            (true, false) => MIN_DELAY,
-            (true, true) => self.adjusted(turn.largest),
-        };
+        self.0.record(self.traffic(turn));
     }
 
     /// Returns what `turn` has shown about the traffic.
     fn traffic(&self, turn: Yield) -> Traffic {
         // A long turn that read many bytes was not quiet: other threads had the processor.
-        let quiet = turn.elapsed > self.delay.saturating_add(DENSE) && turn.bytes < DENSE_BYTES;
-        // A delay that has paid is first halved, down to the shortest.
-        let halves = self.governor.has_gained() && self.delay / 2 >= MIN_DELAY;
-        if quiet {
+        let quiet = turn.elapsed > self.delay().saturating_add(DENSE) && turn.bytes < DENSE_BYTES;
+        if quiet || !turn.busy {
             Traffic::Sparse
-        } else if turn.largest >= LARGE_READ && !halves {
+        } else if turn.largest >= LARGE_READ {
             Traffic::Full
         } else {
             Traffic::Bytes(turn.bytes)
-        }
-    }
-
-    /// Returns the delay that keeps the largest read below half of what its pipe holds. No writer
-    /// has to wait then.
-    fn adjusted(&self, largest: usize) -> Duration {
-        if largest >= LARGE_READ {
-            self.delay / 2
-        } else if largest < LARGE_READ / 2 {
-            self.delay.saturating_add(self.delay / 4).min(LONGEST_DELAY)
-        } else {
-            self.delay
         }
     }
 }
@@ -101,7 +82,8 @@ mod tests {
     fn run(coalescing: &mut Coalescing, turns: u32, quiet: Duration, bytes: impl Fn(Duration) -> u64) {
         for _ in 0..turns {
             let (delay, bytes) = (coalescing.delay(), bytes(coalescing.delay()));
-            coalescing.record_turn(Yield { bytes, largest: bytes as usize, elapsed: delay + quiet });
+            let elapsed = delay + quiet;
+            coalescing.record_turn(Yield { bytes, largest: bytes as usize, elapsed, busy: true });
         }
     }
 
@@ -113,17 +95,28 @@ mod tests {
     const SOON: Duration = Duration::from_micros(5);
 
     #[test]
-    fn dense_lines_raise_the_delay_up_to_the_limit() {
+    fn dense_lines_are_delayed() {
         let mut coalescing = Coalescing::new();
         run(&mut coalescing, 100, SOON, dense);
-        assert_eq!(coalescing.delay(), LONGEST_DELAY);
+        assert_eq!(coalescing.delay(), DELAY);
+    }
+
+    #[test]
+    fn an_idle_thread_delays_nothing_however_dense_the_lines_are() {
+        let mut coalescing = Coalescing::new();
+        run(&mut coalescing, 100, SOON, dense);
+        let idle = Yield { bytes: LINE, largest: LINE as usize, elapsed: SOON, busy: false };
+        for _ in 0..1000 {
+            coalescing.record_turn(idle);
+            assert_eq!(coalescing.delay(), Duration::ZERO);
+        }
     }
 
     #[test]
     fn dense_lines_are_delayed_although_other_threads_have_the_processor_in_between() {
         let mut coalescing = Coalescing::new();
         run(&mut coalescing, 100, DENSE * 20, |delay| DENSE_BYTES + dense(delay) * 4);
-        assert!(coalescing.delay() >= MIN_DELAY);
+        assert_eq!(coalescing.delay(), DELAY);
     }
 
     #[test]
@@ -168,12 +161,10 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_is_halved_when_a_writer_fills_half_of_its_pipe_meanwhile() {
+    fn delays_end_when_a_writer_fills_half_of_its_pipe_meanwhile() {
         let mut coalescing = Coalescing::new();
         run(&mut coalescing, 100, SOON, dense);
         run(&mut coalescing, 1, SOON, |_| LARGE_READ as u64);
-        assert_eq!(coalescing.delay(), LONGEST_DELAY / 2);
-        run(&mut coalescing, 2, SOON, |_| LARGE_READ as u64);
         assert_eq!(coalescing.delay(), Duration::ZERO);
     }
 }

@@ -5,27 +5,24 @@
 //! requests), then notifies the readers once and reports the events. When the bell rings, a turn
 //! also runs the commands of the handle. Readers that have made room ring the same bell.
 
-use std::collections::HashMap;
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
 
 use crossbeam::channel::{Receiver, Sender};
-use iof_shm_ring::{Bell, Inlet, Ringer, Stream};
+use iof_shm_ring::{Bell, Inlet, Ringer, Stream, Utilization, current_thread_cpu};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::{Answer, Backend, Token};
 use crate::child::Child;
-use crate::clock::now;
 use crate::coalescing::{Coalescing, Yield};
 use crate::event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
-use crate::fills::{Fill, Fills};
-use crate::first_writes::FirstWrites;
+use crate::fills::Fill;
+use crate::first_writes::WatchedPipes;
 use crate::ioctl;
 use crate::isolated::{ReadOutcome, ThreadId};
-use crate::remote_call::RemoteCall;
 use crate::room_bells::RoomBells;
 use crate::slots::Slots;
 use crate::source::{Close, PACKET_MAX, Ready, Source, SourceAction, Step};
@@ -34,40 +31,13 @@ use crate::streams::Streams;
 use crate::targets::Targets;
 use crate::watchdog::WatchState;
 
+mod commands;
 mod deliver;
 mod isolate;
 mod push;
+mod teardown;
 
-/// A command to the capture thread, from the handle or from the thread of an isolated source.
-pub(crate) enum Command {
-    Add(NewSource),
-    AddWatched { sources: Vec<NewSource>, first_writes: Arc<Mutex<FirstWrites>> },
-    Open { id: SourceId, stream: Box<Stream> },
-    Deliver { id: SourceId, bytes: Vec<u8>, time: Option<u64> },
-    Close(SourceId),
-    Finish(SourceId),
-    Remove(SourceId),
-    Isolate(SourceId),
-    ReadOutcome { index: usize, thread: ThreadId, outcome: ReadOutcome },
-    Watch { id: ProcessId, child: Child },
-    AddTarget { id: TargetId, pipe: OwnedFd },
-    Push { id: PushId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool },
-    Fill { id: PushId, fills: Arc<Fills> },
-    CutOff { id: PushId, position: u64 },
-    Shut(TargetId),
-    Listen(Arc<RoomBells>),
-    Call(RemoteCall),
-    Stop,
-}
-
-/// A source with a pipe that is to be added.
-pub(crate) struct NewSource {
-    pub id: SourceId,
-    pub pipe: OwnedFd,
-    pub stream: Box<Stream>,
-    /// The leader of the session whose terminal the pipe is.
-    pub leader: Option<(ProcessId, Child)>,
-}
+pub(crate) use commands::{Command, NewSource};
 
 /// The sending side of the command queue, for threads of isolated sources.
 pub(crate) struct Inbox {
@@ -106,14 +76,13 @@ pub(crate) struct Driver<B: Backend> {
     time: u64,
     /// The pipes that were added since the last turn in the order of their first writes.
     added: Vec<WatchedPipes>,
+    coalescing: Coalescing,
+    utilization: Utilization,
+    /// When the last turn's answers were taken.
+    last_turn: Instant,
+    /// The answers of a turn, empty between turns.
+    answers: Vec<Answer>,
     stopping: bool,
-}
-
-/// Pipes in the order of their first writes.
-struct WatchedPipes {
-    /// The descriptors by the indices of their sources.
-    pipes: HashMap<usize, RawFd>,
-    first_writes: Arc<Mutex<FirstWrites>>,
 }
 
 impl<B: Backend> Driver<B> {
@@ -138,59 +107,77 @@ impl<B: Backend> Driver<B> {
             watched,
             time: 0,
             added: Vec::new(),
+            coalescing: Coalescing::new(),
+            utilization: Utilization::new(Instant::now(), current_thread_cpu()),
+            last_turn: Instant::now(),
+            answers: Vec::new(),
             stopping: false,
         }
     }
 
     /// Runs turns until [`Command::Stop`] was received and everything has ended.
     pub(crate) fn run(mut self) {
-        let mut answers = Vec::new();
+        self.begin();
+        while self.turn() {}
+    }
+
+    /// Prepares the first turn: commands are received from then on.
+    pub(crate) fn begin(&mut self) {
         self.watched.begin();
         // SAFETY: the bell is dropped after the backend.
         unsafe { self.backend.register(Token::Bell, self.bell.as_fd()) };
         self.backend.poll(Token::Bell, self.bell.as_fd());
-        let (mut coalescing, mut last) = (Coalescing::new(), Instant::now());
-        while !(self.stopping && self.backend.is_quiet()) {
-            if let Err(error) = self.backend.turn(coalescing.delay()) {
-                return self.fail(&error);
-            }
-            self.watched.turn();
-            self.backend.take(&mut answers);
-            let turned = Instant::now();
-            let elapsed = turned.duration_since(mem::replace(&mut last, turned));
-            coalescing.record_turn(yield_of(&answers, elapsed));
-            // One reading of the clock serves all answers of the turn. Times never run backwards,
-            // though the clock may, because they are also the order of the reads.
-            self.time = now().max(self.time);
-            self.order_first_reads(&mut answers);
-            let mut bell_error = None;
-            for answer in answers.drain(..) {
-                self.tick();
-                match answer {
-                    (Token::Bell, Err(error)) => bell_error = Some(error),
-                    answer => self.handle(answer),
-                }
-            }
-            if let Some(error) = bell_error {
-                // Without the bell no command would arrive any more.
-                return self.fail(&error);
-            }
-            self.sources.flush_notifications();
-        }
+        self.last_turn = Instant::now();
     }
 
-    /// Puts the answers of pipes that were added in the last turn in the order of their first writes.
-    /// Several may have become readable while they were added one after the other.
-    fn order_first_reads(&mut self, answers: &mut [Answer]) {
-        for WatchedPipes { pipes, first_writes } in self.added.drain(..) {
-            let mut order = first_writes.lock().unwrap_or_else(PoisonError::into_inner);
-            answers.sort_by_cached_key(|(token, _)| match token {
-                Token::Source(index) => {
-                    pipes.get(index).map_or(0, |pipe| order.position(*pipe).saturating_add(1))
-                }
-                _ => 0,
-            });
+    /// Runs one turn. Returns `false` if everything has ended, so that no turn follows.
+    pub(crate) fn turn(&mut self) -> bool {
+        if self.stopping && self.backend.is_quiet() {
+            return false;
         }
+        if let Err(error) = self.backend.turn(self.coalescing.delay()) {
+            self.fail(&error);
+            return false;
+        }
+        self.watched.turn();
+        let mut answers = mem::take(&mut self.answers);
+        self.backend.take(&mut answers);
+        let turned = Instant::now();
+        let elapsed = turned.duration_since(mem::replace(&mut self.last_turn, turned));
+        let (bytes, largest) = sizes(&answers);
+        let waited = self.coalescing.is_waiting();
+        let busy = self.utilization.is_busy(turned, bytes, waited, current_thread_cpu);
+        self.coalescing.record_turn(Yield { bytes, largest, elapsed, busy });
+        // One reading of the clock serves all answers of the turn. Times never run backwards,
+        // though the clock may, because they are also the order of the reads.
+        self.time = self.backend.now().max(self.time);
+        self.added.drain(..).for_each(|added| added.sort(&mut answers));
+        let mut bell_error = None;
+        for answer in answers.drain(..) {
+            self.tick();
+            match answer {
+                (Token::Bell, Err(error)) => bell_error = Some(error),
+                answer => self.handle(answer),
+            }
+        }
+        self.answers = answers;
+        if let Some(error) = bell_error {
+            // Without the bell no command would arrive any more.
+            self.fail(&error);
+            return false;
+        }
+        self.sources.flush_notifications();
+        true
+    }
+
+    /// Returns access to the streams and targets.
+    pub(crate) fn streams(&mut self) -> Streams<'_> {
+        Streams::new(&mut self.sources, &self.targets)
+    }
+
+    #[cfg(feature = "test-utils")]
+    pub(crate) fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
     }
 
     /// Makes what is read from now on later than what was read before.
@@ -287,64 +274,8 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Runs the commands that have arrived.
-    fn run_commands(&mut self) {
-        while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Add(source) => _ = self.add(source),
-                Command::AddWatched { mut sources, first_writes } => {
-                    let mut order = first_writes.lock().unwrap_or_else(PoisonError::into_inner);
-                    sources.sort_by_cached_key(|source| order.position(source.pipe.as_raw_fd()));
-                    drop(order);
-                    let pipes = sources.into_iter().map(|source| {
-                        let fd = source.pipe.as_raw_fd();
-                        (self.add(source), fd)
-                    });
-                    let pipes = pipes.collect();
-                    self.added.push(WatchedPipes { pipes, first_writes });
-                }
-                Command::Open { id, stream } => drop(self.sources.add(Source::open(id, *stream))),
-                Command::Deliver { id, bytes, time } => self.deliver(id, bytes, time),
-                Command::Close(id) => {
-                    if let Some(index) = self.sources.find(id) {
-                        self.close(index);
-                    }
-                }
-                Command::Finish(id) => {
-                    if let Some(index) = self.sources.find(id) {
-                        self.finish(index);
-                    }
-                }
-                Command::Remove(id) => {
-                    if let Some(index) = self.sources.remove(id) {
-                        self.close(index);
-                    }
-                }
-                Command::Isolate(id) => {
-                    if let Some(index) = self.sources.find(id) {
-                        self.isolate(index);
-                    }
-                }
-                Command::ReadOutcome { index, thread, outcome } => self.take_outcome(index, &thread, outcome),
-                Command::Watch { id, child } => self.watch(WatchedProcess { id, child, terminal: None }),
-                Command::AddTarget { id, pipe } => self.add_target(id, pipe),
-                Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
-                Command::Fill { id, fills } => self.fill(id, fills.take(id)),
-                Command::CutOff { id, position } => self.cut_off(id, position),
-                Command::Shut(id) => {
-                    if let Some(index) = self.targets.find(id) {
-                        self.close_target(index, PushEnd::Stopped);
-                    }
-                }
-                Command::Listen(room_bells) => self.listen(room_bells),
-                Command::Call(call) => call.run(&mut Streams::new(&mut self.sources, &self.targets)),
-                Command::Stop => return self.stop(),
-            }
-        }
-    }
-
     /// Adds a source with a pipe, and starts to read it. Returns its index.
-    fn add(&mut self, NewSource { id, pipe, stream, leader }: NewSource) -> usize {
+    fn add(&mut self, NewSource { id, pipe, stream, leader, first }: NewSource) -> usize {
         let index = self.sources.add(Source::new(id, pipe, *stream));
         if let Some(source) = self.sources.source_mut(index) {
             source.set_reopenable(leader.is_some());
@@ -358,6 +289,7 @@ impl<B: Backend> Driver<B> {
                 self.watched.add(Token::Source(index), PipeId::Source(id), &pipe);
             }
         }
+        first.into_iter().for_each(|request| self.perform(request));
         if let Some((process, child)) = leader {
             self.watch(WatchedProcess { id: process, child, terminal: Some(id) });
         }
@@ -426,23 +358,6 @@ impl<B: Backend> Driver<B> {
         self.advance(index, step);
     }
 
-    /// Starts to end all sources, targets and processes.
-    fn stop(&mut self) {
-        self.stopping = true;
-        if self.room_bells.is_some() {
-            self.backend.cancel(Token::RoomBells);
-        }
-        for index in self.sources.indices() {
-            self.close(index);
-        }
-        for index in self.targets.indices() {
-            self.close_target(index, PushEnd::Stopped);
-        }
-        for index in self.processes.indices() {
-            self.backend.cancel(Token::Process(index));
-        }
-    }
-
     fn watch(&mut self, process: WatchedProcess) {
         let index = self.processes.insert(process);
         if let Some(process) = self.processes.get(index) {
@@ -479,97 +394,6 @@ impl<B: Backend> Driver<B> {
         self.backend.deregister(Token::Process(index));
         self.processes.remove(index);
     }
-
-    /// Ends everything after the kernel facility has failed.
-    fn fail(&mut self, error: &io::Error) {
-        tracing::error!(%error, backend = %B::KIND, "the kernel facility failed: capture ends");
-        let quiet = self.quiesce();
-        self.take_pushes();
-        for index in self.sources.indices() {
-            let ended = self.sources.source_mut(index).is_none_or(|source| source.has_ended());
-            if quiet && !ended {
-                self.end(index, End::Error(clone_error(error)));
-            }
-        }
-        for index in self.targets.indices() {
-            if quiet {
-                self.end_target(index, PushEnd::Error(clone_error(error)));
-            }
-        }
-        self.sources.flush_notifications();
-    }
-
-    /// Takes the targets and pushes that are still in the command queue, so that they are ended and
-    /// reported with the others.
-    fn take_pushes(&mut self) {
-        while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::AddTarget { id, pipe } => self.add_target(id, pipe),
-                Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
-                _ => {}
-            }
-        }
-    }
-
-    /// Cancels all requests and collects their answers, so that the bytes that were read and
-    /// written are counted. Returns `false` if the kernel does not answer them.
-    fn quiesce(&mut self) -> bool {
-        for index in self.sources.indices() {
-            if self.sources.source_mut(index).is_some_and(|source| source.in_flight()) {
-                self.backend.cancel(Token::Source(index));
-            }
-        }
-        for index in self.targets.indices() {
-            if self.targets.get_mut(index).is_some_and(|target| target.in_flight()) {
-                self.backend.cancel(Token::Target(index));
-            }
-        }
-        for index in self.processes.indices() {
-            self.backend.cancel(Token::Process(index));
-        }
-        self.backend.cancel(Token::Bell);
-        if self.room_bells.is_some() {
-            self.backend.cancel(Token::RoomBells);
-        }
-        let mut answers = Vec::new();
-        while !self.backend.is_quiet() {
-            if self.backend.turn(Duration::ZERO).is_err() {
-                return false;
-            }
-            self.backend.take(&mut answers);
-            for answer in answers.drain(..) {
-                self.tick();
-                self.count(answer);
-            }
-        }
-        true
-    }
-
-    /// Counts the bytes of an answer, without a further step, because everything ends.
-    fn count(&mut self, (token, result): Answer) {
-        match token {
-            Token::Source(index) => {
-                if let Some(source) = self.sources.mark_ready(index) {
-                    source.done(result, self.time);
-                }
-            }
-            Token::Target(index) => self.count_written(index, result),
-            Token::Bell | Token::RoomBells | Token::Process(_) | Token::Cancel => {}
-        }
-    }
-}
-
-impl<B: Backend> Drop for Driver<B> {
-    /// Keeps every buffer until its request is answered. Requests are in flight here only if
-    /// `on_event` panicked or the kernel failed.
-    fn drop(&mut self) {
-        if !self.backend.is_quiet() && !self.quiesce() {
-            // A leak is better than unmapping memory that the kernel may still write to or read
-            // from.
-            self.sources.leak();
-            self.targets.leak();
-        }
-    }
 }
 
 /// Returns whether a read from `pipe` would return the end of file.
@@ -584,21 +408,14 @@ fn is_readable(pipe: &BorrowedFd<'_>) -> bool {
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
 
-/// Returns an error with the same error number or kind.
-fn clone_error(error: &io::Error) -> io::Error {
-    error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error)
-}
-
-/// Returns the bytes that a turn with these answers has read and written.
-fn yield_of(answers: &[Answer], elapsed: Duration) -> Yield {
-    let reads = answers.iter().filter_map(|(token, result)| match token {
+/// Returns the bytes of all reads and writes, and of the largest one.
+fn sizes(answers: &[Answer]) -> (u64, usize) {
+    let sizes = answers.iter().filter_map(|(token, result)| match token {
         Token::Source(_) | Token::Target(_) => result.as_ref().ok().copied(),
         _ => None,
     });
-    reads.fold(Yield { bytes: 0, largest: 0, elapsed }, |sum, bytes| Yield {
-        bytes: sum.bytes.saturating_add(bytes as u64),
-        largest: sum.largest.max(bytes),
-        ..sum
+    sizes.fold((0, 0), |(sum, largest): (u64, usize), bytes| {
+        (sum.saturating_add(bytes as u64), largest.max(bytes))
     })
 }
 

@@ -5,10 +5,11 @@ use crate::event::{PushId, SourceId, TargetId};
 /// An error: the capture thread has ended, because `on_event` panicked or the kernel facility
 /// failed. The latter is logged.
 ///
-/// Pending commands are discarded. After a failure of the kernel facility, all sources and targets
-/// of the thread are reported with the kernel's error, and processes are no longer watched. If the
-/// kernel does not answer the reads and writes in flight either, nothing is reported, and their
-/// memory stays mapped until the process ends. After a panic, nothing more is reported.
+/// Pending commands are discarded, and [`Event::Ended`](crate::Event::Ended) reports the end. After
+/// a failure of the kernel facility, all sources and targets of the thread are reported before that
+/// with the kernel's error, and processes are no longer watched. If the kernel does not answer the
+/// reads and writes in flight either, they are not reported, and their memory stays mapped until the
+/// process ends. After a panic, nothing more is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the capture thread has ended; start a new Capture")]
 pub struct Stopped;

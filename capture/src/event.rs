@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitStatus;
 
+use crate::request::{RequestId, StreamAnswer};
+
 /// The id of a source: one process on one channel. Chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(pub u64);
@@ -28,7 +30,7 @@ pub enum PipeId {
     Target(TargetId),
 }
 
-/// A report of the capture: an end, free room in an inlet, finished deliveries, or a pipe that
+/// A report of the capture: an end, an answer, free room in an inlet, finished deliveries, or a pipe that
 /// blocks.
 #[derive(Debug)]
 pub enum Event {
@@ -41,8 +43,18 @@ pub enum Event {
         produced: u64,
         /// Those of the produced bytes that were dropped instead of stored.
         dropped: u64,
+        /// The number of the stream's last generation.
+        generation: u64,
         /// Why the source ended.
         end: End,
+    },
+    /// A [`StreamRequest`](crate::StreamRequest) with an id was performed. Reported in order with
+    /// the events that precede and follow it on the capture thread.
+    Answered {
+        /// The request.
+        request: RequestId,
+        /// The answers of the steps that have one, in the order of the steps.
+        answers: Vec<StreamAnswer>,
     },
     /// The bytes of deliveries to a source are no longer needed: its stream has stored them, or
     /// counted them as dropped. Each [`Capture::deliver`](crate::Capture::deliver) is counted in
@@ -99,6 +111,11 @@ pub enum Event {
         /// The push.
         push: PushId,
     },
+    /// The capture thread has ended and accepts no command any more: later ones fail with
+    /// [`Stopped`](crate::Stopped), and earlier ones that no other event has reported were discarded.
+    /// It is the last event of that thread, which reports it after a failure of the kernel facility
+    /// and when the capture is dropped, but not after a panic of `on_event`.
+    Ended,
     /// The capture has closed a target's pipe. Reported once for each target, after [`Event::Fed`]
     /// for every push that had its turn there or waited for it.
     Shut {

@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+
+use crate::backend::{self, Answer};
 
 /// The most events that one call to epoll returns. A later call returns further events, in order.
 const EVENTS: usize = 256;
@@ -45,10 +48,20 @@ impl FirstWrites {
         }
     }
 
+    /// Takes the next events, without waiting. Returns `false` if the kernel fails.
+    fn take_events(&mut self) -> bool {
+        loop {
+            match self.poll.poll(&mut self.events, Some(Duration::ZERO)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.is_ok(),
+            }
+        }
+    }
+
     /// Returns the place of `pipe` among the watched pipes in the order in which they became
     /// readable; `usize::MAX` if it is not readable yet. Does not block.
     pub(crate) fn position(&mut self, pipe: RawFd) -> usize {
-        while self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_ok() && !self.events.is_empty() {
+        while self.take_events() && !self.events.is_empty() {
             for event in &self.events {
                 let Token(number) = event.token();
                 let next = self.positions.len();
@@ -61,6 +74,29 @@ impl FirstWrites {
         }
         let fd = usize::try_from(pipe).unwrap_or(usize::MAX);
         self.positions.get(&fd).copied().unwrap_or(usize::MAX)
+    }
+}
+
+/// The pipes that were added to a capture in one turn, in the order of their first writes.
+#[derive(Debug)]
+pub(crate) struct WatchedPipes {
+    /// The descriptors by the indices of their sources.
+    pub pipes: HashMap<usize, RawFd>,
+    pub first_writes: Arc<Mutex<FirstWrites>>,
+}
+
+impl WatchedPipes {
+    /// Puts the answers of these pipes, in the turn after they were added, in the order of their first
+    /// writes. Several may have become readable while they were added one after the other.
+    pub fn sort(self, answers: &mut [Answer]) {
+        let WatchedPipes { pipes, first_writes } = self;
+        let mut order = first_writes.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.sort_by_cached_key(|(token, _)| match token {
+            backend::Token::Source(index) => {
+                pipes.get(index).map_or(0, |pipe| order.position(*pipe).saturating_add(1))
+            }
+            _ => 0,
+        });
     }
 }
 

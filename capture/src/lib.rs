@@ -28,12 +28,14 @@
 //! | `room_bells` | bells of readers in other processes |
 //! | `isolated`, `watchdog` | threads for pipes that block; the search for such pipes |
 //! | `sources`, `streams` | all sources, notifications and events; access to the streams |
+//! | `request` | requests about streams and targets, as data |
 //! | `driver` | the capture thread: performs the requests of sources and targets (unsafe) |
 //! | `coalescing` | the coalescing delay of each turn |
 //! | `backend` | the interface to the kernel; `backend::uring`, `backend::epoll`: its implementations (unsafe) |
 //! | `start` | the reasons why a capture does not start |
 //! | `capture`, `error`, `remote_call` | the handle; the errors of its methods; closures that it runs on the capture thread (unsafe) |
 //! | `capture_thread` | the capture thread's signals and the choice of its backend |
+//! | `test_utils` | the capture thread's state machines on a simulated kernel (feature `test-utils`) |
 //!
 //! # Example
 //! ```
@@ -76,6 +78,7 @@ mod pty;
 mod push;
 mod queue;
 mod remote_call;
+mod request;
 mod room_bells;
 mod signal;
 mod slots;
@@ -87,6 +90,9 @@ mod start;
 mod streams;
 mod target;
 mod targets;
+#[cfg(feature = "test-utils")]
+pub mod test_utils;
+mod wait;
 mod watchdog;
 
 pub use backend::{BackendKind, READ_MAX};
@@ -98,6 +104,7 @@ pub use first_writes::FirstWrites;
 pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use process_spec::{ProcessGroup, ProcessSpec, Stdin};
 pub use pty::{Pty, PtyMaster, WindowSize};
+pub use request::{Counted, Gating, Joined, NewStream, RequestId, StreamAnswer, StreamRequest, StreamStep};
 pub use room_bells::RoomBell;
 pub use signal::{Signal, SignalError};
 pub use spawn::{STDDIAG_FD, Spawned, spawn, spawn_watched};
@@ -105,4 +112,5 @@ pub use spawn_error::{SpawnError, check};
 pub use start::{Cause, StartError};
 pub use streams::{Streams, Tap};
 pub use targets::{SlowTarget, SlowTargets};
+pub use wait::{reap, wait_for_child};
 pub use watchdog::MAX_STUCK_PROBES;

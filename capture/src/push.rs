@@ -1,7 +1,7 @@
 //! One push: bytes that are pushed to one or more targets, which take them from one inlet. No I/O
 //! here.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use iof_shm_ring::{Inlet, Lent};
@@ -36,7 +36,7 @@ pub(crate) struct Push {
     /// Whether the targets' pipes are closed after the last byte.
     closes: bool,
     /// The bytes that each target has taken, by the target's index.
-    taken: HashMap<usize, u64>,
+    taken: BTreeMap<usize, u64>,
     /// The bytes that all targets have taken.
     freed: u64,
     /// The number of targets that have taken exactly `freed` bytes.
@@ -47,7 +47,7 @@ pub(crate) struct Push {
 
 impl Push {
     pub(crate) fn new(id: PushId, inlet: Arc<Inlet>, closes: bool, targets: &[usize]) -> Push {
-        let taken: HashMap<usize, u64> = targets.iter().map(|index| (*index, 0)).collect();
+        let taken: BTreeMap<usize, u64> = targets.iter().map(|index| (*index, 0)).collect();
         let slowest = taken.len();
         Push { id, inlet, filled: 0, over: false, closes, taken, freed: 0, slowest, reported: 0 }
     }

@@ -2,6 +2,7 @@
 //! does no I/O on pipes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use iof_shm_ring::notify;
 
@@ -10,7 +11,7 @@ use crate::slots::Slots;
 use crate::source::Source;
 
 /// The callback that receives the events.
-pub(crate) type OnEvent = Box<dyn Fn(Event) + Send>;
+pub(crate) type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// The sources by index and by id, and the notifications and events of one turn.
 pub(crate) struct Sources {
@@ -74,7 +75,13 @@ impl Sources {
         let Some(source) = self.mark_ready(index) else { return };
         source.end();
         let (id, stats) = (source.id(), source.stream().stats());
-        self.report(Event::Complete { source: id, produced: stats.produced, dropped: stats.dropped, end });
+        self.report(Event::Complete {
+            source: id,
+            produced: stats.produced,
+            dropped: stats.dropped,
+            generation: stats.generation,
+            end,
+        });
         if self.find(id) != Some(index) {
             self.removed.push(index);
         }

@@ -7,6 +7,7 @@ use iof_shm_ring::{Attached, CreateError, ReaderId, ReaderPage, Start, Stream, S
 
 use crate::event::{PushId, SourceId, TargetId};
 use crate::ioctl;
+use crate::request::{Counted, Gating, Joined, StreamAnswer, StreamStep};
 use crate::sources::Sources;
 use crate::targets::{SlowTargets, Targets};
 
@@ -49,6 +50,50 @@ impl<'a> Streams<'a> {
         Some(source.stream().stats().produced.saturating_add(unread))
     }
 
+    /// Performs the steps of a request. Returns the answers of those that have one.
+    pub(crate) fn perform(&mut self, steps: Vec<StreamStep>) -> Vec<StreamAnswer> {
+        steps.into_iter().filter_map(|step| self.step(step)).collect()
+    }
+
+    fn step(&mut self, step: StreamStep) -> Option<StreamAnswer> {
+        Some(match step {
+            StreamStep::Attach { source, page, reader, start, gating } => {
+                let joined = self.get_mut(source).and_then(|mut tap| {
+                    let attached = match gating {
+                        Gating::Never => tap.attach_non_gating(&page, reader, start),
+                        Gating::Keep => tap.attach(&page, reader, start, false),
+                        Gating::Block => tap.attach(&page, reader, start, true),
+                    };
+                    Some(tap.joined(attached.ok()?))
+                });
+                StreamAnswer::Joined(joined)
+            }
+            StreamStep::Follow { source, page, reader, new } => {
+                let joined = self.get_mut(source).and_then(|mut tap| {
+                    let attached = tap.follow(&page, reader, new)?;
+                    Some(tap.joined(attached))
+                });
+                StreamAnswer::Joined(joined)
+            }
+            StreamStep::Detach { source, page, reader } => {
+                self.get_mut(source)?.detach(&page, reader);
+                return None;
+            }
+            StreamStep::Reconfigure { source, config } => {
+                if let Err(error) = self.get_mut(source)?.reconfigure(config) {
+                    tracing::error!(%error, "a stream keeps its configuration");
+                }
+                return None;
+            }
+            StreamStep::Count { source, readers } => StreamAnswer::Counted(self.get_mut(source).map(|tap| {
+                let lags = readers.iter().map(|(page, reader)| tap.lag(page, *reader)).collect();
+                Counted { stats: tap.stats(), lags }
+            })),
+            StreamStep::Takes(target) => StreamAnswer::Takes(self.takes(target)),
+            StreamStep::Lagging(push) => StreamAnswer::Lagging(self.lagging(push)),
+        })
+    }
+
     /// Returns the ids of all sources, complete or not, in no particular order.
     pub fn ids(&self) -> impl Iterator<Item = SourceId> {
         self.sources.ids()
@@ -66,6 +111,11 @@ impl<'a> Tap<'a> {
     /// Returns access to a stream that has not been added to a capture yet.
     pub fn of(stream: &'a mut Stream) -> Tap<'a> {
         Tap { stream }
+    }
+
+    /// Returns a reader that has just been attached, with the number of its generation.
+    fn joined(&self, attached: Attached) -> Joined {
+        Joined { attached, generation: self.stats().generation }
     }
 
     /// Changes capacity and policy as soon as nothing is in flight, see [`Stream::reconfigure`].

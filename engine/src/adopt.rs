@@ -15,11 +15,13 @@ use nix::sys::socket::{SockType, SockaddrStorage, getpeername, getsockopt, socko
 use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{isatty, pipe2};
 
+use crate::core::job::{CHANNELS, Launching};
 use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
 use crate::error::MAX_RANKS;
-use crate::job::{CHANNELS, Job, Launching};
-use crate::register::{MAPS_PER_RANK, RankStdin, RunningRank, TRANSIENT_FDS};
+use crate::files::{MAPS_PER_RANK, TRANSIENT_FDS};
+use crate::job::Job;
+use crate::register::{RankStdin, RunningRank};
 
 /// The specification of a job whose ranks the embedder has started already.
 #[derive(Debug)]

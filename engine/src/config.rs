@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::early_end::{DEFAULT_KILL_WAIT, KillOnBadExit};
-use crate::log::LogConfig;
 use iof_capture::{BackendKind, ProcessGroup, Pty, Stdin};
+use iof_log::{MailServer, Order, Syslog};
 use iof_proto::directive::{DirectiveLevel, DropPolicy};
 use iof_proto::{Directives, Failure, Info, Nspace, Rank};
 use iof_shm_ring::Policy;
 use nix::libc;
+
+use crate::early_end::{DEFAULT_KILL_WAIT, KillOnBadExit};
 
 /// Default size of the cache of each stream (one output channel of one rank), in bytes.
 pub const DEFAULT_CACHE_SIZE: u32 = 1 << 20;
@@ -125,6 +126,30 @@ impl Default for Config {
             log: LogConfig::default(),
         }
     }
+}
+
+/// The channels to which an engine logs messages (`PMIx_Log`), and their settings.
+#[derive(Clone, Debug, Default)]
+pub struct LogConfig {
+    /// The channels for messages that do not name a channel, in order of preference
+    /// (`plog_base_order`).
+    pub order: Order,
+    /// Whether a message goes only to the first channel that accepts it, unless the message
+    /// specifies otherwise (`plog_base_log_once`).
+    pub once: bool,
+    /// The syslog of this node.
+    pub syslog: Syslog,
+    /// The mail server for requests that do not name one. With `None`, the gateway sends email if
+    /// there is one, otherwise the node's own mail server.
+    pub mail: Option<MailServer>,
+    /// The path of the job record, a file for logged messages. It is created with mode 0600 for the
+    /// first message, and remains when the engine ends. With `None`, the path is that of the
+    /// engine's socket with `.record` appended; a file that exists there is renamed to
+    /// `.record.old`. An engine without a socket and without this path keeps no record.
+    pub job_record: Option<PathBuf>,
+    /// Whether this engine is a gateway (`PMIX_SERVER_GATEWAY`). The syslog of a gateway is the
+    /// global one. Other engines connect to it as tools do, see [`ViaGateway`](crate::ViaGateway).
+    pub gateway: bool,
 }
 
 /// The place at which tools find an engine (RFC0001, RFC0010), see [`iof_proto::rendezvous`].

@@ -1,29 +1,23 @@
 //! Output of remote ranks: the host delivers it, and the engine writes it into rings like those of
 //! local ranks (`PMIx_server_IOF_deliver`, RFC0025).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-use iof_capture::{AddError, Capture, SourceId};
+use iof_capture::{AddError, SourceId, Stopped};
 use iof_proto::attribute::{self, Place};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure, Info, Nspace, Proc, Status};
 use iof_shm_ring::{CreateError, Stream};
 
+use crate::core::Core;
+use crate::core::commands::Command;
+use crate::core::delivery::{Delivery, MAX_DELIVERED};
+use crate::core::ids::StreamName;
+use crate::core::job::{JobState, RemoteRanks};
+use crate::core::stream_options::StreamOptions;
+use crate::core::stream_state::StreamState;
 use crate::engine::Engine;
 use crate::error::MAX_RANKS;
-use crate::host::Upcall;
-use crate::job::{JobState, RemoteRanks};
-use crate::state::{State, StreamName};
-use crate::stream_options::StreamOptions;
-use crate::stream_state::StreamState;
-
-/// Largest number of delivered bytes of one stream that wait for room in its ring, while a reader
-/// with [`Grant::Block`](crate::Grant::Block) holds the stream back. Beyond it, [`Engine::deliver`]
-/// fails with [`DeliverError::Full`].
-pub const MAX_DELIVERED: u64 = 4 << 20;
-
-/// Bytes that a delivery counts for at least.
-const MIN_DELIVERY_COST: u64 = 256;
 
 /// The reason why bytes were not delivered. None of the bytes was added to the stream.
 #[derive(Debug, thiserror::Error)]
@@ -88,62 +82,6 @@ impl DeliverError {
             DeliverError::Ring(_) => Status::ERR_OUT_OF_RESOURCE,
             DeliverError::Capture(_) => Status::ERR_IOF_FAILURE,
         }
-    }
-}
-
-/// The host's callback for the time when its bytes are no longer required.
-pub(crate) type TakenCallback = Box<dyn FnOnce() + Send>;
-
-/// A delivery that the stream is not known to have taken as a whole.
-struct WaitingDelivery {
-    /// Bytes that it counts for.
-    cost: u64,
-    taken: TakenCallback,
-}
-
-/// The state of a stream that is filled by deliveries.
-#[derive(Default)]
-pub(crate) struct Delivery {
-    waiting: VecDeque<WaitingDelivery>,
-    /// The sum of the costs in `waiting`.
-    cost: u64,
-    /// The last byte of the stream was delivered.
-    complete: bool,
-}
-
-impl Delivery {
-    /// Hands bytes to the capture thread. A delivery that `is_end` is never refused for lack of
-    /// room.
-    ///
-    /// # Errors
-    /// Too many bytes wait already, or the capture thread has ended.
-    pub(crate) fn put(
-        &mut self,
-        capture: &Capture,
-        stream: SourceId,
-        bytes: Vec<u8>,
-        time: Option<u64>,
-        is_end: bool,
-        taken: TakenCallback,
-    ) -> Result<(), DeliverError> {
-        let cost = (bytes.len() as u64).max(MIN_DELIVERY_COST);
-        if self.cost > 0 && !is_end && self.cost.saturating_add(cost) > MAX_DELIVERED {
-            return Err(DeliverError::Full { waiting: self.cost });
-        }
-        capture.deliver(stream, bytes, time).map_err(AddError::from)?;
-        self.push(cost, taken);
-        Ok(())
-    }
-
-    fn push(&mut self, cost: u64, taken: TakenCallback) {
-        self.cost = self.cost.saturating_add(cost);
-        self.waiting.push_back(WaitingDelivery { cost, taken });
-    }
-
-    fn pop(&mut self) -> Option<TakenCallback> {
-        let WaitingDelivery { cost, taken } = self.waiting.pop_front()?;
-        self.cost = self.cost.saturating_sub(cost);
-        Some(taken)
     }
 }
 
@@ -229,11 +167,12 @@ impl Engine {
         if channel == Channel::Stdin || from.rank.0 >= MAX_RANKS {
             return Err(DeliverError::NoSource { from: from.clone(), channel });
         }
-        // The lock is held until the capture thread has the bytes, so that deliveries keep their
-        // order.
         let mut state = self.tables.lock();
+        if !state.has_capture {
+            return Err(AddError::from(Stopped).into());
+        }
         let stream = self.delivered_stream(&mut state, from, channel)?;
-        let Some(delivery) = state.deliveries.get_mut(&stream) else {
+        let Some(delivery) = state.streams.delivery(stream) else {
             return Err(DeliverError::Complete { from: from.clone(), channel });
         };
         // An end without bytes is never refused as too much: there is only one for each stream.
@@ -241,11 +180,15 @@ impl Engine {
         if delivery.complete {
             return Err(DeliverError::Complete { from: from.clone(), channel });
         }
-        delivery.put(&self.capture, stream, bytes, time, is_end, Box::new(taken))?;
-        if complete {
-            delivery.complete = true;
-            // If the capture thread has ended since, it has completed the stream.
-            let _ = self.capture.finish(stream);
+        delivery
+            .queue(bytes.len(), is_end, Box::new(taken))
+            .map_err(|waiting| DeliverError::Full { waiting })?;
+        delivery.complete |= complete;
+        state.commands.push(Command::Deliver { source: stream, bytes, time });
+        state.commands.extend(complete.then_some(Command::Finish(stream)));
+        if let Err(stopped) = state.send_commands() {
+            state.streams.delivery(stream).map(Delivery::withdraw);
+            return Err(AddError::from(stopped).into());
         }
         Ok(())
     }
@@ -266,12 +209,10 @@ impl Engine {
         job.remote = RemoteRanks::Ended { exit_code };
         let streams: Vec<SourceId> = job.delivered.values().copied().collect();
         for stream in streams {
-            if let Some(delivery) = state.deliveries.get_mut(&stream) {
+            if let Some(delivery) = state.streams.delivery(stream) {
                 delivery.complete = true;
             }
-            // A stream that is already complete is left as it is. A capture thread that has ended
-            // has completed all streams.
-            let _ = self.capture.finish(stream);
+            state.commands.push(Command::Finish(stream));
         }
         state.announce_complete_registrations(nspace);
         state.announce_end(nspace);
@@ -281,19 +222,17 @@ impl Engine {
     }
 
     /// Returns the job `nspace`. If it is unknown, adds it as a job without local ranks.
-    fn job_elsewhere<'a>(&self, state: &'a mut State, nspace: &Nspace) -> &'a mut JobState {
-        let run = if state.jobs.contains_key(nspace) { 0 } else { state.next_run() };
-        let new = || {
+    fn job_elsewhere<'a>(&self, state: &'a mut Core, nspace: &Nspace) -> &'a mut JobState {
+        state.jobs.get_or_add(nspace, || {
             let job = JobState::elsewhere(StreamOptions::of(&self.config));
-            JobState { run, entry: self.announce(nspace), ..job }
-        };
-        state.jobs.entry(nspace.clone()).or_insert_with(new)
+            JobState { entry: self.announce(nspace), ..job }
+        })
     }
 
     /// Returns the stream of a remote rank, which is created at its first delivery.
     fn delivered_stream(
         &self,
-        state: &mut State,
+        state: &mut Core,
         from: &Proc,
         channel: Channel,
     ) -> Result<SourceId, DeliverError> {
@@ -309,47 +248,18 @@ impl Engine {
             RemoteRanks::Ended { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
             RemoteRanks::Running => {}
         }
-        let mut stream = Stream::create(job.options.config(), &format!("{from} {channel}"))?;
+        let stream = Stream::create(job.options.config(), &format!("{from} {channel}"))?;
         let name = StreamName { source: from.clone(), channel, logged: false, run: job.run };
         let mut stream_state = StreamState::new(name, job.options, job.forward);
         stream_state.release_backlog = job.release_backlog;
-        let id = state.add_stream(stream_state, &mut stream);
+        let (id, stream) = state.add_stream(stream_state, stream);
         if let Some(job) = state.jobs.get_mut(&from.nspace) {
             job.delivered.insert((from.rank, channel), id);
             job.open_deliveries = job.open_deliveries.saturating_add(1);
         }
-        state.deliveries.insert(id, Delivery::default());
-        // The control thread sends the ring to the tools that registered for it.
-        self.tables.reports.wake();
-        self.capture.open(id, stream)?;
+        state.streams.open_delivery(id);
+        state.commands.push(Command::Open { source: id, stream: Box::new(stream) });
         Ok(id)
-    }
-}
-
-impl State {
-    /// Queues the host's callbacks for the next `count` deliveries to `stream`, which were taken.
-    pub(crate) fn deliveries_taken(&mut self, stream: SourceId, count: usize) {
-        let Some(delivery) = self.deliveries.get_mut(&stream) else { return };
-        let callbacks = std::iter::from_fn(|| delivery.pop()).take(count);
-        self.upcalls.extend(callbacks.map(Upcall::Taken));
-    }
-
-    /// Removes and returns the callbacks of all deliveries that were not reported as taken, because
-    /// the engine ends.
-    pub(crate) fn remove_callbacks(&mut self) -> Vec<TakenCallback> {
-        let queued = std::mem::take(&mut self.upcalls).into_iter().filter_map(Upcall::into_callback);
-        let waiting = self.deliveries.values_mut().flat_map(|delivery| std::iter::from_fn(|| delivery.pop()));
-        queued.chain(waiting).collect()
-    }
-
-    /// Notes that `stream` is complete if it is filled by deliveries. Returns whether it is.
-    pub(crate) fn delivery_completed(&mut self, stream: SourceId, nspace: &Nspace) -> bool {
-        let Some(delivery) = self.deliveries.get_mut(&stream) else { return false };
-        delivery.complete = true;
-        if let Some(job) = self.jobs.get_mut(nspace) {
-            job.open_deliveries = job.open_deliveries.saturating_sub(1);
-        }
-        true
     }
 }
 

@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use iof_capture::{Signal, SourceId};
 use iof_proto::Rank;
 
 use crate::exit::Exit;
-use crate::job::JobState;
 
 /// Default of [`JobSpec::kill_wait`](crate::JobSpec::kill_wait): 2 seconds.
 pub const DEFAULT_KILL_WAIT: Duration = Duration::from_secs(2);
@@ -152,43 +150,12 @@ impl EarlyEndPolicy {
     }
 }
 
-impl JobState {
-    /// Returns when [`JobState::end_early`] is to be called.
-    pub(crate) fn next_early_end(&self, now: Instant) -> Option<Instant> {
-        // Ranks that are still being started would miss the signals.
-        let can_end = self.started && !self.is_drained();
-        self.early_end_policy.next_time(now).filter(|_| can_end)
-    }
-
-    /// Takes the steps of an early end that are due at `now`. Returns the streams that are to be
-    /// completed after [`OPEN_AFTER_KILL`] if they are still open.
-    pub(crate) fn end_early(&mut self, now: Instant) -> Vec<SourceId> {
-        let mut to_finish = Vec::new();
-        while self.next_early_end(now).is_some_and(|time| time <= now) {
-            match self.early_end_policy.next_step(now, !self.has_exited()) {
-                Some(Step::Terminate(cause)) => {
-                    let running = self.ranks.iter().filter(|(_, rank)| rank.exit.is_none());
-                    let left = running.map(|(rank, _)| *rank).collect();
-                    self.note_early_end(EarlyEnd { cause, left });
-                    self.signal(Signal::TERM, |_, _| true);
-                    // A stopped rank handles SIGTERM only when it continues.
-                    self.signal(Signal::CONT, |_, _| true);
-                }
-                Some(Step::Kill) => {
-                    self.signal(Signal::KILL, |_, _| true);
-                    to_finish.extend(self.ranks.values().flat_map(|rank| rank.streams));
-                }
-                None => {}
-            }
-        }
-        to_finish
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
+
+    use iof_capture::Signal;
 
     use super::*;
 

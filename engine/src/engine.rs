@@ -1,10 +1,10 @@
 //! The handle of the engine that an embedder holds.
 
-use std::fmt;
-use std::io;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::{fmt, io};
 
 use iof_capture::{
     BackendKind, Capture, Event, PipeId, StartError as CaptureError, check_files, raise_file_limit,
@@ -13,34 +13,27 @@ use iof_proto::Nspace;
 use iof_proto::rendezvous::{JobLink, Level, Listener};
 use iof_shm_ring::ReaderPage;
 use iof_tool::{AttachError, Tool};
-use mio::Registry;
+use nix::unistd::geteuid;
 
 use crate::config::{Config, Rendezvous};
-use crate::control::{self, Control, FIRST_PEER, Reports};
+use crate::control::{Control, FIRST_PEER};
+use crate::core::Core;
+use crate::core::logs::Logs;
+use crate::core::pending::places;
+use crate::core::settings::Settings;
 use crate::error::StartError;
-use crate::grace::GracePeriods;
+use crate::files::{FILES_PER_RANK, MemoryFiles, TRANSIENT_FDS, file_limit, node_name};
+use crate::grant::Grant;
 use crate::host::{Host, Standalone};
 use crate::in_flight::Budget;
-use crate::log::Logs;
-use crate::register::{FILES_PER_RANK, TRANSIENT_FDS};
+use crate::log_channels::LogChannels;
+use crate::reports::{Report, Reports};
 use crate::stalls::Stalls;
-use crate::state::{State, Tables};
+use crate::tables::Tables;
 
 /// Number of files that the smallest useful engine has open: two readers in its own process, and a
 /// job of one rank.
-const MIN_FILES: u64 = 13 + 2 * 8 + FILES_PER_RANK + TRANSIENT_FDS;
-
-/// The permission of a reader to hold sources back: to make a rank wait in write(2) while the
-/// rank's cache is full of bytes that the reader has not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grant {
-    /// The reader may hold sources back. Under [`Policy::Block`](iof_shm_ring::Policy::Block),
-    /// sources wait for it and it loses nothing. Under the other policies, sources do not wait.
-    Block,
-    /// The reader may not hold sources back. If it is slow, it loses bytes, which are reported to
-    /// it as gaps. Tools in other processes have this grant unless the [`Host`] decides otherwise.
-    Never,
-}
+const MIN_FILES: u64 = 12 + 2 * 8 + FILES_PER_RANK + TRANSIENT_FDS;
 
 /// The I/O forwarding of one launcher: drains the ranks' pipes into shared rings and serves tools.
 ///
@@ -90,7 +83,6 @@ pub struct Engine {
     pub(crate) tables: Arc<Tables>,
     pub(crate) capture: Arc<Capture>,
     pub(crate) stalls: Arc<Stalls>,
-    registry: Registry,
     control: Option<JoinHandle<()>>,
     pub(crate) listener: Option<Arc<Listener>>,
 }
@@ -158,16 +150,32 @@ impl Engine {
         // The backlog holder pins positions and never reads, so its doorbell has no other end.
         let (doorbell, _) = iof_shm_ring::bell()?;
         let backlog_holder = ReaderPage::create(doorbell).map_err(io::Error::other)?;
-        let node = control::node_name()?;
+        let node = node_name()?;
         let socket = listener.as_deref().map(Listener::path);
-        let logs = Logs::new(&config.log, &*host, &node, socket, Arc::clone(&reports));
-        let mut state = State::new(FIRST_PEER, Arc::new(backlog_holder), &config, logs);
-        state.host_keys = host.directives().into_iter().collect();
-        state.host_stdin = host.forwards_stdin();
-        state.host_queries = host.queries().into_iter().collect();
-        let budget = Budget::new(control::file_limit(), state.places);
-        let tables = Arc::new(Tables::new(state, reports));
-        let registry = poll.registry().try_clone()?;
+        let (gateway, keys) = (host.gateway(), host.log_channels().into_iter().collect());
+        let (log_channels, routes) =
+            LogChannels::new(&config.log, gateway, keys, &node, socket, Arc::clone(&reports));
+        let places = places(file_limit());
+        let settings = Settings {
+            host_keys: host.directives().into_iter().collect(),
+            host_queries: host.queries().into_iter().collect(),
+            host_stdin: host.forwards_stdin(),
+            cache_size: config.cache_size,
+            max_cache_size: config.max_cache_size,
+            places,
+            pid: std::process::id(),
+            uid: geteuid().as_raw(),
+            node,
+        };
+        let state = Core::new(
+            FIRST_PEER,
+            Arc::new(backlog_holder),
+            settings,
+            Logs::new(routes),
+            Box::new(MemoryFiles),
+        );
+        let budget = Budget::new(file_limit(), places);
+        let tables = Arc::new(Tables::new(state, reports, &capture));
         let control = Control {
             poll,
             listener: listener.clone(),
@@ -175,17 +183,19 @@ impl Engine {
             tables: Arc::clone(&tables),
             capture: Arc::clone(&capture),
             host,
-            node,
-            graces: GracePeriods::default(),
+            log_channels,
+            upcalls: VecDeque::new(),
             budget,
             crowded_until: None,
+            connections: BTreeMap::new(),
+            departed: BTreeMap::new(),
         };
         control.listen()?;
         let control = thread::Builder::new()
             .name("iof-control".into())
             .spawn(move || control.run())
             .map_err(|source| StartError::Thread { source })?;
-        Ok(Engine { config, tables, capture, stalls, registry, control: Some(control), listener })
+        Ok(Engine { config, tables, capture, stalls, control: Some(control), listener })
     }
 
     /// Returns the absolute path of the socket that tools connect to; `None` with
@@ -227,7 +237,7 @@ impl Engine {
     pub fn attach(&self, name: &str, grant: Grant) -> Result<Tool, AttachError> {
         let failed = |error: io::Error| AttachError::Lost(error.into());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-        self.tables.lock().add_pending(&self.registry, ours, Some(grant)).map_err(failed)?;
+        self.tables.reports.send(Report::Attached { socket: ours, grant });
         // SAFETY: the socket was created above and only this tool has it, so nothing else can write
         // to it or shut it down until the tool is dropped.
         unsafe { Tool::over(theirs, name) }
@@ -240,12 +250,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let mut state = self.tables.lock();
         state.stopping = true;
-        for job in state.jobs.values_mut() {
-            // `Job` handles may outlive the engine. Their jobs must not keep ranks' terminals from
-            // being hung up, and tools must not find them any more.
-            job.ranks.values_mut().for_each(|rank| rank.pty = None);
-            job.entry = None;
-        }
+        state.jobs.release_files();
         drop(state);
         self.tables.notify();
         self.tables.reports.wake();

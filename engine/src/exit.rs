@@ -12,9 +12,9 @@ use iof_proto::ProcState;
 pub enum Exit {
     /// The exit status, as wait(2) reports it.
     Status(ExitStatus),
-    /// The rank has ended, but its exit status is not available. The embedder ignores SIGCHLD, has
-    /// a thread that waits for any child (see waitpid(2)), or adopted a process that is not its
-    /// child.
+    /// The exit status of the rank is not available. The embedder ignores SIGCHLD, has a thread that
+    /// waits for any child (see waitpid(2)), or adopted a process that is not its child. Or the
+    /// engine's capture thread has failed, and the rank may still run.
     Unknown,
 }
 

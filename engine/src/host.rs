@@ -4,23 +4,19 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use iof_capture::PushId;
+use iof_proto::{Channel, Channels, Failure, Found, Info, Log, Proc, Query, Status, socket};
+use nix::unistd::{Uid, geteuid};
+
+use crate::core::demand::Sources;
+use crate::core::ids::{Call, PeerId, QueryId};
+use crate::core::input::Input;
+use crate::core::upcall::{StdinPush, Upcall};
+use crate::grant::Grant;
+use crate::reports::{Report, Reports};
 #[cfg(doc)]
 use iof_proto::log::key as log;
 #[cfg(doc)]
 use iof_proto::query::key;
-use iof_proto::socket;
-use iof_proto::{Channel, Channels, Failure, Info, Log, LogReport, Proc, Query, Status};
-use nix::unistd::{Uid, geteuid};
-
-use crate::control::{Report, Reports};
-use crate::deliver::TakenCallback;
-use crate::demand::{CallId, Sources};
-use crate::engine::Grant;
-use crate::log::{LogCallback, LogStep};
-use crate::push::StdinPush;
-use crate::query::{QueryId, QueryReply};
-use crate::state::PeerId;
 
 /// The upcalls of an engine to the launcher or resource manager that embeds it. A launcher that
 /// only forwards the output of its own ranks to tools of its own user does not need to implement
@@ -254,16 +250,6 @@ pub fn same_user(tool: &socket::PeerCredentials) -> Result<Grant, Failure> {
     Err(Failure::new(Status::ERR_NO_PERMISSIONS, reason))
 }
 
-/// The subject of an upcall that the host answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Call {
-    Approve(PeerId),
-    Query(QueryId),
-    Pull(CallId),
-    Stdin(PushId),
-    Log(LogStep),
-}
-
 /// A handle with which the host answers one call of [`Host::iof_pull`], [`Host::push_stdin`] or
 /// [`Host::log`], on any thread and without blocking. Dropping it denies the request with
 /// [`Status::ERR_NOT_AVAILABLE`]. An answer after the engine has ended has no effect.
@@ -292,7 +278,7 @@ impl HostReply {
 
     fn send(&mut self, answer: Result<(), Failure>) {
         if let Some(reports) = self.reports.take() {
-            reports.send(Report::Answered { call: self.call, answer });
+            reports.send(Input::Answered { call: self.call, answer });
         }
     }
 }
@@ -338,46 +324,66 @@ impl Drop for ApprovalReply {
     }
 }
 
-/// An upcall or callback that the control thread makes after it has unlocked the tables.
-pub(crate) enum Upcall {
-    Approve { peer: PeerId, credentials: socket::PeerCredentials },
-    Pull { call: CallId, sources: Sources, directives: Vec<Info> },
-    Stop(Sources),
-    Stdin { push: PushId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
-    Query { id: QueryId, queries: Vec<Query> },
-    Log { step: LogStep, log: Log },
-    Logged { done: LogCallback, report: LogReport },
-    Taken(TakenCallback),
+/// Makes an upcall.
+pub(crate) fn make_upcall(upcall: Upcall, host: &dyn Host, reports: &Arc<Reports>) {
+    match upcall {
+        Upcall::Approve { peer, credentials } => {
+            host.approve(&credentials, ApprovalReply::new(peer, Arc::clone(reports)));
+        }
+        Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
+            host.iof_pull(
+                &procs,
+                channels,
+                &directives,
+                HostReply::new(Call::Pull(call), Arc::clone(reports)),
+            );
+        }
+        Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
+        Upcall::Stdin { push, stdin, bytes } => {
+            host.push_stdin(&stdin, &bytes, HostReply::new(Call::Stdin(push), Arc::clone(reports)));
+        }
+        Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),
+        Upcall::Log { step, log } => host.log(&log, HostReply::new(Call::Log(step), Arc::clone(reports))),
+        Upcall::Logged { done, report } => done(report),
+        Upcall::Taken(callback) => callback(),
+    }
 }
 
-impl Upcall {
-    /// Returns the callback of a delivery, if this is one.
-    pub(crate) fn into_callback(self) -> Option<TakenCallback> {
-        if let Upcall::Taken(callback) = self { Some(callback) } else { None }
+/// A handle with which the host answers one call of [`Host::query`](crate::Host::query), on any
+/// thread and without blocking. Dropping it answers that the host knows nothing.
+#[derive(Debug)]
+pub struct QueryReply {
+    id: QueryId,
+    /// `None` after the answer was given.
+    reports: Option<Arc<Reports>>,
+}
+
+impl QueryReply {
+    pub(crate) fn new(id: QueryId, reports: Arc<Reports>) -> QueryReply {
+        QueryReply { id, reports: Some(reports) }
     }
 
-    /// Makes the upcall.
-    pub(crate) fn make(self, host: &dyn Host, reports: &Arc<Reports>) {
-        match self {
-            Upcall::Approve { peer, credentials } => {
-                host.approve(&credentials, ApprovalReply::new(peer, Arc::clone(reports)));
-            }
-            Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
-                host.iof_pull(
-                    &procs,
-                    channels,
-                    &directives,
-                    HostReply::new(Call::Pull(call), Arc::clone(reports)),
-                );
-            }
-            Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
-            Upcall::Stdin { push, stdin, bytes } => {
-                host.push_stdin(&stdin, &bytes, HostReply::new(Call::Stdin(push), Arc::clone(reports)));
-            }
-            Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),
-            Upcall::Log { step, log } => host.log(&log, HostReply::new(Call::Log(step), Arc::clone(reports))),
-            Upcall::Logged { done, report } => done(report),
-            Upcall::Taken(callback) => callback(),
+    /// Answers with the values that the host knows. [`Found::query`] is the index of the query in
+    /// the list that the host received. The engine ignores keys that were not requested.
+    pub fn answer(mut self, found: Vec<Found>) {
+        self.send(Ok(found));
+    }
+
+    /// Answers that the host knows nothing. If the engine knows nothing either, the tool receives
+    /// this status and reason.
+    pub fn deny(mut self, status: Status, reason: impl Into<String>) {
+        self.send(Err(Failure::new(status, reason)));
+    }
+
+    fn send(&mut self, answer: Result<Vec<Found>, Failure>) {
+        if let Some(reports) = self.reports.take() {
+            reports.send(Input::QueryAnswered { id: self.id, answer });
         }
+    }
+}
+
+impl Drop for QueryReply {
+    fn drop(&mut self) {
+        self.send(Ok(Vec::new()));
     }
 }

@@ -17,10 +17,6 @@ use std::os::unix::net::UnixStream;
 use iof_proto::limits::{FDS_IN_FLIGHT_PER_TOOL, MAX_FDS_IN_FLIGHT, MAX_FDS_IN_FLIGHT_PER_TOOL};
 use iof_proto::socket;
 
-use crate::client::Client;
-use crate::peer::Peer;
-use crate::state::State;
-
 /// The descriptors in flight on one connection.
 #[derive(Default)]
 pub(crate) struct InFlight {
@@ -67,19 +63,22 @@ impl InFlight {
 pub(crate) struct Departed {
     socket: UnixStream,
     in_flight: InFlight,
-    /// The process at its other end.
-    pub client: Client,
 }
 
 impl Departed {
     /// Ends a connection. Returns `None` if no descriptor is in flight on it any more.
-    pub(crate) fn new(socket: UnixStream, mut in_flight: InFlight, client: Client) -> Option<Departed> {
+    pub(crate) fn new(socket: UnixStream, mut in_flight: InFlight) -> Option<Departed> {
         in_flight.update(&socket).ok()?;
         if in_flight.fds() == 0 {
             return None;
         }
         let _ = socket.shutdown(Shutdown::Both);
-        Some(Departed { socket, in_flight, client })
+        Some(Departed { socket, in_flight })
+    }
+
+    /// Returns the number of descriptors in flight at the last update.
+    pub(crate) fn fds(&self) -> usize {
+        self.in_flight.fds()
     }
 
     /// Updates and returns the number of descriptors that are still in flight.
@@ -126,22 +125,6 @@ impl Budget {
     }
 }
 
-impl State {
-    /// Forgets ended connections on which no descriptor is in flight any more.
-    pub(crate) fn forget_departed(&mut self) {
-        self.departed.retain_mut(|connection| connection.update() > 0);
-    }
-
-    /// Returns how many descriptors in flight count against the shared pool, and forgets ended
-    /// connections on which no descriptor is in flight any more.
-    pub(crate) fn fds_in_flight(&mut self, budget: Budget) -> usize {
-        self.forget_departed();
-        let departed = self.departed.iter().map(|connection| connection.in_flight.fds());
-        let peers = self.peers.values().filter(|peer| !peer.own).map(Peer::fds_in_flight);
-        departed.chain(peers).map(|fds| budget.pool_share(fds)).fold(0, usize::saturating_add)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
@@ -172,11 +155,10 @@ mod tests {
     #[test]
     fn an_ended_connection_is_kept_until_its_peer_received_all_or_closed() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let client = Client { pid: 1, uid: 1 };
         let mut in_flight = InFlight::default();
         socket::send(&ours, b"x", &[theirs.as_fd()]).unwrap();
         in_flight.sent(1);
-        let mut departed = Departed::new(ours, in_flight, client).expect("a descriptor is in flight");
+        let mut departed = Departed::new(ours, in_flight).expect("a descriptor is in flight");
         assert_eq!(departed.update(), 1);
         let mut fds = VecDeque::new();
         assert_eq!(socket::receive(&theirs, &mut [0; 8], &mut fds, true, true).unwrap(), 1);
@@ -186,10 +168,10 @@ mod tests {
         let mut in_flight = InFlight::default();
         socket::send(&ours, b"x", &[ours.as_fd()]).unwrap();
         in_flight.sent(1);
-        let mut departed = Departed::new(ours, in_flight, client).expect("a descriptor is in flight");
+        let mut departed = Departed::new(ours, in_flight).expect("a descriptor is in flight");
         drop(theirs);
         assert_eq!(departed.update(), 0);
-        assert!(Departed::new(UnixStream::pair().unwrap().0, InFlight::default(), client).is_none());
+        assert!(Departed::new(UnixStream::pair().unwrap().0, InFlight::default()).is_none());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use iof_proto::{Decoder, FromTool, socket};
 
-use crate::peer::DisconnectReason;
+use crate::core::disconnect::DisconnectReason;
 
 /// Size of one read, in bytes.
 const CHUNK: usize = 16 * 1024;

@@ -1,283 +1,20 @@
 //! A job: its ranks, their streams and their exit statuses.
 
-use std::collections::BTreeMap;
-use std::process::ExitCode;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io, mem, thread};
 
-use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signal, Signaller, SourceId, TargetId, WindowSize};
-use iof_proto::rendezvous::JobLink;
-use iof_proto::{Channel, Channels, Nspace, Rank, StdinUnavailable};
+use iof_capture::{Capture, Event, PtyMaster, Signal, Signaller, SourceId, Streams, WindowSize};
+use iof_proto::{Channel, Nspace, Rank};
 
-use crate::early_end::{EarlyEnd, EarlyEndPolicy, EndCause, TIMEOUT_CODE};
-use crate::endings::EndingEntry;
-use crate::exit::{Exit, SentSignals};
-use crate::state::{State, Tables};
-use crate::stream_options::StreamOptions;
-
-/// The output channels of every rank.
-pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+use crate::core::Core;
+use crate::core::job::{CHANNELS, JobState, JobStatus, RankState};
+use crate::core::readers::OwnReader;
+use crate::exit::Exit;
+use crate::tables::Tables;
 
 /// Interval at which [`Job::flush`] polls the positions of readers.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(1);
-
-/// The state of one local rank.
-pub(crate) struct RankState {
-    /// In the order of [`CHANNELS`].
-    pub streams: [SourceId; CHANNELS.len()],
-    pub executable: String,
-    /// 0 if the embedder did not specify it.
-    pub pid: u32,
-    /// `None` if only the embedder can send signals to the rank.
-    pub signaller: Option<Signaller>,
-    /// The master of the rank's pty, until the rank exits.
-    pub pty: Option<PtyMaster>,
-    /// The reason why bytes can't be pushed to its stdin; `None` if they can.
-    pub stdin_unavailable: Option<StdinUnavailable>,
-    /// Only the embedder's own tools may push to its stdin.
-    pub own_stdin: bool,
-    pub exit: Option<Exit>,
-    /// The signals that were sent to the rank.
-    pub sent: SentSignals,
-    /// The rank failed because of these signals.
-    pub exit_requested: bool,
-    /// The embedder has reported the exit of the rank.
-    pub reported: bool,
-}
-
-impl RankState {
-    /// Returns the id of the rank's process at the capture. It is the id of the rank's first
-    /// stream, which no other rank has.
-    pub(crate) fn process(&self) -> ProcessId {
-        ProcessId(self.streams[0].0)
-    }
-
-    /// Returns whether the rank is in the embedder's process group.
-    pub(crate) fn shares_group(&self) -> bool {
-        self.signaller.as_ref().is_some_and(|signaller| !signaller.has_group())
-    }
-
-    /// Returns the id of the rank's stdin at the capture, which is derived in the same way.
-    pub(crate) fn target(&self) -> TargetId {
-        TargetId(self.streams[0].0)
-    }
-}
-
-/// A local rank that is being started.
-pub(crate) struct Launching {
-    pub executable: String,
-    /// 0 if there is no process yet, or the embedder did not specify it.
-    pub pid: u32,
-}
-
-/// The state of a job's remote ranks: those that are not started or adopted by this engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RemoteRanks {
-    /// The job has no remote ranks.
-    None,
-    /// Their output may still be delivered.
-    Running,
-    /// The host has ended the remote part of the job.
-    Ended {
-        /// The exit code of the job, if the host specified it.
-        exit_code: Option<i32>,
-    },
-}
-
-/// The state of one job.
-pub(crate) struct JobState {
-    /// Its number among all jobs, which distinguishes successive jobs of the same name.
-    pub run: u64,
-    /// The options of its streams.
-    pub options: StreamOptions,
-    /// The channels that its spawner wants forwarded; `None` if the spawner did not specify any.
-    pub forward: Option<Channels>,
-    /// It was spawned or adopted by this engine.
-    pub is_local: bool,
-    /// Its local ranks.
-    pub ranks: BTreeMap<Rank, RankState>,
-    /// Its local ranks that are still being started.
-    pub launching: BTreeMap<Rank, Launching>,
-    /// All local ranks were started.
-    pub started: bool,
-    /// The state of its remote ranks.
-    pub remote: RemoteRanks,
-    /// The streams of its remote ranks.
-    pub delivered: BTreeMap<(Rank, Channel), SourceId>,
-    /// The number of streams in `delivered` that are not complete.
-    pub open_deliveries: usize,
-    /// The streams of what was logged to stdout and stderr. [`Rank::UNDEF`] stands for the job as a
-    /// whole.
-    pub logged: BTreeMap<(Rank, Channel), SourceId>,
-    /// The number of streams in `logged` that are not complete.
-    pub open_logs: usize,
-    /// The embedder has released the backlog: no more output is kept for tools that have not
-    /// registered yet.
-    pub release_backlog: bool,
-    /// The number of streams of local ranks that are not complete.
-    pub open_streams: usize,
-    /// The time for which streams may stay open after their rank has exited; `None` for no limit.
-    pub grace: Option<Duration>,
-    /// The rendezvous entry by which tools find the job, until the job is forgotten or the engine
-    /// ends.
-    pub entry: Option<JobLink>,
-    /// The streams that were completed before their end of file.
-    pub cut_off: Vec<(Rank, Channel)>,
-    pub first_failure: Option<(Rank, Exit)>,
-    /// The exit status, which is set when the job is removed. Handles of the job share it.
-    pub final_status: Arc<OnceLock<JobStatus>>,
-    pub early_end_policy: EarlyEndPolicy,
-    /// How the engine ended the job early.
-    pub early_end: Option<EarlyEnd>,
-    /// The ends of its local ranks, in the order in which they were detected.
-    pub endings: Vec<EndingEntry>,
-}
-
-impl JobState {
-    /// Returns a local job without ranks.
-    pub(crate) fn new(
-        grace: Option<Duration>,
-        options: StreamOptions,
-        forward: Option<Channels>,
-    ) -> JobState {
-        JobState {
-            // Set when the job is added to the tables.
-            run: 0,
-            options,
-            forward,
-            entry: None,
-            is_local: true,
-            ranks: BTreeMap::new(),
-            launching: BTreeMap::new(),
-            started: false,
-            remote: RemoteRanks::None,
-            delivered: BTreeMap::new(),
-            open_deliveries: 0,
-            logged: BTreeMap::new(),
-            open_logs: 0,
-            release_backlog: false,
-            open_streams: 0,
-            grace,
-            cut_off: Vec::new(),
-            first_failure: None,
-            final_status: Arc::default(),
-            early_end_policy: EarlyEndPolicy::never(),
-            early_end: None,
-            endings: Vec::new(),
-        }
-    }
-
-    /// Returns a job that has remote ranks only.
-    pub(crate) fn elsewhere(options: StreamOptions) -> JobState {
-        let job = JobState::new(None, options, None);
-        JobState { is_local: false, started: true, remote: RemoteRanks::Running, ..job }
-    }
-
-    /// Returns whether all local ranks have exited.
-    pub(crate) fn has_exited(&self) -> bool {
-        self.started && self.ranks.values().all(|rank| rank.exit.is_some())
-    }
-
-    /// Returns the exit status of the local ranks so far.
-    pub(crate) fn status(&self) -> JobStatus {
-        JobStatus {
-            first_failure: self.first_failure,
-            cut_off: self.cut_off.clone(),
-            early_end: self.early_end.clone(),
-        }
-    }
-
-    /// Returns whether all local ranks have exited and their streams are complete.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.has_exited() && self.open_streams == 0
-    }
-
-    /// Returns whether `rank` is a local rank, which runs or is being started.
-    pub(crate) fn has_local_rank(&self, rank: Rank) -> bool {
-        self.ranks.contains_key(&rank) || self.launching.contains_key(&rank)
-    }
-
-    /// Returns the ranks that are known: the local ones, and the remote ones with delivered output.
-    pub(crate) fn known_ranks(&self) -> impl Iterator<Item = Rank> {
-        let local = self.ranks.keys().chain(self.launching.keys());
-        local.copied().chain(self.delivered.keys().map(|(rank, _)| *rank))
-    }
-
-    /// Returns whether `rank` is among the known ranks.
-    pub(crate) fn has_rank(&self, rank: Rank) -> bool {
-        let channels = (rank, Channel::Stdin)..=(rank, Channel::Stddiag);
-        self.has_local_rank(rank) || self.delivered.range(channels).next().is_some()
-    }
-
-    /// Returns whether all ranks are known, so that no stream of a new rank can appear.
-    pub(crate) fn all_ranks_known(&self) -> bool {
-        self.started && !matches!(self.remote, RemoteRanks::Running)
-    }
-
-    /// Returns whether all local and remote ranks have ended and their streams are complete.
-    /// Nothing is logged to the job any more then.
-    pub(crate) fn is_output_complete(&self) -> bool {
-        self.all_ranks_known() && self.is_drained() && self.open_deliveries == 0
-    }
-
-    /// Returns whether the streams of what was logged are complete as well.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.is_output_complete() && self.open_logs == 0
-    }
-
-    /// Returns whether all local ranks have exited, their streams are complete, and so are the
-    /// streams of what was logged. The latter need not be complete while the job has remote ranks,
-    /// because more may be logged.
-    pub(crate) fn is_drained_with_logs(&self) -> bool {
-        self.is_drained() && (self.open_logs == 0 || !self.is_output_complete())
-    }
-
-    /// Returns all streams of the job.
-    pub(crate) fn streams(&self) -> Vec<SourceId> {
-        let local = self.ranks.values().flat_map(|rank| rank.streams);
-        local.chain(self.delivered.values().copied()).chain(self.logged.values().copied()).collect()
-    }
-
-    /// Returns the exit code of the job as a whole, if it is known.
-    pub(crate) fn exit_code(&self) -> Option<i32> {
-        let reported = if let RemoteRanks::Ended { exit_code } = self.remote { exit_code } else { None };
-        reported.or_else(|| self.is_local.then(|| self.status().code()))
-    }
-}
-
-/// The exit status of a job's local ranks.
-#[derive(Clone, Debug, Default)]
-pub struct JobStatus {
-    /// The rank that failed first, with its exit status; `None` if no rank has failed. A rank fails
-    /// if its exit code is not 0, a signal ends it, or its status is [`Exit::Unknown`].
-    pub first_failure: Option<(Rank, Exit)>,
-    /// The streams that were completed before their end of file: at the end of their rank's grace
-    /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), by [`Job::close`], or some time after
-    /// the engine killed the ranks.
-    pub cut_off: Vec<(Rank, Channel)>,
-    /// How the engine ended the job early; `None` if it did not.
-    pub early_end: Option<EarlyEnd>,
-}
-
-impl JobStatus {
-    /// Returns the [exit code](Exit::code) of the rank that failed first, or 0 if no rank failed.
-    /// Returns [`TIMEOUT_CODE`] if a time limit ended the job, whatever its ranks returned.
-    pub fn code(&self) -> i32 {
-        if self.early_end.as_ref().is_some_and(|end| end.cause == EndCause::Timeout) {
-            return TIMEOUT_CODE;
-        }
-        self.first_failure.map_or(0, |(_, exit)| exit.code())
-    }
-}
-
-impl From<JobStatus> for ExitCode {
-    /// Returns [`JobStatus::code`] as the exit code of this process.
-    fn from(status: JobStatus) -> ExitCode {
-        // wait(2) reports no greater codes than 255.
-        ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))
-    }
-}
 
 /// A handle of a job. Dropping it does not affect the job, which the engine keeps until the job is
 /// [removed](crate::Engine::remove) or the engine ends.
@@ -332,24 +69,20 @@ impl Job {
 
     /// Blocks until the job has `reached` a state, is removed, or the engine ends.
     fn wait_until(&self, reached: impl Fn(&JobState) -> bool) -> JobStatus {
-        let mut state = self.tables.lock();
-        loop {
-            match self.state(&state) {
-                Some(job) if !reached(job) && !state.stopping => {}
-                Some(job) => return job.status(),
-                None => return self.final_status.get().cloned().unwrap_or_default(),
-            }
-            state = self.tables.wait(state);
-        }
+        self.tables.wait_for(|state| match self.state(state) {
+            Some(job) if !reached(job) && !state.stopping => None,
+            Some(job) => Some(job.status()),
+            None => Some(self.final_status.get().cloned().unwrap_or_default()),
+        })
     }
 
     /// Returns the state of the job, unless it was removed.
-    pub(crate) fn state<'a>(&self, state: &'a State) -> Option<&'a JobState> {
+    pub(crate) fn state<'a>(&self, state: &'a Core) -> Option<&'a JobState> {
         if self.final_status.get().is_some() { None } else { state.jobs.get(&self.nspace) }
     }
 
     /// Returns the state of the job, unless it was removed.
-    fn state_mut<'a>(&self, state: &'a mut State) -> Option<&'a mut JobState> {
+    fn state_mut<'a>(&self, state: &'a mut Core) -> Option<&'a mut JobState> {
         if self.final_status.get().is_some() { None } else { state.jobs.get_mut(&self.nspace) }
     }
 
@@ -423,13 +156,12 @@ impl Job {
     /// newest bytes, and its rank does not wait. A launcher calls this when it no longer waits for
     /// the tool for which it spawned the job.
     pub fn release_backlog(&self) {
-        let Some(capture) = self.capture.upgrade() else { return };
         let mut state = self.tables.lock();
         if let Some(job) = self.state_mut(&mut state) {
             job.release_backlog = true;
         }
         let ids = self.streams(&state);
-        state.release_backlog(&capture, &ids);
+        state.release_backlog(&ids);
     }
 
     /// Blocks until the engine has read all bytes that the ranks wrote before the call, and the
@@ -455,8 +187,9 @@ impl Job {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let Some(mut wanted) = self.written(streams) else { return false };
         loop {
+            let readers = self.tables.lock().own_readers();
             let Some(capture) = self.capture.upgrade() else { return false };
-            if !self.tables.lock().retain_unflushed(&capture, &mut wanted) {
+            if capture.with_streams(|streams| retain_unflushed(streams, &readers, &mut wanted)).is_err() {
                 return false;
             }
             drop(capture);
@@ -480,7 +213,7 @@ impl Job {
     }
 
     /// Returns all streams of the job.
-    fn streams(&self, state: &State) -> Vec<SourceId> {
+    fn streams(&self, state: &Core) -> Vec<SourceId> {
         self.state(state).map(JobState::streams).unwrap_or_default()
     }
 
@@ -508,7 +241,7 @@ impl Job {
     /// Returns the running rank whose process has the id `pid`, if there is one.
     pub fn rank_of_process(&self, pid: u32) -> Option<Rank> {
         let state = self.tables.lock();
-        let job = state.jobs.get(&self.nspace)?;
+        let job = self.state(&state)?;
         let runs_as = |rank: &RankState| rank.pid == pid && rank.exit.is_none();
         job.ranks.iter().find(|(_, rank)| runs_as(rank)).map(|(rank, _)| *rank)
     }
@@ -521,4 +254,18 @@ impl Job {
             |rank: &RankState| rank.pid == group && rank.signaller.as_ref().is_some_and(Signaller::has_group);
         job.ranks.iter().find(|(_, rank)| leads(rank)).map(|(rank, _)| *rank)
     }
+}
+
+/// Removes from `wanted` (streams, each with a number of bytes) the streams from which that many
+/// bytes were captured and read by the embedder's own `readers`.
+fn retain_unflushed(streams: &mut Streams<'_>, readers: &[OwnReader], wanted: &mut Vec<(SourceId, u64)>) {
+    wanted.retain(|(id, written)| {
+        let Some(tap) = streams.get_mut(*id) else { return false };
+        let stats = tap.stats();
+        // The bytes produced since then; a reader may be this far behind.
+        let Some(since) = stats.produced.checked_sub(*written) else { return !stats.complete };
+        let from = readers.partition_point(|(source, ..)| source < id);
+        let on_stream = readers.iter().skip(from).take_while(|(source, ..)| source == id);
+        on_stream.filter_map(|(_, reader_id, page)| tap.lag(page, *reader_id)).any(|lag| lag > since)
+    });
 }

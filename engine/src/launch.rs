@@ -17,11 +17,13 @@ use iof_proto::{Nspace, Rank, StdinUnavailable};
 use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec};
+use crate::core::job::Launching;
 use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
 use crate::error::{LaunchError, MAX_RANKS};
-use crate::job::{Job, Launching};
-use crate::register::{FILES_PER_RANK, MAPS_PER_RANK, RankStdin, RunningRank, TRANSIENT_FDS};
+use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
+use crate::job::Job;
+use crate::register::{RankStdin, RunningRank};
 
 /// The id of processes that are only reaped: the ranks of a job that failed to start, which are not
 /// in the tables.

@@ -8,81 +8,80 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `engine`, `config` | the embedder's handle and its configuration |
+//! | `engine`, `config`, `grant`, `error` | the embedder's handle, its configuration and its errors |
 //! | `launch`, `adopt` | ranks that the engine starts; ranks that the embedder has started |
-//! | `register`, `remove` | adding a job and its ranks to the tables; removing a job |
-//! | `deliver` | output of remote ranks |
-//! | `grace` | grace periods of streams that outlast their ranks |
-//! | `job`, `exit`, `endings` | jobs, ranks and their exit statuses; the ends of ranks in their order |
-//! | `signal` | signals to ranks |
-//! | `early_end` | ending a job when a rank fails or at a time limit |
-//! | `control` | the control thread (mio), which accepts and serves tools |
+//! | `register`, `remove` | adding a job and its ranks; removing a job |
+//! | `job`, `endings`, `exit` | handles of jobs; the ends of ranks in their order; exit statuses |
+//! | `early_end` | the decision to end a job when a rank fails or at a time limit |
+//! | `deliver`, `log` | output of remote ranks; messages that the embedder logs |
 //! | `host` | upcalls to the embedder |
+//! | `control`, `reports` | the control thread (mio), which accepts and serves tools; its queue |
+//! | `tables` | the core behind its lock |
 //! | `stalls` | ranks that stall the capture thread |
-//! | `pending` | connections that are not yet tools |
-//! | `linger` | how long a stopping engine waits for tools |
-//! | `peer`, `requests` | one connected tool; its requests |
-//! | `client` | the process behind a connection, to which limits apply |
-//! | `incoming`, `outgoing` | messages received over a connection; messages to be sent |
-//! | `in_flight` | descriptors that tools have not received yet |
-//! | `unread` | output of removed jobs that tools have not read |
-//! | `demand`, `pulls` | what the host is asked for; the pulls that wait for its answer |
-//! | `owed` | upcalls that the host has not answered |
-//! | `log` | log requests: their way through the channels, streams of logged messages, the gateway |
-//! | `query` | queries: what the engine knows, and what it asks the host |
-//! | `push` | stdin: admission of pushes, and their progress |
-//! | `state`, `registrations`, `stream_state`, `readers` | the tables: jobs, registrations, streams, the readers of each stream |
-//! | `stream_options` | the effective options from the directives of server, spawn and registration |
+//! | `files` | the limits on files and memory maps |
+//! | `connection`, `connections`, `incoming`, `in_flight` | sockets; messages received; descriptors not yet received |
+//! | `log_channels`, `gateway` | the threads that log messages; the relay to a gateway |
+//! | `core` | the state, and what changes it |
+//!
+//! Modules of `core`, from the bottom up:
+//!
+//! | module | concept |
+//! |---|---|
+//! | `ids`, `client`, `commands`, `upcall`, `channel_entry`, `disconnect`, `settings`, `resources` | names and messages; the process behind a connection, to which limits apply; settings; what the core needs of the operating system |
+//! | `stream_options`, `stream_state`, `delivery`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
+//! | `job`, `endings`, `signals`, `jobs` | jobs and ranks |
+//! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
+//! | `push`, `elsewhere`, `push_table` | stdin: pushes and their targets |
+//! | `query`, `logs`, `log_routes`, `demand`, `owed`, `awaited`, `grace`, `linger`, `pending` | requests that wait; what the host is asked for and has not answered; times; connections that are not tools yet |
+//! | `input`, `events`, `answers`, `deliveries` | the one entry for what happens; what the capture thread reports, and its answers |
+//! | `admission`, `requests`, `registrations`, `pulls`, `readers`, `shed` | what tools do: attach, register, read |
+//! | `pushes`, `push_admission`, `push_elsewhere`, `queries`, `answers_to_queries`, `logging`, `log_output` | what tools do: push, query, log |
 
 mod adopt;
-mod client;
 mod config;
+mod connection;
+mod connections;
 mod control;
+mod core;
 mod deliver;
-mod demand;
 mod early_end;
 mod endings;
 mod engine;
 mod error;
 mod exit;
-mod grace;
+mod files;
+mod gateway;
+mod grant;
 mod host;
 mod in_flight;
 mod incoming;
 mod job;
 mod launch;
-mod linger;
 mod log;
-mod outgoing;
-mod owed;
-mod peer;
-mod pending;
-mod pulls;
-mod push;
-mod query;
-mod readers;
+mod log_channels;
 mod register;
-mod registrations;
 mod remove;
-mod requests;
-mod signal;
+mod reports;
 mod stalls;
-mod state;
-mod stream_options;
-mod stream_state;
-mod unread;
+mod tables;
 
+pub use crate::core::delivery::MAX_DELIVERED;
+pub use crate::core::endings::{Ending, RankExit};
+pub use crate::core::job::JobStatus;
+pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{
-    App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, MAX_CACHE_SIZE, MIN_CACHE_SIZE, Rendezvous,
+    App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, LogConfig, MAX_CACHE_SIZE, MIN_CACHE_SIZE,
+    Rendezvous,
 };
-pub use deliver::{DeliverError, MAX_DELIVERED};
+pub use deliver::DeliverError;
 pub use early_end::{DEFAULT_KILL_WAIT, EarlyEnd, EndCause, KillOnBadExit, TIMEOUT_CODE};
-pub use endings::{Ending, Endings, RankExit};
-pub use engine::{Engine, Grant};
+pub use endings::Endings;
+pub use engine::Engine;
 pub use error::{LaunchError, MAX_RANKS, StartError};
 pub use exit::Exit;
-pub use host::{ApprovalReply, Host, HostReply, Remedy, Standalone, ViaGateway, same_user};
+pub use grant::Grant;
+pub use host::{ApprovalReply, Host, HostReply, QueryReply, Remedy, Standalone, ViaGateway, same_user};
 pub use iof_capture::{
     BackendKind, ProcessGroup, Pty, PtyMaster, Signal, SignalError, StartError as CaptureError, Stdin,
     WindowSize,
@@ -91,7 +90,4 @@ pub use iof_log::{
     MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,
 };
 pub use iof_shm_ring::Policy;
-pub use job::{Job, JobStatus};
-pub use log::LogConfig;
-pub use push::StdinPush;
-pub use query::QueryReply;
+pub use job::Job;

@@ -6,29 +6,22 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use iof_capture::{AddError, Child, FirstWrites, PipeId, PtyMaster, SourceId, Stopped};
-use iof_proto::rendezvous;
-use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
+use iof_capture::{
+    AddError, Child, Event, FirstWrites, NewStream, PipeId, ProcessId, PtyMaster, SourceId, Stopped,
+};
+use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable, rendezvous};
 use iof_shm_ring::{CreateError, Stream};
 use nix::unistd::isatty;
 
+use crate::core::commands::answered;
+use crate::core::ids::StreamName;
+use crate::core::job::{CHANNELS, JobState, Launching, RankState, RemoteRanks};
+use crate::core::stream_options::StreamOptions;
+use crate::core::stream_state::StreamState;
 use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
 use crate::exit::SentSignals;
-use crate::job::{CHANNELS, Job, JobState, Launching, RankState, RemoteRanks};
-use crate::state::StreamName;
-use crate::stream_options::StreamOptions;
-use crate::stream_state::StreamState;
-
-/// File descriptors of a rank in the engine: three pipes, three rings and a pidfd. A pty is one
-/// more.
-pub(crate) const FILES_PER_RANK: u64 = 7;
-/// Memory maps of a rank in the engine: two for each of its three rings, and two more for one
-/// reader of each ring in this process.
-pub(crate) const MAPS_PER_RANK: u64 = 12;
-/// File descriptors that a job needs temporarily: the last rank's ends of its pipes, those that std
-/// uses to start it, and rings on their way to readers in this process.
-pub(crate) const TRANSIENT_FDS: u64 = 16;
+use crate::job::Job;
 
 /// A rank's stdin: the pipe end that pushes are written to, or the reason why it accepts none.
 pub(crate) enum RankStdin {
@@ -92,8 +85,7 @@ impl Engine {
             Some(_) => return None,
             None => {
                 job.entry = self.announce(nspace);
-                job.run = state.next_run();
-                state.jobs.insert(nspace.clone(), job);
+                state.jobs.get_or_add(nspace, || job);
             }
         }
         Some(Job {
@@ -136,12 +128,15 @@ impl Engine {
         &self,
         nspace: &Nspace,
         rank: RunningRank,
-        mut streams: [Stream; CHANNELS.len()],
+        streams: [Stream; CHANNELS.len()],
         first_writes: Option<&Arc<Mutex<FirstWrites>>>,
     ) -> Result<(), AddError> {
         let RunningRank { rank, child, stdin, own_stdin, pipes, pty } = rank;
         let source = Proc::new(nspace.clone(), rank);
         let mut state = self.tables.lock();
+        if !state.has_capture {
+            return Err(Stopped.into());
+        }
         // `begin` has created the job and noted this rank.
         let job = state.jobs.get_mut(nspace);
         let (run, options, forward, launching) = job
@@ -151,9 +146,12 @@ impl Engine {
         let Launching { executable, pid } =
             launching.unwrap_or_else(|| Launching { executable: String::new(), pid: 0 });
         let mut ids = [SourceId(0); CHANNELS.len()];
-        for ((id, stream), channel) in ids.iter_mut().zip(&mut streams).zip(CHANNELS) {
+        let mut new_streams = Vec::with_capacity(CHANNELS.len());
+        for ((id, stream), channel) in ids.iter_mut().zip(streams).zip(CHANNELS) {
             let name = StreamName { source: source.clone(), channel, logged: false, run };
-            *id = state.add_stream(StreamState::new(name, options, forward), stream);
+            let (new_id, new_stream) = state.add_stream(StreamState::new(name, options, forward), stream);
+            *id = new_id;
+            new_streams.push(new_stream);
         }
         let signaller = child.as_ref().map(Child::signaller);
         let mut registered = RankState {
@@ -171,41 +169,56 @@ impl Engine {
         };
         let (process, target) = (registered.process(), registered.target());
         let pipe = match stdin {
-            RankStdin::Open(pipe) => {
-                state.stdins.insert(target, source.clone());
-                Some(pipe)
-            }
+            RankStdin::Open(pipe) => Some(pipe),
             RankStdin::Not(why) => {
                 registered.stdin_unavailable = Some(why);
                 None
             }
         };
-        let stdin_source = source.clone();
         for ((id, channel), pipe) in ids.into_iter().zip(CHANNELS).zip(&pipes) {
             self.stalls.add(PipeId::Source(id), &source, channel, isatty(pipe).unwrap_or(false));
         }
-        state.processes.insert(process, source);
-        if let Some(job) = state.jobs.get_mut(nspace) {
-            job.open_streams = job.open_streams.saturating_add(ids.len());
-            job.ranks.insert(rank, registered);
+        if pipe.is_some() {
+            self.stalls.add(PipeId::Target(target), &source, Channel::Stdin, false);
         }
+        state.jobs.add_rank(source, registered, pipe.is_some());
+        let requests = new_streams.iter().filter_map(|stream| answered(stream.first.as_ref()));
+        let unanswered: Vec<Event> = requests.collect();
         // The target is registered before its end can be reported.
-        if let Some(pipe) = pipe {
-            self.stalls.add(PipeId::Target(target), &stdin_source, Channel::Stdin, false);
-            self.capture.add_target(target, pipe).map_err(|_| AddError::Stopped(Stopped))?;
+        let added = pipe.map_or(Ok(()), |pipe| {
+            self.capture.add_target(target, pipe).map_err(|_| AddError::Stopped(Stopped))
+        });
+        // These commands carry pipes, so they are sent here. None is queued before them: the queue is
+        // empty when the tables are locked.
+        let sources =
+            ids.into_iter().zip(pipes).zip(new_streams).map(|((id, pipe), stream)| (id, pipe, stream));
+        let sent = added.and_then(|()| self.send_sources(process, child, sources, first_writes));
+        if sent.is_err() {
+            unanswered.into_iter().for_each(|event| self.tables.reports.send(event));
         }
-        let has_terminal = isatty(&pipes[0]).unwrap_or(false);
-        let mut sources = ids.into_iter().zip(pipes).zip(streams);
+        sent
+    }
+
+    /// Hands the output of a rank to the capture thread.
+    fn send_sources(
+        &self,
+        process: ProcessId,
+        child: Option<Child>,
+        mut sources: impl Iterator<Item = (SourceId, OwnedFd, NewStream)>,
+        first_writes: Option<&Arc<Mutex<FirstWrites>>>,
+    ) -> Result<(), AddError> {
+        let mut first = sources.next();
+        let has_terminal = first.as_ref().is_some_and(|(_, pipe, _)| isatty(pipe).unwrap_or(false));
         match child {
             Some(child) if has_terminal => {
-                if let Some(((id, master), stream)) = sources.next() {
+                if let Some((id, master, stream)) = first.take() {
                     self.capture.add_session(id, master, stream, process, child)?;
                 }
             }
             Some(child) => self.capture.watch(process, child).map_err(AddError::from)?,
             None => {}
         }
-        let mut sources = sources.map(|((id, pipe), stream)| (id, pipe, stream));
+        let mut sources = first.into_iter().chain(sources);
         match first_writes {
             Some(first_writes) => self.capture.add_watched(sources, first_writes)?,
             None => sources.try_for_each(|(id, pipe, stream)| self.capture.add(id, pipe, stream))?,
@@ -226,8 +239,8 @@ impl Engine {
                 state.jobs.remove(&job.nspace);
             }
         }
-        state.schedule_early_end(&job.nspace, Instant::now());
-        state.begin_deferred(&self.capture);
+        state.jobs.schedule_early_end(&job.nspace, Instant::now());
+        state.begin_deferred();
         state.announce_complete_registrations(&job.nspace);
         // The ranks may have ended meanwhile.
         state.announce_end(&job.nspace);

@@ -2,6 +2,8 @@
 
 use iof_proto::Nspace;
 
+use crate::core::commands::Command;
+use crate::core::job::JobState;
 use crate::engine::Engine;
 
 impl Engine {
@@ -36,25 +38,22 @@ impl Engine {
     /// ```
     pub fn remove(&self, nspace: &Nspace) -> bool {
         let mut state = self.tables.lock();
-        let Some(job) = state.jobs.remove(nspace) else { return false };
-        if !job.has_ended() {
-            state.jobs.insert(nspace.clone(), job);
+        if !state.jobs.get(nspace).is_some_and(JobState::has_ended) {
             return false;
         }
+        // Registrations whose readers are just being attached receive the end after their rings.
+        state.announce_end(nspace);
+        let Some(job) = state.jobs.remove(nspace) else { return false };
         // Handles of the job return it from now on. It is set once: the job has left the table.
         let _ = job.final_status.set(job.status());
         let sources = job.streams();
         for rank in job.ranks.values().filter(|rank| rank.stdin_unavailable.is_none()) {
-            // The call fails only if the capture thread has ended, which has closed the pipe.
-            let _ = self.capture.shut(rank.target());
+            state.commands.push(Command::Shut(rank.target()));
         }
-        // The backlog holder's slots are returned while the streams still exist.
-        state.release_backlog(&self.capture, &sources);
+        state.release_backlog(&sources);
         for source in sources {
             state.forget_stream(source);
-            state.deliveries.remove(&source);
-            // The call fails only if the capture thread has ended, which has no streams any more.
-            let _ = self.capture.remove(source);
+            state.commands.push(Command::Remove(source));
         }
         state.shed_unread();
         drop(state);

@@ -1,8 +1,8 @@
 //! Accounting of pipes that stall the capture thread, and with it all other ranks: see
 //! [`Event::Stalled`](iof_capture::Event::Stalled).
 //!
-//! While the capture thread is stuck, the control thread may wait for it with the tables locked. So
-//! this state has its own lock, and the watchdog thread does all of the work.
+//! While the capture thread is stuck, an upcall that waits for it may keep the control thread from
+//! its work. So this state has its own lock, and the watchdog thread does all of the work.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

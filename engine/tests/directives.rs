@@ -6,7 +6,7 @@ mod common;
 use std::io::Write;
 use std::thread;
 
-use common::{Received, adopt_pipe, nspace, puller, wait_for};
+use common::{Received, adopt_pipe, nspace, puller, session, wait_for};
 use iof_engine::{Config, Engine, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
@@ -149,9 +149,7 @@ fn under_block_a_stream_that_is_not_forwarded_does_not_wait() {
 
 #[test]
 fn a_stream_without_forwarding_goes_to_tools_but_not_to_the_launchers_readers() {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().into()));
-    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let (engine, _directory) = session(Config::default());
     let mut own = puller(&engine, Grant::Block, vec![]);
     let (_job, mut stdout) = adopt_pipe(&engine, &[Info::required(key::PMIX_FWD_STDOUT, false)]);
     let mut late = puller(&engine, Grant::Block, vec![]);

@@ -8,10 +8,10 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use common::raw::RawTool;
-use common::{nspace, reported_rank, wait_for};
-use iof_engine::{AdoptSpec, Config, Engine, Rendezvous};
+use common::{adopt_reported, nspace, report_exits, session, wait_for};
+use iof_engine::Config;
 use iof_proto::query::key;
-use iof_proto::{Channels, Proc, Rank};
+use iof_proto::{Channels, Proc};
 use iof_tool::{Delivery, Pull, Tool};
 use nix::unistd::geteuid;
 
@@ -45,10 +45,8 @@ fn tools_that_receive_nothing_do_not_keep_other_tools_out() {
 #[test]
 #[ignore = "helper of the previous test: needs an unprivileged user with few files"]
 fn tools_that_receive_nothing_do_not_keep_other_tools_out_confined() {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let engine = Engine::start(Config { rendezvous, cache_size: 16 * 1024, ..Config::default() }).unwrap();
-    let job = engine.adopt(AdoptSpec::new(nspace(), (0..RANKS).map(reported_rank).collect())).unwrap();
+    let (engine, _directory) = session(Config { cache_size: 16 * 1024, ..Config::default() });
+    let job = adopt_reported(&engine, RANKS).unwrap();
     let all = Proc::all(nspace());
     let outputs = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
     let mut silent: Vec<RawTool> = (0..8).map(|_| RawTool::connect(&engine)).collect();
@@ -61,7 +59,7 @@ fn tools_that_receive_nothing_do_not_keep_other_tools_out_confined() {
     for tool in &mut tools {
         tool.pull(&Pull::new(vec![all.clone()], outputs)).unwrap();
     }
-    (0..RANKS).for_each(|rank| assert!(job.report_exit(Rank(rank), iof_engine::Exit::Unknown)));
+    report_exits(&job, RANKS);
     for tool in &mut tools {
         let mut complete = 0;
         wait_for("all streams", || {

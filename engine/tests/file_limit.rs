@@ -8,10 +8,10 @@ use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
 use common::stdins::{Stdins, procs, push_to, refusal, tool};
-use common::{engine, nspace, reported_rank, wait};
-use iof_engine::{AdoptError, AdoptSpec, Exit};
+use common::{adopt_reported, engine, report_exits, wait};
+use iof_engine::AdoptError;
 use iof_proto::limits::MAX_PUSHES_PER_TOOL;
-use iof_proto::{Info, Rank, Status, directive::key};
+use iof_proto::{Info, Status, directive::key};
 use iof_tool::Push;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -26,7 +26,7 @@ fn ranks_are_adopted_at_the_file_limit_that_the_refusal_specifies() {
     let (before, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let adopt = |limit: u64| {
         setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
-        let adopted = engine.adopt(AdoptSpec::new(nspace(), (0..RANKS).map(reported_rank).collect()));
+        let adopted = adopt_reported(&engine, RANKS);
         setrlimit(Resource::RLIMIT_NOFILE, before, hard).unwrap();
         adopted
     };
@@ -35,7 +35,7 @@ fn ranks_are_adopted_at_the_file_limit_that_the_refusal_specifies() {
     let refused = adopt(enough - 1).expect_err("the adoption must fail");
     assert!(matches!(refused, AdoptError::Files { .. }), "{refused}");
     let job = adopt(enough).unwrap();
-    (0..RANKS).for_each(|number| assert!(job.report_exit(Rank(number), Exit::Unknown)));
+    report_exits(&job, RANKS);
     wait(&job);
 }
 

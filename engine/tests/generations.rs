@@ -11,8 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
 use common::raw::RawTool;
-use common::{Received, TIMEOUT, adopt_pipe, nspace, puller, wait_for};
-use iof_engine::{Config, Engine, Grant, Policy, Rendezvous};
+use common::{Received, TIMEOUT, adopt_pipe, nspace, puller, session, wait_for};
+use iof_engine::{Config, Engine, Grant, Policy};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
 use iof_proto::{Channel, Channels, Found, FromTool, Info, Proc, Rank, Value};
@@ -30,11 +30,8 @@ const RINGS: usize = 4;
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn engine() -> (Engine, TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let policy = Policy::DropNewest;
-    let config = Config { rendezvous, policy, cache_size: CACHE as u32, ..Config::default() };
-    (Engine::start(config).unwrap(), directory)
+    session(Config { policy, cache_size: CACHE as u32, ..Config::default() })
 }
 
 fn rank() -> Proc {

@@ -7,20 +7,13 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use common::TIMEOUT;
 use common::helper::{Helper, HelperUser, argument, ready};
-use iof_engine::{Config, Engine, Rendezvous};
+use common::{TIMEOUT, session};
+use iof_engine::Config;
 use iof_proto::limits::{HELLO_LIMIT, MAX_CONNECTIONS_PER_PROCESS};
 use iof_proto::query::key;
 use iof_proto::{Decoder, FromTool, PROTOCOL_VERSION, Status, ToTool, encode};
 use iof_tool::Tool;
-use tempfile::TempDir;
-
-fn engine() -> (Engine, TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    (Engine::start(Config { rendezvous, ..Config::default() }).unwrap(), directory)
-}
 
 /// Returns the one message that arrives before the connection is closed.
 fn refusal(mut socket: UnixStream) -> (Status, String) {
@@ -45,7 +38,7 @@ fn silent_connections() {
 
 #[test]
 fn connections_without_a_hello_do_not_keep_tools_out() {
-    let (engine, _directory) = engine();
+    let (engine, _directory) = session(Config::default());
     let path = engine.socket().unwrap().to_str().unwrap().to_owned();
     let helpers: Vec<Helper> =
         (0..4).map(|_| Helper::start("silent_connections", &path, HelperUser::Current).unwrap()).collect();
@@ -59,7 +52,7 @@ fn connections_without_a_hello_do_not_keep_tools_out() {
 
 #[test]
 fn a_new_tool_replaces_the_oldest_connection_without_a_hello_of_its_process() {
-    let (engine, _directory) = engine();
+    let (engine, _directory) = session(Config::default());
     let path = engine.socket().unwrap();
     let mut silent: Vec<UnixStream> =
         (0..MAX_CONNECTIONS_PER_PROCESS).map(|_| UnixStream::connect(path).unwrap()).collect();
@@ -70,7 +63,7 @@ fn a_new_tool_replaces_the_oldest_connection_without_a_hello_of_its_process() {
 
 #[test]
 fn a_connection_that_sends_no_hello_is_closed() {
-    let (engine, _directory) = engine();
+    let (engine, _directory) = session(Config::default());
     let began = Instant::now();
     let (status, reason) = refusal(UnixStream::connect(engine.socket().unwrap()).unwrap());
     assert_eq!(status, Status::ERR_TIMEOUT);
@@ -80,7 +73,7 @@ fn a_connection_that_sends_no_hello_is_closed() {
 
 #[test]
 fn a_tool_of_another_protocol_version_is_refused_with_a_reason() {
-    let (engine, _directory) = engine();
+    let (engine, _directory) = session(Config::default());
     let mut socket = UnixStream::connect(engine.socket().unwrap()).unwrap();
     let hello = FromTool::Hello { version: PROTOCOL_VERSION + 1, pid: 0, name: "newer".into() };
     socket.write_all(&encode(&hello).unwrap()).unwrap();

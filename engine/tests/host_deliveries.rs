@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
 
 use common::raw::RawTool;
-use common::{TIMEOUT, nspace, shell, spec, wait};
+use common::{TIMEOUT, nspace, session, shell, spec, wait};
 use iof_engine::{
     App, Config, DeliverError, Engine, Grant, JobSpec, LaunchError, MAX_DELIVERED, Policy, Rendezvous,
 };
@@ -176,12 +176,6 @@ fn ends(raw: &mut RawTool) -> Vec<Option<Option<i32>>> {
     raw.ends.drain(..).map(end).collect()
 }
 
-fn raw_engine() -> (Engine, tempfile::TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    (Engine::start(Config { rendezvous, ..Config::default() }).unwrap(), directory)
-}
-
 fn raw_pull(engine: &Engine) -> RawTool {
     let mut raw = RawTool::connect(engine);
     raw.pull(vec![whole_job()], Channels::STDOUT);
@@ -191,7 +185,7 @@ fn raw_pull(engine: &Engine) -> RawTool {
 
 #[test]
 fn a_stream_completes_once_and_then_its_job_ends_once() {
-    let (engine, _directory) = raw_engine();
+    let (engine, _directory) = session(Config::default());
     let mut raw = raw_pull(&engine);
     let mut tool = attach(&engine, Grant::Never, vec![whole_job()]);
     deliver(&engine, 0, b"all");
@@ -222,7 +216,7 @@ fn a_stream_completes_once_and_then_its_job_ends_once() {
 
 #[test]
 fn an_unknown_job_can_be_ended_too() {
-    let (engine, _directory) = raw_engine();
+    let (engine, _directory) = session(Config::default());
     let mut raw = raw_pull(&engine);
     assert!(engine.end_job(&nspace(), None));
     assert_eq!(ends(&mut raw), [None, Some(None)]);
@@ -232,7 +226,7 @@ fn an_unknown_job_can_be_ended_too() {
 
 #[test]
 fn a_job_with_ranks_here_and_elsewhere_is_one_job() {
-    let (engine, _directory) = raw_engine();
+    let (engine, _directory) = session(Config::default());
     let mut raw = raw_pull(&engine);
     let mut tool = attach(&engine, Grant::Never, vec![whole_job()]);
     let job = engine.spawn(&JobSpec { elsewhere: true, ..spec([shell("echo here; exit 5")]) }).unwrap();
@@ -394,4 +388,26 @@ fn a_forwarded_job_holds_deliveries_until_a_registration_or_the_release() {
     }
     assert!(engine.end_job(&nspace(), None));
     wait(&job);
+}
+
+#[test]
+fn every_callback_is_called_although_one_before_it_panics() {
+    let engine = engine_with(Policy::DropOldest);
+    let deliver = |taken: Box<dyn FnOnce() + Send>| {
+        engine.deliver(&rank(0), Channel::Stdout, b"x".to_vec(), &[], taken).unwrap();
+    };
+    let (release, held) = channel::<()>();
+    // The callbacks that follow are queued meanwhile, most of them for one turn.
+    deliver(Box::new(move || _ = held.recv()));
+    // Unlike panic!, this prints nothing on stderr.
+    deliver(Box::new(|| std::panic::resume_unwind(Box::new(()))));
+    let (sender, called) = channel();
+    for number in 0..100 {
+        let sender = sender.clone();
+        deliver(Box::new(move || sender.send(number).unwrap()));
+    }
+    drop(release);
+    for number in 0..100 {
+        assert_eq!(called.recv_timeout(TIMEOUT), Ok(number));
+    }
 }

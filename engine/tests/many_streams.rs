@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{nspace, spec, wait, wait_for};
+use common::{nspace, session, spec, wait, wait_for};
 use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
 use iof_proto::limits::MAX_CONNECTIONS_PER_PROCESS;
 use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
@@ -58,9 +58,7 @@ fn a_busy_tool_receives_all_streams_and_ends_of_many_jobs() {
 
 #[test]
 fn one_process_cannot_take_all_connections() {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let (engine, _directory) = session(Config::default());
     let connect = || Tool::connect(engine.socket().unwrap(), "test");
     let mut tools: Vec<Tool> = (0..MAX_CONNECTIONS_PER_PROCESS).map(|_| connect().unwrap()).collect();
     let Err(AttachError::Refused { reason, .. }) = connect() else { panic!("expected a refusal") };

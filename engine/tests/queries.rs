@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Instant;
 
 use common::raw::RawTool;
-use common::{TIMEOUT, nspace, run, shell, spec};
-use iof_engine::{Config, Engine, Grant, Host, QueryReply, Rendezvous};
+use common::{TIMEOUT, nspace, run, session_with, shell, spec};
+use iof_engine::{Config, Engine, Grant, Host, QueryReply};
 use iof_proto::attribute::{self, Place, ValueType};
 use iof_proto::limits::{MAX_WAITING_PER_TOOL, STATS_AGE};
 use iof_proto::query::key;
@@ -50,11 +50,9 @@ struct Fixture {
 
 fn fixture() -> Fixture {
     let (sender, requests) = channel();
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
     let host = Arc::new(ScriptedHost { requests: Mutex::new(sender) });
-    let engine = Engine::start_with(Config { rendezvous, ..Config::default() }, host).unwrap();
-    Fixture { engine, requests, _directory: directory }
+    let (engine, _directory) = session_with(Config::default(), host);
+    Fixture { engine, requests, _directory }
 }
 
 impl Fixture {
@@ -337,7 +335,7 @@ fn attributes_are_listed_with_those_of_the_host() {
     ];
     let expected = places.map(|(function, place)| {
         let mut keys: Vec<String> = attribute::at(place).map(|attribute| attribute.key.into()).collect();
-        // The host's directives are no qualifiers.
+        // The host's directives are not qualifiers.
         keys.extend((place != Place::Qualifier).then(|| "site.credential".into()));
         keys.sort();
         Attributes { function: function.into(), keys }

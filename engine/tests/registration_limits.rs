@@ -7,8 +7,8 @@ mod common;
 use std::fs;
 
 use common::raw::RawTool;
-use common::{Received, nspace, shell, spec, wait};
-use iof_engine::{Config, Engine, Grant, Rendezvous};
+use common::{Received, nspace, session, shell, spec, wait};
+use iof_engine::{Config, Grant};
 use iof_proto::limits::{
     MAX_PROCS_PER_PROCESS, MAX_PROCS_PER_PULL, MAX_PROCS_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL,
 };
@@ -43,9 +43,7 @@ fn pull_all(raw: &mut RawTool) -> (usize, String) {
 
 #[test]
 fn registrations_are_bounded_and_do_not_affect_other_tools() {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let (engine, _directory) = session(Config::default());
     let mut honest = engine.attach("test", Grant::Never).unwrap();
     let before = resident();
     let mut first = RawTool::connect(&engine);

@@ -55,6 +55,10 @@ fn the_handle_of_a_removed_job_returns_its_own_status() {
     assert_eq!(failed.try_wait_exit().map(|status| status.code()), Some(3));
     assert_eq!(failed.signal(iof_engine::Signal::KILL), 0);
     assert!(later.try_wait_exit().is_none());
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let mut pids = entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let pid = pids.find(|pid| later.rank_of_process(*pid).is_some()).unwrap();
+    assert_eq!(failed.rank_of_process(pid), None);
     later.signal(iof_engine::Signal::KILL);
     wait(&later);
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::streams::{Pipes, all_of};
-use common::{TIMEOUT, engine, wait};
+use common::{TIMEOUT, engine, session, wait};
 use iof_engine::{Config, Engine, Grant, Rendezvous};
 use iof_output::{Options, Output, Printer};
 use iof_proto::limits::{MAX_FORGOTTEN_PER_TOOL, MAX_READERS_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL};
@@ -15,7 +15,6 @@ use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 use iof_shm_ring::MAX_SLOTS;
 use iof_tool::{Delivery, Pull, RequestError, Tool};
-use tempfile::TempDir;
 
 fn persistent(channels: Channels) -> Pull {
     Pull { persistent: true, ..Pull::new(vec![all_of("job")], channels) }
@@ -26,12 +25,6 @@ fn name() -> Nspace {
 }
 
 /// Starts an engine that tools outside this process can find.
-fn session() -> (Engine, TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    (Engine::start(Config { rendezvous, ..Config::default() }).unwrap(), directory)
-}
-
 /// Runs a job `job` of one rank that writes `line`, and removes it.
 fn run(engine: &Engine, line: &str) {
     let pipes = Pipes::adopt(engine, "job", 1);
@@ -128,7 +121,7 @@ fn a_registration_that_is_not_persistent_ends_with_the_first_job_of_its_name() {
 
 #[test]
 fn registrations_of_ended_jobs_count_towards_no_limit() {
-    let (engine, _directory) = session();
+    let (engine, _directory) = session(Config::default());
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     let other = Pull { persistent: true, ..Pull::new(vec![all_of("other")], Channels::STDOUT) };
     (1..MAX_REGISTRATIONS_PER_TOOL).for_each(|_| drop(tool.pull(&other).unwrap()));
@@ -145,7 +138,7 @@ fn registrations_of_ended_jobs_count_towards_no_limit() {
 
 #[test]
 fn the_readers_of_a_tool_on_one_stream_are_limited_and_the_loss_is_reported() {
-    let (engine, _directory) = session();
+    let (engine, _directory) = session(Config::default());
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     (0..=MAX_READERS_PER_TOOL).for_each(|_| drop(tool.pull(&persistent(Channels::STDOUT)).unwrap()));
     let pipes = Pipes::adopt(&engine, "job", 1);
@@ -190,7 +183,7 @@ fn a_tool_in_this_process_can_read_more_streams_than_it_has_slots() {
 
 #[test]
 fn a_tool_from_outside_can_read_more_streams_than_it_has_slots() {
-    let (engine, _directory) = session();
+    let (engine, _directory) = session(Config::default());
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     read_more_streams_than_slots(&engine, &mut tool);
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 
 use common::raw::RawTool;
-use common::{run, shell, spec, wait_for};
-use iof_engine::{ApprovalReply, Config, Engine, Grant, Host, Policy, Rendezvous};
+use common::{run, session_with, shell, spec, wait_for};
+use iof_engine::{ApprovalReply, Config, Grant, Host, Policy};
 use iof_proto::{ToTool, socket};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::{read, write};
@@ -23,10 +23,8 @@ impl Host for Trusting {
 
 #[test]
 fn a_tool_cannot_block_an_engine_thread_through_its_room_bell() {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let config = Config { rendezvous, policy: Policy::Block, ..Config::default() };
-    let engine = Engine::start_with(config, Arc::new(Trusting)).unwrap();
+    let (engine, _directory) =
+        session_with(Config { policy: Policy::Block, ..Config::default() }, Arc::new(Trusting));
     let mut raw = RawTool::connect(&engine);
     assert!(matches!(raw.receive(), ToTool::Welcome { may_block: true, .. }));
     let bell = raw.take_last_fd();

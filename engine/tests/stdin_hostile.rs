@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,24 +11,40 @@ use std::thread;
 
 use common::raw::RawTool;
 use common::stdins::*;
-use common::wait_for;
-use iof_engine::{Config, Engine, Rendezvous};
+use common::{session, wait_for};
+use iof_engine::{Config, Engine};
 use iof_proto::directive::key;
 use iof_proto::limits::MAX_PUSH_BYTES_PER_PROCESS;
 use iof_proto::query::key as query;
-use iof_proto::{FromTool, Info, Query, Status, ToTool};
+use iof_proto::{FromTool, Info, PushGranted, Query, Status, ToTool};
 use iof_tool::{Push, Tool};
 use tempfile::TempDir;
 
 fn engine() -> (Engine, TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let config = Config { rendezvous, cache_size: 65_536, ..Config::default() };
-    (Engine::start(config).unwrap(), directory)
+    session(Config { cache_size: 65_536, ..Config::default() })
 }
 
 fn complete() -> Vec<Info> {
     vec![Info::required(key::PMIX_IOF_COMPLETE, true)]
+}
+
+/// A tool that has begun a push to rank 0.
+struct Attack {
+    ranks: Stdins,
+    raw: RawTool,
+    granted: PushGranted,
+    inlet: File,
+    engine: Engine,
+    _directory: TempDir,
+}
+
+/// Starts an engine with a job of `ranks` ranks, and begins a push with these directives.
+fn attack(ranks: u32, directives: Vec<Info>) -> Attack {
+    let (engine, _directory) = engine();
+    let ranks = Stdins::adopt(&engine, ranks);
+    let mut raw = RawTool::connect(&engine);
+    let (granted, inlet) = raw.begin_push(procs(&[0]), directives).unwrap();
+    Attack { ranks, raw, granted, inlet, engine, _directory }
 }
 
 /// Asserts that a well-behaved tool can push to this rank, whose end was not pushed yet.
@@ -40,10 +57,7 @@ fn assert_serves(engine: &Engine, ranks: &mut Stdins, rank: u32) {
 #[test]
 fn filling_more_than_the_credit_ends_the_connection_and_earlier_bytes_arrive() {
     for too_much in [65_536 - 4, u64::MAX] {
-        let (engine, _directory) = engine();
-        let mut ranks = Stdins::adopt(&engine, 2);
-        let mut raw = RawTool::connect(&engine);
-        let (granted, inlet) = raw.begin_push(procs(&[0]), complete()).unwrap();
+        let Attack { engine, mut ranks, mut raw, granted, inlet, _directory } = attack(2, complete());
         inlet.write_all_at(b"whole", 0).unwrap();
         raw.fill(granted.push, 5, false);
         raw.fill(granted.push, too_much, false);
@@ -55,10 +69,7 @@ fn filling_more_than_the_credit_ends_the_connection_and_earlier_bytes_arrive() {
 
 #[test]
 fn an_empty_fill_ends_the_connection_and_earlier_bytes_arrive() {
-    let (engine, _directory) = engine();
-    let mut ranks = Stdins::adopt(&engine, 2);
-    let mut raw = RawTool::connect(&engine);
-    let (granted, inlet) = raw.begin_push(procs(&[0]), complete()).unwrap();
+    let Attack { engine, mut ranks, mut raw, granted, inlet, _directory } = attack(2, complete());
     inlet.write_all_at(b"something", 0).unwrap();
     raw.fill(granted.push, 9, false);
     raw.fill(granted.push, 0, false);
@@ -69,10 +80,7 @@ fn an_empty_fill_ends_the_connection_and_earlier_bytes_arrive() {
 
 #[test]
 fn an_ended_push_has_no_memory_even_if_its_tool_keeps_the_inlet() {
-    let (engine, _directory) = engine();
-    let mut ranks = Stdins::adopt(&engine, 1);
-    let mut raw = RawTool::connect(&engine);
-    let (granted, inlet) = raw.begin_push(procs(&[0]), complete()).unwrap();
+    let Attack { engine: _engine, mut ranks, mut raw, granted, inlet, _directory } = attack(1, complete());
     let blocks = || inlet.metadata().unwrap().blocks();
     assert!(blocks() > 0);
     raw.fill(granted.push, 100, true);
@@ -142,10 +150,8 @@ fn a_tool_cannot_cut_off_a_rank_that_reads_or_at_which_it_has_no_turn() {
 
 #[test]
 fn requests_without_reading_the_answers_are_deferred_and_others_are_served() {
-    let (engine, _directory) = engine();
-    let mut ranks = Stdins::adopt(&engine, 2);
-    let mut flooding = RawTool::connect(&engine);
-    let (granted, _inlet) = flooding.begin_push(procs(&[0]), vec![]).unwrap();
+    let Attack { engine, mut ranks, raw: mut flooding, granted, inlet: _inlet, _directory } =
+        attack(2, vec![]);
     let unknown = FromTool::Push { request: 1, targets: procs(&[9]), size: None, directives: vec![] };
     let lagging = FromTool::SlowTargets { request: 1, push: granted.push, cut_off: None };
     for message in [&unknown, &lagging] {
@@ -161,11 +167,8 @@ fn requests_without_reading_the_answers_are_deferred_and_others_are_served() {
 
 #[test]
 fn a_tool_that_reads_no_answers_is_still_served_where_it_needs_none() {
-    let (engine, _directory) = engine();
     // Many ranks make the answers long.
-    let mut ranks = Stdins::adopt(&engine, 100);
-    let mut raw = RawTool::connect(&engine);
-    let (granted, inlet) = raw.begin_push(procs(&[0]), complete()).unwrap();
+    let Attack { engine: _engine, mut ranks, mut raw, granted, inlet, _directory } = attack(100, complete());
     inlet.write_all_at(b"handed over", 0).unwrap();
     for request in 0..200 {
         raw.send(&FromTool::Query { request, queries: vec![Query::new([query::IOF_QUERY_STATS])] });
@@ -177,11 +180,8 @@ fn a_tool_that_reads_no_answers_is_still_served_where_it_needs_none() {
 
 #[test]
 fn bytes_filled_by_a_tool_that_dies_with_unread_answers_arrive() {
-    let (engine, _directory) = engine();
     // Many ranks make the answers long.
-    let mut ranks = Stdins::adopt(&engine, 100);
-    let mut raw = RawTool::connect(&engine);
-    let (granted, inlet) = raw.begin_push(procs(&[0]), complete()).unwrap();
+    let Attack { engine: _engine, mut ranks, mut raw, granted, inlet, _directory } = attack(100, complete());
     inlet.write_all_at(b"handed over", 0).unwrap();
     // These are more than a socket holds, so the engine reads what follows only after the tool's
     // end.
@@ -195,10 +195,7 @@ fn bytes_filled_by_a_tool_that_dies_with_unread_answers_arrive() {
 
 #[test]
 fn overwriting_filled_bytes_changes_only_those_bytes() {
-    let (engine, _directory) = engine();
-    let mut ranks = Stdins::adopt(&engine, 2);
-    let mut raw = RawTool::connect(&engine);
-    let (granted, inlet) = raw.begin_push(procs(&[0]), vec![]).unwrap();
+    let Attack { engine, mut ranks, mut raw, granted, inlet, _directory } = attack(2, vec![]);
     let stop = Arc::new(AtomicBool::new(false));
     let scribbler = thread::spawn({
         let (inlet, stop) = (inlet.try_clone().unwrap(), Arc::clone(&stop));
@@ -239,10 +236,7 @@ fn overwriting_filled_bytes_changes_only_those_bytes() {
 
 #[test]
 fn the_file_of_an_inlet_cannot_be_truncated_under_the_engine() {
-    let (engine, _directory) = engine();
-    let mut ranks = Stdins::adopt(&engine, 1);
-    let mut raw = RawTool::connect(&engine);
-    let (granted, inlet) = raw.begin_push(procs(&[0]), complete()).unwrap();
+    let Attack { engine: _engine, mut ranks, mut raw, granted, inlet, _directory } = attack(1, complete());
     assert!(inlet.set_len(0).is_err() && inlet.set_len(1 << 20).is_err());
     // A hole in the file reads as zeros.
     inlet.write_all_at(b"gone", 0).unwrap();

@@ -7,8 +7,8 @@ mod common;
 use std::collections::BTreeMap;
 use std::thread;
 
-use common::nspace;
 use common::stdins::*;
+use common::{nspace, session};
 use iof_engine::{App, Engine, JobSpec, Stdin};
 use iof_proto::directive::key;
 use iof_proto::{PartialCause, PushReport, Rank, Status};
@@ -51,9 +51,7 @@ fn a_push_to_a_starting_job_reaches_all_its_ranks() {
 
 #[test]
 fn tools_from_outside_cannot_push_to_the_embedders_own_stdin() {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = iof_engine::Rendezvous::Session(Some(directory.path().to_owned()));
-    let engine = Engine::start(iof_engine::Config { rendezvous, ..Default::default() }).unwrap();
+    let (engine, _directory) = session(iof_engine::Config::default());
     spawn(&engine, &[0]);
     let mut outside = iof_tool::Tool::connect(engine.socket().unwrap(), "test").unwrap();
     let refused = refusal(outside.push(&push_to(procs(&[0, 1])), b"foreign", |_| {}));

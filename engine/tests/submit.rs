@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::stdins::{Stdins, engine_with_cache, final_push, procs};
-use common::{TIMEOUT, engine, nspace, reported_rank, shell, spec, wait};
-use iof_engine::{AdoptSpec, Config, Engine, Exit, Grant, Host, HostReply, Rendezvous};
+use common::{TIMEOUT, adopt_reported, engine, nspace, session_with, shell, spec, wait};
+use iof_engine::{Config, Exit, Grant, Host, HostReply};
 use iof_proto::query::{Query, key};
 use iof_proto::{Channels, Info, Log, Proc, Rank, Status};
 use iof_tool::{Delivery, Pull, Reply, Tool};
@@ -97,11 +97,8 @@ impl Host for SlowHost {
 
 #[test]
 fn a_tool_works_while_the_host_is_slow_and_sees_the_end_of_the_engine() {
-    let directory = tempfile::tempdir().unwrap();
     let (sender, replies) = channel();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let config = Config { rendezvous, ..Config::default() };
-    let engine = Engine::start_with(config, Arc::new(SlowHost(Mutex::new(sender)))).unwrap();
+    let (engine, _directory) = session_with(Config::default(), Arc::new(SlowHost(Mutex::new(sender))));
     let mut tool = Tool::connect(engine.socket().unwrap(), "test").unwrap();
     let submitted = tool.submit_pull(&all()).unwrap();
     let open = replies.recv_timeout(TIMEOUT).unwrap();
@@ -118,7 +115,7 @@ fn a_tool_works_while_the_host_is_slow_and_sees_the_end_of_the_engine() {
 #[test]
 fn a_tool_receives_a_thousand_long_replies_that_it_did_not_wait_for() {
     let engine = engine();
-    let job = engine.adopt(AdoptSpec::new(nspace(), (0..200).map(reported_rank).collect())).unwrap();
+    let job = adopt_reported(&engine, 200).unwrap();
     let mut tool = engine.attach("test", Grant::Never).unwrap();
     let (finished, is_finished) = channel();
     let asking = thread::spawn(move || {

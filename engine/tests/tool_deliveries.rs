@@ -12,7 +12,7 @@ use iof_engine::{App, Grant, JobSpec, Policy};
 use iof_proto::limits::MAX_FDS_IN_FLIGHT_PER_TOOL;
 use iof_proto::query::key;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank, Status};
-use iof_tool::{Delivery, Pull, RequestError};
+use iof_tool::{CopyError, Delivery, Pull, RequestError};
 
 const OUTPUTS: Channels = Channels::STDOUT.union(Channels::STDERR).union(Channels::STDDIAG);
 /// The number of bytes that each rank writes to stdout. It writes one byte less than half of that
@@ -53,6 +53,33 @@ fn every_stream_completes_once_and_every_job_ends_once_under_all_policies() {
             assert_eq!(record.job_ends, ends.into());
         }
     }
+}
+
+#[test]
+fn copying_writes_every_byte_and_counts_the_lost_ones() {
+    for policy in [Policy::Block, Policy::DropNewest] {
+        let engine = engine_with_policy(policy, 65_536);
+        let mut tool = engine.attach("test", Grant::Block).unwrap();
+        tool.pull(&Pull::new(vec![all_of("job")], OUTPUTS)).unwrap();
+        let ranks = shell(&format!("head -c {BYTES} /dev/zero"));
+        let job = engine.spawn(&JobSpec::new(Nspace::new("job").unwrap(), vec![ranks])).unwrap();
+        if policy == Policy::DropNewest {
+            wait(&job);
+        }
+        let mut copy = Vec::new();
+        let lost = tool.copy_to(&mut copy).unwrap();
+        assert_eq!((copy.len() as u64 + lost, lost > 0), (BYTES as u64, policy == Policy::DropNewest));
+    }
+}
+
+#[test]
+fn copying_fails_if_the_output_cannot_be_written() {
+    let engine = engine_with_policy(Policy::Block, 65_536);
+    let mut tool = engine.attach("test", Grant::Never).unwrap();
+    tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)).unwrap();
+    let _job = engine.spawn(&JobSpec::new(Nspace::new("job").unwrap(), vec![shell("echo long")])).unwrap();
+    let failed = tool.copy_to(&mut [0; 3].as_mut_slice()).unwrap_err();
+    assert!(matches!(failed, CopyError::Write(_)), "{failed}");
 }
 
 #[test]

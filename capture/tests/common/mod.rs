@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use iof_capture::{BackendKind, Capture, Event, ProcessId, SourceId};
@@ -28,7 +28,7 @@ pub struct Completion {
     pub error: Option<std::io::Error>,
 }
 
-/// A capture and its events.
+/// A capture and its events, without the last one, [`Event::Ended`].
 pub struct CaptureRig {
     pub capture: Capture,
     pub events: Receiver<Event>,
@@ -37,15 +37,21 @@ pub struct CaptureRig {
 /// Starts a capture on the best available backend.
 pub fn rig() -> CaptureRig {
     let (sender, events) = channel();
-    let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();
+    let capture = Capture::start(move |event| forward(&sender, event)).unwrap();
     CaptureRig { capture, events }
 }
 
 /// Starts a capture on `backend`.
 pub fn rig_on(backend: BackendKind) -> CaptureRig {
     let (sender, events) = channel();
-    let capture = Capture::start_on(backend, move |event| drop(sender.send(event))).unwrap();
+    let capture = Capture::start_on(backend, move |event| forward(&sender, event)).unwrap();
     CaptureRig { capture, events }
+}
+
+fn forward(sender: &Sender<Event>, event: Event) {
+    if !matches!(event, Event::Ended) {
+        let _ = sender.send(event);
+    }
 }
 
 /// Waits for the next event.
@@ -62,7 +68,7 @@ pub fn wait_for(
     let (mut ends, mut exits) = (HashMap::new(), HashMap::new());
     while ends.len() < sources || exits.len() < processes {
         match next(events) {
-            Event::Complete { source, produced, dropped, end } => {
+            Event::Complete { source, produced, dropped, end, .. } => {
                 let (closed, error) = match end {
                     iof_capture::End::EndOfFile => (false, None),
                     iof_capture::End::Closed => (true, None),
@@ -110,6 +116,10 @@ pub fn wait_closed(write: &mut std::fs::File) {
     assert!(write.write_all(b"x").is_err());
 }
 
+/// The number of bytes after which a [`pattern`] repeats: a prime, so that no capacity and no size of
+/// a write is a multiple of it.
+const PERIOD: usize = 1_048_583;
+
 /// Returns pseudo-random bytes, in which a wrong position or order shows.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
@@ -117,7 +127,11 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 56) as u8
     };
-    (0..len).map(|_| next()).collect()
+    let mut bytes: Vec<u8> = (0..len.min(PERIOD)).map(|_| next()).collect();
+    while bytes.len() < len {
+        bytes.extend_from_within(..PERIOD.min(len - bytes.len()));
+    }
+    bytes
 }
 
 /// Writes `bytes` on a thread, in pieces of varying sizes, and closes the pipe.

@@ -38,7 +38,7 @@ fn wait_end(rig: &CaptureRig) -> DeliveryCompletion {
     let mut taken = Taken::default();
     loop {
         match next(&rig.events) {
-            Event::Complete { source: ID, produced, dropped, end } => {
+            Event::Complete { source: ID, produced, dropped, end, .. } => {
                 let closed = match end {
                     iof_capture::End::EndOfFile => false,
                     iof_capture::End::Closed => true,

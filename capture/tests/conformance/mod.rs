@@ -8,6 +8,7 @@ mod pipes;
 mod processes;
 mod ptys;
 mod pushing;
+mod requests;
 mod stalls;
 
 use iof_shm_ring::{Policy, Reader, Stream};

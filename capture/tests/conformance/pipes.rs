@@ -433,6 +433,7 @@ fn the_last_handle_may_be_dropped_in_on_event() {
     *handle.lock().unwrap() = Some(capture);
     drop(write);
     assert!(matches!(next(&events), Event::Complete { source: ID, .. }));
+    assert!(matches!(next(&events), Event::Ended));
     // The sender is dropped with the capture thread.
     assert!(events.recv().is_err());
 }

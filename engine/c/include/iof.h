@@ -885,13 +885,16 @@ typedef struct iof_adopted_t {
 
 // An attribute that a function supports: an element of an array of type IOF_REGATTR.
 typedef struct iof_regattr_t {
-    // The name of the attribute.
+    // The name of the attribute in PMIx, such as "PMIX_IOF_CACHE_SIZE". If the library does not
+    // know the attribute: its key.
     char *name;
     // Its key.
     iof_key_t string;
-    // The type of its values; IOF_UNDEF if unspecified.
+    // A type of its values. The library accepts all types of integers in place of IOF_UINT32 and
+    // IOF_UINT64. IOF_UNDEF if the library does not know the attribute.
     iof_data_type_t type;
-    // NULL, or an array of texts that ends with NULL.
+    // The meaning of the attribute, as an array of texts that ends with NULL. NULL if the library
+    // does not know the attribute.
     char **description;
 } iof_regattr_t;
 
@@ -1501,7 +1504,7 @@ iof_status_t iof_server_spawn(const struct iof_info_t *job_info,
 // IOF_ERR_BAD_PARAM or IOF_ERR_INIT: then the launcher still owns them all. Otherwise the library
 // closes them when the call fails or their streams are complete.
 //
-// Errors: IOF_ERR_BAD_PARAM if there are no ranks, if a rank is out of range or appears twice, if
+// Errors: IOF_ERR_BAD_PARAM if the list of ranks is empty, if a rank is out of range or appears twice, if
 // a descriptor is not open or appears twice, or if an info is refused; IOF_ERR_EXISTS if a job has
 // the name already; IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted;
 // IOF_ERR_NOT_SUPPORTED if a descriptor is not of a kind that iof_adopted_t lists, or if a process
@@ -1514,7 +1517,7 @@ iof_status_t iof_server_adopt(const char *nspace,
                               size_t ninfo);
 
 // Reports the exit of a process that was adopted without pidfd and pid, with its status from
-// wait(2). Does not block. Errors: IOF_ERR_NOT_FOUND if there is no such process, or if its exit
+// wait(2). Does not block. Errors: IOF_ERR_NOT_FOUND if the process does not exist, or if its exit
 // was reported before.
 iof_status_t iof_server_report_exit(const struct iof_proc_t *proc, int wait_status);
 

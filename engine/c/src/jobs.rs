@@ -123,7 +123,7 @@ unsafe fn app(from: &iof_app_t) -> Outcome<App> {
 /// IOF_ERR_BAD_PARAM or IOF_ERR_INIT: then the launcher still owns them all. Otherwise the library
 /// closes them when the call fails or their streams are complete.
 ///
-/// Errors: IOF_ERR_BAD_PARAM if there are no ranks, if a rank is out of range or appears twice, if
+/// Errors: IOF_ERR_BAD_PARAM if the list of ranks is empty, if a rank is out of range or appears twice, if
 /// a descriptor is not open or appears twice, or if an info is refused; IOF_ERR_EXISTS if a job has
 /// the name already; IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted;
 /// IOF_ERR_NOT_SUPPORTED if a descriptor is not of a kind that iof_adopted_t lists, or if a process
@@ -222,7 +222,7 @@ fn adopted(entry: &iof_adopted_t, executable: String) -> AdoptedRank {
 }
 
 /// Reports the exit of a process that was adopted without pidfd and pid, with its status from
-/// wait(2). Does not block. Errors: IOF_ERR_NOT_FOUND if there is no such process, or if its exit
+/// wait(2). Does not block. Errors: IOF_ERR_NOT_FOUND if the process does not exist, or if its exit
 /// was reported before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_status: c_int) -> iof_status_t {

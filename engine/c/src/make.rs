@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 
+use iof_proto::attribute::{self, Attribute, ValueType};
 use iof_proto::{Answer, Attributes, Found, Info, InfoValue, JobInfo, ProcInfo, Status, StreamStats, Value};
 
 use crate::constants::*;
@@ -162,11 +163,38 @@ pub(crate) fn channel(channel: iof_proto::Channel) -> u16 {
 }
 
 fn attributes(from: &Attributes) -> iof_info_t {
-    let attribute = |key: &String| iof_regattr_t {
-        name: memory::text(key.as_bytes()),
+    let attributes: Vec<iof_regattr_t> = from.keys.iter().map(|key| attribute(key)).collect();
+    info(&from.function, array(IOF_REGATTR, &attributes))
+}
+
+fn attribute(key: &str) -> iof_regattr_t {
+    // The host may have attributes that the table lacks.
+    let row = attribute::find(key);
+    iof_regattr_t {
+        name: memory::text(row.map_or(key, |row| row.name).as_bytes()),
         string: memory::key(key),
-        r#type: IOF_UNDEF,
-        description: std::ptr::null_mut(),
-    };
-    info(&from.function, array(IOF_REGATTR, &from.keys.iter().map(attribute).collect::<Vec<_>>()))
+        r#type: row.map_or(IOF_UNDEF, data_type),
+        description: row.map_or(std::ptr::null_mut(), |row| memory::texts(&[row.text])),
+    }
+}
+
+/// Returns the first type of an attribute's values.
+fn data_type(row: &Attribute) -> iof_data_type_t {
+    match row.types.first() {
+        Some(ValueType::Bool) => IOF_BOOL,
+        Some(ValueType::Number) if *row.range.end() <= u32::MAX.into() => IOF_UINT32,
+        Some(ValueType::Number) => IOF_UINT64,
+        Some(ValueType::Text) => IOF_STRING,
+        Some(ValueType::Process) => IOF_PROC,
+        Some(ValueType::Status) => IOF_STATUS,
+        Some(ValueType::Channel) => IOF_IOF_CHANNEL,
+        Some(
+            ValueType::Email
+            | ValueType::Processes
+            | ValueType::Jobs
+            | ValueType::Streams
+            | ValueType::Attributes,
+        ) => IOF_DATA_ARRAY,
+        Some(ValueType::Any) | None => IOF_UNDEF,
+    }
 }

@@ -27,6 +27,43 @@ pub(crate) fn text(text: &[u8]) -> *mut c_char {
     copy.cast()
 }
 
+/// Returns copies of `texts` in an array that ends with NULL, or NULL if memory is exhausted.
+pub(crate) fn texts(texts: &[impl AsRef<[u8]>]) -> *mut *mut c_char {
+    let array: *mut *mut c_char = zeroed(texts.len().saturating_add(1));
+    if !array.is_null() {
+        for (index, from) in texts.iter().enumerate() {
+            let copy = text(from.as_ref());
+            // SAFETY: there is room for all texts and a NULL, which is there already.
+            unsafe { array.wrapping_add(index).write(copy) };
+            if copy.is_null() {
+                // SAFETY: the array was created here, and ends with this NULL.
+                unsafe { free_texts(array) };
+                return ptr::null_mut();
+            }
+        }
+    }
+    array
+}
+
+/// Frees an array of texts that ends with NULL, and its texts. Does nothing for NULL.
+///
+/// # Safety
+/// This module or C's malloc allocated all of them, and they are not used any more.
+pub(crate) unsafe fn free_texts(texts: *mut *mut c_char) {
+    if texts.is_null() {
+        return;
+    }
+    let mut next = texts;
+    // SAFETY: the caller's promise: the array ends with NULL.
+    unsafe {
+        while !(*next).is_null() {
+            free(*next);
+            next = next.wrapping_add(1);
+        }
+        free(texts);
+    }
+}
+
 /// Returns a copy of `size` bytes at `from`, or NULL if there are none or memory is exhausted.
 ///
 /// # Safety

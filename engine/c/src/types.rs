@@ -219,13 +219,16 @@ pub struct iof_app_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct iof_regattr_t {
-    /// The name of the attribute.
+    /// The name of the attribute in PMIx, such as "PMIX_IOF_CACHE_SIZE". If the library does not
+    /// know the attribute: its key.
     pub name: *mut c_char,
     /// Its key.
     pub string: iof_key_t,
-    /// The type of its values; IOF_UNDEF if unspecified.
+    /// A type of its values. The library accepts all types of integers in place of IOF_UINT32 and
+    /// IOF_UINT64. IOF_UNDEF if the library does not know the attribute.
     pub r#type: iof_data_type_t,
-    /// NULL, or an array of texts that ends with NULL.
+    /// The meaning of the attribute, as an array of texts that ends with NULL. NULL if the library
+    /// does not know the attribute.
     pub description: *mut *mut c_char,
 }
 

@@ -148,6 +148,26 @@ unsafe fn copy_text(from: *mut c_char) -> Outcome<*mut c_char> {
     if to.is_null() { Err(IOF_ERR_NOMEM) } else { Ok(to) }
 }
 
+/// Copies two texts. On an error, no copy is left.
+unsafe fn copy_pair(first: *mut c_char, second: *mut c_char) -> Outcome<(*mut c_char, *mut c_char)> {
+    // SAFETY: the module's contract; the first copy was created here.
+    unsafe {
+        let first = copy_text(first)?;
+        let second = copy_text(second).inspect_err(|_| memory::free(first))?;
+        Ok((first, second))
+    }
+}
+
+/// Copies an array of texts that ends with NULL.
+unsafe fn copy_texts(from: *mut *mut c_char) -> Outcome<*mut *mut c_char> {
+    if from.is_null() {
+        return Ok(from);
+    }
+    // SAFETY: the module's contract.
+    let to = memory::texts(&unsafe { read::texts(from, MAX_ELEMENTS, MAX_BYTES) }?);
+    if to.is_null() { Err(IOF_ERR_NOMEM) } else { Ok(to) }
+}
+
 unsafe fn copy_bytes(from: &iof_byte_object_t) -> Outcome<iof_byte_object_t> {
     // SAFETY: the module's contract.
     let bytes = unsafe { memory::copied(from.bytes, from.size) };
@@ -159,14 +179,13 @@ unsafe fn copy_bytes(from: &iof_byte_object_t) -> Outcome<iof_byte_object_t> {
 
 unsafe fn copy_envar(from: &iof_envar_t) -> Outcome<iof_envar_t> {
     // SAFETY: the module's contract.
-    let (envar, value) = unsafe { (copy_text(from.envar)?, copy_text(from.value)?) };
+    let (envar, value) = unsafe { copy_pair(from.envar, from.value) }?;
     Ok(iof_envar_t { envar, value, ..*from })
 }
 
 unsafe fn copy_proc_info(from: &iof_proc_info_t) -> Outcome<iof_proc_info_t> {
     // SAFETY: the module's contract.
-    let (hostname, executable_name) =
-        unsafe { (copy_text(from.hostname)?, copy_text(from.executable_name)?) };
+    let (hostname, executable_name) = unsafe { copy_pair(from.hostname, from.executable_name) }?;
     Ok(iof_proc_info_t { hostname, executable_name, ..*from })
 }
 
@@ -235,7 +254,9 @@ unsafe fn copy_element(
             IOF_PROC_INFO => one(from, to, |info| copy_proc_info(info)),
             IOF_ENVAR => one(from, to, |envar| copy_envar(envar)),
             IOF_REGATTR => one(from, to, |attr: &iof_regattr_t| {
-                Ok(iof_regattr_t { name: copy_text(attr.name)?, description: ptr::null_mut(), ..*attr })
+                let name = copy_text(attr.name)?;
+                let description = copy_texts(attr.description).inspect_err(|_| memory::free(name))?;
+                Ok(iof_regattr_t { name, description, ..*attr })
             }),
             IOF_QUERY => Err(IOF_ERR_UNKNOWN_DATA_TYPE),
             _ => {
@@ -309,11 +330,11 @@ unsafe fn destroy_element(kind: iof_data_type_t, element: *mut c_void, depth: us
             IOF_REGATTR => {
                 let attr = &*element.cast::<iof_regattr_t>();
                 memory::free(attr.name);
-                free_texts(attr.description);
+                memory::free_texts(attr.description);
             }
             IOF_QUERY => {
                 let query = &*element.cast::<iof_query_t>();
-                free_texts(query.keys);
+                memory::free_texts(query.keys);
                 free_infos(query.qualifiers, query.nqual);
             }
             _ => {}
@@ -341,22 +362,6 @@ unsafe fn destroy_info(info: &mut iof_info_t, depth: usize) {
     if info.flags & IOF_INFO_PERSISTENT == 0 {
         // SAFETY: the module's contract.
         unsafe { destroy(&mut info.value, depth) };
-    }
-}
-
-/// Frees an array of texts that ends with NULL, and its texts.
-unsafe fn free_texts(texts: *mut *mut c_char) {
-    if texts.is_null() {
-        return;
-    }
-    let mut next = texts;
-    // SAFETY: the module's contract: the array ends with NULL.
-    unsafe {
-        while !(*next).is_null() {
-            memory::free(*next);
-            next = next.wrapping_add(1);
-        }
-        memory::free(texts);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use iof_engine::{Config, Engine, Host, HostReply, Job, LogConfig, MailServer, Policy, Rendezvous, Syslog};
+use iof_engine::{Config, Engine, Host, HostReply, Job, LogConfig, MailServer, Policy, Syslog};
 use iof_proto::log::key;
 use iof_proto::{Info, InfoValue, Log, LogReport, Proc, Rank};
 use iof_tool::Tool;
@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
-use super::{nspace, shell, spec};
+use super::{nspace, session_with, shell, spec};
 
 /// An engine with its own directory.
 pub struct Fixture {
@@ -24,10 +24,9 @@ pub struct Fixture {
 }
 
 pub fn fixture(log: LogConfig, host: impl Host + 'static) -> Fixture {
-    let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let config = Config { rendezvous, policy: Policy::Block, log, ..Config::default() };
-    Fixture { engine: Engine::start_with(config, Arc::new(host)).unwrap(), directory }
+    let config = Config { policy: Policy::Block, log, ..Config::default() };
+    let (engine, directory) = session_with(config, Arc::new(host));
+    Fixture { engine, directory }
 }
 
 /// Returns a configuration without a syslog, so that the machine's own syslog does not matter.

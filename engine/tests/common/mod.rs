@@ -10,17 +10,19 @@ pub mod streams;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_engine::{
-    AdoptSpec, AdoptedRank, App, BackendKind, Config, Engine, Exit, Grant, Job, JobSpec, JobStatus, Policy,
-    Process, Rendezvous,
+    AdoptError, AdoptSpec, AdoptedRank, App, BackendKind, Config, Engine, Exit, Grant, Host, Job, JobSpec,
+    JobStatus, Policy, Process, Rendezvous, Standalone,
 };
 use iof_output::{Options, Printer};
 use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
+use tempfile::TempDir;
 
 /// The time after which a wait counts as failed. No wait takes this long unless something hangs.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,6 +34,18 @@ pub fn engine() -> Engine {
 pub fn engine_on(backend: Option<BackendKind>) -> Engine {
     let rendezvous = Rendezvous::None;
     Engine::start(Config { rendezvous, policy: Policy::Block, backend, ..Config::default() }).unwrap()
+}
+
+/// Starts an engine to which tools can connect from outside, in a directory of its own.
+pub fn session_with(config: Config, host: Arc<dyn Host>) -> (Engine, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
+    (Engine::start_with(Config { rendezvous, ..config }, host).unwrap(), directory)
+}
+
+/// Starts such an engine with the default host.
+pub fn session(config: Config) -> (Engine, TempDir) {
+    session_with(config, Arc::new(Standalone))
 }
 
 pub fn nspace() -> Nspace {
@@ -145,6 +159,16 @@ impl Received {
         wait_for("the end of the streams", || got.take_available(tool).then_some(()));
         got
     }
+}
+
+/// Adopts a job of ranks without descriptors.
+pub fn adopt_reported(engine: &Engine, ranks: u32) -> Result<Job, AdoptError> {
+    engine.adopt(AdoptSpec::new(nspace(), (0..ranks).map(reported_rank).collect()))
+}
+
+/// Reports the exits of all ranks of such a job.
+pub fn report_exits(job: &Job, ranks: u32) {
+    (0..ranks).for_each(|rank| assert!(job.report_exit(Rank(rank), Exit::Unknown)));
 }
 
 /// Returns a rank to adopt, without descriptors, whose exit the test reports.

@@ -6,14 +6,20 @@
 //! batches at once. The [`Governor`] decides which kind of sleep follows. The length of a timed
 //! sleep is adjusted here: it is kept so short that each sleep yields only a small part of a ring,
 //! and the reader does not fall behind.
+//!
+//! A reader in the engine's process that may hold sources back, such as a printer, writes what users
+//! see, so each line matters more to it than a system call. It sleeps on the timer only while it is
+//! busy, and only for a short time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use iof_shm_ring::{Governor, Traffic};
+use iof_shm_ring::{Governor, Traffic, Utilization, current_thread_cpu};
 
 /// The longest timed sleep. Traffic with longer pauses is read with doorbell waits.
 pub(crate) const MAX_POLL_INTERVAL: Duration = Duration::from_micros(500);
-/// The shortest timed sleep.
+/// The longest timed sleep of a printer.
+const MAX_PRINTER_INTERVAL: Duration = Duration::from_micros(50);
+/// The shortest timed sleep of other tools.
 const MIN_POLL_INTERVAL: Duration = Duration::from_micros(60);
 /// The number of doorbell waits after timed sleeps that did not pay. It doubles with each failure.
 const MIN_HOLD_OFF: u32 = 256;
@@ -24,6 +30,8 @@ pub(crate) const LARGE_READ_DIVISOR: u64 = 3;
 /// The decision before each sleep of a tool: a timed sleep, or a wait for the doorbell.
 pub(crate) struct AdaptivePolling {
     governor: Governor,
+    /// How busy the thread of a printer is; `None` for other tools.
+    utilization: Option<Utilization>,
     /// The present length of a timed sleep.
     interval: Duration,
     /// The duration of the last sleep, if it was not evaluated yet.
@@ -35,9 +43,13 @@ pub(crate) struct AdaptivePolling {
 }
 
 impl AdaptivePolling {
-    pub(crate) fn new() -> AdaptivePolling {
+    /// Creates the decision for a tool. `printer`: it is in the engine's process and may hold sources
+    /// back.
+    pub(crate) fn new(printer: bool) -> AdaptivePolling {
+        let utilization = || Utilization::new(Instant::now(), current_thread_cpu());
         AdaptivePolling {
             governor: Governor::new(MIN_HOLD_OFF),
+            utilization: printer.then(utilization),
             interval: MAX_POLL_INTERVAL,
             last: None,
             read: 0,
@@ -59,17 +71,27 @@ impl AdaptivePolling {
     /// Evaluates the last sleep and decides the next one. Returns the duration of a timed sleep, or
     /// `None` for a wait on the doorbell.
     pub(crate) fn next_interval(&mut self) -> Option<Duration> {
+        let timed = self.governor.waits();
+        let busy = self.utilization.as_mut().is_none_or(|utilization| {
+            utilization.is_busy(Instant::now(), self.read, timed, current_thread_cpu)
+        });
+        self.next(busy)
+    }
+
+    /// Decides the next sleep of a tool that is busy or not.
+    fn next(&mut self, busy: bool) -> Option<Duration> {
         if let Some(time) = self.last.take() {
-            self.evaluate(time);
+            self.evaluate(time, busy);
         }
         (self.read, self.large) = (0, false);
-        self.governor.waits().then_some(self.interval)
+        let longest = if self.utilization.is_some() { MAX_PRINTER_INTERVAL } else { MAX_POLL_INTERVAL };
+        self.governor.waits().then_some(self.interval.min(longest))
     }
 
     /// Evaluates the last sleep, of the duration `time`, by what it has yielded.
-    fn evaluate(&mut self, time: Duration) {
+    fn evaluate(&mut self, time: Duration, busy: bool) {
         let (timed, had_gained) = (self.governor.waits(), self.governor.has_gained());
-        let traffic = self.traffic(time);
+        let traffic = if busy { self.traffic(time) } else { Traffic::Sparse };
         match traffic {
             Traffic::Full if timed => self.interval = (self.interval / 2).max(MIN_POLL_INTERVAL),
             Traffic::Bytes(_) if had_gained => {
@@ -116,7 +138,7 @@ mod tests {
     fn sleep(polling: &mut AdaptivePolling, sleeps: u32, yields: impl Fn(bool) -> Yield) -> u32 {
         (0..sleeps)
             .map(|_| {
-                let timed = polling.next_interval().is_some();
+                let timed = polling.next(true).is_some();
                 let Yield { bytes, time, large } = yields(timed);
                 polling.record_sleep(time);
                 polling.record_read(bytes, large);
@@ -135,20 +157,33 @@ mod tests {
 
     #[test]
     fn dense_traffic_is_read_with_timed_sleeps() {
-        let mut polling = AdaptivePolling::new();
+        let mut polling = AdaptivePolling::new(false);
         assert!(sleep(&mut polling, 1000, dense) > 950);
     }
 
     #[test]
+    fn a_printer_sleeps_on_a_timer_only_while_busy_and_only_for_a_short_time() {
+        let mut polling = AdaptivePolling::new(true);
+        sleep(&mut polling, 100, dense);
+        let mut next = |busy| {
+            polling.record_sleep(MAX_PRINTER_INTERVAL);
+            polling.record_read(100, false);
+            polling.next(busy)
+        };
+        assert_eq!(next(true), Some(MAX_PRINTER_INTERVAL));
+        assert!((0..1000).all(|_| next(false).is_none()));
+    }
+
+    #[test]
     fn lone_lines_are_read_with_doorbell_waits() {
-        let mut polling = AdaptivePolling::new();
+        let mut polling = AdaptivePolling::new(false);
         let lone = |_| Yield { bytes: 80, time: 1000 * MICRO, large: false };
         assert_eq!(sleep(&mut polling, 1000, lone), 0);
     }
 
     #[test]
     fn a_conversation_is_rarely_delayed_by_timed_sleeps() {
-        let mut polling = AdaptivePolling::new();
+        let mut polling = AdaptivePolling::new(false);
         // The next line is written once the last was read, however long the reader slept.
         let turns = |timed| Yield {
             bytes: 80,
@@ -163,7 +198,7 @@ mod tests {
 
     #[test]
     fn timed_sleeps_end_when_they_yield_nothing_or_too_much() {
-        let mut polling = AdaptivePolling::new();
+        let mut polling = AdaptivePolling::new(false);
         sleep(&mut polling, 100, dense);
         let nothing = |_| Yield { bytes: 0, time: MAX_POLL_INTERVAL, large: false };
         assert_eq!(sleep(&mut polling, 1, nothing), 1);
@@ -176,7 +211,7 @@ mod tests {
 
     #[test]
     fn floods_are_read_with_doorbell_waits() {
-        let mut polling = AdaptivePolling::new();
+        let mut polling = AdaptivePolling::new(false);
         let flood = |_| Yield { bytes: 1 << 20, time: 20 * MICRO, large: true };
         assert!(sleep(&mut polling, 1000, flood) <= 8, "ever shorter intervals are tried");
         assert_eq!(sleep(&mut polling, 1000, flood), 0);

@@ -14,7 +14,7 @@ use crate::delivery::{Bytes, Origin, origin};
 use crate::error::{LostError, RequestError};
 use crate::event::Event;
 use crate::feed::{Counts, Feed, Item};
-use crate::feeds::FeedId;
+use crate::feeds::{FeedId, Feeds};
 use crate::tool::Tool;
 use crate::tool::poll::Poll;
 
@@ -47,6 +47,21 @@ pub enum Peeked {
     /// The end of a stream whose registration is being [ended](Tool::deregister). All bytes that
     /// were unread at that time were consumed.
     Flushed,
+}
+
+/// Returns the next item of a stream without consuming bytes.
+pub(crate) fn peek(feeds: &mut Feeds, stream: FeedId) -> Peeked {
+    let Some(feed) = feeds.get_mut(stream).filter(|feed| !feed.is_over()) else {
+        return Peeked::Nothing;
+    };
+    match feed.next() {
+        Item::Bytes => Peeked::Bytes,
+        Item::Gap(gap) => Peeked::Gap(gap),
+        Item::Quiet => Peeked::Nothing,
+        Item::Ended => Peeked::Complete(feed.counts()),
+        Item::Gone => Peeked::Gone(feed.counts()),
+        Item::Flushed => Peeked::Flushed,
+    }
 }
 
 /// A reader of all streams that a tool has registered for, in batches. It avoids one call for each
@@ -133,17 +148,7 @@ impl BatchReader {
 
     /// Returns the next item of a stream without consuming bytes. A gap or an end is returned once.
     pub fn peek(&mut self, stream: FeedId) -> Peeked {
-        let Some(feed) = self.tool.feeds.get_mut(stream).filter(|feed| !feed.is_over()) else {
-            return Peeked::Nothing;
-        };
-        match feed.next() {
-            Item::Bytes => Peeked::Bytes,
-            Item::Gap(gap) => Peeked::Gap(gap),
-            Item::Quiet => Peeked::Nothing,
-            Item::Ended => Peeked::Complete(feed.counts()),
-            Item::Gone => Peeked::Gone(feed.counts()),
-            Item::Flushed => Peeked::Flushed,
-        }
+        peek(&mut self.tool.feeds, stream)
     }
 
     /// Returns the bytes that [`BatchReader::peek`] found, or `None` if the stream has ended. They

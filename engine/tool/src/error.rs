@@ -102,6 +102,18 @@ impl From<LostError> for PushError {
     }
 }
 
+/// The reason why output was not copied to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// The output could not be written.
+    #[error("cannot write the output: {0}")]
+    Write(io::Error),
+    /// The connection broke.
+    #[error(transparent)]
+    Lost(#[from] LostError),
+}
+
 /// The reason why the connection to the engine has ended. Output that is in memory can still be
 /// read.
 #[derive(Debug, thiserror::Error)]

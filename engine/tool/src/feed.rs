@@ -260,7 +260,12 @@ impl Feed {
 
     /// Appends the offsets and times of the bytes, see [`Reader::times`].
     pub(crate) fn times(&self, times: &mut Vec<(u64, u64)>) {
+        let first = times.len();
         self.reader.times(times);
+        // The reader has borrowed more bytes than the feed returns if the feed ends before.
+        let end = self.reader.produced().saturating_add(self.bytes().len() as u64);
+        let returned = times.iter().skip(first).take_while(|(offset, _)| *offset < end).count();
+        times.truncate(first.saturating_add(returned));
     }
 
     /// Returns what follows [`Feed::bytes`].
@@ -303,6 +308,18 @@ impl Feed {
     /// Returns the reader's id in the newest ring.
     pub(crate) fn reader_id(&self) -> ReaderId {
         self.next.back().map_or(self.reader.id(), |next| next.id)
+    }
+
+    /// Returns the number of stored bytes that it has not read in its present ring.
+    #[cfg(feature = "test-utils")]
+    pub(crate) fn unread(&self) -> u64 {
+        self.reader.newest().map_or(0, |newest| newest.saturating_sub(self.reader.position()))
+    }
+
+    /// Returns the rings that it reads now and later.
+    #[cfg(feature = "test-utils")]
+    pub(crate) fn rings(&self) -> impl Iterator<Item = &iof_shm_ring::Ring> {
+        std::iter::once(self.reader.ring()).chain(self.next.iter().map(|next| &*next.ring))
     }
 
     /// Queues the next generation, which is followed once this one is drained.

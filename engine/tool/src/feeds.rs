@@ -207,6 +207,19 @@ impl Feeds {
         });
     }
 
+    /// Returns the number of bytes that the feeds of `handler` have not read in their present rings.
+    #[cfg(feature = "test-utils")]
+    pub(crate) fn unread(&self, handler: u32) -> u64 {
+        let feeds = self.feeds.iter().flatten().filter(|feed| feed.handler() == handler);
+        feeds.map(Feed::unread).sum()
+    }
+
+    /// Returns the rings of all feeds, those included that follow later.
+    #[cfg(feature = "test-utils")]
+    pub(crate) fn rings(&self) -> impl Iterator<Item = &iof_shm_ring::Ring> {
+        self.feeds.iter().flatten().flat_map(Feed::rings)
+    }
+
     /// Calls `change` with each feed, and activates those for which it returns true.
     fn for_each(&mut self, mut change: impl FnMut(&mut Feed) -> bool) {
         for id in (0..self.feeds.len()).map(FeedId) {

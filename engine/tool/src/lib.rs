@@ -140,12 +140,14 @@ mod pusher;
 mod registration;
 mod reply;
 mod request;
+#[cfg(feature = "test-utils")]
+pub mod test_utils;
 mod tool;
 mod wakeup;
 
 pub use batch_reader::{BatchReader, Peeked, PollReady};
 pub use delivery::{Bytes, Delivery, Origin};
-pub use error::{AttachError, LostError, PushError, RequestError};
+pub use error::{AttachError, CopyError, LostError, PushError, RequestError};
 pub use feed::Counts;
 pub use feeds::FeedId;
 pub use iof_proto::limits::HANDSHAKE_LIMIT;

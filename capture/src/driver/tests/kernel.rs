@@ -5,14 +5,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use iof_shm_ring::{Lent, Span};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::pipe::Leader;
+use super::script::{BreakdownKind, Outcome};
 use super::simulation::Simulation;
 use super::target::Loan;
-use super::{BreakdownKind, Outcome};
 use crate::backend::BackendKind;
 use crate::driver::*;
 

@@ -4,7 +4,15 @@ use std::os::fd::RawFd;
 
 use iof_shm_ring::{Peek, Reader};
 
-use super::SourceEnd;
+/// Most sources of one script, and most targets.
+pub(super) const PIPES: usize = 5;
+
+/// The end of a source, as the driver reported it.
+#[derive(Debug)]
+pub(super) struct SourceEnd {
+    pub produced: u64,
+    pub error: bool,
+}
 
 /// A simulated pipe or queue of deliveries, and the reader of its stream.
 pub(super) struct PipeModel {

@@ -1,29 +1,26 @@
 //! The simulated surroundings of the driver: pipes, readers, pushes and the sender of commands. The
 //! kernel's part is in `kernel`.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 
 use crossbeam::channel::Sender;
 use iof_shm_ring::{Policy, Reader, ReaderPage, Ringer, Start, StreamConfig, bell, doorbell};
 
 use super::kernel::{PendingRequest, RegisteredFile, SimulatedBackend};
-use super::pipe::{Leader, PipeModel, Untaken};
-use super::target::{PushModel, TargetModel};
-use super::{Action, Breakdown, BreakdownKind, Outcome, SourceEnd, SourceKind};
+use super::pipe::{Leader, PIPES, PipeModel, SourceEnd, Untaken};
+use super::script::{Action, Breakdown, BreakdownKind, Outcome, SourceKind};
+use super::target::{PUSHES, PushModel, TargetModel};
 use crate::driver::*;
+use crate::fills::Fills;
 use crate::pty::{self, Pty, WindowSize};
 
-/// Most sources of one script, and most targets.
-pub(super) const PIPES: usize = 5;
-/// Most pushes of one script.
-pub(super) const PUSHES: usize = 6;
 /// Least number of bytes of each push: more than its inlet holds.
 const PUSHED: u64 = 10_000;
 /// Bytes in each real pipe. A driver that finishes a source asks the real pipe how many bytes are
@@ -91,12 +88,12 @@ impl Simulation {
             requests: Vec::new(),
             answers: Vec::new(),
         }));
-        let (left, panicked) = (Cell::new(panic_after), Arc::new(AtomicBool::new(false)));
+        let left = AtomicUsize::new(panic_after.unwrap_or(usize::MAX));
+        let panicked = Arc::new(AtomicBool::new(false));
         let panicking = Arc::clone(&panicked);
-        let on_event: OnEvent = Box::new(move |event| {
+        let on_event: OnEvent = Arc::new(move |event| {
             event_sender.send(event).unwrap();
-            left.set(left.get().map(|left| left.saturating_sub(1)));
-            if left.get() == Some(0) {
+            if left.fetch_sub(1, Relaxed) == 1 {
                 panicking.store(true, Relaxed);
                 // Unlike panic!, this prints nothing on stderr.
                 std::panic::resume_unwind(Box::new(InjectedPanic));
@@ -159,8 +156,8 @@ impl Simulation {
         });
         let stream = Box::new(stream);
         self.send(match pipe {
-            Some(pipe) => Command::Add(NewSource { id, pipe, stream, leader }),
-            None => Command::Open { id, stream },
+            Some(pipe) => Command::Add(NewSource { id, pipe, stream, leader, first: None }),
+            None => Command::Open { id, stream, first: None },
         });
     }
 
@@ -293,7 +290,7 @@ impl Simulation {
     pub(super) fn check_events(&mut self) {
         for event in self.events.try_iter() {
             match event {
-                Event::Complete { source, produced, dropped, end } => {
+                Event::Complete { source, produced, dropped, end, .. } => {
                     assert!(dropped <= produced);
                     let end = SourceEnd { produced, error: matches!(end, End::Error(_)) };
                     self.pipes[source.0 as usize].ended(end, self.broken);
@@ -316,7 +313,9 @@ impl Simulation {
                 }
                 Event::PushOver { push } => self.pushes[push.0 as usize].report_over(),
                 Event::Shut { target } => self.targets[target.0 as usize].report_shut(self.broken),
+                Event::Answered { request, .. } => panic!("{request:?} was not made"),
                 Event::Stalled { pipe } => panic!("{pipe:?} cannot stall: no watchdog runs"),
+                Event::Ended => panic!("only the thread around the driver reports its end"),
             }
         }
     }

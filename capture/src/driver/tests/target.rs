@@ -11,6 +11,9 @@ use iof_shm_ring::{Filler, Inlet, Lent};
 use super::pipe::byte;
 use crate::event::PushEnd;
 
+/// Most pushes of one script.
+pub(super) const PUSHES: usize = 6;
+
 /// A simulated push.
 pub(super) struct PushModel {
     pub(super) number: usize,

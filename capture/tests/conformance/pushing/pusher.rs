@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use iof_shm_ring::{Filler, Inlet};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::BACKEND;
-use crate::common::{next, pattern, pipe};
+use crate::common::{CaptureRig, next, pattern, pipe, rig_on};
 
 pub(super) const KIB: u64 = 1024;
 pub(super) const MIB: usize = 1 << 20;
@@ -54,8 +54,7 @@ pub(super) struct Pusher {
 
 impl Pusher {
     pub(super) fn new() -> Pusher {
-        let (sender, events) = channel();
-        let capture = Capture::start_on(BACKEND, move |event| drop(sender.send(event))).unwrap();
+        let CaptureRig { capture, events } = rig_on(BACKEND);
         Pusher {
             capture,
             events,

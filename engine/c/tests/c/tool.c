@@ -118,6 +118,54 @@ static void event(size_t id, T(status) status, const T(proc) *source, T(info) in
     cbfunc(C(SUCCESS), NULL, 0, NULL, NULL, cbdata);
 }
 
+static void free_infos(T(info) *infos, size_t count)
+{
+#ifdef PMIX
+    PMIX_INFO_FREE(infos, count);
+#else
+    iof_Info_free(infos, count);
+#endif
+}
+
+static void check_cache_size(const T(value) *functions)
+{
+    const T(data_array) *array = functions->data.darray;
+    const T(info) *pull = array->array; /* The first function. */
+    assert(array->type == C(INFO) && !strcmp(pull->key, "PMIx_IOF_pull"));
+    array = pull->value.data.darray;
+    assert(array->type == C(REGATTR));
+    for (size_t i = 0; i < array->size; i++) {
+        const T(regattr) *attribute = (const T(regattr) *)array->array + i;
+        if (!strcmp(attribute->string, C(IOF_CACHE_SIZE))) {
+            assert(!strcmp(attribute->name, "PMIX_IOF_CACHE_SIZE") && attribute->type == C(UINT32));
+            assert(strstr(attribute->description[0], "cache") && !attribute->description[1]);
+            return;
+        }
+    }
+    assert(!"the attribute is missing");
+}
+
+/* Queries the attributes, of which each has its type and description. */
+static void query_attributes(void)
+{
+    char *keys[] = {C(QUERY_ATTRIBUTE_SUPPORT), NULL};
+    T(query) query = {.keys = keys};
+    T(info) *results = NULL;
+    size_t nresults = 0;
+    CHECK(F(Query_info)(&query, 1, &results, &nresults));
+    assert(nresults == 1 && results[0].value.type == C(DATA_ARRAY));
+    check_cache_size(&results[0].value);
+#ifndef PMIX
+    iof_value_t copy;
+    CHECK(iof_Value_xfer(&copy, &results[0].value));
+    free_infos(results, nresults);
+    check_cache_size(&copy);
+    iof_Value_destruct(&copy);
+#else
+    free_infos(results, nresults);
+#endif
+}
+
 /* Queries the process table, which the engine answers, and the list of queues, which the launcher answers. */
 static void query_job(int ranks)
 {
@@ -132,11 +180,7 @@ static void query_job(int ranks)
     assert(table->type == C(PROC_INFO) && (int)table->size >= ranks);
     assert(!strcmp(procs[0].executable_name, "sh") && procs[0].state == C(PROC_STATE_RUNNING));
     assert(!strcmp(results[1].value.data.string, "short,long"));
-#ifdef PMIX
-    PMIX_INFO_FREE(results, nresults);
-#else
-    iof_Info_free(results, nresults);
-#endif
+    free_infos(results, nresults);
     char *unknown[] = {"no.such.key", NULL};
     query.keys = unknown;
     results = (void *)&query;
@@ -194,6 +238,7 @@ int main(int argc, char **argv)
     assert(blocked && bytes == so_far);
 
     query_job(ranks);
+    query_attributes();
     char *keys[] = {C(QUERY_NAMESPACES), NULL};
     T(query) query = {.keys = keys};
     CHECK(F(Query_info_nb)(&query, 1, answered, (void *)&calls));

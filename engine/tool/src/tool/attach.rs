@@ -93,8 +93,8 @@ impl Tool {
             let pid = socket::peer(&link).map_or(0, |engine| engine.pid);
             return Err(AttachError::Silent { pid });
         };
-        let (engine_pid, mut fds) = match message {
-            ToTool::Welcome { engine_pid, .. } => (engine_pid, fds.into_iter()),
+        let (engine_pid, may_block, mut fds) = match message {
+            ToTool::Welcome { engine_pid, may_block, .. } => (engine_pid, may_block, fds.into_iter()),
             ToTool::Refused { status, reason } => return Err(AttachError::Refused { status, reason }),
             _ => return Err(LostError::Unexpected { what: "a message other than a welcome" }.into()),
         };
@@ -106,7 +106,7 @@ impl Tool {
             link,
             page: Arc::new(ReaderPage::open(page)?),
             wakeup,
-            polling: AdaptivePolling::new(),
+            polling: AdaptivePolling::new(may_block && engine_pid == process::id()),
             messages_checked: now,
             has_new_feeds: false,
             room: room.map(|room| Arc::new(Ringer::from(room))),

@@ -1,12 +1,13 @@
 //! Receiving deliveries one after the other: [`Tool::recv`], on which callbacks and event loops are
 //! built.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use super::Tool;
 use super::poll::Poll;
 use crate::delivery::{Bytes, Delivery, origin};
-use crate::error::LostError;
+use crate::error::{CopyError, LostError};
 use crate::event::{Event, Next};
 use crate::feed::{Feed, Item};
 use crate::registration::JobEnd;
@@ -70,6 +71,29 @@ impl Tool {
                 Step::Nothing => return Ok(None),
             }
         }
+    }
+
+    /// Writes all bytes that are delivered to `output`, until nothing more will be delivered
+    /// ([`Tool::is_done`]). Blocks meanwhile. Returns the number of bytes that were lost. Deliveries
+    /// of other kinds are discarded.
+    ///
+    /// The bytes of several streams are mixed as they arrive. For whole lines, use
+    /// [`Lines`](crate::Lines).
+    ///
+    /// # Errors
+    /// The output could not be written, or the engine has violated the protocol ([`Tool::recv`]).
+    pub fn copy_to(&mut self, output: &mut impl Write) -> Result<u64, CopyError> {
+        let mut lost = 0u64;
+        while let Some(delivery) = self.recv()? {
+            match delivery {
+                Delivery::Bytes(bytes) => output.write_all(&bytes).map_err(CopyError::Write)?,
+                Delivery::Gap { gap, .. } => lost = lost.saturating_add(gap.lost),
+                Delivery::Missed { missed, .. } => lost = lost.saturating_add(missed.bytes),
+                _ => {}
+            }
+        }
+        output.flush().map_err(CopyError::Write)?;
+        Ok(lost)
     }
 
     /// Passes the next delivery to its callback. Blocks until there is one, for `timeout` at most

@@ -1,0 +1,131 @@
+//! The end of the capture thread: on request, after a failure of the kernel facility, or by a panic
+//! of `on_event`. In all cases, each buffer is kept until the kernel has answered its request.
+
+use std::io;
+use std::time::Duration;
+
+use super::{Command, Driver, NewSource};
+use crate::backend::{Answer, Backend, Token};
+use crate::event::{End, PushEnd};
+
+impl<B: Backend> Driver<B> {
+    /// Starts to end all sources, targets and processes.
+    pub(super) fn stop(&mut self) {
+        self.stopping = true;
+        if self.room_bells.is_some() {
+            self.backend.cancel(Token::RoomBells);
+        }
+        for index in self.sources.indices() {
+            self.close(index);
+        }
+        for index in self.targets.indices() {
+            self.close_target(index, PushEnd::Stopped);
+        }
+        for index in self.processes.indices() {
+            self.backend.cancel(Token::Process(index));
+        }
+    }
+
+    /// Ends everything after the kernel facility has failed.
+    pub(super) fn fail(&mut self, error: &io::Error) {
+        tracing::error!(%error, backend = %B::KIND, "the kernel facility failed: capture ends");
+        if !self.quiesce() {
+            return;
+        }
+        for index in self.sources.indices() {
+            if !self.sources.source_mut(index).is_none_or(|source| source.has_ended()) {
+                self.end(index, End::Error(clone_error(error)));
+            }
+        }
+        self.take_remaining();
+        for index in self.targets.indices() {
+            self.end_target(index, PushEnd::Error(clone_error(error)));
+        }
+        self.sources.flush_notifications();
+    }
+
+    /// Takes the targets, pushes and requests that are still in the command queue, so that they are
+    /// ended and reported with the others. Sources are not added any more. The requests find all
+    /// streams complete, because the deliveries that precede them are discarded.
+    fn take_remaining(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::AddTarget { id, pipe } => self.add_target(id, pipe),
+                Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
+                Command::Request(request)
+                | Command::Add(NewSource { first: Some(request), .. })
+                | Command::Open { first: Some(request), .. } => self.perform(request),
+                Command::AddWatched { sources, .. } => {
+                    let first = sources.into_iter().filter_map(|source| source.first);
+                    first.for_each(|request| self.perform(request));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Cancels all requests and collects their answers, so that the bytes that were read and
+    /// written are counted. Returns `false` if the kernel does not answer them.
+    fn quiesce(&mut self) -> bool {
+        for index in self.sources.indices() {
+            if self.sources.source_mut(index).is_some_and(|source| source.in_flight()) {
+                self.backend.cancel(Token::Source(index));
+            }
+        }
+        for index in self.targets.indices() {
+            if self.targets.get_mut(index).is_some_and(|target| target.in_flight()) {
+                self.backend.cancel(Token::Target(index));
+            }
+        }
+        for index in self.processes.indices() {
+            self.backend.cancel(Token::Process(index));
+        }
+        self.backend.cancel(Token::Bell);
+        if self.room_bells.is_some() {
+            self.backend.cancel(Token::RoomBells);
+        }
+        let mut answers = Vec::new();
+        while !self.backend.is_quiet() {
+            if self.backend.turn(Duration::ZERO).is_err() {
+                return false;
+            }
+            self.backend.take(&mut answers);
+            for answer in answers.drain(..) {
+                self.tick();
+                self.count(answer);
+            }
+        }
+        true
+    }
+
+    /// Counts the bytes of an answer, without a further step, because everything ends.
+    fn count(&mut self, (token, result): Answer) {
+        match token {
+            Token::Source(index) => {
+                if let Some(source) = self.sources.mark_ready(index) {
+                    source.done(result, self.time);
+                }
+            }
+            Token::Target(index) => self.count_written(index, result),
+            Token::Bell | Token::RoomBells | Token::Process(_) | Token::Cancel => {}
+        }
+    }
+}
+
+impl<B: Backend> Drop for Driver<B> {
+    /// Keeps every buffer until its request is answered. Requests are in flight here only if
+    /// `on_event` panicked or the kernel failed.
+    fn drop(&mut self) {
+        if !self.backend.is_quiet() && !self.quiesce() {
+            // A leak is better than unmapping memory that the kernel may still write to or read
+            // from.
+            self.sources.leak();
+            self.targets.leak();
+        }
+    }
+}
+
+/// Returns an error with the same error number or kind.
+fn clone_error(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error)
+}

@@ -1,0 +1,139 @@
+//! Requests about streams and targets, as data. The capture thread performs a request in one piece,
+//! in order with its other commands, and reports the answers as an event. Nothing waits for it.
+
+use std::sync::Arc;
+
+use iof_shm_ring::{Attached, ReaderId, ReaderPage, Start, Stream, StreamConfig, StreamStats};
+
+use crate::event::{PushId, SourceId, TargetId};
+use crate::targets::SlowTargets;
+
+/// The id of a request. Chosen by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// A list of steps, which the capture thread performs one after the other and without a pause.
+#[derive(Clone, Debug)]
+pub struct StreamRequest {
+    /// The id that [`Event::Answered`](crate::Event::Answered) reports. With `None`, nothing is
+    /// reported.
+    pub id: Option<RequestId>,
+    /// The steps.
+    pub steps: Vec<StreamStep>,
+}
+
+/// Whether a reader holds its stream back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gating {
+    /// It never does, see [`Stream::attach_non_gating`].
+    Never,
+    /// Bytes that it has not read are not overwritten, but the source does not wait for it.
+    Keep,
+    /// In addition, the source waits for it under [`Policy::Block`](iof_shm_ring::Policy::Block).
+    Block,
+}
+
+/// One step of a [`StreamRequest`]. A step on a source that does not exist has no effect.
+#[derive(Clone, Debug)]
+pub enum StreamStep {
+    /// Attaches a reader, see [`Stream::attach`]. Answered with [`StreamAnswer::Joined`].
+    Attach {
+        /// The source.
+        source: SourceId,
+        /// The reader page of the reader.
+        page: Arc<ReaderPage>,
+        /// A slot of that page, which [`ReaderPage::take_slot`] has returned.
+        reader: ReaderId,
+        /// The position of its first byte.
+        start: Start,
+        /// Whether it holds the stream back.
+        gating: Gating,
+    },
+    /// Moves a reader to the newest generation, see [`Stream::follow`]. Answered with
+    /// [`StreamAnswer::Joined`].
+    Follow {
+        /// The source.
+        source: SourceId,
+        /// The reader page of the reader.
+        page: Arc<ReaderPage>,
+        /// The reader's id so far.
+        reader: ReaderId,
+        /// Its id in the newest generation.
+        new: ReaderId,
+    },
+    /// Detaches a reader, see [`Stream::detach`]. Not answered.
+    Detach {
+        /// The source.
+        source: SourceId,
+        /// The reader page of the reader.
+        page: Arc<ReaderPage>,
+        /// The reader.
+        reader: ReaderId,
+    },
+    /// Changes capacity and policy of a stream, see [`Stream::reconfigure`]. Not answered.
+    Reconfigure {
+        /// The source.
+        source: SourceId,
+        /// The new configuration.
+        config: StreamConfig,
+    },
+    /// Reads counters. Answered with [`StreamAnswer::Counted`].
+    Count {
+        /// The source.
+        source: SourceId,
+        /// The readers whose lag is read.
+        readers: Vec<(Arc<ReaderPage>, ReaderId)>,
+    },
+    /// Asks whether a target can be fed. Answered with [`StreamAnswer::Takes`].
+    Takes(TargetId),
+    /// Asks for the slowest targets of a push. Answered with [`StreamAnswer::Lagging`].
+    Lagging(PushId),
+}
+
+/// The answer to a [`StreamStep`].
+#[derive(Debug)]
+pub enum StreamAnswer {
+    /// The reader in its generation; `None` if the source or reader does not exist, or a reader
+    /// that was to follow is in the newest generation already.
+    Joined(Option<Joined>),
+    /// The counters; `None` if the source does not exist.
+    Counted(Option<Counted>),
+    /// Whether the target exists and its pipe has a reader.
+    Takes(bool),
+    /// The slowest targets; `None` if the push does not exist or is over.
+    Lagging(Option<SlowTargets>),
+}
+
+/// A reader that was attached or moved.
+#[derive(Clone, Debug)]
+pub struct Joined {
+    /// What the reader needs.
+    pub attached: Attached,
+    /// The number of the generation that it reads.
+    pub generation: u64,
+}
+
+/// The counters of a stream.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    /// Those of the stream itself.
+    pub stats: StreamStats,
+    /// For each of the readers in the step, the number of bytes that it is behind, see
+    /// [`Stream::lag`].
+    pub lags: Vec<Option<u64>>,
+}
+
+/// A stream that is handed to the capture.
+#[derive(Debug)]
+pub struct NewStream {
+    /// The stream.
+    pub stream: Stream,
+    /// A request that is performed when the source is added, before its first byte is read.
+    pub first: Option<StreamRequest>,
+}
+
+impl From<Stream> for NewStream {
+    fn from(stream: Stream) -> NewStream {
+        NewStream { stream, first: None }
+    }
+}

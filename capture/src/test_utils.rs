@@ -1,0 +1,148 @@
+//! The capture thread's state machines on a simulated kernel, one turn at a time, for simulators.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use crossbeam::channel::{Sender, unbounded};
+use iof_shm_ring::{Inlet, Ringer, bell};
+
+pub use crate::backend::{Answer, Backend, Token};
+use crate::driver::{Command, Driver, Inbox, NewSource};
+use crate::event::{Event, PushId, SourceId, TargetId};
+use crate::fills::{Fill, Fills};
+use crate::request::{NewStream, StreamRequest};
+
+/// A [`Capture`](crate::Capture) without a thread: the caller runs the turns, on a kernel of its
+/// own. The ids of sources, targets and pushes must be unique.
+pub struct SimulatedCapture<B: Backend> {
+    driver: Driver<B>,
+    commands: Sender<Command>,
+    ringer: Ringer,
+    fills: Arc<Fills>,
+    events: Receiver<Event>,
+}
+
+impl<B: Backend> std::fmt::Debug for SimulatedCapture<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimulatedCapture").finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> SimulatedCapture<B> {
+    /// Creates a capture on `kernel`.
+    ///
+    /// # Errors
+    /// An error of the kernel if the process has no file descriptor left.
+    pub fn new(kernel: B) -> std::io::Result<SimulatedCapture<B>> {
+        let (ringer, driver_bell) = bell()?;
+        let (commands, received) = unbounded();
+        let (event_sender, events) = channel();
+        let inbox = Inbox { commands: commands.clone(), ringer: ringer.try_clone()? };
+        let on_event = Arc::new(move |event| drop(event_sender.send(event)));
+        let mut driver = Driver::new(kernel, driver_bell, received, inbox, Arc::default(), on_event);
+        driver.begin();
+        Ok(SimulatedCapture { driver, commands, ringer, fills: Arc::default(), events })
+    }
+
+    /// Returns the kernel.
+    ///
+    /// # Safety
+    /// The caller must not move the kernel, for example by [`std::mem::replace`]: the driver keeps
+    /// the memory of requests in flight only as long as its own kernel has them.
+    pub unsafe fn kernel(&mut self) -> &mut B {
+        self.driver.backend_mut()
+    }
+
+    /// Runs one turn. Returns `false` if everything has ended.
+    pub fn turn(&mut self) -> bool {
+        self.driver.turn()
+    }
+
+    /// Returns the events that were reported since the last call.
+    pub fn events(&self) -> Vec<Event> {
+        self.events.try_iter().collect()
+    }
+
+    /// Returns a ringer as [`Capture::room_bell`](crate::Capture::room_bell) does.
+    ///
+    /// # Errors
+    /// An error of the kernel if the process has no file descriptor left.
+    pub fn room_bell(&self) -> std::io::Result<Ringer> {
+        self.ringer.try_clone()
+    }
+
+    fn send(&self, command: Command) {
+        // An error means that everything has ended.
+        let _ = self.commands.send(command);
+        self.ringer.ring();
+    }
+
+    /// See [`Capture::add`](crate::Capture::add).
+    pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: impl Into<NewStream>) {
+        self.send(Command::Add(NewSource::new(id, pipe, stream.into(), None)));
+    }
+
+    /// See [`Capture::open`](crate::Capture::open).
+    pub fn open(&self, id: SourceId, stream: impl Into<NewStream>) {
+        let NewStream { stream, first } = stream.into();
+        self.send(Command::Open { id, stream: Box::new(stream), first });
+    }
+
+    /// See [`Capture::deliver`](crate::Capture::deliver).
+    pub fn deliver(&self, id: SourceId, bytes: Vec<u8>) {
+        self.send(Command::Deliver { id, bytes, time: None });
+    }
+
+    /// See [`Capture::close`](crate::Capture::close).
+    pub fn close(&self, id: SourceId) {
+        self.send(Command::Close(id));
+    }
+
+    /// See [`Capture::finish`](crate::Capture::finish).
+    pub fn finish(&self, id: SourceId) {
+        self.send(Command::Finish(id));
+    }
+
+    /// See [`Capture::remove`](crate::Capture::remove).
+    pub fn remove(&self, id: SourceId) {
+        self.send(Command::Remove(id));
+    }
+
+    /// See [`Capture::request`](crate::Capture::request).
+    pub fn request(&self, request: StreamRequest) {
+        self.send(Command::Request(request));
+    }
+
+    /// See [`Capture::add_target`](crate::Capture::add_target).
+    pub fn add_target(&self, id: TargetId, pipe: OwnedFd) {
+        self.send(Command::AddTarget { id, pipe });
+    }
+
+    /// See [`Capture::begin_push`](crate::Capture::begin_push).
+    pub fn begin_push(&self, id: PushId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool) {
+        self.send(Command::Push { id, inlet, targets, closes });
+    }
+
+    /// See [`Capture::fill`](crate::Capture::fill).
+    pub fn fill(&self, id: PushId, bytes: u64, over: bool) {
+        if self.fills.add(id, Fill { bytes, over }) {
+            self.send(Command::Fill { id, fills: Arc::clone(&self.fills) });
+        }
+    }
+
+    /// See [`Capture::cut_off`](crate::Capture::cut_off).
+    pub fn cut_off(&self, id: PushId, position: u64) {
+        self.send(Command::CutOff { id, position });
+    }
+
+    /// See [`Capture::shut`](crate::Capture::shut).
+    pub fn shut(&self, id: TargetId) {
+        self.send(Command::Shut(id));
+    }
+
+    /// Begins to end everything, as dropping a [`Capture`](crate::Capture) does.
+    pub fn stop(&self) {
+        self.send(Command::Stop);
+    }
+}

@@ -1,0 +1,67 @@
+//! Runs the simulator: `iof-sim [--seed N] [--steps M] [--seconds S] [--from N] [--no-shrink]`.
+//!
+//! With `--seed`, runs that seed alone. Otherwise runs one seed after the other, from `--from` on, on
+//! all processors, until `--seconds` have passed or a check fails. Prints a failure with the smallest
+//! script that still fails.
+#![allow(clippy::expect_used, reason = "wrong arguments end the program")]
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use iof_sim::{Failure, Summary, run, shrink};
+
+/// The steps of a run if none are given.
+const STEPS: usize = 2000;
+
+/// Returns the number after `name`.
+fn option(name: &str) -> Option<u64> {
+    let mut args = std::env::args().skip_while(|arg| arg != name);
+    args.next()?;
+    Some(args.next().and_then(|value| value.parse().ok()).expect("a number after each option"))
+}
+
+fn main() -> ExitCode {
+    let steps = option("--steps").map_or(STEPS, |steps| steps as usize);
+    let failure = match option("--seed") {
+        Some(seed) => run(seed, steps).err(),
+        None => explore(option("--from").unwrap_or(0), steps, option("--seconds").unwrap_or(60)),
+    };
+    let Some(failure) = failure else { return ExitCode::SUCCESS };
+    println!("seed {} of {steps} steps failed: {}", failure.seed, failure.message);
+    if !std::env::args().any(|arg| arg == "--no-shrink") {
+        println!("{}", shrink(failure));
+    }
+    ExitCode::FAILURE
+}
+
+/// Runs seeds until the time is over. Returns the first failure.
+fn explore(from: u64, steps: usize, seconds: u64) -> Option<Failure> {
+    let (next, runs, failed) = (AtomicU64::new(from), AtomicU64::new(0), AtomicBool::new(false));
+    let (failure, sum) = (Mutex::new(None), Mutex::new(Summary::default()));
+    let (began, limit) = (Instant::now(), Duration::from_secs(seconds));
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while began.elapsed() < limit && !failed.load(Relaxed) {
+                    match run(next.fetch_add(1, Relaxed), steps) {
+                        Ok((summary, _)) => *sum.lock().expect("no panic") += summary,
+                        Err(found) => {
+                            failed.store(true, Relaxed);
+                            failure.lock().expect("no panic").get_or_insert(found);
+                        }
+                    }
+                    runs.fetch_add(1, Relaxed);
+                }
+            });
+        }
+    });
+    let (runs, elapsed) = (runs.into_inner(), began.elapsed().as_secs_f64());
+    let rate = 60.0 * (runs * steps as u64) as f64 / elapsed;
+    println!("{runs} runs of {steps} steps in {elapsed:.1} s: {rate:.0} steps a minute");
+    println!("{:?}", sum.into_inner().expect("no panic"));
+    failure.into_inner().expect("no panic")
+}

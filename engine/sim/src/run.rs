@@ -1,0 +1,118 @@
+//! Runs: one seed, its failure if it has one, and the smallest script that still fails.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use crate::script::{Action, Setting, of_seed};
+use crate::tool::Summary;
+use crate::world::World;
+
+/// How long a failing script is made smaller.
+const SHRINK_TIME: Duration = Duration::from_secs(20);
+
+/// A failed check of a run.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The setting of the run.
+    pub setting: Setting,
+    /// The script, up to the failure.
+    pub script: Vec<Action>,
+    /// What was wrong.
+    pub message: String,
+    /// The place of the check.
+    pub place: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {} ({})", self.seed, self.message, self.place)?;
+        writeln!(f, "{:?}, {} actions:", self.setting, self.script.len())?;
+        for Action { kind, actor, seed } in &self.script {
+            writeln!(f, "    {kind:?} {actor} {seed}")?;
+        }
+        Ok(())
+    }
+}
+
+thread_local! {
+    /// The message of the first panic, and its place.
+    static PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
+    /// Whether this thread runs a script.
+    static RUNS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes panics of runs leave their message here instead of printing it.
+fn keep_messages() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !RUNS.get() {
+                return before(info);
+            }
+            let place = info.location().map(ToString::to_string).unwrap_or_default();
+            let text = info.payload_as_str().unwrap_or("a panic without a message");
+            // The first panic is the cause.
+            PANIC.with_borrow_mut(|panic| _ = panic.get_or_insert_with(|| (text.to_owned(), place)));
+        }));
+    });
+}
+
+/// Runs the script.
+fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<(Summary, u64), Failure> {
+    keep_messages();
+    PANIC.take();
+    RUNS.set(true);
+    let mut done = 0;
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(setting);
+        for action in script {
+            done += 1;
+            world.apply(*action);
+        }
+        if setting.engine_ends { world.end_engine() } else { world.settle() }
+    }));
+    RUNS.set(false);
+    outcome.map_err(|_| {
+        let (message, place) = PANIC.take().unwrap_or_default();
+        Failure { seed, setting, script: script[..done].to_vec(), message, place }
+    })
+}
+
+/// Runs the script of a seed. Returns what was read, and a word that depends on all that happened.
+///
+/// # Errors
+/// The failure, if a check fails.
+pub fn run(seed: u64, steps: usize) -> Result<(Summary, u64), Failure> {
+    let (setting, script) = of_seed(seed, steps);
+    try_script(seed, setting, &script)
+}
+
+/// Returns the smallest failure that can be found by leaving out parts of the script.
+pub fn shrink(failure: Failure) -> Failure {
+    let (mut smallest, began) = (failure, Instant::now());
+    let mut len = smallest.script.len().div_ceil(2);
+    while len > 0 && began.elapsed() < SHRINK_TIME {
+        let mut start = 0;
+        let before = smallest.script.len();
+        while start < smallest.script.len() && began.elapsed() < SHRINK_TIME {
+            let end = (start + len).min(smallest.script.len());
+            let mut shorter = smallest.script.clone();
+            shorter.drain(start..end);
+            match try_script(smallest.seed, smallest.setting, &shorter) {
+                Err(found) if found.place == smallest.place => smallest = found,
+                Ok(_) | Err(_) => start = end,
+            }
+        }
+        // Shorter parts only once no part of this length can be left out.
+        if smallest.script.len() == before || len > smallest.script.len() {
+            len /= 2;
+        }
+    }
+    smallest
+}

@@ -1,0 +1,134 @@
+//! Scripts: the decisions of a run, made in advance from its seed.
+//!
+//! A decision does not depend on the state of the run. Its operands are reduced to what exists when
+//! it is carried out. So any part of a script is a script, which makes shrinking possible.
+
+use crate::rng::Rng;
+
+/// What is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A rank starts.
+    Start,
+    /// A rank writes to one of its channels, a little or much.
+    Write,
+    /// A rank is stopped, or continues.
+    Stop,
+    /// A rank closes one of its channels.
+    CloseChannel,
+    /// A rank exits.
+    Exit,
+    /// The capture thread runs a turn, on a kernel that answers some requests.
+    Turn,
+    /// A tool attaches to the engine.
+    NewTool,
+    /// A tool registers for a stream.
+    Attach,
+    /// A tool ends a registration.
+    Deregister,
+    /// A tool reads, or does whatever it does.
+    Tool,
+    /// The engine handles messages of a tool.
+    Serve,
+    /// A tool is stopped, or continues.
+    Pause,
+    /// A tool is killed.
+    Kill,
+    /// The engine notices that a tool was killed.
+    Reap,
+    /// A stream's capacity or policy is changed.
+    Reconfigure,
+    /// The backlog of a stream is released.
+    ReleaseBacklog,
+    /// The kernel's memory runs out, or there is some again.
+    Memory,
+    /// The launcher closes a source.
+    Close,
+    /// The launcher finishes a source.
+    Finish,
+    /// The launcher removes a source.
+    Remove,
+    /// A pushing tool, a target or the launcher does something about stdin.
+    Stdin,
+}
+
+/// Each kind with its weight. The first five are in every script.
+const WEIGHTS: &[(Kind, u64)] = &[
+    (Kind::Start, 24),
+    (Kind::Write, 240),
+    (Kind::Turn, 320),
+    (Kind::Tool, 200),
+    (Kind::Serve, 120),
+    (Kind::NewTool, 12),
+    (Kind::Attach, 80),
+    (Kind::Stop, 8),
+    (Kind::CloseChannel, 4),
+    (Kind::Exit, 4),
+    (Kind::Deregister, 8),
+    (Kind::Pause, 16),
+    (Kind::Kill, 3),
+    (Kind::Reap, 8),
+    (Kind::Reconfigure, 24),
+    (Kind::ReleaseBacklog, 4),
+    (Kind::Memory, 6),
+    (Kind::Close, 2),
+    (Kind::Finish, 2),
+    (Kind::Remove, 8),
+    (Kind::Stdin, 80),
+];
+const ALWAYS: usize = 7;
+
+/// One decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// What is decided.
+    pub kind: Kind,
+    /// Which actor it is about.
+    pub actor: u32,
+    /// The seed of all that is random about it.
+    pub seed: u32,
+}
+
+/// The properties of a whole run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Whether memory never runs out, so that a reader which keeps up must not lose a byte.
+    pub calm: bool,
+    /// How often a request fails, of 256.
+    pub faults: u64,
+    /// The largest cache in bytes.
+    pub capacity: u64,
+    /// Most sources whose streams exist at a time.
+    pub sources: usize,
+    /// Most tools at a time.
+    pub tools: usize,
+    /// Whether the engine ends after the script, with nothing completed.
+    pub engine_ends: bool,
+}
+
+/// Makes the setting and the script of a run from its seed.
+pub fn of_seed(seed: u64, steps: usize) -> (Setting, Vec<Action>) {
+    let mut rng = Rng::new(seed);
+    let setting = Setting {
+        calm: rng.chance(128),
+        faults: rng.pick(&[0, 8, 40]),
+        capacity: rng.pick(&[16 << 10, 16 << 10, 24 << 10, 64 << 10]),
+        sources: rng.pick(&[3, 4, 6, 9]),
+        tools: rng.pick(&[2, 4, 6]),
+        engine_ends: rng.chance(32),
+    };
+    // Each run has weights of its own, so that rare combinations of kinds become common in some.
+    let mut weights = Vec::new();
+    let mut sum = 0;
+    for (index, (kind, weight)) in WEIGHTS.iter().enumerate() {
+        let factor = rng.pick(if index < ALWAYS { &[1, 4, 4, 16] } else { &[0, 1, 4, 16] });
+        sum += weight * factor;
+        weights.push((sum, *kind));
+    }
+    let action = |_| {
+        let point = rng.below(sum);
+        let index = weights.partition_point(|(end, _)| *end <= point);
+        Action { kind: weights[index].1, actor: rng.word() as u32, seed: rng.word() as u32 }
+    };
+    (setting, (0..steps).map(action).collect())
+}

@@ -1,0 +1,157 @@
+//! The connection to a tool, or to a process that is not a tool yet: its socket, with what is
+//! received over it and what is in flight on it.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use iof_capture::RoomBell;
+use iof_proto::{FromTool, socket};
+use nix::errno::Errno;
+
+use crate::core::disconnect::DisconnectReason;
+use crate::core::peer::Peer;
+use crate::in_flight::{Budget, Departed, InFlight};
+use crate::incoming::Incoming;
+
+/// The result of [`Connection::flush`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Flushed {
+    /// No message is left, or the tool must read first.
+    Waits,
+    /// The kernel has no memory. Try again shortly.
+    Retry,
+    /// Too many descriptors are in flight. Try again shortly.
+    Crowded,
+    /// Other tools have their turn now, and there may be more to serve.
+    More,
+}
+
+/// A connection, which the control thread owns.
+pub(crate) struct Connection {
+    incoming: Incoming,
+    in_flight: InFlight,
+    /// The bell by which the tool signals room in its rings. Only a tool that may hold back sources
+    /// and is not the embedder's has one.
+    pub room_bell: Option<RoomBell>,
+}
+
+impl Connection {
+    /// Returns a connection over `socket`, with the credentials of the process at its other end.
+    pub(crate) fn new(socket: UnixStream) -> io::Result<(Connection, socket::PeerCredentials)> {
+        socket.set_nonblocking(true)?;
+        let credentials = socket::peer(&socket)?;
+        let (incoming, in_flight) = (Incoming::new(socket), InFlight::default());
+        Ok((Connection { incoming, in_flight, room_bell: None }, credentials))
+    }
+
+    pub(crate) fn socket(&self) -> &UnixStream {
+        self.incoming.socket()
+    }
+
+    /// Records that the socket became readable (edge-triggered).
+    pub(crate) fn now_readable(&mut self) {
+        self.incoming.now_readable();
+    }
+
+    /// Returns the next message that has arrived, or `None` if there is none yet.
+    ///
+    /// # Errors
+    /// The connection is closed or broken, or its bytes are not a message.
+    pub(crate) fn next(&mut self) -> Result<Option<FromTool>, DisconnectReason> {
+        self.incoming.next()
+    }
+
+    /// Returns the next message of `peer` to serve, see [`Peer::next_deferred`] and [`Peer::defer`].
+    pub(crate) fn receive(
+        &mut self,
+        peer: &mut Peer,
+        now: Instant,
+    ) -> Result<Option<FromTool>, DisconnectReason> {
+        loop {
+            if let Some(message) = peer.next_deferred()? {
+                return Ok(Some(message));
+            }
+            if !peer.wants_messages() {
+                return Ok(None);
+            }
+            let arrived = match self.incoming.next() {
+                // The tool no longer reads answers, but its earlier requests are still served.
+                Err(DisconnectReason::Closed) if peer.has_deferred() => {
+                    peer.drop_outgoing();
+                    continue;
+                }
+                arrived => arrived?,
+            };
+            let Some(message) = arrived else { return Ok(None) };
+            if let Some(message) = peer.defer(message, now)? {
+                return Ok(Some(message));
+            }
+        }
+    }
+
+    /// Returns how many descriptors the tool has not received, as far as the engine knows.
+    pub(crate) fn fds_in_flight(&self) -> usize {
+        self.in_flight.fds()
+    }
+
+    /// Sends the messages that are queued for `peer`, as far as the socket accepts them and `budget`
+    /// allows. `used` is how much of the budget's shared pool all tools use.
+    pub(crate) fn flush(
+        &mut self,
+        peer: &mut Peer,
+        budget: Budget,
+        used: &mut usize,
+        now: Instant,
+    ) -> Result<Flushed, DisconnectReason> {
+        let own = peer.own;
+        let from_pool = |fds| if own { 0 } else { budget.pool_share(fds) };
+        let known = from_pool(self.in_flight.fds());
+        self.in_flight.update(self.incoming.socket())?;
+        *used = used.saturating_sub(known.saturating_sub(from_pool(self.in_flight.fds())));
+        while let Some(out) = peer.front() {
+            let fds = if out.sent == 0 { out.attachment.fds() } else { Vec::new() };
+            let known = self.in_flight.fds();
+            let after = known.saturating_add(fds.len());
+            if !fds.is_empty() && after > budget.allowance(known, *used, own) {
+                break;
+            }
+            match socket::send(self.incoming.socket(), out.frame.get(out.sent..).unwrap_or_default(), &fds) {
+                Ok(sent) => {
+                    self.in_flight.sent(fds.len());
+                    *used = used.saturating_add(from_pool(after).saturating_sub(from_pool(known)));
+                    peer.sent(sent, now);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
+                    return Ok(Flushed::Crowded);
+                }
+                Err(error) if is_transient(&error) => return Ok(Flushed::Retry),
+                Err(error) if is_closed(&error) => {
+                    peer.drop_outgoing();
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Flushed::Waits)
+    }
+
+    /// Closes the connection. Returns what must be kept while descriptors are in flight.
+    pub(crate) fn depart(self) -> Option<Departed> {
+        Departed::new(self.incoming.into_socket(), self.in_flight)
+    }
+}
+
+/// Returns whether a failed send may succeed shortly because the kernel has no memory. The
+/// connection is kept: while a tool is connected, nothing that it borrows is overwritten.
+fn is_transient(error: &io::Error) -> bool {
+    let transient = [Errno::ENOBUFS, Errno::ENOMEM].map(|errno| Some(errno as i32));
+    transient.contains(&error.raw_os_error())
+}
+
+/// Returns whether a send failed because the tool no longer reads. The tool has closed its end, but
+/// the messages that it sent before must still be processed.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}

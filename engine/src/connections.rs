@@ -1,0 +1,179 @@
+//! The control thread's connections: how they begin, become tools and end.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use iof_proto::{Failure, Status, ToTool, encode, socket};
+use iof_shm_ring::{CreateError, ReaderPage};
+use mio::unix::SourceFd;
+use mio::{Interest, Token};
+
+use crate::connection::Connection;
+use crate::control::Control;
+use crate::core::Core;
+use crate::core::disconnect::DisconnectReason;
+use crate::core::ids::PeerId;
+use crate::core::pending::Ended;
+use crate::files::check_spare_files;
+use crate::grant::Grant;
+
+impl Control {
+    /// Adds a connection from the rendezvous socket, or refuses it if no place is free.
+    pub(crate) fn admit(&mut self, core: &mut Core, socket: UnixStream) {
+        self.forget_departed(core);
+        let place = socket::peer(&socket)
+            .map_err(|error| Failure::new(Status::ERR_OUT_OF_RESOURCE, format!("engine error: {error}")))
+            .and_then(|credentials| core.make_place(credentials.into()))
+            .and_then(|()| match check_spare_files(socket.as_fd()) {
+                Err(_) if core.evict(|_| true) => Ok(()),
+                enough => enough,
+            });
+        match place {
+            Ok(()) => self.connect(core, socket, None),
+            Err(failure) => refuse(&socket, failure),
+        }
+        for (id, failure) in std::mem::take(&mut core.refused) {
+            self.end_pending(core, id, failure.into());
+        }
+    }
+
+    /// Adds a connection. `own` is the grant of an embedder's own connection.
+    pub(crate) fn connect(&mut self, core: &mut Core, socket: UnixStream, own: Option<Grant>) {
+        let connected = Connection::new(socket).and_then(|(connection, credentials)| {
+            let id = core.connected(credentials, own, Instant::now());
+            let fd = connection.socket().as_raw_fd();
+            let interest = Interest::READABLE.add(Interest::WRITABLE);
+            let registered = self.poll.registry().register(&mut SourceFd(&fd), Token(id), interest);
+            registered.inspect_err(|_| drop(core.pending.remove(&id)))?;
+            self.connections.insert(id, connection);
+            Ok(())
+        });
+        if let Err(error) = connected {
+            tracing::info!(%error, "cannot add a connection");
+        }
+    }
+
+    /// Reads the hellos of pending connections, and ends connections that have missed their
+    /// deadline.
+    pub(crate) fn greet(&mut self, core: &mut Core) {
+        let now = Instant::now();
+        let ids: Vec<PeerId> = core.pending.keys().copied().collect();
+        for id in ids {
+            if let Err(ended) = self.greet_one(core, id, now) {
+                self.end_pending(core, id, ended);
+            }
+        }
+    }
+
+    fn greet_one(&mut self, core: &mut Core, id: PeerId, now: Instant) -> Result<(), Ended> {
+        let connection = self.connections.get_mut(&id).filter(|_| core.expects_hello(id));
+        let message = connection.map(Connection::next).transpose()?.flatten();
+        let Some(message) = message else { return core.check_deadline(id, now) };
+        match core.greeted(id, message, now)? {
+            Some(grant) => self.welcome(core, id, grant),
+            None => Ok(()),
+        }
+    }
+
+    /// Processes the host's answer about a tool.
+    pub(crate) fn approved(&mut self, core: &mut Core, id: PeerId, answer: Result<Grant, Failure>) {
+        let result = answer.map_err(Ended::from).and_then(|grant| self.welcome(core, id, grant));
+        if let Err(ended) = result {
+            self.end_pending(core, id, ended);
+        }
+    }
+
+    /// Turns a pending connection into a tool: creates its reader page and its bells.
+    fn welcome(&mut self, core: &mut Core, id: PeerId, grant: Grant) -> Result<(), Ended> {
+        // It may have been refused meanwhile.
+        let Some(pending) = core.pending.get(&id) else { return Ok(()) };
+        let own = pending.is_own();
+        let no_room =
+            |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
+        let failed = |source| CreateError::Memory { step: "doorbell", len: 0, source };
+        let made = if own { iof_shm_ring::bell() } else { iof_shm_ring::doorbell() };
+        let (ringer, bell) = made.map_err(|error| no_room(&failed(error)))?;
+        let page = ReaderPage::create(ringer).map_err(|error| no_room(&error))?;
+        // The files of the embedder's own readers are accounted to the job.
+        if !own && let Some(file) = page.as_fd() {
+            check_spare_files(file)?;
+        }
+        let (room, room_bell) = match (grant, own) {
+            (Grant::Never, _) => (None, None),
+            (Grant::Block, true) => (Some(self.capture.room_bell().map_err(DisconnectReason::from)?), None),
+            (Grant::Block, false) => {
+                let (ringer, bell) = self.capture.peer_room_bell().map_err(DisconnectReason::from)?;
+                (Some(ringer), Some(bell))
+            }
+        };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.room_bell = room_bell;
+        }
+        core.welcome(id, page, bell, room, Instant::now());
+        Ok(())
+    }
+
+    /// Ends a connection that has not become a tool.
+    fn end_pending(&mut self, core: &mut Core, id: PeerId, ended: Ended) {
+        core.pending.remove(&id);
+        let Some(connection) = self.connections.remove(&id) else { return };
+        self.deregister(&connection);
+        match ended {
+            Ended::Refused(failure) => refuse(connection.socket(), failure),
+            Ended::Closed(DisconnectReason::Closed) => {}
+            Ended::Closed(reason) => tracing::info!(%reason, "a connection was closed"),
+        }
+    }
+
+    /// Removes a tool and everything that it has requested.
+    pub(crate) fn disconnect(&mut self, core: &mut Core, id: PeerId, reason: &DisconnectReason) {
+        let peer = core.disconnected(id);
+        let Some((connection, peer)) = self.connections.remove(&id).zip(peer) else { return };
+        self.deregister(&connection);
+        if !matches!(reason, DisconnectReason::Closed) {
+            // Not a warning: any tool could make the engine repeat it.
+            tracing::info!(tool = peer.name, pid = peer.client.pid, %reason, "a tool was disconnected");
+        }
+        if let Some(departed) = connection.depart() {
+            core.departed.insert(id, peer.client);
+            self.departed.insert(id, departed);
+        }
+    }
+
+    fn deregister(&self, connection: &Connection) {
+        let _ = self.poll.registry().deregister(&mut SourceFd(&connection.socket().as_raw_fd()));
+    }
+
+    /// Forgets ended connections on which no descriptor is in flight any more.
+    fn forget_departed(&mut self, core: &mut Core) {
+        self.departed.retain(|id, connection| {
+            let keeps = connection.update() > 0;
+            if !keeps {
+                core.departed.remove(id);
+            }
+            keeps
+        });
+    }
+
+    /// Returns how many descriptors in flight count against the shared pool, and forgets ended
+    /// connections on which no descriptor is in flight any more.
+    pub(crate) fn fds_in_flight(&mut self, core: &mut Core) -> usize {
+        self.forget_departed(core);
+        let departed = self.departed.values().map(|connection| connection.fds());
+        let is_counted = |id: &PeerId| core.tools.get(id).is_some_and(|peer| !peer.own);
+        let tools = self.connections.iter().filter(|(id, _)| is_counted(id));
+        let tools = tools.map(|(_, connection)| connection.fds_in_flight());
+        departed.chain(tools).map(|fds| self.budget.pool_share(fds)).fold(0, usize::saturating_add)
+    }
+}
+
+/// Sends the reason of a refusal. It fits an empty socket buffer; if the send fails, the tool sees
+/// only a closed connection.
+fn refuse(socket: &UnixStream, Failure { status, reason }: Failure) {
+    tracing::info!(reason, "a tool was refused");
+    if let Ok(frame) = encode(&ToTool::Refused { status, reason }) {
+        let _: io::Result<usize> = socket::send(socket, &frame, &[]);
+    }
+}

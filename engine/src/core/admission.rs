@@ -1,0 +1,164 @@
+//! Connections that become tools.
+
+use std::time::Instant;
+
+use iof_proto::limits::{
+    APPROVAL_LIMIT, MAX_CONNECTIONS_PER_PROCESS, MAX_CONNECTIONS_PER_USER, MAX_TOOLS, RESERVED_TOOLS,
+};
+use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Status, ToTool, socket};
+use iof_shm_ring::{Bell, ReaderPage, Ringer};
+
+use crate::core::Core;
+use crate::core::client::Client;
+use crate::core::disconnect::DisconnectReason;
+use crate::core::ids::{Call, PeerId};
+use crate::core::outgoing::Attachment;
+use crate::core::peer::Peer;
+use crate::core::pending::{Ended, PendingPeer};
+use crate::core::upcall::Upcall;
+use crate::grant::Grant;
+
+impl Core {
+    /// Adds a connection. `own` is the grant of an embedder's own connection. Returns its number.
+    pub(crate) fn connected(
+        &mut self,
+        credentials: socket::PeerCredentials,
+        own: Option<Grant>,
+        now: Instant,
+    ) -> PeerId {
+        let id = self.tools.next_id();
+        self.pending.insert(id, PendingPeer::new(credentials, own, now));
+        id
+    }
+
+    /// Finds a place for a connection of `client`. If none is free, the oldest connection that has
+    /// not sent a hello is to be closed.
+    ///
+    /// # Errors
+    /// No such connection exists.
+    pub(crate) fn make_place(&mut self, client: Client) -> Result<(), Failure> {
+        let full = |reason| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason };
+        let Client { pid, uid } = client;
+        let all = self.settings.places;
+        let part = |limit: usize| limit.saturating_mul(all) / MAX_TOOLS;
+        let (of_process, of_user) =
+            (|other: Client| other.is_process(client), |other: Client| other.uid == uid);
+        let limit = part(MAX_CONNECTIONS_PER_PROCESS);
+        if self.connections(of_process) >= limit && !self.evict(of_process) {
+            return Err(full(format!("process {pid} has {limit} connections already: close one")));
+        }
+        let limit = part(MAX_CONNECTIONS_PER_USER);
+        if self.connections(of_user) >= limit && !self.evict(of_user) {
+            return Err(full(format!("user {uid} has {limit} connections already: close one")));
+        }
+        let is_trusted = uid == 0 || uid == self.settings.uid;
+        let places = if is_trusted { all } else { all.saturating_sub(part(RESERVED_TOOLS)) };
+        if self.connections(|_| true) >= places && !self.evict(|_| true) {
+            let reason = format!("{places} tools are attached already");
+            return Err(full(reason));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of connections from outside whose client matches.
+    fn connections(&self, matches: impl Fn(Client) -> bool) -> usize {
+        let peers = self.tools.values().filter(|peer| !peer.own).map(|peer| peer.client);
+        let pending = self.pending.values().filter(|pending| pending.own.is_none()).map(PendingPeer::client);
+        let departed = self.departed.values().copied();
+        peers.chain(pending).chain(departed).filter(|client| matches(*client)).count()
+    }
+
+    /// Closes the oldest connection without a hello whose client matches. Returns whether there was
+    /// one.
+    pub(crate) fn evict(&mut self, matches: impl Fn(Client) -> bool) -> bool {
+        let silent = |pending: &PendingPeer| {
+            pending.own.is_none() && pending.name.is_none() && matches(pending.client())
+        };
+        let Some(id) = self.pending.iter().find(|(_, pending)| silent(pending)).map(|(id, _)| *id) else {
+            return false;
+        };
+        self.pending.remove(&id);
+        let reason = "replaced by another connection: no hello was received";
+        self.refused.push((id, Failure::new(Status::ERR_OUT_OF_RESOURCE, reason)));
+        true
+    }
+
+    /// Returns whether the first message of connection `id` is expected.
+    pub(crate) fn expects_hello(&self, id: PeerId) -> bool {
+        self.pending.get(&id).is_some_and(|pending| pending.name.is_none())
+    }
+
+    /// Processes the first message of a connection, and asks the host to approve the tool. Returns
+    /// the grant of the embedder's own tool, which needs no approval.
+    pub(crate) fn greeted(
+        &mut self,
+        id: PeerId,
+        message: FromTool,
+        now: Instant,
+    ) -> Result<Option<Grant>, Ended> {
+        let name = match message {
+            FromTool::Hello { version: PROTOCOL_VERSION, name, .. } => name,
+            FromTool::Hello { version, .. } => {
+                let reason = format!(
+                    "protocol version {version} of the tool differs from version {PROTOCOL_VERSION} of the engine: update the \
+                     older one"
+                );
+                return Err(Failure::new(Status::ERR_NOT_SUPPORTED, reason).into());
+            }
+            _ => return Err(DisconnectReason::Unexpected("a request before a hello").into()),
+        };
+        let Some(pending) = self.pending.get_mut(&id) else { return Ok(None) };
+        pending.name = Some(name);
+        if pending.own.is_some() {
+            return Ok(pending.own);
+        }
+        pending.deadline = now.checked_add(APPROVAL_LIMIT);
+        let (credentials, call) = (pending.credentials, Call::Approve(id));
+        self.owed.note(call, Some(credentials.into()), 0)?;
+        self.upcalls.push(Upcall::Approve { peer: id, credentials });
+        Ok(None)
+    }
+
+    /// Checks that a connection has not missed its deadline by `now`.
+    pub(crate) fn check_deadline(&self, id: PeerId, now: Instant) -> Result<(), Ended> {
+        match self.pending.get(&id).and_then(|pending| pending.overdue(now)) {
+            Some(failure) => Err(failure.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the earliest deadline of a pending connection.
+    pub(crate) fn next_overdue(&self) -> Option<Instant> {
+        self.pending.values().filter_map(|pending| pending.deadline).min()
+    }
+
+    /// Turns a pending connection into a tool, and sends it its reader page, its doorbell and, if it
+    /// may hold back sources, the bell by which it signals room.
+    pub(crate) fn welcome(
+        &mut self,
+        id: PeerId,
+        page: ReaderPage,
+        bell: Bell,
+        room: Option<Ringer>,
+        now: Instant,
+    ) {
+        let Some(PendingPeer { credentials, name, own, .. }) = self.pending.remove(&id) else { return };
+        let (name, may_block) = (name.unwrap_or_default(), room.is_some());
+        let mut peer = Peer::new(credentials.into(), name, own.is_some(), may_block, page, now);
+        let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: self.settings.pid, may_block };
+        let page = std::sync::Arc::clone(&peer.page);
+        peer.send_with(&message, Attachment::Welcome { page, bell, room });
+        self.tools.insert(id, peer);
+    }
+
+    /// Removes a tool and everything that it has requested.
+    pub(crate) fn disconnected(&mut self, id: PeerId) -> Option<Peer> {
+        self.detach(id, None);
+        let peer = self.tools.remove(id)?;
+        peer.tickets().for_each(|ticket| self.release(ticket));
+        self.leave_pushes(id, peer.pushes.values().copied());
+        self.queries.forget(id);
+        self.logs.forget(id);
+        Some(peer)
+    }
+}

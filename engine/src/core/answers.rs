@@ -1,0 +1,91 @@
+//! What continues with the answers of the capture thread.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use iof_capture::{RequestId, StreamAnswer, StreamRequest, StreamStep, TargetId};
+
+use crate::core::Core;
+use crate::core::awaited::Awaited;
+use crate::core::commands::Command;
+use crate::core::ids::PeerId;
+
+impl Core {
+    /// Queues a request to the capture thread. `awaited` continues with its answers.
+    pub(crate) fn request(&mut self, awaited: Awaited, steps: Vec<StreamStep>) -> RequestId {
+        let id = self.awaited.next_id();
+        self.awaited.add(id, awaited);
+        self.queue_request(id, steps);
+        id
+    }
+
+    /// Queues the request `id`, whose continuation was [added](AwaitedAnswers::add).
+    pub(crate) fn queue_request(&mut self, id: RequestId, steps: Vec<StreamStep>) {
+        self.commands.push(Command::Request(StreamRequest { id: Some(id), steps }));
+    }
+
+    /// Queues a request to the capture thread that has no answer.
+    pub(crate) fn request_unanswered(&mut self, steps: Vec<StreamStep>) {
+        if !steps.is_empty() {
+            self.commands.push(Command::Request(StreamRequest { id: None, steps }));
+        }
+    }
+
+    /// Continues with the answers of the capture thread. There are none if it has ended.
+    pub(crate) fn stream_answered(&mut self, request: RequestId, answers: Vec<StreamAnswer>, now: Instant) {
+        match self.awaited.take(request) {
+            Some(Awaited::Join { pull, readers }) => {
+                let pulled = pull.as_ref().map(|(peer_id, pull)| (*peer_id, pull.handler));
+                if let Some((peer_id, pull)) = pull {
+                    self.request_done(peer_id);
+                    self.answer_pull(peer_id, pull);
+                }
+                self.readers_joined(request, &readers, answers);
+                if let Some((peer_id, handler)) = pulled {
+                    self.report_ends(peer_id, handler);
+                }
+            }
+            Some(Awaited::Push { peer_id, request, targets }) => {
+                self.request_done(peer_id);
+                let takes = |answer: &StreamAnswer| matches!(answer, StreamAnswer::Takes(true));
+                let takes = answers.iter().map(takes).chain(std::iter::repeat(false));
+                let open = |(target, takes): (&TargetId, bool)| takes.then_some(*target);
+                let open: BTreeSet<TargetId> = targets.iter().zip(takes).filter_map(open).collect();
+                self.begin_push(peer_id, request, &targets, &open);
+            }
+            Some(Awaited::SlowTargets(request)) => {
+                self.request_done(request.peer_id);
+                let lagging = answers.into_iter().find_map(|answer| match answer {
+                    StreamAnswer::Lagging(lagging) => lagging,
+                    _ => None,
+                });
+                self.slow_targets_known(request, lagging);
+            }
+            Some(Awaited::Counters(streams)) => self.counted(request, &streams, answers, now),
+            Some(Awaited::LogStep { step, stream }) => {
+                let result = self.output_logged(stream, &answers);
+                self.log_answered(step, result);
+            }
+            None => {}
+        }
+    }
+
+    /// Defers further requests of a tool until the one that waits for the capture thread is
+    /// [done](Core::request_done). So a tool's requests take effect one after the other.
+    pub(crate) fn request_begun(&mut self, peer_id: PeerId) {
+        if let Some(peer) = self.tools.get_mut(&peer_id) {
+            peer.awaited = peer.awaited.saturating_add(1);
+        }
+    }
+
+    /// Continues to serve a tool whose request was waiting for the capture thread.
+    pub(crate) fn request_done(&mut self, peer_id: PeerId) {
+        if let Some(peer) = self.tools.get_mut(&peer_id) {
+            peer.awaited = peer.awaited.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+mod tests;

@@ -1,0 +1,413 @@
+//! What happens between a request to the capture thread and its answer. A real capture performs the
+//! requests, and the tests hold its answers back.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use iof_capture::{Capture, Counted, Event, SourceId};
+use iof_log::LogOptions;
+use iof_proto::query::key;
+use iof_proto::{
+    Answer, Channel, Channels, Decoder, Directives, Found, Nspace, Proc, Query, Rank, ToTool, Value,
+};
+use iof_shm_ring::{ReaderId, ReaderPage, Start, Stream};
+
+use super::*;
+use crate::config::Config;
+use crate::core::client::Client;
+use crate::core::ids::{LogId, LogStep, StreamName};
+use crate::core::input::Input;
+use crate::core::job::{JobState, RankState, RemoteRanks};
+use crate::core::log_routes::LogRoutes;
+use crate::core::logs::Logs;
+use crate::core::peer::Peer;
+use crate::core::pull::Pull;
+use crate::core::push::PushRequest;
+use crate::core::registration::Registration;
+use crate::core::settings::Settings;
+use crate::core::stream_options::StreamOptions;
+use crate::core::stream_state::StreamState;
+use crate::exit::Exit;
+use crate::files::MemoryFiles;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Rig {
+    state: Core,
+    capture: Capture,
+    events: Receiver<Event>,
+    nspace: Nspace,
+    ranks: u32,
+}
+
+/// Returns a core with one job whose ranks are elsewhere.
+fn rig() -> Rig {
+    let config = Config::default();
+    let routes = LogRoutes {
+        config: config.log.clone(),
+        has_record: false,
+        has_gateway: false,
+        host: Default::default(),
+    };
+    let settings = Settings {
+        host_keys: Default::default(),
+        host_queries: Default::default(),
+        host_stdin: false,
+        cache_size: config.cache_size,
+        max_cache_size: config.max_cache_size,
+        places: 8,
+        pid: 1,
+        uid: 1,
+        node: "node".into(),
+    };
+    let holder = ReaderPage::create(iof_shm_ring::bell().unwrap().0).unwrap();
+    let mut state = Core::new(2, holder.into(), settings, Logs::new(routes), Box::new(MemoryFiles));
+    let (sender, events) = channel();
+    let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();
+    let nspace = Nspace::new("job").unwrap();
+    state.jobs.get_or_add(&nspace, || JobState::elsewhere(StreamOptions::of(&config)));
+    Rig { state, capture, events, nspace, ranks: 0 }
+}
+
+impl Rig {
+    fn connect(&mut self) -> PeerId {
+        let page = ReaderPage::create(iof_shm_ring::doorbell().unwrap().0).unwrap();
+        let id = self.state.tools.next_id();
+        let client = Client { pid: 1, uid: 1 };
+        self.state.tools.insert(id, Peer::new(client, "tool".into(), true, false, page, Instant::now()));
+        id
+    }
+
+    fn pull(&mut self, peer_id: PeerId) {
+        let procs = vec![Proc::all(self.nspace.clone())];
+        let registration =
+            Registration::new(procs, Channels::STDOUT, Start::Oldest, Directives::default(), &[]);
+        self.state
+            .pull(peer_id, Pull { request: 7, registration, directives: Vec::new(), ignored: Vec::new() });
+    }
+
+    /// Adds a stream of the next rank.
+    fn add_stream(&mut self) -> SourceId {
+        let source = Proc::new(self.nspace.clone(), Rank(self.ranks));
+        self.ranks += 1;
+        let options = self.state.jobs.get(&self.nspace).unwrap().options;
+        let name = StreamName { source, channel: Channel::Stdout, logged: false, run: 1 };
+        let stream = Stream::create(options.config(), "test").unwrap();
+        let (id, stream) = self.state.add_stream(StreamState::new(name, options, None), stream);
+        self.state.commands.push(Command::Open { source: id, stream: Box::new(stream) });
+        id
+    }
+
+    /// Discards the queued commands as a capture thread does that ends, and reports its end.
+    fn end_capture(&mut self) {
+        self.state.commands.clear();
+        assert!(self.state.handle(Input::Captured(Event::Ended), Instant::now()).is_ok());
+    }
+
+    fn end_job(&mut self) {
+        let nspace = self.nspace.clone();
+        self.state.jobs.get_mut(&nspace).unwrap().remote = RemoteRanks::Ended { exit_code: Some(0) };
+        self.state.announce_complete_registrations(&nspace);
+        self.state.announce_end(&nspace);
+    }
+
+    /// Sends the queued commands. Their answers are held back.
+    fn send(&mut self) {
+        for command in std::mem::take(&mut self.state.commands) {
+            command.send(&self.capture).unwrap();
+        }
+    }
+
+    /// Sends the queued commands, and continues with all answers.
+    fn settle(&mut self) {
+        self.send();
+        while !self.state.awaited.is_empty() {
+            if let Event::Answered { request, answers } = self.events.recv_timeout(LIMIT).unwrap() {
+                self.state.stream_answered(request, answers, Instant::now());
+            }
+            self.send();
+        }
+    }
+
+    /// Takes the messages that wait for a tool, as words.
+    fn messages(&mut self, peer_id: PeerId) -> Vec<String> {
+        let queue = std::mem::take(&mut self.state.tools.get_mut(&peer_id).unwrap().outgoing);
+        let message = |frame: &[u8]| Decoder::new().decode(&mut &*frame).unwrap().unwrap();
+        let word = |message: ToTool| match message {
+            ToTool::Pulled { result: Ok(_), .. } => "pulled".to_owned(),
+            ToTool::Ring { source, follows, .. } => {
+                let kind = if follows.is_some() { "next ring" } else { "ring" };
+                format!("{kind} {}", source.rank)
+            }
+            ToTool::Announced { .. } => "announced".to_owned(),
+            ToTool::JobEnded { .. } => "ended".to_owned(),
+            ToTool::PushBegun { result: Ok(_), .. } => "push begun".to_owned(),
+            ToTool::PushBegun { result: Err(_), .. } => "push refused".to_owned(),
+            ToTool::Pushed { .. } => "pushed".to_owned(),
+            ToTool::Answer { result: Ok(Answer { found, .. }), .. } => {
+                let [Found { value: Value::Streams(streams), .. }] = &found[..] else { panic!("{found:?}") };
+                format!("counters of {}", streams.len())
+            }
+            other => panic!("unexpected {other:?}"),
+        };
+        queue.iter().map(|out| word(message(&out.frame))).collect()
+    }
+
+    /// Returns how many of the slots `0..8` of `page` are readers of a stream.
+    fn readers(&mut self, source: SourceId, page: &std::sync::Arc<ReaderPage>) -> usize {
+        let readers = (0..8).map(|slot| (std::sync::Arc::clone(page), slot.into())).collect();
+        let step = StreamStep::Count { source, readers };
+        self.capture.request(StreamRequest { id: Some(RequestId(u64::MAX)), steps: vec![step] }).unwrap();
+        loop {
+            if let Event::Answered { request: RequestId(u64::MAX), answers } =
+                self.events.recv_timeout(LIMIT).unwrap()
+            {
+                let [StreamAnswer::Counted(Some(Counted { lags, .. }))] = &answers[..] else {
+                    panic!("{answers:?}")
+                };
+                return lags.iter().flatten().count();
+            }
+        }
+    }
+}
+
+#[test]
+fn the_answer_of_a_pull_precedes_the_rings_and_these_precede_the_ends() {
+    let mut rig = rig();
+    rig.add_stream();
+    let tool = rig.connect();
+    rig.pull(tool);
+    // While the attachment is under way, another stream begins, and the job ends.
+    rig.add_stream();
+    rig.end_job();
+    assert!(rig.messages(tool).is_empty());
+    rig.settle();
+    assert_eq!(rig.messages(tool), ["pulled", "ring 0", "ring 1", "announced", "ended"]);
+}
+
+#[test]
+fn a_job_that_is_removed_while_a_tool_is_attached_reports_its_end() {
+    let mut rig = rig();
+    let source = rig.add_stream();
+    rig.end_job();
+    let tool = rig.connect();
+    rig.pull(tool);
+    // As `Engine::remove` does.
+    let nspace = rig.nspace.clone();
+    rig.state.announce_end(&nspace);
+    rig.state.jobs.remove(&nspace);
+    rig.state.release_backlog(&[source]);
+    rig.state.forget_stream(source);
+    rig.state.commands.push(Command::Remove(source));
+    rig.settle();
+    assert_eq!(rig.messages(tool), ["pulled", "ring 0", "announced", "ended"]);
+    assert!(rig.state.tools.get(&tool).unwrap().registrations.is_empty(), "the registration is over");
+}
+
+#[test]
+fn a_tool_that_disconnects_while_it_is_attached_leaves_no_reader() {
+    let mut rig = rig();
+    let source = rig.add_stream();
+    let tool = rig.connect();
+    let page = std::sync::Arc::clone(&rig.state.tools.get(&tool).unwrap().page);
+    rig.pull(tool);
+    rig.state.detach(tool, None);
+    rig.state.tools.remove(tool);
+    rig.settle();
+    assert_eq!(rig.readers(source, &page), 0);
+}
+
+#[test]
+fn a_slot_that_is_reused_while_its_reader_is_attached_has_the_second_reader_only() {
+    let mut rig = rig();
+    let (one, two) = (rig.add_stream(), rig.add_stream());
+    rig.settle();
+    let tool = rig.connect();
+    let page = std::sync::Arc::clone(&rig.state.tools.get(&tool).unwrap().page);
+    rig.pull(tool);
+    // A hostile tool reports readers as drained that it does not know yet.
+    rig.state.drained(tool, (0..8).map(ReaderId::from));
+    rig.pull(tool);
+    rig.settle();
+    assert_eq!(rig.messages(tool), ["pulled", "pulled", "ring 0", "ring 1"]);
+    assert_eq!((rig.readers(one, &page), rig.readers(two, &page)), (1, 1));
+    assert_eq!(rig.state.tools.get(&tool).unwrap().readings.len(), 2);
+}
+
+#[test]
+fn a_reader_that_ends_while_it_moves_is_detached_from_both_generations() {
+    let mut rig = rig();
+    let source = rig.add_stream();
+    let tool = rig.connect();
+    let page = std::sync::Arc::clone(&rig.state.tools.get(&tool).unwrap().page);
+    rig.pull(tool);
+    rig.settle();
+    let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
+    let steps = vec![StreamStep::Reconfigure { source, config: larger }];
+    rig.state.request_unanswered(steps);
+    rig.state.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
+    rig.send();
+    rig.state.send_last_generation(source, u64::MAX);
+    rig.state.drained(tool, (0..8).map(ReaderId::from));
+    rig.settle();
+    assert_eq!(rig.readers(source, &page), 0);
+    rig.pull(tool);
+    rig.settle();
+    assert_eq!(rig.readers(source, &page), 1);
+}
+
+#[test]
+fn the_last_ring_of_a_stream_precedes_the_end_of_its_job() {
+    let mut rig = rig();
+    let source = rig.add_stream();
+    let tool = rig.connect();
+    rig.pull(tool);
+    rig.settle();
+    let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
+    rig.state.request_unanswered(vec![StreamStep::Reconfigure { source, config: larger }]);
+    rig.state.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
+    rig.state.commands.push(Command::Finish(source));
+    rig.send();
+    let generation = loop {
+        if let Event::Complete { generation, .. } = rig.events.recv_timeout(LIMIT).unwrap() {
+            break generation;
+        }
+    };
+    assert_eq!(generation, 1);
+    rig.state.send_last_generation(source, generation);
+    rig.end_job();
+    rig.settle();
+    assert_eq!(rig.messages(tool), ["pulled", "ring 0", "next ring 0", "announced", "ended"]);
+}
+
+#[test]
+fn requests_of_a_tool_wait_while_one_waits_for_the_capture_thread() {
+    let mut rig = rig();
+    rig.add_stream();
+    let tool = rig.connect();
+    rig.pull(tool);
+    let peer = |rig: &mut Rig| rig.state.tools.get_mut(&tool).unwrap().awaited;
+    assert_eq!(peer(&mut rig), 1);
+    rig.settle();
+    assert_eq!(peer(&mut rig), 0);
+}
+
+#[test]
+fn the_end_of_the_capture_thread_answers_pulls_and_ends_jobs() {
+    let mut rig = rig();
+    rig.add_stream();
+    let nspace = rig.nspace.clone();
+    rig.state.jobs.get_mut(&nspace).unwrap().open_deliveries = 1;
+    let tool = rig.connect();
+    rig.pull(tool);
+    rig.end_job();
+    rig.end_capture();
+    assert_eq!(rig.messages(tool), ["pulled", "announced", "ended"]);
+    assert!(rig.state.awaited.is_empty());
+    assert_eq!(rig.state.tools.get(&tool).unwrap().awaited, 0);
+}
+
+#[test]
+fn the_end_of_the_capture_thread_ends_ranks_and_pushes() {
+    let mut rig = rig();
+    let nspace = rig.nspace.clone();
+    let options = rig.state.jobs.get(&nspace).unwrap().options;
+    rig.state.jobs.remove(&nspace);
+    rig.state.jobs.get_or_add(&nspace, || JobState { started: true, ..JobState::new(None, options, None) });
+    let streams = [rig.add_stream(), rig.add_stream(), rig.add_stream()];
+    let rank = RankState {
+        streams,
+        executable: String::new(),
+        pid: 0,
+        signaller: None,
+        pty: None,
+        stdin_unavailable: None,
+        own_stdin: false,
+        exit: None,
+        sent: Default::default(),
+        exit_requested: false,
+        reported: false,
+    };
+    let target = rank.target();
+    let proc = Proc::new(nspace.clone(), Rank(0));
+    rig.state.jobs.add_rank(proc.clone(), rank, true);
+    let tool = rig.connect();
+    let request =
+        |request| PushRequest { request, targets: vec![proc.clone()], size: None, infos: Vec::new() };
+    // One push has begun, and one waits for the capture thread.
+    rig.state.begin_push(tool, request(1), &[target], &[target].into());
+    rig.state.push(tool, request(2));
+    rig.end_capture();
+    let job = rig.state.jobs.get(&nspace).unwrap();
+    assert!(job.is_drained() && job.ranks[&Rank(0)].exit == Some(Exit::Unknown));
+    assert_eq!(job.endings.len(), 1);
+    assert_eq!(rig.messages(tool), ["push begun", "pushed", "push refused"]);
+}
+
+#[test]
+fn a_message_that_the_capture_thread_does_not_take_is_not_logged() {
+    let mut rig = rig();
+    let source = Proc::new(rig.nspace.clone(), Rank::UNDEF);
+    let mut options = LogOptions::default();
+    options.source = Some(source);
+    let step = LogStep { log: LogId(1), step: 0 };
+    let log = |rig: &mut Rig| rig.state.log_output(step, Channel::Stdout, "text", &options);
+    assert!(log(&mut rig).is_none(), "the result follows");
+    let stream = rig.state.jobs.get(&rig.nspace).unwrap().logged[&(Rank::UNDEF, Channel::Stdout)];
+    rig.send();
+    let answers = loop {
+        if let Event::Answered { answers, .. } = rig.events.recv_timeout(LIMIT).unwrap() {
+            break answers;
+        }
+    };
+    assert_eq!(rig.state.output_logged(stream, &answers), Ok(()));
+    assert!(rig.state.output_logged(stream, &[]).is_err());
+    assert!(rig.state.streams.delivery(stream).unwrap().pop().is_none(), "it was withdrawn");
+    rig.end_capture();
+    assert!(log(&mut rig).is_some_and(|result| result.is_err()), "no message is taken any more");
+}
+
+#[test]
+fn a_reader_that_is_dropped_while_it_moves_returns_both_of_its_slots() {
+    let mut rig = rig();
+    let source = rig.add_stream();
+    let tool = rig.connect();
+    rig.pull(tool);
+    rig.settle();
+    rig.state.send_last_generation(source, u64::MAX);
+    rig.state.forget_stream(source);
+    let peer = rig.state.tools.get_mut(&tool).unwrap();
+    peer.shed(1, 0);
+    assert!(peer.readings.is_empty());
+    let slots = |page: &ReaderPage| std::iter::from_fn(|| page.take_slot().ok()).count();
+    let unused = ReaderPage::create(iof_shm_ring::doorbell().unwrap().0).unwrap();
+    assert_eq!(slots(&peer.page), slots(&unused));
+}
+
+#[test]
+fn an_older_answer_leaves_a_newer_request_for_counters_as_it_is() {
+    let mut rig = rig();
+    let tool = rig.connect();
+    let now = Instant::now();
+    let stats = || vec![Query { keys: vec![key::IOF_QUERY_STATS.into()], qualifiers: Vec::new() }];
+    // The embedder's own tools always get new counters.
+    rig.state.query(tool, 1, stats(), now);
+    rig.state.query(tool, 2, stats(), now);
+    let [older, newer] = rig.state.awaited.ids()[..] else { panic!("two requests") };
+    rig.state.stream_answered(older, Vec::new(), now);
+    assert_eq!(rig.state.queries.counting(), Some(newer));
+    rig.state.stream_answered(newer, Vec::new(), now);
+    assert!(rig.state.queries.has_counters(now));
+}
+
+#[test]
+fn counters_include_a_stream_that_began_after_they_were_requested() {
+    let mut rig = rig();
+    rig.add_stream();
+    let tool = rig.connect();
+    let stats = vec![Query { keys: vec![key::IOF_QUERY_STATS.into()], qualifiers: Vec::new() }];
+    rig.state.query(tool, 1, stats, Instant::now());
+    rig.add_stream();
+    rig.settle();
+    assert_eq!(rig.messages(tool), ["counters of 2"]);
+}

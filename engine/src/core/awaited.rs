@@ -1,0 +1,83 @@
+//! The requests that the capture thread has not answered, and how each continues when it has.
+//!
+//! Nothing waits for an answer. Meanwhile the tool may disconnect, the registration or the job may
+//! end, and a stream may complete, so each continuation looks up again what it is about.
+
+use std::collections::BTreeMap;
+
+use iof_capture::{PushId, RequestId, SourceId, TargetId};
+use iof_shm_ring::ReaderId;
+
+use crate::core::ids::{LogStep, PeerId};
+use crate::core::pull::RegisteredPull;
+use crate::core::push::PushRequest;
+use crate::core::query::CountedStream;
+
+/// What continues with the answers to a request.
+pub(crate) enum Awaited {
+    /// Readers are attached or move to the newest generation. `pull` has caused it, and is answered
+    /// before the rings are sent.
+    Join { pull: Option<(PeerId, RegisteredPull)>, readers: Vec<JoiningReader> },
+    /// A push begins, if its targets can be fed.
+    Push { peer_id: PeerId, request: PushRequest, targets: Vec<TargetId> },
+    /// A tool has asked for the slow targets of a push.
+    SlowTargets(SlowTargetsRequest),
+    /// Queries wait for counters.
+    Counters(Vec<CountedStream>),
+    /// A message was handed to `stream`, whose ring was announced before.
+    LogStep { step: LogStep, stream: SourceId },
+}
+
+/// A reader that is attached or moved.
+#[derive(Clone, Copy)]
+pub(crate) struct JoiningReader {
+    pub peer_id: PeerId,
+    pub handler: u32,
+    /// Its id so far.
+    pub id: ReaderId,
+}
+
+/// A tool's request for the slow targets of a push.
+#[derive(Clone, Copy)]
+pub(crate) struct SlowTargetsRequest {
+    pub peer_id: PeerId,
+    pub request: u32,
+    pub push: PushId,
+    /// The targets that are still at this position are cut off.
+    pub cut_off: Option<u64>,
+}
+
+/// The requests without an answer.
+#[derive(Default)]
+pub(crate) struct AwaitedAnswers {
+    waiting: BTreeMap<RequestId, Awaited>,
+    last: u64,
+}
+
+impl AwaitedAnswers {
+    /// Returns the id of the next request.
+    pub(crate) fn next_id(&mut self) -> RequestId {
+        self.last = self.last.saturating_add(1);
+        RequestId(self.last)
+    }
+
+    /// Returns the ids of all requests.
+    pub(super) fn ids(&self) -> Vec<RequestId> {
+        self.waiting.keys().copied().collect()
+    }
+
+    /// Removes and returns what continues with the answers to the request `id`.
+    pub(super) fn take(&mut self, id: RequestId) -> Option<Awaited> {
+        self.waiting.remove(&id)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Notes that `awaited` continues with the answers to the request `id`.
+    pub(crate) fn add(&mut self, id: RequestId, awaited: Awaited) {
+        self.waiting.insert(id, awaited);
+    }
+}

@@ -1,0 +1,41 @@
+//! The end of the capture thread, after a failure of the kernel facility.
+//!
+//! Commands that were sent while the thread ended are discarded. So everything that waits for it
+//! ends here: otherwise tools and threads of the embedder would wait for ever.
+
+use std::time::Instant;
+
+use iof_capture::{PushEnd, PushId, TargetId};
+use iof_proto::Nspace;
+
+use crate::core::Core;
+use crate::core::push::Push;
+use crate::core::upcall::Upcall;
+
+impl Core {
+    /// Ends all that the capture thread has not ended: pushes, ranks, streams, deliveries and
+    /// requests. It has reported all that it had done before.
+    pub(super) fn capture_ended(&mut self, now: Instant) {
+        self.has_capture = false;
+        self.end_local_pushes();
+        self.upcalls.extend(self.streams.take_callbacks().into_iter().map(Upcall::Taken));
+        self.jobs.capture_ended();
+        self.queries.streams_changed();
+        for request in self.awaited.ids() {
+            self.stream_answered(request, Vec::new(), now);
+        }
+        let jobs: Vec<Nspace> = self.jobs.iter().map(|(nspace, _)| nspace.clone()).collect();
+        jobs.iter().for_each(|nspace| self.announce_end(nspace));
+    }
+
+    /// Ends all pushes at their local targets. How much each target took beyond the last report is
+    /// unknown.
+    fn end_local_pushes(&mut self) {
+        let fed = |(push, state): (PushId, &Push)| {
+            let freed = state.freed;
+            state.local.keys().map(|target| (push, *target, freed)).collect::<Vec<_>>()
+        };
+        let fed: Vec<(PushId, TargetId, u64)> = self.pushes.iter().flat_map(fed).collect();
+        fed.into_iter().for_each(|(push, target, freed)| self.fed(push, target, freed, PushEnd::Stopped));
+    }
+}

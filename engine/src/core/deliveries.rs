@@ -1,0 +1,33 @@
+//! Deliveries that were taken, and the ends of their streams.
+
+use iof_capture::SourceId;
+use iof_proto::Nspace;
+
+use crate::core::Core;
+use crate::core::upcall::{TakenCallback, Upcall};
+
+impl Core {
+    /// Queues the host's callbacks for the next `count` deliveries to `stream`, which were taken.
+    pub(crate) fn deliveries_taken(&mut self, stream: SourceId, count: usize) {
+        let Some(delivery) = self.streams.delivery(stream) else { return };
+        let callbacks = std::iter::from_fn(|| delivery.pop()).take(count);
+        self.upcalls.extend(callbacks.map(Upcall::Taken));
+    }
+
+    /// Removes and returns the callbacks of all deliveries that were not reported as taken, because
+    /// the engine ends.
+    pub(crate) fn remove_callbacks(&mut self) -> Vec<TakenCallback> {
+        let queued = std::mem::take(&mut self.upcalls).into_iter().filter_map(Upcall::into_callback);
+        queued.chain(self.streams.take_callbacks()).collect()
+    }
+
+    /// Notes that `stream` is complete if it is filled by deliveries. Returns whether it is.
+    pub(crate) fn delivery_completed(&mut self, stream: SourceId, nspace: &Nspace) -> bool {
+        let Some(delivery) = self.streams.delivery(stream) else { return false };
+        delivery.complete = true;
+        if let Some(job) = self.jobs.get_mut(nspace) {
+            job.open_deliveries = job.open_deliveries.saturating_sub(1);
+        }
+        true
+    }
+}

@@ -1,0 +1,122 @@
+//! The ends of a job's ranks, and the early end of the job.
+
+use std::time::Instant;
+
+use iof_capture::{Signal, SourceId};
+use iof_proto::{Rank, StdinUnavailable};
+
+use crate::core::job::{EndingEntry, JobState};
+use crate::early_end::EarlyEnd;
+use crate::early_end::Step;
+use crate::exit::Exit;
+
+/// The end of one local rank.
+#[derive(Clone, Debug)]
+pub struct RankExit {
+    /// The rank.
+    pub rank: Rank,
+    /// Its exit status.
+    pub exit: Exit,
+    /// The pid that it had; 0 if the embedder adopted the rank and did not specify it.
+    pub pid: u32,
+    /// The program, as the embedder specified it.
+    pub executable: String,
+    /// Whether the rank failed because of a signal that the engine had sent to it: on its own, for
+    /// the embedder ([`Job::signal`](crate::Job::signal)), or for a tool. That signal killed it, or it
+    /// exited with another code than 0 after SIGHUP, SIGINT, SIGQUIT or SIGTERM. A rank in the
+    /// embedder's process group is also counted if it was killed by a signal that the terminal sends
+    /// to this group.
+    pub requested: bool,
+}
+
+/// An item of [`Endings`](crate::Endings).
+#[derive(Clone, Debug)]
+pub enum Ending {
+    /// A local rank has exited.
+    Rank(RankExit),
+    /// The engine has begun to end the job early.
+    Early(EarlyEnd),
+}
+
+impl JobState {
+    /// Notes that a local rank has exited.
+    pub(crate) fn exited(&mut self, rank: Rank, exit: Exit) {
+        if !exit.success() && self.first_failure.is_none() {
+            self.first_failure = Some((rank, exit));
+        }
+        let Some(state) = self.ranks.get_mut(&rank) else { return };
+        state.exit = Some(exit);
+        // With the master still open, closing the stream would not hang up the terminal of the
+        // rank's children.
+        state.pty = None;
+        state.exit_requested = state.sent.explains(exit, state.shares_group());
+        self.early_end_policy.exited(rank, exit, state.exit_requested);
+        self.endings.push(EndingEntry::Rank(rank));
+    }
+
+    /// Notes that the ends of its ranks remain unknown, and that all of its streams are complete.
+    pub(super) fn capture_ended(&mut self) {
+        let running = self.ranks.iter().filter(|(_, rank)| rank.exit.is_none());
+        let running: Vec<Rank> = running.map(|(rank, _)| *rank).collect();
+        running.into_iter().for_each(|rank| self.exited(rank, Exit::Unknown));
+        for rank in self.ranks.values_mut() {
+            rank.stdin_unavailable.get_or_insert(StdinUnavailable::Closed);
+        }
+        (self.open_streams, self.open_deliveries, self.open_logs) = (0, 0, 0);
+    }
+
+    /// Notes that the engine ends the job early.
+    pub(crate) fn note_early_end(&mut self, end: EarlyEnd) {
+        self.early_end = Some(end);
+        self.endings.push(EndingEntry::Early);
+    }
+
+    pub(crate) fn ending(&self, entry: EndingEntry) -> Option<Ending> {
+        match entry {
+            EndingEntry::Early => self.early_end.clone().map(Ending::Early),
+            EndingEntry::Rank(rank) => {
+                let state = self.ranks.get(&rank)?;
+                Some(Ending::Rank(RankExit {
+                    rank,
+                    exit: state.exit?,
+                    pid: state.pid,
+                    executable: state.executable.clone(),
+                    requested: state.exit_requested,
+                }))
+            }
+        }
+    }
+}
+
+impl JobState {
+    /// Returns when [`JobState::end_early`] is due.
+    pub(crate) fn next_early_end(&self, now: Instant) -> Option<Instant> {
+        // Ranks that are still being started would miss the signals.
+        let can_end = self.started && !self.is_drained();
+        self.early_end_policy.next_time(now).filter(|_| can_end)
+    }
+
+    /// Takes the steps of an early end that are due at `now`. Returns the streams that are to be
+    /// completed after [`OPEN_AFTER_KILL`] if they are still open.
+    pub(crate) fn end_early(&mut self, now: Instant) -> Vec<SourceId> {
+        let mut to_finish = Vec::new();
+        while self.next_early_end(now).is_some_and(|time| time <= now) {
+            match self.early_end_policy.next_step(now, !self.has_exited()) {
+                Some(Step::Terminate(cause)) => {
+                    let running = self.ranks.iter().filter(|(_, rank)| rank.exit.is_none());
+                    let left = running.map(|(rank, _)| *rank).collect();
+                    self.note_early_end(EarlyEnd { cause, left });
+                    self.signal(Signal::TERM, |_, _| true);
+                    // A stopped rank handles SIGTERM only when it continues.
+                    self.signal(Signal::CONT, |_, _| true);
+                }
+                Some(Step::Kill) => {
+                    self.signal(Signal::KILL, |_, _| true);
+                    to_finish.extend(self.ranks.values().flat_map(|rank| rank.streams));
+                }
+                None => {}
+            }
+        }
+        to_finish
+    }
+}

@@ -1,0 +1,58 @@
+//! Events of the capture thread.
+
+use std::io;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Instant;
+
+use iof_capture::{End, ProcessId, SourceId};
+
+use crate::core::Core;
+use crate::core::ids::StreamName;
+use crate::exit::Exit;
+
+impl Core {
+    /// Notes that a stream is complete, and the reason if it did not reach its end of file.
+    pub(crate) fn completed(&mut self, stream: SourceId, end: &End) {
+        let Some(name) = self.streams.get(&stream).map(|stream| Arc::clone(&stream.name)) else { return };
+        let StreamName { source, channel, logged, .. } = &*name;
+        self.queries.streams_changed();
+        // A complete stream keeps its bytes without the backlog holder, so the slot is free for others.
+        self.release_backlog(&[stream]);
+        if *logged {
+            self.logged_all(stream, &source.nspace);
+            return self.announce_end(&source.nspace);
+        }
+        if self.delivery_completed(stream, &source.nspace) {
+            return self.announce_end(&source.nspace);
+        }
+        let Some(job) = self.jobs.get_mut(&source.nspace) else { return };
+        job.open_streams = job.open_streams.saturating_sub(1);
+        match end {
+            End::EndOfFile => {}
+            End::Closed => {
+                tracing::info!(%source, %channel, "a stream was cut off: it was open at the end of its rank's grace period, or was closed by the embedder");
+                job.cut_off.push((source.rank, *channel));
+            }
+            End::Error(error) => tracing::warn!(%source, %channel, %error, "a stream ended with an error"),
+        }
+        self.announce_end(&source.nspace);
+    }
+
+    /// Notes that the process of a local rank has exited.
+    pub(crate) fn exited(&mut self, process: ProcessId, status: io::Result<ExitStatus>, now: Instant) {
+        let Some(proc) = self.jobs.take_exited(process) else { return };
+        let Some(job) = self.jobs.get_mut(&proc.nspace) else { return };
+        let exit = status.map(Exit::Status).unwrap_or_else(|error| {
+            tracing::warn!(source = %proc, %error, "the exit status of a rank is not available");
+            Exit::Unknown
+        });
+        job.exited(proc.rank, exit);
+        if let (Some(grace), Some(rank)) = (job.grace, job.ranks.get(&proc.rank)) {
+            self.graces.begin(now, grace, rank.streams.to_vec());
+        }
+        self.jobs.schedule_early_end(&proc.nspace, now);
+        self.announce_end(&proc.nspace);
+        self.shut_if_unread(&proc);
+    }
+}

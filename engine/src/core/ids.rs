@@ -1,0 +1,45 @@
+//! The numbers by which the core names tools, streams and calls.
+
+use iof_capture::PushId;
+use iof_proto::{Channel, Proc};
+
+use crate::core::demand::CallId;
+
+/// The number of a tool while it is connected, which is also its token in the poll set.
+pub(crate) type PeerId = usize;
+
+/// The name of one stream.
+#[derive(Clone)]
+pub(crate) struct StreamName {
+    pub source: Proc,
+    pub channel: Channel,
+    /// The stream holds what was logged to this channel, not what the process wrote.
+    pub logged: bool,
+    /// The run of the job's name that the source belongs to.
+    pub run: u64,
+}
+
+/// The number of a request that waits for the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct QueryId(pub u64);
+
+/// The number of an ongoing request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LogId(pub u64);
+
+/// The number of a step of an ongoing request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LogStep {
+    pub log: LogId,
+    pub step: usize,
+}
+
+/// The subject of an upcall that the host answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Call {
+    Approve(PeerId),
+    Query(QueryId),
+    Pull(CallId),
+    Stdin(PushId),
+    Log(LogStep),
+}

@@ -1,0 +1,110 @@
+//! What happens to the engine.
+
+use std::time::Instant;
+
+use iof_capture::Event;
+use iof_proto::{Failure, Found, FromTool};
+
+use crate::core::Core;
+use crate::core::commands::Command;
+use crate::core::disconnect::DisconnectReason;
+use crate::core::ids::{Call, PeerId, QueryId};
+use crate::core::requests::serve;
+use crate::early_end::OPEN_AFTER_KILL;
+
+/// One thing that happens to the engine.
+pub(crate) enum Input {
+    /// The capture thread reports an event.
+    Captured(Event),
+    /// The host, or a thread that logs, has answered an upcall.
+    Answered { call: Call, answer: Result<(), Failure> },
+    /// The host has answered a query.
+    QueryAnswered { id: QueryId, answer: Result<Vec<Found>, Failure> },
+    /// A tool has sent a message, and [`Peer::defer`](super::peer::Peer::defer) has not deferred it.
+    Message { peer: PeerId, message: FromTool },
+    /// The time has passed until [`Core::next_deadline`], or not yet.
+    Time,
+}
+
+impl Input {
+    /// Returns whether threads that wait for a change of the tables need not look at them. Progress
+    /// of bytes is reported too often for that.
+    pub(crate) fn is_progress(&self) -> bool {
+        matches!(
+            self,
+            Input::Captured(
+                Event::Freed { .. } | Event::Fed { .. } | Event::Delivered { .. } | Event::Answered { .. }
+            ) | Input::Message { .. }
+                | Input::Time
+        )
+    }
+}
+
+impl Core {
+    /// Changes the state as `input` requires. What leaves the core is queued as commands, upcalls
+    /// and messages to tools.
+    ///
+    /// # Errors
+    /// The input is a message by which its tool has broken the protocol. The caller
+    /// disconnects it.
+    pub(crate) fn handle(&mut self, input: Input, now: Instant) -> Result<(), DisconnectReason> {
+        match input {
+            Input::Captured(event) => self.captured(event, now),
+            Input::Answered { call, answer } => {
+                self.owed.answered(call);
+                match call {
+                    Call::Pull(call) => self.answered(call, answer),
+                    Call::Stdin(push) => self.stdin_answered(push, answer),
+                    Call::Log(step) => self.log_answered(step, answer),
+                    // These have answers of other types.
+                    Call::Approve(_) | Call::Query(_) => {}
+                }
+            }
+            Input::QueryAnswered { id, answer } => {
+                self.owed.answered(Call::Query(id));
+                self.query_answered(id, answer);
+            }
+            Input::Message { peer, message } => serve(self, peer, message, now)?,
+            Input::Time => self.time_passed(now),
+        }
+        Ok(())
+    }
+
+    fn captured(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Complete { source, produced, generation, end, .. } => {
+                self.stream_completed(source, produced);
+                self.send_last_generation(source, generation);
+                self.completed(source, &end);
+            }
+            Event::Answered { request, answers } => self.stream_answered(request, answers, now),
+            Event::Delivered { source, deliveries, .. } => self.deliveries_taken(source, deliveries),
+            Event::Freed { push, position } => self.freed(push, position),
+            Event::Fed { push, target, delivered, end } => self.fed(push, target, delivered, end),
+            // `Fed` has reported the end of a push for each of its targets. The watchdog's thread
+            // handles stalls, see `stalls`.
+            Event::PushOver { .. } | Event::Stalled { .. } => {}
+            Event::Shut { target } => self.shut(target),
+            Event::Exited { process, status } => self.exited(process, status, now),
+            Event::Ended => self.capture_ended(now),
+        }
+    }
+
+    /// Ends jobs early and completes streams for which it is time. Completes logged streams to which
+    /// nothing can be logged any more.
+    fn time_passed(&mut self, now: Instant) {
+        if let Some(streams) = self.jobs.end_early(now) {
+            self.graces.begin(now, OPEN_AFTER_KILL, streams);
+            self.ended_early = true;
+        }
+        // A stream that is already complete is left as it is.
+        let expired = self.graces.take_expired(now);
+        self.commands.extend(expired.into_iter().map(Command::Finish));
+        self.close_logs();
+    }
+
+    /// Returns when [`Input::Time`] is due.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.jobs.next_early_end().into_iter().chain(self.graces.next_end()).chain(self.next_overdue()).min()
+    }
+}

@@ -1,0 +1,150 @@
+//! The table of jobs, with the processes and stdins of their local ranks.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
+
+use iof_capture::{ProcessId, SourceId, TargetId};
+use iof_proto::{Nspace, Proc, Rank};
+
+use crate::core::job::{JobState, RankState};
+
+/// All jobs, by their names.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    by_name: BTreeMap<Nspace, JobState>,
+    /// The local ranks whose exits the capture thread reports.
+    processes: HashMap<ProcessId, Proc>,
+    /// The local ranks whose stdin can be pushed to.
+    stdins: HashMap<TargetId, Proc>,
+    /// The jobs to which something was logged, until the streams of that are finished.
+    logged: BTreeSet<Nspace>,
+    last_run: u64,
+    /// When [`Jobs::end_early`] has something to do. It may be earlier than necessary.
+    next_early_end: Option<Instant>,
+}
+
+impl Jobs {
+    pub(crate) fn get(&self, nspace: &Nspace) -> Option<&JobState> {
+        self.by_name.get(nspace)
+    }
+
+    pub(crate) fn get_mut(&mut self, nspace: &Nspace) -> Option<&mut JobState> {
+        self.by_name.get_mut(nspace)
+    }
+
+    /// Returns all jobs, in the order of their names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Nspace, &JobState)> {
+        self.by_name.iter()
+    }
+
+    /// Returns a local rank.
+    pub(crate) fn rank(&self, proc: &Proc) -> Option<&RankState> {
+        self.get(&proc.nspace)?.ranks.get(&proc.rank)
+    }
+
+    /// Returns the job `nspace`. If it is unknown, adds and numbers the one that `new` returns.
+    pub(crate) fn get_or_add(&mut self, nspace: &Nspace, new: impl FnOnce() -> JobState) -> &mut JobState {
+        let last_run = &mut self.last_run;
+        self.by_name.entry(nspace.clone()).or_insert_with(|| {
+            *last_run = last_run.saturating_add(1);
+            JobState { run: *last_run, ..new() }
+        })
+    }
+
+    /// Removes a job.
+    pub(crate) fn remove(&mut self, nspace: &Nspace) -> Option<JobState> {
+        self.logged.remove(nspace);
+        self.by_name.remove(nspace)
+    }
+
+    /// Returns the name of the only job, if there is exactly one.
+    pub(crate) fn only(&self) -> Option<&Nspace> {
+        let mut names = self.by_name.keys();
+        names.next().filter(|_| names.next().is_none())
+    }
+
+    /// Returns whether `proc` is a source or may still become one.
+    pub(crate) fn may_exist(&self, proc: &Proc) -> bool {
+        match self.get(&proc.nspace) {
+            // What is logged for the job as a whole has no rank.
+            Some(job) if job.all_ranks_known() => {
+                [Rank::WILDCARD, Rank::UNDEF].contains(&proc.rank) || job.has_rank(proc.rank)
+            }
+            _ => true,
+        }
+    }
+
+    /// Adds a local rank to its job. `has_stdin` specifies that its stdin can be pushed to.
+    pub(crate) fn add_rank(&mut self, proc: Proc, rank: RankState, has_stdin: bool) {
+        self.processes.insert(rank.process(), proc.clone());
+        if has_stdin {
+            self.stdins.insert(rank.target(), proc.clone());
+        }
+        if let Some(job) = self.by_name.get_mut(&proc.nspace) {
+            job.open_streams = job.open_streams.saturating_add(rank.streams.len());
+            job.ranks.insert(proc.rank, rank);
+        }
+    }
+
+    /// Removes and returns the rank whose process has exited.
+    pub(super) fn take_exited(&mut self, process: ProcessId) -> Option<Proc> {
+        self.processes.remove(&process)
+    }
+
+    /// Notes that no local process is watched any more, and that all streams of all jobs are complete.
+    pub(super) fn capture_ended(&mut self) {
+        self.processes.clear();
+        self.stdins.clear();
+        self.by_name.values_mut().for_each(JobState::capture_ended);
+    }
+
+    /// Returns the rank whose stdin was shut.
+    pub(super) fn shut(&mut self, target: TargetId) -> Option<&mut RankState> {
+        let Proc { nspace, rank } = self.stdins.remove(&target)?;
+        let rank = self.by_name.get_mut(&nspace)?.ranks.get_mut(&rank)?;
+        Some(rank).filter(|rank| rank.target() == target)
+    }
+
+    /// Notes that something was logged to a job.
+    pub(super) fn note_logged(&mut self, nspace: &Nspace) {
+        self.logged.insert(nspace.clone());
+    }
+
+    /// Returns the streams of logged messages to which nothing more can be logged, once.
+    pub(super) fn take_finished_logs(&mut self) -> Vec<SourceId> {
+        let Jobs { by_name, logged, .. } = self;
+        let ended = |nspace: &Nspace| by_name.get(nspace).is_some_and(JobState::is_output_complete);
+        let ended = logged.extract_if(.., |nspace| ended(nspace));
+        ended.filter_map(|nspace| by_name.get(&nspace)).flat_map(|job| job.logged.values().copied()).collect()
+    }
+
+    /// Notes that a job may have to be ended early from now on.
+    pub(crate) fn schedule_early_end(&mut self, nspace: &Nspace, now: Instant) {
+        let next = self.get(nspace).and_then(|job| job.next_early_end(now));
+        self.next_early_end = self.next_early_end.into_iter().chain(next).min();
+    }
+
+    /// Returns when [`Jobs::end_early`] is due next.
+    pub(crate) fn next_early_end(&self) -> Option<Instant> {
+        self.next_early_end
+    }
+
+    /// Ends jobs early for which it is time at `now`. Returns their streams that are to be completed
+    /// after [`OPEN_AFTER_KILL`](crate::early_end::OPEN_AFTER_KILL); `None` if no job was due.
+    pub(crate) fn end_early(&mut self, now: Instant) -> Option<Vec<SourceId>> {
+        self.next_early_end.filter(|next| *next <= now)?;
+        let to_finish = self.by_name.values_mut().flat_map(|job| job.end_early(now)).collect();
+        self.next_early_end = self.by_name.values().filter_map(|job| job.next_early_end(now)).min();
+        Some(to_finish)
+    }
+
+    /// Releases what the jobs hold of the outside when the engine ends: `Job` handles may outlive
+    /// the engine. Their jobs must not keep ranks' terminals from being hung up, and tools must not
+    /// find them any more.
+    pub(crate) fn release_files(&mut self) {
+        for job in self.by_name.values_mut() {
+            job.ranks.values_mut().for_each(|rank| rank.pty = None);
+            job.entry = None;
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! One connected tool: its requests, its outgoing messages and the rings that it reads.
+//!
+//! Every byte from a tool is treated as hostile. A tool costs the engine one [`Peer`] with bounded
+//! buffers. A tool that breaks the protocol loses its connection, and nothing else is affected.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use iof_capture::{PushId, SourceId};
+use iof_proto::limits::MAX_DEFERRED_BYTES;
+use iof_proto::{Decoder, EncodeError, Failure, FromTool, SlowTargets, Status, ToTool, encode};
+use iof_shm_ring::{Inlet, ReaderId, ReaderPage, Ring};
+
+use crate::core::client::Client;
+use crate::core::demand::Ticket;
+use crate::core::disconnect::DisconnectReason;
+use crate::core::linger::LastActivity;
+use crate::core::outgoing::{Attachment, Outgoing};
+use crate::core::pull::Pull;
+use crate::core::reading::Reading;
+use crate::core::registration::Registration;
+use crate::core::unread::{QueuedItem, Unread};
+
+/// The number of unsent answers from which on the engine defers a tool's requests. Unsolicited
+/// messages do not count: their number is bounded by the tool's registrations.
+const MAX_ANSWERS_WAITING: usize = 64;
+/// The same limit for the answers' size, in bytes.
+const MAX_BYTES_WAITING: usize = 256 * 1024;
+
+/// Returns whether a tool expects an answer to `message`.
+fn is_request(message: &FromTool) -> bool {
+    match message {
+        FromTool::Pull { .. }
+        | FromTool::Deregister { .. }
+        | FromTool::Query { .. }
+        | FromTool::Push { .. }
+        | FromTool::SlowTargets { .. }
+        | FromTool::Log { .. }
+        | FromTool::Signal { .. } => true,
+        FromTool::Hello { .. }
+        | FromTool::Follow { .. }
+        | FromTool::Drained { .. }
+        | FromTool::Fill { .. } => false,
+    }
+}
+
+/// One connected tool.
+pub(crate) struct Peer {
+    /// Requests, encoded, that wait until the tool has read the answers to earlier requests.
+    deferred: VecDeque<Vec<u8>>,
+    /// The size of the deferred requests, in bytes.
+    deferred_bytes: usize,
+    pub outgoing: VecDeque<Outgoing>,
+    /// The bytes of removed jobs that the tool has not read.
+    pub unread: Unread,
+    /// The number of outgoing answers, and their size in bytes.
+    answers: usize,
+    answer_bytes: usize,
+    /// When the socket last accepted outgoing bytes.
+    last_sent: Instant,
+    /// When the tool connected or last sent a request.
+    last_request: Instant,
+    pub name: String,
+    /// The process at the other end of the connection.
+    pub client: Client,
+    /// Whether the tool belongs to the embedder.
+    pub own: bool,
+    /// Whether the tool may hold back sources under the block policy.
+    pub may_block: bool,
+    pub page: Arc<ReaderPage>,
+    /// The number of its requests that wait for the capture thread. Further ones are not read.
+    pub awaited: usize,
+    pub registrations: BTreeMap<u32, Registration>,
+    /// The weight of the registrations and the pulls that wait for the host, in processes.
+    pub weight: usize,
+    /// Pulls that wait for the host's answer.
+    pub waiting: BTreeMap<Ticket, Pull>,
+    pub last_handler: u32,
+    /// The tool's pushes under way, by the tool's numbers for them.
+    pub pushes: BTreeMap<u32, PushId>,
+    pub last_push: u32,
+    /// The rings that the tool reads.
+    pub readings: HashMap<ReaderId, Reading>,
+    /// The ids of the readings, by stream and registration.
+    pub reader_ids: HashMap<(SourceId, u32), ReaderId>,
+    /// Alive while the tool is connected. Work for this tool alone need not begin after it has
+    /// disconnected.
+    pub alive: Arc<()>,
+}
+
+impl Peer {
+    pub(crate) fn new(
+        client: Client,
+        name: String,
+        own: bool,
+        may_block: bool,
+        page: ReaderPage,
+        now: Instant,
+    ) -> Peer {
+        Peer {
+            deferred: VecDeque::new(),
+            deferred_bytes: 0,
+            outgoing: VecDeque::new(),
+            unread: Unread::default(),
+            answers: 0,
+            answer_bytes: 0,
+            last_sent: now,
+            last_request: now,
+            name,
+            client,
+            own,
+            may_block,
+            page: Arc::new(page),
+            awaited: 0,
+            registrations: BTreeMap::new(),
+            weight: 0,
+            waiting: BTreeMap::new(),
+            last_handler: 0,
+            pushes: BTreeMap::new(),
+            last_push: 0,
+            readings: HashMap::new(),
+            reader_ids: HashMap::new(),
+            alive: Arc::new(()),
+        }
+    }
+
+    /// Returns the process to which limits apply; `None` for the embedder's own tool.
+    pub(crate) fn counted(&self) -> Option<Client> {
+        (!self.own).then_some(self.client)
+    }
+
+    /// Returns the next of the deferred requests, unless one waits for the capture thread or the
+    /// tool has left many answers unread.
+    pub(crate) fn next_deferred(&mut self) -> Result<Option<FromTool>, DisconnectReason> {
+        if self.awaited > 0 || self.has_unread() {
+            return Ok(None);
+        }
+        let Some(frame) = self.deferred.pop_front() else { return Ok(None) };
+        self.deferred_bytes = self.deferred_bytes.saturating_sub(frame.len());
+        Ok(Decoder::new().decode(&mut frame.as_slice())?)
+    }
+
+    /// Returns whether messages of the tool may be received: none while a request waits for the
+    /// capture thread, or too many are deferred.
+    pub(crate) fn wants_messages(&self) -> bool {
+        self.awaited == 0 && self.deferred_bytes < MAX_DEFERRED_BYTES
+    }
+
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Takes a message that has arrived. Returns it if it can be served now. While many answers wait
+    /// for the tool, its requests are deferred, but not messages without an answer.
+    pub(crate) fn defer(
+        &mut self,
+        message: FromTool,
+        now: Instant,
+    ) -> Result<Option<FromTool>, DisconnectReason> {
+        if !is_request(&message) {
+            return Ok(Some(message));
+        }
+        self.last_request = now;
+        if !self.has_unread() {
+            return Ok(Some(message));
+        }
+        let frame =
+            encode(&message).map_err(|_| DisconnectReason::Unexpected("a message that breaks its limits"))?;
+        self.deferred_bytes = self.deferred_bytes.saturating_add(frame.len());
+        self.deferred.push_back(frame);
+        Ok(None)
+    }
+
+    fn has_unread(&self) -> bool {
+        self.answers >= MAX_ANSWERS_WAITING || self.answer_bytes >= MAX_BYTES_WAITING
+    }
+
+    /// Queues a message without descriptors.
+    pub(crate) fn answer(&mut self, message: &ToTool) {
+        self.send_with(message, Attachment::None);
+    }
+
+    /// Returns credit for a push up to `position`. Replaces a queued credit message of this push
+    /// that was not sent.
+    pub(crate) fn return_credit(&mut self, push: u32, position: u64) {
+        self.outgoing.retain(|out| out.credit_push != Some(push) || out.sent > 0);
+        self.answer(&ToTool::Room { push, position });
+    }
+
+    pub(crate) fn answer_with_inlet(&mut self, message: &ToTool, inlet: Arc<Inlet>) {
+        self.send_with(message, Attachment::Inlet(inlet));
+    }
+
+    pub(crate) fn announce(&mut self, message: &ToTool, ring: Arc<Ring>) {
+        self.send_with(message, Attachment::Ring(ring));
+    }
+
+    /// Drops the unsent rings of `readers`, whose readings have ended. The tool never maps them.
+    pub(crate) fn drop_rings(&mut self, readers: &HashSet<ReaderId>) {
+        if readers.is_empty() {
+            return;
+        }
+        self.outgoing.retain_mut(|out| {
+            let ended = out.ring_reader.take_if(|id| readers.contains(id)).is_some();
+            // The tool has received a part of this message and expects the rest.
+            !ended || out.sent > 0
+        });
+    }
+
+    /// Queues a message with its descriptors.
+    pub(super) fn send_with(&mut self, message: &ToTool, attachment: Attachment) {
+        match Outgoing::new(message, attachment) {
+            Ok(out) => {
+                if out.is_answer {
+                    self.answers = self.answers.saturating_add(1);
+                    self.answer_bytes = self.answer_bytes.saturating_add(out.frame.len());
+                }
+                self.unread.queued(&out.item);
+                self.outgoing.push_back(out);
+            }
+            Err(error) => self.queue_replacement(message, &error),
+        }
+    }
+
+    /// Queues a shorter answer, or an error, in place of an answer that exceeds the limit of its
+    /// message.
+    fn queue_replacement(&mut self, message: &ToTool, error: &EncodeError) {
+        tracing::warn!(tool = self.name, %error, "an answer is too long to send");
+        let failure = || Failure {
+            status: Status::ERR_OUT_OF_RESOURCE,
+            reason: format!("cannot send the answer: {error}"),
+        };
+        let replacement = match message {
+            ToTool::Answer { request, result: Ok(_) } => {
+                ToTool::Answer { request: *request, result: Err(failure()) }
+            }
+            ToTool::PushBegun { request, .. } => {
+                ToTool::PushBegun { request: *request, result: Err(failure()) }
+            }
+            ToTool::SlowTargets { request, slow } => ToTool::SlowTargets {
+                request: *request,
+                slow: SlowTargets { position: slow.position, targets: Vec::new() },
+            },
+            // Halves the list until it fits; without it the report always fits.
+            ToTool::Pushed { push, report } if !report.partial.is_empty() => {
+                let mut report = report.clone();
+                report.partial.truncate(report.partial.len() / 2);
+                ToTool::Pushed { push: *push, report }
+            }
+            _ => return,
+        };
+        self.send_with(&replacement, Attachment::None);
+    }
+
+    /// Returns the message that is to be sent next.
+    pub(crate) fn front(&mut self) -> Option<&Outgoing> {
+        let out = self.outgoing.front_mut()?;
+        if let QueuedItem::Missed(key) = &out.item
+            && out.frame.is_empty()
+        {
+            out.frame = self.unread.encode_missed(key).unwrap_or_default();
+        }
+        Some(out)
+    }
+
+    /// Notes that the socket has accepted `bytes` more bytes of the first message.
+    pub(crate) fn sent(&mut self, bytes: usize, now: Instant) {
+        self.last_sent = now;
+        let Some(first) = self.outgoing.front_mut() else { return };
+        first.sent = first.sent.saturating_add(bytes);
+        if first.sent < first.frame.len() {
+            return;
+        }
+        let Some(out) = self.outgoing.pop_front() else { return };
+        if out.is_answer {
+            self.answers = self.answers.saturating_sub(1);
+            self.answer_bytes = self.answer_bytes.saturating_sub(out.frame.len());
+        }
+        if let Some(reading) = out.ring_reader.and_then(|id| self.readings.get_mut(&id)) {
+            self.unread.ring_sent(reading);
+            reading.sent = true;
+        }
+        self.unread.sent(&out.item);
+    }
+
+    /// Drops all queued messages.
+    pub(crate) fn drop_outgoing(&mut self) {
+        self.outgoing.clear();
+        self.unread.clear_unsent();
+        (self.answers, self.answer_bytes) = (0, 0);
+    }
+
+    /// Returns the tickets that its registrations and waiting pulls hold.
+    pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        let registered = self.registrations.values().filter_map(|registration| registration.ticket);
+        registered.chain(self.waiting.keys().copied())
+    }
+
+    /// Returns what the engine must know about this tool when it ends.
+    pub(crate) fn last_activity(&self) -> LastActivity {
+        let last_asked = (!self.own).then_some(self.last_request);
+        let joins = || self.readings.values().any(|reading| reading.joining.is_some());
+        let has_unsent = !self.outgoing.is_empty() || self.awaited > 0 || joins();
+        LastActivity { has_unsent, last_taken: self.last_sent, last_asked }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! Connections that are not tools yet: they have not sent a hello, or the host has not approved
+//! them. Each costs a socket and a few words of memory.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use iof_proto::limits::{APPROVAL_LIMIT, HELLO_LIMIT, MAX_TOOLS};
+use iof_proto::{Failure, Status, socket};
+
+use crate::core::client::Client;
+use crate::core::disconnect::DisconnectReason;
+use crate::core::ids::PeerId;
+use crate::core::linger::LastActivity;
+use crate::grant::Grant;
+
+/// A connection that is not a tool yet.
+pub(crate) struct PendingPeer {
+    pub(super) credentials: socket::PeerCredentials,
+    /// When it connected.
+    pub(super) connected: Instant,
+    /// The grant, if this is the embedder's own connection.
+    pub(super) own: Option<Grant>,
+    /// When the connection is refused; `None` for the embedder's own.
+    pub(super) deadline: Option<Instant>,
+    /// The tool's name, once it has sent a hello and the host was asked.
+    pub(super) name: Option<String>,
+}
+
+impl PendingPeer {
+    pub(super) fn new(
+        credentials: socket::PeerCredentials,
+        own: Option<Grant>,
+        connected: Instant,
+    ) -> PendingPeer {
+        let deadline = if own.is_none() { connected.checked_add(HELLO_LIMIT) } else { None };
+        PendingPeer { credentials, connected, own, deadline, name: None }
+    }
+
+    /// Returns what the engine must know about this connection when it ends.
+    pub(crate) fn last_activity(&self) -> LastActivity {
+        LastActivity {
+            has_unsent: false,
+            last_taken: self.connected,
+            last_asked: self.own.is_none().then_some(self.connected),
+        }
+    }
+
+    /// Returns whether it belongs to the embedder.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.credentials.into()
+    }
+
+    /// Returns the reason for the refusal if the tool or the host has missed its deadline by `now`.
+    pub(super) fn overdue(&self, now: Instant) -> Option<Failure> {
+        self.deadline.filter(|deadline| *deadline <= now)?;
+        let reason = match self.name {
+            None => format!("no hello received for {} s", HELLO_LIMIT.as_secs()),
+            Some(_) => {
+                format!("no approval received from the launcher for {} s", APPROVAL_LIMIT.as_secs())
+            }
+        };
+        Some(Failure::new(Status::ERR_TIMEOUT, reason))
+    }
+}
+
+/// Why a connection does not become a tool.
+pub(crate) enum Ended {
+    /// It is refused with a message.
+    Refused(Failure),
+    /// It is closed without one.
+    Closed(DisconnectReason),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Ended {
+        Ended::Refused(failure)
+    }
+}
+
+impl From<DisconnectReason> for Ended {
+    fn from(reason: DisconnectReason) -> Ended {
+        Ended::Closed(reason)
+    }
+}
+
+/// Returns how many tools a process that may open `files` files has places for. A tool needs at
+/// most four, and the jobs need some too.
+pub(crate) fn places(files: u64) -> usize {
+    usize::try_from(files / 8).unwrap_or(usize::MAX).clamp(8, MAX_TOOLS)
+}
+
+/// Connections that are not tools yet, in the order in which they connected.
+pub(crate) type Pending = BTreeMap<PeerId, PendingPeer>;

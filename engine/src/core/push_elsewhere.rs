@@ -1,0 +1,125 @@
+//! Pushes to ranks that run elsewhere: the host receives the bytes, one piece at a time.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::Arc;
+
+use iof_capture::PushId;
+use iof_proto::{Failure, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank};
+
+use crate::core::Core;
+use crate::core::elsewhere::Elsewhere;
+use crate::core::ids::Call;
+use crate::core::owed::size_of_procs;
+use crate::core::push::Push;
+use crate::core::upcall::{StdinPush, Upcall};
+
+/// The largest piece that the host receives at once, in bytes.
+const MAX_PIECE: u64 = 64 * 1024;
+
+impl Push {
+    /// Returns the next piece for the host: bytes, or none for the end. After the last piece, this
+    /// part of the push ends.
+    fn next_piece(&mut self) -> Option<(Arc<StdinPush>, Vec<u8>)> {
+        let elsewhere = self.elsewhere.as_mut()?;
+        if elsewhere.unanswered.is_some() || !elsewhere.has_turn() {
+            return None;
+        }
+        let remaining = self.filled.saturating_sub(elsewhere.position);
+        let ends = remaining == 0 && self.has_end;
+        if ends && self.completes && !mem::replace(&mut elsewhere.end_sent, true) {
+            elsewhere.unanswered = Some(0);
+            return Some((Arc::clone(&elsewhere.stdin), Vec::new()));
+        }
+        if ends {
+            let targets = elsewhere.targets().len() as u64;
+            self.report.complete = self.report.complete.saturating_add(targets);
+            self.elsewhere = None;
+            self.yields = true;
+            return None;
+        }
+        if remaining == 0 {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(remaining.min(MAX_PIECE)).unwrap_or_default()];
+        let copied = self.inlet.copy(elsewhere.position, &mut bytes);
+        bytes.truncate(copied);
+        elsewhere.unanswered = Some(copied as u64);
+        Some((Arc::clone(&elsewhere.stdin), bytes))
+    }
+
+    /// Ends the push for all targets elsewhere.
+    fn give_up_elsewhere(&mut self, cause: PartialCause) {
+        let Some(Elsewhere { stdin, position: delivered, .. }) = self.elsewhere.take() else { return };
+        self.yields = true;
+        let PushReport { partial, .. } = &mut self.report;
+        let targets = stdin.targets.iter().cloned();
+        partial.extend(targets.map(|target| PartialDelivery { target, delivered, cause: cause.clone() }));
+    }
+}
+
+impl Core {
+    /// Returns the ongoing pushes that share a target with `targets`.
+    pub(super) fn earlier_elsewhere(&self, targets: &[Proc]) -> BTreeSet<PushId> {
+        let named: BTreeSet<&Proc> = targets.iter().collect();
+        let jobs: BTreeSet<&Nspace> = targets.iter().map(|target| &target.nspace).collect();
+        let whole: BTreeSet<&Nspace> = targets
+            .iter()
+            .filter(|target| target.rank == Rank::WILDCARD)
+            .map(|target| &target.nspace)
+            .collect();
+        let meets = |other: &Proc| {
+            named.contains(other)
+                || whole.contains(&other.nspace)
+                || (other.rank == Rank::WILDCARD && jobs.contains(&other.nspace))
+        };
+        let earlier = self.pushes.iter().filter(|(_, push)| {
+            push.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.targets().iter().any(meets))
+        });
+        earlier.map(|(id, _)| id).collect()
+    }
+
+    /// Records that the push `ended` has nothing more for the host. Returns the pushes that may
+    /// continue now.
+    pub(super) fn yield_elsewhere(&mut self, ended: PushId) -> Vec<PushId> {
+        let waits_for = self.pushes.iter_mut().filter_map(|(id, push)| Some((id, push.elsewhere.as_mut()?)));
+        let next = waits_for.filter_map(|(id, elsewhere)| {
+            (elsewhere.waits_for.remove(&ended) && elsewhere.has_turn()).then_some(id)
+        });
+        next.collect()
+    }
+
+    /// Gives the host the next piece of a push, if one is due.
+    pub(super) fn continue_elsewhere(&mut self, id: PushId) {
+        let Some(push) = self.pushes.get_mut(&id) else { return };
+        let Some((stdin, bytes)) = push.next_piece() else { return };
+        let size = bytes.len().saturating_add(size_of_procs(&stdin.targets));
+        match self.owed.note(Call::Stdin(id), push.client, size) {
+            Ok(()) => self.upcalls.push(Upcall::Stdin { push: id, stdin, bytes }),
+            Err(failure) => push.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
+        }
+    }
+
+    /// Processes the host's answer for a piece.
+    pub(crate) fn stdin_answered(&mut self, id: PushId, answer: Result<(), Failure>) {
+        let Some(push) = self.pushes.get_mut(&id) else { return };
+        let Some(elsewhere) = push.elsewhere.as_mut() else { return };
+        let Some(bytes) = elsewhere.unanswered.take() else { return };
+        match answer {
+            Ok(()) => elsewhere.position = elsewhere.position.saturating_add(bytes),
+            Err(failure) => push.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
+        }
+        self.continue_push(id);
+    }
+
+    /// Gives up on the host if it has not taken more than the bytes before `position`.
+    pub(super) fn cut_off_elsewhere(&mut self, id: PushId, position: u64) {
+        let Some(push) = self.pushes.get_mut(&id) else { return };
+        let is_slow =
+            |elsewhere: &Elsewhere| elsewhere.unanswered.is_some() && elsewhere.position <= position;
+        if push.elsewhere.as_ref().is_some_and(is_slow) {
+            push.give_up_elsewhere(PartialCause::CutOff);
+            self.continue_push(id);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The table of pushes under way, and of those that wait for their job's ranks.
+
+use std::collections::BTreeMap;
+use std::mem;
+
+use iof_capture::PushId;
+
+use crate::core::ids::PeerId;
+use crate::core::push::{Deferred, Push, PushRequest};
+
+/// All pushes, by their ids.
+#[derive(Default)]
+pub(super) struct Pushes {
+    by_id: BTreeMap<PushId, Push>,
+    /// Pushes that wait until all ranks of their job are started.
+    deferred: Vec<Deferred>,
+    next: u64,
+}
+
+impl Pushes {
+    /// Returns an id that no push has had.
+    pub(super) fn next_id(&mut self) -> PushId {
+        let id = PushId(self.next);
+        self.next = self.next.saturating_add(1);
+        id
+    }
+
+    pub(super) fn get(&self, id: &PushId) -> Option<&Push> {
+        self.by_id.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &PushId) -> Option<&mut Push> {
+        self.by_id.get_mut(id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PushId, &Push)> {
+        self.by_id.iter().map(|(id, push)| (*id, push))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (PushId, &mut Push)> {
+        self.by_id.iter_mut().map(|(id, push)| (*id, push))
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &Push> {
+        self.by_id.values()
+    }
+
+    pub(super) fn insert(&mut self, id: PushId, push: Push) {
+        self.by_id.insert(id, push);
+    }
+
+    pub(super) fn remove(&mut self, id: PushId) -> Option<Push> {
+        self.by_id.remove(&id)
+    }
+
+    /// Keeps a request until the ranks of its job are started.
+    pub(super) fn defer(&mut self, peer_id: PeerId, request: PushRequest) {
+        self.deferred.push(Deferred { peer_id, request });
+    }
+
+    /// Returns the number of deferred requests of a tool.
+    pub(super) fn deferred_of(&self, peer_id: PeerId) -> usize {
+        self.deferred.iter().filter(|deferred| deferred.peer_id == peer_id).count()
+    }
+
+    /// Removes and returns all deferred requests.
+    pub(super) fn take_deferred(&mut self) -> Vec<Deferred> {
+        mem::take(&mut self.deferred)
+    }
+
+    /// Drops the deferred requests of a tool that has disconnected.
+    pub(super) fn forget(&mut self, peer_id: PeerId) {
+        self.deferred.retain(|deferred| deferred.peer_id != peer_id);
+    }
+}

@@ -1,0 +1,396 @@
+//! The readers of each stream: they attach with registrations and sources, follow the stream
+//! through its generations, and detach.
+//!
+//! The capture thread attaches and moves readers. Its commands keep their order, so a slot can be
+//! used again as soon as the command that detaches its reader is queued.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::Arc;
+
+use iof_capture::{Gating, Joined, NewStream, RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
+use iof_proto::limits::MAX_READERS_PER_TOOL;
+use iof_proto::{Failure, Status, ToTool};
+use iof_shm_ring::{Attached, Policy, ReaderId, ReaderPage, Start, Stream};
+
+use crate::core::Core;
+use crate::core::awaited::{Awaited, JoiningReader};
+use crate::core::ids::{PeerId, StreamName};
+use crate::core::peer::Peer;
+use crate::core::pull::RegisteredPull;
+use crate::core::reading::{Joining, Reading};
+use crate::core::stream_options::StreamOptions;
+use crate::core::stream_state::StreamState;
+
+/// A stream and one of the embedder's own readers of it.
+pub(crate) type OwnReader = (SourceId, ReaderId, Arc<ReaderPage>);
+
+impl Core {
+    /// Adds a new stream. Every tool that registered for it is attached before its first byte, when
+    /// the capture thread receives it.
+    pub(crate) fn add_stream(&mut self, mut new: StreamState, stream: Stream) -> (SourceId, NewStream) {
+        let source = self.streams.next_id();
+        let request = self.awaited.next_id();
+        let (mut steps, mut readers) = (Vec::new(), Vec::new());
+        for (peer_id, handler) in self.tools.naming(&new.name.source.nspace) {
+            let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
+            let Some(registration) = peer.registrations.get(&handler) else { continue };
+            let Some(options) = new.options_for(peer, registration) else { continue };
+            let may_join = !peer.is_behind() && new.may_join(peer_id, peer);
+            match peer.page.take_slot() {
+                Ok(id) if may_join => {
+                    new.add_reader(peer_id, handler, options);
+                    steps.extend(peer.join(request, source, &new.name, handler, id, options));
+                    readers.push(JoiningReader { peer_id, handler, id });
+                }
+                // The tool is informed when the number of missed bytes is known.
+                missed => {
+                    missed.into_iter().for_each(|id| peer.page.return_slot(id));
+                    tracing::debug!(tool = peer_id, "a tool misses a new source");
+                    new.missing.push((peer_id, handler));
+                }
+            }
+        }
+        let awaits = !readers.is_empty();
+        if awaits {
+            self.awaited.add(request, Awaited::Join { pull: None, readers });
+        }
+        steps.extend(self.streams.add(source, new));
+        self.queries.streams_changed();
+        let id = awaits.then_some(request);
+        (source, NewStream { stream, first: Some(StreamRequest { id, steps }) })
+    }
+
+    /// Attaches `peer_id` to the existing streams that its registration covers, and answers its
+    /// pull after that.
+    ///
+    /// # Errors
+    /// Fails if the tool has no slots left or too many readers of one stream. Nothing is attached
+    /// then, and the pull is not answered.
+    pub(crate) fn attach_existing(&mut self, peer_id: PeerId, pull: RegisteredPull) -> Result<(), Failure> {
+        let handler = pull.handler;
+        let wanted = self.take_slots(peer_id, handler)?;
+        if wanted.is_empty() {
+            self.answer_pull(peer_id, pull);
+            self.readers_settled(peer_id, handler);
+            self.report_ends(peer_id, handler);
+            return Ok(());
+        }
+        let request = self.awaited.next_id();
+        let (mut steps, mut changes, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+        let Some(peer) = self.tools.get_mut(&peer_id) else { return Ok(()) };
+        for (source, id, options) in wanted {
+            let Some(stream) = self.streams.get_mut(&source) else { continue };
+            stream.add_reader(peer_id, handler, options);
+            steps.extend(peer.join(request, source, &stream.name, handler, id, options));
+            changes.extend(self.streams.changes(source));
+            readers.push(JoiningReader { peer_id, handler, id });
+        }
+        steps.extend(changes);
+        self.request_begun(peer_id);
+        self.awaited.add(request, Awaited::Join { pull: Some((peer_id, pull)), readers });
+        self.queue_request(request, steps);
+        Ok(())
+    }
+
+    /// Takes a slot for each existing stream that a registration covers.
+    fn take_slots(
+        &self,
+        peer_id: PeerId,
+        handler: u32,
+    ) -> Result<Vec<(SourceId, ReaderId, StreamOptions)>, Failure> {
+        let registered =
+            self.tools.get(&peer_id).and_then(|peer| Some((peer, peer.registrations.get(&handler)?)));
+        let Some((peer, registration)) = registered else { return Ok(Vec::new()) };
+        let mut wanted: Vec<(SourceId, ReaderId, StreamOptions)> = Vec::new();
+        for (source, stream) in self.streams.iter() {
+            let Some(options) = stream.options_for(peer, registration) else { continue };
+            let slot = if stream.may_join(peer_id, peer) {
+                peer.page.take_slot().map_err(|error| error.to_string())
+            } else {
+                let StreamName { source, channel, .. } = &*stream.name;
+                Err(format!(
+                    "a tool may have {MAX_READERS_PER_TOOL} registrations for {channel} of {source}: end one first"
+                ))
+            };
+            match slot {
+                Ok(id) => wanted.push((*source, id, options)),
+                Err(reason) => {
+                    wanted.iter().for_each(|(_, id, _)| peer.page.return_slot(*id));
+                    return Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// Sends the rings of readers that the capture thread has attached or moved. Readers that were
+    /// detached meanwhile are skipped.
+    pub(crate) fn readers_joined(
+        &mut self,
+        request: RequestId,
+        readers: &[JoiningReader],
+        answers: Vec<StreamAnswer>,
+    ) {
+        // The answers of the steps that change the streams follow.
+        let joined = answers.into_iter().map(|answer| match answer {
+            StreamAnswer::Joined(joined) => joined,
+            _ => None,
+        });
+        for (reader, joined) in readers.iter().zip(joined.chain(std::iter::repeat_with(|| None))) {
+            let JoiningReader { peer_id, handler, id } = *reader;
+            let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
+            match joined {
+                Some(joined) => peer.reader_joined(request, id, joined),
+                None => {
+                    if let Some(reading) = peer.join_failed(request, id)
+                        && let Some(stream) = self.streams.get_mut(&reading.source)
+                    {
+                        stream.remove_reader(peer_id, handler);
+                    }
+                }
+            }
+            let registration = peer.registrations.get_mut(&handler);
+            if registration.is_some_and(|registration| registration.reader_settled()) {
+                self.readers_settled(peer_id, handler);
+            }
+        }
+    }
+
+    /// Moves the reader `id` of `peer_id` to the newest generation, at its tool's request.
+    ///
+    /// Requests that come before the ring was sent or sealed are ignored. Otherwise each request
+    /// before the ring was sent would queue another ring, and each request before the ring is
+    /// sealed would wake the capture thread.
+    pub(crate) fn follow(&mut self, peer_id: PeerId, id: ReaderId) {
+        let request = self.awaited.next_id();
+        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        if let Some(reading) = peer.readings.get(&id).filter(|reading| reading.may_follow()) {
+            let reader = JoiningReader { peer_id, handler: reading.handler, id };
+            let steps = peer.follow(request, id, id).into_iter().collect();
+            self.awaited.add(request, Awaited::Join { pull: None, readers: vec![reader] });
+            self.queue_request(request, steps);
+        }
+    }
+
+    /// Sends the last generation of a complete stream, which has this number, to the readers that
+    /// are not in it yet. They need not request it, so they receive it even if the engine has ended
+    /// by the time they have drained their own generation.
+    pub(crate) fn send_last_generation(&mut self, source: SourceId, generation: u64) {
+        let Some(stream) = self.streams.get(&source) else { return };
+        let request = self.awaited.next_id();
+        let (mut steps, mut readers) = (Vec::new(), Vec::new());
+        for (peer_id, handler) in stream.readers() {
+            let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
+            let id = peer.reader_ids.get(&(source, handler)).copied();
+            let Some(id) = id.filter(|id| peer.is_left_behind(*id, generation)) else { continue };
+            // A tool without a free slot sends a request when it has drained its generation.
+            let Ok(new) = peer.page.take_slot() else { continue };
+            steps.extend(peer.follow(request, id, new));
+            readers.push(JoiningReader { peer_id, handler, id });
+        }
+        if !readers.is_empty() {
+            self.awaited.add(request, Awaited::Join { pull: None, readers });
+            self.queue_request(request, steps);
+        }
+    }
+
+    /// Detaches `peer_id`'s readers of registration `handler` (all, if `None`) from their streams.
+    pub(crate) fn detach(&mut self, peer_id: PeerId, handler: Option<u32>) {
+        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let detached: Vec<(ReaderId, Reading)> = peer
+            .readings
+            .extract_if(|_, reading| handler.is_none_or(|handler| reading.handler == handler))
+            .collect();
+        self.detach_readings(peer_id, detached);
+    }
+
+    /// Detaches `peer_id`'s readers `ids`, which have drained their streams. An id without a reader
+    /// is skipped: the tool has reported it twice.
+    pub(crate) fn drained(&mut self, peer_id: PeerId, ids: impl Iterator<Item = ReaderId>) {
+        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        let detached = ids.filter_map(|id| Some((id, peer.readings.remove(&id)?))).collect();
+        self.detach_readings(peer_id, detached);
+    }
+
+    /// Detaches readers of `peer_id`, which no longer uses their rings, from their streams, and
+    /// returns their slots.
+    fn detach_readings(&mut self, peer_id: PeerId, detached: Vec<(ReaderId, Reading)>) {
+        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        // A reader that was moved to the last generation may have two slots.
+        let unsent = |(id, reading): &(ReaderId, Reading)| [(!reading.sent).then_some(*id), reading.old_id];
+        peer.drop_rings(&detached.iter().flat_map(unsent).flatten().collect());
+        let (mut sources, mut steps) = (BTreeSet::new(), Vec::new());
+        for (id, reading) in &detached {
+            // A removed job has no streams.
+            if let Some(stream) = self.streams.get_mut(&reading.source) {
+                stream.remove_reader(peer_id, reading.handler);
+                sources.insert(reading.source);
+                // It has the second id if it was about to move.
+                let moved = reading.joining.map(|joining| joining.id).filter(|moved| moved != id);
+                let detach = |reader| StreamStep::Detach {
+                    source: reading.source,
+                    page: Arc::clone(&peer.page),
+                    reader,
+                };
+                steps.extend([Some(*id), moved].into_iter().flatten().map(detach));
+            }
+        }
+        // One change for each stream, regardless of the number of readers that are detached.
+        for source in sources {
+            steps.extend(self.streams.changes(source));
+        }
+        // The tool has dropped its readers before it deregistered.
+        for (id, reading) in &detached {
+            reading.slots(*id).for_each(|slot| peer.page.return_slot(slot));
+            peer.remove_reading(reading);
+        }
+        self.request_unanswered(steps);
+    }
+
+    /// Records how many bytes a complete stream has, and informs the tools that could not be
+    /// attached to it.
+    pub(crate) fn stream_completed(&mut self, source: SourceId, produced: u64) {
+        let Some(stream) = self.streams.get_mut(&source) else { return };
+        stream.produced = produced;
+        for (peer_id, handler) in mem::take(&mut stream.missing) {
+            if let Some(peer) = self.tools.get_mut(&peer_id) {
+                peer.add_missed(handler, &stream.name, produced);
+            }
+        }
+    }
+
+    /// Returns the embedder's own readers, sorted by their sources.
+    pub(crate) fn own_readers(&self) -> Vec<OwnReader> {
+        let own = self.tools.values().filter(|peer| peer.own);
+        let mut readers: Vec<OwnReader> = own
+            .flat_map(|peer| {
+                let reader =
+                    |(id, reading): (&ReaderId, &Reading)| (reading.source, *id, Arc::clone(&peer.page));
+                peer.readings.iter().map(reader)
+            })
+            .collect();
+        readers.sort_by_key(|(source, ..)| *source);
+        readers
+    }
+
+    /// Ends the backlog of `sources`: from now on no bytes are kept for later registrations.
+    pub(crate) fn release_backlog(&mut self, sources: &[SourceId]) {
+        let mut steps = Vec::new();
+        for source in sources {
+            let Some(stream) = self.streams.get_mut(source) else { continue };
+            stream.release_backlog = true;
+            steps.extend(self.streams.changes(*source));
+        }
+        self.request_unanswered(steps);
+    }
+}
+
+impl Peer {
+    /// Notes that a reader is about to be attached. Returns the step that attaches it.
+    fn join(
+        &mut self,
+        request: RequestId,
+        source: SourceId,
+        name: &Arc<StreamName>,
+        handler: u32,
+        id: ReaderId,
+        options: StreamOptions,
+    ) -> Option<StreamStep> {
+        let registration = self.registrations.get_mut(&handler)?;
+        registration.reader_joins();
+        self.readings
+            .insert(id, Reading::new(source, Arc::clone(name), handler, options, Joining { request, id }));
+        self.reader_ids.insert((source, handler), id);
+        let gating = match options.policy {
+            Policy::DropOldest => Gating::Never,
+            Policy::Block if self.may_block => Gating::Block,
+            Policy::DropNewest | Policy::Block => Gating::Keep,
+        };
+        let (page, start) = (Arc::clone(&self.page), registration.start);
+        Some(StreamStep::Attach { source, page, reader: id, start, gating })
+    }
+
+    /// Returns whether the reader `id` is in a generation before `newest` and not about to move.
+    fn is_left_behind(&self, id: ReaderId, newest: u64) -> bool {
+        let reading = self.readings.get(&id).filter(|reading| reading.joining.is_none());
+        reading.and_then(|reading| reading.generation).is_some_and(|generation| generation < newest)
+    }
+
+    /// Notes that the reader `id` is about to move to the newest generation, in which it is `new`.
+    /// Returns the step that moves it.
+    fn follow(&mut self, request: RequestId, id: ReaderId, new: ReaderId) -> Option<StreamStep> {
+        let reading = self.readings.get_mut(&id)?;
+        reading.joining = Some(Joining { request, id: new });
+        if let Some(registration) = self.registrations.get_mut(&reading.handler) {
+            registration.reader_joins();
+        }
+        Some(StreamStep::Follow { source: reading.source, page: Arc::clone(&self.page), reader: id, new })
+    }
+
+    /// Removes and returns the reader `id`, if `request` attaches or moves it.
+    fn take_joining(&mut self, request: RequestId, id: ReaderId) -> Option<Reading> {
+        let joining = self.readings.get(&id)?.joining;
+        if joining.is_some_and(|joining| joining.request == request) {
+            self.readings.remove(&id)
+        } else {
+            None
+        }
+    }
+
+    /// Notes that `request` has attached or moved the reader `id`, and queues its ring.
+    fn reader_joined(&mut self, request: RequestId, id: ReaderId, joined: Joined) {
+        let Joined { attached: Attached { ring, id: new, start, dropped, non_gating }, generation } = joined;
+        let Some(mut reading) = self.take_joining(request, id) else { return };
+        let follows = reading.generation.is_some().then_some(id);
+        if follows.is_none() {
+            let registration = self.registrations.get(&reading.handler);
+            let from_start = registration.is_none_or(|registration| registration.start == Start::Oldest);
+            reading.begin = if from_start { 0 } else { start.saturating_add(dropped) };
+        } else if new != id {
+            // The tool may still borrow bytes through its old slot.
+            reading.old_id = Some(id);
+        }
+        self.unread.ring_unsent(&reading);
+        let reading = Reading {
+            joining: None,
+            ring: Arc::downgrade(&ring),
+            generation: Some(generation),
+            sent: false,
+            ..reading
+        };
+        self.reader_ids.insert((reading.source, reading.handler), new);
+        let name = &reading.name;
+        let message = ToTool::Ring {
+            handler: reading.handler,
+            source: name.source.clone(),
+            channel: name.channel,
+            logged: name.logged,
+            run: name.run,
+            slot: new.into(),
+            follows: follows.map(u32::from),
+            start,
+            dropped,
+            non_gating,
+            options: reading.options.effective(),
+        };
+        self.readings.insert(new, reading);
+        self.announce(&message, ring);
+    }
+
+    /// Notes that `request` has not attached or moved the reader `id`. Returns the reader if it was
+    /// to be attached, and is removed.
+    fn join_failed(&mut self, request: RequestId, id: ReaderId) -> Option<Reading> {
+        let mut reading = self.take_joining(request, id)?;
+        let new = reading.joining.take().map(|joining| joining.id);
+        if reading.generation.is_some() {
+            // It is in the newest generation already.
+            new.filter(|new| *new != id).inspect(|new| self.page.return_slot(*new));
+            self.readings.insert(id, reading);
+            return None;
+        }
+        self.page.return_slot(id);
+        self.remove_reading(&reading);
+        Some(reading)
+    }
+}

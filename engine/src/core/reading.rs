@@ -1,0 +1,77 @@
+//! A ring that a tool reads.
+
+use std::sync::{Arc, Weak};
+
+use iof_capture::{RequestId, SourceId};
+use iof_shm_ring::{ReaderId, Ring};
+
+use crate::core::ids::StreamName;
+use crate::core::stream_options::StreamOptions;
+
+/// A ring that the tool reads.
+pub(crate) struct Reading {
+    pub source: SourceId,
+    pub name: Arc<StreamName>,
+    pub handler: u32,
+    pub options: StreamOptions,
+    /// The request that attaches or moves the reader, until it is answered.
+    pub joining: Option<Joining>,
+    /// The generation that it reads; `None` until it is attached.
+    pub generation: Option<u64>,
+    /// The id in the previous generation, until the tool has certainly left its slot.
+    pub old_id: Option<ReaderId>,
+    /// Alive for as long as the stream knows this reader.
+    pub ring: Weak<Ring>,
+    /// The ring was sent to the tool.
+    pub sent: bool,
+    /// How many bytes the source had produced at the position where the registration begins.
+    pub begin: u64,
+    /// How many bytes the source has produced, once the job of the stream is removed.
+    pub forgotten: Option<u64>,
+}
+
+/// A request to the capture thread that attaches or moves a reader.
+#[derive(Clone, Copy)]
+pub(crate) struct Joining {
+    pub request: RequestId,
+    /// The id that the reader has afterwards.
+    pub id: ReaderId,
+}
+
+impl Reading {
+    /// Returns a reader that is about to be attached.
+    pub(crate) fn new(
+        source: SourceId,
+        name: Arc<StreamName>,
+        handler: u32,
+        options: StreamOptions,
+        joining: Joining,
+    ) -> Reading {
+        Reading {
+            source,
+            name,
+            handler,
+            options,
+            joining: Some(joining),
+            generation: None,
+            old_id: None,
+            ring: Weak::new(),
+            sent: false,
+            begin: 0,
+            forgotten: None,
+        }
+    }
+
+    /// Returns the slots of this reader, whose id is `id`. One that is about to move, or that has
+    /// moved, may have two.
+    pub(crate) fn slots(&self, id: ReaderId) -> impl Iterator<Item = ReaderId> {
+        let moved = self.joining.map(|joining| joining.id).filter(|moved| *moved != id);
+        [Some(id), self.old_id, moved].into_iter().flatten()
+    }
+
+    /// Returns whether the tool may have read the ring to its end while the stream continues in
+    /// another ring.
+    pub(crate) fn may_follow(&self) -> bool {
+        self.sent && self.joining.is_none() && self.ring.upgrade().is_some_and(|ring| ring.is_sealed())
+    }
+}

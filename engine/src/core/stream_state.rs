@@ -1,0 +1,160 @@
+//! One stream in the engine's tables: its options, its readers, and whether a backlog is kept.
+//!
+//! A stream that no registration reads is kept for later ones: the engine's own reader, the
+//! backlog holder, holds the bytes until the first registration takes its place. So under drop
+//! newest the first bytes remain, as RFC0025 requires, and under block a source that was spawned
+//! with forwarding waits.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::Arc;
+
+use iof_capture::{Gating, SourceId, StreamStep};
+use iof_proto::Channels;
+use iof_proto::limits::MAX_READERS_PER_TOOL;
+use iof_shm_ring::{Policy, ReaderId, ReaderPage, Start, StreamConfig};
+
+use crate::core::ids::{PeerId, StreamName};
+use crate::core::peer::Peer;
+use crate::core::registration::Registration;
+use crate::core::stream_options::StreamOptions;
+
+/// The engine's state of one stream.
+pub(crate) struct StreamState {
+    pub name: Arc<StreamName>,
+    /// The options that its job sets.
+    options: StreamOptions,
+    /// Whether its spawner requested or ruled out forwarding; `None` if the spawner did not specify
+    /// it.
+    forward: Option<bool>,
+    /// The options of the registrations that read it.
+    readers: BTreeMap<(PeerId, u32), StreamOptions>,
+    /// How many of these differ from the options of its job.
+    differing: usize,
+    /// The backlog holder's reader while it reads the stream.
+    backlog_reader: Option<ReaderId>,
+    /// No backlog is kept: the host does not wait for further registrations, or the stream is
+    /// complete.
+    pub release_backlog: bool,
+    /// The registrations that were not attached because their tools read too many streams.
+    pub missing: Vec<(PeerId, u32)>,
+    /// How many bytes its source has produced, once it is complete.
+    pub produced: u64,
+    /// The configuration differs from the one of its job, because of its readers.
+    adjusted: bool,
+}
+
+impl StreamState {
+    pub(crate) fn new(name: StreamName, options: StreamOptions, forward: Option<Channels>) -> StreamState {
+        let forward = forward.map(|channels| channels.contains(name.channel.into()));
+        StreamState {
+            name: Arc::new(name),
+            options,
+            forward,
+            readers: BTreeMap::new(),
+            differing: 0,
+            backlog_reader: None,
+            release_backlog: false,
+            missing: Vec::new(),
+            produced: 0,
+            adjusted: false,
+        }
+    }
+
+    /// Returns the tools that read the stream, with their registrations.
+    pub(crate) fn readers(&self) -> impl Iterator<Item = (PeerId, u32)> {
+        self.readers.keys().copied()
+    }
+
+    /// Returns the options with which `registration` of `peer` reads this stream; `None` if the
+    /// registration does not cover it.
+    pub(crate) fn options_for(&self, peer: &Peer, registration: &Registration) -> Option<StreamOptions> {
+        let covered = registration.channels.contains(Channels::from(self.name.channel))
+            && registration.covers(&self.name.source)
+            && registration.includes(&self.name.source.nspace)
+            // A stream without forwarding is only for tools that ask for it, not for the launcher's
+            // own readers.
+            && !(peer.own && self.forward == Some(false));
+        covered.then(|| self.options.under(&registration.directives))
+    }
+
+    /// Returns whether a reader with these options needs another configuration of the stream than
+    /// its job sets.
+    fn differs(&self, options: &StreamOptions) -> bool {
+        (options.cache_size, options.policy) != (self.options.cache_size, self.options.policy)
+    }
+
+    /// Returns whether `peer` may have another reader of this stream.
+    pub(crate) fn may_join(&self, peer_id: PeerId, peer: &Peer) -> bool {
+        let reads = self.readers.range((peer_id, 0)..=(peer_id, u32::MAX));
+        peer.own || reads.take(MAX_READERS_PER_TOOL).count() < MAX_READERS_PER_TOOL
+    }
+
+    /// Records a reader.
+    pub(crate) fn add_reader(&mut self, peer_id: PeerId, handler: u32, options: StreamOptions) {
+        self.remove_reader(peer_id, handler);
+        self.differing = self.differing.saturating_add(usize::from(self.differs(&options)));
+        self.readers.insert((peer_id, handler), options);
+    }
+
+    /// Removes a reader.
+    pub(crate) fn remove_reader(&mut self, peer_id: PeerId, handler: u32) {
+        if let Some(options) = self.readers.remove(&(peer_id, handler)) {
+            self.differing = self.differing.saturating_sub(usize::from(self.differs(&options)));
+        }
+    }
+
+    /// Returns whether the backlog holder should read the stream, and then whether it may hold back
+    /// the source.
+    fn backlog_may_block(&self) -> Option<bool> {
+        match self.options.policy {
+            _ if self.release_backlog || !self.readers.is_empty() => None,
+            Policy::DropNewest => Some(false),
+            Policy::Block if self.forward == Some(true) => Some(true),
+            Policy::Block | Policy::DropOldest => None,
+        }
+    }
+
+    /// Returns the steps that follow after readers have joined or left. The steps that attach or
+    /// detach these come before.
+    pub(crate) fn change(
+        &mut self,
+        source: SourceId,
+        backlog_holder: &Arc<ReaderPage>,
+        start: Start,
+    ) -> Vec<StreamStep> {
+        // The configuration comes first: a cache that no registration reads any more is made
+        // smaller at once.
+        let config = self.adjust();
+        let mut steps: Vec<StreamStep> =
+            config.map(|config| StreamStep::Reconfigure { source, config }).into_iter().collect();
+        let page = || Arc::clone(backlog_holder);
+        match (self.backlog_may_block(), self.backlog_reader) {
+            (Some(may_block), None) => {
+                // Without a slot, the stream keeps its last bytes, as one without a backlog.
+                self.backlog_reader = backlog_holder
+                    .take_slot()
+                    .inspect_err(|error| tracing::warn!(%error, "no backlog is kept"))
+                    .ok();
+                let gating = if may_block { Gating::Block } else { Gating::Keep };
+                let hold = |reader| StreamStep::Attach { source, page: page(), reader, start, gating };
+                steps.extend(self.backlog_reader.map(hold));
+            }
+            (None, Some(reader)) => {
+                self.backlog_reader = None;
+                steps.push(StreamStep::Detach { source, page: page(), reader });
+                // A later use of the slot is ordered after this step.
+                backlog_holder.return_slot(reader);
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        steps
+    }
+
+    /// Returns the configuration that the readers need, if it may differ from the current one.
+    fn adjust(&mut self) -> Option<StreamConfig> {
+        let differs = self.differing > 0;
+        let was = mem::replace(&mut self.adjusted, differs);
+        (differs || was).then(|| self.options.shared(self.readers.values().copied()))
+    }
+}

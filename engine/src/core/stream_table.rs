@@ -1,0 +1,86 @@
+//! The table of streams, and the deliveries to those without a pipe.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use iof_capture::{SourceId, StreamStep};
+use iof_shm_ring::{ReaderPage, Start};
+
+use crate::core::delivery::Delivery;
+use crate::core::stream_state::StreamState;
+use crate::core::upcall::TakenCallback;
+
+/// All streams, by their ids.
+pub(crate) struct StreamTable {
+    by_id: BTreeMap<SourceId, StreamState>,
+    /// The deliveries of those streams that deliveries fill.
+    deliveries: BTreeMap<SourceId, Delivery>,
+    /// The reader page of the backlog holder, which reads the streams that no registration reads.
+    backlog_holder: Arc<ReaderPage>,
+    next: u64,
+}
+
+impl StreamTable {
+    pub(super) fn new(backlog_holder: Arc<ReaderPage>) -> StreamTable {
+        StreamTable { by_id: BTreeMap::new(), deliveries: BTreeMap::new(), backlog_holder, next: 0 }
+    }
+
+    /// Returns an id that no stream has had.
+    pub(super) fn next_id(&mut self) -> SourceId {
+        let id = SourceId(self.next);
+        self.next = self.next.saturating_add(1);
+        id
+    }
+
+    pub(super) fn get(&self, source: &SourceId) -> Option<&StreamState> {
+        self.by_id.get(source)
+    }
+
+    pub(super) fn get_mut(&mut self, source: &SourceId) -> Option<&mut StreamState> {
+        self.by_id.get_mut(source)
+    }
+
+    /// Returns all streams, in the order in which they were added.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&SourceId, &StreamState)> {
+        self.by_id.iter()
+    }
+
+    /// Adds a stream. Returns the steps that follow after its first readers are attached.
+    pub(super) fn add(&mut self, source: SourceId, mut stream: StreamState) -> Vec<StreamStep> {
+        let steps = stream.change(source, &self.backlog_holder, Start::Oldest);
+        self.by_id.insert(source, stream);
+        steps
+    }
+
+    /// Removes a stream, with its deliveries.
+    pub(super) fn remove(&mut self, source: SourceId) -> Option<StreamState> {
+        self.deliveries.remove(&source);
+        self.by_id.remove(&source)
+    }
+
+    /// Returns the steps that follow after readers of a stream have joined or left.
+    pub(super) fn changes(&mut self, source: SourceId) -> Vec<StreamStep> {
+        let stream = self.by_id.get_mut(&source);
+        stream.map(|stream| stream.change(source, &self.backlog_holder, Start::Now)).unwrap_or_default()
+    }
+
+    /// Notes that deliveries fill a stream.
+    pub(crate) fn open_delivery(&mut self, source: SourceId) {
+        self.deliveries.insert(source, Delivery::default());
+    }
+
+    /// Returns the deliveries to a stream; `None` if none fill it, or none can any more.
+    pub(crate) fn delivery(&mut self, source: SourceId) -> Option<&mut Delivery> {
+        self.deliveries.get_mut(&source)
+    }
+
+    /// Notes that no delivery to a stream can follow.
+    pub(super) fn close_delivery(&mut self, source: SourceId) {
+        self.deliveries.remove(&source);
+    }
+
+    /// Removes and returns the callbacks of all deliveries that were not reported as taken.
+    pub(super) fn take_callbacks(&mut self) -> Vec<TakenCallback> {
+        self.deliveries.values_mut().flat_map(|delivery| std::iter::from_fn(|| delivery.pop())).collect()
+    }
+}

@@ -1,0 +1,98 @@
+//! The table of tools, with an index of their registrations.
+
+use std::collections::BTreeMap;
+
+use iof_proto::Nspace;
+
+use crate::core::ids::PeerId;
+use crate::core::peer::Peer;
+use crate::core::registration::{ByJob, Registration};
+
+/// All connected tools.
+pub(crate) struct Tools {
+    peers: BTreeMap<PeerId, Peer>,
+    /// The tools' registrations, by the jobs that they name.
+    by_job: ByJob,
+    next: PeerId,
+}
+
+impl Tools {
+    /// Returns a table without tools. The first connection gets the number `first`.
+    pub(super) fn new(first: PeerId) -> Tools {
+        Tools { peers: BTreeMap::new(), by_job: ByJob::default(), next: first }
+    }
+
+    /// Returns a number that no connection has had.
+    pub(super) fn next_id(&mut self) -> PeerId {
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        id
+    }
+
+    pub(crate) fn get(&self, id: &PeerId) -> Option<&Peer> {
+        self.peers.get(id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: &PeerId) -> Option<&mut Peer> {
+        self.peers.get_mut(id)
+    }
+
+    /// Returns the numbers of all tools, in the order in which they connected.
+    pub(crate) fn ids(&self) -> Vec<PeerId> {
+        self.peers.keys().copied().collect()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &Peer)> {
+        self.peers.iter().map(|(id, peer)| (*id, peer))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (PeerId, &mut Peer)> {
+        self.peers.iter_mut().map(|(id, peer)| (*id, peer))
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.values()
+    }
+
+    /// Adds a tool, without registrations.
+    pub(super) fn insert(&mut self, id: PeerId, peer: Peer) {
+        self.peers.insert(id, peer);
+    }
+
+    /// Removes a tool and its registrations.
+    pub(crate) fn remove(&mut self, id: PeerId) -> Option<Peer> {
+        let peer = self.peers.remove(&id)?;
+        for (handler, registration) in &peer.registrations {
+            self.by_job.remove(id, *handler, registration);
+        }
+        Some(peer)
+    }
+
+    /// Removes all tools, because the engine ends.
+    pub(crate) fn remove_all(&mut self) {
+        self.by_job = ByJob::default();
+        self.peers.clear();
+    }
+
+    /// Returns the registrations that name `nspace`, in order.
+    pub(super) fn naming(&self, nspace: &Nspace) -> Vec<(PeerId, u32)> {
+        self.by_job.naming(nspace)
+    }
+
+    /// Adds a registration of the connected tool `id`.
+    pub(super) fn add_registration(&mut self, id: PeerId, handler: u32, registration: Registration) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        self.by_job.add(id, handler, &registration);
+        peer.weight = peer.weight.saturating_add(registration.weight());
+        peer.registrations.insert(handler, registration);
+    }
+
+    /// Removes a registration. Returns `None` if the tool does not have this registration.
+    pub(super) fn remove_registration(&mut self, id: PeerId, handler: u32) -> Option<Registration> {
+        let peer = self.peers.get_mut(&id)?;
+        let registration = peer.registrations.remove(&handler)?;
+        peer.weight = peer.weight.saturating_sub(registration.weight());
+        self.by_job.remove(id, handler, &registration);
+        Some(registration)
+    }
+}

@@ -1,0 +1,107 @@
+//! What a tool has not read of forgotten jobs, and what the engine drops when that is too much.
+//!
+//! A forgotten job has no streams any more, but its rings live on for the tools that were attached
+//! to it. Each ring costs a file and several maps until it is sent, and memory as long as the tool
+//! has it mapped. So the rings are counted for each tool. Beyond the limit, the older half of the
+//! unsent ones is dropped for that tool and added up in [`Missed`]. A tool that has too many rings
+//! mapped is not attached to new streams. The embedder's own gating readers lose nothing.
+
+use std::collections::BTreeMap;
+
+use iof_proto::{Channel, Missed, Nspace, ToTool, encode};
+use iof_shm_ring::ReaderId;
+
+use crate::core::reading::Reading;
+
+/// A queued message, as far as it can be dropped or added up.
+pub(crate) enum QueuedItem {
+    /// The first ring of a stream: its reader, and the key under which it is added up if it is
+    /// dropped.
+    Ring(ReaderId, UnreadKey),
+    /// [`ToTool::JobEnded`].
+    End { handler: u32, nspace: Nspace, run: u64, exit_code: Option<i32>, skipped: u64 },
+    /// [`ToTool::Missed`]. It is encoded when it is sent, with the sums of that time.
+    Missed(UnreadKey),
+    /// Any other message, which is never dropped.
+    Other,
+}
+
+/// The key under which missing streams are added up: a registration, a job's name and a channel.
+pub(crate) type UnreadKey = (u32, Nspace, Channel);
+
+/// The counters of what one tool has not read of forgotten jobs.
+#[derive(Default)]
+pub(crate) struct Unread {
+    /// Streams of forgotten jobs that the tool reads, or will read.
+    pub(super) forgotten: usize,
+    /// Those of `forgotten` whose ring waits to be sent.
+    pub(super) unsent: usize,
+    /// Ends of jobs that wait to be sent.
+    pub(super) ends: usize,
+    /// The numbers of streams and bytes that the tool misses and that are not reported to it yet.
+    pub(super) missed: BTreeMap<UnreadKey, (u64, u64)>,
+}
+
+impl QueuedItem {
+    /// Returns how `message` is counted.
+    pub(crate) fn of(message: &ToTool) -> QueuedItem {
+        match message {
+            ToTool::Ring { handler, source, channel, slot, follows: None, .. } => {
+                QueuedItem::Ring((*slot).into(), (*handler, source.nspace.clone(), *channel))
+            }
+            ToTool::JobEnded { handler, nspace, run, exit_code, skipped } => {
+                let (nspace, exit_code) = (nspace.clone(), *exit_code);
+                QueuedItem::End { handler: *handler, nspace, run: *run, exit_code, skipped: *skipped }
+            }
+            _ => QueuedItem::Other,
+        }
+    }
+}
+
+impl Unread {
+    /// Notes that `item` was queued.
+    pub(crate) fn queued(&mut self, item: &QueuedItem) {
+        self.ends = self.ends.saturating_add(usize::from(matches!(item, QueuedItem::End { .. })));
+    }
+
+    /// Notes that `item` was sent.
+    pub(crate) fn sent(&mut self, item: &QueuedItem) {
+        self.ends = self.ends.saturating_sub(usize::from(matches!(item, QueuedItem::End { .. })));
+    }
+
+    /// Notes that the ring of `reading` is sent.
+    pub(crate) fn ring_sent(&mut self, reading: &Reading) {
+        if reading.forgotten.is_some() && !reading.sent {
+            self.unsent = self.unsent.saturating_sub(1);
+        }
+    }
+
+    /// Notes that another ring of `reading` is about to be queued.
+    pub(crate) fn ring_unsent(&mut self, reading: &Reading) {
+        if reading.forgotten.is_some() && reading.sent {
+            self.unsent = self.unsent.saturating_add(1);
+        }
+    }
+
+    /// Notes that the queue was dropped: the tool receives nothing more.
+    pub(crate) fn clear_unsent(&mut self) {
+        self.ends = 0;
+        self.missed.clear();
+    }
+
+    /// Adds up a stream that is not sent to the tool. Returns whether it is the first of its key.
+    pub(super) fn add(&mut self, key: &UnreadKey, bytes: u64) -> bool {
+        let is_first = !self.missed.contains_key(key);
+        let (streams, lost) = self.missed.entry(key.clone()).or_default();
+        *streams = streams.saturating_add(1);
+        *lost = lost.saturating_add(bytes);
+        is_first
+    }
+
+    /// Encodes the message that reports what is missing under `key` by now, and clears that sum.
+    pub(crate) fn encode_missed(&mut self, key: &UnreadKey) -> Option<Vec<u8>> {
+        let (streams, bytes) = self.missed.remove(key)?;
+        let (handler, nspace, channel) = key.clone();
+        encode(&ToTool::Missed { handler, missed: Missed { nspace, channel, streams, bytes } }).ok()
+    }
+}

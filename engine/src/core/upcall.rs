@@ -1,0 +1,48 @@
+//! The upcalls to the host and the callbacks of the embedder, as data.
+
+use std::sync::Arc;
+
+use iof_capture::PushId;
+use iof_proto::{Info, Log, LogReport, Proc, Query, socket};
+
+use crate::core::demand::{CallId, Sources};
+use crate::core::ids::{LogStep, PeerId, QueryId};
+
+/// The callback that an embedder passes with a message.
+pub(crate) type LogCallback = Box<dyn FnOnce(LogReport) + Send>;
+
+/// The host's callback for the time when its bytes are no longer required.
+pub(crate) type TakenCallback = Box<dyn FnOnce() + Send>;
+
+/// A push to the stdin of remote processes, of which [`Host::push_stdin`](crate::Host::push_stdin)
+/// receives the bytes piece by piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StdinPush {
+    /// The number of the push. The pieces of one push arrive in order, and after those of all
+    /// earlier pushes to any of the same processes.
+    pub id: u64,
+    /// The processes that receive the bytes. A wildcard rank stands for all remote processes of its
+    /// job.
+    pub targets: Vec<Proc>,
+    /// The tool's directives for the push (RFC0025).
+    pub directives: Vec<Info>,
+}
+
+/// An upcall or callback that the control thread makes after it has unlocked the tables.
+pub(crate) enum Upcall {
+    Approve { peer: PeerId, credentials: socket::PeerCredentials },
+    Pull { call: CallId, sources: Sources, directives: Vec<Info> },
+    Stop(Sources),
+    Stdin { push: PushId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
+    Query { id: QueryId, queries: Vec<Query> },
+    Log { step: LogStep, log: Log },
+    Logged { done: LogCallback, report: LogReport },
+    Taken(TakenCallback),
+}
+
+impl Upcall {
+    /// Returns the callback of a delivery, if this is one.
+    pub(crate) fn into_callback(self) -> Option<TakenCallback> {
+        if let Upcall::Taken(callback) = self { Some(callback) } else { None }
+    }
+}

@@ -1,0 +1,73 @@
+//! The queue of reports to the control thread.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use crossbeam::channel::{Receiver, Sender};
+use iof_capture::Event;
+use iof_proto::Failure;
+use mio::{Registry, Token, Waker};
+
+use crate::core::ids::PeerId;
+use crate::core::input::Input;
+use crate::grant::Grant;
+
+/// The token of [`Reports`]: another thread of this process has woken the control thread.
+pub(crate) const WAKE: Token = Token(0);
+
+/// A message from another thread to the control thread.
+pub(crate) enum Report {
+    Input(Input),
+    /// The embedder attaches a tool of its own.
+    Attached {
+        socket: UnixStream,
+        grant: Grant,
+    },
+    /// The host has approved or refused a tool.
+    Approved {
+        peer: PeerId,
+        answer: Result<Grant, Failure>,
+    },
+}
+
+impl From<Input> for Report {
+    fn from(input: Input) -> Report {
+        Report::Input(input)
+    }
+}
+
+impl From<Event> for Report {
+    fn from(event: Event) -> Report {
+        Report::Input(Input::Captured(event))
+    }
+}
+
+/// The sending end of the control thread's queue of reports.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    sender: Sender<Report>,
+    waker: Waker,
+}
+
+impl Reports {
+    /// Returns both ends of the queue. Each report wakes the poll of `registry`.
+    pub(crate) fn new(registry: &Registry) -> io::Result<(Reports, Receiver<Report>)> {
+        let (sender, receiver) = crossbeam::channel::unbounded();
+        Ok((Reports { sender, waker: Waker::new(registry, WAKE)? }, receiver))
+    }
+
+    /// Queues a report and wakes the control thread.
+    pub(crate) fn send(&self, report: impl Into<Report>) {
+        // The receiver is gone only if the engine is being dropped.
+        if self.sender.send(report.into()).is_ok() {
+            self.wake();
+        }
+    }
+
+    /// Wakes the control thread, so that it looks at the tables.
+    pub(crate) fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "cannot wake the control thread");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The core's state behind a lock, and the commands that leave it.
+
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+use iof_capture::{Capture, Stopped};
+
+use crate::core::Core;
+use crate::reports::Reports;
+
+/// The tables with their lock and the condition that announces changes.
+pub(crate) struct Tables {
+    state: Mutex<Core>,
+    changed: Condvar,
+    /// Reports to the control thread.
+    pub reports: Arc<Reports>,
+    /// A weak reference, so that the capture thread ends with the engine.
+    capture: Weak<Capture>,
+}
+
+impl Tables {
+    pub(crate) fn new(state: Core, reports: Arc<Reports>, capture: &Arc<Capture>) -> Self {
+        let capture = Arc::downgrade(capture);
+        Tables { state: Mutex::new(state), changed: Condvar::new(), reports, capture }
+    }
+
+    /// Locks the tables. Nothing waits for another thread while it has the lock.
+    pub(crate) fn lock(&self) -> LockedTables<'_> {
+        LockedTables { state: self.lock_only(), tables: self, capture: None }
+    }
+
+    /// Poisoning is ignored: a thread that panicked with the lock held left the tables consistent,
+    /// as each change is one insertion or removal.
+    fn lock_only(&self) -> MutexGuard<'_, Core> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks until `ready` returns a value, and returns it. Another thread announces changes with
+    /// [`notify`](Tables::notify).
+    pub(crate) fn wait_for<R>(&self, mut ready: impl FnMut(&Core) -> Option<R>) -> R {
+        let mut state = self.lock_only();
+        loop {
+            if let Some(result) = ready(&state) {
+                return result;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Wakes all threads that wait for a change.
+    pub(crate) fn notify(&self) {
+        self.changed.notify_all();
+    }
+}
+
+/// The locked tables. The commands to the capture thread that are queued meanwhile are sent before
+/// the tables are unlocked.
+pub(crate) struct LockedTables<'a> {
+    state: MutexGuard<'a, Core>,
+    tables: &'a Tables,
+    /// The capture, after the first commands. Declared, and so dropped, after `state`: the last
+    /// reference joins threads that may wait for the lock.
+    capture: Option<Arc<Capture>>,
+}
+
+impl LockedTables<'_> {
+    /// Sends the queued commands to the capture thread.
+    ///
+    /// # Errors
+    /// The capture thread has ended.
+    pub(crate) fn send_commands(&mut self) -> Result<(), Stopped> {
+        if self.state.commands.is_empty() {
+            return Ok(());
+        }
+        if self.capture.is_none() {
+            self.capture = self.tables.capture.upgrade();
+        }
+        let mut sent = Ok(());
+        for command in mem::take(&mut self.state.commands) {
+            let instead = command.without_capture();
+            let result = self.capture.as_deref().map_or(Err(Stopped), |capture| command.send(capture));
+            if result.is_err() {
+                sent = result;
+                instead.into_iter().for_each(|event| self.tables.reports.send(event));
+            }
+        }
+        sent
+    }
+}
+
+impl Deref for LockedTables<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.state
+    }
+}
+
+impl DerefMut for LockedTables<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.state
+    }
+}
+
+impl Drop for LockedTables<'_> {
+    fn drop(&mut self) {
+        // If the capture thread has ended, it has reported the ends of all streams and pushes.
+        let _ = self.send_commands();
+    }
+}
