@@ -38,10 +38,6 @@ pub fn apps(first: &AppArgs) -> Result<Vec<App>, Failure> {
         let FurtherApp { app: args } =
             FurtherApp::try_parse_from(words).map_err(|error| match error.kind() {
                 ErrorKind::MissingRequiredArgument => no_program(),
-                ErrorKind::UnknownArgument => Failure::usage(format!(
-                    "app {number}: {}; options of the whole job go before the first program",
-                    in_one_line(&error)
-                )),
                 _ => Failure::usage(format!("app {number}: {}", in_one_line(&error))),
             })?;
         apps.push(app(&args, &args.program)?);

@@ -3,6 +3,7 @@
 mod ending;
 pub mod engine;
 mod run;
+pub mod similar;
 pub mod spellings;
 pub mod values;
 
@@ -110,7 +111,7 @@ pub struct TopArgs {
     /// Update the screen at this interval
     ///
     /// From 0.1 to 86400 seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    #[arg(long, value_name = "DURATION", default_value = "1", value_parser = interval)]
     pub interval: Duration,
 
     /// Show only these ranks, such as 0,3-5
@@ -135,10 +136,12 @@ pub enum List {
     Pids,
     /// The words of --output
     Output,
+    /// The names of signals
+    Signals,
 }
 
 #[derive(Args)]
-#[command(override_usage = "iof completions <SHELL>\n       iof completions --list jobs|pids|output")]
+#[command(override_usage = "iof completions <SHELL>\n       iof completions --list jobs|pids|output|signals")]
 pub struct CompletionsArgs {
     /// Shell: bash, elvish, fish, powershell or zsh
     #[arg(value_enum, hide_possible_values = true, required_unless_present = "list")]
@@ -146,8 +149,8 @@ pub struct CompletionsArgs {
 
     /// Print the values that an option can have now
     ///
-    /// Completion scripts call this: jobs for --nspace, pids for --pid, output for the words of
-    /// --output.
+    /// Completion scripts call this: jobs for JOB and --nspace, pids for --pid, output for the words
+    /// of --output, signals for the signals of `iof kill`.
     #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true, conflicts_with = "shell")]
     pub list: Option<List>,
 

@@ -1,7 +1,7 @@
 //! The search for an engine and the attachment to it, for the commands that are tools.
 
 use iof_proto::query::key;
-use iof_proto::rendezvous::{FindError, Search, list};
+use iof_proto::rendezvous::{ConnectError, FindError, Search, list};
 use iof_proto::{Found, Nspace, Value};
 use iof_tool::{AttachError, Tool};
 
@@ -59,6 +59,17 @@ fn failed(error: AttachError, search: &Search) -> Failure {
             let engines = list(search.directory.as_deref()).unwrap_or_default();
             let jobs = engines.iter().filter(|engine| engine.is_live).flat_map(|engine| &engine.jobs);
             Failure::Usage(format!("{error}; {}", listed(jobs)))
+        }
+        AttachError::Find(error @ (FindError::Several(_) | FindError::SameName { .. })) => {
+            Failure::Choice(error.to_string())
+        }
+        AttachError::Find(FindError::NotFound(directory))
+            if search.directory.is_some() && !directory.exists() =>
+        {
+            Failure::Usage(format!("--rendezvous-dir {}: no such directory", directory.display()))
+        }
+        AttachError::Connect(ConnectError::Refused(path)) if path.is_dir() => {
+            Failure::Usage(format!("{} is a directory: expected the socket of an engine", path.display()))
         }
         error @ (AttachError::Find(_) | AttachError::Connect(_)) => Failure::usage(error),
         error => Failure::running(error),

@@ -4,13 +4,15 @@ use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 
-use crate::message::print_message;
+use crate::message::{print_list, print_message};
 use crate::signals;
 
-/// The reason why the command failed, as the text of its one-line message.
+/// The reason why the command failed, as the text of its message.
 pub enum Failure {
     /// Input that the user can correct: exit code 2.
     Usage(String),
+    /// The same, with a list of choices in further lines.
+    Choice(String),
     /// A failure at run time: exit code 1.
     Running(String),
     /// A signal that ended the command, such as SIGPIPE when the reader of its output is gone. The
@@ -34,6 +36,10 @@ pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
         Ok(code) => code,
         Err(Failure::Usage(message)) => {
             print_message(format_args!("{message}"));
+            ExitCode::from(2)
+        }
+        Err(Failure::Choice(message)) => {
+            print_list(&message);
             ExitCode::from(2)
         }
         Err(Failure::Running(message)) => {

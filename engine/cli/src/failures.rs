@@ -9,6 +9,7 @@ use iof_proto::{Nspace, Rank};
 use nix::libc;
 use nix::unistd::gethostname;
 
+use crate::args::values::show_duration;
 use crate::exits::{ExitGroups, listed, number_of_ranks};
 
 /// The number of failed ranks that have a line of their own.
@@ -106,8 +107,8 @@ impl Failures {
             1 => format!("terminating rank {}", listed(&self.terminated)),
             _ => format!("terminating ranks {}", listed(&self.terminated)),
         };
-        let timeout = self.timeout.unwrap_or_default();
-        Some(format!("job {}: not finished after {timeout:?} (--timeout): {what}", self.nspace))
+        let timeout = show_duration(self.timeout.unwrap_or_default());
+        Some(format!("job {}: not finished after {timeout} (--timeout): {what}", self.nspace))
     }
 
     /// Returns the lines at the end of the job.

@@ -1,7 +1,6 @@
 //! A running job: the events of its ranks, its outputs and the signals, and the reactions to them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -13,13 +12,19 @@ use nix::sys::signal::Signal;
 
 use crate::error::Failure;
 use crate::failures::Failures;
+use crate::full_screen::FullScreen;
 use crate::keyboard::{Keyboard, window_size};
 use crate::message::print_message;
+use crate::run::FLUSH_LIMIT;
 use crate::signals::{self, ReceivedSignal};
 
 /// How long the ranks may run on after SIGTERM when their output has lost its reader, and how long
 /// the command waits for the end of the output after it killed the ranks.
 pub const GRACE: Duration = Duration::from_secs(2);
+
+/// Two equal requests to end within this time count as one: timeout(1) signals its child and then
+/// its whole process group.
+const SAME_REQUEST: Duration = Duration::from_millis(250);
 
 /// The action at the end of the grace period.
 #[derive(Clone, Copy)]
@@ -45,6 +50,8 @@ pub enum JobEvent {
         channel: Channel,
         remedy: Remedy,
     },
+    /// This rank no longer fills the screen of the command's terminal.
+    ScreenClosed(Rank),
     /// One of the command's outputs has ended.
     Output(Result<PrintReport, Failure>),
 }
@@ -65,12 +72,16 @@ pub struct RunningJob {
     /// Sum of the reports of all outputs that ended without an error.
     forwarded: PrintReport,
     grace: Option<(Instant, AfterGrace)>,
-    /// A SIGINT or SIGTERM was passed on to the ranks.
-    asked_to_end: bool,
+    /// The last SIGINT or SIGTERM, if any.
+    asked_to_end: Option<ReceivedSignal>,
     /// Some ranks may be stopped, so that only SIGKILL and SIGCONT take effect.
     stopped: bool,
     /// Ranks that were reported to wait for the terminal.
     reported: BTreeSet<Rank>,
+    /// Whether a rank fills the screen of the command's terminal.
+    screen: FullScreen,
+    /// Lines about failed ranks that wait until no rank fills the screen.
+    held: Vec<String>,
 }
 
 impl RunningJob {
@@ -78,7 +89,7 @@ impl RunningJob {
         job: Job,
         events: Receiver<JobEvent>,
         outputs: usize,
-        failures: Option<Failures>,
+        (failures, screen): (Option<Failures>, FullScreen),
         keyboard: Option<Keyboard>,
     ) -> RunningJob {
         RunningJob {
@@ -92,9 +103,11 @@ impl RunningJob {
             failure: None,
             forwarded: PrintReport::default(),
             grace: None,
-            asked_to_end: false,
+            asked_to_end: None,
             stopped: false,
             reported: BTreeSet::new(),
+            screen,
+            held: Vec::new(),
         }
     }
 
@@ -112,11 +125,13 @@ impl RunningJob {
                     self.status = Some(status);
                 }
                 Some(JobEvent::Stalled { rank, channel, remedy }) => report_stalled(rank, channel, remedy),
+                Some(JobEvent::ScreenClosed(rank)) => self.screen_closed(rank),
                 Some(JobEvent::Output(Ok(report))) => self.written(report),
                 Some(JobEvent::Output(Err(failure))) => self.output_failed(failure),
                 None => self.grace_is_over(),
             }
         }
+        self.print_held();
         self.report_failures();
         let result = match (self.failure, self.status) {
             (Some(failure), _) => Err(failure),
@@ -147,7 +162,23 @@ impl RunningJob {
             Ending::Rank(rank) => failures.exited(rank),
             Ending::Early(end) => failures.ends_early(end),
         };
-        if let Some(line) = line {
+        self.held.extend(line);
+        // The number of these lines is limited, see `MAX_FAILURE_LINES`.
+        if !self.screen.is_on() {
+            self.print_held();
+        }
+    }
+
+    /// Prints the lines that waited, below what the rank has left on the terminal.
+    fn screen_closed(&mut self, rank: Rank) {
+        if !self.held.is_empty() && !self.screen.is_on() {
+            self.job.flush_rank(rank, Some(FLUSH_LIMIT));
+            self.print_held();
+        }
+    }
+
+    fn print_held(&mut self) {
+        for line in self.held.drain(..) {
             print_message(format_args!("{line}"));
         }
     }
@@ -182,6 +213,10 @@ impl RunningJob {
 
     fn pass_on(&mut self, received: ReceivedSignal) {
         let signal = received.signal;
+        let asks_to_end = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
+        if asks_to_end && self.asked_to_end.is_some_and(|last| received.repeats(last, SAME_REQUEST)) {
+            return;
+        }
         // The status is read before the signal is sent: a rank that ends because of the signal has
         // received it. (The event of the exit may still be under way.)
         if self.status.is_none() {
@@ -192,8 +227,7 @@ impl RunningJob {
             // grandchild or for the reader of its output.
             self.failure = Some(Failure::Signal(signal));
         }
-        let asks_to_end = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
-        if asks_to_end && mem::replace(&mut self.asked_to_end, true) {
+        if asks_to_end && self.asked_to_end.replace(received).is_some() {
             self.job.signal(RankSignal::KILL);
             self.grace = Some((Instant::now() + GRACE, AfterGrace::Leave(signal)));
         } else {
@@ -206,7 +240,7 @@ impl RunningJob {
 
     /// Sends a received signal to the ranks. Ranks in the command's own process group have already
     /// received a signal that came from the terminal.
-    fn send(&self, ReceivedSignal { signal, from_terminal }: ReceivedSignal) {
+    fn send(&self, ReceivedSignal { signal, from_terminal, .. }: ReceivedSignal) {
         let Ok(signal) = RankSignal::try_from(signal as i32) else { return };
         if from_terminal {
             self.job.signal_groups(signal);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::Sender;
 use iof_engine::{Job, Signal};
 
+use crate::args::values::show_duration;
 use crate::error::Failure;
 use crate::follow::{GRACE, JobEvent};
 use crate::output::WatchedOutput;
@@ -34,7 +35,7 @@ pub fn give_up_after(
                 break found;
             }
         };
-        let message = format!("{name} has accepted nothing for {} s", limit.as_secs_f64());
+        let message = format!("{name} has accepted nothing for {}", show_duration(limit));
         // Fails only if the job is over.
         let _ = events.send(JobEvent::Output(Err(Failure::Running(message))));
         thread::sleep(GRACE.saturating_mul(2));

@@ -12,6 +12,7 @@ mod error;
 mod exits;
 mod failures;
 mod follow;
+mod full_screen;
 mod gaps;
 mod give_up;
 mod inspect;

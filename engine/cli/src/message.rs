@@ -1,12 +1,11 @@
 //! Messages to the user on stderr. Each is written as whole lines, even if forwarded output goes to
-//! the same file.
+//! the same file, and without control characters.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
 use iof_output::Notes;
-use iof_proto::names::sanitize;
 
 /// Stderr as the printers share it, set once output may be written to it or beside it.
 static NOTES: OnceLock<Notes> = OnceLock::new();
@@ -25,10 +24,26 @@ pub fn stderr() -> Box<dyn Write> {
     }
 }
 
-/// Prints a message to the user: one line, except for lists. An error of stderr is ignored, because
-/// it cannot be reported.
+/// Prints a message to the user, in one line. An error of stderr is ignored, because it cannot be
+/// reported.
 pub fn print_message(message: fmt::Arguments<'_>) {
-    // A message may quote names from other processes, with control characters in them.
-    let lines: Vec<String> = message.to_string().split('\n').map(sanitize).collect();
+    let _ = stderr().write_all(format!("iof: {}\n", escape(&message.to_string())).as_bytes());
+}
+
+/// Prints a message with a list, one entry on each line.
+pub fn print_list(message: &str) {
+    let lines: Vec<String> = message.split('\n').map(escape).collect();
     let _ = stderr().write_all(format!("iof: {}\n", lines.join("\n")).as_bytes());
+}
+
+/// Escapes control characters: a message may quote names from other processes and paths.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character.is_control() {
+            true => escaped.extend(character.escape_default()),
+            false => escaped.push(character),
+        }
+    }
+    escaped
 }

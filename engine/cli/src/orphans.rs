@@ -3,14 +3,13 @@
 //! The kernel makes the first process the parent of every orphan of its namespace, for example of a
 //! daemon that a rank started. Orphans that are not reaped keep their process ids.
 
+use std::io::ErrorKind;
 use std::process;
 use std::thread;
 use std::time::Duration;
 
+use iof_capture::{reap, wait_for_child};
 use iof_engine::Job;
-use nix::errno::Errno;
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::Pid;
 
 use crate::error::Failure;
 use crate::threads::start_thread;
@@ -20,8 +19,8 @@ const RANK_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval at which the thread looks for children while there are none.
 const NO_CHILD_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts a thread that reaps orphans if this is the first process of its pid namespace. To be called
-/// when the ranks of `job` run. The thread ends with the process.
+/// Starts a thread that reaps orphans if this is the first process of its pid namespace. The
+/// ranks of `job` must be running. The thread ends with the process.
 pub fn reap_if_first_process(job: &Job) -> Result<(), Failure> {
     if process::id() != 1 {
         return Ok(());
@@ -32,26 +31,16 @@ pub fn reap_if_first_process(job: &Job) -> Result<(), Failure> {
 
 fn reap_all(job: &Job) {
     loop {
-        let ended = match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
-            Ok(status) => status.pid(),
-            Err(Errno::EINTR) => continue,
-            Err(_) => {
-                // No child is left, but an orphan of a process that entered the container may come.
-                thread::sleep(NO_CHILD_INTERVAL);
-                continue;
-            }
-        };
-        match ended {
-            Some(pid) if !is_rank(job, pid) => {
-                // Fails only if the process is not a zombie any more.
-                let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);
-            }
+        match wait_for_child() {
             // The engine reaps the rank. Until then the kernel returns this rank first.
-            _ => thread::sleep(RANK_INTERVAL),
+            Ok(pid) if job.rank_of_process(pid).is_some() => thread::sleep(RANK_INTERVAL),
+            Ok(pid) => {
+                // Fails only if the process is not a zombie any more.
+                let _ = reap(pid);
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // No child is left, but an orphan of a process that entered the container may come.
+            Err(_) => thread::sleep(NO_CHILD_INTERVAL),
         }
     }
-}
-
-fn is_rank(job: &Job, pid: Pid) -> bool {
-    u32::try_from(pid.as_raw()).is_ok_and(|pid| job.rank_of_process(pid).is_some())
 }

@@ -12,7 +12,7 @@ use iof_output::{
     Choice, ChoiceError, Destination, Files, FlushTimeout, Markup, Options, Output, Place, PrintError,
     PrintReport, Printer, Rotation, Style, StyleExtras, WriteWatch,
 };
-use iof_proto::{Channels, Proc, Rank};
+use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::Tool;
 use nix::sys::signal::Signal;
 
@@ -65,7 +65,7 @@ pub struct OutputArgs {
     /// An incomplete line, such as a prompt, is written when its rank has added nothing to it for
     /// this time. A line of 4 KiB or more, or one that keeps growing, is written after ten times
     /// this time. Time during which iof is stopped or cannot write does not count.
-    #[arg(long, help_heading = OUTPUT, value_name = "SECS", default_value = "0.1", value_parser = duration)]
+    #[arg(long, help_heading = OUTPUT, value_name = "TIME", default_value = "0.1", value_parser = duration)]
     pub max_line_time: Duration,
 
     /// Show only these ranks, such as 0,3-5
@@ -237,6 +237,13 @@ impl Outputs<'_> {
     /// Returns `true` if output goes to files.
     pub fn has_files(&self) -> bool {
         !self.files(None).is_empty()
+    }
+
+    /// Checks that no other process has locked the files of the job.
+    pub fn check_locks(&self, nspace: &Nspace, nprocs: Option<u32>) -> Result<(), Failure> {
+        let files = self.files(nprocs);
+        let unlocked = files.iter().try_for_each(|(channels, files)| files.check_locks(nspace, *channels));
+        unlocked.map_err(|error| Failure::Usage(format!("cannot write the output file: {error}")))
     }
 
     /// Starts the printers: to stdout and stderr, to files, or to both. `open` returns a tool for

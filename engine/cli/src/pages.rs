@@ -28,11 +28,14 @@ pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
 /// Writes a manual page for `iof` and for each of its commands.
 pub fn man(args: &ManArgs) -> Result<(), Failure> {
     let directory = &args.directory;
+    if !directory.is_dir() {
+        return Err(Failure::Usage(format!("no directory {}: create it first", directory.display())));
+    }
     let failed =
         |error| Failure::Running(format!("cannot write manual pages to {}: {error}", directory.display()));
-    for Page { man, sections } in pages() {
-        let file = File::create(directory.join(man.get_filename()));
-        file.and_then(|mut file| render(&man, sections, &mut file)).map_err(failed)?;
+    for page in pages() {
+        let file = File::create(directory.join(page.man.get_filename()));
+        file.and_then(|mut file| page.render(&mut file)).map_err(failed)?;
     }
     Ok(())
 }
@@ -40,7 +43,8 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
 /// A manual page.
 struct Page {
     man: Man,
-    /// The sections that follow those of clap.
+    /// The text behind the options in clap's help.
+    notes: Option<String>,
     sections: Option<&'static Sections>,
 }
 
@@ -51,36 +55,59 @@ fn pages() -> Vec<Page> {
     let source = concat!("iof ", env!("CARGO_PKG_VERSION"));
     let page = |command: &Command| Page {
         man: Man::new(command.clone()).source(source).manual("iof"),
+        notes: command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string),
         sections: sections::of_command(command.get_name()),
     };
     let commands = iof.get_subcommands().filter(|command| !command.is_hide_set());
     std::iter::once(&iof).chain(commands).map(page).collect()
 }
 
-fn render(man: &Man, sections: Option<&Sections>, output: &mut impl Write) -> io::Result<()> {
-    man.render(output)?;
-    let Some(sections) = sections else { return Ok(()) };
-    let mut roff = Roff::new();
-    let entries = [
-        ("EXIT STATUS", sections.exit_status),
-        ("ENVIRONMENT", sections.environment),
-        ("FILES", sections.files),
-    ];
-    for (title, entries) in entries.into_iter().filter(|(_, entries)| !entries.is_empty()) {
-        roff.control("SH", [title]);
-        for (term, text) in entries {
-            roff.control("TP", []).text([bold(*term)]).text([roman(*text)]);
+impl Page {
+    /// Writes the page, with its sections in the order of man-pages(7).
+    fn render(&self, output: &mut dyn Write) -> io::Result<()> {
+        let Page { man, notes, sections } = self;
+        man.render_title(output)?;
+        man.render_name_section(output)?;
+        man.render_synopsis_section(output)?;
+        man.render_description_section(output)?;
+        man.render_options_section(output)?;
+        if man.get_filename() == "iof.1" {
+            man.render_subcommands_section(output)?;
         }
+        let mut roff = Roff::new();
+        if let Some(sections) = sections {
+            entries(&mut roff, "EXIT STATUS", sections.exit_status);
+            entries(&mut roff, "ENVIRONMENT", sections.environment);
+            entries(&mut roff, "FILES", sections.files);
+        }
+        if let Some(notes) = notes {
+            roff.control("SH", ["NOTES"]);
+            for paragraph in notes.split("\n\n") {
+                roff.control("PP", []).text([roman(paragraph)]);
+            }
+        }
+        if let Some(sections) = sections {
+            entries(&mut roff, "EXAMPLES", sections.examples);
+            roff.control("SH", ["SEE ALSO"]);
+            let is_main = man.get_filename() == "iof.1";
+            let names = sections.see_also.iter().map(|name| format!("iof-{name}(1)"));
+            let names: Vec<String> =
+                (!is_main).then(|| "iof(1)".to_owned()).into_iter().chain(names).collect();
+            roff.text([roman(names.join(", "))]);
+        }
+        roff.to_writer(output)
     }
-    roff.control("SH", ["EXAMPLES"]);
-    for (command, text) in sections.examples {
-        roff.control("TP", []).text([bold(*command)]).text([roman(*text)]);
+}
+
+/// Appends a section of terms and their explanations, unless it is empty.
+fn entries(roff: &mut Roff, title: &str, entries: &[(&str, &str)]) {
+    if entries.is_empty() {
+        return;
     }
-    roff.control("SH", ["SEE ALSO"]);
-    let names = sections.see_also.iter().map(|name| format!("iof-{name}(1)"));
-    let names: Vec<String> = std::iter::once("iof(1)".to_owned()).chain(names).collect();
-    roff.text([roman(names.join(", "))]);
-    roff.to_writer(output)
+    roff.control("SH", [title]);
+    for (term, text) in entries {
+        roff.control("TP", []).text([bold(*term)]).text([roman(*text)]);
+    }
 }
 
 #[cfg(test)]
@@ -116,10 +143,11 @@ mod tests {
     #[test]
     fn every_command_has_a_manual_page_with_all_of_its_options() {
         let mut pages: Vec<(String, String)> = Vec::new();
-        for Page { man, sections } in super::pages() {
+        for page in super::pages() {
             let mut roff = Vec::new();
-            render(&man, sections, &mut roff).unwrap();
-            let (name, roff) = (man.get_filename(), String::from_utf8(roff).unwrap());
+            page.render(&mut roff).unwrap();
+            let (name, roff) = (page.man.get_filename(), String::from_utf8(roff).unwrap());
+            assert!(!roff.contains(".SH EXTRA"), "{name}");
             for title in ["EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
                 let heading = format!(".SH {title}\n");
                 assert_eq!(roff.replace('"', "").matches(&heading).count(), 1, "{name}: {roff}");
@@ -175,10 +203,7 @@ mod tests {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Iof::command(), "iof", &mut text);
             let text = String::from_utf8(text).unwrap();
-            assert!(
-                text.contains(&format!("{before}namespaces procs stats LOCAL_PROC_TABLE ")),
-                "{shell}: {text}"
-            );
+            assert!(text.contains(&format!("{before}namespaces procs stats JOB_STATUS ")), "{shell}: {text}");
         }
         for key in ["stats", "PMIX_QUERY_JOB_STATUS", "job-status", "pmix.qry.jst", "site.own"] {
             assert!(Iof::try_parse_from(["iof", "query", key]).is_ok(), "{key}");

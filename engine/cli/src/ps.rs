@@ -49,7 +49,11 @@ type Answer = (Option<u32>, Result<Jobs, NoJobs>);
 /// Prints the engines and their jobs. An engine that does not answer delays this by at most
 /// [`ANSWER_LIMIT`].
 pub fn ps(args: &PsArgs) -> Result<(), Failure> {
-    let engines = list(args.rendezvous_dir.as_deref()).map_err(Failure::usage)?;
+    let directory = args.rendezvous_dir.as_deref();
+    if let Some(missing) = directory.filter(|directory| !directory.is_dir()) {
+        return Err(Failure::Usage(format!("--rendezvous-dir {}: no such directory", missing.display())));
+    }
+    let engines = list(directory).map_err(Failure::usage)?;
     let now = SystemTime::now();
     let mut rows = Vec::new();
     for engines in engines.chunks(ASKED_AT_ONCE) {

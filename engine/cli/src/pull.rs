@@ -110,8 +110,9 @@ fn wait_for_jobs(tool: &mut Tool, nspace: Option<&Nspace>) -> Result<Vec<Nspace>
         }
         if start.elapsed() >= JOB_WAIT {
             let seconds = JOB_WAIT.as_secs();
+            let job = nspace.map(|nspace| format!(" {nspace}")).unwrap_or_default();
             return Err(Failure::running(format!(
-                "the engine still has no job after {seconds} s: try again"
+                "the engine still has no job{job} after {seconds} s: try again"
             )));
         }
         thread::sleep(POLL_INTERVAL);

@@ -6,6 +6,7 @@ use std::io;
 
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
+use iof_proto::attribute::{self, Attribute, Place};
 use iof_proto::names::sanitize;
 use iof_proto::query::key;
 use iof_proto::{
@@ -15,23 +16,18 @@ use iof_tool::RequestError;
 use serde_json::json;
 
 use crate::args::engine::EngineArgs;
+use crate::args::similar::closest;
 use crate::args::values::{Ranks, ranks};
 use crate::attach::{ToolName, attach};
 use crate::error::Failure;
 use crate::print::{table, write};
+use crate::top::check_ranks;
 
-/// The named keys: the name without `PMIX_QUERY_`, the short name if any, and the key.
-const NAMES: [(&str, Option<&str>, &str); 10] = [
-    ("NAMESPACES", Some("namespaces"), key::PMIX_QUERY_NAMESPACES),
-    ("PROC_TABLE", Some("procs"), key::PMIX_QUERY_PROC_TABLE),
-    ("STATS", Some("stats"), key::IOF_QUERY_STATS),
-    ("LOCAL_PROC_TABLE", None, key::PMIX_QUERY_LOCAL_PROC_TABLE),
-    ("NAMESPACE_INFO", None, key::PMIX_QUERY_NAMESPACE_INFO),
-    ("JOB_STATUS", None, key::PMIX_QUERY_JOB_STATUS),
-    ("QUEUE_LIST", None, key::PMIX_QUERY_QUEUE_LIST),
-    ("QUEUE_STATUS", None, key::PMIX_QUERY_QUEUE_STATUS),
-    ("LOG_CHANNELS", None, key::PMIX_QUERY_LOG_CHANNELS),
-    ("ATTRIBUTE_SUPPORT", None, key::PMIX_QUERY_ATTRIBUTE_SUPPORT),
+/// The keys with short names, which are listed first.
+const SHORT_NAMES: [(&str, &str); 3] = [
+    ("namespaces", key::PMIX_QUERY_NAMESPACES),
+    ("procs", key::PMIX_QUERY_PROC_TABLE),
+    ("stats", key::IOF_QUERY_STATS),
 ];
 
 #[derive(Args)]
@@ -86,6 +82,9 @@ pub fn query(args: &QueryArgs) -> Result<(), Failure> {
         Err(RequestError::Unsendable(error)) => return Err(Failure::usage(error)),
         Err(error) => return Err(Failure::running(error)),
     };
+    if !args.json && (denied.is_some() || answer.status != Status::SUCCESS) {
+        check_ranks(&mut tool, args.rank.as_ref(), args.engine.nspace.as_ref())?;
+    }
     let text = if args.json { json_text(&answer) } else { table_text(&args.keys, &answer.found) };
     write(io::stdout(), text.as_bytes())?;
     let Answer { status, found } = answer;
@@ -133,7 +132,7 @@ impl TypedValueParser for KeyParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(NAMES.iter().map(|(long, short, _)| PossibleValue::new(short.unwrap_or(long)))))
+        Some(Box::new(names().map(PossibleValue::new)))
     }
 }
 
@@ -143,11 +142,35 @@ fn parse_key(text: &str) -> Result<String, String> {
     }
     let name = text.to_ascii_uppercase().replace('-', "_");
     let name = name.strip_prefix("PMIX_QUERY_").unwrap_or(&name);
-    let known = NAMES.iter().find(|(long, short, _)| *long == name || *short == Some(text));
-    known.map(|(_, _, key)| (*key).to_owned()).ok_or_else(|| {
-        let names = NAMES.map(|(long, short, _)| short.unwrap_or(long)).join(", ");
-        format!("invalid key '{text}': expected {names}, or a key with a dot such as pmix.qry.ns")
+    let short = SHORT_NAMES.iter().find(|(short, _)| *short == text).map(|(_, key)| *key);
+    let long = || attribute::at(Place::Query).find(|row| long_name(row) == name).map(|row| row.key);
+    short.or_else(long).map(str::to_owned).ok_or_else(|| match closest_key(text, name) {
+        Some(meant) => format!("invalid key '{text}': did you mean '{meant}'?"),
+        None => {
+            let names: Vec<&str> = names().collect();
+            format!(
+                "invalid key '{text}': expected {}, or a key with a dot such as pmix.qry.ns",
+                names.join(", ")
+            )
+        }
     })
+}
+
+/// Returns the named key that `text` may stand for. `name` is `text` in the form of the long names.
+fn closest_key(text: &str, name: &str) -> Option<&'static str> {
+    closest(text, names()).or_else(|| closest(name, attribute::at(Place::Query).map(long_name)))
+}
+
+/// Returns the names of all keys: the short name of a key that has one, or else its long name.
+fn names() -> impl Iterator<Item = &'static str> {
+    let has_short = |row: &Attribute| SHORT_NAMES.iter().any(|(_, key)| *key == row.key);
+    let others = attribute::at(Place::Query).filter(move |row| !has_short(row));
+    SHORT_NAMES.iter().map(|(short, _)| *short).chain(others.map(long_name))
+}
+
+/// Returns the name of a key without `PMIX_QUERY_`, such as `PROC_TABLE`.
+fn long_name(row: &Attribute) -> &'static str {
+    row.name.trim_start_matches("PMIX_QUERY_").trim_start_matches("IOF_QUERY_")
 }
 
 /// Returns `true` if the text value of `key` is a comma-separated list.

@@ -22,18 +22,19 @@ use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::failures::{Failures, MAX_FAILURE_LINES};
 use crate::follow::{JobEvent, RunningJob};
+use crate::full_screen::FullScreen;
 use crate::give_up::give_up_after;
 use crate::keyboard::{Keyboard, window_size};
 use crate::log;
 use crate::message::print_message;
 use crate::name;
 use crate::orphans::reap_if_first_process;
-use crate::output::{OutputWriter, Outputs, Part, WatchedOutput, with_job};
+use crate::output::{OutputWriter, Part, WatchedOutput, with_job};
 use crate::signals::Signals;
 use crate::threads::{no_thread, start_thread};
 
 /// How long the line about a failed rank waits until the rank's own output is written.
-const FLUSH_LIMIT: Duration = Duration::from_millis(500);
+pub const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 
 /// Runs a job. Returns the exit code of the rank that failed first, or 0.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -59,10 +60,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         },
     )?;
     // The reservation ends with the job, so that a concurrent run gets another name.
-    let (nspace, _reserved) = match &args.nspace {
-        Some(nspace) => (nspace.clone(), None),
-        None => choose_name(&engine, &apps, &outputs)?,
+    let (nspace, _reserved, base) = match &args.nspace {
+        Some(nspace) => (nspace.clone(), None, None),
+        None => choose_name(&engine, &apps)?,
     };
+    outputs.check_locks(&nspace, u32::try_from(nprocs).ok())?;
+    let has_files = outputs.has_files();
     // The printers register before the job exists, so that they receive its first byte.
     let writers = outputs.start(u32::try_from(nprocs).ok(), |parts| {
         parts.iter().map(|part| attach(&engine, &nspace, part).map(Some)).collect()
@@ -77,7 +80,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         timeout: args.ending.timeout,
         ..JobSpec::new(nspace.clone(), apps)
     };
+    let screen = watch_screen(&engine, &nspace, stdin.inherits(), args, events.clone())?;
     let job = engine.spawn(&spec).map_err(Failure::usage)?;
+    if let Some(base) = base.filter(|_| has_files) {
+        print_message(format_args!(
+            "a job {base} is running, so this job is named {}; --nspace sets the name of its files",
+            spec.nspace
+        ));
+    }
 
     let outputs = writers.len();
     let watched: Vec<WatchedOutput> = writers.iter().flat_map(OutputWriter::watched).cloned().collect();
@@ -101,7 +111,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         job.signal(Signal::KILL);
     }
     let failures = (!args.ending.quiet).then(|| Failures::new(nspace, args.ending.timeout));
-    let running = RunningJob::new(job, event_queue, outputs, failures, keyboard?);
+    let running = RunningJob::new(job, event_queue, outputs, (failures, screen), keyboard?);
     let (result, forwarded) = running.wait_for_end();
     if args.timings || args.summary {
         let account = JobAccount::query(&engine, started.elapsed(), forwarded, result.is_ok());
@@ -115,21 +125,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Chooses the name of a job that the user has not named. It is the same in each run of a program,
-/// so that files have the same names, unless a job of that name is running.
-fn choose_name(
-    engine: &Engine,
-    apps: &[App],
-    outputs: &Outputs<'_>,
-) -> Result<(Nspace, Option<JobLink>), Failure> {
+/// so that files have the same names, unless a job of that name is running. Then that name is returned
+/// as well.
+fn choose_name(engine: &Engine, apps: &[App]) -> Result<(Nspace, Option<JobLink>, Option<Nspace>), Failure> {
     let name = apps.first().and_then(|app| name::of_program(Path::new(&app.program)));
     let base = name.map_or_else(|| Nspace::new("job"), Ok).map_err(Failure::running)?;
     let (nspace, reserved) = engine.reserve_name(&base);
-    if nspace != base && outputs.has_files() {
-        print_message(format_args!(
-            "a job {base} is running, so this job is named {nspace}; --nspace sets the name of its files"
-        ));
-    }
-    Ok((nspace, reserved))
+    let taken = (nspace != base).then_some(base);
+    Ok((nspace, reserved, taken))
 }
 
 /// The host of the command's engine.
@@ -180,6 +183,24 @@ fn give_keyboard(job: &Job, rank: Option<Rank>) -> Result<Option<Keyboard>, Fail
     let Some(rank) = rank else { return Ok(None) };
     let master = job.pty(rank).map_err(Failure::running)?;
     master.map(Keyboard::give_to).transpose().map_err(no_thread)
+}
+
+/// Starts to watch whether the rank with the command's terminal fills the screen.
+fn watch_screen(
+    engine: &Engine,
+    nspace: &Nspace,
+    rank: Option<Rank>,
+    args: &RunArgs,
+    events: Sender<JobEvent>,
+) -> Result<FullScreen, Failure> {
+    let has_pty = |rank: &Rank| args.pty.as_ref().is_some_and(|ranks| ranks.contain(*rank));
+    match rank.filter(|rank| io::stderr().is_terminal() && has_pty(rank)) {
+        // The send fails only when the job is over.
+        Some(rank) => {
+            FullScreen::watch(engine, nspace, rank, move || drop(events.send(JobEvent::ScreenClosed(rank))))
+        }
+        None => Ok(FullScreen::default()),
+    }
 }
 
 fn watch_signals(signals: Signals, events: Sender<JobEvent>) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! Signals: those that `iof run` and `iof top` handle, and the ways to stop or end by a signal.
 
 use std::process::{self, ExitCode};
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use nix::libc;
@@ -14,6 +15,17 @@ pub struct ReceivedSignal {
     pub signal: Signal,
     /// The terminal sent the signal to the whole process group of this process.
     pub from_terminal: bool,
+    pub received_at: Instant,
+}
+
+impl ReceivedSignal {
+    /// Returns `true` if this is the same signal as `last`, received less than `limit` later. Each
+    /// signal from the terminal is a key of its own.
+    pub fn repeats(&self, last: ReceivedSignal, limit: Duration) -> bool {
+        !self.from_terminal
+            && self.signal == last.signal
+            && self.received_at.duration_since(last.received_at) < limit
+    }
 }
 
 /// The signals that `iof run` passes on to the ranks. By default they would end the command and
@@ -67,7 +79,8 @@ impl Signals {
             };
             let signal =
                 i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())?;
-            return Some(ReceivedSignal { signal, from_terminal: info.ssi_code == libc::SI_KERNEL });
+            let from_terminal = info.ssi_code == libc::SI_KERNEL;
+            return Some(ReceivedSignal { signal, from_terminal, received_at: Instant::now() });
         }
     }
 }

@@ -6,8 +6,10 @@
 mod board;
 mod draw;
 mod filter;
+mod row;
 mod screen;
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,16 +17,18 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use iof_proto::limits::MAX_NSPACE;
 use iof_proto::query::key;
-use iof_proto::{Found, StreamStats, Value};
+use iof_proto::{Found, Nspace, ProcInfo, Rank, StreamStats, Value};
 use iof_tool::{LostError, RequestError, Tool};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use self::board::{Board, Prompt, Scroll, Sort};
+use self::board::{Board, Prompt, Scroll};
 use self::filter::Filter;
+use self::row::Sort;
 use self::screen::Screen;
 use crate::args::TopArgs;
+use crate::args::values::Ranks;
 use crate::attach::{ToolName, attach};
 use crate::error::Failure;
 use crate::message::print_message;
@@ -64,7 +68,9 @@ enum Reaction {
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
     let mut screen = Screen::new()?;
     let selected = args.engine.select();
-    let tool = attach(&selected, &ToolName::Top)?;
+    let mut tool = attach(&selected, &ToolName::Top)?;
+    let filter = Filter { ranks: args.rank.clone(), channels: args.channel, job: selected.nspace };
+    check_ranks(&mut tool, filter.ranks.as_ref(), filter.job.as_ref())?;
     let engine = tool.engine_pid();
     let signals = Signals::take_ending().map_err(Failure::running)?;
     let (events, event_queue) = bounded(MAX_EVENTS);
@@ -72,7 +78,6 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     watch("iof-signals", events.clone(), move |events| watch_signals(&signals, events))?;
     watch("iof-engine", events.clone(), move |events| watch_engine(tool, interval, events))?;
     watch("iof-keys", events, watch_keys)?;
-    let filter = Filter { ranks: args.rank.clone(), channels: args.channel, job: selected.nspace };
     let mut board = Board::new(engine, interval);
     (board.filter, board.by_rank) = (filter, args.by_rank);
     let engine_ended = show(&mut screen, &mut board, &event_queue);
@@ -82,6 +87,27 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
         print_message(format_args!("the engine (pid {engine}) has ended"));
     }
     Ok(())
+}
+
+/// Checks that the selected jobs have the selected ranks. Before the first job, every rank passes.
+pub fn check_ranks(tool: &mut Tool, ranks: Option<&Ranks>, job: Option<&Nspace>) -> Result<(), Failure> {
+    let Some(Ranks(wanted)) = ranks.filter(|ranks| ranks.0 != [Rank::WILDCARD]) else {
+        return Ok(());
+    };
+    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE]).map_err(Failure::running)?;
+    let procs = found.into_iter().flat_map(|Found { value, .. }| match value {
+        Value::Procs(procs) => procs,
+        _ => Vec::new(),
+    });
+    let is_selected = |proc: &ProcInfo| job.is_none_or(|job| *job == proc.proc.nspace);
+    let ranks: BTreeSet<Rank> = procs.filter(is_selected).map(|proc| proc.proc.rank).collect();
+    match (wanted.iter().find(|rank| !ranks.contains(rank)), ranks.last()) {
+        (Some(missing), Some(last)) => {
+            let job = job.map(|job| format!(" of {job}")).unwrap_or_default();
+            Err(Failure::Usage(format!("rank {missing} does not exist: the last rank{job} is {last}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Draws the screen and handles events. Returns `true` if the engine has ended, `false` if the user

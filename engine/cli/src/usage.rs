@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Parser};
 
 use crate::args::Iof;
-use crate::args::spellings::translate::translate;
+use crate::args::spellings::translate::{Refusal, translate};
 use crate::error::{Failure, finish};
 use crate::kill::rewritten;
 use crate::print;
@@ -18,31 +18,46 @@ use crate::print;
 /// The number of words of a command line that a message repeats.
 const MAX_REPEATED: usize = 16;
 
+/// The names of other launchers.
+const LAUNCHERS: [&str; 9] = [
+    "mpirun",
+    "mpirun.openmpi",
+    "mpirun.mpich",
+    "mpiexec",
+    "mpiexec.hydra",
+    "orterun",
+    "prterun",
+    "prun",
+    "srun",
+];
+
 /// Parses the command line. Returns the exit code if there is nothing to do: after an error, help
 /// or the version, which this prints.
 pub fn parse() -> Result<Iof, ExitCode> {
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     match try_parse(words.clone()) {
         Ok(iof) => Ok(iof),
-        Err(Error::Spelling(reason)) => Err(refuse(&reason, "run")),
+        Err(Error::Spelling(Refusal::Unknown(reason) | Refusal::Refused(reason))) => {
+            Err(refuse(&reason, words.first().and_then(|word| word.to_str()).unwrap_or_default()))
+        }
         Err(Error::Clap(error)) => Err(explain(&error, &words)),
     }
 }
 
 /// The reason why a command line is not valid.
 enum Error {
-    /// An option of another launcher, with what to write.
-    Spelling(String),
+    /// An option of `iof run` or `iof pull`, in a spelling of its own or of another launcher.
+    Spelling(Refusal),
     Clap(clap::Error),
 }
 
 fn try_parse(mut words: Vec<OsString>) -> Result<Iof, Error> {
     let mut iof = Iof::command();
     iof.build();
-    let is_run = words.first().is_some_and(|word| word == "run");
-    if let Some(run) = iof.find_subcommand("run").filter(|_| is_run) {
+    let name = words.first().and_then(|word| word.to_str()).filter(|name| ["run", "pull"].contains(name));
+    if let Some(command) = name.and_then(|name| iof.find_subcommand(name)) {
         let rest = words.split_off(1);
-        words.extend(translate(rest, run).map_err(Error::Spelling)?);
+        words.extend(translate(rest, command).map_err(Error::Spelling)?);
     }
     Iof::try_parse_from([OsString::from("iof")].into_iter().chain(words)).map_err(Error::Clap)
 }
@@ -59,8 +74,20 @@ fn explain(error: &clap::Error, words: &[OsString]) -> ExitCode {
         words.first().and_then(|word| word.to_str()).filter(|word| iof.find_subcommand(word).is_some());
     match (error.kind(), command) {
         (ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
-            let names: Vec<&str> = iof.get_subcommands().map(Command::get_name).collect();
-            refuse(&format!("missing command: expected one of {}", names.join(", ")), "")
+            refuse(&format!("missing command: expected one of {}", names_of_commands(&iof)), "")
+        }
+        (_, None) if words.first().is_some_and(|word| word == "help") => {
+            let topic = words.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
+            refuse(&format!("no help for '{topic}': expected one of {}", names_of_commands(&iof)), "")
+        }
+        (_, None) if words.first().is_some_and(|word| word == "version") => {
+            refuse("for the version, write iof --version; to start this program, iof run version", "")
+        }
+        (_, None) if launcher(words).is_some() => {
+            let name = launcher(words).unwrap_or_default();
+            let rest = words.get(1..).filter(|rest| !rest.is_empty()).map_or("PROG".into(), repeat);
+            let message = format!("iof run takes the options of {name}: write iof run {rest}");
+            finish(Err(Failure::Usage(message)))
         }
         (ErrorKind::UnknownArgument, Some("kill")) => {
             let words: Vec<String> = words.iter().skip(1).map(|word| quote(word)).collect();
@@ -86,12 +113,23 @@ fn refuse(message: &str, command: &str) -> ExitCode {
     finish(Err(Failure::Usage(format!("{message} (try 'iof {command}--help')"))))
 }
 
+fn names_of_commands(iof: &Command) -> String {
+    iof.get_subcommands().map(Command::get_name).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the name of the launcher that `words` begin with.
+fn launcher(words: &[OsString]) -> Option<&'static str> {
+    let first = words.first()?;
+    LAUNCHERS.into_iter().find(|name| first == name)
+}
+
 /// Returns `true` if `words` are a program or options of `iof run`.
 fn is_job(words: &[OsString]) -> bool {
     let is_option = words.first().is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
     let run = std::iter::once(OsString::from("run")).chain(words.iter().cloned()).collect();
     match try_parse(run) {
-        Ok(_) | Err(Error::Spelling(_)) => true,
+        Ok(_) | Err(Error::Spelling(Refusal::Refused(_))) => true,
+        Err(Error::Spelling(Refusal::Unknown(_))) => false,
         Err(Error::Clap(error)) => !is_option || error.kind() != ErrorKind::UnknownArgument,
     }
 }
@@ -123,10 +161,21 @@ pub fn in_one_line(error: &clap::Error) -> String {
         .collect();
     let message = lines.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
+    let message = name_value_once(error, message).unwrap_or_else(|| message.to_owned());
     match similar(error) {
         Some(names) => format!("{message}: did you mean {names}?"),
-        None => message.to_owned(),
+        None => message,
     }
+}
+
+/// Returns clap's message about a value without the value's repetition in the parser's own message.
+fn name_value_once(error: &clap::Error, message: &str) -> Option<String> {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else { return None };
+    let rest = message.strip_prefix(&format!("invalid value '{value}' for '"))?;
+    let (name, reason) = rest.split_once("': ")?;
+    let (problem, expected) = reason.split_once(&format!(" '{value}': "))?;
+    let option = if name.starts_with('-') { format!(" for '{name}'") } else { String::new() };
+    Some(format!("{problem} '{value}'{option}: {expected}"))
 }
 
 /// Returns the names that are similar to what was typed.

@@ -35,6 +35,11 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["-n", "2", "hostname"], "write: iof run -n 2 hostname"),
         (&["-np", "2", "hostname"], "write: iof run -np 2 hostname"),
         (&["qurey", "stats"], "did you mean 'query'? To start a job, write: iof run qurey stats"),
+        (&["help", "nosuch"], "no help for 'nosuch': expected one of run, pull"),
+        (&["version"], "write iof --version; to start this program, iof run version"),
+        (&["mpirun", "-n", "2", "a b"], "options of mpirun: write iof run -n 2 'a b'"),
+        (&["srun", "--pty", "bash"], "options of srun: write iof run --pty bash"),
+        (&["mpiexec"], "write iof run PROG"),
         (&["--frobnicate"], "unexpected argument '--frobnicate' found (try 'iof --help')"),
         (&["run", "--summray", "true"], "did you mean '--summary'? (try 'iof run --help')"),
         (&["query", "stats", "--jsno"], "did you mean '--json'? (try 'iof query --help')"),
@@ -48,7 +53,10 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "-n", "1", "-n", "2", "--", "true"], "-n"),
         (&["run", "-n"], "-n"),
         (&["run", "--cache-size", "0", "--", "true"], "expected a positive number"),
-        (&["run", "--cache-size", "16383", "--", "true"], "invalid cache size '16383': expected 16K or more"),
+        (
+            &["run", "--cache-size", "16383", "--", "true"],
+            "invalid cache size '16383' for '--cache-size <BYTES>': expected 16K",
+        ),
         (&["run", "--cache-size", "15KiB", "--", "true"], "expected 16K or more"),
         (&["run", "--cache-size", "-1", "--", "true"], "-1"),
         (&["run", "--cache-size", "4G", "--", "true"], "4G"),
@@ -100,7 +108,8 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["pull", "frobnicate", "--rendezvous-dir", directory], "has a job frobnicate; there are no jobs"),
         (&["pull", "one", "two"], "'two'"),
         (&["pull", "one", "--nspace", "one"], "--nspace"),
-        (&["pull", "one", "--pid", "1"], "--pid"),
+        (&["pull", "one", "--system"], "--system"),
+        (&["pull", "--pid", "x"], "invalid pid 'x' for '--pid <PID>': expected a number"),
         (&["kill"], "JOB"),
         (&["kill", "one", "LOUD"], "unknown signal 'LOUD'"),
         (&["kill", "one", "0"], "unknown signal '0'"),
@@ -127,21 +136,46 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["pull", "--pid", "1", "--server", "/x"], "--pid"),
         (&["pull", "--system", "--session"], "--system"),
         (&["pull", "--nspace", "a/b"], "'/'"),
-        (&["query", "stats", "--nspace", "a", "--pid", "1"], "--nspace"),
+        (&["query", "stats", "--nspace", "a", "--session"], "--nspace"),
+        (&["pull", "--server", directory], "is a directory: expected the socket"),
+        (&["pull", "--rendezvous-dir", "/no/where"], "--rendezvous-dir /no/where: no such directory"),
+        (&["run", "--kill-wait", "1d", "true"], "invalid time '1d' for '--kill-wait <"),
+        (&["run", "--kill-wait", "1d", "true"], "minutes:seconds or hours:minutes:seconds"),
         (&["top", "--frobnicate"], "--frobnicate"),
-        (&["top", "one", "--pid", "1"], "--pid"),
+        (&["top", "one", "--server", "/x"], "--server"),
         (&["top", "--interval", "0"], "0.1 to 86400 seconds"),
         (&["top", "--interval", "often"], "invalid time 'often'"),
-        (&["top", "--pid", "1", "--nspace", "a"], "--pid"),
+        (&["top", "--pid", "1", "--session"], "--pid"),
         (&["completions"], "SHELL"),
         (&["completions", "tcsh"], "bash"),
         (&["man"], "DIR"),
         (&["query"], "KEY"),
         (&["query", "everything"], "everything"),
+        (&["query", "JOB_STATU"], "invalid key 'JOB_STATU': did you mean 'JOB_STATUS'?"),
+        (&["query", "proc"], "did you mean 'procs'?"),
+        (&["query", "pmix-query-namespace"], "did you mean 'NAMESPACES'?"),
+        (&["run", "--timeout", "1:xx", "--", "true"], "minutes:seconds or"),
+        (&["ps", "--rendezvous-dir", "/no/where"], "--rendezvous-dir /no/where: no such directory"),
         (&["query", "stats", "--frobnicate"], "--frobnicate"),
     ] {
         assert_refused(&start(args), message);
     }
+}
+
+#[test]
+fn a_message_that_quotes_a_newline_is_one_line() {
+    let site = Site::new();
+    let directory = site.path().to_str().unwrap();
+    for (options, program) in
+        [(&[][..], "no\nprog"), (&["--wdir", "no\nprog"], "true"), (&["-o", "no\nprog/"], "true")]
+    {
+        assert_refused(&site.run(options, [program]).finish(), r"no\nprog");
+    }
+    let failing = format!("{directory}/no\nprog");
+    std::os::unix::fs::symlink("/bin/false", &failing).unwrap();
+    let done = site.run(&[], [&failing]).finish();
+    assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{done:?}");
+    assert!(done.stderr.contains(r"/no\nprog, pid "), "{done:?}");
 }
 
 #[test]
@@ -284,6 +318,30 @@ fn a_pull_with_two_engines_lists_both() {
             assert!(done.stderr.contains(&line), "{done:?}");
         }
     }
+}
+
+#[test]
+fn a_job_and_a_pid_select_one_of_two_engines_with_equal_jobs() {
+    let site = Site::new();
+    let runs = ["one", "two"]
+        .map(|text| site.run(&["--nspace", "same"], ["sh", "-c", &format!("echo {text}; cat")]));
+    for run in &runs {
+        let pid = run.pid().to_string();
+        let query = ["namespaces", "--nspace", "same", "--pid", &pid];
+        wait_for("the job", || (site.query(&query).code == 0).then_some(()));
+    }
+    let pid = runs[1].pid().to_string();
+    assert_eq!(site.query(&["procs", "--nspace", "same", "--pid", &pid]).code, 0);
+    let pull = site.pull(&["same", "--pid", &pid]);
+    let [_, second] = runs;
+    site.query(&["namespaces", "--pid", &pid]);
+    assert_eq!(site.query(&["procs", "--rank", "5", "--pid", &pid]).code, 2);
+    wait_for("the pull", || {
+        let stats = site.query(&["stats", "--pid", &pid]);
+        stats.text().contains("iof pull").then_some(())
+    });
+    assert_eq!(second.finish().code, 0);
+    assert_eq!(pull.finish().text(), "two\n");
 }
 
 #[test]

@@ -56,6 +56,14 @@ fn the_first_process_of_a_pid_namespace_reaps_orphans() {
 }
 
 #[test]
+fn orphans_that_a_real_time_signal_has_ended_are_reaped() {
+    let Some(mut container) = new_pid_namespace() else { return };
+    let script = "orphan=$(sh -c 'exec 2>&-; sleep 1000 >&- & echo $!'); [ $PPID = 1 ] || exit 9
+        kill -40 $orphan; while [ -e /proc/$orphan ]; do sleep 0.01; done; exit 5";
+    assert_eq!(run_in(&mut container, &["-n", "3"], script).finish().code, 5);
+}
+
+#[test]
 fn the_first_process_of_a_pid_namespace_passes_signals_on() {
     let Some(mut container) = new_pid_namespace() else { return };
     let script = "trap 'echo got; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
@@ -121,7 +129,7 @@ fn give_up_ends_a_job_whose_output_is_not_accepted() {
     let mut message = String::new();
     run.stderr().read_to_string(&mut message).unwrap();
     assert_eq!(run.wait(), 1, "{message}");
-    assert!(message.starts_with("iof: stdout has accepted nothing for 0.3 s"), "{message}");
+    assert!(message.starts_with("iof: stdout has accepted nothing for 0.3s"), "{message}");
     wait_for("the end of the rank", || run.living().is_empty().then_some(()));
 }
 

@@ -3,10 +3,17 @@
 
 mod common;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
 use common::process::{Done, Process};
 use common::site::Site;
 use common::wait_for;
 use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
 
 /// Runs `iof COMMAND ARGS` to its end.
 fn iof(site: &Site, command: &str, args: &[&str]) -> Done {
@@ -129,6 +136,29 @@ fn kill_of_an_unknown_job_or_rank_names_what_exists_and_kills_nothing() {
     for run in [one, two] {
         assert_eq!(of_engine(&ps(&site), run.pid()).split(' ').nth(1), Some("running"));
     }
+}
+
+#[test]
+fn kill_by_another_user_is_refused_in_one_line_and_kills_nothing() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root can be another user");
+        return;
+    }
+    let site = Site::new();
+    let run = site.run(&["--nspace", "demo"], ["sleep", "1000"]);
+    site.wait_for_ranks(1);
+    // The other user can reach the socket and the program, so that only the engine can refuse.
+    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    open(site.path());
+    open(&site.sockets()[0]);
+    let program = site.path().join("iof");
+    fs::copy(env!("CARGO_BIN_EXE_iof"), &program).unwrap();
+    let mut kill = Command::new(&program);
+    kill.uid(65534).gid(65534).current_dir("/").arg("kill").arg("--server").arg(&site.sockets()[0]);
+    let done = Process::start(kill.args(["demo", "9"])).finish();
+    assert_eq!((done.code, done.text(), done.stderr.lines().count()), (1, "", 1), "{done:?}");
+    assert!(done.stderr.contains("user 65534 may not attach"), "{done:?}");
+    assert_eq!(of_engine(&ps(&site), run.pid()), "demo running 1 1 0");
 }
 
 #[test]

@@ -284,17 +284,20 @@ fn bad_input_is_rejected_in_one_line_with_exit_code_2() {
     let long = "x".repeat(100_000);
     let cases: [(&[&str], &str); 8] = [
         (&[], "the message on stdin is empty: give a MESSAGE"),
-        (&["--channel", "mail", "m"], "unknown log channel 'mail': expected stdout, stderr, syslog, "),
+        (
+            &["--channel", "mail", "m"],
+            "unknown log channel 'mail' for '--channel <LIST>': expected stdout, stderr, syslog, ",
+        ),
         (&["--channel", "email:no", "m"], "invalid flag ':no' of a log channel"),
         (&["--channel", "", "m"], "missing channel: expected a list"),
         (
             &["--channel", "stderr", "--required", "email", "m"],
             "the channel email needs an address: add --mail-to",
         ),
-        (&["--priority", "urgent", "m"], "invalid priority 'urgent': expected emerg, "),
+        (&["--priority", "urgent", "m"], "invalid priority 'urgent' for '--priority "),
         (
             &["--channel", "email", "--mail-to", "a@x", "--mail-server", "x:0", "m"],
-            "invalid mail server 'x:0': expected a port",
+            "invalid mail server 'x:0' for '--",
         ),
         (
             &["--channel", "job_record", &long],

@@ -30,7 +30,7 @@ fn is_err(line: &str) -> bool {
     ["two", "three", "six", "seven"].contains(&line)
 }
 
-/// A job whose rank has done all writes, each of which was read separately, and still runs.
+/// A job whose rank has written everything and still runs. Each write was read separately.
 struct Written {
     site: Site,
     gates: Vec<Gate>,

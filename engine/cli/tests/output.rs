@@ -345,11 +345,14 @@ fn invalid_output_options_are_rejected_in_one_line_with_the_remedy() {
             ),
             (&["--open-mode", "append"], "--output dir=DIR"),
             (&["--file-size", "0"], "invalid size '0'"),
-            (&["--file-size", "4095"], "invalid file size '4095': expected 4K or more"),
+            (
+                &["--file-size", "4095"],
+                "invalid file size '4095' for '--file-size <BYTES>': expected 4K or more",
+            ),
             (&["--file-count", "3"], "--file-size"),
             (
                 &["--file-size", "1M", "--file-count", "1001"],
-                "invalid number of files '1001': expected 0 to 1000",
+                "invalid number of files '1001' for '--file-count <N>': expected 0 to 1000",
             ),
             (&["--file-size", "1M", "--file-count", "some"], "invalid number of files 'some'"),
         ] {

@@ -143,9 +143,22 @@ fn files_that_another_job_writes_are_refused_and_stay_unchanged() {
         fs::read_to_string(&file).is_ok_and(|text| text == "first\n").then_some(())
     });
     // Another engine of the same user, in another rendezvous directory.
-    let done = Site::new().run_sh(&options, "echo second; exec sleep 1000").finish();
-    assert_eq!(done.code, 1, "{done:?}");
-    assert!(done.stderr.contains("has locked this file"), "{done:?}");
+    let proof = site.path().join("proof");
+    let pattern = format!("{}/f.%n.%t.out", out.display());
+    let file_name = file.to_str().unwrap();
+    for options in [
+        &options[..],
+        &["--nspace", "job", "-o", &pattern],
+        &["--nspace", "job", "-n", "2", "-o", "all", "-e", &pattern],
+        &["-o", file_name],
+    ] {
+        let other = Site::new();
+        let done = other.run(options, ["touch".as_ref(), proof.as_os_str()]).finish();
+        assert_eq!((done.code, done.stderr.lines().count()), (2, 1), "{options:?}: {done:?}");
+        let cause = format!("cannot write the output file: {file_name}: another process");
+        assert!(done.stderr.contains(&cause), "{options:?}: {done:?}");
+        assert!(!proof.exists(), "{options:?}: a rank was started");
+    }
     gate.open();
     assert_eq!(first.finish().code, 0);
     assert_eq!(fs::read_to_string(&file).unwrap(), "first\n");
@@ -245,7 +258,7 @@ fn there_may_be_more_files_than_descriptors() {
     let mut command = Command::new("sh");
     // Enough descriptors for 60 ranks and a few of their 120 files.
     command.arg("-c").arg(format!(
-        "ulimit -n 475; exec {} run --rendezvous-dir {} --nspace j -n 60 --output dir={} -- sh -c '{script}'",
+        "ulimit -n 480; exec {} run --rendezvous-dir {} --nspace j -n 60 --output dir={} -- sh -c '{script}'",
         iof().get_program().to_str().unwrap(),
         site.path().display(),
         out.display(),

@@ -165,6 +165,51 @@ fn the_terminal_is_restored_when_a_signal_ends_the_command() {
 }
 
 #[test]
+fn a_line_about_a_failed_rank_waits_until_the_screen_of_another_is_closed() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    // Rank 0 draws on the terminal as an editor does.
+    let script = format!(
+        "[ $IOF_RANK = 0 ] || {{ : < {}; exit 3; }}; printf '\\033[?1049hscreen'; read line; \
+         printf 'drawn\\033[?1049l'; echo closed",
+        gate.path()
+    );
+    let (terminal, run) = site.run_at_terminal(["-n", "2", "--pty", "0", "--", "sh", "-c", &script]);
+    terminal.wait_for("screen", 1);
+    wait_until_raw(&terminal);
+    gate.open();
+    site.wait_for_state(1, "failed");
+    terminal.type_keys("\r");
+    assert_eq!(run.wait(), 3);
+    let shown = terminal.all_shown();
+    let (screen, rest) = shown.split_once("\x1b[?1049l").unwrap();
+    assert!(!screen.contains("iof:"), "{shown:?}");
+    let (_, after) = rest.split_once("closed\r\n").unwrap();
+    assert!(after.starts_with("iof: job sh: rank 1 (sh, pid ") && after.lines().count() == 1, "{shown:?}");
+}
+
+#[test]
+fn a_line_about_a_failed_rank_follows_the_screen_while_other_ranks_run() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!(
+        "[ $IOF_RANK = 0 ] && {{ printf '\\033[?1049hscreen'; read line; printf '\\033[?1049lleft'; read line; exit 0; }}; \
+         [ $IOF_RANK = 1 ] && {{ : < {}; exit 3; }}; exec sleep 1000",
+        gate.path()
+    );
+    let (terminal, run) = site.run_at_terminal(["-n", "3", "--pty", "0", "--", "sh", "-c", &script]);
+    terminal.wait_for("screen", 1);
+    wait_until_raw(&terminal);
+    gate.open();
+    site.wait_for_state(1, "failed");
+    terminal.type_keys("\r");
+    terminal.wait_for("iof: job sh: rank 1 (sh, pid ", 1);
+    assert!(terminal.shown().find("left") < terminal.shown().find("iof: job"), "{:?}", terminal.shown());
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 3);
+}
+
+#[test]
 fn a_stopped_command_restores_the_terminal_while_it_is_stopped() {
     let site = Site::new();
     let (terminal, shell) = site.shell_at_terminal();

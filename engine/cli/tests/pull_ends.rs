@@ -12,7 +12,8 @@ use common::process::Process;
 use common::site::Site;
 use common::wait_for;
 use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
-use iof_proto::Nspace;
+use iof_proto::limits::MAX_FORGOTTEN_PER_TOOL;
+use iof_proto::{Channel, Nspace, Proc, Rank};
 use nix::sys::signal::Signal;
 
 /// A number of ranks with more streams (three each) than one message announces to a tool.
@@ -135,4 +136,48 @@ fn a_pull_whose_engine_is_killed_within_a_line_reports_the_received_bytes() {
     );
     let stderr = String::from_utf8(stderr.get()).unwrap();
     assert_eq!(stderr, wanted);
+}
+
+#[test]
+fn a_pull_in_json_shows_the_bytes_of_streams_that_it_missed_entirely() {
+    const STREAMS: u32 = 4 * MAX_FORGOTTEN_PER_TOOL as u32;
+    let site = Site::new();
+    let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
+    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let nspace = Nspace::new("job").unwrap();
+    let deliver = |rank: u32| {
+        let from = Proc::new(nspace.clone(), Rank(rank));
+        engine.deliver(&from, Channel::Stdout, b"0123456789".to_vec(), &[], || {}).unwrap();
+    };
+    deliver(0);
+    let mut pull = site.pull(&["--channel", "stdout", "--output", "json"]);
+    site.wait_for_pulls(0, "stdout", 1);
+    pull.stop();
+    (1..STREAMS).for_each(deliver);
+    assert!(engine.end_job(&nspace, Some(0)));
+    // The engine forgets the job, and most of its streams before the pull has learnt of them.
+    wait_for("the end of the job", || engine.remove(&nspace).then_some(()));
+    pull.signal(Signal::SIGCONT);
+    let (stdout, stderr) = pull.collect();
+    assert_eq!(pull.wait(), 0);
+    let (mut read, mut missed, mut streams) = (0, 0, 0);
+    for line in String::from_utf8(stdout.get()).unwrap().lines() {
+        let object: serde_json::Value = serde_json::from_str(line).unwrap();
+        match object["lost"].as_u64() {
+            None => read += object["data"].as_str().unwrap().len() as u64,
+            Some(lost) => {
+                missed += lost;
+                streams += object["streams"].as_u64().unwrap();
+                let shown = ["rank", "time", "host", "pid"].map(|key| object[key].is_null());
+                assert_eq!(
+                    (shown, &object["channel"], &object["offset"]),
+                    ([true; 4], &"stdout".into(), &0.into())
+                );
+            }
+        }
+    }
+    assert_eq!(read + missed, 10 * u64::from(STREAMS));
+    assert!(streams > 0 && missed == 10 * streams, "{missed} bytes of {streams} streams");
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.contains("rank * stdout: "), "{stderr}");
 }

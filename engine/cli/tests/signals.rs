@@ -5,6 +5,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::process::{Process, Stat};
 use common::site::Site;
@@ -75,7 +76,7 @@ fn one_signal_ends_the_children_of_ranks_that_have_exited() {
 
 #[test]
 fn a_second_sigint_or_sigterm_kills_ranks_and_children_that_ignored_the_first() {
-    for (first, second) in [(Signal::SIGTERM, Signal::SIGTERM), (Signal::SIGINT, Signal::SIGTERM)] {
+    for (first, second) in [(Signal::SIGTERM, Signal::SIGINT), (Signal::SIGINT, Signal::SIGTERM)] {
         let site = Site::new();
         let run = site.run_sh(&["-n", "2"], STUBBORN);
         let ready = "ready\n".len() as u64;
@@ -90,12 +91,45 @@ fn a_second_sigint_or_sigterm_kills_ranks_and_children_that_ignored_the_first() 
 }
 
 #[test]
+fn the_same_signal_again_kills_the_ranks_only_if_it_comes_later() {
+    let site = Site::new();
+    let run = site.run_sh(&[], STUBBORN);
+    site.wait_for_bytes(0, "stdout", 6);
+    run.signal(Signal::SIGTERM);
+    let sent = Instant::now();
+    site.wait_for_bytes(0, "stdout", 7);
+    // The documented time is part of the promise.
+    wait_for("a new request to end", || (sent.elapsed() > Duration::from_millis(500)).then_some(()));
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 137);
+    wait_for_end_of_all(&run);
+}
+
+#[test]
+fn the_two_equal_signals_of_timeout_count_as_one() {
+    let site = Site::new();
+    let run = site.iof("run");
+    let cleans_up = "trap 'sleep 0.3; echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
+    let mut timeout = Command::new("timeout");
+    timeout.args(["--signal=TERM", "1"]).arg(run.get_program()).args(run.get_args());
+    let envs = run.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    timeout.envs(envs).args(["-n", "2", "sh", "-c", cleans_up]);
+    let done = Process::start(&mut timeout).finish();
+    let text = done.text();
+    assert_eq!(
+        (done.code, text.matches("cleaned").count()),
+        (124, text.matches("ready").count()),
+        "{done:?}"
+    );
+}
+
+#[test]
 fn after_a_second_signal_the_command_soon_ends_even_if_the_output_is_held() {
     let site = Site::new();
     let script = format!("setsid sleep 1000 & {STUBBORN}");
     let run = site.run_sh(&[], &script);
     site.wait_for_bytes(0, "stdout", 6);
-    run.signal(Signal::SIGINT);
+    run.signal(Signal::SIGTERM);
     site.wait_for_bytes(0, "stdout", 7);
     run.signal(Signal::SIGINT);
     assert_eq!(run.wait(), 130);

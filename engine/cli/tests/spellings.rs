@@ -7,6 +7,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use common::process::{Done, Process};
 use common::site::Site;
@@ -27,7 +28,12 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["--nodes=1"], &[]),
     (&["-J", "ocean", "--tag-output"], &["--nspace", "ocean", "--output", "tag"]),
     (&["--job-name=ocean", "--tag-output"], &["--nspace", "ocean", "--output", "tag"]),
+    (&["--namespace", "ocean", "--tag-output"], &["--nspace", "ocean", "--output", "tag"]),
     (&["-l"], &["--output", "rank"]),
+    (&["-ln2"], &["--output", "rank", "-n", "2"]),
+    (&["-lQn", "2"], &["--output", "rank", "-q", "-n", "2"]),
+    (&["-lu"], &["--output", "rank", "--output", ":raw"]),
+    (&["-I5", "-k", "--propagate=STACK"], &[]),
     (&["--label"], &["--output", "rank"]),
     (&["-prepend-rank"], &["--output", "rank"]),
     (&["--prepend-rank"], &["--output", "rank"]),
@@ -39,10 +45,17 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["--unbuffered"], &["--output", ":raw"]),
     (&["--output-filename", "files"], &["--output", "dir=files:copy"]),
     (&["--output-filename", "files:nocopy"], &["--output", "dir=files"]),
+    (&["--output-directory", "files"], &["--output", "dir=files:copy"]),
     (&["--error=errors"], &["-e", "errors"]),
     (&["--print-all-exitcodes"], &["--summary"]),
     (&["-K0"], &["--kill-on-bad-exit=0"]),
     (&["-K1"], &["--kill-on-bad-exit=1"]),
+    (&["-W", "0"], &[]),
+    (&["-W0"], &[]),
+    (&["--wait=0"], &[]),
+    (&["-t", "1:00"], &["--timeout", "60"]),
+    (&["--time=1:00:00"], &["--timeout", "1h"]),
+    (&["--silent-abort"], &["--quiet"]),
     (&["-disable-auto-cleanup"], &["--kill-on-bad-exit=0"]),
     (&["--disable-auto-cleanup"], &["--kill-on-bad-exit=0"]),
     (&["-Q"], &["--quiet"]),
@@ -87,18 +100,31 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["-e", "err", "--output", "merge"], "-e cannot be combined with --output merge-stderr-to-stdout"),
     (&["-o", "out", "--ranks", "0"], "--ranks"),
     (&["--tag-output=yes"], "takes no value"),
-    (&["--outptu", "tag"], "did you mean '--output'?"),
-    (&["-ordered-output"], "there is no option '-ordered-output': for a file, write -o FILE with a space"),
-    (&["-output-proxy"], "no option '-output-proxy'"),
-    (&["-order-nodes", "UP"], "no option '-order-nodes'"),
-    (&["-order-nodes=/a.b"], "no option '-order-nodes=/a.b'"),
-    (&["-enable-recovery"], "write -e FILE with a space"),
+    (&["--outptu", "tag"], "there is no option '--outptu': did you mean '--output'?"),
+    (&["-tag-outptu"], "there is no option '-tag-outptu': did you mean '--tag-output'?"),
+    (&["-output-proxy"], "there is no option '-output-proxy': for a file, write -o FILE with a space"),
+    (&["-other-nodes", "UP"], "no option '-other-nodes'"),
+    (&["-other-nodes=/a.b"], "no option '-other-nodes=/a.b'"),
+    (&["-enable-magic"], "write -e FILE with a space"),
     (&["-exitinfo"], "no option '-exitinfo'"),
     (&["-oout"], "write -o FILE with a space"),
+    (&["-qordered"], "there is no option '-qordered': for a file, write -o FILE with a space"),
+    (&["-qelse"], "write -e FILE with a space"),
+    (&["-lz"], "there is no option '-lz'"),
+    (&["-numa"], "there is no option '-numa'"),
+    (&["-pdebug"], "unsupported option '-p debug': iof does not allocate resources"),
+    (&["-vvv"], "write --summary"),
+    (&["-K", "1"], "the value of '-K' must follow '=': write -K=1"),
+    (&["--kill-on-bad-exit", "0"], "write --kill-on-bad-exit=0"),
+    (&["-W", "10"], "write --timeout"),
+    (&["-t", "10"], "such as --timeout 10m"),
+    (&["--time=1:60"], "write --timeout"),
+    (&["-n", "-1"], "'-1' for '--nprocs <N>'"),
+    (&["-np", "0"], "'0' for '--nprocs <N>': expected a number of ranks from 1 to"),
+    (&["-n", "x"], "'x' for '--nprocs <N>'"),
     (&["-genv", "SPELLED=1"], "invalid variable 'SPELLED=1': write -genv NAME VALUE"),
     (&["--genv=SPELLED=1"], "write -genv NAME VALUE"),
     (&["-env", "SPELLED=1"], "write -env NAME VALUE"),
-    (&["-t", "5"], "--timeout"),
     (&["--dorp", "none"], "did you mean '--drop'?"),
     (&["--drop", "oldst"], "did you mean 'oldest'?"),
 ];
@@ -111,10 +137,12 @@ fn run(options: &[&str], program: &[&str]) -> (Done, BTreeMap<String, String>) {
     fs::write(directory.join("input"), "from the file\n").unwrap();
     let mut command = site.iof("run");
     command.current_dir(&directory).env_remove("SPELLED").args(["--nspace", "job"]);
-    if options
-        .iter()
-        .any(|option| option.contains("nspace") || option.contains("-J") || option.contains("job-name"))
-    {
+    if options.iter().any(|option| {
+        option.contains("nspace")
+            || option.contains("namespace")
+            || option.contains("-J")
+            || option.contains("job-name")
+    }) {
         command = site.iof("run");
         command.current_dir(&directory);
     }
@@ -168,14 +196,14 @@ fn assert_refused(options: &[&str], message: &str) {
 fn page() -> Vec<(String, String)> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/coming-from.md");
     let text = fs::read_to_string(path).unwrap();
-    let (_, table) = text.split_once("| typed |").unwrap();
+    let (_, tables) = text.split_once("## All spellings").unwrap();
     let mut rows = Vec::new();
-    for line in table.lines().skip(2) {
+    for line in tables.lines().filter(|line| line.starts_with("| `")) {
         let (names, meaning) = line.trim_matches('|').split_once('|').unwrap();
         let names = names.split(',').map(|name| name.trim().trim_matches('`').to_owned());
         rows.extend(names.map(|name| (name, meaning.trim().to_owned())));
     }
-    assert!(rows.len() > 100, "{rows:?}");
+    assert!(rows.len() > 300, "{rows:?}");
     rows
 }
 
@@ -224,6 +252,74 @@ fn every_spelling_of_the_book_is_tested() {
     }
 }
 
+/// Returns the options that `text`, the help of a launcher, begins lines with, such as
+/// `-mca|--mca <arg0>`, `-n/-np {value}` or `-A, --account=name`.
+fn options_in(text: &str) -> BTreeSet<String> {
+    let mut options = BTreeSet::new();
+    for line in text.lines().map(str::trim_start).filter(|line| line.starts_with('-')) {
+        let words = line.split_whitespace().take_while(|word| word.starts_with('-'));
+        let names = words.flat_map(|word| word.trim_end_matches(',').split(['|', '/']));
+        let names = names.map(|name| name.split(['=', '[']).next().unwrap());
+        options.extend(names.filter(|name| name.len() > 1 && name.starts_with('-')).map(str::to_owned));
+    }
+    options
+}
+
+#[test]
+fn each_option_in_the_help_of_an_installed_launcher_works_or_is_explained() {
+    for (launcher, args) in [
+        ("mpirun", &["--allow-run-as-root", "--help", "all"][..]),
+        ("mpiexec.hydra", &["-help"]),
+        ("prterun", &["--help"]),
+        ("srun", &["--help"]),
+    ] {
+        let help = Command::new(launcher).args(args).output();
+        let help =
+            help.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let options = options_in(&help);
+        if options.is_empty() {
+            eprintln!("skipped: no help of {launcher} on this machine");
+            continue;
+        }
+        assert!(options.len() > 20, "{launcher}: {options:?}");
+        // Open MPI's help underlines a heading with hyphens, which are not an option.
+        for option in options.iter().filter(|option| !option.trim_matches('-').is_empty()) {
+            let (done, _) = run(&[option, "1", "1"], &["true"]);
+            for unexplained in ["unexpected argument", "there is no option", "did you mean"] {
+                assert!(!done.stderr.contains(unexplained), "{launcher} {option}: {done:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pull_takes_the_spellings_for_output_and_no_others() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let run = site.run_sh(&["--nspace", "job"], &format!(": < {}; echo text", gate.path()));
+    site.wait_for_ranks(1);
+    let spelled = [&["-l", "job"][..], &["job", "--tag-output"], &["-xml"], &["--label", "-o", "all"]];
+    let pulls: Vec<Process> = spelled.iter().map(|options| site.pull(options)).collect();
+    site.wait_for_pulls(0, "stdout", pulls.len());
+    for (options, message) in [
+        (&["-np", "2"][..], "there is no option '-np'"),
+        (&["--mca", "a", "b"], "there is no option '--mca'"),
+        (&["-outfile-pattern", "x"], "write -o PATTERN -e all"),
+        (&["-oout"], "write -o FILE with a space"),
+        (&["--labe"], "did you mean '--label'? (try 'iof pull --help')"),
+    ] {
+        let done = site.pull(options).finish();
+        assert_eq!((done.code, done.stderr.lines().count()), (2, 1), "{done:?}");
+        assert!(done.stderr.contains(message), "{done:?}");
+    }
+    gate.open();
+    let shown: Vec<String> = pulls.into_iter().map(|pull| pull.finish().text().to_owned()).collect();
+    let xml = "<stdout rank=\"0\">text&#010;</stdout>\n";
+    assert_eq!(shown[..2], ["[0]<stdout>: text\n", "[job,0]<stdout>: text\n"]);
+    assert!(shown[2].contains(xml) && shown[3] == shown[0], "{shown:?}");
+    assert_eq!(run.finish().code, 0);
+}
+
 #[test]
 fn a_program_and_its_arguments_are_never_changed() {
     let (done, _) = run(&[], &["echo", "-np", "2", "--tag-output", "-genv", "A", "B", "--pty"]);
@@ -240,6 +336,13 @@ fn further_programs_have_their_own_spellings_and_share_global_variables() {
     let program = ["sh", "-c", show, ":", "-np", "2", "-wdir", "/", "-env", "OWN", "2", "sh", "-c", show];
     let (done, _) = run(&["-np", "1", "-genv", "SPELLED", "s"], &program);
     assert_eq!(lines(done.text(), false), ["0 WORK s", "1 / s2", "2 / s2"], "{done:?}");
+    let (done, _) = run(&["-n1"], &["echo", "a", ":", "-n2", "--wdir=/", "-xA=b", "-I", "echo", "b"]);
+    assert_eq!(lines(done.text(), false), ["a", "b", "b"], "{done:?}");
+    for option in ["-l", "-q", "--summary", "--pty"] {
+        let (done, _) = run(&[], &["true", ":", option, "true"]);
+        let message = format!("option '{option}' is for the whole job: write it before the first program");
+        assert!(done.code == 2 && done.stderr.contains(&message), "{done:?}");
+    }
 }
 
 #[test]

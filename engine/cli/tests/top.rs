@@ -11,10 +11,10 @@ use std::process::Command;
 use common::bytes::Pending;
 use common::process::Process;
 use common::site::{Site, iof};
-use common::terminal::{CTRL_C, CTRL_Z, Terminal};
+use common::terminal::{CTRL_C, CTRL_Z, Settings, Terminal};
 use nix::libc;
 use nix::sys::signal::Signal;
-use nix::sys::termios::{FlowArg, Termios, tcflow};
+use nix::sys::termios::{FlowArg, tcflow};
 
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
@@ -40,7 +40,7 @@ fn shell_words(command: &Command) -> Vec<&str> {
 
 /// Starts a shell that runs `iof top` after a line is typed. Also returns the settings of the
 /// terminal before that.
-fn start_later(site: &Site) -> (Terminal, Process, Termios) {
+fn start_later(site: &Site) -> (Terminal, Process, Settings) {
     let script = format!("echo ready; read go; exec {}", shell_words(&command(site)).join(" "));
     let mut shell = Command::new("sh");
     let (terminal, process) = Terminal::start(shell.args(["-c", &script]).env("TERM", "xterm"), 24, 80);
@@ -350,6 +350,29 @@ fn without_a_usable_terminal_the_command_fails_in_one_line() {
         let shown = terminal.shown();
         assert_eq!((shown.lines().count(), shown.contains('\x1b')), (1, false), "{shown:?}");
     }
+}
+
+#[test]
+fn a_rank_that_does_not_exist_is_refused_in_one_line() {
+    let site = Site::new();
+    let _run = site.run(&["-n", "3", "--nspace", "demo"], ["cat"]);
+    site.wait_for_ranks(3);
+    for (args, message) in [
+        (&["--rank", "9"][..], "rank 9 does not exist: the last rank is 2"),
+        (&["demo", "--rank", "0,2-3"], "rank 3 does not exist: the last rank of demo is 2"),
+    ] {
+        let mut top = command(&site);
+        let (terminal, top) = Terminal::start(top.args(args), 24, 200);
+        assert_eq!(top.wait(), 2);
+        let shown = terminal.all_shown();
+        assert_eq!((shown.lines().count(), shown.contains('\x1b')), (1, false), "{shown:?}");
+        assert!(shown.contains(message), "{shown:?}");
+    }
+    let mut top = command(&site);
+    let (terminal, top) = Terminal::start(top.args(["demo", "--rank", "1-2"]), 24, 80);
+    terminal.wait_to_see("the last rank", |picture| stream(picture, 2, "stdout"));
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
 }
 
 #[test]

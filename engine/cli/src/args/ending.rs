@@ -23,15 +23,16 @@ pub struct EndingArgs {
 
     /// Wait between SIGTERM and SIGKILL
     ///
-    /// When iof ends a job because of --kill-on-bad-exit or --timeout. In seconds, or with suffix s,
-    /// m or h.
+    /// When iof ends a job because of --kill-on-bad-exit or --timeout. In seconds, with suffix ms, s,
+    /// m or h, or as MINUTES:SECONDS.
     #[arg(long, value_name = "DURATION", default_value = "2", value_parser = duration, help_heading = ENDING)]
     pub kill_wait: Duration,
 
     /// End the job after this time
     ///
-    /// In seconds, or with suffix s, m or h. The ranks that are left are listed on stderr and get
-    /// SIGTERM, and SIGKILL after --kill-wait. The exit code is 124.
+    /// In seconds, with suffix ms, s, m or h, or as MINUTES:SECONDS or HOURS:MINUTES:SECONDS. The
+    /// ranks that are left are listed on stderr and get SIGTERM, and SIGKILL after --kill-wait. The
+    /// exit code is 124.
     #[arg(long, value_name = "DURATION", value_parser = timeout, help_heading = ENDING)]
     pub timeout: Option<Duration>,
 

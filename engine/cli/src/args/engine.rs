@@ -6,6 +6,8 @@ use clap::Args;
 use iof_proto::Nspace;
 use iof_proto::rendezvous::{Search, Target};
 
+use crate::args::values::pid;
+
 /// The options that select the engine to attach to.
 #[derive(Args, Clone)]
 pub struct EngineArgs {
@@ -13,14 +15,14 @@ pub struct EngineArgs {
     ///
     /// By default, a command that runs in a rank attaches to the engine that started the rank. Any
     /// other attaches to the node's system-level engine if that accepts it, otherwise to this user's
-    /// only engine.
-    #[arg(long, value_name = "PID", group = "target")]
+    /// only engine. May be combined with the name of a job.
+    #[arg(long, value_name = "PID", group = "target", value_parser = pid)]
     pub pid: Option<u32>,
 
     /// Attach to the `iof run` of the job with this name
     ///
     /// pull, push, top, query and log then apply to this job only.
-    #[arg(long, value_name = "NAME", group = "target")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["server", "system", "session"])]
     pub nspace: Option<Nspace>,
 
     /// Attach to the engine that listens on this socket
@@ -48,7 +50,7 @@ pub struct EngineArgs {
 #[derive(Args)]
 pub struct JobEngineArgs {
     /// Job to attach to, as with --nspace
-    #[arg(value_name = "JOB", group = "target")]
+    #[arg(value_name = "JOB", conflicts_with_all = ["nspace", "server", "system", "session"])]
     job: Option<Nspace>,
 
     #[command(flatten)]

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, MAX_RANKS, Policy};
+use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, Policy};
 use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
-use super::values::{Ranks, cache_size, duration, interval, ranks};
+use super::values::{Ranks, cache_size, duration, interval, nprocs, ranks};
 use crate::output::OutputArgs;
 use crate::stdin::StdinArgs;
 
@@ -64,7 +64,7 @@ pub struct RunArgs {
 
     /// Create the socket for tools in this directory
     ///
-    /// With none, there is no socket, and no directory is needed. Tools then cannot find the job.
+    /// With none, iof creates no socket and needs no directory. Tools then cannot find the job.
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 
@@ -87,14 +87,14 @@ pub struct RunArgs {
     ///
     /// A child of a rank may hold the rank's output open after the exit of the rank. Output that the
     /// child writes after this time is not forwarded. By default there is no limit.
-    #[arg(long, value_name = "SECONDS", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub grace: Option<Duration>,
 
     /// End the job if its output is not accepted
     ///
     /// If a reader of stdout or stderr accepts nothing for this time, the job is ended, and the exit
     /// code is 1. By default the ranks wait. Does not apply to files.
-    #[arg(long, value_name = "SECONDS", value_parser = interval)]
+    #[arg(long, value_name = "DURATION", value_parser = interval)]
     pub give_up: Option<Duration>,
 
     /// Print the cost of forwarding on exit
@@ -124,7 +124,7 @@ pub struct RunArgs {
 pub struct AppArgs {
     /// Start this many ranks
     #[arg(short = 'n', long = "nprocs", value_name = "N", default_value_t = 1, help_heading = "App options",
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
+          value_parser = nprocs, allow_hyphen_values = true)]
     pub nprocs: u32,
 
     /// Start the ranks in this directory

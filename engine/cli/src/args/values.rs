@@ -13,6 +13,12 @@ use iof_proto::{Channel, Channels, Rank};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks(pub Vec<Rank>);
 
+impl Ranks {
+    pub fn contain(&self, rank: Rank) -> bool {
+        self.0 == [Rank::WILDCARD] || self.0.binary_search(&rank).is_ok()
+    }
+}
+
 impl fmt::Display for Ranks {
     /// Writes the list in the form that [`ranks`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,18 +103,61 @@ pub fn channels(text: &str) -> Result<Channels, String> {
     Ok(channels)
 }
 
-/// Parses a time in seconds, or with suffix s, m or h. The number may have a fraction.
+/// The units of times, in seconds. `ms` comes before `s`, which it ends in.
+const TIME_UNITS: [(&str, f64); 4] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+
+/// Parses a time: in seconds, with suffix ms, s, m or h, or as `MINUTES:SECONDS` or
+/// `HOURS:MINUTES:SECONDS`. The number of seconds or before the suffix may have a fraction.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let units = [("s", 1.0), ("m", 60.0), ("h", 3600.0)];
     let with_unit = |(suffix, unit)| Some((text.strip_suffix(suffix)?, unit));
-    let (number, unit) = units.into_iter().find_map(with_unit).unwrap_or((text, 1.0));
-    let seconds = number.parse::<f64>().ok().map(|number| number * unit);
+    let (number, unit) = TIME_UNITS.into_iter().find_map(with_unit).unwrap_or((text, 1.0));
+    let seconds = match text.contains(':') {
+        true => clock_seconds(text),
+        false => number.parse::<f64>().ok().map(|number| number * unit),
+    };
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration.ok_or_else(|| {
         format!(
-            "invalid time '{text}': expected seconds, such as 0.5 or 10, or a number with suffix s, m or h"
+            "invalid time '{text}': expected seconds, such as 0.5 or 10, a number with suffix ms, s, m or h, \
+             minutes:seconds or hours:minutes:seconds"
         )
     })
+}
+
+/// Returns `true` if `text` is a time with colons, as srun has it.
+pub fn is_clock_time(text: &str) -> bool {
+    clock_seconds(text).is_some()
+}
+
+/// Parses `MINUTES:SECONDS` and `HOURS:MINUTES:SECONDS`. All parts but the first are below 60.
+fn clock_seconds(text: &str) -> Option<f64> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let whole = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()).then(|| part.parse::<u32>().ok());
+    let (first, middle, last) = match parts.as_slice() {
+        [minutes, seconds] => (0, whole(minutes)??, seconds),
+        [hours, minutes, seconds] => (whole(hours)??, whole(minutes)??, seconds),
+        _ => return None,
+    };
+    let is_number = last.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let seconds = last.parse::<f64>().ok().filter(|seconds| is_number && *seconds < 60.0)?;
+    let is_valid = parts.len() == 2 || middle < 60;
+    is_valid.then(|| f64::from(first) * 3600.0 + f64::from(middle) * 60.0 + seconds)
+}
+
+/// Formats a time as [`duration`] parses it, such as `90s`.
+pub fn show_duration(duration: Duration) -> String {
+    format!("{}s", duration.as_secs_f64())
+}
+
+/// Parses the pid of an engine.
+pub fn pid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("invalid pid '{text}': expected a number, as `iof ps` prints it"))
+}
+
+/// Parses the number of ranks of a program.
+pub fn nprocs(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count| (1..=MAX_RANKS).contains(count));
+    count.ok_or_else(|| format!("expected a number of ranks from 1 to {MAX_RANKS}"))
 }
 
 /// Parses a time limit, which is greater than 0.
@@ -238,10 +287,30 @@ mod tests {
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert!(timeout("0").is_err() && timeout("0m").is_err());
         assert_eq!(timeout("5m"), duration("300"));
         for invalid in ["", "-1", "x", "s", "1d", "-1m", "inf", "infm", "nan", "1e300"] {
             assert!(duration(invalid).is_err(), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn a_time_with_colons_is_minutes_and_seconds_or_hours_minutes_and_seconds() {
+        assert_eq!(duration("1:00"), duration("60"));
+        assert_eq!(duration("90:05.5"), duration("5405.5"));
+        assert_eq!(duration("1:00:00"), duration("1h"));
+        for invalid in
+            [":", "1:", ":1", "1:60", "1:-1", "-1:00", "1:60:00", "1:0:0:0", "+1:00", "1:00s", "1:inf"]
+        {
+            assert!(duration(invalid).is_err() && !is_clock_time(invalid), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_shown_in_a_form_that_is_understood() {
+        for text in ["90s", "0.5s", "0.0001s", "86400s"] {
+            assert_eq!(show_duration(duration(text).unwrap()), text);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::{env, fs};
 
-use crate::args::spellings::{Meaning, SPELLINGS, Spelling, Values};
+use crate::args::spellings::{GROUPS, Group, Meaning, Spelling, Values};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/coming-from.md");
 
@@ -13,9 +13,9 @@ const HEAD: &str = "\
 <!-- Generated: IOF_BLESS=1 cargo test -p iof-cli coming_from -->
 
 `iof run` takes the options that users of `mpirun` (Open MPI 4 and 5), `srun` (Slurm) and `mpiexec`
-(MPICH) type most often, and replaces them by its own. An option that it cannot honour is refused in
-one line that names what to write, with exit code 2, before anything starts. What follows the program
-is never changed.
+(MPICH) type, and replaces them by its own. An option that it cannot honour is refused in one line
+that names what to write, with exit code 2, before anything starts. What follows the program is never
+changed. `iof pull` takes those for output.
 
 | another launcher | iof |
 |---|---|
@@ -61,22 +61,26 @@ The PATTERN of `-o` and `-e` has the placeholders of srun that have a meaning he
 ## All spellings
 
 Names of several letters may have one dash or two. Values may follow `=` or a blank, those of single
-letters also the letter itself. Some letters mean different things in different launchers. Directly
-behind `-o` and `-e`, a PATTERN must contain `%`, `.` or `/`, or be `all` or `none`: anything else is
-refused as an unknown option, such as `-ordered-output`.
-
-| typed | `iof run` |
-|---|---|
+letters also the letter itself. Single letters may share a dash, as in `-ln4`. Some letters mean
+different things in different launchers. Directly behind `-o` and `-e`, a PATTERN must contain `%`, `.`
+or `/`, or be `all` or `none`: anything else is refused as an unknown option, such as `-output-proxy`.
 ";
 
 fn page() -> String {
     let mut page = HEAD.to_owned();
-    for Spelling { names, values, meaning } in SPELLINGS {
-        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-        writeln!(page, "| {} | {} |", names.join(", "), explain(*values, meaning))
-            .expect("a String takes all");
+    for group in GROUPS {
+        write_group(&mut page, group).expect("a String takes all");
     }
     page
+}
+
+fn write_group(page: &mut String, Group { title, spellings, .. }: &Group) -> std::fmt::Result {
+    writeln!(page, "\n### {title}\n\n| typed | `iof run` |\n|---|---|")?;
+    for Spelling { names, values, meaning } in *spellings {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        writeln!(page, "| {} | {} |", names.join(", "), explain(*values, meaning))?;
+    }
+    Ok(())
 }
 
 fn explain(values: Values, meaning: &Meaning) -> String {
@@ -84,14 +88,14 @@ fn explain(values: Values, meaning: &Meaning) -> String {
         let words = words.join(" ");
         match values {
             Values::NameAndValue => words.replacen("{}", "NAME", 1).replace("{}", "VALUE"),
-            Values::Optional(_, default) => {
+            Values::OptionalRanks(default) => {
                 words.replace("{}", &format!("VALUE` (default `{default}")) + "`)"
             }
             Values::None | Values::One => words.replace("{}", "VALUE"),
         }
     };
     match meaning {
-        Meaning::Same(words) if matches!(values, Values::Optional(..)) => format!("`{}", shown(words)),
+        Meaning::Same(words) if matches!(values, Values::OptionalRanks(_)) => format!("`{}", shown(words)),
         Meaning::Same(words) => format!("`{}`", shown(words)),
         Meaning::Everywhere(words) => format!("`{}`, also for all further programs", shown(words)),
         Meaning::Depends(text, _) => (*text).to_owned(),
@@ -120,7 +124,8 @@ fn each_spelling_occurs_once_and_is_not_an_option_of_iof_run() {
     let mut iof = crate::args::Iof::command();
     iof.build();
     let run = iof.find_subcommand("run").unwrap();
-    let mut names: Vec<&str> = SPELLINGS.iter().flat_map(|spelling| spelling.names).copied().collect();
+    let spellings = GROUPS.iter().flat_map(|group| group.spellings);
+    let mut names: Vec<&str> = spellings.flat_map(|spelling| spelling.names).copied().collect();
     for name in &names {
         let is_own = run.get_arguments().any(|arg| {
             let long = arg.get_long().is_some_and(|long| name.strip_prefix("--") == Some(long));

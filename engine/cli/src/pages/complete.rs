@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use iof_engine::Signal;
 use iof_output::OUTPUT_WORDS;
 use iof_proto::names::sanitize;
 use iof_proto::rendezvous::{Candidate, Search};
@@ -27,8 +28,15 @@ pub fn candidates(list: List, directory: Option<&Path>) -> String {
         }
         List::Pids => engines().iter().map(|Candidate { pid, .. }| pid.to_string()).collect(),
         List::Output => OUTPUT_WORDS.iter().map(|word| (*word).to_owned()).collect(),
+        List::Signals => signals(),
     };
     lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Returns the names of the signals without `SIG`. Real-time signals have none.
+fn signals() -> Vec<String> {
+    let signals = (1..=i32::from(u8::MAX)).filter_map(|number| Signal::try_from(number).ok());
+    signals.filter_map(|signal| signal.to_string().strip_prefix("SIG").map(str::to_owned)).collect()
 }
 
 /// Returns the completion script of a shell.
@@ -37,7 +45,7 @@ pub fn script(shell: Shell) -> String {
     clap_complete::generate(shell, &mut Iof::command(), "iof", &mut text);
     let text = String::from_utf8_lossy(&text).into_owned();
     match shell {
-        Shell::Bash => text + BASH,
+        Shell::Bash => text + &BASH.replace("@OPTIONS@", &options_with_values().join("|")),
         Shell::Fish => text + &fish(),
         Shell::Zsh => zsh(&text),
         _ => text,
@@ -48,7 +56,7 @@ pub fn script(shell: Shell) -> String {
 const BASH: &str = r#"
 _iof_with_lists() {
     local IFS=$'\n' word="${COMP_WORDS[COMP_CWORD]}" option="${COMP_WORDS[COMP_CWORD-1]}"
-    local list="" before="" index directory=()
+    local list="" before="" index position=0 directory=()
     # Bash splits --option=value into three words.
     if [[ $word == "=" ]]; then
         word=""
@@ -61,13 +69,22 @@ _iof_with_lists() {
         *" --pid") list=pids ;;
         *" --output") list=output ;;
     esac
-    # The positional JOB. Only --rendezvous-dir may precede it here.
-    index=2
-    while [[ ${COMP_WORDS[index]} == --rendezvous-dir ]]; do
-        ((index += 2))
+    # The arguments that are neither options nor their values.
+    for ((index = 2; index < COMP_CWORD; index++)); do
+        case "${COMP_WORDS[index]}" in
+            @OPTIONS@)
+                ((index++))
+                [[ ${COMP_WORDS[index]} == "=" ]] && ((index++))
+                ;;
+            -*) ;;
+            *) ((position++)) ;;
+        esac
     done
-    if [[ ${COMP_WORDS[1]} == @(pull|kill|top) && $index == "$COMP_CWORD" && $word != -* ]]; then
-        list=jobs
+    if [[ -z $list && $index == "$COMP_CWORD" && $word != -* ]]; then
+        case "${COMP_WORDS[1]} $position" in
+            "pull 0" | "top 0" | "kill 0") list=jobs ;;
+            "kill 1") list=signals ;;
+        esac
     fi
     if [[ -z $list ]]; then
         IFS=$' \t\n'
@@ -106,6 +123,24 @@ fn tools() -> Vec<String> {
     iof.get_subcommands().filter(has_pid).map(|command| command.get_name().to_owned()).collect()
 }
 
+/// The options of the commands with a positional JOB whose value is the next word.
+fn options_with_values() -> Vec<String> {
+    let iof = Iof::command();
+    let commands =
+        iof.get_subcommands().filter(|command| ["pull", "top", "kill"].contains(&command.get_name()));
+    let args = commands.flat_map(clap::Command::get_arguments);
+    let mut names: Vec<String> = args
+        .filter(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set())
+        .flat_map(|arg| {
+            let long = arg.get_long().map(|long| format!("--{long}"));
+            long.into_iter().chain(arg.get_short().map(|short| format!("-{short}")))
+        })
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 fn fish() -> String {
     let option = |commands: &str, long: &str, list: &str| {
         let found = format!("iof completions --list {list} 2>/dev/null");
@@ -113,16 +148,55 @@ fn fish() -> String {
             "complete -c iof -n \"__fish_seen_subcommand_from {commands}\" -l {long} -x -a \"({found})\"\n"
         )
     };
+    let argument = |commands: &str, position: u32, list: &str| {
+        let condition = format!("__fish_seen_subcommand_from {commands}; and __fish_iof_position {position}");
+        format!("complete -c iof -n \"{condition}\" -x -a \"(iof completions --list {list} 2>/dev/null)\"\n")
+    };
     let tools = tools().join(" ");
-    [option(&tools, "nspace", "jobs"), option(&tools, "pid", "pids"), option("run pull", "output", "output")]
-        .concat()
+    let lines = [
+        FISH.replace("@OPTIONS@", &options_with_values().join(" ")),
+        option(&tools, "nspace", "jobs"),
+        option(&tools, "pid", "pids"),
+        option("run pull", "output", "output"),
+        argument("pull top kill", 0, "jobs"),
+        argument("kill", 1, "signals"),
+    ];
+    lines.concat()
 }
 
-/// Replaces the action of the options whose values the command lists.
+const FISH: &str = r"
+# Succeeds if this many words after the command are neither options nor their values.
+function __fish_iof_position
+    set -l count 0
+    set -l is_value no
+    for word in (commandline -opc)[3..-1]
+        if test $is_value = yes
+            set is_value no
+            continue
+        end
+        switch $word
+            case @OPTIONS@
+                set is_value yes
+            case '-*'
+            case '*'
+                set count (math $count + 1)
+        end
+    end
+    test $count = $argv[1]
+end
+";
+
+/// Replaces the action of the options and arguments whose values the command lists.
 fn zsh(text: &str) -> String {
     let list = |line: &str| {
-        let options = [("--nspace=[Attach", "jobs"), ("--pid=[Attach", "pids"), ("--output=[", "output")];
-        options.into_iter().find(|(start, _)| line.contains(start)).map(|(_, list)| list)
+        let starts = [
+            ("--nspace=[Attach", "jobs"),
+            ("--pid=[Attach", "pids"),
+            ("--output=[", "output"),
+            (":job -- Job", "jobs"),
+            (":signal -- Signal", "signals"),
+        ];
+        starts.into_iter().find(|(start, _)| line.contains(start)).map(|(_, list)| list)
     };
     let line = |line: &str| match list(line) {
         Some(list) => line.replace(":_default'", &format!(":{{_iof_list {list}}}'")) + "\n",
@@ -135,7 +209,7 @@ fn zsh(text: &str) -> String {
 const ZSH: &str = r#"
 _iof_list() {
     local -a found
-    found=("${(@f)$(iof completions --list $1 2>/dev/null)}")
+    found=(${(f)"$(iof completions --list $1 2>/dev/null)"})
     if [[ $1 == output ]]; then
         compset -P '*,'
         compadd -S '' -a found

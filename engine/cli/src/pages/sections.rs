@@ -54,6 +54,7 @@ const RUN: Sections = Sections {
         ("0", "No rank failed."),
         ("1", "A failure at run time, reported in one line on stderr, or that of the ranks."),
         ("2", "Invalid input, reported in one line on stderr, or that of the ranks."),
+        ("124", "The job took longer than --timeout, whatever its ranks returned."),
         ("other", "The exit code of the rank that failed first; 128+n if signal n ended that rank."),
         SIGNAL,
     ],
@@ -64,6 +65,13 @@ const RUN: Sections = Sections {
         TZ,
         ("IOF_SYSLOG", "The socket of the syslog daemon, if it is not /dev/log."),
         ("IOF_MAIL_SERVER", "The mail server of `iof log`: HOST or HOST:PORT."),
+        (
+            "IOF_NSPACE, IOF_RANK, IOF_NPROCS, IOF_APPNUM",
+            "Set for each rank: the name of the job, the rank, the number of ranks, and the number of the rank's \
+             program, from 0.",
+        ),
+        ("IOF_SERVER", "Set for each rank: the socket of the engine, for `iof` commands in the rank."),
+        ("IOF_STDDIAG_FD", "Set for each rank: the descriptor of its channel stddiag."),
         (
             "IOF_GATEWAY",
             "The socket of the site's gateway engine, to which `iof log` passes global messages.",
@@ -83,6 +91,8 @@ const RUN: Sections = Sections {
         ),
         ("iof run -n 8 --output 'file=logs/%n.%R.%c:pattern' ./model", "Choose the names of the files."),
         ("iof run -n 2 ./server : -n 4 ./client", "Start two programs in one job."),
+        ("iof run -n 8 -o 'out.%t' -e 'err.%t' ./model", "Write stdout and stderr of each rank to files."),
+        ("iof run -n 8 -K --timeout 1:30:00 ./model", "End the job if a rank fails, or after 90 minutes."),
     ],
     see_also: &["pull", "push", "top", "query", "ps", "kill", "log"],
 };

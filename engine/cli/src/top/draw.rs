@@ -12,7 +12,8 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row as TableRow, Table};
 
-use super::board::{Board, Prompt, Sort, StreamRow};
+use super::board::{Board, Prompt};
+use super::row::{Sort, StreamRow};
 
 /// The largest width of the column with job names.
 const MAX_NSPACE: usize = 20;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use iof_proto::{Channels, Nspace, Rank, StreamStats};
+use iof_proto::{Channels, Nspace, StreamStats};
 
 use crate::args::values::{Ranks, channels, ranks};
 
@@ -38,9 +38,7 @@ impl Filter {
     }
 
     pub fn matches(&self, stream: &StreamStats) -> bool {
-        let has_rank =
-            |ranks: &Ranks| ranks.0 == [Rank::WILDCARD] || ranks.0.binary_search(&stream.source.rank).is_ok();
-        self.ranks.as_ref().is_none_or(has_rank)
+        self.ranks.as_ref().is_none_or(|ranks| ranks.contain(stream.source.rank))
             && self.channels.is_none_or(|channels| channels.contains(stream.channel.into()))
             && self.job.as_ref().is_none_or(|job| *job == stream.source.nspace)
     }

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use nix::libc;
 use nix::pty::{OpenptyResult, Winsize, openpty};
-use nix::sys::termios::{Termios, tcgetattr};
+use nix::sys::termios::{ControlFlags, InputFlags, LocalFlags, OutputFlags, Termios, tcgetattr};
 use nix::unistd::setsid;
 
 use super::process::Process;
@@ -124,11 +124,28 @@ impl Terminal {
         wait_or(super::DEADLINE, poll, || format!("{times} times {text:?} in {:?}", self.shown()));
     }
 
-    /// Returns the current settings, see termios(3).
-    pub fn settings(&self) -> Termios {
-        tcgetattr(&self.master).unwrap()
+    /// Returns the current settings.
+    pub fn settings(&self) -> Settings {
+        let Termios { input_flags, output_flags, control_flags, local_flags, control_chars, .. } =
+            tcgetattr(&self.master).unwrap();
+        let control_chars = control_chars[..KERNEL_CONTROL_CHARS].to_vec();
+        Settings { input_flags, output_flags, control_flags, local_flags, control_chars }
     }
 }
+
+/// The settings of a terminal as the kernel knows them, see termios(3). The C library's structure
+/// has further fields, which musl does not set.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settings {
+    input_flags: InputFlags,
+    output_flags: OutputFlags,
+    control_flags: ControlFlags,
+    pub local_flags: LocalFlags,
+    control_chars: Vec<u8>,
+}
+
+/// The number of control characters that the kernel has.
+const KERNEL_CONTROL_CHARS: usize = 19;
 
 fn size(rows: u16, columns: u16) -> Winsize {
     Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }

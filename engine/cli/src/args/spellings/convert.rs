@@ -3,12 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use crate::args::values::ranks;
-
-pub const NOT_BOUND: &str = "iof does not bind ranks to processors: leave it out, or start the program with taskset(1), \
-     such as sh -c 'exec taskset -c $IOF_RANK PROG'";
-pub const NO_MAP: &str =
-    "iof runs all ranks on this node: leave it out; iof query procs shows them while they run";
+use super::reasons::{NO_MAP, NOT_BOUND};
+use crate::args::values::{is_clock_time, ranks};
 
 type Converted = Result<Vec<OsString>, String>;
 
@@ -59,10 +55,14 @@ pub fn output_filename(value: &OsStr) -> Converted {
     Ok(words(["--output".as_ref(), &prefixed("dir=", directory, copy)]))
 }
 
+/// Returns `true` for `all` and a list of ranks.
+pub fn is_rank_list(value: &OsStr) -> bool {
+    value.to_str().is_some_and(|text| ranks(text).is_ok())
+}
+
 /// srun's `--input all|none|RANK|FILE`.
 pub fn input(value: &OsStr) -> Converted {
-    let is_ranks = value == "none" || value.to_str().is_some_and(|text| ranks(text).is_ok());
-    if is_ranks {
+    if value == "none" || is_rank_list(value) {
         return Ok(words(["--stdin".as_ref(), value]));
     }
     if value.as_bytes().contains(&b'%') {
@@ -71,9 +71,22 @@ pub fn input(value: &OsStr) -> Converted {
     Ok(words(["--stdin-file".as_ref(), value]))
 }
 
-/// Returns `true` for the value of `--pty`. Anything else after `--pty` is the program.
-pub fn is_rank_list(value: &OsStr) -> bool {
-    value.to_str().is_some_and(|text| ranks(text).is_ok())
+/// srun's `--wait SECONDS`, the time between the end of the first rank and that of the job.
+pub fn wait(value: &OsStr) -> Converted {
+    if value == "0" {
+        return Ok(Vec::new());
+    }
+    Err("iof waits for all ranks: write --timeout DURATION for the time of the job, or --kill-on-bad-exit=1"
+        .into())
+}
+
+/// srun's `--time MINUTES[:SECONDS]`.
+pub fn time(value: &OsStr) -> Converted {
+    if value.to_str().is_some_and(is_clock_time) {
+        return Ok(words(["--timeout".as_ref(), value]));
+    }
+    let minutes = value.to_str().filter(|text| text.parse::<u32>().is_ok()).unwrap_or("5");
+    Err(format!("write --timeout with seconds, or with suffix s, m or h, such as --timeout {minutes}m"))
 }
 
 /// srun's `--export ALL|NONE|[ALL,]NAME[=VALUE],...`.

@@ -1,0 +1,36 @@
+//! The reasons why options of other launchers are refused or have no effect, each with what to
+//! write.
+
+pub const ONE_NODE: &str =
+    "iof runs all ranks on this node: leave it out, or start iof run on the other node with ssh";
+pub const PER_NODE: &str =
+    "iof runs all ranks on this node: leave it out, or write -n with the number of ranks";
+pub const NO_MAP: &str =
+    "iof runs all ranks on this node: leave it out; iof query procs shows them while they run";
+pub const NOT_BOUND: &str = "iof does not bind ranks to processors: leave it out, or start the program with taskset(1), such as \
+     sh -c 'exec taskset -c $IOF_RANK PROG'";
+pub const ALLOCATION: &str =
+    "iof does not allocate resources: write it to salloc or srun, and start iof run in the allocation";
+pub const NO_COPY: &str = "the ranks see the files of this node: leave it out";
+pub const NO_MCA: &str =
+    "iof has no MCA parameters: leave it out, or write -x OMPI_MCA_NAME=VALUE to set one for the program";
+pub const NO_MPI: &str =
+    "iof does not set up MPI: leave it out; for MPI programs, embed iof in their launcher";
+pub const CLEAN_ENVIRONMENT: &str =
+    "ranks inherit the environment of iof: write env -i NAME=VALUE... before iof run";
+pub const DIRECT: &str = "iof starts ranks without daemons or agents: leave it out";
+pub const APP_FILE: &str = "iof reads no file of programs: write them in the command, separated by ':'";
+pub const NO_DEBUGGER: &str =
+    "iof starts no debugger: attach it to the pid that iof query procs shows, or start it as the program";
+pub const NO_RESTART: &str =
+    "iof does not restart ranks: leave it out, or write --kill-on-bad-exit=0 to let the other ranks run on";
+pub const NO_SCRIPTS: &str =
+    "iof runs no scripts around the ranks: write them as the program, such as sh -c 'BEFORE; PROG; AFTER'";
+pub const NO_PROFILE: &str =
+    "iof does not measure programs: leave it out, or start the program with time(1) or perf(1)";
+pub const NO_MAIL: &str =
+    "iof sends no mail about jobs: write iof log --channel email MESSAGE when the job ends";
+pub const PIDS: &str = "write iof ps for the engines and iof query procs for the pids, while they run";
+pub const REPORTS: &str =
+    "write --summary or --timings for reports at the end, or iof top in another terminal";
+pub const OWN_FILES: &str = "write -o PATTERN -e all for stdout only, or -o PATTERN -e PATTERN for both";
