@@ -68,7 +68,7 @@ fn print(name: &str, [bare50, iof50, bare99, iof99]: &[Figures; 4]) {
 }
 
 /// Returns the 50th and 99th percentile, in microseconds.
-fn percentiles(mut spent: Vec<Duration>) -> [f64; 2] {
+pub fn percentiles(mut spent: Vec<Duration>) -> [f64; 2] {
     spent.sort_unstable();
     [50, 99].map(|percent| spent[spent.len() * percent / 100].as_secs_f64() * 1e6)
 }

@@ -109,4 +109,12 @@ impl RunningLoad {
             assert!(writer.wait().unwrap().success());
         }
     }
+
+    /// Kills the writers.
+    pub fn kill(mut self) {
+        for mut writer in self.writers.drain(..) {
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! bench -p iof-bench`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a benchmark may panic")]
 
+mod answers;
 mod capture;
 mod latency;
 mod stdin;
@@ -20,6 +21,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Benchmark {
+    /// Measure the time until a pull is answered while many ranks write, beside an echo
+    Answers(answers::Args),
     /// Measure the CPU time of draining pipes, beside a bare epoll and read(2) loop
     Capture(capture::Args),
     /// Measure the latency of a line from its writer to a waiting reader, beside a bare pipe
@@ -35,6 +38,7 @@ enum Benchmark {
 
 fn main() {
     match Args::parse().benchmark {
+        Benchmark::Answers(args) => answers::run(&args),
         Benchmark::Capture(args) => capture::run(&args),
         Benchmark::Latency(args) => latency::run(&args),
         Benchmark::Stdin(args) => stdin::run(&args),

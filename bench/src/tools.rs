@@ -77,7 +77,8 @@ pub fn run(args: &Args) {
     println!("  {attaching} ms");
 }
 
-fn engine() -> Engine {
+/// Starts an engine with a socket.
+pub fn engine() -> Engine {
     let rendezvous =
         Rendezvous::Session(Some(std::env::temp_dir().join(format!("iof-bench-{}", std::process::id()))));
     Engine::start(Config { rendezvous, ..Config::default() }).unwrap()
@@ -89,7 +90,7 @@ fn all() -> Pull {
 }
 
 /// Adopts ranks that have exited and whose stdout, one of `pipes` each, is still open.
-fn adopt(engine: &Engine, pipes: Vec<OwnedFd>) -> Job {
+pub fn adopt(engine: &Engine, pipes: Vec<OwnedFd>) -> Job {
     let ranks: Vec<AdoptedRank> = (0..)
         .map(Rank)
         .zip(pipes)

@@ -22,6 +22,12 @@ mod tools;
 /// checking does not affect the figures.
 const CHECKED_PART: u64 = 8;
 
+/// The length of a line, in bytes. It is not a power of two, so that a buffer's boundary does not
+/// coincide with the end of a line.
+const LINE: usize = 80;
+/// The lines that all ranks of a run write together.
+const LINES: u64 = 1_000_000;
+
 /// The outcome of one run of a workload.
 pub type Outcome = Result<Sample, JobError>;
 

@@ -1,6 +1,8 @@
 //! Ranks that write as fast as they can.
 
-use super::{CHECKED_PART, Outcome, RankWrites, Workload, boxed, mib};
+use std::process::Command;
+
+use super::{CHECKED_PART, LINE, LINES, Outcome, RankWrites, Workload, boxed, mib};
 use crate::error::JobError;
 use crate::job::{self, JobPlan, JobReport, Sandbox};
 use crate::line::LineChecker;
@@ -12,13 +14,8 @@ use iof_bench::cpu;
 
 /// The size of a bulk write, in bytes.
 const BULK: usize = 64 * 1024;
-/// The length of a line, in bytes. It is not a power of two, so that a buffer's boundary does not
-/// coincide with the end of a line.
-const LINE: usize = 80;
 /// The bytes that all ranks of a bulk run write together.
 const BULK_BYTES: u64 = 1 << 30;
-/// The lines that all ranks of a run write together.
-const LINES: u64 = 1_000_000;
 
 /// The destination of the output.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,10 +32,22 @@ enum Content {
     Tagged,
 }
 
+/// The processors on which launcher and ranks run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Processors {
+    /// The scheduler chooses.
+    Any,
+    /// All on the first one.
+    One,
+    /// The launcher on the first one, the ranks on the second.
+    Two,
+}
+
 struct Flow {
     content: Content,
     output: Output,
     ranks: u32,
+    processors: Processors,
     scale: Scale,
 }
 
@@ -48,14 +57,20 @@ pub fn all(scale: Scale) -> Vec<Box<dyn Workload>> {
     for content in [Content::Bulk, Content::Plain, Content::Tagged] {
         for output in if scale == Scale::Full { &[Output::Null, Output::Pipe][..] } else { &[Output::Pipe] } {
             let many: &[u32] = if content == Content::Bulk { &[1, 8, 64, 256] } else { &[1, 8, 64] };
-            workloads.extend(
-                scale
-                    .sizes(many)
-                    .iter()
-                    .map(|ranks| boxed(Flow { content, output: *output, ranks: *ranks, scale })),
-            );
+            let flow = |ranks: &u32| Flow {
+                content,
+                output: *output,
+                ranks: *ranks,
+                processors: Processors::Any,
+                scale,
+            };
+            workloads.extend(scale.sizes(many).iter().map(flow).map(boxed));
         }
     }
+    let pinned = |processors| {
+        boxed(Flow { content: Content::Bulk, output: Output::Null, ranks: 1, processors, scale })
+    };
+    workloads.extend([Processors::One, Processors::Two].map(pinned));
     workloads
 }
 
@@ -70,7 +85,12 @@ impl Workload for Flow {
             Output::Null => "/dev/null",
             Output::Pipe => "a pipe",
         };
-        format!("{content} to {output}")
+        let processors = match self.processors {
+            Processors::Any => "",
+            Processors::One => " on one processor",
+            Processors::Two => " across two processors",
+        };
+        format!("{content} to {output}{processors}")
     }
 
     fn size(&self) -> (u32, &'static str) {
@@ -105,12 +125,19 @@ impl Flow {
         out: Sink,
     ) -> Option<Result<JobReport, JobError>> {
         let barrier = sandbox.barrier();
-        let rank = write.command(subject, barrier.path());
+        let mut rank = write.command(subject, barrier.path());
+        if self.processors == Processors::Two {
+            rank.splice(..0, ["taskset", "-c", "1"].map(str::to_owned));
+        }
         let launch = Launch {
             tagged: self.content == Content::Tagged,
             ..Launch::new(sandbox.path(), self.ranks, &rank)
         };
-        Some(job::run(JobPlan::new(sandbox, &barrier, subject.launch(&launch)?, self.ranks, out)))
+        let mut launcher = subject.launch(&launch)?;
+        if self.processors != Processors::Any {
+            launcher = on_first_processor(&launcher);
+        }
+        Some(job::run(JobPlan::new(sandbox, &barrier, launcher, self.ranks, out)))
     }
 
     fn measured(&self, subject: &dyn Subject, sandbox: &Sandbox) -> Option<Outcome> {
@@ -151,6 +178,14 @@ impl Flow {
             Verdict { lines, ..Verdict::default() }
         }))
     }
+}
+
+/// Returns `command`, pinned to the first processor, see taskset(1).
+fn on_first_processor(command: &Command) -> Command {
+    let mut pinned = Command::new("taskset");
+    pinned.args(["-c", "0"]).arg(command.get_program()).args(command.get_args());
+    pinned.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    pinned
 }
 
 /// Returns the tags of `ranks` ranks, whose numbers start at 0 or 1.

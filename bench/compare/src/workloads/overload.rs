@@ -1,6 +1,6 @@
 //! A reader that is slower than the ranks, under each drop policy.
 
-use super::{Outcome, RankWrites, Workload, boxed, mib};
+use super::{LINE, Outcome, RankWrites, Workload, boxed, mib};
 use crate::job::{self, JobPlan, Sandbox};
 use crate::line::LineChecker;
 use crate::output::{ReaderOptions, Sink};
@@ -10,8 +10,6 @@ use crate::subjects::{FullPolicy, Launch, Subject};
 use iof_bench::cpu;
 
 const RANKS: u32 = 8;
-/// The length of a line, in bytes.
-const LINE: usize = 80;
 /// The bytes that all ranks write together.
 const BYTES: u64 = 160_000_000;
 /// The reader's rate, in bytes per second.

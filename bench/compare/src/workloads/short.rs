@@ -1,4 +1,4 @@
-//! Many ranks that write one word and end.
+//! Many ranks that write one word, or nothing, and end.
 
 use std::time::Duration;
 
@@ -11,23 +11,27 @@ use crate::scale::Scale;
 use crate::subjects::{Launch, Subject};
 
 const WORD: &str = "hi";
-const RANKS: u64 = 1000;
+const RANKS: u64 = 1024;
 /// The time limit, after which a job counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Short {
+    /// The ranks write nothing.
+    silent: bool,
     ranks: u32,
     limit: Duration,
 }
 
 /// Returns the workloads of this family.
 pub fn all(scale: Scale) -> Vec<Box<dyn Workload>> {
-    vec![boxed(Short { ranks: scale.part(RANKS) as u32, limit: scale.time(LIMIT) })]
+    let (ranks, limit) = (scale.part(RANKS) as u32, scale.time(LIMIT));
+    [false, true].map(|silent| boxed(Short { silent, ranks, limit })).into()
 }
 
 impl Workload for Short {
     fn family(&self) -> String {
-        "ranks that say one word and end".to_owned()
+        let word = if self.silent { "nothing" } else { "one word" };
+        format!("ranks that write {word} and end")
     }
 
     fn size(&self) -> (u32, &'static str) {
@@ -35,14 +39,16 @@ impl Workload for Short {
     }
 
     fn run(&self, subject: &dyn Subject, sandbox: &Sandbox) -> Option<Outcome> {
-        let command = ["echo", WORD].map(str::to_owned);
+        let words: &[&str] = if self.silent { &["true"] } else { &["echo", WORD] };
+        let command: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let launcher = subject.launch(&Launch::new(sandbox.path(), self.ranks, &command))?;
         let report = job::run_whole(sandbox, launcher, Sink::counted(), self.limit);
         Some(report.and_then(|whole| {
             if !whole.status.success() {
                 return Err(JobError::failed(whole.status.to_string()));
             }
-            let bytes = (WORD.len() as u64 + 1) * u64::from(self.ranks);
+            let each = if self.silent { 0 } else { WORD.len() as u64 + 1 };
+            let bytes = each * u64::from(self.ranks);
             let figures = vec![
                 (Metric::Wall, whole.elapsed.as_secs_f64()),
                 (Metric::CpuOfAll, whole.cpu.as_secs_f64()),

@@ -1,6 +1,6 @@
 //! Tools that pull all output while the ranks write as fast as they can.
 
-use super::{CHECKED_PART, Outcome, RankWrites, Workload, boxed, mib};
+use super::{CHECKED_PART, LINE, LINES, Outcome, RankWrites, Workload, boxed, mib};
 use crate::error::JobError;
 use crate::job::{self, JobPlan, JobReport, Sandbox, StartTool};
 use crate::line::LineChecker;
@@ -11,10 +11,6 @@ use crate::subjects::{Launch, Subject, ToolLaunch, ToolTiming};
 use iof_bench::cpu;
 
 const RANKS: u32 = 8;
-/// The length of a line, in bytes.
-const LINE: usize = 80;
-/// The lines that all ranks write together.
-const LINES: u64 = 1_000_000;
 
 struct Tools {
     tools: u32,
