@@ -15,6 +15,7 @@ use nix::sys::socket::{SockType, SockaddrStorage, getpeername, getsockopt, socko
 use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{isatty, pipe2};
 
+use crate::core::calls::NewJob;
 use crate::core::job::{CHANNELS, Launching};
 use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
@@ -232,11 +233,18 @@ impl Engine {
             running_ranks.push((running_rank, streams));
         }
         let job = self
-            .begin(&nspace, grace, EarlyEndPolicy::never(), &directives, elsewhere, launching)
+            .begin(NewJob {
+                nspace: &nspace,
+                grace,
+                early_end_policy: EarlyEndPolicy::never(),
+                directives: &directives,
+                elsewhere,
+                launching,
+            })
             .ok_or(AdoptError::NameTaken(nspace))?;
         let registered = running_ranks
             .into_iter()
-            .try_for_each(|(rank, streams)| self.register_rank(&job.nspace, rank, streams, None));
+            .try_for_each(|(rank, streams)| self.register_rank(job.nspace(), rank, streams, None));
         self.all_registered(&job);
         registered?;
         Ok(job)

@@ -34,7 +34,7 @@ impl Control {
             Ok(()) => self.connect(core, socket, None),
             Err(failure) => refuse(&socket, failure),
         }
-        for (id, failure) in std::mem::take(&mut core.refused) {
+        for (id, failure) in std::mem::take(&mut core.effects.refused) {
             self.end_pending(core, id, failure.into());
         }
     }

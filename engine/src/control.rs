@@ -125,8 +125,8 @@ impl Control {
                     break;
                 }
             }
-            let entries = mem::take(&mut core.channel_entries);
-            self.upcalls.extend(mem::take(&mut core.upcalls));
+            let entries = mem::take(&mut core.effects.channel_entries);
+            self.upcalls.extend(mem::take(&mut core.effects.upcalls));
             drop(core);
             // Before the upcalls, so that a slow host does not delay them.
             self.submit(entries);
@@ -181,7 +181,7 @@ impl Control {
         let changes = !input.is_progress();
         // Only messages can break the protocol.
         let _ = core.handle(input, Instant::now());
-        if changes || mem::take(&mut core.ended_early) {
+        if changes || mem::take(&mut core.effects.ended_early) {
             self.tables.notify();
         }
     }
@@ -234,8 +234,8 @@ impl Drop for Control {
     /// Wakes all waiting threads, however the control thread ended.
     fn drop(&mut self) {
         let mut core = self.tables.lock();
-        core.stopping = true;
-        let entries = mem::take(&mut core.channel_entries);
+        core.stop_engine();
+        let entries = mem::take(&mut core.effects.channel_entries);
         // An upcall that panicked leaves the others in the queue.
         let queued = mem::take(&mut self.upcalls).into_iter().filter_map(Upcall::into_callback);
         let callbacks: Vec<TakenCallback> = queued.chain(core.remove_callbacks()).collect();

@@ -3,87 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use iof_capture::{AddError, SourceId, Stopped};
+use iof_capture::AddError;
 use iof_proto::attribute::{self, Place};
 use iof_proto::directive::key;
-use iof_proto::{Channel, Failure, Info, Nspace, Proc, Status};
-use iof_shm_ring::{CreateError, Stream};
+use iof_proto::{Channel, Failure, Info, Nspace, Proc};
 
-use crate::core::Core;
-use crate::core::commands::Command;
-use crate::core::delivery::{Delivery, MAX_DELIVERED};
-use crate::core::ids::StreamName;
-use crate::core::job::{JobState, RemoteRanks};
-use crate::core::stream_options::StreamOptions;
-use crate::core::stream_state::StreamState;
+use crate::core::calls::DeliveredBytes;
+use crate::core::deliver_error::DeliverError;
+#[cfg(doc)]
+use crate::core::delivery::MAX_DELIVERED;
 use crate::engine::Engine;
 use crate::error::MAX_RANKS;
-
-/// The reason why bytes were not delivered. None of the bytes was added to the stream.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeliverError {
-    /// A required attribute does not apply to deliveries, or has a value of the wrong type.
-    #[error(transparent)]
-    Metadata(Failure),
-    /// The source is not one rank below [`MAX_RANKS`], or the channel is stdin.
-    #[error(
-        "invalid source '{from} {channel}': expected a rank below {MAX_RANKS}, and stdout, stderr or stddiag"
-    )]
-    NoSource {
-        /// The source of the delivery.
-        from: Proc,
-        /// The channel of the delivery.
-        channel: Channel,
-    },
-    /// The rank is local.
-    #[error("{0} is a local rank, whose output the engine captures: deliver output of remote ranks only")]
-    Captured(Proc),
-    /// The job has no remote ranks: it was started without
-    /// [`JobSpec::elsewhere`](crate::JobSpec::elsewhere).
-    #[error("all ranks of {0} are local: start the job with `elsewhere` if it has remote ranks")]
-    NoRemoteRanks(Nspace),
-    /// The stream was completed before, or its job ended.
-    #[error("the {channel} of {from} is complete: deliver nothing after {complete}", complete = key::PMIX_IOF_COMPLETE)]
-    Complete {
-        /// The source of the delivery.
-        from: Proc,
-        /// The channel of the delivery.
-        channel: Channel,
-    },
-    /// A reader holds the stream back, and [`MAX_DELIVERED`] bytes are waiting for it.
-    #[error(
-        "{waiting} bytes of the stream already wait for a reader, and the limit is {MAX_DELIVERED}: deliver again when \
-         some were taken"
-    )]
-    Full {
-        /// The number of bytes that wait.
-        waiting: u64,
-    },
-    /// There is no memory for a ring.
-    #[error(transparent)]
-    Ring(#[from] CreateError),
-    /// The capture thread has ended.
-    #[error(transparent)]
-    Capture(#[from] AddError),
-}
-
-impl DeliverError {
-    /// Returns the PMIx status of the error. [`Status::ERR_IOF_XOFF`] means that the delivery may
-    /// succeed later, [`Status::ERR_IOF_COMPLETE`] that the stream takes no more bytes.
-    pub fn status(&self) -> Status {
-        match self {
-            DeliverError::Metadata(failure) => failure.status,
-            DeliverError::NoSource { .. } | DeliverError::Captured(_) | DeliverError::NoRemoteRanks(_) => {
-                Status::ERR_BAD_PARAM
-            }
-            DeliverError::Complete { .. } => Status::ERR_IOF_COMPLETE,
-            DeliverError::Full { .. } => Status::ERR_IOF_XOFF,
-            DeliverError::Ring(_) => Status::ERR_OUT_OF_RESOURCE,
-            DeliverError::Capture(_) => Status::ERR_IOF_FAILURE,
-        }
-    }
-}
 
 /// The attributes of a delivery.
 #[derive(Default)]
@@ -167,27 +97,11 @@ impl Engine {
         if channel == Channel::Stdin || from.rank.0 >= MAX_RANKS {
             return Err(DeliverError::NoSource { from: from.clone(), channel });
         }
-        let mut state = self.tables.lock();
-        if !state.has_capture {
-            return Err(AddError::from(Stopped).into());
-        }
-        let stream = self.delivered_stream(&mut state, from, channel)?;
-        let Some(delivery) = state.streams.delivery(stream) else {
-            return Err(DeliverError::Complete { from: from.clone(), channel });
-        };
-        // An end without bytes is never refused as too much: there is only one for each stream.
-        let is_end = complete && bytes.is_empty();
-        if delivery.complete {
-            return Err(DeliverError::Complete { from: from.clone(), channel });
-        }
-        delivery
-            .queue(bytes.len(), is_end, Box::new(taken))
-            .map_err(|waiting| DeliverError::Full { waiting })?;
-        delivery.complete |= complete;
-        state.commands.push(Command::Deliver { source: stream, bytes, time });
-        state.commands.extend(complete.then_some(Command::Finish(stream)));
-        if let Err(stopped) = state.send_commands() {
-            state.streams.delivery(stream).map(Delivery::withdraw);
+        let mut tables = self.tables.lock();
+        let stream =
+            tables.deliver(DeliveredBytes { from, channel, bytes, time, complete }, Box::new(taken))?;
+        if let Err(stopped) = tables.perform_effects() {
+            tables.withdraw_delivery(stream);
             return Err(AddError::from(stopped).into());
         }
         Ok(())
@@ -201,65 +115,11 @@ impl Engine {
     ///
     /// Returns `false` if the remote part was ended before, or all ranks of the job are local.
     pub fn end_job(&self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
-        let mut state = self.tables.lock();
-        let job = self.job_elsewhere(&mut state, nspace);
-        if !matches!(job.remote, RemoteRanks::Running) {
-            return false;
+        let ended = self.tables.lock().end_job(nspace, exit_code);
+        if ended {
+            self.tables.reports.wake();
         }
-        job.remote = RemoteRanks::Ended { exit_code };
-        let streams: Vec<SourceId> = job.delivered.values().copied().collect();
-        for stream in streams {
-            if let Some(delivery) = state.streams.delivery(stream) {
-                delivery.complete = true;
-            }
-            state.commands.push(Command::Finish(stream));
-        }
-        state.announce_complete_registrations(nspace);
-        state.announce_end(nspace);
-        drop(state);
-        self.tables.reports.wake();
-        true
-    }
-
-    /// Returns the job `nspace`. If it is unknown, adds it as a job without local ranks.
-    fn job_elsewhere<'a>(&self, state: &'a mut Core, nspace: &Nspace) -> &'a mut JobState {
-        state.jobs.get_or_add(nspace, || {
-            let job = JobState::elsewhere(StreamOptions::of(&self.config));
-            JobState { entry: self.announce(nspace), ..job }
-        })
-    }
-
-    /// Returns the stream of a remote rank, which is created at its first delivery.
-    fn delivered_stream(
-        &self,
-        state: &mut Core,
-        from: &Proc,
-        channel: Channel,
-    ) -> Result<SourceId, DeliverError> {
-        let job = self.job_elsewhere(state, &from.nspace);
-        if job.has_local_rank(from.rank) {
-            return Err(DeliverError::Captured(from.clone()));
-        }
-        if let Some(stream) = job.delivered.get(&(from.rank, channel)) {
-            return Ok(*stream);
-        }
-        match job.remote {
-            RemoteRanks::None => return Err(DeliverError::NoRemoteRanks(from.nspace.clone())),
-            RemoteRanks::Ended { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
-            RemoteRanks::Running => {}
-        }
-        let stream = Stream::create(job.options.config(), &format!("{from} {channel}"))?;
-        let name = StreamName { source: from.clone(), channel, logged: false, run: job.run };
-        let mut stream_state = StreamState::new(name, job.options, job.forward);
-        stream_state.release_backlog = job.release_backlog;
-        let (id, stream) = state.add_stream(stream_state, stream);
-        if let Some(job) = state.jobs.get_mut(&from.nspace) {
-            job.delivered.insert((from.rank, channel), id);
-            job.open_deliveries = job.open_deliveries.saturating_add(1);
-        }
-        state.streams.open_delivery(id);
-        state.commands.push(Command::Open { source: id, stream: Box::new(stream) });
-        Ok(id)
+        ended
     }
 }
 

@@ -40,13 +40,13 @@ impl Iterator for Endings {
     /// Blocks until the next item. Must not be called in an [upcall](crate::Host).
     fn next(&mut self) -> Option<Ending> {
         let Endings { job, returned } = self;
-        job.tables.wait_for(|state| {
-            let Some(job) = job.state(state) else { return Some(None) };
+        job.tables.wait_for(|core| {
+            let Some(job) = core.job(&job.id) else { return Some(None) };
             if let Some(entry) = job.endings.get(*returned) {
                 *returned = returned.saturating_add(1);
                 return Some(job.ending(*entry));
             }
-            (job.is_drained() || state.stopping).then_some(None)
+            (job.is_drained() || core.stopping).then_some(None)
         })
     }
 }

@@ -21,9 +21,11 @@ use crate::core::Core;
 use crate::core::logs::Logs;
 use crate::core::pending::places;
 use crate::core::settings::Settings;
+use crate::core::stream_options::StreamOptions;
 use crate::error::StartError;
-use crate::files::{FILES_PER_RANK, MemoryFiles, TRANSIENT_FDS, file_limit, node_name};
+use crate::files::{FILES_PER_RANK, NodeFiles, TRANSIENT_FDS, file_limit, node_name};
 use crate::grant::Grant;
+use crate::handles::Handles;
 use crate::host::{Host, Standalone};
 use crate::in_flight::Budget;
 use crate::log_channels::LogChannels;
@@ -160,7 +162,7 @@ impl Engine {
             host_keys: host.directives().into_iter().collect(),
             host_queries: host.queries().into_iter().collect(),
             host_stdin: host.forwards_stdin(),
-            cache_size: config.cache_size,
+            options: StreamOptions::of(&config),
             max_cache_size: config.max_cache_size,
             places,
             pid: std::process::id(),
@@ -172,10 +174,10 @@ impl Engine {
             Arc::new(backlog_holder),
             settings,
             Logs::new(routes),
-            Box::new(MemoryFiles),
+            Box::new(NodeFiles { syslog: config.log.syslog.clone() }),
         );
         let budget = Budget::new(file_limit(), places);
-        let tables = Arc::new(Tables::new(state, reports, &capture));
+        let tables = Arc::new(Tables::new(state, Handles::new(listener.clone()), reports, &capture));
         let control = Control {
             poll,
             listener: listener.clone(),
@@ -248,10 +250,10 @@ impl Drop for Engine {
     /// Sends tools the messages that wait for them, while they receive them and for at most
     /// [`MAX_LINGER`](iof_proto::limits::MAX_LINGER). Then ends the threads.
     fn drop(&mut self) {
-        let mut state = self.tables.lock();
-        state.stopping = true;
-        state.jobs.release_files();
-        drop(state);
+        let mut tables = self.tables.lock();
+        tables.stop_engine();
+        tables.handles().release();
+        drop(tables);
         self.tables.notify();
         self.tables.reports.wake();
         if let Some(control) = self.control.take()

@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use iof_capture::check_files;
+use iof_log::Syslog;
 use iof_proto::{Failure, Status};
-use iof_shm_ring::{Inlet, Stream, StreamConfig};
+use iof_shm_ring::{CreateError, Inlet, Stream, StreamConfig};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::gethostname;
 
@@ -47,10 +48,12 @@ pub(crate) fn check_spare_files(file: BorrowedFd<'_>) -> Result<(), Failure> {
     Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason))
 }
 
-/// Memory files of this process.
-pub(crate) struct MemoryFiles;
+/// Memory files of this process, and the files of this node.
+pub(crate) struct NodeFiles {
+    pub syslog: Syslog,
+}
 
-impl Resources for MemoryFiles {
+impl Resources for NodeFiles {
     fn inlet(&self, capacity: u64) -> Result<Inlet, Failure> {
         let inlet = Inlet::create(capacity, "stdin").map_err(|error| out_of_resources(&error))?;
         check_spare_files(inlet.as_fd())?;
@@ -60,6 +63,14 @@ impl Resources for MemoryFiles {
     fn log_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, Failure> {
         check_files(TRANSIENT_FDS.saturating_add(1)).map_err(|error| out_of_resources(&error))?;
         Stream::create(config, label).map_err(|error| out_of_resources(&error))
+    }
+
+    fn delivered_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
+        Stream::create(config, label)
+    }
+
+    fn has_syslog(&self) -> bool {
+        self.syslog.exists()
     }
 }
 

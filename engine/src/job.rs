@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
-use std::{fmt, io, mem, thread};
+use std::{fmt, io, thread};
 
-use iof_capture::{Capture, Event, PtyMaster, Signal, Signaller, SourceId, Streams, WindowSize};
+use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signal, SourceId, Streams, WindowSize};
 use iof_proto::{Channel, Nspace, Rank};
 
-use crate::core::Core;
-use crate::core::job::{CHANNELS, JobState, JobStatus, RankState};
+use crate::core::ids::JobId;
+use crate::core::job::{CHANNELS, JobState, RankState, SignalReach};
+use crate::core::job_status::JobStatus;
 use crate::core::readers::OwnReader;
 use crate::exit::Exit;
 use crate::tables::Tables;
@@ -26,21 +27,21 @@ pub struct Job {
     pub(crate) tables: Arc<Tables>,
     /// A weak reference, so that the capture thread ends with the engine.
     pub(crate) capture: Weak<Capture>,
-    pub(crate) nspace: Nspace,
+    pub(crate) id: JobId,
     /// Set when the job is removed.
     pub(crate) final_status: Arc<OnceLock<JobStatus>>,
 }
 
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("nspace", &self.nspace).finish_non_exhaustive()
+        f.debug_struct("Job").field("nspace", &self.id.nspace).finish_non_exhaustive()
     }
 }
 
 impl Job {
     /// Returns the job's name.
     pub fn nspace(&self) -> &Nspace {
-        &self.nspace
+        &self.id.nspace
     }
 
     /// Blocks until every local rank has exited and all streams of these ranks are complete,
@@ -60,8 +61,7 @@ impl Job {
 
     /// Returns the exit status, or `None` if a local rank has not exited. Does not block.
     pub fn try_wait_exit(&self) -> Option<JobStatus> {
-        let state = self.tables.lock();
-        match self.state(&state) {
+        match self.tables.lock().job(&self.id) {
             Some(job) => job.has_exited().then(|| job.status()),
             None => self.final_status.get().cloned(),
         }
@@ -69,36 +69,18 @@ impl Job {
 
     /// Blocks until the job has `reached` a state, is removed, or the engine ends.
     fn wait_until(&self, reached: impl Fn(&JobState) -> bool) -> JobStatus {
-        self.tables.wait_for(|state| match self.state(state) {
-            Some(job) if !reached(job) && !state.stopping => None,
+        self.tables.wait_for(|core| match core.job(&self.id) {
+            Some(job) if !reached(job) && !core.stopping => None,
             Some(job) => Some(job.status()),
             None => Some(self.final_status.get().cloned().unwrap_or_default()),
         })
-    }
-
-    /// Returns the state of the job, unless it was removed.
-    pub(crate) fn state<'a>(&self, state: &'a Core) -> Option<&'a JobState> {
-        if self.final_status.get().is_some() { None } else { state.jobs.get(&self.nspace) }
-    }
-
-    /// Returns the state of the job, unless it was removed.
-    fn state_mut<'a>(&self, state: &'a mut Core) -> Option<&'a mut JobState> {
-        if self.final_status.get().is_some() { None } else { state.jobs.get_mut(&self.nspace) }
     }
 
     /// Reports to the engine that a rank has exited, which was adopted with
     /// [`Process::Reported`](crate::Process::Reported). Returns `false` if the rank was not adopted
     /// in this way, or its exit was reported before.
     pub fn report_exit(&self, rank: Rank, exit: Exit) -> bool {
-        let mut state = self.tables.lock();
-        let Some(rank_state) = self.state_mut(&mut state).and_then(|job| job.ranks.get_mut(&rank)) else {
-            return false;
-        };
-        if rank_state.signaller.is_some() || mem::replace(&mut rank_state.reported, true) {
-            return false;
-        }
-        let process = rank_state.process();
-        drop(state);
+        let Some(process) = self.tables.lock().report_exit(&self.id, rank) else { return false };
         let status = match exit {
             Exit::Status(status) => Ok(status),
             Exit::Unknown => Err(io::Error::other("the embedder reported an unknown status")),
@@ -112,23 +94,21 @@ impl Job {
     /// Before Linux 6.9, the children of an exited rank do not receive it. Returns the number of
     /// ranks and groups that were signalled.
     pub fn signal(&self, signal: Signal) -> usize {
-        self.send(signal, |_| true)
+        self.send(signal, false)
     }
 
     /// Sends `signal` to the ranks that lead process groups, and to their groups. An embedder calls
     /// this for signals that it received from its terminal: the other ranks are in its own group
     /// and received the signal already. Returns the number of groups that were signalled.
     pub fn signal_groups(&self, signal: Signal) -> usize {
-        if let Some(job) = self.state_mut(&mut self.tables.lock()) {
-            job.note_signal_of_terminal(signal);
-        }
-        self.send(signal, Signaller::has_group)
+        self.send(signal, true)
     }
 
-    /// Sends `signal` to the ranks for which `is_wanted`. Returns their number.
-    fn send(&self, signal: Signal, is_wanted: impl Fn(&Signaller) -> bool) -> usize {
-        let mut state = self.tables.lock();
-        self.state_mut(&mut state).map_or(0, |job| job.signal(signal, |_, signaller| is_wanted(signaller)))
+    fn send(&self, signal: Signal, groups_only: bool) -> usize {
+        let mut tables = self.tables.lock();
+        // Noted before they are sent, because a rank may end at once.
+        let ranks = tables.signal_job(&self.id, signal, groups_only);
+        tables.handles().signal(&ranks, signal)
     }
 
     /// Completes an output stream of a local rank with the bytes written so far. Later writes to it
@@ -138,12 +118,10 @@ impl Job {
     pub fn close(&self, rank: Rank, channel: Channel) -> bool {
         let Some(capture) = self.capture.upgrade() else { return false };
         let index = CHANNELS.iter().position(|output| *output == channel);
-        let state = self.tables.lock();
-        let rank = self.state(&state).and_then(|job| job.ranks.get(&rank));
-        let Some(&id) = rank.zip(index).and_then(|(rank, index)| rank.streams.get(index)) else {
+        let rank = self.rank(rank, |rank| rank.streams);
+        let Some(&id) = rank.as_ref().zip(index).and_then(|(streams, index)| streams.get(index)) else {
             return false;
         };
-        drop(state);
         let open = capture.with_streams(|streams| Some(!streams.get_mut(id)?.stats().complete));
         matches!(open, Ok(Some(true))) && capture.finish(id).is_ok()
     }
@@ -156,12 +134,7 @@ impl Job {
     /// newest bytes, and its rank does not wait. A launcher calls this when it no longer waits for
     /// the tool for which it spawned the job.
     pub fn release_backlog(&self) {
-        let mut state = self.tables.lock();
-        if let Some(job) = self.state_mut(&mut state) {
-            job.release_backlog = true;
-        }
-        let ids = self.streams(&state);
-        state.release_backlog(&ids);
+        self.tables.lock().release_backlog_of(&self.id);
     }
 
     /// Blocks until the engine has read all bytes that the ranks wrote before the call, and the
@@ -170,16 +143,13 @@ impl Job {
     /// within `timeout` (`None`: without limit), or the engine has ended. Must not be called in an
     /// [upcall](crate::Host).
     pub fn flush(&self, timeout: Option<Duration>) -> bool {
-        let streams = self.streams(&self.tables.lock());
+        let streams = self.tables.lock().job(&self.id).map(JobState::streams).unwrap_or_default();
         self.flush_streams(&streams, timeout)
     }
 
     /// Blocks as [`Job::flush`] does, but only for the output of one local rank.
     pub fn flush_rank(&self, rank: Rank, timeout: Option<Duration>) -> bool {
-        let state = self.tables.lock();
-        let rank = self.state(&state).and_then(|job| job.ranks.get(&rank));
-        let streams = rank.map(|rank| rank.streams.to_vec()).unwrap_or_default();
-        drop(state);
+        let streams = self.rank(rank, |rank| rank.streams.to_vec()).unwrap_or_default();
         self.flush_streams(&streams, timeout)
     }
 
@@ -212,9 +182,9 @@ impl Job {
         written.ok()
     }
 
-    /// Returns all streams of the job.
-    fn streams(&self, state: &Core) -> Vec<SourceId> {
-        self.state(state).map(JobState::streams).unwrap_or_default()
+    /// Returns what `read` returns for a local rank.
+    fn rank<R>(&self, rank: Rank, read: impl FnOnce(&RankState) -> R) -> Option<R> {
+        self.tables.lock().job(&self.id)?.ranks.get(&rank).map(read)
     }
 
     /// Returns a handle of the pty of `rank`, through which the embedder types input; `None` if the
@@ -224,35 +194,32 @@ impl Job {
     /// # Errors
     /// The process can open no further descriptor.
     pub fn pty(&self, rank: Rank) -> io::Result<Option<PtyMaster>> {
-        let state = self.tables.lock();
-        let job = self.state(&state);
-        job.and_then(|job| job.ranks.get(&rank)?.pty.as_ref()).map(PtyMaster::try_clone).transpose()
+        let Some(process) = self.rank(rank, RankState::process) else { return Ok(None) };
+        self.tables.lock().handles().pty(process)
     }
 
     /// Changes the window size of the ptys of all ranks. The foreground process group of each pty
     /// receives SIGWINCH. Returns the number of ptys that were changed.
     pub fn resize_ptys(&self, size: WindowSize) -> usize {
-        let state = self.tables.lock();
-        let Some(job) = self.state(&state) else { return 0 };
-        let ptys = job.ranks.values().filter_map(|rank| rank.pty.as_ref());
-        ptys.filter(|pty| pty.resize(size).is_ok()).count()
+        let mut tables = self.tables.lock();
+        let Some(job) = tables.job(&self.id) else { return 0 };
+        let ranks: Vec<ProcessId> = job.ranks.values().map(RankState::process).collect();
+        tables.handles().resize_ptys(ranks.into_iter(), size)
     }
 
     /// Returns the running rank whose process has the id `pid`, if there is one.
     pub fn rank_of_process(&self, pid: u32) -> Option<Rank> {
-        let state = self.tables.lock();
-        let job = self.state(&state)?;
-        let runs_as = |rank: &RankState| rank.pid == pid && rank.exit.is_none();
-        job.ranks.iter().find(|(_, rank)| runs_as(rank)).map(|(rank, _)| *rank)
+        self.find_rank(|rank| rank.pid == pid && rank.exit.is_none())
     }
 
     /// Returns the rank that leads the process group `group`, if there is one.
     pub fn rank_of_group(&self, group: u32) -> Option<Rank> {
-        let state = self.tables.lock();
-        let job = self.state(&state)?;
-        let leads =
-            |rank: &RankState| rank.pid == group && rank.signaller.as_ref().is_some_and(Signaller::has_group);
-        job.ranks.iter().find(|(_, rank)| leads(rank)).map(|(rank, _)| *rank)
+        self.find_rank(|rank| rank.pid == group && rank.signals == SignalReach::Group)
+    }
+
+    fn find_rank(&self, is_wanted: impl Fn(&RankState) -> bool) -> Option<Rank> {
+        let tables = self.tables.lock();
+        tables.job(&self.id)?.ranks.iter().find(|(_, rank)| is_wanted(rank)).map(|(rank, _)| *rank)
     }
 }
 

@@ -13,10 +13,11 @@ use iof_capture::{
     check_files, check_maps, spawn, spawn_watched,
 };
 use iof_proto::rendezvous::SERVER_VARIABLE;
-use iof_proto::{Nspace, Rank, StdinUnavailable};
+use iof_proto::{Rank, StdinUnavailable};
 use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec};
+use crate::core::calls::NewJob;
 use crate::core::job::Launching;
 use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
@@ -64,14 +65,19 @@ impl Engine {
         check_spec(spec, self.server())?;
         let launching = planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect();
         let job = self
-            .begin(
-                &spec.nspace,
-                spec.grace,
-                EarlyEndPolicy::new(spec.kill_on_bad_exit, spec.kill_wait, spec.timeout, Instant::now()),
-                &spec.directives,
-                spec.elsewhere,
+            .begin(NewJob {
+                nspace: &spec.nspace,
+                grace: spec.grace,
+                early_end_policy: EarlyEndPolicy::new(
+                    spec.kill_on_bad_exit,
+                    spec.kill_wait,
+                    spec.timeout,
+                    Instant::now(),
+                ),
+                directives: &spec.directives,
+                elsewhere: spec.elsewhere,
                 launching,
-            )
+            })
             .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
         let started = self.spawn_ranks(spec);
         self.all_registered(&job);
@@ -99,7 +105,7 @@ impl Engine {
             };
             match spawned_process {
                 Ok(process) => {
-                    self.note_pid(&spec.nspace, planned.rank, process.child.pid());
+                    self.tables.lock().note_pid(&spec.nspace, planned.rank, process.child.pid());
                     signallers.push(process.child.signaller());
                     spawned.push((planned, process));
                 }
@@ -130,16 +136,6 @@ impl Engine {
     /// engine.
     fn server(&self) -> &OsStr {
         self.socket().map(Path::as_os_str).unwrap_or_default()
-    }
-
-    /// Records the pid of a rank that is being started.
-    fn note_pid(&self, nspace: &Nspace, rank: Rank, pid: u32) {
-        let mut state = self.tables.lock();
-        if let Some(job) = state.jobs.get_mut(nspace)
-            && let Some(launching) = job.launching.get_mut(&rank)
-        {
-            launching.pid = pid;
-        }
     }
 
     /// Registers a rank whose process was started.

@@ -16,7 +16,7 @@
 //! | `deliver`, `log` | output of remote ranks; messages that the embedder logs |
 //! | `host` | upcalls to the embedder |
 //! | `control`, `reports` | the control thread (mio), which accepts and serves tools; its queue |
-//! | `tables` | the core behind its lock |
+//! | `tables`, `handles` | the core behind its lock; the descriptors and rendezvous entries that the driver holds for it |
 //! | `stalls` | ranks that stall the capture thread |
 //! | `files` | the limits on files and memory maps |
 //! | `connection`, `connections`, `incoming`, `in_flight` | sockets; messages received; descriptors not yet received |
@@ -27,13 +27,13 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `ids`, `client`, `commands`, `upcall`, `channel_entry`, `disconnect`, `settings`, `resources` | names and messages; the process behind a connection, to which limits apply; settings; what the core needs of the operating system |
-//! | `stream_options`, `stream_state`, `delivery`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
-//! | `job`, `endings`, `signals`, `jobs` | jobs and ranks |
+//! | `ids`, `client`, `commands`, `upcall`, `channel_entry`, `effects`, `disconnect`, `settings`, `resources` | names and messages; all that leaves the core; the process behind a connection, to which limits apply; settings; what the core needs of the operating system |
+//! | `stream_options`, `stream_state`, `delivery`, `deliver_error`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
+//! | `job_status`, `job`, `endings`, `signals`, `jobs` | jobs and ranks |
 //! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
 //! | `push`, `elsewhere`, `push_table` | stdin: pushes and their targets |
 //! | `query`, `logs`, `log_routes`, `demand`, `owed`, `awaited`, `grace`, `linger`, `pending` | requests that wait; what the host is asked for and has not answered; times; connections that are not tools yet |
-//! | `input`, `events`, `answers`, `deliveries` | the one entry for what happens; what the capture thread reports, and its answers |
+//! | `input`, `calls`, `events`, `answers`, `capture_end`, `deliveries` | the entry for what happens; the calls of the embedder; what the capture thread reports, and its answers |
 //! | `admission`, `requests`, `registrations`, `pulls`, `readers`, `shed` | what tools do: attach, register, read |
 //! | `pushes`, `push_admission`, `push_elsewhere`, `queries`, `answers_to_queries`, `logging`, `log_output` | what tools do: push, query, log |
 
@@ -52,6 +52,7 @@ mod exit;
 mod files;
 mod gateway;
 mod grant;
+mod handles;
 mod host;
 mod in_flight;
 mod incoming;
@@ -65,16 +66,16 @@ mod reports;
 mod stalls;
 mod tables;
 
+pub use crate::core::deliver_error::DeliverError;
 pub use crate::core::delivery::MAX_DELIVERED;
 pub use crate::core::endings::{Ending, RankExit};
-pub use crate::core::job::JobStatus;
+pub use crate::core::job_status::JobStatus;
 pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{
     App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, LogConfig, MAX_CACHE_SIZE, MIN_CACHE_SIZE,
     Rendezvous,
 };
-pub use deliver::DeliverError;
 pub use early_end::{DEFAULT_KILL_WAIT, EarlyEnd, EndCause, KillOnBadExit, TIMEOUT_CODE};
 pub use endings::Endings;
 pub use engine::Engine;

@@ -1,8 +1,7 @@
 //! Messages that the embedder logs.
 
-use iof_proto::{Failure, Log, LogReport, Status};
+use iof_proto::{Failure, Log, LogReport};
 
-use crate::core::logs::{ReplyTo, Requester};
 use crate::engine::Engine;
 
 impl Engine {
@@ -16,17 +15,7 @@ impl Engine {
     /// Fails if the request is invalid or exceeds the [`limits`](iof_proto::limits), or if too many
     /// requests are in progress. `done` is then dropped without being called.
     pub fn log(&self, log: &Log, done: impl FnOnce(LogReport) + Send + 'static) -> Result<(), Failure> {
-        log.check()
-            .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
-        let requester = Requester {
-            description: format!("engine (pid {})", std::process::id()),
-            reply_to: ReplyTo::Embedder(Box::new(done)),
-            connection: None,
-        };
-        let mut state = self.tables.lock();
-        let begun = state.begin_log(requester, log).map_err(|(_, failure)| failure);
-        begun.map(|id| state.continue_log(id))?;
-        drop(state);
+        self.tables.lock().log_message(log, Box::new(done))?;
         // Steps for the host have queued upcalls.
         self.tables.reports.wake();
         Ok(())

@@ -2,8 +2,6 @@
 
 use iof_proto::Nspace;
 
-use crate::core::commands::Command;
-use crate::core::job::JobState;
 use crate::engine::Engine;
 
 impl Engine {
@@ -37,27 +35,10 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn remove(&self, nspace: &Nspace) -> bool {
-        let mut state = self.tables.lock();
-        if !state.jobs.get(nspace).is_some_and(JobState::has_ended) {
-            return false;
+        let removed = self.tables.lock().remove_job(nspace);
+        if removed {
+            self.tables.notify();
         }
-        // Registrations whose readers are just being attached receive the end after their rings.
-        state.announce_end(nspace);
-        let Some(job) = state.jobs.remove(nspace) else { return false };
-        // Handles of the job return it from now on. It is set once: the job has left the table.
-        let _ = job.final_status.set(job.status());
-        let sources = job.streams();
-        for rank in job.ranks.values().filter(|rank| rank.stdin_unavailable.is_none()) {
-            state.commands.push(Command::Shut(rank.target()));
-        }
-        state.release_backlog(&sources);
-        for source in sources {
-            state.forget_stream(source);
-            state.commands.push(Command::Remove(source));
-        }
-        state.shed_unread();
-        drop(state);
-        self.tables.notify();
-        true
+        removed
     }
 }

@@ -1,4 +1,4 @@
-//! The core's state behind a lock, and the commands that leave it.
+//! The core and the driver's handles behind a lock, and the effects that are carried out under it.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -7,11 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use iof_capture::{Capture, Stopped};
 
 use crate::core::Core;
+use crate::handles::Handles;
 use crate::reports::Reports;
 
 /// The tables with their lock and the condition that announces changes.
 pub(crate) struct Tables {
-    state: Mutex<Core>,
+    state: Mutex<State>,
     changed: Condvar,
     /// Reports to the control thread.
     pub reports: Arc<Reports>,
@@ -19,10 +20,15 @@ pub(crate) struct Tables {
     capture: Weak<Capture>,
 }
 
+struct State {
+    core: Core,
+    handles: Handles,
+}
+
 impl Tables {
-    pub(crate) fn new(state: Core, reports: Arc<Reports>, capture: &Arc<Capture>) -> Self {
+    pub(crate) fn new(core: Core, handles: Handles, reports: Arc<Reports>, capture: &Arc<Capture>) -> Self {
         let capture = Arc::downgrade(capture);
-        Tables { state: Mutex::new(state), changed: Condvar::new(), reports, capture }
+        Tables { state: Mutex::new(State { core, handles }), changed: Condvar::new(), reports, capture }
     }
 
     /// Locks the tables. Nothing waits for another thread while it has the lock.
@@ -32,7 +38,7 @@ impl Tables {
 
     /// Poisoning is ignored: a thread that panicked with the lock held left the tables consistent,
     /// as each change is one insertion or removal.
-    fn lock_only(&self) -> MutexGuard<'_, Core> {
+    fn lock_only(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,7 +47,7 @@ impl Tables {
     pub(crate) fn wait_for<R>(&self, mut ready: impl FnMut(&Core) -> Option<R>) -> R {
         let mut state = self.lock_only();
         loop {
-            if let Some(result) = ready(&state) {
+            if let Some(result) = ready(&state.core) {
                 return result;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -54,10 +60,11 @@ impl Tables {
     }
 }
 
-/// The locked tables. The commands to the capture thread that are queued meanwhile are sent before
-/// the tables are unlocked.
+/// The locked tables. Effects on handles and the capture thread are carried out before the tables
+/// are unlocked, so they happen in the order of the changes to the tables, whichever thread makes
+/// these.
 pub(crate) struct LockedTables<'a> {
-    state: MutexGuard<'a, Core>,
+    state: MutexGuard<'a, State>,
     tables: &'a Tables,
     /// The capture, after the first commands. Declared, and so dropped, after `state`: the last
     /// reference joins threads that may wait for the lock.
@@ -65,19 +72,29 @@ pub(crate) struct LockedTables<'a> {
 }
 
 impl LockedTables<'_> {
-    /// Sends the queued commands to the capture thread.
+    /// Returns the driver's handles.
+    pub(crate) fn handles(&mut self) -> &mut Handles {
+        &mut self.state.handles
+    }
+
+    /// Carries out the queued effects on handles, and sends the queued commands to the capture
+    /// thread.
     ///
     /// # Errors
     /// The capture thread has ended.
-    pub(crate) fn send_commands(&mut self) -> Result<(), Stopped> {
-        if self.state.commands.is_empty() {
+    pub(crate) fn perform_effects(&mut self) -> Result<(), Stopped> {
+        let State { core, handles } = &mut *self.state;
+        for op in mem::take(&mut core.effects.handles) {
+            handles.perform(op).into_iter().for_each(|input| self.tables.reports.send(input));
+        }
+        if core.effects.commands.is_empty() {
             return Ok(());
         }
         if self.capture.is_none() {
             self.capture = self.tables.capture.upgrade();
         }
         let mut sent = Ok(());
-        for command in mem::take(&mut self.state.commands) {
+        for command in mem::take(&mut core.effects.commands) {
             let instead = command.without_capture();
             let result = self.capture.as_deref().map_or(Err(Stopped), |capture| command.send(capture));
             if result.is_err() {
@@ -93,19 +110,19 @@ impl Deref for LockedTables<'_> {
     type Target = Core;
 
     fn deref(&self) -> &Core {
-        &self.state
+        &self.state.core
     }
 }
 
 impl DerefMut for LockedTables<'_> {
     fn deref_mut(&mut self) -> &mut Core {
-        &mut self.state
+        &mut self.state.core
     }
 }
 
 impl Drop for LockedTables<'_> {
     fn drop(&mut self) {
         // If the capture thread has ended, it has reported the ends of all streams and pushes.
-        let _ = self.send_commands();
+        let _ = self.perform_effects();
     }
 }

@@ -79,7 +79,7 @@ impl Core {
         };
         self.pending.remove(&id);
         let reason = "replaced by another connection: no hello was received";
-        self.refused.push((id, Failure::new(Status::ERR_OUT_OF_RESOURCE, reason)));
+        self.effects.refused.push((id, Failure::new(Status::ERR_OUT_OF_RESOURCE, reason)));
         true
     }
 
@@ -115,7 +115,7 @@ impl Core {
         pending.deadline = now.checked_add(APPROVAL_LIMIT);
         let (credentials, call) = (pending.credentials, Call::Approve(id));
         self.owed.note(call, Some(credentials.into()), 0)?;
-        self.upcalls.push(Upcall::Approve { peer: id, credentials });
+        self.effects.upcalls.push(Upcall::Approve { peer: id, credentials });
         Ok(None)
     }
 

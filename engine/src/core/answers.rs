@@ -21,13 +21,13 @@ impl Core {
 
     /// Queues the request `id`, whose continuation was [added](AwaitedAnswers::add).
     pub(crate) fn queue_request(&mut self, id: RequestId, steps: Vec<StreamStep>) {
-        self.commands.push(Command::Request(StreamRequest { id: Some(id), steps }));
+        self.effects.commands.push(Command::Request(StreamRequest { id: Some(id), steps }));
     }
 
     /// Queues a request to the capture thread that has no answer.
     pub(crate) fn request_unanswered(&mut self, steps: Vec<StreamStep>) {
         if !steps.is_empty() {
-            self.commands.push(Command::Request(StreamRequest { id: None, steps }));
+            self.effects.commands.push(Command::Request(StreamRequest { id: None, steps }));
         }
     }
 

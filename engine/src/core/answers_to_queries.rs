@@ -135,7 +135,9 @@ pub(crate) fn find(state: &Core, key: &str, scope: &Scope) -> Result<Option<Valu
             scope.unless_none(table, Value::Procs)
         }
         key::PMIX_QUERY_LOCAL_PROC_TABLE => scope.unless_none(procs(state, scope), Value::Procs),
-        key::PMIX_QUERY_LOG_CHANNELS => Some(Value::Text(state.logs.channels().join(","))),
+        key::PMIX_QUERY_LOG_CHANNELS => {
+            Some(Value::Text(state.logs.routes().keys(state.resources.has_syslog()).join(",")))
+        }
         key::PMIX_QUERY_ATTRIBUTE_SUPPORT => Some(Value::Attributes(attributes(state))),
         key::IOF_QUERY_STATS => scope.unless_none(streams(state, scope), Value::Streams),
         _ => None,

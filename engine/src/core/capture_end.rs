@@ -9,6 +9,7 @@ use iof_capture::{PushEnd, PushId, TargetId};
 use iof_proto::Nspace;
 
 use crate::core::Core;
+use crate::core::effects::HandleOp;
 use crate::core::push::Push;
 use crate::core::upcall::Upcall;
 
@@ -18,8 +19,9 @@ impl Core {
     pub(super) fn capture_ended(&mut self, now: Instant) {
         self.has_capture = false;
         self.end_local_pushes();
-        self.upcalls.extend(self.streams.take_callbacks().into_iter().map(Upcall::Taken));
-        self.jobs.capture_ended();
+        self.effects.upcalls.extend(self.streams.take_callbacks().into_iter().map(Upcall::Taken));
+        let running = self.jobs.capture_ended();
+        self.effects.handles.extend(running.into_iter().map(HandleOp::HangUp));
         self.queries.streams_changed();
         for request in self.awaited.ids() {
             self.stream_answered(request, Vec::new(), now);

@@ -1,23 +1,35 @@
 //! Deliveries that were taken, and the ends of their streams.
 
-use iof_capture::SourceId;
+use iof_capture::{NewStream, SourceId};
 use iof_proto::Nspace;
+use iof_shm_ring::Stream;
 
 use crate::core::Core;
+use crate::core::commands::Command;
+use crate::core::stream_state::StreamState;
 use crate::core::upcall::{TakenCallback, Upcall};
 
 impl Core {
+    /// Adds a stream that deliveries fill, and queues the command that opens it.
+    pub(super) fn open_stream(&mut self, new: StreamState, stream: Stream) -> SourceId {
+        let (source, first) = self.add_stream(new);
+        self.streams.open_delivery(source);
+        let stream = Box::new(NewStream { stream, first: Some(first) });
+        self.effects.commands.push(Command::Open { source, stream });
+        source
+    }
+
     /// Queues the host's callbacks for the next `count` deliveries to `stream`, which were taken.
     pub(crate) fn deliveries_taken(&mut self, stream: SourceId, count: usize) {
         let Some(delivery) = self.streams.delivery(stream) else { return };
         let callbacks = std::iter::from_fn(|| delivery.pop()).take(count);
-        self.upcalls.extend(callbacks.map(Upcall::Taken));
+        self.effects.upcalls.extend(callbacks.map(Upcall::Taken));
     }
 
     /// Removes and returns the callbacks of all deliveries that were not reported as taken, because
     /// the engine ends.
     pub(crate) fn remove_callbacks(&mut self) -> Vec<TakenCallback> {
-        let queued = std::mem::take(&mut self.upcalls).into_iter().filter_map(Upcall::into_callback);
+        let queued = std::mem::take(&mut self.effects.upcalls).into_iter().filter_map(Upcall::into_callback);
         queued.chain(self.streams.take_callbacks()).collect()
     }
 

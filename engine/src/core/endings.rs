@@ -2,12 +2,11 @@
 
 use std::time::Instant;
 
-use iof_capture::{Signal, SourceId};
+use iof_capture::{ProcessId, Signal, SourceId};
 use iof_proto::{Rank, StdinUnavailable};
 
 use crate::core::job::{EndingEntry, JobState};
-use crate::early_end::EarlyEnd;
-use crate::early_end::Step;
+use crate::early_end::{EarlyEnd, Step};
 use crate::exit::Exit;
 
 /// The end of one local rank.
@@ -38,6 +37,16 @@ pub enum Ending {
     Early(EarlyEnd),
 }
 
+/// What follows when jobs are ended early.
+#[derive(Default)]
+pub(crate) struct EndSteps {
+    /// Signals, in this order, with the processes that receive them.
+    pub signals: Vec<(Signal, Vec<ProcessId>)>,
+    /// Streams that are to be completed after [`OPEN_AFTER_KILL`](crate::early_end::OPEN_AFTER_KILL)
+    /// if they are still open.
+    pub finish: Vec<SourceId>,
+}
+
 impl JobState {
     /// Notes that a local rank has exited.
     pub(crate) fn exited(&mut self, rank: Rank, exit: Exit) {
@@ -46,9 +55,6 @@ impl JobState {
         }
         let Some(state) = self.ranks.get_mut(&rank) else { return };
         state.exit = Some(exit);
-        // With the master still open, closing the stream would not hang up the terminal of the
-        // rank's children.
-        state.pty = None;
         state.exit_requested = state.sent.explains(exit, state.shares_group());
         self.early_end_policy.exited(rank, exit, state.exit_requested);
         self.endings.push(EndingEntry::Rank(rank));
@@ -96,27 +102,26 @@ impl JobState {
         self.early_end_policy.next_time(now).filter(|_| can_end)
     }
 
-    /// Takes the steps of an early end that are due at `now`. Returns the streams that are to be
-    /// completed after [`OPEN_AFTER_KILL`] if they are still open.
-    pub(crate) fn end_early(&mut self, now: Instant) -> Vec<SourceId> {
-        let mut to_finish = Vec::new();
+    /// Adds the steps of an early end that are due at `now` to `steps`, and notes that they are
+    /// taken.
+    pub(crate) fn end_early(&mut self, now: Instant, steps: &mut EndSteps) {
         while self.next_early_end(now).is_some_and(|time| time <= now) {
             match self.early_end_policy.next_step(now, !self.has_exited()) {
                 Some(Step::Terminate(cause)) => {
                     let running = self.ranks.iter().filter(|(_, rank)| rank.exit.is_none());
                     let left = running.map(|(rank, _)| *rank).collect();
                     self.note_early_end(EarlyEnd { cause, left });
-                    self.signal(Signal::TERM, |_, _| true);
                     // A stopped rank handles SIGTERM only when it continues.
-                    self.signal(Signal::CONT, |_, _| true);
+                    for signal in [Signal::TERM, Signal::CONT] {
+                        steps.signals.push((signal, self.signal(signal, |_, _| true)));
+                    }
                 }
                 Some(Step::Kill) => {
-                    self.signal(Signal::KILL, |_, _| true);
-                    to_finish.extend(self.ranks.values().flat_map(|rank| rank.streams));
+                    steps.signals.push((Signal::KILL, self.signal(Signal::KILL, |_, _| true)));
+                    steps.finish.extend(self.ranks.values().flat_map(|rank| rank.streams));
                 }
                 None => {}
             }
         }
-        to_finish
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use iof_capture::{End, ProcessId, SourceId};
 
 use crate::core::Core;
+use crate::core::effects::HandleOp;
 use crate::core::ids::StreamName;
 use crate::exit::Exit;
 
@@ -48,6 +49,7 @@ impl Core {
             Exit::Unknown
         });
         job.exited(proc.rank, exit);
+        self.effects.handles.push(HandleOp::HangUp(process));
         if let (Some(grace), Some(rank)) = (job.grace, job.ranks.get(&proc.rank)) {
             self.graces.begin(now, grace, rank.streams.to_vec());
         }

@@ -1,12 +1,20 @@
 //! The numbers by which the core names tools, streams and calls.
 
 use iof_capture::PushId;
-use iof_proto::{Channel, Proc};
+use iof_proto::{Channel, Nspace, Proc};
 
 use crate::core::demand::CallId;
 
 /// The number of a tool while it is connected, which is also its token in the poll set.
 pub(crate) type PeerId = usize;
+
+/// One job: its name, and its number among all jobs, which distinguishes successive jobs of the same
+/// name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JobId {
+    pub nspace: Nspace,
+    pub run: u64,
+}
 
 /// The name of one stream.
 #[derive(Clone)]

@@ -8,6 +8,8 @@ use iof_proto::{Failure, Found, FromTool};
 use crate::core::Core;
 use crate::core::commands::Command;
 use crate::core::disconnect::DisconnectReason;
+use crate::core::effects::{HandleOp, SignalRequest};
+use crate::core::endings::EndSteps;
 use crate::core::ids::{Call, PeerId, QueryId};
 use crate::core::requests::serve;
 use crate::early_end::OPEN_AFTER_KILL;
@@ -20,6 +22,8 @@ pub(crate) enum Input {
     Answered { call: Call, answer: Result<(), Failure> },
     /// The host has answered a query.
     QueryAnswered { id: QueryId, answer: Result<Vec<Found>, Failure> },
+    /// The signal that a tool has requested was sent to `count` ranks.
+    Signalled { request: SignalRequest, count: usize },
     /// A tool has sent a message, and [`Peer::defer`](super::peer::Peer::defer) has not deferred it.
     Message { peer: PeerId, message: FromTool },
     /// The time has passed until [`Core::next_deadline`], or not yet.
@@ -34,7 +38,8 @@ impl Input {
             self,
             Input::Captured(
                 Event::Freed { .. } | Event::Fed { .. } | Event::Delivered { .. } | Event::Answered { .. }
-            ) | Input::Message { .. }
+            ) | Input::Signalled { .. }
+                | Input::Message { .. }
                 | Input::Time
         )
     }
@@ -64,6 +69,7 @@ impl Core {
                 self.owed.answered(Call::Query(id));
                 self.query_answered(id, answer);
             }
+            Input::Signalled { request, count } => self.signalled(request, count),
             Input::Message { peer, message } => serve(self, peer, message, now)?,
             Input::Time => self.time_passed(now),
         }
@@ -93,13 +99,15 @@ impl Core {
     /// Ends jobs early and completes streams for which it is time. Completes logged streams to which
     /// nothing can be logged any more.
     fn time_passed(&mut self, now: Instant) {
-        if let Some(streams) = self.jobs.end_early(now) {
-            self.graces.begin(now, OPEN_AFTER_KILL, streams);
-            self.ended_early = true;
+        if let Some(EndSteps { signals, finish }) = self.jobs.end_early(now) {
+            let send = |(signal, ranks)| HandleOp::Signal { ranks, signal, requested: None };
+            self.effects.handles.extend(signals.into_iter().map(send));
+            self.graces.begin(now, OPEN_AFTER_KILL, finish);
+            self.effects.ended_early = true;
         }
         // A stream that is already complete is left as it is.
         let expired = self.graces.take_expired(now);
-        self.commands.extend(expired.into_iter().map(Command::Finish));
+        self.effects.commands.extend(expired.into_iter().map(Command::Finish));
         self.close_logs();
     }
 

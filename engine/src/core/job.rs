@@ -1,16 +1,14 @@
 //! The state of a job: its ranks, their streams and their exit statuses.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use iof_capture::{ProcessId, PtyMaster, Signaller, SourceId, TargetId};
-use iof_proto::rendezvous::JobLink;
+use iof_capture::{ProcessId, SourceId, TargetId};
 use iof_proto::{Channel, Channels, Rank, StdinUnavailable};
 
+use crate::core::job_status::JobStatus;
 use crate::core::stream_options::StreamOptions;
-use crate::early_end::{EarlyEnd, EarlyEndPolicy, EndCause, TIMEOUT_CODE};
+use crate::early_end::{EarlyEnd, EarlyEndPolicy};
 use crate::exit::{Exit, SentSignals};
 
 /// The output channels of every rank.
@@ -23,10 +21,7 @@ pub(crate) struct RankState {
     pub executable: String,
     /// 0 if the embedder did not specify it.
     pub pid: u32,
-    /// `None` if only the embedder can send signals to the rank.
-    pub signaller: Option<Signaller>,
-    /// The master of the rank's pty, until the rank exits.
-    pub pty: Option<PtyMaster>,
+    pub signals: SignalReach,
     /// The reason why bytes can't be pushed to its stdin; `None` if they can.
     pub stdin_unavailable: Option<StdinUnavailable>,
     /// Only the embedder's own tools may push to its stdin.
@@ -40,7 +35,39 @@ pub(crate) struct RankState {
     pub reported: bool,
 }
 
+/// The processes that receive the signals to a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SignalReach {
+    /// None: only the embedder can send signals to the rank.
+    Nothing,
+    Process,
+    /// The process group that the rank leads, even after the rank itself has exited.
+    Group,
+}
+
 impl RankState {
+    /// Returns a running rank with these streams.
+    pub(crate) fn new(
+        streams: [SourceId; CHANNELS.len()],
+        Launching { executable, pid }: Launching,
+        signals: SignalReach,
+        stdin_unavailable: Option<StdinUnavailable>,
+        own_stdin: bool,
+    ) -> RankState {
+        RankState {
+            streams,
+            executable,
+            pid,
+            signals,
+            stdin_unavailable,
+            own_stdin,
+            exit: None,
+            sent: SentSignals::default(),
+            exit_requested: false,
+            reported: false,
+        }
+    }
+
     /// Returns the id of the rank's process at the capture. It is the id of the rank's first
     /// stream, which no other rank has.
     pub(crate) fn process(&self) -> ProcessId {
@@ -49,7 +76,7 @@ impl RankState {
 
     /// Returns whether the rank is in the embedder's process group.
     pub(crate) fn shares_group(&self) -> bool {
-        self.signaller.as_ref().is_some_and(|signaller| !signaller.has_group())
+        self.signals == SignalReach::Process
     }
 
     /// Returns the id of the rank's stdin at the capture, which is derived in the same way.
@@ -59,6 +86,7 @@ impl RankState {
 }
 
 /// A local rank that is being started.
+#[derive(Default)]
 pub(crate) struct Launching {
     pub executable: String,
     /// 0 if there is no process yet, or the embedder did not specify it.
@@ -113,14 +141,9 @@ pub(crate) struct JobState {
     pub open_streams: usize,
     /// The time for which streams may stay open after their rank has exited; `None` for no limit.
     pub grace: Option<Duration>,
-    /// The rendezvous entry by which tools find the job, until the job is forgotten or the engine
-    /// ends.
-    pub entry: Option<JobLink>,
     /// The streams that were completed before their end of file.
     pub cut_off: Vec<(Rank, Channel)>,
     pub first_failure: Option<(Rank, Exit)>,
-    /// The exit status, which is set when the job is removed. Handles of the job share it.
-    pub final_status: Arc<OnceLock<JobStatus>>,
     pub early_end_policy: EarlyEndPolicy,
     /// How the engine ended the job early.
     pub early_end: Option<EarlyEnd>,
@@ -140,7 +163,6 @@ impl JobState {
             run: 0,
             options,
             forward,
-            entry: None,
             is_local: true,
             ranks: BTreeMap::new(),
             launching: BTreeMap::new(),
@@ -155,7 +177,6 @@ impl JobState {
             grace,
             cut_off: Vec::new(),
             first_failure: None,
-            final_status: Arc::default(),
             early_end_policy: EarlyEndPolicy::never(),
             early_end: None,
             endings: Vec::new(),
@@ -237,39 +258,6 @@ impl JobState {
     pub(crate) fn exit_code(&self) -> Option<i32> {
         let reported = if let RemoteRanks::Ended { exit_code } = self.remote { exit_code } else { None };
         reported.or_else(|| self.is_local.then(|| self.status().code()))
-    }
-}
-
-/// The exit status of a job's local ranks.
-#[derive(Clone, Debug, Default)]
-pub struct JobStatus {
-    /// The rank that failed first, with its exit status; `None` if no rank has failed. A rank fails
-    /// if its exit code is not 0, a signal ends it, or its status is [`Exit::Unknown`].
-    pub first_failure: Option<(Rank, Exit)>,
-    /// The streams that were completed before their end of file: at the end of their rank's grace
-    /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), by [`Job::close`](crate::Job::close), or
-    /// some time after the engine killed the ranks.
-    pub cut_off: Vec<(Rank, Channel)>,
-    /// How the engine ended the job early; `None` if it did not.
-    pub early_end: Option<EarlyEnd>,
-}
-
-impl JobStatus {
-    /// Returns the [exit code](Exit::code) of the rank that failed first, or 0 if no rank failed.
-    /// Returns [`TIMEOUT_CODE`] if a time limit ended the job, whatever its ranks returned.
-    pub fn code(&self) -> i32 {
-        if self.early_end.as_ref().is_some_and(|end| end.cause == EndCause::Timeout) {
-            return TIMEOUT_CODE;
-        }
-        self.first_failure.map_or(0, |(_, exit)| exit.code())
-    }
-}
-
-impl From<JobStatus> for ExitCode {
-    /// Returns [`JobStatus::code`] as the exit code of this process.
-    fn from(status: JobStatus) -> ExitCode {
-        // wait(2) reports no greater codes than 255.
-        ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))
     }
 }
 

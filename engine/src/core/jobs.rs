@@ -6,6 +6,7 @@ use std::time::Instant;
 use iof_capture::{ProcessId, SourceId, TargetId};
 use iof_proto::{Nspace, Proc, Rank};
 
+use crate::core::endings::EndSteps;
 use crate::core::job::{JobState, RankState};
 
 /// All jobs, by their names.
@@ -91,11 +92,12 @@ impl Jobs {
         self.processes.remove(&process)
     }
 
-    /// Notes that no local process is watched any more, and that all streams of all jobs are complete.
-    pub(super) fn capture_ended(&mut self) {
-        self.processes.clear();
+    /// Notes that no local process is watched any more, and that all streams of all jobs are
+    /// complete. Returns the processes that were watched.
+    pub(super) fn capture_ended(&mut self) -> Vec<ProcessId> {
         self.stdins.clear();
         self.by_name.values_mut().for_each(JobState::capture_ended);
+        self.processes.drain().map(|(process, _)| process).collect()
     }
 
     /// Returns the rank whose stdin was shut.
@@ -129,22 +131,13 @@ impl Jobs {
         self.next_early_end
     }
 
-    /// Ends jobs early for which it is time at `now`. Returns their streams that are to be completed
-    /// after [`OPEN_AFTER_KILL`](crate::early_end::OPEN_AFTER_KILL); `None` if no job was due.
-    pub(crate) fn end_early(&mut self, now: Instant) -> Option<Vec<SourceId>> {
+    /// Ends jobs early for which it is time at `now`. Returns what follows; `None` if no job was
+    /// due.
+    pub(crate) fn end_early(&mut self, now: Instant) -> Option<EndSteps> {
         self.next_early_end.filter(|next| *next <= now)?;
-        let to_finish = self.by_name.values_mut().flat_map(|job| job.end_early(now)).collect();
+        let mut steps = EndSteps::default();
+        self.by_name.values_mut().for_each(|job| job.end_early(now, &mut steps));
         self.next_early_end = self.by_name.values().filter_map(|job| job.next_early_end(now)).min();
-        Some(to_finish)
-    }
-
-    /// Releases what the jobs hold of the outside when the engine ends: `Job` handles may outlive
-    /// the engine. Their jobs must not keep ranks' terminals from being hung up, and tools must not
-    /// find them any more.
-    pub(crate) fn release_files(&mut self) {
-        for job in self.by_name.values_mut() {
-            job.ranks.values_mut().for_each(|rank| rank.pty = None);
-            job.entry = None;
-        }
+        Some(steps)
     }
 }

@@ -103,7 +103,7 @@ impl Core {
             let reason = format!("{waiting} logged bytes wait for a reader: try again later");
             Failure::new(Status::ERR_RESOURCE_BUSY, reason)
         })?;
-        self.commands.push(Command::Deliver { source: stream, bytes, time: None });
+        self.effects.commands.push(Command::Deliver { source: stream, bytes, time: None });
         Ok(stream)
     }
 
@@ -121,20 +121,18 @@ impl Core {
         let name = StreamName { source: target.clone(), channel, logged: true, run: job.run };
         let mut new = StreamState::new(name, job.options, job.forward);
         new.release_backlog = job.release_backlog;
-        let (id, stream) = self.add_stream(new, stream);
+        let id = self.open_stream(new, stream);
         if let Some(job) = self.jobs.get_mut(&target.nspace) {
             job.logged.insert((target.rank, channel), id);
             job.open_logs = job.open_logs.saturating_add(1);
             self.jobs.note_logged(&target.nspace);
         }
-        self.streams.open_delivery(id);
-        self.commands.push(Command::Open { source: id, stream: Box::new(stream) });
         Ok(id)
     }
 
     /// Completes the logged streams of jobs that can log no more.
     pub(crate) fn close_logs(&mut self) {
-        self.commands.extend(self.jobs.take_finished_logs().into_iter().map(Command::Finish));
+        self.effects.commands.extend(self.jobs.take_finished_logs().into_iter().map(Command::Finish));
     }
 
     /// Records that the logged stream `stream` of `nspace` is complete.

@@ -21,15 +21,13 @@ pub(crate) struct LogRoutes {
 }
 
 impl LogRoutes {
-    /// Returns the keys of the available channels.
-    pub(crate) fn keys(&self) -> Vec<String> {
+    /// Returns the keys of the available channels on a node that `has_syslog`.
+    pub(crate) fn keys(&self, has_syslog: bool) -> Vec<String> {
         let has = |(kind, key): &(ChannelKind, &str)| match kind {
             ChannelKind::Stdout | ChannelKind::Stderr => true,
             ChannelKind::Email => self.sends_mail(),
-            ChannelKind::Syslog => {
-                self.has(key::PMIX_LOG_LOCAL_SYSLOG) || self.has(key::PMIX_LOG_GLOBAL_SYSLOG)
-            }
-            _ => self.has(key),
+            ChannelKind::Syslog => has_syslog || self.has(key::PMIX_LOG_GLOBAL_SYSLOG, has_syslog),
+            _ => self.has(key, has_syslog),
         };
         let own = ChannelKind::builtin().filter(has).map(|(_, key)| key.to_owned());
         let theirs =
@@ -39,9 +37,9 @@ impl LogRoutes {
 
     /// Returns whether a channel is available to every request. A gateway reports only per request
     /// which channels it has.
-    pub(crate) fn has(&self, channel: &str) -> bool {
+    pub(crate) fn has(&self, channel: &str, has_syslog: bool) -> bool {
         match ChannelKind::from_key(channel) {
-            ChannelKind::LocalSyslog => self.config.syslog.exists(),
+            ChannelKind::LocalSyslog => has_syslog,
             ChannelKind::GlobalSyslog => {
                 self.config.gateway || self.has_gateway || self.host.contains(channel)
             }

@@ -55,7 +55,7 @@ impl Core {
                 self.logs.routes().sends_mail()
                     && options.email.iter().any(|info| info.key == key::PMIX_LOG_EMAIL_ADDR)
             }
-            _ => self.logs.routes().has(channel),
+            _ => self.logs.routes().has(channel, self.resources.has_syslog()),
         };
         let config = &self.logs.routes().config;
         let entries = resolve_channels(log, &config.order, available)?;
@@ -152,7 +152,7 @@ impl Core {
             return self.log_output(step, channel, text, &entry.options);
         }
         if let Some(route) = self.logs.routes().route(&entry) {
-            self.channel_entries.push((route, entry));
+            self.effects.channel_entries.push((route, entry));
             return None;
         }
         let ChannelEntry { entry, directives, .. } = entry;
@@ -164,7 +164,7 @@ impl Core {
         if let Err(failure) = self.owed.note(Call::Log(step), client, bytes) {
             return Some(Err(failure));
         }
-        self.upcalls.push(Upcall::Log { step, log: Log { data: vec![entry], directives } });
+        self.effects.upcalls.push(Upcall::Log { step, log: Log { data: vec![entry], directives } });
         None
     }
 
@@ -175,7 +175,9 @@ impl Core {
                     peer.answer(&ToTool::Logged { request, result });
                 }
             }
-            (ReplyTo::Embedder(done), Ok(report)) => self.upcalls.push(Upcall::Logged { done, report }),
+            (ReplyTo::Embedder(done), Ok(report)) => {
+                self.effects.upcalls.push(Upcall::Logged { done, report })
+            }
             // `Engine::log` has returned the error.
             (ReplyTo::Embedder(_), Err(_)) => {}
         }

@@ -114,11 +114,6 @@ impl Logs {
         self.ongoing.remove(&id)
     }
 
-    /// Returns the keys of the available channels.
-    pub(crate) fn channels(&self) -> Vec<String> {
-        self.routes.keys()
-    }
-
     /// Drops the requests of a tool that has disconnected, so no reply is sent. Steps that have
     /// begun are completed. With `PMIX_LOG_ONCE` no further channel is tried.
     pub(crate) fn forget(&mut self, gone: PeerId) {

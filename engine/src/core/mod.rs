@@ -5,21 +5,25 @@
 //! The modules of requests (`pulls`, `pushes`, `queries`, `logging`) and events (`events`, `answers`)
 //! are methods of [`Core`]. A table imports no table above it, so the imports form no circle.
 //!
-//! Nothing here waits. What leaves the core is queued: [`Command`]s to the capture thread, and
-//! [`ChannelEntry`]s and [`Upcall`]s for the control thread.
+//! The inputs are [`Core::handle`] for what happens (`input`), the calls of the embedder (`calls`) and
+//! those of connections (`admission`). Nothing here waits or reads a clock. What leaves the core is
+//! queued in [`Effects`].
 
 pub(crate) mod admission;
 pub(crate) mod answers;
 pub(crate) mod answers_to_queries;
 pub(crate) mod awaited;
+pub(crate) mod calls;
 pub(crate) mod capture_end;
 pub(crate) mod channel_entry;
 pub(crate) mod client;
 pub(crate) mod commands;
+pub(crate) mod deliver_error;
 pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod demand;
 pub(crate) mod disconnect;
+pub(crate) mod effects;
 pub(crate) mod elsewhere;
 pub(crate) mod endings;
 pub(crate) mod events;
@@ -27,6 +31,7 @@ pub(crate) mod grace;
 pub(crate) mod ids;
 pub(crate) mod input;
 pub(crate) mod job;
+pub(crate) mod job_status;
 pub(crate) mod jobs;
 pub(crate) mod linger;
 pub(crate) mod log_output;
@@ -65,14 +70,12 @@ pub(crate) mod upcall;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use iof_proto::Failure;
 use iof_shm_ring::ReaderPage;
 
 use crate::core::awaited::AwaitedAnswers;
-use crate::core::channel_entry::{ChannelEntry, LogRoute};
 use crate::core::client::Client;
-use crate::core::commands::Command;
 use crate::core::demand::{CallId, Demand, Ticket};
+use crate::core::effects::Effects;
 use crate::core::grace::GracePeriods;
 use crate::core::ids::PeerId;
 use crate::core::jobs::Jobs;
@@ -85,7 +88,6 @@ use crate::core::resources::Resources;
 use crate::core::settings::Settings;
 use crate::core::stream_table::StreamTable;
 use crate::core::tools::Tools;
-use crate::core::upcall::Upcall;
 
 /// All tables. The capture thread never accesses them.
 pub(crate) struct Core {
@@ -111,19 +113,9 @@ pub(crate) struct Core {
     pub pending: Pending,
     /// Connections that have ended, and count until their descriptors were received.
     pub departed: BTreeMap<PeerId, Client>,
-    /// Connections that the control thread is to refuse.
-    pub refused: Vec<(PeerId, Failure)>,
-    /// Entries that threads of the engine log. The control thread hands them over after it has
-    /// unlocked the tables, and before it makes upcalls.
-    pub channel_entries: Vec<(LogRoute, ChannelEntry)>,
-    /// Upcalls that the control thread makes after it has unlocked the tables.
-    pub upcalls: Vec<Upcall>,
-    /// Commands that are sent to the capture thread before the tables are unlocked.
-    pub commands: Vec<Command>,
+    pub effects: Effects,
     /// The capture thread has not reported its end.
     pub has_capture: bool,
-    /// Jobs were ended early since the control thread last looked.
-    pub ended_early: bool,
     /// Whether the engine is shutting down.
     pub stopping: bool,
 }
@@ -153,12 +145,8 @@ impl Core {
             resources,
             pending: Pending::new(),
             departed: BTreeMap::new(),
-            refused: Vec::new(),
-            channel_entries: Vec::new(),
-            upcalls: Vec::new(),
-            commands: Vec::new(),
+            effects: Effects::default(),
             has_capture: true,
-            ended_early: false,
             stopping: false,
         }
     }

@@ -37,7 +37,7 @@ impl Core {
         peer.waiting.insert(ticket, pull);
         self.pulls_by_call.extend(calls.iter().map(|(call, _)| (*call, ticket)));
         let upcall = |(call, sources)| Upcall::Pull { call, sources, directives: directives.clone() };
-        self.upcalls.extend(calls.into_iter().map(upcall));
+        self.effects.upcalls.extend(calls.into_iter().map(upcall));
     }
 
     /// Records that the host owes answers to all of `calls` for `peer_id`.
@@ -137,6 +137,6 @@ impl Core {
     }
 
     fn stop(&mut self, stopped: Vec<Sources>) {
-        self.upcalls.extend(stopped.into_iter().map(Upcall::Stop));
+        self.effects.upcalls.extend(stopped.into_iter().map(Upcall::Stop));
     }
 }

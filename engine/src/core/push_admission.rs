@@ -62,7 +62,7 @@ impl Core {
         let (mut directives, mut ignored) = PushDirectives::read(&ours)?;
         limit_cache_size(&mut directives.cache_size, self.settings.max_cache_size, infos, &mut ignored)?;
         // A large default cache for output does not apply to stdin.
-        let default = self.settings.cache_size.min(self.settings.max_cache_size.max(MIN_CACHE_SIZE));
+        let default = self.settings.options.cache_size.min(self.settings.max_cache_size.max(MIN_CACHE_SIZE));
         let cache = u64::from(directives.cache_size.unwrap_or(default));
         let capacity = size.map_or(cache, |size| size.min(cache)).max(1);
         Ok(PushOptions { directives, ignored, capacity })

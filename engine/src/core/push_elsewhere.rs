@@ -95,7 +95,7 @@ impl Core {
         let Some((stdin, bytes)) = push.next_piece() else { return };
         let size = bytes.len().saturating_add(size_of_procs(&stdin.targets));
         match self.owed.note(Call::Stdin(id), push.client, size) {
-            Ok(()) => self.upcalls.push(Upcall::Stdin { push: id, stdin, bytes }),
+            Ok(()) => self.effects.upcalls.push(Upcall::Stdin { push: id, stdin, bytes }),
             Err(failure) => push.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
         }
     }

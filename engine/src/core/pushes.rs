@@ -119,7 +119,7 @@ impl Core {
         if !local.is_empty() {
             let targets = local.keys().copied().collect();
             let (inlet, closes) = (Arc::clone(&inlet), directives.complete);
-            self.commands.push(Command::BeginPush { push: id, inlet, targets, closes });
+            self.effects.commands.push(Command::BeginPush { push: id, inlet, targets, closes });
         }
         let elsewhere = (!elsewhere.is_empty()).then(|| {
             let waits_for = self.earlier_elsewhere(&elsewhere);
@@ -183,7 +183,7 @@ impl Core {
         push.filled = push.filled.saturating_add(bytes);
         push.has_end = last;
         if !push.local.is_empty() {
-            self.commands.push(Command::Fill { push: id, bytes, last });
+            self.effects.commands.push(Command::Fill { push: id, bytes, last });
         }
         self.continue_push(id);
         Ok(())
@@ -203,7 +203,7 @@ impl Core {
             return self.answer_slow_targets(peer_id, request, SlowTargets::default());
         };
         if let Some(position) = cut_off {
-            self.commands.push(Command::CutOff { push, position });
+            self.effects.commands.push(Command::CutOff { push, position });
         }
         self.ask_lagging(SlowTargetsRequest { peer_id, request, push, cut_off });
     }
@@ -248,9 +248,9 @@ impl Core {
         let targets = lagging.filter(|lagging| lagging.position <= position).map(|lagging| &lagging.targets);
         let is_orphan = |push: PushId| self.pushes.get(&push).is_some_and(|push| push.tool.is_none());
         let waits = targets.into_iter().flatten().filter(|slow| slow.turn != id && is_orphan(slow.turn));
-        let before = self.commands.len();
-        self.commands.extend(waits.map(|slow| Command::Shut(slow.target)));
-        self.commands.len() > before
+        let before = self.effects.commands.len();
+        self.effects.commands.extend(waits.map(|slow| Command::Shut(slow.target)));
+        self.effects.commands.len() > before
     }
 
     fn slow_targets(&self, id: PushId, lagging: Option<iof_capture::SlowTargets>) -> Option<SlowTargets> {
@@ -310,7 +310,7 @@ impl Core {
     pub(crate) fn shut_if_unread(&mut self, proc: &Proc) {
         let rank = self.jobs.rank(proc).filter(|rank| rank.stdin_unavailable.is_none());
         let target = rank.map(RankState::target);
-        self.commands.extend(target.map(Command::ShutUnread));
+        self.effects.commands.extend(target.map(Command::ShutUnread));
     }
 
     /// Completes the pushes of a tool that has disconnected. Bytes that it has filled in still
@@ -321,7 +321,7 @@ impl Core {
             let Some(push) = self.pushes.get_mut(&id) else { continue };
             push.tool = None;
             if !mem::replace(&mut push.has_end, true) {
-                self.commands.push(Command::Fill { push: id, bytes: 0, last: true });
+                self.effects.commands.push(Command::Fill { push: id, bytes: 0, last: true });
             }
             self.continue_push(id);
         }

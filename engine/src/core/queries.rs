@@ -125,7 +125,7 @@ impl Core {
         self.owed.note(Call::Query(id), client, size(&queries))?;
         let waiting = Waiting { peer, request, requested, found, indices, failure };
         self.queries.wait_for_host(id, waiting);
-        self.upcalls.push(Upcall::Query { id, queries });
+        self.effects.upcalls.push(Upcall::Query { id, queries });
         Ok(())
     }
 

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
 
-use iof_capture::{Gating, Joined, NewStream, RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
+use iof_capture::{Gating, Joined, RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
 use iof_proto::limits::MAX_READERS_PER_TOOL;
 use iof_proto::{Failure, Status, ToTool};
-use iof_shm_ring::{Attached, Policy, ReaderId, ReaderPage, Start, Stream};
+use iof_shm_ring::{Attached, Policy, ReaderId, ReaderPage, Start};
 
 use crate::core::Core;
 use crate::core::awaited::{Awaited, JoiningReader};
@@ -26,9 +26,9 @@ use crate::core::stream_state::StreamState;
 pub(crate) type OwnReader = (SourceId, ReaderId, Arc<ReaderPage>);
 
 impl Core {
-    /// Adds a new stream. Every tool that registered for it is attached before its first byte, when
-    /// the capture thread receives it.
-    pub(crate) fn add_stream(&mut self, mut new: StreamState, stream: Stream) -> (SourceId, NewStream) {
+    /// Adds a new stream. Returns the request that attaches every tool that registered for it, which
+    /// the capture thread performs before the first byte of the stream.
+    pub(crate) fn add_stream(&mut self, mut new: StreamState) -> (SourceId, StreamRequest) {
         let source = self.streams.next_id();
         let request = self.awaited.next_id();
         let (mut steps, mut readers) = (Vec::new(), Vec::new());
@@ -58,7 +58,7 @@ impl Core {
         steps.extend(self.streams.add(source, new));
         self.queries.streams_changed();
         let id = awaits.then_some(request);
-        (source, NewStream { stream, first: Some(StreamRequest { id, steps }) })
+        (source, StreamRequest { id, steps })
     }
 
     /// Attaches `peer_id` to the existing streams that its registration covers, and answers its

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::core::stream_options::StreamOptions;
+
 /// The settings, which never change.
 pub(crate) struct Settings {
     /// The keys of directives that the host understands.
@@ -10,8 +12,8 @@ pub(crate) struct Settings {
     pub host_queries: BTreeSet<String>,
     /// Whether the host forwards stdin to ranks elsewhere.
     pub host_stdin: bool,
-    /// The cache size of a push that does not set its own, in bytes.
-    pub cache_size: u32,
+    /// The options of streams for which a job sets no others.
+    pub options: StreamOptions,
     /// The largest cache size that a registration may set, in bytes.
     pub max_cache_size: u32,
     /// The number of connections from outside that may exist at a time.

@@ -2,28 +2,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use iof_capture::{Signal, Signaller};
+use iof_capture::{ProcessId, Signal};
 use iof_proto::{Failure, Nspace, Proc, Rank, Status, ToTool};
 
 use crate::core::Core;
 use crate::core::client::Client;
+use crate::core::effects::{HandleOp, SignalRequest};
 use crate::core::ids::PeerId;
-use crate::core::job::JobState;
+use crate::core::job::{JobState, SignalReach};
 
 impl JobState {
-    /// Sends `signal` to the local ranks for which `is_wanted`, see
-    /// [`Job::signal`](crate::Job::signal). Returns their number.
-    pub(crate) fn signal(&mut self, signal: Signal, is_wanted: impl Fn(Rank, &Signaller) -> bool) -> usize {
-        let mut count = 0usize;
+    /// Notes that `signal` is sent to the local ranks for which `is_wanted`, see
+    /// [`Job::signal`](crate::Job::signal). Returns their processes, which are to receive it.
+    pub(crate) fn signal(
+        &mut self,
+        signal: Signal,
+        is_wanted: impl Fn(Rank, SignalReach) -> bool,
+    ) -> Vec<ProcessId> {
+        let mut processes = Vec::new();
         for (rank, state) in &mut self.ranks {
-            let Some(signaller) = &state.signaller else { continue };
-            if (state.exit.is_none() || signaller.has_group()) && is_wanted(*rank, signaller) {
-                // Noted first, because the rank may end at once.
+            let is_reachable = match state.signals {
+                SignalReach::Nothing => false,
+                SignalReach::Process => state.exit.is_none(),
+                SignalReach::Group => true,
+            };
+            if is_reachable && is_wanted(*rank, state.signals) {
                 state.sent.insert(signal);
-                count = count.saturating_add(usize::from(signaller.send(signal).is_ok()));
+                processes.push(state.process());
             }
         }
-        count
+        processes
     }
 
     /// Notes that the terminal has sent `signal` to the ranks in the embedder's process group.
@@ -35,17 +43,36 @@ impl JobState {
 }
 
 impl Core {
-    /// Sends the signal with this number to the local ranks among `procs`, and answers the tool.
+    /// Sends the signal with this number to the local ranks among `procs`. The answer to the tool
+    /// follows when the signals are sent.
     pub(crate) fn signal(&mut self, peer_id: PeerId, request: u32, procs: &[Proc], number: i32) {
         let Some(peer) = self.tools.get(&peer_id) else { return };
-        let result = permit(peer.client, self.settings.uid).and_then(|()| self.send_signal(procs, number));
+        let permitted = permit(peer.client, self.settings.uid);
+        match permitted.and_then(|()| self.note_signal(procs, number)) {
+            Ok((signal, ranks)) => {
+                let requested = Some(SignalRequest { peer: peer_id, request });
+                self.request_begun(peer_id);
+                self.effects.handles.push(HandleOp::Signal { ranks, signal, requested });
+            }
+            Err(failure) => self.answer_signal(peer_id, request, Err(failure)),
+        }
+    }
+
+    /// Answers a tool whose signal was sent to `count` ranks.
+    pub(crate) fn signalled(&mut self, SignalRequest { peer, request }: SignalRequest, count: usize) {
+        self.request_done(peer);
+        self.answer_signal(peer, request, Ok(u32::try_from(count).unwrap_or(u32::MAX)));
+    }
+
+    fn answer_signal(&mut self, peer_id: PeerId, request: u32, result: Result<u32, Failure>) {
         if let Some(peer) = self.tools.get_mut(&peer_id) {
             peer.answer(&ToTool::Signalled { request, result });
         }
     }
 
-    /// Sends a signal. Nothing is sent if a job or a rank does not exist.
-    fn send_signal(&mut self, procs: &[Proc], number: i32) -> Result<u32, Failure> {
+    /// Notes that a signal is sent. Returns it, with the processes that are to receive it. Nothing is
+    /// sent if a job or a rank does not exist.
+    fn note_signal(&mut self, procs: &[Proc], number: i32) -> Result<(Signal, Vec<ProcessId>), Failure> {
         let signal = Signal::try_from(number)
             .map_err(|error| Failure::new(Status::ERR_BAD_PARAM, error.to_string()))?;
         procs.iter().try_for_each(|proc| self.check_signalled(proc))?;
@@ -54,13 +81,13 @@ impl Core {
         for Proc { nspace, rank } in procs {
             wanted.entry(nspace).or_default().insert(*rank);
         }
-        let count = wanted.into_iter().fold(0usize, |count, (nspace, ranks)| {
+        let mut processes = Vec::new();
+        for (nspace, ranks) in wanted {
             let is_wanted = |local: Rank| ranks.contains(&Rank::WILDCARD) || ranks.contains(&local);
-            let sent =
-                self.jobs.get_mut(nspace).map_or(0, |job| job.signal(signal, |local, _| is_wanted(local)));
-            count.saturating_add(sent)
-        });
-        Ok(u32::try_from(count).unwrap_or(u32::MAX))
+            let job = self.jobs.get_mut(nspace);
+            processes.extend(job.into_iter().flat_map(|job| job.signal(signal, |local, _| is_wanted(local))));
+        }
+        Ok((signal, processes))
     }
 
     /// Checks that `proc` is a local rank, or the wildcard rank of a job whose local ranks are all

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::core::client::Client;
 use crate::core::ids::{LogId, LogStep, StreamName};
 use crate::core::input::Input;
-use crate::core::job::{JobState, RankState, RemoteRanks};
+use crate::core::job::{JobState, Launching, RankState, SignalReach};
 use crate::core::log_routes::LogRoutes;
 use crate::core::logs::Logs;
 use crate::core::peer::Peer;
@@ -28,7 +28,7 @@ use crate::core::settings::Settings;
 use crate::core::stream_options::StreamOptions;
 use crate::core::stream_state::StreamState;
 use crate::exit::Exit;
-use crate::files::MemoryFiles;
+use crate::files::NodeFiles;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -53,7 +53,7 @@ fn rig() -> Rig {
         host_keys: Default::default(),
         host_queries: Default::default(),
         host_stdin: false,
-        cache_size: config.cache_size,
+        options: StreamOptions::of(&config),
         max_cache_size: config.max_cache_size,
         places: 8,
         pid: 1,
@@ -61,7 +61,13 @@ fn rig() -> Rig {
         node: "node".into(),
     };
     let holder = ReaderPage::create(iof_shm_ring::bell().unwrap().0).unwrap();
-    let mut state = Core::new(2, holder.into(), settings, Logs::new(routes), Box::new(MemoryFiles));
+    let mut state = Core::new(
+        2,
+        holder.into(),
+        settings,
+        Logs::new(routes),
+        Box::new(NodeFiles { syslog: config.log.syslog.clone() }),
+    );
     let (sender, events) = channel();
     let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();
     let nspace = Nspace::new("job").unwrap();
@@ -93,27 +99,25 @@ impl Rig {
         let options = self.state.jobs.get(&self.nspace).unwrap().options;
         let name = StreamName { source, channel: Channel::Stdout, logged: false, run: 1 };
         let stream = Stream::create(options.config(), "test").unwrap();
-        let (id, stream) = self.state.add_stream(StreamState::new(name, options, None), stream);
-        self.state.commands.push(Command::Open { source: id, stream: Box::new(stream) });
+        let id = self.state.open_stream(StreamState::new(name, options, None), stream);
+        let job = self.state.jobs.get_mut(&self.nspace).unwrap();
+        job.delivered.insert((Rank(self.ranks - 1), Channel::Stdout), id);
         id
     }
 
     /// Discards the queued commands as a capture thread does that ends, and reports its end.
     fn end_capture(&mut self) {
-        self.state.commands.clear();
+        self.state.effects.commands.clear();
         assert!(self.state.handle(Input::Captured(Event::Ended), Instant::now()).is_ok());
     }
 
     fn end_job(&mut self) {
-        let nspace = self.nspace.clone();
-        self.state.jobs.get_mut(&nspace).unwrap().remote = RemoteRanks::Ended { exit_code: Some(0) };
-        self.state.announce_complete_registrations(&nspace);
-        self.state.announce_end(&nspace);
+        assert!(self.state.end_job(&self.nspace, Some(0)));
     }
 
     /// Sends the queued commands. Their answers are held back.
     fn send(&mut self) {
-        for command in std::mem::take(&mut self.state.commands) {
+        for command in std::mem::take(&mut self.state.effects.commands) {
             command.send(&self.capture).unwrap();
         }
     }
@@ -188,17 +192,11 @@ fn the_answer_of_a_pull_precedes_the_rings_and_these_precede_the_ends() {
 #[test]
 fn a_job_that_is_removed_while_a_tool_is_attached_reports_its_end() {
     let mut rig = rig();
-    let source = rig.add_stream();
+    rig.add_stream();
     rig.end_job();
     let tool = rig.connect();
     rig.pull(tool);
-    // As `Engine::remove` does.
-    let nspace = rig.nspace.clone();
-    rig.state.announce_end(&nspace);
-    rig.state.jobs.remove(&nspace);
-    rig.state.release_backlog(&[source]);
-    rig.state.forget_stream(source);
-    rig.state.commands.push(Command::Remove(source));
+    assert!(rig.state.remove_job(&rig.nspace));
     rig.settle();
     assert_eq!(rig.messages(tool), ["pulled", "ring 0", "announced", "ended"]);
     assert!(rig.state.tools.get(&tool).unwrap().registrations.is_empty(), "the registration is over");
@@ -245,7 +243,7 @@ fn a_reader_that_ends_while_it_moves_is_detached_from_both_generations() {
     let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
     let steps = vec![StreamStep::Reconfigure { source, config: larger }];
     rig.state.request_unanswered(steps);
-    rig.state.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
+    rig.state.effects.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
     rig.send();
     rig.state.send_last_generation(source, u64::MAX);
     rig.state.drained(tool, (0..8).map(ReaderId::from));
@@ -265,8 +263,8 @@ fn the_last_ring_of_a_stream_precedes_the_end_of_its_job() {
     rig.settle();
     let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
     rig.state.request_unanswered(vec![StreamStep::Reconfigure { source, config: larger }]);
-    rig.state.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
-    rig.state.commands.push(Command::Finish(source));
+    rig.state.effects.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
+    rig.state.effects.commands.push(Command::Finish(source));
     rig.send();
     let generation = loop {
         if let Event::Complete { generation, .. } = rig.events.recv_timeout(LIMIT).unwrap() {
@@ -315,19 +313,7 @@ fn the_end_of_the_capture_thread_ends_ranks_and_pushes() {
     rig.state.jobs.remove(&nspace);
     rig.state.jobs.get_or_add(&nspace, || JobState { started: true, ..JobState::new(None, options, None) });
     let streams = [rig.add_stream(), rig.add_stream(), rig.add_stream()];
-    let rank = RankState {
-        streams,
-        executable: String::new(),
-        pid: 0,
-        signaller: None,
-        pty: None,
-        stdin_unavailable: None,
-        own_stdin: false,
-        exit: None,
-        sent: Default::default(),
-        exit_requested: false,
-        reported: false,
-    };
+    let rank = RankState::new(streams, Launching::default(), SignalReach::Nothing, None, false);
     let target = rank.target();
     let proc = Proc::new(nspace.clone(), Rank(0));
     rig.state.jobs.add_rank(proc.clone(), rank, true);

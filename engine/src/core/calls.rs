@@ -1,0 +1,346 @@
+//! The calls of the embedder. Each is an input of the core that is answered at once; its effects are
+//! queued as those of [`Core::handle`].
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::time::{Duration, Instant};
+
+use iof_capture::{AddError, ProcessId, Signal, SourceId, Stopped, StreamRequest, TargetId};
+use iof_proto::{Channel, Directives, Failure, Log, LogReport, Nspace, Proc, Rank, Status, StdinUnavailable};
+
+use crate::core::Core;
+use crate::core::commands::Command;
+use crate::core::deliver_error::DeliverError;
+use crate::core::delivery::Delivery;
+use crate::core::effects::HandleOp;
+use crate::core::ids::{JobId, StreamName};
+use crate::core::job::{CHANNELS, JobState, Launching, RankState, RemoteRanks, SignalReach};
+use crate::core::logs::{ReplyTo, Requester};
+use crate::core::stream_options::StreamOptions;
+use crate::core::stream_state::StreamState;
+use crate::core::upcall::TakenCallback;
+use crate::early_end::EarlyEndPolicy;
+
+/// A job that begins.
+pub(crate) struct NewJob<'a> {
+    pub nspace: &'a Nspace,
+    pub grace: Option<Duration>,
+    pub early_end_policy: EarlyEndPolicy,
+    pub directives: &'a Directives,
+    /// Whether it also has remote ranks.
+    pub elsewhere: bool,
+    pub launching: BTreeMap<Rank, Launching>,
+}
+
+/// A running rank that is registered.
+pub(crate) struct NewRank {
+    pub rank: Rank,
+    pub signals: SignalReach,
+    /// The reason why bytes can't be pushed to its stdin; `None` if they can.
+    pub stdin_unavailable: Option<StdinUnavailable>,
+    /// Only the embedder's own tools may push to its stdin.
+    pub own_stdin: bool,
+}
+
+/// The ids of a registered rank at the capture.
+pub(crate) struct RegisteredRank {
+    /// In the order of [`CHANNELS`], each with the request that is performed before its first byte.
+    pub streams: [(SourceId, StreamRequest); CHANNELS.len()],
+    pub process: ProcessId,
+    pub target: TargetId,
+}
+
+/// Output of a remote rank.
+pub(crate) struct DeliveredBytes<'a> {
+    pub from: &'a Proc,
+    pub channel: Channel,
+    pub bytes: Vec<u8>,
+    /// When they were read from their source, in nanoseconds since 1970.
+    pub time: Option<u64>,
+    /// Whether the stream ends after them.
+    pub complete: bool,
+}
+
+/// Jobs and their local ranks.
+impl Core {
+    /// Reserves the name of a job whose local ranks are being launched.
+    ///
+    /// Returns `None` if the name is taken. A job that is known only through output delivered from
+    /// other nodes does not take the name if the new job has ranks elsewhere, provided no rank
+    /// occurs in both.
+    pub(crate) fn begin_job(&mut self, new: NewJob<'_>) -> Option<JobId> {
+        let NewJob { nspace, grace, early_end_policy, directives, elsewhere, launching } = new;
+        let options = self.settings.options.under(directives);
+        let job = JobState::new(grace, options, directives.forward);
+        let mut job = JobState { launching, early_end_policy, ..job };
+        if elsewhere {
+            job.remote = RemoteRanks::Running;
+        }
+        let run = match self.jobs.get_mut(nspace) {
+            // Output of its ranks elsewhere was delivered before the job was started here.
+            Some(known)
+                if elsewhere
+                    && !known.is_local
+                    && known.remote == RemoteRanks::Running
+                    && !known.delivered.keys().any(|(rank, _)| job.launching.contains_key(rank)) =>
+            {
+                job.run = known.run;
+                job.delivered = mem::take(&mut known.delivered);
+                job.open_deliveries = known.open_deliveries;
+                job.logged = mem::take(&mut known.logged);
+                job.open_logs = known.open_logs;
+                *known = job;
+                known.run
+            }
+            Some(_) => return None,
+            None => self.add_job(nspace, |_| job).run,
+        };
+        Some(JobId { nspace: nspace.clone(), run })
+    }
+
+    /// Returns the job `nspace`. If it is unknown, adds the one that `new` returns.
+    fn add_job(&mut self, nspace: &Nspace, new: impl FnOnce(StreamOptions) -> JobState) -> &mut JobState {
+        let (options, is_new) = (self.settings.options, self.jobs.get(nspace).is_none());
+        let job = self.jobs.get_or_add(nspace, || new(options));
+        if is_new {
+            let id = JobId { nspace: nspace.clone(), run: job.run };
+            self.effects.handles.push(HandleOp::Announce(id));
+        }
+        job
+    }
+
+    /// Records the pid of a rank that is being started.
+    pub(crate) fn note_pid(&mut self, nspace: &Nspace, rank: Rank, pid: u32) {
+        let launching = self.jobs.get_mut(nspace).and_then(|job| job.launching.get_mut(&rank));
+        if let Some(launching) = launching {
+            launching.pid = pid;
+        }
+    }
+
+    /// Registers a running rank. The caller hands its streams to the capture thread.
+    ///
+    /// # Errors
+    /// The capture thread has ended.
+    pub(crate) fn register_rank(
+        &mut self,
+        nspace: &Nspace,
+        NewRank { rank, signals, stdin_unavailable, own_stdin }: NewRank,
+    ) -> Result<RegisteredRank, Stopped> {
+        if !self.has_capture {
+            return Err(Stopped);
+        }
+        let source = Proc::new(nspace.clone(), rank);
+        // `begin_job` has added the job and noted this rank.
+        let job = self.jobs.get_mut(nspace);
+        let (run, options, forward, launching) = job.map_or((0, self.settings.options, None, None), |job| {
+            (job.run, job.options, job.forward, job.launching.remove(&rank))
+        });
+        let streams = CHANNELS.map(|channel| {
+            let name = StreamName { source: source.clone(), channel, logged: false, run };
+            self.add_stream(StreamState::new(name, options, forward))
+        });
+        let ids = streams.each_ref().map(|(id, _)| *id);
+        let has_stdin = stdin_unavailable.is_none();
+        let rank = RankState::new(ids, launching.unwrap_or_default(), signals, stdin_unavailable, own_stdin);
+        let (process, target) = (rank.process(), rank.target());
+        self.jobs.add_rank(source, rank, has_stdin);
+        Ok(RegisteredRank { streams, process, target })
+    }
+
+    /// Records that all local ranks of a job are registered. A job without ranks is removed, unless
+    /// something was logged to it or delivered for it.
+    pub(crate) fn all_registered(&mut self, nspace: &Nspace, now: Instant) {
+        if let Some(job) = self.jobs.get_mut(nspace) {
+            job.started = true;
+            job.launching.clear();
+            if job.ranks.is_empty() && !job.delivered.is_empty() {
+                job.is_local = false;
+            } else if job.ranks.is_empty() && job.logged.is_empty() {
+                self.forget_job(nspace);
+            }
+        }
+        self.jobs.schedule_early_end(nspace, now);
+        self.begin_deferred();
+        self.announce_complete_registrations(nspace);
+        // The ranks may have ended meanwhile.
+        self.announce_end(nspace);
+    }
+
+    /// Removes a job whose local and remote parts have ended, see
+    /// [`Engine::remove`](crate::Engine::remove).
+    pub(crate) fn remove_job(&mut self, nspace: &Nspace) -> bool {
+        if !self.jobs.get(nspace).is_some_and(JobState::has_ended) {
+            return false;
+        }
+        // Registrations whose readers are just being attached receive the end after their rings.
+        self.announce_end(nspace);
+        let Some(job) = self.forget_job(nspace) else { return false };
+        let sources = job.streams();
+        for rank in job.ranks.values() {
+            self.effects.handles.push(HandleOp::RemoveRank(rank.process()));
+            if rank.stdin_unavailable.is_none() {
+                self.effects.commands.push(Command::Shut(rank.target()));
+            }
+        }
+        self.release_backlog(&sources);
+        for source in sources {
+            self.forget_stream(source);
+            self.effects.commands.push(Command::Remove(source));
+        }
+        self.shed_unread();
+        true
+    }
+
+    /// Removes a job from the table. Its handles return its exit status from now on.
+    fn forget_job(&mut self, nspace: &Nspace) -> Option<JobState> {
+        let job = self.jobs.remove(nspace)?;
+        self.effects.handles.push(HandleOp::RemoveJob { run: job.run, status: job.status() });
+        Some(job)
+    }
+
+    /// Notes that the embedder has reported the exit of a rank. Returns the rank's process; `None` if
+    /// the engine detects the exit of this rank, or it was reported before.
+    pub(crate) fn report_exit(&mut self, job: &JobId, rank: Rank) -> Option<ProcessId> {
+        let rank = self.job_mut(job)?.ranks.get_mut(&rank)?;
+        if rank.signals != SignalReach::Nothing || mem::replace(&mut rank.reported, true) {
+            return None;
+        }
+        Some(rank.process())
+    }
+
+    /// Notes that `signal` is sent to the ranks of a job, or with `groups_only`, to those that lead
+    /// process groups because the terminal has sent it to the others. Returns the processes that are
+    /// to receive it.
+    pub(crate) fn signal_job(&mut self, job: &JobId, signal: Signal, groups_only: bool) -> Vec<ProcessId> {
+        let Some(job) = self.job_mut(job) else { return Vec::new() };
+        if groups_only {
+            job.note_signal_of_terminal(signal);
+        }
+        job.signal(signal, |_, reach| !groups_only || reach == SignalReach::Group)
+    }
+
+    /// Ends the backlog of a job, see [`Job::release_backlog`](crate::Job::release_backlog).
+    pub(crate) fn release_backlog_of(&mut self, job: &JobId) {
+        let Some(job) = self.job_mut(job) else { return };
+        job.release_backlog = true;
+        let streams = job.streams();
+        self.release_backlog(&streams);
+    }
+
+    /// Returns a job, unless it was removed.
+    pub(crate) fn job(&self, job: &JobId) -> Option<&JobState> {
+        self.jobs.get(&job.nspace).filter(|state| state.run == job.run)
+    }
+
+    fn job_mut(&mut self, job: &JobId) -> Option<&mut JobState> {
+        self.jobs.get_mut(&job.nspace).filter(|state| state.run == job.run)
+    }
+}
+
+/// Output and the end of remote ranks.
+impl Core {
+    /// Adds bytes to the stream of a remote rank. Returns the stream.
+    ///
+    /// # Errors
+    /// [`DeliverError`]. `taken` is dropped then.
+    pub(crate) fn deliver(
+        &mut self,
+        DeliveredBytes { from, channel, bytes, time, complete }: DeliveredBytes<'_>,
+        taken: TakenCallback,
+    ) -> Result<SourceId, DeliverError> {
+        if !self.has_capture {
+            return Err(AddError::from(Stopped).into());
+        }
+        let stream = self.delivered_stream(from, channel)?;
+        let delivery = self.streams.delivery(stream).filter(|delivery| !delivery.complete);
+        let Some(delivery) = delivery else {
+            return Err(DeliverError::Complete { from: from.clone(), channel });
+        };
+        // An end without bytes is never refused as too much: there is only one for each stream.
+        let is_end = complete && bytes.is_empty();
+        delivery.queue(bytes.len(), is_end, taken).map_err(|waiting| DeliverError::Full { waiting })?;
+        delivery.complete |= complete;
+        self.effects.commands.push(Command::Deliver { source: stream, bytes, time });
+        self.effects.commands.extend(complete.then_some(Command::Finish(stream)));
+        Ok(stream)
+    }
+
+    /// Forgets the last delivery to `stream`, because the capture thread has not taken it.
+    pub(crate) fn withdraw_delivery(&mut self, stream: SourceId) {
+        self.streams.delivery(stream).map(Delivery::withdraw);
+    }
+
+    /// Ends the remote part of a job, see [`Engine::end_job`](crate::Engine::end_job).
+    pub(crate) fn end_job(&mut self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
+        let job = self.add_job(nspace, JobState::elsewhere);
+        if !matches!(job.remote, RemoteRanks::Running) {
+            return false;
+        }
+        job.remote = RemoteRanks::Ended { exit_code };
+        let streams: Vec<SourceId> = job.delivered.values().copied().collect();
+        for stream in streams {
+            if let Some(delivery) = self.streams.delivery(stream) {
+                delivery.complete = true;
+            }
+            self.effects.commands.push(Command::Finish(stream));
+        }
+        self.announce_complete_registrations(nspace);
+        self.announce_end(nspace);
+        true
+    }
+
+    /// Returns the stream of a remote rank, which is created at its first delivery.
+    fn delivered_stream(&mut self, from: &Proc, channel: Channel) -> Result<SourceId, DeliverError> {
+        let job = self.add_job(&from.nspace, JobState::elsewhere);
+        if job.has_local_rank(from.rank) {
+            return Err(DeliverError::Captured(from.clone()));
+        }
+        if let Some(stream) = job.delivered.get(&(from.rank, channel)) {
+            return Ok(*stream);
+        }
+        match job.remote {
+            RemoteRanks::None => return Err(DeliverError::NoRemoteRanks(from.nspace.clone())),
+            RemoteRanks::Ended { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
+            RemoteRanks::Running => {}
+        }
+        let name = StreamName { source: from.clone(), channel, logged: false, run: job.run };
+        let mut new = StreamState::new(name, job.options, job.forward);
+        new.release_backlog = job.release_backlog;
+        let config = job.options.config();
+        let stream = self.resources.delivered_stream(config, &format!("{from} {channel}"))?;
+        let id = self.open_stream(new, stream);
+        if let Some(job) = self.jobs.get_mut(&from.nspace) {
+            job.delivered.insert((from.rank, channel), id);
+            job.open_deliveries = job.open_deliveries.saturating_add(1);
+        }
+        Ok(id)
+    }
+}
+
+/// Messages of the embedder, and the end of the engine.
+impl Core {
+    /// Logs a message of the embedder. `done` is called with the outcome.
+    ///
+    /// # Errors
+    /// The request is invalid, or too many requests are in progress. `done` is dropped then.
+    pub(crate) fn log_message(
+        &mut self,
+        log: &Log,
+        done: Box<dyn FnOnce(LogReport) + Send>,
+    ) -> Result<(), Failure> {
+        log.check()
+            .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
+        let requester = Requester {
+            description: format!("engine (pid {})", self.settings.pid),
+            reply_to: ReplyTo::Embedder(done),
+            connection: None,
+        };
+        let begun = self.begin_log(requester, log).map_err(|(_, failure)| failure);
+        begun.map(|id| self.continue_log(id))
+    }
+
+    /// Notes that the engine ends: waiting calls return, and tools receive what waits for them.
+    pub(crate) fn stop_engine(&mut self) {
+        self.stopping = true;
+    }
+}

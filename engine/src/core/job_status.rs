@@ -1,0 +1,41 @@
+//! The exit status of a job.
+
+use std::process::ExitCode;
+
+use iof_proto::{Channel, Rank};
+
+use crate::early_end::{EarlyEnd, EndCause, TIMEOUT_CODE};
+use crate::exit::Exit;
+
+/// The exit status of a job's local ranks.
+#[derive(Clone, Debug, Default)]
+pub struct JobStatus {
+    /// The rank that failed first, with its exit status; `None` if no rank has failed. A rank fails
+    /// if its exit code is not 0, a signal ends it, or its status is [`Exit::Unknown`].
+    pub first_failure: Option<(Rank, Exit)>,
+    /// The streams that were completed before their end of file: at the end of their rank's grace
+    /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), by [`Job::close`](crate::Job::close), or
+    /// some time after the engine killed the ranks.
+    pub cut_off: Vec<(Rank, Channel)>,
+    /// How the engine ended the job early; `None` if it did not.
+    pub early_end: Option<EarlyEnd>,
+}
+
+impl JobStatus {
+    /// Returns the [exit code](Exit::code) of the rank that failed first, or 0 if no rank failed.
+    /// Returns [`TIMEOUT_CODE`] if a time limit ended the job, whatever its ranks returned.
+    pub fn code(&self) -> i32 {
+        if self.early_end.as_ref().is_some_and(|end| end.cause == EndCause::Timeout) {
+            return TIMEOUT_CODE;
+        }
+        self.first_failure.map_or(0, |(_, exit)| exit.code())
+    }
+}
+
+impl From<JobStatus> for ExitCode {
+    /// Returns [`JobStatus::code`] as the exit code of this process.
+    fn from(status: JobStatus) -> ExitCode {
+        // wait(2) reports no greater codes than 255.
+        ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))
+    }
+}

@@ -1,0 +1,116 @@
+//! What the driver holds of the outside for the core: the rendezvous entries of jobs, and the pidfds
+//! and terminals of local ranks.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use iof_capture::{ProcessId, PtyMaster, Signal, Signaller, WindowSize};
+use iof_proto::Nspace;
+use iof_proto::rendezvous::{JobLink, Listener};
+
+use crate::core::effects::HandleOp;
+use crate::core::ids::JobId;
+use crate::core::input::Input;
+use crate::core::job_status::JobStatus;
+
+/// All handles, by the ids that the core has given the jobs and ranks.
+pub(crate) struct Handles {
+    listener: Option<Arc<Listener>>,
+    /// By the numbers of the jobs.
+    jobs: HashMap<u64, JobHandles>,
+    ranks: HashMap<ProcessId, RankHandles>,
+}
+
+#[derive(Default)]
+struct JobHandles {
+    /// The rendezvous entry by which tools find the job, until it is removed or the engine ends.
+    link: Option<JobLink>,
+    /// Set when the job is removed. The embedder's handles of the job share it.
+    final_status: Arc<OnceLock<JobStatus>>,
+}
+
+/// The handles of a local rank.
+pub(crate) struct RankHandles {
+    /// `None` if only the embedder can send signals to the rank.
+    pub signaller: Option<Signaller>,
+    /// The master of the rank's pty, until the rank exits.
+    pub pty: Option<PtyMaster>,
+}
+
+impl Handles {
+    /// Returns a table without handles. Jobs are published on `listener`.
+    pub(crate) fn new(listener: Option<Arc<Listener>>) -> Handles {
+        Handles { listener, jobs: HashMap::new(), ranks: HashMap::new() }
+    }
+
+    /// Carries out an effect of the core. Returns the input that follows.
+    pub(crate) fn perform(&mut self, op: HandleOp) -> Option<Input> {
+        match op {
+            HandleOp::Announce(JobId { nspace, run }) => {
+                let link = self.announce(&nspace);
+                self.jobs.entry(run).or_default().link = link;
+            }
+            HandleOp::RemoveJob { run, status } => {
+                // A job is removed once.
+                let _ = self.jobs.remove(&run).map(|job| job.final_status.set(status));
+            }
+            HandleOp::Signal { ranks, signal, requested } => {
+                let count = self.signal(&ranks, signal);
+                return requested.map(|request| Input::Signalled { request, count });
+            }
+            HandleOp::HangUp(rank) => {
+                if let Some(rank) = self.ranks.get_mut(&rank) {
+                    rank.pty = None;
+                }
+            }
+            HandleOp::RemoveRank(rank) => drop(self.ranks.remove(&rank)),
+        }
+        None
+    }
+
+    fn announce(&self, nspace: &Nspace) -> Option<JobLink> {
+        let announced = self.listener.as_ref()?.announce(nspace);
+        announced.inspect_err(|error| tracing::warn!(%error, "a job has no entry")).ok().flatten()
+    }
+
+    /// Returns the cell that receives the exit status of a job when the job is removed.
+    pub(crate) fn final_status(&mut self, job: &JobId) -> Arc<OnceLock<JobStatus>> {
+        Arc::clone(&self.jobs.entry(job.run).or_default().final_status)
+    }
+
+    /// Adds the handles of a rank.
+    pub(crate) fn add_rank(&mut self, rank: ProcessId, handles: RankHandles) {
+        self.ranks.insert(rank, handles);
+    }
+
+    /// Sends `signal` to `ranks`. Returns the number of ranks and groups that were signalled.
+    pub(crate) fn signal(&self, ranks: &[ProcessId], signal: Signal) -> usize {
+        let signallers = ranks.iter().filter_map(|rank| self.ranks.get(rank)?.signaller.as_ref());
+        signallers.filter(|signaller| signaller.send(signal).is_ok()).count()
+    }
+
+    /// Returns another handle of the pty of a rank; `None` if the rank has none or has exited.
+    ///
+    /// # Errors
+    /// The process can open no further descriptor.
+    pub(crate) fn pty(&self, rank: ProcessId) -> io::Result<Option<PtyMaster>> {
+        let pty = self.ranks.get(&rank).and_then(|rank| rank.pty.as_ref());
+        pty.map(PtyMaster::try_clone).transpose()
+    }
+
+    /// Changes the window size of the ptys of `ranks`. Returns the number of ptys that were changed.
+    pub(crate) fn resize_ptys(&self, ranks: impl Iterator<Item = ProcessId>, size: WindowSize) -> usize {
+        let ptys = ranks.filter_map(|rank| self.ranks.get(&rank)?.pty.as_ref());
+        ptys.filter(|pty| pty.resize(size).is_ok()).count()
+    }
+
+    /// Closes terminals and withdraws the entries of jobs when the engine ends: the embedder's
+    /// handles of jobs may outlive the engine. They must not keep ranks' terminals from being hung
+    /// up, and tools must not find the jobs any more.
+    pub(crate) fn release(&mut self) {
+        self.ranks.values_mut().for_each(|rank| rank.pty = None);
+        self.jobs.values_mut().for_each(|job| job.link = None);
+        self.listener = None;
+    }
+}
