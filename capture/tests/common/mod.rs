@@ -112,8 +112,29 @@ pub fn packet_pipe() -> (OwnedFd, std::fs::File) {
 /// Waits until no process has the read end open. (A process that another test is starting holds it
 /// for a moment.)
 pub fn wait_closed(write: &mut std::fs::File) {
-    poll(&mut [PollFd::new(write.as_fd(), PollFlags::empty())], PollTimeout::NONE).unwrap();
-    assert!(write.write_all(b"x").is_err());
+    wait_for_error_or_end(write);
+    assert_eq!(write.write_all(b"x").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+}
+
+/// Waits until no process has the write end open, for the same reason.
+pub fn wait_for_end_of_file(read: &OwnedFd) {
+    wait_for_error_or_end(read);
+}
+
+fn wait_for_error_or_end(pipe: &impl AsFd) {
+    let timeout = PollTimeout::try_from(TIMEOUT).unwrap();
+    assert_eq!(poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::empty())], timeout), Ok(1));
+}
+
+/// Waits until the capture thread has submitted the requests for all earlier commands. No source has
+/// the id 99.
+pub fn wait_for_turn(rig: &CaptureRig) {
+    // The first event ends a turn, and the second belongs to a later turn.
+    for _ in 0..2 {
+        rig.capture.deliver(SourceId(99), Vec::new(), None).unwrap();
+        let event = next(&rig.events);
+        assert!(matches!(event, Event::Delivered { source: SourceId(99), .. }), "{event:?}");
+    }
 }
 
 /// The number of bytes after which a [`pattern`] repeats: a prime, so that no capacity and no size of

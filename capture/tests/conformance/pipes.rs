@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use super::{blocking_stream, rig};
 use crate::BACKEND;
 use crate::common::{
-    Completion, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for, wait_until,
-    write_in_pieces,
+    Completion, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for,
+    wait_for_turn, wait_until, write_in_pieces,
 };
 use iof_capture::{AddError, Capture, Event, SourceId, Stopped};
 use iof_shm_ring::{Gap, Peek, Policy};
@@ -452,7 +452,7 @@ fn pipes_are_read_in_the_order_in_which_they_became_readable() {
     }
     for (round, order) in (1..).zip([[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]]) {
         // After this call all reads are in flight.
-        rig.capture.with_streams(|_| {}).unwrap();
+        wait_for_turn(&rig);
         let write = |index: usize| (&writers[index]).write_all(b"x").unwrap();
         // No pipe is read during this call.
         rig.capture.with_streams(|_| order.into_iter().for_each(write)).unwrap();

@@ -13,7 +13,9 @@ use iof_shm_ring::{Inlet, Policy};
 use iof_stalled_memory::StalledPage;
 
 use super::{blocking_stream, rig};
-use crate::common::{CaptureRig, next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_until};
+use crate::common::{
+    next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for_end_of_file, wait_for_turn, wait_until,
+};
 
 const KIB: u64 = 1024;
 const ID: SourceId = SourceId(1);
@@ -52,16 +54,6 @@ fn hold_lock(pipe: &File, page: &Arc<StalledPage>) -> thread::JoinHandle<()> {
     let holder = thread::spawn(move || assert_eq!(writer_page.write_to(pipe, 100).unwrap(), 100));
     page.wait_for_use().unwrap();
     holder
-}
-
-/// Waits until the capture thread has submitted the requests for all earlier commands.
-fn wait_for_turn(rig: &CaptureRig) {
-    // The first event ends a turn, and the second belongs to a later turn.
-    for _ in 0..2 {
-        rig.capture.deliver(SourceId(99), Vec::new(), None).unwrap();
-        let event = next(&rig.events);
-        assert!(matches!(event, Event::Delivered { source: SourceId(99), .. }), "{event:?}");
-    }
 }
 
 /// Adds an isolated source and waits for its thread.
@@ -213,9 +205,13 @@ fn finishing_an_isolated_source_reads_the_bytes_in_its_pipe() {
         let (read, mut write) = pipe();
         nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_SETPIPE_SZ(1 << 20)).unwrap();
         write.write_all(&vec![b'x'; before]).unwrap();
+        let same_pipe = read.try_clone().unwrap();
         add_isolated(&rig.capture, ID, read, stream(1024 * KIB, Policy::DropNewest));
         let keep = held_open.then(|| write.try_clone().unwrap());
         drop(write);
+        if !held_open {
+            wait_for_end_of_file(&same_pipe);
+        }
         rig.capture.finish(ID).unwrap();
         let end = wait_end(&rig.events, ID);
         assert_eq!((end.produced, end.closed), (before as u64, held_open));
