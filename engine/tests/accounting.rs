@@ -15,6 +15,8 @@ use iof_engine::{AdoptSpec, AdoptedRank, BackendKind, Config, Engine, Exit, Gran
 use iof_proto::directive::key;
 use iof_proto::{Channel, Channels, Info, Proc, Rank, Status};
 use iof_tool::{Counts, Delivery, Pull, RequestError, Tool};
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
 
 /// The number of bytes that each rank writes to each of its two channels, many times the cache
 /// size.
@@ -77,8 +79,7 @@ impl Job {
 }
 
 fn rank(number: u32) -> (AdoptedRank, [File; 2]) {
-    let (stdout, out) = nix::unistd::pipe().unwrap();
-    let (stderr, err) = nix::unistd::pipe().unwrap();
+    let [(stdout, out), (stderr, err)] = [(); 2].map(|()| pipe2(OFlag::O_CLOEXEC).unwrap());
     let rank = AdoptedRank { stdout: Some(stdout), stderr: Some(stderr), ..reported_rank(number) };
     (rank, [out.into(), err.into()])
 }

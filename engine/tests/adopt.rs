@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,6 +19,7 @@ use iof_engine::{AdoptError, AdoptSpec, AdoptedRank, BackendKind, Engine, Exit, 
 use iof_proto::{Channel, Channels, Rank};
 use nix::fcntl::OFlag;
 use nix::libc;
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, getpgid, mkfifo, pipe2};
@@ -119,14 +121,19 @@ fn reads_all_kinds_to_their_ends(engine: &Engine) {
     let tcp = listener.accept().unwrap().0;
     // A non-blocking socket, too.
     unix.set_nonblocking(true).unwrap();
-    let pty = nix::pty::openpty(None, None).unwrap();
-    let mut slave = File::from(pty.slave);
+    // Close-on-exec, as the processes of other tests would keep the terminal open.
+    let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let mut slave = File::options();
+    let slave = slave.read(true).write(true).custom_flags(libc::O_NOCTTY);
+    let mut slave = slave.open(ptsname_r(&master).unwrap()).unwrap();
     let fifo_read = File::open(&fifo).unwrap();
     let mut write_fifo = File::options().write(true).open(&fifo).unwrap();
     drop(both);
 
     let output = Output::start(engine, Channels::STDOUT);
-    let ranks: [OwnedFd; 4] = [fifo_read.into(), unix.into(), tcp.into(), pty.master];
+    let ranks: [OwnedFd; 4] = [fifo_read.into(), unix.into(), tcp.into(), master.into()];
     let ranks = (0..).zip(ranks).map(|(number, file)| rank(number, file, REPORTED));
     let job = adopt(engine, ranks).unwrap();
     let writers: [&mut dyn Write; 4] = [&mut write_fifo, &mut write_unix, &mut write_tcp, &mut slave];

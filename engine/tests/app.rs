@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 
 use common::{engine, run, shell, spec};
 use iof_capture::SpawnError;
@@ -78,8 +79,10 @@ fn an_error_found_only_by_the_kernel_ends_the_ranks_that_run_already() {
     let engine = engine();
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("script");
-    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    // Another process writes the file. A rank that another test starts holds the files that this
+    // process writes for a moment, and a file that is open for writing cannot be executed.
+    let text = "echo '#!/no/such/interpreter' > \"$0\"; chmod +x \"$0\"";
+    assert!(Command::new("sh").args(["-c", text]).arg(&script).status().unwrap().success());
     let note = directory.path().join("note");
     let sleeper = shell(&format!("echo $$ > {}; exec sleep 1000", note.display()));
     let error = refused(&engine, &spec([sleeper, App::new(&script, [""; 0])]));

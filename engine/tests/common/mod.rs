@@ -22,6 +22,8 @@ use iof_output::{Options, Printer};
 use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
 use tempfile::TempDir;
 
 /// The time after which a wait counts as failed. No wait takes this long unless something hangs.
@@ -178,7 +180,7 @@ pub fn reported_rank(number: u32) -> AdoptedRank {
 
 /// Adopts a job of one rank whose stdout is a pipe that the test writes to.
 pub fn adopt_pipe(engine: &Engine, directives: &[Info]) -> (Job, File) {
-    let (stdout, write) = nix::unistd::pipe().unwrap();
+    let (stdout, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
     let rank = AdoptedRank { stdout: Some(stdout), ..reported_rank(0) };
     let (directives, ignored) = Directives::read(directives, DirectiveLevel::Spawn).unwrap();
     assert!(ignored.is_empty(), "{ignored:?}");

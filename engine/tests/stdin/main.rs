@@ -228,6 +228,10 @@ fn a_push_waits_for_a_rank_that_does_not_read_and_names_it() {
     let engine = engine_with_cache(65_536);
     let mut ranks = Stdins::adopt(&engine, 3);
     let bytes = pattern(400_000);
+    for rank in [0, 2] {
+        let file = ranks.take(rank);
+        thread::spawn(move || std::io::copy(&mut &file, &mut std::io::sink()));
+    }
     let (sender, waited) = channel();
     let pushing = thread::spawn({
         let (mut tool, bytes) = (tool(&engine), bytes.clone());
@@ -237,10 +241,6 @@ fn a_push_waits_for_a_rank_that_does_not_read_and_names_it() {
             })
         }
     });
-    for rank in [0, 2] {
-        let file = ranks.take(rank);
-        thread::spawn(move || std::io::copy(&mut &file, &mut std::io::sink()));
-    }
     let slow = waited.recv_timeout(common::TIMEOUT).unwrap();
     assert_eq!(slow.targets, [SlowTarget { target: procs(&[1]).remove(0), stalled: true }]);
     assert!(slow.position > 0 && slow.position < 400_000, "{slow:?}");
