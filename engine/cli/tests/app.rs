@@ -64,9 +64,9 @@ fn each_app_has_its_own_directory_and_variables() {
 #[test]
 fn a_relative_program_is_searched_in_the_directory_and_path_of_its_app() {
     let site = Site::new();
-    let script = site.path().join("here.sh");
-    std::fs::write(&script, "#!/bin/sh\necho found $IOF_RANK\n").unwrap();
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let text = site.path().join("text");
+    std::fs::write(&text, "#!/bin/sh\necho found $IOF_RANK\n").unwrap();
+    site.install(&text, "here.sh");
     let directory = site.path().to_str().unwrap();
     let path = format!("PATH={directory}:/usr/bin:/bin");
     let program = ["./here.sh", ":", "-x", path.as_str(), "here.sh"];

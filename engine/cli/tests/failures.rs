@@ -11,7 +11,7 @@ use std::process::Command;
 use common::process::{Done, Process, Stat};
 use common::site::{Site, iof};
 use common::terminal::CTRL_C;
-use common::wait_for;
+use common::{wait_for, with_longer_times};
 use nix::sys::signal::Signal;
 
 /// Returns the host's name as the kernel knows it.
@@ -203,26 +203,29 @@ fn kill_on_bad_exit_1_ends_the_job_after_any_failure() {
 
 #[test]
 fn ranks_and_children_that_ignore_sigterm_are_killed_after_the_kill_wait() {
-    let site = Site::new();
-    let stubborn = "trap '' TERM; sleep 1000 & wait; sleep 1000";
+    let stubborn = "trap '' TERM; echo ready; sleep 1000 & wait; sleep 1000";
     let script = format!(
         "if [ $IOF_RANK = 0 ]; then read line; kill -KILL $$; fi; trap 'echo got it' TERM;
-        echo ready; ({stubborn}) & while :; do wait; done"
+        ({stubborn}) & while :; do wait; done"
     );
-    let mut run = start(&site, &["-n", "3", "--kill-wait", "0.2s"], &script);
-    for rank in 1..3 {
-        site.wait_for_bytes(rank, "stdout", 6);
-    }
-    // Closes stdin: rank 0 fails.
-    drop(run.stdin());
-    let (stdout, stderr) = run.collect();
-    assert_eq!(run.wait(), 137);
-    assert_eq!(String::from_utf8(stdout.get()).unwrap().matches("got it").count(), 2);
-    let stderr = String::from_utf8(stderr.get()).unwrap();
-    let others =
-        "terminated 2 other ranks (1-2), 2 by SIGKILL, because rank 0 failed (see --kill-on-bad-exit)";
-    assert!(stderr.ends_with(&format!("iof: job demo: {others}\n")), "{stderr}");
-    wait_for("the end of all children", || run.living().is_empty().then_some(()));
+    with_longer_times(|kill_wait| {
+        let site = Site::new();
+        let mut run = start(&site, &["-n", "3", "--kill-wait", kill_wait], &script);
+        for rank in 1..3 {
+            site.wait_for_bytes(rank, "stdout", 6);
+        }
+        // Closes stdin: rank 0 fails.
+        drop(run.stdin());
+        let (stdout, stderr) = run.collect();
+        assert_eq!(run.wait(), 137);
+        let stderr = String::from_utf8(stderr.get()).unwrap();
+        let others =
+            "terminated 2 other ranks (1-2), 2 by SIGKILL, because rank 0 failed (see --kill-on-bad-exit)";
+        assert!(stderr.ends_with(&format!("iof: job demo: {others}\n")), "{stderr}");
+        wait_for("the end of all children", || run.living().is_empty().then_some(()));
+        let warned = String::from_utf8(stdout.get()).unwrap().matches("got it").count();
+        if warned == 2 { Ok(()) } else { Err(format!("{warned} of 2 ranks got SIGTERM")) }
+    });
 }
 
 #[test]
@@ -243,30 +246,35 @@ fn a_stopped_rank_is_continued_so_that_it_can_end() {
 
 #[test]
 fn a_time_limit_ends_the_job_with_code_124_and_lists_the_ranks_left() {
-    let site = Site::new();
     let script = format!("case $IOF_RANK in 1|2) exit 0;; 4) exit 3;; esac; {WAIT}");
-    let run = start(&site, &["-n", "9", "--timeout", "2"], &script);
-    for (rank, state) in [(1, "terminated"), (2, "terminated"), (4, "failed")] {
-        site.wait_for_state(rank, state);
-    }
-    let done = run.finish();
-    assert_eq!(done.code, 124);
-    let limit = "not finished after 2s (--timeout): terminating ranks 0,3,5-8";
-    assert_eq!(told(&done)[1..], [limit], "{done:?}");
+    with_longer_times(|limit| {
+        let site = Site::new();
+        let done = start(&site, &["-n", "9", "--timeout", limit], &script).finish();
+        assert_eq!(done.code, 124);
+        // Three ranks may still be about to exit.
+        let wanted = format!("not finished after {limit}s (--timeout): terminating ranks 0,3,5-8");
+        if told(&done).get(1..) == Some(&[wanted.as_str()]) { Ok(()) } else { Err(format!("{done:?}")) }
+    });
 }
 
 #[test]
 fn a_time_limit_also_ends_a_job_whose_output_is_held_by_others() {
-    let site = Site::new();
     // The child is in a session of its own, which no signal to the rank's group reaches.
     let script = "setsid sleep 1000 & exit 0";
-    let done = start(&site, &["--timeout", "0.5", "--kill-wait", "0"], script).finish();
-    assert_eq!(done.code, 124);
-    let lines: Vec<&str> = done.stderr.lines().collect();
-    let limit = "not finished after 0.5s (--timeout): all ranks have exited, but another process holds their \
-                 output open";
-    assert_eq!(lines[0], format!("iof: job demo: {limit}"));
-    assert!(lines[1].starts_with("iof: rank 0: stdout, stderr") && lines.len() == 2, "{done:?}");
+    with_longer_times(|limit| {
+        let site = Site::new();
+        let done = start(&site, &["--timeout", limit, "--kill-wait", "0"], script).finish();
+        assert_eq!(done.code, 124);
+        let wanted = format!(
+            "iof: job demo: not finished after {limit}s (--timeout): all ranks have exited, but another process \
+             holds their output open"
+        );
+        // The rank may still be about to exit, and its child about to create its session.
+        match done.stderr.lines().collect::<Vec<_>>()[..] {
+            [first, second] if first == wanted && second.starts_with("iof: rank 0: stdout, stderr") => Ok(()),
+            _ => Err(format!("{done:?}")),
+        }
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -159,9 +160,18 @@ fn the_ring_of_a_killed_writer_can_be_read_through_a_descriptor() {
 fn the_ring_of_a_killed_writer_that_is_only_mapped_can_be_read_by_root() {
     let job = Job::start("printf 'last words'");
     // A tool maps the ring and closes the descriptor.
-    let _tool = Ring::open(File::open(job.ring("demo.0 stdout", 10)).unwrap().into()).unwrap();
+    let file = File::open(job.ring("demo.0 stdout", 10)).unwrap();
+    // Other tests of this process map rings, too.
+    let inode = file.metadata().unwrap().ino().to_string();
+    let _tool = Ring::open(file.into()).unwrap();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let map = maps.lines().find(|line| line.contains("iof-ring") && line.contains(" 00000000 ")).unwrap();
+    // The offset, the device, the inode and the path follow the addresses and permissions, see
+    // proc_pid_maps(5).
+    let is_start = |map: &&str| {
+        let fields: Vec<&str> = map.split_whitespace().collect();
+        fields[2] == "00000000" && fields[4] == inode
+    };
+    let map = maps.lines().find(is_start).unwrap();
     let path = format!("/proc/{}/map_files/{}", std::process::id(), map.split(' ').next().unwrap());
     if File::open(&path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
         return eprintln!("skipped: {path} needs CAP_CHECKPOINT_RESTORE");

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use common::process::{Done, Process};
 use common::site::Site;
-use common::wait_for;
+use common::{DEADLINE, wait_for, wait_or};
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 
@@ -32,10 +32,19 @@ fn ps(site: &Site) -> Vec<Vec<String>> {
 }
 
 /// Returns job, state and counts of the line of an engine.
-fn of_engine(rows: &[Vec<String>], pid: u32) -> String {
+fn of_engine(rows: &[Vec<String>], pid: u32) -> Option<String> {
     let pid = pid.to_string();
-    let row = rows.iter().find(|row| row[0] == pid).unwrap_or_else(|| panic!("no {pid} in {rows:?}"));
-    row[3..row.len() - 1].join(" ")
+    rows.iter().find(|row| row[0] == pid).map(|row| row[3..row.len() - 1].join(" "))
+}
+
+/// Waits until the lines of engines have these jobs, states and counts, and returns all lines. A busy
+/// engine may need longer than `iof ps` waits for its answer.
+fn wait_for_engines(site: &Site, wanted: &[(&Process, &str)]) -> Vec<Vec<String>> {
+    let is_listed = |rows: &[Vec<String>]| {
+        wanted.iter().all(|(run, line)| of_engine(rows, run.pid()).as_deref() == Some(*line))
+    };
+    let listed = || Some(ps(site)).filter(|rows| is_listed(rows));
+    wait_or(DEADLINE, listed, || format!("{:?}", ps(site)))
 }
 
 #[test]
@@ -45,11 +54,8 @@ fn ps_lists_the_jobs_of_all_engines_with_their_running_ranks() {
     let one = site.run_sh(&["--nspace", "one", "-n", "3"], "[ $IOF_RANK = 1 ] || exec sleep 1000");
     site.wait_for_state(1, "terminated");
     let two = site.run(&["--nspace", "two"], ["sleep", "1000"]);
-    wait_for("both jobs", || {
-        (ps(&site).len() == 2 && of_engine(&ps(&site), two.pid()) == "two running 1 1 0").then_some(())
-    });
-    let rows = ps(&site);
-    assert_eq!(of_engine(&rows, one.pid()), "one running 3 2 1");
+    let rows = wait_for_engines(&site, &[(&one, "one running 3 2 1"), (&two, "two running 1 1 0")]);
+    assert_eq!(rows.len(), 2, "{rows:?}");
     assert!(
         rows.iter().all(|row| row[2].ends_with('s') && row[8].contains(site.path().to_str().unwrap())),
         "{rows:?}"
@@ -63,18 +69,15 @@ fn ps_marks_engines_that_were_killed_or_do_not_answer() {
     site.wait_for_ranks(1);
     killed.signal(Signal::SIGKILL);
     assert_eq!(killed.wait(), 137);
-    let rows = ps(&site);
-    assert_eq!(of_engine(&rows, killed.pid()), "killed stale - - -");
+    assert_eq!(of_engine(&ps(&site), killed.pid()).as_deref(), Some("killed stale - - -"));
     // A new engine removes what the killed one has left.
     let stopped = site.run(&["--nspace", "stopped"], ["sleep", "1000"]);
     site.wait_for_ranks(1);
     stopped.stop();
     let running = site.run(&["--nspace", "running"], ["sleep", "1000"]);
-    wait_for("the running job", || {
-        let rows = ps(&site);
-        let lists = rows.len() == 2 && of_engine(&rows, running.pid()) == "running running 1 1 0";
-        lists.then(|| assert_eq!(of_engine(&rows, stopped.pid()), "stopped no answer - - -"))
-    });
+    let wanted = [(&running, "running running 1 1 0"), (&stopped, "stopped no answer - - -")];
+    let rows = wait_for_engines(&site, &wanted);
+    assert_eq!(rows.len(), 2, "{rows:?}");
 }
 
 #[test]
@@ -101,16 +104,14 @@ fn kill_reaches_only_the_selected_ranks_and_jobs() {
     let ready = || iof(&site, "query", &["--nspace", "demo", "stats", "--json"]);
     wait_for("the traps", || (ready().text().matches("\"produced\": 6").count() == 3).then_some(()));
     assert_eq!(iof(&site, "kill", &["--rank", "0,2", "demo", "usr1"]).code, 0);
-    wait_for("the ends of ranks 0 and 2", || {
-        (of_engine(&ps(&site), run.pid()) == "demo running 3 1 2").then_some(())
-    });
+    wait_for_engines(&site, &[(&run, "demo running 3 1 2")]);
     assert_eq!(iof(&site, "kill", &["demo", "SIGUSR1"]).code, 0);
     let done = run.finish();
     assert_eq!(done.code, 0, "{done:?}");
     let mut lines: Vec<&str> = done.text().lines().filter(|line| line.ends_with("got it")).collect();
     lines.sort_unstable();
     assert_eq!(lines, ["0 got it", "1 got it", "2 got it"]);
-    assert_eq!(of_engine(&ps(&site), other.pid()), "other running 1 1 0");
+    wait_for_engines(&site, &[(&other, "other running 1 1 0")]);
 }
 
 #[test]
@@ -133,9 +134,7 @@ fn kill_of_an_unknown_job_or_rank_names_what_exists_and_kills_nothing() {
     }
     let pull = iof(&site, "pull", &["three"]);
     assert!(pull.code == 2 && pull.stderr.contains("the jobs are one, two"), "{pull:?}");
-    for run in [one, two] {
-        assert_eq!(of_engine(&ps(&site), run.pid()).split(' ').nth(1), Some("running"));
-    }
+    wait_for_engines(&site, &[(&one, "one running 1 1 0"), (&two, "two running 1 1 0")]);
 }
 
 #[test]
@@ -151,14 +150,13 @@ fn kill_by_another_user_is_refused_in_one_line_and_kills_nothing() {
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     open(site.path());
     open(&site.sockets()[0]);
-    let program = site.path().join("iof");
-    fs::copy(env!("CARGO_BIN_EXE_iof"), &program).unwrap();
+    let program = site.install(Path::new(env!("CARGO_BIN_EXE_iof")), "iof");
     let mut kill = Command::new(&program);
     kill.uid(65534).gid(65534).current_dir("/").arg("kill").arg("--server").arg(&site.sockets()[0]);
     let done = Process::start(kill.args(["demo", "9"])).finish();
     assert_eq!((done.code, done.text(), done.stderr.lines().count()), (1, "", 1), "{done:?}");
     assert!(done.stderr.contains("user 65534 may not attach"), "{done:?}");
-    assert_eq!(of_engine(&ps(&site), run.pid()), "demo running 1 1 0");
+    wait_for_engines(&site, &[(&run, "demo running 1 1 0")]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::fs::{self, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use common::process::{Done, Process};
@@ -116,8 +117,7 @@ fn an_address_space_too_small_for_the_rings_is_reported_and_ends_all_ranks() {
 fn run_with_processes(site: &Site, limit: u32) -> Done {
     // The limit does not apply to root, and all processes of the test's own user would count.
     let user = Uid::from_raw(2_000_000_011);
-    let program = site.path().join("iof");
-    fs::copy(iof().get_program(), &program).unwrap();
+    let program = site.install(Path::new(iof().get_program()), "iof");
     fs::set_permissions(site.path(), Permissions::from_mode(0o755)).unwrap();
     let rendezvous = site.path().join("rendezvous");
     fs::create_dir_all(&rendezvous).unwrap();

@@ -20,14 +20,23 @@ use nix::sys::signal::Signal;
 const RANKS: usize = 40;
 const LINES: usize = 2000;
 
-/// Waits until `pull` is connected to an engine.
+/// Waits until `pull` has its two connections to an engine, for stdout and stderr.
 fn wait_for_connection(pull: &Process) {
-    let is_socket = |fd: fs::DirEntry| {
-        fs::read_link(fd.path()).is_ok_and(|file| file.to_string_lossy().starts_with("socket:"))
+    let socket = |fd: fs::DirEntry| {
+        let file = fs::read_link(fd.path()).ok()?.into_os_string().into_string().ok()?;
+        Some(file.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
     };
-    wait_for("the connection", || {
-        let mut fds = fs::read_dir(format!("/proc/{}/fd", pull.pid())).unwrap().flatten();
-        fds.any(is_socket).then_some(())
+    wait_for("the connections", || {
+        let fds = fs::read_dir(format!("/proc/{}/fd", pull.pid())).unwrap().flatten();
+        let sockets: Vec<String> = fds.filter_map(socket).collect();
+        // The state and the inode of each socket are in the sixth and the seventh column; 3 is SS_CONNECTED.
+        let table = fs::read_to_string("/proc/net/unix").unwrap();
+        let is_connected = |line: &&str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            fields[5] == "03" && sockets.iter().any(|socket| socket == fields[6])
+        };
+        // It has no other socket before it is connected.
+        (table.lines().filter(is_connected).count() >= 2).then_some(())
     });
 }
 

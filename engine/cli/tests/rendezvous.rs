@@ -245,8 +245,7 @@ fn a_user_refused_by_the_system_level_engine_uses_a_session_level_one() {
     let site = Site::new();
     // The other user needs access to the site and to the program.
     fs::set_permissions(site.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let program = site.path().join("iof");
-    fs::copy(env!("CARGO_BIN_EXE_iof"), &program).unwrap();
+    let program = site.install(Path::new(env!("CARGO_BIN_EXE_iof")), "iof");
     let rendezvous = site.path().join("rendezvous");
     fs::create_dir(&rendezvous).unwrap();
     chown(&rendezvous, Some(user.as_raw()), None).unwrap();

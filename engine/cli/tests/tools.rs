@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 
 use common::process::Process;
-use common::site::Site;
+use common::site::{Site, Stream};
 use common::{DEADLINE, wait_for};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
@@ -16,9 +16,18 @@ use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank};
 use iof_tool::{Delivery, LostError, Pull, RequestError, Tool};
 use nix::sys::signal::Signal;
 
+/// Attaches a tool with the name `test`.
 fn attach(site: &Site) -> Tool {
     let search = Search { directory: Some(site.path().into()), ..Search::default() };
     wait_for("the engine", || Tool::find(&search, "test").ok())
+}
+
+/// Waits until the tool `test` reads `streams` streams.
+fn wait_for_attached(site: &Site, streams: usize) {
+    let is_read = |stream: &Stream| stream.readers("test").len() == 1;
+    wait_for("the streams of the tool", || {
+        (site.streams()?.into_iter().filter(is_read).count() == streams).then_some(())
+    });
 }
 
 fn pull(directives: &[Info]) -> Pull {
@@ -84,7 +93,7 @@ fn after_the_engine_was_killed_cached_bytes_are_read_then_each_stream_is_gone() 
     // The buffering size holds the bytes back while more may arrive.
     tool.pull(&pull(&[Info::required(key::PMIX_IOF_BUFFERING_SIZE, 1000u32)])).unwrap();
     assert!(tool.try_recv().unwrap().is_none());
-    site.wait_for_stream(2, "stdout", |stream| stream.readers("test").len() == 1);
+    wait_for_attached(&site, 6);
     kill(&run);
     let mut streams = BTreeMap::new();
     drain(&mut tool, &mut streams, "yyyy\n");
@@ -116,6 +125,7 @@ fn an_engine_killed_under_load_leaves_correct_bytes_and_counters() {
         let run = Process::start_with_its_files(&mut command);
         let mut tool = attach(&site);
         tool.pull(&pull(&[])).unwrap();
+        wait_for_attached(&site, 8);
         let mut streams = BTreeMap::new();
         let mut deliveries = 0;
         while deliveries < 500 {

@@ -9,9 +9,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 
 use common::bytes::Pending;
-use common::process::Process;
+use common::process::{Process, Stat};
 use common::site::{Site, iof};
 use common::terminal::{CTRL_C, CTRL_Z, Settings, Terminal};
+use common::wait_for;
 use nix::libc;
 use nix::sys::signal::Signal;
 use nix::sys::termios::{FlowArg, tcflow};
@@ -95,23 +96,22 @@ fn a_stream_is_shown_with_its_rate_its_cache_and_the_lag_of_each_tool() {
     let pull = site.pull(&[]);
     site.wait_for_pulls(0, "stdout", 1);
     let (terminal, top) = start(&site, 24, 100);
-    let quiet = terminal.wait_to_see("a rank that writes nothing", |picture| {
-        stream(picture, 0, "stdout").filter(|cells| cells[3] == "0")
-    });
-    let tools = [format!("iof run:{} (0)", run.pid()), format!("iof pull:{} (0)", pull.pid())];
-    assert_eq!(quiet.join(" "), format!("demo 0 stdout 0 4.9K 0 {}, {}", tools[0], tools[1]));
+    let quiet = format!("demo 0 stdout 0 4.9K 0 iof run:{} (0), iof pull:{} (0)", run.pid(), pull.pid());
+    terminal
+        .wait_to_see(&quiet, |picture| stream(picture, 0, "stdout").filter(|cells| cells.join(" ") == quiet));
     pull.stop();
     gate.open();
     // The unread output of the run holds the rank back. The stopped pull is then behind by more than a
     // cache.
+    let readers = [format!("iof run:{} (", run.pid()), format!("iof pull:{} (", pull.pid())];
     let behind = |picture: &[String]| {
         let cells = stream(picture, 0, "stdout")?;
+        let line = cells.join(" ");
         let is_held_back = cells[3] == "0" && cells[4] != "4.9K";
-        is_held_back.then(|| cells.join(" "))
+        let are_behind = readers.iter().all(|reader| line.contains(reader)) && !line.contains("(0)");
+        (is_held_back && are_behind).then_some(())
     };
-    let full = terminal.wait_to_see("a rank that is held back", behind);
-    assert!(full.contains(&format!("iof run:{} (", run.pid())), "{full}");
-    assert!(full.contains(&format!("iof pull:{} (", pull.pid())) && !full.contains("(0)"), "{full}");
+    terminal.wait_to_see("a rank that is held back", behind);
     let _read = Pending::start(move || io::copy(&mut unread, &mut io::sink()).unwrap());
     terminal.wait_to_see("the rate of a rank that writes on", |picture| {
         stream(picture, 0, "stdout").filter(|cells| cells[3].ends_with(['K', 'M', 'G']))
@@ -302,15 +302,18 @@ fn ctrl_z_restores_the_terminal_for_the_shell_and_fg_continues() {
     site.wait_for_ranks(1);
     let mut shell = Command::new("sh");
     shell.arg("-i").env("PS1", "").env_remove("ENV").env("TERM", "xterm");
-    let (terminal, _shell) = Terminal::start(&mut shell, 24, 80);
+    let (terminal, shell) = Terminal::start(&mut shell, 24, 80);
     terminal.type_keys("stty -echo; echo read''y\n");
     terminal.wait_for("ready", 1);
     let before = terminal.settings();
     terminal.type_keys(&format!("{}; echo code $?\n", shell_words(&command(&site)).join(" ")));
     terminal.wait_to_see("the rank", |picture| stream(picture, 0, "stdout"));
+    let top = shell.running("iof")[0];
     for times in 1..=2 {
         terminal.type_keys(CTRL_Z);
         terminal.wait_for(LEAVE, times);
+        // Until it has stopped, the command may read the keys for the shell.
+        wait_for("the command to stop", || (Stat::of(top)?.state == 'T').then_some(()));
         terminal.type_keys("echo at the'' shell\n");
         terminal.wait_for("at the shell", times);
         assert_eq!(terminal.settings(), before);
@@ -320,6 +323,7 @@ fn ctrl_z_restores_the_terminal_for_the_shell_and_fg_continues() {
     }
     terminal.type_keys("q");
     terminal.wait_for(LEAVE, 3);
+    wait_for("the end of the command", || shell.running("iof").is_empty().then_some(()));
     terminal.type_keys("echo at the'' end\n");
     terminal.wait_for("at the end", 1);
     assert_eq!(terminal.settings(), before);

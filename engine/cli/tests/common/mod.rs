@@ -13,6 +13,7 @@ pub mod process;
 pub mod site;
 pub mod terminal;
 
+use std::io::BufRead;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,35 @@ pub fn wait_or<T>(
             panic!("waited {timeout:?} in vain: {}", explain());
         }
         thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs `attempt` with longer and longer times until it succeeds, and returns its result. For time
+/// limits within which a busy machine may not do what a test needs.
+pub fn with_longer_times<T>(mut attempt: impl FnMut(&str) -> Result<T, String>) -> T {
+    let mut failures = Vec::new();
+    for seconds in ["0.5", "2", "8", "32"] {
+        match attempt(seconds) {
+            Ok(done) => return done,
+            Err(failure) => failures.push(format!("within {seconds} s: {failure}")),
+        }
+    }
+    panic!("{failures:#?}")
+}
+
+/// Reads the messages of `iof` up to the report that a push waits for `rank`, which does not read. On a
+/// busy machine other ranks may be reported before it, or with it.
+pub fn wait_for_slow_rank(stderr: &mut impl BufRead, rank: u32) {
+    let rank = rank.to_string();
+    loop {
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        let ranks = line.strip_prefix("iof: waiting for rank ");
+        let ranks = ranks.and_then(|line| line.strip_suffix(": it does not read its stdin\n"));
+        let ranks = ranks.unwrap_or_else(|| panic!("not a report of slow ranks: {line:?}"));
+        if ranks.split(',').any(|slow| slow == rank) {
+            return;
+        }
     }
 }
 

@@ -183,6 +183,17 @@ impl Site {
         })
     }
 
+    /// Copies `source` to an executable file in this directory, and returns its path.
+    ///
+    /// The writer is another process. A process that another test starts holds the files that this
+    /// process writes for a moment, and a file that is open for writing cannot be executed.
+    pub fn install(&self, source: &Path, name: &str) -> PathBuf {
+        let path = self.path().join(name);
+        let status = Command::new("install").args(["-m", "755"]).arg(source).arg(&path).status().unwrap();
+        assert!(status.success(), "install: {status}");
+        path
+    }
+
     /// Creates a closed gate.
     pub fn gate(&self, name: &str) -> Gate {
         let path = self.path().join(name);

@@ -5,14 +5,16 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+use nix::fcntl::OFlag;
 use nix::libc;
-use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::pty::{Winsize, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::termios::{ControlFlags, InputFlags, LocalFlags, OutputFlags, Termios, tcgetattr};
 use nix::unistd::setsid;
 
@@ -40,8 +42,7 @@ impl Terminal {
     /// Starts `command` as the leader of a session at a new terminal, with the terminal as its
     /// standard files.
     pub fn start(command: &mut Command, rows: u16, columns: u16) -> (Terminal, Process) {
-        let OpenptyResult { master, slave } = openpty(&size(rows, columns), None).unwrap();
-        let slave = File::from(slave);
+        let (master, slave) = open(rows, columns);
         let file = || Stdio::from(slave.try_clone().unwrap());
         command.stdin(file()).stdout(file()).stderr(file());
         // SAFETY: between fork and exec, the closure only makes system calls.
@@ -58,7 +59,7 @@ impl Terminal {
         // The command keeps copies of the slave.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let shown = Arc::new(Mutex::new(Vec::new()));
-        let (mut output, buffer) = (File::from(master.try_clone().unwrap()), Arc::clone(&shown));
+        let (mut output, buffer) = (master.try_clone().unwrap(), Arc::clone(&shown));
         let reader = thread::spawn(move || {
             let mut chunk = [0; 4096];
             // Reading fails with EIO when no process has the terminal open any more.
@@ -66,16 +67,7 @@ impl Terminal {
                 buffer.lock().unwrap().extend_from_slice(&chunk[..count]);
             }
         });
-        (
-            Terminal {
-                master: master.into(),
-                shown,
-                size: Cell::new((rows, columns)),
-                resized: Cell::new(0),
-                reader,
-            },
-            process,
-        )
+        (Terminal { master, shown, size: Cell::new((rows, columns)), resized: Cell::new(0), reader }, process)
     }
 
     /// Types `keys`.
@@ -87,10 +79,7 @@ impl Terminal {
     pub fn resize(&self, rows: u16, columns: u16) {
         self.size.set((rows, columns));
         self.resized.set(self.shown.lock().unwrap().len());
-        let size = size(rows, columns);
-        // SAFETY: the call reads one `winsize`, and `size` lives until it returns.
-        let result = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
-        assert_eq!(result, 0);
+        set_size(&self.master, rows, columns);
     }
 
     /// Returns all output so far.
@@ -147,8 +136,24 @@ pub struct Settings {
 /// The number of control characters that the kernel has.
 const KERNEL_CONTROL_CHARS: usize = 19;
 
-fn size(rows: u16, columns: u16) -> Winsize {
-    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+/// Opens a new terminal: its master and its slave. Both are close-on-exec from the beginning, because
+/// the processes of tests that run at the same time would keep the terminal open.
+fn open(rows: u16, columns: u16) -> (File, File) {
+    let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let slave = ptsname_r(&master).unwrap();
+    let slave = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(slave).unwrap();
+    let master = File::from(OwnedFd::from(master));
+    set_size(&master, rows, columns);
+    (master, slave)
+}
+
+fn set_size(master: &File, rows: u16, columns: u16) {
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the call reads one `winsize`, and `size` lives until it returns.
+    let result = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+    assert_eq!(result, 0);
 }
 
 impl Site {
