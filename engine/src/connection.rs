@@ -7,9 +7,11 @@ use std::time::Instant;
 
 use iof_capture::RoomBell;
 use iof_proto::{FromTool, socket};
+use iof_tool::LocalRings;
 use nix::errno::Errno;
 
 use crate::core::disconnect::DisconnectReason;
+use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
 use crate::in_flight::{Budget, Departed, InFlight};
 use crate::incoming::Incoming;
@@ -31,18 +33,35 @@ pub(crate) enum Flushed {
 pub(crate) struct Connection {
     incoming: Incoming,
     in_flight: InFlight,
+    /// The queue by which a tool in this process receives its rings.
+    local_rings: Option<LocalRings>,
     /// The bell by which the tool signals room in its rings. Only a tool that may hold back sources
     /// and is not the embedder's has one.
     pub room_bell: Option<RoomBell>,
 }
 
 impl Connection {
-    /// Returns a connection over `socket`, with the credentials of the process at its other end.
-    pub(crate) fn new(socket: UnixStream) -> io::Result<(Connection, socket::PeerCredentials)> {
-        socket.set_nonblocking(true)?;
-        let credentials = socket::peer(&socket)?;
+    /// Returns a connection over `socket` from the rendezvous socket. The tool receives the
+    /// descriptors of its rings.
+    pub(crate) fn remote(socket: UnixStream) -> Connection {
+        Connection::new(socket, None)
+    }
+
+    /// Returns a connection over `socket` to a tool in this process, which receives its rings by
+    /// `rings`.
+    pub(crate) fn local(socket: UnixStream, rings: LocalRings) -> Connection {
+        Connection::new(socket, Some(rings))
+    }
+
+    fn new(socket: UnixStream, local_rings: Option<LocalRings>) -> Connection {
         let (incoming, in_flight) = (Incoming::new(socket), InFlight::default());
-        Ok((Connection { incoming, in_flight, room_bell: None }, credentials))
+        Connection { incoming, in_flight, local_rings, room_bell: None }
+    }
+
+    /// Prepares the socket. Returns the credentials of the process at its other end.
+    pub(crate) fn open(&self) -> io::Result<socket::PeerCredentials> {
+        self.socket().set_nonblocking(true)?;
+        socket::peer(self.socket())
     }
 
     pub(crate) fn socket(&self) -> &UnixStream {
@@ -110,13 +129,23 @@ impl Connection {
         self.in_flight.update(self.incoming.socket())?;
         *used = used.saturating_sub(known.saturating_sub(from_pool(self.in_flight.fds())));
         while let Some(out) = peer.front() {
-            let fds = if out.sent == 0 { out.attachment.fds() } else { Vec::new() };
+            let local = match (&out.attachment, &self.local_rings) {
+                (Attachment::Ring(ring), Some(rings)) if out.sent == 0 => Some((rings, ring)),
+                _ => None,
+            };
+            let fds = if out.sent == 0 && local.is_none() { out.attachment.fds() } else { Vec::new() };
             let known = self.in_flight.fds();
             let after = known.saturating_add(fds.len());
             if !fds.is_empty() && after > budget.allowance(known, *used, own) {
                 break;
             }
-            match socket::send(self.incoming.socket(), out.frame.get(out.sent..).unwrap_or_default(), &fds) {
+            let unsent = out.frame.get(out.sent..).unwrap_or_default();
+            let send = || socket::send(self.incoming.socket(), unsent, &fds);
+            let sent = match local {
+                Some((rings, ring)) => rings.hand_over(ring, send),
+                None => send(),
+            };
+            match sent {
                 Ok(sent) => {
                     self.in_flight.sent(fds.len());
                     *used = used.saturating_add(from_pool(after).saturating_sub(from_pool(known)));

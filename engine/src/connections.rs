@@ -31,7 +31,7 @@ impl Control {
                 enough => enough,
             });
         match place {
-            Ok(()) => self.connect(core, socket, None),
+            Ok(()) => self.connect(core, Connection::remote(socket), None),
             Err(failure) => refuse(&socket, failure),
         }
         for (id, failure) in std::mem::take(&mut core.effects.refused) {
@@ -40,8 +40,8 @@ impl Control {
     }
 
     /// Adds a connection. `own` is the grant of an embedder's own connection.
-    pub(crate) fn connect(&mut self, core: &mut Core, socket: UnixStream, own: Option<Grant>) {
-        let connected = Connection::new(socket).and_then(|(connection, credentials)| {
+    pub(crate) fn connect(&mut self, core: &mut Core, connection: Connection, own: Option<Grant>) {
+        let connected = connection.open().and_then(|credentials| {
             let id = core.connected(credentials, own, Instant::now());
             let fd = connection.socket().as_raw_fd();
             let interest = Interest::READABLE.add(Interest::WRITABLE);

@@ -167,7 +167,9 @@ impl Control {
         for report in reports {
             match report {
                 Report::Input(input) => self.handle(core, input),
-                Report::Attached { socket, grant } => self.connect(core, socket, Some(grant)),
+                Report::Attached { socket, rings, grant } => {
+                    self.connect(core, Connection::local(socket, rings), Some(grant));
+                }
                 Report::Approved { peer, answer } => {
                     core.owed.answered(Call::Approve(peer));
                     self.approved(core, peer, answer);

@@ -12,7 +12,7 @@ use iof_capture::{
 use iof_proto::Nspace;
 use iof_proto::rendezvous::{JobLink, Level, Listener};
 use iof_shm_ring::ReaderPage;
-use iof_tool::{AttachError, Tool};
+use iof_tool::{AttachError, LocalRings, Tool};
 use nix::unistd::geteuid;
 
 use crate::config::{Config, Rendezvous};
@@ -239,10 +239,12 @@ impl Engine {
     pub fn attach(&self, name: &str, grant: Grant) -> Result<Tool, AttachError> {
         let failed = |error: io::Error| AttachError::Lost(error.into());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-        self.tables.reports.send(Report::Attached { socket: ours, grant });
+        let rings = LocalRings::default();
+        self.tables.reports.send(Report::Attached { socket: ours, rings: rings.clone(), grant });
         // SAFETY: the socket was created above and only this tool has it, so nothing else can write
-        // to it or shut it down until the tool is dropped.
-        unsafe { Tool::over(theirs, name) }
+        // to it or shut it down until the tool is dropped. Only the engine has the other handle of
+        // the queue of rings.
+        unsafe { Tool::local(theirs, rings, name) }
     }
 }
 

@@ -15,15 +15,15 @@ use crate::core::resources::Resources;
 /// File descriptors of a rank in the engine: three pipes, three rings and a pidfd. A pty is one
 /// more.
 pub(crate) const FILES_PER_RANK: u64 = 7;
-/// Memory maps of a rank in the engine: two for each of its three rings, and two more for one
-/// reader of each ring in this process.
-pub(crate) const MAPS_PER_RANK: u64 = 12;
-/// File descriptors that a job needs temporarily: the last rank's ends of its pipes, those that std
-/// uses to start it, and rings on their way to readers in this process.
+/// Memory maps of a rank in the engine: two for each of its three rings. Readers in this process
+/// use the same maps.
+pub(crate) const MAPS_PER_RANK: u64 = 6;
+/// File descriptors that a job needs temporarily: the last rank's ends of its pipes, and those that
+/// std uses to start it.
 pub(crate) const TRANSIENT_FDS: u64 = 16;
 
 /// Number of files that connections and pushes of tools leave to the job. It needs them for new
-/// generations and for sending these to the embedder's own readers.
+/// generations.
 const RESERVED_FILES: u64 = 32;
 
 /// Returns how many files this process may open.

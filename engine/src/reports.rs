@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use crossbeam::channel::{Receiver, Sender};
 use iof_capture::Event;
 use iof_proto::Failure;
+use iof_tool::LocalRings;
 use mio::{Registry, Token, Waker};
 
 use crate::core::ids::PeerId;
@@ -18,9 +19,10 @@ pub(crate) const WAKE: Token = Token(0);
 /// A message from another thread to the control thread.
 pub(crate) enum Report {
     Input(Input),
-    /// The embedder attaches a tool of its own.
+    /// The embedder attaches a tool of its own, which receives its rings by `rings`.
     Attached {
         socket: UnixStream,
+        rings: LocalRings,
         grant: Grant,
     },
     /// The host has approved or refused a tool.

@@ -1,9 +1,9 @@
 //! One ring: control words, index and data of one generation, in a memory file or on the heap.
 //!
 //! The engine's [`Ring`] is mapped read-write, and only [`Writer`](crate::writer::Writer) writes
-//! through it. A reader's is a read-only map, through which std defines only relaxed loads of at
-//! most eight bytes. Both sides use the same relaxed loads with fences, so one implementation
-//! serves both and loom checks it.
+//! through it. Readers in the engine's process share it. A reader in another process has a
+//! read-only map, through which std defines only relaxed loads of at most eight bytes. All sides use
+//! the same relaxed loads with fences, so one implementation serves them and loom checks it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{fmt, slice};

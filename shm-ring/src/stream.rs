@@ -110,9 +110,9 @@ pub struct Stream {
     /// The requested options, which take effect when nothing is in flight and no reader loses a
     /// byte by the change.
     pending: Option<PendingConfig>,
-    /// A ring that its last reader released. The next generation reuses it and so needs no page
+    /// A ring that its last reader has left. The next generation reuses it and so needs no page
     /// faults.
-    spare: Option<Ring>,
+    spare: Option<Arc<Ring>>,
     /// Its part in the order of reads that it shares with other streams.
     turn: Option<ReadTurn>,
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
@@ -404,12 +404,13 @@ impl Stream {
             overwrite: config.policy == Policy::DropOldest,
             label: &self.label,
         };
-        let ring = match self.spare.take_if(|spare| spare.capacity() == config.capacity) {
+        // A spare ring of another size will not be needed again. One that a reader in this process
+        // still holds cannot be reused.
+        let spare = self.spare.take().filter(|spare| spare.capacity() == config.capacity);
+        let ring = match spare.and_then(Arc::into_inner) {
             Some(spare) => spare.reuse(shape),
             None => (self.new_ring)(shape)?,
         };
-        // A spare ring of another size will not be needed again.
-        self.spare = None;
         let due: Vec<bool> = self
             .members
             .iter()
@@ -426,13 +427,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Keeps a ring without users for the next generation, if it has the present capacity. One
-    /// spare ring is enough, and never more rings exist than were in use.
+    /// Keeps a ring that no reader reads any more for the next generation, if it has the present
+    /// capacity. One spare ring is enough, and never more rings exist than were in use.
     fn recycle(&mut self, ring: Arc<Ring>) {
-        if !self.complete
-            && ring.capacity() == self.writer.ring().capacity()
-            && let Some(ring) = Arc::into_inner(ring)
-        {
+        let rings = self.members.iter().map(|member| &member.ring).chain([self.writer.ring()]);
+        let unused = rings.into_iter().all(|used| !Arc::ptr_eq(used, &ring));
+        if unused && !self.complete && ring.capacity() == self.writer.ring().capacity() {
             self.spare = Some(ring);
         }
     }

@@ -5,34 +5,43 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Instant;
 
 use iof_proto::{Decoder, FromTool, Message, ToTool, encode, socket};
+use iof_shm_ring::Ring;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 
 use crate::error::{LostError, RequestError};
+use crate::local_rings::LocalRings;
 
 /// The bytes read from the socket at a time.
 const CHUNK: usize = 16 * 1024;
 
-/// A message from the engine with the descriptors that were sent with it.
+/// A message from the engine with what was sent with it.
 pub(crate) struct Received {
     pub message: ToTool,
     pub fds: Vec<OwnedFd>,
+    /// The ring that the message announces.
+    pub ring: Option<Arc<Ring>>,
 }
 
 /// A connection to an engine.
 pub(crate) struct Link {
     socket: UnixStream,
+    /// The rings of an engine in this process, which sends no descriptors of rings.
+    local: Option<LocalRings>,
     decoder: Decoder<ToTool>,
     fds: VecDeque<OwnedFd>,
     received: VecDeque<Received>,
 }
 
 impl Link {
-    pub(crate) fn new(socket: UnixStream) -> Self {
-        Link { socket, decoder: Decoder::new(), fds: VecDeque::new(), received: VecDeque::new() }
+    /// Returns a connection over `socket`. An engine in this process hands its rings over by `local`.
+    pub(crate) fn new(socket: UnixStream, local: Option<LocalRings>) -> Self {
+        let (decoder, fds, received) = (Decoder::new(), VecDeque::new(), VecDeque::new());
+        Link { socket, local, decoder, fds, received }
     }
 
     /// Sends a message. While the socket is full, this blocks until the engine reads or
@@ -112,14 +121,26 @@ impl Link {
         };
         let mut bytes = chunk.get(..count).unwrap_or_default();
         while let Some(message) = self.decoder.decode(&mut bytes)? {
-            let expected = usize::from(message.fds());
-            if self.fds.len() < expected {
-                return Err(LostError::Unexpected { what: "a message without its descriptors" });
-            }
-            let fds = self.fds.drain(..expected).collect();
-            self.received.push_back(Received { message, fds });
+            let received = self.attach(message)?;
+            self.received.push_back(received);
         }
         Ok(true)
+    }
+
+    /// Adds to `message` what was sent with it.
+    fn attach(&mut self, message: ToTool) -> Result<Received, LostError> {
+        let is_ring = matches!(message, ToTool::Ring { .. });
+        if let Some(local) = self.local.as_ref().filter(|_| is_ring) {
+            let ring = local.take().ok_or(LostError::Unexpected { what: "a message without its ring" })?;
+            return Ok(Received { message, fds: Vec::new(), ring: Some(ring) });
+        }
+        let expected = usize::from(message.fds());
+        if self.fds.len() < expected {
+            return Err(LostError::Unexpected { what: "a message without its descriptors" });
+        }
+        let mut fds: Vec<OwnedFd> = self.fds.drain(..expected).collect();
+        let ring = if is_ring { fds.pop().map(Ring::open).transpose()?.map(Arc::new) } else { None };
+        Ok(Received { message, fds, ring })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Behaviour when the kernel has no memory left.
+//! Reuse of rings, and behaviour when the kernel has no memory left.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::ErrorKind;
@@ -62,5 +62,46 @@ fn other_readers_lose_exactly_the_counted_bytes_without_memory_for_a_generation(
         assert_eq!(stream.stats().dropped, 10);
         assert!(matches!(reader.peek(), Peek::Gap(gap) if gap.lost == 10 && gap.offset == CAPACITY));
         drop(slow);
+    }
+}
+
+#[test]
+fn a_ring_that_a_reader_of_this_process_has_left_is_reused() {
+    let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
+    let config = StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest };
+    let mut stream = Stream::create(config, "test").unwrap();
+    let mut attach = || {
+        let given = stream.attach(&page, page.take_slot().unwrap(), Start::Oldest, false).unwrap();
+        // SAFETY: the reader is not detached, and moves only when it has found `Peek::Sealed`.
+        unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.unwrap()
+    };
+    let (mut fast, mut slow) = (attach(), attach());
+    let mut reused = Vec::new();
+    for _ in 0..2 {
+        // The stream leaves the slow reader behind.
+        assert_eq!(stream.push(&[1; CAPACITY as usize], 1), CAPACITY as usize);
+        read_all(&mut stream, &mut fast, &page);
+        assert_eq!(stream.push(&[2; 10], 1), 10);
+        reused.push(stream.writer.ring().is_reused());
+        read_all(&mut stream, &mut fast, &page);
+        read_all(&mut stream, &mut slow, &page);
+    }
+    assert_eq!(reused, [false, true]);
+    assert_eq!(fast.lost(), 0);
+}
+
+/// Reads all that `stream` has, and follows it.
+fn read_all(stream: &mut Stream, reader: &mut Reader, page: &Arc<ReaderPage>) {
+    loop {
+        match reader.peek() {
+            Peek::Sealed => {
+                let next = stream.follow(page, reader.id(), reader.id()).unwrap();
+                // SAFETY: the stream has moved this reader.
+                unsafe { reader.follow(next) }.unwrap();
+            }
+            Peek::Bytes => reader.consume(usize::MAX),
+            Peek::Gap(_) => {}
+            _ => break,
+        }
     }
 }

@@ -19,6 +19,7 @@ use crate::adaptive_polling::AdaptivePolling;
 use crate::error::{AttachError, LostError, RequestError};
 use crate::feeds::Feeds;
 use crate::link::{Link, Received};
+use crate::local_rings::LocalRings;
 use crate::request::Requests;
 use crate::wakeup::Wakeup;
 
@@ -78,10 +79,26 @@ impl Tool {
     /// connected and follows the protocol. Therefore nothing else may write to this socket or shut
     /// it down until the tool is dropped.
     pub unsafe fn over(socket: UnixStream, name: &str) -> Result<Tool, AttachError> {
+        Tool::with_link(Link::new(socket, None), name)
+    }
+
+    /// Attaches to an engine in this process over a connected socket, as [`Tool::over`] does. The
+    /// engine hands its rings over by `rings`.
+    ///
+    /// # Errors
+    /// The same as [`Tool::connect`].
+    ///
+    /// # Safety
+    /// As for [`Tool::over`]. In addition, `rings` must belong to this connection only, and only the
+    /// engine may put rings into it.
+    pub unsafe fn local(socket: UnixStream, rings: LocalRings, name: &str) -> Result<Tool, AttachError> {
+        Tool::with_link(Link::new(socket, Some(rings)), name)
+    }
+
+    fn with_link(mut link: Link, name: &str) -> Result<Tool, AttachError> {
         // A deadline that the clock can't represent counts as passed.
         let now = Instant::now();
         let deadline = now.checked_add(HANDSHAKE_LIMIT).unwrap_or(now);
-        let mut link = Link::new(socket);
         let hello = FromTool::Hello { version: PROTOCOL_VERSION, pid: process::id(), name: name.to_owned() };
         // A name too long for a message is an error: shortening it is up to the caller.
         match link.send(&hello) {
@@ -89,7 +106,7 @@ impl Tool {
             Err(RequestError::Lost(lost)) => return Err(lost.into()),
             Err(other) => return Err(LostError::Socket(io::Error::other(other)).into()),
         }
-        let Some(Received { message, fds }) = link.receive_until(Some(deadline))? else {
+        let Some(Received { message, fds, .. }) = link.receive_until(Some(deadline))? else {
             let pid = socket::peer(&link).map_or(0, |engine| engine.pid);
             return Err(AttachError::Silent { pid });
         };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use iof_proto::limits::MAX_SLOTS_PER_MESSAGE;
 use iof_proto::{EffectiveOptions, FromTool, Nspace, ToTool};
-use iof_shm_ring::{Attached, Grouping, Ring};
+use iof_shm_ring::{Attached, Grouping};
 
 use super::Tool;
 use crate::adaptive_polling::MAX_POLL_INTERVAL;
@@ -190,7 +190,7 @@ impl Tool {
         self.process(received).map_err(|lost| self.lost(lost))
     }
 
-    fn process(&mut self, Received { message, mut fds }: Received) -> Result<(), LostError> {
+    fn process(&mut self, Received { message, mut fds, ring }: Received) -> Result<(), LostError> {
         match message {
             ToTool::Ring {
                 handler,
@@ -205,8 +205,7 @@ impl Tool {
                 non_gating,
                 options,
             } => {
-                let fd = fds.pop().ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
-                let ring = Arc::new(Ring::open(fd)?);
+                let ring = ring.ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
                 let attached = Attached { ring, id: slot.into(), start, dropped, non_gating };
                 self.feeds.use_slot(attached.id);
                 match follows {

@@ -1,0 +1,39 @@
+//! The rings that an engine hands over to a tool in its own process.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use iof_shm_ring::Ring;
+
+/// The queue by which an engine hands its rings over to a tool in its own process, so that both use
+/// the same maps. A tool in another process receives the descriptors of the rings instead, and maps
+/// them.
+///
+/// Each ring in the queue belongs to one message on the socket that announces a ring; both are in
+/// the same order.
+#[derive(Clone, Debug, Default)]
+pub struct LocalRings(Arc<Mutex<VecDeque<Arc<Ring>>>>);
+
+impl LocalRings {
+    /// Calls `send`, which sends the first byte of the message that announces `ring`, without
+    /// blocking. Queues the ring if that succeeds.
+    ///
+    /// # Errors
+    /// The error of `send`. The queue is unchanged then.
+    pub fn hand_over<T, E>(&self, ring: &Arc<Ring>, send: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        // A tool that has received the message waits for this lock, and then finds the ring.
+        let mut rings = self.lock();
+        let sent = send()?;
+        rings.push_back(Arc::clone(ring));
+        Ok(sent)
+    }
+
+    /// Returns the ring of the next message that announces one.
+    pub(crate) fn take(&self) -> Option<Arc<Ring>> {
+        self.lock().pop_front()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Ring>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
