@@ -163,8 +163,7 @@ fn paths(plan: &ExecPlan<'_>) -> io::Result<Vec<CString>> {
     if program.is_empty() || program.contains(&b'/') {
         return Ok(vec![CString::new(program)?]);
     }
-    let path =
-        plan.env.get(OsStr::new("PATH")).map_or(OsStr::new(crate::spawn_error::DEFAULT_PATH), |path| path);
+    let path = plan.env.get(OsStr::new("PATH")).map_or(OsStr::new(crate::program::DEFAULT_PATH), |path| path);
     let candidate = |directory: std::path::PathBuf| {
         Ok(CString::new(directory.join(plan.program).into_os_string().into_vec())?)
     };

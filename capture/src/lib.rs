@@ -74,6 +74,7 @@ mod ioctl;
 mod isolated;
 mod limit;
 mod process_spec;
+mod program;
 mod pty;
 mod push;
 mod queue;

@@ -45,14 +45,15 @@ pub struct TooFewFiles {
 }
 
 /// Checks whether this process may open `needed` more files, given the soft limit and the files
-/// that are open now (listed in /proc/self/fd; without /proc, none are counted).
+/// that are open now (listed in /proc/self/fd; without /proc, none are counted). Returns the number
+/// of files that it may open besides.
 ///
 /// # Errors
 /// [`TooFewFiles`] if the limit is too low.
-pub fn check_files(needed: u64) -> Result<(), TooFewFiles> {
+pub fn check_files(needed: u64) -> Result<u64, TooFewFiles> {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     let open = open_files(limit);
-    if needed.saturating_add(open) > limit { Err(TooFewFiles { needed, open, limit }) } else { Ok(()) }
+    limit.checked_sub(needed.saturating_add(open)).ok_or(TooFewFiles { needed, open, limit })
 }
 
 /// Returns the number of files that this process has open, or 0 if there is no /proc.

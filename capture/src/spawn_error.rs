@@ -1,8 +1,6 @@
 //! The reasons why a process does not start, found by a check beforehand or from the kernel's
 //! error.
 
-use std::env;
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -15,9 +13,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 
 use crate::process_spec::{ProcessSpec, Stdin};
-
-/// The search path for programs if `PATH` is not set, as in execvp(3).
-pub(crate) const DEFAULT_PATH: &str = "/bin:/usr/bin";
+use crate::program::check_program;
 
 /// The reason why a process was not started.
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +21,8 @@ pub(crate) const DEFAULT_PATH: &str = "/bin:/usr/bin";
 pub enum SpawnError {
     /// The program does not exist.
     #[error(
-        "program '{program}' not found: check the path, PATH, and the interpreter if it is a script",
-        program = program.display()
+        "program '{program}' not found: {remedy}",
+        program = program.display(), remedy = remedy(program)
     )]
     NotFound {
         /// The program, as in [`ProcessSpec::program`].
@@ -42,6 +38,27 @@ pub enum SpawnError {
         /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
         /// The error of execve(2) or access(2).
+        source: io::Error,
+    },
+    /// The program is a directory.
+    #[error("program '{program}' is a directory: name a program in it", program = program.display())]
+    IsDirectory {
+        /// The program, as in [`ProcessSpec::program`].
+        program: PathBuf,
+    },
+    /// The program is a script whose interpreter does not exist or cannot be executed.
+    #[error(
+        "cannot start the script '{program}': its first line names the interpreter '{interpreter}' ({source}): correct \
+         that line{hint}",
+        program = program.display(), interpreter = interpreter.display(),
+        hint = if interpreter.as_os_str().as_bytes().ends_with(b"\r") { ", which ends with a carriage return" } else { "" }
+    )]
+    Interpreter {
+        /// The program, as in [`ProcessSpec::program`].
+        program: PathBuf,
+        /// The interpreter.
+        interpreter: PathBuf,
+        /// The error of access(2).
         source: io::Error,
     },
     /// The working directory does not exist or is not accessible.
@@ -134,6 +151,19 @@ pub enum SpawnError {
     },
 }
 
+/// Returns what to do about a program that was not found.
+fn remedy(program: &Path) -> &'static str {
+    let name = program.as_os_str().as_bytes();
+    let before_slash = name.split(|byte| *byte == b'/').next().unwrap_or_default();
+    if name.contains(&b' ') {
+        "write the program and its arguments as separate words, or as sh -c 'PROG ARGS'"
+    } else if before_slash.contains(&b'=') {
+        "to set a variable, write env NAME=VALUE PROG"
+    } else {
+        "check the path and PATH, or the dynamic loader of an existing program"
+    }
+}
+
 /// The text of a resource limit: its number, or "unlimited".
 struct LimitText(u64);
 
@@ -149,61 +179,19 @@ fn soft_limit(resource: Resource) -> u64 {
 }
 
 /// Checks whether the directory, the stdin file and the program of `spec`, in this order, are
-/// usable. Starts nothing, so an error has had no effect. Only [`spawn`](crate::spawn) detects a
-/// script whose interpreter is missing, and changes after the check.
+/// usable, and the interpreter if the program is a script. Starts nothing, so an error has had no
+/// effect. Only [`spawn`](crate::spawn) detects changes after the check.
 ///
 /// # Errors
 /// [`SpawnError::Directory`], [`SpawnError::Stdin`], [`SpawnError::NotFound`],
-/// [`SpawnError::NotExecutable`].
+/// [`SpawnError::IsDirectory`], [`SpawnError::NotExecutable`], [`SpawnError::Interpreter`].
 pub fn check(spec: &ProcessSpec) -> Result<(), SpawnError> {
     let program = Path::new(&spec.program);
     check_directory(program, spec.cwd.as_deref())?;
     if let Stdin::File(path) = &spec.stdin {
         check_stdin(path).map_err(|source| no_stdin(program, path, source))?;
     }
-    let cwd = spec.cwd.as_deref().unwrap_or(Path::new("."));
-    let found = if spec.program.as_bytes().contains(&b'/') {
-        check_executable(&cwd.join(program))
-    } else {
-        look_up(program, cwd, &search_path(spec))
-    };
-    found.map_err(|source| match source.raw_os_error() {
-        Some(libc::EACCES) => SpawnError::NotExecutable { program: program.into(), source },
-        _ => SpawnError::NotFound { program: program.into() },
-    })
-}
-
-/// Returns the `PATH` that the process will have.
-fn search_path(spec: &ProcessSpec) -> std::ffi::OsString {
-    let own = spec.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
-    own.or_else(|| env::var_os("PATH")).unwrap_or_else(|| DEFAULT_PATH.into())
-}
-
-/// Searches `path` for an executable `program`, as execvp(3) does. If there is none, returns the
-/// error for a file that cannot be executed, or else `ENOENT`.
-fn look_up(program: &Path, cwd: &Path, path: &OsStr) -> io::Result<()> {
-    let mut found = Err(io::Error::from_raw_os_error(libc::ENOENT));
-    if program.as_os_str().is_empty() {
-        return found;
-    }
-    for directory in env::split_paths(path) {
-        let candidate = cwd.join(directory).join(program);
-        match check_executable(&candidate) {
-            Ok(()) => return Ok(()),
-            // In an inaccessible directory it is unknown whether the program exists.
-            Err(error) if error.raw_os_error() == Some(libc::EACCES) && candidate.exists() => {
-                found = Err(error)
-            }
-            Err(_) => {}
-        }
-    }
-    found
-}
-
-fn check_executable(path: &Path) -> io::Result<()> {
-    access(path, AccessFlags::X_OK)?;
-    // The error of execve(2) for a directory.
-    if fs::metadata(path)?.is_dir() { Err(io::Error::from_raw_os_error(libc::EACCES)) } else { Ok(()) }
+    check_program(spec)
 }
 
 fn check_directory(program: &Path, cwd: Option<&Path>) -> Result<(), SpawnError> {

@@ -14,7 +14,7 @@ fn the_file_limit_is_raised_for_this_process_and_restored_for_children() {
     setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
 
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1;
-    assert_eq!(check_files(64 - open), Ok(()));
+    assert_eq!(check_files(64 - open), Ok(0));
     let error = check_files(65 - open).unwrap_err();
     assert_eq!(error, TooFewFiles { needed: 65 - open, open, limit: 64 });
     assert!(error.to_string().contains("RLIMIT_NOFILE is 64: raise it to 65"), "{error}");
@@ -25,7 +25,7 @@ fn the_file_limit_is_raised_for_this_process_and_restored_for_children() {
     assert!(matches!(error, SpawnError::TooManyFiles { limit: 64, .. }), "{error}");
     assert!(error.to_string().contains("RLIMIT_NOFILE is 64"), "{error}");
 
-    assert_eq!(check_files(0), Ok(()));
+    assert!(check_files(0).is_ok());
     let full = check_files(1).unwrap_err();
     assert_eq!((full.open, full.limit), (64, 64), "the check itself can open no file");
 

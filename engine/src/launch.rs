@@ -55,6 +55,15 @@ fn planned_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
 }
 
 impl Engine {
+    /// Checks a job as [`Engine::spawn`] does before it starts the first rank. Returns the number of
+    /// files that this process may open besides those of the job, given its limit (`RLIMIT_NOFILE`).
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub fn check(&self, spec: &JobSpec) -> Result<u64, LaunchError> {
+        check_spec(spec, self.server())
+    }
+
     /// Starts the ranks of a job. Tools that registered for the job before receive its output from
     /// the first byte.
     ///
@@ -168,8 +177,9 @@ impl Engine {
     }
 }
 
-/// Checks a job before any of its ranks is started.
-fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
+/// Checks a job before any of its ranks is started. Returns the number of files that this process
+/// may open besides those of the job.
+fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<u64, LaunchError> {
     let ranks = spec.nprocs();
     if ranks == 0 || ranks > u64::from(MAX_RANKS) {
         return Err(LaunchError::Ranks { asked: ranks });
@@ -189,7 +199,7 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
         planned_ranks(spec).filter(|planned| spec.stdin_of(planned.rank) == Stdin::Pipe).count() as u64;
     let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
     let needed = needed.saturating_add(TRANSIENT_FDS);
-    check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
+    let spare_files = check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
     check_maps(ranks.saturating_mul(MAPS_PER_RANK)).map_err(|maps| LaunchError::Maps { ranks, maps })?;
     let mut first = 0u32;
     for (appnum, app) in spec.apps.iter().enumerate() {
@@ -208,7 +218,7 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<(), LaunchError> {
             check(&process_spec(spec, &planned, server)).map_err(|source| planned.spawn_failed(source))?;
         }
     }
-    Ok(())
+    Ok(spare_files)
 }
 
 /// Checks that each rank can have the stdin that the spec gives it.

@@ -48,6 +48,15 @@ fn jobs_and_apps_without_ranks_and_jobs_with_too_many_are_refused() {
     );
 }
 
+/// Creates an executable file with this line and returns an app that runs it.
+fn executable(path: &Path, line: &str) -> App {
+    // Another process writes the file. A rank that another test starts holds the files that this
+    // process writes for a moment, and a file that is open for writing cannot be executed.
+    let write = r#"echo "$1" > "$0"; chmod +x "$0""#;
+    assert!(Command::new("sh").args(["-c", write]).arg(path).arg(line).status().unwrap().success());
+    App::new(path, [""; 0])
+}
+
 #[test]
 fn an_invalid_app_is_found_before_another_runs_and_is_named_with_its_rank() {
     let engine = engine();
@@ -59,11 +68,14 @@ fn an_invalid_app_is_found_before_another_runs_and_is_named_with_its_rank() {
     let nowhere = App { cwd: Some("/no/where".into()), ..shell("") };
     // A relative path starts at the app's own directory.
     let elsewhere = App { cwd: Some("/".into()), ..App::new("./no-such-program", [""; 0]) };
+    let script = executable(&directory.path().join("script"), "#!/no/such/interpreter");
     for (wrong, is) in [
         (missing, (|e| matches!(e, SpawnError::NotFound { .. })) as fn(&SpawnError) -> bool),
         (plain, |e| matches!(e, SpawnError::NotExecutable { .. })),
         (nowhere, |e| matches!(e, SpawnError::Directory { cwd, .. } if cwd == Path::new("/no/where"))),
         (elsewhere, |e| matches!(e, SpawnError::NotFound { .. })),
+        (script, |e| matches!(e, SpawnError::Interpreter { .. })),
+        (App::new("/dev", [""; 0]), |e| matches!(e, SpawnError::IsDirectory { .. })),
     ] {
         let error = refused(&engine, &spec([touch.clone(), wrong]));
         let LaunchError::Spawn { rank: Rank(2), app: 1, source } = &error else { panic!("{error}") };
@@ -78,17 +90,16 @@ fn an_invalid_app_is_found_before_another_runs_and_is_named_with_its_rank() {
 fn an_error_found_only_by_the_kernel_ends_the_ranks_that_run_already() {
     let engine = engine();
     let directory = tempfile::tempdir().unwrap();
-    let script = directory.path().join("script");
-    // Another process writes the file. A rank that another test starts holds the files that this
-    // process writes for a moment, and a file that is open for writing cannot be executed.
-    let text = "echo '#!/no/such/interpreter' > \"$0\"; chmod +x \"$0\"";
-    assert!(Command::new("sh").args(["-c", text]).arg(&script).status().unwrap().success());
+    // The interpreter exists, but its own interpreter does not.
+    let interpreter = directory.path().join("interpreter");
+    executable(&interpreter, "#!/no/such/interpreter");
+    let script = executable(&directory.path().join("script"), &format!("#!{}", interpreter.display()));
     let note = directory.path().join("note");
     let sleeper = shell(&format!("echo $$ > {}; exec sleep 1000", note.display()));
-    let error = refused(&engine, &spec([sleeper, App::new(&script, [""; 0])]));
+    let error = refused(&engine, &spec([sleeper, script]));
     let LaunchError::Spawn { rank: Rank(1), app: 1, source } = &error else { panic!("{error}") };
     assert!(
-        matches!(source, SpawnError::NotFound { .. }) && error.to_string().contains("interpreter"),
+        matches!(source, SpawnError::NotFound { .. }) && error.to_string().contains("dynamic loader"),
         "{error}"
     );
     // The rank was killed before or after it could write its pid.

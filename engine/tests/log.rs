@@ -7,7 +7,7 @@ mod peers;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -443,10 +443,13 @@ fn the_record_names_source_and_requester_and_an_old_record_is_renamed() {
 #[test]
 fn messages_logged_to_a_job_that_fails_to_start_reach_their_readers() {
     let fixture = fixture(config(), Standalone);
-    // The file looks like a program until the kernel runs it.
-    let bad = fixture.directory.path().join("bad");
-    fs::write(&bad, "#!/no/such/interpreter\n").unwrap();
-    fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).unwrap();
+    // The file looks like a program until the kernel runs it: the interpreter of its interpreter is
+    // missing.
+    let [interpreter, bad] = ["interpreter", "bad"].map(|name| fixture.directory.path().join(name));
+    for (file, interpreter) in [(&interpreter, Path::new("/no/such/interpreter")), (&bad, &interpreter)] {
+        fs::write(file, format!("#!{}\n", interpreter.display())).unwrap();
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let apps = [App { nprocs: 50, ..App::new("true", [""; 0]) }, App::new(bad, [""; 0])];
     let mut reader = fixture.tool();
     let all = Proc::all(nspace());
