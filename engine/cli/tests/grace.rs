@@ -31,6 +31,20 @@ fn at_the_end_of_the_grace_period_the_run_ends_and_reports_cut_off_output() {
 }
 
 #[test]
+fn a_daemon_that_holds_only_stddiag_open_does_not_hold_the_run() {
+    let site = Site::new();
+    let script = "sleep 1000 > /dev/null 2>&1 & echo diagnosis >&6; exit 3";
+    let mut run = site.run_sh(&["-n", "2", "--quiet", "--nspace", "job@1", "--output", "tag"], script);
+    let stderr = collect(run.stderr());
+    assert_eq!(run.wait(), 3);
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    let mut lines: Vec<&str> = stderr.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[1,0]<stddiag>: diagnosis", "[1,1]<stddiag>: diagnosis"]);
+    assert_eq!(run.living().len(), 2, "the daemons still run");
+}
+
+#[test]
 fn output_of_a_child_that_ends_within_the_grace_period_is_complete() {
     let site = Site::new();
     let mut gate = site.gate("gate");

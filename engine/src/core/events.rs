@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iof_capture::{End, ProcessId, SourceId};
+use iof_proto::Proc;
 
 use crate::core::Core;
+use crate::core::commands::Command;
 use crate::core::effects::HandleOp;
 use crate::core::ids::StreamName;
 use crate::exit::Exit;
@@ -29,15 +31,33 @@ impl Core {
         }
         let Some(job) = self.jobs.get_mut(&source.nspace) else { return };
         job.open_streams = job.open_streams.saturating_sub(1);
+        let was_cut_off = job.cut_off.iter().any(|(rank, _)| *rank == source.rank);
+        let mut ends_with_rank = false;
+        if let Some(rank) = job.ranks.get_mut(&source.rank) {
+            ends_with_rank = rank.leaves_stddiag() && !was_cut_off;
+            rank.complete |= (*channel).into();
+        }
         match end {
             End::EndOfFile => {}
+            End::Closed if ends_with_rank => {}
             End::Closed => {
                 tracing::info!(%source, %channel, "a stream was cut off: it was open at the end of its rank's grace period, or was closed by the embedder");
                 job.cut_off.push((source.rank, *channel));
             }
             End::Error(error) => tracing::warn!(%source, %channel, %error, "a stream ended with an error"),
         }
+        self.finish_stddiag(source);
         self.announce_end(&source.nspace);
+    }
+
+    /// Completes the stddiag of a rank that has exited, with what was written to it, once its other
+    /// streams are complete. A daemon may hold it open for ever without knowing.
+    fn finish_stddiag(&mut self, proc: &Proc) {
+        let rank = self.jobs.get(&proc.nspace).and_then(|job| job.ranks.get(&proc.rank));
+        if let Some(rank) = rank.filter(|rank| rank.leaves_stddiag()) {
+            let [_, _, stddiag] = rank.streams;
+            self.effects.commands.push(Command::Finish(stddiag));
+        }
     }
 
     /// Notes that the process of a local rank has exited.
@@ -53,6 +73,7 @@ impl Core {
         if let (Some(grace), Some(rank)) = (job.grace, job.ranks.get(&proc.rank)) {
             self.graces.begin(now, grace, rank.streams.to_vec());
         }
+        self.finish_stddiag(&proc);
         self.jobs.schedule_early_end(&proc.nspace, now);
         self.announce_end(&proc.nspace);
         self.shut_if_unread(&proc);

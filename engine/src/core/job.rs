@@ -33,6 +33,8 @@ pub(crate) struct RankState {
     pub exit_requested: bool,
     /// The embedder has reported the exit of the rank.
     pub reported: bool,
+    /// The channels whose streams are complete.
+    pub complete: Channels,
 }
 
 /// The processes that receive the signals to a rank.
@@ -65,7 +67,14 @@ impl RankState {
             sent: SentSignals::default(),
             exit_requested: false,
             reported: false,
+            complete: Channels::empty(),
         }
+    }
+
+    /// Returns whether the rank has exited and only its stddiag is open. Programs that redirect the
+    /// output of their children do not know of stddiag, so its end is not waited for.
+    pub(crate) fn leaves_stddiag(&self) -> bool {
+        self.exit.is_some() && self.complete == (Channels::STDOUT | Channels::STDERR)
     }
 
     /// Returns the id of the rank's process at the capture. It is the id of the rank's first
