@@ -9,7 +9,7 @@ use iof_engine::{Job, Signal};
 use crate::args::values::show_duration;
 use crate::error::Failure;
 use crate::follow::{GRACE, JobEvent};
-use crate::output::WatchedOutput;
+use crate::printers::WatchedOutput;
 use crate::threads::start_thread;
 
 /// The number of checks in a row that must find the same write blocked. Time during which this

@@ -1,28 +1,25 @@
-//! The output options of `iof run` and `iof pull`, and the printers that implement them.
+//! The output options of `iof run` and `iof pull`, and the outputs that they describe.
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, ErrorKind, IsTerminal};
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use iof_output::{
-    Choice, ChoiceError, Destination, Files, FlushTimeout, Markup, Options, Output, Place, PrintError,
-    PrintReport, Printer, Rotation, Style, StyleExtras, WriteWatch,
+    Choice, ChoiceError, Files, FlushTimeout, MAX_OPEN_FILES, Markup, Options, Output, Place, Rotation,
+    Style, StyleExtras,
 };
-use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_proto::{Channels, Rank};
 use iof_tool::Tool;
-use nix::sys::signal::Signal;
 
 use crate::args::values::{ChannelList, Ranks, bytes, duration, file_count, file_size, ranks};
 use crate::error::Failure;
-use crate::gaps::Gaps;
 use crate::message::beside_output;
 use crate::message::print_message;
+use crate::printers::{AttachedOutputs, OutputTarget, WatchedOutput};
 use crate::redirect::RedirectArgs;
-use crate::threads::{no_thread, start_thread};
 
 /// The heading of these options in help.
 const OUTPUT: &str = "Output options";
@@ -122,22 +119,6 @@ pub enum OpenMode {
     Append,
 }
 
-/// A stdout or stderr whose writes are watched.
-#[derive(Clone)]
-pub struct WatchedOutput {
-    pub name: &'static str,
-    pub watch: WriteWatch,
-}
-
-/// A printer that writes to stdout, stderr or files.
-pub struct OutputWriter {
-    printer: Printer,
-    gaps: Arc<Gaps>,
-    watched: Vec<WatchedOutput>,
-    /// The name of the output, if it only gets a copy of what is written to files.
-    copies_to: Option<&'static str>,
-}
-
 /// The streams of one printer.
 pub struct Part<'a> {
     /// The channels of the streams.
@@ -170,6 +151,15 @@ impl OutputArgs {
         if !self.tag_suffix.is_empty() && choice.markup != Markup::Text {
             return Err(Failure::usage(
                 "--tag-suffix cannot be combined with --output xml or json: leave one out",
+            ));
+        }
+        if self.tag_by == TagBy::Fragment
+            && choice.markup == Markup::Text
+            && choice.stamp.is_none()
+            && choice.tags().next().is_none()
+        {
+            return Err(Failure::usage(
+                "--tag-by fragment has no effect without tags: add --output tag, or leave it out",
             ));
         }
         let outputs = Outputs { args: self, choice, watch_writes: false };
@@ -234,30 +224,24 @@ fn invalid(error: ChoiceError) -> Failure {
 }
 
 impl Outputs<'_> {
-    /// Returns `true` if output goes to files.
-    pub fn has_files(&self) -> bool {
-        !self.files(None).is_empty()
+    /// Returns `true` if output goes to files whose paths contain the name of the job.
+    pub fn names_job(&self) -> bool {
+        self.files(None).iter().any(|(_, files)| files.names_job())
     }
 
-    /// Checks that no other process has locked the files of the job.
-    pub fn check_locks(&self, nspace: &Nspace, nprocs: Option<u32>) -> Result<(), Failure> {
-        let files = self.files(nprocs);
-        let unlocked = files.iter().try_for_each(|(channels, files)| files.check_locks(nspace, *channels));
-        unlocked.map_err(|error| Failure::Usage(format!("cannot write the output file: {error}")))
-    }
-
-    /// Starts the printers: to stdout and stderr, to files, or to both. `open` returns a tool for
+    /// Attaches the printers: to stdout and stderr, to files, or to both. `open` returns a tool for
     /// each part, in the same order, which has pulled the streams of the part; `None` for a part
     /// without streams.
-    pub fn start(
+    pub fn attach(
         &self,
         nprocs: Option<u32>,
         open: impl FnOnce(&[Part<'_>]) -> Result<Vec<Option<Tool>>, Failure>,
-    ) -> Result<Vec<OutputWriter>, Failure> {
+    ) -> Result<AttachedOutputs, Failure> {
         let (parts, targets): (Vec<Part<'_>>, Vec<OutputTarget>) = self.parts(nprocs)?.into_iter().unzip();
         let tools = open(&parts)?;
-        let pulled = tools.into_iter().zip(targets).filter_map(|(tool, target)| Some((tool?, target)));
-        pulled.map(|(tool, target)| self.write(tool, target)).collect()
+        let pulled = tools.into_iter().zip(parts.iter().map(|part| part.channels)).zip(targets);
+        let attached = pulled.filter_map(|((tool, channels), target)| Some((tool?, channels, target)));
+        Ok(AttachedOutputs(attached.collect()))
     }
 
     /// Returns the streams to write, with their targets.
@@ -278,9 +262,10 @@ impl Outputs<'_> {
             let is_one = choice.merge || out.is_same_file(&err);
             let target = |output: Output, watched: Vec<WatchedOutput>, name, colour| OutputTarget {
                 destination: output.into(),
+                options: self.options(colour),
+                place: if choice.copy { format!(" on {name}") } else { String::new() },
                 watched,
                 copies_to: choice.copy.then_some(name),
-                colour,
             };
             let target_out = |watched| target(out, watched, "stdout", has_colours(io::stdout()));
             // Each output has its own printer, so that a slow output does not delay the other. If both
@@ -301,9 +286,10 @@ impl Outputs<'_> {
         for (channels, files) in self.files(nprocs) {
             let target = OutputTarget {
                 destination: files.into(),
+                options: self.options(false),
+                place: if choice.copy { " in its file".into() } else { String::new() },
                 watched: Vec::new(),
                 copies_to: None,
-                colour: false,
             };
             parts.push((channels, None, target));
         }
@@ -313,21 +299,6 @@ impl Outputs<'_> {
             (part, target)
         });
         Ok(parts.filter(|(part, _)| !part.channels.is_empty()).collect())
-    }
-
-    /// Starts a printer that writes the streams of `tool` to `target`.
-    fn write(&self, tool: Tool, target: OutputTarget) -> Result<OutputWriter, Failure> {
-        let OutputTarget { destination, watched, copies_to, colour } = target;
-        let place = match copies_to {
-            Some(output) => format!(" on {output}"),
-            None if self.choice.copy => " in its file".into(),
-            None => String::new(),
-        };
-        let gaps = Gaps::new(place);
-        let added = Arc::clone(&gaps);
-        let on_gap = move |source: &Proc, channel, gap| added.add(source, channel, gap);
-        let printer = Printer::start(tool, destination, self.options(colour), on_gap);
-        Ok(OutputWriter { printer: printer.map_err(no_thread)?, gaps, watched, copies_to })
     }
 
     fn options(&self, colour: bool) -> Options {
@@ -359,6 +330,7 @@ impl Outputs<'_> {
             append: args.open_mode == OpenMode::Append,
             rotation: args.file_size.map(|size| Rotation { size, keep: args.file_count }),
             nprocs,
+            max_open: MAX_OPEN_FILES,
         };
         let all = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
         let chosen = choice.files.iter().map(|place| (all, files(place.clone(), choice.merge)));
@@ -376,49 +348,4 @@ impl Outputs<'_> {
 fn has_colours(file: impl AsFd + IsTerminal) -> bool {
     let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     file.is_terminal() && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
-}
-
-/// The target of one printer.
-struct OutputTarget {
-    destination: Destination,
-    watched: Vec<WatchedOutput>,
-    copies_to: Option<&'static str>,
-    colour: bool,
-}
-
-impl OutputWriter {
-    /// Returns the watched outputs that this writes to, or that messages beside it are written to.
-    pub fn watched(&self) -> &[WatchedOutput] {
-        &self.watched
-    }
-
-    /// Starts a thread that waits for the end of the printer and passes its report to `on_end`.
-    ///
-    /// The report of a copy of what is written to files is empty. If the copy cannot be written,
-    /// the files are still completed.
-    pub fn watch(
-        self,
-        on_end: impl FnOnce(Result<PrintReport, Failure>) + Send + 'static,
-    ) -> Result<(), Failure> {
-        start_thread("iof-output", move || on_end(self.finish()))
-    }
-
-    fn finish(self) -> Result<PrintReport, Failure> {
-        let report = self.printer.join();
-        self.gaps.finish();
-        match (report, self.copies_to) {
-            (Ok(report), None) => Ok(report),
-            (Ok(_), Some(_)) => Ok(PrintReport::default()),
-            (Err(PrintError::Write(error)), Some(name)) => {
-                print_message(format_args!(
-                    "{name}: {error}; output is no longer shown there, but the files will be complete"
-                ));
-                Ok(PrintReport::default())
-            }
-            (Err(PrintError::Write(error)), None) if error.kind() == ErrorKind::BrokenPipe => {
-                Err(Failure::Signal(Signal::SIGPIPE))
-            }
-            (Err(error), _) => Err(Failure::running(error)),
-        }
-    }
 }

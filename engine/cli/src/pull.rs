@@ -26,11 +26,12 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
         return Err(Failure::usage("--ranks and --rank have no rank in common: drop one of the two options"));
     }
     let mut engine = None;
-    let writers = outputs.start(None, |parts| {
+    let attached = outputs.attach(None, |parts| {
         let tools = open(args, parts)?;
         engine = tools.iter().flatten().next().map(Tool::engine_pid);
         Ok(tools)
     })?;
+    let writers = attached.start()?;
     let (done, received) = unbounded();
     for writer in writers {
         let done = done.clone();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{
-    App, CaptureError, Config, Ending, Engine, Grant, Host, Job, JobSpec, Pty, RankExit, Remedy, Rendezvous,
-    Signal, StartError,
+    App, CaptureError, Config, Ending, Engine, Grant, Host, Job, JobSpec, LaunchError, Pty, RankExit, Remedy,
+    Rendezvous, Signal, StartError,
 };
 use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Nspace, Proc, Rank};
@@ -21,6 +21,7 @@ use crate::app::apps;
 use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::failures::{Failures, MAX_FAILURE_LINES};
+use crate::fifos::wait_for_readers;
 use crate::follow::{JobEvent, RunningJob};
 use crate::full_screen::FullScreen;
 use crate::give_up::give_up_after;
@@ -29,7 +30,8 @@ use crate::log;
 use crate::message::print_message;
 use crate::name;
 use crate::orphans::reap_if_first_process;
-use crate::output::{OutputWriter, Part, WatchedOutput, with_job};
+use crate::output::{Part, with_job};
+use crate::printers::{OutputWriter, WatchedOutput};
 use crate::signals::Signals;
 use crate::threads::{no_thread, start_thread};
 
@@ -44,6 +46,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
     let mut outputs = args.output.prepare(Some(nprocs))?;
     outputs.watch_writes = args.give_up.is_some();
+    if let Some(option) = args.output.redirect.error_option().filter(|_| args.merge_at_source) {
+        return Err(Failure::Usage(format!(
+            "{option} cannot be combined with --merge-at-source, which leaves nothing on stderr: leave one out"
+        )));
+    }
     let stdin = args.stdin.plan(nprocs)?;
     let (events, event_queue) = unbounded();
     let signals = Signals::take().map_err(Failure::running)?;
@@ -64,12 +71,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         Some(nspace) => (nspace.clone(), None, None),
         None => choose_name(&engine, &apps)?,
     };
-    outputs.check_locks(&nspace, u32::try_from(nprocs).ok())?;
-    let has_files = outputs.has_files();
-    // The printers register before the job exists, so that they receive its first byte.
-    let writers = outputs.start(u32::try_from(nprocs).ok(), |parts| {
-        parts.iter().map(|part| attach(&engine, &nspace, part).map(Some)).collect()
-    })?;
     let spec = JobSpec {
         stdin: stdin.ranks.clone(),
         own_stdin: stdin.own(),
@@ -80,16 +81,24 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         timeout: args.ending.timeout,
         ..JobSpec::new(nspace.clone(), apps)
     };
+    // The printers register before the job exists, so that they receive its first byte.
+    let mut attached = outputs.attach(u32::try_from(nprocs).ok(), |parts| {
+        parts.iter().map(|part| attach(&engine, &nspace, part).map(Some)).collect()
+    })?;
+    let spare_files = engine.check(&spec).map_err(Failure::usage)?;
+    attached.lock_files(&nspace, spare_files)?;
+    wait_for_readers(&mut attached, &signals)?;
+    let writers = attached.start()?;
     let screen = watch_screen(&engine, &nspace, stdin.inherits(), args, events.clone())?;
-    let job = engine.spawn(&spec).map_err(Failure::usage)?;
-    if let Some(base) = base.filter(|_| has_files) {
+    let job = engine.spawn(&spec).map_err(not_started)?;
+    if let Some(base) = base.filter(|_| outputs.names_job()) {
         print_message(format_args!(
             "a job {base} is running, so this job is named {}; --nspace sets the name of its files",
             spec.nspace
         ));
     }
 
-    let outputs = writers.len();
+    let output_count = writers.len();
     let watched: Vec<WatchedOutput> = writers.iter().flat_map(OutputWriter::watched).cloned().collect();
     let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
@@ -111,7 +120,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         job.signal(Signal::KILL);
     }
     let failures = (!args.ending.quiet).then(|| Failures::new(nspace, args.ending.timeout));
-    let running = RunningJob::new(job, event_queue, outputs, (failures, screen), keyboard?);
+    let running = RunningJob::new(job, event_queue, output_count, (failures, screen), keyboard?);
     let (result, forwarded) = running.wait_for_end();
     if args.timings || args.summary {
         let account = JobAccount::query(&engine, started.elapsed(), forwarded, result.is_ok());
@@ -159,6 +168,16 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
     let backend = args.backend.map(Into::into);
     let (cache_size, policy, log) = (args.cache_size, args.drop.into(), log::config()?);
     Ok(Config { cache_size, policy, backend, rendezvous, log, ..Config::default() })
+}
+
+/// Returns the failure for a job that did not start. Ranks may have run before some of the errors.
+fn not_started(error: LaunchError) -> Failure {
+    match error {
+        LaunchError::Spawn { .. } | LaunchError::Rings { .. } | LaunchError::Capture(_) => {
+            Failure::running(error)
+        }
+        error => Failure::usage(error),
+    }
 }
 
 /// Attaches a tool for one of the command's own outputs. Its registration is an ordinary one,

@@ -1,10 +1,12 @@
 //! Signals: those that `iof run` and `iof top` handle, and the ways to stop or end by a signal.
 
+use std::os::fd::AsFd;
 use std::process::{self, ExitCode};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
@@ -67,6 +69,15 @@ impl Signals {
         set.extend(always.iter().copied());
         set.thread_block()?;
         Ok(Signals(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?))
+    }
+
+    /// Blocks until the next signal, at most for `limit`. Returns `None` after this time.
+    pub fn wait_for(&self, limit: Duration) -> Option<ReceivedSignal> {
+        let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(ready) if ready > 0 => self.wait(),
+            _ => None,
+        }
     }
 
     /// Blocks until the next signal. Returns `None` if the signals cannot be read any more.

@@ -4,8 +4,9 @@
 mod common;
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
 
 use common::process::{Done, Process};
 use common::site::{Site, iof};
@@ -201,8 +202,13 @@ fn a_rejected_run_starts_no_rank() {
     let site = Site::new();
     let proof = site.path().join("proof");
     let run = |options: &[&str]| site.run(options, ["touch".as_ref(), proof.as_os_str()]).finish();
-    for options in [&["-n", "0"][..], &["--drop", "sometimes"], &["--nspace", "a/b"], &["--cache-size", "0"]]
-    {
+    for options in [
+        &["-n", "0"][..],
+        &["--drop", "sometimes"],
+        &["--nspace", "a/b"],
+        &["--cache-size", "0"],
+        &["--merge-at-source", "-e", "errors"],
+    ] {
         assert_eq!(run(options).code, 2);
         assert!(!proof.exists(), "{options:?}");
     }
@@ -255,10 +261,29 @@ fn a_tag_suffix_is_refused_with_markup_and_one_rank_is_singular() {
 fn an_app_that_cannot_start_prevents_the_start_of_all_apps() {
     let site = Site::new();
     let proof = site.path().join("proof");
-    for invalid in [&["no-such-program"][..], &["--wdir", "/no/where", "true"], &["/etc/passwd"]] {
+    let script = |name: &str, first_line: &str| {
+        let path = site.path().join(name);
+        fs::write(&path, first_line).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let missing = script("missing", "#!/no/such/interpreter\n");
+    let from_dos = script("from_dos", "#!/bin/sh\r\nexit\r\n");
+    let directory = site.path().to_str().unwrap();
+    for (invalid, cause) in [
+        (&["no-such-program"][..], "'no-such-program' not found: check the path"),
+        (&["echo hello"], "separate words"),
+        (&["A=1", "env"], "env NAME=VALUE"),
+        (&["--wdir", "/no/where", "true"], "in '/no/where'"),
+        (&["/etc/passwd"], "chmod +x"),
+        (&[directory], "is a directory: name a program in it"),
+        (&[&missing], "its first line names the interpreter '/no/such/interpreter'"),
+        (&[&from_dos], "ends with a carriage return"),
+    ] {
         let args = ["touch".as_ref(), proof.as_os_str(), ":".as_ref()].into_iter();
         let done = site.run(&[], args.chain(invalid.iter().map(OsStr::new))).finish();
         assert_refused(&done, "(rank 1 of app 1)");
+        assert!(done.stderr.contains(cause), "{done:?}");
         assert!(!proof.exists(), "{invalid:?}");
     }
 }

@@ -24,9 +24,13 @@ fn limited(site: &Site, limits: &str, args: &[&str]) -> Process {
     Process::start(&mut shell)
 }
 
-/// Checks for exit code 2 and one line that contains all `parts`.
+/// Checks that nothing was started: for exit code 2 and one line that contains all `parts`.
 fn assert_refused(done: &Done, parts: &[&str]) {
-    assert_eq!((done.code, done.text(), done.stderr.lines().count()), (2, "", 1), "{done:?}");
+    assert_ended(done, 2, parts);
+}
+
+fn assert_ended(done: &Done, code: i32, parts: &[&str]) {
+    assert_eq!((done.code, done.text(), done.stderr.lines().count()), (code, "", 1), "{done:?}");
     assert!(parts.iter().all(|part| done.stderr.contains(part)), "{parts:?} in {done:?}");
 }
 
@@ -63,6 +67,34 @@ fn a_job_that_needs_more_files_than_the_limit_fits_the_limit_that_is_reported() 
         let one_less = limited(&site, &format!("ulimit -n {}", enough - 1), &args).finish();
         assert_refused(&one_less, &["too few files"]);
     }
+}
+
+/// The printers keep fewer of their files open when few descriptors are left.
+#[test]
+fn at_each_limit_a_job_with_files_is_refused_or_complete() {
+    let site = Site::new();
+    let out = site.path().join("out");
+    let list = format!("dir={}", out.display());
+    let args = ["--nspace", "j", "-n", "8", "--output", &list, "sh", "-c", "seq 100; seq 100 >&2"];
+    let needs = |limit: u64| {
+        let done = limited(&site, &format!("ulimit -n {limit}"), &args).finish();
+        if done.code == 2 {
+            assert_refused(&done, &["too few files"]);
+            return true;
+        }
+        assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""), "{limit}");
+        for rank in 0..8 {
+            for name in ["stdout", "stderr"] {
+                let text = fs::read_to_string(out.join(format!("j/rank.{rank}/{name}"))).unwrap();
+                assert_eq!(text.lines().count(), 100, "{limit}: {name} of {rank}");
+            }
+        }
+        fs::remove_dir_all(&out).unwrap();
+        false
+    };
+    let enough = (60..).step_by(10).find(|limit| !needs(*limit)).unwrap();
+    let refused = (enough - 10..enough + 30).filter(|limit| needs(*limit)).count();
+    assert!((1..10).contains(&refused), "{refused} refused");
 }
 
 #[test]
@@ -108,9 +140,9 @@ fn a_low_soft_limit_is_raised_for_the_engine_and_kept_for_the_ranks() {
 fn an_address_space_too_small_for_the_rings_is_reported_and_ends_all_ranks() {
     let site = Site::new();
     let run = limited(&site, "ulimit -v 2000000", &["-n", "50", "--cache-size", "64M", "sleep", "1000"]);
-    assert_eq!(run.wait(), 2);
+    assert_eq!(run.wait(), 1);
     wait_for("the end of the ranks", || run.living().is_empty().then_some(()));
-    assert_refused(&run.finish(), &["ulimit -v", "smaller cache", "rank "]);
+    assert_ended(&run.finish(), 1, &["ulimit -v", "smaller cache", "rank "]);
 }
 
 /// Runs `iof run -n 40 sleep` as a user who has no other processes and may have `limit` of them.
@@ -143,8 +175,9 @@ fn too_few_processes_for_ranks_or_threads_are_reported_and_end_all_ranks() {
     }
     let site = Site::new();
     let done = run_with_processes(&site, 20);
-    assert_refused(
+    assert_ended(
         &done,
+        1,
         &["too many processes to start 'sleep'", "RLIMIT_NPROC is 20", "ulimit -u", "rank "],
     );
     // Not enough processes even for the threads of iof. This is a failure at run time.

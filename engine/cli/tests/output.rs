@@ -330,6 +330,8 @@ fn invalid_output_options_are_rejected_in_one_line_with_the_remedy() {
             (&["--output", "t"], "tag or tag-detailed"),
             (&["--output", "tag=maybe"], "true or false"),
             (&["--output", "xml,json"], "xml cannot be combined with json"),
+            (&["--output", "json,tag"], "tag has no effect with json"),
+            (&["--tag-by", "fragment"], "--tag-by fragment has no effect without tags"),
             (&["--output", "file=%q:pattern"], "%q"),
             (&["--output", "tag:copy"], "dir=DIR or file=NAME"),
             (&["--output", "dir=/dev/null/x"], "cannot create the directory for files: /dev/null/x: "),

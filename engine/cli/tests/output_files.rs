@@ -7,6 +7,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,6 +17,7 @@ use common::output::{lines, run};
 use common::process::Process;
 use common::site::{Site, Stream, iof};
 use common::wait_for;
+use nix::sys::signal::Signal;
 
 /// Returns all files below `directory`: relative paths and contents.
 fn tree(directory: &Path) -> Vec<(String, String)> {
@@ -118,6 +120,10 @@ fn concurrent_jobs_of_one_program_have_different_names_and_files() {
         wait_for(name, || written(name).is_ok_and(|text| text == format!("{name}\n")).then_some(()));
         run
     });
+    let elsewhere =
+        site.run_sh(&["-o", site.path().join("plain").to_str().unwrap()], "echo $IOF_NSPACE").finish();
+    assert_eq!((elsewhere.code, elsewhere.stderr.as_str()), (0, ""), "its file has another name anyway");
+    assert_eq!(fs::read_to_string(site.path().join("plain")).unwrap(), "sh-4\n");
     gate.open();
     let [first, second, third] = runs.map(Process::finish);
     assert_eq!((first.code, first.stderr.as_str()), (0, ""));
@@ -162,6 +168,61 @@ fn files_that_another_job_writes_are_refused_and_stay_unchanged() {
     gate.open();
     assert_eq!(first.finish().code, 0);
     assert_eq!(fs::read_to_string(&file).unwrap(), "first\n");
+}
+
+#[test]
+fn of_two_jobs_started_together_with_the_same_files_the_refused_one_starts_no_rank() {
+    let site = Site::new();
+    let proof = site.path().join("proof");
+    // With a file of the job's name, the first of two processes creates it. Both jobs run at once, and
+    // each leaves a file when a rank of it has started.
+    for (round, append) in [(0, "truncate"), (1, "append"), (2, "truncate"), (3, "append")] {
+        let file = site.path().join(format!("out.{round}.%t"));
+        let file = file.to_str().unwrap();
+        let sites = [Site::new(), Site::new()];
+        let mut gate = site.gate(&format!("gate{round}"));
+        let runs = [0, 1].map(|number| {
+            let script = format!("echo {number}; : > {}.$$; : < {}", proof.display(), gate.path());
+            let options = ["-n", "2", "--nspace", "job", "--open-mode", append, "-o", file];
+            sites[number].run_sh(&options, &script)
+        });
+        // Once one job is refused, the other one writes.
+        let refused = wait_for("a refused job", || runs.iter().position(|run| run.exit_code().is_some()));
+        gate.open();
+        let codes = runs.map(Process::finish);
+        let [other, refused] = [&codes[1 - refused], &codes[refused]];
+        assert_eq!((other.code, other.stderr.as_str()), (0, ""));
+        assert_eq!((refused.code, refused.stderr.lines().count()), (2, 1), "{refused:?}");
+        assert!(refused.stderr.contains("has locked this file"), "{refused:?}");
+        let started = fs::read_dir(site.path()).unwrap();
+        let is_proof = |name: &OsStr| name.to_str().unwrap().starts_with("proof");
+        let started: Vec<_> =
+            started.map(|entry| entry.unwrap()).filter(|entry| is_proof(&entry.file_name())).collect();
+        assert_eq!(started.len(), 2, "only the ranks of one job");
+        started.iter().for_each(|proof| fs::remove_file(proof.path()).unwrap());
+    }
+}
+
+#[test]
+fn a_fifo_without_a_reader_is_told_and_the_job_starts_once_it_has_one() {
+    let site = Site::new();
+    let (fifo, proof) = (site.path().join("fifo"), site.path().join("proof"));
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let start =
+        || site.run_sh(&["-o", fifo.to_str().unwrap()], &format!(": > {}; echo out", proof.display()));
+    let mut run = start();
+    let mut told = String::new();
+    BufReader::new(run.stderr()).read_line(&mut told).unwrap();
+    let wanted =
+        format!("iof: waiting for a process that reads the FIFO {}, to start the job\n", fifo.display());
+    assert_eq!(told, wanted);
+    assert!(!proof.exists());
+    assert_eq!(fs::read_to_string(&fifo).unwrap(), "out\n");
+    assert_eq!(run.wait(), 0);
+
+    let waiting = start();
+    waiting.signal(Signal::SIGINT);
+    assert_eq!(waiting.wait(), 128 + Signal::SIGINT as i32, "the wait can be interrupted");
 }
 
 #[test]
@@ -284,13 +345,12 @@ fn a_file_that_cannot_be_written_ends_the_run_and_is_reported_with_its_rank() {
     fs::create_dir_all(out.join("launcher@1/rank.0/stdout")).unwrap();
     let options = ["--nspace", "launcher@1", "--output", &format!("dir={}", out.display())];
     let done = site.run_sh(&options, "echo x; exec sleep 1000").finish();
-    assert_eq!(done.code, 1, "{done:?}");
-    let cause = "iof: cannot write the stdout of rank 0: ";
+    assert_eq!(done.code, 2, "{done:?}");
+    let cause = "iof: cannot write the output file: ";
     assert!(
         done.stderr.starts_with(cause) && done.stderr.contains("rank.0/stdout: Is a directory"),
         "{done:?}"
     );
-    assert!(done.stderr.contains("; the job was ended because of this error"), "{done:?}");
 
     // A file that can be opened, but is full.
     let full = site.path().join("full");
@@ -301,6 +361,7 @@ fn a_file_that_cannot_be_written_ends_the_run_and_is_reported_with_its_rank() {
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.stderr.contains("cannot write the stderr of rank 1: "), "{done:?}");
     assert!(done.stderr.contains("rank.1.stderr: No space left on device"), "{done:?}");
+    assert!(done.stderr.contains("; the job was ended because of this error"), "{done:?}");
 }
 
 #[test]

@@ -99,6 +99,9 @@ pub enum ChoiceError {
     /// Two items that exclude each other.
     #[error("{0} cannot be combined with {1}: leave one out")]
     Both(&'static str, &'static str),
+    /// A tag, all of whose contents JSON contains.
+    #[error("{0} has no effect with json, which contains job, rank, channel, host and pid: leave one out")]
+    InJson(&'static str),
     /// A qualifier of files without files.
     #[error("'{0}' requires output to files: put dir=DIR or file=NAME before it")]
     NoFiles(&'static str),
@@ -236,6 +239,9 @@ impl Choice {
         if qualifiers.copy && qualifiers.nocopy {
             return Err(ChoiceError::Both(":copy", ":nocopy"));
         }
+        if let Some(tag) = self.tags().next().filter(|_| self.markup == Markup::Json) {
+            return Err(ChoiceError::InJson(tag));
+        }
         self.copy = qualifiers.copy;
         self.files = match self.files {
             Some(Place::Name(name)) if qualifiers.pattern => Some(Place::Pattern(Pattern::new(&name)?)),
@@ -246,6 +252,17 @@ impl Choice {
             files => files,
         };
         Ok(self)
+    }
+
+    /// Returns the words for tags that are requested.
+    pub fn tags(&self) -> impl Iterator<Item = &'static str> {
+        let tags = [
+            (self.tag, "tag"),
+            (self.detailed, "tag-detailed"),
+            (self.fullname, "tag-fullname"),
+            (self.rank, "rank"),
+        ];
+        tags.into_iter().filter(|(wanted, _)| *wanted).map(|(_, word)| word)
     }
 
     /// Returns the NAME of `file=NAME` if it contains placeholders that are not expanded, because
@@ -378,6 +395,8 @@ mod tests {
             ("tag=maybe", "true or false"),
             ("timestamp=s", "ns, us, ms or rfc3339"),
             ("xml,json", "xml cannot be combined with json"),
+            ("json,tag", "tag has no effect with json"),
+            ("rank,json", "rank has no effect with json"),
             ("dir", "dir=DIR"),
             ("file=", "file=NAME"),
             ("dir=a,file=b", "cannot be combined"),

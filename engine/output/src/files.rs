@@ -13,9 +13,11 @@ use crate::style::Source;
 
 mod check;
 mod entry;
+mod locked;
 mod open;
 mod rotation;
 
+pub use locked::LockedFiles;
 pub use open::MAX_OPEN_FILES;
 pub(crate) use open::{FileId, OpenFiles};
 pub use rotation::{MAX_KEPT_FILES, Rotation};
@@ -41,6 +43,9 @@ pub struct Files {
     /// The number of ranks of the job, which determines the number of digits of a rank in names.
     /// With `None`, the printer queries the engine.
     pub nprocs: Option<u32>,
+    /// The largest number of files that the printer keeps open, from 2 to [`MAX_OPEN_FILES`]. A
+    /// number outside this range counts as the nearest inside.
+    pub max_open: usize,
 }
 
 /// The reason why a file can't be opened or written.
@@ -106,6 +111,14 @@ impl Files {
         directory.map_or(Ok(()), make)
     }
 
+    /// Returns whether the paths contain the name of the job.
+    pub fn names_job(&self) -> bool {
+        match &self.place {
+            Place::Tree(_) | Place::Name(_) => true,
+            Place::Pattern(pattern) | Place::Exact(pattern) => pattern.names_job(),
+        }
+    }
+
     fn is_out(&self, channel: Channel) -> bool {
         self.merge || channel == Channel::Stdout
     }
@@ -143,7 +156,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(super) fn files(place: Place) -> Files {
-        Files { place, merge: false, append: false, rotation: None, nprocs: None }
+        Files { place, merge: false, append: false, rotation: None, nprocs: None, max_open: MAX_OPEN_FILES }
     }
 
     pub(super) fn source(rank: u32, channel: Channel) -> Source {

@@ -42,7 +42,7 @@ mod style;
 
 pub use batch::{Batch, MIN_LENT};
 pub use choice::{Choice, ChoiceError, Markup, OUTPUT_WORDS, Place};
-pub use files::{FileError, Files, MAX_KEPT_FILES, MAX_OPEN_FILES, Rotation};
+pub use files::{FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, Rotation};
 pub use lines::FlushTimeout;
 pub use options::Options;
 pub use output::{Notes, Output, WriteWatch};

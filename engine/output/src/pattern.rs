@@ -109,11 +109,16 @@ impl Pattern {
         self.0.iter().any(|piece| !matches!(piece, Piece::Text(_)))
     }
 
+    /// Returns whether the name contains the job.
+    pub(crate) fn names_job(&self) -> bool {
+        self.0.contains(&Piece::Nspace)
+    }
+
     /// Returns whether each channel of each rank has a name of its own, whatever the jobs.
     pub(crate) fn names_stream(&self) -> bool {
         let has_rank =
             self.0.iter().any(|piece| matches!(piece, Piece::PaddedRank { .. } | Piece::Rank { .. }));
-        has_rank && self.0.contains(&Piece::Nspace) && self.0.contains(&Piece::Channel)
+        has_rank && self.names_job() && self.0.contains(&Piece::Channel)
     }
 
     /// Returns the name in which the placeholders are replaced by `values`.

@@ -12,7 +12,7 @@ use iof_proto::{Channel, Missed, Proc};
 use iof_tool::{BatchReader, FeedId, Gap, LostError, Origin, Peeked, PollReady, Tool};
 
 use crate::batch::Batch;
-use crate::files::{FileError, Files, OpenFiles};
+use crate::files::{FileError, Files, LockedFiles, OpenFiles};
 use crate::lines::FlushClock;
 use crate::options::Options;
 use crate::order::Siblings;
@@ -79,6 +79,8 @@ pub enum Destination {
     Output(Output),
     /// A file for each rank.
     Files(Files),
+    /// The same, with files that are locked already.
+    LockedFiles(LockedFiles),
 }
 
 impl From<Output> for Destination {
@@ -90,6 +92,12 @@ impl From<Output> for Destination {
 impl From<Files> for Destination {
     fn from(files: Files) -> Destination {
         Destination::Files(files)
+    }
+}
+
+impl From<LockedFiles> for Destination {
+    fn from(files: LockedFiles) -> Destination {
+        Destination::LockedFiles(files)
     }
 }
 
@@ -130,15 +138,17 @@ impl Printer {
         options: Options,
         on_gap: impl FnMut(&Proc, Channel, Gap) + Send + 'static,
     ) -> io::Result<Printer> {
-        let destination = match destination.into() {
+        let mut destination = match destination.into() {
             Destination::Output(output) => OpenDestination::Output(output),
-            Destination::Files(files) => {
-                // An element of XML or JSON must not be cut.
-                let may_cut = options.style.joins_parts();
-                let max_line = if may_cut { options.flush_timeout.max_line } else { usize::MAX };
-                OpenDestination::Files(OpenFiles::new(files, max_line))
-            }
+            Destination::Files(files) => OpenDestination::Files(OpenFiles::new(files)),
+            Destination::LockedFiles(files) => OpenDestination::Files(files.open),
         };
+        // An element of XML or JSON must not be cut.
+        if let OpenDestination::Files(files) = &mut destination
+            && options.style.joins_parts()
+        {
+            files.max_line = options.flush_timeout.max_line;
+        }
         let task = PrinterTask {
             destination,
             clock: FlushClock::new(&options.flush_timeout, Instant::now()),
@@ -330,7 +340,7 @@ impl PrinterTask {
             OpenDestination::Output(_) => (None, false),
             OpenDestination::Files(open) => {
                 let count = || self.processes.count(reader, &source.nspace);
-                let file = open.file_for(&source, count);
+                let (file, _) = open.file_for(&source, count);
                 open.begin(file).map_err(|error| {
                     let proc = Proc::new(source.nspace.clone(), source.rank);
                     PrintError::File { proc, channel, error }

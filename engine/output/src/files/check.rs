@@ -1,21 +1,17 @@
 //! Checks before the job starts that its files can be created.
 
-use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use iof_proto::{Channels, Nspace, Rank};
 use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
-use nix::unistd::{AccessFlags, access, gethostname};
+use nix::unistd::{AccessFlags, access};
 
-use super::entry::lock;
-use super::{FileError, Files, JOB_NAME, MAX_OPEN_FILES, with_suffix};
+use super::{FileError, Files, JOB_NAME, with_suffix};
 use crate::choice::Place;
 use crate::pattern::PatternValues;
-use crate::style::Source;
 
 impl Files {
     /// Checks that the files can probably be created, without creating anything. Checks neither the
@@ -48,38 +44,6 @@ impl Files {
         };
         checked.map_err(|error| FileError { path, error })
     }
-
-    /// Checks that no other process has locked the files of a job on this host, for the first
-    /// [`MAX_OPEN_FILES`] ranks and these channels. A file may still be locked later.
-    ///
-    /// # Errors
-    /// Returns [`FileError`] if a file is locked, or exists and can't be opened.
-    pub fn check_locks(&self, nspace: &Nspace, channels: Channels) -> Result<(), FileError> {
-        let nprocs = self.nprocs.unwrap_or(1);
-        let host = gethostname().ok().and_then(|name| name.into_string().ok());
-        let mut checked = BTreeSet::new();
-        for rank in (0..nprocs).take(MAX_OPEN_FILES) {
-            for channel in channels.outputs() {
-                let (nspace, host, rank) = (nspace.clone(), host.clone(), Rank(rank));
-                let source = Source { nspace, rank, channel, logged: false, host, pid: None };
-                let path = self.path(&source, nprocs);
-                if !checked.contains(&path) {
-                    check_lock(&path).map_err(|error| FileError { path: path.clone(), error })?;
-                    checked.insert(path);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Checks that no other process has locked a file, if it is an existing regular one.
-fn check_lock(path: &Path) -> io::Result<()> {
-    if !fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
-        return Ok(());
-    }
-    // The lock ends here, with the file.
-    lock(&OpenOptions::new().write(true).open(path)?)
 }
 
 /// Checks that `path` ends in the name of a file.

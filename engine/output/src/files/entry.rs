@@ -3,8 +3,11 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::make_directory;
 use crate::output::write_all;
@@ -17,6 +20,7 @@ pub(super) const FILE_MODE: u32 = 0o644;
 const MAX_ATTEMPTS: usize = 10;
 
 /// A file that is, was or will be open.
+#[derive(Debug)]
 pub(super) struct Entry {
     pub path: PathBuf,
     pub file: Option<File>,
@@ -33,27 +37,53 @@ impl Entry {
         Entry { path, file: None, begun: false, is_regular: false, size: 0, line: None }
     }
 
-    /// Returns the file. Opens it, and creates or empties it if necessary.
+    /// Returns the file. Opens it if necessary, and empties it when it is used for the first time.
     pub fn file(&mut self, append: bool) -> io::Result<&File> {
-        if let Some(ref file) = self.file {
-            return Ok(file);
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => self.open(append)?,
+        };
+        if !self.begun {
+            if !append && self.is_regular {
+                file.set_len(0)?;
+                self.size = 0;
+            }
+            self.begun = true;
         }
+        Ok(self.file.insert(file))
+    }
+
+    /// Opens and locks the file, and leaves its contents. Returns `false` if it is a FIFO without a
+    /// reader, for which opening it would wait.
+    pub fn lock(&mut self, append: bool) -> io::Result<bool> {
+        let found = fs::metadata(&self.path).map(|metadata| metadata.file_type());
+        let file = match found {
+            Ok(kind) if kind.is_fifo() => match open_fifo(&self.path) {
+                Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => return Ok(false),
+                opened => opened?,
+            },
+            // A device is opened only for writing, because opening it may have an effect.
+            Ok(kind) if !kind.is_file() && !kind.is_dir() => return Ok(true),
+            _ => self.open(append)?,
+        };
+        self.file = Some(file);
+        Ok(true)
+    }
+
+    /// Opens the file, which is created if necessary.
+    fn open(&mut self, append: bool) -> io::Result<File> {
         let mut options = File::options();
         options.create(true).mode(FILE_MODE);
-        let is_emptied = !(append || self.begun);
-        if is_emptied {
-            options.write(true);
-        } else {
+        if append || self.begun {
             options.append(true);
+        } else {
+            options.write(true);
         }
         let file = if self.begun { self.open_locked(&options)? } else { self.open_current(&options)? };
-        self.is_regular = file.metadata()?.is_file();
-        if is_emptied && self.is_regular {
-            file.set_len(0)?;
-        }
-        self.size = file.metadata()?.len();
-        self.begun = true;
-        Ok(self.file.insert(file))
+        let metadata = file.metadata()?;
+        self.is_regular = metadata.is_file();
+        self.size = metadata.len();
+        Ok(file)
     }
 
     /// Opens and locks the file that has the path. A full file that its job replaced before it was
@@ -106,6 +136,17 @@ impl Entry {
         self.size = self.size.saturating_add(length as u64);
         Ok(())
     }
+}
+
+/// Opens a FIFO that has a reader.
+///
+/// # Errors
+/// `ENXIO` if it has none.
+fn open_fifo(path: &Path) -> io::Result<File> {
+    let file = File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
+    fcntl(&file, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
+    Ok(file)
 }
 
 /// Locks a file against other jobs until it is closed: the files of two jobs must not be mixed. On a

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use iof_proto::Nspace;
 use nix::errno::Errno;
@@ -11,19 +11,24 @@ use super::entry::Entry;
 use super::{FileError, Files};
 use crate::style::{OpenLine, Source};
 
-/// The largest number of files that one printer keeps open. When it is reached, all files are
-/// closed, and each is opened again for its next write.
+/// The largest number of files that one printer keeps open. When it is reached, or
+/// [`Files::max_open`], all files are closed, and each is opened again for its next write.
 pub const MAX_OPEN_FILES: usize = 1024;
+
+/// The number of files that a printer may always keep open: the first one, for its lock, and the one
+/// that it writes.
+const MIN_OPEN_FILES: usize = 2;
 
 /// The id of one of the [`OpenFiles`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileId(usize);
 
 /// The files of one printer.
+#[derive(Debug)]
 pub(crate) struct OpenFiles {
     pub files: Files,
     /// The longest line that is not cut for a file's size.
-    max_line: usize,
+    pub max_line: usize,
     entries: Vec<Entry>,
     by_path: BTreeMap<PathBuf, FileId>,
     /// The number of files that are open.
@@ -33,10 +38,10 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
-    pub fn new(files: Files, max_line: usize) -> OpenFiles {
+    pub fn new(files: Files) -> OpenFiles {
         OpenFiles {
             files,
-            max_line,
+            max_line: usize::MAX,
             entries: Vec::new(),
             by_path: BTreeMap::new(),
             open: 0,
@@ -44,8 +49,9 @@ impl OpenFiles {
         }
     }
 
-    /// Returns the file for `source`. `count` returns the number of ranks of its job.
-    pub fn file_for(&mut self, source: &Source, count: impl FnOnce() -> u32) -> FileId {
+    /// Returns the file for `source`, and whether it is a new one. `count` returns the number of
+    /// ranks of its job.
+    pub fn file_for(&mut self, source: &Source, count: impl FnOnce() -> u32) -> (FileId, bool) {
         let nprocs = match (self.files.nprocs, self.nprocs.get(&source.nspace)) {
             (Some(nprocs), _) | (None, Some(&nprocs)) => nprocs,
             (None, None) => *self.nprocs.entry(source.nspace.clone()).or_insert_with(count),
@@ -53,10 +59,29 @@ impl OpenFiles {
         let path = self.files.path(source, nprocs);
         let next = FileId(self.entries.len());
         let id = *self.by_path.entry(path.clone()).or_insert(next);
-        if id == next {
+        let is_new = id == next;
+        if is_new {
             self.entries.push(Entry::new(path));
         }
-        id
+        (id, is_new)
+    }
+
+    pub fn path(&self, id: FileId) -> Option<&Path> {
+        self.entries.get(id.0).map(|entry| entry.path.as_path())
+    }
+
+    /// Returns whether as many files are open as may be.
+    pub fn is_full(&self) -> bool {
+        self.open >= self.files.max_open.clamp(MIN_OPEN_FILES, MAX_OPEN_FILES)
+    }
+
+    /// Opens and locks a file, and leaves its contents. Returns `false` for a FIFO without a reader.
+    pub fn lock(&mut self, id: FileId) -> Result<bool, FileError> {
+        let append = self.files.append;
+        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(true) };
+        let locked = entry.lock(append);
+        self.open = self.open.saturating_add(usize::from(entry.file.is_some()));
+        locked.map_err(|error| FileError { path: entry.path.clone(), error })
     }
 
     /// Creates a file. Unless existing contents are kept, it is emptied, and the full files of an
@@ -68,11 +93,6 @@ impl OpenFiles {
         let opened = self.open(id);
         let append = self.files.append;
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
-        // To save descriptors, the file is closed again until there is something to write. The first
-        // one stays open for its lock.
-        if id != FileId(0) {
-            self.open = self.open.saturating_sub(usize::from(entry.file.take().is_some()));
-        }
         let begun = opened.and_then(|()| if append { Ok(()) } else { entry.remove_full() });
         begun.map_err(|error| FileError { path: entry.path.clone(), error })
     }
@@ -107,16 +127,18 @@ impl OpenFiles {
         done.map_err(|error| FileError { path: entry.path.clone(), error })
     }
 
-    /// Opens a file. If too many are open, by [`MAX_OPEN_FILES`] or by the limit of the process,
-    /// closes all others first.
+    /// Opens a file, and empties it if it is used for the first time. If too many are open, by
+    /// [`Files::max_open`] or by the limit of the process, closes all others first.
     fn open(&mut self, id: FileId) -> io::Result<()> {
         let append = self.files.append;
-        if self.open >= MAX_OPEN_FILES {
+        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
+        if entry.file.is_some() {
+            return entry.file(append).map(drop);
+        }
+        if self.is_full() {
             self.close_all();
         }
-        let Some(entry) = self.entries.get_mut(id.0).filter(|entry| entry.file.is_none()) else {
-            return Ok(());
-        };
+        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
         match entry.file(append) {
             Err(error) if self.open > 0 && error.raw_os_error() == Some(Errno::EMFILE as i32) => {
                 self.close_all();
@@ -153,12 +175,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for append in [true, false] {
             let place = Place::Name(directory.path().join("log"));
-            let mut open = OpenFiles::new(Files { append, ..files(place) }, 64);
+            let mut open = OpenFiles::new(Files { append, ..files(place) });
             let source = source(0, Channel::Stdout);
             let path = open.files.path(&source, 1);
             let full = ["1", "2", "3"].map(|number| with_suffix(&path, number));
             [&path].into_iter().chain(&full).for_each(|path| fs::write(path, "old").unwrap());
-            let id = open.file_for(&source, || 1);
+            let (id, _) = open.file_for(&source, || 1);
             open.begin(id).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), if append { "old" } else { "" });
             assert!(full.iter().all(|full| full.exists() == append));
@@ -172,9 +194,9 @@ mod tests {
     fn a_file_that_another_job_writes_is_refused_and_keeps_its_contents() {
         let directory = tempfile::tempdir().unwrap();
         let place = Place::Name(directory.path().join("log"));
-        let mut open = [(); 2].map(|()| OpenFiles::new(files(place.clone()), 64));
+        let mut open = [(); 2].map(|()| OpenFiles::new(files(place.clone())));
         let source = source(0, Channel::Stdout);
-        let ids = open.each_mut().map(|open| open.file_for(&source, || 1));
+        let ids = open.each_mut().map(|open| open.file_for(&source, || 1).0);
         open[0].begin(ids[0]).unwrap();
         open[0].write(ids[0], vec![IoSlice::new(b"mine")], None).unwrap();
         open[0].close_all();
@@ -193,8 +215,8 @@ mod tests {
         let name = directory.path().join("log");
         let mut contents = Vec::new();
         for append in [false, true, false] {
-            let mut open = OpenFiles::new(Files { append, ..files(Place::Name(name.clone())) }, 64);
-            let id = open.file_for(&source(0, Channel::Stderr), || 1);
+            let mut open = OpenFiles::new(Files { append, ..files(Place::Name(name.clone())) });
+            let (id, _) = open.file_for(&source(0, Channel::Stderr), || 1);
             open.write(id, vec![IoSlice::new(b"x\n")], None).unwrap();
             open.entries[0].file = None;
             open.write(id, vec![IoSlice::new(b"y\n")], None).unwrap();
@@ -208,9 +230,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = Place::Name(directory.path().join("log"));
         let rotation = Some(Rotation { size: 4, keep: 1 });
-        let mut open = OpenFiles::new(Files { rotation, ..files(place) }, 64);
+        let mut open = OpenFiles::new(Files { rotation, ..files(place) });
+        open.max_line = 64;
         let source = source(0, Channel::Stdout);
-        let id = open.file_for(&source, || 1);
+        let (id, _) = open.file_for(&source, || 1);
         open.begin(id).unwrap();
         let path = open.files.path(&source, 1);
         open.entries[0].file = None;

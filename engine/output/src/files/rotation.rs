@@ -208,9 +208,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = Place::Name(directory.path().join("log"));
         let rotation = Some(Rotation { size: 10, keep: 2 });
-        let mut open = OpenFiles::new(Files { rotation, ..files(place) }, 64);
+        let mut open = OpenFiles::new(Files { rotation, ..files(place) });
+        open.max_line = 64;
         let source = source(0, Channel::Stdout);
-        let id = open.file_for(&source, || 1);
+        let (id, _) = open.file_for(&source, || 1);
         for text in ["one\ntwo\n", "three\n", "four\nfive\n", "a line that is too long\n", "si", "x\n"] {
             let line = (!text.ends_with('\n')).then_some(1);
             open.write(id, vec![IoSlice::new(text.as_bytes())], line).unwrap();
@@ -245,10 +246,10 @@ mod tests {
     fn a_line_without_an_end_is_cut_where_a_file_is_full() {
         let directory = tempfile::tempdir().unwrap();
         let rotation = Some(Rotation { size: 10, keep: 9 });
-        let mut open =
-            OpenFiles::new(Files { rotation, ..files(Place::Name(directory.path().join("log"))) }, 15);
+        let mut open = OpenFiles::new(Files { rotation, ..files(Place::Name(directory.path().join("log"))) });
+        open.max_line = 15;
         let source = source(0, Channel::Stdout);
-        let id = open.file_for(&source, || 1);
+        let (id, _) = open.file_for(&source, || 1);
         for text in ["10%\r20%\r", "30%\r", "40%\r50%\r", "\n", "a line that is much too long\n"] {
             let line = (!text.ends_with('\n')).then_some(1);
             open.write(id, vec![IoSlice::new(text.as_bytes())], line).unwrap();
@@ -265,9 +266,10 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let rotation = Some(Rotation { size, keep: 20 });
             let mut open =
-                OpenFiles::new(Files { rotation, ..files(Place::Name(directory.path().join("log"))) }, 3);
+                OpenFiles::new(Files { rotation, ..files(Place::Name(directory.path().join("log"))) });
+            open.max_line = 3;
             let source = source(0, Channel::Stdout);
-            let id = open.file_for(&source, || 1);
+            let (id, _) = open.file_for(&source, || 1);
             for text in ["\n\n", "ab\n", "a line\n", "no end", "", "\n"] {
                 open.write(id, vec![IoSlice::new(text.as_bytes())], None).unwrap();
             }

@@ -1,0 +1,133 @@
+//! The printers that implement the output options.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use iof_output::{Destination, FileError, Options, PrintError, PrintReport, Printer, WriteWatch};
+use iof_proto::{Channels, Nspace, Proc};
+use iof_tool::Tool;
+use nix::sys::signal::Signal;
+
+use crate::error::Failure;
+use crate::gaps::Gaps;
+use crate::message::print_message;
+use crate::threads::{no_thread, start_thread};
+
+/// The number of file descriptors that files leave to what the command opens later, such as stdin.
+const RESERVED_FILES: u64 = 16;
+
+/// A stdout or stderr whose writes are watched.
+#[derive(Clone)]
+pub struct WatchedOutput {
+    pub name: &'static str,
+    pub watch: WriteWatch,
+}
+
+/// A printer that writes to stdout, stderr or files.
+pub struct OutputWriter {
+    printer: Printer,
+    gaps: Arc<Gaps>,
+    watched: Vec<WatchedOutput>,
+    /// The name of the output, if it only gets a copy of what is written to files.
+    copies_to: Option<&'static str>,
+}
+
+/// The target of one printer.
+pub struct OutputTarget {
+    pub destination: Destination,
+    pub options: Options,
+    /// The words for the place in messages about gaps.
+    pub place: String,
+    pub watched: Vec<WatchedOutput>,
+    /// See [`OutputWriter`].
+    pub copies_to: Option<&'static str>,
+}
+
+/// The outputs whose streams are pulled, and whose printers have not started.
+pub struct AttachedOutputs(pub Vec<(Tool, Channels, OutputTarget)>);
+
+impl AttachedOutputs {
+    /// Locks the files of the job `nspace`, of which the printers keep up to `spare` open.
+    pub fn lock_files(&mut self, nspace: &Nspace, spare: u64) -> Result<(), Failure> {
+        let targets = || self.0.iter().map(|(.., target)| &target.destination);
+        let count = targets().filter(|target| matches!(target, Destination::Files(_))).count().max(1);
+        let each = spare.saturating_sub(RESERVED_FILES).checked_div(count as u64).unwrap_or(0);
+        for (_, channels, target) in &mut self.0 {
+            if let Destination::Files(files) = &mut target.destination {
+                files.max_open = usize::try_from(each).unwrap_or(usize::MAX);
+                let locked = files.clone().lock(nspace, *channels).map_err(not_writable)?;
+                target.destination = locked.into();
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the FIFOs that have a reader by now. Returns the path of one that has none.
+    pub fn open_fifos(&mut self) -> Result<Option<&Path>, Failure> {
+        for (.., target) in &mut self.0 {
+            if let Destination::LockedFiles(files) = &mut target.destination
+                && let Some(path) = files.open_fifos().map_err(not_writable)?
+            {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Starts the printers.
+    pub fn start(self) -> Result<Vec<OutputWriter>, Failure> {
+        self.0.into_iter().map(|(tool, _, target)| OutputWriter::start(tool, target)).collect()
+    }
+}
+
+fn not_writable(error: FileError) -> Failure {
+    Failure::Usage(format!("cannot write the output file: {error}"))
+}
+
+impl OutputWriter {
+    /// Starts a printer that writes the streams of `tool` to `target`.
+    fn start(tool: Tool, target: OutputTarget) -> Result<OutputWriter, Failure> {
+        let OutputTarget { destination, options, place, watched, copies_to } = target;
+        let gaps = Gaps::new(place);
+        let added = Arc::clone(&gaps);
+        let on_gap = move |source: &Proc, channel, gap| added.add(source, channel, gap);
+        let printer = Printer::start(tool, destination, options, on_gap);
+        Ok(OutputWriter { printer: printer.map_err(no_thread)?, gaps, watched, copies_to })
+    }
+
+    /// Returns the watched outputs that this writes to, or that messages beside it are written to.
+    pub fn watched(&self) -> &[WatchedOutput] {
+        &self.watched
+    }
+
+    /// Starts a thread that waits for the end of the printer and passes its report to `on_end`.
+    ///
+    /// The report of a copy of what is written to files is empty. If the copy cannot be written,
+    /// the files are still completed.
+    pub fn watch(
+        self,
+        on_end: impl FnOnce(Result<PrintReport, Failure>) + Send + 'static,
+    ) -> Result<(), Failure> {
+        start_thread("iof-output", move || on_end(self.finish()))
+    }
+
+    fn finish(self) -> Result<PrintReport, Failure> {
+        let report = self.printer.join();
+        self.gaps.finish();
+        match (report, self.copies_to) {
+            (Ok(report), None) => Ok(report),
+            (Ok(_), Some(_)) => Ok(PrintReport::default()),
+            (Err(PrintError::Write(error)), Some(name)) => {
+                print_message(format_args!(
+                    "{name}: {error}; output is no longer shown there, but the files will be complete"
+                ));
+                Ok(PrintReport::default())
+            }
+            (Err(PrintError::Write(error)), None) if error.kind() == ErrorKind::BrokenPipe => {
+                Err(Failure::Signal(Signal::SIGPIPE))
+            }
+            (Err(error), _) => Err(Failure::running(error)),
+        }
+    }
+}

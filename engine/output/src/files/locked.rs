@@ -1,0 +1,67 @@
+//! The files of a job that are locked before it starts.
+
+use std::path::Path;
+
+use iof_proto::{Channels, Nspace, Rank};
+use nix::unistd::gethostname;
+
+use super::open::{FileId, OpenFiles};
+use super::{FileError, Files};
+use crate::style::Source;
+
+/// The files of a job, which are locked before it starts, so that a job with the same files can be
+/// refused before any of its ranks has started. A [`Printer`](crate::Printer) writes them.
+#[derive(Debug)]
+pub struct LockedFiles {
+    pub(crate) open: OpenFiles,
+    /// The FIFOs that had no reader yet.
+    fifos: Vec<FileId>,
+}
+
+impl Files {
+    /// Creates and locks the files of a job on this host for these channels, up to
+    /// [`Files::max_open`] files. Existing contents are kept until the printer starts with a file.
+    /// Devices, and FIFOs without a reader, are not opened.
+    ///
+    /// # Errors
+    /// Returns [`FileError`] if another process has locked a file, or a file can't be opened.
+    pub fn lock(self, nspace: &Nspace, channels: Channels) -> Result<LockedFiles, FileError> {
+        let nprocs = self.nprocs.unwrap_or(1);
+        let host = gethostname().ok().and_then(|name| name.into_string().ok());
+        let mut open = OpenFiles::new(self);
+        let mut fifos = Vec::new();
+        let source = |rank, channel| {
+            let (nspace, host) = (nspace.clone(), host.clone());
+            Source { nspace, rank: Rank(rank), channel, logged: false, host, pid: None }
+        };
+        let sources = (0..nprocs).flat_map(|rank| channels.outputs().map(move |channel| (rank, channel)));
+        for (rank, channel) in sources {
+            if open.is_full() {
+                break;
+            }
+            let (id, is_new) = open.file_for(&source(rank, channel), || nprocs);
+            if is_new && !open.lock(id)? {
+                fifos.push(id);
+            }
+        }
+        Ok(LockedFiles { open, fifos })
+    }
+}
+
+impl LockedFiles {
+    /// Opens the FIFOs that have a reader by now, without waiting. Returns the path of one that has
+    /// none, or `None` if all are open. A printer waits for the readers of the others.
+    ///
+    /// # Errors
+    /// Returns [`FileError`] if a FIFO can't be opened.
+    pub fn open_fifos(&mut self) -> Result<Option<&Path>, FileError> {
+        let mut waiting = Vec::new();
+        for id in std::mem::take(&mut self.fifos) {
+            if !self.open.lock(id)? {
+                waiting.push(id);
+            }
+        }
+        self.fifos = waiting;
+        Ok(self.fifos.first().and_then(|id| self.open.path(*id)))
+    }
+}
