@@ -6,7 +6,7 @@
 
 use std::error::Error;
 use std::os::fd::OwnedFd;
-use std::process::{Command, Stdio, exit};
+use std::process::{Command, ExitCode, Stdio};
 use std::{env, io, process};
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Policy, Process};
@@ -14,7 +14,14 @@ use iof_output::{Options, Output, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::Pull;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("adopt: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> Result<ExitCode, Box<dyn Error>> {
     let mut args = env::args_os().skip(1);
     let usage = "usage: adopt N PROG ARGS...";
     let nprocs: u32 = args.next().and_then(|n| n.to_str()?.parse().ok()).ok_or(usage)?;
@@ -50,5 +57,5 @@ fn main() -> Result<(), Box<dyn Error>> {
     let status = job.wait();
     printer.join()?;
     drop(engine);
-    exit(status.code())
+    Ok(status.into())
 }

@@ -8,6 +8,7 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::process::ExitCode;
 use std::{env, io, process, thread};
 
 use iof_engine::{App, Config, Engine, Grant, JobSpec, Signal, Stdin};
@@ -15,7 +16,14 @@ use iof_output::{Options, Output, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::Pull;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("launcher: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> Result<ExitCode, Box<dyn Error>> {
     let mut args = env::args_os().skip(1);
     let usage = "usage: launcher N PROG ARGS...";
     let nprocs = args.next().and_then(|n| n.to_str()?.parse().ok()).ok_or(usage)?;
@@ -56,8 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         finish(out);
     });
     let status = job.wait_exit();
-    // Dropping the engine gives tools time to receive their last messages. `exit` would not drop
-    // it.
+    // Dropping the engine gives tools time to receive their last messages.
     drop(engine);
-    process::exit(status.code())
+    Ok(status.into())
 }

@@ -8,7 +8,14 @@ use std::{env, error::Error, process::ExitCode};
 
 use iof::prelude::*;
 
-fn main() -> Result<ExitCode, Box<dyn Error>> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("launcher: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> Result<ExitCode, Box<dyn Error>> {
     let mut args = env::args_os().skip(1);
     let usage = "usage: launcher N PROG ARGS...";
     let ranks = args.next().and_then(|ranks| ranks.to_str()?.parse().ok()).ok_or(usage)?;

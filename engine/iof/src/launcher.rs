@@ -10,6 +10,8 @@ use iof_output::{Options, Output, PrintError, PrintReport, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{AttachError, Pull, RequestError};
 
+use crate::closed::standard_outputs;
+
 /// A launcher of one job, which writes the job's output to this process's stdout and stderr.
 ///
 /// No output is lost: ranks wait while stdout or stderr can't be written. Rank 0 reads this
@@ -150,8 +152,7 @@ impl Launcher {
     pub fn run(self) -> Result<JobStatus, RunError> {
         let engine = Engine::start(self.config.clone())?;
         // The readers attach before the first byte.
-        let stdout = Output::new(io::stdout())?;
-        let stderr = stdout.beside(io::stderr())?;
+        let (stdout, stderr) = standard_outputs()?;
         let errors = Channels::STDERR | Channels::STDDIAG;
         let (out, err) = if stdout.is_same_file(&stderr) {
             // One printer keeps the order in which stdout and stderr were read.

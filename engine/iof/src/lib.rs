@@ -48,6 +48,8 @@
 //! ```
 
 #[cfg(all(feature = "engine", feature = "output"))]
+mod closed;
+#[cfg(all(feature = "engine", feature = "output"))]
 mod launcher;
 pub mod prelude;
 

@@ -83,6 +83,25 @@ fn ranks_are_ended_if_their_output_cannot_be_written() {
 }
 
 #[test]
+fn output_to_a_closed_stdout_is_an_error_and_no_output_is_none() {
+    // The test harness reports a test only if its stdout can be written.
+    let closed = |script: &str, redirection: &str| {
+        let launcher = launcher(script);
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("exec \"$0\" \"$@\" {redirection}")).arg(launcher.get_program());
+        shell.args(launcher.get_args()).env(SCRIPT, script).stdin(Stdio::null());
+        shell.output().unwrap()
+    };
+    let output = closed("echo lost", ">&-");
+    assert_eq!(output.status.code(), Some(FAILED), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr, "print: cannot write the output: Bad file descriptor (os error 9)\n");
+    assert_eq!(closed("echo lost >&2", "2>&-").status.code(), Some(FAILED));
+    let output = closed("echo kept >&2", ">&-");
+    assert_eq!((output.status.code(), output.stderr), (Some(0), b"kept\nkept\nkept\n".to_vec()));
+}
+
+#[test]
 fn ranks_are_ended_if_only_their_stderr_cannot_be_written() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let status = launcher("while echo more >&2; do :; done").stdout(Stdio::null()).stderr(full).status();

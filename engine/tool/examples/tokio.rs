@@ -8,6 +8,7 @@
 use std::env;
 use std::error::Error;
 use std::os::fd::AsFd;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use iof_proto::rendezvous::Search;
@@ -17,7 +18,14 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    run().await.unwrap_or_else(|error| {
+        eprintln!("tokio: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+async fn run() -> Result<ExitCode, Box<dyn Error>> {
     let nspace = Nspace::new(env::args().nth(1).ok_or("usage: tokio NSPACE")?)?;
     let mut tool = Tool::find(&Search::nspace(nspace.clone()), "tokio")?;
     // SAFETY: the duplicate is owned by the registration, and `OwnedFd` always returns the same
@@ -31,7 +39,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         if tool.is_done() {
-            return Ok(());
+            return Ok(ExitCode::SUCCESS);
         }
         // `try_recv` has found nothing, so only the doorbell or the tool's own timeout can bring more.
         let limit = tool.timeout().unwrap_or(Duration::MAX);

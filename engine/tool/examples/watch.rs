@@ -7,12 +7,20 @@
 
 use std::env;
 use std::error::Error;
+use std::process::ExitCode;
 
 use iof_proto::rendezvous::Search;
 use iof_proto::{Channels, Nspace, Proc};
 use iof_tool::{Delivery, Pull, Tool};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("watch: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> Result<ExitCode, Box<dyn Error>> {
     let mut args = env::args().skip(1);
     let nspace = Nspace::new(args.next().ok_or("usage: watch NSPACE")?)?;
     let mut tool = Tool::find(&Search::nspace(nspace.clone()), "watch")?;
@@ -44,5 +52,5 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => {}
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
