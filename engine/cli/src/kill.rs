@@ -6,7 +6,7 @@ use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Nspace, Proc, Status};
 use iof_tool::RequestError;
 
-use crate::args::engine::EngineArgs;
+use crate::args::engine::{EngineArgs, own_directory};
 use crate::args::values::{Ranks, ranks};
 use crate::attach::{ToolName, find, listed, namespaces};
 use crate::error::Failure;
@@ -60,6 +60,7 @@ pub fn kill(args: &KillArgs) -> Result<(), Failure> {
     let KillArgs { job, signal, rank, engine } = args;
     let search = match engine.search() {
         Search { target: Target::Any, directory } => {
+            let directory = directory.or_else(own_directory);
             Search { target: Target::Nspace(job.clone()), directory }
         }
         search => search,

@@ -13,6 +13,7 @@ use iof_proto::{Found, Nspace, ProcInfo, ProcState, Value};
 use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::{Uid, User};
 
+use crate::args::engine::own_directory;
 use crate::error::Failure;
 use crate::print::{table, write};
 use crate::threads::start_thread;
@@ -53,7 +54,10 @@ pub fn ps(args: &PsArgs) -> Result<(), Failure> {
     if let Some(missing) = directory.filter(|directory| !directory.is_dir()) {
         return Err(Failure::Usage(format!("--rendezvous-dir {}: no such directory", missing.display())));
     }
-    let engines = list(directory).map_err(Failure::usage)?;
+    let mut engines = list(directory).map_err(Failure::usage)?;
+    if let Some(own) = own_directory().filter(|_| directory.is_none()) {
+        engines.extend(list(Some(&own)).map_err(Failure::usage)?);
+    }
     let now = SystemTime::now();
     let mut rows = Vec::new();
     for engines in engines.chunks(ASKED_AT_ONCE) {

@@ -188,6 +188,11 @@ fn bash_completes_jobs_pids_and_the_words_of_output() {
     assert_eq!(complete(&["run", "--output", "tag-"]), ["tag-detailed", "tag-fullname"]);
     assert_eq!(complete(&["pull", "--output", "tag,js"]), ["tag,json"]);
     assert_eq!(complete(&["run", "--output", "dir=x:copy,f"]), ["dir=x:copy,file="]);
+    for split in [&["--output", "timestamp", "="][..], &["--output", "=", "tag,timestamp", "="]] {
+        assert_eq!(complete(&[&["run"], split].concat()), ["ns", "us", "ms", "rfc3339"], "{split:?}");
+        assert_eq!(complete(&[&["run"], split, &["rf"]].concat()), ["rfc3339"], "{split:?}");
+    }
+    assert_eq!(complete(&["run", "--output", "dir", "=", "x", ":", "copy,f"]), ["copy,file="]);
     assert_eq!(complete(&["run", "--drop", "old"]), ["oldest"]);
     assert_eq!(complete(&["comp"]), ["completions"]);
 }
@@ -198,6 +203,7 @@ fn bash_completes_the_signals_of_kill_behind_the_job() {
         return;
     }
     assert_eq!(complete(&["kill", "job", "US"]), ["USR1", "USR2"]);
+    assert_eq!(complete(&["kill", "job", "SIGU"]), ["SIGUSR1", "SIGUSR2", "SIGURG"]);
     assert_eq!(complete(&["kill", "--rank", "0", "job", "KI"]), ["KILL"]);
     assert_eq!(complete(&["kill", "--rank", "=", "0", "job", "KI"]), ["KILL"]);
     assert_eq!(complete(&["kill", "job", "TERM", "US"]), [""], "no third argument");

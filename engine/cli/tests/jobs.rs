@@ -63,6 +63,20 @@ fn ps_lists_the_jobs_of_all_engines_with_their_running_ranks() {
 }
 
 #[test]
+fn in_a_rank_jobs_are_found_where_the_engine_of_the_rank_is() {
+    let site = Site::new();
+    let other = site.run(&["--nspace", "other"], ["sleep", "1000"]);
+    site.wait_for_ranks(1);
+    let iof = common::site::iof().get_program().to_str().unwrap().to_owned();
+    let script = format!("'{iof}' ps && '{iof}' query namespaces --nspace other && '{iof}' kill other USR1");
+    let done = site.run_sh(&["--nspace", "job"], &script).finish();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+    let lists = |job: &str| done.text().lines().any(|line| line.split_whitespace().nth(3) == Some(job));
+    assert!(lists("job") && lists("other"), "{done:?}");
+    assert_eq!(other.wait(), 128 + Signal::SIGUSR1 as i32);
+}
+
+#[test]
 fn ps_marks_engines_that_were_killed_or_do_not_answer() {
     let site = Site::new();
     let killed = site.run(&["--nspace", "killed"], ["sleep", "1000"]);

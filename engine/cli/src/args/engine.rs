@@ -1,10 +1,11 @@
 //! The options that select an engine, which several commands share.
 
+use std::env;
 use std::path::PathBuf;
 
 use clap::Args;
 use iof_proto::Nspace;
-use iof_proto::rendezvous::{Search, Target};
+use iof_proto::rendezvous::{SERVER_VARIABLE, Search, Target};
 
 use crate::args::values::pid;
 
@@ -84,6 +85,22 @@ impl EngineArgs {
             _ if *session => Target::Session,
             _ => Target::Any,
         };
-        Search { target, directory: rendezvous_dir.clone() }
+        let of_job = || match &target {
+            Target::Nspace(_) | Target::Pid(_) => own_directory(),
+            _ => None,
+        };
+        Search { directory: rendezvous_dir.clone().or_else(of_job), target }
     }
+}
+
+/// Returns the directory of the engine that started this process as a rank, if the directory is not
+/// the default one. Jobs are also searched for there.
+pub fn own_directory() -> Option<PathBuf> {
+    let socket = PathBuf::from(env::var_os(SERVER_VARIABLE)?);
+    let directory = socket.parent()?.to_owned();
+    let has_socket = |directory: Option<PathBuf>| {
+        let engines = Search { directory, ..Search::default() }.engines().unwrap_or_default();
+        engines.iter().any(|engine| engine.path == socket)
+    };
+    (!has_socket(None) && has_socket(Some(directory.clone()))).then_some(directory)
 }

@@ -10,12 +10,14 @@ use iof_output::OUTPUT_WORDS;
 use iof_proto::names::sanitize;
 use iof_proto::rendezvous::{Candidate, Search};
 
+use crate::args::engine::own_directory;
 use crate::args::{Iof, List};
 
 /// Returns the candidates of a list, one in each line. There are none if the engines cannot be found.
 pub fn candidates(list: List, directory: Option<&Path>) -> String {
     let engines = || {
-        let search = Search { directory: directory.map(Path::to_owned), ..Search::default() };
+        let directory = directory.map(Path::to_owned).or_else(own_directory);
+        let search = Search { directory, ..Search::default() };
         search.engines().unwrap_or_default()
     };
     let lines: Vec<String> = match list {
@@ -55,13 +57,20 @@ pub fn script(shell: Shell) -> String {
 /// Completes the values that the command lists, and leaves all others to clap's function.
 const BASH: &str = r#"
 _iof_with_lists() {
-    local IFS=$'\n' word="${COMP_WORDS[COMP_CWORD]}" option="${COMP_WORDS[COMP_CWORD-1]}"
-    local list="" before="" index position=0 directory=()
-    # Bash splits --option=value into three words.
-    if [[ $word == "=" ]]; then
-        word=""
-    elif [[ $option == "=" ]]; then
-        option="${COMP_WORDS[COMP_CWORD-2]}"
+    local IFS=$'\n' word="${COMP_WORDS[COMP_CWORD]}" start=$COMP_CWORD
+    local list="" option="" value="" before="" index position=0 directory=()
+    # Bash splits --option=word=value:qualifier at each "=" and ":".
+    while ((start > 1)); do
+        value="${COMP_WORDS[start]}$value"
+        [[ ${COMP_WORDS[start]} == [=:] || ${COMP_WORDS[start - 1]} == [=:] ]] || break
+        ((start--))
+    done
+    [[ $word == [=:] ]] && word=""
+    if [[ $value == --*=* ]]; then
+        option="${value%%=*}"
+        value="${value#*=}"
+    else
+        option="${COMP_WORDS[start - 1]}"
     fi
     case "${COMP_WORDS[1]} $option" in
         "run --nspace") ;;
@@ -96,16 +105,20 @@ _iof_with_lists() {
             directory=(--rendezvous-dir "${COMP_WORDS[index + 1]}")
         fi
     done
-    if [[ $list == output && $word == *,* ]]; then
-        before="${word%,*},"
+    if [[ $list == output && $value == *,* ]]; then
+        before="${value%,*},"
     fi
+    # Bash replaces only the last of these words.
+    local kept="${value%"$word"}"
     COMPREPLY=()
     local line
     while read -r line; do
-        if [[ $line == "${word#"$before"}"* ]]; then
+        [[ $list == signals && $value == SIG* ]] && line="SIG$line"
+        if [[ $line == "${value#"$before"}"* ]]; then
             # A name may contain blanks.
             [[ $list == jobs ]] && printf -v line %q "$line"
-            COMPREPLY+=("$before$line")
+            line="$before$line"
+            COMPREPLY+=("${line#"$kept"}")
         fi
     done < <("${COMP_WORDS[0]}" completions --list "$list" "${directory[@]}" 2>/dev/null)
     if [[ ${#COMPREPLY[@]} == 1 && $list == output ]]; then

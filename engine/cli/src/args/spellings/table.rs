@@ -90,6 +90,8 @@ const STDIN: &[Spelling] = &[
         One,
         Depends("`--stdin` for `all`, `none` or a rank, otherwise `--stdin-file`", convert::input),
     ),
+    // Of hydra. srun's letter without a value has no effect either way.
+    row(&["-s"], OptionalRanks("0"), Same(&["--stdin", "{}"])),
     row(&["--pty"], OptionalRanks("0"), Same(&["--pty={}"])),
 ];
 
@@ -255,7 +257,7 @@ const RESOURCES: &[Spelling] = &[
         NOT_BOUND,
     ),
     always(
-        &["--oversubscribe", "-O", "--overcommit", "-s", "--share", "--overlap", "-Z", "--no-allocate"],
+        &["--oversubscribe", "-O", "--overcommit", "--share", "--overlap", "-Z", "--no-allocate"],
         "iof does not count slots",
     ),
     always(&["-I", "--immediate"], "iof starts the ranks at once"),
