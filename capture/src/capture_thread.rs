@@ -1,5 +1,6 @@
 //! The capture thread: its signals, and the choice of its backend.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use crossbeam::channel::{Receiver, Sender};
@@ -51,9 +52,13 @@ impl CaptureThread {
     fn drive<B: Backend>(self, backend: B, fallback: Option<StartError>) {
         let _ = self.started.send(Ok(Started { backend: B::KIND, fallback }));
         let on_event = Arc::clone(&self.on_event);
-        Driver::new(backend, self.bell, self.commands, self.inbox, self.watched, self.on_event).run();
+        let driver = Driver::new(backend, self.bell, self.commands, self.inbox, self.watched, self.on_event);
+        let ran = catch_unwind(AssertUnwindSafe(|| driver.run()));
         // The driver has dropped the receiver of the commands, so none is accepted any more.
         on_event(Event::Ended);
+        if let Err(panic) = ran {
+            resume_unwind(panic);
+        }
     }
 }
 

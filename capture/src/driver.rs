@@ -8,6 +8,7 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -115,10 +116,20 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Runs turns until [`Command::Stop`] was received and everything has ended.
+    /// Runs turns until [`Command::Stop`] was received and everything has ended. After a panic,
+    /// everything is ended as after a failure of the kernel facility, and the panic is resumed.
     pub(crate) fn run(mut self) {
-        self.begin();
-        while self.turn() {}
+        let turns = || {
+            self.begin();
+            while self.turn() {}
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(turns)) {
+            let error = io::Error::other("the capture thread has panicked");
+            // If `on_event` panics again, the rest is not reported.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.fail(&error)));
+            drop(self);
+            resume_unwind(panic);
+        }
     }
 
     /// Prepares the first turn: commands are received from then on.

@@ -113,8 +113,8 @@ pub enum Event {
     },
     /// The capture thread has ended and accepts no command any more: later ones fail with
     /// [`Stopped`](crate::Stopped), and earlier ones that no other event has reported were discarded.
-    /// It is the last event of that thread, which reports it after a failure of the kernel facility
-    /// and when the capture is dropped, but not after a panic of `on_event`.
+    /// It is the last event of that thread, which reports it after a failure of the kernel facility,
+    /// after a panic of the thread, and when the capture is dropped.
     Ended,
     /// The capture has closed a target's pipe. Reported once for each target, after [`Event::Fed`]
     /// for every push that had its turn there or waited for it.

@@ -449,6 +449,11 @@ impl Source {
     pub(crate) fn end(&mut self) {
         self.input = Input::Ended;
         self.state = SourceState::Ended;
+        self.abandon();
+    }
+
+    /// Completes the stream with the bytes that it has. A read may be in flight.
+    pub(crate) fn abandon(&mut self) {
         self.stream.complete();
         self.is_ready = true;
     }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use iof_shm_ring::notify;
+use iof_shm_ring::{StreamStats, notify};
 
 use crate::event::{End, Event, SourceId};
 use crate::slots::Slots;
@@ -74,17 +74,27 @@ impl Sources {
     pub(crate) fn end(&mut self, index: usize, end: End) {
         let Some(source) = self.mark_ready(index) else { return };
         source.end();
-        let (id, stats) = (source.id(), source.stream().stats());
-        self.report(Event::Complete {
-            source: id,
-            produced: stats.produced,
-            dropped: stats.dropped,
-            generation: stats.generation,
-            end,
-        });
+        let id = source.id();
+        self.report_complete(index, end);
         if self.find(id) != Some(index) {
             self.removed.push(index);
         }
+    }
+
+    /// Completes the stream of a source whose request in flight is never answered. The source keeps
+    /// its memory.
+    pub(crate) fn abandon(&mut self, index: usize, end: End) {
+        if let Some(source) = self.mark_ready(index) {
+            source.abandon();
+            self.report_complete(index, end);
+        }
+    }
+
+    fn report_complete(&mut self, index: usize, end: End) {
+        let Some(source) = self.slots.get(index) else { return };
+        let (source, stats) = (source.id(), source.stream().stats());
+        let StreamStats { produced, dropped, generation, .. } = stats;
+        self.report(Event::Complete { source, produced, dropped, generation, end });
     }
 
     /// Frees the id of a source and returns its index. The source is dropped when it has ended.

@@ -46,7 +46,7 @@ impl Control {
             let fd = connection.socket().as_raw_fd();
             let interest = Interest::READABLE.add(Interest::WRITABLE);
             let registered = self.poll.registry().register(&mut SourceFd(&fd), Token(id), interest);
-            registered.inspect_err(|_| drop(core.pending.remove(&id)))?;
+            registered.inspect_err(|_| core.pending_ended(id))?;
             self.connections.insert(id, connection);
             Ok(())
         });
@@ -59,8 +59,7 @@ impl Control {
     /// deadline.
     pub(crate) fn greet(&mut self, core: &mut Core) {
         let now = Instant::now();
-        let ids: Vec<PeerId> = core.pending.keys().copied().collect();
-        for id in ids {
+        for id in core.pending_ids() {
             if let Err(ended) = self.greet_one(core, id, now) {
                 self.end_pending(core, id, ended);
             }
@@ -88,8 +87,7 @@ impl Control {
     /// Turns a pending connection into a tool: creates its reader page and its bells.
     fn welcome(&mut self, core: &mut Core, id: PeerId, grant: Grant) -> Result<(), Ended> {
         // It may have been refused meanwhile.
-        let Some(pending) = core.pending.get(&id) else { return Ok(()) };
-        let own = pending.is_own();
+        let Some(own) = core.is_own_pending(id) else { return Ok(()) };
         let no_room =
             |error: &dyn ToString| Failure { status: Status::ERR_OUT_OF_RESOURCE, reason: error.to_string() };
         let failed = |source| CreateError::Memory { step: "doorbell", len: 0, source };
@@ -117,7 +115,7 @@ impl Control {
 
     /// Ends a connection that has not become a tool.
     fn end_pending(&mut self, core: &mut Core, id: PeerId, ended: Ended) {
-        core.pending.remove(&id);
+        core.pending_ended(id);
         let Some(connection) = self.connections.remove(&id) else { return };
         self.deregister(&connection);
         match ended {
@@ -137,7 +135,7 @@ impl Control {
             tracing::info!(tool = peer.name, pid = peer.client.pid, %reason, "a tool was disconnected");
         }
         if let Some(departed) = connection.depart() {
-            core.departed.insert(id, peer.client);
+            core.departs(id, peer.client);
             self.departed.insert(id, departed);
         }
     }
@@ -151,7 +149,7 @@ impl Control {
         self.departed.retain(|id, connection| {
             let keeps = connection.update() > 0;
             if !keeps {
-                core.departed.remove(id);
+                core.departed_received(*id);
             }
             keeps
         });
@@ -162,8 +160,7 @@ impl Control {
     pub(crate) fn fds_in_flight(&mut self, core: &mut Core) -> usize {
         self.forget_departed(core);
         let departed = self.departed.values().map(|connection| connection.fds());
-        let is_counted = |id: &PeerId| core.tools.get(id).is_some_and(|peer| !peer.own);
-        let tools = self.connections.iter().filter(|(id, _)| is_counted(id));
+        let tools = self.connections.iter().filter(|(id, _)| core.is_counted(**id));
         let tools = tools.map(|(_, connection)| connection.fds_in_flight());
         departed.chain(tools).map(|fds| self.budget.pool_share(fds)).fold(0, usize::saturating_add)
     }

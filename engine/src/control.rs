@@ -18,11 +18,9 @@ use crate::connection::{Connection, Flushed};
 use crate::core::Core;
 use crate::core::channel_entry::{ChannelEntry, LogRoute};
 use crate::core::disconnect::DisconnectReason;
-use crate::core::ids::{Call, PeerId};
+use crate::core::ids::PeerId;
 use crate::core::input::Input;
 use crate::core::linger::Linger;
-use crate::core::peer::Peer;
-use crate::core::pending::PendingPeer;
 use crate::core::upcall::{TakenCallback, Upcall};
 use crate::host::{Host, make_upcall};
 use crate::in_flight::{Budget, Departed};
@@ -115,12 +113,10 @@ impl Control {
             serving = self.serve_all(&mut core);
             self.handle(&mut core, Input::Time);
             deadline = core.next_deadline();
-            if core.stopping {
+            if core.is_stopping() {
                 let now = Instant::now();
                 let linger = linger.get_or_insert_with(|| Linger::begin(now));
-                let peers = core.tools.values().map(Peer::last_activity);
-                linger_until =
-                    linger.until(peers.chain(core.pending.values().map(PendingPeer::last_activity)), now);
+                linger_until = core.lingers_until(linger, now);
                 if linger_until.is_none() {
                     break;
                 }
@@ -171,7 +167,7 @@ impl Control {
                     self.connect(core, Connection::local(socket, rings), Some(grant));
                 }
                 Report::Approved { peer, answer } => {
-                    core.owed.answered(Call::Approve(peer));
+                    core.approval_answered(peer);
                     self.approved(core, peer, answer);
                 }
             }
@@ -198,7 +194,7 @@ impl Control {
         let now = Instant::now();
         let budget =
             if self.crowded_until.is_some_and(|until| now < until) { Budget::NONE } else { self.budget };
-        for peer_id in core.tools.ids() {
+        for peer_id in core.tool_ids() {
             match self.serve(core, peer_id, budget, &mut used) {
                 Ok(flushed) => result = result.max(flushed),
                 Err(reason) => self.disconnect(core, peer_id, &reason),
@@ -222,7 +218,7 @@ impl Control {
     ) -> Result<Flushed, DisconnectReason> {
         let Some(connection) = self.connections.get_mut(&peer_id) else { return Ok(Flushed::Waits) };
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(peer) = core.tools.get_mut(&peer_id) else { return Ok(Flushed::Waits) };
+            let Some(peer) = core.tool_mut(peer_id) else { return Ok(Flushed::Waits) };
             let now = Instant::now();
             let flushed = connection.flush(peer, budget, used, now)?;
             let Some(message) = connection.receive(peer, now)? else { return Ok(flushed) };
@@ -236,13 +232,10 @@ impl Drop for Control {
     /// Wakes all waiting threads, however the control thread ended.
     fn drop(&mut self) {
         let mut core = self.tables.lock();
-        core.stop_engine();
         let entries = mem::take(&mut core.effects.channel_entries);
         // An upcall that panicked leaves the others in the queue.
         let queued = mem::take(&mut self.upcalls).into_iter().filter_map(Upcall::into_callback);
-        let callbacks: Vec<TakenCallback> = queued.chain(core.remove_callbacks()).collect();
-        core.tools.remove_all();
-        core.pending.clear();
+        let callbacks: Vec<TakenCallback> = queued.chain(core.end_control()).collect();
         drop(core);
         self.connections.clear();
         self.tables.notify();

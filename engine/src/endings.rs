@@ -46,7 +46,7 @@ impl Iterator for Endings {
                 *returned = returned.saturating_add(1);
                 return Some(job.ending(*entry));
             }
-            (job.is_drained() || core.stopping).then_some(None)
+            (job.is_drained() || core.is_stopping()).then_some(None)
         })
     }
 }

@@ -70,7 +70,7 @@ impl Job {
     /// Blocks until the job has `reached` a state, is removed, or the engine ends.
     fn wait_until(&self, reached: impl Fn(&JobState) -> bool) -> JobStatus {
         self.tables.wait_for(|core| match core.job(&self.id) {
-            Some(job) if !reached(job) && !core.stopping => None,
+            Some(job) if !reached(job) && !core.is_stopping() => None,
             Some(job) => Some(job.status()),
             None => Some(self.final_status.get().cloned().unwrap_or_default()),
         })

@@ -1,5 +1,5 @@
-//! The end of the capture thread: on request, after a failure of the kernel facility, or by a panic
-//! of `on_event`. In all cases, each buffer is kept until the kernel has answered its request.
+//! The end of the capture thread: on request, after a failure of the kernel facility, or after a
+//! panic. In all cases, each buffer is kept until the kernel has answered its request.
 
 use std::io;
 use std::time::Duration;
@@ -26,16 +26,24 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Ends everything after the kernel facility has failed.
+    /// Ends everything after the kernel facility has failed, or after a panic.
     pub(super) fn fail(&mut self, error: &io::Error) {
-        tracing::error!(%error, backend = %B::KIND, "the kernel facility failed: capture ends");
-        if !self.quiesce() {
-            return;
-        }
+        tracing::error!(%error, backend = %B::KIND, "capture ends after a failure");
+        let is_quiet = self.quiesce();
         for index in self.sources.indices() {
-            if !self.sources.source_mut(index).is_none_or(|source| source.has_ended()) {
-                self.end(index, End::Error(clone_error(error)));
+            let Some(source) = self.sources.source_mut(index).filter(|source| !source.has_ended()) else {
+                continue;
+            };
+            let end = End::Error(clone_error(error));
+            if source.in_flight() && !is_quiet {
+                // The kernel may still use its memory, which `Drop` keeps. No reader waits for more.
+                self.sources.abandon(index, end);
+            } else {
+                self.end(index, end);
             }
+        }
+        if !is_quiet {
+            return self.sources.flush_notifications();
         }
         self.take_remaining();
         for index in self.targets.indices() {
@@ -114,7 +122,7 @@ impl<B: Backend> Driver<B> {
 
 impl<B: Backend> Drop for Driver<B> {
     /// Keeps every buffer until its request is answered. Requests are in flight here only if
-    /// `on_event` panicked or the kernel failed.
+    /// `on_event` panicked twice or the kernel failed.
     fn drop(&mut self) {
         if !self.backend.is_quiet() && !self.quiesce() {
             // A leak is better than unmapping memory that the kernel may still write to or read

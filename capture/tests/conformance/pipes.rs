@@ -9,7 +9,7 @@ use crate::common::{
     Completion, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for,
     wait_for_turn, wait_until, write_in_pieces,
 };
-use iof_capture::{AddError, Capture, Event, SourceId, Stopped};
+use iof_capture::{AddError, Capture, End, Event, SourceId, Stopped};
 use iof_shm_ring::{Gap, Peek, Policy};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
@@ -416,6 +416,28 @@ fn after_a_panic_of_on_event_calls_return_stopped_and_nothing_hangs() {
     let late = capture.add(SourceId(99), pipe().0, stream(KIB, Policy::DropNewest));
     assert_eq!(late, Err(AddError::Stopped(Stopped)));
     open.iter_mut().for_each(wait_closed);
+}
+
+#[test]
+fn after_a_panic_of_on_event_the_other_sources_end_and_the_end_is_reported() {
+    let (sender, events) = std::sync::mpsc::channel();
+    let is_first = std::sync::atomic::AtomicBool::new(true);
+    let capture = Capture::start_on(BACKEND, move |event| {
+        drop(sender.send(event));
+        if is_first.swap(false, std::sync::atomic::Ordering::Relaxed) {
+            std::panic::resume_unwind(Box::new(()));
+        }
+    })
+    .unwrap();
+    let ((read, write), (other, _open)) = (pipe(), pipe());
+    capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
+    capture.add(SourceId(99), other, stream(KIB, Policy::DropNewest)).unwrap();
+    // Both are read when the first ends.
+    capture.with_streams(|_| ()).unwrap();
+    drop(write);
+    assert!(matches!(next(&events), Event::Complete { source: ID, end: End::EndOfFile, .. }));
+    assert!(matches!(next(&events), Event::Complete { source: SourceId(99), end: End::Error(_), .. }));
+    assert!(matches!(next(&events), Event::Ended));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::core::client::Client;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::{Call, PeerId};
+use crate::core::linger::Linger;
 use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
 use crate::core::pending::{Ended, PendingPeer};
@@ -83,6 +84,28 @@ impl Core {
         true
     }
 
+    /// Returns the numbers of all connections that are not tools yet, in the order in which they
+    /// connected.
+    pub(crate) fn pending_ids(&self) -> Vec<PeerId> {
+        self.pending.keys().copied().collect()
+    }
+
+    /// Returns whether the pending connection `id` belongs to the embedder; `None` if it has been
+    /// refused meanwhile.
+    pub(crate) fn is_own_pending(&self, id: PeerId) -> Option<bool> {
+        self.pending.get(&id).map(|pending| pending.own.is_some())
+    }
+
+    /// Notes that a connection that is not a tool yet is closed.
+    pub(crate) fn pending_ended(&mut self, id: PeerId) {
+        self.pending.remove(&id);
+    }
+
+    /// Notes that the host has approved or refused the tool `id`.
+    pub(crate) fn approval_answered(&mut self, id: PeerId) {
+        self.owed.answered(Call::Approve(id));
+    }
+
     /// Returns whether the first message of connection `id` is expected.
     pub(crate) fn expects_hello(&self, id: PeerId) -> bool {
         self.pending.get(&id).is_some_and(|pending| pending.name.is_none())
@@ -149,6 +172,39 @@ impl Core {
         let page = std::sync::Arc::clone(&peer.page);
         peer.send_with(&message, Attachment::Welcome { page, bell, room });
         self.tools.insert(id, peer);
+    }
+
+    /// Returns the numbers of all tools, in the order in which they connected.
+    pub(crate) fn tool_ids(&self) -> Vec<PeerId> {
+        self.tools.ids()
+    }
+
+    /// Returns a tool, for the messages to it.
+    pub(crate) fn tool_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
+        self.tools.get_mut(&id)
+    }
+
+    /// Returns whether `id` is a tool that does not belong to the embedder.
+    pub(crate) fn is_counted(&self, id: PeerId) -> bool {
+        self.tools.get(&id).is_some_and(|peer| !peer.own)
+    }
+
+    /// Notes that descriptors are in flight on the connection of `client`, which has ended. It counts
+    /// until [`Core::departed_received`].
+    pub(crate) fn departs(&mut self, id: PeerId, client: Client) {
+        self.departed.insert(id, client);
+    }
+
+    /// Notes that no descriptor is in flight any more on a connection that has ended.
+    pub(crate) fn departed_received(&mut self, id: PeerId) {
+        self.departed.remove(&id);
+    }
+
+    /// Returns until when an engine that ends waits for its tools after `now`; `None` if it need not
+    /// wait.
+    pub(crate) fn lingers_until(&self, linger: &Linger, now: Instant) -> Option<Instant> {
+        let tools = self.tools.values().map(Peer::last_activity);
+        linger.until(tools.chain(self.pending.values().map(PendingPeer::last_activity)), now)
     }
 
     /// Removes a tool and everything that it has requested.

@@ -343,4 +343,18 @@ impl Core {
     pub(crate) fn stop_engine(&mut self) {
         self.stopping = true;
     }
+
+    /// Returns whether the engine ends.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Removes all tools and connections, because the control thread has ended. Returns the callbacks
+    /// of all deliveries that were not reported as taken.
+    pub(crate) fn end_control(&mut self) -> Vec<TakenCallback> {
+        self.stopping = true;
+        self.tools.remove_all();
+        self.pending.clear();
+        self.remove_callbacks()
+    }
 }

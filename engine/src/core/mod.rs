@@ -9,62 +9,62 @@
 //! those of connections (`admission`). Nothing here waits or reads a clock. What leaves the core is
 //! queued in [`Effects`].
 
-pub(crate) mod admission;
-pub(crate) mod answers;
-pub(crate) mod answers_to_queries;
-pub(crate) mod awaited;
+mod admission;
+mod answers;
+mod answers_to_queries;
+mod awaited;
 pub(crate) mod calls;
-pub(crate) mod capture_end;
+mod capture_end;
 pub(crate) mod channel_entry;
-pub(crate) mod client;
+mod client;
 pub(crate) mod commands;
 pub(crate) mod deliver_error;
-pub(crate) mod deliveries;
+mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod demand;
 pub(crate) mod disconnect;
 pub(crate) mod effects;
-pub(crate) mod elsewhere;
+mod elsewhere;
 pub(crate) mod endings;
-pub(crate) mod events;
-pub(crate) mod grace;
+mod events;
+mod grace;
 pub(crate) mod ids;
 pub(crate) mod input;
 pub(crate) mod job;
 pub(crate) mod job_status;
-pub(crate) mod jobs;
+mod jobs;
 pub(crate) mod linger;
-pub(crate) mod log_output;
+mod log_output;
 pub(crate) mod log_routes;
-pub(crate) mod logging;
+mod logging;
 pub(crate) mod logs;
 pub(crate) mod outgoing;
-pub(crate) mod owed;
+mod owed;
 pub(crate) mod peer;
 pub(crate) mod pending;
-pub(crate) mod pull;
-pub(crate) mod pulls;
-pub(crate) mod push;
-pub(crate) mod push_admission;
-pub(crate) mod push_elsewhere;
-pub(crate) mod push_table;
-pub(crate) mod pushes;
-pub(crate) mod queries;
-pub(crate) mod query;
+mod pull;
+mod pulls;
+mod push;
+mod push_admission;
+mod push_elsewhere;
+mod push_table;
+mod pushes;
+mod queries;
+mod query;
 pub(crate) mod readers;
-pub(crate) mod reading;
-pub(crate) mod registration;
-pub(crate) mod registrations;
-pub(crate) mod requests;
+mod reading;
+mod registration;
+mod registrations;
+mod requests;
 pub(crate) mod resources;
 pub(crate) mod settings;
-pub(crate) mod shed;
-pub(crate) mod signals;
+mod shed;
+mod signals;
 pub(crate) mod stream_options;
-pub(crate) mod stream_state;
-pub(crate) mod stream_table;
-pub(crate) mod tools;
-pub(crate) mod unread;
+mod stream_state;
+mod stream_table;
+mod tools;
+mod unread;
 pub(crate) mod upcall;
 
 use std::collections::{BTreeMap, HashMap};
@@ -91,33 +91,34 @@ use crate::core::tools::Tools;
 
 /// All tables. The capture thread never accesses them.
 pub(crate) struct Core {
-    pub jobs: Jobs,
-    pub streams: StreamTable,
-    pub tools: Tools,
+    jobs: Jobs,
+    streams: StreamTable,
+    tools: Tools,
     pushes: Pushes,
-    pub queries: Queries,
-    pub logs: Logs,
+    queries: Queries,
+    logs: Logs,
     /// Sources that tools have asked the host for.
     demand: Demand,
     /// The pull that caused each upcall that the host has not answered.
     pulls_by_call: HashMap<CallId, Ticket>,
     /// Upcalls that the host has not answered.
-    pub owed: Owed,
+    owed: Owed,
     /// The requests that the capture thread has not answered.
     awaited: AwaitedAnswers,
     /// The streams of exited ranks that may stay open for some time.
-    pub graces: GracePeriods,
+    graces: GracePeriods,
     settings: Settings,
     resources: Box<dyn Resources>,
     /// Connections that are not tools yet.
-    pub pending: Pending,
+    pending: Pending,
     /// Connections that have ended, and count until their descriptors were received.
-    pub departed: BTreeMap<PeerId, Client>,
+    departed: BTreeMap<PeerId, Client>,
+    /// What inputs have caused, until the driver takes it.
     pub effects: Effects,
     /// The capture thread has not reported its end.
-    pub has_capture: bool,
+    has_capture: bool,
     /// Whether the engine is shutting down.
-    pub stopping: bool,
+    stopping: bool,
 }
 
 impl Core {

@@ -45,11 +45,6 @@ impl PendingPeer {
         }
     }
 
-    /// Returns whether it belongs to the embedder.
-    pub(crate) fn is_own(&self) -> bool {
-        self.own.is_some()
-    }
-
     pub(super) fn client(&self) -> Client {
         self.credentials.into()
     }

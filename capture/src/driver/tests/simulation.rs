@@ -92,6 +92,10 @@ impl Simulation {
         let panicked = Arc::new(AtomicBool::new(false));
         let panicking = Arc::clone(&panicked);
         let on_event: OnEvent = Arc::new(move |event| {
+            // What follows the panic depends on where it struck, so it is not checked.
+            if panicking.load(Relaxed) {
+                return;
+            }
             event_sender.send(event).unwrap();
             if left.fetch_sub(1, Relaxed) == 1 {
                 panicking.store(true, Relaxed);
