@@ -170,21 +170,29 @@ impl Capture {
     /// # Errors
     /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`]. The pipe is closed then.
     pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: impl Into<NewStream>) -> Result<(), AddError> {
-        self.add_source(id, Command::Add(NewSource::new(id, pipe, stream.into(), None)))
+        self.add_source(id, Command::Add(NewSource::new(id, pipe, stream.into())))
     }
 
-    /// Adds several sources, as [`Capture::add`] does. Those of their pipes that have bytes already
-    /// are read in the order in which they became readable according to `first_writes`.
+    /// Adds the sources of one process, as [`Capture::add`] does, and watches the process, as
+    /// [`Capture::watch`] does. The process is `None` if its exit is not to be reported. With
+    /// `first_writes`, those of the pipes that have bytes already are read in the order in which they
+    /// became readable.
+    ///
+    /// If the first source is the master of a pty, the process must be the leader of the session whose
+    /// terminal it is. As long as the leader runs, that source does not end when no process has the
+    /// terminal open, because a process of the session may open it again as /dev/tty. While no process
+    /// has it open, the capture checks the terminal every 20 ms.
     ///
     /// # Errors
-    /// [`AddError::Taken`] if an id is in use, or [`AddError::Stopped`]. No source is added, and the
-    /// pipes are closed.
-    pub fn add_watched<S: Into<NewStream>>(
+    /// [`AddError::Taken`] if an id is in use, or [`AddError::Stopped`]. No source is added, the pipes
+    /// are closed, and the child stays unreaped.
+    pub fn add_process<S: Into<NewStream>>(
         &self,
+        process: Option<(ProcessId, Child)>,
         sources: impl IntoIterator<Item = (SourceId, OwnedFd, S)>,
-        first_writes: &Arc<Mutex<FirstWrites>>,
+        first_writes: Option<&FirstWrites>,
     ) -> Result<(), AddError> {
-        let new = |(id, pipe, stream): (_, _, S)| NewSource::new(id, pipe, stream.into(), None);
+        let new = |(id, pipe, stream): (_, _, S)| NewSource::new(id, pipe, stream.into());
         let sources: Vec<NewSource> = sources.into_iter().map(new).collect();
         // Held until the command is sent, so that the commands for one id keep their order.
         let mut source_ids = lock(&self.source_ids);
@@ -192,30 +200,7 @@ impl Capture {
             return Err(AddError::Taken { source_id: taken.id });
         }
         source_ids.extend(sources.iter().map(|source| source.id));
-        let first_writes = Arc::clone(first_writes);
-        Ok(self.send(Command::AddWatched { sources, first_writes })?)
-    }
-
-    /// Adds the master of a pty as source `id`, as [`Capture::add`] does, and watches the leader of
-    /// the session whose terminal it is, as [`Capture::watch`] does.
-    ///
-    /// As long as the leader runs, the source does not end when no process has the terminal open,
-    /// because a process of the session may open it again as /dev/tty. While no process has it
-    /// open, the capture checks the terminal every 20 ms.
-    ///
-    /// # Errors
-    /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`]. The master is closed then,
-    /// and the child stays unreaped.
-    pub fn add_session(
-        &self,
-        id: SourceId,
-        master: OwnedFd,
-        stream: impl Into<NewStream>,
-        process: ProcessId,
-        leader: Child,
-    ) -> Result<(), AddError> {
-        let leader = Some((process, leader));
-        self.add_source(id, Command::Add(NewSource::new(id, master, stream.into(), leader)))
+        Ok(self.send(Command::AddProcess { process, sources, first_writes: first_writes.cloned() })?)
     }
 
     /// Adds the source `id` without a pipe: [`Capture::deliver`] adds its bytes, and

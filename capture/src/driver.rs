@@ -285,11 +285,12 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Adds a source with a pipe, and starts to read it. Returns its index.
-    fn add(&mut self, NewSource { id, pipe, stream, leader, first }: NewSource) -> usize {
+    /// Adds a source with a pipe, and starts to read it. Returns its index. `reopenable` specifies that
+    /// the pipe is a terminal that a process may open again.
+    fn add(&mut self, NewSource { id, pipe, stream, first }: NewSource, reopenable: bool) -> usize {
         let index = self.sources.add(Source::new(id, pipe, *stream));
         if let Some(source) = self.sources.source_mut(index) {
-            source.set_reopenable(leader.is_some());
+            source.set_reopenable(reopenable);
             if let Some(pipe) = source.pipe() {
                 // SAFETY: a source closes its pipe when it ends. Only `Driver::end` ends a source, and
                 // it deregisters the pipe first. The sources that have not ended are dropped after the
@@ -301,9 +302,6 @@ impl<B: Backend> Driver<B> {
             }
         }
         first.into_iter().for_each(|request| self.perform(request));
-        if let Some((process, child)) = leader {
-            self.watch(WatchedProcess { id: process, child, terminal: Some(id) });
-        }
         self.advance(index, Step::Go { readable: false });
         index
     }

@@ -111,7 +111,8 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     start(spec, |_| {})
 }
 
-/// Starts a process as [`spawn`] does, and watches its pipes from before its start.
+/// Starts a process as [`spawn`] does, and watches its pipes from before its start, for
+/// [`Capture::add_process`](crate::Capture::add_process).
 ///
 /// # Errors
 /// The same as [`spawn`].

@@ -80,7 +80,7 @@ impl<B: Backend> SimulatedCapture<B> {
 
     /// See [`Capture::add`](crate::Capture::add).
     pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: impl Into<NewStream>) {
-        self.send(Command::Add(NewSource::new(id, pipe, stream.into(), None)));
+        self.send(Command::Add(NewSource::new(id, pipe, stream.into())));
     }
 
     /// See [`Capture::open`](crate::Capture::open).

@@ -5,11 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use iof_capture::{
-    FirstWrites, ProcessGroup, ProcessId, ProcessSpec, Signal, SpawnError, Spawned, Stdin, check,
+    FirstWrites, ProcessGroup, ProcessSpec, Signal, Signaller, SpawnError, Spawned, Stdin, check,
     check_files, check_maps, spawn, spawn_watched,
 };
 use iof_proto::rendezvous::SERVER_VARIABLE;
@@ -25,10 +24,6 @@ use crate::error::{LaunchError, MAX_RANKS};
 use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
 use crate::job::Job;
 use crate::register::{RankStdin, RunningRank};
-
-/// The id of processes that are only reaped: the ranks of a job that failed to start, which are not
-/// in the tables.
-const UNNAMED: ProcessId = ProcessId(u64::MAX);
 
 /// A rank that is to be started.
 struct PlannedRank<'a> {
@@ -88,78 +83,50 @@ impl Engine {
                 launching,
             })
             .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
-        let started = self.spawn_ranks(spec);
+        let started = self.start_ranks(spec);
+        if started.is_err() {
+            self.tables.lock().withdraw_ranks(&spec.nspace);
+        }
         self.all_registered(&job);
         started.map(|()| job)
     }
 
-    /// Starts and registers all ranks. Kills those that were started if one fails.
-    fn spawn_ranks(&self, spec: &JobSpec) -> Result<(), LaunchError> {
-        // All processes are started before any ring is created: each child starts with a copy of
-        // the table of descriptors, which is still short then.
-        let mut spawned = Vec::new();
-        let mut signallers = Vec::new();
-        let mut started = Ok(());
-        // Ranks may write before the capture thread reads their pipes. Without a descriptor for this
+    /// Starts all ranks. Each is registered before the next is started, so that its output is read as
+    /// it is written. Kills those that were started if one fails.
+    fn start_ranks(&self, spec: &JobSpec) -> Result<(), LaunchError> {
+        // A rank may write before the capture thread reads its pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.
-        let first_writes = FirstWrites::new().ok().map(Mutex::new).map(Arc::new);
-        for planned in planned_ranks(spec) {
-            let process_spec = process_spec(spec, &planned, self.server());
-            let spawned_process = match &first_writes {
-                Some(first_writes) => {
-                    let first_writes = first_writes.lock().unwrap_or_else(PoisonError::into_inner);
-                    spawn_watched(process_spec, &first_writes)
-                }
-                None => spawn(process_spec),
-            };
-            match spawned_process {
-                Ok(process) => {
-                    self.tables.lock().note_pid(&spec.nspace, planned.rank, process.child.pid());
-                    signallers.push(process.child.signaller());
-                    spawned.push((planned, process));
-                }
-                Err(source) => {
-                    started = Err(planned.spawn_failed(source));
-                    break;
-                }
-            }
-        }
-        let mut spawned = spawned.into_iter();
-        let started = started.and_then(|()| {
-            spawned.try_for_each(|(planned, process)| {
-                self.register_spawned(spec, &planned, process, first_writes.as_ref())
-            })
-        });
+        let first_writes = FirstWrites::new().ok();
+        let mut signallers = Vec::new();
+        let started = planned_ranks(spec)
+            .try_for_each(|planned| self.start_rank(spec, &planned, first_writes.as_ref(), &mut signallers));
         if started.is_err() {
             signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
-            for (_, process) in spawned {
-                // Only to reap it: its exit status is not used.
-                let _ = self.capture.watch(UNNAMED, process.child);
-            }
         }
         started
     }
 
-    /// Returns the value of `IOF_SERVER` for ranks. It is set even if it is empty: otherwise the
-    /// ranks of an embedder that is itself a rank would inherit the socket of the embedder's
-    /// engine.
-    fn server(&self) -> &OsStr {
-        self.socket().map(Path::as_os_str).unwrap_or_default()
-    }
-
-    /// Registers a rank whose process was started.
-    fn register_spawned(
+    /// Starts and registers a rank. Adds the signaller of its process to `signallers`.
+    fn start_rank(
         &self,
         spec: &JobSpec,
         planned: &PlannedRank<'_>,
-        process: Spawned,
-        first_writes: Option<&Arc<Mutex<FirstWrites>>>,
+        first_writes: Option<&FirstWrites>,
+        signallers: &mut Vec<Signaller>,
     ) -> Result<(), LaunchError> {
         let rank = planned.rank;
+        // Before the process, so that little time passes until its output is read.
         let streams = self
             .streams(&spec.nspace, rank, &spec.directives)
             .map_err(|source| LaunchError::Rings { rank, source })?;
-        let Spawned { child, stdin, stdout, stderr, stddiag, pty } = process;
+        let process_spec = process_spec(spec, planned, self.server());
+        let spawned = match first_writes {
+            Some(first_writes) => spawn_watched(process_spec, first_writes),
+            None => spawn(process_spec),
+        };
+        let Spawned { child, stdin, stdout, stderr, stddiag, pty } =
+            spawned.map_err(|source| planned.spawn_failed(source))?;
+        signallers.push(child.signaller());
         let stdin = match (stdin, spec.stdin_of(rank)) {
             (Some(pipe), _) => RankStdin::Open(pipe),
             (None, Stdin::Inherit) => RankStdin::Not(StdinUnavailable::Inherited),
@@ -174,6 +141,13 @@ impl Engine {
             pty,
         };
         Ok(self.register_rank(&spec.nspace, running_rank, streams, first_writes)?)
+    }
+
+    /// Returns the value of `IOF_SERVER` for ranks. It is set even if it is empty: otherwise the
+    /// ranks of an embedder that is itself a rank would inherit the socket of the embedder's
+    /// engine.
+    fn server(&self) -> &OsStr {
+        self.socket().map(Path::as_os_str).unwrap_or_default()
     }
 }
 

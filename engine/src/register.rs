@@ -1,7 +1,6 @@
 //! Registration of jobs and their ranks in the tables, however they were started.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use iof_capture::{
@@ -80,7 +79,7 @@ impl Engine {
         nspace: &Nspace,
         rank: RunningRank,
         streams: [Stream; CHANNELS.len()],
-        first_writes: Option<&Arc<Mutex<FirstWrites>>>,
+        first_writes: Option<&FirstWrites>,
     ) -> Result<(), AddError> {
         let RunningRank { rank, child, stdin, own_stdin, pipes, pty } = rank;
         let (stdin, stdin_unavailable) = match stdin {
@@ -95,6 +94,9 @@ impl Engine {
         };
         let source = Proc::new(nspace.clone(), rank);
         let mut tables = self.tables.lock();
+        if let Some(child) = &child {
+            tables.note_pid(nspace, rank, child.pid());
+        }
         let new = NewRank { rank, signals, stdin_unavailable, own_stdin };
         let RegisteredRank { streams: ids, process, target } = tables.register_rank(nspace, new)?;
         tables.handles().add_rank(process, RankHandles { signaller, pty });
@@ -115,38 +117,12 @@ impl Engine {
         let sources = new_streams
             .zip(pipes)
             .map(|(((id, first), stream), pipe)| (id, pipe, NewStream { stream, first: Some(first) }));
-        let sent = added.and_then(|()| self.send_sources(process, child, sources, first_writes));
+        let process = child.map(|child| (process, child));
+        let sent = added.and_then(|()| self.capture.add_process(process, sources, first_writes));
         if sent.is_err() {
             unanswered.into_iter().for_each(|event| self.tables.reports.send(event));
         }
         sent
-    }
-
-    /// Hands the output of a rank to the capture thread.
-    fn send_sources(
-        &self,
-        process: ProcessId,
-        child: Option<Child>,
-        mut sources: impl Iterator<Item = (SourceId, OwnedFd, NewStream)>,
-        first_writes: Option<&Arc<Mutex<FirstWrites>>>,
-    ) -> Result<(), AddError> {
-        let mut first = sources.next();
-        let has_terminal = first.as_ref().is_some_and(|(_, pipe, _)| isatty(pipe).unwrap_or(false));
-        match child {
-            Some(child) if has_terminal => {
-                if let Some((id, master, stream)) = first.take() {
-                    self.capture.add_session(id, master, stream, process, child)?;
-                }
-            }
-            Some(child) => self.capture.watch(process, child).map_err(AddError::from)?,
-            None => {}
-        }
-        let mut sources = first.into_iter().chain(sources);
-        match first_writes {
-            Some(first_writes) => self.capture.add_watched(sources, first_writes)?,
-            None => sources.try_for_each(|(id, pipe, stream)| self.capture.add(id, pipe, stream))?,
-        }
-        Ok(())
     }
 
     /// Records that all local ranks of a job are registered.

@@ -1,6 +1,9 @@
 //! The commands to the capture thread, and their execution.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use nix::unistd::isatty;
 
 use super::*;
 use crate::fills::Fills;
@@ -11,7 +14,7 @@ use crate::request::{NewStream, StreamRequest};
 /// A command to the capture thread, from the handle or from the thread of an isolated source.
 pub(crate) enum Command {
     Add(NewSource),
-    AddWatched { sources: Vec<NewSource>, first_writes: Arc<Mutex<FirstWrites>> },
+    AddProcess { process: Option<(ProcessId, Child)>, sources: Vec<NewSource>, first_writes: Option<FirstWrites> },
     Open { id: SourceId, stream: Box<Stream>, first: Option<StreamRequest> },
     Deliver { id: SourceId, bytes: Vec<u8>, time: Option<u64> },
     Close(SourceId),
@@ -37,20 +40,13 @@ pub(crate) struct NewSource {
     pub id: SourceId,
     pub pipe: OwnedFd,
     pub stream: Box<Stream>,
-    /// The leader of the session whose terminal the pipe is.
-    pub leader: Option<(ProcessId, Child)>,
     /// Performed before the first byte is read.
     pub first: Option<StreamRequest>,
 }
 
 impl NewSource {
-    pub(crate) fn new(
-        id: SourceId,
-        pipe: OwnedFd,
-        NewStream { stream, first }: NewStream,
-        leader: Option<(ProcessId, Child)>,
-    ) -> NewSource {
-        NewSource { id, pipe, stream: Box::new(stream), leader, first }
+    pub(crate) fn new(id: SourceId, pipe: OwnedFd, NewStream { stream, first }: NewStream) -> NewSource {
+        NewSource { id, pipe, stream: Box::new(stream), first }
     }
 }
 
@@ -59,17 +55,9 @@ impl<B: Backend> Driver<B> {
     pub(super) fn run_commands(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Add(source) => _ = self.add(source),
-                Command::AddWatched { mut sources, first_writes } => {
-                    let mut order = first_writes.lock().unwrap_or_else(PoisonError::into_inner);
-                    sources.sort_by_cached_key(|source| order.position(source.pipe.as_raw_fd()));
-                    drop(order);
-                    let add = |source: NewSource| {
-                        let fd = source.pipe.as_raw_fd();
-                        (self.add(source), fd)
-                    };
-                    let pipes = sources.into_iter().map(add).collect();
-                    self.added.push(WatchedPipes { pipes, first_writes });
+                Command::Add(source) => _ = self.add(source, false),
+                Command::AddProcess { process, sources, first_writes } => {
+                    self.add_process(process, sources, first_writes);
                 }
                 Command::Open { id, stream, first } => {
                     self.sources.add(Source::open(id, *stream));
@@ -118,6 +106,31 @@ impl<B: Backend> Driver<B> {
                 Command::Stop => return self.stop(),
             }
         }
+    }
+
+    /// Adds a process and its sources. Sources whose pipes have bytes already are added, and so read,
+    /// in the order of their first writes.
+    fn add_process(
+        &mut self,
+        process: Option<(ProcessId, Child)>,
+        mut sources: Vec<NewSource>,
+        first_writes: Option<FirstWrites>,
+    ) {
+        let terminal = sources.first().filter(|source| process.is_some() && isatty(&source.pipe).unwrap_or(false));
+        let terminal = terminal.map(|source| source.id);
+        if let Some((id, child)) = process {
+            self.watch(WatchedProcess { id, child, terminal });
+        }
+        if let Some(first_writes) = &first_writes {
+            let order = first_writes.order();
+            sources.sort_by_key(|source| order.position(source.pipe.as_raw_fd()));
+        }
+        let mut pipes = HashMap::with_capacity(sources.len());
+        for source in sources {
+            let (fd, reopenable) = (source.pipe.as_raw_fd(), terminal == Some(source.id));
+            pipes.insert(self.add(source, reopenable), fd);
+        }
+        self.added.extend(first_writes.map(|first_writes| WatchedPipes { pipes, first_writes }));
     }
 
     /// Performs a request, and reports its answers with the events of this turn.

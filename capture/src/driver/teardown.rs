@@ -63,7 +63,7 @@ impl<B: Backend> Driver<B> {
                 Command::Request(request)
                 | Command::Add(NewSource { first: Some(request), .. })
                 | Command::Open { first: Some(request), .. } => self.perform(request),
-                Command::AddWatched { sources, .. } => {
+                Command::AddProcess { sources, .. } => {
                     let first = sources.into_iter().filter_map(|source| source.first);
                     first.for_each(|request| self.perform(request));
                 }

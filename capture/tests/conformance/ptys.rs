@@ -35,7 +35,8 @@ fn start_with(script: &str, stdin: Stdin, echo: bool, cache: u64) -> TerminalSes
     let pid = Pid::from_raw(spawned.child.pid() as i32);
     let rig = rig();
     let (tool, stream, reader) = blocking_stream(&rig, cache);
-    rig.capture.add_session(ID, spawned.stdout, stream, PROCESS, spawned.child).unwrap();
+    let sources = [(ID, spawned.stdout, stream)];
+    rig.capture.add_process(Some((PROCESS, spawned.child)), sources, None).unwrap();
     TerminalSession { rig, tool, reader, master: spawned.pty.unwrap(), pid }
 }
 

@@ -3,7 +3,11 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::process::Process;
@@ -209,4 +213,59 @@ fn merged_at_the_source_files_and_tools_see_one_stream() {
     assert_eq!(run.finish().code, 0);
     let file = |name: &str| fs::read_to_string(site.path().join("files/job/rank.0").join(name)).unwrap();
     assert_eq!((file("stdout"), file("stderr")), (lines, String::new()));
+}
+
+/// The command of fcntl(2) that sets the signal about a lease, from linux/fcntl.h.
+const F_SETSIG: libc::c_int = 10;
+
+/// A program that cannot be executed as long as this lease exists: execve(2) waits until its holder
+/// gives it up, or the kernel ends it (after 45 seconds by default), see "Leases" in fcntl(2).
+struct Lease(File);
+
+impl Lease {
+    /// Writes the program `path`, and takes a lease on it. Returns `None` if its file system has no
+    /// leases.
+    fn on(path: &Path, script: &str) -> Option<Lease> {
+        fs::write(path, script).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+        let file = File::open(path).unwrap();
+        // The holder gets SIGURG, which this process ignores.
+        // SAFETY: the arguments are a descriptor and numbers.
+        let leased = unsafe {
+            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
+                && libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
+        };
+        leased.then_some(Lease(file))
+    }
+
+    fn give_up(self) {
+        // SAFETY: the arguments are a descriptor and numbers.
+        assert_eq!(unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) }, 0);
+    }
+}
+
+#[test]
+fn ranks_are_read_in_the_order_of_their_writes_while_others_are_started() {
+    for backend in BACKENDS {
+        let site = Site::on(backend);
+        let last = site.path().join("last");
+        let Some(lease) = Lease::on(&last, "#!/bin/sh\necho last\n") else {
+            return writeln!(io::stderr(), "SKIPPED: the file system of the test has no leases").unwrap();
+        };
+        let mut gate = site.gate("gate");
+        let script = format!("echo one; : < {}; echo two >&2; echo three", gate.path());
+        let path = site.path().join("log");
+        let file = File::create(&path).unwrap();
+        let mut run = site.iof("run");
+        run.args(["--backend", backend, "--", "sh", "-c", &script, ":"]).arg(&last);
+        let run = start(&mut run, file.try_clone().unwrap(), file);
+        site.wait_for_bytes(0, "stdout", 4);
+        site.wait_for_state(1, "launching");
+        gate.open();
+        site.wait_for_bytes(0, "stdout", 10);
+        site.wait_for_state(1, "launching");
+        lease.give_up();
+        assert_eq!(run.wait(), 0);
+        assert_eq!(fs::read_to_string(path).unwrap(), "one\ntwo\nthree\nlast\n", "{backend}");
+    }
 }

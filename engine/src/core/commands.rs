@@ -14,6 +14,7 @@ pub(crate) enum Command {
     Request(StreamRequest),
     Open { source: SourceId, stream: Box<NewStream> },
     Deliver { source: SourceId, bytes: Vec<u8>, time: Option<u64> },
+    Close(SourceId),
     Finish(SourceId),
     Remove(SourceId),
     BeginPush { push: PushId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool },
@@ -53,6 +54,7 @@ impl Command {
             // The engine never uses an id twice.
             Command::Open { source, stream } => capture.open(source, *stream).map_err(|_| Stopped),
             Command::Deliver { source, bytes, time } => capture.deliver(source, bytes, time),
+            Command::Close(source) => capture.close(source),
             Command::Finish(source) => capture.finish(source),
             Command::Remove(source) => capture.remove(source),
             Command::BeginPush { push, inlet, targets, closes } => {

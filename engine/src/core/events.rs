@@ -17,7 +17,11 @@ use crate::exit::Exit;
 impl Core {
     /// Notes that a stream is complete, and the reason if it did not reach its end of file.
     pub(crate) fn completed(&mut self, stream: SourceId, end: &End) {
-        let Some(name) = self.streams.get(&stream).map(|stream| Arc::clone(&stream.name)) else { return };
+        let Some(state) = self.streams.get(&stream) else { return };
+        if state.withdrawn {
+            return self.forget_withdrawn(stream);
+        }
+        let name = Arc::clone(&state.name);
         let StreamName { source, channel, logged, .. } = &*name;
         self.queries.streams_changed();
         // A complete stream keeps its bytes without the backlog holder, so the slot is free for others.

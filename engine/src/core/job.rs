@@ -1,6 +1,7 @@
 //! The state of a job: its ranks, their streams and their exit statuses.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::Duration;
 
 use iof_capture::{ProcessId, SourceId, TargetId};
@@ -196,6 +197,16 @@ impl JobState {
     pub(crate) fn elsewhere(options: StreamOptions) -> JobState {
         let job = JobState::new(None, options, None);
         JobState { is_local: false, started: true, remote: RemoteRanks::Running, ..job }
+    }
+
+    /// Removes and returns the local ranks, with all that they left in the job.
+    pub(super) fn take_ranks(&mut self) -> BTreeMap<Rank, RankState> {
+        self.open_streams = 0;
+        self.first_failure = None;
+        self.cut_off.clear();
+        self.endings.clear();
+        self.early_end_policy = EarlyEndPolicy::never();
+        mem::take(&mut self.ranks)
     }
 
     /// Returns whether all local ranks have exited.

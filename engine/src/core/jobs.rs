@@ -87,6 +87,17 @@ impl Jobs {
         }
     }
 
+    /// Removes and returns the local ranks of a job that failed to start, with all that they left in it.
+    pub(super) fn take_ranks(&mut self, nspace: &Nspace) -> Vec<RankState> {
+        let Some(job) = self.by_name.get_mut(nspace) else { return Vec::new() };
+        let ranks: Vec<RankState> = job.take_ranks().into_values().collect();
+        for rank in &ranks {
+            self.processes.remove(&rank.process());
+            self.stdins.remove(&rank.target());
+        }
+        ranks
+    }
+
     /// Removes and returns the rank whose process has exited.
     pub(super) fn take_exited(&mut self, process: ProcessId) -> Option<Proc> {
         self.processes.remove(&process)

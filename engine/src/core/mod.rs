@@ -66,6 +66,7 @@ mod stream_table;
 mod tools;
 mod unread;
 pub(crate) mod upcall;
+pub(crate) mod withdrawal;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

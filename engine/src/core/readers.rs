@@ -252,7 +252,7 @@ impl Core {
     /// attached to it.
     pub(crate) fn stream_completed(&mut self, source: SourceId, produced: u64) {
         let Some(stream) = self.streams.get_mut(&source) else { return };
-        stream.produced = produced;
+        stream.produced = Some(produced);
         for (peer_id, handler) in mem::take(&mut stream.missing) {
             if let Some(peer) = self.tools.get_mut(&peer_id) {
                 peer.add_missed(handler, &stream.name, produced);

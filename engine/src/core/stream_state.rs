@@ -39,7 +39,9 @@ pub(crate) struct StreamState {
     /// The registrations that were not attached because their tools read too many streams.
     pub missing: Vec<(PeerId, u32)>,
     /// How many bytes its source has produced, once it is complete.
-    pub produced: u64,
+    pub produced: Option<u64>,
+    /// Its job failed to start, so it is forgotten when it is complete.
+    pub withdrawn: bool,
     /// The configuration differs from the one of its job, because of its readers.
     adjusted: bool,
 }
@@ -56,7 +58,8 @@ impl StreamState {
             backlog_reader: None,
             release_backlog: false,
             missing: Vec::new(),
-            produced: 0,
+            produced: None,
+            withdrawn: false,
             adjusted: false,
         }
     }
@@ -69,7 +72,8 @@ impl StreamState {
     /// Returns the options with which `registration` of `peer` reads this stream; `None` if the
     /// registration does not cover it.
     pub(crate) fn options_for(&self, peer: &Peer, registration: &Registration) -> Option<StreamOptions> {
-        let covered = registration.channels.contains(Channels::from(self.name.channel))
+        let covered = !self.withdrawn
+            && registration.channels.contains(Channels::from(self.name.channel))
             && registration.covers(&self.name.source)
             && registration.includes(&self.name.source.nspace)
             // A stream without forwarding is only for tools that ask for it, not for the launcher's

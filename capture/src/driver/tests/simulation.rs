@@ -160,7 +160,10 @@ impl Simulation {
         });
         let stream = Box::new(stream);
         self.send(match pipe {
-            Some(pipe) => Command::Add(NewSource { id, pipe, stream, leader, first: None }),
+            Some(pipe) => {
+                let sources = vec![NewSource { id, pipe, stream, first: None }];
+                Command::AddProcess { process: leader, sources, first_writes: None }
+            }
             None => Command::Open { id, stream, first: None },
         });
     }

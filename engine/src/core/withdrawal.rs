@@ -1,0 +1,40 @@
+//! The removal of ranks whose job failed to start.
+
+use iof_capture::SourceId;
+use iof_proto::Nspace;
+
+use crate::core::Core;
+use crate::core::commands::Command;
+use crate::core::effects::HandleOp;
+
+impl Core {
+    /// Removes all ranks from a job that failed to start, so that its name is free. Their streams are
+    /// closed at once, and forgotten when they are complete. The capture thread reaps the processes,
+    /// whose exits are not used.
+    pub(crate) fn withdraw_ranks(&mut self, nspace: &Nspace) {
+        for rank in self.jobs.take_ranks(nspace) {
+            self.effects.handles.push(HandleOp::RemoveRank(rank.process()));
+            if rank.stdin_unavailable.is_none() {
+                self.effects.commands.push(Command::Shut(rank.target()));
+            }
+            for source in rank.streams {
+                let Some(stream) = self.streams.get_mut(&source) else { continue };
+                stream.withdrawn = true;
+                if stream.produced.is_some() {
+                    self.forget_withdrawn(source);
+                } else {
+                    self.effects.commands.push(Command::Close(source));
+                }
+            }
+        }
+    }
+
+    /// Forgets a complete stream of a rank that was removed.
+    pub(super) fn forget_withdrawn(&mut self, source: SourceId) {
+        self.release_backlog(&[source]);
+        self.forget_stream(source);
+        self.effects.commands.push(Command::Remove(source));
+        self.shed_unread();
+        self.queries.streams_changed();
+    }
+}
