@@ -7,17 +7,18 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crossbeam::channel::{Sender, bounded, unbounded};
+use crossbeam::channel::bounded;
 use iof_shm_ring::{Inlet, Ringer, bell};
 
 use crate::backend::BackendKind;
 use crate::capture_thread::{CaptureThread, Started};
 use crate::child::Child;
-use crate::driver::{Command, Inbox, NewSource};
+use crate::driver::{Command, NewSource};
 use crate::error::{AddError, PushError, Stopped};
 use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
 use crate::first_writes::FirstWrites;
+use crate::inbox::Inbox;
 use crate::remote_call::call_remotely;
 use crate::request::{NewStream, StreamRequest};
 use crate::room_bells::{RoomBell, RoomBells};
@@ -42,8 +43,7 @@ struct IdsInUse {
 /// read, closes all targets, reports both, and joins the thread. Processes that still run continue
 /// to run, unwatched.
 pub struct Capture {
-    commands: Sender<Command>,
-    ringer: Ringer,
+    inbox: Inbox,
     /// `None` until the first call of [`Capture::peer_room_bell`].
     room_bells: Mutex<Option<Arc<RoomBells>>>,
     /// The ids of sources in use.
@@ -107,12 +107,10 @@ impl Capture {
             }
             on_event(event);
         });
-        let (commands, received_commands) = unbounded();
         let (started, receive_started) = bounded(1);
-        let inbox_ringer = ringer.try_clone().map_err(|source| StartError::Bell { source })?;
-        let inbox = Inbox { commands: Sender::clone(&commands), ringer: inbox_ringer };
+        let (inbox, commands) = Inbox::new(ringer);
         let capture_thread =
-            CaptureThread { bell, commands: received_commands, inbox, watched, on_event, started };
+            CaptureThread { bell, commands, inbox: inbox.clone(), watched, on_event, started };
         let thread = thread::Builder::new()
             .name("iof-capture".into())
             .spawn(move || capture_thread.run(wanted))
@@ -124,8 +122,7 @@ impl Capture {
             tracing::info!(%reason, "capture falls back on epoll, which costs more");
         }
         Ok(Capture {
-            commands,
-            ringer,
+            inbox,
             room_bells: Mutex::default(),
             source_ids: Mutex::default(),
             push_ids,
@@ -150,9 +147,7 @@ impl Capture {
 
     /// Sends a command to the capture thread and wakes it.
     fn send(&self, command: Command) -> Result<(), Stopped> {
-        self.commands.send(command).map_err(|_| Stopped)?;
-        self.ringer.ring();
-        Ok(())
+        self.inbox.send(command)
     }
 
     /// Adds the source `id`: reads `pipe` into `stream` from now on.
@@ -444,7 +439,7 @@ impl Capture {
     /// # Errors
     /// An error of the kernel if the process has no file descriptor left.
     pub fn room_bell(&self) -> io::Result<Ringer> {
-        self.ringer.try_clone()
+        self.inbox.ringer().try_clone()
     }
 }
 
@@ -496,7 +491,7 @@ mod tests {
             for push in [1, 2] {
                 (0..1000).for_each(|_| capture.fill(PushId(push), 1, false).unwrap());
             }
-            let commands = capture.commands.len();
+            let commands = capture.inbox.len();
             drop(resume);
             assert_eq!(commands, 2);
         });

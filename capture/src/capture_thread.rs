@@ -8,8 +8,9 @@ use iof_shm_ring::Bell;
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::backend::{Backend, BackendKind, Epoll, Uring};
-use crate::driver::{Command, Driver, Inbox};
+use crate::driver::{Command, Driver};
 use crate::event::Event;
+use crate::inbox::Inbox;
 use crate::sources::OnEvent;
 use crate::start::StartError;
 use crate::watchdog::WatchState;

@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam::channel::{Receiver, Sender};
-use iof_shm_ring::{Bell, Inlet, Ringer, Stream, Utilization, current_thread_cpu};
+use crossbeam::channel::Receiver;
+use iof_shm_ring::{Bell, Inlet, Stream, Utilization, current_thread_cpu};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::{Answer, Backend, Token};
@@ -22,6 +22,7 @@ use crate::coalescing::{Coalescing, Yield};
 use crate::event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 use crate::fills::Fill;
 use crate::first_writes::WatchedPipes;
+use crate::inbox::Inbox;
 use crate::ioctl;
 use crate::isolated::{ReadOutcome, ThreadId};
 use crate::room_bells::RoomBells;
@@ -39,12 +40,6 @@ mod push;
 mod teardown;
 
 pub(crate) use commands::{Command, NewSource};
-
-/// The sending side of the command queue, for threads of isolated sources.
-pub(crate) struct Inbox {
-    pub commands: Sender<Command>,
-    pub ringer: Ringer,
-}
 
 /// The approximate number of bytes that a terminal buffers for its master at most. A terminal that
 /// is to be finished is read up to this number of bytes.
@@ -70,6 +65,7 @@ pub(crate) struct Driver<B: Backend> {
     /// `None` until [`Command::Listen`].
     room_bells: Option<Arc<RoomBells>>,
     commands: Receiver<Command>,
+    /// For threads of isolated sources, which send what they have read.
     inbox: Inbox,
     watched: Arc<WatchState>,
     /// When this turn's answers were taken, in nanoseconds since 1970, plus one nanosecond for each
@@ -206,6 +202,7 @@ impl<B: Backend> Driver<B> {
             Token::Process(index) => self.check_exit(index),
             Token::Bell => {
                 self.bell.silence();
+                self.inbox.take_wake();
                 self.run_commands();
                 self.retry_waiting();
                 if !self.stopping {

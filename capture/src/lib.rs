@@ -70,6 +70,7 @@ mod event;
 mod exec;
 mod fills;
 mod first_writes;
+mod inbox;
 mod ioctl;
 mod isolated;
 mod limit;
@@ -94,6 +95,7 @@ mod targets;
 #[cfg(feature = "test-utils")]
 pub mod test_utils;
 mod wait;
+mod wake;
 mod watchdog;
 
 pub use backend::{BackendKind, READ_MAX};
@@ -114,4 +116,5 @@ pub use start::{Cause, StartError};
 pub use streams::{Streams, Tap};
 pub use targets::{SlowTarget, SlowTargets};
 pub use wait::{reap, wait_for_child};
+pub use wake::PendingWake;
 pub use watchdog::MAX_STUCK_PROBES;

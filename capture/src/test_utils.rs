@@ -4,21 +4,20 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use crossbeam::channel::{Sender, unbounded};
 use iof_shm_ring::{Inlet, Ringer, bell};
 
 pub use crate::backend::{Answer, Backend, Token};
-use crate::driver::{Command, Driver, Inbox, NewSource};
+use crate::driver::{Command, Driver, NewSource};
 use crate::event::{Event, PushId, SourceId, TargetId};
 use crate::fills::{Fill, Fills};
+use crate::inbox::Inbox;
 use crate::request::{NewStream, StreamRequest};
 
 /// A [`Capture`](crate::Capture) without a thread: the caller runs the turns, on a kernel of its
 /// own. The ids of sources, targets and pushes must be unique.
 pub struct SimulatedCapture<B: Backend> {
     driver: Driver<B>,
-    commands: Sender<Command>,
-    ringer: Ringer,
+    inbox: Inbox,
     fills: Arc<Fills>,
     events: Receiver<Event>,
 }
@@ -36,13 +35,12 @@ impl<B: Backend> SimulatedCapture<B> {
     /// An error of the kernel if the process has no file descriptor left.
     pub fn new(kernel: B) -> std::io::Result<SimulatedCapture<B>> {
         let (ringer, driver_bell) = bell()?;
-        let (commands, received) = unbounded();
+        let (inbox, received) = Inbox::new(ringer);
         let (event_sender, events) = channel();
-        let inbox = Inbox { commands: commands.clone(), ringer: ringer.try_clone()? };
         let on_event = Arc::new(move |event| drop(event_sender.send(event)));
-        let mut driver = Driver::new(kernel, driver_bell, received, inbox, Arc::default(), on_event);
+        let mut driver = Driver::new(kernel, driver_bell, received, inbox.clone(), Arc::default(), on_event);
         driver.begin();
-        Ok(SimulatedCapture { driver, commands, ringer, fills: Arc::default(), events })
+        Ok(SimulatedCapture { driver, inbox, fills: Arc::default(), events })
     }
 
     /// Returns the kernel.
@@ -69,13 +67,12 @@ impl<B: Backend> SimulatedCapture<B> {
     /// # Errors
     /// An error of the kernel if the process has no file descriptor left.
     pub fn room_bell(&self) -> std::io::Result<Ringer> {
-        self.ringer.try_clone()
+        self.inbox.ringer().try_clone()
     }
 
     fn send(&self, command: Command) {
         // An error means that everything has ended.
-        let _ = self.commands.send(command);
-        self.ringer.ring();
+        let _ = self.inbox.send(command);
     }
 
     /// See [`Capture::add`](crate::Capture::add).

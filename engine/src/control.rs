@@ -56,6 +56,8 @@ pub(crate) struct Control {
     pub budget: Budget,
     /// No descriptor is sent before this time, because the kernel refused one.
     pub crowded_until: Option<Instant>,
+    /// The tables have changed since the threads that wait for a change were woken.
+    pub changed: bool,
     /// All connections, of tools and of processes that are not tools yet.
     pub connections: BTreeMap<PeerId, Connection>,
     /// Ended connections with descriptors in flight.
@@ -124,6 +126,10 @@ impl Control {
             let entries = mem::take(&mut core.effects.channel_entries);
             self.upcalls.extend(mem::take(&mut core.effects.upcalls));
             drop(core);
+            // Once for all changes of the turn.
+            if mem::take(&mut self.changed) {
+                tables.notify();
+            }
             // Before the upcalls, so that a slow host does not delay them.
             self.submit(entries);
             while let Some(upcall) = self.upcalls.pop_front() {
@@ -159,6 +165,7 @@ impl Control {
 
     /// Handles all queued reports.
     fn take_reports(&mut self, core: &mut Core) {
+        self.tables.reports.take_wake();
         let reports: Vec<Report> = self.reports.try_iter().collect();
         for report in reports {
             match report {
@@ -175,13 +182,11 @@ impl Control {
     }
 
     /// Passes the core an input other than a message of a tool.
-    fn handle(&self, core: &mut Core, input: Input) {
-        let changes = !input.is_progress();
+    fn handle(&mut self, core: &mut Core, input: Input) {
+        self.changed |= !input.is_progress();
         // Only messages can break the protocol.
         let _ = core.handle(input, Instant::now());
-        if changes || mem::take(&mut core.effects.ended_early) {
-            self.tables.notify();
-        }
+        self.changed |= mem::take(&mut core.effects.ended_early);
     }
 
     /// Serves every tool as far as possible without waiting. Returns the most urgent of the

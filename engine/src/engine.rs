@@ -189,6 +189,7 @@ impl Engine {
             upcalls: VecDeque::new(),
             budget,
             crowded_until: None,
+            changed: false,
             connections: BTreeMap::new(),
             departed: BTreeMap::new(),
         };

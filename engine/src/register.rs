@@ -3,9 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use iof_capture::{
-    AddError, Child, Event, FirstWrites, NewStream, PipeId, ProcessId, PtyMaster, SourceId, Stopped,
-};
+use iof_capture::{AddError, Child, Event, FirstWrites, NewStream, PipeId, PtyMaster, Stopped};
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::{CreateError, Stream};
 use nix::unistd::isatty;

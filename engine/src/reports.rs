@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 
 use crossbeam::channel::{Receiver, Sender};
-use iof_capture::Event;
+use iof_capture::{Event, PendingWake};
 use iof_proto::Failure;
 use iof_tool::LocalRings;
 use mio::{Registry, Token, Waker};
@@ -49,13 +49,14 @@ impl From<Event> for Report {
 pub(crate) struct Reports {
     sender: Sender<Report>,
     waker: Waker,
+    wake: PendingWake,
 }
 
 impl Reports {
     /// Returns both ends of the queue. Each report wakes the poll of `registry`.
     pub(crate) fn new(registry: &Registry) -> io::Result<(Reports, Receiver<Report>)> {
         let (sender, receiver) = crossbeam::channel::unbounded();
-        Ok((Reports { sender, waker: Waker::new(registry, WAKE)? }, receiver))
+        Ok((Reports { sender, waker: Waker::new(registry, WAKE)?, wake: PendingWake::default() }, receiver))
     }
 
     /// Queues a report and wakes the control thread.
@@ -66,10 +67,20 @@ impl Reports {
         }
     }
 
-    /// Wakes the control thread, so that it looks at the tables.
+    /// Wakes the control thread, so that it looks at the queue and the tables, unless it was woken and
+    /// has not looked since.
     pub(crate) fn wake(&self) {
-        if let Err(error) = self.waker.wake() {
+        if self.wake.mark()
+            && let Err(error) = self.waker.wake()
+        {
+            // The next report tries again.
+            self.wake.take();
             tracing::error!(%error, "cannot wake the control thread");
         }
+    }
+
+    /// Notes that the control thread is about to look at the queue and the tables.
+    pub(crate) fn take_wake(&self) {
+        self.wake.take();
     }
 }

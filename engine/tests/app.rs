@@ -112,6 +112,27 @@ fn an_error_found_only_by_the_kernel_ends_the_ranks_that_run_already() {
 }
 
 #[test]
+fn the_name_of_a_job_that_failed_to_start_is_free_and_its_registrations_await_the_next() {
+    let engine = engine();
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut tool = engine.attach("test", Grant::Block).unwrap();
+    let grandchild = shell("sleep 1000 & echo first; exit 3");
+    let failing = spec([App { nprocs: 20, ..grandchild }, App::new(&script, [""; 0])]);
+    tool.pull(&Pull::new(vec![Proc::all(failing.nspace.clone())], Channels::ALL)).unwrap();
+    for _ in 0..3 {
+        assert!(matches!(refused(&engine, &failing), LaunchError::Spawn { rank: Rank(20), .. }));
+    }
+    let job = engine.spawn(&spec([shell("echo second")])).unwrap();
+    let texts: Vec<Vec<u8>> = Lines::new(tool).map(|line| line.unwrap().bytes).collect();
+    assert_eq!(texts.last().unwrap(), b"second");
+    assert_eq!(texts.iter().filter(|text| *text == b"second").count(), 1);
+    assert_eq!(job.wait().code(), 0);
+}
+
+#[test]
 fn the_stderr_of_an_app_that_is_merged_at_its_source_arrives_on_stdout_in_order() {
     let script = "i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo out $i; echo err $i >&2; done";
     let engine = engine();

@@ -14,19 +14,52 @@ use crate::request::{NewStream, StreamRequest};
 /// A command to the capture thread, from the handle or from the thread of an isolated source.
 pub(crate) enum Command {
     Add(NewSource),
-    AddProcess { process: Option<(ProcessId, Child)>, sources: Vec<NewSource>, first_writes: Option<FirstWrites> },
-    Open { id: SourceId, stream: Box<Stream>, first: Option<StreamRequest> },
-    Deliver { id: SourceId, bytes: Vec<u8>, time: Option<u64> },
+    AddProcess {
+        process: Option<(ProcessId, Child)>,
+        sources: Vec<NewSource>,
+        first_writes: Option<FirstWrites>,
+    },
+    Open {
+        id: SourceId,
+        stream: Box<Stream>,
+        first: Option<StreamRequest>,
+    },
+    Deliver {
+        id: SourceId,
+        bytes: Vec<u8>,
+        time: Option<u64>,
+    },
     Close(SourceId),
     Finish(SourceId),
     Remove(SourceId),
     Isolate(SourceId),
-    ReadOutcome { index: usize, thread: ThreadId, outcome: ReadOutcome },
-    Watch { id: ProcessId, child: Child },
-    AddTarget { id: TargetId, pipe: OwnedFd },
-    Push { id: PushId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool },
-    Fill { id: PushId, fills: Arc<Fills> },
-    CutOff { id: PushId, position: u64 },
+    ReadOutcome {
+        index: usize,
+        thread: ThreadId,
+        outcome: ReadOutcome,
+    },
+    Watch {
+        id: ProcessId,
+        child: Child,
+    },
+    AddTarget {
+        id: TargetId,
+        pipe: OwnedFd,
+    },
+    Push {
+        id: PushId,
+        inlet: Arc<Inlet>,
+        targets: Vec<TargetId>,
+        closes: bool,
+    },
+    Fill {
+        id: PushId,
+        fills: Arc<Fills>,
+    },
+    CutOff {
+        id: PushId,
+        position: u64,
+    },
     Shut(TargetId),
     ShutUnread(TargetId),
     Request(StreamRequest),
@@ -116,7 +149,8 @@ impl<B: Backend> Driver<B> {
         mut sources: Vec<NewSource>,
         first_writes: Option<FirstWrites>,
     ) {
-        let terminal = sources.first().filter(|source| process.is_some() && isatty(&source.pipe).unwrap_or(false));
+        let terminal =
+            sources.first().filter(|source| process.is_some() && isatty(&source.pipe).unwrap_or(false));
         let terminal = terminal.map(|source| source.id);
         if let Some((id, child)) = process {
             self.watch(WatchedProcess { id, child, terminal });

@@ -19,14 +19,10 @@ impl<B: Backend> Driver<B> {
         let Some(pipe) = self.sources.source_mut(index).and_then(|source| source.shared_pipe()) else {
             return;
         };
-        let (commands, ringer) = (self.inbox.commands.clone(), self.inbox.ringer.try_clone());
-        let isolated = ringer.and_then(|ringer| {
-            IsolatedReader::start(pipe, move |thread, outcome| {
-                // An error means that the capture has ended.
-                if commands.send(Command::ReadOutcome { index, thread, outcome }).is_ok() {
-                    ringer.ring();
-                }
-            })
+        let inbox = self.inbox.clone();
+        let isolated = IsolatedReader::start(pipe, move |thread, outcome| {
+            // An error means that the capture has ended.
+            let _ = inbox.send(Command::ReadOutcome { index, thread, outcome });
         });
         let isolated = isolated
             .inspect_err(|error| tracing::error!(%error, "cannot start a thread for a pipe that blocks"))

@@ -54,7 +54,9 @@ impl JobState {
             self.first_failure = Some((rank, exit));
         }
         let Some(state) = self.ranks.get_mut(&rank) else { return };
-        state.exit = Some(exit);
+        if state.exit.replace(exit).is_none() {
+            self.running = self.running.saturating_sub(1);
+        }
         state.exit_requested = state.sent.explains(exit, state.shares_group());
         self.early_end_policy.exited(rank, exit, state.exit_requested);
         self.endings.push(EndingEntry::Rank(rank));

@@ -147,6 +147,8 @@ pub(crate) struct JobState {
     /// The embedder has released the backlog: no more output is kept for tools that have not
     /// registered yet.
     pub release_backlog: bool,
+    /// The number of local ranks in `ranks` that have not exited.
+    pub running: usize,
     /// The number of streams of local ranks that are not complete.
     pub open_streams: usize,
     /// The time for which streams may stay open after their rank has exited; `None` for no limit.
@@ -183,6 +185,7 @@ impl JobState {
             logged: BTreeMap::new(),
             open_logs: 0,
             release_backlog: false,
+            running: 0,
             open_streams: 0,
             grace,
             cut_off: Vec::new(),
@@ -201,7 +204,7 @@ impl JobState {
 
     /// Removes and returns the local ranks, with all that they left in the job.
     pub(super) fn take_ranks(&mut self) -> BTreeMap<Rank, RankState> {
-        self.open_streams = 0;
+        (self.running, self.open_streams) = (0, 0);
         self.first_failure = None;
         self.cut_off.clear();
         self.endings.clear();
@@ -211,7 +214,7 @@ impl JobState {
 
     /// Returns whether all local ranks have exited.
     pub(crate) fn has_exited(&self) -> bool {
-        self.started && self.ranks.values().all(|rank| rank.exit.is_some())
+        self.started && self.running == 0
     }
 
     /// Returns the exit status of the local ranks so far.

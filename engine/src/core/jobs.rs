@@ -82,6 +82,7 @@ impl Jobs {
             self.stdins.insert(rank.target(), proc.clone());
         }
         if let Some(job) = self.by_name.get_mut(&proc.nspace) {
+            job.running = job.running.saturating_add(1);
             job.open_streams = job.open_streams.saturating_add(rank.streams.len());
             job.ranks.insert(proc.rank, rank);
         }

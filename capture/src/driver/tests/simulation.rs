@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 
-use crossbeam::channel::Sender;
-use iof_shm_ring::{Policy, Reader, ReaderPage, Ringer, Start, StreamConfig, bell, doorbell};
+use iof_shm_ring::{Policy, Reader, ReaderPage, Start, StreamConfig, bell, doorbell};
 
 use super::kernel::{PendingRequest, RegisteredFile, SimulatedBackend};
 use super::pipe::{Leader, PIPES, PipeModel, SourceEnd, Untaken};
@@ -46,9 +45,8 @@ pub(super) struct Simulation {
     /// The number of turns since the script ended.
     settle_turns: usize,
     stopped: bool,
-    commands: Sender<Command>,
+    inbox: Inbox,
     events: Receiver<Event>,
-    ringer: Ringer,
     pub(super) pipes: Vec<PipeModel>,
     fills: Arc<Fills>,
     pub(super) pushes: Vec<PushModel>,
@@ -68,7 +66,7 @@ impl Simulation {
         panic_after: Option<usize>,
     ) -> (Rc<RefCell<Simulation>>, Driver<SimulatedBackend>) {
         let (ringer, driver_bell) = bell().unwrap();
-        let (commands, receiver) = crossbeam::channel::unbounded();
+        let (inbox, receiver) = Inbox::new(ringer);
         let (event_sender, events) = channel();
         let simulation = Rc::new(RefCell::new(Simulation {
             actions: actions.into(),
@@ -77,9 +75,8 @@ impl Simulation {
             broken: false,
             settle_turns: 0,
             stopped: false,
-            commands,
+            inbox: inbox.clone(),
             events,
-            ringer,
             pipes: Vec::new(),
             fills: Arc::default(),
             pushes: Vec::new(),
@@ -103,18 +100,13 @@ impl Simulation {
                 std::panic::resume_unwind(Box::new(InjectedPanic));
             }
         });
-        let inbox = {
-            let simulation = simulation.borrow();
-            Inbox { commands: simulation.commands.clone(), ringer: simulation.ringer.try_clone().unwrap() }
-        };
         let backend = SimulatedBackend { simulation: Rc::clone(&simulation), panicked };
         (simulation, Driver::new(backend, driver_bell, receiver, inbox, Arc::default(), on_event))
     }
 
     fn send(&mut self, command: Command) {
         // This fails once the driver has ended.
-        let _ = self.commands.send(command);
-        self.ringer.ring();
+        let _ = self.inbox.send(command);
     }
 
     fn add(&mut self, policy: Policy, pages: u64, kind: SourceKind) {
@@ -125,7 +117,7 @@ impl Simulation {
         let attached = stream.attach(&page, reader_id, Start::Oldest, policy == Policy::Block).unwrap();
         // SAFETY: the reader is neither detached nor moved to another generation.
         let mut reader = unsafe { Reader::new(attached, page, Start::Oldest) }.unwrap();
-        reader.set_room_bell(self.ringer.try_clone().unwrap());
+        reader.set_room_bell(self.inbox.ringer().try_clone().unwrap());
         // The simulation reads nothing from these files. It uses their descriptors only; the driver
         // also asks for their kind and for the number of unread bytes.
         let (pipe, leader): (Option<OwnedFd>, _) = match kind {
@@ -266,7 +258,7 @@ impl Simulation {
                 }
                 self.send(Command::Finish(SourceId(number as u64)));
             }
-            Action::Ring => self.ringer.ring(),
+            Action::Ring => self.inbox.ringer().ring(),
             Action::Stop => {
                 self.stopped = true;
                 self.pipes.iter_mut().for_each(|pipe| pipe.closed = true);
