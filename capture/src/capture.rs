@@ -23,10 +23,10 @@ use crate::remote_call::call_remotely;
 use crate::request::{NewStream, StreamRequest};
 use crate::room_bells::{RoomBell, RoomBells};
 use crate::sources::OnEvent;
-use crate::spawn;
 use crate::start::StartError;
 use crate::streams::Streams;
 use crate::watchdog::{WatchState, Watchdog};
+use crate::{seats, spawn};
 
 /// The ids of targets and pushes in use. The capture thread frees them.
 #[derive(Default)]
@@ -91,6 +91,7 @@ impl Capture {
     ) -> Result<Capture, StartError> {
         // Early, while low descriptor numbers are free.
         spawn::reserve_stddiag_fd();
+        seats::reserve();
         let (ringer, bell) = bell().map_err(|source| StartError::Bell { source })?;
         let push_ids = Arc::<Mutex<IdsInUse>>::default();
         let ids = Arc::clone(&push_ids);

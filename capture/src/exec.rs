@@ -3,12 +3,12 @@
 //! fork(2) copies the list of all memory maps. Each ring has several, so its time grows with each
 //! job that the engine keeps. Here, as in posix_spawn(3), the child borrows the memory (`CLONE_VM`)
 //! while the calling thread waits (`CLONE_VFORK`), until the child executes its program or fails.
-//! posix_spawn itself can neither set limits nor set a controlling terminal.
+//! posix_spawn itself can neither set limits nor set a controlling terminal. Where possible, the child
+//! does not copy the descriptor table either, see [`seats`](crate::seats).
 //!
 //! An emulator such as qemu-user may create a child with a copy of the memory instead. Then the
 //! reason for a failure does not arrive: the process counts as started and exits with status 127.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -17,13 +17,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::ptr;
 
-use libc::{c_char, c_int, c_void, rlim_t};
+use libc::{c_char, c_int, c_uint, c_void, rlim_t};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
+use crate::environment::Environment;
 use crate::ioctl;
+use crate::seats::{self, Seated};
 
 /// The shell that runs a file without a magic number, as in execvp(3).
 const SHELL: &std::ffi::CStr = c"/bin/sh";
@@ -38,8 +40,7 @@ const LAST_SIGNAL: c_int = 64;
 pub(crate) struct ExecPlan<'a> {
     pub program: &'a OsStr,
     pub args: &'a [OsString],
-    /// The whole environment.
-    pub env: BTreeMap<OsString, OsString>,
+    pub env: Environment<'a>,
     pub cwd: Option<&'a Path>,
     /// Inherited if `None`. Like the other descriptors, it is not one of the numbers 0 to 2.
     pub stdin: Option<OwnedFd>,
@@ -51,6 +52,34 @@ pub(crate) struct ExecPlan<'a> {
     pub group: ChildGroup,
     /// The soft and the hard limit on open files; `None` leaves them unchanged.
     pub files: Option<(rlim_t, rlim_t)>,
+    /// The number above all descriptors that the child inherits, if that is known.
+    pub above_inheritable: Option<RawFd>,
+}
+
+/// The descriptors of the child's ends in the table with which it starts.
+#[derive(Clone, Copy)]
+struct Ends {
+    stdin: Option<RawFd>,
+    stdout: RawFd,
+    stderr: RawFd,
+    stddiag: RawFd,
+}
+
+/// The descriptor table with which a child starts.
+#[derive(Clone, Copy)]
+enum Table {
+    /// A copy of that of this process.
+    Copied,
+    /// That of this process, until the child copies the descriptors below this number.
+    Shared { copied: c_uint },
+}
+
+/// The reason why a child did not execute its program.
+enum NotStarted {
+    /// The kernel, or a seccomp filter, refuses a shared descriptor table.
+    Table,
+    /// The error of clone(2), execve(2) or a call between the two.
+    Error(io::Error),
 }
 
 /// The process group and the session of a child.
@@ -73,28 +102,81 @@ pub(crate) enum ChildGroup {
 /// between the two. No process runs then.
 pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
     let strings = Strings::from_plan(&plan)?;
+    match start_with_shared_table(&plan, &strings) {
+        Some(Ok(started)) => return Ok(started),
+        Some(Err(NotStarted::Error(error))) => return Err(error),
+        Some(Err(NotStarted::Table)) => seats::refused(),
+        None => {}
+    }
+    let ends = Ends {
+        stdin: plan.stdin.as_ref().map(AsRawFd::as_raw_fd),
+        stdout: plan.stdout.as_raw_fd(),
+        stderr: plan.stderr.as_raw_fd(),
+        stddiag: plan.stddiag.as_raw_fd(),
+    };
+    start_in(&plan, &strings, ends, Table::Copied).map_err(|error| match error {
+        NotStarted::Error(error) => error,
+        NotStarted::Table => io::ErrorKind::Unsupported.into(),
+    })
+}
+
+/// Starts a process that does not copy the whole descriptor table. Returns `None` if that is not
+/// possible.
+fn start_with_shared_table(
+    plan: &ExecPlan<'_>,
+    strings: &Strings,
+) -> Option<Result<(u32, OwnedFd), NotStarted>> {
+    let files = [plan.stdin.as_ref(), Some(&plan.stdout), Some(&plan.stderr), Some(&plan.stddiag)];
+    let mut above = plan.above_inheritable?;
+    let seated = Seated::new(files)?;
+    let [stdin, stdout, stderr, stddiag] = seated.numbers;
+    for seat in seated.numbers {
+        above = above.max(seat.saturating_add(1));
+    }
+    let ends = Ends { stdin: plan.stdin.is_some().then_some(stdin), stdout, stderr, stddiag };
+    let copied = c_uint::try_from(above).ok()?;
+    Some(start_in(plan, strings, ends, Table::Shared { copied }))
+}
+
+/// Starts a process with this descriptor table, in which it has `ends`.
+fn start_in(
+    plan: &ExecPlan<'_>,
+    strings: &Strings,
+    ends: Ends,
+    table: Table,
+) -> Result<(u32, OwnedFd), NotStarted> {
     let argv = pointers(&strings.args);
     let mut shell_argv: Vec<*const c_char> = vec![SHELL.as_ptr(), ptr::null()];
     shell_argv.extend(argv.iter().skip(1));
-    let envp = pointers(&strings.env);
+    let envp = pointers(plan.env.texts());
     let mut image = ChildImage {
-        plan: &plan,
+        plan,
+        ends,
+        table,
         paths: &strings.paths,
         cwd: strings.cwd.as_ref(),
         argv: &argv,
         shell_argv: &mut shell_argv,
         envp: &envp,
+        table_refused: false,
         errno: 0,
     };
     let mut stack = vec![0u128; STACK_UNITS];
     let top = stack.as_mut_ptr_range().end;
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let (shared, files) = match table {
+        Table::Copied => (false, 0),
+        Table::Shared { .. } => (true, libc::CLONE_FILES),
+    };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files | libc::SIGCHLD;
     let mut pidfd: c_int = -1;
     // No signal handler of this process may run in the child, because the child shares the memory.
-    let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let mask = SigSet::all()
+        .thread_swap_mask(SigmaskHow::SIG_SETMASK)
+        .map_err(|error| NotStarted::Error(error.into()))?;
     // SAFETY: `become_program` has exclusive access to `image` and to its own stack, because this
     // thread resumes only when the child has executed its program or exited. It takes no lock and
-    // allocates no memory. `pidfd` outlives the call, which writes it.
+    // allocates no memory. While it shares the descriptor table, it changes none of its descriptors.
+    // `pidfd` outlives the call, which writes it.
     let pid = unsafe {
         let none = ptr::null_mut::<c_void>();
         let image = (&raw mut image).cast::<c_void>();
@@ -103,21 +185,29 @@ pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
     let cloned = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) };
     // Fails only for invalid arguments.
     let _ = mask.thread_set_mask();
-    let number = Pid::from_raw(cloned?);
+    let number = Pid::from_raw(cloned.map_err(|error| match error.raw_os_error() {
+        // A filter may refuse these flags. If the error has another reason, the next attempt has it too.
+        Some(libc::EINVAL | libc::ENOSYS | libc::EPERM) if shared => NotStarted::Table,
+        _ => NotStarted::Error(error),
+    })?);
     if pidfd < 0 {
         // Fails only if the child has ended.
         let _ = kill(number, Signal::SIGKILL);
         reap(|| Id::Pid(number));
         let message = "clone(2) returned no pidfd: run on Linux 5.2 or newer, or on an emulator that supports CLONE_PIDFD";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        return Err(NotStarted::Error(io::Error::new(io::ErrorKind::Unsupported, message)));
     }
     // SAFETY: the kernel has just created the descriptor (close-on-exec), and nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     match image.errno {
-        0 => Ok((u32::try_from(number.as_raw()).map_err(io::Error::other)?, pidfd)),
+        0 => {
+            let pid = u32::try_from(number.as_raw());
+            Ok((pid.map_err(|error| NotStarted::Error(io::Error::other(error)))?, pidfd))
+        }
         errno => {
             reap(|| Id::PIDFd(pidfd.as_fd()));
-            Err(io::Error::from_raw_os_error(errno))
+            let error = NotStarted::Error(io::Error::from_raw_os_error(errno));
+            Err(if image.table_refused { NotStarted::Table } else { error })
         }
     }
 }
@@ -133,7 +223,6 @@ struct Strings {
     /// The candidate paths of the program, in the order in which they are tried.
     paths: Vec<CString>,
     args: Vec<CString>,
-    env: Vec<CString>,
     cwd: Option<CString>,
 }
 
@@ -141,16 +230,9 @@ impl Strings {
     fn from_plan(plan: &ExecPlan<'_>) -> io::Result<Strings> {
         let text = |text: &OsStr| Ok(CString::new(text.as_bytes())?);
         let args = std::iter::once(plan.program).chain(plan.args.iter().map(OsString::as_os_str));
-        let variable = |(name, value): (&OsString, &OsString)| {
-            let mut text = name.clone();
-            text.push("=");
-            text.push(value);
-            Ok(CString::new(text.into_vec())?)
-        };
         Ok(Strings {
             paths: paths(plan)?,
             args: args.map(text).collect::<io::Result<_>>()?,
-            env: plan.env.iter().map(variable).collect::<io::Result<_>>()?,
             cwd: plan.cwd.map(|cwd| text(cwd.as_os_str())).transpose()?,
         })
     }
@@ -163,7 +245,7 @@ fn paths(plan: &ExecPlan<'_>) -> io::Result<Vec<CString>> {
     if program.is_empty() || program.contains(&b'/') {
         return Ok(vec![CString::new(program)?]);
     }
-    let path = plan.env.get(OsStr::new("PATH")).map_or(OsStr::new(crate::program::DEFAULT_PATH), |path| path);
+    let path = plan.env.get("PATH").unwrap_or(OsStr::new(crate::program::DEFAULT_PATH));
     let candidate = |directory: std::path::PathBuf| {
         Ok(CString::new(directory.join(plan.program).into_os_string().into_vec())?)
     };
@@ -171,19 +253,23 @@ fn paths(plan: &ExecPlan<'_>) -> io::Result<Vec<CString>> {
 }
 
 /// Returns pointers to the strings, with a null pointer at the end.
-fn pointers(strings: &[CString]) -> Vec<*const c_char> {
-    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+fn pointers<'a>(strings: impl IntoIterator<Item = &'a CString>) -> Vec<*const c_char> {
+    strings.into_iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
 }
 
 /// The child's working data, in the memory of its parent.
 struct ChildImage<'a> {
     plan: &'a ExecPlan<'a>,
+    ends: Ends,
+    table: Table,
     paths: &'a [CString],
     cwd: Option<&'a CString>,
     argv: &'a [*const c_char],
     /// The shell, the path of the script, and its arguments.
     shell_argv: &'a mut [*const c_char],
     envp: &'a [*const c_char],
+    /// Whether the error is that of leaving the shared descriptor table.
+    table_refused: bool,
     /// The error number if the program was not executed, otherwise 0.
     errno: c_int,
 }
@@ -202,13 +288,17 @@ extern "C" fn become_program(image: *mut c_void) -> c_int {
 }
 
 /// Sets up signals, descriptors, directory, process group and limits for the program.
-fn prepare(image: &ChildImage<'_>) -> io::Result<()> {
+fn prepare(image: &mut ChildImage<'_>) -> io::Result<()> {
     let plan = image.plan;
     reset_signals();
-    let stdin = plan.stdin.as_ref().map(|stdin| (stdin, libc::STDIN_FILENO));
-    let others = [(&plan.stdout, libc::STDOUT_FILENO), (&plan.stderr, libc::STDERR_FILENO)];
-    for (end, number) in stdin.into_iter().chain(others).chain([(&plan.stddiag, plan.stddiag_number)]) {
-        become_number(end.as_raw_fd(), number)?;
+    if let Table::Shared { copied } = image.table {
+        leave_table(copied).inspect_err(|_| image.table_refused = true)?;
+    }
+    let Ends { stdin, stdout, stderr, stddiag } = image.ends;
+    let stdin = stdin.map(|stdin| (stdin, libc::STDIN_FILENO));
+    let others = [(stdout, libc::STDOUT_FILENO), (stderr, libc::STDERR_FILENO)];
+    for (end, number) in stdin.into_iter().chain(others).chain([(stddiag, plan.stddiag_number)]) {
+        become_number(end, number)?;
     }
     if let Some(cwd) = image.cwd {
         // SAFETY: the string ends with a zero byte.
@@ -276,6 +366,14 @@ fn discard_stop_signals() {
     }
 }
 
+/// Leaves the descriptor table of the parent for one with the descriptors below `copied`.
+fn leave_table(copied: c_uint) -> io::Result<()> {
+    // SAFETY: the arguments are numbers. The call closes descriptors only in the new table.
+    let left =
+        unsafe { libc::syscall(libc::SYS_close_range, copied, c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    if left < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Makes `number` an inheritable descriptor of the file of `end`.
 fn become_number(end: RawFd, number: RawFd) -> io::Result<()> {
     // SAFETY: the arguments are numbers. The child has its own descriptor table, in which only the
@@ -316,4 +414,73 @@ fn exec(path: *const c_char, argv: &[*const c_char], envp: &[*const c_char]) -> 
 
 fn checked(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+
+    use nix::fcntl::{FcntlArg, fcntl};
+    use nix::unistd::pipe;
+
+    use super::*;
+    use crate::environment::BaseEnvironment;
+
+    /// Runs a script by `start`, and returns its output. `above_inheritable` is as in [`ExecPlan`].
+    fn output(
+        script: &str,
+        above_inheritable: RawFd,
+        start: impl Fn(ExecPlan<'_>) -> io::Result<(u32, OwnedFd)>,
+    ) -> String {
+        let ((stdout, child_stdout), (_, child_stderr)) = (pipe().unwrap(), pipe().unwrap());
+        let (_, child_stddiag) = pipe().unwrap();
+        let base = BaseEnvironment::current();
+        let args = ["-c".into(), script.into()];
+        let (_, pidfd) = start(ExecPlan {
+            program: OsStr::new("/bin/sh"),
+            args: &args,
+            env: base.with([]).unwrap(),
+            cwd: None,
+            stdin: None,
+            stdout: child_stdout,
+            stderr: child_stderr,
+            stddiag: child_stddiag,
+            stddiag_number: 9,
+            group: ChildGroup::Own,
+            files: None,
+            above_inheritable: Some(above_inheritable),
+        })
+        .unwrap();
+        let mut text = String::new();
+        File::from(stdout).read_to_string(&mut text).unwrap();
+        reap(|| Id::PIDFd(pidfd.as_fd()));
+        text
+    }
+
+    #[test]
+    fn a_child_with_a_shared_table_gets_its_ends_and_the_inheritable_descriptors_alone() {
+        let null = File::open("/dev/null").unwrap();
+        let duplicate = |arg| {
+            // SAFETY: fcntl has just created the descriptor, and nothing else owns it.
+            unsafe { OwnedFd::from_raw_fd(fcntl(&null, arg).unwrap()) }
+        };
+        let inherited = duplicate(FcntlArg::F_DUPFD(100));
+        let closed = duplicate(FcntlArg::F_DUPFD_CLOEXEC(100));
+        // `None` if the tests are run with `IOF_SPAWN_TABLE=copied`.
+        let Some(above) = seats::above_inheritable() else { return };
+        assert!(above > inherited.as_raw_fd(), "{above}");
+        let test = |fd: RawFd| format!("[ -e /proc/self/fd/{fd} ] && echo {fd}; ");
+        let script = [test(9), test(inherited.as_raw_fd()), test(closed.as_raw_fd())].concat();
+        let expected = format!("9\n{}\n", inherited.as_raw_fd());
+        let shared = |plan: ExecPlan<'_>| {
+            let strings = Strings::from_plan(&plan)?;
+            // Other tests may have the seats at the moment.
+            let started = std::iter::repeat_with(|| start_with_shared_table(&plan, &strings));
+            started.flatten().next().unwrap().map_err(|_| io::Error::other("not started"))
+        };
+        assert_eq!(output(&script, above, shared), expected);
+        assert_eq!(output(&script, above, start), expected);
+    }
 }

@@ -18,7 +18,7 @@ const EVENTS: usize = 256;
 ///
 /// A process may write before its pipes are added to a [`Capture`](crate::Capture).
 /// [`Capture::add_process`](crate::Capture::add_process) reads the first bytes of a process that
-/// was started with [`spawn_watched`](crate::spawn_watched) in the order in which its pipes became
+/// was started by a [watching](crate::Spawner::watching) spawner in the order in which its pipes became
 /// readable.
 #[derive(Clone, Debug)]
 pub struct FirstWrites(Arc<Mutex<Watch>>);

@@ -1,11 +1,9 @@
 //! Starts processes with a pipe on each output channel.
 
-use std::collections::BTreeMap;
-use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -13,12 +11,13 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
 use crate::child::Child;
+use crate::environment::BaseEnvironment;
 use crate::exec::{self, ChildGroup, ExecPlan};
 use crate::first_writes::FirstWrites;
 use crate::process_spec::{ProcessGroup, ProcessSpec, Stdin};
 use crate::pty::{Pty, PtyMaster};
 use crate::spawn_error::{SpawnError, failed, no_pty, open_stdin, spawn_failed};
-use crate::{limit, pty};
+use crate::{limit, pty, seats};
 
 /// The environment variable that tells a child the number of its stddiag descriptor.
 pub const STDDIAG_FD: &str = "IOF_STDDIAG_FD";
@@ -97,71 +96,110 @@ impl Stdio {
     }
 }
 
-/// Starts a process. Blocks until it has executed its program.
-///
-/// The process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. Of this
-/// process's other descriptors it inherits those without the close-on-exec flag. It stays in the
-/// session of this process, unless it has a pty. It starts with no signal blocked, with the default
-/// actions of SIGPIPE, SIGCHLD and SIGXFSZ, and with the soft limit on open files from before
-/// [`raise_file_limit`](crate::raise_file_limit). May be called from several threads at once.
+/// Starts a process as a [`Spawner`] does.
 ///
 /// # Errors
 /// [`SpawnError`]. No process runs then.
 pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
-    start(spec, |_| {})
+    Spawner::new().spawn(spec)
 }
 
-/// Starts a process as [`spawn`] does, and watches its pipes from before its start, for
-/// [`Capture::add_process`](crate::Capture::add_process).
+/// Starts processes, all with the environment that this process has when the spawner is created.
 ///
-/// # Errors
-/// The same as [`spawn`].
-pub fn spawn_watched(spec: ProcessSpec, first_writes: &FirstWrites) -> Result<Spawned, SpawnError> {
-    start(spec, |pipe| first_writes.watch(pipe))
+/// Each process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. Of the
+/// other descriptors of this process it inherits those that had no close-on-exec flag when the spawner
+/// was created. It stays in the session of this process, unless it has a pty. It starts with no signal
+/// blocked, with the default actions of SIGPIPE, SIGCHLD and SIGXFSZ, and with the soft limit on open
+/// files from before [`raise_file_limit`](crate::raise_file_limit). May be used from several threads
+/// at once.
+///
+/// While it executes its program, a process shares the descriptor table of this process. If the
+/// environment variable `IOF_SPAWN_TABLE` is `copied`, or the kernel refuses to share it, it starts
+/// with a copy of the table instead, which takes longer if this process has many open files.
+#[derive(Debug)]
+pub struct Spawner {
+    environment: BaseEnvironment,
+    above_inheritable: Option<RawFd>,
+    first_writes: Option<FirstWrites>,
 }
 
-/// Starts a process. Passes the read end of each of its output channels to `watch` before.
-fn start(spec: ProcessSpec, watch: impl Fn(BorrowedFd<'_>)) -> Result<Spawned, SpawnError> {
-    let program = PathBuf::from(&spec.program);
-    let stdio = match spec.pty {
-        None => Stdio::pipes(&program, &spec.stdin, spec.merge_stderr)?,
-        Some(pty) => Stdio::terminal(&program, &spec.stdin, pty)?,
-    };
-    let ((stdout, stdout_child), (stderr, stderr_child)) = (stdio.stdout, stdio.stderr);
-    let (stddiag, stddiag_child) = pipe(&program)?;
-    [&stdout, &stderr, &stddiag].into_iter().for_each(|pipe| watch(pipe.as_fd()));
-    // No descriptor may have one of the numbers 0 to 2, which the child overwrites one after the
-    // other.
-    let above = |end| above_stdio(end).map_err(|error| failed(&program, "fcntl", error));
-    let stddiag_child = above(stddiag_child)?;
-    let stddiag_number = reserve_stddiag_fd().unwrap_or(stddiag_child.as_raw_fd());
-    let mut env: BTreeMap<OsString, OsString> = env::vars_os().collect();
-    env.extend(spec.env);
-    env.insert(STDDIAG_FD.into(), stddiag_number.to_string().into());
-    let group = match spec.group {
-        // setsid(2) fails for the leader of a group, and creates a group anyway.
-        _ if spec.pty.is_some() => ChildGroup::Session,
-        ProcessGroup::Own => ChildGroup::Own,
-        ProcessGroup::Inherit => ChildGroup::Inherit,
-    };
-    let plan = ExecPlan {
-        program: &spec.program,
-        args: &spec.args,
-        env,
-        cwd: spec.cwd.as_deref(),
-        stdin: stdio.stdin.map(above).transpose()?,
-        stdout: above(stdout_child)?,
-        stderr: above(stderr_child)?,
-        stddiag: stddiag_child,
-        stddiag_number,
-        group,
-        files: limit::for_children(),
-    };
-    // This closes this process's copies of the child's ends. Otherwise the pipes would never end.
-    let started = exec::start(plan);
-    let (pid, pidfd) = started.map_err(|error| spawn_failed(&program, spec.cwd.as_deref(), error))?;
-    let child = Child::started(pid, pidfd, group != ChildGroup::Inherit);
-    Ok(Spawned { child, stdin: stdio.stdin_writer, stdout, stderr, stddiag, pty: stdio.pty })
+impl Default for Spawner {
+    fn default() -> Self {
+        Spawner::new()
+    }
+}
+
+impl Spawner {
+    /// Creates a spawner.
+    pub fn new() -> Spawner {
+        seats::reserve();
+        Spawner {
+            environment: BaseEnvironment::current(),
+            above_inheritable: seats::above_inheritable(),
+            first_writes: None,
+        }
+    }
+
+    /// Creates a spawner that watches the pipes of each process from before its start, for
+    /// [`Capture::add_process`](crate::Capture::add_process).
+    pub fn watching(first_writes: Option<FirstWrites>) -> Spawner {
+        Spawner { first_writes, ..Spawner::new() }
+    }
+
+    /// Returns the watch on the pipes, if there is one.
+    pub fn first_writes(&self) -> Option<&FirstWrites> {
+        self.first_writes.as_ref()
+    }
+
+    /// Starts a process. Blocks until it has executed its program.
+    ///
+    /// # Errors
+    /// [`SpawnError`]. No process runs then.
+    pub fn spawn(&self, spec: ProcessSpec) -> Result<Spawned, SpawnError> {
+        let program = PathBuf::from(&spec.program);
+        let stdio = match spec.pty {
+            None => Stdio::pipes(&program, &spec.stdin, spec.merge_stderr)?,
+            Some(pty) => Stdio::terminal(&program, &spec.stdin, pty)?,
+        };
+        let ((stdout, stdout_child), (stderr, stderr_child)) = (stdio.stdout, stdio.stderr);
+        let (stddiag, stddiag_child) = pipe(&program)?;
+        if let Some(first_writes) = &self.first_writes {
+            [&stdout, &stderr, &stddiag].into_iter().for_each(|pipe| first_writes.watch(pipe.as_fd()));
+        }
+        // No descriptor may have one of the numbers 0 to 2, which the child overwrites one after the
+        // other.
+        let above = |end| above_stdio(end).map_err(|error| failed(&program, "fcntl", error));
+        let stddiag_child = above(stddiag_child)?;
+        let stddiag_number = reserve_stddiag_fd().unwrap_or(stddiag_child.as_raw_fd());
+        let number = (OsString::from(STDDIAG_FD), OsString::from(stddiag_number.to_string()));
+        let cwd = spec.cwd.as_deref();
+        let env = self.environment.with(spec.env.into_iter().chain([number]));
+        let group = match spec.group {
+            // setsid(2) fails for the leader of a group, and creates a group anyway.
+            _ if spec.pty.is_some() => ChildGroup::Session,
+            ProcessGroup::Own => ChildGroup::Own,
+            ProcessGroup::Inherit => ChildGroup::Inherit,
+        };
+        let plan = ExecPlan {
+            program: &spec.program,
+            args: &spec.args,
+            env: env.map_err(|error| spawn_failed(&program, cwd, error.into()))?,
+            cwd,
+            stdin: stdio.stdin.map(above).transpose()?,
+            stdout: above(stdout_child)?,
+            stderr: above(stderr_child)?,
+            stddiag: stddiag_child,
+            stddiag_number,
+            group,
+            files: limit::for_children(),
+            above_inheritable: self.above_inheritable,
+        };
+        // This closes this process's copies of the child's ends. Otherwise the pipes would never end.
+        let started = exec::start(plan);
+        let (pid, pidfd) = started.map_err(|error| spawn_failed(&program, cwd, error))?;
+        let child = Child::started(pid, pidfd, group != ChildGroup::Inherit);
+        Ok(Spawned { child, stdin: stdio.stdin_writer, stdout, stderr, stddiag, pty: stdio.pty })
+    }
 }
 
 fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use iof_capture::{
-    FirstWrites, ProcessGroup, ProcessSpec, Signal, Signaller, SpawnError, Spawned, Stdin, check,
-    check_files, check_maps, spawn, spawn_watched,
+    FirstWrites, ProcessGroup, ProcessSpec, Signal, Signaller, SpawnError, Spawned, Spawner, Stdin, check,
+    check_files, check_maps,
 };
 use iof_proto::rendezvous::SERVER_VARIABLE;
 use iof_proto::{Rank, StdinUnavailable};
@@ -96,10 +96,10 @@ impl Engine {
     fn start_ranks(&self, spec: &JobSpec) -> Result<(), LaunchError> {
         // A rank may write before the capture thread reads its pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.
-        let first_writes = FirstWrites::new().ok();
+        let spawner = Spawner::watching(FirstWrites::new().ok());
         let mut signallers = Vec::new();
         let started = planned_ranks(spec)
-            .try_for_each(|planned| self.start_rank(spec, &planned, first_writes.as_ref(), &mut signallers));
+            .try_for_each(|planned| self.start_rank(spec, &planned, &spawner, &mut signallers));
         if started.is_err() {
             signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
         }
@@ -111,7 +111,7 @@ impl Engine {
         &self,
         spec: &JobSpec,
         planned: &PlannedRank<'_>,
-        first_writes: Option<&FirstWrites>,
+        spawner: &Spawner,
         signallers: &mut Vec<Signaller>,
     ) -> Result<(), LaunchError> {
         let rank = planned.rank;
@@ -119,11 +119,7 @@ impl Engine {
         let streams = self
             .streams(&spec.nspace, rank, &spec.directives)
             .map_err(|source| LaunchError::Rings { rank, source })?;
-        let process_spec = process_spec(spec, planned, self.server());
-        let spawned = match first_writes {
-            Some(first_writes) => spawn_watched(process_spec, first_writes),
-            None => spawn(process_spec),
-        };
+        let spawned = spawner.spawn(process_spec(spec, planned, self.server()));
         let Spawned { child, stdin, stdout, stderr, stddiag, pty } =
             spawned.map_err(|source| planned.spawn_failed(source))?;
         signallers.push(child.signaller());
@@ -140,7 +136,7 @@ impl Engine {
             pipes: [stdout, stderr, stddiag],
             pty,
         };
-        Ok(self.register_rank(&spec.nspace, running_rank, streams, first_writes)?)
+        Ok(self.register_rank(&spec.nspace, running_rank, streams, spawner.first_writes())?)
     }
 
     /// Returns the value of `IOF_SERVER` for ranks. It is set even if it is empty: otherwise the

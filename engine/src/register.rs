@@ -1,6 +1,7 @@
 //! Registration of jobs and their ranks in the tables, however they were started.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use iof_capture::{AddError, Child, Event, FirstWrites, NewStream, PipeId, PtyMaster, Stopped};

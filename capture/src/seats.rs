@@ -1,0 +1,125 @@
+//! Low descriptor numbers, reserved for the files that a child gets.
+//!
+//! A new process usually starts with a copy of its parent's descriptor table, most of which execve(2)
+//! closes again. An engine has several descriptors for each rank, so with each rank that it starts,
+//! the next one takes longer. A child can also share the table (`CLONE_FILES`), and leave it by
+//! close_range(2) with `CLOSE_RANGE_UNSHARE` (Linux 5.9), which copies only the descriptors below a
+//! number. The child's files must be below this number, and the child itself must not move them there
+//! as long as it shares the table. So this process lends its child reserved numbers, its *seats*.
+
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
+
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::unistd::dup3;
+
+/// The variable with which users choose how children start: with `copied`, each starts with a copy of
+/// the descriptor table, as debuggers and emulators may require.
+pub(crate) const TABLE_VARIABLE: &str = "IOF_SPAWN_TABLE";
+/// The lowest number of a seat. Lower numbers are left to programs that use numbers of one digit.
+const LOWEST: RawFd = 10;
+/// The number of seats: stdin, stdout, stderr and stddiag.
+pub(crate) const SEATS: usize = 4;
+
+/// Set once the kernel, or a seccomp filter, has refused a shared table. Relaxed: it only saves later
+/// attempts.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// The seats of this process. While a seat is free, its descriptor is that of `null`.
+struct Seats {
+    null: File,
+    ends: [Option<OwnedFd>; SEATS],
+}
+
+/// The seats, unless numbers were short when they were reserved.
+fn seats() -> Option<&'static Mutex<Seats>> {
+    static RESERVED: OnceLock<Option<Mutex<Seats>>> = OnceLock::new();
+    let reserve = || {
+        let null = File::open("/dev/null").ok()?;
+        let reserve = || {
+            let seat = fcntl(&null, FcntlArg::F_DUPFD_CLOEXEC(LOWEST)).ok()?;
+            // SAFETY: fcntl has just created the descriptor, and nothing else owns it.
+            Some(unsafe { OwnedFd::from_raw_fd(seat) })
+        };
+        let ends = [reserve()?, reserve()?, reserve()?, reserve()?].map(Some);
+        Some(Mutex::new(Seats { null, ends }))
+    };
+    RESERVED.get_or_init(reserve).as_ref()
+}
+
+/// Reserves the seats, unless they are reserved already.
+pub(crate) fn reserve() {
+    seats();
+}
+
+/// Notes that the kernel refuses children that share this process's descriptor table.
+pub(crate) fn refused() {
+    if !REFUSED.swap(true, Ordering::Relaxed) {
+        tracing::debug!("children start with a copy of the descriptor table: close_range(2) is refused");
+    }
+}
+
+/// Returns the number above all descriptors that children inherit. `None` if it is unknown, or the
+/// user wants children to start with a copy of the table.
+pub(crate) fn above_inheritable() -> Option<RawFd> {
+    if REFUSED.load(Ordering::Relaxed) || std::env::var_os(TABLE_VARIABLE).is_some_and(|how| how == "copied")
+    {
+        return None;
+    }
+    let mut above = libc::STDERR_FILENO + 1;
+    for entry in fs::read_dir("/proc/self/fd").ok()? {
+        let number: RawFd = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        // SAFETY: F_GETFD takes numbers only, and fails for a descriptor that was closed meanwhile.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        if flags >= 0 && !FdFlag::from_bits_retain(flags).contains(FdFlag::FD_CLOEXEC) {
+            above = above.max(number.saturating_add(1));
+        }
+    }
+    Some(above)
+}
+
+/// The seats while a child has them. Dropping it frees them, which closes the files.
+pub(crate) struct Seated {
+    seats: MutexGuard<'static, Seats>,
+    /// The numbers of the seats.
+    pub numbers: [RawFd; SEATS],
+}
+
+impl Seated {
+    /// Seats copies of `files`. Returns `None` if another thread starts a child at the moment, or the
+    /// seats are not usable.
+    pub(crate) fn new(files: [Option<&OwnedFd>; SEATS]) -> Option<Seated> {
+        if REFUSED.load(Ordering::Relaxed) {
+            return None;
+        }
+        let seats = match seats()?.try_lock() {
+            Ok(seats) => seats,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let mut numbers = [0; SEATS];
+        for (number, seat) in numbers.iter_mut().zip(&seats.ends) {
+            *number = seat.as_ref()?.as_raw_fd();
+        }
+        let mut seated = Seated { seats, numbers };
+        for (seat, file) in seated.seats.ends.iter_mut().zip(files) {
+            if let (Some(seat), Some(file)) = (seat, file) {
+                dup3(file, seat, OFlag::O_CLOEXEC).ok()?;
+            }
+        }
+        Some(seated)
+    }
+}
+
+impl Drop for Seated {
+    fn drop(&mut self) {
+        let Seats { null, ends } = &mut *self.seats;
+        for seat in ends {
+            // A seat that cannot be freed is closed, and later children start with a copy of the table.
+            // Otherwise the pipes of this child would not end.
+            seat.take_if(|seat| dup3(&*null, seat, OFlag::O_CLOEXEC).is_err());
+        }
+    }
+}
