@@ -130,10 +130,10 @@ fn a_limit_too_small_for_an_engine_is_reported_with_the_needs_of_the_job() {
 #[test]
 fn a_low_soft_limit_is_raised_for_the_engine_and_kept_for_the_ranks() {
     let site = Site::new();
-    let args = ["-n", "20", "sh", "-c", "ulimit -Sn; ulimit -Hn"];
+    let args = ["-n", "20", "sh", "-c", "echo $(ulimit -Sn) $(ulimit -Hn)"];
     let done = limited(&site, "ulimit -Sn 16 && ulimit -Hn 400", &args).finish();
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
-    assert_eq!(done.text(), "16\n400\n".repeat(20));
+    assert_eq!(done.text(), "16 400\n".repeat(20));
 }
 
 #[test]
