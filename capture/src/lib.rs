@@ -18,6 +18,8 @@
 //! |---|---|
 //! | `spawn`, `child`, `spawn_error` | processes with output pipes; their pidfds; the reasons why one does not start |
 //! | `exec` | the start of a program in a child that borrows this process's memory (unsafe) |
+//! | `seats`, `environment` | descriptor numbers that are lent to a child (unsafe); its environment |
+//! | `first_writes` | the order in which pipes of a process that is being started get their first bytes |
 //! | `pty` | pseudo-terminals for processes |
 //! | `limit` | the limits on open files and memory maps |
 //! | `ioctl` | calls of ioctl(2) that have no safe wrapper (unsafe) |
@@ -30,6 +32,7 @@
 //! | `sources`, `streams` | all sources, notifications and events; access to the streams |
 //! | `request` | requests about streams and targets, as data |
 //! | `driver` | the capture thread: performs the requests of sources and targets (unsafe) |
+//! | `inbox`, `wake` | the command queue of the capture thread; wake-ups, one for many items |
 //! | `coalescing` | the coalescing delay of each turn |
 //! | `backend` | the interface to the kernel; `backend::uring`, `backend::epoll`: its implementations (unsafe) |
 //! | `start` | the reasons why a capture does not start |
