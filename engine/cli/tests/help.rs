@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,6 +12,7 @@ use std::process::{Command, Stdio};
 use common::process::Process;
 use common::site::{Site, iof};
 use common::terminal::Terminal;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const COMMANDS: [&str; 11] =
     ["run", "pull", "push", "top", "query", "ps", "kill", "log", "inspect", "completions", "man"];
@@ -85,6 +87,9 @@ fn help_that_cannot_be_written_is_an_error_or_ends_by_sigpipe() {
         assert!(full.stderr.contains("No space left on device"), "{args}: {full:?}");
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
+        // A process that another test starts holds the reader for a moment.
+        let mut polled = [PollFd::new(writer.as_fd(), PollFlags::empty())];
+        assert_eq!(poll(&mut polled, PollTimeout::from(60_000u16)), Ok(1));
         let mut iof = iof();
         iof.args(args.split(' ')).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
         assert_eq!(Process::start_with_its_files(&mut iof).wait(), 128 + 13, "{args}");

@@ -287,7 +287,7 @@ fn files_are_completed_and_ranks_run_on_when_a_copy_has_no_reader() {
 fn a_pull_ends_when_one_of_its_outputs_has_no_reader() {
     let site = Site::new();
     let mut gate = site.gate("gate");
-    let script = format!("echo first >&2; : < {}; echo second >&2; exec sleep 1000", gate.path());
+    let script = format!("echo first >&2; : < {}; while :; do echo more >&2; sleep 0.05; done", gate.path());
     let run = site.run_sh(&[], &script);
     let mut pull = site.pull_when_ready();
     read_until(pull.stderr(), "first\n");
