@@ -12,10 +12,12 @@ use iof_capture::SourceId;
 pub(crate) struct GracePeriods(BinaryHeap<Reverse<(Instant, Vec<SourceId>)>>);
 
 impl GracePeriods {
-    /// Starts a grace period of length `grace` for `streams` at `now`.
+    /// Starts a grace period of length `grace` for `streams`, if there are any, at `now`.
     pub(crate) fn begin(&mut self, now: Instant, grace: Duration, streams: Vec<SourceId>) {
         // An end that an `Instant` can't represent is never reached.
-        if let Some(end) = now.checked_add(grace) {
+        if !streams.is_empty()
+            && let Some(end) = now.checked_add(grace)
+        {
             self.0.push(Reverse((end, streams)));
         }
     }
@@ -49,6 +51,7 @@ mod tests {
         graces.begin(now, seconds(5), vec![SourceId(5)]);
         graces.begin(now, seconds(2), vec![SourceId(2), SourceId(3)]);
         graces.begin(now, Duration::MAX, vec![SourceId(9)]);
+        graces.begin(now, seconds(1), Vec::new());
         assert_eq!(graces.next_end(), Some(now + seconds(2)));
         assert!(graces.take_expired(now + seconds(1)).is_empty());
         assert_eq!(graces.take_expired(now + seconds(2)), [2, 3].map(SourceId));
