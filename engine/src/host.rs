@@ -193,6 +193,9 @@ pub trait Host: Send + Sync {
     /// Ends a grant of [`Host::iof_pull`], because no tool reads `channels` of `procs` any more.
     /// The host can stop the delivery of this output. Called once for each source that was granted.
     /// A wildcard rank includes all ranks of its job that were granted.
+    ///
+    /// If the host grants a job on another thread while the stop of one of its ranks is on its way,
+    /// the rank is part of the job: the host ignores the stop.
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
         let (_, _) = (procs, channels);
     }
