@@ -46,7 +46,7 @@ pub(crate) struct Answered {
 }
 
 /// One process, or one job, on one channel. In the derived order, the ranks of a job on one channel
-/// are neighbours, and the wildcard rank follows them.
+/// are neighbours. The wildcard rank follows them, and the undefined rank follows the wildcard rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Source {
     /// Shared by all sources of one pull.
@@ -243,8 +243,12 @@ impl Demand {
         if self.known.get(&job).is_none_or(|known| known.asked.is_some()) {
             return;
         }
-        let first = if source.rank == Rank::WILDCARD { Rank(0) } else { source.rank };
-        let ranks = Source { rank: first, ..source.clone() }..=source.clone();
+        let (first, last) = match source.rank {
+            // What is logged for the job as a whole is a part of it, too.
+            Rank::WILDCARD => (Rank(0), Rank::UNDEF),
+            rank => (rank, rank),
+        };
+        let ranks = Source { rank: first, ..source.clone() }..=Source { rank: last, ..source.clone() };
         let granted = |(part, known): (&Source, &SourceState)| {
             (*part != job && known.asked.is_none()).then(|| part.clone())
         };

@@ -282,3 +282,15 @@ proptest! {
         assert_eq!(world.host.forwards, BTreeSet::new());
     }
 }
+
+#[test]
+fn a_granted_job_includes_what_is_logged_for_it_as_a_whole() {
+    let mut demand = Demand::default();
+    let (logs, call) = demand.ask_one(&[Rank::UNDEF], Channels::STDOUT);
+    demand.answer(call, true);
+    let (job, call) = demand.ask_one(&[Rank::WILDCARD], Channels::STDOUT);
+    demand.answer(call, true);
+    assert_eq!(demand.release(logs), []);
+    assert_eq!(demand.release(job), [sources(&[Rank::WILDCARD], Channels::STDOUT)]);
+    assert!(demand.is_empty());
+}
