@@ -87,8 +87,8 @@ impl<B: Backend> SimulatedCapture<B> {
     }
 
     /// See [`Capture::deliver`](crate::Capture::deliver).
-    pub fn deliver(&self, id: SourceId, bytes: Vec<u8>) {
-        self.send(Command::Deliver { id, bytes, time: None });
+    pub fn deliver(&self, id: SourceId, bytes: Vec<u8>, time: Option<u64>) {
+        self.send(Command::Deliver { id, bytes, time });
     }
 
     /// See [`Capture::close`](crate::Capture::close).
@@ -136,6 +136,11 @@ impl<B: Backend> SimulatedCapture<B> {
     /// See [`Capture::shut`](crate::Capture::shut).
     pub fn shut(&self, id: TargetId) {
         self.send(Command::Shut(id));
+    }
+
+    /// See [`Capture::shut_unread`](crate::Capture::shut_unread).
+    pub fn shut_unread(&self, id: TargetId) {
+        self.send(Command::ShutUnread(id));
     }
 
     /// Begins to end everything, as dropping a [`Capture`](crate::Capture) does.

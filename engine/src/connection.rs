@@ -81,32 +81,13 @@ impl Connection {
         self.incoming.next()
     }
 
-    /// Returns the next message of `peer` to serve, see [`Peer::next_deferred`] and [`Peer::defer`].
+    /// Returns the next message of `peer` to serve, see [`Peer::next_message`].
     pub(crate) fn receive(
         &mut self,
         peer: &mut Peer,
         now: Instant,
     ) -> Result<Option<FromTool>, DisconnectReason> {
-        loop {
-            if let Some(message) = peer.next_deferred()? {
-                return Ok(Some(message));
-            }
-            if !peer.wants_messages() {
-                return Ok(None);
-            }
-            let arrived = match self.incoming.next() {
-                // The tool no longer reads answers, but its earlier requests are still served.
-                Err(DisconnectReason::Closed) if peer.has_deferred() => {
-                    peer.drop_outgoing();
-                    continue;
-                }
-                arrived => arrived?,
-            };
-            let Some(message) = arrived else { return Ok(None) };
-            if let Some(message) = peer.defer(message, now)? {
-                return Ok(Some(message));
-            }
-        }
+        peer.next_message(now, || self.incoming.next())
     }
 
     /// Returns how many descriptors the tool has not received, as far as the engine knows.

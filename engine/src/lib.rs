@@ -33,6 +33,7 @@
 //! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
 //! | `push`, `elsewhere`, `push_table` | stdin: pushes and their targets |
 //! | `query`, `logs`, `log_routes`, `demand`, `owed`, `awaited`, `grace`, `linger`, `pending` | requests that wait; what the host is asked for and has not answered; times; connections that are not tools yet |
+//! | `simulation`, `checks` | a driver for the simulator; checks of all tables against each other (feature `simulation`) |
 //! | `input`, `calls`, `events`, `answers`, `capture_end`, `deliveries` | the entry for what happens; the calls of the embedder; what the capture thread reports, and its answers |
 //! | `admission`, `requests`, `registrations`, `pulls`, `readers`, `shed` | what tools do: attach, register, read |
 //! | `pushes`, `push_admission`, `push_elsewhere`, `queries`, `answers_to_queries`, `logging`, `log_output` | what tools do: push, query, log |
@@ -70,6 +71,9 @@ pub use crate::core::deliver_error::DeliverError;
 pub use crate::core::delivery::MAX_DELIVERED;
 pub use crate::core::endings::{Ending, RankExit};
 pub use crate::core::job_status::JobStatus;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub use crate::core::simulation;
 pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{

@@ -1,25 +1,26 @@
-//! A simulator: random runs of ranks, capture, streams and tools, with faults. A run is determined by
-//! one seed, and checks after each step that every byte is delivered or reported as lost, in order
-//! and unchanged.
+//! A simulator: random runs of ranks, capture, streams, the engine's core and tools, with faults. A
+//! run is determined by one seed, and checks after each step that every byte is delivered or reported
+//! as lost, in order and unchanged.
 //!
 //! What runs is the code that ships: the streams and readers of `iof-shm-ring` (with rings on the
-//! heap), the capture thread's state machines, and the reading side of `iof-tool`. Simulated are the
-//! ranks, the times and results of kernel calls, the memory, and the engine's tables.
+//! heap), the capture thread's state machines, the reading side of `iof-tool`, and in every second
+//! run the core of `iof-engine`. Simulated are the launcher, the ranks, the host, sockets, the times
+//! and results of kernel calls, and the memory.
 //!
 //! | module | concept |
 //! |---|---|
 //! | `rng`, `bytes` | randomness; bytes that can be checked from their offsets |
 //! | `script` | the decisions of a run |
 //! | `kernel` | when and how requests are answered |
-//! | `source`, `tool` | ranks' channels; tools, honest or not |
-//! | `stdin` | pushes, and the ranks that read them |
-//! | `server` | the engine's part: attaching, following, detaching |
-//! | `world`, `settle` | one action after the other, with all checks; the end of a run |
+//! | `source`, `tool`, `stdin`, `server`, `world` | runs of streams: ranks' channels; tools; pushes; a stand-in for the core; one action after the other, with all checks |
+//! | `engine` | runs of the engine's core, with modules `jobs`, `host`, `tool`, `requests`, `hostile`, and `truth` and `registration`, which know what each tool must receive |
+//! | `settle` in both | the end of a run |
 //! | `run` | runs, failures, shrinking |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check ends a run")]
 
 mod bytes;
+mod engine;
 mod kernel;
 mod rng;
 mod run;
@@ -31,5 +32,5 @@ mod tool;
 mod world;
 
 pub use run::{Failure, run, shrink};
-pub use script::{Action, Kind, Setting};
+pub use script::{Action, Kind, Setting, Subject};
 pub use tool::Summary;

@@ -1,4 +1,5 @@
-//! Runs the simulator: `iof-sim [--seed N] [--steps M] [--seconds S] [--from N] [--no-shrink]`.
+//! Runs the simulator:
+//! `iof-sim [--seed N] [--steps M] [--seconds S] [--from N] [--streams | --engine] [--no-shrink]`.
 //!
 //! With `--seed`, runs that seed alone. Otherwise runs one seed after the other, from `--from` on, on
 //! all processors, until `--seconds` have passed or a check fails. Prints a failure with the smallest
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_sim::{Failure, Summary, run, shrink};
+use iof_sim::{Failure, Subject, Summary, run, shrink};
 
 /// The steps of a run if none are given.
 const STEPS: usize = 2000;
@@ -26,15 +27,27 @@ fn option(name: &str) -> Option<u64> {
 fn main() -> ExitCode {
     let steps = option("--steps").map_or(STEPS, |steps| steps as usize);
     let failure = match option("--seed") {
-        Some(seed) => run(seed, steps).err(),
+        Some(seed) => run(subject_of(seed), seed, steps).err(),
         None => explore(option("--from").unwrap_or(0), steps, option("--seconds").unwrap_or(60)),
     };
     let Some(failure) = failure else { return ExitCode::SUCCESS };
-    println!("seed {} of {steps} steps failed: {}", failure.seed, failure.message);
+    let Failure { seed, setting, message, .. } = &failure;
+    println!("seed {seed} of {steps} steps of {:?} failed: {message}", setting.subject);
     if !std::env::args().any(|arg| arg == "--no-shrink") {
         println!("{}", shrink(failure));
     }
     ExitCode::FAILURE
+}
+
+/// Returns what the run of a seed is about: that of `--streams` or `--engine`, or alternately both.
+fn subject_of(seed: u64) -> Subject {
+    let has = |name| std::env::args().any(|arg| arg == name);
+    match (has("--streams"), has("--engine")) {
+        (true, false) => Subject::Streams,
+        (false, true) => Subject::Engine,
+        _ if seed.is_multiple_of(2) => Subject::Streams,
+        _ => Subject::Engine,
+    }
 }
 
 /// Runs seeds until the time is over. Returns the first failure.
@@ -47,7 +60,8 @@ fn explore(from: u64, steps: usize, seconds: u64) -> Option<Failure> {
         for _ in 0..threads {
             scope.spawn(|| {
                 while began.elapsed() < limit && !failed.load(Relaxed) {
-                    match run(next.fetch_add(1, Relaxed), steps) {
+                    let seed = next.fetch_add(1, Relaxed);
+                    match run(subject_of(seed), seed, steps) {
                         Ok((summary, _)) => *sum.lock().expect("no panic") += summary,
                         Err(found) => {
                             failed.store(true, Relaxed);

@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use crate::script::{Action, Setting, of_seed};
+use crate::engine::EngineWorld;
+use crate::script::{Action, Setting, Subject, of_seed};
 use crate::tool::Summary;
 use crate::world::World;
 
@@ -30,7 +31,8 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}: {} ({})", self.seed, self.message, self.place)?;
+        let subject = self.setting.subject;
+        writeln!(f, "seed {} of {subject:?}: {} ({})", self.seed, self.message, self.place)?;
         writeln!(f, "{:?}, {} actions:", self.setting, self.script.len())?;
         for Action { kind, actor, seed } in &self.script {
             writeln!(f, "    {kind:?} {actor} {seed}")?;
@@ -70,12 +72,19 @@ fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<(Summary
     RUNS.set(true);
     let mut done = 0;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut world = World::new(setting);
-        for action in script {
-            done += 1;
-            world.apply(*action);
+        let actions = script.iter().inspect(|_| done += 1);
+        match setting.subject {
+            Subject::Streams => {
+                let mut world = World::new(setting);
+                actions.for_each(|action| world.apply(*action));
+                if setting.engine_ends { world.end_engine() } else { world.settle() }
+            }
+            Subject::Engine => {
+                let mut world = EngineWorld::new(setting);
+                actions.for_each(|action| world.apply(*action));
+                world.settle()
+            }
         }
-        if setting.engine_ends { world.end_engine() } else { world.settle() }
     }));
     RUNS.set(false);
     outcome.map_err(|_| {
@@ -88,8 +97,8 @@ fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<(Summary
 ///
 /// # Errors
 /// The failure, if a check fails.
-pub fn run(seed: u64, steps: usize) -> Result<(Summary, u64), Failure> {
-    let (setting, script) = of_seed(seed, steps);
+pub fn run(subject: Subject, seed: u64, steps: usize) -> Result<(Summary, u64), Failure> {
+    let (setting, script) = of_seed(subject, seed, steps);
     try_script(seed, setting, &script)
 }
 

@@ -50,10 +50,31 @@ pub enum Kind {
     Remove,
     /// A pushing tool, a target or the launcher does something about stdin.
     Stdin,
+    /// A job begins, or all of its ranks are registered.
+    Job,
+    /// The host delivers output of a remote rank, or ends the remote part of a job.
+    Deliver,
+    /// The host answers a call.
+    Host,
+    /// A tool queries, logs or signals.
+    Request,
+    /// The engine serves a tool's connection.
+    Connection,
+    /// Time passes.
+    Clock,
 }
 
-/// Each kind with its weight. The first five are in every script.
-const WEIGHTS: &[(Kind, u64)] = &[
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Streams, capture and the reading side of tools, with a stand-in for the engine.
+    Streams,
+    /// The core of the engine, with all of these.
+    Engine,
+}
+
+/// Each kind with its weight in runs of streams. The first [`ALWAYS`] are in every script.
+const STREAMS: &[(Kind, u64)] = &[
     (Kind::Start, 24),
     (Kind::Write, 240),
     (Kind::Turn, 320),
@@ -76,6 +97,32 @@ const WEIGHTS: &[(Kind, u64)] = &[
     (Kind::Remove, 8),
     (Kind::Stdin, 80),
 ];
+
+/// Each kind with its weight in runs of the engine.
+const ENGINE: &[(Kind, u64)] = &[
+    (Kind::Job, 24),
+    (Kind::Start, 40),
+    (Kind::Write, 160),
+    (Kind::Turn, 240),
+    (Kind::Tool, 200),
+    (Kind::Connection, 240),
+    (Kind::NewTool, 16),
+    (Kind::Attach, 60),
+    (Kind::Host, 80),
+    (Kind::Stop, 8),
+    (Kind::CloseChannel, 6),
+    (Kind::Exit, 16),
+    (Kind::Deregister, 8),
+    (Kind::Pause, 16),
+    (Kind::Kill, 4),
+    (Kind::Deliver, 40),
+    (Kind::ReleaseBacklog, 4),
+    (Kind::Memory, 6),
+    (Kind::Remove, 16),
+    (Kind::Stdin, 60),
+    (Kind::Request, 30),
+    (Kind::Clock, 30),
+];
 const ALWAYS: usize = 7;
 
 /// One decision.
@@ -92,6 +139,8 @@ pub struct Action {
 /// The properties of a whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
+    /// What runs.
+    pub subject: Subject,
     /// Whether memory never runs out, so that a reader which keeps up must not lose a byte.
     pub calm: bool,
     /// How often a request fails, of 256.
@@ -107,9 +156,10 @@ pub struct Setting {
 }
 
 /// Makes the setting and the script of a run from its seed.
-pub fn of_seed(seed: u64, steps: usize) -> (Setting, Vec<Action>) {
+pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Action>) {
     let mut rng = Rng::new(seed);
     let setting = Setting {
+        subject,
         calm: rng.chance(128),
         faults: rng.pick(&[0, 8, 40]),
         capacity: rng.pick(&[16 << 10, 16 << 10, 24 << 10, 64 << 10]),
@@ -120,7 +170,8 @@ pub fn of_seed(seed: u64, steps: usize) -> (Setting, Vec<Action>) {
     // Each run has weights of its own, so that rare combinations of kinds become common in some.
     let mut weights = Vec::new();
     let mut sum = 0;
-    for (index, (kind, weight)) in WEIGHTS.iter().enumerate() {
+    let kinds = if subject == Subject::Streams { STREAMS } else { ENGINE };
+    for (index, (kind, weight)) in kinds.iter().enumerate() {
         let factor = rng.pick(if index < ALWAYS { &[1, 4, 4, 16] } else { &[0, 1, 4, 16] });
         sum += weight * factor;
         weights.push((sum, *kind));

@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use iof_capture::{Gating, SourceId};
-use iof_proto::{Nspace, Proc};
+use iof_proto::{Channel, Nspace, Proc};
 use iof_shm_ring::{Attached, Bell, Grouping, ReaderId, ReaderPage, Ringer, Start, StreamStats, bell};
-use iof_tool::test_utils::{NewStream, ReadingSide};
+use iof_tool::test_utils::{NewStream, ReadingSide, StreamInfo};
 use iof_tool::{FeedId, Peeked};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -235,7 +235,8 @@ impl Tool {
                 let source = Proc::new(Nspace::new("job").expect("a valid name"), rank);
                 let room = (registration.gating == Gating::Block).then(|| Arc::clone(room));
                 let (start, grouping) = (registration.start, registration.grouping);
-                let stream = NewStream { handler, source, ring, start, room, grouping };
+                let stream = StreamInfo { source, channel: Channel::Stdout, logged: false, run: 1 };
+                let stream = NewStream { handler, stream, ring, start, room, grouping };
                 // SAFETY: the engine's part in `server` keeps the protocol.
                 unsafe { self.side.add(&self.page, stream) }.expect("the slot is there");
                 if registration.flush_until.is_some() {
@@ -359,7 +360,7 @@ impl Tool {
     /// Sends what follows from the reading.
     fn send_requests(&mut self) {
         let requests = self.side.settle();
-        for (reader, handler) in requests.drained {
+        for (reader, handler, _) in requests.drained {
             self.outbox.push_back(FromTool::Drained(reader));
             if let Some(registration) = self.registrations.get(&handler) {
                 assert!(

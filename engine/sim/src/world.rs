@@ -97,7 +97,13 @@ impl World {
             Kind::Finish => self.finish(actor),
             Kind::Remove => self.remove(actor, rng),
             Kind::Stdin => self.stdins.act(&mut self.capture, actor, rng),
-            Kind::Memory => {}
+            Kind::Memory
+            | Kind::Job
+            | Kind::Deliver
+            | Kind::Host
+            | Kind::Request
+            | Kind::Connection
+            | Kind::Clock => {}
         }
         self.serve_prompt();
         self.check_memory();
@@ -315,7 +321,7 @@ impl World {
             .is_some_and(|pipe| with_kernel(&mut self.capture, |kernel| kernel.pipe(pipe).packets));
         let most = if packets { most.min(4096) } else { most };
         if let Some(bytes) = source.write(rng.size(most) as usize) {
-            self.capture.deliver(source.id, bytes);
+            self.capture.deliver(source.id, bytes, None);
         }
     }
 

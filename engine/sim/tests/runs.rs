@@ -1,36 +1,48 @@
 //! Short runs of the simulator, and the seeds that have found defects.
 #![allow(clippy::panic, reason = "a test may panic")]
 
-use iof_sim::{Summary, run};
+use iof_sim::{Subject, Summary, run};
 
 /// Runs a seed. Panics if a check fails.
-fn pass(seed: u64, steps: usize) -> (Summary, u64) {
-    run(seed, steps).unwrap_or_else(|failure| panic!("{failure}"))
+fn pass(subject: Subject, seed: u64, steps: usize) -> (Summary, u64) {
+    run(subject, seed, steps).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 #[test]
 fn random_runs_with_faults_pass_all_checks() {
-    let mut sum = Summary::default();
-    (0..60).for_each(|seed| sum += pass(seed, 1000).0);
-    // Otherwise the runs would check nothing.
-    let Summary { delivered, lost, follows, ends } = sum;
-    assert!(delivered > 100_000 && lost > 100_000 && follows > 20 && ends > 50, "{sum:?}");
+    for (subject, runs) in [(Subject::Streams, 60), (Subject::Engine, 100)] {
+        let mut sum = Summary::default();
+        (0..runs).for_each(|seed| sum += pass(subject, seed, 1000).0);
+        // Otherwise the runs would check nothing.
+        let Summary { delivered, lost, follows, ends } = sum;
+        assert!(delivered > 100_000 && lost > 10_000 && follows > 10 && ends > 50, "{subject:?}: {sum:?}");
+    }
 }
 
 #[test]
 fn a_seed_replays_exactly() {
-    for seed in 100..105 {
-        assert_eq!(pass(seed, 500), pass(seed, 500));
+    for subject in [Subject::Streams, Subject::Engine] {
+        for seed in 100..105 {
+            assert_eq!(pass(subject, seed, 500), pass(subject, seed, 500));
+        }
     }
 }
 
 /// Each seed with the number of its steps, and the defect that it has found.
-const FOUND: &[(u64, usize, &str)] =
-    &[(3, 2000, "a delivery told times of bytes that it did not contain, while its registration ended")];
+const FOUND: &[(Subject, u64, usize, &str)] = &[
+    (
+        Subject::Streams,
+        3,
+        2000,
+        "a delivery told times of bytes that it did not contain, while its registration ended",
+    ),
+    (Subject::Engine, 43, 1000, "the host stopped what was logged for a job as a whole, which was granted"),
+    (Subject::Engine, 1006, 300, "an early end of a job that was removed left a time to wake up at"),
+];
 
 #[test]
 fn the_seeds_that_found_defects_pass() {
-    for (seed, steps, defect) in FOUND {
-        assert!(run(*seed, *steps).is_ok(), "{defect}");
+    for (subject, seed, steps, defect) in FOUND {
+        assert!(run(*subject, *seed, *steps).is_ok(), "{defect}");
     }
 }

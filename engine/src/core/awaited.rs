@@ -71,7 +71,13 @@ impl AwaitedAnswers {
         self.waiting.remove(&id)
     }
 
-    #[cfg(test)]
+    /// Returns what continues with each request.
+    #[cfg(feature = "simulation")]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Awaited> {
+        self.waiting.values()
+    }
+
+    #[cfg(any(test, feature = "simulation"))]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -206,6 +206,30 @@ impl Demand {
         grouped(unwanted)
     }
 
+    /// Panics unless exactly the pulls `tickets` hold sources, and each source counts its holds.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn check(&self, tickets: &BTreeSet<Ticket>) {
+        assert!(self.held.keys().eq(tickets), "pulls that have ended hold sources");
+        let mut holds: BTreeMap<Source, usize> = BTreeMap::new();
+        for held in self.held.values().flatten() {
+            let source = if self.known.contains_key(held) { held.clone() } else { held.job() };
+            *holds.entry(source).or_default() += 1;
+        }
+        for (source, known) in &self.known {
+            assert_eq!(known.holds, holds.remove(source).unwrap_or(0), "{source:?}");
+            assert!(known.asked.is_some() || known.holds > 0, "{source:?} is granted and not needed");
+        }
+        assert!(holds.is_empty(), "a pull holds an unknown source: {holds:?}");
+        assert!(self.waiting.keys().all(|ticket| self.held.contains_key(ticket)));
+    }
+
+    /// Returns whether no source is asked for or granted.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn is_empty(&self) -> bool {
+        let Demand { known, calls, held, waiting, .. } = self;
+        known.is_empty() && calls.is_empty() && held.is_empty() && waiting.is_empty()
+    }
+
     fn release_holds(&mut self, ticket: Ticket, unwanted: &mut Vec<Source>) {
         for call in self.waiting.remove(&ticket).unwrap_or_default() {
             if let Some(call) = self.calls.get_mut(&call) {

@@ -124,6 +124,13 @@ impl Jobs {
         self.logged.insert(nspace.clone());
     }
 
+    /// Returns whether no job, process or stdin is left.
+    #[cfg(feature = "simulation")]
+    pub(super) fn is_empty(&self) -> bool {
+        let Jobs { by_name, processes, stdins, logged, .. } = self;
+        by_name.is_empty() && processes.is_empty() && stdins.is_empty() && logged.is_empty()
+    }
+
     /// Returns the streams of logged messages to which nothing more can be logged, once.
     pub(super) fn take_finished_logs(&mut self) -> Vec<SourceId> {
         let Jobs { by_name, logged, .. } = self;

@@ -109,6 +109,12 @@ impl Logs {
         self.ongoing.get_mut(&id)
     }
 
+    /// Returns the requesters of the ongoing requests.
+    #[cfg(feature = "simulation")]
+    pub(super) fn requesters(&self) -> impl Iterator<Item = &ReplyTo> {
+        self.ongoing.values().map(|ongoing| &ongoing.requester.reply_to)
+    }
+
     /// Removes a request that has an outcome.
     pub(super) fn end(&mut self, id: LogId) -> Option<OngoingLog> {
         self.ongoing.remove(&id)

@@ -16,6 +16,8 @@ mod awaited;
 pub(crate) mod calls;
 mod capture_end;
 pub(crate) mod channel_entry;
+#[cfg(feature = "simulation")]
+mod checks;
 mod client;
 pub(crate) mod commands;
 pub(crate) mod deliver_error;
@@ -60,6 +62,8 @@ pub(crate) mod resources;
 pub(crate) mod settings;
 mod shed;
 mod signals;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub(crate) mod stream_options;
 mod stream_state;
 mod stream_table;

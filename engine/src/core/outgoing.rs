@@ -26,7 +26,7 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// Encodes `message`, whose descriptors are `attachment`.
     pub(crate) fn new(message: &ToTool, attachment: Attachment) -> Result<Outgoing, EncodeError> {
-        debug_assert_eq!(attachment.fds().len(), usize::from(message.fds()));
+        debug_assert_eq!(attachment.len(), usize::from(message.fds()));
         Ok(Outgoing {
             frame: encode(message)?,
             sent: 0,
@@ -66,6 +66,15 @@ pub(crate) enum Attachment {
 }
 
 impl Attachment {
+    /// Returns the number of descriptors that a tool receives. A simulator's rings have none.
+    fn len(&self) -> usize {
+        match self {
+            Attachment::None => 0,
+            Attachment::Ring(_) | Attachment::Inlet(_) => 1,
+            Attachment::Welcome { room, .. } => 2usize.saturating_add(usize::from(room.is_some())),
+        }
+    }
+
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Attachment::None => Vec::new(),

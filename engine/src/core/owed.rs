@@ -40,6 +40,23 @@ impl Owed {
         Ok(())
     }
 
+    /// Panics if a user's sum is wrong or beyond its limit.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn check(&self) {
+        let mut sums: HashMap<u32, usize> = HashMap::new();
+        for (uid, bytes) in self.calls.values() {
+            *sums.entry(*uid).or_default() += bytes;
+        }
+        assert_eq!(sums, self.users, "what the host owes");
+        assert!(sums.values().all(|bytes| *bytes <= MAX_OWED_BYTES_PER_USER));
+    }
+
+    /// Returns whether the host has answered all upcalls.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
     /// Records that the host has answered `call`. A second answer has no effect.
     pub(crate) fn answered(&mut self, call: Call) {
         let Some((uid, bytes)) = self.calls.remove(&call) else { return };

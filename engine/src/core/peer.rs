@@ -3,7 +3,7 @@
 //! Every byte from a tool is treated as hostile. A tool costs the engine one [`Peer`] with bounded
 //! buffers. A tool that breaks the protocol loses its connection, and nothing else is affected.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -81,9 +81,9 @@ pub(crate) struct Peer {
     pub pushes: BTreeMap<u32, PushId>,
     pub last_push: u32,
     /// The rings that the tool reads.
-    pub readings: HashMap<ReaderId, Reading>,
+    pub readings: BTreeMap<ReaderId, Reading>,
     /// The ids of the readings, by stream and registration.
-    pub reader_ids: HashMap<(SourceId, u32), ReaderId>,
+    pub reader_ids: BTreeMap<(SourceId, u32), ReaderId>,
     /// Alive while the tool is connected. Work for this tool alone need not begin after it has
     /// disconnected.
     pub alive: Arc<()>,
@@ -119,8 +119,8 @@ impl Peer {
             last_handler: 0,
             pushes: BTreeMap::new(),
             last_push: 0,
-            readings: HashMap::new(),
-            reader_ids: HashMap::new(),
+            readings: BTreeMap::new(),
+            reader_ids: BTreeMap::new(),
             alive: Arc::new(()),
         }
     }
@@ -172,6 +172,34 @@ impl Peer {
         Ok(None)
     }
 
+    /// Returns the next message to serve: the next deferred one, or one that `arrive` returns.
+    pub(crate) fn next_message(
+        &mut self,
+        now: Instant,
+        mut arrive: impl FnMut() -> Result<Option<FromTool>, DisconnectReason>,
+    ) -> Result<Option<FromTool>, DisconnectReason> {
+        loop {
+            if let Some(message) = self.next_deferred()? {
+                return Ok(Some(message));
+            }
+            if !self.wants_messages() {
+                return Ok(None);
+            }
+            let arrived = match arrive() {
+                // The tool no longer reads answers, but its earlier requests are still served.
+                Err(DisconnectReason::Closed) if self.has_deferred() => {
+                    self.drop_outgoing();
+                    continue;
+                }
+                arrived => arrived?,
+            };
+            let Some(message) = arrived else { return Ok(None) };
+            if let Some(message) = self.defer(message, now)? {
+                return Ok(Some(message));
+            }
+        }
+    }
+
     fn has_unread(&self) -> bool {
         self.answers >= MAX_ANSWERS_WAITING || self.answer_bytes >= MAX_BYTES_WAITING
     }
@@ -197,7 +225,7 @@ impl Peer {
     }
 
     /// Drops the unsent rings of `readers`, whose readings have ended. The tool never maps them.
-    pub(crate) fn drop_rings(&mut self, readers: &HashSet<ReaderId>) {
+    pub(crate) fn drop_rings(&mut self, readers: &BTreeSet<ReaderId>) {
         if readers.is_empty() {
             return;
         }
@@ -282,6 +310,18 @@ impl Peer {
             reading.sent = true;
         }
         self.unread.sent(&out.item);
+    }
+
+    /// Panics if the counters of the queues are wrong or beyond their limits.
+    #[cfg(feature = "simulation")]
+    pub(super) fn check_queues(&self) {
+        let answers = self.outgoing.iter().filter(|out| out.is_answer);
+        let bytes = answers.clone().map(|out| out.frame.len()).sum::<usize>();
+        assert_eq!((answers.count(), bytes), (self.answers, self.answer_bytes), "answers of {}", self.name);
+        let deferred: usize = self.deferred.iter().map(Vec::len).sum();
+        assert_eq!(deferred, self.deferred_bytes, "deferred requests of {}", self.name);
+        // The last request may exceed the limit.
+        assert!(deferred < 2 * MAX_DEFERRED_BYTES + 8, "{deferred} bytes are deferred");
     }
 
     /// Drops all queued messages.

@@ -58,6 +58,12 @@ impl Pushes {
         self.deferred.push(Deferred { peer_id, request });
     }
 
+    /// Returns the tools whose requests are deferred.
+    #[cfg(feature = "simulation")]
+    pub(super) fn deferring_tools(&self) -> impl Iterator<Item = PeerId> {
+        self.deferred.iter().map(|deferred| deferred.peer_id)
+    }
+
     /// Returns the number of deferred requests of a tool.
     pub(super) fn deferred_of(&self, peer_id: PeerId) -> usize {
         self.deferred.iter().filter(|deferred| deferred.peer_id == peer_id).count()

@@ -114,6 +114,13 @@ impl Queries {
         (waiting, !is_current)
     }
 
+    /// Returns the tools whose queries wait, for counters and for the host.
+    #[cfg(feature = "simulation")]
+    pub(super) fn waiting_tools(&self) -> (Vec<PeerId>, Vec<PeerId>) {
+        let for_counters = self.wait_for_counters.iter().map(|waits| waits.peer);
+        (for_counters.collect(), self.waiting.values().map(|waiting| waiting.peer).collect())
+    }
+
     /// Returns the number of the next request that waits for the host.
     pub(super) fn next_id(&mut self) -> QueryId {
         self.last = self.last.wrapping_add(1);

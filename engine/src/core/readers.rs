@@ -200,7 +200,7 @@ impl Core {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
         let detached: Vec<(ReaderId, Reading)> = peer
             .readings
-            .extract_if(|_, reading| handler.is_none_or(|handler| reading.handler == handler))
+            .extract_if(.., |_, reading| handler.is_none_or(|handler| reading.handler == handler))
             .collect();
         self.detach_readings(peer_id, detached);
     }

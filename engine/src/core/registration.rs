@@ -156,6 +156,12 @@ impl ByJob {
         self.0.get(nspace).map(|registrations| registrations.iter().copied().collect()).unwrap_or_default()
     }
 
+    /// Returns the number of entries.
+    #[cfg(feature = "simulation")]
+    pub(super) fn len(&self) -> usize {
+        self.0.values().map(BTreeSet::len).sum()
+    }
+
     pub(super) fn add(&mut self, peer_id: PeerId, handler: u32, registration: &Registration) {
         for nspace in registration.jobs() {
             self.0.entry(nspace.clone()).or_default().insert((peer_id, handler));

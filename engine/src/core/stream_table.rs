@@ -32,7 +32,7 @@ impl StreamTable {
         id
     }
 
-    pub(super) fn get(&self, source: &SourceId) -> Option<&StreamState> {
+    pub(crate) fn get(&self, source: &SourceId) -> Option<&StreamState> {
         self.by_id.get(source)
     }
 
@@ -43,6 +43,12 @@ impl StreamTable {
     /// Returns all streams, in the order in which they were added.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&SourceId, &StreamState)> {
         self.by_id.iter()
+    }
+
+    /// Returns whether no stream is left, and no delivery of one.
+    #[cfg(feature = "simulation")]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_id.is_empty() && self.deliveries.is_empty()
     }
 
     /// Adds a stream. Returns the steps that follow after its first readers are attached.

@@ -68,6 +68,12 @@ impl Tools {
         Some(peer)
     }
 
+    /// Returns the number of entries of the index of registrations.
+    #[cfg(feature = "simulation")]
+    pub(super) fn indexed(&self) -> usize {
+        self.by_job.len()
+    }
+
     /// Removes all tools, because the engine ends.
     pub(crate) fn remove_all(&mut self) {
         self.by_job = ByJob::default();

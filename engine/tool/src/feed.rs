@@ -88,8 +88,11 @@ pub(crate) struct Feed {
 }
 
 /// The identity of a feed's stream.
-pub(crate) struct StreamInfo {
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamInfo {
+    /// The process that writes the stream.
     pub source: Proc,
+    /// The channel on which it writes.
     pub channel: Channel,
     /// Whether the stream contains what was logged on behalf of the source.
     pub logged: bool,
@@ -136,6 +139,13 @@ impl Feed {
             read_before: 0,
             settled: false,
         }
+    }
+
+    /// Returns the identity of the stream.
+    #[cfg(feature = "test-utils")]
+    pub(crate) fn info(&self) -> StreamInfo {
+        let Feed { source, channel, logged, run, .. } = self;
+        StreamInfo { source: source.clone(), channel: *channel, logged: *logged, run: *run }
     }
 
     /// Returns the next item. After [`Item::Bytes`], [`Feed::bytes`] returns the bytes in place

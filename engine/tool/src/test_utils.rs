@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use iof_proto::{Channel, Proc};
 use iof_shm_ring::{Attached, Grouping, OpenError, ReaderId, ReaderPage, Ring, Ringer, Start};
 
 use crate::batch_reader::{self, Peeked};
-use crate::feed::{Counts, Feed, StreamInfo, reader};
+pub use crate::feed::StreamInfo;
+use crate::feed::{Counts, Feed, reader};
 use crate::feeds::{FeedId, Feeds, Settled};
 
 /// The streams that a tool reads, as [`Tool`](crate::Tool) keeps them. The caller carries the
@@ -21,8 +21,8 @@ pub struct ReadingSide {
 pub struct NewStream {
     /// The handler of the registration.
     pub handler: u32,
-    /// The process that writes the stream.
-    pub source: Proc,
+    /// What the stream is.
+    pub stream: StreamInfo,
     /// The first ring.
     pub ring: Attached,
     /// Where the registration starts.
@@ -39,8 +39,8 @@ pub struct Requests {
     /// The readers that request the next generation of their streams.
     pub follow: Vec<ReaderId>,
     /// The readers that have drained their streams, and no longer use their slots. Each with the
-    /// handler of its registration.
-    pub drained: Vec<(ReaderId, u32)>,
+    /// handler of its registration and its stream.
+    pub drained: Vec<(ReaderId, u32, StreamInfo)>,
 }
 
 impl std::fmt::Debug for ReadingSide {
@@ -59,7 +59,7 @@ impl ReadingSide {
     /// As for [`Reader::new`](iof_shm_ring::Reader::new), where [`Requests::follow`] and
     /// [`Requests::drained`] are what releases a slot.
     pub unsafe fn add(&mut self, page: &Arc<ReaderPage>, stream: NewStream) -> Result<(), OpenError> {
-        let NewStream { handler, source, ring, start, room, grouping } = stream;
+        let NewStream { handler, stream, ring, start, room, grouping } = stream;
         self.feeds.use_slot(ring.id);
         let mut reader = reader(ring, Arc::clone(page), start)?;
         if let Some(room) = room {
@@ -68,7 +68,6 @@ impl ReadingSide {
         if grouping.is_some() {
             reader.group(grouping);
         }
-        let stream = StreamInfo { source, channel: Channel::Stdout, logged: false, run: 1 };
         self.feeds.add(Feed::new(handler, stream, reader));
         Ok(())
     }
@@ -154,7 +153,8 @@ impl ReadingSide {
     /// Drops the streams that were read to their ends, and returns what is to be sent.
     pub fn settle(&mut self) -> Requests {
         let Settled { drained, over, .. } = self.feeds.settle();
-        let drained_streams = over.iter().map(|feed| (feed.reader_id(), feed.handler())).collect();
+        let drained_streams =
+            over.iter().map(|feed| (feed.reader_id(), feed.handler(), feed.info())).collect();
         Requests { follow: drained, drained: drained_streams }
     }
 
@@ -166,6 +166,11 @@ impl ReadingSide {
     /// Returns the handler of a stream's registration, and the stream's counters.
     pub fn counts(&self, stream: FeedId) -> Option<(u32, Counts)> {
         self.feeds.get(stream).map(|feed| (feed.handler(), feed.counts()))
+    }
+
+    /// Returns the identity of a stream.
+    pub fn info(&self, stream: FeedId) -> Option<StreamInfo> {
+        self.feeds.get(stream).map(Feed::info)
     }
 
     /// Calls `each` with every ring that is mapped for these streams.

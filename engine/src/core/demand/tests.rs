@@ -29,10 +29,6 @@ impl Demand {
         assert_eq!(calls, []);
         ticket
     }
-
-    fn is_empty(&self) -> bool {
-        self.known.is_empty() && self.calls.is_empty() && self.held.is_empty() && self.waiting.is_empty()
-    }
 }
 
 #[test]

@@ -1,0 +1,221 @@
+//! Runs of the engine: its core, the capture on the simulated kernel, and tools with their real
+//! reading side. Simulated are the launcher, ranks, sockets, the host, the clock and the memory.
+
+use std::time::{Duration, Instant};
+
+use iof_capture::Event;
+use iof_capture::test_utils::SimulatedCapture;
+use iof_engine::simulation::{SentCommand, Setting as EngineSetting, SimulatedEngine};
+use iof_engine::{Config, Policy};
+use iof_shm_ring::HeapMemory;
+use iof_tool::test_utils::StreamInfo;
+
+use crate::kernel::{Kernel, Mood, with_kernel};
+use crate::rng::{Rng, mix};
+use crate::script::{Action, Kind, Setting};
+use crate::tool::Summary;
+use host::Host;
+use jobs::Jobs;
+use tool::{Manner, Tool};
+use truth::Truth;
+
+mod host;
+mod hostile;
+mod jobs;
+mod pusher;
+mod registration;
+mod requests;
+mod settle;
+mod tool;
+mod truth;
+
+/// The whole simulation.
+pub struct EngineWorld {
+    setting: Setting,
+    /// The policy of streams for which nothing else is set.
+    policy: Policy,
+    /// Dropped first: it owns the streams.
+    capture: SimulatedCapture<Kernel>,
+    engine: SimulatedEngine,
+    memory: HeapMemory,
+    /// The number of rings that existed before.
+    rings_before: u64,
+    now: Instant,
+    jobs: Jobs,
+    host: Host,
+    tools: Vec<Tool>,
+    truth: Truth,
+    /// What tools that have ended had read.
+    past: Summary,
+    /// A word that depends on all that was read, and when.
+    digest: u64,
+}
+
+impl EngineWorld {
+    /// Creates a world without jobs and tools.
+    pub fn new(setting: Setting) -> EngineWorld {
+        let memory = HeapMemory::of_this_thread();
+        memory.refuse(false);
+        let capture = SimulatedCapture::new(Kernel::new()).expect("descriptors");
+        let policy = match setting.sources % 3 {
+            0 => Policy::Block,
+            1 => Policy::DropNewest,
+            _ => Policy::DropOldest,
+        };
+        let config = Config { cache_size: setting.capacity as u32, policy, ..Config::default() };
+        let engine = EngineSetting {
+            config,
+            places: 8,
+            host_stdin: setting.tools > 2,
+            host_channels: std::iter::once("their.channel".to_owned()).collect(),
+        };
+        let (room, now) = (capture.room_bell().expect("a descriptor"), Instant::now());
+        EngineWorld {
+            policy,
+            engine: SimulatedEngine::new(engine, room, now).expect("a descriptor"),
+            setting,
+            capture,
+            rings_before: memory.rings(),
+            memory,
+            now,
+            jobs: Jobs::default(),
+            host: Host::default(),
+            tools: Vec::new(),
+            truth: Truth::default(),
+            past: Summary::default(),
+            digest: 0,
+        }
+    }
+
+    /// Carries out one action, and checks everything.
+    pub fn apply(&mut self, action: Action) {
+        let rng = &mut Rng::new(u64::from(action.seed));
+        let actor = action.actor as usize;
+        match action.kind {
+            Kind::Job => self.begin_job(actor, rng),
+            Kind::Start => self.start_rank(rng),
+            Kind::Write => self.write(actor, rng),
+            Kind::Stop => self.stop_rank(actor),
+            Kind::CloseChannel => self.close_channel(actor, rng),
+            Kind::Exit => self.exit_rank(actor, rng),
+            Kind::Deliver => self.deliver(actor, rng),
+            Kind::ReleaseBacklog => self.release_backlog(actor),
+            Kind::Remove => self.remove_job(actor),
+            Kind::Turn => self.turn(rng),
+            Kind::Connection => self.serve(actor, 1 + rng.index(4)),
+            Kind::NewTool => self.new_tool(rng),
+            Kind::Attach => self.pull(actor, rng),
+            Kind::Deregister => self.deregister(actor, rng),
+            Kind::Stdin => self.stdin(actor, rng),
+            Kind::Request => self.small_request(actor, rng),
+            Kind::Tool => self.run_tool(actor, rng),
+            Kind::Pause => self.pause(actor),
+            Kind::Kill => self.kill(actor),
+            Kind::Host => self.host.act(&mut self.engine, actor, rng),
+            Kind::Clock => self.advance(Duration::from_millis(rng.size(4000))),
+            Kind::Memory => self.memory.refuse(!self.setting.calm && rng.chance(128)),
+            Kind::Serve | Kind::Reap | Kind::Reconfigure | Kind::Close | Kind::Finish => {}
+        }
+        self.follow_up();
+        let Summary { delivered, lost, .. } = self.summary();
+        self.digest = mix(self.digest ^ delivered ^ (lost << 32) ^ (self.memory.rings() << 56));
+    }
+
+    /// Carries out what leaves the core, and checks its tables.
+    fn follow_up(&mut self) {
+        for command in self.engine.send_commands(&self.capture) {
+            match command {
+                SentCommand::Signal { processes, signal } => self.signalled(&processes, signal),
+                SentCommand::Opened { source, proc, channel, logged, run } => {
+                    let job = self.jobs.list.iter().find(|job| job.nspace == proc.nspace);
+                    let forwarded = job.is_some_and(|job| job.forward.contains(channel.into()));
+                    let info = StreamInfo { source: proc, channel, logged, run };
+                    self.truth.add(source, info, None, (false, forwarded));
+                }
+                SentCommand::Delivered { source, bytes } => self.truth.record(source, &bytes),
+            }
+        }
+        self.host.take_calls(&mut self.engine);
+        self.engine.check();
+    }
+
+    /// Runs a turn of the capture.
+    fn turn(&mut self, rng: &mut Rng) {
+        let mood = Mood {
+            answers: rng.pick(&[64, 128, 224, 256]),
+            faults: self.setting.faults,
+            may_lack_memory: !self.setting.calm,
+            rng: rng.clone(),
+        };
+        self.turn_with(mood);
+        self.report_exits(false, rng);
+    }
+
+    fn turn_with(&mut self, mood: Mood) {
+        with_kernel(&mut self.capture, |kernel| kernel.mood = mood);
+        assert!(self.capture.turn(), "the capture has ended");
+        for event in self.capture.events() {
+            if let Event::Complete { source, produced, .. } = &event {
+                self.truth.complete(*source, *produced);
+            }
+            self.engine.captured(event);
+            self.follow_up();
+        }
+    }
+
+    /// Serves the connection of a tool.
+    fn serve(&mut self, actor: usize, messages: usize) {
+        if let Some(index) = self.tool(actor) {
+            self.engine.serve(self.tools[index].id, messages);
+            self.forget_ended();
+        }
+    }
+
+    fn run_tool(&mut self, actor: usize, rng: &mut Rng) {
+        let Some(index) = self.tool(actor) else { return };
+        let tool = &mut self.tools[index];
+        if tool.manner == Manner::Hostile && !tool.closed {
+            tool.attack(&mut self.engine, rng);
+        } else {
+            tool.run(&mut self.engine, &self.truth, rng, false);
+        }
+    }
+
+    fn pause(&mut self, actor: usize) {
+        if let Some(index) = self.tool(actor) {
+            self.tools[index].paused = !self.tools[index].paused;
+        }
+    }
+
+    fn kill(&mut self, actor: usize) {
+        if let Some(index) = self.tool(actor) {
+            self.tools[index].close(&mut self.engine);
+        }
+    }
+
+    /// Lets time pass.
+    fn advance(&mut self, by: Duration) {
+        self.now += by;
+        self.engine.set_time(self.now);
+        self.forget_ended();
+    }
+
+    /// Forgets tools whose connections have ended on both sides.
+    fn forget_ended(&mut self) {
+        for index in (0..self.tools.len()).rev() {
+            let tool = &self.tools[index];
+            let ended = self.engine.is_ended(tool.id);
+            assert!(!ended || !tool.runs() || tool.page.is_none(), "an honest tool was disconnected");
+            if ended && (tool.closed || !tool.is_honest() || tool.page.is_none()) {
+                self.engine.forget(tool.id);
+                self.past += self.tools.remove(index).summary;
+            }
+        }
+    }
+
+    fn summary(&self) -> Summary {
+        let mut sum = self.past;
+        self.tools.iter().for_each(|tool| sum += tool.summary);
+        sum
+    }
+}

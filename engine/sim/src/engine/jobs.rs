@@ -1,0 +1,339 @@
+//! The launcher: it starts jobs and their ranks, delivers output of remote ranks, and removes jobs.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use iof_capture::{Event, ProcessId, Signal};
+use iof_engine::KillOnBadExit;
+use iof_engine::simulation::{NewJob, RankStdin};
+use iof_proto::directive::DropPolicy;
+use iof_proto::{Channel, Channels, Directives, Nspace, Proc, Rank};
+use iof_shm_ring::{Policy, Stream, StreamConfig};
+use iof_tool::test_utils::StreamInfo;
+
+use super::EngineWorld;
+use crate::bytes;
+use crate::kernel::with_kernel;
+use crate::rng::Rng;
+use crate::source;
+
+/// The names that jobs have, one after the other.
+pub const NAMES: [&str; 3] = ["a", "b", "c"];
+/// Most ranks of a job.
+const MAX_RANKS: u32 = 3;
+const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
+/// Returns one of the names.
+pub fn name(number: usize) -> Nspace {
+    Nspace::new(NAMES[number % NAMES.len()]).expect("a valid name")
+}
+
+/// The writing end of one stream.
+#[derive(Debug)]
+struct RankChannel {
+    writer: Option<File>,
+    number: u64,
+    written: u64,
+}
+
+/// A rank.
+#[derive(Debug)]
+pub struct RankProcess {
+    process: ProcessId,
+    channels: Vec<RankChannel>,
+    stdin: Option<File>,
+    stopped: bool,
+    exited: bool,
+    /// The signal that ended it.
+    killed_by: Option<i32>,
+    /// Whether the capture has reported its exit.
+    reported: bool,
+}
+
+/// A job that is not removed.
+#[derive(Debug)]
+pub struct Job {
+    /// Its name.
+    pub nspace: Nspace,
+    run: u64,
+    config: StreamConfig,
+    /// The channels that the embedder's own tools receive.
+    pub forward: Channels,
+    /// The number of its local ranks.
+    planned: u32,
+    ranks: Vec<RankProcess>,
+    registered: bool,
+    elsewhere: bool,
+}
+
+/// All jobs that are not removed.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    pub list: Vec<Job>,
+    next_number: u64,
+}
+
+impl RankProcess {
+    /// Closes everything that the rank has.
+    fn exit(&mut self) {
+        self.channels.iter_mut().for_each(|channel| channel.writer = None);
+        self.stdin = None;
+        self.exited = true;
+    }
+}
+
+impl EngineWorld {
+    fn job(&self, actor: usize) -> Option<usize> {
+        actor.checked_rem(self.jobs.list.len())
+    }
+
+    fn rank(&mut self, actor: usize) -> Option<&mut RankProcess> {
+        let job = self.job(actor)?;
+        let ranks = &mut self.jobs.list[job].ranks;
+        let index = (actor >> 8).checked_rem(ranks.len())?;
+        ranks.get_mut(index)
+    }
+
+    /// Begins a job, or registers all ranks of one.
+    pub(super) fn begin_job(&mut self, actor: usize, rng: &mut Rng) {
+        if let Some(job) = self.jobs.list.iter().position(|job| !job.registered)
+            && rng.chance(160)
+        {
+            return self.finish_registering(job, rng);
+        }
+        let nspace = name(actor);
+        let drop = rng.pick(&[None, None, Some(DropPolicy::Oldest), Some(DropPolicy::Newest)]);
+        let forward = rng.pick(&[None, None, Some(Channels::STDOUT), Some(Channels::ALL)]);
+        let cache_size = rng.pick(&[None, Some(1), Some(40_000)]);
+        let directives = Directives { drop, forward, cache_size, ..Directives::default() };
+        let new = NewJob {
+            nspace: nspace.clone(),
+            ranks: rng.below(u64::from(MAX_RANKS) + 1) as u32,
+            elsewhere: rng.chance(96),
+            grace: rng.pick(&[None, Some(Duration::ZERO), Some(Duration::from_secs(1))]),
+            timeout: rng.pick(&[None, None, None, Some(Duration::from_secs(3))]),
+            kill_on_bad_exit: rng.pick(&[KillOnBadExit::Never, KillOnBadExit::Always]),
+            directives,
+        };
+        let Some(run) = self.engine.begin(&new) else { return };
+        let known = self.jobs.list.iter().position(|job| job.nspace == nspace);
+        let policy = match drop {
+            None => self.policy,
+            Some(DropPolicy::Oldest) => Policy::DropOldest,
+            Some(DropPolicy::Newest) => Policy::DropNewest,
+        };
+        let capacity = cache_size.map_or(self.setting.capacity, u64::from).max(16 << 10);
+        let job = Job {
+            nspace: nspace.clone(),
+            run,
+            config: StreamConfig { capacity, policy },
+            forward: forward.unwrap_or(Channels::ALL),
+            planned: new.ranks,
+            ranks: Vec::new(),
+            registered: false,
+            elsewhere: new.elsewhere,
+        };
+        // A job that had remote ranks only gets local ones.
+        if let Some(known) = known {
+            assert!(self.jobs.list[known].run == run && new.elsewhere, "two jobs {nspace}");
+            self.jobs.list[known] = job;
+        } else {
+            self.truth.begin(&nspace, run);
+            self.jobs.list.push(job);
+        }
+    }
+
+    /// Starts a rank of a job that has begun.
+    pub(super) fn start_rank(&mut self, rng: &mut Rng) {
+        let waits = |job: &Job| !job.registered && (job.ranks.len() as u32) < job.planned;
+        if let Some(job) = self.jobs.list.iter().position(waits) {
+            self.add_rank(job, rng);
+        }
+    }
+
+    fn add_rank(&mut self, index: usize, rng: &mut Rng) -> bool {
+        let Job { nspace, run, config, forward, ranks, .. } = &self.jobs.list[index];
+        let (run, config, forward) = (*run, *config, *forward);
+        let proc = Proc::new(nspace.clone(), Rank(ranks.len() as u32));
+        // Without memory for its streams, a rank does not start.
+        let create = || Stream::on_heap(config);
+        let (Ok(first), Ok(second), Ok(third)) = (create(), create(), create()) else { return false };
+        let mut streams = [first, second, third];
+        Stream::share_order(&mut streams);
+        let stdin = rng.pick(&[RankStdin::Open, RankStdin::Open, RankStdin::Own, RankStdin::Closed]);
+        let added = self.engine.add_rank(&proc, stdin, streams).expect("the job has begun");
+        let reader = (stdin != RankStdin::Closed).then(|| {
+            let (reader, writer) = source::pipe(4096, false).expect("a pipe");
+            self.capture.add_target(added.target, writer.into());
+            File::from(reader)
+        });
+        let mut channels = Vec::new();
+        for ((id, stream), channel) in added.sources.into_iter().zip(CHANNELS) {
+            let (end, writer) = source::pipe(rng.pick(&[4096, 65536]), false).expect("a pipe");
+            with_kernel(&mut self.capture, |kernel| kernel.add_pipe(source::number(&end), false));
+            self.jobs.next_number += 1;
+            let number = self.jobs.next_number;
+            let info = StreamInfo { source: proc.clone(), channel, logged: false, run };
+            let forwarded = forward.contains(channel.into());
+            self.truth.add(id, info, Some(number), (config.policy == Policy::Block, forwarded));
+            self.capture.add(id, end, stream);
+            channels.push(RankChannel { writer: Some(writer), number, written: 0 });
+        }
+        let rank = RankProcess {
+            process: added.process,
+            channels,
+            stdin: reader,
+            stopped: false,
+            exited: false,
+            killed_by: None,
+            reported: false,
+        };
+        self.jobs.list[index].ranks.push(rank);
+        true
+    }
+
+    /// Starts the other ranks of a job, and records that all are registered.
+    pub(super) fn finish_registering(&mut self, index: usize, rng: &mut Rng) {
+        while (self.jobs.list[index].ranks.len() as u32) < self.jobs.list[index].planned {
+            if !self.add_rank(index, rng) {
+                break;
+            }
+        }
+        let job = &mut self.jobs.list[index];
+        job.registered = true;
+        let nspace = job.nspace.clone();
+        self.engine.all_registered(&nspace);
+        if self.engine.job(&nspace).is_none() {
+            // It has no ranks and no output, so it is as if it had not begun.
+            self.truth.withdraw(&nspace);
+            self.jobs.list.remove(index);
+        }
+    }
+
+    /// A rank writes.
+    pub(super) fn write(&mut self, actor: usize, rng: &mut Rng) {
+        let most = rng.pick(&[80, 80, 4096, 20_000]);
+        let (len, channel) = (rng.size(most) as usize, rng.index(CHANNELS.len()));
+        let Some(rank) = self.rank(actor).filter(|rank| !rank.stopped) else { return };
+        let RankChannel { writer, number, written } = &mut rank.channels[channel];
+        let Some(file) = writer else { return };
+        let mut buffer = vec![0; len];
+        bytes::fill(*number, *written, &mut buffer);
+        match file.write(&buffer) {
+            Ok(taken) => *written += taken as u64,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // The reading end is closed.
+            Err(_) => *writer = None,
+        }
+    }
+
+    /// A rank is stopped, or continues.
+    pub(super) fn stop_rank(&mut self, actor: usize) {
+        self.rank(actor).into_iter().for_each(|rank| rank.stopped = !rank.stopped);
+    }
+
+    /// A rank closes a channel.
+    pub(super) fn close_channel(&mut self, actor: usize, rng: &mut Rng) {
+        let channel = rng.index(CHANNELS.len() + 1);
+        let Some(rank) = self.rank(actor) else { return };
+        match rank.channels.get_mut(channel) {
+            Some(channel) => channel.writer = None,
+            None => rank.stdin = None,
+        }
+    }
+
+    /// A rank exits. At times a child keeps its streams open.
+    pub(super) fn exit_rank(&mut self, actor: usize, rng: &mut Rng) {
+        let leaves_child = rng.chance(48);
+        let Some(rank) = self.rank(actor) else { return };
+        if leaves_child {
+            rank.exited = true;
+        } else {
+            rank.exit();
+        }
+    }
+
+    /// The capture notices the exits of ranks.
+    pub(super) fn report_exits(&mut self, all: bool, rng: &mut Rng) {
+        let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
+        for rank in ranks.filter(|rank| rank.exited && !rank.reported) {
+            if all || rng.chance(128) {
+                rank.reported = true;
+                let status = rank.killed_by.unwrap_or_else(|| rng.pick(&[0, 0, 0, 256, 9]));
+                let status = Ok(ExitStatus::from_raw(status));
+                self.engine.captured(Event::Exited { process: rank.process, status });
+            }
+        }
+    }
+
+    /// Ranks receive a signal. SIGKILL ends them, SIGTERM those that run.
+    pub(super) fn signalled(&mut self, processes: &[ProcessId], signal: Signal) {
+        let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
+        for rank in ranks.filter(|rank| processes.contains(&rank.process) && !rank.exited) {
+            match signal {
+                Signal::KILL => rank.killed_by = Some(9),
+                Signal::TERM if !rank.stopped => rank.killed_by = Some(15),
+                _ => continue,
+            }
+            rank.exit();
+        }
+    }
+
+    /// A rank reads its stdin.
+    pub(super) fn read_stdin(&mut self, actor: usize, most: usize) {
+        if let Some(stdin) = self.rank(actor).and_then(|rank| rank.stdin.as_mut()) {
+            let mut buffer = vec![0; most];
+            let _ = stdin.read(&mut buffer);
+        }
+    }
+
+    /// Delivers output of a remote rank, or ends the remote part of a job.
+    pub(super) fn deliver(&mut self, actor: usize, rng: &mut Rng) {
+        let Some(index) = self.job(actor) else { return };
+        let job = &self.jobs.list[index];
+        if !job.elsewhere {
+            return;
+        }
+        let nspace = job.nspace.clone();
+        if rng.chance(8) {
+            return self.engine.end_job(&nspace);
+        }
+        let rank = Rank(MAX_RANKS + rng.below(2) as u32);
+        let mut bytes = vec![0; rng.size(8192) as usize];
+        bytes::fill(rng.word(), 0, &mut bytes);
+        let from = Proc::new(nspace, rank);
+        self.engine.deliver(&from, rng.pick(&CHANNELS), bytes, rng.chance(8));
+    }
+
+    /// Keeps no backlog of a job any more.
+    pub(super) fn release_backlog(&mut self, actor: usize) {
+        if let Some(job) = self.job(actor) {
+            self.engine.release_backlog(&self.jobs.list[job].nspace);
+        }
+    }
+
+    /// Removes a job that has ended.
+    pub(super) fn remove_job(&mut self, actor: usize) {
+        let Some(index) = self.job(actor).filter(|index| self.jobs.list[*index].registered) else { return };
+        let nspace = self.jobs.list[index].nspace.clone();
+        if self.engine.remove(&nspace) {
+            self.truth.remove(&nspace);
+            self.jobs.list.remove(index);
+        }
+    }
+
+    /// Ends all jobs: their ranks are started and exit.
+    pub(super) fn end_jobs(&mut self) {
+        while let Some(index) = self.jobs.list.iter().position(|job| !job.registered) {
+            self.finish_registering(index, &mut Rng::new(0));
+        }
+        for job in &mut self.jobs.list {
+            job.ranks.iter_mut().for_each(RankProcess::exit);
+            self.engine.end_job(&job.nspace);
+            self.engine.release_backlog(&job.nspace);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What a tool must receive for a registration: every stream, every byte, every end.
+
+use std::collections::BTreeMap;
+
+use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
+use iof_shm_ring::{Attached, Start};
+use iof_tool::test_utils::StreamInfo;
+
+use super::truth::Truth;
+
+/// A pull.
+#[derive(Clone, Debug)]
+pub struct Pull {
+    /// The processes.
+    pub procs: Vec<Proc>,
+    /// Their channels.
+    pub channels: Channels,
+    /// Where it starts.
+    pub start: Start,
+    /// Whether it continues with later jobs of the same names.
+    pub persistent: bool,
+    /// Whether its tool is the embedder's own, which receives only what is forwarded.
+    pub own: bool,
+    /// Whether its directives set a policy.
+    pub drops: bool,
+    /// How many runs of each name had been removed when it was sent.
+    pub past: BTreeMap<Nspace, usize>,
+}
+
+/// What was read of one stream.
+#[derive(Debug)]
+pub struct Feed {
+    /// Bytes that the source had produced before the first one of the registration.
+    pub begin: u64,
+    /// Bytes that it had produced before the next one.
+    pub next: u64,
+    /// Whether no byte may be lost.
+    strict: bool,
+    /// Bytes delivered and lost.
+    pub delivered: u64,
+    pub lost: u64,
+    /// Whether it was read to its end.
+    pub ended: bool,
+}
+
+/// How far a registration is on its way to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// It is not being ended.
+    No,
+    /// The engine's answer to the barrier is awaited.
+    Awaiting,
+    /// The rest is read.
+    Flushing,
+    /// The engine was asked to end it.
+    Asked,
+}
+
+/// A registration.
+#[derive(Debug)]
+pub struct Registration {
+    /// What it covers.
+    pub pull: Pull,
+    /// How far it is on its way to its end.
+    pub closing: Closing,
+    announced: bool,
+    /// The runs of each name whose ends were reported.
+    ends: BTreeMap<Nspace, Vec<u64>>,
+    /// The streams and bytes that it misses.
+    missed: BTreeMap<(Nspace, Channel), (u64, u64)>,
+    /// Its streams.
+    pub feeds: BTreeMap<StreamInfo, Feed>,
+    /// How many runs of each name had been removed when it was granted.
+    past: BTreeMap<Nspace, usize>,
+}
+
+impl Pull {
+    /// Returns the named jobs.
+    pub fn jobs(&self) -> impl Iterator<Item = &Nspace> {
+        self.past.keys()
+    }
+
+    fn covers(&self, info: &StreamInfo) -> bool {
+        let names = |proc: &Proc| {
+            proc.nspace == info.source.nspace
+                && (proc.rank == info.source.rank || proc.rank == Rank::WILDCARD)
+        };
+        self.channels.contains(Channels::from(info.channel)) && self.procs.iter().any(names)
+    }
+}
+
+impl Registration {
+    /// Returns a registration that was granted just now.
+    pub fn new(pull: Pull, truth: &Truth) -> Registration {
+        let past = pull.jobs().map(|nspace| (nspace.clone(), truth.past_runs(nspace))).collect();
+        Registration {
+            pull,
+            closing: Closing::No,
+            announced: false,
+            ends: BTreeMap::new(),
+            missed: BTreeMap::new(),
+            feeds: BTreeMap::new(),
+            past,
+        }
+    }
+
+    /// Adds a stream.
+    pub fn opened(&mut self, info: &StreamInfo, ring: &Attached, truth: &Truth, may_block: bool) {
+        assert!(self.pull.covers(info), "the ring of {info:?} was not asked for");
+        let late = self.announced && !self.pull.persistent && !info.logged;
+        assert!(!late, "the ring of {info:?} follows the announcement that none does");
+        let ended = self.ends.get(&info.source.nspace).is_some_and(|ends| ends.contains(&info.run));
+        assert!(!ended, "the ring of {info:?} follows the end of its job");
+        let begin = if self.pull.start == Start::Oldest { 0 } else { ring.start + ring.dropped };
+        let whole = ring.start == 0 && ring.dropped == 0;
+        let strict = may_block && whole && !self.pull.drops && truth.stream(info).blocks;
+        let feed = Feed { begin, next: begin, strict, delivered: 0, lost: 0, ended: false };
+        assert!(self.feeds.insert(info.clone(), feed).is_none(), "{info:?} was announced twice");
+    }
+
+    /// Notes that all sources are announced.
+    pub fn announced(&mut self) {
+        assert!(!std::mem::replace(&mut self.announced, true), "all sources were announced twice");
+    }
+
+    /// Adds up streams that it misses.
+    pub fn missed(&mut self, nspace: Nspace, channel: Channel, streams: u64, bytes: u64) {
+        let sum = self.missed.entry((nspace, channel)).or_default();
+        *sum = (sum.0 + streams, sum.1 + bytes);
+    }
+
+    /// Notes the end of a job.
+    pub fn job_ended(&mut self, nspace: &Nspace, run: u64, skipped: u64, truth: &Truth) {
+        let runs = truth.runs(nspace);
+        let index = runs.iter().position(|record| record.run == run).expect("a run that exists");
+        let ends = self.ends.entry(nspace.clone()).or_default();
+        let first = index.checked_sub(skipped as usize).expect("that many runs before");
+        match ends.last() {
+            Some(last) => {
+                assert!(self.pull.persistent, "{nspace} has ended twice");
+                let before = runs.iter().position(|record| record.run == *last);
+                assert_eq!(before.map(|before| before + 1), Some(first), "ends of {nspace}");
+            }
+            None => {
+                let (past, certain) = (self.pull.past[nspace], self.past[nspace]);
+                assert!((past..=certain).contains(&first), "the first end of {nspace}: {first}");
+            }
+        }
+        ends.extend(runs[first..=index].iter().map(|record| record.run));
+        // The rings that arrive for a registration that is ending are not used.
+        if self.closing == Closing::No {
+            self.check_streams(nspace, truth);
+        }
+    }
+
+    /// Checks that all streams of ended runs were announced or are missed.
+    fn check_streams(&self, nspace: &Nspace, truth: &Truth) {
+        for channel in self.pull.channels.outputs() {
+            let (mut expected, mut found) = (0, 0);
+            for run in self.ends.get(nspace).into_iter().flatten() {
+                let streams = truth.of_run(nspace, *run).filter(|(info, record)| {
+                    let received = record.forwarded || !self.pull.own;
+                    info.channel == channel && self.pull.covers(info) && received
+                });
+                streams.for_each(|(info, _)| {
+                    expected += 1;
+                    found += u64::from(self.feeds.contains_key(info));
+                });
+            }
+            let missed = self.missed.get(&(nspace.clone(), channel)).map_or(0, |sum| sum.0);
+            assert!(found + missed >= expected, "{nspace} {channel}: {found} of {expected} streams");
+        }
+    }
+
+    /// Returns whether nothing can follow: each name's first job has ended, and everything is read.
+    pub fn is_over(&self) -> bool {
+        let ended = self.pull.jobs().all(|nspace| self.ends.contains_key(nspace));
+        !self.pull.persistent && ended && self.is_drained()
+    }
+
+    /// Returns whether its streams were read to their ends.
+    pub fn is_drained(&self) -> bool {
+        self.feeds.values().all(|feed| feed.ended)
+    }
+
+    /// Returns whether all ended jobs of its names were reported.
+    pub fn has_all_ends(&self, truth: &Truth) -> bool {
+        self.pull.jobs().all(|nspace| {
+            let runs = truth.runs(nspace);
+            match self.ends.get(nspace).and_then(|ends| ends.last()) {
+                Some(last) => !self.pull.persistent || runs.last().is_some_and(|run| run.run == *last),
+                None => runs.len() <= self.past[nspace],
+            }
+        })
+    }
+}
+
+impl Feed {
+    /// Records bytes.
+    pub fn deliver(&mut self, bytes: u64) {
+        self.delivered += bytes;
+        self.next += bytes;
+    }
+
+    /// Records a gap.
+    pub fn lose(&mut self, info: &StreamInfo, offset: u64, lost: u64) {
+        assert_eq!(offset, self.next, "a gap of {info:?} is elsewhere");
+        assert!(lost > 0, "an empty gap of {info:?}");
+        assert!(!self.strict, "a reader that holds {info:?} back lost {lost} bytes at {offset}");
+        self.lost += lost;
+        self.next += lost;
+    }
+
+    /// Notes the end of a complete stream.
+    pub fn complete(&mut self, info: &StreamInfo, produced: u64, truth: &Truth) {
+        self.ended = true;
+        assert_eq!(produced, self.next, "{info:?} ended too early");
+        assert_eq!(Some(produced), truth.stream(info).produced, "{info:?} has another end");
+        assert_eq!(self.begin + self.delivered + self.lost, produced, "{info:?}");
+    }
+}

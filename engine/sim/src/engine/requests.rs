@@ -1,0 +1,179 @@
+//! What honest tools ask for.
+
+use iof_engine::Grant;
+use iof_engine::simulation::{OWN_USER, PeerCredentials};
+use iof_proto::directive::{DropPolicy, key};
+use iof_proto::log::key as log_key;
+use iof_proto::{Channels, FromTool, Info, InfoValue, Log, Proc, Query, Rank};
+use iof_shm_ring::Start;
+
+use super::EngineWorld;
+use super::jobs::name;
+use super::pusher::PushPlan;
+use super::registration::Pull;
+use super::tool::{Manner, Request, Tool};
+use crate::rng::Rng;
+
+/// Most registrations of an honest tool.
+const MAX_REGISTRATIONS: usize = 6;
+/// Most pushes of an honest tool.
+const MAX_PUSHES: usize = 3;
+
+fn proc(rng: &mut Rng) -> Proc {
+    let rank = rng.pick(&[Rank(0), Rank(1), Rank(3), Rank::WILDCARD, Rank::WILDCARD]);
+    Proc::new(name(rng.index(3)), rank)
+}
+
+impl EngineWorld {
+    /// Returns the index of a tool.
+    pub(super) fn tool(&self, actor: usize) -> Option<usize> {
+        actor.checked_rem(self.tools.len())
+    }
+
+    /// Returns the index of an honest tool that is attached.
+    fn honest_tool(&self, actor: usize) -> Option<usize> {
+        self.tool(actor).filter(|index| {
+            let tool = &self.tools[*index];
+            tool.runs() && tool.page.is_some() && !tool.lost
+        })
+    }
+
+    /// A tool connects.
+    pub(super) fn new_tool(&mut self, rng: &mut Rng) {
+        if self.tools.len() >= self.setting.tools + 2 {
+            return;
+        }
+        let manners =
+            [Manner::Prompt, Manner::Slow, Manner::Slow, Manner::Slow, Manner::Silent, Manner::Hostile];
+        let (manner, own) = if rng.chance(64) {
+            (rng.pick(&[Manner::Prompt, Manner::Slow]), Some(rng.pick(&[Grant::Block, Grant::Never])))
+        } else {
+            (rng.pick(&manners), None)
+        };
+        let uid = rng.pick(&[OWN_USER, OWN_USER, 7]);
+        let credentials = PeerCredentials { pid: rng.below(3) as u32, uid, gid: 0 };
+        let room = rng.pick(&[64, 4096, 1 << 16]);
+        if let Ok(id) = self.engine.connect(credentials, own, room) {
+            self.tools.push(Tool::new(manner, own, id, &mut self.engine));
+        }
+    }
+
+    /// A tool pulls.
+    pub(super) fn pull(&mut self, actor: usize, rng: &mut Rng) {
+        let Some(index) = self.honest_tool(actor) else { return };
+        let (engine, tool) = (&mut self.engine, &mut self.tools[index]);
+        if tool.registrations.len() + tool.requests.len() >= MAX_REGISTRATIONS {
+            return;
+        }
+        let procs: Vec<Proc> = (0..=rng.below(2)).map(|_| proc(rng)).collect();
+        let past =
+            procs.iter().map(|proc| (proc.nspace.clone(), self.truth.past_runs(&proc.nspace))).collect();
+        let channels = rng.pick(&[Channels::ALL, Channels::STDOUT, Channels::STDOUT | Channels::STDERR]);
+        let start = rng.pick(&[Start::Oldest, Start::Oldest, Start::Now]);
+        let persistent = rng.chance(128);
+        let drop = rng.pick(&[None, None, None, Some(DropPolicy::Oldest), Some(DropPolicy::Newest)]);
+        let mut directives = Vec::new();
+        directives.extend(drop.map(|drop| {
+            let oldest = drop == DropPolicy::Oldest;
+            Info::new(if oldest { key::PMIX_IOF_DROP_OLDEST } else { key::PMIX_IOF_DROP_NEWEST }, true)
+        }));
+        if rng.chance(48) {
+            directives.push(Info::new(key::PMIX_IOF_CACHE_SIZE, rng.pick(&[1u32, 60_000])));
+        }
+        if rng.chance(48) {
+            directives.push(Info::new(key::PMIX_IOF_BUFFERING_SIZE, rng.size(8192) as u32));
+        }
+        let (own, drops) = (tool.own, drop.is_some());
+        let pull = Pull { procs: procs.clone(), channels, start, persistent, own, drops, past };
+        let backlog = start == Start::Oldest;
+        tool.request(engine, Request::Pull(pull), |request| FromTool::Pull {
+            request,
+            procs,
+            channels,
+            backlog,
+            persistent,
+            directives,
+        });
+    }
+
+    /// A tool ends a registration.
+    pub(super) fn deregister(&mut self, actor: usize, rng: &mut Rng) {
+        let Some(index) = self.honest_tool(actor) else { return };
+        let (engine, tool) = (&mut self.engine, &mut self.tools[index]);
+        let handlers: Vec<u32> = tool.registrations.keys().copied().collect();
+        if let Some(handler) = handlers.get(rng.index(handlers.len())) {
+            tool.deregister(engine, *handler);
+        }
+    }
+
+    /// A tool begins a push, or asks for the slow targets of one; or a rank reads its stdin.
+    pub(super) fn stdin(&mut self, actor: usize, rng: &mut Rng) {
+        if rng.chance(160) {
+            return self.read_stdin(actor, rng.size(8192) as usize);
+        }
+        let Some(index) = self.honest_tool(actor) else { return };
+        let (engine, tool) = (&mut self.engine, &mut self.tools[index]);
+        if let Some(push) = tool.pushes.keys().next().copied()
+            && rng.chance(64)
+        {
+            let cut_off = rng.chance(128).then(|| rng.below(4096));
+            let message = |request| FromTool::SlowTargets { request, push, cut_off };
+            return tool.request(engine, Request::SlowTargets, message);
+        }
+        let begun = tool.requests.values().filter(|request| matches!(request, Request::Push(_))).count();
+        if tool.pushes.len() + begun >= MAX_PUSHES {
+            return;
+        }
+        let targets: Vec<Proc> = (0..=rng.below(2)).map(|_| proc(rng)).collect();
+        let mut directives = vec![Info::new(key::PMIX_IOF_CACHE_SIZE, 4096u32)];
+        if rng.chance(32) {
+            directives.push(Info::new(key::PMIX_IOF_COMPLETE, true));
+        }
+        if rng.chance(160) {
+            directives.push(Info::new(key::IOF_PARTIAL, true));
+        }
+        let plan = PushPlan { size: rng.size(40_000) };
+        tool.request(engine, Request::Push(plan), |request| FromTool::Push {
+            request,
+            targets,
+            size: None,
+            directives,
+        });
+    }
+
+    /// A tool queries, logs or signals.
+    pub(super) fn small_request(&mut self, actor: usize, rng: &mut Rng) {
+        let Some(index) = self.honest_tool(actor) else { return };
+        let (engine, tool) = (&mut self.engine, &mut self.tools[index]);
+        match rng.below(4) {
+            0 => {
+                let keys: Vec<&str> =
+                    rng.pick(&[&["iof.qry.stats"][..], &["pmix.qry.ns"], &["their.key"]]).to_vec();
+                let queries = vec![Query::new(keys)];
+                tool.request(engine, Request::Query, |request| FromTool::Query { request, queries });
+            }
+            1 => {
+                let (procs, signal) = (vec![proc(rng)], rng.below(70) as i32);
+                tool.request(engine, Request::Signal, |request| FromTool::Signal { request, procs, signal });
+            }
+            _ => {
+                let channels = [
+                    &[log_key::PMIX_LOG_STDOUT][..],
+                    &[log_key::PMIX_LOG_STDOUT, log_key::PMIX_LOG_STDERR],
+                    &[log_key::PMIX_LOG_JOB_RECORD, log_key::PMIX_LOG_STDERR],
+                    &["their.channel"],
+                ];
+                let mut log = Log::to(rng.pick(&channels).to_vec(), "a message\n");
+                let once = Info::new(log_key::PMIX_LOG_ONCE, true);
+                log.directives.extend(rng.chance(64).then_some(once));
+                let source = proc(rng);
+                log.directives.push(Info {
+                    key: log_key::PMIX_LOG_SOURCE.into(),
+                    value: InfoValue::Proc(source),
+                    required: false,
+                });
+                tool.request(engine, Request::Log, |request| FromTool::Log { request, log });
+            }
+        }
+    }
+}

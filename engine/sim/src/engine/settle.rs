@@ -1,0 +1,93 @@
+//! The end of a run: nothing fails any more, every process gets turns, and everything must end.
+
+use std::time::Duration;
+
+use super::EngineWorld;
+use super::tool::Tool;
+use crate::kernel::Mood;
+use crate::rng::{Rng, mix};
+use crate::tool::Summary;
+
+/// Rounds within which everything must end.
+const MAX_ROUNDS: u64 = 3000;
+
+impl EngineWorld {
+    /// Ends the run under fair scheduling, and checks that every honest request is answered, every
+    /// honest tool reaches its end, and nothing is left. Returns what was read, and a word that
+    /// depends on all that happened.
+    pub fn settle(mut self) -> (Summary, u64) {
+        self.memory.refuse(false);
+        for index in 0..self.tools.len() {
+            let tool = &mut self.tools[index];
+            tool.paused = false;
+            if !tool.is_honest() && !tool.closed {
+                tool.close(&mut self.engine);
+            }
+        }
+        self.end_jobs();
+        self.run_until("a job or a request has not ended", |world| {
+            let ended = |nspace| world.engine.job(nspace).is_none_or(|ended| ended);
+            let idle = |tool: &Tool| tool.requests.is_empty() && tool.pushes.is_empty();
+            world.jobs.list.iter().all(|job| ended(&job.nspace)) && world.tools.iter().all(idle)
+        });
+        for job in (0..self.jobs.list.len()).rev() {
+            self.remove_job(job);
+        }
+        assert!(self.jobs.list.is_empty(), "a job that has ended was not removed");
+        self.run_until("a tool has not received everything", |world| {
+            let registrations = world.tools.iter().flat_map(|tool| tool.registrations.values());
+            registrations.clone().all(|found| found.has_all_ends(&world.truth) && found.is_drained())
+        });
+        for tool in &mut self.tools {
+            let handlers: Vec<u32> = tool.registrations.keys().copied().collect();
+            handlers.into_iter().for_each(|handler| tool.deregister(&mut self.engine, handler));
+        }
+        self.run_until("a registration has not ended", |world| {
+            world.tools.iter().all(|tool| tool.registrations.is_empty() && tool.side.is_empty())
+        });
+        self.tools.iter_mut().for_each(|tool| tool.close(&mut self.engine));
+        self.run_until("a tool is not disconnected", |world| world.tools.is_empty());
+        self.advance(Duration::from_secs(3600));
+        self.follow_up();
+        self.settle_round();
+        self.host.check_idle();
+        let remains = self.engine.remains();
+        assert!(remains.is_empty(), "left at the end: {remains:?}");
+        assert_eq!(self.memory.rings(), self.rings_before, "rings are left");
+        (self.past, self.digest)
+    }
+
+    fn run_until(&mut self, message: &str, is_done: impl Fn(&EngineWorld) -> bool) {
+        let mut rounds = 0;
+        while !is_done(self) {
+            self.settle_round();
+            rounds += 1;
+            assert!(rounds < MAX_ROUNDS, "{message}: {}", self.describe());
+        }
+    }
+
+    /// Lets everything have a turn.
+    fn settle_round(&mut self) {
+        self.digest = mix(self.digest);
+        let rng = &mut Rng::new(self.digest);
+        self.turn_with(Mood { rng: rng.clone(), answers: 256, faults: 0, may_lack_memory: false });
+        self.report_exits(true, rng);
+        self.advance(Duration::from_millis(20));
+        self.host.answer_all(&mut self.engine);
+        for index in (0..self.tools.len()).rev() {
+            let tool = &mut self.tools[index];
+            tool.run(&mut self.engine, &self.truth, rng, true);
+            self.engine.serve(tool.id, 1000);
+            self.forget_ended();
+        }
+        for actor in 0..64 {
+            self.read_stdin(actor << 8 | actor & 3, 1 << 16);
+        }
+        self.follow_up();
+    }
+
+    fn describe(&self) -> String {
+        let tools = &self.tools;
+        format!("{:?} {:?} {:?} {:?}", self.jobs.list, tools, self.host, self.engine.remains())
+    }
+}

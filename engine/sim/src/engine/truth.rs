@@ -1,0 +1,138 @@
+//! What was really written: the bytes of each stream, whichever way they reach the engine.
+
+use std::collections::BTreeMap;
+
+use iof_capture::SourceId;
+use iof_proto::Nspace;
+use iof_tool::test_utils::StreamInfo;
+
+use crate::bytes;
+
+/// The bytes of a stream.
+#[derive(Debug)]
+enum Content {
+    /// Those that a rank writes to a pipe follow from this number.
+    Made(u64),
+    /// Those that were handed to the capture.
+    Recorded(Vec<u8>),
+}
+
+/// What is known of a stream.
+#[derive(Debug)]
+pub struct StreamRecord {
+    content: Content,
+    /// The bytes that it has, once it is complete.
+    pub produced: Option<u64>,
+    /// Whether a reader with the grant to block holds it back from its first byte on.
+    pub blocks: bool,
+    /// Whether the embedder's own tools receive it.
+    pub forwarded: bool,
+}
+
+impl StreamRecord {
+    fn new(content: Content, blocks: bool, forwarded: bool) -> StreamRecord {
+        StreamRecord { content, produced: None, blocks, forwarded }
+    }
+}
+
+/// One run of a job's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunRecord {
+    /// Its number.
+    pub run: u64,
+    /// Whether it is not in the engine's tables any more.
+    pub removed: bool,
+}
+
+/// All streams and runs.
+#[derive(Debug, Default)]
+pub struct Truth {
+    streams: BTreeMap<StreamInfo, StreamRecord>,
+    by_source: BTreeMap<SourceId, StreamInfo>,
+    runs: BTreeMap<Nspace, Vec<RunRecord>>,
+}
+
+impl Truth {
+    /// Adds a stream whose bytes follow from `number`, or are recorded.
+    pub fn add(
+        &mut self,
+        source: SourceId,
+        info: StreamInfo,
+        number: Option<u64>,
+        (blocks, forwarded): (bool, bool),
+    ) {
+        let content = number.map_or(Content::Recorded(Vec::new()), Content::Made);
+        self.by_source.insert(source, info.clone());
+        let before = self.streams.insert(info, StreamRecord::new(content, blocks, forwarded));
+        assert!(before.is_none(), "a stream was created twice");
+    }
+
+    /// Records bytes that are handed to the capture.
+    pub fn record(&mut self, source: SourceId, bytes: &[u8]) {
+        let record = self.by_source.get(&source).and_then(|info| self.streams.get_mut(info));
+        if let Some(StreamRecord { content: Content::Recorded(content), .. }) = record {
+            content.extend_from_slice(bytes);
+        }
+    }
+
+    /// Records that a stream is complete.
+    pub fn complete(&mut self, source: SourceId, produced: u64) {
+        let info = self.by_source.get(&source).expect("a known stream");
+        let record = self.streams.get_mut(info).expect("a known stream");
+        assert!(record.produced.replace(produced).is_none(), "{info:?} was completed twice");
+        if let Content::Recorded(content) = &record.content {
+            assert_eq!(produced, content.len() as u64, "{info:?}: what was delivered");
+        }
+    }
+
+    /// Returns a stream.
+    pub fn stream(&self, info: &StreamInfo) -> &StreamRecord {
+        self.streams.get(info).unwrap_or_else(|| panic!("{info:?} does not exist"))
+    }
+
+    /// Returns whether `found` are the bytes of a stream from `offset` on.
+    pub fn has(&self, info: &StreamInfo, offset: u64, found: &[u8]) -> bool {
+        match &self.stream(info).content {
+            Content::Made(number) => bytes::are_of(*number, offset, found),
+            Content::Recorded(content) => {
+                content.get(offset as usize..).is_some_and(|c| c.starts_with(found))
+            }
+        }
+    }
+
+    /// Returns the streams of one run.
+    pub fn of_run(&self, nspace: &Nspace, run: u64) -> impl Iterator<Item = (&StreamInfo, &StreamRecord)> {
+        let of_run =
+            move |(info, _): &(&StreamInfo, &StreamRecord)| info.source.nspace == *nspace && info.run == run;
+        self.streams.iter().filter(of_run)
+    }
+
+    /// Records that a run begins.
+    pub fn begin(&mut self, nspace: &Nspace, run: u64) {
+        let runs = self.runs.entry(nspace.clone()).or_default();
+        assert!(runs.last().is_none_or(|last| last.run < run && last.removed), "run {run} of {nspace}");
+        runs.push(RunRecord { run, removed: false });
+    }
+
+    /// Records that the present run of a name was removed.
+    pub fn remove(&mut self, nspace: &Nspace) {
+        if let Some(run) = self.runs.get_mut(nspace).and_then(|runs| runs.last_mut()) {
+            run.removed = true;
+        }
+    }
+
+    /// Records that the present run of a name is none after all.
+    pub fn withdraw(&mut self, nspace: &Nspace) {
+        self.runs.get_mut(nspace).and_then(Vec::pop);
+    }
+
+    /// Returns all runs of a name.
+    pub fn runs(&self, nspace: &Nspace) -> &[RunRecord] {
+        self.runs.get(nspace).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Returns the number of runs that a registration of now can't be part of.
+    pub fn past_runs(&self, nspace: &Nspace) -> usize {
+        self.runs(nspace).iter().filter(|run| run.removed).count()
+    }
+}

@@ -1,0 +1,200 @@
+//! Checks of all tables, for the simulator: no limit is exceeded, what counts other things counts
+//! them right, and nothing that has ended keeps anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use iof_proto::limits::{
+    MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_PROCS_PER_TOOL, MAX_PUSH_BYTES, MAX_PUSHES, MAX_PUSHES_PER_PROCESS,
+    MAX_PUSHES_PER_TOOL, MAX_READERS_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL, MAX_WAITING_PER_TOOL,
+};
+
+use crate::core::Core;
+use crate::core::awaited::Awaited;
+use crate::core::ids::PeerId;
+use crate::core::logs::ReplyTo;
+use crate::core::peer::Peer;
+use crate::core::registration::Registration;
+use crate::core::unread::QueuedItem;
+
+impl Core {
+    /// Panics if a limit is exceeded or the tables contradict each other.
+    pub(crate) fn check(&self) {
+        self.check_connections();
+        self.tools.iter().for_each(|(id, peer)| self.check_tool(id, peer));
+        self.check_streams();
+        self.check_jobs();
+        self.check_pushes();
+        self.check_requests();
+        self.owed.check();
+        let tickets: BTreeSet<_> = self.tools.values().flat_map(Peer::tickets).collect();
+        self.demand.check(&tickets);
+    }
+
+    fn check_connections(&self) {
+        let tools = self.tools.values().filter(|peer| !peer.own).count();
+        let pending = self.pending.values().filter(|pending| pending.own.is_none()).count();
+        assert!(tools + pending + self.departed.len() <= self.settings.places, "too many connections");
+        let names = |registration: &Registration| registration.jobs().count();
+        let registrations = self.tools.values().flat_map(|peer| peer.registrations.values());
+        assert_eq!(
+            registrations.map(names).sum::<usize>(),
+            self.tools.indexed(),
+            "the index of registrations"
+        );
+    }
+
+    fn check_tool(&self, id: PeerId, peer: &Peer) {
+        peer.check_queues();
+        let waiting = peer.waiting.values().map(|pull| &pull.registration);
+        let weight: usize = peer.registrations.values().chain(waiting).map(Registration::weight).sum();
+        assert_eq!(weight, peer.weight, "the weight of tool {id}");
+        if !peer.own {
+            assert!(weight <= MAX_PROCS_PER_TOOL, "tool {id} names too much");
+            assert!(peer.registrations.len() + peer.waiting.len() <= MAX_REGISTRATIONS_PER_TOOL);
+        }
+        assert!(peer.pushes.len() <= MAX_PUSHES_PER_TOOL, "tool {id} has too many pushes");
+        self.check_readings(id, peer);
+        let items =
+            |matches: fn(&QueuedItem) -> bool| peer.outgoing.iter().filter(|out| matches(&out.item)).count();
+        assert_eq!(
+            items(|item| matches!(item, QueuedItem::End { .. })),
+            peer.unread.ends,
+            "ends for tool {id}"
+        );
+        assert_eq!(items(|item| matches!(item, QueuedItem::Missed(_))), peer.unread.missed.len());
+    }
+
+    fn check_readings(&self, id: PeerId, peer: &Peer) {
+        let mut slots = BTreeSet::new();
+        let (mut forgotten, mut unsent) = (0, 0);
+        let mut joining: BTreeMap<u32, usize> = BTreeMap::new();
+        for (reader, reading) in &peer.readings {
+            let known = peer.reader_ids.get(&(reading.source, reading.handler));
+            assert_eq!(known, Some(reader), "the id of a reader of tool {id}");
+            for slot in reading.slots(*reader) {
+                assert!(slots.insert(slot), "two readers of tool {id} have the slot {slot:?}");
+            }
+            forgotten += usize::from(reading.forgotten.is_some());
+            unsent += usize::from(reading.forgotten.is_some() && !reading.sent);
+            *joining.entry(reading.handler).or_default() += usize::from(reading.joining.is_some());
+            let stream = self.streams.get(&reading.source);
+            let reads = stream.is_some_and(|stream| stream.readers().any(|key| key == (id, reading.handler)));
+            assert_eq!(reads, reading.forgotten.is_none(), "a reader of tool {id} at its stream");
+        }
+        assert_eq!(peer.reader_ids.len(), peer.readings.len(), "readers of tool {id}");
+        assert_eq!((forgotten, unsent), (peer.unread.forgotten, peer.unread.unsent), "unread by tool {id}");
+        for (handler, registration) in &peer.registrations {
+            let joining = joining.remove(handler).unwrap_or(0);
+            // A reader that was detached while it moved is still waited for.
+            assert!(registration.joining >= joining, "readers of registration {handler} of tool {id}");
+        }
+    }
+
+    fn check_streams(&self) {
+        for (source, stream) in self.streams.iter() {
+            let mut by_tool: BTreeMap<PeerId, usize> = BTreeMap::new();
+            for (peer_id, handler) in stream.readers() {
+                let peer = self.tools.get(&peer_id);
+                let reads = peer.is_some_and(|peer| peer.reader_ids.contains_key(&(*source, handler)));
+                assert!(reads, "a reader of {source:?} has ended");
+                if peer.is_some_and(|peer| !peer.own) {
+                    *by_tool.entry(peer_id).or_default() += 1;
+                }
+            }
+            assert!(by_tool.values().all(|readers| *readers <= MAX_READERS_PER_TOOL));
+            let job = self.jobs.get(&stream.name.source.nspace);
+            let has = job.is_some_and(|job| job.run == stream.name.run);
+            assert!(has, "{source:?} is a stream of a removed job");
+        }
+    }
+
+    fn check_jobs(&self) {
+        for (nspace, job) in self.jobs.iter() {
+            assert!(job.open_deliveries <= job.delivered.len(), "{nspace}");
+            assert!(job.open_logs <= job.logged.len(), "{nspace}");
+            assert!(job.open_streams <= 3 * job.ranks.len(), "{nspace}");
+            let streams = job.streams();
+            assert!(
+                streams.iter().all(|stream| self.streams.get(stream).is_some()),
+                "{nspace} lacks a stream"
+            );
+        }
+    }
+
+    fn check_pushes(&self) {
+        let (mut bytes, mut by_process) = (0, BTreeMap::new());
+        for (id, push) in self.pushes.iter() {
+            // One without targets ends with its first message.
+            assert!(!push.is_done() || push.filled == 0 && !push.has_end, "{id:?} is over");
+            assert!(push.filled.saturating_sub(push.credited) <= push.inlet.capacity(), "{id:?} has no room");
+            assert!(push.credited <= push.filled, "{id:?} has credit for bytes that were not filled");
+            bytes += push.inlet.capacity();
+            if let Some(client) = push.client {
+                *by_process.entry(client).or_insert(0) += 1;
+            }
+            if let Some((peer_id, number)) = push.tool {
+                let peer = self.tools.get(&peer_id);
+                let known = peer.and_then(|peer| peer.pushes.get(&number));
+                assert_eq!(known, Some(&id), "the tool of {id:?}");
+            }
+        }
+        assert!(self.pushes.values().count() <= MAX_PUSHES && bytes <= MAX_PUSH_BYTES);
+        assert!(by_process.values().all(|pushes| *pushes <= MAX_PUSHES_PER_PROCESS));
+        let named = self.tools.values().flat_map(|peer| peer.pushes.values());
+        assert!(named.into_iter().all(|id| self.pushes.get(id).is_some()), "a tool has a push that is over");
+        let alive = self.pushes.deferring_tools().all(|id| self.tools.get(&id).is_some());
+        assert!(alive, "a push of a tool that has disconnected is deferred");
+    }
+
+    fn check_requests(&self) {
+        let (for_counters, for_host) = self.queries.waiting_tools();
+        let mut begun: BTreeMap<PeerId, usize> = BTreeMap::new();
+        let of_awaited = self.awaited.iter().filter_map(|awaited| match awaited {
+            Awaited::Join { pull, .. } => pull.as_ref().map(|(peer_id, _)| *peer_id),
+            Awaited::Push { peer_id, .. } => Some(*peer_id),
+            Awaited::SlowTargets(request) => Some(request.peer_id),
+            Awaited::Counters(_) | Awaited::LogStep { .. } => None,
+        });
+        of_awaited.chain(for_counters).for_each(|peer| *begun.entry(peer).or_default() += 1);
+        for (id, peer) in self.tools.iter() {
+            assert_eq!(peer.awaited, begun.remove(&id).unwrap_or(0), "requests of tool {id}");
+            let waiting = for_host.iter().filter(|other| **other == id).count();
+            assert!(waiting <= MAX_WAITING_PER_TOOL, "tool {id} has too many queries");
+        }
+        let (mut logs, mut by_tool, mut by_process) = (0, BTreeMap::new(), BTreeMap::new());
+        for requester in self.logs.requesters() {
+            logs += 1;
+            let ReplyTo::Tool { peer, client, .. } = requester else { continue };
+            assert!(self.tools.get(peer).is_some(), "a log of a tool that has disconnected");
+            *by_tool.entry(*peer).or_insert(0) += 1;
+            if let Some(client) = client {
+                *by_process.entry(*client).or_insert(0) += 1;
+            }
+        }
+        assert!(logs <= MAX_LOGS);
+        assert!(by_tool.values().all(|logs| *logs <= MAX_WAITING_PER_TOOL));
+        assert!(by_process.values().all(|logs| *logs <= MAX_LOGS_PER_PROCESS));
+    }
+
+    /// Returns the names of the tables that are not empty.
+    pub(crate) fn remains(&self) -> Vec<String> {
+        let (for_counters, for_host) = self.queries.waiting_tools();
+        let is_empty = [
+            ("jobs", self.jobs.is_empty()),
+            ("streams", self.streams.is_empty()),
+            ("tools", self.tools.values().next().is_none() && self.tools.indexed() == 0),
+            ("pushes", self.pushes.values().next().is_none()),
+            ("deferred pushes", self.pushes.deferring_tools().next().is_none()),
+            ("queries", for_counters.is_empty() && for_host.is_empty()),
+            ("logs", self.logs.requesters().next().is_none()),
+            ("demand", self.demand.is_empty()),
+            ("pulls by call", self.pulls_by_call.is_empty()),
+            ("owed answers", self.owed.is_empty()),
+            ("awaited answers", self.awaited.is_empty()),
+            ("grace periods", self.graces.next_end().is_none()),
+            ("pending connections", self.pending.is_empty()),
+            ("departed connections", self.departed.is_empty()),
+        ];
+        is_empty.iter().filter(|(_, empty)| !empty).map(|(name, _)| (*name).to_owned()).collect()
+    }
+}

@@ -1,0 +1,483 @@
+//! The core for simulators: its inputs, and what leaves it, without threads, sockets and a clock.
+//! Not for embedders: it may change at any time.
+
+mod launcher;
+mod socket;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+use std::{io, mem};
+
+use iof_capture::test_utils::{Backend, SimulatedCapture};
+use iof_capture::{Event, ProcessId, Signal, SourceId};
+use iof_proto::{
+    Channel, Channels, Failure, FromTool, Info, Proc, Query, Status, ToTool, encode, socket as process,
+};
+use iof_shm_ring::{CreateError, Inlet, ReaderPage, Ringer, Stream, StreamConfig, bell};
+
+use crate::config::Config;
+use crate::core::Core;
+use crate::core::commands::Command;
+use crate::core::demand::Sources;
+use crate::core::disconnect::DisconnectReason;
+use crate::core::effects::HandleOp;
+use crate::core::ids::{Call, StreamName};
+use crate::core::input::Input;
+use crate::core::log_routes::LogRoutes;
+use crate::core::logs::Logs;
+use crate::core::outgoing::Attachment;
+use crate::core::pending::Ended;
+use crate::core::resources::Resources;
+use crate::core::settings::Settings;
+use crate::core::stream_options::StreamOptions;
+use crate::core::upcall::Upcall;
+use crate::grant::Grant;
+pub use launcher::{AddedRank, NewJob, RankStdin};
+pub use process::PeerCredentials;
+use socket::Socket;
+pub use socket::{Packet, Shared};
+
+/// The number of a connection.
+pub type ConnectionId = usize;
+
+/// The user that the engine belongs to.
+pub const OWN_USER: u32 = 1000;
+
+/// An upcall that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallToken(Call);
+
+/// A call of the host.
+#[derive(Debug)]
+pub enum HostCall {
+    /// A tool wants to attach.
+    Approve(CallToken),
+    /// Tools want these sources.
+    Pull {
+        /// The call.
+        call: CallToken,
+        /// The processes.
+        procs: Vec<Proc>,
+        /// Their channels.
+        channels: Channels,
+        /// The directives of the pull.
+        directives: Vec<Info>,
+    },
+    /// No tool wants these sources any more.
+    Stop {
+        /// The processes.
+        procs: Vec<Proc>,
+        /// Their channels.
+        channels: Channels,
+    },
+    /// Bytes for processes elsewhere.
+    Stdin {
+        /// The call.
+        call: CallToken,
+        /// The number of the push.
+        push: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// A part of a query.
+    Query(CallToken, Vec<Query>),
+    /// A message to be logged, by the host or a thread of the engine.
+    Log(CallToken),
+}
+
+/// A command that was sent to the capture.
+#[derive(Debug)]
+pub enum SentCommand {
+    /// A stream without a pipe was opened.
+    Opened {
+        /// Its id.
+        source: SourceId,
+        /// The process that it belongs to.
+        proc: Proc,
+        /// Its channel.
+        channel: Channel,
+        /// Whether it holds logged messages.
+        logged: bool,
+        /// The run of its job.
+        run: u64,
+    },
+    /// Processes were signalled.
+    Signal {
+        /// The processes.
+        processes: Vec<ProcessId>,
+        /// The signal.
+        signal: Signal,
+    },
+    /// Bytes were delivered.
+    Delivered {
+        /// Their stream.
+        source: SourceId,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+}
+
+/// The engine's settings in a simulation.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The options of streams.
+    pub config: Config,
+    /// The number of connections from outside that may exist at a time.
+    pub places: usize,
+    /// Whether the host forwards stdin.
+    pub host_stdin: bool,
+    /// The channels to which the host logs.
+    pub host_channels: BTreeSet<String>,
+}
+
+/// Memory on the heap, where a simulator can let it run out.
+struct HeapResources;
+
+impl Resources for HeapResources {
+    fn inlet(&self, capacity: u64) -> Result<Inlet, Failure> {
+        // An inlet is shared memory in any case, but runs out with the rest.
+        drop(
+            Stream::on_heap(StreamConfig { capacity: 4096, policy: crate::Policy::Block })
+                .map_err(lacking)?,
+        );
+        Inlet::create(capacity, "simulated stdin").map_err(lacking)
+    }
+
+    fn log_stream(&self, config: StreamConfig, _: &str) -> Result<Stream, Failure> {
+        Stream::on_heap(config).map_err(lacking)
+    }
+
+    fn delivered_stream(&self, config: StreamConfig, _: &str) -> Result<Stream, CreateError> {
+        Stream::on_heap(config)
+    }
+
+    fn has_syslog(&self) -> bool {
+        true
+    }
+}
+
+fn lacking(error: impl ToString) -> Failure {
+    Failure::new(Status::ERR_OUT_OF_RESOURCE, error.to_string())
+}
+
+/// The core with simulated sockets and a simulated clock.
+#[allow(missing_debug_implementations, reason = "a run describes what it has done")]
+pub struct SimulatedEngine {
+    core: Core,
+    now: Instant,
+    sockets: BTreeMap<ConnectionId, Socket>,
+    /// Rung by tools that have made room.
+    room: Ringer,
+}
+
+impl SimulatedEngine {
+    /// Creates an engine without jobs and tools. `room` wakes the capture.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn new(setting: Setting, room: Ringer, now: Instant) -> io::Result<SimulatedEngine> {
+        let Setting { config, places, host_stdin, host_channels } = setting;
+        let routes = LogRoutes {
+            config: config.log.clone(),
+            has_record: true,
+            has_gateway: false,
+            host: host_channels,
+        };
+        let settings = Settings {
+            host_keys: BTreeSet::new(),
+            host_queries: BTreeSet::new(),
+            host_stdin,
+            options: StreamOptions::of(&config),
+            max_cache_size: config.max_cache_size,
+            places,
+            pid: 1,
+            uid: OWN_USER,
+            node: "node".into(),
+        };
+        let holder = Arc::new(ReaderPage::on_heap(bell()?.0));
+        let core = Core::new(2, holder, settings, Logs::new(routes), Box::new(HeapResources));
+        Ok(SimulatedEngine { core, now, sockets: BTreeMap::new(), room })
+    }
+
+    fn handle(&mut self, input: Input) {
+        // Only messages can break the protocol.
+        let _ = self.core.handle(input, self.now);
+    }
+
+    /// Sets the time, and handles what is due.
+    pub fn set_time(&mut self, now: Instant) {
+        self.now = now;
+        self.handle(Input::Time);
+        let overdue: Vec<ConnectionId> = self.core.pending.keys().copied().collect();
+        for id in overdue {
+            if let Err(ended) = self.core.check_deadline(id, now) {
+                self.end_pending(id, ended);
+            }
+        }
+    }
+
+    /// Returns when something is due next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.core.next_deadline()
+    }
+
+    /// Handles an event of the capture.
+    pub fn captured(&mut self, event: Event) {
+        self.handle(Input::Captured(event));
+    }
+
+    /// Sends the queued commands to the capture. Returns what a simulator must know of them.
+    pub fn send_commands<B: Backend>(&mut self, capture: &SimulatedCapture<B>) -> Vec<SentCommand> {
+        let mut sent = Vec::new();
+        for op in mem::take(&mut self.core.effects.handles) {
+            if let HandleOp::Signal { ranks, signal, requested } = op {
+                let count = ranks.len();
+                sent.push(SentCommand::Signal { processes: ranks, signal });
+                if let Some(request) = requested {
+                    self.handle(Input::Signalled { request, count });
+                }
+            }
+        }
+        let commands = mem::take(&mut self.core.effects.commands);
+        sent.extend(commands.iter().filter_map(|command| self.describe(command)));
+        commands.into_iter().for_each(|command| perform(command, capture));
+        sent
+    }
+
+    fn describe(&self, command: &Command) -> Option<SentCommand> {
+        match command {
+            Command::Open { source, .. } => {
+                let StreamName { source: proc, channel, logged, run } = &*self.core.streams.get(source)?.name;
+                let (proc, channel, logged, run) = (proc.clone(), *channel, *logged, *run);
+                Some(SentCommand::Opened { source: *source, proc, channel, logged, run })
+            }
+            Command::Deliver { source, bytes, .. } => {
+                Some(SentCommand::Delivered { source: *source, bytes: bytes.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the calls of the host that are due, and those of the threads that log.
+    pub fn calls(&mut self) -> Vec<HostCall> {
+        let entries = mem::take(&mut self.core.effects.channel_entries).into_iter();
+        let entries = entries.map(|(_, entry)| HostCall::Log(CallToken(Call::Log(entry.step))));
+        let upcalls = mem::take(&mut self.core.effects.upcalls).into_iter().filter_map(host_call);
+        entries.chain(upcalls).collect()
+    }
+
+    /// Answers a call.
+    pub fn answer(&mut self, CallToken(call): CallToken, answer: Result<(), Failure>) {
+        match call {
+            Call::Approve(id) => {
+                self.core.owed.answered(call);
+                if let Err(ended) = answer.map_err(Ended::from).and_then(|()| self.welcome(id, Grant::Never))
+                {
+                    self.end_pending(id, ended);
+                }
+            }
+            Call::Query(id) => {
+                self.handle(Input::QueryAnswered { id, answer: answer.map(|()| Vec::new()) });
+            }
+            call => self.handle(Input::Answered { call, answer }),
+        }
+    }
+
+    /// Approves a tool that may hold back sources.
+    pub fn approve_to_block(&mut self, CallToken(call): CallToken) {
+        self.core.owed.answered(call);
+        if let Call::Approve(id) = call
+            && let Err(ended) = self.welcome(id, Grant::Block)
+        {
+            self.end_pending(id, ended);
+        }
+    }
+}
+
+/// Connections.
+impl SimulatedEngine {
+    /// Adds a connection whose socket holds `room` bytes to the tool. `own` is the grant of an
+    /// embedder's own connection.
+    ///
+    /// # Errors
+    /// No place is free.
+    pub fn connect(
+        &mut self,
+        credentials: PeerCredentials,
+        own: Option<Grant>,
+        room: usize,
+    ) -> Result<ConnectionId, Failure> {
+        let place = if own.is_none() { self.core.make_place(credentials.into()) } else { Ok(()) };
+        for (id, failure) in mem::take(&mut self.core.effects.refused) {
+            self.end_pending(id, failure.into());
+        }
+        place?;
+        let id = self.core.connected(credentials, own, self.now);
+        self.sockets.insert(id, Socket::new(room));
+        Ok(id)
+    }
+
+    /// Sends bytes to the engine.
+    pub fn send(&mut self, id: ConnectionId, bytes: &[u8]) {
+        if let Some(socket) = self.sockets.get_mut(&id) {
+            socket.send(bytes);
+        }
+    }
+
+    /// Closes the tool's end of a connection.
+    pub fn close(&mut self, id: ConnectionId) {
+        if let Some(socket) = self.sockets.get_mut(&id) {
+            socket.close();
+        }
+    }
+
+    /// Receives the next message to a tool.
+    pub fn receive(&mut self, id: ConnectionId) -> Option<Packet> {
+        self.sockets.get_mut(&id)?.receive()
+    }
+
+    /// Returns whether the engine has closed a connection, and the tool has received everything.
+    pub fn is_closed(&self, id: ConnectionId) -> bool {
+        self.sockets.get(&id).is_none_or(Socket::is_over)
+    }
+
+    /// Returns whether the engine has closed a connection.
+    pub fn is_ended(&self, id: ConnectionId) -> bool {
+        self.sockets.get(&id).is_none_or(Socket::is_ended)
+    }
+
+    /// Forgets a socket whose two ends are closed.
+    pub fn forget(&mut self, id: ConnectionId) {
+        self.sockets.remove(&id);
+    }
+
+    /// Serves at most `messages` messages of a connection, and sends what its socket has room for.
+    /// Returns whether anything happened.
+    pub fn serve(&mut self, id: ConnectionId, messages: usize) -> bool {
+        if self.core.pending.contains_key(&id) {
+            return match self.greet(id) {
+                Ok(greeted) => greeted,
+                Err(ended) => {
+                    self.end_pending(id, ended);
+                    true
+                }
+            };
+        }
+        match self.serve_tool(id, messages) {
+            Ok(busy) => busy,
+            Err(_) => {
+                self.core.disconnected(id);
+                self.sockets.get_mut(&id).map(Socket::end);
+                true
+            }
+        }
+    }
+
+    fn greet(&mut self, id: ConnectionId) -> Result<bool, Ended> {
+        let socket = self.sockets.get_mut(&id).filter(|_| self.core.expects_hello(id));
+        let message = socket.map(Socket::next).transpose()?.flatten();
+        let Some(message) = message else { return Ok(false) };
+        if let Some(grant) = self.core.greeted(id, message, self.now)? {
+            self.welcome(id, grant)?;
+        }
+        Ok(true)
+    }
+
+    fn serve_tool(&mut self, id: ConnectionId, messages: usize) -> Result<bool, DisconnectReason> {
+        let Some(socket) = self.sockets.get_mut(&id) else { return Ok(false) };
+        let mut busy = false;
+        for _ in 0..messages {
+            let Some(peer) = self.core.tools.get_mut(&id) else { return Ok(busy) };
+            busy |= socket.flush(peer, self.now);
+            let message: Option<FromTool> = peer.next_message(self.now, || socket.next())?;
+            let Some(message) = message else { return Ok(busy) };
+            busy = true;
+            self.core.handle(Input::Message { peer: id, message }, self.now)?;
+        }
+        Ok(true)
+    }
+
+    fn welcome(&mut self, id: ConnectionId, grant: Grant) -> Result<(), Ended> {
+        if !self.core.pending.contains_key(&id) {
+            return Ok(());
+        }
+        let (ringer, tool_bell) = bell().map_err(lacking)?;
+        let room = if grant == Grant::Block { Some(self.room.try_clone().map_err(lacking)?) } else { None };
+        self.core.welcome(id, ReaderPage::on_heap(ringer), tool_bell, room, self.now);
+        Ok(())
+    }
+
+    fn end_pending(&mut self, id: ConnectionId, ended: Ended) {
+        self.core.pending.remove(&id);
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        if let Ended::Refused(Failure { status, reason }) = ended
+            && let Ok(frame) = encode(&ToTool::Refused { status, reason })
+        {
+            socket.refuse(frame);
+        }
+        socket.end();
+    }
+}
+
+/// Checks.
+impl SimulatedEngine {
+    /// Panics if a limit is exceeded or the tables contradict each other.
+    pub fn check(&self) {
+        self.core.check();
+    }
+
+    /// Returns the tables that are not empty.
+    pub fn remains(&self) -> Vec<String> {
+        self.core.remains()
+    }
+}
+
+fn host_call(upcall: Upcall) -> Option<HostCall> {
+    Some(match upcall {
+        Upcall::Approve { peer, .. } => HostCall::Approve(CallToken(Call::Approve(peer))),
+        Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
+            HostCall::Pull { call: CallToken(Call::Pull(call)), procs, channels, directives }
+        }
+        Upcall::Stop(Sources { procs, channels }) => HostCall::Stop { procs, channels },
+        Upcall::Stdin { push, bytes, .. } => {
+            HostCall::Stdin { call: CallToken(Call::Stdin(push)), push: push.0, bytes }
+        }
+        Upcall::Query { id, queries } => HostCall::Query(CallToken(Call::Query(id)), queries),
+        Upcall::Log { step, .. } => HostCall::Log(CallToken(Call::Log(step))),
+        Upcall::Logged { .. } => return None,
+        Upcall::Taken(taken) => {
+            taken();
+            return None;
+        }
+    })
+}
+
+fn perform<B: Backend>(command: Command, capture: &SimulatedCapture<B>) {
+    match command {
+        Command::Request(request) => capture.request(request),
+        Command::Open { source, stream } => capture.open(source, *stream),
+        Command::Deliver { source, bytes, time } => capture.deliver(source, bytes, time),
+        Command::Close(source) => capture.close(source),
+        Command::Finish(source) => capture.finish(source),
+        Command::Remove(source) => capture.remove(source),
+        Command::BeginPush { push, inlet, targets, closes } => {
+            capture.begin_push(push, inlet, targets, closes);
+        }
+        Command::Fill { push, bytes, last } => capture.fill(push, bytes, last),
+        Command::CutOff { push, position } => capture.cut_off(push, position),
+        Command::Shut(target) => capture.shut(target),
+        Command::ShutUnread(target) => capture.shut_unread(target),
+    }
+}
+
+impl From<Attachment> for Shared {
+    fn from(attachment: Attachment) -> Shared {
+        match attachment {
+            Attachment::None => Shared::Nothing,
+            Attachment::Ring(ring) => Shared::Ring(ring),
+            Attachment::Inlet(inlet) => Shared::Inlet(inlet),
+            Attachment::Welcome { page, bell, room } => Shared::Welcome { page, bell, room },
+        }
+    }
+}

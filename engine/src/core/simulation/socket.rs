@@ -1,0 +1,155 @@
+//! Sockets: queues of bytes, whose direction to the tool has little room.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::time::Instant;
+
+use iof_proto::{Decoder, FromTool};
+use iof_shm_ring::{Bell, Inlet, ReaderPage, Ring, Ringer};
+
+use crate::core::disconnect::DisconnectReason;
+use crate::core::outgoing::Attachment;
+use crate::core::peer::Peer;
+
+/// A message that a tool receives.
+#[derive(Debug)]
+pub struct Packet {
+    /// The encoded message.
+    pub frame: Vec<u8>,
+    /// What is shared with it.
+    pub shared: Shared,
+}
+
+/// What accompanies a message, where a real engine sends descriptors.
+#[allow(missing_docs, reason = "as `Attachment`")]
+#[allow(missing_debug_implementations, reason = "as `Attachment`")]
+pub enum Shared {
+    Nothing,
+    Ring(Arc<Ring>),
+    Inlet(Arc<Inlet>),
+    Welcome { page: Arc<ReaderPage>, bell: Bell, room: Option<Ringer> },
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+/// A connection.
+pub(super) struct Socket {
+    decoder: Decoder<FromTool>,
+    /// Bytes from the tool that are not decoded.
+    input: Vec<u8>,
+    /// The tool has closed its end.
+    closed: bool,
+    /// The engine has closed its end.
+    ended: bool,
+    /// The number of bytes to the tool for which there is room.
+    room: usize,
+    /// The first part of a message, with what it shares.
+    partial: Vec<u8>,
+    shared: Shared,
+    /// The number of bytes of this part that the tool has received.
+    received: usize,
+    /// Whole messages, each with the number of bytes that still take room.
+    output: VecDeque<(Packet, usize)>,
+}
+
+impl Socket {
+    pub(super) fn new(room: usize) -> Socket {
+        Socket {
+            decoder: Decoder::new(),
+            input: Vec::new(),
+            closed: false,
+            ended: false,
+            room,
+            partial: Vec::new(),
+            shared: Shared::Nothing,
+            received: 0,
+            output: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8]) {
+        if !self.ended {
+            self.input.extend_from_slice(bytes);
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.output.clear();
+    }
+
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+    }
+
+    pub(super) fn refuse(&mut self, frame: Vec<u8>) {
+        self.output.push_back((Packet { frame, shared: Shared::Nothing }, 0));
+    }
+
+    pub(super) fn receive(&mut self) -> Option<Packet> {
+        let Some((packet, room)) = self.output.pop_front() else {
+            let received = mem::replace(&mut self.received, self.partial.len());
+            self.room = self.room.saturating_add(self.partial.len().saturating_sub(received));
+            return None;
+        };
+        self.room = self.room.saturating_add(room);
+        Some(packet)
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.ended && self.output.is_empty()
+    }
+
+    /// Returns the next message that has arrived.
+    pub(super) fn next(&mut self) -> Result<Option<FromTool>, DisconnectReason> {
+        let mut bytes = self.input.as_slice();
+        let message = self.decoder.decode(&mut bytes)?;
+        let used = self.input.len().saturating_sub(bytes.len());
+        self.input.drain(..used);
+        if message.is_none() && self.closed {
+            return Err(DisconnectReason::Closed);
+        }
+        Ok(message)
+    }
+
+    /// Sends what is queued for `peer`, as far as there is room. Returns whether anything was sent.
+    pub(super) fn flush(&mut self, peer: &mut Peer, now: Instant) -> bool {
+        let mut busy = false;
+        loop {
+            if self.closed && peer.front().is_some() {
+                peer.drop_outgoing();
+            }
+            let Some(out) = peer.front() else { return busy };
+            let (len, sent) = (out.frame.len(), out.sent);
+            let count = len.saturating_sub(sent).min(self.room);
+            if count == 0 {
+                return busy;
+            }
+            let end = sent.saturating_add(count);
+            self.partial.extend_from_slice(out.frame.get(sent..end).unwrap_or_default());
+            if sent == 0
+                && let Some(out) = peer.outgoing.front_mut()
+            {
+                self.shared = mem::replace(&mut out.attachment, Attachment::None).into();
+            }
+            self.room = self.room.saturating_sub(count);
+            peer.sent(count, now);
+            busy = true;
+            if end == len {
+                let (frame, shared) =
+                    (mem::take(&mut self.partial), mem::replace(&mut self.shared, Shared::Nothing));
+                let unread = len.saturating_sub(mem::take(&mut self.received));
+                self.output.push_back((Packet { frame, shared }, unread));
+            }
+        }
+    }
+}
