@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_char, c_int, c_uint, c_void, rlim_t};
 use nix::errno::Errno;
@@ -29,8 +30,8 @@ use crate::seats::{self, Seated};
 
 /// The shell that runs a file without a magic number, as in execvp(3).
 const SHELL: &std::ffi::CStr = c"/bin/sh";
-/// The size of the child's stack, in units of 16 bytes. The child makes about fifteen system calls,
-/// one frame deep.
+/// The size of the child's stack, in units of 16 bytes. The child calls system calls through a few
+/// small frames, and neither recurses nor formats.
 const STACK_UNITS: usize = 4096;
 /// The highest signal number.
 const LAST_SIGNAL: c_int = 64;
@@ -71,13 +72,15 @@ enum Table {
     /// A copy of that of this process.
     Copied,
     /// That of this process, until the child copies the descriptors below this number.
-    Shared { copied: c_uint },
+    /// It copies them in whole units of `unit`, and closes the rest.
+    Shared { copied: c_uint, unit: c_uint },
 }
 
 /// The reason why a child did not execute its program.
 enum NotStarted {
-    /// The kernel, or a seccomp filter, refuses a shared descriptor table.
-    Table,
+    /// The child cannot start with a shared descriptor table. If `refused`, the kernel or a seccomp
+    /// filter refuses it to all children.
+    Table { refused: bool },
     /// The error of clone(2), execve(2) or a call between the two.
     Error(io::Error),
 }
@@ -105,8 +108,8 @@ pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
     match start_with_shared_table(&plan, &strings) {
         Some(Ok(started)) => return Ok(started),
         Some(Err(NotStarted::Error(error))) => return Err(error),
-        Some(Err(NotStarted::Table)) => seats::refused(),
-        None => {}
+        Some(Err(NotStarted::Table { refused: true })) => seats::refused(),
+        Some(Err(NotStarted::Table { refused: false })) | None => {}
     }
     let ends = Ends {
         stdin: plan.stdin.as_ref().map(AsRawFd::as_raw_fd),
@@ -116,7 +119,7 @@ pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
     };
     start_in(&plan, &strings, ends, Table::Copied).map_err(|error| match error {
         NotStarted::Error(error) => error,
-        NotStarted::Table => io::ErrorKind::Unsupported.into(),
+        NotStarted::Table { .. } => io::ErrorKind::Unsupported.into(),
     })
 }
 
@@ -135,7 +138,7 @@ fn start_with_shared_table(
     }
     let ends = Ends { stdin: plan.stdin.is_some().then_some(stdin), stdout, stderr, stddiag };
     let copied = c_uint::try_from(above).ok()?;
-    Some(start_in(plan, strings, ends, Table::Shared { copied }))
+    Some(start_in(plan, strings, ends, Table::Shared { copied, unit: seats::copy_unit() }))
 }
 
 /// Starts a process with this descriptor table, in which it has `ends`.
@@ -158,7 +161,7 @@ fn start_in(
         argv: &argv,
         shell_argv: &mut shell_argv,
         envp: &envp,
-        table_refused: false,
+        leaving: AtomicBool::new(false),
         errno: 0,
     };
     let mut stack = vec![0u128; STACK_UNITS];
@@ -169,7 +172,8 @@ fn start_in(
     };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files | libc::SIGCHLD;
     let mut pidfd: c_int = -1;
-    // No signal handler of this process may run in the child, because the child shares the memory.
+    // No signal handler of this process may run in the child, because the child shares the memory. Two
+    // signals of the C library cannot be blocked like this, and it sends them to its own threads only.
     let mask = SigSet::all()
         .thread_swap_mask(SigmaskHow::SIG_SETMASK)
         .map_err(|error| NotStarted::Error(error.into()))?;
@@ -186,8 +190,9 @@ fn start_in(
     // Fails only for invalid arguments.
     let _ = mask.thread_set_mask();
     let number = Pid::from_raw(cloned.map_err(|error| match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOMEM) => NotStarted::Error(error),
         // A filter may refuse these flags. If the error has another reason, the next attempt has it too.
-        Some(libc::EINVAL | libc::ENOSYS | libc::EPERM) if shared => NotStarted::Table,
+        _ if shared => NotStarted::Table { refused: true },
         _ => NotStarted::Error(error),
     })?);
     if pidfd < 0 {
@@ -199,15 +204,22 @@ fn start_in(
     }
     // SAFETY: the kernel has just created the descriptor (close-on-exec), and nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    let leaving = image.leaving.into_inner();
     match image.errno {
+        // A seccomp filter has killed the child for the call.
+        0 if leaving => {
+            reap(|| Id::PIDFd(pidfd.as_fd()));
+            Err(NotStarted::Table { refused: true })
+        }
         0 => {
             let pid = u32::try_from(number.as_raw());
             Ok((pid.map_err(|error| NotStarted::Error(io::Error::other(error)))?, pidfd))
         }
         errno => {
             reap(|| Id::PIDFd(pidfd.as_fd()));
+            let refused = matches!(errno, libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL);
             let error = NotStarted::Error(io::Error::from_raw_os_error(errno));
-            Err(if image.table_refused { NotStarted::Table } else { error })
+            Err(if leaving { NotStarted::Table { refused } } else { error })
         }
     }
 }
@@ -268,15 +280,16 @@ struct ChildImage<'a> {
     /// The shell, the path of the script, and its arguments.
     shell_argv: &'a mut [*const c_char],
     envp: &'a [*const c_char],
-    /// Whether the error is that of leaving the shared descriptor table.
-    table_refused: bool,
+    /// Set while the child leaves the shared descriptor table, which may fail or kill it. An atomic, so
+    /// that the store is made before the call. Relaxed: the parent reads it when clone(2) has returned.
+    leaving: AtomicBool,
     /// The error number if the program was not executed, otherwise 0.
     errno: c_int,
 }
 
 /// The entry point of the child. Calls only async-signal-safe functions.
 extern "C" fn become_program(image: *mut c_void) -> c_int {
-    // SAFETY: `start` passes its `ChildImage` to this child only, and waits.
+    // SAFETY: `start_in` passes its `ChildImage` to this child only, and waits.
     let image = unsafe { &mut *image.cast::<ChildImage<'_>>() };
     let errno = match prepare(image) {
         Ok(()) => execute(image),
@@ -291,8 +304,10 @@ extern "C" fn become_program(image: *mut c_void) -> c_int {
 fn prepare(image: &mut ChildImage<'_>) -> io::Result<()> {
     let plan = image.plan;
     reset_signals();
-    if let Table::Shared { copied } = image.table {
-        leave_table(copied).inspect_err(|_| image.table_refused = true)?;
+    if let Table::Shared { copied, unit } = image.table {
+        image.leaving.store(true, Ordering::Relaxed);
+        leave_table(copied, unit)?;
+        image.leaving.store(false, Ordering::Relaxed);
     }
     let Ends { stdin, stdout, stderr, stddiag } = image.ends;
     let stdin = stdin.map(|stdin| (stdin, libc::STDIN_FILENO));
@@ -366,12 +381,17 @@ fn discard_stop_signals() {
     }
 }
 
-/// Leaves the descriptor table of the parent for one with the descriptors below `copied`.
-fn leave_table(copied: c_uint) -> io::Result<()> {
-    // SAFETY: the arguments are numbers. The call closes descriptors only in the new table.
-    let left =
-        unsafe { libc::syscall(libc::SYS_close_range, copied, c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
-    if left < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+/// Leaves the descriptor table of the parent for one with the descriptors below `copied`, which are
+/// copied in whole units of `unit`.
+fn leave_table(copied: c_uint, unit: c_uint) -> io::Result<()> {
+    let close = |from: c_uint, flags: c_uint| {
+        // SAFETY: the arguments are numbers. The calls close descriptors only in the new table.
+        let closed = unsafe { libc::syscall(libc::SYS_close_range, from, c_uint::MAX, flags) };
+        if closed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    let unit = unit.max(1);
+    close(copied.div_ceil(unit).saturating_mul(unit), libc::CLOSE_RANGE_UNSHARE)?;
+    close(copied, 0)
 }
 
 /// Makes `number` an inheritable descriptor of the file of `end`.

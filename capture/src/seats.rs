@@ -12,7 +12,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 
+use libc::c_uint;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::utsname::uname;
 use nix::unistd::dup3;
 
 /// The variable with which users choose how children start: with `copied`, each starts with a copy of
@@ -69,7 +71,8 @@ pub(crate) fn above_inheritable() -> Option<RawFd> {
         return None;
     }
     let mut above = libc::STDERR_FILENO + 1;
-    for entry in fs::read_dir("/proc/self/fd").ok()? {
+    // Not /proc/self/fd, which is empty once the main thread has ended.
+    for entry in fs::read_dir("/proc/thread-self/fd").ok()? {
         let number: RawFd = entry.ok()?.file_name().to_str()?.parse().ok()?;
         // SAFETY: F_GETFD takes numbers only, and fails for a descriptor that was closed meanwhile.
         let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
@@ -78,6 +81,30 @@ pub(crate) fn above_inheritable() -> Option<RawFd> {
         }
     }
     Some(above)
+}
+
+/// Returns the unit in which close_range(2) with `CLOSE_RANGE_UNSHARE` copies descriptors correctly.
+///
+/// Kernels before 6.11 may copy a bitmap with one bit for each 64 numbers as a whole (CVE-2024-45025):
+/// the new table has numbers that count as used although nothing is open there, so that the child
+/// runs out of descriptors early. A unit of that bitmap is 64 times 64 numbers.
+pub(crate) fn copy_unit() -> c_uint {
+    static UNIT: OnceLock<c_uint> = OnceLock::new();
+    *UNIT.get_or_init(|| {
+        let release = uname().ok().and_then(|names| kernel_version(names.release().to_str()?));
+        copy_unit_of(release)
+    })
+}
+
+fn copy_unit_of(kernel: Option<(u32, u32)>) -> c_uint {
+    if kernel.is_some_and(|version| version >= (6, 11)) { 64 } else { 64 * 64 }
+}
+
+/// Returns the two first numbers of the release of a kernel, such as `6.1.0-18-amd64`.
+fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let (major, rest) = release.split_once('.')?;
+    let minor = rest.split(|character: char| !character.is_ascii_digit()).next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// The seats while a child has them. Dropping it frees them, which closes the files.
@@ -120,6 +147,20 @@ impl Drop for Seated {
             // A seat that cannot be freed is closed, and later children start with a copy of the table.
             // Otherwise the pipes of this child would not end.
             seat.take_if(|seat| dup3(&*null, seat, OFlag::O_CLOEXEC).is_err());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_before_6_11_and_unknown_ones_copy_in_large_units() {
+        for (release, unit) in
+            [("6.11.0", 64), ("7.0-rc1", 64), ("6.10.9-amd64", 4096), ("5.15.0-91", 4096), ("strange", 4096)]
+        {
+            assert_eq!(copy_unit_of(kernel_version(release)), unit, "{release}");
         }
     }
 }

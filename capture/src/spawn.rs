@@ -96,19 +96,21 @@ impl Stdio {
     }
 }
 
-/// Starts a process as a [`Spawner`] does.
+/// Starts a process as a [`Spawner`] does, but with a copy of the descriptor table: to find out which
+/// descriptors it inherits pays only for many processes.
 ///
 /// # Errors
 /// [`SpawnError`]. No process runs then.
 pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
-    Spawner::new().spawn(spec)
+    let environment = BaseEnvironment::current();
+    Spawner { environment, above_inheritable: None, first_writes: None }.spawn(spec)
 }
 
 /// Starts processes, all with the environment that this process has when the spawner is created.
 ///
 /// Each process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. Of the
 /// other descriptors of this process it inherits those that had no close-on-exec flag when the spawner
-/// was created. It stays in the session of this process, unless it has a pty. It starts with no signal
+/// was created, and perhaps others that have none at the start. It stays in the session of this process, unless it has a pty. It starts with no signal
 /// blocked, with the default actions of SIGPIPE, SIGCHLD and SIGXFSZ, and with the soft limit on open
 /// files from before [`raise_file_limit`](crate::raise_file_limit). May be used from several threads
 /// at once.
