@@ -20,10 +20,20 @@ pub(crate) struct Handles {
     /// By the numbers of the jobs.
     jobs: HashMap<u64, JobHandles>,
     ranks: HashMap<ProcessId, RankHandles>,
+    removed: Vec<Removed>,
+}
+
+/// Handles that are dropped once the tables are unlocked: that closes files, and unlinks an entry of
+/// the rendezvous directory, which may be on a slow file system.
+#[allow(dead_code, reason = "they are only dropped")]
+pub(crate) enum Removed {
+    Job(JobHandles),
+    Rank(RankHandles),
+    Terminal(PtyMaster),
 }
 
 #[derive(Default)]
-struct JobHandles {
+pub(crate) struct JobHandles {
     /// The rendezvous entry by which tools find the job, until it is removed or the engine ends.
     link: Option<JobLink>,
     /// Set when the job is removed. The embedder's handles of the job share it.
@@ -41,7 +51,7 @@ pub(crate) struct RankHandles {
 impl Handles {
     /// Returns a table without handles. Jobs are published on `listener`.
     pub(crate) fn new(listener: Option<Arc<Listener>>) -> Handles {
-        Handles { listener, jobs: HashMap::new(), ranks: HashMap::new() }
+        Handles { listener, jobs: HashMap::new(), ranks: HashMap::new(), removed: Vec::new() }
     }
 
     /// Carries out an effect of the core. Returns the input that follows.
@@ -52,21 +62,30 @@ impl Handles {
                 self.jobs.entry(run).or_default().link = link;
             }
             HandleOp::RemoveJob { run, status } => {
-                // A job is removed once.
-                let _ = self.jobs.remove(&run).map(|job| job.final_status.set(status));
+                if let Some(handles) = self.jobs.remove(&run) {
+                    // A job is removed once.
+                    let _ = handles.final_status.set(status);
+                    self.removed.push(Removed::Job(handles));
+                }
             }
             HandleOp::Signal { ranks, signal, requested } => {
                 let count = self.signal(&ranks, signal);
                 return requested.map(|request| Input::Signalled { request, count });
             }
             HandleOp::HangUp(rank) => {
-                if let Some(rank) = self.ranks.get_mut(&rank) {
-                    rank.pty = None;
-                }
+                let master = self.ranks.get_mut(&rank).and_then(|rank| rank.pty.take());
+                self.removed.extend(master.map(Removed::Terminal));
             }
-            HandleOp::RemoveRank(rank) => drop(self.ranks.remove(&rank)),
+            HandleOp::RemoveRank(rank) => {
+                self.removed.extend(self.ranks.remove(&rank).map(Removed::Rank));
+            }
         }
         None
+    }
+
+    /// Returns the handles that were removed since the last call.
+    pub(crate) fn take_removed(&mut self) -> Vec<Removed> {
+        std::mem::take(&mut self.removed)
     }
 
     fn announce(&self, nspace: &Nspace) -> Option<JobLink> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use iof_capture::{Capture, Stopped};
 
 use crate::core::Core;
-use crate::handles::Handles;
+use crate::handles::{Handles, Removed};
 use crate::reports::Reports;
 
 /// The tables with their lock and the condition that announces changes.
@@ -31,9 +31,10 @@ impl Tables {
         Tables { state: Mutex::new(State { core, handles }), changed: Condvar::new(), reports, capture }
     }
 
-    /// Locks the tables. Nothing waits for another thread while it has the lock.
+    /// Locks the tables. Nothing waits for another thread while it has the lock. Only the entry of a new
+    /// job in the rendezvous directory is made under it.
     pub(crate) fn lock(&self) -> LockedTables<'_> {
-        LockedTables { state: self.lock_only(), tables: self, capture: None }
+        LockedTables { state: self.lock_only(), tables: self, capture: None, removed: Vec::new() }
     }
 
     /// Poisoning is ignored: a thread that panicked with the lock held left the tables consistent,
@@ -69,6 +70,8 @@ pub(crate) struct LockedTables<'a> {
     /// The capture, after the first commands. Declared, and so dropped, after `state`: the last
     /// reference joins threads that may wait for the lock.
     capture: Option<Arc<Capture>>,
+    /// Declared, and so dropped, after `state`: no file is closed or unlinked under the lock.
+    removed: Vec<Removed>,
 }
 
 impl LockedTables<'_> {
@@ -87,6 +90,7 @@ impl LockedTables<'_> {
         for op in mem::take(&mut core.effects.handles) {
             handles.perform(op).into_iter().for_each(|input| self.tables.reports.send(input));
         }
+        self.removed.append(&mut handles.take_removed());
         if core.effects.commands.is_empty() {
             return Ok(());
         }

@@ -29,7 +29,8 @@ pub(crate) struct Effects {
 }
 
 /// A change of what the driver holds of the outside: the rendezvous entries of jobs, and the pidfds
-/// and terminals of ranks. None of these waits.
+/// and terminals of ranks. None of these waits for another thread. What is removed is closed once the
+/// tables are unlocked.
 #[derive(Debug)]
 pub(crate) enum HandleOp {
     /// Publishes the name of a job, so that tools find the engine by it.

@@ -15,17 +15,15 @@ use iof_shm_ring::Ring;
 pub struct LocalRings(Arc<Mutex<VecDeque<Arc<Ring>>>>);
 
 impl LocalRings {
-    /// Calls `send`, which sends the first byte of the message that announces `ring`, without
-    /// blocking. Queues the ring if that succeeds.
+    /// Queues `ring`, and calls `send`, which sends the first byte of the message that announces it. If
+    /// that fails, the ring leaves the queue again. Called by one thread, the engine's control thread.
     ///
     /// # Errors
     /// The error of `send`. The queue is unchanged then.
     pub fn hand_over<T, E>(&self, ring: &Arc<Ring>, send: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        // A tool that has received the message waits for this lock, and then finds the ring.
-        let mut rings = self.lock();
-        let sent = send()?;
-        rings.push_back(Arc::clone(ring));
-        Ok(sent)
+        self.lock().push_back(Arc::clone(ring));
+        // The tool takes a ring only for a message that it has received, so this one is still the last.
+        send().inspect_err(|_| drop(self.lock().pop_back()))
     }
 
     /// Returns the ring of the next message that announces one.
