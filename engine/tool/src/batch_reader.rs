@@ -54,14 +54,20 @@ pub(crate) fn peek(feeds: &mut Feeds, stream: FeedId) -> Peeked {
     let Some(feed) = feeds.get_mut(stream).filter(|feed| !feed.is_over()) else {
         return Peeked::Nothing;
     };
-    match feed.next() {
+    let peeked = match feed.next() {
         Item::Bytes => Peeked::Bytes,
         Item::Gap(gap) => Peeked::Gap(gap),
         Item::Quiet => Peeked::Nothing,
         Item::Ended => Peeked::Complete(feed.counts()),
         Item::Gone => Peeked::Gone(feed.counts()),
         Item::Flushed => Peeked::Flushed,
+    };
+    if feed.is_over() {
+        // The caller may peek at a feed that is not active. It must be removed before the next list
+        // of streams, because its id then belongs to another stream.
+        feeds.activate(stream);
     }
+    peeked
 }
 
 /// A reader of all streams that a tool has registered for, in batches. It avoids one call for each
