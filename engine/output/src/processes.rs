@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use iof_proto::query::key::PMIX_QUERY_PROC_TABLE;
 use iof_proto::{Nspace, Proc, Value};
 use iof_tool::BatchReader;
+use nix::unistd::gethostname;
 
 /// A cache of the engine's answers.
 #[derive(Debug, Default)]
@@ -18,7 +19,13 @@ impl Processes {
     /// Returns the host and pid of `proc`, as far as they are known. May query the engine and block
     /// for its answer.
     pub fn find(&mut self, reader: &mut BatchReader, proc: &Proc) -> (Option<String>, Option<u32>) {
-        if !self.known.contains_key(proc) {
+        let is_known = match self.known.get(proc) {
+            None => false,
+            // The rank had not been started when the engine was queried last.
+            Some(Some((host, 0))) => !is_own_host(host),
+            Some(_) => true,
+        };
+        if !is_known {
             self.refresh(reader);
         }
         match self.known.entry(proc.clone()).or_default() {
@@ -41,4 +48,9 @@ impl Processes {
             self.known.extend(procs.into_iter().map(|info| (info.proc, Some((info.host, info.pid)))));
         }
     }
+}
+
+/// Returns whether `host` is the name of this node.
+fn is_own_host(host: &str) -> bool {
+    gethostname().is_ok_and(|own| own == host)
 }
