@@ -54,6 +54,10 @@ fn find_any(dir: &TempDir) -> Result<PathBuf, FindError> {
 fn leave_socket(dir: &TempDir, name: &str) -> PathBuf {
     let path = dir.path().join(name);
     drop(UnixListener::bind(&path).unwrap());
+    // A child that another test starts may hold a copy until it executes its program.
+    while UnixStream::connect(&path).is_ok() {
+        thread::yield_now();
+    }
     path
 }
 
