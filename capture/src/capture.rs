@@ -95,6 +95,8 @@ impl Capture {
         let (ringer, bell) = bell().map_err(|source| StartError::Bell { source })?;
         let push_ids = Arc::<Mutex<IdsInUse>>::default();
         let ids = Arc::clone(&push_ids);
+        let fills = Arc::<Fills>::default();
+        let untaken = Arc::clone(&fills);
         let on_event = Arc::new(on_event);
         let watched = Arc::<WatchState>::default();
         let on_stall = Arc::clone(&on_event);
@@ -104,6 +106,7 @@ impl Capture {
             match &event {
                 Event::Shut { target } => drop(lock(&ids).targets.remove(target)),
                 Event::PushOver { push } => drop(lock(&ids).pushes.remove(push)),
+                Event::Ended => untaken.clear(),
                 _ => {}
             }
             on_event(event);
@@ -127,7 +130,7 @@ impl Capture {
             room_bells: Mutex::default(),
             source_ids: Mutex::default(),
             push_ids,
-            fills: Arc::default(),
+            fills,
             backend,
             fallback,
             thread: Some(thread),
@@ -347,7 +350,9 @@ impl Capture {
     pub fn fill(&self, id: PushId, bytes: u64, over: bool) -> Result<(), Stopped> {
         // Until the capture thread takes the sum, it needs no further command.
         if self.fills.add(id, Fill { bytes, over }) {
-            self.send(Command::Fill { id, fills: Arc::clone(&self.fills) })?;
+            let sent = self.send(Command::Fill { id, fills: Arc::clone(&self.fills) });
+            // The next fill sends a command again, and fails, too.
+            return sent.inspect_err(|_| _ = self.fills.take(id));
         }
         Ok(())
     }

@@ -39,6 +39,11 @@ impl Fills {
         self.lock().remove(&id).unwrap_or_default()
     }
 
+    /// Resets all sums, because the capture thread has ended.
+    pub(crate) fn clear(&self) {
+        self.lock().clear();
+    }
+
     /// Locks the sums. A thread that panicked while it held the lock left consistent sums.
     fn lock(&self) -> MutexGuard<'_, HashMap<PushId, Fill>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

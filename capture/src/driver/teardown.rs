@@ -2,7 +2,10 @@
 //! panic. In all cases, each buffer is kept until the kernel has answered its request.
 
 use std::io;
+use std::mem;
 use std::time::Duration;
+
+use crossbeam::channel::never;
 
 use super::{Command, Driver, NewSource};
 use crate::backend::{Answer, Backend, Token};
@@ -52,11 +55,16 @@ impl<B: Backend> Driver<B> {
         self.sources.flush_notifications();
     }
 
-    /// Takes the targets, pushes and requests that are still in the command queue, so that they are
-    /// ended and reported with the others. Sources are not added any more. The requests find all
+    /// Closes the command queue. Takes the targets, pushes and requests that it still has, so that they
+    /// are ended and reported with the others. Sources are not added any more. The requests find all
     /// streams complete, because the deliveries that precede them are discarded.
     fn take_remaining(&mut self) {
-        while let Ok(command) = self.commands.try_recv() {
+        let commands = mem::replace(&mut self.commands, never());
+        let remaining: Vec<Command> = commands.try_iter().collect();
+        // Closed before a command is discarded: a thread that waits for its command learns then that
+        // the capture has ended, and its next command must be refused.
+        drop(commands);
+        for command in remaining {
             match command {
                 Command::AddTarget { id, pipe } => self.add_target(id, pipe),
                 Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),

@@ -9,7 +9,7 @@ use crate::common::{
     Completion, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for,
     wait_for_turn, wait_until, write_in_pieces,
 };
-use iof_capture::{AddError, Capture, End, Event, SourceId, Stopped};
+use iof_capture::{AddError, Capture, End, Event, PushId, SourceId, Stopped};
 use iof_shm_ring::{Gap, Peek, Policy};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
@@ -413,6 +413,9 @@ fn after_a_panic_of_on_event_calls_return_stopped_and_nothing_hangs() {
     open.pop();
     while capture.with_streams(|_| ()).is_ok() {}
     assert_eq!(capture.close(ID), Err(Stopped));
+    for _ in 0..2 {
+        assert_eq!(capture.fill(PushId(1), 1, false), Err(Stopped));
+    }
     let late = capture.add(SourceId(99), pipe().0, stream(KIB, Policy::DropNewest));
     assert_eq!(late, Err(AddError::Stopped(Stopped)));
     open.iter_mut().for_each(wait_closed);
