@@ -219,6 +219,8 @@ impl PrinterTask {
         mut on_gap: impl FnMut(&Proc, Channel, Gap),
     ) -> Result<PrintReport, PrintError> {
         let mut ids = Vec::new();
+        // The order of a process's streams can be kept only if all of them are known.
+        reader.wait_for_streams()?;
         loop {
             let deadline = self.due.first().map(|(time, _)| *time);
             let polled = reader.poll_ready(deadline, &mut ids)?;

@@ -116,6 +116,21 @@ impl BatchReader {
         self.tool.query(keys)
     }
 
+    /// Blocks until the engine has announced all streams that existed when it answered the tool's
+    /// pulls. A tool that does not wait may find bytes in one stream of a process before it knows the
+    /// others.
+    ///
+    /// # Errors
+    /// The same as [`Tool::recv`].
+    pub fn wait_for_streams(&mut self) -> Result<(), LostError> {
+        // The engine announces the streams after the answer to the pull, and answers in order. It
+        // refuses a query without keys, which costs it nothing.
+        match self.tool.queries(Vec::new()) {
+            Err(RequestError::Lost(lost)) if !matches!(lost, LostError::Closed) => Err(lost),
+            _ => Ok(()),
+        }
+    }
+
     /// Blocks until streams may have something to read, or until `deadline` (`None`: without
     /// limit), and stores these streams in `streams`. A stream is listed again by every call until
     /// [`BatchReader::peek`] finds nothing in it or it is [deferred](BatchReader::defer).

@@ -3,21 +3,23 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use iof_proto::{
-    Channels, Decoder, Failure, FromTool, Granted, Log, LogReport, Nspace, PROTOCOL_VERSION, Proc,
-    PushGranted, PushReport, Query, Rank, SlowTargets, Status, ToTool, Value, encode, socket,
+    Channel, Channels, Decoder, EffectiveOptions, Failure, FromTool, Granted, Log, LogReport, Nspace,
+    PROTOCOL_VERSION, Proc, PushGranted, PushReport, Query, Rank, SlowTargets, Status, ToTool, Value, encode,
+    socket,
 };
-use iof_shm_ring::{Inlet, ReaderPage, doorbell};
+use iof_shm_ring::{Inlet, Policy, ReaderPage, Start, Stream, StreamConfig, doorbell};
 use iof_tool::{BatchReader, Delivery, LostError, PollReady, Pull, Push, Reply, RequestError, Tool};
 
 /// The engine's end of a connection.
 struct Engine {
     socket: UnixStream,
     /// The reader page. It holds the ringing end of the doorbell, which must stay open.
-    _page: ReaderPage,
+    page: Arc<ReaderPage>,
 }
 
 impl Engine {
@@ -25,6 +27,32 @@ impl Engine {
     fn send(&self, messages: &[ToTool]) {
         let bytes: Vec<u8> = messages.iter().flat_map(|message| encode(message).unwrap()).collect();
         assert_eq!(socket::send(&self.socket, &bytes, &[]).unwrap(), bytes.len());
+    }
+
+    /// Announces a complete stream to handler 1. It must be kept until the tool has read it.
+    fn announce(&self, channel: Channel) -> Stream {
+        let config = StreamConfig { capacity: 4096, policy: Policy::DropNewest };
+        let mut stream = Stream::create(config, "stream").unwrap();
+        let slot = self.page.take_slot().unwrap();
+        let attached = stream.attach(&self.page, slot, Start::Oldest, false).unwrap();
+        stream.complete();
+        let ring = ToTool::Ring {
+            handler: 1,
+            source: Proc::new(nspace(), Rank(0)),
+            channel,
+            logged: false,
+            run: 1,
+            slot: attached.id.into(),
+            follows: None,
+            start: attached.start,
+            dropped: attached.dropped,
+            non_gating: attached.non_gating,
+            options: EffectiveOptions::default(),
+        };
+        let frame = encode(&ring).unwrap();
+        let sent = socket::send(&self.socket, &frame, &[attached.ring.as_fd().unwrap()]);
+        assert_eq!(sent.unwrap(), frame.len());
+        stream
     }
 
     /// Receives the next message of the tool; panics if more follows it.
@@ -47,7 +75,7 @@ fn connect() -> (Engine, Tool) {
     socket::send(&ours, &frame, &[page.as_fd().unwrap(), bell.as_fd()]).unwrap();
     // SAFETY: the socket belongs to nothing else.
     let tool = unsafe { Tool::over(theirs, "test") }.unwrap();
-    let engine = Engine { socket: ours, _page: page };
+    let engine = Engine { socket: ours, page: Arc::new(page) };
     engine.receive();
     (engine, tool)
 }
@@ -101,7 +129,13 @@ fn messages_that_arrive_with_the_answer_to_a_pull_are_delivered_once() {
 
 /// Answers the query that serves as a barrier when a tool deregisters.
 fn answer_the_barrier(engine: &Engine) {
-    assert_eq!(engine.receive(), FromTool::Query { request: 2, queries: Vec::new() });
+    let query = engine.receive();
+    answer_query(engine, &query);
+}
+
+/// Refuses request 2, a query without keys.
+fn answer_query(engine: &Engine, query: &FromTool) {
+    assert_eq!(*query, FromTool::Query { request: 2, queries: Vec::new() });
     let refused = Failure::new(Status::ERR_NOT_FOUND, "no key");
     engine.send(&[ToTool::Answer { request: 2, result: Err(refused) }]);
 }
@@ -326,4 +360,25 @@ fn an_engine_that_ends_before_announcing_all_streams_leaves_some_missing() {
         let reader = drain(tool);
         assert_eq!(reader.tool().misses_streams(), misses, "{with:?}");
     }
+}
+
+#[test]
+fn a_reader_that_waits_for_the_existing_streams_finds_them_together() {
+    let (engine, mut tool) = connect();
+    pull(&engine, &mut tool, &[]);
+    let _stdout = engine.announce(Channel::Stdout);
+    thread::scope(|threads| {
+        // The second stream comes late, but before the answer to what follows the pull.
+        let stderr = threads.spawn(|| {
+            let query = engine.receive();
+            let stderr = engine.announce(Channel::Stderr);
+            answer_query(&engine, &query);
+            stderr
+        });
+        let (mut reader, mut streams) = (BatchReader::new(tool), Vec::new());
+        reader.wait_for_streams().unwrap();
+        assert_eq!(reader.poll_ready(None, &mut streams).unwrap(), PollReady::Ready);
+        assert_eq!(streams.len(), 2);
+        drop(stderr.join());
+    });
 }
