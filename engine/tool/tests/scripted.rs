@@ -5,15 +5,15 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iof_proto::{
     Channel, Channels, Decoder, EffectiveOptions, Failure, FromTool, Granted, Log, LogReport, Nspace,
     PROTOCOL_VERSION, Proc, PushGranted, PushReport, Query, Rank, SlowTargets, Status, ToTool, Value, encode,
     socket,
 };
-use iof_shm_ring::{Inlet, Policy, ReaderPage, Start, Stream, StreamConfig, doorbell};
-use iof_tool::{BatchReader, Delivery, LostError, PollReady, Pull, Push, Reply, RequestError, Tool};
+use iof_shm_ring::{Inlet, Policy, ReaderPage, Start, Stream, StreamConfig, doorbell, notify};
+use iof_tool::{BatchReader, Delivery, LostError, Peeked, PollReady, Pull, Push, Reply, RequestError, Tool};
 
 /// The engine's end of a connection.
 struct Engine {
@@ -29,13 +29,12 @@ impl Engine {
         assert_eq!(socket::send(&self.socket, &bytes, &[]).unwrap(), bytes.len());
     }
 
-    /// Announces a complete stream to handler 1. It must be kept until the tool has read it.
+    /// Announces a stream to handler 1. It must be kept until the tool has read it.
     fn announce(&self, channel: Channel) -> Stream {
         let config = StreamConfig { capacity: 4096, policy: Policy::DropNewest };
         let mut stream = Stream::create(config, "stream").unwrap();
         let slot = self.page.take_slot().unwrap();
         let attached = stream.attach(&self.page, slot, Start::Oldest, false).unwrap();
-        stream.complete();
         let ring = ToTool::Ring {
             handler: 1,
             source: Proc::new(nspace(), Rank(0)),
@@ -366,12 +365,14 @@ fn an_engine_that_ends_before_announcing_all_streams_leaves_some_missing() {
 fn a_reader_that_waits_for_the_existing_streams_finds_them_together() {
     let (engine, mut tool) = connect();
     pull(&engine, &mut tool, &[]);
-    let _stdout = engine.announce(Channel::Stdout);
+    let mut stdout = engine.announce(Channel::Stdout);
+    stdout.complete();
     thread::scope(|threads| {
         // The second stream comes late, but before the answer to what follows the pull.
         let stderr = threads.spawn(|| {
             let query = engine.receive();
-            let stderr = engine.announce(Channel::Stderr);
+            let mut stderr = engine.announce(Channel::Stderr);
+            stderr.complete();
             answer_query(&engine, &query);
             stderr
         });
@@ -381,4 +382,24 @@ fn a_reader_that_waits_for_the_existing_streams_finds_them_together() {
         assert_eq!(streams.len(), 2);
         drop(stderr.join());
     });
+}
+
+#[test]
+fn a_stream_whose_end_was_found_while_it_was_inactive_is_not_listed_again() {
+    let (engine, mut tool) = connect();
+    pull(&engine, &mut tool, &[]);
+    let mut stdout = engine.announce(Channel::Stdout);
+    let (mut reader, mut streams) = (BatchReader::new(tool), Vec::new());
+    assert_eq!(reader.poll_ready(None, &mut streams).unwrap(), PollReady::Ready);
+    let inactive = streams[0];
+    assert_eq!(reader.peek(inactive), Peeked::Nothing);
+    assert_eq!(reader.poll_ready(Some(Instant::now()), &mut streams).unwrap(), PollReady::Quiet);
+    assert!(streams.is_empty());
+    stdout.complete();
+    assert!(matches!(reader.peek(inactive), Peeked::Complete(_)));
+    notify([&stdout]);
+    let _stderr = engine.announce(Channel::Stderr);
+    assert_eq!(reader.poll_ready(None, &mut streams).unwrap(), PollReady::Ready);
+    let channels: Vec<_> = streams.iter().map(|id| reader.origin(*id).unwrap().channel).collect();
+    assert_eq!(channels, [Channel::Stderr]);
 }
