@@ -18,10 +18,7 @@ pub(crate) const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// The part of a file in which the kernel looks for an interpreter, see execve(2).
 const SCRIPT_HEAD: u64 = 256;
 
-/// The number of nested interpreters that the kernel accepts, see execve(2).
-const NESTED_INTERPRETERS: usize = 4;
-
-/// Checks whether the program of `spec` can be executed, and its interpreters if it is a script.
+/// Checks whether the program of `spec` can be executed, and its interpreter if it is a script.
 ///
 /// # Errors
 /// [`SpawnError::NotFound`], [`SpawnError::IsDirectory`], [`SpawnError::NotExecutable`],
@@ -40,15 +37,9 @@ pub(crate) fn check_program(spec: &ProcessSpec) -> Result<(), SpawnError> {
         Some(libc::EACCES) => SpawnError::NotExecutable { program: program.clone(), source },
         _ => SpawnError::NotFound { program: program.clone() },
     })?;
-    let mut file = path;
-    for _ in 0..NESTED_INTERPRETERS {
-        let Some(interpreter) = interpreter(&file) else { break };
-        file = cwd.join(&interpreter);
-        if let Err(source) = check_executable(&file) {
-            return Err(SpawnError::Interpreter { program, interpreter, source });
-        }
-    }
-    Ok(())
+    let Some(interpreter) = interpreter(&path) else { return Ok(()) };
+    let checked = check_executable(&cwd.join(&interpreter));
+    checked.map_err(|source| SpawnError::Interpreter { program, interpreter, source })
 }
 
 /// Returns the `PATH` that the process will have.
@@ -141,25 +132,6 @@ mod tests {
             );
             assert_eq!(error.to_string().contains("carriage return"), missing.ends_with('\r'), "{error}");
         }
-    }
-
-    #[test]
-    fn the_interpreter_of_a_script_that_is_an_interpreter_is_checked() {
-        let directory = tempfile::tempdir().unwrap();
-        let [inner, outer] = ["inner", "outer"].map(|name| directory.path().join(name));
-        for (path, text) in
-            [(&inner, "#!/no/such\n".to_owned()), (&outer, format!("#!{}\n", inner.display()))]
-        {
-            fs::write(path, text).unwrap();
-            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        let error = check_program(&ProcessSpec::new(&outer, [""; 0])).unwrap_err();
-        assert!(
-            matches!(&error, SpawnError::Interpreter { interpreter, .. } if interpreter == Path::new("/no/such")),
-            "{error}"
-        );
-        fs::write(&inner, format!("#!{}\n", inner.display())).unwrap();
-        check_program(&ProcessSpec::new(&outer, [""; 0])).expect("the kernel refuses endless ones");
     }
 
     #[test]
