@@ -1,11 +1,12 @@
 //! Low descriptor numbers, reserved for the files that a child gets.
 //!
-//! A new process usually starts with a copy of its parent's descriptor table, most of which execve(2)
-//! closes again. An engine has several descriptors for each rank, so with each rank that it starts,
-//! the next one takes longer. A child can also share the table (`CLONE_FILES`), and leave it by
-//! close_range(2) with `CLOSE_RANGE_UNSHARE` (Linux 5.9), which copies only the descriptors below a
-//! number. The child's files must be below this number, and the child itself must not move them there
-//! as long as it shares the table. So this process lends its child reserved numbers, its *seats*.
+//! A new process usually starts with a copy of its parent's descriptor table, and execve(2) closes
+//! most of the copies again. An engine has several descriptors for each rank, so with each rank
+//! that it starts, the next one takes longer. A child can also share the table (`CLONE_FILES`), and
+//! leave it by close_range(2) with `CLOSE_RANGE_UNSHARE` (Linux 5.9), which copies only the
+//! descriptors below a number. The child's files must be below this number, and the child itself
+//! must not move them there as long as it shares the table. So this process lends its child
+//! reserved numbers, its *seats*.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -11,7 +11,7 @@ use nix::time::{ClockId, clock_gettime};
 const PERIOD: Duration = Duration::from_millis(5);
 /// A thread becomes busy if it uses at least this percentage of a processor.
 const BUSY_PERCENT: u32 = 40;
-/// A busy thread is no longer busy if it uses less than this percentage.
+/// A busy thread becomes idle if it uses less than this percentage.
 const IDLE_PERCENT: u32 = 25;
 
 /// The utilization of a processor by one thread, measured over periods of at least 5 ms.

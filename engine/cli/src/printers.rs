@@ -48,7 +48,7 @@ pub struct OutputTarget {
 pub struct AttachedOutputs(pub Vec<(Tool, Channels, OutputTarget)>);
 
 impl AttachedOutputs {
-    /// Locks the files of the job `nspace`, of which the printers keep up to `spare` open.
+    /// Locks the files of the job `nspace`. The printers keep up to `spare` of them open.
     pub fn lock_files(&mut self, nspace: &Nspace, spare: u64) -> Result<(), Failure> {
         let targets = || self.0.iter().map(|(.., target)| &target.destination);
         let count = targets().filter(|target| matches!(target, Destination::Files(_))).count().max(1);

@@ -49,7 +49,7 @@ pub enum DeliverError {
         /// The number of bytes that wait.
         waiting: u64,
     },
-    /// There is no memory for a ring.
+    /// No memory is left for a ring.
     #[error(transparent)]
     Ring(#[from] CreateError),
     /// The capture thread has ended.

@@ -99,7 +99,7 @@ impl RankState {
 #[derive(Default)]
 pub(crate) struct Launching {
     pub executable: String,
-    /// 0 if there is no process yet, or the embedder did not specify it.
+    /// 0 before the process starts, or if the embedder did not specify it.
     pub pid: u32,
 }
 

@@ -11,11 +11,11 @@ use crate::core::ids::{LogStep, PeerId, QueryId};
 /// The callback that an embedder passes with a message.
 pub(crate) type LogCallback = Box<dyn FnOnce(LogReport) + Send>;
 
-/// The host's callback for the time when its bytes are no longer required.
+/// The callback of the host, which is called once its bytes are not needed any more.
 pub(crate) type TakenCallback = Box<dyn FnOnce() + Send>;
 
-/// A push to the stdin of remote processes, of which [`Host::push_stdin`](crate::Host::push_stdin)
-/// receives the bytes piece by piece.
+/// A push to the stdin of remote processes. [`Host::push_stdin`](crate::Host::push_stdin) receives its
+/// bytes piece by piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdinPush {
     /// The number of the push. The pieces of one push arrive in order, and after those of all
