@@ -26,6 +26,7 @@ use nix::unistd::Pid;
 
 use crate::environment::Environment;
 use crate::ioctl;
+use crate::program::{SCRIPT_HEAD, is_binary};
 use crate::seats::{self, Seated};
 
 /// The shell that runs a file without a magic number, as in execvp(3).
@@ -411,6 +412,9 @@ fn execute(image: &mut ChildImage<'_>) -> c_int {
     for path in image.paths {
         errno = exec(path.as_ptr(), image.argv, image.envp);
         if errno == libc::ENOEXEC {
+            if is_binary_file(path) {
+                return errno;
+            }
             if let Some(script) = image.shell_argv.get_mut(1) {
                 *script = path.as_ptr();
             }
@@ -423,6 +427,21 @@ fn execute(image: &mut ChildImage<'_>) -> c_int {
         }
     }
     if denied { libc::EACCES } else { errno }
+}
+
+/// Returns whether a file that the kernel cannot execute is not a script either. Does not allocate:
+/// the parent's memory is shared.
+fn is_binary_file(path: &std::ffi::CStr) -> bool {
+    let mut head = [0u8; SCRIPT_HEAD];
+    // SAFETY: the path ends with a zero byte, and the read writes at most the length of `head`. The
+    // descriptor belongs to this function, which closes it in the child's own table.
+    let length = unsafe {
+        let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC);
+        let length = libc::read(file, head.as_mut_ptr().cast(), head.len());
+        libc::close(file);
+        length
+    };
+    is_binary(usize::try_from(length).ok().and_then(|length| head.get(..length)).unwrap_or_default())
 }
 
 /// Calls execve(2), which returns only if it fails. Returns the error number.

@@ -16,7 +16,24 @@ use crate::spawn_error::SpawnError;
 pub(crate) const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// The part of a file in which the kernel looks for an interpreter, see execve(2).
-const SCRIPT_HEAD: u64 = 256;
+pub(crate) const SCRIPT_HEAD: usize = 256;
+
+/// The magic number of an ELF file, see elf(5).
+const ELF_MAGIC: &[u8] = b"\x7fELF";
+
+/// The machines whose programs Linux may execute on this one: the numbers in an ELF header.
+const MACHINES: &[u16] = match env::consts::ARCH.as_bytes() {
+    b"x86_64" => &[62, 3],
+    b"aarch64" => &[183, 40],
+    b"riscv64" => &[243],
+    b"powerpc64" => &[21, 20],
+    b"s390x" => &[22],
+    // Not known, so the kernel decides.
+    _ => &[],
+};
+
+/// The directory of the handlers for further formats of programs, such as an emulator.
+const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
 
 /// Checks whether the program of `spec` can be executed, and its interpreter if it is a script.
 ///
@@ -37,7 +54,12 @@ pub(crate) fn check_program(spec: &ProcessSpec) -> Result<(), SpawnError> {
         Some(libc::EACCES) => SpawnError::NotExecutable { program: program.clone(), source },
         _ => SpawnError::NotFound { program: program.clone() },
     })?;
-    let Some(interpreter) = interpreter(&path) else { return Ok(()) };
+    let head = head(&path).unwrap_or_default();
+    if is_binary(&head) && !is_elf_of_this_machine(&head) && !has_handlers(Path::new(HANDLERS)) {
+        let source = io::Error::from_raw_os_error(libc::ENOEXEC);
+        return Err(SpawnError::NotExecutable { program, source });
+    }
+    let Some(interpreter) = interpreter(&head) else { return Ok(()) };
     let checked = check_executable(&cwd.join(&interpreter));
     checked.map_err(|source| SpawnError::Interpreter { program, interpreter, source })
 }
@@ -80,20 +102,48 @@ fn check_executable(path: &Path) -> io::Result<()> {
     Ok(access(path, AccessFlags::X_OK)?)
 }
 
-/// Returns the interpreter that the first line of a script names. Returns `None` for other files,
-/// for one that can't be read, and for a line that is too long for the kernel to be certain.
-fn interpreter(path: &Path) -> Option<PathBuf> {
+/// Returns the first bytes of a program, or `None` if it can't be read.
+fn head(path: &Path) -> Option<Vec<u8>> {
     // A program may be a FIFO or a device only by mistake, and opening it could block.
     if !fs::metadata(path).ok()?.is_file() {
         return None;
     }
     let mut head = Vec::new();
-    File::open(path).ok()?.take(SCRIPT_HEAD).read_to_end(&mut head).ok()?;
+    File::open(path).ok()?.take(SCRIPT_HEAD as u64).read_to_end(&mut head).ok()?;
+    Some(head)
+}
+
+/// Returns whether a file that begins with `head` is not a script for the shell: an ELF file, or one
+/// whose first line contains a zero byte, as in POSIX. Does not allocate.
+pub(crate) fn is_binary(head: &[u8]) -> bool {
+    let line = head.split(|byte| *byte == b'\n').next();
+    head.starts_with(ELF_MAGIC) || line.is_some_and(|line| line.contains(&0))
+}
+
+/// Returns whether the kernel may execute the ELF file that begins with `head`.
+fn is_elf_of_this_machine(head: &[u8]) -> bool {
+    let (Some(order), Some(&[first, second])) = (head.get(5), head.get(18..20)) else { return false };
+    let machine = match order {
+        2 => u16::from_be_bytes([first, second]),
+        _ => u16::from_le_bytes([first, second]),
+    };
+    head.starts_with(ELF_MAGIC) && (MACHINES.is_empty() || MACHINES.contains(&machine))
+}
+
+/// Returns whether the kernel has handlers for further formats of programs.
+fn has_handlers(directory: &Path) -> bool {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).any(|name| name != "register" && name != "status")
+}
+
+/// Returns the interpreter that the first line of a script names. Returns `None` for other files,
+/// and for a line that is too long for the kernel to be certain.
+fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let start = line.iter().position(|byte| !is_blank(byte))?;
     let name = line.get(start..)?.split(is_blank).next()?;
-    let is_whole = (head.len() as u64) < SCRIPT_HEAD || head.contains(&b'\n');
+    let is_whole = head.len() < SCRIPT_HEAD || head.contains(&b'\n');
     is_whole.then(|| PathBuf::from(OsStr::from_bytes(name)))
 }
 
@@ -112,8 +162,7 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             check_program(&ProcessSpec::new(&path, [""; 0]))
         };
-        for text in ["#!/bin/sh\n", "#! /bin/sh -e\nx", "#!\t/bin/sh", "#!\n", "exit 0", "", "#!", "\x7fELF"]
-        {
+        for text in ["#!/bin/sh\n", "#! /bin/sh -e\nx", "#!\t/bin/sh", "#!\n", "exit 0", "", "#!"] {
             assert!(check(text).is_ok(), "{text:?}");
         }
         let too_long = format!("#!/{}\n", "x".repeat(300));
@@ -132,6 +181,28 @@ mod tests {
             );
             assert_eq!(error.to_string().contains("carriage return"), missing.ends_with('\r'), "{error}");
         }
+    }
+
+    #[test]
+    fn an_elf_file_of_another_machine_and_other_binaries_are_no_scripts() {
+        let own = fs::read("/proc/self/exe").unwrap();
+        let with_machine = |machine: [u8; 2]| [&own[..18], &machine[..], &own[20..64]].concat();
+        assert!(is_binary(&own) && is_elf_of_this_machine(&own));
+        for foreign in [&with_machine([0, 0]), &with_machine([0xff, 0xff]), &own[..10], &b"\x7fELF"[..]] {
+            assert!(is_binary(foreign) && !is_elf_of_this_machine(foreign));
+        }
+        assert!(is_binary(b"\0\n") && !is_elf_of_this_machine(b"\0\n"));
+        assert!(![&b""[..], b"echo\n\0", b"#!/bin/sh\n", b"\xff\xfe"].into_iter().any(is_binary));
+    }
+
+    #[test]
+    fn a_handler_for_another_format_is_told_from_the_files_that_control_them() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, is_handler) in [("register", false), ("status", false), ("qemu-aarch64", true)] {
+            fs::write(directory.path().join(name), "").unwrap();
+            assert_eq!(has_handlers(directory.path()), is_handler, "{name}");
+        }
+        assert!(!has_handlers(&directory.path().join("none")));
     }
 
     #[test]

@@ -120,6 +120,19 @@ impl JobAccount {
     }
 }
 
+/// Returns the bytes that are cached for the outputs of this process, and not written.
+pub fn unread_bytes(engine: &Engine) -> Result<u64, Box<dyn Error>> {
+    let mut tool = engine.attach("iof run", Grant::Never)?;
+    let found = tool.query(&[key::IOF_QUERY_STATS])?;
+    let streams = found.into_iter().filter_map(|found| match found.value {
+        Value::Streams(streams) => Some(streams),
+        _ => None,
+    });
+    let readers = streams.flatten().flat_map(|stream| stream.readers);
+    let own = readers.filter(|reader| reader.tool == "iof run" && reader.pid == std::process::id());
+    Ok(own.fold(0u64, |sum, reader| sum.saturating_add(reader.lag)))
+}
+
 /// Returns the exit status of a row of the process table.
 fn exit(code: Option<i32>, state: ProcState) -> Exit {
     let raw = match (code, state) {

@@ -30,8 +30,12 @@ pub fn apps(first: &AppArgs) -> Result<Vec<App>, Failure> {
     let mut parts = first.program.split(|word| word == SEPARATOR);
     let mut apps = vec![app(first, parts.next().unwrap_or_default())?];
     for (number, words) in (1usize..).zip(parts) {
-        let no_program =
-            || Failure::usage(format!("app {number} has no program: expected one after each '{SEPARATOR}'"));
+        let no_program = || {
+            Failure::usage(format!(
+                "app {number} has no program: expected one after each '{SEPARATOR}'; for an argument '{SEPARATOR}', write \
+                 sh -c 'PROG {SEPARATOR}'"
+            ))
+        };
         if words.is_empty() {
             return Err(no_program());
         }

@@ -111,7 +111,7 @@ pub struct TopArgs {
     /// Update the screen at this interval
     ///
     /// From 0.1 to 86400 seconds.
-    #[arg(long, value_name = "DURATION", default_value = "1", value_parser = interval)]
+    #[arg(long, value_name = "DURATION", default_value = "1", value_parser = interval, allow_hyphen_values = true)]
     pub interval: Duration,
 
     /// Show only these ranks, such as 0,3-5

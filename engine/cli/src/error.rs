@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 
-use crate::message::{print_list, print_message};
+use crate::message::{print_list, print_message, wait_until_written};
 use crate::signals;
 
 /// The reason why the command failed, as the text of its message.
@@ -30,22 +30,24 @@ impl Failure {
     }
 }
 
-/// Prints the failure, if any, and returns the exit code.
+/// Prints the failure, if any, waits until all messages are written, and returns the exit code.
 pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
-    match result {
-        Ok(code) => code,
+    let code = match result {
+        Ok(code) => Ok(code),
         Err(Failure::Usage(message)) => {
             print_message(format_args!("{message}"));
-            ExitCode::from(2)
+            Ok(ExitCode::from(2))
         }
         Err(Failure::Choice(message)) => {
             print_list(&message);
-            ExitCode::from(2)
+            Ok(ExitCode::from(2))
         }
         Err(Failure::Running(message)) => {
             print_message(format_args!("{message}"));
-            ExitCode::FAILURE
+            Ok(ExitCode::FAILURE)
         }
-        Err(Failure::Signal(signal)) => signals::end_by(signal),
-    }
+        Err(Failure::Signal(signal)) => Err(signal),
+    };
+    wait_until_written();
+    code.unwrap_or_else(signals::end_by)
 }

@@ -5,16 +5,18 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
-use iof_engine::{Ending, Job, JobStatus, Remedy, Signal as RankSignal};
+use iof_engine::{Ending, Engine, Job, JobStatus, RankExit, Remedy, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
 
+use crate::account::unread_bytes;
 use crate::error::Failure;
 use crate::failures::Failures;
 use crate::full_screen::FullScreen;
+use crate::give_up::{Blocked, Patience};
 use crate::keyboard::{Keyboard, window_size};
-use crate::message::print_message;
+use crate::message::{self, print_message};
 use crate::run::FLUSH_LIMIT;
 use crate::signals::{self, ReceivedSignal};
 
@@ -68,11 +70,19 @@ pub struct RunningJob {
     over: bool,
     /// Number of outputs that are still written.
     outputs: usize,
+    /// How long these may accept nothing.
+    patience: Patience,
+    /// The same limit after the ranks were ended, unless `patience` has one already.
+    write_limit: Duration,
+    /// The ranks were told to end: by a signal that this command passed on, or by the engine.
+    is_ending: bool,
+    /// The outputs that are no longer waited for.
+    given_up: Option<Blocked>,
     failure: Option<Failure>,
     /// Sum of the reports of all outputs that ended without an error.
     forwarded: PrintReport,
     grace: Option<(Instant, AfterGrace)>,
-    /// The last SIGINT or SIGTERM, if any.
+    /// The last SIGINT, SIGTERM, SIGHUP or SIGQUIT, if any.
     asked_to_end: Option<ReceivedSignal>,
     /// Some ranks may be stopped, so that only SIGKILL and SIGCONT take effect.
     stopped: bool,
@@ -88,7 +98,7 @@ impl RunningJob {
     pub fn new(
         job: Job,
         events: Receiver<JobEvent>,
-        outputs: usize,
+        (outputs, patience, write_limit): (usize, Patience, Duration),
         (failures, screen): (Option<Failures>, FullScreen),
         keyboard: Option<Keyboard>,
     ) -> RunningJob {
@@ -100,6 +110,10 @@ impl RunningJob {
             status: None,
             over: false,
             outputs,
+            patience,
+            write_limit,
+            is_ending: false,
+            given_up: None,
             failure: None,
             forwarded: PrintReport::default(),
             grace: None,
@@ -113,7 +127,7 @@ impl RunningJob {
 
     /// Blocks until the job and its output have ended. Returns the exit code and the bytes that
     /// were forwarded. An output that could not be written to the end is not counted.
-    pub fn wait_for_end(mut self) -> (Result<ExitCode, Failure>, PrintReport) {
+    pub fn wait_for_end(mut self, engine: &Engine) -> (Result<ExitCode, Failure>, PrintReport) {
         while !self.is_over() {
             match self.next() {
                 Some(JobEvent::Signal(received)) => self.signal(received),
@@ -130,8 +144,12 @@ impl RunningJob {
                 Some(JobEvent::Output(Err(failure))) => self.output_failed(failure),
                 None => self.grace_is_over(),
             }
+            self.check_outputs();
         }
         self.print_held();
+        if let Some(blocked) = &self.given_up {
+            report_given_up(blocked, engine);
+        }
         self.report_failures();
         let result = match (self.failure, self.status) {
             (Some(failure), _) => Err(failure),
@@ -145,18 +163,37 @@ impl RunningJob {
     /// waited for.
     fn is_over(&self) -> bool {
         let written = self.over && self.outputs == 0;
-        self.status.is_some() && (written || self.failure.is_some())
+        self.status.is_some() && (written || self.failure.is_some() || self.given_up.is_some())
     }
 
-    /// Blocks until the next event. Returns `None` at the end of the grace period.
+    /// Blocks until the next event. Returns `None` when a check of the outputs or the end of the
+    /// grace period is due.
     fn next(&self) -> Option<JobEvent> {
-        match self.grace {
-            Some((deadline, _)) => self.events.recv_deadline(deadline).ok(),
+        let grace = self.grace.map(|(deadline, _)| deadline);
+        match grace.into_iter().chain(self.patience.next_check()).min() {
+            Some(deadline) => self.events.recv_deadline(deadline).ok(),
             None => self.events.recv().ok(),
         }
     }
 
+    /// Stops waiting for outputs that accept nothing: at once after the ranks were ended, otherwise
+    /// by ending the job.
+    fn check_outputs(&mut self) {
+        if self.is_ending && self.status.is_some() {
+            self.patience.limit(self.write_limit);
+            message::give_up_after(self.write_limit);
+        }
+        let Some(blocked) = self.patience.check(Instant::now()) else { return };
+        match (self.is_ending, &self.status) {
+            (true, Some(_)) if blocked.is_all => self.given_up = Some(blocked),
+            // The ranks are about to end.
+            (true, _) => {}
+            (false, _) => self.output_failed(Failure::Running(blocked.to_string())),
+        }
+    }
+
     fn report_ending(&mut self, ending: &Ending) {
+        self.is_ending |= matches!(ending, Ending::Early(_) | Ending::Rank(RankExit { requested: true, .. }));
         let Some(failures) = &mut self.failures else { return };
         let line = match ending {
             Ending::Rank(rank) => failures.exited(rank),
@@ -195,7 +232,7 @@ impl RunningJob {
     }
 
     fn grace_is_over(&mut self) {
-        match self.grace.take() {
+        match self.grace.take_if(|(deadline, _)| *deadline <= Instant::now()) {
             Some((_, AfterGrace::Kill)) => drop(self.job.signal(RankSignal::KILL)),
             Some((_, AfterGrace::Leave(signal))) => self.failure = Some(Failure::Signal(signal)),
             None => {}
@@ -213,7 +250,8 @@ impl RunningJob {
 
     fn pass_on(&mut self, received: ReceivedSignal) {
         let signal = received.signal;
-        let asks_to_end = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
+        let asks_to_end =
+            matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT);
         if asks_to_end && self.asked_to_end.is_some_and(|last| received.repeats(last, SAME_REQUEST)) {
             return;
         }
@@ -227,6 +265,7 @@ impl RunningJob {
             // grandchild or for the reader of its output.
             self.failure = Some(Failure::Signal(signal));
         }
+        self.is_ending |= asks_to_end || self.status.is_some();
         if asks_to_end && self.asked_to_end.replace(received).is_some() {
             self.job.signal(RankSignal::KILL);
             self.grace = Some((Instant::now() + GRACE, AfterGrace::Leave(signal)));
@@ -301,6 +340,16 @@ impl RunningJob {
     }
 }
 
+/// Reports outputs that are no longer waited for, with the bytes that this command has cached for
+/// them.
+fn report_given_up(blocked: &Blocked, engine: &Engine) {
+    let unread = match unread_bytes(engine) {
+        Ok(unread) => format!("at least {} bytes of output were", unread.saturating_sub(blocked.accepted)),
+        Err(_) => "the rest of the output was".into(),
+    };
+    print_message(format_args!("{blocked} after the end of all ranks: {unread} not written"));
+}
+
 /// Reports a rank that delays all others, with the cause and the engine's remedy.
 fn report_stalled(rank: Rank, channel: Channel, remedy: Remedy) {
     let cause = match channel {
@@ -328,7 +377,7 @@ fn report_cut_off(status: &JobStatus) {
     }
     for (rank, channels) in ranks {
         print_message(format_args!(
-            "rank {rank}: {} cut off after the grace period: a process that outlived the rank holds it open",
+            "rank {rank}: {} cut off: a process that outlived the rank holds it open",
             channels.join(", ")
         ));
     }

@@ -27,7 +27,7 @@ impl FullScreen {
         rank: Rank,
         on_close: impl Fn() + Send + 'static,
     ) -> Result<FullScreen, Failure> {
-        let mut tool = engine.attach("iof run", Grant::Never).map_err(Failure::running)?;
+        let mut tool = engine.attach("iof screen", Grant::Never).map_err(Failure::running)?;
         let source = Proc { nspace: nspace.clone(), rank };
         tool.pull(&Pull::new(vec![source], Channels::STDOUT)).map_err(Failure::running)?;
         let full_screen = FullScreen::default();

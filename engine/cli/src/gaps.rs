@@ -9,7 +9,7 @@ use std::time::Duration;
 use iof_proto::{Channel, Proc};
 use iof_tool::Gap;
 
-use crate::message::print_message;
+use crate::message::write_message;
 
 /// The shortest time between two reports of a stream.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -99,7 +99,7 @@ impl Gaps {
             lines.push(self.line(source, *channel, stream.all, " in total"));
         }
         drop(table);
-        lines.iter().for_each(|line| print_message(format_args!("{line}")));
+        lines.iter().for_each(|line| write_message(format_args!("{line}")));
     }
 
     /// Reports gaps until the end.
@@ -114,7 +114,7 @@ impl Gaps {
             table = waited.unwrap_or_else(PoisonError::into_inner).0;
             let lines = self.due(&mut table);
             drop(table);
-            lines.iter().for_each(|line| print_message(format_args!("{line}")));
+            lines.iter().for_each(|line| write_message(format_args!("{line}")));
             table = self.lock();
         }
     }

@@ -9,16 +9,16 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use iof_output::{
     Choice, ChoiceError, Files, FlushTimeout, MAX_OPEN_FILES, Markup, Options, Output, Place, Rotation,
-    Style, StyleExtras,
+    Style, StyleExtras, WriteWatch,
 };
 use iof_proto::{Channels, Rank};
 use iof_tool::Tool;
 
 use crate::args::values::{ChannelList, Ranks, bytes, duration, file_count, file_size, ranks};
 use crate::error::Failure;
-use crate::message::beside_output;
-use crate::message::print_message;
-use crate::printers::{AttachedOutputs, OutputTarget, WatchedOutput};
+use crate::give_up::WatchedOutput;
+use crate::message::{beside_output, print_message};
+use crate::printers::{AttachedOutputs, OutputTarget};
 use crate::redirect::RedirectArgs;
 
 /// The heading of these options in help.
@@ -62,7 +62,7 @@ pub struct OutputArgs {
     /// An incomplete line, such as a prompt, is written when its rank has added nothing to it for
     /// this time. A line of 4 KiB or more, or one that keeps growing, is written after ten times
     /// this time. Time during which iof is stopped or cannot write does not count.
-    #[arg(long, help_heading = OUTPUT, value_name = "TIME", default_value = "0.1", value_parser = duration)]
+    #[arg(long, help_heading = OUTPUT, value_name = "TIME", default_value = "0.1", value_parser = duration, allow_hyphen_values = true)]
     pub max_line_time: Duration,
 
     /// Show only these ranks, such as 0,3-5
@@ -138,8 +138,6 @@ pub fn with_job(ranks: &[Rank]) -> Vec<Rank> {
 pub struct Outputs<'a> {
     args: &'a OutputArgs,
     choice: Choice,
-    /// Watch whether stdout and stderr accept what is written.
-    pub watch_writes: bool,
 }
 
 impl OutputArgs {
@@ -162,7 +160,7 @@ impl OutputArgs {
                 "--tag-by fragment has no effect without tags: add --output tag, or leave it out",
             ));
         }
-        let outputs = Outputs { args: self, choice, watch_writes: false };
+        let outputs = Outputs { args: self, choice };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -251,16 +249,14 @@ impl Outputs<'_> {
         let mut parts = Vec::new();
         if choice.shows() {
             let mut out = Output::new(io::stdout()).map_err(Failure::running)?;
-            let watched = |output: &mut Output, name| {
-                self.watch_writes.then(|| WatchedOutput { name, watch: output.watch_writes() })
-            };
+            let watched = |output: &mut Output, name| WatchedOutput { name, watch: output.watch_writes() };
             let watched_out = watched(&mut out, "stdout");
             let mut err = out.beside(io::stderr()).map_err(Failure::running)?;
             // Messages are written to stderr even if no output is.
             let watched_err = watched(&mut err, "stderr");
-            beside_output(err.notes());
+            beside_output(err.notes(), watched_err.clone());
             let is_one = choice.merge || out.is_same_file(&err);
-            let target = |output: Output, watched: Vec<WatchedOutput>, name, colour| OutputTarget {
+            let target = |output: Output, watched: WatchedOutput, name, colour| OutputTarget {
                 destination: output.into(),
                 options: self.options(colour),
                 place: if choice.copy { format!(" on {name}") } else { String::new() },
@@ -272,23 +268,24 @@ impl Outputs<'_> {
             // are one file, one printer keeps the order in which stdout and stderr were read.
             if is_one {
                 drop(err);
-                let out = target_out(watched_out.into_iter().chain(watched_err).collect());
+                let out = target_out(watched_out);
                 parts.push((Channels::STDOUT | errors, args.ranks.as_ref(), out));
             } else {
-                let out = target_out(watched_out.into_iter().collect());
+                let out = target_out(watched_out);
                 parts.push((Channels::STDOUT, args.ranks.as_ref(), out));
-                let watched = watched_err.into_iter().collect();
-                let err = target(err, watched, "stderr", has_colours(io::stderr()));
+                let err = target(err, watched_err, "stderr", has_colours(io::stderr()));
                 parts.push((errors, args.ranks.as_ref(), err));
             }
         }
         parts.iter_mut().for_each(|(channels, ..)| *channels &= self.shown());
-        for (channels, files) in self.files(nprocs) {
+        for (channels, mut files) in self.files(nprocs) {
+            let watch = WriteWatch::default();
+            files.watch = Some(watch.clone());
             let target = OutputTarget {
                 destination: files.into(),
                 options: self.options(false),
                 place: if choice.copy { " in its file".into() } else { String::new() },
-                watched: Vec::new(),
+                watched: WatchedOutput { name: "an output file", watch },
                 copies_to: None,
             };
             parts.push((channels, None, target));
@@ -331,6 +328,7 @@ impl Outputs<'_> {
             rotation: args.file_size.map(|size| Rotation { size, keep: args.file_count }),
             nprocs,
             max_open: MAX_OPEN_FILES,
+            watch: None,
         };
         let all = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;
         let chosen = choice.files.iter().map(|place| (all, files(place.clone(), choice.merge)));

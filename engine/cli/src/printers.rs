@@ -4,31 +4,27 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use iof_output::{Destination, FileError, Options, PrintError, PrintReport, Printer, WriteWatch};
+use iof_output::{Destination, FileError, Options, PrintError, PrintReport, Printer};
 use iof_proto::{Channels, Nspace, Proc};
 use iof_tool::Tool;
 use nix::sys::signal::Signal;
 
 use crate::error::Failure;
 use crate::gaps::Gaps;
+use crate::give_up::WatchedOutput;
 use crate::message::print_message;
 use crate::threads::{no_thread, start_thread};
 
 /// The number of file descriptors that files leave to what the command opens later, such as stdin.
 const RESERVED_FILES: u64 = 16;
 
-/// A stdout or stderr whose writes are watched.
-#[derive(Clone)]
-pub struct WatchedOutput {
-    pub name: &'static str,
-    pub watch: WriteWatch,
-}
-
 /// A printer that writes to stdout, stderr or files.
 pub struct OutputWriter {
     printer: Printer,
     gaps: Arc<Gaps>,
-    watched: Vec<WatchedOutput>,
+    /// Files were not locked before, so that a locked one is found only now.
+    locks_late: bool,
+    watched: WatchedOutput,
     /// The name of the output, if it only gets a copy of what is written to files.
     copies_to: Option<&'static str>,
 }
@@ -39,7 +35,7 @@ pub struct OutputTarget {
     pub options: Options,
     /// The words for the place in messages about gaps.
     pub place: String,
-    pub watched: Vec<WatchedOutput>,
+    pub watched: WatchedOutput,
     /// See [`OutputWriter`].
     pub copies_to: Option<&'static str>,
 }
@@ -90,15 +86,16 @@ impl OutputWriter {
     fn start(tool: Tool, target: OutputTarget) -> Result<OutputWriter, Failure> {
         let OutputTarget { destination, options, place, watched, copies_to } = target;
         let gaps = Gaps::new(place);
+        let locks_late = matches!(destination, Destination::Files(_));
         let added = Arc::clone(&gaps);
         let on_gap = move |source: &Proc, channel, gap| added.add(source, channel, gap);
         let printer = Printer::start(tool, destination, options, on_gap);
-        Ok(OutputWriter { printer: printer.map_err(no_thread)?, gaps, watched, copies_to })
+        Ok(OutputWriter { printer: printer.map_err(no_thread)?, gaps, locks_late, watched, copies_to })
     }
 
-    /// Returns the watched outputs that this writes to, or that messages beside it are written to.
-    pub fn watched(&self) -> &[WatchedOutput] {
-        &self.watched
+    /// Returns the output that this writes to, or one with the same watch.
+    pub fn watched(&self) -> WatchedOutput {
+        self.watched.clone()
     }
 
     /// Starts a thread that waits for the end of the printer and passes its report to `on_end`.
@@ -127,7 +124,13 @@ impl OutputWriter {
             (Err(PrintError::Write(error)), None) if error.kind() == ErrorKind::BrokenPipe => {
                 Err(Failure::Signal(Signal::SIGPIPE))
             }
+            (Err(error), _) if self.locks_late && is_busy(&error) => Err(Failure::usage(error)),
             (Err(error), _) => Err(Failure::running(error)),
         }
     }
+}
+
+/// Returns whether another process has locked the file.
+fn is_busy(error: &PrintError) -> bool {
+    matches!(error, PrintError::File { error, .. } if error.error.kind() == ErrorKind::ResourceBusy)
 }

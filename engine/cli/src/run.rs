@@ -22,16 +22,16 @@ use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::failures::{Failures, MAX_FAILURE_LINES};
 use crate::fifos::wait_for_readers;
-use crate::follow::{JobEvent, RunningJob};
+use crate::follow::{GRACE, JobEvent, RunningJob};
 use crate::full_screen::FullScreen;
-use crate::give_up::give_up_after;
+use crate::give_up::Patience;
 use crate::keyboard::{Keyboard, window_size};
 use crate::log;
-use crate::message::print_message;
+use crate::message::{self, print_message};
 use crate::name;
 use crate::orphans::reap_if_first_process;
 use crate::output::{Part, with_job};
-use crate::printers::{OutputWriter, WatchedOutput};
+use crate::printers::OutputWriter;
 use crate::signals::Signals;
 use crate::threads::{no_thread, start_thread};
 
@@ -44,8 +44,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut apps = apps(&args.app)?;
     apps.iter_mut().for_each(|app| app.merge_stderr = args.merge_at_source);
     let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
-    let mut outputs = args.output.prepare(Some(nprocs))?;
-    outputs.watch_writes = args.give_up.is_some();
+    let outputs = args.output.prepare(Some(nprocs))?;
     if let Some(option) = args.output.redirect.error_option().filter(|_| args.merge_at_source) {
         return Err(Failure::Usage(format!(
             "{option} cannot be combined with --merge-at-source, which leaves nothing on stderr: leave one out"
@@ -99,7 +98,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
 
     let output_count = writers.len();
-    let watched: Vec<WatchedOutput> = writers.iter().flat_map(OutputWriter::watched).cloned().collect();
+    let mut patience = Patience::new(writers.iter().map(OutputWriter::watched).collect());
+    if let Some(limit) = args.give_up {
+        patience.limit(limit);
+        message::give_up_after(limit);
+    }
     let keyboard = watch_signals(signals, events.clone())
         .and_then(|()| watch_job(job.clone(), events.clone()))
         .and_then(|()| {
@@ -109,10 +112,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             })
         })
         .and_then(|()| reap_if_first_process(&job))
-        .and_then(|()| match args.give_up {
-            Some(limit) => give_up_after(limit, watched, job.clone(), events.clone()),
-            None => Ok(()),
-        })
         .and_then(|()| stdin.push(&engine, &nspace))
         .and_then(|()| give_keyboard(&job, stdin.inherits()));
     if keyboard.is_err() {
@@ -120,8 +119,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         job.signal(Signal::KILL);
     }
     let failures = (!args.ending.quiet).then(|| Failures::new(nspace, args.ending.timeout));
-    let running = RunningJob::new(job, event_queue, output_count, (failures, screen), keyboard?);
-    let (result, forwarded) = running.wait_for_end();
+    let outputs = (output_count, patience, args.ending.kill_wait.max(GRACE));
+    let running = RunningJob::new(job, event_queue, outputs, (failures, screen), keyboard?);
+    let (result, forwarded) = running.wait_for_end(&engine);
     if args.timings || args.summary {
         let account = JobAccount::query(&engine, started.elapsed(), forwarded, result.is_ok());
         match account {

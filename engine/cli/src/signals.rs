@@ -146,6 +146,12 @@ fn set_action(signal: Signal, handler: SigHandler) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets each signal that ends this process by default end it again, as long as this thread runs.
+pub fn unblock() {
+    // The call does not fail for valid signals.
+    let _ = ENDING.into_iter().collect::<SigSet>().thread_unblock();
+}
+
 /// Ends this process by `signal`, so that the shell sees the signal as the cause.
 pub fn end_by(signal: Signal) -> ExitCode {
     let _ = set_default(signal);

@@ -10,6 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Parser};
 
 use crate::args::Iof;
+use crate::args::similar::mistyped;
 use crate::args::spellings::translate::{Refusal, translate};
 use crate::error::{Failure, finish};
 use crate::kill::rewritten;
@@ -65,8 +66,12 @@ fn try_parse(mut words: Vec<OsString>) -> Result<Iof, Error> {
 /// Prints clap's help or version text as it is, and an error in one line.
 fn explain(error: &clap::Error, words: &[OsString]) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        let printed = print::check(io::stdout())
-            .and_then(|()| error.print().and_then(|()| io::stdout().flush()).map_err(print::failed));
+        let printed = print::check(io::stdout()).and_then(|()| match error.kind() {
+            ErrorKind::DisplayVersion => {
+                print::write(io::stdout(), concat!("iof ", env!("CARGO_PKG_VERSION"), "\n").as_bytes())
+            }
+            _ => error.print().and_then(|()| io::stdout().flush()).map_err(print::failed),
+        });
         return finish(printed.map(|()| ExitCode::SUCCESS));
     }
     let iof = Iof::command();
@@ -98,7 +103,16 @@ fn explain(error: &clap::Error, words: &[OsString]) -> ExitCode {
             refuse(&message, "kill")
         }
         (_, None) if is_job(words) => {
-            let message = in_one_line(error);
+            let mut message = match words.first().filter(|word| is_option(word)) {
+                Some(option) => format!("unexpected option '{}'", option.display()),
+                None => in_one_line(error),
+            };
+            let name = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+            if let Some(command) = mistyped(&name, iof.get_subcommands().map(Command::get_name))
+                && !message.ends_with('?')
+            {
+                message = format!("{message}: did you mean '{command}'?");
+            }
             let to_start = if message.ends_with('?') { " To start" } else { "; to start" };
             let hint = format!("{to_start} a job, write: iof run {}", repeat(words));
             finish(Err(Failure::Usage(message + &hint)))
@@ -125,13 +139,21 @@ fn launcher(words: &[OsString]) -> Option<&'static str> {
 
 /// Returns `true` if `words` are a program or options of `iof run`.
 fn is_job(words: &[OsString]) -> bool {
-    let is_option = words.first().is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
+    if words.iter().all(|word| is_option(word)) {
+        return false;
+    }
     let run = std::iter::once(OsString::from("run")).chain(words.iter().cloned()).collect();
     match try_parse(run) {
         Ok(_) | Err(Error::Spelling(Refusal::Refused(_))) => true,
         Err(Error::Spelling(Refusal::Unknown(_))) => false,
-        Err(Error::Clap(error)) => !is_option || error.kind() != ErrorKind::UnknownArgument,
+        Err(Error::Clap(error)) => {
+            !words.first().is_some_and(|word| is_option(word)) || error.kind() != ErrorKind::UnknownArgument
+        }
     }
+}
+
+fn is_option(word: &OsStr) -> bool {
+    word.as_encoded_bytes().starts_with(b"-")
 }
 
 /// Returns the words as a shell takes them.

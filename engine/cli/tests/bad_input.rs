@@ -37,6 +37,19 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["-np", "2", "hostname"], "write: iof run -np 2 hostname"),
         (&["qurey", "stats"], "did you mean 'query'? To start a job, write: iof run qurey stats"),
         (&["help", "nosuch"], "no help for 'nosuch': expected one of run, pull"),
+        (&["rnu"], "'rnu': did you mean 'run'? To start a job, write: iof run rnu"),
+        (&["tpo"], "'tpo': did you mean 'top'?"),
+        (&["-np", "2", "hostname"], "unexpected option '-np'; to start a job, write: iof run -np 2 hostname"),
+        (&["run", "-vv", "true"], "unsupported option '-v'"),
+        (&["run", "--timeout", "-5", "true"], "invalid time '-5' for '--timeout <DURATION>'"),
+        (&["run", "--grace", "-1", "true"], "invalid time '-1' for '--grace <DURATION>'"),
+        (&["run", "--give-up", "-1s", "true"], "invalid time '-1s' for '--give-up <DURATION>'"),
+        (&["run", "--kill-wait", "-0.5", "true"], "invalid time '-0.5' for '--kill-wait <DURATION>'"),
+        (&["top", "--interval", "-1"], "invalid time '-1' for '--interval <DURATION>'"),
+        (&["run", "-h=2"], "option '-h' takes no value"),
+        (&["run", "-K", "1", "true"], "write -K=1"),
+        (&["run", "echo", ":"], "for an argument ':', write sh -c 'PROG :'"),
+        (&["run", "-genv", "A", "sh", "-c", "true"], "note that '-genv A sh' has set a variable"),
         (&["version"], "write iof --version; to start this program, iof run version"),
         (&["mpirun", "-n", "2", "a b"], "options of mpirun: write iof run -n 2 'a b'"),
         (&["srun", "--pty", "bash"], "options of srun: write iof run --pty bash"),
@@ -270,6 +283,8 @@ fn an_app_that_cannot_start_prevents_the_start_of_all_apps() {
     let missing = script("missing", "#!/no/such/interpreter\n");
     let from_dos = script("from_dos", "#!/bin/sh\r\nexit\r\n");
     let directory = site.path().to_str().unwrap();
+    // An executable for a machine that does not exist.
+    let foreign = script("foreign", "\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x7e\x7e\x01\0\0\0\n");
     for (invalid, cause) in [
         (&["no-such-program"][..], "'no-such-program' not found: check the path"),
         (&["echo hello"], "separate words"),
@@ -279,6 +294,7 @@ fn an_app_that_cannot_start_prevents_the_start_of_all_apps() {
         (&[directory], "is a directory: name a program in it"),
         (&[&missing], "its first line names the interpreter '/no/such/interpreter'"),
         (&[&from_dos], "ends with a carriage return"),
+        (&[&foreign], "built for this machine"),
     ] {
         let args = ["touch".as_ref(), proof.as_os_str(), ":".as_ref()].into_iter();
         let done = site.run(&[], args.chain(invalid.iter().map(OsStr::new))).finish();
@@ -399,6 +415,8 @@ fn help_and_version_end_with_exit_code_0() {
         let done = start(args);
         assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{args:?}");
         assert!(!done.stdout.is_empty(), "{args:?}");
+        let is_version = args.iter().any(|arg| ["--version", "-V"].contains(arg));
+        assert!(!is_version || done.text() == concat!("iof ", env!("CARGO_PKG_VERSION"), "\n"), "{done:?}");
     }
 }
 

@@ -21,7 +21,7 @@ fn at_the_end_of_the_grace_period_the_run_ends_and_reports_cut_off_output() {
     let stderr = String::from_utf8(stderr.get()).unwrap();
     let messages: Vec<&str> = stderr.lines().filter(|line| *line != "err").collect();
     assert!(
-        matches!(messages[..], [message] if message.starts_with("iof: rank 1: ") && message.contains("cut off after the grace")),
+        matches!(messages[..], [message] if message.starts_with("iof: rank 1: ") && message.contains(" cut off: ")),
         "{stderr}"
     );
     for channel in ["stdout", "stderr", "stddiag"] {

@@ -422,3 +422,19 @@ fn messages_logged_for_the_job_are_shown_with_any_ranks_and_have_their_own_file(
     let written: Vec<_> = files.iter().filter(|(_, text)| !text.is_empty()).collect();
     assert_eq!((written.len(), written[0].0.as_str()), (1, "job/job/stdout"), "{files:?}");
 }
+
+#[test]
+fn a_file_that_another_job_writes_is_refused_by_pull_as_by_run() {
+    let site = Site::new();
+    let file = site.path().join("file");
+    let file = file.to_str().unwrap();
+    let mut gate = site.gate("gate");
+    let run = site.run_sh(&["-o", file], &format!("echo mine; : < {}", gate.path()));
+    site.wait_for_bytes(0, "stdout", 5);
+    let refused = site.pull(&["-o", file]).finish();
+    assert_eq!((refused.code, refused.stderr.lines().count()), (2, 1), "{refused:?}");
+    assert!(refused.stderr.contains("has locked this file"), "{refused:?}");
+    gate.open();
+    assert_eq!(run.wait(), 0);
+    assert_eq!(fs::read_to_string(file).unwrap(), "mine\n");
+}

@@ -36,9 +36,9 @@ fn wait_for_end_of_all(run: &Process) {
 
 /// A rank and a child that holds its output. Both run until a signal ends them.
 const WITH_CHILD: &str = "sleep 1000 & echo ready; wait";
-/// A rank and a child that survive SIGINT and SIGTERM. The child is ready last.
-const STUBBORN: &str = "trap 'echo got it' INT TERM; (trap '' INT TERM; echo ready; exec sleep 1000) & \
-                        while :; do sleep 0.1; done";
+/// A rank and a child that survive requests to end. The child is ready last.
+const STUBBORN: &str = "trap 'echo got it' INT TERM HUP QUIT; \
+                        (trap '' INT TERM HUP QUIT; echo ready; exec sleep 1000) & while :; do sleep 0.1; done";
 
 /// Returns the pid of the `iof` that a shell has started.
 fn command_of(shell: &Process) -> u32 {
@@ -81,8 +81,13 @@ fn one_signal_ends_the_children_of_ranks_that_have_exited() {
 }
 
 #[test]
-fn a_second_sigint_or_sigterm_kills_ranks_and_children_that_ignored_the_first() {
-    for (first, second) in [(Signal::SIGTERM, Signal::SIGINT), (Signal::SIGINT, Signal::SIGTERM)] {
+fn a_second_request_to_end_kills_ranks_and_children_that_ignored_the_first() {
+    for (first, second) in [
+        (Signal::SIGTERM, Signal::SIGINT),
+        (Signal::SIGINT, Signal::SIGTERM),
+        (Signal::SIGHUP, Signal::SIGQUIT),
+        (Signal::SIGQUIT, Signal::SIGHUP),
+    ] {
         let site = Site::new();
         let run = site.run_sh(&["-n", "2"], STUBBORN);
         let ready = "ready\n".len() as u64;

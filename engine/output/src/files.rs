@@ -10,6 +10,7 @@ use iof_proto::{Channel, Rank};
 use crate::choice::Place;
 use crate::pattern::PatternValues;
 use crate::style::Source;
+use crate::watch::WriteWatch;
 
 mod check;
 mod entry;
@@ -46,6 +47,9 @@ pub struct Files {
     /// The largest number of files that the printer keeps open, from 2 to [`MAX_OPEN_FILES`]. A
     /// number outside this range counts as the nearest inside.
     pub max_open: usize,
+    /// Shows the progress of the writes, by which a program can notice a file that accepts nothing,
+    /// such as a FIFO whose reader reads nothing.
+    pub watch: Option<WriteWatch>,
 }
 
 /// The reason why a file can't be opened or written.
@@ -156,7 +160,15 @@ pub(crate) mod tests {
     use super::*;
 
     pub(super) fn files(place: Place) -> Files {
-        Files { place, merge: false, append: false, rotation: None, nprocs: None, max_open: MAX_OPEN_FILES }
+        Files {
+            place,
+            merge: false,
+            append: false,
+            rotation: None,
+            nprocs: None,
+            max_open: MAX_OPEN_FILES,
+            watch: None,
+        }
     }
 
     pub(super) fn source(rank: u32, channel: Channel) -> Source {

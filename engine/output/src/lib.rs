@@ -39,14 +39,16 @@ mod processes;
 mod stamp;
 mod stream;
 mod style;
+mod watch;
 
 pub use batch::{Batch, MIN_LENT};
 pub use choice::{Choice, ChoiceError, Markup, OUTPUT_WORDS, Place};
 pub use files::{FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, Rotation};
 pub use lines::FlushTimeout;
 pub use options::Options;
-pub use output::{Notes, Output, WriteWatch};
+pub use output::{Notes, Output};
 pub use pattern::{Pattern, PatternError, PatternValues};
 pub use printer::{Destination, PrintError, PrintReport, Printer};
 pub use stamp::Stamp;
 pub use style::{Label, OpenLine, Run, Source, Style, StyleExtras};
+pub use watch::{WriteProgress, WriteWatch};

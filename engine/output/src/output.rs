@@ -2,8 +2,7 @@
 
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -11,12 +10,10 @@ use nix::sys::stat::fstat;
 use nix::sys::uio::writev;
 
 use crate::style::OpenLine;
+use crate::watch::{WriteWatch, lock};
 
 /// The largest number of slices that one writev(2) takes.
 const IOV_MAX: usize = 1024;
-/// The largest number of bytes in one write to an output whose writes are watched. A larger write
-/// to a slow reader would take long although the reader makes progress.
-const WATCHED_WRITE: usize = 4096;
 
 /// A file, pipe or terminal to which one or several printers write whole lines.
 ///
@@ -31,30 +28,6 @@ pub struct Output {
     /// A counter of the outputs of this file: each holds one reference.
     shared: Arc<()>,
     watch: Option<WriteWatch>,
-}
-
-/// Shows whether a write to an [`Output`] is blocked, see [`Output::watch_writes`].
-#[derive(Clone, Debug, Default)]
-pub struct WriteWatch(Arc<Mutex<Option<Instant>>>);
-
-impl WriteWatch {
-    /// Returns when the present write of at most 4 KiB began; `None` if nothing is being written.
-    ///
-    /// While the same time is returned, the output has not accepted these bytes.
-    pub fn blocked_since(&self) -> Option<Instant> {
-        *lock(&self.0)
-    }
-
-    /// Writes all bytes of `slices`, in writes of at most [`WATCHED_WRITE`] bytes.
-    fn write_all(&self, file: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        let pieces = slices.iter().flat_map(|slice| slice.chunks(WATCHED_WRITE));
-        let written = pieces.into_iter().try_for_each(|piece| {
-            *lock(&self.0) = Some(Instant::now());
-            write_all(file, &mut [IoSlice::new(piece)])
-        });
-        *lock(&self.0) = None;
-        written
-    }
 }
 
 /// A writer of a program's own messages to the file of an [`Output`].
@@ -82,7 +55,6 @@ impl Output {
     /// Watches the writes to this output from now on, by which a program can notice a reader that
     /// accepts nothing. Clones, [notes](Output::notes) and outputs of the [same
     /// file](Output::beside) that are created later are watched, too.
-    /// Watched bytes are written in pieces of at most 4 KiB, which costs more system calls.
     pub fn watch_writes(&mut self) -> WriteWatch {
         self.watch.get_or_insert_default().clone()
     }
@@ -125,7 +97,7 @@ impl Output {
 
     /// Writes all bytes of `slices`. Blocks until they are written.
     pub(crate) fn write(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-        write(self.file.as_fd(), self.watch.as_ref(), slices)
+        write_all(self.file.as_fd(), slices, self.watch.as_ref())
     }
 }
 
@@ -134,7 +106,7 @@ impl Write for Notes {
         let mut open = lock(&self.open);
         let end: &[u8] = if open.take().is_some() { b"\n" } else { b"" };
         let slices = &mut [IoSlice::new(end), IoSlice::new(lines)];
-        write(self.file.as_fd(), self.watch.as_ref(), slices)?;
+        write_all(self.file.as_fd(), slices, self.watch.as_ref())?;
         Ok(lines.len())
     }
 
@@ -144,35 +116,50 @@ impl Write for Notes {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     matches!((fstat(one), fstat(other)), (Ok(one), Ok(other)) if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
-fn write(file: BorrowedFd<'_>, watch: Option<&WriteWatch>, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-    match watch {
-        Some(watch) => watch.write_all(file, slices),
-        None => write_all(file, slices),
-    }
-}
-
 /// Writes all bytes of `slices` to `file`. Blocks until they are written, also in non-blocking
 /// mode.
-pub(crate) fn write_all(file: BorrowedFd<'_>, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+pub(crate) fn write_all(
+    file: BorrowedFd<'_>,
+    mut slices: &mut [IoSlice<'_>],
+    watch: Option<&WriteWatch>,
+) -> io::Result<()> {
+    let busy = watch.map(|watch| watch.begin(None));
+    // The first slice is never empty: a write of nothing would look like an output that is full.
+    IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
-        let batch = slices.get(..IOV_MAX).unwrap_or(slices);
-        match writev(file, batch) {
+        let limit = watch.map_or(usize::MAX, WriteWatch::largest_write);
+        match write_some(file, slices, limit) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut slices, written),
+            Ok(written) => {
+                IoSlice::advance_slices(&mut slices, written);
+                busy.iter().for_each(|busy| busy.accepted(written));
+            }
             Err(Errno::EINTR) => {}
             Err(Errno::EAGAIN) => wait_writable(file)?,
             Err(errno) => return Err(errno.into()),
         }
     }
     Ok(())
+}
+
+/// Writes the first slices to `file` in one call: about `limit` bytes.
+fn write_some(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], limit: usize) -> nix::Result<usize> {
+    let mut room = limit;
+    let fits = |slice: &&IoSlice<'_>| {
+        let left = room.checked_sub(slice.len());
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    let count = slices.iter().take(IOV_MAX).take_while(fits).count();
+    match (slices.get(..count), slices.first()) {
+        (Some(batch), _) if count > 0 => writev(file, batch),
+        (_, Some(first)) => nix::unistd::write(file, first.get(..limit).unwrap_or(first)),
+        (_, None) => Ok(0),
+    }
 }
 
 /// Blocks until `file` can be written or its reader has gone.

@@ -25,7 +25,7 @@ pub struct EndingArgs {
     ///
     /// When iof ends a job because of --kill-on-bad-exit or --timeout. In seconds, with suffix ms, s,
     /// m or h, or as MINUTES:SECONDS.
-    #[arg(long, value_name = "DURATION", default_value = "2", value_parser = duration, help_heading = ENDING)]
+    #[arg(long, value_name = "DURATION", default_value = "2", value_parser = duration, allow_hyphen_values = true, help_heading = ENDING)]
     pub kill_wait: Duration,
 
     /// End the job after this time
@@ -33,7 +33,7 @@ pub struct EndingArgs {
     /// In seconds, with suffix ms, s, m or h, or as MINUTES:SECONDS or HOURS:MINUTES:SECONDS. The
     /// ranks that are left are listed on stderr and get SIGTERM, and SIGKILL after --kill-wait. The
     /// exit code is 124.
-    #[arg(long, value_name = "DURATION", value_parser = timeout, help_heading = ENDING)]
+    #[arg(long, value_name = "DURATION", value_parser = timeout, allow_hyphen_values = true, help_heading = ENDING)]
     pub timeout: Option<Duration>,
 
     /// Print nothing about failed ranks

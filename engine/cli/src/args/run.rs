@@ -19,7 +19,7 @@ use crate::stdin::StdinArgs;
 #[command(
     override_usage = "iof run [OPTIONS] PROG [ARGS...] [: [APP OPTIONS] PROG [ARGS...]]...",
     after_help = "Programs of one job are separated by ':', each with its own app options. Ranks are numbered across \
-                  programs: in `-n 2 a : -n 4 b`, b has ranks 2 to 5.\n\n\
+                  programs: in `-n 2 a : -n 4 b`, b has ranks 2 to 5. A program gets an argument ':' by sh -c 'PROG :'.\n\n\
                   Each rank has these variables in its environment: IOF_NSPACE (the job's name), IOF_RANK, IOF_NPROCS, \
                   IOF_APPNUM (the number of its program, from 0), IOF_SERVER (the socket for tools) and \
                   IOF_STDDIAG_FD (the descriptor of stddiag, PMIx's channel for diagnostics)."
@@ -87,14 +87,16 @@ pub struct RunArgs {
     ///
     /// A child of a rank may hold the rank's output open after the exit of the rank. Output that the
     /// child writes after this time is not forwarded. By default there is no limit.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub grace: Option<Duration>,
 
     /// End the job if its output is not accepted
     ///
-    /// If a reader of stdout or stderr accepts nothing for this time, the job is ended, and the exit
-    /// code is 1. By default the ranks wait. Does not apply to files.
-    #[arg(long, value_name = "DURATION", value_parser = interval)]
+    /// If a reader of stdout, stderr or a FIFO, or a file, accepts nothing for this time, the job is
+    /// ended, and the exit code is 1. By default the ranks wait. After --timeout, --kill-on-bad-exit
+    /// or a signal has ended all ranks, iof waits for an output that accepts nothing for 2 seconds,
+    /// for --kill-wait if that is longer, or for this time.
+    #[arg(long, value_name = "DURATION", value_parser = interval, allow_hyphen_values = true)]
     pub give_up: Option<Duration>,
 
     /// Print the cost of forwarding on exit

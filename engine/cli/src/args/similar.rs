@@ -1,6 +1,6 @@
 //! The name that a misspelled one may stand for.
 
-use strsim::jaro;
+use strsim::{jaro, osa_distance};
 
 /// How similar two names have to be, from 0 to 1.
 const LEAST_SIMILARITY: f64 = 0.85;
@@ -10,6 +10,12 @@ pub fn closest<N: AsRef<str>>(typed: &str, names: impl IntoIterator<Item = N>) -
     let compared = names.into_iter().map(|name| (jaro(typed, name.as_ref()), name));
     let similar = compared.filter(|(similarity, _)| *similarity > LEAST_SIMILARITY);
     similar.max_by(|(left, _), (right, _)| left.total_cmp(right)).map(|(_, name)| name)
+}
+
+/// Returns the name that differs from `typed` in one letter: one more, one less, another one, or two
+/// that are swapped.
+pub fn mistyped<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    names.into_iter().find(|name| osa_distance(typed, name) == 1)
 }
 
 #[cfg(test)]
@@ -23,5 +29,16 @@ mod tests {
         assert_eq!(closest("--dorp", names), Some("--drop"));
         assert_eq!(closest("--frobnicate", names), None);
         assert_eq!(closest("--np", ["--nspace"]), None);
+    }
+
+    #[test]
+    fn a_name_with_one_wrong_letter_is_found() {
+        let names = ["run", "top", "kill"];
+        for (typed, meant) in
+            [("rnu", "run"), ("tpo", "top"), ("rn", "run"), ("kil", "kill"), ("killl", "kill")]
+        {
+            assert_eq!(mistyped(typed, names), Some(meant));
+        }
+        assert_eq!([mistyped("ls", names), mistyped("run", ["run"])], [None, None]);
     }
 }

@@ -4,14 +4,16 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use super::make_directory;
+use super::{FileError, make_directory};
 use crate::output::write_all;
 use crate::style::OpenLine;
+use crate::watch::WriteWatch;
 
 /// The mode of created files, which the umask may narrow.
 pub(super) const FILE_MODE: u32 = 0o644;
@@ -22,7 +24,8 @@ const MAX_ATTEMPTS: usize = 10;
 /// A file that is, was or will be open.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub path: PathBuf,
+    pub path: Arc<Path>,
+    pub watch: Option<WriteWatch>,
     pub file: Option<File>,
     /// Whether it was opened before, so that it is not to be emptied.
     pub begun: bool,
@@ -33,8 +36,13 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub fn new(path: PathBuf) -> Entry {
-        Entry { path, file: None, begun: false, is_regular: false, size: 0, line: None }
+    pub fn new(path: Arc<Path>, watch: Option<WriteWatch>) -> Entry {
+        Entry { path, watch, file: None, begun: false, is_regular: false, size: 0, line: None }
+    }
+
+    /// Returns an error that names the file.
+    pub fn failed(&self, error: io::Error) -> FileError {
+        FileError { path: self.path.to_path_buf(), error }
     }
 
     /// Returns the file. Opens it if necessary, and empties it when it is used for the first time.
@@ -132,7 +140,8 @@ impl Entry {
 
     pub fn write(&mut self, append: bool, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         let length: usize = slices.iter().map(|slice| slice.len()).sum();
-        write_all(self.file(append)?.as_fd(), slices)?;
+        let watch = self.watch.clone();
+        write_all(self.file(append)?.as_fd(), slices, watch.as_ref())?;
         self.size = self.size.saturating_add(length as u64);
         Ok(())
     }
@@ -181,7 +190,7 @@ mod tests {
     fn a_file_that_was_renamed_is_told_from_the_one_at_its_path() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let entry = Entry::new(path.clone());
+        let entry = Entry::new(path.clone().into(), None);
         let file = File::create(&path).unwrap();
         assert!(entry.is_at_path(&file).unwrap());
         fs::rename(&path, with_suffix(&path, "1")).unwrap();

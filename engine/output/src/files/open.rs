@@ -61,13 +61,13 @@ impl OpenFiles {
         let id = *self.by_path.entry(path.clone()).or_insert(next);
         let is_new = id == next;
         if is_new {
-            self.entries.push(Entry::new(path));
+            self.entries.push(Entry::new(path.into(), self.files.watch.clone()));
         }
         (id, is_new)
     }
 
     pub fn path(&self, id: FileId) -> Option<&Path> {
-        self.entries.get(id.0).map(|entry| entry.path.as_path())
+        self.entries.get(id.0).map(|entry| &*entry.path)
     }
 
     /// Returns whether as many files are open as may be.
@@ -81,7 +81,7 @@ impl OpenFiles {
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(true) };
         let locked = entry.lock(append);
         self.open = self.open.saturating_add(usize::from(entry.file.is_some()));
-        locked.map_err(|error| FileError { path: entry.path.clone(), error })
+        locked.map_err(|error| entry.failed(error))
     }
 
     /// Creates a file. Unless existing contents are kept, it is emptied, and the full files of an
@@ -90,11 +90,13 @@ impl OpenFiles {
         if self.entries.get(id.0).is_none_or(|entry| entry.begun) {
             return Ok(());
         }
+        let watch = self.files.watch.clone();
+        let _busy = watch.as_ref().map(|watch| watch.begin(self.entries.get(id.0).map(|entry| &entry.path)));
         let opened = self.open(id);
         let append = self.files.append;
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
         let begun = opened.and_then(|()| if append { Ok(()) } else { entry.remove_full() });
-        begun.map_err(|error| FileError { path: entry.path.clone(), error })
+        begun.map_err(|error| entry.failed(error))
     }
 
     /// Returns the line that the file is in the middle of.
@@ -109,6 +111,8 @@ impl OpenFiles {
         mut slices: Vec<IoSlice<'_>>,
         line: OpenLine,
     ) -> Result<(), FileError> {
+        let watch = self.files.watch.clone();
+        let _busy = watch.as_ref().map(|watch| watch.begin(self.entries.get(id.0).map(|entry| &entry.path)));
         let opened = self.open(id);
         let Files { append, rotation, .. } = self.files;
         let max_line = self.max_line;
@@ -124,7 +128,7 @@ impl OpenFiles {
             }
         });
         entry.line = line;
-        done.map_err(|error| FileError { path: entry.path.clone(), error })
+        done.map_err(|error| entry.failed(error))
     }
 
     /// Opens a file, and empties it if it is used for the first time. If too many are open, by

@@ -82,7 +82,7 @@ impl Entry {
     /// Returns the path of a file after `number` renames; 0 is the file itself.
     fn full_path(&self, number: u32) -> PathBuf {
         match number {
-            0 => self.path.clone(),
+            0 => self.path.to_path_buf(),
             number => with_suffix(&self.path, &number.to_string()),
         }
     }
@@ -235,7 +235,7 @@ mod tests {
         for file in [path.clone(), old(MAX_KEPT_FILES - 1), old(MAX_KEPT_FILES)] {
             fs::write(&file, "full\n").unwrap();
         }
-        let mut entry = Entry { begun: true, ..Entry::new(path.clone()) };
+        let mut entry = Entry { begun: true, ..Entry::new(path.clone().into(), None) };
         let rotation = Rotation { size: 5, keep: MAX_KEPT_FILES + 1 };
         entry.write_rotating(true, (rotation, usize::MAX), b"new\n").unwrap();
         let exists = [1, MAX_KEPT_FILES, MAX_KEPT_FILES + 1].map(|number| old(number).exists());
@@ -287,12 +287,12 @@ mod tests {
         for keep in [0, 1, 2] {
             let path = directory.path().join(keep.to_string());
             let rotation = Rotation { size: 1, keep };
-            let mut entry = Entry::new(path.clone());
+            let mut entry = Entry::new(path.clone().into(), None);
             entry.file(false).unwrap();
             let ends = AtomicBool::new(false);
             thread::scope(|threads| {
                 let other = threads.spawn(|| {
-                    let taken = || Entry::new(path.clone()).file(false).is_ok();
+                    let taken = || Entry::new(path.clone().into(), None).file(false).is_ok();
                     while !ends.load(Relaxed) {
                         assert!(!taken(), "another job has locked the file");
                     }
@@ -309,7 +309,7 @@ mod tests {
 
     /// Opens a file of `path` that goes on where an earlier run ended.
     fn appended(path: &Path) -> Entry {
-        Entry { begun: true, ..Entry::new(path.to_owned()) }
+        Entry { begun: true, ..Entry::new(path.into(), None) }
     }
 
     #[test]
@@ -358,7 +358,7 @@ mod tests {
         mkfifo(&path, Mode::S_IRWXU).unwrap();
         let mut pipe = File::options().read(true).write(true).open(&path).unwrap();
         let rotation = Rotation { size: 4, keep: 1 };
-        Entry::new(path.clone()).write_rotating(false, (rotation, 64), b"one\ntwo\n").unwrap();
+        Entry::new(path.clone().into(), None).write_rotating(false, (rotation, 64), b"one\ntwo\n").unwrap();
         let mut read = [0; 8];
         pipe.read_exact(&mut read).unwrap();
         assert_eq!(&read, b"one\ntwo\n");

@@ -30,9 +30,20 @@ use Refusal::{Refused, Unknown};
 /// their arguments are not changed.
 pub fn translate(words: Vec<OsString>, command: &Command) -> Result<Vec<OsString>, Refusal> {
     let (done, everywhere) = (Vec::new(), Vec::new());
-    let mut translation = Translation { command, rest: words.into_iter(), done, everywhere, is_first: true };
+    let mut translation =
+        Translation { command, rest: words.into_iter(), done, everywhere, is_first: true, pair: None };
     while let Some(word) = translation.rest.next() {
-        translation.word(word)?;
+        let before = translation.pair.take();
+        translation.word(word).map_err(|refusal| match (before, refusal) {
+            // The value may be missing, so that the program was taken for it.
+            (Some(pair), Refused(reason)) => {
+                Refused(format!("{reason}; note that '{pair}' has set a variable"))
+            }
+            (Some(pair), Unknown(reason)) => {
+                Unknown(format!("{reason}; note that '{pair}' has set a variable"))
+            }
+            (None, refusal) => refusal,
+        })?;
     }
     Ok(translation.done)
 }
@@ -45,6 +56,8 @@ struct Translation<'a> {
     everywhere: Vec<OsString>,
     /// The options are those before the first program.
     is_first: bool,
+    /// The option just before that has set a variable, with the name and the value.
+    pair: Option<String>,
 }
 
 /// The options that each program of a job may have.
@@ -94,6 +107,9 @@ impl<'a> Translation<'a> {
 
     /// Keeps an option of the command's own.
     fn keep(&mut self, own: &Arg, name: &OsStr, joined: Option<&OsStr>, link: &[u8]) -> Result<(), Refusal> {
+        if joined.is_some() && link == b"=" && !own.get_action().takes_values() {
+            return Err(Refused(format!("option '{}' takes no value", name.display())));
+        }
         let needs_equals = own.is_require_equals_set();
         if needs_equals && joined.is_none() {
             self.check_next(own, name)?;
@@ -130,12 +146,20 @@ impl<'a> Translation<'a> {
         while let [letter, later @ ..] = rest {
             let name = OsString::from(format!("-{}", char::from(*letter)));
             let is_number = !later.is_empty() && later.iter().all(u8::is_ascii_digit);
+            // Such as -vv.
+            let is_repeated = later.iter().all(|next| next == letter);
+            let is_refused =
+                self.find(&name).is_some_and(|spelling| matches!(spelling.meaning, Meaning::Refused(_)));
             rest = match self.takes_value(&name) {
                 // The value of an option without effect, as in `-I5`.
                 Some(false) if is_number && self.has_no_effect(&name) => &[],
                 Some(false) => {
                     options.push((name, None));
                     later
+                }
+                Some(true) if is_refused && is_repeated => {
+                    options.push((name, None));
+                    &[]
                 }
                 Some(true) if later.is_empty() || self.can_follow(&name, later, options.is_empty()) => {
                     options.push((name, (!later.is_empty()).then(|| OsStr::from_bytes(later))));
@@ -294,6 +318,11 @@ impl<'a> Translation<'a> {
             let name = name.trim_start_matches('-');
             let variable = variable.display();
             return Err(Refused(format!("invalid variable '{variable}': write -{name} NAME VALUE")));
+        }
+        if let (Values::NameAndValue, [variable, value]) = (wanted, values.as_slice()) {
+            let name = name.to_string_lossy();
+            let name = name.trim_start_matches('-');
+            self.pair = Some(format!("-{name} {} {}", variable.display(), value.display()));
         }
         let missing = || Refused(format!("option '{}' requires a value", name.display()));
         (values.len() == count).then_some(values).ok_or_else(missing)

@@ -1,0 +1,143 @@
+//! Outputs that accept nothing: how long a run waits for them.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs::File;
+use std::io::{PipeReader, Read, pipe};
+use std::process::Stdio;
+
+use common::process::Process;
+use common::site::{Site, Stream};
+use common::wait_for;
+use nix::sys::signal::Signal;
+
+#[test]
+fn give_up_ends_a_job_whose_output_is_not_accepted() {
+    let site = Site::new();
+    let mut run = site.run_sh(&["--give-up", "0.3"], "exec yes");
+    let _unread = run.stdout();
+    let mut message = String::new();
+    run.stderr().read_to_string(&mut message).unwrap();
+    assert_eq!(run.wait(), 1, "{message}");
+    assert!(message.starts_with("iof: stdout has accepted nothing for 0.3s"), "{message}");
+    wait_for("the end of the rank", || run.living().is_empty().then_some(()));
+}
+
+#[test]
+fn give_up_ends_a_job_whose_messages_are_not_accepted_either() {
+    let site = Site::new();
+    let (_unread, output) = pipe().unwrap();
+    let mut command = site.iof("run");
+    command.args(["--give-up", "0.3", "--", "yes"]).stdin(Stdio::null());
+    command.stdout(output.try_clone().unwrap()).stderr(output);
+    let run = Process::start_with_its_files(&mut command);
+    drop(command);
+    assert_eq!(run.wait(), 1);
+    wait_for("the end of the rank", || run.living().is_empty().then_some(()));
+}
+
+/// Starts `iof run OPTIONS -- sh -c SCRIPT` with a stdout and stderr of one pipe, which nothing
+/// reads.
+fn run_into_one_pipe(site: &Site, options: &[&str], script: &str) -> (Process, PipeReader) {
+    let (unread, output) = pipe().unwrap();
+    let mut command = site.iof("run");
+    command.args(options).args(["--", "sh", "-c", script]).stdin(Stdio::null());
+    command.stdout(output.try_clone().unwrap()).stderr(output);
+    (Process::start_with_its_files(&mut command), unread)
+}
+
+/// Waits until the output of the rank, in a cache of 64 KiB, is no longer written.
+fn wait_until_blocked(site: &Site, rank: u32) {
+    let is_blocked = |stream: &Stream| {
+        stream.readers("iof run").first().is_some_and(|reader| reader["lag"].as_u64() > Some(32 << 10))
+    };
+    site.wait_for_stream(rank, "stdout", is_blocked);
+}
+
+/// Checks that `message` tells that the output was not written.
+fn assert_told(message: &str, name: &str) {
+    let start = format!("iof: {name} has accepted nothing for 2s after the end of all ranks: at least ");
+    let told = message.lines().find_map(|line| line.strip_prefix(&start));
+    let bytes = told.and_then(|told| told.strip_suffix(" bytes of output were not written"));
+    assert!(bytes.is_some_and(|bytes| bytes.parse::<u64>().unwrap() > 0), "{message}");
+}
+
+#[test]
+fn a_time_limit_ends_a_run_whose_output_is_not_accepted_with_code_124() {
+    let site = Site::new();
+    let mut run = site.run(&["--timeout", "0.3", "-n", "2"], ["yes"]);
+    let _unread = run.stdout();
+    let mut message = String::new();
+    run.stderr().read_to_string(&mut message).unwrap();
+    assert_eq!(run.wait(), 124, "{message}");
+    assert_told(&message, "stdout");
+}
+
+#[test]
+fn one_signal_ends_a_run_whose_output_is_not_accepted() {
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let site = Site::new();
+        let mut run = site.run(&["-n", "2", "--cache-size", "64K"], ["yes"]);
+        let _unread = run.stdout();
+        (0..2).for_each(|rank| wait_until_blocked(&site, rank));
+        run.signal(signal);
+        let mut message = String::new();
+        run.stderr().read_to_string(&mut message).unwrap();
+        assert_eq!(run.wait(), code, "{message}");
+        assert_told(&message, "stdout");
+    }
+}
+
+#[test]
+fn a_bad_exit_ends_a_run_whose_output_is_not_accepted() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("[ $IOF_RANK = 0 ] && exec yes; : < {}; exit 3", gate.path());
+    let mut run = site.run_sh(&["-n", "2", "-K", "--cache-size", "64K"], &script);
+    let _unread = run.stdout();
+    wait_until_blocked(&site, 0);
+    gate.open();
+    let mut message = String::new();
+    run.stderr().read_to_string(&mut message).unwrap();
+    assert_eq!(run.wait(), 3, "{message}");
+    assert_told(&message, "stdout");
+}
+
+#[test]
+fn a_run_whose_messages_are_not_accepted_either_ends_as_one_whose_output_is_not() {
+    let site = Site::new();
+    let (run, _unread) = run_into_one_pipe(&site, &["--timeout", "0.3"], "exec yes");
+    assert_eq!(run.wait(), 124);
+    let (run, _unread) = run_into_one_pipe(&site, &["--cache-size", "64K"], "exec yes");
+    wait_until_blocked(&site, 0);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+}
+
+#[test]
+fn a_signal_is_passed_on_although_a_message_is_not_accepted() {
+    let site = Site::new();
+    let script = "[ $IOF_RANK = 0 ] && exec yes; [ $IOF_RANK = 1 ] && exit 3; exec sleep 1000";
+    let (run, _unread) = run_into_one_pipe(&site, &["-n", "3", "--cache-size", "64K"], script);
+    wait_until_blocked(&site, 0);
+    // The line about rank 1 waits for the reader of the output.
+    site.wait_for_state(1, "failed");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 3);
+    wait_for("the end of the ranks", || run.living().is_empty().then_some(()));
+}
+
+#[test]
+fn a_fifo_that_is_not_read_is_given_up_like_stdout() {
+    let site = Site::new();
+    let fifo = site.gate("fifo");
+    let _unread = File::options().read(true).write(true).open(fifo.path()).unwrap();
+    let done = site.run(&["-o", fifo.path(), "--give-up", "0.3"], ["yes"]).finish();
+    assert_eq!(done.code, 1, "{done:?}");
+    let message = format!("iof: {} has accepted nothing for 0.3s", fifo.path());
+    assert!(done.stderr.starts_with(&message), "{done:?}");
+    let done = site.run(&["-o", fifo.path(), "--timeout", "0.3"], ["yes"]).finish();
+    assert_eq!(done.code, 124, "{done:?}");
+    assert_told(&done.stderr, fifo.path());
+}

@@ -1,0 +1,95 @@
+//! The progress of the writes to an output, by which a program can notice a reader that accepts
+//! nothing.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The largest number of bytes in one write to a watched output. A larger write to a slow reader
+/// would show no progress for long.
+const WATCHED_WRITE: usize = 64 << 10;
+/// The same for an output that is watched closely.
+const CLOSELY_WATCHED_WRITE: usize = 4 << 10;
+
+/// Shows the progress of the writes to an output or to the files of a printer.
+///
+/// Created by [`Output::watch_writes`](crate::Output::watch_writes), or as a part of
+/// [`Files`](crate::Files). Clones show the same output.
+#[derive(Clone, Debug, Default)]
+pub struct WriteWatch(Arc<Mutex<WatchState>>);
+
+/// The progress of the writes to an output, as [`WriteWatch::progress`] returns it.
+#[derive(Clone, Debug, Default)]
+pub struct WriteProgress {
+    /// The number of steps that were completed: parts of writes, and openings of files.
+    pub steps: u64,
+    /// Whether a step is under way.
+    pub is_busy: bool,
+    /// The bytes that were accepted of the write under way, with tags and markup.
+    pub accepted: u64,
+    /// The file that is being written or opened, if the output is the files of a printer.
+    pub path: Option<Arc<Path>>,
+}
+
+#[derive(Debug, Default)]
+struct WatchState {
+    progress: WriteProgress,
+    is_close: bool,
+    /// The number of steps under way, one within the other.
+    depth: usize,
+}
+
+impl WriteWatch {
+    /// Returns the progress so far. While an output is busy and its steps do not change, it accepts
+    /// nothing.
+    pub fn progress(&self) -> WriteProgress {
+        lock(&self.0).progress.clone()
+    }
+
+    /// Writes in pieces of at most 4 KiB from now on, instead of 64 KiB, so that a slow reader shows
+    /// progress. This costs more system calls.
+    pub fn watch_closely(&self) {
+        lock(&self.0).is_close = true;
+    }
+
+    /// Notes that a step begins. It ends when the returned value is dropped.
+    pub(crate) fn begin(&self, path: Option<&Arc<Path>>) -> Busy<'_> {
+        let mut state = lock(&self.0);
+        if state.depth == 0 {
+            state.progress.accepted = 0;
+            state.progress.path = path.cloned();
+        }
+        state.depth = state.depth.saturating_add(1);
+        state.progress.is_busy = true;
+        Busy(self)
+    }
+
+    /// Returns the largest number of bytes of one write.
+    pub(crate) fn largest_write(&self) -> usize {
+        if lock(&self.0).is_close { CLOSELY_WATCHED_WRITE } else { WATCHED_WRITE }
+    }
+}
+
+/// A step under way.
+pub(crate) struct Busy<'a>(&'a WriteWatch);
+
+impl Busy<'_> {
+    /// Notes that a part of a write was accepted.
+    pub(crate) fn accepted(&self, bytes: usize) {
+        let progress = &mut lock(&self.0.0).progress;
+        progress.accepted = progress.accepted.saturating_add(bytes as u64);
+        progress.steps = progress.steps.wrapping_add(1);
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.0);
+        state.depth = state.depth.saturating_sub(1);
+        state.progress.steps = state.progress.steps.wrapping_add(1);
+        state.progress.is_busy = state.depth > 0;
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
