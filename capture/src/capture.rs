@@ -16,7 +16,7 @@ use crate::child::Child;
 use crate::driver::{Command, NewSource};
 use crate::error::{AddError, PushError, Stopped};
 use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
-use crate::fills::{Fill, Fills};
+use crate::fills::Fill;
 use crate::first_writes::FirstWrites;
 use crate::inbox::Inbox;
 use crate::remote_call::call_remotely;
@@ -49,7 +49,6 @@ pub struct Capture {
     /// The ids of sources in use.
     source_ids: Mutex<HashSet<SourceId>>,
     push_ids: Arc<Mutex<IdsInUse>>,
-    fills: Arc<Fills>,
     backend: BackendKind,
     fallback: Option<StartError>,
     thread: Option<JoinHandle<()>>,
@@ -95,8 +94,6 @@ impl Capture {
         let (ringer, bell) = bell().map_err(|source| StartError::Bell { source })?;
         let push_ids = Arc::<Mutex<IdsInUse>>::default();
         let ids = Arc::clone(&push_ids);
-        let fills = Arc::<Fills>::default();
-        let untaken = Arc::clone(&fills);
         let on_event = Arc::new(on_event);
         let watched = Arc::<WatchState>::default();
         let on_stall = Arc::clone(&on_event);
@@ -106,7 +103,6 @@ impl Capture {
             match &event {
                 Event::Shut { target } => drop(lock(&ids).targets.remove(target)),
                 Event::PushOver { push } => drop(lock(&ids).pushes.remove(push)),
-                Event::Ended => untaken.clear(),
                 _ => {}
             }
             on_event(event);
@@ -130,7 +126,6 @@ impl Capture {
             room_bells: Mutex::default(),
             source_ids: Mutex::default(),
             push_ids,
-            fills,
             backend,
             fallback,
             thread: Some(thread),
@@ -348,13 +343,7 @@ impl Capture {
     /// # Errors
     /// [`Stopped`].
     pub fn fill(&self, id: PushId, bytes: u64, over: bool) -> Result<(), Stopped> {
-        // Until the capture thread takes the sum, it needs no further command.
-        if self.fills.add(id, Fill { bytes, over }) {
-            let sent = self.send(Command::Fill { id, fills: Arc::clone(&self.fills) });
-            // The next fill sends a command again, and fails, too.
-            return sent.inspect_err(|_| _ = self.fills.take(id));
-        }
-        Ok(())
+        self.inbox.fill(id, Fill { bytes, over })
     }
 
     /// Closes the targets of a push that have taken nothing after `position` although the push has

@@ -1,6 +1,6 @@
 //! The capture thread: its signals, and the choice of its backend.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use crossbeam::channel::{Receiver, Sender};
@@ -54,9 +54,9 @@ impl CaptureThread {
         let _ = self.started.send(Ok(Started { backend: B::KIND, fallback }));
         let on_event = Arc::clone(&self.on_event);
         let driver = Driver::new(backend, self.bell, self.commands, self.inbox, self.watched, self.on_event);
-        let ran = catch_unwind(AssertUnwindSafe(|| driver.run()));
+        let (streams, ran) = driver.run();
         // The driver has dropped the receiver of the commands, so none is accepted any more.
-        on_event(Event::Ended);
+        on_event(Event::Ended { streams });
         if let Err(panic) = ran {
             resume_unwind(panic);
         }

@@ -8,8 +8,9 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use crossbeam::channel::Receiver;
@@ -19,6 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::backend::{Answer, Backend, Token};
 use crate::child::Child;
 use crate::coalescing::{Coalescing, Yield};
+use crate::ended_streams::EndedStreams;
 use crate::event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 use crate::fills::Fill;
 use crate::first_writes::WatchedPipes;
@@ -113,19 +115,20 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Runs turns until [`Command::Stop`] was received and everything has ended. After a panic,
-    /// everything is ended as after a failure of the kernel facility, and the panic is resumed.
-    pub(crate) fn run(mut self) {
+    /// everything is ended as after a failure of the kernel facility. Returns the streams, and the
+    /// panic.
+    pub(crate) fn run(mut self) -> (EndedStreams, thread::Result<()>) {
         let turns = || {
             self.begin();
             while self.turn() {}
         };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(turns)) {
+        let ran = catch_unwind(AssertUnwindSafe(turns));
+        if ran.is_err() {
             let error = io::Error::other("the capture thread has panicked");
             // If `on_event` panics again, the rest is not reported.
             let _ = catch_unwind(AssertUnwindSafe(|| self.fail(&error)));
-            drop(self);
-            resume_unwind(panic);
         }
+        (self.into_streams(), ran)
     }
 
     /// Prepares the first turn: commands are received from then on.
@@ -258,9 +261,10 @@ impl<B: Backend> Driver<B> {
             // SAFETY: the span lies in the source's stream. `Sources` drops a source only when it
             // has ended. A source with a read in flight neither ends nor writes its stream
             // (`Source::next`, `Source::close`) before `Source::done`, which `handle` calls with
-            // the answer. If this thread unwinds or the kernel fails, `Drop` below collects the
-            // answers first, or leaks the streams. `Streams`, the only other access to a stream,
-            // neither writes nor drops it. The source itself may move; the span does not.
+            // the answer. If this thread unwinds or the kernel fails, `into_streams` or `drop` below
+            // collects the answers first, or the streams are leaked, at the latest by
+            // `EndedStreams`. `Streams`, the only other access to a stream, neither writes nor drops
+            // it. The source itself may move; the span does not.
             SourceAction::Read(pipe, span) => unsafe { self.backend.read(Token::Source(index), pipe, span) },
             SourceAction::Poll(pipe) => self.backend.poll(Token::Source(index), pipe),
             SourceAction::Drain(pipe) => {

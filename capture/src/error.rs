@@ -6,10 +6,10 @@ use crate::event::{PushId, SourceId, TargetId};
 /// panicked, for example in `on_event`. Both are logged.
 ///
 /// Every later call fails as well. Pending commands are discarded, and
-/// [`Event::Ended`](crate::Event::Ended) reports the end. All sources and targets of the thread are
-/// reported before that with the error, and processes are no longer watched. If the kernel does not
-/// answer the reads and writes in flight, targets are not reported, and the memory of all sources
-/// and targets stays mapped until the process ends. Bytes of a read that was being handled when the
+/// [`Event::Ended`](crate::Event::Ended) reports the end and returns the streams. All sources and
+/// targets of the thread are reported before that with the error, and processes are no longer
+/// watched. If the kernel does not answer the reads and writes in flight, targets are not reported,
+/// and the memory of all sources and targets stays mapped until the process ends. Bytes of a read that was being handled when the
 /// thread panicked may be lost. If `on_event` panics again, only
 /// [`Event::Ended`](crate::Event::Ended) follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitStatus;
 
+use crate::ended_streams::EndedStreams;
 use crate::request::{RequestId, StreamAnswer};
 
 /// The id of a source: one process on one channel. Chosen by the caller.
@@ -115,7 +116,10 @@ pub enum Event {
     /// [`Stopped`](crate::Stopped), and earlier ones that no other event has reported were discarded.
     /// It is the last event of that thread, which reports it after a failure of the kernel facility,
     /// after a panic of the thread, and when the capture is dropped.
-    Ended,
+    Ended {
+        /// The streams of all sources, which can still be read.
+        streams: EndedStreams,
+    },
     /// The capture has closed a target's pipe. Reported once for each target, after [`Event::Fed`]
     /// for every push that had its turn there or waited for it.
     Shut {

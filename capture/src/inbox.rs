@@ -1,4 +1,4 @@
-//! The sending end of the capture thread's command queue.
+//! The sending end of the capture thread's command queue, with the fills that are summed up beside it.
 
 use std::sync::Arc;
 
@@ -7,6 +7,8 @@ use iof_shm_ring::Ringer;
 
 use crate::driver::Command;
 use crate::error::Stopped;
+use crate::event::PushId;
+use crate::fills::{Fill, Fills};
 use crate::wake::PendingWake;
 
 /// A sender of commands to the capture thread. Clones send to the same queue.
@@ -15,6 +17,7 @@ pub(crate) struct Inbox(Arc<Shared>);
 
 struct Shared {
     commands: Sender<Command>,
+    fills: Fills,
     ringer: Ringer,
     wake: PendingWake,
 }
@@ -23,7 +26,8 @@ impl Inbox {
     /// Creates the queue of the thread whose bell `ringer` rings.
     pub(crate) fn new(ringer: Ringer) -> (Inbox, Receiver<Command>) {
         let (commands, receiver) = unbounded();
-        (Inbox(Arc::new(Shared { commands, ringer, wake: PendingWake::default() })), receiver)
+        let (fills, wake) = (Fills::default(), PendingWake::default());
+        (Inbox(Arc::new(Shared { commands, fills, ringer, wake })), receiver)
     }
 
     /// Sends a command to the capture thread, and wakes it.
@@ -31,12 +35,25 @@ impl Inbox {
     /// # Errors
     /// The capture thread has ended.
     pub(crate) fn send(&self, command: Command) -> Result<(), Stopped> {
-        let Shared { commands, ringer, wake } = &*self.0;
+        let Shared { commands, ringer, wake, .. } = &*self.0;
         commands.send(command).map_err(|_| Stopped)?;
         if wake.mark() {
             ringer.ring();
         }
         Ok(())
+    }
+
+    /// Adds to the fills of a push. Sends a command only if the capture thread has taken those before.
+    ///
+    /// # Errors
+    /// The capture thread ends or has ended.
+    pub(crate) fn fill(&self, id: PushId, fill: Fill) -> Result<(), Stopped> {
+        if self.0.fills.add(id, fill)? { self.send(Command::Fill(id)) } else { Ok(()) }
+    }
+
+    /// Returns the fills of the capture thread's pushes.
+    pub(crate) fn fills(&self) -> &Fills {
+        &self.0.fills
     }
 
     /// Notes that the capture thread, which has silenced its bell, is about to take the commands.

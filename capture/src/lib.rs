@@ -25,6 +25,7 @@
 //! | `ioctl` | calls of ioctl(2) that have no safe wrapper (unsafe) |
 //! | `source` | the state machine of one pipe and its stream, without any I/O |
 //! | `queue` | the deliveries to a source without a pipe, without any I/O |
+//! | `ended_streams` | the streams that a capture thread leaves when it ends |
 //! | `fills` | the fills of pushes that the capture thread has not handled yet |
 //! | `push`, `target`, `targets` | one push; one process's stdin; all of both, without any I/O |
 //! | `room_bells` | bells of readers in other processes |
@@ -68,6 +69,7 @@ mod child;
 mod clock;
 mod coalescing;
 mod driver;
+mod ended_streams;
 mod environment;
 mod error;
 mod event;
@@ -106,6 +108,7 @@ mod watchdog;
 pub use backend::{BackendKind, READ_MAX};
 pub use capture::Capture;
 pub use child::{Child, Signaller};
+pub use ended_streams::EndedStreams;
 pub use error::{AddError, PushError, Stopped};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 pub use first_writes::FirstWrites;

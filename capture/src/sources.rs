@@ -2,6 +2,7 @@
 //! does no I/O on pipes.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::Arc;
 
 use iof_shm_ring::{StreamStats, notify};
@@ -23,6 +24,13 @@ pub(crate) struct Sources {
     removed: Vec<usize>,
     events: Vec<Event>,
     on_event: OnEvent,
+}
+
+impl Default for Sources {
+    /// Returns an empty table that reports no events.
+    fn default() -> Sources {
+        Sources::new(Arc::new(|_| {}))
+    }
 }
 
 impl Sources {
@@ -106,6 +114,19 @@ impl Sources {
         Some(index)
     }
 
+    /// Frees the id of a source that has ended, and drops the source.
+    pub(crate) fn remove_ended(&mut self, id: SourceId) {
+        if let Some(index) = self.by_id.remove(&id) {
+            self.slots.remove(index);
+        }
+    }
+
+    /// Returns the sources with their ids. No event is reported for them any more.
+    pub(crate) fn take(&mut self) -> Sources {
+        let (slots, by_id) = (mem::take(&mut self.slots), mem::take(&mut self.by_id));
+        Sources { slots, by_id, ..Sources::default() }
+    }
+
     /// Reports `event` after this turn's notifications are flushed.
     pub(crate) fn report(&mut self, event: Event) {
         self.events.push(event);
@@ -129,6 +150,6 @@ impl Sources {
 
     /// Leaks all sources, so that every stream stays mapped for the rest of the process.
     pub(crate) fn leak(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.slots));
+        mem::forget(mem::take(&mut self.slots));
     }
 }

@@ -2,23 +2,24 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use iof_shm_ring::{Inlet, Ringer, bell};
 
 pub use crate::backend::{Answer, Backend, Token};
 use crate::driver::{Command, Driver, NewSource};
 use crate::event::{Event, PushId, SourceId, TargetId};
-use crate::fills::{Fill, Fills};
+use crate::fills::Fill;
 use crate::inbox::Inbox;
 use crate::request::{NewStream, StreamRequest};
 
 /// A [`Capture`](crate::Capture) without a thread: the caller runs the turns, on a kernel of its
 /// own. The ids of sources, targets and pushes must be unique.
 pub struct SimulatedCapture<B: Backend> {
-    driver: Driver<B>,
+    /// `None` once everything has ended.
+    driver: Option<Driver<B>>,
     inbox: Inbox,
-    fills: Arc<Fills>,
+    event_sender: Sender<Event>,
     events: Receiver<Event>,
 }
 
@@ -37,24 +38,38 @@ impl<B: Backend> SimulatedCapture<B> {
         let (ringer, driver_bell) = bell()?;
         let (inbox, received) = Inbox::new(ringer);
         let (event_sender, events) = channel();
-        let on_event = Arc::new(move |event| drop(event_sender.send(event)));
+        let sender = event_sender.clone();
+        let on_event = Arc::new(move |event| drop(sender.send(event)));
         let mut driver = Driver::new(kernel, driver_bell, received, inbox.clone(), Arc::default(), on_event);
         driver.begin();
-        Ok(SimulatedCapture { driver, inbox, fills: Arc::default(), events })
+        Ok(SimulatedCapture { driver: Some(driver), inbox, event_sender, events })
     }
 
-    /// Returns the kernel.
+    /// Returns the kernel; `None` if everything has ended.
     ///
     /// # Safety
     /// The caller must not move the kernel, for example by [`std::mem::replace`]: the driver keeps
     /// the memory of requests in flight only as long as its own kernel has them.
-    pub unsafe fn kernel(&mut self) -> &mut B {
-        self.driver.backend_mut()
+    pub unsafe fn kernel(&mut self) -> Option<&mut B> {
+        self.driver.as_mut().map(Driver::backend_mut)
     }
 
-    /// Runs one turn. Returns `false` if everything has ended.
+    /// Runs one turn. Returns `false` if everything has ended. The last event is
+    /// [`Event::Ended`].
     pub fn turn(&mut self) -> bool {
-        self.driver.turn()
+        if self.driver.as_mut().is_some_and(Driver::turn) {
+            return true;
+        }
+        if let Some(driver) = self.driver.take() {
+            // The receiver exists as long as the sender.
+            let _ = self.event_sender.send(Event::Ended { streams: driver.into_streams() });
+        }
+        false
+    }
+
+    /// Returns whether everything has ended: commands have no effect any more.
+    pub fn has_ended(&self) -> bool {
+        self.driver.is_none()
     }
 
     /// Returns the events that were reported since the last call.
@@ -123,9 +138,8 @@ impl<B: Backend> SimulatedCapture<B> {
 
     /// See [`Capture::fill`](crate::Capture::fill).
     pub fn fill(&self, id: PushId, bytes: u64, over: bool) {
-        if self.fills.add(id, Fill { bytes, over }) {
-            self.send(Command::Fill { id, fills: Arc::clone(&self.fills) });
-        }
+        // An error means that everything has ended.
+        let _ = self.inbox.fill(id, Fill { bytes, over });
     }
 
     /// See [`Capture::cut_off`](crate::Capture::cut_off).

@@ -26,7 +26,7 @@ use crate::host::{Host, make_upcall};
 use crate::in_flight::{Budget, Departed};
 use crate::log_channels::LogChannels;
 use crate::reports::Report;
-use crate::tables::Tables;
+use crate::tables::{LockedTables, Tables};
 
 /// The token of the rendezvous socket.
 const LISTENER: Token = Token(1);
@@ -164,12 +164,17 @@ impl Control {
     }
 
     /// Handles all queued reports.
-    fn take_reports(&mut self, core: &mut Core) {
+    fn take_reports(&mut self, core: &mut LockedTables<'_>) {
         self.tables.reports.take_wake();
         let reports: Vec<Report> = self.reports.try_iter().collect();
         for report in reports {
             match report {
                 Report::Input(input) => self.handle(core, input),
+                Report::CaptureEnded(mut streams) => {
+                    core.retain_streams(&mut streams);
+                    core.handles().ended_streams = Some(streams);
+                    self.handle(core, Input::CaptureEnded);
+                }
                 Report::Attached { socket, rings, grant } => {
                     self.connect(core, Connection::local(socket, rings), Some(grant));
                 }

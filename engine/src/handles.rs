@@ -1,11 +1,11 @@
-//! What the driver holds of the outside for the core: the rendezvous entries of jobs, and the pidfds
-//! and terminals of local ranks.
+//! What the driver holds of the outside for the core: the rendezvous entries of jobs, the pidfds and
+//! terminals of local ranks, and the streams that the capture thread has left.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use iof_capture::{ProcessId, PtyMaster, Signal, Signaller, WindowSize};
+use iof_capture::{EndedStreams, ProcessId, PtyMaster, Signal, Signaller, WindowSize};
 use iof_proto::Nspace;
 use iof_proto::rendezvous::{JobLink, Listener};
 
@@ -21,6 +21,8 @@ pub(crate) struct Handles {
     jobs: HashMap<u64, JobHandles>,
     ranks: HashMap<ProcessId, RankHandles>,
     removed: Vec<Removed>,
+    /// The streams, once the capture thread has ended.
+    pub ended_streams: Option<EndedStreams>,
 }
 
 /// Handles that are dropped once the tables are unlocked: that closes files, and unlinks an entry of
@@ -51,7 +53,13 @@ pub(crate) struct RankHandles {
 impl Handles {
     /// Returns a table without handles. Jobs are published on `listener`.
     pub(crate) fn new(listener: Option<Arc<Listener>>) -> Handles {
-        Handles { listener, jobs: HashMap::new(), ranks: HashMap::new(), removed: Vec::new() }
+        Handles {
+            listener,
+            jobs: HashMap::new(),
+            ranks: HashMap::new(),
+            removed: Vec::new(),
+            ended_streams: None,
+        }
     }
 
     /// Carries out an effect of the core. Returns the input that follows.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 
 use crossbeam::channel::{Receiver, Sender};
-use iof_capture::{Event, PendingWake};
+use iof_capture::{EndedStreams, Event, PendingWake};
 use iof_proto::Failure;
 use iof_tool::LocalRings;
 use mio::{Registry, Token, Waker};
@@ -25,6 +25,8 @@ pub(crate) enum Report {
         rings: LocalRings,
         grant: Grant,
     },
+    /// The capture thread has ended and leaves its streams.
+    CaptureEnded(EndedStreams),
     /// The host has approved or refused a tool.
     Approved {
         peer: PeerId,
@@ -40,7 +42,10 @@ impl From<Input> for Report {
 
 impl From<Event> for Report {
     fn from(event: Event) -> Report {
-        Report::Input(Input::Captured(event))
+        match event {
+            Event::Ended { streams } => Report::CaptureEnded(streams),
+            event => Report::Input(Input::Captured(event)),
+        }
     }
 }
 

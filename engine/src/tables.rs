@@ -99,12 +99,18 @@ impl LockedTables<'_> {
         }
         let mut sent = Ok(());
         for command in mem::take(&mut core.effects.commands) {
-            let instead = command.without_capture();
-            let result = self.capture.as_deref().map_or(Err(Stopped), |capture| command.send(capture));
-            if result.is_err() {
-                sent = result;
-                instead.into_iter().for_each(|event| self.tables.reports.send(event));
-            }
+            let events = if let Some(streams) = &mut handles.ended_streams {
+                sent = Err(Stopped);
+                command.perform_on(streams)
+            } else {
+                let instead = command.without_capture();
+                match self.capture.as_deref().map_or(Err(Stopped), |capture| command.send(capture)) {
+                    Ok(()) => continue,
+                    Err(stopped) => sent = Err(stopped),
+                }
+                instead
+            };
+            events.into_iter().for_each(|event| self.tables.reports.send(event));
         }
         sent
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use nix::unistd::isatty;
 
 use super::*;
-use crate::fills::Fills;
 use crate::first_writes::FirstWrites;
 use crate::remote_call::RemoteCall;
 use crate::request::{NewStream, StreamRequest};
@@ -52,10 +51,7 @@ pub(crate) enum Command {
         targets: Vec<TargetId>,
         closes: bool,
     },
-    Fill {
-        id: PushId,
-        fills: Arc<Fills>,
-    },
+    Fill(PushId),
     CutOff {
         id: PushId,
         position: u64,
@@ -121,7 +117,7 @@ impl<B: Backend> Driver<B> {
                 Command::Watch { id, child } => self.watch(WatchedProcess { id, child, terminal: None }),
                 Command::AddTarget { id, pipe } => self.add_target(id, pipe),
                 Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
-                Command::Fill { id, fills } => self.fill(id, fills.take(id)),
+                Command::Fill(id) => self.fill(id, self.inbox.fills().take(id)),
                 Command::CutOff { id, position } => self.cut_off(id, position),
                 Command::Shut(id) => {
                     if let Some(index) = self.targets.find(id) {

@@ -9,6 +9,7 @@ use crossbeam::channel::never;
 
 use super::{Command, Driver, NewSource};
 use crate::backend::{Answer, Backend, Token};
+use crate::ended_streams::EndedStreams;
 use crate::event::{End, PushEnd};
 
 impl<B: Backend> Driver<B> {
@@ -31,6 +32,9 @@ impl<B: Backend> Driver<B> {
 
     /// Ends everything after the kernel facility has failed, or after a panic.
     pub(super) fn fail(&mut self, error: &io::Error) {
+        // Before the queue is closed: a fill that adds to an earlier one sends no command, which could
+        // be refused.
+        self.inbox.fills().close();
         tracing::error!(%error, backend = %B::KIND, "capture ends after a failure");
         let is_quiet = self.quiesce();
         for index in self.sources.indices() {
@@ -125,6 +129,15 @@ impl<B: Backend> Driver<B> {
             Token::Target(index) => self.count_written(index, result),
             Token::Bell | Token::RoomBells | Token::Process(_) | Token::Cancel => {}
         }
+    }
+}
+
+impl<B: Backend> Driver<B> {
+    /// Drops everything but the streams. The queue is closed then.
+    pub(crate) fn into_streams(mut self) -> EndedStreams {
+        let in_flight = !self.backend.is_quiet() && !self.quiesce();
+        // The backend is dropped before the streams.
+        EndedStreams::new(self.sources.take(), in_flight)
     }
 }
 

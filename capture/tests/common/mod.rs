@@ -49,7 +49,7 @@ pub fn rig_on(backend: BackendKind) -> CaptureRig {
 }
 
 fn forward(sender: &Sender<Event>, event: Event) {
-    if !matches!(event, Event::Ended) {
+    if !matches!(event, Event::Ended { .. }) {
         let _ = sender.send(event);
     }
 }

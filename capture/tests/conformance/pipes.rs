@@ -440,7 +440,34 @@ fn after_a_panic_of_on_event_the_other_sources_end_and_the_end_is_reported() {
     drop(write);
     assert!(matches!(next(&events), Event::Complete { source: ID, end: End::EndOfFile, .. }));
     assert!(matches!(next(&events), Event::Complete { source: SourceId(99), end: End::Error(_), .. }));
-    assert!(matches!(next(&events), Event::Ended));
+    assert!(matches!(next(&events), Event::Ended { .. }));
+}
+
+#[test]
+fn a_fill_is_refused_as_soon_as_the_capture_thread_discards_its_commands() {
+    let (sender, events) = std::sync::mpsc::channel();
+    let handle = std::sync::Arc::new(std::sync::OnceLock::<std::sync::Weak<Capture>>::new());
+    let late_handle = handle.clone();
+    let is_first = std::sync::atomic::AtomicBool::new(true);
+    let capture = Capture::start_on(BACKEND, move |_| {
+        let Some(capture) = late_handle.get().and_then(std::sync::Weak::upgrade) else { return };
+        // The first fill sends a command that is discarded; the others would only be added up.
+        let _ = sender.send(capture.fill(PushId(1), 1, false));
+        if is_first.swap(false, std::sync::atomic::Ordering::Relaxed) {
+            std::panic::resume_unwind(Box::new(()));
+        }
+    });
+    let capture = std::sync::Arc::new(capture.unwrap());
+    handle.set(std::sync::Arc::downgrade(&capture)).unwrap();
+    let ((read, write), (other, _open)) = (pipe(), pipe());
+    capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
+    capture.add(SourceId(99), other, stream(KIB, Policy::DropNewest)).unwrap();
+    // Both are read when the first ends.
+    capture.with_streams(|_| ()).unwrap();
+    drop(write);
+    let results: Vec<_> = events.iter().take(3).collect();
+    // At the end of the first source, at that of the other, and at that of the capture.
+    assert_eq!(results, [Ok(()), Err(Stopped), Err(Stopped)]);
 }
 
 #[test]
@@ -458,7 +485,7 @@ fn the_last_handle_may_be_dropped_in_on_event() {
     *handle.lock().unwrap() = Some(capture);
     drop(write);
     assert!(matches!(next(&events), Event::Complete { source: ID, .. }));
-    assert!(matches!(next(&events), Event::Ended));
+    assert!(matches!(next(&events), Event::Ended { .. }));
     // The sender is dropped with the capture thread.
     assert!(events.recv().is_err());
 }

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::sync::mpsc::channel;
 
 use iof_capture::{
-    Capture, Event, Gating, Joined, NewStream, PushId, RequestId, SourceId, StreamAnswer, StreamRequest,
-    StreamStep, TargetId,
+    Capture, EndedStreams, Event, Gating, Joined, NewStream, PushId, RequestId, SourceId, StreamAnswer,
+    StreamRequest, StreamStep, TargetId,
 };
 use iof_shm_ring::{Policy, Start};
 
@@ -95,7 +95,26 @@ fn the_end_of_a_capture_is_its_last_event() {
     capture.open(ID, stream(4096, Policy::DropNewest)).unwrap();
     drop(capture);
     let all: Vec<Event> = events.iter().collect();
-    let ends = all.iter().filter(|event| matches!(event, Event::Ended)).count();
+    let ends = all.iter().filter(|event| matches!(event, Event::Ended { .. })).count();
     assert_eq!(ends, 1, "{all:?}");
-    assert!(matches!(all[..], [.., Event::Complete { source: ID, .. }, Event::Ended]), "{all:?}");
+    assert!(matches!(all[..], [.., Event::Complete { source: ID, .. }, Event::Ended { .. }]), "{all:?}");
+}
+
+#[test]
+fn the_streams_of_a_capture_that_has_ended_take_readers_until_they_are_removed() {
+    let ((sender, events), tool) = (channel(), tool());
+    let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();
+    capture.open(ID, stream(4096, Policy::DropNewest)).unwrap();
+    capture.deliver(ID, b"four".to_vec(), None).unwrap();
+    drop(capture);
+    let Some(Event::Ended { mut streams }) = events.iter().last() else { panic!("the end was not last") };
+    let join = |streams: &mut EndedStreams, id| match streams
+        .perform(request(id, vec![attach(&tool, ID, Start::Oldest)]))
+    {
+        Some(Event::Answered { request, answers }) if request == RequestId(id) => answers,
+        other => panic!("unexpected {other:?}"),
+    };
+    assert!(matches!(join(&mut streams, 1)[..], [StreamAnswer::Joined(Some(_))]));
+    streams.remove(ID);
+    assert!(matches!(join(&mut streams, 2)[..], [StreamAnswer::Joined(None)]));
 }

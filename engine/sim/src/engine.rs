@@ -1,6 +1,7 @@
 //! Runs of the engine: its core, the capture on the simulated kernel, and tools with their real
 //! reading side. Simulated are the launcher, ranks, sockets, the host, the clock and the memory.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use iof_capture::Event;
@@ -36,6 +37,8 @@ pub struct EngineWorld {
     policy: Policy,
     /// Dropped first: it owns the streams.
     capture: SimulatedCapture<Kernel>,
+    /// Events that the engine has not handled.
+    events: VecDeque<Event>,
     engine: SimulatedEngine,
     memory: HeapMemory,
     /// The number of rings that existed before.
@@ -75,6 +78,7 @@ impl EngineWorld {
             engine: SimulatedEngine::new(engine, room, now).expect("a descriptor"),
             setting,
             capture,
+            events: VecDeque::new(),
             rings_before: memory.rings(),
             memory,
             now,
@@ -113,6 +117,7 @@ impl EngineWorld {
             Kind::Kill => self.kill(actor),
             Kind::Host => self.host.act(&mut self.engine, actor, rng),
             Kind::Clock => self.advance(Duration::from_millis(rng.size(4000))),
+            Kind::EndCapture => self.end_capture(rng),
             Kind::Memory => self.memory.refuse(!self.setting.calm && rng.chance(128)),
             Kind::Serve | Kind::Reap | Kind::Reconfigure | Kind::Close | Kind::Finish => {}
         }
@@ -135,6 +140,7 @@ impl EngineWorld {
                 SentCommand::Delivered { source, bytes } => self.truth.record(source, &bytes),
             }
         }
+        self.events.extend(self.engine.take_reports());
         self.host.take_calls(&mut self.engine);
         self.engine.check();
     }
@@ -148,16 +154,42 @@ impl EngineWorld {
             rng: rng.clone(),
         };
         self.turn_with(mood);
+        // The engine learns step by step of the end of a capture.
+        self.take_events(if self.capture.has_ended() { 1 + rng.index(4) } else { usize::MAX });
         self.report_exits(false, rng);
     }
 
+    /// Runs a turn of the capture, unless it has ended.
     fn turn_with(&mut self, mood: Mood) {
-        with_kernel(&mut self.capture, |kernel| kernel.mood = mood);
-        assert!(self.capture.turn(), "the capture has ended");
+        if self.capture.has_ended() {
+            return;
+        }
+        let fails = with_kernel(&mut self.capture, |kernel| {
+            kernel.mood = mood;
+            kernel.fails
+        });
+        assert!(self.capture.turn() != fails, "the capture has ended");
         for event in self.capture.events() {
             if let Event::Complete { source, produced, .. } = &event {
                 self.truth.complete(*source, *produced);
             }
+            self.events.push_back(event);
+        }
+    }
+
+    /// Ends the capture: the kernel fails.
+    fn end_capture(&mut self, rng: &mut Rng) {
+        if !self.capture.has_ended() {
+            with_kernel(&mut self.capture, |kernel| kernel.fails = true);
+            self.truth.is_cut = true;
+            self.turn(rng);
+        }
+    }
+
+    /// Passes the next events to the engine, `most` at most.
+    fn take_events(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(event) = self.events.pop_front() else { return };
             self.engine.captured(event);
             self.follow_up();
         }

@@ -65,6 +65,8 @@ pub struct PipeRecord {
 pub struct Kernel {
     /// How the next turn answers requests.
     pub mood: Mood,
+    /// Whether the next turn fails.
+    pub fails: bool,
     time: u64,
     files: BTreeMap<u64, File>,
     requests: BTreeMap<u64, Request>,
@@ -84,6 +86,7 @@ impl Kernel {
         let mood = Mood { rng: Rng::new(0), answers: 256, faults: 0, may_lack_memory: false };
         Kernel {
             mood,
+            fails: false,
             time: 0,
             files: BTreeMap::new(),
             requests: BTreeMap::new(),
@@ -205,7 +208,7 @@ impl Kernel {
 /// Calls `f` with the kernel of `capture`. `f` must not move it.
 pub fn with_kernel<R>(capture: &mut SimulatedCapture<Kernel>, f: impl FnOnce(&mut Kernel) -> R) -> R {
     // SAFETY: the callers in this crate set the mood, add pipes and read records.
-    f(unsafe { capture.kernel() })
+    f(unsafe { capture.kernel() }.expect("the capture runs"))
 }
 
 /// Returns whether a poll of the file of `token` is answered now.
@@ -269,6 +272,9 @@ impl Backend for Kernel {
     }
 
     fn turn(&mut self, _: Duration) -> io::Result<()> {
+        if std::mem::take(&mut self.fails) {
+            return fails(libc::EIO);
+        }
         self.time += 1 + self.mood.rng.below(200_000);
         for (word, request) in std::mem::take(&mut self.requests) {
             let is_bell = word == u64::from(Token::Bell);

@@ -77,7 +77,7 @@ fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<(Summary
             Subject::Streams => {
                 let mut world = World::new(setting);
                 actions.for_each(|action| world.apply(*action));
-                if setting.engine_ends { world.end_engine() } else { world.settle() }
+                if setting.ends_early { world.end_engine() } else { world.settle() }
             }
             Subject::Engine => {
                 let mut world = EngineWorld::new(setting);

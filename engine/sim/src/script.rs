@@ -62,6 +62,8 @@ pub enum Kind {
     Connection,
     /// Time passes.
     Clock,
+    /// The capture thread ends, because the kernel fails.
+    EndCapture,
 }
 
 /// What runs.
@@ -151,8 +153,26 @@ pub struct Setting {
     pub sources: usize,
     /// Most tools at a time.
     pub tools: usize,
-    /// Whether the engine ends after the script, with nothing completed.
-    pub engine_ends: bool,
+    /// Whether the engine ends after the script, with nothing completed, or the capture of an engine
+    /// within it.
+    pub ends_early: bool,
+}
+
+impl Setting {
+    /// Returns whether more processes want to connect to the engine than it has places for.
+    fn is_crowded(&self) -> bool {
+        self.sources == 9 && self.tools == 6
+    }
+
+    /// Returns how many connections are made to the engine at a time, at most.
+    pub fn most_connections(&self) -> usize {
+        self.tools + if self.is_crowded() { 10 } else { 2 }
+    }
+
+    /// Returns how many processes connect to the engine.
+    pub fn processes(&self) -> u64 {
+        if self.is_crowded() { 12 } else { 3 }
+    }
 }
 
 /// Makes the setting and the script of a run from its seed.
@@ -165,7 +185,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         capacity: rng.pick(&[16 << 10, 16 << 10, 24 << 10, 64 << 10]),
         sources: rng.pick(&[3, 4, 6, 9]),
         tools: rng.pick(&[2, 4, 6]),
-        engine_ends: rng.chance(32),
+        ends_early: rng.chance(32),
     };
     // Each run has weights of its own, so that rare combinations of kinds become common in some.
     let mut weights = Vec::new();
@@ -181,5 +201,14 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         let index = weights.partition_point(|(end, _)| *end <= point);
         Action { kind: weights[index].1, actor: rng.word() as u32, seed: rng.word() as u32 }
     };
-    (setting, (0..steps).map(action).collect())
+    let mut script: Vec<Action> = (0..steps).map(action).collect();
+    // Chosen last, so that the other decisions do not depend on it.
+    let end = rng.index(steps);
+    if let Some(action) = script.get_mut(end)
+        && subject == Subject::Engine
+        && setting.ends_early
+    {
+        action.kind = Kind::EndCapture;
+    }
+    (setting, script)
 }

@@ -103,7 +103,8 @@ impl World {
             | Kind::Host
             | Kind::Request
             | Kind::Connection
-            | Kind::Clock => {}
+            | Kind::Clock
+            | Kind::EndCapture => {}
         }
         self.serve_prompt();
         self.check_memory();

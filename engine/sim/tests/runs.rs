@@ -37,6 +37,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         "a delivery told times of bytes that it did not contain, while its registration ended",
     ),
     (Subject::Engine, 43, 1000, "the host stopped what was logged for a job as a whole, which was granted"),
+    (
+        Subject::Engine,
+        154,
+        2000,
+        "a stream that the capture had not taken before it ended was reported as missed after the end of its job",
+    ),
     (Subject::Engine, 1006, 300, "an early end of a job that was removed left a time to wake up at"),
 ];
 

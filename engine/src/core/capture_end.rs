@@ -1,16 +1,18 @@
 //! The end of the capture thread, after a failure of the kernel facility.
 //!
 //! Commands that were sent while the thread ended are discarded. So everything that waits for it
-//! ends here: otherwise tools and threads of the embedder would wait for ever.
+//! ends here: otherwise tools and threads of the embedder would wait for ever. The streams remain,
+//! and tools can read them to their ends.
 
 use std::time::Instant;
 
-use iof_capture::{PushEnd, PushId, TargetId};
+use iof_capture::{EndedStreams, PushEnd, PushId, SourceId, TargetId};
 use iof_proto::Nspace;
 
 use crate::core::Core;
 use crate::core::effects::HandleOp;
 use crate::core::push::Push;
+use crate::core::stream_state::Completion;
 use crate::core::upcall::Upcall;
 
 impl Core {
@@ -23,11 +25,32 @@ impl Core {
         let running = self.jobs.capture_ended();
         self.effects.handles.extend(running.into_iter().map(HandleOp::HangUp));
         self.queries.streams_changed();
+        let streams: Vec<SourceId> = self.streams.iter().map(|(source, _)| *source).collect();
+        streams.iter().for_each(|source| self.complete_lost_stream(*source));
         for request in self.awaited.ids() {
             self.stream_answered(request, Vec::new(), now);
         }
+        // Again: requests of the time at which the thread ended have failed.
+        streams.into_iter().for_each(|source| self.send_last_generation(source));
         let jobs: Vec<Nspace> = self.jobs.iter().map(|(nspace, _)| nspace.clone()).collect();
         jobs.iter().for_each(|nspace| self.announce_end(nspace));
+    }
+
+    /// Drops the streams that were removed while the thread ended.
+    pub(crate) fn retain_streams(&self, streams: &mut EndedStreams) {
+        streams.retain(|source| self.streams.get(&source).is_some());
+    }
+
+    /// Completes a stream that has not reached the capture thread: its readers miss it.
+    fn complete_lost_stream(&mut self, source: SourceId) {
+        let Some(stream) = self.streams.get(&source).filter(|stream| stream.completion.is_none()) else {
+            return;
+        };
+        if stream.withdrawn {
+            self.forget_withdrawn(source);
+        } else {
+            self.stream_completed(source, Completion { produced: 0, generation: 0 });
+        }
     }
 
     /// Ends all pushes at their local targets. How much each target took beyond the last report is

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use iof_capture::{Capture, Event, NewStream, PushEnd, PushId, SourceId, Stopped, StreamRequest, TargetId};
+use iof_capture::{
+    Capture, EndedStreams, Event, NewStream, PushEnd, PushId, SourceId, Stopped, StreamRequest, TargetId,
+};
 use iof_shm_ring::Inlet;
 
 /// A command to the capture thread.
@@ -25,7 +27,21 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Returns the events that stand for the effect of the command if the capture thread has ended.
+    /// Performs the command on the streams that the capture thread has left. Returns the events that
+    /// follow.
+    pub(crate) fn perform_on(self, streams: &mut EndedStreams) -> Vec<Event> {
+        match self {
+            Command::Request(request) => streams.perform(request).into_iter().collect(),
+            Command::Remove(source) => {
+                streams.remove(source);
+                Vec::new()
+            }
+            command => command.without_capture(),
+        }
+    }
+
+    /// Returns the events that stand for the effect of the command if the capture thread discards it
+    /// and has not reported its end.
     pub(crate) fn without_capture(&self) -> Vec<Event> {
         match self {
             Command::Request(request) => answered(Some(request)).into_iter().collect(),

@@ -12,12 +12,15 @@ use crate::core::effects::{HandleOp, SignalRequest};
 use crate::core::endings::EndSteps;
 use crate::core::ids::{Call, PeerId, QueryId};
 use crate::core::requests::serve;
+use crate::core::stream_state::Completion;
 use crate::early_end::OPEN_AFTER_KILL;
 
 /// One thing that happens to the engine.
 pub(crate) enum Input {
     /// The capture thread reports an event.
     Captured(Event),
+    /// The capture thread has ended. The driver keeps its streams, and performs later requests on them.
+    CaptureEnded,
     /// The host, or a thread that logs, has answered an upcall.
     Answered { call: Call, answer: Result<(), Failure> },
     /// The host has answered a query.
@@ -55,6 +58,7 @@ impl Core {
     pub(crate) fn handle(&mut self, input: Input, now: Instant) -> Result<(), DisconnectReason> {
         match input {
             Input::Captured(event) => self.captured(event, now),
+            Input::CaptureEnded => self.capture_ended(now),
             Input::Answered { call, answer } => {
                 self.owed.answered(call);
                 match call {
@@ -79,8 +83,8 @@ impl Core {
     fn captured(&mut self, event: Event, now: Instant) {
         match event {
             Event::Complete { source, produced, generation, end, .. } => {
-                self.stream_completed(source, produced);
-                self.send_last_generation(source, generation);
+                self.stream_completed(source, Completion { produced, generation });
+                self.send_last_generation(source);
                 self.completed(source, &end);
             }
             Event::Answered { request, answers } => self.stream_answered(request, answers, now),
@@ -88,11 +92,10 @@ impl Core {
             Event::Freed { push, position } => self.freed(push, position),
             Event::Fed { push, target, delivered, end } => self.fed(push, target, delivered, end),
             // `Fed` has reported the end of a push for each of its targets. The watchdog's thread
-            // handles stalls, see `stalls`.
-            Event::PushOver { .. } | Event::Stalled { .. } => {}
+            // handles stalls, see `stalls`. The driver passes the end as `Input::CaptureEnded`.
+            Event::PushOver { .. } | Event::Stalled { .. } | Event::Ended { .. } => {}
             Event::Shut { target } => self.shut(target),
             Event::Exited { process, status } => self.exited(process, status, now),
-            Event::Ended => self.capture_ended(now),
         }
     }
 

@@ -20,7 +20,7 @@ use crate::core::peer::Peer;
 use crate::core::pull::RegisteredPull;
 use crate::core::reading::{Joining, Reading};
 use crate::core::stream_options::StreamOptions;
-use crate::core::stream_state::StreamState;
+use crate::core::stream_state::{Completion, StreamState};
 
 /// A stream and one of the embedder's own readers of it.
 pub(crate) type OwnReader = (SourceId, ReaderId, Arc<ReaderPage>);
@@ -147,6 +147,13 @@ impl Core {
                         && let Some(stream) = self.streams.get_mut(&reading.source)
                     {
                         stream.remove_reader(peer_id, handler);
+                        // The capture thread ends, or has discarded the stream.
+                        match stream.completion {
+                            Some(Completion { produced, .. }) => {
+                                peer.add_missed(handler, &stream.name, produced);
+                            }
+                            None => stream.missing.push((peer_id, handler)),
+                        }
                     }
                 }
             }
@@ -173,19 +180,21 @@ impl Core {
         }
     }
 
-    /// Sends the last generation of a complete stream, which has this number, to the readers that
-    /// are not in it yet. They need not request it, so they receive it even if the engine has ended
-    /// by the time they have drained their own generation.
-    pub(crate) fn send_last_generation(&mut self, source: SourceId, generation: u64) {
+    /// Sends the last generation of a complete stream to the readers that are not in it yet. They
+    /// need not request it, so they receive it even if the engine has ended by the time they have
+    /// drained their own generation.
+    pub(crate) fn send_last_generation(&mut self, source: SourceId) {
         let Some(stream) = self.streams.get(&source) else { return };
+        let Some(Completion { generation, .. }) = stream.completion else { return };
         let request = self.awaited.next_id();
         let (mut steps, mut readers) = (Vec::new(), Vec::new());
         for (peer_id, handler) in stream.readers() {
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
             let id = peer.reader_ids.get(&(source, handler)).copied();
             let Some(id) = id.filter(|id| peer.is_left_behind(*id, generation)) else { continue };
+            let asks = peer.readings.get(&id).is_some_and(|reading| reading.waits);
             // A tool without a free slot sends a request when it has drained its generation.
-            let Ok(new) = peer.page.take_slot() else { continue };
+            let Ok(new) = (if asks { Ok(id) } else { peer.page.take_slot() }) else { continue };
             steps.extend(peer.follow(request, id, new));
             readers.push(JoiningReader { peer_id, handler, id });
         }
@@ -250,9 +259,10 @@ impl Core {
 
     /// Records how many bytes a complete stream has, and informs the tools that could not be
     /// attached to it.
-    pub(crate) fn stream_completed(&mut self, source: SourceId, produced: u64) {
+    pub(crate) fn stream_completed(&mut self, source: SourceId, completion: Completion) {
         let Some(stream) = self.streams.get_mut(&source) else { return };
-        stream.produced = Some(produced);
+        stream.completion = Some(completion);
+        let produced = completion.produced;
         for (peer_id, handler) in mem::take(&mut stream.missing) {
             if let Some(peer) = self.tools.get_mut(&peer_id) {
                 peer.add_missed(handler, &stream.name, produced);
@@ -354,6 +364,7 @@ impl Peer {
         self.unread.ring_unsent(&reading);
         let reading = Reading {
             joining: None,
+            waits: false,
             ring: Arc::downgrade(&ring),
             generation: Some(generation),
             sent: false,
@@ -384,8 +395,9 @@ impl Peer {
         let mut reading = self.take_joining(request, id)?;
         let new = reading.joining.take().map(|joining| joining.id);
         if reading.generation.is_some() {
-            // It is in the newest generation already.
+            // It is in the newest generation already, or the capture thread has ended.
             new.filter(|new| *new != id).inspect(|new| self.page.return_slot(*new));
+            reading.waits |= new == Some(id);
             self.readings.insert(id, reading);
             return None;
         }

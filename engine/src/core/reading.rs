@@ -20,6 +20,9 @@ pub(crate) struct Reading {
     pub generation: Option<u64>,
     /// The id in the previous generation, until the tool has certainly left its slot.
     pub old_id: Option<ReaderId>,
+    /// The tool has requested the next generation, and has not received it: it no longer uses its
+    /// slot.
+    pub waits: bool,
     /// Alive for as long as the stream knows this reader.
     pub ring: Weak<Ring>,
     /// The ring was sent to the tool.
@@ -55,6 +58,7 @@ impl Reading {
             joining: Some(joining),
             generation: None,
             old_id: None,
+            waits: false,
             ring: Weak::new(),
             sent: false,
             begin: 0,

@@ -10,7 +10,7 @@ use std::time::Instant;
 use std::{io, mem};
 
 use iof_capture::test_utils::{Backend, SimulatedCapture};
-use iof_capture::{Event, ProcessId, Signal, SourceId};
+use iof_capture::{EndedStreams, Event, ProcessId, Signal, SourceId};
 use iof_proto::{
     Channel, Channels, Failure, FromTool, Info, Proc, Query, Status, ToTool, encode, socket as process,
 };
@@ -136,11 +136,7 @@ struct HeapResources;
 
 impl Resources for HeapResources {
     fn inlet(&self, capacity: u64) -> Result<Inlet, Failure> {
-        // An inlet is shared memory in any case, but runs out with the rest.
-        drop(
-            Stream::on_heap(StreamConfig { capacity: 4096, policy: crate::Policy::Block })
-                .map_err(lacking)?,
-        );
+        check_memory()?;
         Inlet::create(capacity, "simulated stdin").map_err(lacking)
     }
 
@@ -157,6 +153,13 @@ impl Resources for HeapResources {
     }
 }
 
+/// Fails if memory has run out. What is not on the heap runs out with the rest: inlets, descriptors
+/// and reader pages.
+fn check_memory() -> Result<(), Failure> {
+    let config = StreamConfig { capacity: 4096, policy: crate::Policy::Block };
+    Stream::on_heap(config).map(drop).map_err(lacking)
+}
+
 fn lacking(error: impl ToString) -> Failure {
     Failure::new(Status::ERR_OUT_OF_RESOURCE, error.to_string())
 }
@@ -169,6 +172,10 @@ pub struct SimulatedEngine {
     sockets: BTreeMap<ConnectionId, Socket>,
     /// Rung by tools that have made room.
     room: Ringer,
+    /// The streams, once the capture has ended.
+    ended_streams: Option<EndedStreams>,
+    /// The events of commands that the capture did not take.
+    reports: Vec<Event>,
 }
 
 impl SimulatedEngine {
@@ -197,7 +204,8 @@ impl SimulatedEngine {
         };
         let holder = Arc::new(ReaderPage::on_heap(bell()?.0));
         let core = Core::new(2, holder, settings, Logs::new(routes), Box::new(HeapResources));
-        Ok(SimulatedEngine { core, now, sockets: BTreeMap::new(), room })
+        let (sockets, reports) = (BTreeMap::new(), Vec::new());
+        Ok(SimulatedEngine { core, now, sockets, room, ended_streams: None, reports })
     }
 
     fn handle(&mut self, input: Input) {
@@ -224,7 +232,14 @@ impl SimulatedEngine {
 
     /// Handles an event of the capture.
     pub fn captured(&mut self, event: Event) {
-        self.handle(Input::Captured(event));
+        match event {
+            Event::Ended { mut streams } => {
+                self.core.retain_streams(&mut streams);
+                self.ended_streams = Some(streams);
+                self.handle(Input::CaptureEnded);
+            }
+            event => self.handle(Input::Captured(event)),
+        }
     }
 
     /// Sends the queued commands to the capture. Returns what a simulator must know of them.
@@ -241,8 +256,24 @@ impl SimulatedEngine {
         }
         let commands = mem::take(&mut self.core.effects.commands);
         sent.extend(commands.iter().filter_map(|command| self.describe(command)));
-        commands.into_iter().for_each(|command| perform(command, capture));
+        for command in commands {
+            match &mut self.ended_streams {
+                Some(streams) => self.reports.extend(command.perform_on(streams)),
+                None if capture.has_ended() => self.reports.extend(command.without_capture()),
+                None => perform(command, capture),
+            }
+        }
         sent
+    }
+
+    /// Returns the events that stand for those of the capture, since the last call.
+    pub fn take_reports(&mut self) -> Vec<Event> {
+        mem::take(&mut self.reports)
+    }
+
+    /// Returns whether the engine knows that the capture has ended.
+    pub fn is_without_capture(&self) -> bool {
+        self.ended_streams.is_some()
     }
 
     fn describe(&self, command: &Command) -> Option<SentCommand> {
@@ -402,6 +433,7 @@ impl SimulatedEngine {
         if !self.core.pending.contains_key(&id) {
             return Ok(());
         }
+        check_memory()?;
         let (ringer, tool_bell) = bell().map_err(lacking)?;
         let room = if grant == Grant::Block { Some(self.room.try_clone().map_err(lacking)?) } else { None };
         self.core.welcome(id, ReaderPage::on_heap(ringer), tool_bell, room, self.now);

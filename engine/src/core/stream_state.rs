@@ -38,12 +38,21 @@ pub(crate) struct StreamState {
     pub release_backlog: bool,
     /// The registrations that were not attached because their tools read too many streams.
     pub missing: Vec<(PeerId, u32)>,
-    /// How many bytes its source has produced, once it is complete.
-    pub produced: Option<u64>,
+    /// What it has come to, once it is complete.
+    pub completion: Option<Completion>,
     /// Its job failed to start, so it is forgotten when it is complete.
     pub withdrawn: bool,
     /// The configuration differs from the one of its job, because of its readers.
     adjusted: bool,
+}
+
+/// A complete stream.
+#[derive(Clone, Copy)]
+pub(crate) struct Completion {
+    /// The number of bytes that its source has produced.
+    pub produced: u64,
+    /// The number of its last generation.
+    pub generation: u64,
 }
 
 impl StreamState {
@@ -58,7 +67,7 @@ impl StreamState {
             backlog_reader: None,
             release_backlog: false,
             missing: Vec::new(),
-            produced: None,
+            completion: None,
             withdrawn: false,
             adjusted: false,
         }

@@ -20,7 +20,7 @@ impl Core {
             for source in rank.streams {
                 let Some(stream) = self.streams.get_mut(&source) else { continue };
                 stream.withdrawn = true;
-                if stream.produced.is_some() {
+                if stream.completion.is_some() {
                     self.forget_withdrawn(source);
                 } else {
                     self.effects.commands.push(Command::Close(source));

@@ -17,7 +17,7 @@ use super::pipe::{Leader, PIPES, PipeModel, SourceEnd, Untaken};
 use super::script::{Action, Breakdown, BreakdownKind, Outcome, SourceKind};
 use super::target::{PUSHES, PushModel, TargetModel};
 use crate::driver::*;
-use crate::fills::Fills;
+use crate::fills::Fill;
 use crate::pty::{self, Pty, WindowSize};
 
 /// Least number of bytes of each push: more than its inlet holds.
@@ -48,7 +48,6 @@ pub(super) struct Simulation {
     inbox: Inbox,
     events: Receiver<Event>,
     pub(super) pipes: Vec<PipeModel>,
-    fills: Arc<Fills>,
     pub(super) pushes: Vec<PushModel>,
     pub(super) targets: Vec<TargetModel>,
     /// The files that the driver has registered, by the token's word.
@@ -78,7 +77,6 @@ impl Simulation {
             inbox: inbox.clone(),
             events,
             pipes: Vec::new(),
-            fills: Arc::default(),
             pushes: Vec::new(),
             targets: Vec::new(),
             files: HashMap::new(),
@@ -182,10 +180,8 @@ impl Simulation {
     fn fill(&mut self, number: usize, bytes: usize, over: bool) {
         if let Some(push) = self.pushes.get_mut(number).filter(|push| push.is_open()) {
             let bytes = push.fill(bytes, over);
-            let (id, fills) = (PushId(number as u64), Arc::clone(&self.fills));
-            if fills.add(id, Fill { bytes, over }) {
-                self.send(Command::Fill { id, fills });
-            }
+            // This fails once the driver has ended.
+            let _ = self.inbox.fill(PushId(number as u64), Fill { bytes, over });
         }
     }
 
@@ -314,7 +310,7 @@ impl Simulation {
                 Event::Shut { target } => self.targets[target.0 as usize].report_shut(self.broken),
                 Event::Answered { request, .. } => panic!("{request:?} was not made"),
                 Event::Stalled { pipe } => panic!("{pipe:?} cannot stall: no watchdog runs"),
-                Event::Ended => panic!("only the thread around the driver reports its end"),
+                Event::Ended { .. } => panic!("only the thread around the driver reports its end"),
             }
         }
     }

@@ -155,6 +155,9 @@ impl EngineWorld {
     }
 
     fn add_rank(&mut self, index: usize, rng: &mut Rng) -> bool {
+        if self.capture.has_ended() {
+            return false;
+        }
         let Job { nspace, run, config, forward, ranks, .. } = &self.jobs.list[index];
         let (run, config, forward) = (*run, *config, *forward);
         let proc = Proc::new(nspace.clone(), Rank(ranks.len() as u32));
@@ -259,7 +262,8 @@ impl EngineWorld {
     /// The capture notices the exits of ranks.
     pub(super) fn report_exits(&mut self, all: bool, rng: &mut Rng) {
         let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
-        for rank in ranks.filter(|rank| rank.exited && !rank.reported) {
+        let runs = !self.capture.has_ended();
+        for rank in ranks.filter(|rank| runs && rank.exited && !rank.reported) {
             if all || rng.chance(128) {
                 rank.reported = true;
                 let status = rank.killed_by.unwrap_or_else(|| rng.pick(&[0, 0, 0, 256, 9]));
@@ -305,7 +309,8 @@ impl EngineWorld {
         let mut bytes = vec![0; rng.size(8192) as usize];
         bytes::fill(rng.word(), 0, &mut bytes);
         let from = Proc::new(nspace, rank);
-        self.engine.deliver(&from, rng.pick(&CHANNELS), bytes, rng.chance(8));
+        let accepted = self.engine.deliver(&from, rng.pick(&CHANNELS), bytes, rng.chance(8));
+        assert!(!accepted || !self.engine.is_without_capture(), "output was accepted without a capture");
     }
 
     /// Keeps no backlog of a job any more.

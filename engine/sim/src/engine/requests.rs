@@ -40,7 +40,7 @@ impl EngineWorld {
 
     /// A tool connects.
     pub(super) fn new_tool(&mut self, rng: &mut Rng) {
-        if self.tools.len() >= self.setting.tools + 2 {
+        if self.tools.len() >= self.setting.most_connections() {
             return;
         }
         let manners =
@@ -51,7 +51,7 @@ impl EngineWorld {
             (rng.pick(&manners), None)
         };
         let uid = rng.pick(&[OWN_USER, OWN_USER, 7]);
-        let credentials = PeerCredentials { pid: rng.below(3) as u32, uid, gid: 0 };
+        let credentials = PeerCredentials { pid: rng.below(self.setting.processes()) as u32, uid, gid: 0 };
         let room = rng.pick(&[64, 4096, 1 << 16]);
         if let Ok(id) = self.engine.connect(credentials, own, room) {
             self.tools.push(Tool::new(manner, own, id, &mut self.engine));

@@ -26,7 +26,7 @@ use crate::core::push::PushRequest;
 use crate::core::registration::Registration;
 use crate::core::settings::Settings;
 use crate::core::stream_options::StreamOptions;
-use crate::core::stream_state::StreamState;
+use crate::core::stream_state::{Completion, StreamState};
 use crate::exit::Exit;
 use crate::files::NodeFiles;
 
@@ -108,7 +108,13 @@ impl Rig {
     /// Discards the queued commands as a capture thread does that ends, and reports its end.
     fn end_capture(&mut self) {
         self.state.effects.commands.clear();
-        assert!(self.state.handle(Input::Captured(Event::Ended), Instant::now()).is_ok());
+        assert!(self.state.handle(Input::CaptureEnded, Instant::now()).is_ok());
+    }
+
+    /// Notes that a stream is complete, and sends its last generation.
+    fn complete(&mut self, source: SourceId, generation: u64) {
+        self.state.stream_completed(source, Completion { produced: 0, generation });
+        self.state.send_last_generation(source);
     }
 
     fn end_job(&mut self) {
@@ -154,7 +160,9 @@ impl Rig {
             }
             other => panic!("unexpected {other:?}"),
         };
-        queue.iter().map(|out| word(message(&out.frame))).collect()
+        // What the tool misses is encoded when it is sent.
+        let of = |frame: &Vec<u8>| if frame.is_empty() { "missed".to_owned() } else { word(message(frame)) };
+        queue.iter().map(|out| of(&out.frame)).collect()
     }
 
     /// Returns how many of the slots `0..8` of `page` are readers of a stream.
@@ -245,7 +253,7 @@ fn a_reader_that_ends_while_it_moves_is_detached_from_both_generations() {
     rig.state.request_unanswered(steps);
     rig.state.effects.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
     rig.send();
-    rig.state.send_last_generation(source, u64::MAX);
+    rig.complete(source, u64::MAX);
     rig.state.drained(tool, (0..8).map(ReaderId::from));
     rig.settle();
     assert_eq!(rig.readers(source, &page), 0);
@@ -272,7 +280,7 @@ fn the_last_ring_of_a_stream_precedes_the_end_of_its_job() {
         }
     };
     assert_eq!(generation, 1);
-    rig.state.send_last_generation(source, generation);
+    rig.complete(source, generation);
     rig.end_job();
     rig.settle();
     assert_eq!(rig.messages(tool), ["pulled", "ring 0", "next ring 0", "announced", "ended"]);
@@ -300,7 +308,8 @@ fn the_end_of_the_capture_thread_answers_pulls_and_ends_jobs() {
     rig.pull(tool);
     rig.end_job();
     rig.end_capture();
-    assert_eq!(rig.messages(tool), ["pulled", "announced", "ended"]);
+    // The command with the stream was discarded.
+    assert_eq!(rig.messages(tool), ["pulled", "missed", "announced", "ended"]);
     assert!(rig.state.awaited.is_empty());
     assert_eq!(rig.state.tools.get(&tool).unwrap().awaited, 0);
 }
@@ -360,7 +369,7 @@ fn a_reader_that_is_dropped_while_it_moves_returns_both_of_its_slots() {
     let tool = rig.connect();
     rig.pull(tool);
     rig.settle();
-    rig.state.send_last_generation(source, u64::MAX);
+    rig.complete(source, u64::MAX);
     rig.state.forget_stream(source);
     let peer = rig.state.tools.get_mut(&tool).unwrap();
     peer.shed(1, 0);
