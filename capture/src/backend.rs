@@ -130,10 +130,9 @@ pub trait Backend {
     /// `file` must stay open until [`Backend::deregister`], or until the backend is dropped, and
     /// every request by `token` must be for `file`.
     ///
-    /// A backend may carry out a request after the call that submits it, by the file's descriptor
-    /// number: epoll always does, io_uring does for files that are not in its file table. If the
-    /// file were closed by then, that number could name another file, whose bytes would be taken or
-    /// overwritten: a pipe that belongs to other code, or a file that is mapped as memory.
+    /// A backend carries out a request after the call that submits it, by the file's descriptor
+    /// number. If the file were closed by then, that number could name another file, whose bytes would
+    /// be taken or overwritten: a pipe that belongs to other code, or a file that is mapped as memory.
     unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>);
 
     /// Removes the file of `token`, which must have no request in flight. The token may be

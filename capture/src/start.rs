@@ -69,10 +69,12 @@ impl fmt::Display for Cause {
                 write!(f, "kernel.io_uring_disabled is {value}: have it set to 0")
             }
             Cause::Seccomp => f.write_str(
-                "a seccomp filter, likely that of a container, forbids it: allow io_uring_setup, io_uring_enter and \
-                 io_uring_register",
+                "a seccomp filter, likely that of a container, forbids it: allow io_uring_setup and \
+                 io_uring_enter",
             ),
-            Cause::OldKernel => f.write_str("the kernel is older than Linux 5.7 or was built without io_uring: use another kernel"),
+            Cause::OldKernel => f.write_str(
+                "the kernel is older than Linux 5.7 or was built without io_uring: use another kernel",
+            ),
             Cause::Files => f.write_str("too many open files: raise RLIMIT_NOFILE (`ulimit -n`)"),
             Cause::Memory => f.write_str("not enough memory: raise RLIMIT_MEMLOCK (`ulimit -l`)"),
             Cause::Unknown => f.write_str("unknown cause, see io_uring_setup(2)"),

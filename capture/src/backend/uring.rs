@@ -3,20 +3,16 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use io_uring::types::{SubmitArgs, TimeoutFlags, Timespec};
+use io_uring::types::{Fd, SubmitArgs, TimeoutFlags, Timespec};
 use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::{Lent, Span};
 use nix::time::{ClockId, clock_gettime};
 
 use super::{Answer, Backend, BackendKind, DiscardSink, PAUSE, Token};
 use crate::start::StartError;
-
-mod files;
-
-use files::{FileRef, Files};
 
 /// Most requests that are submitted together.
 const SUBMISSIONS: u32 = 256;
@@ -30,7 +26,6 @@ const NO_OFFSET: u64 = u64::MAX;
 /// One io_uring, used only by the thread that created it.
 pub(crate) struct Uring {
     ring: IoUring,
-    files: Files,
     /// Requests for which the submission queue had no room.
     backlog: VecDeque<squeue::Entry>,
     /// The number of requests without an answer, not counting cancellations.
@@ -69,9 +64,8 @@ impl Uring {
             return Err(StartError::too_old());
         }
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
-        let files = Files::new(&ring);
         let (backlog, pause_deadline) = (VecDeque::new(), Box::default());
-        Ok(Uring { ring, files, backlog, in_flight: 0, pause_deadline, discard: DiscardSink::new() })
+        Ok(Uring { ring, backlog, in_flight: 0, pause_deadline, discard: DiscardSink::new() })
     }
 
     /// Queues `entry` as the request of `token`.
@@ -143,31 +137,24 @@ fn next_pause_deadline() -> Timespec {
 impl Backend for Uring {
     const KIND: BackendKind = BackendKind::IoUring;
 
-    unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
-        self.files.register(&self.ring, token, file);
-    }
+    // Requests name their files by descriptor. Registering each with the kernel, see
+    // io_uring_register(2), takes two calls for each pipe, and saves nothing that could be measured.
 
-    fn deregister(&mut self, token: Token) {
-        self.files.unregister(&self.ring, token);
-    }
+    unsafe fn register(&mut self, _: Token, _: BorrowedFd<'_>) {}
+
+    fn deregister(&mut self, _: Token) {}
 
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
         let len = u32::try_from(span.len).unwrap_or(u32::MAX);
-        let read = match self.files.file_ref(token, pipe) {
-            FileRef::Registered(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
-            FileRef::Descriptor(file) => opcode::Read::new(file, span.ptr, len).offset(NO_OFFSET).build(),
-        };
+        let read = opcode::Read::new(Fd(pipe.as_raw_fd()), span.ptr, len).offset(NO_OFFSET).build();
         // SAFETY: the kernel may write to the span until it answers. The caller keeps the span mapped until
         // the answer was taken.
         unsafe { self.request(token, read) }
     }
 
     unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: Lent) {
-        let (start, len) = (bytes.ptr, u32::try_from(bytes.len).unwrap_or(u32::MAX));
-        let write = match self.files.file_ref(token, pipe) {
-            FileRef::Registered(file) => opcode::Write::new(file, start, len).offset(NO_OFFSET).build(),
-            FileRef::Descriptor(file) => opcode::Write::new(file, start, len).offset(NO_OFFSET).build(),
-        };
+        let len = u32::try_from(bytes.len).unwrap_or(u32::MAX);
+        let write = opcode::Write::new(Fd(pipe.as_raw_fd()), bytes.ptr, len).offset(NO_OFFSET).build();
         // SAFETY: the kernel may read the bytes until it answers. The caller keeps them mapped until the
         // answer was taken.
         unsafe { self.request(token, write) }
@@ -175,10 +162,7 @@ impl Backend for Uring {
 
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>) {
         let flags = if matches!(token, Token::Target(_)) { libc::POLLOUT } else { libc::POLLIN } as u32;
-        let poll = match self.files.file_ref(token, file) {
-            FileRef::Registered(file) => opcode::PollAdd::new(file, flags).build(),
-            FileRef::Descriptor(file) => opcode::PollAdd::new(file, flags).build(),
-        };
+        let poll = opcode::PollAdd::new(Fd(file.as_raw_fd()), flags).build();
         // SAFETY: a poll request points to no memory.
         unsafe { self.request(token, poll) }
     }
