@@ -47,7 +47,7 @@ pub(crate) struct WatchState {
     /// this one misses.
     thread: AtomicI32,
     pipes: Mutex<Pipes>,
-    /// Notified when the first pipe is added, and at the end.
+    /// Notified when a pipe is added while the watchdog is idle, and at the end.
     changed: Condvar,
 }
 
@@ -55,6 +55,8 @@ pub(crate) struct WatchState {
 struct Pipes {
     /// The pipes, by their token's word.
     by_token: HashMap<u64, WatchedPipe>,
+    /// Whether the watchdog sleeps until there are pipes.
+    idle: bool,
     over: bool,
 }
 
@@ -79,7 +81,7 @@ impl WatchState {
     /// Watches a pipe while it is open.
     pub(crate) fn add(&self, token: Token, id: PipeId, pipe: &Arc<OwnedFd>) {
         let mut pipes = self.pipes();
-        if pipes.by_token.is_empty() {
+        if pipes.idle {
             self.changed.notify_all();
         }
         pipes.by_token.insert(token.into(), (id, Arc::downgrade(pipe)));
@@ -93,8 +95,11 @@ impl WatchState {
     /// Blocks until there are pipes, and then for `interval`. Returns `None` if the watchdog is to
     /// end.
     fn wait(&self, interval: Duration) -> Option<()> {
-        let pipes = self.changed.wait_while(self.pipes(), |pipes| pipes.by_token.is_empty() && !pipes.over);
-        let pipes = pipes.unwrap_or_else(PoisonError::into_inner);
+        let is_idle = |pipes: &mut Pipes| {
+            pipes.idle = pipes.by_token.is_empty() && !pipes.over;
+            pipes.idle
+        };
+        let pipes = self.changed.wait_while(self.pipes(), is_idle).unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(pipes, interval, |pipes| !pipes.over);
         let (pipes, _) = waited.unwrap_or_else(PoisonError::into_inner);
         (!pipes.over).then_some(())
