@@ -66,7 +66,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         },
     )?;
     // The reservation ends with the job, so that a concurrent run gets another name.
-    let (nspace, _reserved, base) = match &args.nspace {
+    let (nspace, reserved, base) = match &args.nspace {
         Some(nspace) => (nspace.clone(), None, None),
         None => choose_name(&engine, &apps)?,
     };
@@ -130,6 +130,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             Err(error) => print_message(format_args!("cannot report timings and summary: {error}")),
         }
     }
+    drop(reserved);
+    engine.end_with_process();
     result
 }
 

@@ -53,6 +53,12 @@ impl Core {
         }
     }
 
+    /// Returns whether every stream is complete, so that the capture thread has nothing more to do for
+    /// them.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.streams.iter().all(|(_, stream)| stream.completion.is_some())
+    }
+
     /// Ends all pushes at their local targets. How much each target took beyond the last report is
     /// unknown.
     fn end_local_pushes(&mut self) {
