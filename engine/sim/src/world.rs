@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use iof_capture::test_utils::SimulatedCapture;
-use iof_capture::{End, Event, Gating, NewStream, SourceId};
-use iof_shm_ring::{Grouping, HeapMemory, Policy, Ring, Ringer, Start, Stream, StreamConfig};
+use iof_capture::{End, Event, NewStream, SourceId};
+use iof_shm_ring::{HeapMemory, Policy, Ring, Ringer, Stream, StreamConfig};
 
 use crate::kernel::{Kernel, Mood, with_kernel};
 use crate::rng::{Rng, mix};
@@ -14,13 +14,12 @@ use crate::script::{Action, Kind, Setting};
 use crate::server::Server;
 use crate::source::{self, Completed, Source};
 use crate::stdin::Stdins;
-use crate::tool::{FromTool, Manner, Registration, Summary, Tool};
+use crate::tool::{FromTool, Manner, Summary, Tool};
+use registration::registration;
 
 mod launcher;
+mod registration;
 mod settle;
-
-/// Most registrations of one tool at a time.
-const MAX_REGISTRATIONS: usize = 8;
 
 /// The whole simulation.
 pub struct World {
@@ -479,45 +478,4 @@ impl World {
         let bytes = self.memory.bytes();
         assert!(bytes <= found * self.setting.capacity + self.rings_before * (1 << 32), "{bytes} bytes");
     }
-}
-
-/// Returns a registration of a tool for a stream, unless the tool has ended or has too many.
-fn registration(
-    setting: &Setting,
-    server: &Server,
-    (number, tool): (usize, &Tool),
-    source: &Source,
-    rng: &mut Rng,
-) -> Option<Registration> {
-    if tool.gone || tool.killed || source.removed || server.readers_by(number) >= MAX_REGISTRATIONS {
-        return None;
-    }
-    let gating = match rng.below(16) {
-        0..3 => Gating::Never,
-        3..12 if tool.may_block => Gating::Block,
-        _ => Gating::Keep,
-    };
-    let bytes = rng.size(8192);
-    let time = rng.pick(&[None, Some(std::time::Duration::ZERO)]);
-    let grouping = (tool.manner == Manner::Slow && rng.chance(64)).then_some(Grouping { bytes, time });
-    // A reader that keeps up loses nothing, and one that may hold the source back neither.
-    let keeps_up = tool.manner == Manner::Prompt && setting.calm && source.pipe.is_some();
-    let registration = Registration {
-        source: source.id,
-        start: rng.pick(&[Start::Oldest, Start::Oldest, Start::Now]),
-        begin: 0,
-        produced: 0,
-        unavailable: 0,
-        next: 0,
-        delivered: 0,
-        lost: 0,
-        strict: gating == Gating::Block && source.always_blocks,
-        from_first: false,
-        gating,
-        keeps_up,
-        grouping,
-        flush_until: None,
-        ended: None,
-    };
-    Some(registration)
 }
