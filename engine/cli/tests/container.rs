@@ -11,7 +11,6 @@ use std::process::{Command, Stdio};
 
 use common::process::{Done, Process};
 use common::site::{Site, iof};
-use common::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
