@@ -1,0 +1,54 @@
+//! The ways in which a rank can break the protocol.
+
+use crate::lines::MAX_LINE;
+
+/// The reason why a rank is not served any more. The launcher closes its socket.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// A line is longer than [`MAX_LINE`].
+    #[error("a PMI line has more than {MAX_LINE} bytes")]
+    LineTooLong,
+    /// A line is not text in UTF-8.
+    #[error("a PMI line is not text")]
+    NotText,
+    /// A line is not a request of PMI-1.
+    #[error("unknown PMI request '{command}'")]
+    Unknown {
+        /// The name of the request, or the start of the line.
+        command: String,
+    },
+    /// A request lacks a word, or the word's value is not valid.
+    #[error("the PMI request '{command}' has no valid word '{key}'")]
+    Word {
+        /// The name of the request.
+        command: String,
+        /// The key of the word.
+        key: &'static str,
+    },
+    /// A request arrived before the reply to the one before was sent.
+    #[error("a PMI request arrived before the previous one was answered")]
+    NotInStep,
+    /// A request arrived before the first `init`, or after `finalize`.
+    #[error("a PMI request arrived before 'init' or after 'finalize'")]
+    NotInitialized,
+    /// The job has no such rank.
+    #[error("the job has {size} ranks, and no rank {rank}")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// The number of ranks.
+        size: u32,
+    },
+}
+
+/// The most characters of a line that an error quotes.
+const MAX_QUOTED: usize = 40;
+
+/// Returns the start of a name from a rank, as errors quote it.
+pub(crate) fn quoted(name: &str) -> String {
+    name.chars()
+        .take(MAX_QUOTED)
+        .map(|character| if character.is_control() { '?' } else { character })
+        .collect()
+}

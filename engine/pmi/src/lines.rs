@@ -1,0 +1,70 @@
+//! The lines in the bytes that a rank sends.
+
+use crate::error::ProtocolError;
+
+/// The longest line that a rank may send, in bytes without the line feed.
+pub const MAX_LINE: usize = 16 << 10;
+
+/// The bytes of a rank that are not handled yet.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    bytes: Vec<u8>,
+}
+
+impl Lines {
+    /// Adds bytes that have arrived.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Removes and returns the first line, without its line feed. Returns `None` if it is not
+    /// complete.
+    ///
+    /// # Errors
+    /// The line is too long or not text.
+    pub(crate) fn next(&mut self) -> Result<Option<String>, ProtocolError> {
+        let end = self.bytes.iter().position(|byte| *byte == b'\n');
+        if end.unwrap_or(self.bytes.len()) > MAX_LINE {
+            return Err(ProtocolError::LineTooLong);
+        }
+        let Some(end) = end else { return Ok(None) };
+        let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
+        line.pop();
+        String::from_utf8(line).map(Some).map_err(|_| ProtocolError::NotText)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_found_however_the_bytes_are_cut() {
+        let text = b"cmd=get_maxes\n\ncmd=x\nrest";
+        for size in 1..=text.len() {
+            let (mut lines, mut found) = (Lines::default(), Vec::new());
+            for piece in text.chunks(size) {
+                lines.push(piece);
+                while let Some(line) = lines.next().unwrap() {
+                    found.push(line);
+                }
+            }
+            assert_eq!(found, ["cmd=get_maxes", "", "cmd=x"], "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_refused_as_soon_as_it_is_too_long() {
+        let mut lines = Lines::default();
+        lines.push(&[b'a'; MAX_LINE]);
+        assert_eq!(lines.next(), Ok(None));
+        lines.push(b"\n");
+        assert_eq!(lines.next().unwrap().map(|line| line.len()), Some(MAX_LINE));
+        lines.push(&[b'a'; MAX_LINE + 1]);
+        assert_eq!(lines.next(), Err(ProtocolError::LineTooLong));
+        let mut lines = Lines::default();
+        lines.push(b"\xff\n");
+        assert_eq!(lines.next(), Err(ProtocolError::NotText));
+    }
+}

@@ -1,0 +1,148 @@
+//! The requests of PMI-1, and their parser.
+
+use crate::error::{ProtocolError, quoted};
+
+/// A request of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request<'a> {
+    /// Begin, with the highest version that the rank speaks.
+    Init { version: u32 },
+    /// The greatest lengths of names, keys and values.
+    Maxes,
+    /// The number of the rank's app.
+    AppNumber,
+    /// The number of ranks that the launcher can start.
+    UniverseSize,
+    /// The name of the job's key-value space.
+    SpaceName,
+    /// Store a value.
+    Put { space: &'a str, key: &'a str, value: &'a str },
+    /// Return a value.
+    Get { space: &'a str, key: &'a str },
+    /// Wait for all ranks.
+    Barrier,
+    /// End.
+    Finalize,
+    /// End the job.
+    Abort { code: i32, message: &'a str },
+    /// A request that this server refuses with a reply of this name.
+    Refused { reply: &'static str },
+    /// The first line of a request to spawn a job, which ends with the line `endcmd`.
+    Spawn,
+}
+
+/// The first line of a request to spawn a job.
+const SPAWN: &str = "mcmd=spawn";
+/// The exit code of a job that a rank aborts without a code.
+const ABORTED: i32 = 1;
+
+impl<'a> Request<'a> {
+    /// Parses a line.
+    ///
+    /// # Errors
+    /// The line is not a request, or it lacks a word.
+    pub(crate) fn parse(line: &'a str) -> Result<Request<'a>, ProtocolError> {
+        let line = line.trim();
+        if line == SPAWN {
+            return Ok(Request::Spawn);
+        }
+        let unknown = || ProtocolError::Unknown { command: quoted(line) };
+        let command = word(line, "cmd").ok_or_else(unknown)?;
+        let required =
+            |key| word(line, key).ok_or_else(|| ProtocolError::Word { command: quoted(command), key });
+        Ok(match command {
+            "init" => {
+                let version = required("pmi_version")?.parse();
+                let invalid = |_| ProtocolError::Word { command: quoted(command), key: "pmi_version" };
+                Request::Init { version: version.map_err(invalid)? }
+            }
+            "get_maxes" => Request::Maxes,
+            "get_appnum" => Request::AppNumber,
+            "get_universe_size" => Request::UniverseSize,
+            "get_my_kvsname" => Request::SpaceName,
+            "put" => Request::Put {
+                space: required("kvsname")?,
+                key: required("key")?,
+                value: rest(line, "value")
+                    .ok_or_else(|| ProtocolError::Word { command: quoted(command), key: "value" })?,
+            },
+            "get" => Request::Get { space: required("kvsname")?, key: required("key")? },
+            "barrier_in" => Request::Barrier,
+            "finalize" => Request::Finalize,
+            "abort" => Request::Abort {
+                // Older clients send no code.
+                code: word(line, "exitcode").and_then(|code| code.parse().ok()).unwrap_or(ABORTED),
+                message: rest(line, "message").unwrap_or_default(),
+            },
+            "publish_name" => Request::Refused { reply: "publish_result" },
+            "unpublish_name" => Request::Refused { reply: "unpublish_result" },
+            "lookup_name" => Request::Refused { reply: "lookup_result" },
+            _ => return Err(ProtocolError::Unknown { command: quoted(command) }),
+        })
+    }
+}
+
+/// Returns the value of the first word with this key.
+fn word<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// Returns everything that follows the first word with this key: such a value may contain spaces.
+fn rest<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let mut words = line.split_inclusive(|character: char| character.is_ascii_whitespace());
+    let mut start = 0usize;
+    words.find_map(|word| {
+        let value = word.strip_prefix(key).and_then(|word| word.strip_prefix('='));
+        let from = start.checked_add(key.len())?.checked_add(1)?;
+        start = start.checked_add(word.len())?;
+        value.and_then(|_| line.get(from..))
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_mpich_are_recognized() {
+        for (line, request) in [
+            ("cmd=init pmi_version=1 pmi_subversion=1", Request::Init { version: 1 }),
+            ("cmd=get_maxes", Request::Maxes),
+            ("cmd=get_appnum", Request::AppNumber),
+            ("cmd=get_universe_size", Request::UniverseSize),
+            ("cmd=get_my_kvsname", Request::SpaceName),
+            ("cmd=put kvsname=s key=k value=a=b c ", Request::Put { space: "s", key: "k", value: "a=b c" }),
+            ("key=k  cmd=put value= kvsname=s", Request::Put { space: "s", key: "k", value: " kvsname=s" }),
+            ("cmd=put kvsname=s key=k value=", Request::Put { space: "s", key: "k", value: "" }),
+            ("cmd=get kvsname=s key=k", Request::Get { space: "s", key: "k" }),
+            ("cmd=barrier_in", Request::Barrier),
+            ("cmd=finalize", Request::Finalize),
+            ("cmd=abort exitcode=7 message=too bad", Request::Abort { code: 7, message: "too bad" }),
+            ("cmd=abort", Request::Abort { code: 1, message: "" }),
+            ("cmd=lookup_name service=x", Request::Refused { reply: "lookup_result" }),
+            ("mcmd=spawn", Request::Spawn),
+        ] {
+            assert_eq!(Request::parse(line), Ok(request), "{line}");
+        }
+    }
+
+    #[test]
+    fn other_lines_are_refused_with_the_reason() {
+        let word = |command: &str, key| ProtocolError::Word { command: command.into(), key };
+        for (line, error) in [
+            ("", ProtocolError::Unknown { command: String::new() }),
+            ("hello", ProtocolError::Unknown { command: "hello".into() }),
+            ("cmd=fly me", ProtocolError::Unknown { command: "fly".into() }),
+            ("cmd=init", word("init", "pmi_version")),
+            ("cmd=init pmi_version=-1", word("init", "pmi_version")),
+            ("cmd=put kvsname=s key=k", word("put", "value")),
+            ("cmd=get kvsname=s", word("get", "key")),
+        ] {
+            assert_eq!(Request::parse(line), Err(error), "{line}");
+        }
+        let long = format!("cmd={}\u{7}", "x".repeat(100));
+        let error = Request::parse(&long).unwrap_err().to_string();
+        assert!(error.len() < 80, "{error}");
+    }
+}

@@ -1,0 +1,263 @@
+//! The ranks of a job, and the replies to their requests.
+
+use std::mem;
+
+use crate::error::ProtocolError;
+use crate::lines::Lines;
+use crate::request::Request;
+use crate::space::{MAX_KEY, MAX_NAME, MAX_VALUE, Space};
+
+/// The version of the protocol that is served.
+const VERSION: u32 = 1;
+/// The reply to a request that is refused.
+const NOT_SUPPORTED: &str = "rc=1 msg=not_supported";
+
+/// What a request means for the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A rank has begun (`MPI_Init`). If it exits before it ends, it has failed.
+    Initialized {
+        /// The rank.
+        rank: u32,
+    },
+    /// A rank has ended (`MPI_Finalize`).
+    Finalized {
+        /// The rank.
+        rank: u32,
+    },
+    /// A rank wants the job to be ended (`MPI_Abort`).
+    Aborted {
+        /// The rank.
+        rank: u32,
+        /// The exit code that the job is to have.
+        code: i32,
+        /// The rank's message, at most [`MAX_LINE`](crate::MAX_LINE) bytes; often empty.
+        message: String,
+    },
+}
+
+/// The server of one job. All memory that it uses for a rank is bounded.
+#[derive(Debug)]
+pub struct Server {
+    name: String,
+    ranks: Vec<Rank>,
+    space: Space,
+    /// The number of ranks in the barrier.
+    waiting: usize,
+    /// Ranks with replies that [`Server::take_answered`] has not returned.
+    answered: Vec<u32>,
+}
+
+/// The state of a rank.
+#[derive(Debug, Default)]
+struct Rank {
+    appnum: usize,
+    phase: Phase,
+    lines: Lines,
+    in_barrier: bool,
+    spawn: Option<Spawn>,
+    /// The part of the reply that is not sent yet.
+    unsent: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    New,
+    Initialized,
+    Finalized,
+}
+
+/// A request to spawn jobs, of which a rank has sent some lines. It has one block of lines for each
+/// program.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spawn {
+    /// The number of blocks.
+    total: u64,
+    /// The number of this block, from 1.
+    so_far: u64,
+}
+
+impl Server {
+    /// Creates the server of a job. `name` distinguishes its key-value space from those of other jobs
+    /// on this machine. `apps` has the number of ranks of each program; ranks are numbered in this
+    /// order. All ranks are on one node.
+    pub fn new(name: &str, apps: &[u32]) -> Server {
+        let appnums = apps.iter().enumerate().flat_map(|(appnum, ranks)| (0..*ranks).map(move |_| appnum));
+        let ranks: Vec<Rank> = appnums.map(|appnum| Rank { appnum, ..Rank::default() }).collect();
+        let mut space = Space::default();
+        // One block of nodes: the first is node 0, there is one of them, with all ranks.
+        space.preset("PMI_process_mapping", format!("(vector,(0,1,{}))", ranks.len()));
+        let name = name.chars().filter(char::is_ascii_graphic).take(MAX_NAME.saturating_sub(1)).collect();
+        Server { name, ranks, space, waiting: 0, answered: Vec::new() }
+    }
+
+    /// Handles bytes that `rank` has sent, at any boundaries. Returns what follows for the job. The
+    /// replies are in [`Server::unsent`] of this rank and of those that [`Server::take_answered`]
+    /// returns.
+    ///
+    /// # Errors
+    /// The rank breaks the protocol. The caller closes its socket and passes no more of its bytes.
+    /// Other ranks are not affected, but wait in vain if this rank does not enter the barrier.
+    pub fn receive(&mut self, rank: u32, bytes: &[u8]) -> Result<Vec<Event>, ProtocolError> {
+        self.rank_mut(rank)?.lines.push(bytes);
+        let mut events = Vec::new();
+        while let Some(line) = self.rank_mut(rank)?.lines.next()? {
+            events.extend(self.handle(rank, &line)?);
+        }
+        Ok(events)
+    }
+
+    /// Returns the bytes that are to be sent to a rank; empty if there are none.
+    pub fn unsent(&self, rank: u32) -> &[u8] {
+        self.rank(rank).map(|rank| rank.unsent.as_slice()).unwrap_or_default()
+    }
+
+    /// Notes that the first `count` of the unsent bytes were sent to a rank.
+    pub fn sent(&mut self, rank: u32, count: usize) {
+        if let Ok(rank) = self.rank_mut(rank) {
+            rank.unsent.drain(..count.min(rank.unsent.len()));
+        }
+    }
+
+    /// Returns the ranks that have got replies since the last call.
+    pub fn take_answered(&mut self) -> Vec<u32> {
+        mem::take(&mut self.answered)
+    }
+
+    fn rank(&self, rank: u32) -> Option<&Rank> {
+        self.ranks.get(usize::try_from(rank).ok()?)
+    }
+
+    fn rank_mut(&mut self, rank: u32) -> Result<&mut Rank, ProtocolError> {
+        let size = self.size();
+        let found = usize::try_from(rank).ok().and_then(|index| self.ranks.get_mut(index));
+        found.ok_or(ProtocolError::Rank { rank, size })
+    }
+
+    fn size(&self) -> u32 {
+        u32::try_from(self.ranks.len()).unwrap_or(u32::MAX)
+    }
+
+    fn handle(&mut self, number: u32, line: &str) -> Result<Option<Event>, ProtocolError> {
+        let rank = self.rank_mut(number)?;
+        if let Some(spawn) = rank.spawn.take() {
+            self.continue_spawn(number, spawn, line)?;
+            return Ok(None);
+        }
+        let request = Request::parse(line)?;
+        if let Request::Abort { code, message } = request {
+            // Another thread of the rank may abort while it waits for a reply.
+            return Ok(Some(Event::Aborted { rank: number, code, message: message.into() }));
+        }
+        if rank.in_barrier || !rank.unsent.is_empty() {
+            return Err(ProtocolError::NotInStep);
+        }
+        if matches!(request, Request::Init { .. }) != (rank.phase == Phase::New)
+            || rank.phase == Phase::Finalized
+        {
+            return Err(ProtocolError::NotInitialized);
+        }
+        let appnum = rank.appnum;
+        match request {
+            Request::Init { version: VERSION } => {
+                rank.phase = Phase::Initialized;
+                self.reply(number, "response_to_init", "rc=0 pmi_version=1 pmi_subversion=1");
+                return Ok(Some(Event::Initialized { rank: number }));
+            }
+            Request::Init { .. } => {
+                self.reply(number, "response_to_init", "rc=1 pmi_version=1 pmi_subversion=1");
+            }
+            Request::Finalize => {
+                rank.phase = Phase::Finalized;
+                self.reply(number, "finalize_ack", "rc=0");
+                return Ok(Some(Event::Finalized { rank: number }));
+            }
+            Request::Maxes => {
+                let words =
+                    format!("rc=0 kvsname_max={MAX_NAME} keylen_max={MAX_KEY} vallen_max={MAX_VALUE}");
+                self.reply(number, "maxes", &words);
+            }
+            Request::AppNumber => self.reply(number, "appnum", &format!("rc=0 appnum={appnum}")),
+            Request::UniverseSize => {
+                self.reply(number, "universe_size", &format!("rc=0 size={}", self.size()))
+            }
+            Request::SpaceName => self.reply(number, "my_kvsname", &format!("rc=0 kvsname={}", self.name)),
+            Request::Put { space, key, value } => {
+                let stored = if space == self.name { self.space.put(number, key, value) } else { Ok(()) };
+                let words = match stored {
+                    _ if space != self.name => "rc=1 msg=unknown_kvsname".into(),
+                    Ok(()) => "rc=0".into(),
+                    Err(error) => format!("rc=1 msg={}", error.word()),
+                };
+                self.reply(number, "put_result", &words);
+            }
+            Request::Get { space, key } => {
+                let value = self.space.get(key).filter(|_| space == self.name);
+                let words = value
+                    .map_or_else(|| "rc=1 msg=key_not_found".into(), |value| format!("rc=0 value={value}"));
+                self.reply(number, "get_result", &words);
+            }
+            Request::Barrier => self.enter_barrier(number),
+            Request::Refused { reply } => self.reply(number, reply, NOT_SUPPORTED),
+            Request::Spawn => rank.spawn = Some(Spawn::default()),
+            // Handled above.
+            Request::Abort { .. } => {}
+        }
+        Ok(None)
+    }
+
+    /// Handles a further line of a request to spawn jobs, which is refused after its last block.
+    fn continue_spawn(&mut self, number: u32, mut spawn: Spawn, line: &str) -> Result<(), ProtocolError> {
+        let count = |text: &str, key: &'static str| {
+            text.trim().parse().map_err(|_| ProtocolError::Word { command: "spawn".into(), key })
+        };
+        if line == "endcmd" {
+            if spawn.so_far >= spawn.total {
+                self.reply(number, "spawn_result", NOT_SUPPORTED);
+            }
+            return Ok(());
+        } else if let Some(total) = line.strip_prefix("totspawns=") {
+            spawn.total = count(total, "totspawns")?;
+        } else if let Some(so_far) = line.strip_prefix("spawnssofar=") {
+            spawn.so_far = count(so_far, "spawnssofar")?;
+        }
+        self.rank_mut(number)?.spawn = Some(spawn);
+        Ok(())
+    }
+
+    /// Adds a rank to the barrier, and answers all ranks once they are in it.
+    fn enter_barrier(&mut self, number: u32) {
+        if let Ok(rank) = self.rank_mut(number) {
+            rank.in_barrier = true;
+        }
+        self.waiting = self.waiting.saturating_add(1);
+        if self.waiting < self.ranks.len() {
+            return;
+        }
+        self.waiting = 0;
+        for number in 0..self.size() {
+            if let Ok(rank) = self.rank_mut(number) {
+                rank.in_barrier = false;
+            }
+            self.reply(number, "barrier_out", "rc=0");
+        }
+    }
+
+    fn reply(&mut self, number: u32, name: &str, words: &str) {
+        if let Ok(rank) = self.rank_mut(number) {
+            rank.unsent.extend_from_slice(format!("cmd={name} {words}\n").as_bytes());
+            self.answered.push(number);
+        }
+    }
+}
+
+/// Returns the variables that a rank needs besides `PMI_FD`, the number of its socket.
+pub fn variables(rank: u32, size: u32) -> [(&'static str, String); 4] {
+    [
+        ("PMI_RANK", rank.to_string()),
+        ("PMI_SIZE", size.to_string()),
+        ("MPI_LOCALRANKID", rank.to_string()),
+        ("MPI_LOCALNRANKS", size.to_string()),
+    ]
+}

@@ -1,0 +1,160 @@
+//! The protocol as ranks see it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use iof_pmi::{Event, MAX_LINE, MAX_SPACE_OF_RANK, MAX_VALUE, ProtocolError, Server, variables};
+use proptest::prelude::*;
+
+/// Sends a line of `rank`, and returns the reply that it has received then; empty if it waits.
+fn ask(server: &mut Server, rank: u32, line: &str) -> String {
+    server.receive(rank, format!("{line}\n").as_bytes()).unwrap();
+    take_reply(server, rank)
+}
+
+fn take_reply(server: &mut Server, rank: u32) -> String {
+    let reply = String::from_utf8(server.unsent(rank).to_vec()).unwrap();
+    server.sent(rank, reply.len());
+    reply
+}
+
+/// A server of a job of two programs, whose ranks have begun.
+fn begun(apps: &[u32]) -> Server {
+    let mut server = Server::new("space-1", apps);
+    for rank in 0..apps.iter().sum() {
+        let reply = ask(&mut server, rank, "cmd=init pmi_version=1 pmi_subversion=1");
+        assert_eq!(reply, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
+    }
+    server
+}
+
+#[test]
+fn a_rank_learns_its_job() {
+    let mut server = begun(&[2, 1]);
+    for (line, reply) in [
+        ("cmd=get_maxes", "cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=960\n"),
+        ("cmd=get_appnum", "cmd=appnum rc=0 appnum=1\n"),
+        ("cmd=get_universe_size", "cmd=universe_size rc=0 size=3\n"),
+        ("cmd=get_my_kvsname", "cmd=my_kvsname rc=0 kvsname=space-1\n"),
+        ("cmd=get kvsname=space-1 key=PMI_process_mapping", "cmd=get_result rc=0 value=(vector,(0,1,3))\n"),
+        ("cmd=get kvsname=space-1 key=other", "cmd=get_result rc=1 msg=key_not_found\n"),
+        ("cmd=get kvsname=space-2 key=PMI_process_mapping", "cmd=get_result rc=1 msg=key_not_found\n"),
+        ("cmd=put kvsname=space-2 key=a value=b", "cmd=put_result rc=1 msg=unknown_kvsname\n"),
+        (
+            "cmd=put kvsname=space-1 key=PMI_process_mapping value=b",
+            "cmd=put_result rc=1 msg=duplicate_key\n",
+        ),
+        ("cmd=lookup_name service=x", "cmd=lookup_result rc=1 msg=not_supported\n"),
+        ("cmd=finalize", "cmd=finalize_ack rc=0\n"),
+    ] {
+        assert_eq!(ask(&mut server, 2, line), reply, "{line}");
+    }
+    assert_eq!(variables(1, 3).map(|(_, value)| value), ["1", "3", "1", "3"]);
+}
+
+#[test]
+fn what_a_rank_puts_before_the_barrier_others_get_after_it() {
+    let mut server = begun(&[3]);
+    server.take_answered();
+    for rank in 0..3 {
+        let put = format!("cmd=put kvsname=space-1 key=card-{rank} value=address {rank}");
+        assert_eq!(ask(&mut server, rank, &put), "cmd=put_result rc=0\n");
+    }
+    for _ in 0..2 {
+        server.take_answered();
+        assert_eq!(ask(&mut server, 2, "cmd=barrier_in"), "");
+        assert_eq!(ask(&mut server, 0, "cmd=barrier_in"), "");
+        assert_eq!(server.take_answered(), []);
+        assert_eq!(ask(&mut server, 1, "cmd=barrier_in"), "cmd=barrier_out rc=0\n");
+        assert_eq!(server.take_answered(), [0, 1, 2]);
+        assert_eq!([0, 2].map(|rank| take_reply(&mut server, rank)), ["cmd=barrier_out rc=0\n"; 2]);
+    }
+    let value = ask(&mut server, 0, "cmd=get kvsname=space-1 key=card-2");
+    assert_eq!(value, "cmd=get_result rc=0 value=address 2\n");
+}
+
+#[test]
+fn the_launcher_learns_of_begin_end_and_abort() {
+    let mut server = Server::new("space", &[1]);
+    let mut events = |bytes: &[u8]| {
+        let events = server.receive(0, bytes).unwrap();
+        server.sent(0, usize::MAX);
+        events
+    };
+    assert_eq!(events(b"cmd=init pmi_version=1 "), []);
+    assert_eq!(events(b"pmi_subversion=1\n"), [Event::Initialized { rank: 0 }]);
+    let message = String::from("out of cheese");
+    assert_eq!(
+        events(b"cmd=abort exitcode=7 message=out of cheese\n"),
+        [Event::Aborted { rank: 0, code: 7, message }]
+    );
+    assert_eq!(events(b"cmd=finalize\n"), [Event::Finalized { rank: 0 }]);
+}
+
+#[test]
+fn a_rank_may_abort_while_it_is_in_the_barrier() {
+    let mut server = begun(&[2]);
+    assert_eq!(ask(&mut server, 0, "cmd=barrier_in"), "");
+    let events = server.receive(0, b"cmd=abort exitcode=2\n").unwrap();
+    assert_eq!(events, [Event::Aborted { rank: 0, code: 2, message: String::new() }]);
+}
+
+#[test]
+fn a_spawn_is_refused_after_its_last_program() {
+    let mut server = begun(&[1]);
+    let block = |so_far: u32| {
+        format!(
+            "mcmd=spawn\nnprocs=1\nexecname=./a b\ntotspawns=2\nspawnssofar={so_far}\nargcnt=0\ncmd=abort\nendcmd"
+        )
+    };
+    assert_eq!(ask(&mut server, 0, &block(1)), "");
+    assert_eq!(ask(&mut server, 0, &block(2)), "cmd=spawn_result rc=1 msg=not_supported\n");
+    assert_eq!(ask(&mut server, 0, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=0\n");
+}
+
+#[test]
+fn a_version_that_is_not_served_is_refused_and_may_be_lowered() {
+    let mut server = Server::new("space", &[1]);
+    let reply = ask(&mut server, 0, "cmd=init pmi_version=2 pmi_subversion=0");
+    assert_eq!(reply, "cmd=response_to_init rc=1 pmi_version=1 pmi_subversion=1\n");
+    assert!(ask(&mut server, 0, "cmd=init pmi_version=1 pmi_subversion=1").contains("rc=0"));
+}
+
+#[test]
+fn requests_out_of_step_are_errors() {
+    let mut server = Server::new("space", &[2]);
+    assert_eq!(server.receive(0, b"cmd=get_maxes\n"), Err(ProtocolError::NotInitialized));
+    assert_eq!(server.receive(7, b"x"), Err(ProtocolError::Rank { rank: 7, size: 2 }));
+    let mut server = begun(&[2]);
+    assert_eq!(server.receive(0, b"cmd=get_maxes\ncmd=get_maxes\n"), Err(ProtocolError::NotInStep));
+    assert_eq!(ask(&mut server, 1, "cmd=barrier_in"), "");
+    assert_eq!(server.receive(1, b"cmd=get_maxes\n"), Err(ProtocolError::NotInStep));
+    let mut server = begun(&[1]);
+    assert!(ask(&mut server, 0, "cmd=finalize").contains("rc=0"));
+    assert_eq!(server.receive(0, b"cmd=get_maxes\n"), Err(ProtocolError::NotInitialized));
+}
+
+#[test]
+fn replies_fit_the_room_of_clients() {
+    let mut server = begun(&[1]);
+    let value = "v".repeat(MAX_VALUE - 1);
+    assert_eq!(
+        ask(&mut server, 0, &format!("cmd=put kvsname=space-1 key=k value={value}")),
+        "cmd=put_result rc=0\n"
+    );
+    let reply = ask(&mut server, 0, "cmd=get kvsname=space-1 key=k");
+    assert!(reply.ends_with(&format!("={value}\n")) && reply.len() < 1024);
+}
+
+proptest! {
+    #[test]
+    fn garbage_of_a_rank_harms_only_itself(pieces in prop::collection::vec(any::<Vec<u8>>(), 0..20)) {
+        let mut server = begun(&[2]);
+        for bytes in pieces {
+            if server.receive(0, &bytes).is_err() {
+                break;
+            }
+            server.sent(0, usize::MAX);
+        }
+        prop_assert!(server.unsent(0).len() <= MAX_LINE + MAX_SPACE_OF_RANK);
+        prop_assert_eq!(ask(&mut server, 1, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=0\n");
+    }
+}
