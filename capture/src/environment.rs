@@ -26,6 +26,11 @@ impl BaseEnvironment {
         BaseEnvironment(env::vars_os().filter_map(text).collect())
     }
 
+    /// Removes the variables whose names `is_hidden` selects.
+    pub(crate) fn hide(&mut self, is_hidden: impl Fn(&OsStr) -> bool) {
+        self.0.retain(|name, _| !is_hidden(name));
+    }
+
     /// Returns this environment with the variables `own` added or replaced. If a name occurs more than
     /// once, the last value is used.
     ///
@@ -81,7 +86,7 @@ mod tests {
             pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
         };
         let texts = [("A", "A=1"), ("B", "B=2=3")];
-        let base =
+        let mut base =
             BaseEnvironment(texts.map(|(name, text)| (name.into(), CString::new(text).unwrap())).into());
         let environment = base.with(own(&[("A", "x"), ("C", "y"), ("A", "z")])).unwrap();
         let texts: Vec<&str> = environment.texts().map(|text| text.to_str().unwrap()).collect();
@@ -89,5 +94,7 @@ mod tests {
         let values = ["A", "B", "C", "D"].map(|name| environment.get(name).and_then(OsStr::to_str));
         assert_eq!(values, [Some("z"), Some("2=3"), Some("y"), None]);
         assert!(base.with(own(&[("A", "x\0")])).is_err());
+        base.hide(|name| name == "B");
+        assert_eq!(base.with(own(&[])).unwrap().texts().count(), 1);
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct ExecPlan<'a> {
     pub stddiag: OwnedFd,
     /// The number that stddiag gets in the child. No other inherited descriptor has it.
     pub stddiag_number: RawFd,
+    /// A further file, and the number that it gets in the child. No other inherited descriptor has it.
+    pub passed: Option<(OwnedFd, RawFd)>,
     pub group: ChildGroup,
     /// The soft and the hard limit on open files; `None` leaves them unchanged.
     pub files: Option<(rlim_t, rlim_t)>,
@@ -65,6 +67,7 @@ struct Ends {
     stdout: RawFd,
     stderr: RawFd,
     stddiag: RawFd,
+    passed: Option<RawFd>,
 }
 
 /// The descriptor table with which a child starts.
@@ -117,6 +120,7 @@ pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
         stdout: plan.stdout.as_raw_fd(),
         stderr: plan.stderr.as_raw_fd(),
         stddiag: plan.stddiag.as_raw_fd(),
+        passed: plan.passed.as_ref().map(|(passed, _)| passed.as_raw_fd()),
     };
     start_in(&plan, &strings, ends, Table::Copied).map_err(|error| match error {
         NotStarted::Error(error) => error,
@@ -130,14 +134,16 @@ fn start_with_shared_table(
     plan: &ExecPlan<'_>,
     strings: &Strings,
 ) -> Option<Result<(u32, OwnedFd), NotStarted>> {
-    let files = [plan.stdin.as_ref(), Some(&plan.stdout), Some(&plan.stderr), Some(&plan.stddiag)];
+    let passed = plan.passed.as_ref().map(|(passed, _)| passed);
+    let files = [plan.stdin.as_ref(), Some(&plan.stdout), Some(&plan.stderr), Some(&plan.stddiag), passed];
     let mut above = plan.above_inheritable?;
     let seated = Seated::new(files)?;
-    let [stdin, stdout, stderr, stddiag] = seated.numbers;
+    let [stdin, stdout, stderr, stddiag, passed] = seated.numbers;
     for seat in seated.numbers {
         above = above.max(seat.saturating_add(1));
     }
-    let ends = Ends { stdin: plan.stdin.is_some().then_some(stdin), stdout, stderr, stddiag };
+    let (stdin, passed) = (plan.stdin.is_some().then_some(stdin), plan.passed.is_some().then_some(passed));
+    let ends = Ends { stdin, stdout, stderr, stddiag, passed };
     let copied = c_uint::try_from(above).ok()?;
     Some(start_in(plan, strings, ends, Table::Shared { copied, unit: seats::copy_unit() }))
 }
@@ -310,10 +316,12 @@ fn prepare(image: &mut ChildImage<'_>) -> io::Result<()> {
         leave_table(copied, unit)?;
         image.leaving.store(false, Ordering::Relaxed);
     }
-    let Ends { stdin, stdout, stderr, stddiag } = image.ends;
+    let Ends { stdin, stdout, stderr, stddiag, passed } = image.ends;
     let stdin = stdin.map(|stdin| (stdin, libc::STDIN_FILENO));
-    let others = [(stdout, libc::STDOUT_FILENO), (stderr, libc::STDERR_FILENO)];
-    for (end, number) in stdin.into_iter().chain(others).chain([(stddiag, plan.stddiag_number)]) {
+    let others =
+        [(stdout, libc::STDOUT_FILENO), (stderr, libc::STDERR_FILENO), (stddiag, plan.stddiag_number)];
+    let passed = passed.zip(plan.passed.as_ref().map(|(_, number)| *number));
+    for (end, number) in stdin.into_iter().chain(others).chain(passed) {
         become_number(end, number)?;
     }
     if let Some(cwd) = image.cwd {
@@ -487,6 +495,7 @@ mod tests {
             stderr: child_stderr,
             stddiag: child_stddiag,
             stddiag_number: 9,
+            passed: None,
             group: ChildGroup::Own,
             files: None,
             above_inheritable: Some(above_inheritable),

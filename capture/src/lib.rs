@@ -118,7 +118,7 @@ pub use pty::{Pty, PtyMaster, WindowSize};
 pub use request::{Counted, Gating, Joined, NewStream, RequestId, StreamAnswer, StreamRequest, StreamStep};
 pub use room_bells::RoomBell;
 pub use signal::{Signal, SignalError};
-pub use spawn::{STDDIAG_FD, Spawned, Spawner, spawn};
+pub use spawn::{PassedFile, STDDIAG_FD, Spawned, Spawner, spawn};
 pub use spawn_error::{SpawnError, check};
 pub use start::{Cause, StartError};
 pub use streams::{Streams, Tap};

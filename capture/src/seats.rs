@@ -23,8 +23,8 @@ use nix::unistd::dup3;
 pub(crate) const TABLE_VARIABLE: &str = "IOF_SPAWN_TABLE";
 /// The lowest number of a seat. Lower numbers are left to programs that use numbers of one digit.
 const LOWEST: RawFd = 10;
-/// The number of seats: stdin, stdout, stderr and stddiag.
-pub(crate) const SEATS: usize = 4;
+/// The number of seats: stdin, stdout, stderr, stddiag and a passed file.
+pub(crate) const SEATS: usize = 5;
 
 /// Set once the kernel, or a seccomp filter, has refused a shared table. Relaxed: it only saves later
 /// attempts.
@@ -36,9 +36,16 @@ struct Seats {
     ends: [Option<OwnedFd>; SEATS],
 }
 
+/// The seats once they are reserved.
+struct Reserved {
+    seats: Mutex<Seats>,
+    /// The number of the last seat.
+    last: RawFd,
+}
+
 /// The seats, unless numbers were short when they were reserved.
-fn seats() -> Option<&'static Mutex<Seats>> {
-    static RESERVED: OnceLock<Option<Mutex<Seats>>> = OnceLock::new();
+fn reserved() -> Option<&'static Reserved> {
+    static RESERVED: OnceLock<Option<Reserved>> = OnceLock::new();
     let reserve = || {
         let null = File::open("/dev/null").ok()?;
         let reserve = || {
@@ -46,15 +53,22 @@ fn seats() -> Option<&'static Mutex<Seats>> {
             // SAFETY: fcntl has just created the descriptor, and nothing else owns it.
             Some(unsafe { OwnedFd::from_raw_fd(seat) })
         };
-        let ends = [reserve()?, reserve()?, reserve()?, reserve()?].map(Some);
-        Some(Mutex::new(Seats { null, ends }))
+        let ends = [reserve()?, reserve()?, reserve()?, reserve()?, reserve()?];
+        let last = ends.last()?.as_raw_fd();
+        Some(Reserved { seats: Mutex::new(Seats { null, ends: ends.map(Some) }), last })
     };
     RESERVED.get_or_init(reserve).as_ref()
 }
 
 /// Reserves the seats, unless they are reserved already.
 pub(crate) fn reserve() {
-    seats();
+    reserved();
+}
+
+/// Returns the number of the last seat, which no inherited descriptor has: the number that a passed
+/// file gets in a child. `None` if numbers were short when the seats were reserved.
+pub(crate) fn last_number() -> Option<RawFd> {
+    reserved().map(|reserved| reserved.last)
 }
 
 /// Notes that the kernel refuses children that share this process's descriptor table.
@@ -122,7 +136,7 @@ impl Seated {
         if REFUSED.load(Ordering::Relaxed) {
             return None;
         }
-        let seats = match seats()?.try_lock() {
+        let seats = match reserved()?.seats.try_lock() {
             Ok(seats) => seats,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,

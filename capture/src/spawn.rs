@@ -1,6 +1,6 @@
 //! Starts processes with a pipe on each output channel.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -38,6 +38,15 @@ pub struct Spawned {
     pub stddiag: OwnedFd,
     /// The pty's master, for typing and for changing the size.
     pub pty: Option<PtyMaster>,
+}
+
+/// A file that a process inherits besides its standard files and stddiag.
+#[derive(Debug)]
+pub struct PassedFile {
+    /// The file. This process's descriptor, which has the close-on-exec flag, is closed at the start.
+    pub file: OwnedFd,
+    /// The environment variable that tells the process the number of the file.
+    pub variable: OsString,
 }
 
 /// Both ends of a child's standard files.
@@ -103,7 +112,7 @@ impl Stdio {
 /// [`SpawnError`]. No process runs then.
 pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     let environment = BaseEnvironment::current();
-    Spawner { environment, above_inheritable: None, first_writes: None }.spawn(spec)
+    Spawner { environment, above_inheritable: None, first_writes: None }.spawn(spec, None)
 }
 
 /// Starts processes, all with the environment that this process has when the spawner is created.
@@ -153,11 +162,18 @@ impl Spawner {
         self.first_writes.as_ref()
     }
 
-    /// Starts a process. Blocks until it has executed its program.
+    /// Hides variables of this process's environment from the processes: all whose names `is_hidden`
+    /// selects.
+    pub fn hiding(mut self, is_hidden: impl Fn(&OsStr) -> bool) -> Spawner {
+        self.environment.hide(is_hidden);
+        self
+    }
+
+    /// Starts a process, which inherits `passed`. Blocks until it has executed its program.
     ///
     /// # Errors
     /// [`SpawnError`]. No process runs then.
-    pub fn spawn(&self, spec: ProcessSpec) -> Result<Spawned, SpawnError> {
+    pub fn spawn(&self, spec: ProcessSpec, passed: Option<PassedFile>) -> Result<Spawned, SpawnError> {
         let program = PathBuf::from(&spec.program);
         let stdio = match spec.pty {
             None => Stdio::pipes(&program, &spec.stdin, spec.merge_stderr)?,
@@ -175,7 +191,17 @@ impl Spawner {
         let stddiag_number = reserve_stddiag_fd().unwrap_or(stddiag_child.as_raw_fd());
         let number = (OsString::from(STDDIAG_FD), OsString::from(stddiag_number.to_string()));
         let cwd = spec.cwd.as_deref();
-        let env = self.environment.with(spec.env.into_iter().chain([number]));
+        let mut numbers = vec![number];
+        let passed = match passed {
+            None => None,
+            Some(PassedFile { file, variable }) => {
+                let file = above(file)?;
+                let number = seats::last_number().unwrap_or(file.as_raw_fd());
+                numbers.push((variable, OsString::from(number.to_string())));
+                Some((file, number))
+            }
+        };
+        let env = self.environment.with(spec.env.into_iter().chain(numbers));
         let group = match spec.group {
             // setsid(2) fails for the leader of a group, and creates a group anyway.
             _ if spec.pty.is_some() => ChildGroup::Session,
@@ -192,6 +218,7 @@ impl Spawner {
             stderr: above(stderr_child)?,
             stddiag: stddiag_child,
             stddiag_number,
+            passed,
             group,
             files: limit::for_children(),
             above_inheritable: self.above_inheritable,

@@ -7,13 +7,20 @@ use std::fs::File;
 use std::io::Read;
 use std::thread;
 
-use iof_capture::{ProcessSpec, SpawnError, Spawner};
+use iof_capture::{PassedFile, ProcessSpec, SpawnError, Spawner};
+use nix::fcntl::OFlag;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
+/// Returns what a process writes to its stdout and to a pipe that it was passed.
 fn output(spawner: &Spawner) -> String {
-    let spawned = spawner.spawn(ProcessSpec::new("sh", ["-c", "echo started"])).unwrap();
+    let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+    let passed = PassedFile { file: writer, variable: "PASSED_FD".into() };
+    let script = "echo started; echo passed >/proc/self/fd/$PASSED_FD";
+    let spawned = spawner.spawn(ProcessSpec::new("sh", ["-c", script]), Some(passed)).unwrap();
     let mut text = String::new();
-    File::from(spawned.stdout).read_to_string(&mut text).unwrap();
+    for pipe in [spawned.stdout, reader] {
+        File::from(pipe).read_to_string(&mut text).unwrap();
+    }
     text
 }
 
@@ -28,11 +35,11 @@ fn where_a_shared_table_is_refused_children_start_with_a_copy() {
             let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
             let spawner = Spawner::new();
             seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
-            assert_eq!(output(&spawner), "started\n");
-            let error = spawner.spawn(ProcessSpec::new("/no/such", [""; 0])).unwrap_err();
+            assert_eq!(output(&spawner), "started\npassed\n");
+            let error = spawner.spawn(ProcessSpec::new("/no/such", [""; 0]), None).unwrap_err();
             assert!(matches!(error, SpawnError::NotFound { .. }), "{error}");
         });
         refused.join().unwrap();
     }
-    assert_eq!(output(&Spawner::new()), "started\n");
+    assert_eq!(output(&Spawner::new()), "started\npassed\n");
 }

@@ -18,7 +18,7 @@ fn where_a_filter_kills_for_a_shared_table_children_start_with_a_copy() {
     let spawner = Spawner::new();
     seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
     for _ in 0..2 {
-        let spawned = spawner.spawn(ProcessSpec::new("sh", ["-c", "echo started"])).unwrap();
+        let spawned = spawner.spawn(ProcessSpec::new("sh", ["-c", "echo started"]), None).unwrap();
         let mut text = String::new();
         File::from(spawned.stdout).read_to_string(&mut text).unwrap();
         assert_eq!(text, "started\n");
