@@ -211,6 +211,25 @@ impl App {
     }
 }
 
+/// The protocol by which the ranks of a job start MPI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mpi {
+    /// None: each rank of an MPI program is a world of its own. The ranks inherit all variables of the
+    /// embedder, also those with which another launcher has started it. For an embedder that serves
+    /// MPI itself.
+    #[default]
+    None,
+    /// PMI-1, as of MPICH, Intel MPI and MVAPICH. Each rank has a socket to the engine. Ranks do not
+    /// inherit the variables by which another launcher has connected the embedder.
+    ///
+    /// `MPI_Abort` ends the job with its code ([`EndCause::Abort`](crate::EndCause::Abort)). A rank that
+    /// exits with code 0 between `MPI_Init` and `MPI_Finalize` has failed
+    /// ([`Exit::Unfinalized`](crate::Exit::Unfinalized)). `MPI_Comm_spawn` and `MPI_Publish_name`
+    /// return errors. A job with ranks elsewhere cannot have it.
+    Pmi1,
+}
+
 /// A job: a list of programs, and the number of ranks that run each. The ranks of an app are
 /// numbered after those of the apps before it.
 ///
@@ -282,6 +301,8 @@ pub struct JobSpec {
     pub timeout: Option<Duration>,
     /// The directives for this job (RFC0025), which override the engine's [`Config`].
     pub directives: Directives,
+    /// The protocol by which the ranks start MPI.
+    pub mpi: Mpi,
     /// Whether the job also has remote ranks. If so, their output may be
     /// [delivered](crate::Engine::deliver), and the job does not end before
     /// [`Engine::end_job`](crate::Engine::end_job) is called.
@@ -305,6 +326,7 @@ impl JobSpec {
             kill_wait: DEFAULT_KILL_WAIT,
             timeout: None,
             directives: Directives::default(),
+            mpi: Mpi::None,
             elsewhere: false,
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use crossbeam::channel::Receiver;
-use iof_capture::Capture;
+use iof_capture::{Capture, Event};
 use iof_proto::rendezvous::Listener;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -25,6 +25,7 @@ use crate::core::upcall::{TakenCallback, Upcall};
 use crate::host::{Host, make_upcall};
 use crate::in_flight::{Budget, Departed};
 use crate::log_channels::LogChannels;
+use crate::pmi::PmiLinks;
 use crate::reports::Report;
 use crate::tables::{LockedTables, Tables};
 
@@ -60,6 +61,8 @@ pub(crate) struct Control {
     pub changed: bool,
     /// All connections, of tools and of processes that are not tools yet.
     pub connections: BTreeMap<PeerId, Connection>,
+    /// The PMI sockets of the ranks.
+    pub pmi: PmiLinks,
     /// Ended connections with descriptors in flight.
     pub departed: BTreeMap<PeerId, Departed>,
 }
@@ -97,6 +100,8 @@ impl Control {
             if accepting != Flushed::Waits || events.iter().any(|event| event.token() == LISTENER) {
                 (sockets, accepting) = self.accept();
             }
+            events.iter().for_each(|event| self.pmi.now_ready(event.token().0));
+            let (pmi_reports, pmi_more) = self.pmi.serve_ready();
             // A handle of its own for the lock, so that the guard does not borrow `self`.
             let tables = Arc::clone(&self.tables);
             let mut core = tables.lock();
@@ -110,9 +115,13 @@ impl Control {
             if linger.is_none() {
                 sockets.into_iter().for_each(|socket| self.admit(&mut core, socket));
             }
+            pmi_reports.into_iter().for_each(|report| self.handle(&mut core, report));
             self.take_reports(&mut core);
             self.greet(&mut core);
             serving = self.serve_all(&mut core);
+            if pmi_more {
+                serving = Flushed::More;
+            }
             self.handle(&mut core, Input::Time);
             deadline = core.next_deadline();
             if core.is_stopping() {
@@ -169,7 +178,13 @@ impl Control {
         let reports: Vec<Report> = self.reports.try_iter().collect();
         for report in reports {
             match report {
-                Report::Input(input) => self.handle(core, input),
+                Report::Input(input) => {
+                    self.drain_pmi(core, &input);
+                    self.handle(core, input);
+                }
+                Report::Pmi { job, rank, socket, server } => {
+                    self.pmi.add(self.poll.registry(), (job, rank), socket, server);
+                }
                 Report::CaptureEnded(mut streams) => {
                     core.retain_streams(&mut streams);
                     core.handles().ended_streams = Some(streams);
@@ -184,6 +199,13 @@ impl Control {
                 }
             }
         }
+    }
+
+    /// Before the exit of a rank, passes the core what the rank had reported.
+    fn drain_pmi(&mut self, core: &mut Core, input: &Input) {
+        let Input::Captured(Event::Exited { process, .. }) = input else { return };
+        let Some((job, rank)) = core.rank_of(*process) else { return };
+        self.pmi.drain(&job, rank).into_iter().for_each(|report| self.handle(core, report));
     }
 
     /// Passes the core an input other than a message of a tool.

@@ -23,10 +23,10 @@ pub(crate) const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
 /// [`RankExit::requested`](crate::RankExit::requested)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KillOnBadExit {
-    /// No failure.
+    /// No failure. A rank that calls `MPI_Abort` ends the job nevertheless.
     #[default]
     Never,
-    /// A signal killed the rank.
+    /// A signal killed the rank, or the rank exited between `MPI_Init` and `MPI_Finalize`.
     Signal,
     /// The rank failed in any way: by a signal, by an exit code other than 0, or with
     /// [`Exit::Unknown`](crate::Exit::Unknown).
@@ -38,6 +38,13 @@ pub enum KillOnBadExit {
 pub enum EndCause {
     /// This rank failed ([`JobSpec::kill_on_bad_exit`](crate::JobSpec::kill_on_bad_exit)).
     BadExit(Rank),
+    /// This rank has called `MPI_Abort`.
+    Abort {
+        /// The rank.
+        rank: Rank,
+        /// The exit code that it specified.
+        code: i32,
+    },
     /// The job took longer than its [`JobSpec::timeout`](crate::JobSpec::timeout).
     Timeout,
 }
@@ -74,8 +81,8 @@ enum Phase {
     Running {
         /// When the job has taken too long; `None` for no limit.
         timeout: Option<Instant>,
-        /// The rank whose failure ends the job with the next step.
-        failed: Option<Rank>,
+        /// Why the job ends with the next step, unless no rank is left.
+        cause: Option<EndCause>,
     },
     /// SIGTERM was sent.
     Terminating {
@@ -96,28 +103,38 @@ impl EarlyEndPolicy {
     ) -> EarlyEndPolicy {
         // A time that an `Instant` can't represent is never reached.
         let timeout = timeout.and_then(|timeout| now.checked_add(timeout));
-        EarlyEndPolicy { kill_on, kill_wait, phase: Phase::Running { timeout, failed: None } }
+        EarlyEndPolicy { kill_on, kill_wait, phase: Phase::Running { timeout, cause: None } }
     }
 
     /// Creates the policy of a job that is never ended early.
     pub(crate) fn never() -> EarlyEndPolicy {
-        let phase = Phase::Running { timeout: None, failed: None };
+        let phase = Phase::Running { timeout: None, cause: None };
         EarlyEndPolicy { kill_on: KillOnBadExit::Never, kill_wait: Duration::ZERO, phase }
     }
 
     /// Notes that a rank has exited. `requested` specifies that it did so because of a signal that
-    /// the engine sent.
-    pub(crate) fn exited(&mut self, rank: Rank, exit: Exit, requested: bool) {
+    /// the engine sent, and `unfinalized` that it did so between `MPI_Init` and `MPI_Finalize`.
+    pub(crate) fn exited(&mut self, rank: Rank, exit: Exit, requested: bool, unfinalized: bool) {
         let is_bad = match self.kill_on {
             KillOnBadExit::Never => false,
-            KillOnBadExit::Signal => exit.signal().is_some(),
+            KillOnBadExit::Signal => exit.signal().is_some() || unfinalized,
             KillOnBadExit::Always => !exit.success(),
         };
-        if let Phase::Running { failed: failed @ None, .. } = &mut self.phase
+        if let Phase::Running { cause: cause @ None, .. } = &mut self.phase
             && is_bad
             && !requested
         {
-            *failed = Some(rank);
+            *cause = Some(EndCause::BadExit(rank));
+        }
+    }
+
+    /// Notes that a rank has called `MPI_Abort`. The first call counts, also if a rank has failed
+    /// before.
+    pub(crate) fn aborted(&mut self, rank: Rank, code: i32) {
+        if let Phase::Running { cause, .. } = &mut self.phase
+            && !matches!(cause, Some(EndCause::Abort { .. }))
+        {
+            *cause = Some(EndCause::Abort { rank, code });
         }
     }
 
@@ -125,10 +142,11 @@ impl EarlyEndPolicy {
     /// specifies that some ranks have not exited; otherwise a failure has nothing to end.
     pub(crate) fn next_step(&mut self, now: Instant, ranks_left: bool) -> Option<Step> {
         match &mut self.phase {
-            Phase::Running { timeout, failed } => {
-                let failed = failed.take().filter(|_| ranks_left).map(EndCause::BadExit);
+            Phase::Running { timeout, cause } => {
+                let has_effect = |cause: &EndCause| ranks_left || matches!(cause, EndCause::Abort { .. });
+                let cause = cause.take().filter(has_effect);
                 let is_late = || timeout.is_some_and(|timeout| timeout <= now).then_some(EndCause::Timeout);
-                let cause = failed.or_else(is_late)?;
+                let cause = cause.or_else(is_late)?;
                 self.phase = Phase::Terminating { kill: now.checked_add(self.kill_wait) };
                 Some(Step::Terminate(cause))
             }
@@ -143,7 +161,7 @@ impl EarlyEndPolicy {
     /// Returns when [`EarlyEndPolicy::next_step`] is to be called: `now` if a step is due.
     pub(crate) fn next_time(&self, now: Instant) -> Option<Instant> {
         match self.phase {
-            Phase::Running { failed: Some(_), .. } => Some(now),
+            Phase::Running { cause: Some(_), .. } => Some(now),
             Phase::Running { timeout: time, .. } | Phase::Terminating { kill: time } => time,
             Phase::Killed => None,
         }
@@ -181,7 +199,7 @@ mod tests {
         ] {
             for (exit, ends) in [code(0), code(3), Exit::Unknown, killed()].into_iter().zip(ends) {
                 let mut policy = policy(kill_on, None, now);
-                policy.exited(Rank(4), exit, false);
+                policy.exited(Rank(4), exit, false, false);
                 assert_eq!(policy.next_time(now), ends.then_some(now), "{kill_on:?} {exit:?}");
                 let step = ends.then_some(Step::Terminate(EndCause::BadExit(Rank(4))));
                 assert_eq!(policy.next_step(now, true), step, "{kill_on:?} {exit:?}");
@@ -193,9 +211,9 @@ mod tests {
     fn a_requested_exit_and_the_exit_of_the_last_rank_do_not_end_the_job() {
         let now = Instant::now();
         let mut policy = policy(KillOnBadExit::Always, Some(5), now);
-        policy.exited(Rank(0), killed(), true);
+        policy.exited(Rank(0), killed(), true, false);
         assert_eq!(policy.next_step(now, true), None);
-        policy.exited(Rank(1), killed(), false);
+        policy.exited(Rank(1), killed(), false, false);
         assert_eq!(policy.next_step(now, false), None);
         // The time limit still applies: a child of a rank may hold the output.
         let late = now + Duration::from_secs(5);
@@ -204,13 +222,40 @@ mod tests {
     }
 
     #[test]
+    fn an_abort_ends_the_job_whatever_the_policy_is() {
+        let now = Instant::now();
+        for kill_on in [KillOnBadExit::Never, KillOnBadExit::Signal, KillOnBadExit::Always] {
+            let mut policy = policy(kill_on, None, now);
+            policy.exited(Rank(0), killed(), false, false);
+            policy.aborted(Rank(1), 7);
+            policy.aborted(Rank(2), 8);
+            let abort = Step::Terminate(EndCause::Abort { rank: Rank(1), code: 7 });
+            assert_eq!(policy.next_step(now, false), Some(abort), "{kill_on:?}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_leaves_mpi_without_its_end_ends_the_job() {
+        let now = Instant::now();
+        for (kill_on, ends) in
+            [(KillOnBadExit::Never, false), (KillOnBadExit::Signal, true), (KillOnBadExit::Always, true)]
+        {
+            for exit in [Exit::Unfinalized, code(3)] {
+                let mut policy = policy(kill_on, None, now);
+                policy.exited(Rank(0), exit, false, true);
+                assert_eq!(policy.next_step(now, true).is_some(), ends, "{kill_on:?} {exit:?}");
+            }
+        }
+    }
+
+    #[test]
     fn the_ranks_are_killed_once_after_the_kill_wait() {
         let now = Instant::now();
         let mut policy = policy(KillOnBadExit::Signal, Some(1), now);
-        policy.exited(Rank(0), killed(), false);
+        policy.exited(Rank(0), killed(), false, false);
         assert_eq!(policy.next_step(now, true), Some(Step::Terminate(EndCause::BadExit(Rank(0)))));
         // Neither further failures nor the time limit change the end that has begun.
-        policy.exited(Rank(1), killed(), false);
+        policy.exited(Rank(1), killed(), false, false);
         let kill = now + Duration::from_secs(2);
         assert_eq!(policy.next_step(now + Duration::from_secs(1), true), None);
         assert_eq!(policy.next_time(now), Some(kill));
@@ -223,7 +268,7 @@ mod tests {
         let now = Instant::now();
         let mut policy = EarlyEndPolicy::new(KillOnBadExit::Signal, Duration::MAX, Some(Duration::MAX), now);
         assert_eq!(policy.next_time(now), None);
-        policy.exited(Rank(0), killed(), false);
+        policy.exited(Rank(0), killed(), false, false);
         assert!(policy.next_step(now, true).is_some());
         assert_eq!(policy.next_time(now), None);
     }

@@ -29,13 +29,14 @@ use crate::handles::Handles;
 use crate::host::{Host, Standalone};
 use crate::in_flight::Budget;
 use crate::log_channels::LogChannels;
+use crate::pmi::PmiLinks;
 use crate::reports::{Report, Reports};
 use crate::stalls::Stalls;
 use crate::tables::Tables;
 
 /// Number of files that the smallest useful engine has open: two readers in its own process, and a
 /// job of one rank.
-const MIN_FILES: u64 = 16 + 2 * 8 + FILES_PER_RANK + TRANSIENT_FDS;
+const MIN_FILES: u64 = 17 + 2 * 8 + FILES_PER_RANK + TRANSIENT_FDS;
 
 /// The I/O forwarding of one launcher: drains the ranks' pipes into shared rings and serves tools.
 ///
@@ -191,6 +192,7 @@ impl Engine {
             crowded_until: None,
             changed: false,
             connections: BTreeMap::new(),
+            pmi: PmiLinks::default(),
             departed: BTreeMap::new(),
         };
         control.listen()?;

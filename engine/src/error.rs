@@ -52,6 +52,16 @@ pub enum LaunchError {
         /// The number of ranks of all apps together.
         asked: u64,
     },
+    /// A rank got no socket for PMI.
+    #[error(
+        "cannot create the PMI socket of rank {rank} ({source}): raise `ulimit -n`, or start fewer ranks"
+    )]
+    Pmi {
+        /// The rank.
+        rank: Rank,
+        /// The error of socketpair(2).
+        source: io::Error,
+    },
     /// An app has no ranks.
     #[error("app {app} has no ranks: ask for at least 1, or omit the app")]
     EmptyApp {

@@ -16,6 +16,9 @@ pub enum Exit {
     /// waits for any child (see waitpid(2)), or adopted a process that is not its child. Or the
     /// engine's capture thread has failed, and the rank may still run.
     Unknown,
+    /// The rank ended with exit code 0, but between `MPI_Init` and `MPI_Finalize`, so that other ranks
+    /// may wait for it.
+    Unfinalized,
 }
 
 impl Exit {
@@ -25,15 +28,20 @@ impl Exit {
     }
 
     /// Returns the exit code, or 128 + *n* if signal *n* ended the rank, as shells do. Returns 1 if
-    /// the status is unknown.
+    /// the status is unknown, or the rank did not finalize MPI.
     pub fn code(self) -> i32 {
         self.known_code().unwrap_or(1)
     }
 
     /// Returns the same code, or `None` if the status is unknown.
     pub(crate) fn known_code(self) -> Option<i32> {
-        let Exit::Status(status) = self else { return None };
-        status.code().or(status.signal().map(|signal| signal.saturating_add(128)))
+        match self {
+            Exit::Status(status) => {
+                status.code().or(status.signal().map(|signal| signal.saturating_add(128)))
+            }
+            Exit::Unfinalized => Some(1),
+            Exit::Unknown => None,
+        }
     }
 
     /// Returns the number of the signal that killed the rank; `None` if none did, or if the status
@@ -44,10 +52,11 @@ impl Exit {
 }
 
 impl fmt::Display for Exit {
-    /// Formats the status as `exit code 3`, `SIGSEGV`, `signal 34` for a signal without a name, or
-    /// `unknown exit status`.
+    /// Formats the status as `exit code 3`, `SIGSEGV`, `signal 34` for a signal without a name,
+    /// `unknown exit status`, or `exit code 0 before MPI_Finalize`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.signal(), self.known_code()) {
+            _ if *self == Exit::Unfinalized => f.write_str("exit code 0 before MPI_Finalize"),
             (Some(number), _) => match Signal::try_from(number) {
                 Ok(signal) => write!(f, "{signal}"),
                 Err(_) => write!(f, "signal {number}"),
@@ -80,10 +89,13 @@ impl SentSignals {
                 let from_terminal = Self::FROM_TERMINAL.iter().any(|signal| signal.number() == number);
                 self.0 & Self::bit(number) != 0 || (shares_group && from_terminal)
             }
-            None => {
-                !exit.success() && Self::ENDING.iter().any(|signal| self.0 & Self::bit(signal.number()) != 0)
-            }
+            None => !exit.success() && self.asks_to_end(),
         }
+    }
+
+    /// Returns whether one of the signals asks a program to exit.
+    pub(crate) fn asks_to_end(self) -> bool {
+        Self::ENDING.iter().any(|signal| self.0 & Self::bit(signal.number()) != 0)
     }
 
     fn bit(number: i32) -> u64 {
@@ -96,6 +108,7 @@ pub(crate) fn proc_state(exit: Option<Exit>) -> ProcState {
     match exit {
         None => ProcState::Running,
         Some(exit) if exit.success() => ProcState::Terminated,
+        Some(Exit::Unfinalized) => ProcState::Unfinalized,
         Some(Exit::Status(status)) if status.signal().is_some() => ProcState::Killed,
         Some(_) => ProcState::Failed,
     }
@@ -113,6 +126,7 @@ mod tests {
             (status(3 << 8), 3, ProcState::Failed),
             (status(9), 137, ProcState::Killed),
             (Exit::Unknown, 1, ProcState::Failed),
+            (Exit::Unfinalized, 1, ProcState::Unfinalized),
         ] {
             assert_eq!((exit.code(), proc_state(Some(exit))), (code, state), "{exit:?}");
             assert_eq!(exit.success(), code == 0);
@@ -123,6 +137,7 @@ mod tests {
             (Exit::Unknown.known_code(), Exit::Unknown.to_string()),
             (None, "unknown exit status".into())
         );
+        assert_eq!(Exit::Unfinalized.to_string(), "exit code 0 before MPI_Finalize");
         assert_eq!(proc_state(None), ProcState::Running);
     }
 

@@ -39,6 +39,11 @@ impl fmt::Debug for Job {
 }
 
 impl Job {
+    /// Returns the id of the job.
+    pub(crate) fn id(&self) -> &JobId {
+        &self.id
+    }
+
     /// Returns the job's name.
     pub fn nspace(&self) -> &Nspace {
         &self.id.nspace
@@ -83,7 +88,9 @@ impl Job {
         let Some(process) = self.tables.lock().report_exit(&self.id, rank) else { return false };
         let status = match exit {
             Exit::Status(status) => Ok(status),
-            Exit::Unknown => Err(io::Error::other("the embedder reported an unknown status")),
+            Exit::Unknown | Exit::Unfinalized => {
+                Err(io::Error::other("the embedder reported an unknown status"))
+            }
         };
         self.tables.reports.send(Event::Exited { process, status });
         true

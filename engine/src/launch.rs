@@ -23,6 +23,7 @@ use crate::engine::Engine;
 use crate::error::{LaunchError, MAX_RANKS};
 use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
 use crate::job::Job;
+use crate::pmi::{self, PmiJob};
 use crate::register::{RankStdin, RunningRank};
 
 /// A rank that is to be started.
@@ -83,7 +84,7 @@ impl Engine {
                 launching,
             })
             .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
-        let started = self.start_ranks(spec);
+        let started = self.start_ranks(spec, &job);
         if started.is_err() {
             self.tables.lock().withdraw_ranks(&spec.nspace);
         }
@@ -93,13 +94,16 @@ impl Engine {
 
     /// Starts all ranks. Each is registered before the next is started, so that its output is read as
     /// it is written. Kills those that were started if one fails.
-    fn start_ranks(&self, spec: &JobSpec) -> Result<(), LaunchError> {
+    fn start_ranks(&self, spec: &JobSpec, job: &Job) -> Result<(), LaunchError> {
         // A rank may write before the capture thread reads its pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.
         let spawner = Spawner::watching(FirstWrites::new().ok());
+        let pmi = PmiJob::of(spec, job);
+        // A client would take variables of another launcher for its own.
+        let spawner = if pmi.is_some() { spawner.hiding(pmi::is_of_a_launcher) } else { spawner };
         let mut signallers = Vec::new();
         let started = planned_ranks(spec)
-            .try_for_each(|planned| self.start_rank(spec, &planned, &spawner, &mut signallers));
+            .try_for_each(|planned| self.start_rank(spec, &planned, &spawner, pmi.as_ref(), &mut signallers));
         if started.is_err() {
             signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
         }
@@ -112,6 +116,7 @@ impl Engine {
         spec: &JobSpec,
         planned: &PlannedRank<'_>,
         spawner: &Spawner,
+        pmi: Option<&PmiJob>,
         signallers: &mut Vec<Signaller>,
     ) -> Result<(), LaunchError> {
         let rank = planned.rank;
@@ -119,10 +124,23 @@ impl Engine {
         let streams = self
             .streams(&spec.nspace, rank, &spec.directives)
             .map_err(|source| LaunchError::Rings { rank, source })?;
-        let spawned = spawner.spawn(process_spec(spec, planned, self.server()));
+        let mut process = process_spec(spec, planned, self.server());
+        let (socket, passed) = match pmi {
+            None => (None, None),
+            Some(pmi) => {
+                let (ours, theirs) = pmi::socket().map_err(|source| LaunchError::Pmi { rank, source })?;
+                process.env.extend(pmi.variables(rank));
+                (Some(ours), Some(theirs))
+            }
+        };
+        let spawned = spawner.spawn(process, passed);
         let Spawned { child, stdin, stdout, stderr, stddiag, pty } =
             spawned.map_err(|source| planned.spawn_failed(source))?;
         signallers.push(child.signaller());
+        if let Some((pmi, socket)) = pmi.zip(socket) {
+            // Before the registration, so that what the rank reports precedes its exit.
+            self.tables.reports.send(pmi.report(rank, socket));
+        }
         let stdin = match (stdin, spec.stdin_of(rank)) {
             (Some(pipe), _) => RankStdin::Open(pipe),
             (None, Stdin::Inherit) => RankStdin::Not(StdinUnavailable::Inherited),

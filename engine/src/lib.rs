@@ -17,6 +17,7 @@
 //! | `host` | upcalls to the embedder |
 //! | `control`, `reports` | the control thread (mio), which accepts and serves tools; its queue |
 //! | `tables`, `handles` | the core behind its lock; the descriptors and rendezvous entries that the driver holds for it |
+//! | `pmi` | the sockets by which ranks start MPI |
 //! | `stalls` | ranks that stall the capture thread |
 //! | `files` | the limits on files and memory maps |
 //! | `connection`, `connections`, `incoming`, `in_flight` | sockets; messages received; descriptors not yet received |
@@ -29,7 +30,7 @@
 //! |---|---|
 //! | `ids`, `client`, `commands`, `upcall`, `channel_entry`, `effects`, `disconnect`, `settings`, `resources` | names and messages; all that leaves the core; the process behind a connection, to which limits apply; settings; what the core needs of the operating system |
 //! | `stream_options`, `stream_state`, `delivery`, `deliver_error`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
-//! | `job_status`, `job`, `endings`, `signals`, `jobs` | jobs and ranks |
+//! | `job_status`, `job`, `endings`, `mpi`, `signals`, `jobs` | jobs and ranks |
 //! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
 //! | `push`, `elsewhere`, `push_table` | stdin: pushes and their targets |
 //! | `query`, `logs`, `log_routes`, `demand`, `owed`, `awaited`, `grace`, `linger`, `pending` | requests that wait; what the host is asked for and has not answered; times; connections that are not tools yet |
@@ -61,6 +62,7 @@ mod job;
 mod launch;
 mod log;
 mod log_channels;
+mod pmi;
 mod register;
 mod remove;
 mod reports;
@@ -77,7 +79,7 @@ pub use crate::core::simulation;
 pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{
-    App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, LogConfig, MAX_CACHE_SIZE, MIN_CACHE_SIZE,
+    App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, LogConfig, MAX_CACHE_SIZE, MIN_CACHE_SIZE, Mpi,
     Rendezvous,
 };
 pub use early_end::{DEFAULT_KILL_WAIT, EarlyEnd, EndCause, KillOnBadExit, TIMEOUT_CODE};

@@ -2,14 +2,16 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
 
 use crossbeam::channel::{Receiver, Sender};
 use iof_capture::{EndedStreams, Event, PendingWake};
-use iof_proto::Failure;
+use iof_pmi::Server;
+use iof_proto::{Failure, Rank};
 use iof_tool::LocalRings;
 use mio::{Registry, Token, Waker};
 
-use crate::core::ids::PeerId;
+use crate::core::ids::{JobId, PeerId};
 use crate::core::input::Input;
 use crate::grant::Grant;
 
@@ -27,6 +29,13 @@ pub(crate) enum Report {
     },
     /// The capture thread has ended and leaves its streams.
     CaptureEnded(EndedStreams),
+    /// The engine's end of a rank's PMI socket.
+    Pmi {
+        job: JobId,
+        rank: Rank,
+        socket: UnixStream,
+        server: Arc<Mutex<Server>>,
+    },
     /// The host has approved or refused a tool.
     Approved {
         peer: PeerId,

@@ -447,6 +447,10 @@
 // extension of iof.
 #define IOF_STDIN_INHERIT "iof.stdin.inherit"
 
+// iof_server_spawn (string): the protocol by which the ranks start MPI, "pmi1" (MPICH, Intel MPI,
+// MVAPICH) or "none", the default. An extension of iof.
+#define IOF_MPI "iof.mpi"
+
 // iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes
 // (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.
 #define IOF_ELSEWHERE "iof.elsewhere"
@@ -1483,7 +1487,7 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 // job.
 //
 // Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
-// IOF_STDIN_INHERIT, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
+// IOF_STDIN_INHERIT, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
 // IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
 //

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process;
 
-use iof_engine::{App, BackendKind, Config, JobSpec, Policy, Rendezvous, Stdin};
+use iof_engine::{App, BackendKind, Config, JobSpec, Mpi, Policy, Rendezvous, Stdin};
 use iof_proto::attribute::{Given, Place};
 use iof_proto::directive::DirectiveLevel;
 use iof_proto::rendezvous::{Search, Target};
@@ -187,6 +187,11 @@ pub(crate) fn job_spec(
     let mut spec = JobSpec::new(read::nspace(&name)?, apps);
     spec.stdin.extend(infos.rank(IOF_STDIN_TGT)?.map(|rank| (rank, Stdin::Pipe)));
     spec.stdin.extend(infos.rank(IOF_STDIN_INHERIT)?.map(|rank| (rank, Stdin::Inherit)));
+    spec.mpi = match infos.text(IOF_MPI)?.as_deref() {
+        None | Some("none") => Mpi::None,
+        Some("pmi1") => Mpi::Pmi1,
+        Some(_) => return Err(IOF_ERR_BAD_PARAM),
+    };
     (spec.elsewhere, spec.directives) = adoption(infos.0)?;
     Ok(spec)
 }
@@ -227,7 +232,8 @@ mod tests {
         let server = wrong(&[Place::ServerInit, Place::Server], |infos| ServerInfos::read(infos).is_ok());
         assert_eq!(server, [IOF_BACKEND], "only two texts are names of backends");
         let spawn = |infos| job_spec(infos, Vec::new(), || "job".into()).is_ok();
-        assert_eq!(wrong(&[Place::ServerSpawn, Place::Spawn], spawn), [""; 0]);
+        let spawn = wrong(&[Place::ServerSpawn, Place::Spawn], spawn);
+        assert_eq!(spawn, [IOF_MPI], "only two texts are names of protocols");
         assert_eq!(wrong(&[Place::ServerAdopt, Place::Spawn], |infos| adoption(infos).is_ok()), [""; 0]);
         let pull = |infos| {
             let pull = pull(Vec::new(), Channels::ALL, infos);

@@ -40,7 +40,7 @@ const MAX_ARG: usize = 128 << 10;
 /// job.
 ///
 /// Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
-/// IOF_STDIN_INHERIT, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
+/// IOF_STDIN_INHERIT, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
 /// IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 /// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
 ///
@@ -79,7 +79,9 @@ pub unsafe extern "C" fn iof_server_spawn(
 fn launch_status(error: &LaunchError) -> iof_status_t {
     match error {
         LaunchError::NameTaken(_) => IOF_ERR_EXISTS,
-        LaunchError::Files { .. } | LaunchError::Maps { .. } => IOF_ERR_OUT_OF_RESOURCE,
+        LaunchError::Files { .. } | LaunchError::Maps { .. } | LaunchError::Pmi { .. } => {
+            IOF_ERR_OUT_OF_RESOURCE
+        }
         LaunchError::Ranks { .. }
         | LaunchError::EmptyApp { .. }
         | LaunchError::UnknownStdinRank { .. }

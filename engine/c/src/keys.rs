@@ -258,6 +258,9 @@ pub const IOF_DROP_NONE: &str = "iof.drop.none";
 /// iof_server_spawn (rank or proc): the one rank that inherits the launcher's own stdin. An
 /// extension of iof.
 pub const IOF_STDIN_INHERIT: &str = "iof.stdin.inherit";
+/// iof_server_spawn (string): the protocol by which the ranks start MPI, "pmi1" (MPICH, Intel MPI,
+/// MVAPICH) or "none", the default. An extension of iof.
+pub const IOF_MPI: &str = "iof.mpi";
 /// iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes
 /// (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.
 pub const IOF_ELSEWHERE: &str = "iof.elsewhere";

@@ -135,6 +135,9 @@ pub fn unread_bytes(engine: &Engine) -> Result<u64, Box<dyn Error>> {
 
 /// Returns the exit status of a row of the process table.
 fn exit(code: Option<i32>, state: ProcState) -> Exit {
+    if state == ProcState::Unfinalized {
+        return Exit::Unfinalized;
+    }
     let raw = match (code, state) {
         (Some(code), ProcState::Killed) => code.checked_sub(128),
         (Some(code), _) => code.checked_shl(8),

@@ -13,18 +13,18 @@ const MAX_LISTED_RANGES: usize = 8;
 #[derive(Default)]
 pub struct ExitGroups(BTreeMap<Key, BTreeSet<Rank>>);
 
-/// An exit status in the order of messages: exit codes, signals, unknown.
+/// An exit status in the order of messages: exit codes, signals, others.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Code(i32),
     Signal(i32, String),
-    Unknown,
+    Other(String),
 }
 
 impl Key {
     fn of(exit: Exit) -> Key {
         match (exit, exit.signal()) {
-            (Exit::Unknown, _) => Key::Unknown,
+            (Exit::Unknown | Exit::Unfinalized, _) => Key::Other(exit.to_string()),
             (_, Some(number)) => Key::Signal(number, exit.to_string()),
             (_, None) => Key::Code(exit.code()),
         }
@@ -35,8 +35,7 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Key::Code(code) => write!(f, "exit code {code}"),
-            Key::Signal(_, name) => f.write_str(name),
-            Key::Unknown => f.write_str("unknown exit status"),
+            Key::Signal(_, name) | Key::Other(name) => f.write_str(name),
         }
     }
 }

@@ -78,6 +78,10 @@ impl Failures {
             return None;
         }
         self.terminated.remove(&rank.rank);
+        // The line about the abort has said this.
+        if self.early_end == Some(EndCause::Abort { rank: rank.rank, code: rank.exit.code() }) {
+            return None;
+        }
         if self.lines >= MAX_FAILURE_LINES {
             self.others.insert(rank.rank, rank.exit);
             return None;
@@ -99,16 +103,23 @@ impl Failures {
     pub fn ends_early(&mut self, end: &EarlyEnd) -> Option<String> {
         self.early_end = Some(end.cause);
         self.terminated = end.left.iter().copied().collect();
-        if end.cause != EndCause::Timeout {
-            return None;
-        }
+        let (why, none_left) = match end.cause {
+            EndCause::BadExit(_) => return None,
+            EndCause::Abort { rank, code } => {
+                (format!("rank {rank} called MPI_Abort with code {code}"), "all ranks have exited")
+            }
+            EndCause::Timeout => {
+                let timeout = show_duration(self.timeout.unwrap_or_default());
+                let none_left = "all ranks have exited, but another process holds their output open";
+                (format!("not finished after {timeout} (--timeout)"), none_left)
+            }
+        };
         let what = match self.terminated.len() {
-            0 => "all ranks have exited, but another process holds their output open".into(),
+            0 => none_left.into(),
             1 => format!("terminating rank {}", listed(&self.terminated)),
             _ => format!("terminating ranks {}", listed(&self.terminated)),
         };
-        let timeout = show_duration(self.timeout.unwrap_or_default());
-        Some(format!("job {}: not finished after {timeout} (--timeout): {what}", self.nspace))
+        Some(format!("job {}: {why}: {what}", self.nspace))
     }
 
     /// Returns the lines at the end of the job.

@@ -78,6 +78,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         kill_on_bad_exit: args.ending.kill_on_bad_exit(),
         kill_wait: args.ending.kill_wait,
         timeout: args.ending.timeout,
+        mpi: args.mpi.into(),
         ..JobSpec::new(nspace.clone(), apps)
     };
     // The printers register before the job exists, so that they receive its first byte.

@@ -79,7 +79,6 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["--env", "SPELLED", "1"], &["-x", "SPELLED=1"]),
     (&["--export=ALL,SPELLED=1"], &["-x", "SPELLED=1"]),
     (&["--export", "ALL"], &[]),
-    (&["--mpi=none"], &[]),
     (&["--bind-to", "none"], &[]),
     (&["--map-by", ":OVERSUBSCRIBE"], &[]),
 ];
@@ -93,7 +92,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--output-filename", "a,b"], "-o PATTERN"),
     (&["--input=in.%t"], "in.$IOF_RANK"),
     (&["--export=NONE"], "--export=ALL,NAME=VALUE"),
-    (&["--mpi=pmix"], "--mpi=none"),
+    (&["--mpi=pmi2"], "pmi1"),
     (&["--bind-to", "core"], "taskset"),
     (&["-map-by", "slot"], "leave it out"),
     (&["--output", "out.%t"], "-o PATTERN"),

@@ -4,7 +4,8 @@ use std::time::Duration;
 use std::{io, thread};
 
 use iof_engine::{
-    App, Config, Engine, Grant, JobSpec, JobStatus, KillOnBadExit, LaunchError, Signal, StartError, Stdin,
+    App, Config, Engine, Grant, JobSpec, JobStatus, KillOnBadExit, LaunchError, Mpi, Signal, StartError,
+    Stdin,
 };
 use iof_output::{Options, Output, PrintError, PrintReport, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
@@ -73,6 +74,7 @@ impl Launcher {
             spec: JobSpec {
                 stdin,
                 kill_on_bad_exit: KillOnBadExit::Signal,
+                mpi: Mpi::Pmi1,
                 ..JobSpec::new(nspace, Vec::new())
             },
             options: Options::default(),
@@ -90,6 +92,13 @@ impl Launcher {
     /// job ends when a signal kills a rank.
     pub fn kill_on_bad_exit(mut self, failures: KillOnBadExit) -> Launcher {
         self.spec.kill_on_bad_exit = failures;
+        self
+    }
+
+    /// Sets the protocol by which the ranks start MPI ([`JobSpec::mpi`]). By default it is PMI-1, with
+    /// which programs of MPICH start.
+    pub fn mpi(mut self, mpi: Mpi) -> Launcher {
+        self.spec.mpi = mpi;
         self
     }
 

@@ -42,13 +42,10 @@ pub enum ProtocolError {
     },
 }
 
-/// The most characters of a line that an error quotes.
-const MAX_QUOTED: usize = 40;
+/// The number of characters of a line that an error quotes.
+const QUOTED: usize = 40;
 
 /// Returns the start of a name from a rank, as errors quote it.
 pub(crate) fn quoted(name: &str) -> String {
-    name.chars()
-        .take(MAX_QUOTED)
-        .map(|character| if character.is_control() { '?' } else { character })
-        .collect()
+    name.chars().take(QUOTED).map(|character| if character.is_control() { '?' } else { character }).collect()
 }

@@ -24,7 +24,7 @@ pub(crate) enum Request<'a> {
     /// End.
     Finalize,
     /// End the job.
-    Abort { code: i32, message: &'a str },
+    Abort { code: i32 },
     /// A request that this server refuses with a reply of this name.
     Refused { reply: &'static str },
     /// The first line of a request to spawn a job, which ends with the line `endcmd`.
@@ -72,7 +72,6 @@ impl<'a> Request<'a> {
             "abort" => Request::Abort {
                 // Older clients send no code.
                 code: word(line, "exitcode").and_then(|code| code.parse().ok()).unwrap_or(ABORTED),
-                message: rest(line, "message").unwrap_or_default(),
             },
             "publish_name" => Request::Refused { reply: "publish_result" },
             "unpublish_name" => Request::Refused { reply: "unpublish_result" },
@@ -118,8 +117,8 @@ mod tests {
             ("cmd=get kvsname=s key=k", Request::Get { space: "s", key: "k" }),
             ("cmd=barrier_in", Request::Barrier),
             ("cmd=finalize", Request::Finalize),
-            ("cmd=abort exitcode=7 message=too bad", Request::Abort { code: 7, message: "too bad" }),
-            ("cmd=abort", Request::Abort { code: 1, message: "" }),
+            ("cmd=abort exitcode=7 message=too bad", Request::Abort { code: 7 }),
+            ("cmd=abort", Request::Abort { code: 1 }),
             ("cmd=lookup_name service=x", Request::Refused { reply: "lookup_result" }),
             ("mcmd=spawn", Request::Spawn),
         ] {

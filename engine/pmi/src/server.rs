@@ -31,8 +31,6 @@ pub enum Event {
         rank: u32,
         /// The exit code that the job is to have.
         code: i32,
-        /// The rank's message, at most [`MAX_LINE`](crate::MAX_LINE) bytes; often empty.
-        message: String,
     },
 }
 
@@ -146,9 +144,9 @@ impl Server {
             return Ok(None);
         }
         let request = Request::parse(line)?;
-        if let Request::Abort { code, message } = request {
+        if let Request::Abort { code } = request {
             // Another thread of the rank may abort while it waits for a reply.
-            return Ok(Some(Event::Aborted { rank: number, code, message: message.into() }));
+            return Ok(Some(Event::Aborted { rank: number, code }));
         }
         if rank.in_barrier || !rank.unsent.is_empty() {
             return Err(ProtocolError::NotInStep);

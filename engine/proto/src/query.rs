@@ -149,6 +149,8 @@ pub enum ProcState {
     FailedToStart,
     /// Unknown, because it runs on another node.
     Unknown,
+    /// Ended with exit code 0 after it had begun MPI, but before it ended MPI.
+    Unfinalized,
 }
 
 impl ProcState {
@@ -162,6 +164,7 @@ impl ProcState {
             ProcState::Terminated => 20,
             ProcState::FailedToStart => 53,
             ProcState::Killed => 54,
+            ProcState::Unfinalized => 55,
             ProcState::Failed => 62,
         }
     }
@@ -177,6 +180,7 @@ impl fmt::Display for ProcState {
             ProcState::Killed => "killed",
             ProcState::FailedToStart => "failed to start",
             ProcState::Unknown => "unknown",
+            ProcState::Unfinalized => "not finalized",
         })
     }
 }

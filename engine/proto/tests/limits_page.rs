@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
 /// The directories whose files define limits.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "shm-ring/src",
     "capture/src",
     "engine/src",
     "engine/proto/src",
     "engine/log/src",
     "engine/output/src",
+    "engine/pmi/src",
     "engine/c/src",
 ];
 

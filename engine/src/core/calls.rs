@@ -232,7 +232,7 @@ impl Core {
         self.jobs.get(&job.nspace).filter(|state| state.run == job.run)
     }
 
-    fn job_mut(&mut self, job: &JobId) -> Option<&mut JobState> {
+    pub(super) fn job_mut(&mut self, job: &JobId) -> Option<&mut JobState> {
         self.jobs.get_mut(&job.nspace).filter(|state| state.run == job.run)
     }
 }

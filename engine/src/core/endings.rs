@@ -5,7 +5,7 @@ use std::time::Instant;
 use iof_capture::{ProcessId, Signal, SourceId};
 use iof_proto::{Rank, StdinUnavailable};
 
-use crate::core::job::{EndingEntry, JobState};
+use crate::core::job::{EndingEntry, JobState, MpiPhase};
 use crate::early_end::{EarlyEnd, Step};
 use crate::exit::Exit;
 
@@ -50,15 +50,17 @@ pub(crate) struct EndSteps {
 impl JobState {
     /// Notes that a local rank has exited.
     pub(crate) fn exited(&mut self, rank: Rank, exit: Exit) {
+        let Some(state) = self.ranks.get_mut(&rank) else { return };
+        let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !state.sent.asks_to_end();
+        let exit = if unfinalized && exit.success() { Exit::Unfinalized } else { exit };
         if !exit.success() && self.first_failure.is_none() {
             self.first_failure = Some((rank, exit));
         }
-        let Some(state) = self.ranks.get_mut(&rank) else { return };
         if state.exit.replace(exit).is_none() {
             self.running = self.running.saturating_sub(1);
         }
         state.exit_requested = state.sent.explains(exit, state.shares_group());
-        self.early_end_policy.exited(rank, exit, state.exit_requested);
+        self.early_end_policy.exited(rank, exit, state.exit_requested, unfinalized);
         self.endings.push(EndingEntry::Rank(rank));
     }
 

@@ -3,14 +3,15 @@
 use std::time::Instant;
 
 use iof_capture::Event;
-use iof_proto::{Failure, Found, FromTool};
+use iof_proto::{Failure, Found, FromTool, Rank};
 
 use crate::core::Core;
 use crate::core::commands::Command;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::effects::{HandleOp, SignalRequest};
 use crate::core::endings::EndSteps;
-use crate::core::ids::{Call, PeerId, QueryId};
+use crate::core::ids::{Call, JobId, PeerId, QueryId};
+use crate::core::mpi::MpiEvent;
 use crate::core::requests::serve;
 use crate::core::stream_state::Completion;
 use crate::early_end::OPEN_AFTER_KILL;
@@ -29,6 +30,8 @@ pub(crate) enum Input {
     Signalled { request: SignalRequest, count: usize },
     /// A tool has sent a message, and [`Peer::defer`](super::peer::Peer::defer) has not deferred it.
     Message { peer: PeerId, message: FromTool },
+    /// A rank has begun, ended or aborted MPI.
+    Mpi { job: JobId, rank: Rank, event: MpiEvent },
     /// The time has passed until [`Core::next_deadline`], or not yet.
     Time,
 }
@@ -75,6 +78,7 @@ impl Core {
             }
             Input::Signalled { request, count } => self.signalled(request, count),
             Input::Message { peer, message } => serve(self, peer, message, now)?,
+            Input::Mpi { job, rank, event } => self.mpi_event(&job, rank, event, now),
             Input::Time => self.time_passed(now),
         }
         Ok(())
@@ -101,7 +105,7 @@ impl Core {
 
     /// Ends jobs early and completes streams for which it is time. Completes logged streams to which
     /// nothing can be logged any more.
-    fn time_passed(&mut self, now: Instant) {
+    pub(super) fn time_passed(&mut self, now: Instant) {
         if let Some(EndSteps { signals, finish }) = self.jobs.end_early(now) {
             let send = |(signal, ranks)| HandleOp::Signal { ranks, signal, requested: None };
             self.effects.handles.extend(signals.into_iter().map(send));

@@ -38,6 +38,15 @@ pub(crate) struct RankState {
     pub complete: Channels,
 }
 
+/// How far a rank has come in MPI, once it has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MpiPhase {
+    /// Between `MPI_Init` and `MPI_Finalize`.
+    Inside,
+    /// After `MPI_Finalize`.
+    Finalized,
+}
+
 /// The processes that receive the signals to a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalReach {
@@ -131,6 +140,8 @@ pub(crate) struct JobState {
     pub ranks: BTreeMap<Rank, RankState>,
     /// Its local ranks that are still being started.
     pub launching: BTreeMap<Rank, Launching>,
+    /// The local ranks that have begun MPI, also while they are being started.
+    pub mpi: BTreeMap<Rank, MpiPhase>,
     /// All local ranks were started.
     pub started: bool,
     /// The state of its remote ranks.
@@ -178,6 +189,7 @@ impl JobState {
             is_local: true,
             ranks: BTreeMap::new(),
             launching: BTreeMap::new(),
+            mpi: BTreeMap::new(),
             started: false,
             remote: RemoteRanks::None,
             delivered: BTreeMap::new(),

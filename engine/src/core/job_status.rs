@@ -24,12 +24,14 @@ pub struct JobStatus {
 
 impl JobStatus {
     /// Returns the [exit code](Exit::code) of the rank that failed first, or 0 if no rank failed.
-    /// Returns [`TIMEOUT_CODE`] if a time limit ended the job, whatever its ranks returned.
+    /// Whatever its ranks returned, returns [`TIMEOUT_CODE`] if a time limit ended the job, and the
+    /// code of `MPI_Abort` if a rank aborted it.
     pub fn code(&self) -> i32 {
-        if self.early_end.as_ref().is_some_and(|end| end.cause == EndCause::Timeout) {
-            return TIMEOUT_CODE;
+        match self.early_end.as_ref().map(|end| end.cause) {
+            Some(EndCause::Timeout) => TIMEOUT_CODE,
+            Some(EndCause::Abort { code, .. }) => code,
+            Some(EndCause::BadExit(_)) | None => self.first_failure.map_or(0, |(_, exit)| exit.code()),
         }
-        self.first_failure.map_or(0, |(_, exit)| exit.code())
     }
 }
 

@@ -7,6 +7,7 @@ use iof_capture::{ProcessId, SourceId, TargetId};
 use iof_proto::{Nspace, Proc, Rank};
 
 use crate::core::endings::EndSteps;
+use crate::core::ids::JobId;
 use crate::core::job::{JobState, RankState};
 
 /// All jobs, by their names.
@@ -97,6 +98,13 @@ impl Jobs {
             self.stdins.remove(&rank.target());
         }
         ranks
+    }
+
+    /// Returns the job and the rank of a process that has not exited.
+    pub(super) fn rank_of(&self, process: ProcessId) -> Option<(JobId, Rank)> {
+        let Proc { nspace, rank } = self.processes.get(&process)?;
+        let run = self.get(nspace)?.run;
+        Some((JobId { nspace: nspace.clone(), run }, *rank))
     }
 
     /// Removes and returns the rank whose process has exited.

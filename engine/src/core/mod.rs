@@ -40,6 +40,7 @@ mod log_output;
 pub(crate) mod log_routes;
 mod logging;
 pub(crate) mod logs;
+pub(crate) mod mpi;
 pub(crate) mod outgoing;
 mod owed;
 pub(crate) mod peer;

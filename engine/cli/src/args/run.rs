@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, Policy};
+use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, Mpi, Policy};
 use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
@@ -68,6 +68,15 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 
+    /// Serve MPI programs by auto, pmi1 or none
+    ///
+    /// With pmi1, programs of MPICH, Intel MPI and MVAPICH start as one MPI job. auto, the default,
+    /// is pmi1. With none, each rank of an MPI program is alone, and the ranks inherit the variables
+    /// of a launcher that has started iof.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = MpiChoice::Auto)]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub mpi: MpiChoice,
+
     /// Give a pseudo-terminal to ranks such as 0,2-3
     ///
     /// Without a list, to rank 0. If one of them has the stdin of iof (see --stdin), it receives every
@@ -119,6 +128,23 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// The value of `--mpi`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum MpiChoice {
+    Auto,
+    Pmi1,
+    None,
+}
+
+impl From<MpiChoice> for Mpi {
+    fn from(choice: MpiChoice) -> Mpi {
+        match choice {
+            MpiChoice::Auto | MpiChoice::Pmi1 => Mpi::Pmi1,
+            MpiChoice::None => Mpi::None,
+        }
+    }
 }
 
 /// The options of one program of a job.

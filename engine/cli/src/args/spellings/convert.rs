@@ -102,15 +102,6 @@ pub fn export(value: &OsStr) -> Converted {
     Ok(items.flat_map(|item| words(["-x".as_ref(), OsStr::from_bytes(item)])).collect())
 }
 
-/// srun's `--mpi TYPE`.
-pub fn mpi(value: &OsStr) -> Converted {
-    if value == "none" {
-        return Ok(Vec::new());
-    }
-    Err("iof does not set up MPI: leave it out or write --mpi=none; for MPI programs, embed iof in their launcher"
-        .into())
-}
-
 /// `--bind-to POLICY`.
 pub fn bind_to(value: &OsStr) -> Converted {
     if value == "none" { Ok(Vec::new()) } else { Err(NOT_BOUND.into()) }

@@ -155,7 +155,6 @@ const ENVIRONMENT: &[Spelling] = &[
     refused(&["--uid", "--gid"], "ranks run as the user of iof: write setpriv(1) or sudo(8) before iof run"),
     refused(&["--container", "--container-id"], "write the command that enters the container as the program"),
     refused(&["--mca", "--gmca", "--omca", "--prtemca", "--pmixmca", "--tune", "--am"], NO_MCA),
-    row(&["--mpi"], One, Depends("`none` has no effect, others are refused", convert::mpi)),
     refused(
         &[
             "--personality",

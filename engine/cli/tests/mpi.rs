@@ -1,0 +1,114 @@
+//! MPI programs: ranks that speak PMI-1 as MPICH does. Programs of real MPI libraries are in `.ci/mpi`.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use common::process::Done;
+use common::site::Site;
+
+/// Functions by which a rank speaks PMI-1.
+const CLIENT: &str = r#"
+ask() { echo "$1" >&$PMI_FD; read -r -u $PMI_FD reply; }
+init() { ask 'cmd=init pmi_version=1 pmi_subversion=1'; }
+barrier() { ask cmd=barrier_in; }
+finalize() { ask cmd=finalize; }
+abort() { echo "cmd=abort exitcode=$1" >&$PMI_FD; exit $1; }
+space() { ask cmd=get_my_kvsname; name=${reply##*=}; }
+"#;
+
+/// Runs a job named demo whose ranks execute `script`.
+fn run(options: &[&str], script: &str) -> Done {
+    let script = format!("{CLIENT}{script}");
+    let options = [&["--nspace", "demo"], options].concat();
+    Site::new().run(&options, ["bash", "-c", &script]).finish()
+}
+
+/// Returns the lines of stdout in order of the alphabet.
+fn lines(done: &Done) -> Vec<&str> {
+    let mut lines: Vec<&str> = done.text().lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn ranks_learn_what_the_others_have_put() {
+    let script = r#"init; space; ask "cmd=put kvsname=$name key=card-$PMI_RANK value=of $PMI_RANK"; barrier
+        ask "cmd=get kvsname=$name key=card-$(((PMI_RANK + 1) % PMI_SIZE))"; echo "$PMI_RANK: $reply"; finalize"#;
+    let done = run(&["-n", "3"], script);
+    let values =
+        [(0, 1), (1, 2), (2, 0)].map(|(rank, next)| format!("{rank}: cmd=get_result rc=0 value=of {next}"));
+    assert_eq!((lines(&done), done.code), (values.iter().map(String::as_str).collect(), 0), "{done:?}");
+}
+
+#[test]
+fn programs_of_a_job_have_their_numbers() {
+    let script =
+        format!(r#"{CLIENT}init; ask cmd=get_appnum; echo "$PMI_RANK of $PMI_SIZE: $reply"; finalize"#);
+    let app = ["bash", "-c", &script];
+    let apps = [&app[..], &[":", "-n", "1"], &app].concat();
+    let done = Site::new().run(&["-n", "2"], apps).finish();
+    let text = [
+        "0 of 3: cmd=appnum rc=0 appnum=0",
+        "1 of 3: cmd=appnum rc=0 appnum=0",
+        "2 of 3: cmd=appnum rc=0 appnum=1",
+    ];
+    assert_eq!(lines(&done), text, "{done:?}");
+}
+
+#[test]
+fn an_abort_ends_the_job_with_its_code_and_a_line_about_its_rank() {
+    for kill in ["--kill-on-bad-exit=0", "--kill-on-bad-exit=1"] {
+        let done = run(&["-n", "3", kill], "init; barrier; [ $PMI_RANK = 1 ] && abort 7; exec sleep 1000");
+        assert_eq!(done.code, 7, "{done:?}");
+        let line = done.stderr.lines().next().unwrap_or_default();
+        assert!(
+            line.starts_with("iof: job demo: rank 1 called MPI_Abort with code 7: terminating rank"),
+            "{done:?}"
+        );
+        assert!(!done.stderr.contains("ended with"), "{done:?}");
+    }
+}
+
+#[test]
+fn the_last_words_of_a_rank_are_heard_before_its_exit() {
+    let done = run(&["-n", "1"], "init; echo cmd=abort exitcode=9 >&$PMI_FD; exit 1");
+    assert_eq!(done.code, 9, "{done:?}");
+    assert!(done.stderr.contains("rank 0 called MPI_Abort with code 9"), "{done:?}");
+}
+
+#[test]
+fn an_exit_before_finalize_is_a_failure_that_ends_the_job() {
+    let script = "init; [ $PMI_RANK = 0 ] && { echo 0 leaves; exit 0; }; barrier; finalize";
+    let done = run(&["-n", "2", "--summary"], script);
+    assert_eq!((done.text(), done.code), ("0 leaves\n", 1), "{done:?}");
+    assert!(done.stderr.contains("ended with exit code 0 before MPI_Finalize"), "{done:?}");
+    assert!(done.stderr.contains("exit code 0 before MPI_Finalize: 1 rank (0)"), "{done:?}");
+    let done = run(&["-n", "2"], "init; finalize; exit 0");
+    assert_eq!((done.stderr.as_str(), done.code), ("", 0), "{done:?}");
+}
+
+#[test]
+fn garbage_of_a_rank_harms_only_itself() {
+    let script = r#"if [ $PMI_RANK = 0 ]; then
+            trap '' PIPE; head -c 100000 /dev/zero >&$PMI_FD; echo cmd=fly >&$PMI_FD; read -r -u $PMI_FD reply || echo closed
+        else init; space; echo "$reply"; finalize; fi"#;
+    let done = run(&["-n", "2"], script);
+    let told = lines(&done);
+    assert!(told.len() == 2 && told[0] == "closed" && told[1].starts_with("cmd=my_kvsname rc=0"), "{done:?}");
+    assert!(done.stderr.contains("a rank's PMI socket was closed"), "{done:?}");
+}
+
+#[test]
+fn variables_of_an_outer_launcher_reach_ranks_only_without_mpi() {
+    let script = r#"echo "$PMI_RANK ${PMIX_RANK-unset} ${PMIX_MCA_gds-unset} ${PMI_FD+socket}""#;
+    for (choice, text) in
+        [("auto", "0 unset hash socket\n"), ("pmi1", "0 unset hash socket\n"), ("none", "5 6 hash \n")]
+    {
+        let site = Site::new();
+        let mut command = site.iof("run");
+        let outer = [("PMI_RANK", "5"), ("PMIX_RANK", "6"), ("PMIX_MCA_gds", "hash")];
+        command.args(["--mpi", choice, "sh", "-c", script]).envs(outer).env_remove("PMI_FD");
+        let output = command.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), text, "{choice}: {output:?}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Programs of real MPI libraries. `.ci/mpi` installs these libraries, compiles `ranks.c` with them,
+//! and names the executables in the variable `IOF_TEST_MPI`, separated by colons. Without it the
+//! tests do nothing.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::process::{Command, Stdio};
+
+use common::process::Done;
+use common::site::Site;
+use sha2::{Digest, Sha256};
+
+/// Calls `test` with each program.
+fn for_each_program(test: impl Fn(&str)) {
+    let programs = std::env::var("IOF_TEST_MPI").unwrap_or_default();
+    programs.split(':').filter(|program| !program.is_empty()).for_each(test);
+}
+
+fn run(options: &[&str], program: &str, mode: &str) -> Done {
+    Site::new().run(&[&["--nspace", "demo"], options].concat(), [program, mode]).finish()
+}
+
+#[test]
+fn ranks_of_a_job_are_one_world() {
+    for_each_program(|program| {
+        for ranks in [1, 2, 8, 100] {
+            let done = run(&["-n", &ranks.to_string()], program, "hello");
+            let sum = ranks * (ranks - 1) / 2;
+            let line = |rank| format!("rank {rank} of {ranks}, app 0, sum {sum}\n");
+            let wanted: BTreeSet<String> = (0..ranks).map(line).collect();
+            let lines: BTreeSet<String> = done.text().split_inclusive('\n').map(str::to_owned).collect();
+            assert_eq!((lines, done.code), (wanted, 0), "{program}: {}", done.stderr);
+        }
+    });
+}
+
+#[test]
+fn several_programs_of_a_job_are_one_world() {
+    for_each_program(|program| {
+        let apps = [program, "hello", ":", "-n", "3", program, "hello"];
+        let done = Site::new().run(&["-n", "2"], apps).finish();
+        let wanted: BTreeSet<String> =
+            (0..5).map(|rank| format!("rank {rank} of 5, app {}, sum 10", u32::from(rank > 1))).collect();
+        assert_eq!(
+            done.text().lines().map(str::to_owned).collect::<BTreeSet<_>>(),
+            wanted,
+            "{program}: {done:?}"
+        );
+    });
+}
+
+#[test]
+fn an_abort_a_killed_rank_and_an_early_exit_end_the_job() {
+    for_each_program(|program| {
+        for (mode, code, text) in [
+            ("abort", 7, "rank 1 called MPI_Abort with code 7"),
+            ("killed", 137, "was killed by SIGKILL"),
+            ("leave", 1, "exit code 0 before MPI_Finalize"),
+        ] {
+            let done = run(&["-n", "3"], program, mode);
+            assert_eq!(done.code, code, "{program} {mode}: {done:?}");
+            assert!(done.stderr.contains(text), "{program} {mode}: {done:?}");
+        }
+    });
+}
+
+/// Returns the checksum of the bytes that a rank writes in the mode `output`.
+fn sum_of(program: &str, rank: u32, length: u64) -> Vec<u8> {
+    let mut sequence = Command::new(program)
+        .args(["sequence", &rank.to_string(), &length.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut sum = Sha256::new();
+    io::copy(&mut sequence.stdout.take().unwrap(), &mut sum).unwrap();
+    assert!(sequence.wait().unwrap().success());
+    sum.finalize().to_vec()
+}
+
+#[test]
+fn a_gibibyte_of_output_of_mpi_ranks_arrives_unchanged() {
+    for_each_program(|program| {
+        let (ranks, length) = (4, 256 << 20);
+        let site = Site::new();
+        let pattern = site.path().join("out.%r").to_string_lossy().into_owned();
+        let options = ["-n", "4", "-o", &pattern];
+        let done = site.run(&options, [program, "output", &length.to_string()]).finish();
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{program}");
+        for rank in 0..ranks {
+            let mut sum = Sha256::new();
+            let mut file = File::open(site.path().join(format!("out.{rank}"))).unwrap();
+            assert_eq!(io::copy(&mut file, &mut sum).unwrap(), length);
+            assert_eq!(sum.finalize().to_vec(), sum_of(program, rank, length), "{program}: rank {rank}");
+        }
+    });
+}

@@ -1,0 +1,46 @@
+//! What ranks report about MPI, by whatever protocol.
+
+use std::time::Instant;
+
+use iof_capture::ProcessId;
+use iof_proto::Rank;
+
+use crate::core::Core;
+use crate::core::ids::JobId;
+use crate::core::job::MpiPhase;
+
+/// A report of a rank about MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MpiEvent {
+    /// The rank has called `MPI_Init`.
+    Initialized,
+    /// The rank has called `MPI_Finalize`.
+    Finalized,
+    /// The rank has called `MPI_Abort`, and wants this exit code.
+    Aborted { code: i32 },
+}
+
+impl Core {
+    /// Returns the job and the rank of a process that has not exited.
+    pub(crate) fn rank_of(&self, process: ProcessId) -> Option<(JobId, Rank)> {
+        self.jobs.rank_of(process)
+    }
+
+    /// Notes a report of a rank. An abort ends the job at once, before the exit of its rank can
+    /// complete the job.
+    pub(crate) fn mpi_event(&mut self, job: &JobId, rank: Rank, event: MpiEvent, now: Instant) {
+        let Some(state) = self.job_mut(job) else { return };
+        let phase = match event {
+            MpiEvent::Initialized => MpiPhase::Inside,
+            MpiEvent::Finalized => MpiPhase::Finalized,
+            MpiEvent::Aborted { code } => {
+                state.early_end_policy.aborted(rank, code);
+                self.jobs.schedule_early_end(&job.nspace, now);
+                return self.time_passed(now);
+            }
+        };
+        if state.has_local_rank(rank) {
+            state.mpi.insert(rank, phase);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! PMI-1 for the ranks of a job: their sockets, which the control thread serves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use iof_capture::PassedFile;
+use iof_pmi::{Event, Server};
+use iof_proto::Rank;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
+use crate::config::{JobSpec, Mpi};
+use crate::core::ids::JobId;
+use crate::core::input::Input;
+use crate::core::mpi::MpiEvent;
+use crate::job::Job;
+use crate::reports::Report;
+
+/// The environment variable that tells a rank the number of its socket.
+const PMI_FD: &str = "PMI_FD";
+/// The first token of a rank's socket. Tokens of tools are below.
+const FIRST_TOKEN: usize = 1 << (usize::BITS - 1);
+/// The number of reads of one socket in one turn. As each read takes [`READ_BYTES`], they empty the
+/// socket of a rank that has exited, even if it sent garbage as long as it could.
+const READS_PER_TURN: usize = 64;
+/// The number of bytes of a read.
+const READ_BYTES: usize = 16 << 10;
+
+/// The PMI server of a job that is being started.
+pub(crate) struct PmiJob {
+    job: JobId,
+    size: u32,
+    server: Arc<Mutex<Server>>,
+}
+
+impl PmiJob {
+    /// Returns the server of a job; `None` if its ranks have none.
+    pub(crate) fn of(spec: &JobSpec, job: &Job) -> Option<PmiJob> {
+        match spec.mpi {
+            Mpi::None => None,
+            Mpi::Pmi1 => {
+                let job = job.id().clone();
+                let apps: Vec<u32> = spec.apps.iter().map(|app| app.nprocs).collect();
+                let server = Server::new(&format!("iof-{}-{}", std::process::id(), job.run), &apps);
+                // The number of ranks is limited to `MAX_RANKS`.
+                let size = u32::try_from(spec.nprocs()).unwrap_or(u32::MAX);
+                Some(PmiJob { job, size, server: Arc::new(Mutex::new(server)) })
+            }
+        }
+    }
+
+    /// Returns the variables of a rank besides the number of its socket.
+    pub(crate) fn variables(&self, rank: Rank) -> impl Iterator<Item = (OsString, OsString)> {
+        iof_pmi::variables(rank.0, self.size).into_iter().map(|(name, value)| (name.into(), value.into()))
+    }
+
+    /// Returns the report by which the control thread learns of a rank's socket.
+    pub(crate) fn report(&self, rank: Rank, socket: UnixStream) -> Report {
+        Report::Pmi { job: self.job.clone(), rank, socket, server: Arc::clone(&self.server) }
+    }
+}
+
+/// Creates the socket of a rank. Returns the engine's end and the file that the rank inherits.
+pub(crate) fn socket() -> io::Result<(UnixStream, PassedFile)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    Ok((ours, PassedFile { file: theirs.into(), variable: PMI_FD.into() }))
+}
+
+/// Returns whether a launcher sets this variable to connect the processes that it starts. Settings of
+/// users (`PMIX_MCA_`) are not among them.
+pub(crate) fn is_of_a_launcher(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    let prefixes: [&[u8]; 5] = [b"PMI_", b"PMI2_", b"PMIX_", b"HYDI_", b"OMPI_COMM_WORLD_"];
+    let names: [&[u8]; 3] = [b"MPI_LOCALNRANKS", b"MPI_LOCALRANKID", b"OMPI_UNIVERSE_SIZE"];
+    (prefixes.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with(b"PMIX_MCA_"))
+        || names.contains(&name)
+}
+
+/// The sockets of all ranks.
+#[derive(Default)]
+pub(crate) struct PmiLinks {
+    links: BTreeMap<usize, Link>,
+    /// The link of each rank, by the run of its job.
+    by_rank: BTreeMap<(u64, Rank), usize>,
+    /// The links to serve in this turn.
+    ready: BTreeSet<usize>,
+    /// The number of links that there have been.
+    count: usize,
+}
+
+struct Link {
+    job: JobId,
+    rank: Rank,
+    socket: UnixStream,
+    server: Arc<Mutex<Server>>,
+}
+
+/// What serving a link has led to.
+enum Served {
+    /// The socket has nothing more to read for now.
+    Waits,
+    /// There may be more to read.
+    More,
+    /// The rank has closed its socket, or broken the protocol.
+    Closed,
+}
+
+impl PmiLinks {
+    /// Adds the socket of a rank.
+    pub(crate) fn add(
+        &mut self,
+        registry: &Registry,
+        (job, rank): (JobId, Rank),
+        socket: UnixStream,
+        server: Arc<Mutex<Server>>,
+    ) {
+        let token = FIRST_TOKEN.saturating_add(self.count);
+        self.count = self.count.saturating_add(1);
+        let fd = socket.as_raw_fd();
+        if let Err(error) = registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE) {
+            // The rank finds its socket closed.
+            tracing::error!(job = %job.nspace, %rank, %error, "cannot serve PMI to a rank");
+            return;
+        }
+        self.by_rank.insert((job.run, rank), token);
+        self.links.insert(token, Link { job, rank, socket, server });
+    }
+
+    /// Notes that a token of the poll set is ready.
+    pub(crate) fn now_ready(&mut self, token: usize) {
+        if token >= FIRST_TOKEN {
+            self.ready.insert(token);
+        }
+    }
+
+    /// Serves all links that are ready. Returns what the ranks report, and whether some are to be
+    /// served again without waiting.
+    pub(crate) fn serve_ready(&mut self) -> (Vec<Input>, bool) {
+        let mut reports = Vec::new();
+        let mut again = BTreeSet::new();
+        for token in std::mem::take(&mut self.ready) {
+            let (inputs, served) = self.serve(token);
+            reports.extend(inputs);
+            if matches!(served, Served::More) {
+                again.insert(token);
+            }
+        }
+        let more = !again.is_empty();
+        self.ready.append(&mut again);
+        (reports, more)
+    }
+
+    /// Returns what a rank that has exited had reported and was not read yet.
+    pub(crate) fn drain(&mut self, job: &JobId, rank: Rank) -> Vec<Input> {
+        match self.by_rank.get(&(job.run, rank)) {
+            Some(&token) => self.serve(token).0,
+            None => Vec::new(),
+        }
+    }
+
+    /// Reads the requests of one rank, and writes the replies to them, to other ranks as well. Removes
+    /// links that end.
+    fn serve(&mut self, token: usize) -> (Vec<Input>, Served) {
+        let Some(link) = self.links.get(&token) else { return (Vec::new(), Served::Waits) };
+        let (run, rank, server) = (link.job.run, link.rank, Arc::clone(&link.server));
+        // Only the control thread locks it.
+        let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = Vec::new();
+        let mut ended = Vec::new();
+        let served = link.read(&mut server, &mut reports);
+        if matches!(served, Served::Closed) {
+            ended.push(rank);
+        }
+        for rank in server.take_answered().into_iter().map(Rank) {
+            let link = self.by_rank.get(&(run, rank)).and_then(|token| self.links.get(token));
+            if link.is_some_and(|link| !link.write(&mut server)) {
+                ended.push(rank);
+            }
+        }
+        for rank in ended {
+            // Closing the socket removes it from the poll set.
+            self.by_rank.remove(&(run, rank)).and_then(|token| self.links.remove(&token));
+        }
+        (reports, served)
+    }
+}
+
+impl Link {
+    fn read(&self, server: &mut Server, reports: &mut Vec<Input>) -> Served {
+        let mut bytes = [0; READ_BYTES];
+        for _ in 0..READS_PER_TURN {
+            let count = match (&self.socket).read(&mut bytes) {
+                Ok(0) => return Served::Closed,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Served::Waits,
+                Err(_) => return Served::Closed,
+            };
+            match server.receive(self.rank.0, bytes.get(..count).unwrap_or_default()) {
+                Ok(events) => reports.extend(events.into_iter().map(|event| self.report(event))),
+                Err(error) => {
+                    let (job, rank) = (&self.job.nspace, self.rank);
+                    tracing::warn!(%job, %rank, %error, "a rank's PMI socket was closed");
+                    return Served::Closed;
+                }
+            }
+            if !self.write(server) {
+                return Served::Closed;
+            }
+        }
+        Served::More
+    }
+
+    /// Sends the rank its reply. Returns `false` if the socket does not take it: a rank reads each
+    /// reply before its next request, so there is room unless it breaks the protocol.
+    fn write(&self, server: &mut Server) -> bool {
+        let rank = self.rank.0;
+        while !server.unsent(rank).is_empty() {
+            match (&self.socket).write(server.unsent(rank)) {
+                Ok(count) => server.sent(rank, count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn report(&self, event: Event) -> Input {
+        let (rank, event) = match event {
+            Event::Initialized { rank } => (rank, MpiEvent::Initialized),
+            Event::Finalized { rank } => (rank, MpiEvent::Finalized),
+            Event::Aborted { rank, code } => (rank, MpiEvent::Aborted { code }),
+        };
+        Input::Mpi { job: self.job.clone(), rank: Rank(rank), event }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_launchers_are_told_from_those_of_users() {
+        for name in
+            ["PMI_FD", "PMI_RANK", "PMIX_RANK", "HYDI_CONTROL_FD", "OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS"]
+        {
+            assert!(is_of_a_launcher(OsStr::new(name)), "{name}");
+        }
+        for name in ["PATH", "PMIX_MCA_gds", "OMPI_MCA_btl", "MPICH_ASYNC_PROGRESS", "SLURM_JOB_ID", "PMI"] {
+            assert!(!is_of_a_launcher(OsStr::new(name)), "{name}");
+        }
+    }
+}
