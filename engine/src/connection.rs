@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use iof_capture::RoomBell;
 use iof_proto::{FromTool, socket};
+use iof_shm_ring::Stepper;
 use iof_tool::LocalRings;
 use nix::errno::Errno;
 
@@ -56,6 +57,11 @@ impl Connection {
     fn new(socket: UnixStream, local_rings: Option<LocalRings>) -> Connection {
         let (incoming, in_flight) = (Incoming::new(socket), InFlight::default());
         Connection { incoming, in_flight, local_rings, room_bell: None }
+    }
+
+    /// Returns the place of the step of a tool in this process.
+    pub(crate) fn stepper(&self) -> Option<&Stepper> {
+        self.local_rings.as_ref().map(LocalRings::stepper)
     }
 
     /// Prepares the socket. Returns the credentials of the process at its other end.

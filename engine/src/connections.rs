@@ -94,6 +94,10 @@ impl Control {
         let made = if own { iof_shm_ring::bell() } else { iof_shm_ring::doorbell() };
         let (ringer, bell) = made.map_err(|error| no_room(&failed(error)))?;
         let page = ReaderPage::create(ringer).map_err(|error| no_room(&error))?;
+        let page = match self.connections.get(&id).and_then(Connection::stepper) {
+            Some(stepper) => page.with_stepper(stepper.clone()),
+            None => page,
+        };
         // The files of the embedder's own readers are accounted to the job.
         if !own && let Some(file) = page.as_fd() {
             check_spare_files(file)?;

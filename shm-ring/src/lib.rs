@@ -58,6 +58,7 @@ mod reader;
 mod reader_id;
 mod reader_page;
 mod ring;
+mod stepper;
 mod stream;
 mod sync;
 mod times;
@@ -79,6 +80,7 @@ pub use reader_page::ReaderPage;
 #[cfg(any(loom, feature = "test-utils"))]
 pub use ring::HeapMemory;
 pub use ring::Ring;
+pub use stepper::Stepper;
 pub use stream::{Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
 pub use utilization::{Utilization, current_thread_cpu};
 

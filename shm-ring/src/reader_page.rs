@@ -17,6 +17,7 @@ use crate::file::{self, Writers};
 use crate::layout::{LAYOUT_VERSION, PAGE_MAGIC};
 use crate::layout::{MAX_SLOTS, PageTable, Slot};
 use crate::reader_id::ReaderId;
+use crate::stepper::Stepper;
 use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 
 #[cfg(any(loom, feature = "test-utils"))]
@@ -33,6 +34,7 @@ pub struct ReaderPage {
 /// The engine's state of a reader page, in memory that the tool cannot reach.
 struct OwnerSide {
     ringer: Ringer,
+    stepper: Option<Stepper>,
     file: Option<OwnedFd>,
     free: Mutex<FreeSlots>,
 }
@@ -102,6 +104,7 @@ impl ReaderPage {
         file::seal(&fd, Writers::AllHolders, len)?;
         let owner = OwnerSide {
             ringer,
+            stepper: None,
             file: Some(fd),
             free: Mutex::new(FreeSlots { populated: SLOTS_OFFSET, ..FreeSlots::default() }),
         };
@@ -110,6 +113,16 @@ impl ReaderPage {
         page.table().head.version.store(LAYOUT_VERSION, Relaxed);
         page.table().head.magic.store(PAGE_MAGIC, Relaxed);
         Ok(page)
+    }
+
+    /// Lets the thread that would ring the doorbell of this tool, which is in the same process, do the
+    /// tool's step first.
+    #[must_use]
+    pub fn with_stepper(mut self, stepper: Stepper) -> ReaderPage {
+        if let Some(owner) = &mut self.owner {
+            owner.stepper = Some(stepper);
+        }
+        self
     }
 
     /// Maps the reader page that the engine created for this tool.
@@ -210,10 +223,14 @@ impl ReaderPage {
         Some((word, 1u64 << (id.index() % 64)))
     }
 
-    /// Rings the doorbell if the tool sleeps. A SeqCst fence must lie between `mark_ready` and this
-    /// call.
+    /// Rings the doorbell if the tool sleeps, unless the tool's step leaves nothing to do. A SeqCst
+    /// fence must lie between `mark_ready` and this call.
     pub(crate) fn ring_if_armed(&self) {
         let armed = &self.table().head.armed;
+        let stepper = self.owner.as_ref().and_then(|owner| owner.stepper.as_ref());
+        if armed.load(Relaxed) == 1 && stepper.is_some_and(Stepper::step) {
+            return;
+        }
         // Partner: the store in `arm`. The load avoids the exclusive access in the common case. The
         // exchange disarms only the sleep for which it rings, not a later one.
         if armed.load(Relaxed) == 1

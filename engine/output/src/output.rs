@@ -1,12 +1,15 @@
 //! The destination that lines of many streams share: a file, a pipe or a terminal.
 
+use std::fs::File;
 use std::io::{self, IoSlice, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::stat::fstat;
+use nix::sys::stat::{SFlag, fstat};
 use nix::sys::uio::writev;
 
 use crate::style::OpenLine;
@@ -14,6 +17,10 @@ use crate::watch::{WriteWatch, lock};
 
 /// The largest number of slices that one writev(2) takes.
 const IOV_MAX: usize = 1024;
+
+/// The largest number of bytes that [`Output::write_now`] writes: a pipe takes this many whole or not
+/// at all (`PIPE_BUF`, pipe(7)).
+pub(crate) const MAX_WRITTEN_NOW: usize = 4096;
 
 /// A file, pipe or terminal to which one or several printers write whole lines.
 ///
@@ -27,6 +34,8 @@ pub struct Output {
     open: Arc<Mutex<OpenLine>>,
     /// A counter of the outputs of this file: each holds one reference.
     shared: Arc<()>,
+    /// The same pipe, opened a second time in non-blocking mode. `None` if the file is not a pipe.
+    pipe: Option<Arc<File>>,
     watch: Option<WriteWatch>,
 }
 
@@ -49,7 +58,8 @@ impl Output {
     /// Fails if the process can open no further descriptor.
     pub fn new(file: impl AsFd) -> io::Result<Output> {
         let file = Arc::new(file.as_fd().try_clone_to_owned()?);
-        Ok(Output { file, open: Arc::default(), shared: Arc::default(), watch: None })
+        let pipe = open_pipe(file.as_fd()).map(Arc::new);
+        Ok(Output { file, open: Arc::default(), shared: Arc::default(), pipe, watch: None })
     }
 
     /// Watches the writes to this output from now on, by which a program can notice a reader that
@@ -68,7 +78,7 @@ impl Output {
     pub fn beside(&self, file: impl AsFd) -> io::Result<Output> {
         let same = is_same(self.file.as_fd(), file.as_fd());
         let other = Output::new(file)?;
-        Ok(if same { Output { file: other.file, ..self.clone() } } else { other })
+        Ok(if same { Output { file: other.file, pipe: other.pipe, ..self.clone() } } else { other })
     }
 
     /// Returns whether `other` writes to the same file and was created from this output by
@@ -95,6 +105,31 @@ impl Output {
         lock(&self.open)
     }
 
+    /// Locks the file, unless it is locked.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, OpenLine>> {
+        match self.open.try_lock() {
+            Ok(open) => Some(open),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Returns whether [`Output::write_now`] may succeed.
+    pub(crate) fn is_pipe(&self) -> bool {
+        self.pipe.is_some()
+    }
+
+    /// Writes all bytes of `slices`, at most [`MAX_WRITTEN_NOW`], or none. Does not block. Returns
+    /// whether they were written.
+    pub(crate) fn write_now(&self, slices: &[IoSlice<'_>]) -> io::Result<bool> {
+        let Some(pipe) = &self.pipe else { return Ok(false) };
+        match writev(pipe, slices) {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// Writes all bytes of `slices`. Blocks until they are written.
     pub(crate) fn write(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         write_all(self.file.as_fd(), slices, self.watch.as_ref())
@@ -114,6 +149,16 @@ impl Write for Notes {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Opens a pipe a second time, in non-blocking mode. Other users of the first descriptor would notice
+/// if its mode was changed. Returns `None` for other files, and if the kernel refuses.
+fn open_pipe(file: BorrowedFd<'_>) -> Option<File> {
+    let is_pipe = fstat(file)
+        .is_ok_and(|found| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO);
+    let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
+    let open = || File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).ok();
+    is_pipe.then(open).flatten()
 }
 
 fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {

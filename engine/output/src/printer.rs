@@ -20,8 +20,10 @@ use crate::output::Output;
 use crate::processes::Processes;
 use crate::stream::{BatchBuilder, Outcome, ReadyStream, Stream};
 use crate::style::{OpenLine, Source};
+use step::Running;
 
 mod siblings;
+mod step;
 
 /// The largest number of streams in one write. A larger number saves hardly anything.
 const MAX_STREAMS: usize = 64;
@@ -164,9 +166,8 @@ impl Printer {
             ended: Vec::new(),
             report: PrintReport::default(),
         };
-        let thread = thread::Builder::new()
-            .name("iof-printer".into())
-            .spawn(move || task.run(BatchReader::new(tool), on_gap))?;
+        let running = Running { task, reader: BatchReader::new(tool), on_gap, failed: None };
+        let thread = thread::Builder::new().name("iof-printer".into()).spawn(move || running.run())?;
         Ok(Printer { thread })
     }
 
@@ -213,33 +214,35 @@ struct PrinterTask {
 }
 
 impl PrinterTask {
-    fn run(
-        mut self,
-        mut reader: BatchReader,
-        mut on_gap: impl FnMut(&Proc, Channel, Gap),
-    ) -> Result<PrintReport, PrintError> {
-        let mut ids = Vec::new();
-        // The order of a process's streams can be kept only if all of them are known.
-        reader.wait_for_streams()?;
-        loop {
-            let deadline = self.due.first().map(|(time, _)| *time);
-            let polled = reader.poll_ready(deadline, &mut ids)?;
-            while let Some(missed) = reader.take_missed() {
-                self.report_missed(&missed, &mut on_gap)?;
-            }
-            if polled == PollReady::Done {
-                self.report.misses_streams = reader.tool().misses_streams();
-                return Ok(self.report);
-            }
-            self.clock.advance(Instant::now());
-            self.add_new(&mut reader, &ids)?;
-            for chunk in ids.chunks(MAX_STREAMS) {
-                let ready = self.peek_all(&mut reader, chunk, &mut on_gap)?;
-                self.print(&mut reader, &ready)?;
-                self.remove_ended();
-            }
-            self.rearm_due(&mut reader);
+    /// Writes what the streams `ids` have, as `polled` has found them. Returns whether nothing more will
+    /// follow.
+    fn turn(
+        &mut self,
+        reader: &mut BatchReader,
+        (polled, ids): (PollReady, &[FeedId]),
+        on_gap: &mut impl FnMut(&Proc, Channel, Gap),
+    ) -> Result<bool, PrintError> {
+        while let Some(missed) = reader.take_missed() {
+            self.report_missed(&missed, on_gap)?;
         }
+        if polled == PollReady::Done {
+            self.report.misses_streams = reader.tool().misses_streams();
+            return Ok(true);
+        }
+        self.clock.advance(Instant::now());
+        self.add_new(reader, ids)?;
+        for chunk in ids.chunks(MAX_STREAMS) {
+            let ready = self.peek_all(reader, chunk, on_gap)?;
+            self.print(reader, &ready)?;
+            self.remove_ended();
+        }
+        self.rearm_due(reader);
+        Ok(false)
+    }
+
+    /// Returns when to check again the streams whose parts of lines wait.
+    fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(time, _)| *time)
     }
 
     /// Reports bytes of streams that are not delivered, as a gap of the wildcard rank.

@@ -5,10 +5,11 @@
 //! once. It may borrow the bytes of many streams together, and consumes or defers each separately.
 
 use std::collections::VecDeque;
+use std::io;
 use std::time::Instant;
 
 use iof_proto::{Found, Missed};
-use iof_shm_ring::Gap;
+use iof_shm_ring::{Gap, Stepper};
 
 use crate::delivery::{Bytes, Origin, origin};
 use crate::error::{LostError, RequestError};
@@ -16,7 +17,8 @@ use crate::event::Event;
 use crate::feed::{Counts, Feed, Item};
 use crate::feeds::{FeedId, Feeds};
 use crate::tool::Tool;
-use crate::tool::poll::Poll;
+use crate::tool::poll::{Poll, PollCall};
+use crate::wakeup::Sleeper;
 
 /// The result of a call of [`BatchReader::poll_ready`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,19 +147,75 @@ impl BatchReader {
         deadline: Option<Instant>,
         streams: &mut Vec<FeedId>,
     ) -> Result<PollReady, LostError> {
-        streams.clear();
         let poll = self.tool.poll(deadline, Tool::is_drained)?;
+        Ok(self.polled(poll, streams))
+    }
+
+    /// Begins a call of [`BatchReader::poll_ready`] in parts, so that the reader can be used by
+    /// another thread while its owner sleeps.
+    ///
+    /// # Errors
+    /// The same as [`Tool::recv`].
+    pub fn begin_poll(&mut self, deadline: Option<Instant>) -> Result<PollCall, LostError> {
+        self.tool.begin_poll(deadline)
+    }
+
+    /// Continues a call of [`BatchReader::poll_ready`]. Returns `None` if the caller has to sleep
+    /// first, by [`Sleeper::sleep`].
+    ///
+    /// # Errors
+    /// The same as [`Tool::recv`].
+    pub fn continue_poll(
+        &mut self,
+        call: &mut PollCall,
+        streams: &mut Vec<FeedId>,
+    ) -> Result<Option<PollReady>, LostError> {
+        let poll = self.tool.continue_poll(call, Tool::is_drained)?;
+        Ok(poll.map(|poll| self.polled(poll, streams)))
+    }
+
+    /// Returns what the owner of this reader sleeps on.
+    ///
+    /// # Errors
+    /// Fails if the process can open no further descriptor.
+    pub fn sleeper(&self) -> io::Result<Sleeper> {
+        self.tool.sleeper()
+    }
+
+    /// Returns the place of the reader's step, if the engine is in this process.
+    pub fn stepper(&self) -> Option<&Stepper> {
+        self.tool.stepper()
+    }
+
+    /// Stores the streams that have bytes in `streams`, and finds these bytes, while the owner of this
+    /// reader sleeps. Returns `false` if the owner has to wake up, because one of them has something
+    /// else. Called by the [`Stepper`]'s step, which must then consume all bytes and call
+    /// [`BatchReader::end_step`], or consume nothing and let the owner wake up.
+    pub fn begin_step(&mut self, streams: &mut Vec<FeedId>) -> bool {
+        streams.clear();
+        let steps = self.tool.begin_step();
+        streams.extend_from_slice(self.tool.feeds.active());
+        steps && streams.iter().all(|stream| self.peek(*stream) == Peeked::Bytes)
+    }
+
+    /// Ends a step that has consumed all bytes: the owner of this reader sleeps on.
+    pub fn end_step(&mut self) {
+        self.tool.feeds.settle_step();
+    }
+
+    fn polled(&mut self, poll: Poll, streams: &mut Vec<FeedId>) -> PollReady {
+        streams.clear();
         if !self.tool.events.is_empty() {
             let missed = |event| if let Event::Missed { missed, .. } = event { Some(missed) } else { None };
             self.missed.extend(self.tool.events.drain(..).filter_map(missed));
             self.tool.registrations.retain(|_, registration| !registration.is_over());
         }
         streams.extend_from_slice(self.tool.feeds.active());
-        Ok(match poll {
+        match poll {
             Poll::Ready => PollReady::Ready,
             Poll::Quiet => PollReady::Quiet,
             Poll::Done => PollReady::Done,
-        })
+        }
     }
 
     /// Returns the next report of streams that are not delivered

@@ -162,6 +162,11 @@ impl Feed {
         item
     }
 
+    /// Returns whether the next item is bytes, and neither a gap nor an end follows them.
+    pub(crate) fn has_only_bytes(&self) -> bool {
+        self.state == State::Open && self.flush == Flush::No && self.reader.has_only_bytes()
+    }
+
     fn peek(&mut self) -> Item {
         loop {
             match self.reader.peek() {

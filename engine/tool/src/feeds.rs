@@ -152,6 +152,22 @@ impl Feeds {
         settled
     }
 
+    /// Returns whether each active feed has bytes and nothing else to read.
+    pub(crate) fn have_only_bytes(&self) -> bool {
+        self.active.iter().all(|id| self.get(*id).is_some_and(Feed::has_only_bytes))
+    }
+
+    /// Deactivates all feeds: a step has consumed all bytes.
+    pub(crate) fn settle_step(&mut self) {
+        for id in mem::take(&mut self.active) {
+            if let Some(feed) = self.get_mut(id) {
+                // They do not count for the sleeps of the tool's owner.
+                feed.take_read();
+                feed.active = false;
+            }
+        }
+    }
+
     fn note_due(&mut self, id: FeedId) {
         let Some(feed) = self.feeds.get_mut(id.0).and_then(Option::as_mut) else { return };
         let due = feed.deadline();

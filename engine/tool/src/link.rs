@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iof_proto::{Decoder, FromTool, Message, ToTool, encode, socket};
-use iof_shm_ring::Ring;
+use iof_shm_ring::{Ring, Stepper};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 
@@ -42,6 +42,11 @@ impl Link {
     pub(crate) fn new(socket: UnixStream, local: Option<LocalRings>) -> Self {
         let (decoder, fds, received) = (Decoder::new(), VecDeque::new(), VecDeque::new());
         Link { socket, local, decoder, fds, received }
+    }
+
+    /// Returns the place of the tool's step, if the engine is in this process.
+    pub(crate) fn stepper(&self) -> Option<&Stepper> {
+        self.local.as_ref().map(LocalRings::stepper)
     }
 
     /// Sends a message. While the socket is full, this blocks until the engine reads or

@@ -12,12 +12,12 @@
 //! | `receive` | returning one delivery after the other |
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
-use iof_shm_ring::{ReaderPage, Ringer};
+use iof_shm_ring::{ReaderPage, Ringer, Stepper};
 
 use crate::adaptive_polling::AdaptivePolling;
 use crate::event::{Event, Next};
@@ -26,7 +26,7 @@ use crate::link::Link;
 use crate::push::Pushing;
 use crate::registration::Registration;
 use crate::request::Requests;
-use crate::wakeup::Wakeup;
+use crate::wakeup::{Sleeper, Wakeup};
 
 mod attach;
 mod log;
@@ -103,6 +103,16 @@ impl Tool {
         let over = self.gone || self.registrations.values().all(Registration::is_over);
         let delivered = self.events.is_empty() && self.put_back.is_none() && self.requests.is_empty();
         over && delivered && self.feeds.is_empty()
+    }
+
+    /// Returns the place of the tool's step, if the engine is in this process.
+    pub(crate) fn stepper(&self) -> Option<&Stepper> {
+        self.link.stepper()
+    }
+
+    /// Returns what the tool's owner sleeps on.
+    pub(crate) fn sleeper(&self) -> io::Result<Sleeper> {
+        self.wakeup.sleeper(&self.link)
     }
 
     /// Returns the longest time for which an event loop may wait until the tool's descriptor is

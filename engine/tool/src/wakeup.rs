@@ -5,7 +5,7 @@
 //! descriptor readable, whenever it occurs.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use iof_shm_ring::{Bell, ReaderPage};
@@ -13,6 +13,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
+
+use crate::error::LostError;
+use crate::tool::poll::PollCall;
 
 /// The two event sources of a tool, and whether the engine rings the first of them.
 pub(crate) struct Wakeup {
@@ -23,8 +26,26 @@ pub(crate) struct Wakeup {
     armed: bool,
 }
 
+/// The descriptors on which a tool sleeps. Its owner can sleep on them while another thread uses the
+/// tool.
+#[derive(Debug)]
+pub struct Sleeper {
+    bell: Bell,
+    socket: OwnedFd,
+}
+
+impl Sleeper {
+    /// Sleeps as `call` requires.
+    ///
+    /// # Errors
+    /// Those of ppoll(2).
+    pub fn sleep(&self, call: &mut PollCall) -> Result<(), LostError> {
+        call.sleep(|until| wait(&self.bell, &self.socket, until)).map_err(LostError::Socket)
+    }
+}
+
 /// The result of [`Wakeup::wait`].
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
     /// The deadline passed, or a signal interrupted the wait.
     Nothing,
@@ -62,20 +83,31 @@ impl Wakeup {
     /// Blocks until the doorbell rings or `socket` becomes readable, or until `deadline`. Resets
     /// the doorbell.
     pub(crate) fn wait(&self, socket: impl AsFd, deadline: Option<Instant>) -> io::Result<Woken> {
-        let events = PollFlags::POLLIN;
-        let mut fds = [PollFd::new(self.bell.as_fd(), events), PollFd::new(socket.as_fd(), events)];
-        let remaining = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        match ppoll(&mut fds, deadline.map(remaining).map(TimeSpec::from), None) {
-            Ok(0) | Err(Errno::EINTR) => Ok(Woken::Nothing),
-            Ok(_) => {
-                let [bell, socket] = fds.map(|fd| fd.any().unwrap_or(true));
-                if bell {
-                    self.bell.silence();
-                }
-                Ok(Woken::Ready { socket })
+        wait(&self.bell, socket, deadline)
+    }
+
+    /// Returns duplicates of the doorbell and `socket`, on which the tool's owner can sleep.
+    pub(crate) fn sleeper(&self, socket: impl AsFd) -> io::Result<Sleeper> {
+        let duplicate = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+        Ok(Sleeper { bell: Bell::from(duplicate(self.bell.as_fd())?), socket: duplicate(socket.as_fd())? })
+    }
+}
+
+/// Blocks until `bell` rings or `socket` becomes readable, or until `deadline`. Resets the doorbell.
+fn wait(bell: &Bell, socket: impl AsFd, deadline: Option<Instant>) -> io::Result<Woken> {
+    let events = PollFlags::POLLIN;
+    let mut fds = [PollFd::new(bell.as_fd(), events), PollFd::new(socket.as_fd(), events)];
+    let remaining = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+    match ppoll(&mut fds, deadline.map(remaining).map(TimeSpec::from), None) {
+        Ok(0) | Err(Errno::EINTR) => Ok(Woken::Nothing),
+        Ok(_) => {
+            let [rang, socket] = fds.map(|fd| fd.any().unwrap_or(true));
+            if rang {
+                bell.silence();
             }
-            Err(errno) => Err(errno.into()),
+            Ok(Woken::Ready { socket })
         }
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -83,6 +83,16 @@ impl Reader {
         self.peek_carefully()
     }
 
+    /// Returns whether there are bytes, and behind them neither a gap nor an end. Not for readers that
+    /// group bytes or do not gate the writer.
+    pub fn has_only_bytes(&self) -> bool {
+        let now = self.observe();
+        self.plain
+            && now.tail > self.cursor
+            && now.dropped == self.dropped_seen
+            && (now.sealed, now.complete) == (NONE, NONE)
+    }
+
     fn peek_carefully(&mut self) -> Peek {
         match self.find(Self::pin_cursor) {
             Found::Bytes { end, cut } => {

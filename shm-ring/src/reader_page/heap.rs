@@ -25,6 +25,7 @@ impl ReaderPage {
         let heap = Heap(zeroed_table());
         let owner = OwnerSide {
             ringer,
+            stepper: None,
             file: None,
             free: Mutex::new(FreeSlots { populated: u64::MAX, ..FreeSlots::default() }),
         };

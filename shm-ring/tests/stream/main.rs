@@ -9,5 +9,6 @@
 mod policies;
 mod readers;
 mod reconfigure;
+mod stepping;
 mod times;
 mod tool;

@@ -1,6 +1,7 @@
 //! The events of a tool: messages, the doorbell, timers, and what follows when a feed has been read
 //! to its end.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,44 @@ pub(crate) enum Poll {
     Done,
 }
 
+/// A sleep that a call of [`Tool::poll`] needs.
+#[derive(Clone, Copy, Debug)]
+struct Sleep {
+    until: Option<Instant>,
+    /// The duration of a timed sleep, which the doorbell does not end.
+    timed: Option<Duration>,
+}
+
+/// A call of [`BatchReader::poll_ready`](crate::BatchReader::poll_ready) in parts, between which the
+/// caller sleeps.
+#[derive(Debug, Default)]
+pub struct PollCall {
+    deadline: Option<Instant>,
+    sleep: Option<Sleep>,
+    /// How the last sleep has ended, and how long it has lasted.
+    woken: Option<(Sleep, Woken, Duration)>,
+    socket_checked: bool,
+    timed_out: bool,
+    /// Whether there was a timed sleep.
+    timed: bool,
+    caught_up: bool,
+}
+
+impl PollCall {
+    /// Sleeps by `wait`, as the last part of the call requires.
+    pub(crate) fn sleep(
+        &mut self,
+        wait: impl FnOnce(Option<Instant>) -> io::Result<Woken>,
+    ) -> io::Result<()> {
+        if let Some(sleep) = self.sleep.take() {
+            let began = Instant::now();
+            let woken = wait(sleep.until)?;
+            self.woken = Some((sleep, woken, began.elapsed()));
+        }
+        Ok(())
+    }
+}
+
 impl Tool {
     /// Blocks until a feed may have something to read or an event is queued, until `deadline`
     /// (`None`: without limit), or until `is_over` returns true. Messages and feeds that were read
@@ -46,12 +85,34 @@ impl Tool {
         deadline: Option<Instant>,
         is_over: fn(&Tool) -> bool,
     ) -> Result<Poll, LostError> {
+        let mut call = self.begin_poll(deadline)?;
+        loop {
+            if let Some(poll) = self.continue_poll(&mut call, is_over)? {
+                return Ok(poll);
+            }
+            call.sleep(|until| self.wakeup.wait(&self.link, until))?;
+        }
+    }
+
+    /// Begins a call of [`Tool::poll`] in parts.
+    pub(crate) fn begin_poll(&mut self, deadline: Option<Instant>) -> Result<PollCall, LostError> {
         self.settle()?;
-        let (mut socket_checked, mut timed_out, mut polled) = (false, false, false);
-        let mut caught_up = false;
+        let mut call = PollCall { deadline, ..PollCall::default() };
         if self.wakeup.is_armed() {
             self.sleep(Some(Instant::now()))?;
-            socket_checked = true;
+            call.socket_checked = true;
+        }
+        Ok(call)
+    }
+
+    /// Continues a call of [`Tool::poll`]. Returns `None` if the tool must sleep first.
+    pub(crate) fn continue_poll(
+        &mut self,
+        call: &mut PollCall,
+        is_over: fn(&Tool) -> bool,
+    ) -> Result<Option<Poll>, LostError> {
+        if let Some(woken) = call.woken.take() {
+            self.woke(call, woken)?;
         }
         loop {
             self.take_queued()?;
@@ -64,32 +125,45 @@ impl Tool {
                 let recent = self.messages_checked.elapsed() < MESSAGE_CHECK_INTERVAL;
                 // All streams of a process are announced before the first of them has bytes. The
                 // announcements may have arrived after the messages were read, before the bytes.
-                let behind = self.has_new_feeds && !caught_up;
-                if behind || !(socket_checked || ready && recent) {
+                let behind = self.has_new_feeds && !call.caught_up;
+                if behind || !(call.socket_checked || ready && recent) {
                     self.take_messages()?;
-                    (socket_checked, caught_up) = (true, true);
+                    (call.socket_checked, call.caught_up) = (true, true);
                     continue;
                 }
                 self.wakeup.disarm(&self.page);
-                return Ok(if ready { Poll::Ready } else { Poll::Done });
+                return Ok(Some(if ready { Poll::Ready } else { Poll::Done }));
             }
-            if timed_out && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Ok(Poll::Quiet);
+            if call.timed_out && call.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(Some(Poll::Quiet));
             }
-            let until = [deadline, self.feeds.next_due()].into_iter().flatten().min();
-            if !polled && let Some(interval) = self.timed_sleep(until) {
+            let until = [call.deadline, self.feeds.next_due()].into_iter().flatten().min();
+            if !call.timed
+                && let Some(interval) = self.timed_sleep(until)
+            {
                 // The doorbell does not end this sleep, a message does.
-                polled = true;
-                self.sleep(Instant::now().checked_add(interval))?;
-                self.polling.record_sleep(interval);
-                socket_checked = true;
+                call.timed = true;
+                call.sleep =
+                    Some(Sleep { until: Instant::now().checked_add(interval), timed: Some(interval) });
+                return Ok(None);
             } else if self.wakeup.arm(&self.page, self.feeds.slots()) {
-                let began = Instant::now();
-                timed_out = !self.sleep(until)?;
-                self.polling.record_sleep(began.elapsed());
-                socket_checked = true;
+                call.sleep = Some(Sleep { until, timed: None });
+                return Ok(None);
             }
         }
+    }
+
+    /// Notes that the tool has slept.
+    fn woke(
+        &mut self,
+        call: &mut PollCall,
+        (sleep, woken, slept): (Sleep, Woken, Duration),
+    ) -> Result<(), LostError> {
+        let woken = self.awake(woken)?;
+        call.timed_out = sleep.timed.is_none() && !woken;
+        self.polling.record_sleep(sleep.timed.unwrap_or(slept));
+        call.socket_checked = true;
+        Ok(())
     }
 
     /// Returns the duration of the next sleep if it is to be a timed sleep, which the engine need
@@ -105,6 +179,11 @@ impl Tool {
     /// until `until`. Returns whether either happened; if not, the tool stays armed.
     fn sleep(&mut self, until: Option<Instant>) -> Result<bool, LostError> {
         let woken = self.wakeup.wait(&self.link, until)?;
+        self.awake(woken)
+    }
+
+    /// Notes that a sleep has ended. Returns whether the doorbell or the socket has ended it.
+    fn awake(&mut self, woken: Woken) -> Result<bool, LostError> {
         self.messages_checked = Instant::now();
         let Woken::Ready { socket } = woken else { return Ok(false) };
         self.wakeup.disarm(&self.page);
@@ -112,6 +191,18 @@ impl Tool {
             self.take_messages()?;
         }
         Ok(true)
+    }
+
+    /// Does the part of [`Tool::poll`] that the thread which writes the streams may do while the owner
+    /// of the tool sleeps. Returns whether all feeds that have something to read have only bytes,
+    /// which are then to be consumed, see [`Feeds::settle_step`](crate::feeds::Feeds::settle_step).
+    pub(crate) fn begin_step(&mut self) -> bool {
+        // Messages come first: the streams of a process must all be known before one is read.
+        if !self.wakeup.is_armed() || self.has_new_feeds || self.gone || self.has_ready() {
+            return false;
+        }
+        self.feeds.take_ready(&self.page);
+        self.feeds.have_only_bytes()
     }
 
     /// Returns whether something can be delivered without a wait.
