@@ -10,7 +10,7 @@ pub const MAX_KEY: usize = 64;
 /// The longest value, in bytes with the final zero of a C string. A reply with such a value fits the
 /// 1,024 bytes for which clients have room.
 pub const MAX_VALUE: usize = 960;
-/// The most bytes that one rank may store in the space of its job, with [`ENTRY_BYTES`] for each
+/// The most bytes that one rank may store in the space of its job, with 64 bytes more for each
 /// entry.
 pub const MAX_SPACE_OF_RANK: usize = 256 << 10;
 /// What an entry counts besides its key and value, in bytes.
