@@ -141,8 +141,7 @@ pub struct Outputs<'a> {
 }
 
 impl OutputArgs {
-    /// Checks the options, for a job of `nprocs` ranks if the number is known, and creates the
-    /// directories of files.
+    /// Checks the options, for a job of `nprocs` ranks if the number is known.
     pub fn prepare(&self, nprocs: Option<u64>) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
         self.check_redirection(&choice)?;
@@ -190,10 +189,8 @@ impl OutputArgs {
                  or ignore this message"
             ));
         }
-        let no_directory = |error| Failure::Usage(format!("cannot create the directory for files: {error}"));
         let not_writable = |error| Failure::Usage(format!("cannot write the output file: {error}"));
         files.iter().try_for_each(|(_, files)| files.check().map_err(not_writable))?;
-        files.iter().try_for_each(|(_, files)| files.prepare().map_err(no_directory))?;
         Ok(outputs)
     }
 

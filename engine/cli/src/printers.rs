@@ -44,8 +44,20 @@ pub struct OutputTarget {
 pub struct AttachedOutputs(pub Vec<(Tool, Channels, OutputTarget)>);
 
 impl AttachedOutputs {
-    /// Locks the files of the job `nspace`. The printers keep up to `spare` of them open.
+    /// Creates the directories of files, so that an unusable path is an error before anything is
+    /// written.
+    pub fn create_directories(&self) -> Result<(), Failure> {
+        let no_directory = |error| Failure::Usage(format!("cannot create the directory for files: {error}"));
+        self.0.iter().try_for_each(|(.., target)| match &target.destination {
+            Destination::Files(files) => files.prepare().map_err(no_directory),
+            _ => Ok(()),
+        })
+    }
+
+    /// Creates and locks the files of the job `nspace`, with their directories. The printers keep up
+    /// to `spare` of the files open. A job that cannot start is to be refused before.
     pub fn lock_files(&mut self, nspace: &Nspace, spare: u64) -> Result<(), Failure> {
+        self.create_directories()?;
         let targets = || self.0.iter().map(|(.., target)| &target.destination);
         let count = targets().filter(|target| matches!(target, Destination::Files(_))).count().max(1);
         let each = spare.saturating_sub(RESERVED_FILES).checked_div(count as u64).unwrap_or(0);

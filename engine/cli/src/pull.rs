@@ -31,6 +31,7 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
         engine = tools.iter().flatten().next().map(Tool::engine_pid);
         Ok(tools)
     })?;
+    attached.create_directories()?;
     let writers = attached.start()?;
     let (done, received) = unbounded();
     for writer in writers {

@@ -32,7 +32,7 @@ use crate::name;
 use crate::orphans::reap_if_first_process;
 use crate::output::{Part, with_job};
 use crate::printers::OutputWriter;
-use crate::signals::Signals;
+use crate::signals::{ReceivedSignal, Signals};
 use crate::threads::{no_thread, start_thread};
 
 /// How long the line about a failed rank waits until the rank's own output is written.
@@ -91,6 +91,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let writers = attached.start()?;
     let screen = watch_screen(&engine, &nspace, stdin.inherits(), args, events.clone())?;
     let job = engine.spawn(&spec).map_err(not_started)?;
+    // A rank in the process group of this command misses a signal from the terminal if it is started
+    // after the signal. Signals that arrived until now are therefore sent to all ranks.
+    while let Some(received) = signals.wait_for(Duration::ZERO) {
+        let _ = events.send(JobEvent::Signal(ReceivedSignal { from_terminal: false, ..received }));
+    }
     if let Some(base) = base.filter(|_| outputs.names_job()) {
         print_message(format_args!(
             "a job {base} is running, so this job is named {}; --nspace sets the name of its files",

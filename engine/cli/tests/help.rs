@@ -215,6 +215,24 @@ fn bash_completes_the_signals_of_kill_behind_the_job() {
     assert_eq!(complete(&["top", "job", "US"]), [""], "only kill sends signals");
 }
 
+#[test]
+fn bash_completes_commands_and_files_as_the_program_of_a_job() {
+    if !is_installed("bash") {
+        return;
+    }
+    assert!(complete(&["run", "-n", "2", "slee"]).contains(&"sleep".to_owned()));
+    assert!(complete(&["run", "-n", "2", "true", ":", "slee"]).contains(&"sleep".to_owned()));
+    let site = Site::new();
+    let file = site.path().join("solver").to_str().unwrap().to_owned();
+    fs::write(&file, "").unwrap();
+    assert_eq!(complete(&["run", &file[..file.len() - 1]]), [file]);
+    assert_eq!(complete(&["run", "true", "slee"]), [""], "an argument of the program");
+    for option in ["--wdir", "--chdir", "-chdir", "-np"] {
+        assert_eq!(complete(&["run", option, "slee"]), [""], "the value of {option}");
+    }
+    assert!(complete(&["run", "-np", "2", "slee"]).contains(&"sleep".to_owned()));
+}
+
 /// A job in a directory that shells use without an option, so that their scripts find it.
 fn job_for_shells(name: &str) -> (Site, Process, Vec<(&'static str, String)>) {
     let site = Site::new();

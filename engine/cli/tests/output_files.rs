@@ -204,6 +204,27 @@ fn of_two_jobs_started_together_with_the_same_files_the_refused_one_starts_no_ra
 }
 
 #[test]
+fn a_job_or_pull_that_is_refused_creates_no_file_or_directory() {
+    let site = Site::new();
+    let files = Site::new();
+    let directory = files.path();
+    for (options, program) in [
+        (&["--output", "dir=new"][..], "./missing"),
+        (&["--output", "file=new/name"], "./missing"),
+        (&["--output", "dir=new", "--chdir", "/nowhere"], "true"),
+        (&["-o", "new/%t", "-e", "other/%t"], "./missing"),
+    ] {
+        let done = Process::start(site.iof("run").args(options).arg(program).current_dir(directory)).finish();
+        assert_eq!((done.code, done.stderr.lines().count()), (2, 1), "{options:?}: {done:?}");
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 0, "{options:?}");
+    }
+    let mut pull = site.iof("pull");
+    let done = Process::start(pull.args(["--output", "dir=new"]).current_dir(directory)).finish();
+    assert_ne!(done.code, 0, "{done:?}");
+    assert_eq!(fs::read_dir(directory).unwrap().count(), 0);
+}
+
+#[test]
 fn a_fifo_without_a_reader_is_told_and_the_job_starts_once_it_has_one() {
     let site = Site::new();
     let (fifo, proof) = (site.path().join("fifo"), site.path().join("proof"));

@@ -5,6 +5,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::process::{Process, Stat};
@@ -277,4 +278,17 @@ fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
     run.stdin.take().unwrap().write_all(b"still here\n").unwrap();
     assert_eq!(lines.next().unwrap().unwrap(), "still here");
     assert!(run.wait().unwrap().success());
+}
+
+#[test]
+fn ctrl_c_while_the_ranks_are_started_reaches_every_rank() {
+    for delay in 0..40 {
+        let site = Site::new();
+        let (terminal, run) = site.run_at_terminal(["-n", "8", "sleep", "1000"]);
+        // At any time of the start.
+        thread::sleep(Duration::from_micros(delay * 500));
+        terminal.type_keys(CTRL_C);
+        assert_eq!(run.wait(), 128 + 2, "after {delay} half milliseconds");
+        wait_for_end_of_all(&run);
+    }
 }

@@ -11,6 +11,7 @@ use iof_proto::names::sanitize;
 use iof_proto::rendezvous::{Candidate, Search};
 
 use crate::args::engine::own_directory;
+use crate::args::spellings::{GROUPS, Values};
 use crate::args::{Iof, List};
 
 /// Returns the candidates of a list, one in each line. There are none if the engines cannot be found.
@@ -47,7 +48,7 @@ pub fn script(shell: Shell) -> String {
     clap_complete::generate(shell, &mut Iof::command(), "iof", &mut text);
     let text = String::from_utf8_lossy(&text).into_owned();
     match shell {
-        Shell::Bash => text + &BASH.replace("@OPTIONS@", &options_with_values().join("|")),
+        Shell::Bash => text + &bash(),
         Shell::Fish => text + &fish(),
         Shell::Zsh => zsh(&text),
         _ => text,
@@ -80,12 +81,14 @@ _iof_with_lists() {
     esac
     # The arguments that are neither options nor their values.
     for ((index = 2; index < COMP_CWORD; index++)); do
-        case "${COMP_WORDS[index]}" in
+        case "${COMP_WORDS[1]} ${COMP_WORDS[index]}" in
             @OPTIONS@)
                 ((index++))
                 [[ ${COMP_WORDS[index]} == "=" ]] && ((index++))
                 ;;
-            -*) ;;
+            # The next program of a job.
+            "run :") position=0 ;;
+            *" -"*) ;;
             *) ((position++)) ;;
         esac
     done
@@ -93,6 +96,11 @@ _iof_with_lists() {
         case "${COMP_WORDS[1]} $position" in
             "pull 0" | "top 0" | "kill 0") list=jobs ;;
             "kill 1") list=signals ;;
+            "run 0")
+                COMPREPLY=($(compgen -A command -A file -- "$word" | sort -u))
+                compopt -o filenames 2>/dev/null
+                return
+                ;;
         esac
     fi
     if [[ -z $list ]]; then
@@ -136,22 +144,34 @@ fn tools() -> Vec<String> {
     iof.get_subcommands().filter(has_pid).map(|command| command.get_name().to_owned()).collect()
 }
 
-/// The options of the commands with a positional JOB whose value is the next word.
-fn options_with_values() -> Vec<String> {
+/// The commands with a positional JOB.
+const WITH_JOB: [&str; 3] = ["pull", "top", "kill"];
+
+/// The options of a command whose value is the next word.
+fn options_with_values(command: &str) -> Vec<String> {
     let iof = Iof::command();
-    let commands =
-        iof.get_subcommands().filter(|command| ["pull", "top", "kill"].contains(&command.get_name()));
-    let args = commands.flat_map(clap::Command::get_arguments);
-    let mut names: Vec<String> = args
-        .filter(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set())
+    let args = iof.find_subcommand(command).into_iter().flat_map(clap::Command::get_arguments);
+    args.filter(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set())
         .flat_map(|arg| {
             let long = arg.get_long().map(|long| format!("--{long}"));
             long.into_iter().chain(arg.get_short().map(|short| format!("-{short}")))
         })
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names
+        .collect()
+}
+
+fn bash() -> String {
+    let options = |command: &str| {
+        let quoted = move |option| format!("\"{command} {option}\"");
+        options_with_values(command).into_iter().map(quoted).collect::<Vec<String>>()
+    };
+    let mut all: Vec<String> = WITH_JOB.into_iter().chain(["run"]).flat_map(options).collect();
+    // The spellings of other launchers, which take one dash as well.
+    let spellings = GROUPS.iter().flat_map(|group| group.spellings);
+    for name in spellings.filter(|spelling| spelling.values == Values::One).flat_map(|row| row.names) {
+        all.push(format!("\"run {name}\""));
+        all.extend(name.strip_prefix("--").map(|name| format!("\"run -{name}\"")));
+    }
+    BASH.replace("@OPTIONS@", &all.join("|"))
 }
 
 fn fish() -> String {
@@ -166,12 +186,15 @@ fn fish() -> String {
         format!("complete -c iof -n \"{condition}\" -x -a \"(iof completions --list {list} 2>/dev/null)\"\n")
     };
     let tools = tools().join(" ");
+    let mut options: Vec<String> = WITH_JOB.into_iter().flat_map(options_with_values).collect();
+    options.sort_unstable();
+    options.dedup();
     let lines = [
-        FISH.replace("@OPTIONS@", &options_with_values().join(" ")),
+        FISH.replace("@OPTIONS@", &options.join(" ")),
         option(&tools, "nspace", "jobs"),
         option(&tools, "pid", "pids"),
         option("run pull", "output", "output"),
-        argument("pull top kill", 0, "jobs"),
+        argument(&WITH_JOB.join(" "), 0, "jobs"),
         argument("kill", 1, "signals"),
     ];
     lines.concat()
