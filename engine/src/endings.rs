@@ -1,6 +1,6 @@
 //! The ends of a job's ranks, one after the other.
 
-use crate::core::endings::Ending;
+use crate::core::job::Ending;
 use crate::job::Job;
 
 /// The ends of a job's local ranks in the order in which the engine detected them, and the decision
@@ -42,9 +42,9 @@ impl Iterator for Endings {
         let Endings { job, returned } = self;
         job.tables.wait_for(|core| {
             let Some(job) = core.job(&job.id) else { return Some(None) };
-            if let Some(entry) = job.endings.get(*returned) {
+            if let Some(ending) = job.ending(*returned) {
                 *returned = returned.saturating_add(1);
-                return Some(job.ending(*entry));
+                return Some(Some(ending));
             }
             (job.is_drained() || core.is_stopping()).then_some(None)
         })

@@ -8,7 +8,7 @@ use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signal, SourceId, Stream
 use iof_proto::{Channel, Nspace, Rank};
 
 use crate::core::ids::JobId;
-use crate::core::job::{CHANNELS, JobState, RankState, SignalReach};
+use crate::core::job::{CHANNELS, JobState, RankState};
 use crate::core::job_status::JobStatus;
 use crate::core::readers::OwnReader;
 use crate::exit::Exit;
@@ -125,7 +125,7 @@ impl Job {
     pub fn close(&self, rank: Rank, channel: Channel) -> bool {
         let Some(capture) = self.capture.upgrade() else { return false };
         let index = CHANNELS.iter().position(|output| *output == channel);
-        let rank = self.rank(rank, |rank| rank.streams);
+        let rank = self.rank(rank, RankState::streams);
         let Some(&id) = rank.as_ref().zip(index).and_then(|(streams, index)| streams.get(index)) else {
             return false;
         };
@@ -156,7 +156,7 @@ impl Job {
 
     /// Blocks as [`Job::flush`] does, but only for the output of one local rank.
     pub fn flush_rank(&self, rank: Rank, timeout: Option<Duration>) -> bool {
-        let streams = self.rank(rank, |rank| rank.streams.to_vec()).unwrap_or_default();
+        let streams = self.rank(rank, |rank| rank.streams().to_vec()).unwrap_or_default();
         self.flush_streams(&streams, timeout)
     }
 
@@ -191,7 +191,7 @@ impl Job {
 
     /// Returns what `read` returns for a local rank.
     fn rank<R>(&self, rank: Rank, read: impl FnOnce(&RankState) -> R) -> Option<R> {
-        self.tables.lock().job(&self.id)?.ranks.get(&rank).map(read)
+        self.tables.lock().job(&self.id)?.rank(rank).map(read)
     }
 
     /// Returns a handle of the pty of `rank`, through which the embedder types input; `None` if the
@@ -210,23 +210,23 @@ impl Job {
     pub fn resize_ptys(&self, size: WindowSize) -> usize {
         let mut tables = self.tables.lock();
         let Some(job) = tables.job(&self.id) else { return 0 };
-        let ranks: Vec<ProcessId> = job.ranks.values().map(RankState::process).collect();
+        let ranks: Vec<ProcessId> = job.ranks().map(|(_, rank)| rank.process()).collect();
         tables.handles().resize_ptys(ranks.into_iter(), size)
     }
 
     /// Returns the running rank whose process has the id `pid`, if there is one.
     pub fn rank_of_process(&self, pid: u32) -> Option<Rank> {
-        self.find_rank(|rank| rank.pid == pid && rank.exit.is_none())
+        self.find_rank(|rank| rank.pid() == pid && rank.exit().is_none())
     }
 
     /// Returns the rank that leads the process group `group`, if there is one.
     pub fn rank_of_group(&self, group: u32) -> Option<Rank> {
-        self.find_rank(|rank| rank.pid == group && rank.signals == SignalReach::Group)
+        self.find_rank(|rank| rank.pid() == group && rank.leads_group())
     }
 
     fn find_rank(&self, is_wanted: impl Fn(&RankState) -> bool) -> Option<Rank> {
         let tables = self.tables.lock();
-        tables.job(&self.id)?.ranks.iter().find(|(_, rank)| is_wanted(rank)).map(|(rank, _)| *rank)
+        tables.job(&self.id)?.ranks().find(|(_, rank)| is_wanted(rank)).map(|(rank, _)| rank)
     }
 }
 

@@ -71,7 +71,7 @@ mod tables;
 
 pub use crate::core::deliver_error::DeliverError;
 pub use crate::core::delivery::MAX_DELIVERED;
-pub use crate::core::endings::{Ending, RankExit};
+pub use crate::core::job::{Ending, RankExit};
 pub use crate::core::job_status::JobStatus;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]

@@ -15,7 +15,7 @@ use iof_shm_ring::ReaderId;
 
 use crate::core::Core;
 use crate::core::ids::{PeerId, StreamName};
-use crate::core::job::{CHANNELS, JobState, Launching, RankState, RemoteRanks};
+use crate::core::job::{CHANNELS, JobState, Launching, RemoteRanks};
 use crate::core::query::CountedStream;
 use crate::core::reading::Reading;
 use crate::core::stream_state::StreamState;
@@ -199,7 +199,7 @@ fn status(job: &JobState) -> Status {
     if !has_ended {
         return Status::EVENT_JOB_START;
     }
-    match (job.first_failure, job.remote) {
+    match (job.first_failure(), job.remote()) {
         (Some((_, Exit::Status(status))), _) if status.signal().is_some() => Status::ERR_JOB_ABORTED_BY_SIG,
         (Some(_), _) => Status::ERR_JOB_NON_ZERO_TERM,
         (None, RemoteRanks::Ended { exit_code: Some(code) }) if code != 0 => Status::ERR_JOB_NON_ZERO_TERM,
@@ -210,9 +210,9 @@ fn status(job: &JobState) -> Status {
 fn jobs(state: &Core, scope: &Scope) -> Vec<JobInfo> {
     let row = |(nspace, job): (&Nspace, &JobState)| {
         let status = status(job);
-        let elsewhere = ranks_elsewhere(job).len();
-        let running = job.ranks.values().map(|rank| rank.executable.as_str());
-        let launching = job.launching.values().map(|rank| rank.executable.as_str());
+        let elsewhere = job.delivered_ranks().len();
+        let running = job.ranks().map(|(_, rank)| rank.executable());
+        let launching = job.launching().map(|(_, rank)| rank.executable.as_str());
         let mut programs: Vec<&str> = running.chain(launching).collect();
         let procs = programs.len().saturating_add(elsewhere);
         programs.dedup();
@@ -230,18 +230,18 @@ fn jobs(state: &Core, scope: &Scope) -> Vec<JobInfo> {
 fn procs(state: &Core, scope: &Scope) -> Vec<ProcInfo> {
     let (node, mut table) = (&state.settings.node, Vec::new());
     for (nspace, job) in state.jobs.iter() {
-        let running = job.ranks.iter().map(|(rank, RankState { pid, executable, exit, .. })| {
-            (*rank, (*pid, executable, proc_state(*exit), *exit))
+        let running = job.ranks().map(|(rank, state)| {
+            (rank, (state.pid(), state.executable(), proc_state(state.exit()), state.exit()))
         });
-        let launching = job.launching.iter().map(|(rank, Launching { pid, executable })| {
-            (*rank, (*pid, executable, ProcState::Launching, None))
+        let launching = job.launching().map(|(rank, Launching { pid, executable })| {
+            (rank, (*pid, executable.as_str(), ProcState::Launching, None))
         });
         let named = running.chain(launching).filter(|(rank, _)| scope.has(nspace, *rank));
         table.extend(named.map(|(rank, (pid, executable, state, exit))| ProcInfo {
             proc: Proc { nspace: nspace.clone(), rank },
             pid,
             host: node.clone(),
-            executable: executable.clone(),
+            executable: executable.to_owned(),
             state,
             exit_code: exit.and_then(Exit::known_code),
         }));
@@ -250,16 +250,10 @@ fn procs(state: &Core, scope: &Scope) -> Vec<ProcInfo> {
     table
 }
 
-/// Returns the ranks elsewhere whose output was delivered.
-fn ranks_elsewhere(job: &JobState) -> BTreeSet<Rank> {
-    let wrote = job.delivered.keys().map(|(rank, _)| *rank);
-    wrote.filter(|rank| !job.has_local_rank(*rank)).collect()
-}
-
 fn procs_elsewhere(state: &Core, scope: &Scope) -> Vec<ProcInfo> {
     let mut table = Vec::new();
     for (nspace, job) in state.jobs.iter() {
-        let named = ranks_elsewhere(job).into_iter().filter(|rank| scope.has(nspace, *rank));
+        let named = job.delivered_ranks().into_iter().filter(|rank| scope.has(nspace, *rank));
         table.extend(named.map(|rank| ProcInfo {
             proc: Proc { nspace: nspace.clone(), rank },
             pid: 0,
@@ -294,7 +288,7 @@ fn streams(state: &Core, scope: &Scope) -> Vec<StreamStats> {
 fn new_streams(state: &Core, scope: &Scope) -> Vec<StreamStats> {
     let counted = state.queries.counters().iter();
     let counted: BTreeSet<_> = counted.map(|row| (&row.source, row.channel, row.logged)).collect();
-    let names = state.streams.iter().map(|(_, stream)| &*stream.name);
+    let names = state.streams.iter().map(|(_, stream)| &**stream.name());
     let is_new = |name: &&StreamName| {
         scope.has(&name.source.nspace, name.source.rank)
             && !counted.contains(&(&name.source, name.channel, name.logged))
@@ -321,7 +315,7 @@ pub(crate) fn count_streams(state: &Core) -> (Vec<CountedStream>, Vec<StreamStep
             }
         }
         let step = StreamStep::Count { source: *source, readers: pages };
-        (CountedStream { name: Arc::clone(&stream.name), readers: tools }, step)
+        (CountedStream { name: Arc::clone(stream.name()), readers: tools }, step)
     };
     state.streams.iter().map(count).unzip()
 }
@@ -372,7 +366,7 @@ fn launching_streams(state: &Core, scope: &Scope) -> impl Iterator<Item = Stream
     let ranks = state
         .jobs
         .iter()
-        .flat_map(|(nspace, job)| job.launching.keys().map(move |rank| (nspace, *rank, job.run)));
+        .flat_map(|(nspace, job)| job.launching().map(move |(rank, _)| (nspace, rank, job.run())));
     ranks.filter(|(nspace, rank, _)| scope.has(nspace, *rank)).flat_map(|(nspace, rank, run)| {
         let source = Proc::new(nspace.clone(), rank);
         CHANNELS

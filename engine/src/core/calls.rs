@@ -2,7 +2,6 @@
 //! queued as those of [`Core::handle`].
 
 use std::collections::BTreeMap;
-use std::mem;
 use std::time::{Duration, Instant};
 
 use iof_capture::{AddError, ProcessId, Signal, SourceId, Stopped, StreamRequest, TargetId};
@@ -72,28 +71,15 @@ impl Core {
         let NewJob { nspace, grace, early_end_policy, directives, elsewhere, launching } = new;
         let options = self.settings.options.under(directives);
         let job = JobState::new(grace, options, directives.forward);
-        let mut job = JobState { launching, early_end_policy, ..job };
-        if elsewhere {
-            job.remote = RemoteRanks::Running;
-        }
+        let job = job.launching_ranks(launching, early_end_policy);
+        let job = if elsewhere { job.with_remote_ranks() } else { job };
         let run = match self.jobs.get_mut(nspace) {
-            // Output of its ranks elsewhere was delivered before the job was started here.
-            Some(known)
-                if elsewhere
-                    && !known.is_local
-                    && known.remote == RemoteRanks::Running
-                    && !known.delivered.keys().any(|(rank, _)| job.launching.contains_key(rank)) =>
-            {
-                job.run = known.run;
-                job.delivered = mem::take(&mut known.delivered);
-                job.open_deliveries = known.open_deliveries;
-                job.logged = mem::take(&mut known.logged);
-                job.open_logs = known.open_logs;
-                *known = job;
-                known.run
+            Some(known) if known.is_remote_part_of(&job) => {
+                known.add_local_part(job);
+                known.run()
             }
             Some(_) => return None,
-            None => self.add_job(nspace, |_| job).run,
+            None => self.add_job(nspace, |_| job).run(),
         };
         Some(JobId { nspace: nspace.clone(), run })
     }
@@ -103,7 +89,7 @@ impl Core {
         let (options, is_new) = (self.settings.options, self.jobs.get(nspace).is_none());
         let job = self.jobs.get_or_add(nspace, || new(options));
         if is_new {
-            let id = JobId { nspace: nspace.clone(), run: job.run };
+            let id = JobId { nspace: nspace.clone(), run: job.run() };
             self.effects.handles.push(HandleOp::Announce(id));
         }
         job
@@ -111,9 +97,8 @@ impl Core {
 
     /// Records the pid of a rank that is being started.
     pub(crate) fn note_pid(&mut self, nspace: &Nspace, rank: Rank, pid: u32) {
-        let launching = self.jobs.get_mut(nspace).and_then(|job| job.launching.get_mut(&rank));
-        if let Some(launching) = launching {
-            launching.pid = pid;
+        if let Some(job) = self.jobs.get_mut(nspace) {
+            job.note_pid(rank, pid);
         }
     }
 
@@ -133,7 +118,7 @@ impl Core {
         // `begin_job` has added the job and noted this rank.
         let job = self.jobs.get_mut(nspace);
         let (run, options, forward, launching) = job.map_or((0, self.settings.options, None, None), |job| {
-            (job.run, job.options, job.forward, job.launching.remove(&rank))
+            (job.run(), job.options(), job.forward(), job.take_launching(rank))
         });
         let streams = CHANNELS.map(|channel| {
             let name = StreamName { source: source.clone(), channel, logged: false, run };
@@ -150,14 +135,8 @@ impl Core {
     /// Records that all local ranks of a job are registered. A job without ranks is removed, unless
     /// something was logged to it or delivered for it.
     pub(crate) fn all_registered(&mut self, nspace: &Nspace, now: Instant) {
-        if let Some(job) = self.jobs.get_mut(nspace) {
-            job.started = true;
-            job.launching.clear();
-            if job.ranks.is_empty() && !job.delivered.is_empty() {
-                job.is_local = false;
-            } else if job.ranks.is_empty() && job.logged.is_empty() {
-                self.forget_job(nspace);
-            }
+        if self.jobs.get_mut(nspace).is_some_and(JobState::all_registered) {
+            self.forget_job(nspace);
         }
         self.jobs.schedule_early_end(nspace, now);
         self.begin_deferred();
@@ -176,9 +155,9 @@ impl Core {
         self.announce_end(nspace);
         let Some(job) = self.forget_job(nspace) else { return false };
         let sources = job.streams();
-        for rank in job.ranks.values() {
+        for (_, rank) in job.ranks() {
             self.effects.handles.push(HandleOp::RemoveRank(rank.process()));
-            if rank.stdin_unavailable.is_none() {
+            if rank.stdin_unavailable().is_none() {
                 self.effects.commands.push(Command::Shut(rank.target()));
             }
         }
@@ -194,18 +173,14 @@ impl Core {
     /// Removes a job from the table. Its handles return its exit status from now on.
     fn forget_job(&mut self, nspace: &Nspace) -> Option<JobState> {
         let job = self.jobs.remove(nspace)?;
-        self.effects.handles.push(HandleOp::RemoveJob { run: job.run, status: job.status() });
+        self.effects.handles.push(HandleOp::RemoveJob { run: job.run(), status: job.status() });
         Some(job)
     }
 
     /// Notes that the embedder has reported the exit of a rank. Returns the rank's process; `None` if
     /// the engine detects the exit of this rank, or it was reported before.
     pub(crate) fn report_exit(&mut self, job: &JobId, rank: Rank) -> Option<ProcessId> {
-        let rank = self.job_mut(job)?.ranks.get_mut(&rank)?;
-        if rank.signals != SignalReach::Nothing || mem::replace(&mut rank.reported, true) {
-            return None;
-        }
-        Some(rank.process())
+        self.job_mut(job)?.report_exit(rank)
     }
 
     /// Notes that `signal` is sent to the ranks of a job, or with `groups_only`, to those that lead
@@ -222,18 +197,18 @@ impl Core {
     /// Ends the backlog of a job, see [`Job::release_backlog`](crate::Job::release_backlog).
     pub(crate) fn release_backlog_of(&mut self, job: &JobId) {
         let Some(job) = self.job_mut(job) else { return };
-        job.release_backlog = true;
+        job.release_backlog();
         let streams = job.streams();
         self.release_backlog(&streams);
     }
 
     /// Returns a job, unless it was removed.
     pub(crate) fn job(&self, job: &JobId) -> Option<&JobState> {
-        self.jobs.get(&job.nspace).filter(|state| state.run == job.run)
+        self.jobs.get(&job.nspace).filter(|state| state.run() == job.run)
     }
 
     pub(super) fn job_mut(&mut self, job: &JobId) -> Option<&mut JobState> {
-        self.jobs.get_mut(&job.nspace).filter(|state| state.run == job.run)
+        self.jobs.get_mut(&job.nspace).filter(|state| state.run() == job.run)
     }
 }
 
@@ -273,11 +248,7 @@ impl Core {
     /// Ends the remote part of a job, see [`Engine::end_job`](crate::Engine::end_job).
     pub(crate) fn end_job(&mut self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
         let job = self.add_job(nspace, JobState::elsewhere);
-        if !matches!(job.remote, RemoteRanks::Running) {
-            return false;
-        }
-        job.remote = RemoteRanks::Ended { exit_code };
-        let streams: Vec<SourceId> = job.delivered.values().copied().collect();
+        let Some(streams) = job.end_remote_ranks(exit_code) else { return false };
         for stream in streams {
             if let Some(delivery) = self.streams.delivery(stream) {
                 delivery.complete = true;
@@ -295,23 +266,20 @@ impl Core {
         if job.has_local_rank(from.rank) {
             return Err(DeliverError::Captured(from.clone()));
         }
-        if let Some(stream) = job.delivered.get(&(from.rank, channel)) {
-            return Ok(*stream);
+        if let Some(stream) = job.delivered_stream(from.rank, channel) {
+            return Ok(stream);
         }
-        match job.remote {
+        match job.remote() {
             RemoteRanks::None => return Err(DeliverError::NoRemoteRanks(from.nspace.clone())),
             RemoteRanks::Ended { .. } => return Err(DeliverError::Complete { from: from.clone(), channel }),
             RemoteRanks::Running => {}
         }
-        let name = StreamName { source: from.clone(), channel, logged: false, run: job.run };
-        let mut new = StreamState::new(name, job.options, job.forward);
-        new.release_backlog = job.release_backlog;
-        let config = job.options.config();
+        let new = StreamState::of_job(job, from.clone(), channel, false);
+        let config = job.options().config();
         let stream = self.resources.delivered_stream(config, &format!("{from} {channel}"))?;
         let id = self.open_stream(new, stream);
         if let Some(job) = self.jobs.get_mut(&from.nspace) {
-            job.delivered.insert((from.rank, channel), id);
-            job.open_deliveries = job.open_deliveries.saturating_add(1);
+            job.add_delivered(from.rank, channel, id);
         }
         Ok(id)
     }

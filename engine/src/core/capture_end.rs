@@ -43,10 +43,10 @@ impl Core {
 
     /// Completes a stream that has not reached the capture thread: its readers miss it.
     fn complete_lost_stream(&mut self, source: SourceId) {
-        let Some(stream) = self.streams.get(&source).filter(|stream| stream.completion.is_none()) else {
+        let Some(stream) = self.streams.get(&source).filter(|stream| !stream.is_complete()) else {
             return;
         };
-        if stream.withdrawn {
+        if stream.is_withdrawn() {
             self.forget_withdrawn(source);
         } else {
             self.stream_completed(source, Completion { produced: 0, generation: 0 });
@@ -56,7 +56,7 @@ impl Core {
     /// Returns whether every stream is complete, so that the capture thread has nothing more to do for
     /// them.
     pub(crate) fn is_complete(&self) -> bool {
-        self.streams.iter().all(|(_, stream)| stream.completion.is_some())
+        self.streams.iter().all(|(_, stream)| stream.is_complete())
     }
 
     /// Ends all pushes at their local targets. How much each target took beyond the last report is

@@ -105,17 +105,15 @@ impl Core {
                 }
             }
             assert!(by_tool.values().all(|readers| *readers <= MAX_READERS_PER_TOOL));
-            let job = self.jobs.get(&stream.name.source.nspace);
-            let has = job.is_some_and(|job| job.run == stream.name.run);
+            let job = self.jobs.get(&stream.name().source.nspace);
+            let has = job.is_some_and(|job| job.run() == stream.name().run);
             assert!(has, "{source:?} is a stream of a removed job");
         }
     }
 
     fn check_jobs(&self) {
         for (nspace, job) in self.jobs.iter() {
-            assert!(job.open_deliveries <= job.delivered.len(), "{nspace}");
-            assert!(job.open_logs <= job.logged.len(), "{nspace}");
-            assert!(job.open_streams <= 3 * job.ranks.len(), "{nspace}");
+            job.check();
             let streams = job.streams();
             assert!(
                 streams.iter().all(|stream| self.streams.get(stream).is_some()),

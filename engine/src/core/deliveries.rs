@@ -38,7 +38,7 @@ impl Core {
         let Some(delivery) = self.streams.delivery(stream) else { return false };
         delivery.complete = true;
         if let Some(job) = self.jobs.get_mut(nspace) {
-            job.open_deliveries = job.open_deliveries.saturating_sub(1);
+            job.delivery_completed();
         }
         true
     }

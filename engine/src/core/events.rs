@@ -18,10 +18,10 @@ impl Core {
     /// Notes that a stream is complete, and the reason if it did not reach its end of file.
     pub(crate) fn completed(&mut self, stream: SourceId, end: &End) {
         let Some(state) = self.streams.get(&stream) else { return };
-        if state.withdrawn {
+        if state.is_withdrawn() {
             return self.forget_withdrawn(stream);
         }
-        let name = Arc::clone(&state.name);
+        let name = Arc::clone(state.name());
         let StreamName { source, channel, logged, .. } = &*name;
         self.queries.streams_changed();
         // A complete stream keeps its bytes without the backlog holder, so the slot is free for others.
@@ -34,20 +34,12 @@ impl Core {
             return self.announce_end(&source.nspace);
         }
         let Some(job) = self.jobs.get_mut(&source.nspace) else { return };
-        job.open_streams = job.open_streams.saturating_sub(1);
-        let was_cut_off = job.cut_off.iter().any(|(rank, _)| *rank == source.rank);
-        let mut ends_with_rank = false;
-        if let Some(rank) = job.ranks.get_mut(&source.rank) {
-            ends_with_rank = rank.leaves_stddiag() && !was_cut_off;
-            rank.complete |= (*channel).into();
-        }
+        let was_cut_off = job.stream_completed(source.rank, *channel, matches!(end, End::Closed));
         match end {
-            End::EndOfFile => {}
-            End::Closed if ends_with_rank => {}
-            End::Closed => {
+            End::Closed if was_cut_off => {
                 tracing::info!(%source, %channel, "a stream was cut off: it was open at the end of its rank's grace period, or was closed by the embedder");
-                job.cut_off.push((source.rank, *channel));
             }
+            End::EndOfFile | End::Closed => {}
             End::Error(error) => tracing::warn!(%source, %channel, %error, "a stream ended with an error"),
         }
         self.finish_stddiag(source);
@@ -57,9 +49,8 @@ impl Core {
     /// Completes the stddiag of a rank that has exited, with what was written to it, once its other
     /// streams are complete. A daemon may hold it open for ever without knowing.
     fn finish_stddiag(&mut self, proc: &Proc) {
-        let rank = self.jobs.get(&proc.nspace).and_then(|job| job.ranks.get(&proc.rank));
-        if let Some(rank) = rank.filter(|rank| rank.leaves_stddiag()) {
-            let [_, _, stddiag] = rank.streams;
+        if let Some(rank) = self.jobs.rank(proc).filter(|rank| rank.leaves_stddiag()) {
+            let [_, _, stddiag] = rank.streams();
             self.effects.commands.push(Command::Finish(stddiag));
         }
     }
@@ -74,8 +65,8 @@ impl Core {
         });
         job.exited(proc.rank, exit);
         self.effects.handles.push(HandleOp::HangUp(process));
-        if let (Some(grace), Some(rank)) = (job.grace, job.ranks.get(&proc.rank)) {
-            self.graces.begin(now, grace, rank.streams.to_vec());
+        if let (Some(grace), Some(rank)) = (job.grace(), job.rank(proc.rank)) {
+            self.graces.begin(now, grace, rank.streams().to_vec());
         }
         self.finish_stddiag(&proc);
         self.jobs.schedule_early_end(&proc.nspace, now);

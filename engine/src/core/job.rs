@@ -1,42 +1,23 @@
 //! The state of a job: its ranks, their streams and their exit statuses.
 
-use std::collections::BTreeMap;
+mod endings;
+mod rank;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::time::Duration;
 
-use iof_capture::{ProcessId, SourceId, TargetId};
-use iof_proto::{Channel, Channels, Rank, StdinUnavailable};
+use iof_capture::{ProcessId, Signal, SourceId};
+use iof_proto::{Channel, Channels, Rank};
 
 use crate::core::job_status::JobStatus;
 use crate::core::stream_options::StreamOptions;
 use crate::early_end::{EarlyEnd, EarlyEndPolicy};
-use crate::exit::{Exit, SentSignals};
+use crate::exit::Exit;
 
-/// The output channels of every rank.
-pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
-
-/// The state of one local rank.
-pub(crate) struct RankState {
-    /// In the order of [`CHANNELS`].
-    pub streams: [SourceId; CHANNELS.len()],
-    pub executable: String,
-    /// 0 if the embedder did not specify it.
-    pub pid: u32,
-    pub signals: SignalReach,
-    /// The reason why bytes can't be pushed to its stdin; `None` if they can.
-    pub stdin_unavailable: Option<StdinUnavailable>,
-    /// Only the embedder's own tools may push to its stdin.
-    pub own_stdin: bool,
-    pub exit: Option<Exit>,
-    /// The signals that were sent to the rank.
-    pub sent: SentSignals,
-    /// The rank failed because of these signals.
-    pub exit_requested: bool,
-    /// The embedder has reported the exit of the rank.
-    pub reported: bool,
-    /// The channels whose streams are complete.
-    pub complete: Channels,
-}
+pub(crate) use self::endings::EndSteps;
+pub use self::endings::{Ending, RankExit};
+pub(crate) use self::rank::{CHANNELS, Launching, RankState, SignalReach};
 
 /// How far a rank has come in MPI, once it has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,71 +26,6 @@ pub(crate) enum MpiPhase {
     Inside,
     /// After `MPI_Finalize`.
     Finalized,
-}
-
-/// The processes that receive the signals to a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SignalReach {
-    /// None: only the embedder can send signals to the rank.
-    Nothing,
-    Process,
-    /// The process group that the rank leads, even after the rank itself has exited.
-    Group,
-}
-
-impl RankState {
-    /// Returns a running rank with these streams.
-    pub(crate) fn new(
-        streams: [SourceId; CHANNELS.len()],
-        Launching { executable, pid }: Launching,
-        signals: SignalReach,
-        stdin_unavailable: Option<StdinUnavailable>,
-        own_stdin: bool,
-    ) -> RankState {
-        RankState {
-            streams,
-            executable,
-            pid,
-            signals,
-            stdin_unavailable,
-            own_stdin,
-            exit: None,
-            sent: SentSignals::default(),
-            exit_requested: false,
-            reported: false,
-            complete: Channels::empty(),
-        }
-    }
-
-    /// Returns whether the rank has exited and only its stddiag is open. Programs that redirect the
-    /// output of their children do not know of stddiag, so its end is not waited for.
-    pub(crate) fn leaves_stddiag(&self) -> bool {
-        self.exit.is_some() && self.complete == (Channels::STDOUT | Channels::STDERR)
-    }
-
-    /// Returns the id of the rank's process at the capture. It is the id of the rank's first
-    /// stream, which no other rank has.
-    pub(crate) fn process(&self) -> ProcessId {
-        ProcessId(self.streams[0].0)
-    }
-
-    /// Returns whether the rank is in the embedder's process group.
-    pub(crate) fn shares_group(&self) -> bool {
-        self.signals == SignalReach::Process
-    }
-
-    /// Returns the id of the rank's stdin at the capture, which is derived in the same way.
-    pub(crate) fn target(&self) -> TargetId {
-        TargetId(self.streams[0].0)
-    }
-}
-
-/// A local rank that is being started.
-#[derive(Default)]
-pub(crate) struct Launching {
-    pub executable: String,
-    /// 0 before the process starts, or if the embedder did not specify it.
-    pub pid: u32,
 }
 
 /// The state of a job's remote ranks: those that are not started or adopted by this engine.
@@ -129,49 +45,49 @@ pub(crate) enum RemoteRanks {
 /// The state of one job.
 pub(crate) struct JobState {
     /// Its number among all jobs, which distinguishes successive jobs of the same name.
-    pub run: u64,
+    run: u64,
     /// The options of its streams.
-    pub options: StreamOptions,
+    options: StreamOptions,
     /// The channels that its spawner wants forwarded; `None` if the spawner did not specify any.
-    pub forward: Option<Channels>,
+    forward: Option<Channels>,
     /// It was spawned or adopted by this engine.
-    pub is_local: bool,
+    is_local: bool,
     /// Its local ranks.
-    pub ranks: BTreeMap<Rank, RankState>,
+    ranks: BTreeMap<Rank, RankState>,
     /// Its local ranks that are still being started.
-    pub launching: BTreeMap<Rank, Launching>,
+    launching: BTreeMap<Rank, Launching>,
     /// The local ranks that have begun MPI, also while they are being started.
-    pub mpi: BTreeMap<Rank, MpiPhase>,
+    mpi: BTreeMap<Rank, MpiPhase>,
     /// All local ranks were started.
-    pub started: bool,
+    started: bool,
     /// The state of its remote ranks.
-    pub remote: RemoteRanks,
+    remote: RemoteRanks,
     /// The streams of its remote ranks.
-    pub delivered: BTreeMap<(Rank, Channel), SourceId>,
+    delivered: BTreeMap<(Rank, Channel), SourceId>,
     /// The number of streams in `delivered` that are not complete.
-    pub open_deliveries: usize,
+    open_deliveries: usize,
     /// The streams of what was logged to stdout and stderr. [`Rank::UNDEF`] stands for the job as a
     /// whole.
-    pub logged: BTreeMap<(Rank, Channel), SourceId>,
+    logged: BTreeMap<(Rank, Channel), SourceId>,
     /// The number of streams in `logged` that are not complete.
-    pub open_logs: usize,
+    open_logs: usize,
     /// The embedder has released the backlog: no more output is kept for tools that have not
     /// registered yet.
-    pub release_backlog: bool,
+    release_backlog: bool,
     /// The number of local ranks in `ranks` that have not exited.
-    pub running: usize,
+    running: usize,
     /// The number of streams of local ranks that are not complete.
-    pub open_streams: usize,
+    open_streams: usize,
     /// The time for which streams may stay open after their rank has exited; `None` for no limit.
-    pub grace: Option<Duration>,
+    grace: Option<Duration>,
     /// The streams that were completed before their end of file.
-    pub cut_off: Vec<(Rank, Channel)>,
-    pub first_failure: Option<(Rank, Exit)>,
-    pub early_end_policy: EarlyEndPolicy,
+    cut_off: Vec<(Rank, Channel)>,
+    first_failure: Option<(Rank, Exit)>,
+    early_end_policy: EarlyEndPolicy,
     /// How the engine ended the job early.
-    pub early_end: Option<EarlyEnd>,
+    early_end: Option<EarlyEnd>,
     /// The ends of its local ranks, in the order in which they were detected.
-    pub endings: Vec<EndingEntry>,
+    endings: Vec<EndingEntry>,
 }
 
 impl JobState {
@@ -214,6 +130,109 @@ impl JobState {
         JobState { is_local: false, started: true, remote: RemoteRanks::Running, ..job }
     }
 
+    /// Returns the job with its number.
+    pub(super) fn numbered(self, run: u64) -> JobState {
+        JobState { run, ..self }
+    }
+
+    /// Returns the job with the ranks that are to be started here.
+    pub(super) fn launching_ranks(
+        self,
+        launching: BTreeMap<Rank, Launching>,
+        early_end_policy: EarlyEndPolicy,
+    ) -> JobState {
+        JobState { launching, early_end_policy, ..self }
+    }
+
+    /// Returns the job with ranks elsewhere.
+    pub(super) fn with_remote_ranks(self) -> JobState {
+        JobState { remote: RemoteRanks::Running, ..self }
+    }
+
+    /// Returns whether this is the remote part of the job whose local part is `local`. It is known
+    /// because output of its ranks was delivered before the job was started here.
+    pub(super) fn is_remote_part_of(&self, local: &JobState) -> bool {
+        let are_remote = [self.remote, local.remote] == [RemoteRanks::Running; 2] && !self.is_local;
+        are_remote && !self.delivered.keys().any(|(rank, _)| local.launching.contains_key(rank))
+    }
+
+    /// Adds the local part of the job.
+    pub(super) fn add_local_part(&mut self, local: JobState) {
+        *self = JobState {
+            run: self.run,
+            delivered: mem::take(&mut self.delivered),
+            open_deliveries: self.open_deliveries,
+            logged: mem::take(&mut self.logged),
+            open_logs: self.open_logs,
+            ..local
+        };
+    }
+
+    /// Returns the number of the job among all jobs.
+    pub(crate) fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// Returns the options of the job's streams.
+    pub(crate) fn options(&self) -> StreamOptions {
+        self.options
+    }
+
+    /// Returns the channels that the spawner wants forwarded; `None` if it did not specify any.
+    pub(crate) fn forward(&self) -> Option<Channels> {
+        self.forward
+    }
+
+    /// Returns whether no output is kept for tools that have not registered yet.
+    pub(crate) fn has_released_backlog(&self) -> bool {
+        self.release_backlog
+    }
+
+    /// Notes that no more output is kept for tools that have not registered yet.
+    pub(super) fn release_backlog(&mut self) {
+        self.release_backlog = true;
+    }
+
+    /// Returns the time for which streams may stay open after their rank has exited; `None` for no
+    /// limit.
+    pub(crate) fn grace(&self) -> Option<Duration> {
+        self.grace
+    }
+}
+
+/// Local ranks.
+impl JobState {
+    /// Notes the pid of a rank that is being started.
+    pub(super) fn note_pid(&mut self, rank: Rank, pid: u32) {
+        if let Some(launching) = self.launching.get_mut(&rank) {
+            launching.pid = pid;
+        }
+    }
+
+    /// Removes and returns a rank that is being started, because it is about to be added.
+    pub(super) fn take_launching(&mut self, rank: Rank) -> Option<Launching> {
+        self.launching.remove(&rank)
+    }
+
+    /// Adds a rank that runs.
+    pub(super) fn add_rank(&mut self, rank: Rank, state: RankState) {
+        self.running = self.running.saturating_add(1);
+        self.open_streams = self.open_streams.saturating_add(state.streams().len());
+        self.ranks.insert(rank, state);
+    }
+
+    /// Notes that all local ranks are added. Returns whether the job has nothing: no rank, nothing
+    /// delivered and nothing logged.
+    pub(super) fn all_registered(&mut self) -> bool {
+        self.started = true;
+        self.launching.clear();
+        if self.ranks.is_empty() && !self.delivered.is_empty() {
+            self.is_local = false;
+            return false;
+        }
+        self.ranks.is_empty() && self.logged.is_empty()
+    }
+
     /// Removes and returns the local ranks, with all that they left in the job.
     pub(super) fn take_ranks(&mut self) -> BTreeMap<Rank, RankState> {
         (self.running, self.open_streams) = (0, 0);
@@ -224,6 +243,154 @@ impl JobState {
         mem::take(&mut self.ranks)
     }
 
+    /// Returns whether local ranks are still being started.
+    pub(crate) fn is_starting(&self) -> bool {
+        !self.started
+    }
+
+    /// Returns a local rank that was started.
+    pub(crate) fn rank(&self, rank: Rank) -> Option<&RankState> {
+        self.ranks.get(&rank)
+    }
+
+    pub(super) fn rank_mut(&mut self, rank: Rank) -> Option<&mut RankState> {
+        self.ranks.get_mut(&rank)
+    }
+
+    /// Returns the local ranks that were started, in ascending order.
+    pub(crate) fn ranks(&self) -> impl DoubleEndedIterator<Item = (Rank, &RankState)> {
+        self.ranks.iter().map(|(rank, state)| (*rank, state))
+    }
+
+    /// Returns the highest local rank that was started; [`Rank::UNDEF`] if none was.
+    pub(crate) fn last_rank(&self) -> Rank {
+        self.ranks.keys().next_back().copied().unwrap_or(Rank::UNDEF)
+    }
+
+    /// Returns the local ranks that are being started, in ascending order.
+    pub(crate) fn launching(&self) -> impl Iterator<Item = (Rank, &Launching)> {
+        self.launching.iter().map(|(rank, launching)| (*rank, launching))
+    }
+
+    /// Notes how far a local rank has come in MPI.
+    pub(super) fn note_mpi(&mut self, rank: Rank, phase: MpiPhase) {
+        if self.has_local_rank(rank) {
+            self.mpi.insert(rank, phase);
+        }
+    }
+
+    /// Notes that the embedder has reported the exit of a rank. Returns the rank's process; `None` if
+    /// the engine detects the exit of this rank, or it was reported before.
+    pub(super) fn report_exit(&mut self, rank: Rank) -> Option<ProcessId> {
+        let rank = self.ranks.get_mut(&rank)?;
+        rank.report_exit().then(|| rank.process())
+    }
+
+    /// Notes that the stream of a local rank is complete, which was `closed` if it did not reach its
+    /// end of file. Returns whether it was cut off: it was closed while the rank may have written
+    /// more.
+    pub(super) fn stream_completed(&mut self, rank: Rank, channel: Channel, closed: bool) -> bool {
+        self.open_streams = self.open_streams.saturating_sub(1);
+        let was_cut_off = self.cut_off.iter().any(|(other, _)| *other == rank);
+        let mut ends_with_rank = false;
+        if let Some(state) = self.ranks.get_mut(&rank) {
+            ends_with_rank = state.leaves_stddiag() && !was_cut_off;
+            state.completed(channel);
+        }
+        let is_cut_off = closed && !ends_with_rank;
+        self.cut_off.extend(is_cut_off.then_some((rank, channel)));
+        is_cut_off
+    }
+
+    /// Notes that `signal` is sent to the local ranks for which `is_wanted`, see
+    /// [`Job::signal`](crate::Job::signal). Returns their processes, which are to receive it.
+    pub(crate) fn signal(
+        &mut self,
+        signal: Signal,
+        is_wanted: impl Fn(Rank, SignalReach) -> bool,
+    ) -> Vec<ProcessId> {
+        let mut processes = Vec::new();
+        for (rank, state) in &mut self.ranks {
+            if state.signal_reach().is_some_and(|reach| is_wanted(*rank, reach)) {
+                state.note_signal(signal);
+                processes.push(state.process());
+            }
+        }
+        processes
+    }
+
+    /// Notes that the terminal has sent `signal` to the ranks in the embedder's process group.
+    pub(crate) fn note_signal_of_terminal(&mut self, signal: Signal) {
+        for state in self.ranks.values_mut().filter(|state| state.shares_group()) {
+            state.note_signal(signal);
+        }
+    }
+}
+
+/// Remote ranks, and what is logged.
+impl JobState {
+    /// Returns the state of the remote ranks.
+    pub(crate) fn remote(&self) -> RemoteRanks {
+        self.remote
+    }
+
+    /// Returns the remote ranks whose output was delivered.
+    pub(crate) fn delivered_ranks(&self) -> BTreeSet<Rank> {
+        let wrote = self.delivered.keys().map(|(rank, _)| *rank);
+        wrote.filter(|rank| !self.has_local_rank(*rank)).collect()
+    }
+
+    /// Returns the stream of a remote rank.
+    pub(crate) fn delivered_stream(&self, rank: Rank, channel: Channel) -> Option<SourceId> {
+        self.delivered.get(&(rank, channel)).copied()
+    }
+
+    /// Adds the stream of a remote rank.
+    pub(super) fn add_delivered(&mut self, rank: Rank, channel: Channel, stream: SourceId) {
+        self.delivered.insert((rank, channel), stream);
+        self.open_deliveries = self.open_deliveries.saturating_add(1);
+    }
+
+    /// Notes that the stream of a remote rank is complete.
+    pub(super) fn delivery_completed(&mut self) {
+        self.open_deliveries = self.open_deliveries.saturating_sub(1);
+    }
+
+    /// Notes that the remote part of the job has ended. Returns its streams; `None` if it does not
+    /// run.
+    pub(super) fn end_remote_ranks(&mut self, exit_code: Option<i32>) -> Option<Vec<SourceId>> {
+        if self.remote != RemoteRanks::Running {
+            return None;
+        }
+        self.remote = RemoteRanks::Ended { exit_code };
+        Some(self.delivered.values().copied().collect())
+    }
+
+    /// Returns the stream of what was logged to a channel of `rank`. [`Rank::UNDEF`] stands for the
+    /// job as a whole.
+    pub(crate) fn logged_stream(&self, rank: Rank, channel: Channel) -> Option<SourceId> {
+        self.logged.get(&(rank, channel)).copied()
+    }
+
+    /// Returns the streams of what was logged.
+    pub(crate) fn logged_streams(&self) -> impl Iterator<Item = SourceId> {
+        self.logged.values().copied()
+    }
+
+    /// Adds the stream of what is logged to a channel of `rank`.
+    pub(super) fn add_logged(&mut self, rank: Rank, channel: Channel, stream: SourceId) {
+        self.logged.insert((rank, channel), stream);
+        self.open_logs = self.open_logs.saturating_add(1);
+    }
+
+    /// Notes that a stream of what was logged is complete.
+    pub(super) fn log_completed(&mut self) {
+        self.open_logs = self.open_logs.saturating_sub(1);
+    }
+}
+
+/// What is complete.
+impl JobState {
     /// Returns whether all local ranks have exited.
     pub(crate) fn has_exited(&self) -> bool {
         self.started && self.running == 0
@@ -285,8 +452,21 @@ impl JobState {
 
     /// Returns all streams of the job.
     pub(crate) fn streams(&self) -> Vec<SourceId> {
-        let local = self.ranks.values().flat_map(|rank| rank.streams);
+        let local = self.ranks.values().flat_map(RankState::streams);
         local.chain(self.delivered.values().copied()).chain(self.logged.values().copied()).collect()
+    }
+
+    /// Returns the first local rank that failed, and its exit status.
+    pub(crate) fn first_failure(&self) -> Option<(Rank, Exit)> {
+        self.first_failure
+    }
+
+    /// Panics if the counts of open streams exceed the streams.
+    #[cfg(feature = "simulation")]
+    pub(super) fn check(&self) {
+        assert!(self.open_deliveries <= self.delivered.len());
+        assert!(self.open_logs <= self.logged.len());
+        assert!(self.open_streams <= CHANNELS.len() * self.ranks.len());
     }
 
     /// Returns the exit code of the job as a whole, if it is known.
@@ -296,9 +476,9 @@ impl JobState {
     }
 }
 
-/// An entry of the list from which [`Endings`] are made.
+/// An entry of the list from which [`Endings`](crate::Endings) are made.
 #[derive(Clone, Copy)]
-pub(crate) enum EndingEntry {
+enum EndingEntry {
     Rank(Rank),
     Early,
 }

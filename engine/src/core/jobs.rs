@@ -6,9 +6,8 @@ use std::time::Instant;
 use iof_capture::{ProcessId, SourceId, TargetId};
 use iof_proto::{Nspace, Proc, Rank};
 
-use crate::core::endings::EndSteps;
 use crate::core::ids::JobId;
-use crate::core::job::{JobState, RankState};
+use crate::core::job::{EndSteps, JobState, RankState};
 
 /// All jobs, by their names.
 #[derive(Default)]
@@ -41,7 +40,7 @@ impl Jobs {
 
     /// Returns a local rank.
     pub(crate) fn rank(&self, proc: &Proc) -> Option<&RankState> {
-        self.get(&proc.nspace)?.ranks.get(&proc.rank)
+        self.get(&proc.nspace)?.rank(proc.rank)
     }
 
     /// Returns the job `nspace`. If it is unknown, adds and numbers the one that `new` returns.
@@ -49,7 +48,7 @@ impl Jobs {
         let last_run = &mut self.last_run;
         self.by_name.entry(nspace.clone()).or_insert_with(|| {
             *last_run = last_run.saturating_add(1);
-            JobState { run: *last_run, ..new() }
+            new().numbered(*last_run)
         })
     }
 
@@ -83,9 +82,7 @@ impl Jobs {
             self.stdins.insert(rank.target(), proc.clone());
         }
         if let Some(job) = self.by_name.get_mut(&proc.nspace) {
-            job.running = job.running.saturating_add(1);
-            job.open_streams = job.open_streams.saturating_add(rank.streams.len());
-            job.ranks.insert(proc.rank, rank);
+            job.add_rank(proc.rank, rank);
         }
     }
 
@@ -103,7 +100,7 @@ impl Jobs {
     /// Returns the job and the rank of a process that has not exited.
     pub(super) fn rank_of(&self, process: ProcessId) -> Option<(JobId, Rank)> {
         let Proc { nspace, rank } = self.processes.get(&process)?;
-        let run = self.get(nspace)?.run;
+        let run = self.get(nspace)?.run();
         Some((JobId { nspace: nspace.clone(), run }, *rank))
     }
 
@@ -120,11 +117,11 @@ impl Jobs {
         self.processes.drain().map(|(process, _)| process).collect()
     }
 
-    /// Returns the rank whose stdin was shut.
-    pub(super) fn shut(&mut self, target: TargetId) -> Option<&mut RankState> {
-        let Proc { nspace, rank } = self.stdins.remove(&target)?;
-        let rank = self.by_name.get_mut(&nspace)?.ranks.get_mut(&rank)?;
-        Some(rank).filter(|rank| rank.target() == target)
+    /// Notes that the stdin of a rank was shut.
+    pub(super) fn shut(&mut self, target: TargetId) {
+        let Some(Proc { nspace, rank }) = self.stdins.remove(&target) else { return };
+        let rank = self.by_name.get_mut(&nspace).and_then(|job| job.rank_mut(rank));
+        rank.filter(|rank| rank.target() == target).map(RankState::close_stdin);
     }
 
     /// Notes that something was logged to a job.
@@ -144,7 +141,7 @@ impl Jobs {
         let Jobs { by_name, logged, .. } = self;
         let ended = |nspace: &Nspace| by_name.get(nspace).is_some_and(JobState::is_output_complete);
         let ended = logged.extract_if(.., |nspace| ended(nspace));
-        ended.filter_map(|nspace| by_name.get(&nspace)).flat_map(|job| job.logged.values().copied()).collect()
+        ended.filter_map(|nspace| by_name.get(&nspace)).flat_map(JobState::logged_streams).collect()
     }
 
     /// Notes that a job may have to be ended early from now on.

@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::core::awaited::Awaited;
 use crate::core::commands::Command;
 use crate::core::delivery::Delivery;
-use crate::core::ids::{LogStep, StreamName};
+use crate::core::ids::LogStep;
 use crate::core::stream_state::StreamState;
 
 fn capture_ended() -> Failure {
@@ -113,18 +113,15 @@ impl Core {
         let Some(job) = self.jobs.get(&target.nspace) else {
             return Err(unavailable(format!("job {} does not exist", target.nspace)));
         };
-        if let Some(stream) = job.logged.get(&(target.rank, channel)) {
-            return Ok(*stream);
+        if let Some(stream) = job.logged_stream(target.rank, channel) {
+            return Ok(stream);
         }
         let label = format!("{target} {channel} log");
-        let stream = self.resources.log_stream(job.options.config(), &label)?;
-        let name = StreamName { source: target.clone(), channel, logged: true, run: job.run };
-        let mut new = StreamState::new(name, job.options, job.forward);
-        new.release_backlog = job.release_backlog;
+        let stream = self.resources.log_stream(job.options().config(), &label)?;
+        let new = StreamState::of_job(job, target.clone(), channel, true);
         let id = self.open_stream(new, stream);
         if let Some(job) = self.jobs.get_mut(&target.nspace) {
-            job.logged.insert((target.rank, channel), id);
-            job.open_logs = job.open_logs.saturating_add(1);
+            job.add_logged(target.rank, channel, id);
             self.jobs.note_logged(&target.nspace);
         }
         Ok(id)
@@ -139,7 +136,7 @@ impl Core {
     pub(crate) fn logged_all(&mut self, stream: SourceId, nspace: &Nspace) {
         self.streams.close_delivery(stream);
         if let Some(job) = self.jobs.get_mut(nspace) {
-            job.open_logs = job.open_logs.saturating_sub(1);
+            job.log_completed();
         }
     }
 }

@@ -84,7 +84,7 @@ impl Core {
     fn check_source(&self, requester: &Requester, options: &LogOptions) -> Result<(), Failure> {
         let Some(source) = &options.source else { return Ok(()) };
         let is_known = |job: &JobState| {
-            let has_rank = job.has_rank(source.rank) || job.remote == RemoteRanks::Running;
+            let has_rank = job.has_rank(source.rank) || job.remote() == RemoteRanks::Running;
             [Rank::WILDCARD, Rank::UNDEF].contains(&source.rank) || has_rank
         };
         let is_known_elsewhere = matches!(requester.reply_to, ReplyTo::Embedder(_))

@@ -27,7 +27,6 @@ pub(crate) mod demand;
 pub(crate) mod disconnect;
 pub(crate) mod effects;
 mod elsewhere;
-pub(crate) mod endings;
 mod events;
 mod grace;
 pub(crate) mod ids;

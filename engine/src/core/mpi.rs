@@ -34,13 +34,11 @@ impl Core {
             MpiEvent::Initialized => MpiPhase::Inside,
             MpiEvent::Finalized => MpiPhase::Finalized,
             MpiEvent::Aborted { code } => {
-                state.early_end_policy.aborted(rank, code);
+                state.aborted(rank, code);
                 self.jobs.schedule_early_end(&job.nspace, now);
                 return self.time_passed(now);
             }
         };
-        if state.has_local_rank(rank) {
-            state.mpi.insert(rank, phase);
-        }
+        state.note_mpi(rank, phase);
     }
 }

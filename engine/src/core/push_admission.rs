@@ -40,8 +40,8 @@ pub(super) struct Admitted {
 impl Admitted {
     /// Adds a rank that runs here. The embedder's `own` tools may push to more of them.
     fn admit(&mut self, proc: Proc, rank: &RankState, own: bool) {
-        match rank.stdin_unavailable {
-            None if rank.own_stdin && !own => {
+        match rank.stdin_unavailable() {
+            None if rank.has_own_stdin() && !own => {
                 self.unavailable.insert(proc, StdinUnavailable::Inherited);
             }
             None => {
@@ -94,18 +94,18 @@ impl Core {
             let job = self.jobs.get(&proc.nspace);
             let job = job.ok_or_else(|| unknown(format!("job {} does not exist", proc.nspace)))?;
             if proc.rank == Rank::WILDCARD {
-                for (rank, state) in &job.ranks {
-                    admitted.admit(Proc::new(proc.nspace.clone(), *rank), state, own);
+                for (rank, state) in job.ranks() {
+                    admitted.admit(Proc::new(proc.nspace.clone(), rank), state, own);
                 }
-                if job.remote == RemoteRanks::Running {
+                if job.remote() == RemoteRanks::Running {
                     self.admit_elsewhere(&mut admitted, proc);
                 }
-            } else if let Some(state) = job.ranks.get(&proc.rank) {
+            } else if let Some(state) = job.rank(proc.rank) {
                 admitted.admit(proc.clone(), state, own);
-            } else if job.remote == RemoteRanks::Running {
+            } else if job.remote() == RemoteRanks::Running {
                 self.admit_elsewhere(&mut admitted, proc);
             } else {
-                let last = job.ranks.keys().next_back().copied().unwrap_or(Rank::UNDEF);
+                let last = job.last_rank();
                 let reason =
                     format!("rank {} does not exist: the last rank of {} is {last}", proc.rank, proc.nspace);
                 return Err(unknown(reason));

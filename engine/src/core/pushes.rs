@@ -6,10 +6,7 @@ use std::sync::Arc;
 
 use iof_capture::{PushEnd, PushId, StreamStep, TargetId};
 use iof_proto::limits::{MAX_PROCS_PER_PULL, MAX_PUSHES_PER_TOOL};
-use iof_proto::{
-    Failure, Proc, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets, Status, StdinUnavailable,
-    ToTool,
-};
+use iof_proto::{Failure, Proc, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets, Status, ToTool};
 use iof_shm_ring::Inlet;
 
 use crate::core::Core;
@@ -18,7 +15,7 @@ use crate::core::commands::Command;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::elsewhere::Elsewhere;
 use crate::core::ids::PeerId;
-use crate::core::job::RankState;
+use crate::core::job::{JobState, RankState};
 use crate::core::peer::Peer;
 use crate::core::push::Push;
 use crate::core::push::{Deferred, PushRequest};
@@ -69,7 +66,7 @@ impl Core {
 
     /// Returns whether the ranks of a target's job are not all registered yet.
     fn is_starting(&self, target: &Proc) -> bool {
-        self.jobs.get(&target.nspace).is_some_and(|job| job.is_local && !job.started)
+        self.jobs.get(&target.nspace).is_some_and(JobState::is_starting)
     }
 
     /// Begins the deferred pushes whose jobs have all their ranks now.
@@ -287,7 +284,7 @@ impl Core {
         };
         let end = match end {
             // The target was shut because the rank had exited.
-            PushEnd::Stopped if self.jobs.rank(&proc).is_some_and(|rank| rank.exit.is_some()) => {
+            PushEnd::Stopped if self.jobs.rank(&proc).is_some_and(|rank| rank.exit().is_some()) => {
                 PushEnd::Closed
             }
             end => end,
@@ -300,15 +297,13 @@ impl Core {
 
     /// Records that nothing can be pushed to a target any more.
     pub(crate) fn shut(&mut self, target: TargetId) {
-        if let Some(rank) = self.jobs.shut(target) {
-            rank.stdin_unavailable = Some(StdinUnavailable::Closed);
-        }
+        self.jobs.shut(target);
     }
 
     /// Shuts the stdin of a rank that has exited, unless another process reads it. Otherwise a push
     /// with nothing to write would not notice the end.
     pub(crate) fn shut_if_unread(&mut self, proc: &Proc) {
-        let rank = self.jobs.rank(proc).filter(|rank| rank.stdin_unavailable.is_none());
+        let rank = self.jobs.rank(proc).filter(|rank| rank.stdin_unavailable().is_none());
         let target = rank.map(RankState::target);
         self.effects.commands.extend(target.map(Command::ShutUnread));
     }

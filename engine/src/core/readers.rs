@@ -5,7 +5,6 @@
 //! used again as soon as the command that detaches its reader is queued.
 
 use std::collections::BTreeSet;
-use std::mem;
 use std::sync::Arc;
 
 use iof_capture::{Gating, Joined, RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
@@ -32,7 +31,7 @@ impl Core {
         let source = self.streams.next_id();
         let request = self.awaited.next_id();
         let (mut steps, mut readers) = (Vec::new(), Vec::new());
-        for (peer_id, handler) in self.tools.naming(&new.name.source.nspace) {
+        for (peer_id, handler) in self.tools.naming(&new.name().source.nspace) {
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
             let Some(registration) = peer.registrations.get(&handler) else { continue };
             let Some(options) = new.options_for(peer, registration) else { continue };
@@ -40,14 +39,14 @@ impl Core {
             match peer.page.take_slot() {
                 Ok(id) if may_join => {
                     new.add_reader(peer_id, handler, options);
-                    steps.extend(peer.join(request, source, &new.name, handler, id, options));
+                    steps.extend(peer.join(request, source, new.name(), handler, id, options));
                     readers.push(JoiningReader { peer_id, handler, id });
                 }
                 // The tool is informed when the number of missed bytes is known.
                 missed => {
                     missed.into_iter().for_each(|id| peer.page.return_slot(id));
                     tracing::debug!(tool = peer_id, "a tool misses a new source");
-                    new.missing.push((peer_id, handler));
+                    new.miss(peer_id, handler);
                 }
             }
         }
@@ -82,7 +81,7 @@ impl Core {
         for (source, id, options) in wanted {
             let Some(stream) = self.streams.get_mut(&source) else { continue };
             stream.add_reader(peer_id, handler, options);
-            steps.extend(peer.join(request, source, &stream.name, handler, id, options));
+            steps.extend(peer.join(request, source, stream.name(), handler, id, options));
             changes.extend(self.streams.changes(source));
             readers.push(JoiningReader { peer_id, handler, id });
         }
@@ -108,7 +107,7 @@ impl Core {
             let slot = if stream.may_join(peer_id, peer) {
                 peer.page.take_slot().map_err(|error| error.to_string())
             } else {
-                let StreamName { source, channel, .. } = &*stream.name;
+                let StreamName { source, channel, .. } = &**stream.name();
                 Err(format!(
                     "a tool may have {MAX_READERS_PER_TOOL} registrations for {channel} of {source}: end one first"
                 ))
@@ -148,11 +147,8 @@ impl Core {
                     {
                         stream.remove_reader(peer_id, handler);
                         // The capture thread ends, or has discarded the stream.
-                        match stream.completion {
-                            Some(Completion { produced, .. }) => {
-                                peer.add_missed(handler, &stream.name, produced);
-                            }
-                            None => stream.missing.push((peer_id, handler)),
+                        if let Some(produced) = stream.miss(peer_id, handler) {
+                            peer.add_missed(handler, stream.name(), produced);
                         }
                     }
                 }
@@ -185,7 +181,7 @@ impl Core {
     /// drained their own generation.
     pub(crate) fn send_last_generation(&mut self, source: SourceId) {
         let Some(stream) = self.streams.get(&source) else { return };
-        let Some(Completion { generation, .. }) = stream.completion else { return };
+        let Some(Completion { generation, .. }) = stream.completion() else { return };
         let request = self.awaited.next_id();
         let (mut steps, mut readers) = (Vec::new(), Vec::new());
         for (peer_id, handler) in stream.readers() {
@@ -261,11 +257,9 @@ impl Core {
     /// attached to it.
     pub(crate) fn stream_completed(&mut self, source: SourceId, completion: Completion) {
         let Some(stream) = self.streams.get_mut(&source) else { return };
-        stream.completion = Some(completion);
-        let produced = completion.produced;
-        for (peer_id, handler) in mem::take(&mut stream.missing) {
+        for (peer_id, handler) in stream.complete(completion) {
             if let Some(peer) = self.tools.get_mut(&peer_id) {
-                peer.add_missed(handler, &stream.name, produced);
+                peer.add_missed(handler, stream.name(), completion.produced);
             }
         }
     }
@@ -289,7 +283,7 @@ impl Core {
         let mut steps = Vec::new();
         for source in sources {
             let Some(stream) = self.streams.get_mut(source) else { continue };
-            stream.release_backlog = true;
+            stream.release_backlog();
             steps.extend(self.streams.changes(*source));
         }
         self.request_unanswered(steps);

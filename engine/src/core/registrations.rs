@@ -80,7 +80,7 @@ impl Core {
     /// it has not or the tool was informed before. The message follows all rings of the job.
     fn report_end(&mut self, peer_id: PeerId, handler: u32, nspace: &Nspace) {
         let Some(job) = self.jobs.get(nspace).filter(|job| job.has_ended()) else { return };
-        let (run, exit_code) = (job.run, job.exit_code());
+        let (run, exit_code) = (job.run(), job.exit_code());
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
         let Some(registration) = peer.registrations.get_mut(&handler) else { return };
         if !registration.mark_end_reported(nspace, run) {

@@ -10,6 +10,7 @@ use iof_shm_ring::{ReaderId, Start};
 use crate::core::Core;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::PeerId;
+use crate::core::job::JobState;
 use crate::core::logs::Requester;
 use crate::core::peer::Peer;
 use crate::core::pull::Pull;
@@ -110,8 +111,7 @@ fn registration(
         return Err(failure(Status::ERR_BAD_PARAM, "a pull must name at least one process and one channel"));
     }
     if let Some(unknown) = procs.iter().find(|proc| !core.jobs.may_exist(proc)) {
-        let last = core.jobs.get(&unknown.nspace).and_then(|job| job.ranks.keys().next_back());
-        let last = last.copied().unwrap_or(Rank::UNDEF);
+        let last = core.jobs.get(&unknown.nspace).map_or(Rank::UNDEF, JobState::last_rank);
         let reason =
             format!("rank {} does not exist: the last rank of {} is {last}", unknown.rank, unknown.nspace);
         return Err(failure(Status::ERR_NOT_FOUND, reason));

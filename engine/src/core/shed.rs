@@ -128,7 +128,7 @@ impl Core {
         let Some(stream) = self.streams.remove(source) else { return };
         for (peer_id, handler) in stream.readers() {
             if let Some(peer) = self.tools.get_mut(&peer_id) {
-                peer.forget(source, handler, stream.completion.map_or(0, |completion| completion.produced));
+                peer.forget(source, handler, stream.completion().map_or(0, |completion| completion.produced));
             }
         }
     }

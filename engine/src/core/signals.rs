@@ -9,38 +9,6 @@ use crate::core::Core;
 use crate::core::client::Client;
 use crate::core::effects::{HandleOp, SignalRequest};
 use crate::core::ids::PeerId;
-use crate::core::job::{JobState, SignalReach};
-
-impl JobState {
-    /// Notes that `signal` is sent to the local ranks for which `is_wanted`, see
-    /// [`Job::signal`](crate::Job::signal). Returns their processes, which are to receive it.
-    pub(crate) fn signal(
-        &mut self,
-        signal: Signal,
-        is_wanted: impl Fn(Rank, SignalReach) -> bool,
-    ) -> Vec<ProcessId> {
-        let mut processes = Vec::new();
-        for (rank, state) in &mut self.ranks {
-            let is_reachable = match state.signals {
-                SignalReach::Nothing => false,
-                SignalReach::Process => state.exit.is_none(),
-                SignalReach::Group => true,
-            };
-            if is_reachable && is_wanted(*rank, state.signals) {
-                state.sent.insert(signal);
-                processes.push(state.process());
-            }
-        }
-        processes
-    }
-
-    /// Notes that the terminal has sent `signal` to the ranks in the embedder's process group.
-    pub(crate) fn note_signal_of_terminal(&mut self, signal: Signal) {
-        for state in self.ranks.values_mut().filter(|state| state.shares_group()) {
-            state.sent.insert(signal);
-        }
-    }
-}
 
 impl Core {
     /// Sends the signal with this number to the local ranks among `procs`. The answer to the tool
@@ -97,7 +65,7 @@ impl Core {
         let Some(job) = self.jobs.get(nspace) else {
             return failed(Status::ERR_NOT_FOUND, format!("there is no job {nspace}"));
         };
-        if !job.started {
+        if job.is_starting() {
             return failed(Status::ERR_RESOURCE_BUSY, format!("job {nspace} is being started: try again"));
         }
         if *rank == Rank::WILDCARD || job.has_local_rank(*rank) {

@@ -279,7 +279,8 @@ impl SimulatedEngine {
     fn describe(&self, command: &Command) -> Option<SentCommand> {
         match command {
             Command::Open { source, .. } => {
-                let StreamName { source: proc, channel, logged, run } = &*self.core.streams.get(source)?.name;
+                let StreamName { source: proc, channel, logged, run } =
+                    &**self.core.streams.get(source)?.name();
                 let (proc, channel, logged, run) = (proc.clone(), *channel, *logged, *run);
                 Some(SentCommand::Opened { source: *source, proc, channel, logged, run })
             }

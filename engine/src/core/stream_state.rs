@@ -10,18 +10,19 @@ use std::mem;
 use std::sync::Arc;
 
 use iof_capture::{Gating, SourceId, StreamStep};
-use iof_proto::Channels;
 use iof_proto::limits::MAX_READERS_PER_TOOL;
+use iof_proto::{Channel, Channels, Proc};
 use iof_shm_ring::{Policy, ReaderId, ReaderPage, Start, StreamConfig};
 
 use crate::core::ids::{PeerId, StreamName};
+use crate::core::job::JobState;
 use crate::core::peer::Peer;
 use crate::core::registration::Registration;
 use crate::core::stream_options::StreamOptions;
 
 /// The engine's state of one stream.
 pub(crate) struct StreamState {
-    pub name: Arc<StreamName>,
+    name: Arc<StreamName>,
     /// The options that its job sets.
     options: StreamOptions,
     /// Whether its spawner requested or ruled out forwarding; `None` if the spawner did not specify
@@ -35,13 +36,13 @@ pub(crate) struct StreamState {
     backlog_reader: Option<ReaderId>,
     /// No backlog is kept: the host does not wait for further registrations, or the stream is
     /// complete.
-    pub release_backlog: bool,
+    release_backlog: bool,
     /// The registrations that were not attached because their tools read too many streams.
-    pub missing: Vec<(PeerId, u32)>,
+    missing: Vec<(PeerId, u32)>,
     /// What it has come to, once it is complete.
-    pub completion: Option<Completion>,
+    completion: Option<Completion>,
     /// Its job failed to start, so it is forgotten when it is complete.
-    pub withdrawn: bool,
+    withdrawn: bool,
     /// The configuration differs from the one of its job, because of its readers.
     adjusted: bool,
 }
@@ -71,6 +72,61 @@ impl StreamState {
             withdrawn: false,
             adjusted: false,
         }
+    }
+
+    /// Returns a stream of `source` that is added while its job runs.
+    pub(crate) fn of_job(job: &JobState, source: Proc, channel: Channel, logged: bool) -> StreamState {
+        let name = StreamName { source, channel, logged, run: job.run() };
+        let new = StreamState::new(name, job.options(), job.forward());
+        StreamState { release_backlog: job.has_released_backlog(), ..new }
+    }
+
+    /// Returns the source and the channel of the stream.
+    pub(crate) fn name(&self) -> &Arc<StreamName> {
+        &self.name
+    }
+
+    /// Returns whether the stream was withdrawn because its job failed to start. It is forgotten when
+    /// it is complete.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.withdrawn
+    }
+
+    /// Withdraws the stream. Returns whether it is complete.
+    pub(crate) fn withdraw(&mut self) -> bool {
+        self.withdrawn = true;
+        self.is_complete()
+    }
+
+    /// Returns what the stream has come to; `None` if it is not complete.
+    pub(crate) fn completion(&self) -> Option<Completion> {
+        self.completion
+    }
+
+    /// Returns whether the stream is complete.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.completion.is_some()
+    }
+
+    /// Notes that the stream is complete. Returns the registrations that miss it.
+    pub(crate) fn complete(&mut self, completion: Completion) -> Vec<(PeerId, u32)> {
+        self.completion = Some(completion);
+        mem::take(&mut self.missing)
+    }
+
+    /// Notes that a registration misses the stream. Returns the bytes that it misses if they are
+    /// known, because the stream is complete. Otherwise [`StreamState::complete`] returns the
+    /// registration.
+    pub(crate) fn miss(&mut self, peer_id: PeerId, handler: u32) -> Option<u64> {
+        if self.completion.is_none() {
+            self.missing.push((peer_id, handler));
+        }
+        self.completion.map(|completion| completion.produced)
+    }
+
+    /// Notes that no backlog is kept any more.
+    pub(crate) fn release_backlog(&mut self) {
+        self.release_backlog = true;
     }
 
     /// Returns the tools that read the stream, with their registrations.

@@ -14,13 +14,12 @@ impl Core {
     pub(crate) fn withdraw_ranks(&mut self, nspace: &Nspace) {
         for rank in self.jobs.take_ranks(nspace) {
             self.effects.handles.push(HandleOp::RemoveRank(rank.process()));
-            if rank.stdin_unavailable.is_none() {
+            if rank.stdin_unavailable().is_none() {
                 self.effects.commands.push(Command::Shut(rank.target()));
             }
-            for source in rank.streams {
+            for source in rank.streams() {
                 let Some(stream) = self.streams.get_mut(&source) else { continue };
-                stream.withdrawn = true;
-                if stream.completion.is_some() {
+                if stream.withdraw() {
                     self.forget_withdrawn(source);
                 } else {
                     self.effects.commands.push(Command::Close(source));

@@ -96,12 +96,14 @@ impl Rig {
     fn add_stream(&mut self) -> SourceId {
         let source = Proc::new(self.nspace.clone(), Rank(self.ranks));
         self.ranks += 1;
-        let options = self.state.jobs.get(&self.nspace).unwrap().options;
+        let options = self.state.jobs.get(&self.nspace).unwrap().options();
         let name = StreamName { source, channel: Channel::Stdout, logged: false, run: 1 };
         let stream = Stream::create(options.config(), "test").unwrap();
         let id = self.state.open_stream(StreamState::new(name, options, None), stream);
         let job = self.state.jobs.get_mut(&self.nspace).unwrap();
-        job.delivered.insert((Rank(self.ranks - 1), Channel::Stdout), id);
+        job.add_delivered(Rank(self.ranks - 1), Channel::Stdout, id);
+        // The job does not wait for the stream, so that each test decides when the job ends.
+        job.delivery_completed();
         id
     }
 
@@ -301,9 +303,9 @@ fn requests_of_a_tool_wait_while_one_waits_for_the_capture_thread() {
 #[test]
 fn the_end_of_the_capture_thread_answers_pulls_and_ends_jobs() {
     let mut rig = rig();
-    rig.add_stream();
-    let nspace = rig.nspace.clone();
-    rig.state.jobs.get_mut(&nspace).unwrap().open_deliveries = 1;
+    let stream = rig.add_stream();
+    // The job waits for the stream.
+    rig.state.jobs.get_mut(&rig.nspace).unwrap().add_delivered(Rank(0), Channel::Stdout, stream);
     let tool = rig.connect();
     rig.pull(tool);
     rig.end_job();
@@ -318,9 +320,9 @@ fn the_end_of_the_capture_thread_answers_pulls_and_ends_jobs() {
 fn the_end_of_the_capture_thread_ends_ranks_and_pushes() {
     let mut rig = rig();
     let nspace = rig.nspace.clone();
-    let options = rig.state.jobs.get(&nspace).unwrap().options;
+    let options = rig.state.jobs.get(&nspace).unwrap().options();
     rig.state.jobs.remove(&nspace);
-    rig.state.jobs.get_or_add(&nspace, || JobState { started: true, ..JobState::new(None, options, None) });
+    rig.state.jobs.get_or_add(&nspace, || JobState::new(None, options, None)).all_registered();
     let streams = [rig.add_stream(), rig.add_stream(), rig.add_stream()];
     let rank = RankState::new(streams, Launching::default(), SignalReach::Nothing, None, false);
     let target = rank.target();
@@ -334,8 +336,8 @@ fn the_end_of_the_capture_thread_ends_ranks_and_pushes() {
     rig.state.push(tool, request(2));
     rig.end_capture();
     let job = rig.state.jobs.get(&nspace).unwrap();
-    assert!(job.is_drained() && job.ranks[&Rank(0)].exit == Some(Exit::Unknown));
-    assert_eq!(job.endings.len(), 1);
+    assert!(job.is_drained() && job.rank(Rank(0)).unwrap().exit() == Some(Exit::Unknown));
+    assert!(job.ending(0).is_some() && job.ending(1).is_none());
     assert_eq!(rig.messages(tool), ["push begun", "pushed", "push refused"]);
 }
 
@@ -348,7 +350,8 @@ fn a_message_that_the_capture_thread_does_not_take_is_not_logged() {
     let step = LogStep { log: LogId(1), step: 0 };
     let log = |rig: &mut Rig| rig.state.log_output(step, Channel::Stdout, "text", &options);
     assert!(log(&mut rig).is_none(), "the result follows");
-    let stream = rig.state.jobs.get(&rig.nspace).unwrap().logged[&(Rank::UNDEF, Channel::Stdout)];
+    let stream =
+        rig.state.jobs.get(&rig.nspace).unwrap().logged_stream(Rank::UNDEF, Channel::Stdout).unwrap();
     rig.send();
     let answers = loop {
         if let Event::Answered { answers, .. } = rig.events.recv_timeout(LIMIT).unwrap() {

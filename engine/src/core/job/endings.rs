@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use iof_capture::{ProcessId, Signal, SourceId};
-use iof_proto::{Rank, StdinUnavailable};
+use iof_proto::Rank;
 
-use crate::core::job::{EndingEntry, JobState, MpiPhase};
+use super::{EndingEntry, JobState, MpiPhase, RankState};
 use crate::early_end::{EarlyEnd, Step};
 use crate::exit::Exit;
 
@@ -51,47 +51,53 @@ impl JobState {
     /// Notes that a local rank has exited.
     pub(crate) fn exited(&mut self, rank: Rank, exit: Exit) {
         let Some(state) = self.ranks.get_mut(&rank) else { return };
-        let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !state.sent.asks_to_end();
+        let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !state.was_asked_to_end();
         let exit = if unfinalized && exit.success() { Exit::Unfinalized } else { exit };
         if !exit.success() && self.first_failure.is_none() {
             self.first_failure = Some((rank, exit));
         }
-        if state.exit.replace(exit).is_none() {
+        if state.exited(exit) {
             self.running = self.running.saturating_sub(1);
         }
-        state.exit_requested = state.sent.explains(exit, state.shares_group());
-        self.early_end_policy.exited(rank, exit, state.exit_requested, unfinalized);
+        self.early_end_policy.exited(rank, exit, state.is_exit_requested(), unfinalized);
         self.endings.push(EndingEntry::Rank(rank));
     }
 
     /// Notes that the ends of its ranks remain unknown, and that all of its streams are complete.
-    pub(super) fn capture_ended(&mut self) {
-        let running = self.ranks.iter().filter(|(_, rank)| rank.exit.is_none());
-        let running: Vec<Rank> = running.map(|(rank, _)| *rank).collect();
-        running.into_iter().for_each(|rank| self.exited(rank, Exit::Unknown));
-        for rank in self.ranks.values_mut() {
-            rank.stdin_unavailable.get_or_insert(StdinUnavailable::Closed);
-        }
+    pub(crate) fn capture_ended(&mut self) {
+        self.running_ranks().into_iter().for_each(|rank| self.exited(rank, Exit::Unknown));
+        self.ranks.values_mut().for_each(RankState::close_stdin);
         (self.open_streams, self.open_deliveries, self.open_logs) = (0, 0, 0);
     }
 
+    /// Returns the local ranks that have not exited.
+    fn running_ranks(&self) -> Vec<Rank> {
+        self.ranks().filter(|(_, state)| state.exit().is_none()).map(|(rank, _)| rank).collect()
+    }
+
+    /// Notes that a rank has called `MPI_Abort`.
+    pub(crate) fn aborted(&mut self, rank: Rank, code: i32) {
+        self.early_end_policy.aborted(rank, code);
+    }
+
     /// Notes that the engine ends the job early.
-    pub(crate) fn note_early_end(&mut self, end: EarlyEnd) {
+    fn note_early_end(&mut self, end: EarlyEnd) {
         self.early_end = Some(end);
         self.endings.push(EndingEntry::Early);
     }
 
-    pub(crate) fn ending(&self, entry: EndingEntry) -> Option<Ending> {
-        match entry {
+    /// Returns the ending with this index; `None` if it has not happened.
+    pub(crate) fn ending(&self, index: usize) -> Option<Ending> {
+        match *self.endings.get(index)? {
             EndingEntry::Early => self.early_end.clone().map(Ending::Early),
             EndingEntry::Rank(rank) => {
                 let state = self.ranks.get(&rank)?;
                 Some(Ending::Rank(RankExit {
                     rank,
-                    exit: state.exit?,
-                    pid: state.pid,
-                    executable: state.executable.clone(),
-                    requested: state.exit_requested,
+                    exit: state.exit()?,
+                    pid: state.pid(),
+                    executable: state.executable().to_owned(),
+                    requested: state.is_exit_requested(),
                 }))
             }
         }
@@ -112,8 +118,7 @@ impl JobState {
         while self.next_early_end(now).is_some_and(|time| time <= now) {
             match self.early_end_policy.next_step(now, !self.has_exited()) {
                 Some(Step::Terminate(cause)) => {
-                    let running = self.ranks.iter().filter(|(_, rank)| rank.exit.is_none());
-                    let left = running.map(|(rank, _)| *rank).collect();
+                    let left = self.running_ranks();
                     self.note_early_end(EarlyEnd { cause, left });
                     // A stopped rank handles SIGTERM only when it continues.
                     for signal in [Signal::TERM, Signal::CONT] {
@@ -122,7 +127,7 @@ impl JobState {
                 }
                 Some(Step::Kill) => {
                     steps.signals.push((Signal::KILL, self.signal(Signal::KILL, |_, _| true)));
-                    steps.finish.extend(self.ranks.values().flat_map(|rank| rank.streams));
+                    steps.finish.extend(self.ranks.values().flat_map(RankState::streams));
                 }
                 None => {}
             }

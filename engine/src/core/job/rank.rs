@@ -1,0 +1,181 @@
+//! The state of a local rank.
+
+use std::mem;
+
+use iof_capture::{ProcessId, Signal, SourceId, TargetId};
+use iof_proto::{Channel, Channels, StdinUnavailable};
+
+use crate::exit::{Exit, SentSignals};
+
+/// The output channels of every rank.
+pub(crate) const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
+/// The state of one local rank.
+pub(crate) struct RankState {
+    /// In the order of [`CHANNELS`].
+    streams: [SourceId; CHANNELS.len()],
+    executable: String,
+    /// 0 if the embedder did not specify it.
+    pid: u32,
+    signals: SignalReach,
+    /// The reason why bytes can't be pushed to its stdin; `None` if they can.
+    stdin_unavailable: Option<StdinUnavailable>,
+    /// Only the embedder's own tools may push to its stdin.
+    own_stdin: bool,
+    exit: Option<Exit>,
+    /// The signals that were sent to the rank.
+    sent: SentSignals,
+    /// The rank failed because of these signals.
+    exit_requested: bool,
+    /// The embedder has reported the exit of the rank.
+    reported: bool,
+    /// The channels whose streams are complete.
+    complete: Channels,
+}
+
+/// The processes that receive the signals to a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SignalReach {
+    /// None: only the embedder can send signals to the rank.
+    Nothing,
+    Process,
+    /// The process group that the rank leads, even after the rank itself has exited.
+    Group,
+}
+
+/// A local rank that is being started.
+#[derive(Default)]
+pub(crate) struct Launching {
+    pub executable: String,
+    /// 0 before the process starts, or if the embedder did not specify it.
+    pub pid: u32,
+}
+
+impl RankState {
+    /// Returns a running rank with these streams.
+    pub(crate) fn new(
+        streams: [SourceId; CHANNELS.len()],
+        Launching { executable, pid }: Launching,
+        signals: SignalReach,
+        stdin_unavailable: Option<StdinUnavailable>,
+        own_stdin: bool,
+    ) -> RankState {
+        RankState {
+            streams,
+            executable,
+            pid,
+            signals,
+            stdin_unavailable,
+            own_stdin,
+            exit: None,
+            sent: SentSignals::default(),
+            exit_requested: false,
+            reported: false,
+            complete: Channels::empty(),
+        }
+    }
+
+    /// Returns the streams, in the order of [`CHANNELS`].
+    pub(crate) fn streams(&self) -> [SourceId; CHANNELS.len()] {
+        self.streams
+    }
+
+    /// Returns the id of the rank's process at the capture. It is the id of the rank's first
+    /// stream, which no other rank has.
+    pub(crate) fn process(&self) -> ProcessId {
+        ProcessId(self.streams[0].0)
+    }
+
+    /// Returns the id of the rank's stdin at the capture, which is derived in the same way.
+    pub(crate) fn target(&self) -> TargetId {
+        TargetId(self.streams[0].0)
+    }
+
+    /// Returns the program, as the embedder specified it.
+    pub(crate) fn executable(&self) -> &str {
+        &self.executable
+    }
+
+    /// Returns the pid; 0 if the embedder did not specify it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Returns whether the rank is in the embedder's process group.
+    pub(crate) fn shares_group(&self) -> bool {
+        self.signals == SignalReach::Process
+    }
+
+    /// Returns whether the rank leads a process group.
+    pub(crate) fn leads_group(&self) -> bool {
+        self.signals == SignalReach::Group
+    }
+
+    /// Returns the exit status of the rank, unless it runs.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        self.exit
+    }
+
+    /// Returns whether the rank failed because of the signals that were sent to it.
+    pub(super) fn is_exit_requested(&self) -> bool {
+        self.exit_requested
+    }
+
+    /// Returns whether a signal was sent to the rank that asks it to end.
+    pub(super) fn was_asked_to_end(&self) -> bool {
+        self.sent.asks_to_end()
+    }
+
+    /// Notes that the rank has exited. Returns whether it was running.
+    pub(super) fn exited(&mut self, exit: Exit) -> bool {
+        self.exit_requested = self.sent.explains(exit, self.shares_group());
+        self.exit.replace(exit).is_none()
+    }
+
+    /// Notes that the embedder has reported the exit of the rank. Returns whether the engine does not
+    /// detect the exit, and it was not reported before.
+    pub(super) fn report_exit(&mut self) -> bool {
+        self.signals == SignalReach::Nothing && !mem::replace(&mut self.reported, true)
+    }
+
+    /// Notes that `signal` was sent to the rank.
+    pub(super) fn note_signal(&mut self, signal: Signal) {
+        self.sent.insert(signal);
+    }
+
+    /// Returns which processes receive a signal to the rank now; `None` if none does.
+    pub(super) fn signal_reach(&self) -> Option<SignalReach> {
+        let is_reachable = match self.signals {
+            SignalReach::Nothing => false,
+            SignalReach::Process => self.exit.is_none(),
+            SignalReach::Group => true,
+        };
+        is_reachable.then_some(self.signals)
+    }
+
+    /// Notes that the stream of an output channel is complete.
+    pub(super) fn completed(&mut self, channel: Channel) {
+        self.complete |= channel.into();
+    }
+
+    /// Returns whether the rank has exited and only its stddiag is open. Programs that redirect the
+    /// output of their children do not know of stddiag, so its end is not waited for.
+    pub(crate) fn leaves_stddiag(&self) -> bool {
+        self.exit.is_some() && self.complete == (Channels::STDOUT | Channels::STDERR)
+    }
+
+    /// Returns the reason why bytes can't be pushed to the stdin of the rank; `None` if they can.
+    pub(crate) fn stdin_unavailable(&self) -> Option<StdinUnavailable> {
+        self.stdin_unavailable
+    }
+
+    /// Returns whether only the embedder's own tools may push to the stdin of the rank.
+    pub(crate) fn has_own_stdin(&self) -> bool {
+        self.own_stdin
+    }
+
+    /// Notes that nothing can be pushed to the stdin of the rank any more.
+    pub(crate) fn close_stdin(&mut self) {
+        self.stdin_unavailable.get_or_insert(StdinUnavailable::Closed);
+    }
+}
