@@ -13,7 +13,7 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::sys::uio::writev;
 
 use crate::style::OpenLine;
-use crate::watch::{WriteWatch, lock};
+use crate::watch::{WATCHED_WRITE, WriteWatch, lock};
 
 /// The largest number of slices that one writev(2) takes.
 const IOV_MAX: usize = 1024;
@@ -175,8 +175,9 @@ pub(crate) fn write_all(
     let busy = watch.map(|watch| watch.begin(None));
     // The first slice is never empty: a write of nothing would look like an output that is full.
     IoSlice::advance_slices(&mut slices, 0);
+    let is_file = watch.is_some() && is_regular(file, slices);
     while !slices.is_empty() {
-        let limit = watch.map_or(usize::MAX, WriteWatch::largest_write);
+        let limit = watch.map_or(usize::MAX, |watch| watch.largest_write(is_file));
         match write_some(file, slices, limit) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => {
@@ -189,6 +190,14 @@ pub(crate) fn write_all(
         }
     }
     Ok(())
+}
+
+/// Returns whether `file` is a regular one. Short writes are not limited, so `false` is returned for
+/// them without a system call.
+fn is_regular(file: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> bool {
+    let length = slices.iter().fold(0usize, |sum, slice| sum.saturating_add(slice.len()));
+    let kind = |mode| SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
+    length > WATCHED_WRITE && fstat(file).is_ok_and(|stat| kind(stat.st_mode) == SFlag::S_IFREG)
 }
 
 /// Writes the first slices to `file` in one call: about `limit` bytes.

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The largest number of bytes in one write to a watched output. A larger write to a slow reader
-/// would show no progress for long.
-const WATCHED_WRITE: usize = 64 << 10;
+/// would show no progress for long. A regular file has no reader, and takes all bytes in one write.
+pub(crate) const WATCHED_WRITE: usize = 64 << 10;
 /// The same for an output that is watched closely.
 const CLOSELY_WATCHED_WRITE: usize = 4 << 10;
 
@@ -45,8 +45,8 @@ impl WriteWatch {
         lock(&self.0).progress.clone()
     }
 
-    /// Writes in pieces of at most 4 KiB from now on, instead of 64 KiB, so that a slow reader shows
-    /// progress. This costs more system calls.
+    /// Writes in pieces of at most 4 KiB from now on, so that a slow reader shows progress. Before,
+    /// pieces have up to 64 KiB, or any size in a regular file, which costs fewer system calls.
     pub fn watch_closely(&self) {
         lock(&self.0).is_close = true;
     }
@@ -63,9 +63,13 @@ impl WriteWatch {
         Busy(self)
     }
 
-    /// Returns the largest number of bytes of one write.
-    pub(crate) fn largest_write(&self) -> usize {
-        if lock(&self.0).is_close { CLOSELY_WATCHED_WRITE } else { WATCHED_WRITE }
+    /// Returns the largest number of bytes of one write, to a regular file or to another output.
+    pub(crate) fn largest_write(&self, is_file: bool) -> usize {
+        match (lock(&self.0).is_close, is_file) {
+            (true, _) => CLOSELY_WATCHED_WRITE,
+            (false, true) => usize::MAX,
+            (false, false) => WATCHED_WRITE,
+        }
     }
 }
 
@@ -92,4 +96,26 @@ impl Drop for Busy<'_> {
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::io::Write;
+
+    use crate::Output;
+
+    #[test]
+    fn a_regular_file_takes_all_bytes_in_one_write_unless_it_is_watched_closely() {
+        let mut output = Output::new(tempfile::tempfile().unwrap()).unwrap();
+        let watch = output.watch_writes();
+        let mut notes = output.notes();
+        let bytes = vec![b'x'; 1 << 20];
+        notes.write_all(&bytes).unwrap();
+        // One part of a write, and its end.
+        assert_eq!(watch.progress().steps, 2);
+        watch.watch_closely();
+        notes.write_all(&bytes).unwrap();
+        assert_eq!(watch.progress().steps, 2 + 256 + 1);
+    }
 }
