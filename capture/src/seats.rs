@@ -41,6 +41,9 @@ struct Reserved {
     seats: Mutex<Seats>,
     /// The number of the last seat.
     last: RawFd,
+    /// Set once a seat is closed. Another file may get its number. Relaxed: that follows only from an
+    /// error of dup3(2) that is not expected.
+    lost: AtomicBool,
 }
 
 /// The seats, unless numbers were short when they were reserved.
@@ -55,7 +58,8 @@ fn reserved() -> Option<&'static Reserved> {
         };
         let ends = [reserve()?, reserve()?, reserve()?, reserve()?, reserve()?];
         let last = ends.last()?.as_raw_fd();
-        Some(Reserved { seats: Mutex::new(Seats { null, ends: ends.map(Some) }), last })
+        let seats = Mutex::new(Seats { null, ends: ends.map(Some) });
+        Some(Reserved { seats, last, lost: AtomicBool::new(false) })
     };
     RESERVED.get_or_init(reserve).as_ref()
 }
@@ -66,9 +70,9 @@ pub(crate) fn reserve() {
 }
 
 /// Returns the number of the last seat, which no inherited descriptor has: the number that a passed
-/// file gets in a child. `None` if numbers were short when the seats were reserved.
+/// file gets in a child. `None` if numbers were short when the seats were reserved, or a seat is lost.
 pub(crate) fn last_number() -> Option<RawFd> {
-    reserved().map(|reserved| reserved.last)
+    reserved().filter(|reserved| !reserved.lost.load(Ordering::Relaxed)).map(|reserved| reserved.last)
 }
 
 /// Notes that the kernel refuses children that share this process's descriptor table.
@@ -161,7 +165,10 @@ impl Drop for Seated {
         for seat in ends {
             // A seat that cannot be freed is closed, and later children start with a copy of the table.
             // Otherwise the pipes of this child would not end.
-            seat.take_if(|seat| dup3(&*null, seat, OFlag::O_CLOEXEC).is_err());
+            let lost = seat.take_if(|seat| dup3(&*null, seat, OFlag::O_CLOEXEC).is_err());
+            if let Some((_, reserved)) = lost.zip(reserved()) {
+                reserved.lost.store(true, Ordering::Relaxed);
+            }
         }
     }
 }

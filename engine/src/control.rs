@@ -179,7 +179,7 @@ impl Control {
         for report in reports {
             match report {
                 Report::Input(input) => {
-                    self.drain_pmi(core, &input);
+                    self.end_pmi(core, &input);
                     self.handle(core, input);
                 }
                 Report::Pmi { job, rank, socket, server } => {
@@ -202,10 +202,10 @@ impl Control {
     }
 
     /// Before the exit of a rank, passes the core what the rank had reported.
-    fn drain_pmi(&mut self, core: &mut Core, input: &Input) {
+    fn end_pmi(&mut self, core: &mut Core, input: &Input) {
         let Input::Captured(Event::Exited { process, .. }) = input else { return };
         let Some((job, rank)) = core.rank_of(*process) else { return };
-        self.pmi.drain(&job, rank).into_iter().for_each(|report| self.handle(core, report));
+        self.pmi.end(&job, rank).into_iter().for_each(|report| self.handle(core, report));
     }
 
     /// Passes the core an input other than a message of a tool.

@@ -25,9 +25,11 @@ use crate::reports::Report;
 const PMI_FD: &str = "PMI_FD";
 /// The first token of a rank's socket. Tokens of tools are below.
 const FIRST_TOKEN: usize = 1 << (usize::BITS - 1);
-/// The number of reads of one socket in one turn. As each read takes [`READ_BYTES`], they empty the
-/// socket of a rank that has exited, even if it sent garbage as long as it could.
-const READS_PER_TURN: usize = 64;
+/// The number of reads of one socket in one turn. One request is read at once, as a rank waits for each
+/// reply.
+const READS_PER_TURN: usize = 4;
+/// The number of turns after which the requests of a rank that has exited are left unread.
+const TURNS_AT_EXIT: usize = 16;
 /// The number of bytes of a read.
 const READ_BYTES: usize = 16 << 10;
 
@@ -156,12 +158,22 @@ impl PmiLinks {
         (reports, more)
     }
 
-    /// Returns what a rank that has exited had reported and was not read yet.
-    pub(crate) fn drain(&mut self, job: &JobId, rank: Rank) -> Vec<Input> {
-        match self.by_rank.get(&(job.run, rank)) {
-            Some(&token) => self.serve(token).0,
-            None => Vec::new(),
+    /// Ends the link of a rank that has exited: its children may hold the socket open. Returns what the
+    /// rank had reported and was not read yet.
+    pub(crate) fn end(&mut self, job: &JobId, rank: Rank) -> Vec<Input> {
+        let Some(&token) = self.by_rank.get(&(job.run, rank)) else { return Vec::new() };
+        let mut reports = Vec::new();
+        for _ in 0..TURNS_AT_EXIT {
+            let (inputs, served) = self.serve(token);
+            reports.extend(inputs);
+            if !matches!(served, Served::More) {
+                break;
+            }
         }
+        self.by_rank.remove(&(job.run, rank));
+        // Closing the socket removes it from the poll set.
+        self.links.remove(&token);
+        reports
     }
 
     /// Reads the requests of one rank, and writes the replies to them, to other ranks as well. Removes
@@ -184,7 +196,6 @@ impl PmiLinks {
             }
         }
         for rank in ended {
-            // Closing the socket removes it from the poll set.
             self.by_rank.remove(&(run, rank)).and_then(|token| self.links.remove(&token));
         }
         (reports, served)

@@ -1,6 +1,7 @@
 //! The ways in which a rank can break the protocol.
 
 use crate::lines::MAX_LINE;
+use crate::server::MAX_SPAWN_LINES;
 
 /// The reason why a rank is not served any more. The launcher closes its socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +30,12 @@ pub enum ProtocolError {
     /// A request arrived before the reply to the one before was sent.
     #[error("a PMI request arrived before the previous one was answered")]
     NotInStep,
+    /// A request to spawn jobs has more lines than [`MAX_SPAWN_LINES`].
+    #[error("a PMI request to spawn jobs has more than {MAX_SPAWN_LINES} lines")]
+    SpawnTooLong,
+    /// A rank has sent more after it had aborted the job.
+    #[error("a PMI request arrived after 'abort'")]
+    Aborted,
     /// A request arrived before the first `init`, or after `finalize`.
     #[error("a PMI request arrived before 'init' or after 'finalize'")]
     NotInitialized,

@@ -35,5 +35,5 @@ mod space;
 
 pub use error::ProtocolError;
 pub use lines::MAX_LINE;
-pub use server::{Event, Server, variables};
+pub use server::{Event, MAX_SPAWN_LINES, Server, variables};
 pub use space::{MAX_KEY, MAX_SPACE_OF_RANK, MAX_VALUE};

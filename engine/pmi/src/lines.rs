@@ -9,28 +9,34 @@ pub const MAX_LINE: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     bytes: Vec<u8>,
+    /// The number of these bytes that were returned in lines.
+    returned: usize,
 }
 
 impl Lines {
     /// Adds bytes that have arrived.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.returned);
+        self.returned = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Removes and returns the first line, without its line feed. Returns `None` if it is not
-    /// complete.
+    /// Returns the next line, without its line feed. Returns `None` if it is not complete.
     ///
     /// # Errors
     /// The line is too long or not text.
     pub(crate) fn next(&mut self) -> Result<Option<String>, ProtocolError> {
-        let end = self.bytes.iter().position(|byte| *byte == b'\n');
-        if end.unwrap_or(self.bytes.len()) > MAX_LINE {
+        let rest = self.bytes.get(self.returned..).unwrap_or_default();
+        let end = rest.iter().position(|byte| *byte == b'\n');
+        if end.unwrap_or(rest.len()) > MAX_LINE {
             return Err(ProtocolError::LineTooLong);
         }
-        let Some(end) = end else { return Ok(None) };
-        let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
-        line.pop();
-        String::from_utf8(line).map(Some).map_err(|_| ProtocolError::NotText)
+        let Some((line, end)) = end.and_then(|end| rest.get(..end).zip(end.checked_add(1))) else {
+            return Ok(None);
+        };
+        let line = std::str::from_utf8(line).map_err(|_| ProtocolError::NotText)?.to_owned();
+        self.returned = self.returned.saturating_add(end);
+        Ok(Some(line))
     }
 }
 

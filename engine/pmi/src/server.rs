@@ -7,6 +7,8 @@ use crate::lines::Lines;
 use crate::request::Request;
 use crate::space::{MAX_KEY, MAX_NAME, MAX_VALUE, Space};
 
+/// The greatest number of lines of a request to spawn jobs.
+pub const MAX_SPAWN_LINES: u64 = 10_000;
 /// The version of the protocol that is served.
 const VERSION: u32 = 1;
 /// The reply to a request that is refused.
@@ -51,6 +53,7 @@ pub struct Server {
 struct Rank {
     appnum: usize,
     phase: Phase,
+    aborted: bool,
     lines: Lines,
     in_barrier: bool,
     spawn: Option<Spawn>,
@@ -74,6 +77,8 @@ struct Spawn {
     total: u64,
     /// The number of this block, from 1.
     so_far: u64,
+    /// The number of lines of this block.
+    lines: u64,
 }
 
 impl Server {
@@ -139,6 +144,9 @@ impl Server {
 
     fn handle(&mut self, number: u32, line: &str) -> Result<Option<Event>, ProtocolError> {
         let rank = self.rank_mut(number)?;
+        if rank.aborted {
+            return Err(ProtocolError::Aborted);
+        }
         if let Some(spawn) = rank.spawn.take() {
             self.continue_spawn(number, spawn, line)?;
             return Ok(None);
@@ -146,6 +154,7 @@ impl Server {
         let request = Request::parse(line)?;
         if let Request::Abort { code } = request {
             // Another thread of the rank may abort while it waits for a reply.
+            rank.aborted = true;
             return Ok(Some(Event::Aborted { rank: number, code }));
         }
         if rank.in_barrier || !rank.unsent.is_empty() {
@@ -210,6 +219,10 @@ impl Server {
         let count = |text: &str, key: &'static str| {
             text.trim().parse().map_err(|_| ProtocolError::Word { command: "spawn".into(), key })
         };
+        spawn.lines = spawn.lines.saturating_add(1);
+        if spawn.lines > MAX_SPAWN_LINES {
+            return Err(ProtocolError::SpawnTooLong);
+        }
         if line == "endcmd" {
             if spawn.so_far >= spawn.total {
                 self.reply(number, "spawn_result", NOT_SUPPORTED);

@@ -1,7 +1,9 @@
 //! The protocol as ranks see it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use iof_pmi::{Event, MAX_LINE, MAX_SPACE_OF_RANK, MAX_VALUE, ProtocolError, Server, variables};
+use iof_pmi::{
+    Event, MAX_LINE, MAX_SPACE_OF_RANK, MAX_SPAWN_LINES, MAX_VALUE, ProtocolError, Server, variables,
+};
 use proptest::prelude::*;
 
 /// Sends a line of `rank`, and returns the reply that it has received then; empty if it waits.
@@ -81,11 +83,10 @@ fn the_launcher_learns_of_begin_end_and_abort() {
     };
     assert_eq!(events(b"cmd=init pmi_version=1 "), []);
     assert_eq!(events(b"pmi_subversion=1\n"), [Event::Initialized { rank: 0 }]);
-    assert_eq!(
-        events(b"cmd=abort exitcode=7 message=out of cheese\n"),
-        [Event::Aborted { rank: 0, code: 7 }]
-    );
     assert_eq!(events(b"cmd=finalize\n"), [Event::Finalized { rank: 0 }]);
+    let abort = b"cmd=abort exitcode=7 message=out of cheese\n";
+    assert_eq!(events(abort), [Event::Aborted { rank: 0, code: 7 }]);
+    assert_eq!(server.receive(0, abort), Err(ProtocolError::Aborted));
 }
 
 #[test]
@@ -107,6 +108,21 @@ fn a_spawn_is_refused_after_its_last_program() {
     assert_eq!(ask(&mut server, 0, &block(1)), "");
     assert_eq!(ask(&mut server, 0, &block(2)), "cmd=spawn_result rc=1 msg=not_supported\n");
     assert_eq!(ask(&mut server, 0, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=0\n");
+}
+
+#[test]
+fn a_spawn_without_end_is_refused() {
+    let mut server = begun(&[1]);
+    server.sent(0, usize::MAX);
+    assert_eq!(server.receive(0, b"mcmd=spawn\n"), Ok(Vec::new()));
+    let mut sent = 0;
+    let error = loop {
+        match server.receive(0, &[b'\n'; 1000]) {
+            Ok(_) => sent += 1000,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error, sent), (ProtocolError::SpawnTooLong, MAX_SPAWN_LINES));
 }
 
 #[test]
