@@ -75,13 +75,14 @@ pub(crate) fn socket() -> io::Result<(UnixStream, PassedFile)> {
 }
 
 /// Returns whether a launcher sets this variable to connect the processes that it starts. Settings of
-/// users (`PMIX_MCA_`) are not among them.
+/// users (`PMIX_MCA_`) and directories are not among them.
 pub(crate) fn is_of_a_launcher(name: &OsStr) -> bool {
     let name = name.as_bytes();
     let prefixes: [&[u8]; 5] = [b"PMI_", b"PMI2_", b"PMIX_", b"HYDI_", b"OMPI_COMM_WORLD_"];
     let names: [&[u8]; 3] = [b"MPI_LOCALNRANKS", b"MPI_LOCALRANKID", b"OMPI_UNIVERSE_SIZE"];
-    (prefixes.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with(b"PMIX_MCA_"))
-        || names.contains(&name)
+    let kept: [&[u8]; 2] = [b"PMIX_SERVER_TMPDIR", b"PMIX_SYSTEM_TMPDIR"];
+    let has_prefix = prefixes.iter().any(|prefix| name.starts_with(prefix));
+    (has_prefix && !name.starts_with(b"PMIX_MCA_") && !kept.contains(&name)) || names.contains(&name)
 }
 
 /// The sockets of all ranks.
@@ -263,7 +264,15 @@ mod tests {
         {
             assert!(is_of_a_launcher(OsStr::new(name)), "{name}");
         }
-        for name in ["PATH", "PMIX_MCA_gds", "OMPI_MCA_btl", "MPICH_ASYNC_PROGRESS", "SLURM_JOB_ID", "PMI"] {
+        for name in [
+            "PATH",
+            "PMIX_MCA_gds",
+            "PMIX_SERVER_TMPDIR",
+            "OMPI_MCA_btl",
+            "MPICH_ASYNC_PROGRESS",
+            "SLURM_JOB_ID",
+            "PMI",
+        ] {
             assert!(!is_of_a_launcher(OsStr::new(name)), "{name}");
         }
     }

@@ -340,7 +340,7 @@ fn there_may_be_more_files_than_descriptors() {
     let mut command = Command::new("sh");
     // Enough descriptors for 60 ranks and a few of their 120 files.
     command.arg("-c").arg(format!(
-        "ulimit -n 480; exec {} run --rendezvous-dir {} --nspace j -n 60 --output dir={} -- sh -c '{script}'",
+        "ulimit -n 550; exec {} run --rendezvous-dir {} --nspace j -n 60 --output dir={} -- sh -c '{script}'",
         iof().get_program().to_str().unwrap(),
         site.path().display(),
         out.display(),
