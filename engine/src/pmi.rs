@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_capture::PassedFile;
-use iof_pmi::{Event, Server};
+use iof_pmi::{Event, ProtocolError, Server};
 use iof_proto::Rank;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
@@ -28,6 +28,9 @@ const FIRST_TOKEN: usize = 1 << (usize::BITS - 1);
 /// The number of reads of one socket in one turn. One request is read at once, as a rank waits for each
 /// reply.
 const READS_PER_TURN: usize = 4;
+/// The number of warnings about ranks that break the protocol. A fault of a program is that of all its
+/// ranks.
+const WARNINGS: usize = 10;
 /// The number of turns after which the requests of a rank that has exited are left unread.
 const TURNS_AT_EXIT: usize = 16;
 /// The number of bytes of a read.
@@ -95,6 +98,8 @@ pub(crate) struct PmiLinks {
     ready: BTreeSet<usize>,
     /// The number of links that there have been.
     count: usize,
+    /// The number of ranks that have broken the protocol.
+    warned: usize,
 }
 
 struct Link {
@@ -110,8 +115,10 @@ enum Served {
     Waits,
     /// There may be more to read.
     More,
-    /// The rank has closed its socket, or broken the protocol.
+    /// The rank has closed its socket, or does not read it.
     Closed,
+    /// The rank has broken the protocol.
+    Broken(ProtocolError),
 }
 
 impl PmiLinks {
@@ -187,7 +194,10 @@ impl PmiLinks {
         let mut reports = Vec::new();
         let mut ended = Vec::new();
         let served = link.read(&mut server, &mut reports);
-        if matches!(served, Served::Closed) {
+        if let Served::Broken(error) = &served {
+            self.warn(run, rank, error);
+        }
+        if matches!(served, Served::Closed | Served::Broken(_)) {
             ended.push(rank);
         }
         for rank in server.take_answered().into_iter().map(Rank) {
@@ -200,6 +210,18 @@ impl PmiLinks {
             self.by_rank.remove(&(run, rank)).and_then(|token| self.links.remove(&token));
         }
         (reports, served)
+    }
+
+    fn warn(&mut self, run: u64, rank: Rank, error: &ProtocolError) {
+        let link = self.by_rank.get(&(run, rank)).and_then(|token| self.links.get(token));
+        let Some(Link { job, .. }) = link else { return };
+        let job = &job.nspace;
+        if self.warned < WARNINGS {
+            tracing::warn!(%job, %rank, %error, "the rank cannot use MPI any more");
+        } else {
+            tracing::debug!(%job, %rank, %error, "the rank cannot use MPI any more");
+        }
+        self.warned = self.warned.saturating_add(1);
     }
 }
 
@@ -216,11 +238,7 @@ impl Link {
             };
             match server.receive(self.rank.0, bytes.get(..count).unwrap_or_default()) {
                 Ok(events) => reports.extend(events.into_iter().map(|event| self.report(event))),
-                Err(error) => {
-                    let (job, rank) = (&self.job.nspace, self.rank);
-                    tracing::warn!(%job, %rank, %error, "a rank's PMI socket was closed");
-                    return Served::Closed;
-                }
+                Err(error) => return Served::Broken(error),
             }
             if !self.write(server) {
                 return Served::Closed;

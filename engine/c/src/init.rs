@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process;
 
-use iof_engine::{App, BackendKind, Config, JobSpec, Mpi, Policy, Rendezvous, Stdin};
+use iof_engine::{App, BackendKind, Config, JobSpec, KillOnBadExit, Mpi, Policy, Rendezvous, Stdin};
 use iof_proto::attribute::{Given, Place};
 use iof_proto::directive::DirectiveLevel;
 use iof_proto::rendezvous::{Search, Target};
@@ -189,7 +189,10 @@ pub(crate) fn job_spec(
     spec.stdin.extend(infos.rank(IOF_STDIN_INHERIT)?.map(|rank| (rank, Stdin::Inherit)));
     spec.mpi = match infos.text(IOF_MPI)?.as_deref() {
         None | Some("none") => Mpi::None,
-        Some("pmi1") => Mpi::Pmi1,
+        Some("pmi1") => {
+            spec.kill_on_bad_exit = KillOnBadExit::Signal;
+            Mpi::Pmi1
+        }
         Some(_) => return Err(IOF_ERR_BAD_PARAM),
     };
     (spec.elsewhere, spec.directives) = adoption(infos.0)?;

@@ -259,7 +259,8 @@ pub const IOF_DROP_NONE: &str = "iof.drop.none";
 /// extension of iof.
 pub const IOF_STDIN_INHERIT: &str = "iof.stdin.inherit";
 /// iof_server_spawn (string): the protocol by which the ranks start MPI, "pmi1" (MPICH, Intel MPI,
-/// MVAPICH) or "none", the default. An extension of iof.
+/// MVAPICH) or "none", the default. With "pmi1", a rank that a signal kills, or that exits between
+/// MPI_Init and MPI_Finalize, ends the job. An extension of iof.
 pub const IOF_MPI: &str = "iof.mpi";
 /// iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes
 /// (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.

@@ -36,8 +36,8 @@ pub enum ProtocolError {
     /// A rank has sent more after it had aborted the job.
     #[error("a PMI request arrived after 'abort'")]
     Aborted,
-    /// A request arrived before the first `init`, or after `finalize`.
-    #[error("a PMI request arrived before 'init' or after 'finalize'")]
+    /// A request arrived before `init` or after `finalize`, or `init` arrived twice.
+    #[error("a PMI request arrived before 'init' or after 'finalize', or 'init' arrived twice")]
     NotInitialized,
     /// The job has no such rank.
     #[error("the job has {size} ranks, and no rank {rank}")]

@@ -160,9 +160,8 @@ impl Server {
         if rank.in_barrier || !rank.unsent.is_empty() {
             return Err(ProtocolError::NotInStep);
         }
-        if matches!(request, Request::Init { .. }) != (rank.phase == Phase::New)
-            || rank.phase == Phase::Finalized
-        {
+        // A rank may begin again after its end.
+        if matches!(request, Request::Init { .. }) == (rank.phase == Phase::Initialized) {
             return Err(ProtocolError::NotInitialized);
         }
         let appnum = rank.appnum;

@@ -145,6 +145,19 @@ fn requests_out_of_step_are_errors() {
     let mut server = begun(&[1]);
     assert!(ask(&mut server, 0, "cmd=finalize").contains("rc=0"));
     assert_eq!(server.receive(0, b"cmd=get_maxes\n"), Err(ProtocolError::NotInitialized));
+    let mut server = begun(&[1]);
+    let init = b"cmd=init pmi_version=1 pmi_subversion=1\n";
+    assert_eq!(server.receive(0, init), Err(ProtocolError::NotInitialized));
+}
+
+#[test]
+fn a_rank_may_begin_again_after_its_end() {
+    let mut server = begun(&[1]);
+    for _ in 0..2 {
+        assert!(ask(&mut server, 0, "cmd=put kvsname=space-1 key=a value=b").contains("rc=0"));
+        assert!(ask(&mut server, 0, "cmd=finalize").contains("rc=0"));
+        assert!(ask(&mut server, 0, "cmd=init pmi_version=1 pmi_subversion=1").contains("rc=0"));
+    }
 }
 
 #[test]
