@@ -155,7 +155,7 @@ impl EngineWorld {
         };
         self.turn_with(mood);
         // The engine learns step by step of the end of a capture.
-        self.take_events(if self.capture.has_ended() { 1 + rng.index(4) } else { usize::MAX });
+        self.take_events(if self.capture.has_ended() { 1 + rng.index(4) } else { usize::MAX }, rng);
         self.report_exits(false, rng);
     }
 
@@ -187,12 +187,15 @@ impl EngineWorld {
     }
 
     /// Passes the next events to the engine, `most` at most.
-    fn take_events(&mut self, most: usize) {
+    fn take_events(&mut self, most: usize, rng: &mut Rng) {
         for _ in 0..most {
-            let Some(event) = self.events.pop_front() else { return };
+            let Some(event) = self.events.pop_front() else { break };
             self.engine.captured(event);
-            self.follow_up();
+            if !self.setting.batches || rng.chance(64) {
+                self.follow_up();
+            }
         }
+        self.follow_up();
     }
 
     /// Serves the connection of a tool.

@@ -156,6 +156,9 @@ pub struct Setting {
     /// Whether the engine ends after the script, with nothing completed, or the capture of an engine
     /// within it.
     pub ends_early: bool,
+    /// Whether an engine handles several events of its capture before its commands are sent, as it
+    /// does when its control thread was busy.
+    pub batches: bool,
 }
 
 impl Setting {
@@ -178,7 +181,7 @@ impl Setting {
 /// Makes the setting and the script of a run from its seed.
 pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Action>) {
     let mut rng = Rng::new(seed);
-    let setting = Setting {
+    let mut setting = Setting {
         subject,
         calm: rng.chance(128),
         faults: rng.pick(&[0, 8, 40]),
@@ -186,6 +189,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         sources: rng.pick(&[3, 4, 6, 9]),
         tools: rng.pick(&[2, 4, 6]),
         ends_early: rng.chance(32),
+        batches: false,
     };
     // Each run has weights of its own, so that rare combinations of kinds become common in some.
     let mut weights = Vec::new();
@@ -210,5 +214,6 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
     {
         action.kind = Kind::EndCapture;
     }
+    setting.batches = rng.chance(128);
     (setting, script)
 }

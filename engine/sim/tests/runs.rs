@@ -43,6 +43,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a stream that the capture had not taken before it ended was reported as missed after the end of its job",
     ),
+    (
+        Subject::Engine,
+        831,
+        2000,
+        "a reader that was about to move as the capture ended missed its last generation",
+    ),
     (Subject::Engine, 1006, 300, "an early end of a job that was removed left a time to wake up at"),
 ];
 

@@ -66,6 +66,11 @@ impl AwaitedAnswers {
         self.waiting.keys().copied().collect()
     }
 
+    /// Returns whether the request `id` attaches or moves readers.
+    pub(super) fn is_join(&self, id: RequestId) -> bool {
+        matches!(self.waiting.get(&id), Some(Awaited::Join { .. }))
+    }
+
     /// Removes and returns what continues with the answers to the request `id`.
     pub(super) fn take(&mut self, id: RequestId) -> Option<Awaited> {
         self.waiting.remove(&id)

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use iof_capture::{
-    Capture, EndedStreams, Event, NewStream, PushEnd, PushId, SourceId, Stopped, StreamRequest, TargetId,
+    Capture, EndedStreams, Event, NewStream, PushEnd, PushId, RequestId, SourceId, Stopped, StreamRequest,
+    TargetId,
 };
 use iof_shm_ring::Inlet;
 
@@ -27,6 +28,14 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Returns the id of the request, if the command is one that is answered.
+    pub(crate) fn request(&self) -> Option<RequestId> {
+        match self {
+            Command::Request(request) => request.id,
+            _ => None,
+        }
+    }
+
     /// Performs the command on the streams that the capture thread has left. Returns the events that
     /// follow.
     pub(crate) fn perform_on(self, streams: &mut EndedStreams) -> Vec<Event> {
