@@ -268,6 +268,7 @@ impl Drop for Control {
         // An upcall that panicked leaves the others in the queue.
         let queued = mem::take(&mut self.upcalls).into_iter().filter_map(Upcall::into_callback);
         let callbacks: Vec<TakenCallback> = queued.chain(core.end_control()).collect();
+        core.handles().release_streams();
         drop(core);
         self.connections.clear();
         self.tables.notify();

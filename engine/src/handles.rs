@@ -32,6 +32,7 @@ pub(crate) enum Removed {
     Job(JobHandles),
     Rank(RankHandles),
     Terminal(PtyMaster),
+    Streams(EndedStreams),
 }
 
 #[derive(Default)]
@@ -139,5 +140,11 @@ impl Handles {
         self.ranks.values_mut().for_each(|rank| rank.pty = None);
         self.jobs.values_mut().for_each(|job| job.link = None);
         self.listener = None;
+    }
+
+    /// Removes the streams that the capture thread has left when the control thread ends: the
+    /// embedder's handles of jobs may outlive the engine. They must not keep the rings.
+    pub(crate) fn release_streams(&mut self) {
+        self.removed.extend(self.ended_streams.take().map(Removed::Streams));
     }
 }
