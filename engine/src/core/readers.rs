@@ -142,13 +142,18 @@ impl Core {
             match joined {
                 Some(joined) => peer.reader_joined(request, id, joined),
                 None => {
-                    if let Some(reading) = peer.join_failed(request, id)
-                        && let Some(stream) = self.streams.get_mut(&reading.source)
-                    {
-                        stream.remove_reader(peer_id, handler);
-                        // The capture thread ends, or has discarded the stream.
-                        if let Some(produced) = stream.miss(peer_id, handler) {
-                            peer.add_missed(handler, stream.name(), produced);
+                    // The capture thread ends, or has discarded the stream.
+                    if let Some(reading) = peer.join_failed(request, id) {
+                        let produced = match self.streams.get_mut(&reading.source) {
+                            Some(stream) => {
+                                stream.remove_reader(peer_id, handler);
+                                stream.miss(peer_id, handler)
+                            }
+                            // Its job was removed meanwhile.
+                            None => Some(reading.forgotten.unwrap_or(0)),
+                        };
+                        if let Some(produced) = produced {
+                            peer.add_missed(handler, &reading.name, produced);
                         }
                     }
                 }
