@@ -36,7 +36,7 @@ use crate::tables::Tables;
 
 /// Number of files that the smallest useful engine has open: two readers in its own process, and a
 /// job of one rank.
-const MIN_FILES: u64 = 17 + 2 * 8 + FILES_PER_RANK + TRANSIENT_FDS;
+const MIN_FILES: u64 = 17 + 2 * 9 + FILES_PER_RANK + TRANSIENT_FDS;
 
 /// The I/O forwarding of one launcher: drains the ranks' pipes into shared rings and serves tools.
 ///

@@ -55,10 +55,10 @@ fn a_job_that_needs_more_files_than_the_limit_fits_the_limit_that_is_reported() 
     let site = Site::new();
     for ranks in ["5", "40"] {
         let args = ["-n", ranks, "sh", "-c", "seq 1000; seq 1000 >&2"];
-        let done = limited(&site, "ulimit -n 64", &args).finish();
+        let done = limited(&site, "ulimit -n 70", &args).finish();
         assert_refused(
             &done,
-            &[&format!("too few files for {ranks} ranks"), "RLIMIT_NOFILE is 64:", "start fewer ranks"],
+            &[&format!("too few files for {ranks} ranks"), "RLIMIT_NOFILE is 70:", "start fewer ranks"],
         );
         let enough = number_after(&done.stderr, "raise it to ");
         assert!(enough > 64);

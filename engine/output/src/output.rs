@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -22,6 +24,17 @@ const IOV_MAX: usize = 1024;
 /// at all (`PIPE_BUF`, pipe(7)).
 pub(crate) const MAX_WRITTEN_NOW: usize = 4096;
 
+/// The time after which [`Output::write_now`] considers a pipe to be slow.
+const SLOW_WRITE: Duration = Duration::from_millis(10);
+
+/// A pipe that was opened a second time, in non-blocking mode.
+#[derive(Debug)]
+struct SecondPipe {
+    file: File,
+    /// A write has taken long. Relaxed: it only prevents further ones.
+    slow: AtomicBool,
+}
+
 /// A file, pipe or terminal to which one or several printers write whole lines.
 ///
 /// Its descriptor may be in blocking or non-blocking mode, which is not changed. An output counts
@@ -34,8 +47,8 @@ pub struct Output {
     open: Arc<Mutex<OpenLine>>,
     /// A counter of the outputs of this file: each holds one reference.
     shared: Arc<()>,
-    /// The same pipe, opened a second time in non-blocking mode. `None` if the file is not a pipe.
-    pipe: Option<Arc<File>>,
+    /// `None` if the file is not a pipe.
+    pipe: Option<Arc<SecondPipe>>,
     watch: Option<WriteWatch>,
 }
 
@@ -119,15 +132,21 @@ impl Output {
         self.pipe.is_some()
     }
 
-    /// Writes all bytes of `slices`, at most [`MAX_WRITTEN_NOW`], or none. Does not block. Returns
-    /// whether they were written.
-    pub(crate) fn write_now(&self, slices: &[IoSlice<'_>]) -> io::Result<bool> {
-        let Some(pipe) = &self.pipe else { return Ok(false) };
-        match writev(pipe, slices) {
-            Ok(_) => Ok(true),
-            Err(Errno::EAGAIN | Errno::EINTR) => Ok(false),
-            Err(errno) => Err(errno.into()),
+    /// Writes all bytes of `slices`, at most [`MAX_WRITTEN_NOW`] and [`IOV_MAX`] slices, or none.
+    /// Returns whether they were written; after an error they were not, and [`Output::write`] reports
+    /// it.
+    ///
+    /// Does not wait for room. But it waits for the lock of the pipe, which a reader holds while it
+    /// stores what it reads, perhaps into memory whose pages arrive slowly. After it has waited so
+    /// for [`SLOW_WRITE`] once, it writes nothing any more.
+    pub(crate) fn write_now(&self, slices: &[IoSlice<'_>]) -> bool {
+        let Some(pipe) = self.pipe.as_ref().filter(|pipe| !pipe.slow.load(Relaxed)) else { return false };
+        let began = Instant::now();
+        let written = writev(&pipe.file, slices).is_ok();
+        if began.elapsed() > SLOW_WRITE {
+            pipe.slow.store(true, Relaxed);
         }
+        written
     }
 
     /// Writes all bytes of `slices`. Blocks until they are written.
@@ -153,12 +172,12 @@ impl Write for Notes {
 
 /// Opens a pipe a second time, in non-blocking mode. Other users of the first descriptor would notice
 /// if its mode was changed. Returns `None` for other files, and if the kernel refuses.
-fn open_pipe(file: BorrowedFd<'_>) -> Option<File> {
+fn open_pipe(file: BorrowedFd<'_>) -> Option<SecondPipe> {
     let is_pipe = fstat(file)
         .is_ok_and(|found| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO);
     let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let open = || File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).ok();
-    is_pipe.then(open).flatten()
+    is_pipe.then(open).flatten().map(|file| SecondPipe { file, slow: AtomicBool::new(false) })
 }
 
 fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {

@@ -166,7 +166,7 @@ impl Printer {
             ended: Vec::new(),
             report: PrintReport::default(),
         };
-        let running = Running { task, reader: BatchReader::new(tool), on_gap, failed: None };
+        let running = Running { task, reader: BatchReader::new(tool), on_gap };
         let thread = thread::Builder::new().name("iof-printer".into()).spawn(move || running.run())?;
         Ok(Printer { thread })
     }

@@ -1,8 +1,8 @@
 //! The printer's thread, and the printer's step on the thread that reads the ranks' output.
 //!
 //! A lone line would wake two threads one after the other: the engine's capture thread, and the
-//! printer. Instead, the capture thread itself writes whole lines while the printer sleeps. It never
-//! waits for the output, another printer or a lock: whatever cannot be written at once, and all that is
+//! printer. Instead, the capture thread itself writes whole lines while the printer sleeps. It waits
+//! neither for room in the output nor for another printer: whatever cannot be written at once, and all that is
 //! not whole lines of streams that the printer knows, is left to the printer, which then wakes up.
 
 use std::io::IoSlice;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use iof_proto::{Channel, Proc};
 use iof_tool::{BatchReader, FeedId, Gap};
 
-use super::{OpenDestination, PrintError, PrintReport, PrinterTask};
+use super::{MAX_STREAMS, OpenDestination, PrintError, PrintReport, PrinterTask};
 use crate::output::MAX_WRITTEN_NOW;
 
 /// A printer that runs: what its thread and its step share.
@@ -20,8 +20,6 @@ pub(super) struct Running<G> {
     pub task: PrinterTask,
     pub reader: BatchReader,
     pub on_gap: G,
-    /// The failure of the last step.
-    pub failed: Option<PrintError>,
 }
 
 impl<G: FnMut(&Proc, Channel, Gap) + Send + 'static> Running<G> {
@@ -29,14 +27,19 @@ impl<G: FnMut(&Proc, Channel, Gap) + Send + 'static> Running<G> {
     pub fn run(mut self) -> Result<PrintReport, PrintError> {
         // The order of a process's streams can be kept only if all of them are known.
         self.reader.wait_for_streams()?;
-        let Ok(sleeper) = self.reader.sleeper() else { return self.run_alone() };
         let stepper = self.reader.stepper().filter(|_| self.task.may_step()).cloned();
         let Some(stepper) = stepper else { return self.run_alone() };
+        let Ok(sleeper) = self.reader.sleeper() else { return self.run_alone() };
         let running = Arc::new(Mutex::new(self));
         let shared = Arc::downgrade(&running);
         stepper.set(move || {
             // The thread has ended if it is gone. A panic poisons the lock, which ends the thread.
-            let step = || shared.upgrade()?.try_lock().ok().map(|mut running| running.step());
+            let step = || {
+                shared.upgrade()?.try_lock().ok().map(|mut running| {
+                    let Running { task, reader, .. } = &mut *running;
+                    task.step(reader)
+                })
+            };
             catch_unwind(AssertUnwindSafe(step)).is_ok_and(|slept_on| slept_on == Some(true))
         });
         let lock = || running.lock().map_err(|_| PrintError::Died);
@@ -46,9 +49,6 @@ impl<G: FnMut(&Proc, Channel, Gap) + Send + 'static> Running<G> {
             let deadline = locked.task.next_due();
             let mut call = locked.reader.begin_poll(deadline)?;
             let polled = loop {
-                if let Some(failed) = locked.failed.take() {
-                    return Err(failed);
-                }
                 if let Some(polled) = locked.reader.continue_poll(&mut call, &mut ids)? {
                     break polled;
                 }
@@ -74,17 +74,6 @@ impl<G: FnMut(&Proc, Channel, Gap) + Send + 'static> Running<G> {
             }
         }
     }
-
-    /// Writes the lines that are ready. Returns whether the printer may sleep on.
-    fn step(&mut self) -> bool {
-        match self.task.step(&mut self.reader) {
-            Ok(slept_on) => slept_on,
-            Err(error) => {
-                self.failed = Some(error);
-                false
-            }
-        }
-    }
 }
 
 impl PrinterTask {
@@ -96,34 +85,31 @@ impl PrinterTask {
 
     /// Writes the ready lines if all of them can be written at once. Returns whether the printer may
     /// sleep on.
-    fn step(&mut self, reader: &mut BatchReader) -> Result<bool, PrintError> {
-        let OpenDestination::Output(output) = &self.destination else { return Ok(false) };
+    fn step(&mut self, reader: &mut BatchReader) -> bool {
+        let OpenDestination::Output(output) = &self.destination else { return false };
         let output = output.clone();
         // A line that is open at the output has to be continued or ended.
-        let Some(open) = output.try_lock().filter(|open| open.is_none()) else { return Ok(false) };
+        let Some(open) = output.try_lock().filter(|open| open.is_none()) else { return false };
         let mut ids = Vec::new();
-        if !reader.begin_step(&mut ids) {
-            return Ok(false);
+        if !reader.begin_step(&mut ids) || ids.len() > MAX_STREAMS {
+            return false;
         }
         self.round = self.round.wrapping_add(1);
         let mut slices = Vec::with_capacity(ids.len());
         let mut total = 0usize;
         for &id in &ids {
-            let Some(line) = self.whole_lines(reader, id) else { return Ok(false) };
+            let Some(line) = self.whole_lines(reader, id) else { return false };
             total = total.saturating_add(line.len());
             slices.push(IoSlice::new(line));
         }
-        if total > MAX_WRITTEN_NOW {
-            return Ok(false);
-        }
-        if !ids.is_empty() && !output.write_now(&slices).map_err(PrintError::Write)? {
-            return Ok(false);
+        if total > MAX_WRITTEN_NOW || (!ids.is_empty() && !output.write_now(&slices)) {
+            return false;
         }
         drop((slices, open));
         ids.iter().for_each(|id| reader.consume(*id, usize::MAX));
         reader.end_step();
         self.report.written = self.report.written.saturating_add(total as u64);
-        Ok(true)
+        true
     }
 
     /// Returns the bytes of a stream if they are whole lines that need not be ordered with those of
