@@ -5,7 +5,6 @@
 //! once. It may borrow the bytes of many streams together, and consumes or defers each separately.
 
 use std::collections::VecDeque;
-use std::io;
 use std::time::Instant;
 
 use iof_proto::{Found, Missed};
@@ -175,10 +174,7 @@ impl BatchReader {
     }
 
     /// Returns what the owner of this reader sleeps on.
-    ///
-    /// # Errors
-    /// Fails if the process can open no further descriptor.
-    pub fn sleeper(&self) -> io::Result<Sleeper> {
+    pub fn sleeper(&self) -> Sleeper {
         self.tool.sleeper()
     }
 

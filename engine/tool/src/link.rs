@@ -29,7 +29,7 @@ pub(crate) struct Received {
 
 /// A connection to an engine.
 pub(crate) struct Link {
-    socket: UnixStream,
+    socket: Arc<UnixStream>,
     /// The rings of an engine in this process, which sends no descriptors of rings.
     local: Option<LocalRings>,
     decoder: Decoder<ToTool>,
@@ -41,12 +41,17 @@ impl Link {
     /// Returns a connection over `socket`. An engine in this process hands its rings over by `local`.
     pub(crate) fn new(socket: UnixStream, local: Option<LocalRings>) -> Self {
         let (decoder, fds, received) = (Decoder::new(), VecDeque::new(), VecDeque::new());
-        Link { socket, local, decoder, fds, received }
+        Link { socket: Arc::new(socket), local, decoder, fds, received }
     }
 
     /// Returns the place of the tool's step, if the engine is in this process.
     pub(crate) fn stepper(&self) -> Option<&Stepper> {
         self.local.as_ref().map(LocalRings::stepper)
+    }
+
+    /// Returns the socket, for the thread that sleeps on it.
+    pub(crate) fn socket(&self) -> Arc<UnixStream> {
+        Arc::clone(&self.socket)
     }
 
     /// Sends a message. While the socket is full, this blocks until the engine reads or

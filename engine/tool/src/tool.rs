@@ -12,10 +12,10 @@
 //! | `receive` | returning one delivery after the other |
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use iof_shm_ring::{ReaderPage, Ringer, Stepper};
 
@@ -111,8 +111,8 @@ impl Tool {
     }
 
     /// Returns what the tool's owner sleeps on.
-    pub(crate) fn sleeper(&self) -> io::Result<Sleeper> {
-        self.wakeup.sleeper(&self.link)
+    pub(crate) fn sleeper(&self) -> Sleeper {
+        self.wakeup.sleeper(self.link.socket())
     }
 
     /// Returns the longest time for which an event loop may wait until the tool's descriptor is

@@ -5,7 +5,9 @@
 //! descriptor readable, whenever it occurs.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Instant;
 
 use iof_shm_ring::{Bell, ReaderPage};
@@ -19,7 +21,7 @@ use crate::tool::poll::PollCall;
 
 /// The two event sources of a tool, and whether the engine rings the first of them.
 pub(crate) struct Wakeup {
-    bell: Bell,
+    bell: Arc<Bell>,
     /// The doorbell and the socket behind one descriptor, for event loops.
     epoll: Epoll,
     /// Whether the engine rings at the next event.
@@ -30,8 +32,8 @@ pub(crate) struct Wakeup {
 /// tool.
 #[derive(Debug)]
 pub struct Sleeper {
-    bell: Bell,
-    socket: OwnedFd,
+    bell: Arc<Bell>,
+    socket: Arc<UnixStream>,
 }
 
 impl Sleeper {
@@ -58,7 +60,7 @@ impl Wakeup {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
-        Ok(Wakeup { bell, epoll, armed: false })
+        Ok(Wakeup { bell: Arc::new(bell), epoll, armed: false })
     }
 
     pub(crate) fn is_armed(&self) -> bool {
@@ -86,10 +88,9 @@ impl Wakeup {
         wait(&self.bell, socket, deadline)
     }
 
-    /// Returns duplicates of the doorbell and `socket`, on which the tool's owner can sleep.
-    pub(crate) fn sleeper(&self, socket: impl AsFd) -> io::Result<Sleeper> {
-        let duplicate = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
-        Ok(Sleeper { bell: Bell::from(duplicate(self.bell.as_fd())?), socket: duplicate(socket.as_fd())? })
+    /// Returns the doorbell and `socket`, on which the tool's owner can sleep.
+    pub(crate) fn sleeper(&self, socket: Arc<UnixStream>) -> Sleeper {
+        Sleeper { bell: Arc::clone(&self.bell), socket }
     }
 }
 

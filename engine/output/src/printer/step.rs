@@ -29,7 +29,7 @@ impl<G: FnMut(&Proc, Channel, Gap) + Send + 'static> Running<G> {
         self.reader.wait_for_streams()?;
         let stepper = self.reader.stepper().filter(|_| self.task.may_step()).cloned();
         let Some(stepper) = stepper else { return self.run_alone() };
-        let Ok(sleeper) = self.reader.sleeper() else { return self.run_alone() };
+        let sleeper = self.reader.sleeper();
         let running = Arc::new(Mutex::new(self));
         let shared = Arc::downgrade(&running);
         stepper.set(move || {
