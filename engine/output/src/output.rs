@@ -24,8 +24,9 @@ const IOV_MAX: usize = 1024;
 /// at all (`PIPE_BUF`, pipe(7)).
 pub(crate) const MAX_WRITTEN_NOW: usize = 4096;
 
-/// The time after which [`Output::write_now`] considers a pipe to be slow.
-const SLOW_WRITE: Duration = Duration::from_millis(10);
+/// The time after which [`Output::write_now`] considers a pipe to be slow. Longer than a thread of a busy
+/// machine waits for a processor.
+const SLOW_WRITE: Duration = Duration::from_millis(100);
 
 /// A pipe that was opened a second time, in non-blocking mode.
 #[derive(Debug)]
