@@ -76,7 +76,7 @@ pub struct RunningJob {
     write_limit: Duration,
     /// The ranks were told to end: by a signal that this command passed on, or by the engine.
     is_ending: bool,
-    /// The outputs that are no longer waited for.
+    /// The outputs that were given up.
     given_up: Option<Blocked>,
     failure: Option<Failure>,
     /// Sum of the reports of all outputs that ended without an error.
@@ -340,7 +340,7 @@ impl RunningJob {
     }
 }
 
-/// Reports outputs that are no longer waited for, with the bytes that this command has cached for
+/// Reports outputs that were given up, with the bytes that this command has cached for
 /// them.
 fn report_given_up(blocked: &Blocked, engine: &Engine) {
     let unread = match unread_bytes(engine) {

@@ -69,7 +69,7 @@ enum Phase {
     Finalized,
 }
 
-/// A request to spawn jobs, of which a rank has sent some lines. It has one block of lines for each
+/// The part of a request to spawn jobs that a rank has sent. A request has one block of lines for each
 /// program.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spawn {
