@@ -49,13 +49,21 @@ pub enum EndCause {
     Timeout,
 }
 
+impl EndCause {
+    /// Returns whether this is an `MPI_Abort` of this rank.
+    pub(crate) fn is_abort_of(self, caller: Rank) -> bool {
+        matches!(self, EndCause::Abort { rank, .. } if rank == caller)
+    }
+}
+
 /// The early end of a job by the engine: it has sent SIGTERM to all local ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlyEnd {
     /// The cause.
     pub cause: EndCause,
-    /// The ranks that had not exited when SIGTERM was sent, in ascending order. Empty if a time
-    /// limit ended a job whose ranks had exited, but had left children that held their output.
+    /// The ranks that had not exited when SIGTERM was sent, in ascending order, without a rank that
+    /// called `MPI_Abort`. Empty if a time limit ended a job whose ranks had exited, but had left
+    /// children that held their output.
     pub left: Vec<Rank>,
 }
 

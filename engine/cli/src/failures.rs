@@ -66,6 +66,11 @@ impl Failures {
 
     /// Notes the end of a rank. Returns the line about it, if it has one.
     pub fn exited(&mut self, rank: &RankExit) -> Option<String> {
+        if let Some(EndCause::Abort { rank: caller, code }) = self.early_end
+            && caller == rank.rank
+        {
+            return Some(self.abort_line(rank, code));
+        }
         if rank.exit.success() {
             return None;
         }
@@ -78,10 +83,6 @@ impl Failures {
             return None;
         }
         self.terminated.remove(&rank.rank);
-        // The line about the abort has said this.
-        if self.early_end == Some(EndCause::Abort { rank: rank.rank, code: rank.exit.code() }) {
-            return None;
-        }
         if self.lines >= MAX_FAILURE_LINES {
             self.others.insert(rank.rank, rank.exit);
             return None;
@@ -91,35 +92,38 @@ impl Failures {
     }
 
     fn line(&self, rank: &RankExit) -> String {
-        let RankExit { rank, exit, pid, executable, .. } = rank;
-        let ended = match exit.signal() {
-            Some(_) => format!("was killed by {exit}{}", core(*exit)),
-            None => format!("ended with {exit}"),
-        };
-        format!("job {}: rank {rank} ({executable}, pid {pid} on {}) {ended}", self.nspace, self.host)
+        format!("{} {}", self.name_of(rank), how_it_ended(rank.exit))
+    }
+
+    /// Returns the line about a rank that called `MPI_Abort` with `code`.
+    fn abort_line(&self, rank: &RankExit, code: i32) -> String {
+        let exit = rank.exit;
+        // The call ends the process with its code, unless SIGTERM of the engine is faster.
+        let is_usual = exit.code() == code || exit.signal() == Some(Signal::TERM.number());
+        let ended = if is_usual { String::new() } else { format!(", and {}", how_it_ended(exit)) };
+        format!("{} called MPI_Abort with code {code}{ended}", self.name_of(rank))
+    }
+
+    fn name_of(&self, rank: &RankExit) -> String {
+        let RankExit { rank, pid, executable, .. } = rank;
+        format!("job {}: rank {rank} ({executable}, pid {pid} on {})", self.nspace, self.host)
     }
 
     /// Notes that the engine ends the job early. Returns the line about it, if there is one now.
     pub fn ends_early(&mut self, end: &EarlyEnd) -> Option<String> {
         self.early_end = Some(end.cause);
         self.terminated = end.left.iter().copied().collect();
-        let (why, none_left) = match end.cause {
-            EndCause::BadExit(_) => return None,
-            EndCause::Abort { rank, code } => {
-                (format!("rank {rank} called MPI_Abort with code {code}"), "all ranks have exited")
-            }
-            EndCause::Timeout => {
-                let timeout = show_duration(self.timeout.unwrap_or_default());
-                let none_left = "all ranks have exited, but another process holds their output open";
-                (format!("not finished after {timeout} (--timeout)"), none_left)
-            }
-        };
+        // The line about a rank follows its output.
+        if end.cause != EndCause::Timeout {
+            return None;
+        }
         let what = match self.terminated.len() {
-            0 => none_left.into(),
+            0 => "all ranks have exited, but another process holds their output open".into(),
             1 => format!("terminating rank {}", listed(&self.terminated)),
             _ => format!("terminating ranks {}", listed(&self.terminated)),
         };
-        Some(format!("job {}: {why}: {what}", self.nspace))
+        let timeout = show_duration(self.timeout.unwrap_or_default());
+        Some(format!("job {}: not finished after {timeout} (--timeout): {what}", self.nspace))
     }
 
     /// Returns the lines at the end of the job.
@@ -131,14 +135,17 @@ impl Failures {
             1 => add(format!("1 more rank failed: {}", self.others)),
             more => add(format!("{more} more ranks failed: {}", self.others)),
         }
-        if let Some(EndCause::BadExit(rank)) = self.early_end
-            && !self.terminated.is_empty()
-        {
+        let because = match self.early_end {
+            Some(EndCause::BadExit(rank)) => Some(format!("rank {rank} failed (see --kill-on-bad-exit)")),
+            Some(EndCause::Abort { rank, .. }) => Some(format!("rank {rank} called MPI_Abort")),
+            Some(EndCause::Timeout) | None => None,
+        };
+        if let Some(because) = because.filter(|_| !self.terminated.is_empty()) {
             let others = if self.terminated.len() == 1 { "rank" } else { "ranks" };
             let killed =
                 if self.killed > 0 { format!(", {} by SIGKILL,", self.killed) } else { String::new() };
             add(format!(
-                "terminated {} other {others} ({}){killed} because rank {rank} failed (see --kill-on-bad-exit)",
+                "terminated {} other {others} ({}){killed} because {because}",
                 self.terminated.len(),
                 listed(&self.terminated)
             ));
@@ -148,6 +155,13 @@ impl Failures {
             ranks => add(format!("terminated {} on request: {}", number_of_ranks(ranks), self.signalled)),
         }
         lines
+    }
+}
+
+fn how_it_ended(exit: Exit) -> String {
+    match exit.signal() {
+        Some(_) => format!("was killed by {exit}{}", core(exit)),
+        None => format!("ended with {exit}"),
     }
 }
 
@@ -226,6 +240,28 @@ mod tests {
                 "job demo: terminated 3 other ranks (0,2,4), 1 by SIGKILL, because rank 1 failed (see --kill-on-bad-exit)"
             ]
         );
+    }
+
+    #[test]
+    fn an_abort_has_a_line_when_its_caller_has_ended_and_one_about_the_others() {
+        let abort = |code| EarlyEnd {
+            cause: EndCause::Abort { rank: Rank(1), code },
+            left: [0, 2].map(Rank).to_vec(),
+        };
+        for (code, status, rest) in [
+            (7, 7 << 8, "called MPI_Abort with code 7"),
+            (0, 0, "called MPI_Abort with code 0"),
+            (7, libc::SIGTERM, "called MPI_Abort with code 7"),
+            (7, libc::SIGKILL, "called MPI_Abort with code 7, and was killed by SIGKILL"),
+        ] {
+            let mut failures = failures();
+            assert_eq!(failures.ends_early(&abort(code)), None);
+            assert_eq!(failures.exited(&ended(0, libc::SIGTERM, true)), None);
+            let line = failures.exited(&ended(1, status, false)).unwrap();
+            assert_eq!(line, format!("job demo: rank 1 (./solver, pid 77 on node1) {rest}"));
+            let others = "job demo: terminated 2 other ranks (0,2) because rank 1 called MPI_Abort";
+            assert_eq!(failures.closing_lines(), [others]);
+        }
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{
-    App, CaptureError, Config, Ending, Engine, Grant, Host, Job, JobSpec, LaunchError, Pty, RankExit, Remedy,
-    Rendezvous, Signal, StartError,
+    App, CaptureError, Config, EarlyEnd, EndCause, Ending, Engine, Grant, Host, Job, JobSpec, LaunchError,
+    Pty, RankExit, Remedy, Rendezvous, Signal, StartError,
 };
 use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Nspace, Proc, Rank};
@@ -243,15 +243,21 @@ fn watch_signals(signals: Signals, events: Sender<JobEvent>) -> Result<(), Failu
 fn watch_job(job: Job, events: Sender<JobEvent>) -> Result<(), Failure> {
     start_thread("iof-job", move || {
         // A send fails only if the receiver has already decided to end.
-        let mut lines = 0usize;
+        let (mut lines, mut caller_of_abort) = (0usize, None);
         for ending in job.endings() {
-            if let Ending::Rank(RankExit { rank, exit, requested: false, .. }) = &ending
-                && !exit.success()
-                && lines < MAX_FAILURE_LINES
-            {
-                lines = lines.saturating_add(1);
-                // The line about the rank then follows the rank's own output.
-                job.flush_rank(*rank, Some(FLUSH_LIMIT));
+            match &ending {
+                Ending::Early(EarlyEnd { cause: EndCause::Abort { rank, .. }, .. }) => {
+                    caller_of_abort = Some(*rank);
+                }
+                Ending::Rank(RankExit { rank, exit, requested: false, .. }) => {
+                    let has_failed = !exit.success() && lines < MAX_FAILURE_LINES;
+                    if has_failed || caller_of_abort == Some(*rank) {
+                        lines = lines.saturating_add(1);
+                        // The line about the rank then follows the rank's own output.
+                        job.flush_rank(*rank, Some(FLUSH_LIMIT));
+                    }
+                }
+                _ => {}
             }
             let _ = events.send(JobEvent::Ending(ending));
             if let Some(status) = job.try_wait_exit() {

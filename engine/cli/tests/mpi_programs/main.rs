@@ -58,7 +58,7 @@ fn several_programs_of_a_job_are_one_world() {
 fn an_abort_a_killed_rank_and_an_early_exit_end_the_job() {
     for_each_program(|program| {
         for (mode, code, text) in [
-            ("abort", 7, "rank 1 called MPI_Abort with code 7"),
+            ("abort", 7, ") called MPI_Abort with code 7"),
             ("killed", 137, "was killed by SIGKILL"),
             ("leave", 1, "exit code 0 before MPI_Finalize"),
         ] {

@@ -24,7 +24,7 @@ pub struct RankExit {
     /// the embedder ([`Job::signal`](crate::Job::signal)), or for a tool. That signal killed it, or it
     /// exited with another code than 0 after SIGHUP, SIGINT, SIGQUIT or SIGTERM. A rank in the
     /// embedder's process group is also counted if it was killed by a signal that the terminal sends
-    /// to this group.
+    /// to this group. Always `false` for the rank whose `MPI_Abort` ended the job.
     pub requested: bool,
 }
 
@@ -80,6 +80,11 @@ impl JobState {
         self.early_end_policy.aborted(rank, code);
     }
 
+    /// Returns whether the `MPI_Abort` of this rank ended the job.
+    fn was_aborted_by(&self, rank: Rank) -> bool {
+        self.early_end.as_ref().is_some_and(|end| end.cause.is_abort_of(rank))
+    }
+
     /// Notes that the engine ends the job early.
     fn note_early_end(&mut self, end: EarlyEnd) {
         self.early_end = Some(end);
@@ -97,7 +102,7 @@ impl JobState {
                     exit: state.exit()?,
                     pid: state.pid(),
                     executable: state.executable().to_owned(),
-                    requested: state.is_exit_requested(),
+                    requested: state.is_exit_requested() && !self.was_aborted_by(rank),
                 }))
             }
         }
@@ -118,7 +123,8 @@ impl JobState {
         while self.next_early_end(now).is_some_and(|time| time <= now) {
             match self.early_end_policy.next_step(now, !self.has_exited()) {
                 Some(Step::Terminate(cause)) => {
-                    let left = self.running_ranks();
+                    let mut left = self.running_ranks();
+                    left.retain(|rank| !cause.is_abort_of(*rank));
                     self.note_early_end(EarlyEnd { cause, left });
                     // A stopped rank handles SIGTERM only when it continues.
                     for signal in [Signal::TERM, Signal::CONT] {
