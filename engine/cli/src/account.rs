@@ -31,9 +31,15 @@ pub struct JobAccount {
     channels: BTreeMap<Channel, u64>,
     /// The ranks by exit status, which is unknown for a rank that still runs.
     exits: ExitGroups,
-    forwarded: PrintReport,
-    /// All outputs were written to the end.
-    whole: bool,
+    forwarded: Forwarded,
+}
+
+/// What the outputs have written.
+pub struct Forwarded {
+    /// The sum of the reports of all outputs that were written to the end.
+    pub report: PrintReport,
+    /// This was all outputs: none failed or was given up.
+    pub is_whole: bool,
 }
 
 impl JobAccount {
@@ -42,8 +48,7 @@ impl JobAccount {
     pub fn query(
         engine: &Engine,
         elapsed: Duration,
-        forwarded: PrintReport,
-        whole: bool,
+        forwarded: Forwarded,
     ) -> Result<JobAccount, Box<dyn Error>> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let mut tool = engine.attach("iof run", Grant::Never)?;
@@ -51,8 +56,7 @@ impl JobAccount {
         let (user, system) = (duration(usage.user_time()), duration(usage.system_time()));
         let (channels, exits) = (BTreeMap::new(), ExitGroups::default());
         let (backend, fallback) = (engine.backend(), engine.fallback_reason().map(ToString::to_string));
-        let mut account =
-            JobAccount { elapsed, backend, fallback, user, system, channels, exits, forwarded, whole };
+        let mut account = JobAccount { elapsed, backend, fallback, user, system, channels, exits, forwarded };
         for Found { value, .. } in found {
             account.add(value);
         }
@@ -98,17 +102,17 @@ impl JobAccount {
         print_message(format_args!("timings: backend {}{reason}", self.backend));
         let not_counted = self.not_counted();
         for (channel, read) in &self.channels {
-            let lost = self.forwarded.lost.get(channel).unwrap_or(&0);
+            let lost = self.forwarded.report.lost.get(channel).unwrap_or(&0);
             print_message(format_args!("timings: {channel} {read} bytes read, {lost} lost{not_counted}"));
         }
     }
 
     fn not_counted(&self) -> &'static str {
-        if self.whole { "" } else { ", not counting an output that failed" }
+        if self.forwarded.is_whole { "" } else { ", not counting an output that failed or was given up" }
     }
 
     fn summary(&self) -> String {
-        let PrintReport { written, lost, .. } = &self.forwarded;
+        let PrintReport { written, lost, .. } = &self.forwarded.report;
         let lost = lost.values().fold(0u64, |sum, lost| sum.saturating_add(*lost));
         format!(
             "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{}",

@@ -10,7 +10,7 @@ use iof_output::PrintReport;
 use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
 
-use crate::account::unread_bytes;
+use crate::account::{Forwarded, unread_bytes};
 use crate::error::Failure;
 use crate::failures::Failures;
 use crate::full_screen::FullScreen;
@@ -125,9 +125,8 @@ impl RunningJob {
         }
     }
 
-    /// Blocks until the job and its output have ended. Returns the exit code and the bytes that
-    /// were forwarded. An output that could not be written to the end is not counted.
-    pub fn wait_for_end(mut self, engine: &Engine) -> (Result<ExitCode, Failure>, PrintReport) {
+    /// Blocks until the job and its output have ended. Returns the exit code and what was forwarded.
+    pub fn wait_for_end(mut self, engine: &Engine) -> (Result<ExitCode, Failure>, Forwarded) {
         while !self.is_over() {
             match self.next() {
                 Some(JobEvent::Signal(received)) => self.signal(received),
@@ -156,7 +155,8 @@ impl RunningJob {
             (None, Some(status)) => Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))),
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
-        (result, self.forwarded)
+        let is_whole = result.is_ok() && self.given_up.is_none();
+        (result, Forwarded { report: self.forwarded, is_whole })
     }
 
     /// Returns `true` if there is nothing left to wait for. Output that cannot be written is not

@@ -129,7 +129,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let running = RunningJob::new(job, event_queue, outputs, (failures, screen), keyboard?);
     let (result, forwarded) = running.wait_for_end(&engine);
     if args.timings || args.summary {
-        let account = JobAccount::query(&engine, started.elapsed(), forwarded, result.is_ok());
+        let account = JobAccount::query(&engine, started.elapsed(), forwarded);
         match account {
             Ok(account) => account.report(args.timings, args.summary),
             // The result of the job does not depend on its account.

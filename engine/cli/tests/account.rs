@@ -117,12 +117,12 @@ fn timings_and_summary_are_printed_when_the_reader_of_the_output_is_gone() {
     assert_eq!(ranks, "2 ranks");
     assert!(
         rest.contains("SIGTERM: 2 ranks (0-1);")
-            && rest.ends_with("lost, not counting an output that failed"),
+            && rest.ends_with("lost, not counting an output that failed or was given up"),
         "{rest}"
     );
     assert!(channel(&done, "stdout").0 > 0);
     let timings = lines(&done.stderr, "iof: timings: stdout ");
-    assert!(timings[0].ends_with(" lost, not counting an output that failed"), "{timings:?}");
+    assert!(timings[0].ends_with(" lost, not counting an output that failed or was given up"), "{timings:?}");
 }
 
 #[test]

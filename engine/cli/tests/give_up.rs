@@ -66,12 +66,13 @@ fn assert_told(message: &str, name: &str) {
 #[test]
 fn a_time_limit_ends_a_run_whose_output_is_not_accepted_with_code_124() {
     let site = Site::new();
-    let mut run = site.run(&["--timeout", "0.3", "-n", "2"], ["yes"]);
+    let mut run = site.run(&["--timeout", "0.3", "--summary", "-n", "2"], ["yes"]);
     let _unread = run.stdout();
     let mut message = String::new();
     run.stderr().read_to_string(&mut message).unwrap();
     assert_eq!(run.wait(), 124, "{message}");
     assert_told(&message, "stdout");
+    assert!(message.contains("not counting an output that failed or was given up"), "{message}");
 }
 
 #[test]
