@@ -254,7 +254,7 @@ fn job_for_shells(name: &str) -> (Site, Process, Vec<(&'static str, String)>) {
 }
 
 #[test]
-fn fish_completes_jobs_and_signals() {
+fn fish_completes_jobs_signals_and_programs() {
     if !is_installed("fish") {
         return;
     }
@@ -271,6 +271,8 @@ fn fish_completes_jobs_and_signals() {
         ("iof query --nspace oc", "ocean"),
         ("iof pull --pid ", pid.as_str()),
         ("iof run --output tag-d", "tag-detailed"),
+        ("iof run -n 2 sha256s", "sha256sum"),
+        ("iof run true sha256s", ""),
         ("iof comp", "completions"),
     ] {
         let script = format!("iof completions fish | source; complete -C '{typed}'");
@@ -287,7 +289,7 @@ fn fish_completes_jobs_and_signals() {
 }
 
 #[test]
-fn zsh_completes_jobs_and_signals() {
+fn zsh_completes_jobs_signals_and_programs() {
     if !is_installed("zsh") {
         return;
     }
@@ -307,6 +309,7 @@ fn zsh_completes_jobs_and_signals() {
         ("iof kill --rank 0 ocean STO\t", "iof kill --rank 0 ocean STOP"),
         ("iof query --nspace oc\t", "iof query --nspace ocean"),
         ("iof run --output tag-d\t", "iof run --output tag-detailed"),
+        ("iof run -n 2 sha256s\t", "iof run -n 2 sha256sum"),
     ] {
         terminal.type_keys(typed);
         terminal.wait_to_see(completed, |picture| {

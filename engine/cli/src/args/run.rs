@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use iof_engine::{BackendKind, DEFAULT_CACHE_SIZE, Mpi, Policy};
 use iof_proto::Nspace;
 
@@ -168,7 +168,8 @@ pub struct AppArgs {
     pub env: Vec<Variable>,
 
     /// Program to start, with its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROG")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROG",
+          value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
 }
 

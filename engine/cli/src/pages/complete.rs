@@ -186,7 +186,8 @@ fn fish() -> String {
         format!("complete -c iof -n \"{condition}\" -x -a \"(iof completions --list {list} 2>/dev/null)\"\n")
     };
     let tools = tools().join(" ");
-    let mut options: Vec<String> = WITH_JOB.into_iter().flat_map(options_with_values).collect();
+    let commands = WITH_JOB.into_iter().chain(["run"]);
+    let mut options: Vec<String> = commands.flat_map(options_with_values).collect();
     options.sort_unstable();
     options.dedup();
     let lines = [
@@ -196,6 +197,7 @@ fn fish() -> String {
         option("run pull", "output", "output"),
         argument(&WITH_JOB.join(" "), 0, "jobs"),
         argument("kill", 1, "signals"),
+        FISH_PROGRAM.to_owned(),
     ];
     lines.concat()
 }
@@ -221,6 +223,9 @@ function __fish_iof_position
     test $count = $argv[1]
 end
 ";
+
+const FISH_PROGRAM: &str = r#"complete -c iof -n "__fish_seen_subcommand_from run; and __fish_iof_position 0" -a "(__fish_complete_command)"
+"#;
 
 /// Replaces the action of the options and arguments whose values the command lists.
 fn zsh(text: &str) -> String {
