@@ -64,11 +64,25 @@ impl AttachedOutputs {
         for (_, channels, target) in &mut self.0 {
             if let Destination::Files(files) = &mut target.destination {
                 files.max_open = usize::try_from(each).unwrap_or(usize::MAX);
-                let locked = files.clone().lock(nspace, *channels).map_err(not_writable)?;
-                target.destination = locked.into();
+                match files.clone().lock(nspace, *channels) {
+                    Ok(locked) => target.destination = locked.into(),
+                    Err(error) => {
+                        self.remove_new_files();
+                        return Err(not_writable(error));
+                    }
+                }
             }
         }
         Ok(())
+    }
+
+    /// Removes the files that were created for a job that does not start.
+    fn remove_new_files(&mut self) {
+        for (.., target) in &mut self.0 {
+            if let Destination::LockedFiles(files) = &mut target.destination {
+                files.remove_new();
+            }
+        }
     }
 
     /// Opens the FIFOs that have a reader by now. Returns the path of one that has none.

@@ -152,10 +152,12 @@ fn files_that_another_job_writes_are_refused_and_stay_unchanged() {
     let proof = site.path().join("proof");
     let pattern = format!("{}/f.%n.%t.out", out.display());
     let file_name = file.to_str().unwrap();
+    let free = format!("{}/free", out.display());
     for options in [
         &options[..],
         &["--nspace", "job", "-o", &pattern],
         &["--nspace", "job", "-n", "2", "-o", "all", "-e", &pattern],
+        &["--nspace", "job", "-o", &free, "-e", &pattern],
         &["-o", file_name],
     ] {
         let other = Site::new();
@@ -164,6 +166,7 @@ fn files_that_another_job_writes_are_refused_and_stay_unchanged() {
         let cause = format!("cannot write the output file: {file_name}: another process");
         assert!(done.stderr.contains(&cause), "{options:?}: {done:?}");
         assert!(!proof.exists(), "{options:?}: a rank was started");
+        assert!(!Path::new(&free).exists(), "{options:?}: an empty file was left");
     }
     gate.open();
     assert_eq!(first.finish().code, 0);

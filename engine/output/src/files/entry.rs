@@ -27,6 +27,8 @@ pub(super) struct Entry {
     pub path: Arc<Path>,
     pub watch: Option<WriteWatch>,
     pub file: Option<File>,
+    /// Whether [`Entry::lock`] created it.
+    pub is_new: bool,
     /// Whether it was opened before, so that it is not to be emptied.
     pub begun: bool,
     /// Whether the open file is a regular one. Others, such as pipes and devices, do not rotate.
@@ -37,7 +39,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub fn new(path: Arc<Path>, watch: Option<WriteWatch>) -> Entry {
-        Entry { path, watch, file: None, begun: false, is_regular: false, size: 0, line: None }
+        Entry { path, watch, file: None, is_new: false, begun: false, is_regular: false, size: 0, line: None }
     }
 
     /// Returns an error that names the file.
@@ -72,10 +74,25 @@ impl Entry {
             },
             // A device is opened only for writing, because opening it may have an effect.
             Ok(kind) if !kind.is_file() && !kind.is_dir() => return Ok(true),
-            _ => self.open(append)?,
+            found => {
+                let file = self.open(append)?;
+                self.is_new = found.is_err() && self.is_regular && self.size == 0;
+                file
+            }
         };
         self.file = Some(file);
         Ok(true)
+    }
+
+    /// Removes the file if [`Entry::lock`] created it. It is still locked, so that no other job writes
+    /// it.
+    pub fn remove_new(&mut self) {
+        if std::mem::take(&mut self.is_new)
+            && self.file.take().is_some_and(|file| self.is_at_path(&file).unwrap_or(false))
+        {
+            // What cannot be removed stays as an empty file.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 
     /// Opens the file, which is created if necessary.

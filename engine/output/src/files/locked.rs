@@ -24,7 +24,8 @@ impl Files {
     /// Devices, and FIFOs without a reader, are not opened.
     ///
     /// # Errors
-    /// Returns [`FileError`] if another process has locked a file, or a file can't be opened.
+    /// Returns [`FileError`] if another process has locked a file, or a file can't be opened. The files
+    /// that were created until then are removed.
     pub fn lock(self, nspace: &Nspace, channels: Channels) -> Result<LockedFiles, FileError> {
         let nprocs = self.nprocs.unwrap_or(1);
         let host = gethostname().ok().and_then(|name| name.into_string().ok());
@@ -40,8 +41,14 @@ impl Files {
                 break;
             }
             let (id, is_new) = open.file_for(&source(rank, channel), || nprocs);
-            if is_new && !open.lock(id)? {
-                fifos.push(id);
+            let locked = if is_new { open.lock(id) } else { Ok(true) };
+            match locked {
+                Ok(true) => {}
+                Ok(false) => fifos.push(id),
+                Err(error) => {
+                    open.remove_new();
+                    return Err(error);
+                }
             }
         }
         Ok(LockedFiles { open, fifos })
@@ -49,6 +56,11 @@ impl Files {
 }
 
 impl LockedFiles {
+    /// Removes the files that [`Files::lock`] created, for a job that does not start.
+    pub fn remove_new(&mut self) {
+        self.open.remove_new();
+    }
+
     /// Opens the FIFOs that have a reader by now, without waiting. Returns the path of one that has
     /// none, or `None` if all are open. A printer waits for the readers of the others.
     ///

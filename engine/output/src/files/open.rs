@@ -84,6 +84,11 @@ impl OpenFiles {
         locked.map_err(|error| entry.failed(error))
     }
 
+    /// Removes the files that [`OpenFiles::lock`] created.
+    pub fn remove_new(&mut self) {
+        self.entries.iter_mut().for_each(Entry::remove_new);
+    }
+
     /// Creates a file. Unless existing contents are kept, it is emptied, and the full files of an
     /// earlier run are removed.
     pub fn begin(&mut self, id: FileId) -> Result<(), FileError> {
