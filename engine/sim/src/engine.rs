@@ -104,9 +104,6 @@ impl EngineWorld {
             Kind::Exit => self.exit_rank(actor, rng),
             Kind::Deliver => self.deliver(actor, rng),
             Kind::ReleaseBacklog => self.release_backlog(actor),
-            // A job that is removed while the capture has just ended may take from a tool what it has
-            // not read.
-            Kind::Remove if self.capture.has_ended() => {}
             Kind::Remove => self.remove_job(actor),
             Kind::Turn => self.turn(rng),
             Kind::Connection => self.serve(actor, 1 + rng.index(4)),

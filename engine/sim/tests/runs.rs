@@ -49,6 +49,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a reader that was about to move as the capture ended missed its last generation",
     ),
+    (
+        Subject::Engine,
+        67543,
+        2000,
+        "a reader whose job was removed while the capture ended missed its last generation",
+    ),
     (Subject::Engine, 1006, 300, "an early end of a job that was removed left a time to wake up at"),
 ];
 

@@ -35,6 +35,7 @@ impl Core {
         }
         // Again: requests of the time at which the thread ended have failed.
         streams.into_iter().for_each(|source| self.send_last_generation(source));
+        self.move_stranded();
         let jobs: Vec<Nspace> = self.jobs.iter().map(|(nspace, _)| nspace.clone()).collect();
         jobs.iter().for_each(|nspace| self.announce_end(nspace));
     }
@@ -47,9 +48,11 @@ impl Core {
         requests.filter(|request| self.awaited.is_join(*request)).collect()
     }
 
-    /// Drops the streams that were removed while the thread ended.
+    /// Drops the streams that were removed while the thread ended, except those that a reader has not
+    /// been moved to the end of.
     pub(crate) fn retain_streams(&self, streams: &mut EndedStreams) {
-        streams.retain(|source| self.streams.get(&source).is_some());
+        let stranded: BTreeSet<SourceId> = self.stranded().map(|(_, _, reading)| reading.source).collect();
+        streams.retain(|source| self.streams.get(&source).is_some() || stranded.contains(&source));
     }
 
     /// Completes a stream that has not reached the capture thread: its readers miss it.

@@ -4,7 +4,7 @@
 //! The capture thread attaches and moves readers. Its commands keep their order, so a slot can be
 //! used again as soon as the command that detaches its reader is queued.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use iof_capture::{Gating, Joined, RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
@@ -14,6 +14,7 @@ use iof_shm_ring::{Attached, Policy, ReaderId, ReaderPage, Start};
 
 use crate::core::Core;
 use crate::core::awaited::{Awaited, JoiningReader};
+use crate::core::commands::Command;
 use crate::core::ids::{PeerId, StreamName};
 use crate::core::peer::Peer;
 use crate::core::pull::RegisteredPull;
@@ -150,7 +151,7 @@ impl Core {
                                 stream.miss(peer_id, handler)
                             }
                             // Its job was removed meanwhile.
-                            None => Some(reading.forgotten.unwrap_or(0)),
+                            None => Some(reading.forgotten.map_or(0, |completion| completion.produced)),
                         };
                         if let Some(produced) = produced {
                             peer.add_missed(handler, &reading.name, produced);
@@ -187,22 +188,60 @@ impl Core {
     pub(crate) fn send_last_generation(&mut self, source: SourceId) {
         let Some(stream) = self.streams.get(&source) else { return };
         let Some(Completion { generation, .. }) = stream.completion() else { return };
+        let id = |(peer_id, handler)| {
+            let peer = self.tools.get(&peer_id)?;
+            Some((peer_id, *peer.reader_ids.get(&(source, handler))?))
+        };
+        let readers = stream.readers().filter_map(id).collect();
+        self.move_left_behind(readers, generation);
+    }
+
+    /// Moves those of `readers` to the last generation of their stream, `newest`, that are not in it
+    /// yet.
+    fn move_left_behind(&mut self, readers: Vec<(PeerId, ReaderId)>, newest: u64) {
         let request = self.awaited.next_id();
-        let (mut steps, mut readers) = (Vec::new(), Vec::new());
-        for (peer_id, handler) in stream.readers() {
+        let (mut steps, mut moved) = (Vec::new(), Vec::new());
+        for (peer_id, id) in readers {
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
-            let id = peer.reader_ids.get(&(source, handler)).copied();
-            let Some(id) = id.filter(|id| peer.is_left_behind(*id, generation)) else { continue };
-            let asks = peer.readings.get(&id).is_some_and(|reading| reading.waits);
+            let Some(reading) = peer.readings.get(&id) else { continue };
+            if reading.joining.is_some() || !reading.is_before(newest) {
+                continue;
+            }
+            let (handler, asks) = (reading.handler, reading.waits);
             // A tool without a free slot sends a request when it has drained its generation.
             let Ok(new) = (if asks { Ok(id) } else { peer.page.take_slot() }) else { continue };
             steps.extend(peer.follow(request, id, new));
-            readers.push(JoiningReader { peer_id, handler, id });
+            moved.push(JoiningReader { peer_id, handler, id });
         }
-        if !readers.is_empty() {
-            self.awaited.add(request, Awaited::Join { pull: None, readers });
+        if !moved.is_empty() {
+            self.awaited.add(request, Awaited::Join { pull: None, readers: moved });
             self.queue_request(request, steps);
         }
+    }
+
+    /// Moves readers whose streams were removed before they were moved to the last generations,
+    /// because the capture thread had ended. The streams are removed afterwards.
+    pub(crate) fn move_stranded(&mut self) {
+        let mut stranded: BTreeMap<SourceId, (u64, Vec<(PeerId, ReaderId)>)> = BTreeMap::new();
+        for (peer_id, id, reading) in self.stranded() {
+            let newest = reading.forgotten.map_or(0, |completion| completion.generation);
+            stranded.entry(reading.source).or_insert((newest, Vec::new())).1.push((peer_id, id));
+        }
+        for (source, (newest, readers)) in stranded {
+            self.move_left_behind(readers, newest);
+            self.effects.commands.push(Command::Remove(source));
+        }
+    }
+
+    /// Returns the readers that are in an earlier generation of a stream that was removed.
+    pub(crate) fn stranded(&self) -> impl Iterator<Item = (PeerId, ReaderId, &Reading)> {
+        let readings =
+            self.tools.iter().flat_map(|(id, peer)| peer.readings.iter().map(move |found| (id, found)));
+        let is_stranded =
+            |reading: &Reading| reading.forgotten.is_some_and(|last| reading.is_before(last.generation));
+        readings.filter_map(move |(peer_id, (id, reading))| {
+            is_stranded(reading).then_some((peer_id, *id, reading))
+        })
     }
 
     /// Detaches `peer_id`'s readers of registration `handler` (all, if `None`) from their streams.
@@ -318,12 +357,6 @@ impl Peer {
         };
         let (page, start) = (Arc::clone(&self.page), registration.start);
         Some(StreamStep::Attach { source, page, reader: id, start, gating })
-    }
-
-    /// Returns whether the reader `id` is in a generation before `newest` and not about to move.
-    fn is_left_behind(&self, id: ReaderId, newest: u64) -> bool {
-        let reading = self.readings.get(&id).filter(|reading| reading.joining.is_none());
-        reading.and_then(|reading| reading.generation).is_some_and(|generation| generation < newest)
     }
 
     /// Notes that the reader `id` is about to move to the newest generation, in which it is `new`.

@@ -7,6 +7,7 @@ use iof_shm_ring::{ReaderId, Ring};
 
 use crate::core::ids::StreamName;
 use crate::core::stream_options::StreamOptions;
+use crate::core::stream_state::Completion;
 
 /// A ring that the tool reads.
 pub(crate) struct Reading {
@@ -29,8 +30,8 @@ pub(crate) struct Reading {
     pub sent: bool,
     /// How many bytes the source had produced at the position where the registration begins.
     pub begin: u64,
-    /// How many bytes the source has produced, once the job of the stream is removed.
-    pub forgotten: Option<u64>,
+    /// What the stream has come to, once its job is removed.
+    pub forgotten: Option<Completion>,
 }
 
 /// A request to the capture thread that attaches or moves a reader.
@@ -71,6 +72,11 @@ impl Reading {
     pub(crate) fn slots(&self, id: ReaderId) -> impl Iterator<Item = ReaderId> {
         let moved = self.joining.map(|joining| joining.id).filter(|moved| *moved != id);
         [Some(id), self.old_id, moved].into_iter().flatten()
+    }
+
+    /// Returns whether the reader is in a generation before `newest`.
+    pub(crate) fn is_before(&self, newest: u64) -> bool {
+        self.generation.is_some_and(|generation| generation < newest)
     }
 
     /// Returns whether the tool may have read the ring to its end while the stream continues in

@@ -13,6 +13,7 @@ use crate::core::ids::StreamName;
 use crate::core::outgoing::Outgoing;
 use crate::core::peer::Peer;
 use crate::core::reading::Reading;
+use crate::core::stream_state::Completion;
 use crate::core::unread::{QueuedItem, Unread};
 
 impl Peer {
@@ -26,12 +27,12 @@ impl Peer {
         self.may_lose() && self.unread.forgotten >= MAX_FORGOTTEN_PER_TOOL
     }
 
-    /// Notes that a complete stream with `produced` bytes, which the tool reads for `handler`, was
+    /// Notes that a stream that has come to `completion`, which the tool reads for `handler`, was
     /// forgotten.
-    fn forget(&mut self, source: SourceId, handler: u32, produced: u64) {
+    fn forget(&mut self, source: SourceId, handler: u32, completion: Completion) {
         let Some(id) = self.reader_ids.get(&(source, handler)) else { return };
         if let Some(reading) = self.readings.get_mut(id)
-            && reading.forgotten.replace(produced).is_none()
+            && reading.forgotten.replace(completion).is_none()
         {
             self.unread.forgotten = self.unread.forgotten.saturating_add(1);
             self.unread.unsent = self.unread.unsent.saturating_add(usize::from(!reading.sent));
@@ -106,7 +107,7 @@ impl Peer {
     /// the number of bytes that it misses.
     fn drop_unread(&mut self, id: ReaderId) -> Option<u64> {
         let reading = self.readings.get(&id)?;
-        let bytes = reading.forgotten?.saturating_sub(reading.begin);
+        let bytes = reading.forgotten?.produced.saturating_sub(reading.begin);
         let reading = self.readings.remove(&id)?;
         reading.slots(id).for_each(|slot| self.page.return_slot(slot));
         self.remove_reading(&reading);
@@ -126,9 +127,10 @@ impl Core {
     /// Forgets the complete stream `source`, and notes that at the tools that read it.
     pub(crate) fn forget_stream(&mut self, source: SourceId) {
         let Some(stream) = self.streams.remove(source) else { return };
+        let completion = stream.completion().unwrap_or(Completion { produced: 0, generation: 0 });
         for (peer_id, handler) in stream.readers() {
             if let Some(peer) = self.tools.get_mut(&peer_id) {
-                peer.forget(source, handler, stream.completion().map_or(0, |completion| completion.produced));
+                peer.forget(source, handler, completion);
             }
         }
     }
