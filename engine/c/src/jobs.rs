@@ -24,9 +24,9 @@ use crate::{memory, read};
 /// The maximum number of programs of a job.
 const MAX_APPS: usize = 4096;
 /// The maximum number of arguments, of variables and of adopted ranks.
-const MAX_ARGS: usize = 1 << 16;
+pub(crate) const MAX_ARGS: usize = 1 << 16;
 /// The maximum length of an argument, in bytes: the kernel's MAX_ARG_STRLEN.
-const MAX_ARG: usize = 128 << 10;
+pub(crate) const MAX_ARG: usize = 128 << 10;
 
 /// Starts the processes of a job. Ranks are numbered consecutively over the programs. The
 /// environment of each rank contains IOF_NSPACE, IOF_RANK, IOF_NPROCS (the number of ranks),

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
-use crate::constants::IOF_ERR_NOMEM;
+use crate::constants::{IOF_ERR_NOMEM, IOF_ERR_OUT_OF_RESOURCE};
 use crate::guard::{OrStatus, Outcome};
 use crate::types::{iof_info_t, iof_key_t, iof_nspace_t, iof_proc_t};
 
@@ -62,6 +62,53 @@ pub(crate) unsafe fn free_texts(texts: *mut *mut c_char) {
         }
         free(texts);
     }
+}
+
+/// Returns the number of texts in an array that ends with NULL; 0 for NULL.
+///
+/// # Safety
+/// The array is readable up to its NULL.
+pub(crate) unsafe fn count_texts(texts: *mut *mut c_char) -> usize {
+    let mut count: usize = 0;
+    // SAFETY: the caller's promise: the array ends with NULL.
+    while !texts.is_null() && !unsafe { *texts.wrapping_add(count) }.is_null() {
+        count = count.saturating_add(1);
+    }
+    count
+}
+
+/// Returns `texts`, which ends with NULL or is NULL, with a copy of `added` at its end. The array may
+/// have moved. Fails if it has `limit` texts or memory is exhausted; then it is unchanged.
+///
+/// # Safety
+/// C's malloc allocated the array, which nothing else refers to.
+pub(crate) unsafe fn append_text(
+    texts: *mut *mut c_char,
+    added: &[u8],
+    limit: usize,
+) -> Outcome<*mut *mut c_char> {
+    // SAFETY: the caller's promise.
+    let count = unsafe { count_texts(texts) };
+    if count >= limit {
+        return Err(IOF_ERR_OUT_OF_RESOURCE);
+    }
+    let copy = text(added);
+    if copy.is_null() {
+        return Err(IOF_ERR_NOMEM);
+    }
+    let size = count.saturating_add(2).saturating_mul(size_of::<*mut c_char>());
+    // SAFETY: the caller's promise.
+    let array: *mut *mut c_char = unsafe { libc::realloc(texts.cast(), size) }.cast();
+    // SAFETY: the copy was allocated here; the array has room for `count` texts, this one and a NULL.
+    unsafe {
+        if array.is_null() {
+            free(copy);
+            return Err(IOF_ERR_NOMEM);
+        }
+        array.wrapping_add(count).write(copy);
+        array.wrapping_add(count.saturating_add(1)).write(ptr::null_mut());
+    }
+    Ok(array)
 }
 
 /// Returns a copy of `size` bytes at `from`, or NULL if there are none or memory is exhausted.

@@ -31,7 +31,8 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let source = |name: &str| root.join("src").join(name).with_extension("rs");
     let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
-    config.after_includes = Some(keys(&fs::read_to_string(source("keys")).unwrap()));
+    let macros = fs::read_to_string(root.join("src/macros.h")).unwrap();
+    config.after_includes = Some(keys(&fs::read_to_string(source("keys")).unwrap()) + &macros);
     let mut builder = cbindgen::Builder::new().with_config(config);
     for name in
         ["constants", "types", "callbacks", "tool", "progress", "helpers", "strings", "server", "jobs"]
