@@ -162,7 +162,7 @@ pub const STATS_AGE: Duration = Duration::from_millis(10);
 
 /// Maximum number of pushes of one tool in progress. The engine refuses the next one with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
-pub const MAX_PUSHES_PER_TOOL: usize = 16;
+pub const MAX_PUSHES_PER_TOOL: usize = 64;
 
 /// Maximum number of pushes to one process that are in progress or wait for their turn. The engine
 /// refuses the next one with [`Status::ERR_RESOURCE_BUSY`](crate::Status::ERR_RESOURCE_BUSY).
