@@ -1452,7 +1452,9 @@ iof_status_t iof_IOF_deregister(size_t iofhdlr,
 // until its end, pushes it, and closes the stdin of the targets. The thread continues after the
 // library is finalized. The function blocks until the push has begun, even with cbfunc, which is
 // then called. The end of the push is not reported. In a callback the function returns
-// IOF_ERR_WOULD_BLOCK.
+// IOF_ERR_WOULD_BLOCK. A later call with NULL as bo, and with IOF_IOF_PUSH_STDIN false or with
+// IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
+// thread pushes what it has read, and closes the stdin of its targets.
 //
 // Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
 // IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is

@@ -59,11 +59,11 @@ impl Infos {
     }
 
     /// Takes IOF_IOF_PUSH_STDIN. RFC0025 gives it a process, which counts as true.
-    pub(crate) fn push_stdin(&mut self) -> Outcome<bool> {
+    pub(crate) fn push_stdin(&mut self) -> Outcome<Option<bool>> {
         match self.take(IOF_IOF_PUSH_STDIN) {
-            None => Ok(false),
-            Some(InfoValue::Bool(flag)) => Ok(flag),
-            Some(InfoValue::Proc(_)) => Ok(true),
+            None => Ok(None),
+            Some(InfoValue::Bool(flag)) => Ok(Some(flag)),
+            Some(InfoValue::Proc(_)) => Ok(Some(true)),
             Some(_) => mismatch(),
         }
     }

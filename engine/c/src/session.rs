@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use iof_proto::{Failure, Status};
-use iof_tool::{AttachError, Tool};
+use iof_tool::{AttachError, Pusher, Tool};
 
 use crate::command::{Command, Done, gone};
 use crate::constants::{IOF_ERR_OUT_OF_RESOURCE, IOF_ERR_TIMEOUT, IOF_ERR_UNREACH, IOF_ERROR};
@@ -41,6 +41,8 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     progress: Progress,
     pub(crate) connect: Connect,
+    /// The pushers of the program's own stdin. Those that remain at the end of the session continue.
+    pushers: Mutex<Vec<Pusher>>,
 }
 
 enum Progress {
@@ -59,11 +61,26 @@ impl Session {
         } else {
             Progress::Caller(Turns::new(core))
         };
-        Ok(Session { shared, progress, connect })
+        Ok(Session { shared, progress, connect, pushers: Mutex::default() })
     }
 
     pub(crate) fn events(&self) -> MutexGuard<'_, Events> {
         lock(&self.shared.events)
+    }
+
+    /// Keeps a pusher of the program's own stdin for [`Session::stop_stdin`].
+    pub(crate) fn keep_pusher(&self, pusher: Pusher) {
+        let mut pushers = lock(&self.pushers);
+        pushers.retain(|pusher| !pusher.is_finished());
+        pushers.push(pusher);
+    }
+
+    /// Stops reading the program's own stdin. Returns `false` if it was not read.
+    pub(crate) fn stop_stdin(&self) -> bool {
+        let mut pushers = std::mem::take(&mut *lock(&self.pushers));
+        pushers.retain(|pusher| !pusher.is_finished());
+        pushers.iter().for_each(Pusher::stop);
+        !pushers.is_empty()
     }
 
     /// Queues a command, see [`Shared::submit`].

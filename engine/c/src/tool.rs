@@ -222,7 +222,9 @@ pub unsafe extern "C" fn iof_IOF_deregister(
 /// until its end, pushes it, and closes the stdin of the targets. The thread continues after the
 /// library is finalized. The function blocks until the push has begun, even with cbfunc, which is
 /// then called. The end of the push is not reported. In a callback the function returns
-/// IOF_ERR_WOULD_BLOCK.
+/// IOF_ERR_WOULD_BLOCK. A later call with NULL as bo, and with IOF_IOF_PUSH_STDIN false or with
+/// IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
+/// thread pushes what it has read, and closes the stdin of its targets.
 ///
 /// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
 /// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
@@ -246,16 +248,28 @@ pub unsafe extern "C" fn iof_IOF_push(
         let mut infos = Infos(infos);
         let stdin = infos.push_stdin()?;
         let mut push = Push { directives: infos.0, ..Push::new(targets) };
-        if stdin && bo.is_null() {
-            push.directives.push(Info::new(IOF_IOF_COMPLETE, true));
-            return push_stdin(&push, cbfunc, CbData(cbdata));
-        }
         let completes = push
             .directives
             .iter()
             .any(|info| info.key == IOF_IOF_COMPLETE && info.value == InfoValue::Bool(true));
-        if bo.is_null() && !completes {
-            return Err(IOF_ERR_BAD_PARAM);
+        if bo.is_null() {
+            let is_ended = match stdin {
+                Some(true) => {
+                    push.directives.push(Info::new(IOF_IOF_COMPLETE, true));
+                    push_stdin(&push)?;
+                    true
+                }
+                Some(false) => {
+                    session()?.stop_stdin();
+                    true
+                }
+                // The push that is stopped closes the stdin of its targets.
+                None if completes => session()?.stop_stdin(),
+                None => return Err(IOF_ERR_BAD_PARAM),
+            };
+            if is_ended {
+                return call_back(cbfunc, CbData(cbdata));
+            }
         }
         // SAFETY: the contract in the header.
         let bytes = unsafe { read::payload(bo, isize::MAX.cast_unsigned()) }?;
@@ -269,17 +283,22 @@ pub unsafe extern "C" fn iof_IOF_push(
 }
 
 /// Pushes the program's own stdin, on its own thread and its own connection.
-fn push_stdin(push: &Push, cbfunc: iof_op_cbfunc_t, cbdata: CbData) -> Outcome<iof_status_t> {
+fn push_stdin(push: &Push) -> Outcome<()> {
     may_wait()?;
     let session = session()?;
     let tool = (session.connect)();
     let status = tool.as_ref().err().map_or(IOF_SUCCESS, attach_status);
     let pusher = Pusher::start(tool.or_status(status)?, push, io::stdin(), |_| {});
-    // The pusher's thread runs until stdin ends or all targets are closed.
-    drop(pusher.or_status(IOF_ERR_IOF_FAILURE)?);
+    // The pusher's thread runs until stdin ends, all targets are closed, or it is stopped.
+    session.keep_pusher(pusher.or_status(IOF_ERR_IOF_FAILURE)?);
+    Ok(())
+}
+
+/// Calls `cbfunc`, if there is one, on the thread of the callbacks.
+fn call_back(cbfunc: iof_op_cbfunc_t, cbdata: CbData) -> Outcome<iof_status_t> {
     if cbfunc.is_some() {
         let done = Box::new(move |result| call::op(cbfunc, call::status_of(&result), cbdata));
-        session.submit(Command::Call(done))?;
+        session()?.submit(Command::Call(done))?;
     }
     Ok(IOF_SUCCESS)
 }

@@ -74,6 +74,11 @@ fn a_wait_for_a_running_job_returns_when_the_library_is_finalized() {
 }
 
 #[test]
+fn a_push_of_the_programs_own_stdin_is_stopped_by_the_directive_or_its_end() {
+    assert_completes("stdin");
+}
+
+#[test]
 fn a_refused_adoption_leaves_the_descriptors_open() {
     assert_completes("adopt");
 }

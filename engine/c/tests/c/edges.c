@@ -71,6 +71,40 @@ static void ends_well(pid_t child)
     assert(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* Pushes stdin, which stays open, to a job, and stops: once by the directive itself, once by its end. */
+static void stdin_that_is_stopped(void)
+{
+    static const char *const stops[] = {IOF_IOF_PUSH_STDIN, IOF_IOF_COMPLETE};
+    iof_info_t start, stop;
+    iof_status_t status;
+    int input[2], code;
+    bool no = false;
+    assert(pipe2(input, O_CLOEXEC) == 0 && dup2(input[0], 0) == 0);
+    assert(iof_IOF_pull(&all, 1, NULL, 0, IOF_FWD_STDOUT_CHANNEL, output, NULL, NULL) > 0);
+    for (int round = 0; round < 2; round++) {
+        reached = answered = 0;
+        spawn("cat", 1);
+        /* RFC0025 gives the directive a process. */
+        assert(iof_Info_load(&start, IOF_IOF_PUSH_STDIN, &rank0, IOF_PROC) == IOF_SUCCESS);
+        assert(iof_IOF_push(&rank0, 1, NULL, &start, 1, NULL, NULL) == IOF_SUCCESS);
+        iof_Value_destruct(&start.value);
+        assert(write(input[1], "typed\n", 6) == 6);
+        wait_for(&reached, 1);
+        assert(iof_Info_load(&stop, stops[round], round == 0 ? &no : NULL, IOF_BOOL) == IOF_SUCCESS);
+        assert(iof_IOF_push(&rank0, 1, NULL, &stop, 1, op, &status) == IOF_SUCCESS);
+        wait_for(&answered, 1);
+        assert(status == IOF_SUCCESS);
+        /* cat ends at the end of its stdin. */
+        assert(iof_server_wait("job", &code) == IOF_SUCCESS && code == 0);
+        assert(iof_server_forget("job") == IOF_SUCCESS);
+    }
+    /* What is written now is not read by the library. */
+    assert(write(input[1], "x", 1) == 1 && read(0, &code, 1) == 1);
+    /* Nothing is left to stop. */
+    assert(iof_Info_load(&stop, IOF_IOF_PUSH_STDIN, &no, IOF_BOOL) == IOF_SUCCESS);
+    assert(iof_IOF_push(&rank0, 1, NULL, &stop, 1, NULL, NULL) == IOF_SUCCESS);
+}
+
 static void at_exit(void)
 {
     if (iof_server_finalize() != IOF_SUCCESS || iof_server_finalize() != IOF_ERR_INIT || !iof_last_error()) {
@@ -302,6 +336,8 @@ int main(int argc, char **argv)
         assert(pthread_join(thread, NULL) == 0);
         printf("done\n");
         return 0;
+    } else if (!strcmp(scenario, "stdin")) {
+        stdin_that_is_stopped();
     } else if (!strcmp(scenario, "adopt")) {
         refused_adoptions();
     } else if (!strcmp(scenario, "huge")) {
