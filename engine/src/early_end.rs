@@ -28,8 +28,9 @@ pub enum KillOnBadExit {
     Never,
     /// A signal killed the rank, or the rank exited between `MPI_Init` and `MPI_Finalize`.
     Signal,
-    /// The rank failed in any way: by a signal, by an exit code other than 0, or with
-    /// [`Exit::Unknown`](crate::Exit::Unknown).
+    /// The rank failed in any way: by a signal, by an exit code other than 0, with
+    /// [`Exit::Unknown`](crate::Exit::Unknown) or with
+    /// [`Exit::Unfinalized`](crate::Exit::Unfinalized).
     Always,
 }
 

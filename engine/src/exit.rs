@@ -12,17 +12,18 @@ use iof_proto::ProcState;
 pub enum Exit {
     /// The exit status, as wait(2) reports it.
     Status(ExitStatus),
-    /// The exit status of the rank is not available. The embedder ignores SIGCHLD, has a thread that
-    /// waits for any child (see waitpid(2)), or adopted a process that is not its child. Or the
-    /// engine's capture thread has failed, and the rank may still run.
+    /// The exit status of the rank is not available. The embedder ignores SIGCHLD, has a thread
+    /// that waits for any child (see waitpid(2)), or adopted a process that is not its child. Or
+    /// the engine's capture thread has failed, and the rank may still run.
     Unknown,
-    /// The rank ended with exit code 0, but between `MPI_Init` and `MPI_Finalize`, so that other ranks
-    /// may wait for it.
+    /// The rank ended with exit code 0, but between `MPI_Init` and `MPI_Finalize`, so that other
+    /// ranks may wait for it.
     Unfinalized,
 }
 
 impl Exit {
-    /// Returns whether the rank is known to have ended with exit code 0.
+    /// Returns whether the rank is known to have ended with exit code 0, and not between `MPI_Init`
+    /// and `MPI_Finalize`.
     pub fn success(self) -> bool {
         matches!(self, Exit::Status(status) if status.success())
     }

@@ -1,4 +1,4 @@
-//! What the driver holds of the outside for the core: the rendezvous entries of jobs, the pidfds and
+//! The driver's handles, which the core names by ids: the rendezvous entries of jobs, the pidfds and
 //! terminals of local ranks, and the streams that the capture thread has left.
 
 use std::collections::HashMap;

@@ -28,7 +28,7 @@ use iof_proto::query::key;
 /// thread, which would deadlock: [`Engine::attach`](crate::Engine::attach),
 /// [`Job::wait`](crate::Job::wait), [`Job::wait_exit`](crate::Job::wait_exit),
 /// [`Job::flush`](crate::Job::flush), and the blocking methods of tools and printers that are
-/// attached to this engine. After another thread has dropped the engine there are no upcalls:
+/// attached to this engine. After another thread has dropped the engine, no upcall follows:
 /// [`Host::iof_stop`] is not called for sources that tools still read then.
 ///
 /// The embedder's own readers ([`Engine::attach`](crate::Engine::attach)) may pull everything; the

@@ -1,4 +1,4 @@
-//! PMI-1 for the ranks of a job: their sockets, which the control thread serves.
+//! PMI-1 for the ranks of a job: the sockets of the ranks, which the control thread serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -25,11 +25,11 @@ use crate::reports::Report;
 const PMI_FD: &str = "PMI_FD";
 /// The first token of a rank's socket. Tokens of tools are below.
 const FIRST_TOKEN: usize = 1 << (usize::BITS - 1);
-/// The number of reads of one socket in one turn. One request is read at once, as a rank waits for each
-/// reply.
+/// The largest number of reads of one socket in one turn. A rank waits for each reply, so a read
+/// usually returns one request.
 const READS_PER_TURN: usize = 4;
-/// The number of warnings about ranks that break the protocol. A fault of a program is that of all its
-/// ranks.
+/// The largest number of warnings about ranks that break the protocol: a defect of a program shows
+/// in all of its ranks.
 const WARNINGS: usize = 10;
 /// The number of turns after which the requests of a rank that has exited are left unread.
 const TURNS_AT_EXIT: usize = 16;
@@ -77,8 +77,8 @@ pub(crate) fn socket() -> io::Result<(UnixStream, PassedFile)> {
     Ok((ours, PassedFile { file: theirs.into(), variable: PMI_FD.into() }))
 }
 
-/// Returns whether a launcher sets this variable to connect the processes that it starts. Settings of
-/// users (`PMIX_MCA_`) and directories are not among them.
+/// Returns whether a launcher sets this variable to connect the processes that it starts. Returns
+/// `false` for settings of users (`PMIX_MCA_`) and for directories.
 pub(crate) fn is_of_a_launcher(name: &OsStr) -> bool {
     let name = name.as_bytes();
     let prefixes: [&[u8]; 5] = [b"PMI_", b"PMI2_", b"PMIX_", b"HYDI_", b"OMPI_COMM_WORLD_"];
@@ -96,7 +96,7 @@ pub(crate) struct PmiLinks {
     by_rank: BTreeMap<(u64, Rank), usize>,
     /// The links to serve in this turn.
     ready: BTreeSet<usize>,
-    /// The number of links that there have been.
+    /// The number of links that were added, from which the next token follows.
     count: usize,
     /// The number of ranks that have broken the protocol.
     warned: usize,
@@ -109,7 +109,7 @@ struct Link {
     server: Arc<Mutex<Server>>,
 }
 
-/// What serving a link has led to.
+/// The state of a link after it was served.
 enum Served {
     /// The socket has nothing more to read for now.
     Waits,
@@ -166,8 +166,8 @@ impl PmiLinks {
         (reports, more)
     }
 
-    /// Ends the link of a rank that has exited: its children may hold the socket open. Returns what the
-    /// rank had reported and was not read yet.
+    /// Ends the link of a rank that has exited: its children may hold the socket open. Returns what
+    /// the rank had reported and was not read yet.
     pub(crate) fn end(&mut self, job: &JobId, rank: Rank) -> Vec<Input> {
         let Some(&token) = self.by_rank.get(&(job.run, rank)) else { return Vec::new() };
         let mut reports = Vec::new();
@@ -184,8 +184,8 @@ impl PmiLinks {
         reports
     }
 
-    /// Reads the requests of one rank, and writes the replies to them, to other ranks as well. Removes
-    /// links that end.
+    /// Reads the requests of one rank, and writes the replies, some of which may go to other ranks.
+    /// Removes links that end.
     fn serve(&mut self, token: usize) -> (Vec<Input>, Served) {
         let Some(link) = self.links.get(&token) else { return (Vec::new(), Served::Waits) };
         let (run, rank, server) = (link.job.run, link.rank, Arc::clone(&link.server));
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_of_launchers_are_told_from_those_of_users() {
+    fn variables_of_launchers_are_distinguished_from_those_of_users() {
         for name in
             ["PMI_FD", "PMI_RANK", "PMIX_RANK", "HYDI_CONTROL_FD", "OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS"]
         {

@@ -31,8 +31,8 @@ impl Tables {
         Tables { state: Mutex::new(State { core, handles }), changed: Condvar::new(), reports, capture }
     }
 
-    /// Locks the tables. Nothing waits for another thread while it has the lock. Only the entry of a new
-    /// job in the rendezvous directory is made under it.
+    /// Locks the tables. No thread waits for another one while it has the lock. The one file
+    /// operation under the lock creates the entry of a new job in the rendezvous directory.
     pub(crate) fn lock(&self) -> LockedTables<'_> {
         LockedTables { state: self.lock_only(), tables: self, capture: None, removed: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! What a rank sends on its PMI socket, at any boundaries, costs nobody but this rank: other ranks are
+//! What a rank sends on its PMI socket, at any boundaries, affects only this rank: other ranks are
 //! served, and the memory for it stays bounded.
 
 #![no_main]

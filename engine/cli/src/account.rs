@@ -43,8 +43,8 @@ pub struct Forwarded {
 }
 
 impl JobAccount {
-    /// Queries the engine, and returns the account. To be called after the end of the job, so that
-    /// the account costs the job nothing.
+    /// Queries the engine, and returns the account. Called after the end of the job, so that the
+    /// account costs the job nothing.
     pub fn query(
         engine: &Engine,
         elapsed: Duration,

@@ -1,5 +1,5 @@
-//! What `iof run` tells about failed ranks: a line for each of the first ones, and one line for all
-//! others.
+//! The lines of `iof run` about failed ranks: one for each of the first ranks that fail, and one
+//! for all others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -109,7 +109,7 @@ impl Failures {
         format!("job {}: rank {rank} ({executable}, pid {pid} on {})", self.nspace, self.host)
     }
 
-    /// Notes that the engine ends the job early. Returns the line about it, if there is one now.
+    /// Notes that the engine ends the job early. Returns the line about it, if it has one now.
     pub fn ends_early(&mut self, end: &EarlyEnd) -> Option<String> {
         self.early_end = Some(end.cause);
         self.terminated = end.left.iter().copied().collect();

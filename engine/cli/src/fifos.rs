@@ -10,7 +10,7 @@ use crate::printers::AttachedOutputs;
 use crate::signals::{Signals, stop_by};
 
 /// How long the wait is silent: a reader is often started together with the command.
-const PATIENCE: Duration = Duration::from_secs(1);
+const QUIET_WAIT: Duration = Duration::from_secs(1);
 
 /// The time between two attempts to open a FIFO.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// # Errors
 /// Fails if a signal asks the command to end, or a FIFO can't be opened.
 pub fn wait_for_readers(outputs: &mut AttachedOutputs, signals: &Signals) -> Result<(), Failure> {
-    let mut tells_at = Some(Instant::now() + PATIENCE);
+    let mut tells_at = Some(Instant::now() + QUIET_WAIT);
     while let Some(path) = outputs.open_fifos()? {
         if tells_at.is_some_and(|time| time <= Instant::now()) {
             let path = path.display();

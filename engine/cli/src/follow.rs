@@ -14,7 +14,7 @@ use crate::account::{Forwarded, unread_bytes};
 use crate::error::Failure;
 use crate::failures::Failures;
 use crate::full_screen::FullScreen;
-use crate::give_up::{Blocked, Patience};
+use crate::give_up::{Blocked, WriteWait};
 use crate::keyboard::{Keyboard, window_size};
 use crate::message::{self, print_message};
 use crate::run::FLUSH_LIMIT;
@@ -52,7 +52,7 @@ pub enum JobEvent {
         channel: Channel,
         remedy: Remedy,
     },
-    /// This rank no longer fills the screen of the command's terminal.
+    /// This rank does not fill the screen of the command's terminal any more.
     ScreenClosed(Rank),
     /// One of the command's outputs has ended.
     Output(Result<PrintReport, Failure>),
@@ -62,7 +62,7 @@ pub enum JobEvent {
 pub struct RunningJob {
     job: Job,
     events: Receiver<JobEvent>,
-    /// The failed ranks, unless they are not to be told.
+    /// The failed ranks; `None` if they are not reported.
     failures: Option<Failures>,
     /// The keyboard, while a rank has it.
     keyboard: Option<Keyboard>,
@@ -71,8 +71,8 @@ pub struct RunningJob {
     /// Number of outputs that are still written.
     outputs: usize,
     /// How long these may accept nothing.
-    patience: Patience,
-    /// The same limit after the ranks were ended, unless `patience` has one already.
+    write_wait: WriteWait,
+    /// The same limit after the ranks were ended, unless `write_wait` has one already.
     write_limit: Duration,
     /// The ranks were told to end: by a signal that this command passed on, or by the engine.
     is_ending: bool,
@@ -98,7 +98,7 @@ impl RunningJob {
     pub fn new(
         job: Job,
         events: Receiver<JobEvent>,
-        (outputs, patience, write_limit): (usize, Patience, Duration),
+        (outputs, write_wait, write_limit): (usize, WriteWait, Duration),
         (failures, screen): (Option<Failures>, FullScreen),
         keyboard: Option<Keyboard>,
     ) -> RunningJob {
@@ -110,7 +110,7 @@ impl RunningJob {
             status: None,
             over: false,
             outputs,
-            patience,
+            write_wait,
             write_limit,
             is_ending: false,
             given_up: None,
@@ -125,7 +125,8 @@ impl RunningJob {
         }
     }
 
-    /// Blocks until the job and its output have ended. Returns the exit code and what was forwarded.
+    /// Blocks until the job and its output have ended. Returns the exit code and what was
+    /// forwarded.
     pub fn wait_for_end(mut self, engine: &Engine) -> (Result<ExitCode, Failure>, Forwarded) {
         while !self.is_over() {
             match self.next() {
@@ -170,7 +171,7 @@ impl RunningJob {
     /// grace period is due.
     fn next(&self) -> Option<JobEvent> {
         let grace = self.grace.map(|(deadline, _)| deadline);
-        match grace.into_iter().chain(self.patience.next_check()).min() {
+        match grace.into_iter().chain(self.write_wait.next_check()).min() {
             Some(deadline) => self.events.recv_deadline(deadline).ok(),
             None => self.events.recv().ok(),
         }
@@ -180,10 +181,10 @@ impl RunningJob {
     /// by ending the job.
     fn check_outputs(&mut self) {
         if self.is_ending && self.status.is_some() {
-            self.patience.limit(self.write_limit);
+            self.write_wait.limit(self.write_limit);
             message::give_up_after(self.write_limit);
         }
-        let Some(blocked) = self.patience.check(Instant::now()) else { return };
+        let Some(blocked) = self.write_wait.check(Instant::now()) else { return };
         match (self.is_ending, &self.status) {
             (true, Some(_)) if blocked.is_all => self.given_up = Some(blocked),
             // The ranks are about to end.
@@ -340,8 +341,7 @@ impl RunningJob {
     }
 }
 
-/// Reports outputs that were given up, with the bytes that this command has cached for
-/// them.
+/// Reports outputs that were given up, with the bytes that this command has cached for them.
 fn report_given_up(blocked: &Blocked, engine: &Engine) {
     let unread = match unread_bytes(engine) {
         Ok(unread) => format!("at least {} bytes of output were", unread.saturating_sub(blocked.accepted)),

@@ -1,7 +1,7 @@
 //! Outputs that accept nothing: how long the command waits for them.
 //!
-//! A job that ends by itself waits for its reader without limit, as a program with a pipe does. The
-//! wait is limited by `--give-up`, and after iof has ended the ranks.
+//! A job that ends on its own waits for its reader without limit, as a program with a pipe does.
+//! `--give-up` limits the wait, and so does an end of the ranks by iof.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ pub struct WatchedOutput {
     pub watch: WriteWatch,
 }
 
-/// The limit of the wait for outputs that accept nothing.
-pub struct Patience {
+/// The wait for outputs, which ends when they accept nothing for a time.
+pub struct WriteWait {
     outputs: Vec<Checked>,
     limit: Option<Duration>,
     next_check: Option<Instant>,
@@ -53,11 +53,11 @@ struct Checked {
     checks: u32,
 }
 
-impl Patience {
-    /// Returns a patience without limit.
-    pub fn new(outputs: Vec<WatchedOutput>) -> Patience {
+impl WriteWait {
+    /// Creates a wait without limit.
+    pub fn new(outputs: Vec<WatchedOutput>) -> WriteWait {
         let checked = |output| Checked { output, steps: 0, was_busy: false, checks: 0 };
-        Patience { outputs: outputs.into_iter().map(checked).collect(), limit: None, next_check: None }
+        WriteWait { outputs: outputs.into_iter().map(checked).collect(), limit: None, next_check: None }
     }
 
     /// Limits the wait from now on, unless it is limited already.
@@ -69,7 +69,7 @@ impl Patience {
         }
     }
 
-    /// Returns when the next call of [`Patience::check`] is due.
+    /// Returns when the next call of [`WriteWait::check`] is due.
     pub fn next_check(&self) -> Option<Instant> {
         self.next_check
     }
@@ -83,7 +83,7 @@ impl Patience {
         self.next_check = now.checked_add(interval);
         let states: Vec<State> = self.outputs.iter_mut().map(Checked::check).collect();
         let blocked =
-            || states.iter().filter_map(|state| if let State::Blocked(at) = state { Some(at) } else { None });
+            || states.iter().filter_map(|state| if let State::Blocked(it) = state { Some(it) } else { None });
         let (name, _) = blocked().next()?;
         let accepted = blocked().fold(0u64, |sum, (_, accepted)| sum.saturating_add(*accepted));
         let is_all = states.iter().all(|state| !matches!(state, State::Active));
@@ -136,15 +136,15 @@ mod tests {
         let mut output = Output::new(&writer).unwrap();
         let watch = output.watch_writes();
         let limit = Duration::from_secs(1);
-        let mut patience = Patience::new(vec![WatchedOutput { name: "stdout", watch: watch.clone() }]);
-        patience.limit(limit);
+        let mut write_wait = WriteWait::new(vec![WatchedOutput { name: "stdout", watch: watch.clone() }]);
+        write_wait.limit(limit);
         let mut notes = output.notes();
         let writing = thread::spawn(move || notes.write_all(&vec![b'x'; LENGTH]));
         let mut now = Instant::now();
         // The checks that follow take no time: only their number counts.
         let mut check = |now: &mut Instant| {
             *now += limit;
-            patience.check(*now)
+            write_wait.check(*now)
         };
         let mut bytes = [0; 8192];
         for _ in 0..3 * CHECKS {

@@ -51,7 +51,7 @@ impl Keyboard {
         let settings = Arc::clone(&keyboard.0);
         thread::Builder::new().name("iof-keyboard".into()).spawn(move || {
             lock(&settings).give();
-            // After an error, too, the rank can no longer be typed to.
+            // After an error, too, nothing can be typed to the rank any more.
             let _ = type_stdin(&master);
             lock(&settings).take_back();
         })?;

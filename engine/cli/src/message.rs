@@ -9,18 +9,19 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded, unbounded};
 use iof_output::Notes;
 
-use crate::give_up::{Patience, WatchedOutput};
+use crate::give_up::{WatchedOutput, WriteWait};
 use crate::signals;
 use crate::threads::start_thread;
 
 /// Stderr as the printers share it, set once output may be written to it or beside it.
 static SHARED: OnceLock<SharedStderr> = OnceLock::new();
 
-/// How long the end of the command waits for a reader of stderr until signals end it.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long the end of the command waits for a reader of stderr before it lets signals end the
+/// process.
+const SIGNALS_AFTER: Duration = Duration::from_millis(200);
 
-/// A stderr that is shared with printers. Its reader may stop reading, so a thread of its own writes
-/// the messages of this command, which goes on to handle signals.
+/// A stderr that is shared with printers. Its reader may stop reading, so a separate thread writes
+/// the messages of this command, which continues to handle signals.
 struct SharedStderr {
     notes: Notes,
     /// The messages to write. `None` if the thread could not be started.
@@ -86,26 +87,26 @@ pub fn give_up_after(limit: Duration) {
     }
 }
 
-/// Blocks until all messages are written, or until stderr is [given up](give_up_after). To be called
+/// Blocks until all messages are written, or until stderr is [given up](give_up_after). Called
 /// once, at the end of the command: if the messages are not written soon, signals end the process.
 pub fn wait_until_written() {
     let Some(SharedStderr { queue: Some(queue), watched, give_up, .. }) = SHARED.get() else { return };
     let (written, end) = bounded(1);
     let _ = queue.send(Queued::End(written));
-    if end.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Timeout) {
+    if end.recv_timeout(SIGNALS_AFTER) != Err(RecvTimeoutError::Timeout) {
         return;
     }
     signals::unblock();
-    let mut patience = Patience::new(vec![watched.clone()]);
+    let mut write_wait = WriteWait::new(vec![watched.clone()]);
     if let Some(limit) = *give_up.lock().unwrap_or_else(PoisonError::into_inner) {
-        patience.limit(limit);
+        write_wait.limit(limit);
     }
     loop {
-        let waited = match patience.next_check() {
+        let waited = match write_wait.next_check() {
             Some(time) => end.recv_deadline(time),
             None => end.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
-        if waited != Err(RecvTimeoutError::Timeout) || patience.check(Instant::now()).is_some() {
+        if waited != Err(RecvTimeoutError::Timeout) || write_wait.check(Instant::now()).is_some() {
             return;
         }
     }

@@ -50,7 +50,7 @@ pub struct PushArgs {
 
     /// Skip ranks whose stdin is not open
     ///
-    /// Without this option nothing is pushed if there is such a rank.
+    /// Without this option, nothing is pushed if the stdin of one of the ranks is not open.
     #[arg(long)]
     partial: bool,
 

@@ -19,9 +19,9 @@ pub struct RedirectArgs {
     /// Write output to these files
     ///
     /// stderr goes there, too, unless -e is given. In PATTERN, %t is the rank, %4t the rank with 4
-    /// digits, %r the rank with as many digits as the largest one, %n or %j the job, %h the host, %N
-    /// the host without its domain, %% a percent sign. Streams whose names are the same share a
-    /// file. Missing directories are created. `none` discards output, `all` shows it.
+    /// digits, %r the rank with as many digits as the number of ranks, %n or %j the job, %h the
+    /// host, %N the host without its domain, %% a percent sign. Streams whose names are the same
+    /// share a file. Missing directories are created. `none` discards output, `all` shows it.
     #[arg(short, long, help_heading = OUTPUT, value_name = "PATTERN", value_parser = parser())]
     output_file: Option<Target>,
 

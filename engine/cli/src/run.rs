@@ -24,7 +24,7 @@ use crate::failures::{Failures, MAX_FAILURE_LINES};
 use crate::fifos::wait_for_readers;
 use crate::follow::{GRACE, JobEvent, RunningJob};
 use crate::full_screen::FullScreen;
-use crate::give_up::Patience;
+use crate::give_up::WriteWait;
 use crate::keyboard::{Keyboard, window_size};
 use crate::log;
 use crate::message::{self, print_message};
@@ -104,9 +104,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
 
     let output_count = writers.len();
-    let mut patience = Patience::new(writers.iter().map(OutputWriter::watched).collect());
+    let mut write_wait = WriteWait::new(writers.iter().map(OutputWriter::watched).collect());
     if let Some(limit) = args.give_up {
-        patience.limit(limit);
+        write_wait.limit(limit);
         message::give_up_after(limit);
     }
     let keyboard = watch_signals(signals, events.clone())
@@ -125,7 +125,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         job.signal(Signal::KILL);
     }
     let failures = (!args.ending.quiet).then(|| Failures::new(nspace, args.ending.timeout));
-    let outputs = (output_count, patience, args.ending.kill_wait.max(GRACE));
+    let outputs = (output_count, write_wait, args.ending.kill_wait.max(GRACE));
     let running = RunningJob::new(job, event_queue, outputs, (failures, screen), keyboard?);
     let (result, forwarded) = running.wait_for_end(&engine);
     if args.timings || args.summary {

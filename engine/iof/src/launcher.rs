@@ -102,7 +102,7 @@ impl Launcher {
         self
     }
 
-    /// Ends the job after `timeout` ([`JobSpec::timeout`]). By default there is no limit.
+    /// Ends the job after `timeout` ([`JobSpec::timeout`]). By default the time is unlimited.
     ///
     /// ```
     /// use std::time::Duration;

@@ -15,7 +15,7 @@ pub struct Pattern(Vec<Piece>);
 enum Piece {
     Text(Vec<u8>),
     Nspace,
-    /// The rank with as many digits as the largest rank of the job, and at least `width`.
+    /// The rank with as many digits as the number of ranks of the job, and at least `width`.
     PaddedRank {
         width: usize,
     },

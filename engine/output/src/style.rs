@@ -107,7 +107,7 @@ pub struct Run<'b, 't> {
     pub times: &'t [(u64, u64)],
 }
 
-/// The key of the stream of which the destination has received only a part of a line; `None` after
+/// The key of the stream whose last line the destination has received only in part; `None` after
 /// a newline. The caller chooses keys that are unique among the streams that write to the
 /// destination.
 pub type OpenLine = Option<u64>;

@@ -3,7 +3,7 @@
 use crate::lines::MAX_LINE;
 use crate::server::MAX_SPAWN_LINES;
 
-/// The reason why a rank is not served any more. The launcher closes its socket.
+/// The way in which a rank has broken the protocol. The launcher closes the rank's socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -33,7 +33,7 @@ pub enum ProtocolError {
     /// A request to spawn jobs has more lines than [`MAX_SPAWN_LINES`].
     #[error("a PMI request to spawn jobs has more than {MAX_SPAWN_LINES} lines")]
     SpawnTooLong,
-    /// A rank has sent more after it had aborted the job.
+    /// A rank has sent a request after `abort`.
     #[error("a PMI request arrived after 'abort'")]
     Aborted,
     /// A request arrived before `init` or after `finalize`, or `init` arrived twice.

@@ -1,15 +1,15 @@
-//! The server side of PMI-1: what a launcher tells the processes of an MPI job, and what they tell
-//! each other while they start.
+//! The server side of PMI-1, the protocol by which the processes of an MPI job learn their ranks
+//! from a launcher and exchange their addresses.
 //!
 //! Each rank has a stream socket to the launcher, whose number is in the variable `PMI_FD`. On it
 //! the rank sends one request at a time, as a line of `cmd=NAME` and further `KEY=VALUE` words, and
-//! waits for the reply, a line of the same form. The protocol is described in Flux's
-//! [RFC 13](https://flux-framework.readthedocs.io/projects/flux-rfc/en/latest/spec_13.html). Spawning
+//! waits for the reply, a line of the same form. The protocol is described in Flux's [RFC
+//! 13](https://flux-framework.readthedocs.io/projects/flux-rfc/en/latest/spec_13.html). Spawning
 //! further jobs and publishing names are refused.
 //!
 //! This crate does no I/O. A [`Server`] serves all ranks of one job: the launcher passes it what it
-//! has read from a rank's socket, writes the replies, and acts on the [`Event`]s. A rank that breaks
-//! the protocol gets a [`ProtocolError`], and other ranks are not affected.
+//! has read from a rank's socket, writes the replies, and acts on the [`Event`]s. A rank that
+//! breaks the protocol gets a [`ProtocolError`], and other ranks are not affected.
 //!
 //! | module | concept |
 //! |---|---|

@@ -27,11 +27,11 @@ pub enum Event {
         /// The rank.
         rank: u32,
     },
-    /// A rank wants the job to be ended (`MPI_Abort`).
+    /// A rank requests the end of the job (`MPI_Abort`).
     Aborted {
         /// The rank.
         rank: u32,
-        /// The exit code that the job is to have.
+        /// The exit code for the job.
         code: i32,
     },
 }
@@ -69,8 +69,8 @@ enum Phase {
     Finalized,
 }
 
-/// The part of a request to spawn jobs that a rank has sent. A request has one block of lines for each
-/// program.
+/// The part of a request to spawn jobs that a rank has sent. A request has one block of lines for
+/// each program.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spawn {
     /// The number of blocks.
@@ -82,22 +82,22 @@ struct Spawn {
 }
 
 impl Server {
-    /// Creates the server of a job. `name` distinguishes its key-value space from those of other jobs
-    /// on this machine. `apps` has the number of ranks of each program; ranks are numbered in this
-    /// order. All ranks are on one node.
+    /// Creates the server of a job. `name` distinguishes its key-value space from those of other
+    /// jobs on this machine. `apps` has the number of ranks of each program; ranks are numbered in
+    /// this order. All ranks are on one node.
     pub fn new(name: &str, apps: &[u32]) -> Server {
         let appnums = apps.iter().enumerate().flat_map(|(appnum, ranks)| (0..*ranks).map(move |_| appnum));
         let ranks: Vec<Rank> = appnums.map(|appnum| Rank { appnum, ..Rank::default() }).collect();
         let mut space = Space::default();
-        // One block of nodes: the first is node 0, there is one of them, with all ranks.
+        // One block of nodes: it begins with node 0 and has one node, with all ranks.
         space.preset("PMI_process_mapping", format!("(vector,(0,1,{}))", ranks.len()));
         let name = name.chars().filter(char::is_ascii_graphic).take(MAX_NAME.saturating_sub(1)).collect();
         Server { name, ranks, space, waiting: 0, answered: Vec::new() }
     }
 
-    /// Handles bytes that `rank` has sent, at any boundaries. Returns what follows for the job. The
-    /// replies are in [`Server::unsent`] of this rank and of those that [`Server::take_answered`]
-    /// returns.
+    /// Handles bytes that `rank` has sent, at any boundaries. Returns the events for the job.
+    /// [`Server::unsent`] of this rank, and of those that [`Server::take_answered`] returns,
+    /// contains the replies.
     ///
     /// # Errors
     /// The rank breaks the protocol. The caller closes its socket and passes no more of its bytes.
@@ -111,7 +111,7 @@ impl Server {
         Ok(events)
     }
 
-    /// Returns the bytes that are to be sent to a rank; empty if there are none.
+    /// Returns the bytes to send to a rank; empty if it has received all replies.
     pub fn unsent(&self, rank: u32) -> &[u8] {
         self.rank(rank).map(|rank| rank.unsent.as_slice()).unwrap_or_default()
     }
@@ -236,7 +236,7 @@ impl Server {
         Ok(())
     }
 
-    /// Adds a rank to the barrier, and answers all ranks once they are in it.
+    /// Adds a rank to the barrier. Answers all ranks once all are in it.
     fn enter_barrier(&mut self, number: u32) {
         if let Ok(rank) = self.rank_mut(number) {
             rank.in_barrier = true;

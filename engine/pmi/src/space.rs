@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 pub(crate) const MAX_NAME: usize = 256;
 /// The longest key, in bytes with the final zero of a C string.
 pub const MAX_KEY: usize = 64;
-/// The longest value, in bytes with the final zero of a C string. A reply with such a value fits the
-/// 1,024 bytes for which clients have room.
+/// The longest value, in bytes with the final zero of a C string. A reply with such a value fits
+/// the 1,024 bytes for which clients have room.
 pub const MAX_VALUE: usize = 960;
 /// The most bytes that one rank may store in the space of its job, with 64 bytes more for each
 /// entry.
 pub const MAX_SPACE_OF_RANK: usize = 256 << 10;
-/// What an entry counts besides its key and value, in bytes.
+/// The bytes that an entry counts in addition to its key and value.
 pub(crate) const ENTRY_BYTES: usize = 64;
 
 /// A key-value space.

@@ -6,7 +6,7 @@ use iof_pmi::{
 };
 use proptest::prelude::*;
 
-/// Sends a line of `rank`, and returns the reply that it has received then; empty if it waits.
+/// Sends a line of `rank`. Returns the reply; empty if the rank waits.
 fn ask(server: &mut Server, rank: u32, line: &str) -> String {
     server.receive(rank, format!("{line}\n").as_bytes()).unwrap();
     take_reply(server, rank)

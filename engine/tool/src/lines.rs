@@ -123,7 +123,7 @@ fn divide(delivery: &Delivery<'_>, streams: &mut BTreeMap<StreamKey, Partial>, r
 }
 
 impl Partial {
-    /// Adds bytes, of which only the last may be a newline.
+    /// Adds bytes. Only the last one may be a newline.
     fn add(&mut self, piece: &[u8], origin: &Origin<'_>, ready: &mut VecDeque<Line>) {
         let (text, ends) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
         let mut rest = text;

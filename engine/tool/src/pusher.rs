@@ -54,7 +54,7 @@ pub struct Pusher {
 }
 
 impl Pusher {
-    /// Starts the thread that pushes the contents of `file`, of which it duplicates the descriptor.
+    /// Starts the thread that pushes the contents of `file`, whose descriptor it duplicates.
     /// Blocks until the engine has granted the push. `on_wait` is called as by [`Tool::push`], but
     /// on the pusher's thread.
     ///

@@ -41,9 +41,9 @@ pub struct RunArgs {
     /// When a cache is full, drop newest, oldest or none
     ///
     /// A cache becomes full when a rank writes faster than iof can write the rank's output. With
-    /// none, the default, the rank waits. With newest, new bytes are dropped; with oldest, the oldest
-    /// bytes in the cache are overwritten. The gaps of a stream are reported on stderr, at most once
-    /// a second.
+    /// none, the default, the rank waits. With newest, new bytes are dropped; with oldest, the
+    /// oldest bytes in the cache are overwritten. The gaps of a stream are reported on stderr, at
+    /// most once a second.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Drop::None)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub drop: Drop,
@@ -71,38 +71,38 @@ pub struct RunArgs {
     /// Serve MPI programs by auto, pmi1 or none
     ///
     /// With pmi1, programs of MPICH, Intel MPI and MVAPICH start as one MPI job. auto, the default,
-    /// is pmi1. With none, each rank of an MPI program is alone, and the ranks inherit the variables
-    /// of a launcher that has started iof.
+    /// is pmi1. With none, each rank of an MPI program is alone, and the ranks inherit the
+    /// variables of a launcher that has started iof.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = MpiChoice::Auto)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub mpi: MpiChoice,
 
     /// Give a pseudo-terminal to ranks such as 0,2-3
     ///
-    /// Without a list, to rank 0. If one of them has the stdin of iof (see --stdin), it receives every
-    /// key typed.
+    /// Without a list, to rank 0. If one of them has the stdin of iof (see --stdin), it receives
+    /// every key typed.
     #[arg(long, value_name = "LIST|all", value_parser = ranks)]
     pub pty: Option<Ranks>,
 
     /// Give each rank one pipe for stdout and stderr
     ///
-    /// As 2>&1 in a shell does. Both are then one stream, stdout, also for tools, in the exact order
-    /// in which the rank wrote. Without this option, stdout and stderr are separate streams, and
-    /// their order is that in which iof read them.
+    /// As 2>&1 in a shell does. Both are then one stream, stdout, also for tools, in the exact
+    /// order in which the rank wrote. Without this option, stdout and stderr are separate streams,
+    /// and their order is that in which iof read them.
     #[arg(long)]
     pub merge_at_source: bool,
 
     /// Limit the wait for output after a rank's exit
     ///
-    /// A child of a rank may hold the rank's output open after the exit of the rank. Output that the
-    /// child writes after this time is not forwarded. By default there is no limit.
+    /// A child of a rank may hold the rank's output open after the exit of the rank. Output that
+    /// the child writes after this time is not forwarded. By default the wait is unlimited.
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub grace: Option<Duration>,
 
     /// End the job if its output is not accepted
     ///
-    /// If a reader of stdout, stderr or a FIFO, or a file, accepts nothing for this time, the job is
-    /// ended, and the exit code is 1. By default the ranks wait. After --timeout, --kill-on-bad-exit
+    /// If a reader of stdout, stderr or a FIFO, or a file, accepts nothing for this time, the job
+    /// is ended, and the exit code is 1. By default the ranks wait. After --timeout, --kill-on-bad-exit
     /// or a signal has ended all ranks, iof waits for an output that accepts nothing for 2 seconds,
     /// for --kill-wait if that is longer, or for this time.
     #[arg(long, value_name = "DURATION", value_parser = interval, allow_hyphen_values = true)]
@@ -110,16 +110,17 @@ pub struct RunArgs {
 
     /// Print the cost of forwarding on exit
     ///
-    /// On stderr: the elapsed time, the CPU seconds of iof (without those of the ranks), the backend
-    /// (see --backend), and for each channel the bytes read from the ranks and the bytes missing from the output.
+    /// On stderr: the elapsed time, the CPU seconds of iof (without those of the ranks), the
+    /// backend (see --backend), and for each channel the bytes read from the ranks and the bytes
+    /// missing from the output.
     #[arg(long)]
     pub timings: bool,
 
     /// Print a one-line summary on exit
     ///
-    /// On stderr: the ranks, their exit codes and signals, the elapsed time, and the bytes forwarded and lost.
-    /// Lost bytes are missing from the output: they were dropped on arrival (--drop newest) or
-    /// overwritten before they were read (--drop oldest).
+    /// On stderr: the ranks, their exit codes and signals, the elapsed time, and the bytes
+    /// forwarded and lost. Lost bytes are missing from the output: they were dropped on arrival
+    /// (--drop newest) or overwritten before they were read (--drop oldest).
     #[arg(long)]
     pub summary: bool,
 

@@ -14,7 +14,7 @@ use crate::args::engine::own_directory;
 use crate::args::spellings::{GROUPS, Values};
 use crate::args::{Iof, List};
 
-/// Returns the candidates of a list, one in each line. There are none if the engines cannot be found.
+/// Returns the candidates of a list, one in each line; empty if the engines cannot be found.
 pub fn candidates(list: List, directory: Option<&Path>) -> String {
     let engines = || {
         let directory = directory.map(Path::to_owned).or_else(own_directory);

@@ -43,7 +43,7 @@ impl Tool {
     /// several steps (see [`Target`](rendezvous::Target)); the first engine that accepts is used.
     ///
     /// # Errors
-    /// Returns [`AttachError`] if the search finds no engine, if it finds several engines of which
+    /// Returns [`AttachError`] if the search finds no engine, if it finds several engines, so that
     /// the caller must choose one, or if attaching failed.
     pub fn find(search: &Search, name: &str) -> Result<Tool, AttachError> {
         find(search, |path| Tool::connect(path, name))

@@ -15,7 +15,7 @@ use crate::request::Request;
 const UNFIT: LostError = LostError::Unexpected { what: "an answer of another kind than its request" };
 
 impl Tool {
-    /// Sends a request, of which `message` is given the number. Returns the number.
+    /// Sends a request, whose number `message` receives. Returns the number.
     pub(super) fn submit(
         &mut self,
         request: Request,
