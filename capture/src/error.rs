@@ -9,8 +9,8 @@ use crate::event::{PushId, SourceId, TargetId};
 /// [`Event::Ended`](crate::Event::Ended) reports the end and returns the streams. All sources and
 /// targets of the thread are reported before that with the error, and processes are no longer
 /// watched. If the kernel does not answer the reads and writes in flight, targets are not reported,
-/// and the memory of all sources and targets stays mapped until the process ends. Bytes of a read that was being handled when the
-/// thread panicked may be lost. If `on_event` panics again, only
+/// and the memory of all sources and targets stays mapped until the process ends. Bytes of a read
+/// that was being handled when the thread panicked may be lost. If `on_event` panics again, only
 /// [`Event::Ended`](crate::Event::Ended) follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the capture thread has ended; start a new Capture")]

@@ -31,8 +31,8 @@ pub enum PipeId {
     Target(TargetId),
 }
 
-/// A report of the capture: an end, an answer, free room in an inlet, finished deliveries, or a pipe that
-/// blocks.
+/// A report of the capture: an end, an answer, free room in an inlet, finished deliveries, or a pipe
+/// that blocks.
 #[derive(Debug)]
 pub enum Event {
     /// A source has ended, after its last byte. Reported once for each source, after its readers
@@ -57,8 +57,8 @@ pub enum Event {
         /// The answers of the steps that have one, in the order of the steps.
         answers: Vec<StreamAnswer>,
     },
-    /// The bytes of deliveries to a source are no longer needed: its stream has stored them, or
-    /// counted them as dropped. Each [`Capture::deliver`](crate::Capture::deliver) is counted in
+    /// Deliveries to a source are finished: its stream has stored their bytes, or counted them as
+    /// dropped. Each [`Capture::deliver`](crate::Capture::deliver) is counted in
     /// exactly one such event, in the order of the calls. The last one precedes
     /// [`Event::Complete`].
     Delivered {

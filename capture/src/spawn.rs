@@ -117,12 +117,12 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
 
 /// Starts processes, all with the environment that this process has when the spawner is created.
 ///
-/// Each process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. Of the
-/// other descriptors of this process it inherits those that had no close-on-exec flag when the spawner
-/// was created, and perhaps others that have none at the start. It stays in the session of this process, unless it has a pty. It starts with no signal
-/// blocked, with the default actions of SIGPIPE, SIGCHLD and SIGXFSZ, and with the soft limit on open
-/// files from before [`raise_file_limit`](crate::raise_file_limit). May be used from several threads
-/// at once.
+/// Each process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. It also
+/// inherits the descriptors that had no close-on-exec flag when the spawner was created, and perhaps
+/// others that have none at the start. It stays in the session of this process, unless it has a pty.
+/// It starts with no signal blocked, with the default actions of SIGPIPE, SIGCHLD and SIGXFSZ, and
+/// with the soft limit on open files from before [`raise_file_limit`](crate::raise_file_limit). May be
+/// used from several threads at once.
 ///
 /// While it executes its program, a process shares the descriptor table of this process. If the
 /// environment variable `IOF_SPAWN_TABLE` is `copied`, or the kernel refuses to share it, it starts
@@ -157,7 +157,7 @@ impl Spawner {
         Spawner { first_writes, ..Spawner::new() }
     }
 
-    /// Returns the watch on the pipes, if there is one.
+    /// Returns the watch on the pipes; `None` if the spawner does not watch them.
     pub fn first_writes(&self) -> Option<&FirstWrites> {
         self.first_writes.as_ref()
     }

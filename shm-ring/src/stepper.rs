@@ -4,8 +4,8 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// The work of a reader that sleeps. It must not block. Returns whether nothing is left to do, so that
-/// the reader may sleep on.
+/// The work of a sleeping reader. Must not block. Returns whether nothing is left to do, so that the
+/// reader may continue to sleep.
 type Step = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The place where a reader in the engine's process puts its step. The engine has a clone, which it
@@ -17,13 +17,13 @@ type Step = Box<dyn Fn() -> bool + Send + Sync>;
 pub struct Stepper(Arc<OnceLock<Step>>);
 
 impl Stepper {
-    /// Puts the step here, unless it has one already.
+    /// Sets the step. Has no effect if a step is set already.
     pub fn set(&self, step: impl Fn() -> bool + Send + Sync + 'static) {
         // A reader has one step for its whole life.
         let _ = self.0.set(Box::new(step));
     }
 
-    /// Does the reader's work. Returns whether the reader may sleep on.
+    /// Performs the step. Returns whether the reader may continue to sleep.
     pub(crate) fn step(&self) -> bool {
         self.0.get().is_some_and(|step| step())
     }

@@ -69,8 +69,8 @@ impl Core {
         peers.chain(pending).chain(departed).filter(|client| matches(*client)).count()
     }
 
-    /// Closes the oldest connection without a hello whose client matches. Returns whether there was
-    /// one.
+    /// Closes the oldest connection without a hello whose client matches. Returns whether it has
+    /// found one.
     pub(crate) fn evict(&mut self, matches: impl Fn(Client) -> bool) -> bool {
         let silent = |pending: &PendingPeer| {
             pending.own.is_none() && pending.name.is_none() && matches(pending.client())

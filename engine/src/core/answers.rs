@@ -31,7 +31,7 @@ impl Core {
         }
     }
 
-    /// Continues with the answers of the capture thread. There are none if it has ended.
+    /// Continues with the answers of the capture thread: none if that thread has ended.
     pub(crate) fn stream_answered(&mut self, request: RequestId, answers: Vec<StreamAnswer>, now: Instant) {
         match self.awaited.take(request) {
             Some(Awaited::Join { pull, readers }) => {

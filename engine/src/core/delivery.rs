@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use crate::core::upcall::TakenCallback;
 
 /// Largest number of delivered bytes of one stream that wait for room in its ring, while a reader
-/// with [`Grant::Block`](crate::Grant::Block) holds the stream back. Beyond it, [`Engine::deliver`](crate::Engine::deliver)
-/// fails with [`DeliverError::Full`](crate::DeliverError::Full).
+/// with [`Grant::Block`](crate::Grant::Block) holds the stream back. Beyond it,
+/// [`Engine::deliver`](crate::Engine::deliver) fails with
+/// [`DeliverError::Full`](crate::DeliverError::Full).
 pub const MAX_DELIVERED: u64 = 4 << 20;
 
 /// Bytes that a delivery counts for at least.
@@ -30,8 +31,8 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// Counts a delivery of `bytes` bytes, which is about to be handed to the capture thread. One
-    /// that `is_end` is never refused for lack of room.
+    /// Counts a delivery of `bytes` bytes, which is about to be handed to the capture thread. The
+    /// end of the stream (`is_end`) is never refused for lack of room.
     ///
     /// # Errors
     /// Too many bytes wait already. Returns their number.

@@ -28,8 +28,8 @@ pub(crate) struct Effects {
     pub ended_early: bool,
 }
 
-/// A change of what the driver holds of the outside: the rendezvous entries of jobs, and the pidfds
-/// and terminals of ranks. None of these waits for another thread. What is removed is closed once the
+/// A change of the driver's handles: the rendezvous entries of jobs, and the pidfds and terminals of
+/// ranks. None of these waits for another thread. What is removed is closed once the
 /// tables are unlocked.
 #[derive(Debug)]
 pub(crate) enum HandleOp {

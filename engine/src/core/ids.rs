@@ -27,15 +27,15 @@ pub(crate) struct StreamName {
     pub run: u64,
 }
 
-/// The number of a request that waits for the host.
+/// The number of a query that waits for the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct QueryId(pub u64);
 
-/// The number of an ongoing request.
+/// The number of an ongoing log request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LogId(pub u64);
 
-/// The number of a step of an ongoing request.
+/// The number of a step of an ongoing log request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LogStep {
     pub log: LogId,

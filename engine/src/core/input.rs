@@ -1,4 +1,4 @@
-//! What happens to the engine.
+//! The inputs of the core: what happens to the engine.
 
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ pub(crate) enum Input {
     Message { peer: PeerId, message: FromTool },
     /// A rank has begun, ended or aborted MPI.
     Mpi { job: JobId, rank: Rank, event: MpiEvent },
-    /// The time has passed until [`Core::next_deadline`], or not yet.
+    /// Time has passed. [`Core::next_deadline`] may have been reached.
     Time,
 }
 

@@ -11,7 +11,8 @@ use crate::exit::Exit;
 #[derive(Clone, Debug, Default)]
 pub struct JobStatus {
     /// The rank that failed first, with its exit status; `None` if no rank has failed. A rank fails
-    /// if its exit code is not 0, a signal ends it, or its status is [`Exit::Unknown`].
+    /// if its exit code is not 0, a signal ends it, or its status is [`Exit::Unknown`] or
+    /// [`Exit::Unfinalized`].
     pub first_failure: Option<(Rank, Exit)>,
     /// The streams that were completed before their end of file: at the end of their rank's grace
     /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), by [`Job::close`](crate::Job::close), or

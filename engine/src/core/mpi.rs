@@ -1,4 +1,4 @@
-//! What ranks report about MPI, by whatever protocol.
+//! The reports of ranks about MPI, in any protocol.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ pub(crate) enum MpiEvent {
     Initialized,
     /// The rank has called `MPI_Finalize`.
     Finalized,
-    /// The rank has called `MPI_Abort`, and wants this exit code.
+    /// The rank has called `MPI_Abort` with this exit code.
     Aborted { code: i32 },
 }
 

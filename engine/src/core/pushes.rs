@@ -235,7 +235,7 @@ impl Core {
     }
 
     /// Shuts the targets at which a push waits for another push whose tool has disconnected, as no
-    /// tool could cut them off. Returns whether there were any.
+    /// tool could cut them off. Returns whether it shuts any.
     fn cut_off_orphans(
         &mut self,
         id: PushId,

@@ -3,8 +3,8 @@
 use iof_proto::Failure;
 use iof_shm_ring::{CreateError, Inlet, Stream, StreamConfig};
 
-/// The source of memory that the engine shares with tools, and of facts about this node. Nothing of
-/// it blocks.
+/// The source of memory that the engine shares with tools, and of facts about this node. No method
+/// blocks.
 pub(crate) trait Resources: Send {
     /// Creates the inlet of a push.
     ///

@@ -39,7 +39,7 @@ pub(crate) struct StreamState {
     release_backlog: bool,
     /// The registrations that were not attached because their tools read too many streams.
     missing: Vec<(PeerId, u32)>,
-    /// What it has come to, once it is complete.
+    /// Its final counters, once it is complete.
     completion: Option<Completion>,
     /// Its job failed to start, so it is forgotten when it is complete.
     withdrawn: bool,
@@ -47,7 +47,7 @@ pub(crate) struct StreamState {
     adjusted: bool,
 }
 
-/// A complete stream.
+/// The final counters of a complete stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Completion {
     /// The number of bytes that its source has produced.
@@ -98,7 +98,7 @@ impl StreamState {
         self.is_complete()
     }
 
-    /// Returns what the stream has come to; `None` if it is not complete.
+    /// Returns the final counters of the stream; `None` if it is not complete.
     pub(crate) fn completion(&self) -> Option<Completion> {
         self.completion
     }

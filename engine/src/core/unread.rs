@@ -1,4 +1,4 @@
-//! What a tool has not read of forgotten jobs, and what the engine drops when that is too much.
+//! The accounting of what a tool has not read of forgotten jobs. `shed` drops what is too much.
 //!
 //! A forgotten job has no streams any more, but its rings live on for the tools that were attached
 //! to it. Each ring costs a file and several maps until it is sent, and memory as long as the tool

@@ -2,8 +2,9 @@
 //!
 //! A lone line would wake two threads one after the other: the engine's capture thread, and the
 //! printer. Instead, the capture thread itself writes whole lines while the printer sleeps. It waits
-//! neither for room in the output nor for another printer: whatever cannot be written at once, and all that is
-//! not whole lines of streams that the printer knows, is left to the printer, which then wakes up.
+//! neither for room in the output nor for another printer. If the output does not take all bytes at
+//! once, or if they are not whole lines of streams that the printer knows, the printer wakes up and
+//! writes them.
 
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,7 +85,7 @@ impl PrinterTask {
     }
 
     /// Writes the ready lines if all of them can be written at once. Returns whether the printer may
-    /// sleep on.
+    /// continue to sleep.
     fn step(&mut self, reader: &mut BatchReader) -> bool {
         let OpenDestination::Output(output) = &self.destination else { return false };
         let output = output.clone();

@@ -108,7 +108,7 @@ impl SimulatedEngine {
         }
     }
 
-    /// Keeps no backlog of a job any more.
+    /// Releases the backlog of a job.
     pub fn release_backlog(&mut self, nspace: &Nspace) {
         let Some(run) = self.core.jobs.get(nspace).map(JobState::run) else { return };
         self.core.release_backlog_of(&JobId { nspace: nspace.clone(), run });
