@@ -249,4 +249,66 @@ mod tests {
         };
         assert_eq!(wrong(&[Place::Push], push), [""; 0]);
     }
+
+    fn infos(entries: &[(&str, InfoValue)]) -> Vec<Info> {
+        let info =
+            |(key, value): &(&str, InfoValue)| Info { value: value.clone(), ..Info::required(*key, true) };
+        entries.iter().map(info).collect()
+    }
+
+    #[test]
+    fn the_infos_of_a_server_select_the_level_and_the_directory_of_its_socket() {
+        let rendezvous = |entries: &[_]| ServerInfos::read(infos(entries)).unwrap().config.rendezvous;
+        let (session, system) =
+            ((IOF_SERVER_TMPDIR, "/session".into()), (IOF_SYSTEM_TMPDIR, "/system".into()));
+        let is_system = (IOF_SERVER_SYSTEM_SUPPORT, true.into());
+        assert_eq!(rendezvous(&[]), Rendezvous::Session(None));
+        assert_eq!(rendezvous(&[(IOF_SERVER_SESSION_SUPPORT, true.into())]), Rendezvous::Session(None));
+        assert_eq!(rendezvous(&[(IOF_SERVER_TOOL_SUPPORT, false.into())]), Rendezvous::None);
+        assert_eq!(rendezvous(std::slice::from_ref(&is_system)), Rendezvous::System(None));
+        assert_eq!(rendezvous(std::slice::from_ref(&session)), Rendezvous::Session(Some("/session".into())));
+        assert_eq!(rendezvous(&[is_system, system]), Rendezvous::System(Some("/system".into())));
+    }
+
+    #[test]
+    fn the_infos_of_a_tool_select_its_engine_and_its_name() {
+        let read = |entries: &[_]| ToolInfos::read(infos(entries)).unwrap();
+        let job = read::nspace("job").unwrap();
+        let choices: [(&str, InfoValue, Target); 5] = [
+            (IOF_SERVER_URI, "/socket".into(), Target::Server("/socket".into())),
+            (IOF_SERVER_PIDINFO, 7u32.into(), Target::Pid(7)),
+            (IOF_SERVER_NSPACE, "job".into(), Target::Nspace(job.clone())),
+            (IOF_CONNECT_TO_SYSTEM, true.into(), Target::System),
+            (IOF_CONNECT_SYSTEM_FIRST, true.into(), Target::SystemFirst),
+        ];
+        assert_eq!(read(&[]).search, Search::default());
+        // Of several choices, the first one applies.
+        for index in 0..choices.len() {
+            let given = choices[index..].iter().rev().map(|(key, value, _)| (*key, value.clone()));
+            assert_eq!(read(&given.collect::<Vec<_>>()).search.target, choices[index].2);
+        }
+        let directory = |key| read(&[(key, "/there".into())]).search.directory;
+        assert_eq!(directory(IOF_SERVER_TMPDIR), Some("/there".into()));
+        assert_eq!(directory(IOF_SYSTEM_TMPDIR), Some("/there".into()));
+
+        let named = read(&[(IOF_TOOL_NSPACE, "job".into()), (IOF_TOOL_RANK, 3u32.into())]);
+        assert_eq!(named.proc, Proc::new(job, Rank(3)));
+        assert!(named.connects && !named.may_fail && named.own_thread);
+        assert!(!read(&[(IOF_TOOL_DO_NOT_CONNECT, true.into())]).connects);
+        assert!(read(&[(IOF_TOOL_CONNECT_OPTIONAL, true.into())]).may_fail);
+        assert!(!read(&[(IOF_EXTERNAL_PROGRESS, true.into())]).own_thread);
+    }
+
+    #[test]
+    fn a_job_may_leave_the_stdin_of_one_rank_open_or_let_it_inherit() {
+        let stdin = |entries: &[_]| job_spec(infos(entries), Vec::new(), || "job".into()).unwrap().stdin;
+        let rank = Proc::new(read::nspace("job").unwrap(), Rank(2));
+        assert_eq!(stdin(&[]).len(), 0);
+        for (key, wanted) in [(IOF_STDIN_TGT, Stdin::Pipe), (IOF_STDIN_INHERIT, Stdin::Inherit)] {
+            for value in [InfoValue::Number(2), InfoValue::Proc(rank.clone())] {
+                let stdin: Vec<_> = stdin(&[(key, value)]).into_iter().collect();
+                assert_eq!(stdin, [(Rank(2), wanted.clone())]);
+            }
+        }
+    }
 }

@@ -305,3 +305,53 @@ unsafe fn email(array: &iof_data_array_t) -> Outcome<Vec<Info>> {
     };
     fields.iter().map(field).collect()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use iof_proto::log::key::{PMIX_LOG_EMAIL_ADDR, PMIX_LOG_EMAIL_MSG, PMIX_LOG_EMAIL_SRVR_PORT};
+
+    use super::*;
+    use crate::make;
+
+    fn email_entry(array: &mut iof_data_array_t) -> iof_info_t {
+        let mut entry = make::info(PMIX_LOG_EMAIL, make::boolean(true));
+        entry.value.r#type = IOF_DATA_ARRAY;
+        entry.value.data.darray = array;
+        entry
+    }
+
+    #[test]
+    fn an_email_to_be_logged_is_read_from_an_array_of_its_fields() {
+        let mut fields = [
+            make::info(PMIX_LOG_EMAIL_ADDR, make::text("a@example.org")),
+            make::info(PMIX_LOG_EMAIL_MSG, make::text("half done")),
+            make::info(PMIX_LOG_EMAIL_SRVR_PORT, make::integer(2525)),
+        ];
+        let mut array =
+            iof_data_array_t { r#type: IOF_INFO, size: fields.len(), array: fields.as_mut_ptr().cast() };
+        let entry = email_entry(&mut array);
+        // SAFETY: the entry points to the array, and this to the fields.
+        let entries = unsafe { log_entries(&raw const entry, 1) }.unwrap();
+        let expected = [
+            Info::new(PMIX_LOG_EMAIL_ADDR, "a@example.org"),
+            Info::new(PMIX_LOG_EMAIL_MSG, "half done"),
+            Info::new(PMIX_LOG_EMAIL_SRVR_PORT, 2525u32),
+        ];
+        let email = LogEntry {
+            channel: PMIX_LOG_EMAIL.into(),
+            value: LogValue::Email(expected.into()),
+            required: false,
+        };
+        assert_eq!(entries, [email]);
+
+        array.r#type = IOF_STRING;
+        let entry = email_entry(&mut array);
+        // SAFETY: the array is not read, because its type is wrong.
+        assert_eq!(unsafe { log_entries(&raw const entry, 1) }, Err(IOF_ERR_BAD_PARAM));
+        for field in &mut fields[..2] {
+            // SAFETY: the texts are of malloc(3), and nothing refers to them any more.
+            unsafe { libc::free(field.value.data.string.cast()) };
+        }
+    }
+}

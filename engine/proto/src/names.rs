@@ -322,6 +322,15 @@ mod tests {
     }
 
     #[test]
+    fn channels_and_special_ranks_have_the_numbers_of_the_specifications() {
+        let channels =
+            [Channels::STDIN, Channels::STDOUT, Channels::STDERR, Channels::STDDIAG, Channels::ALL];
+        assert_eq!(channels.map(|channels| channels.bits()), [0x0001_u16, 0x0002, 0x0004, 0x0008, 0x00ff]);
+        assert_eq!(Channels::empty().bits(), 0);
+        assert_eq!((Rank::WILDCARD, Rank::UNDEF), (Rank(u32::MAX - 1), Rank(u32::MAX)));
+    }
+
+    #[test]
     fn unknown_channel_bits_are_refused_by_the_deserializer() {
         assert_eq!(reserialize::<Channels>(&0xff_u16).unwrap(), Channels::ALL);
         assert!(reserialize::<Channels>(&0x100_u16).is_err());

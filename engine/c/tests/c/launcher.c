@@ -92,7 +92,9 @@ static iof_status_t query(iof_proc_t *proct, iof_query_t *queries, size_t nqueri
 
 static void tool_connected(iof_info_t *info, size_t ninfo, iof_tool_connection_cbfunc_t cbfunc, void *cbdata)
 {
-    assert(ninfo == 3 && !strcmp(info[0].key, IOF_USERID) && info[0].value.data.uint32 == getuid());
+    assert(ninfo == 3 && !strcmp(info[0].key, IOF_USERID) && info[0].value.data.uint32 == geteuid());
+    assert(!strcmp(info[1].key, IOF_GRPID) && info[1].value.data.uint32 == getegid());
+    assert(!strcmp(info[2].key, IOF_PROC_PID) && info[2].value.data.pid > 0);
     /* Calls that would wait for the engine are refused. */
     assert(iof_server_finalize() == IOF_ERR_WOULD_BLOCK && iof_server_wait("job", NULL) == IOF_ERR_WOULD_BLOCK);
     tools++;

@@ -109,11 +109,10 @@ static void event(size_t id, T(status) status, const T(proc) *source, T(info) in
 {
     (void)results, (void)nresults;
     assert(id > 0 && status == C(EVENT_JOB_END) && !strcmp(source->nspace, "job"));
-    for (size_t i = 0; i < ninfo; i++) {
-        if (!strcmp(info[i].key, C(EXIT_CODE))) {
-            assert(info[i].value.data.integer == 0);
-        }
-    }
+    assert(ninfo == 3 && !strcmp(info[0].key, C(EVENT_AFFECTED_PROC)));
+    assert(!strcmp(info[0].value.data.proc->nspace, "job") && info[0].value.data.proc->rank == C(RANK_WILDCARD));
+    assert(!strcmp(info[1].key, C(JOB_TERM_STATUS)) && info[1].value.data.status == C(SUCCESS));
+    assert(!strcmp(info[2].key, C(EXIT_CODE)) && info[2].value.data.integer == 0);
     job_ended++;
     cbfunc(C(SUCCESS), NULL, 0, NULL, NULL, cbdata);
 }
@@ -202,6 +201,9 @@ int main(int argc, char **argv)
     strcpy(far.nspace, "far");
     far.rank = 3;
     assert(F(IOF_pull)(&all, 1, NULL, 0, C(FWD_STDOUT_CHANNEL), output, NULL, NULL) == C(ERR_INIT));
+    /* If the call itself fails, the callback is not called. */
+    assert(F(IOF_pull)(&all, 1, NULL, 0, C(FWD_STDOUT_CHANNEL), output, is_registered, (void *)&registered)
+           == C(ERR_INIT));
 
     /* There is no server at this path. */
     CHECK(F(Info_load)(&info[0], C(SERVER_URI), "/nowhere/at/all", C(STRING)));
@@ -233,6 +235,9 @@ int main(int argc, char **argv)
     /* Both registrations receive the output so far. Then the second is removed. */
     size_t written = 3893 + 5, so_far = ranks * (written + 3893);
     WAIT(bytes >= so_far);
+    CHECK(F(Info_load)(&info[0], "site.key", NULL, C(BOOL)));
+    info[0].flags = C(INFO_REQD);
+    assert(F(IOF_deregister)(handler, info, 1, NULL, NULL) == C(ERR_NOT_SUPPORTED));
     assert(F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == C(SUCCESS));
     assert(F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == C(ERR_NOT_FOUND));
     assert(blocked && bytes == so_far);
@@ -268,6 +273,7 @@ int main(int argc, char **argv)
     volatile int status = 0;
     CHECK(F(IOF_push)(&all, 1, &bo, &end, 1, refused, (void *)&status));
     WAIT(status < 0);
+    assert(registered == 1);
     CHECK(F(Deregister_event_handler)(id, done, (void *)&calls));
     WAIT(calls == 4);
     CHECK(F(tool_finalize)());
