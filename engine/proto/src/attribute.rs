@@ -8,8 +8,8 @@
 //! * the rules of the functions that read lists of [`Info`], see [`read`];
 //! * the answer to [`ATTRIBUTE_SUPPORT`](crate::query::key::PMIX_QUERY_ATTRIBUTE_SUPPORT);
 //! * the page of the book that lists them;
-//! * the tests that each place honours exactly its rows, see [`mismatches`], and that the C library
-//!   has the same keys.
+//! * the tests that each place honours exactly its rows, see [`mismatches`], that the C library has
+//!   the same keys, and that the page on conformance has a row for each attribute of PMIx.
 
 use std::collections::BTreeSet;
 use std::fmt;
