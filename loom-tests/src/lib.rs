@@ -24,8 +24,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use iof_shm_ring::{
-    Attached, Bell, Copied, Peek, Policy, Reader, ReaderPage, Reserve, Ringer, Start, Stream, StreamConfig,
-    bell,
+    Attached, Bell, CacheBudget, Copied, Growth, Peek, Policy, Reader, ReaderPage, Reserve, Ringer, Start,
+    Stream, StreamConfig, StreamStats, bell,
 };
 
 use loom::thread::{self, JoinHandle};
@@ -84,10 +84,24 @@ impl Model {
     /// Creates a stream with the parameters of `config`, whose bytes are accessed as `tracking`
     /// specifies.
     pub fn with(config: StreamConfig, tracking: Tracking) -> Model {
+        Model::of(Stream::on_heap(config).unwrap(), Payload::new(config.capacity, tracking))
+    }
+
+    /// Creates a stream that blocks and begins in a ring of [`CAPACITY`] bytes. It grows to `full`
+    /// bytes, unless the sum of its rings would have more than `total` bytes.
+    pub fn growing(full: u64, total: u64) -> Model {
+        let config = StreamConfig { capacity: full, policy: Policy::Block };
+        let growth = Growth { first: CAPACITY, budget: Arc::new(CacheBudget::new(total)) };
+        let stream = Stream::growing_on_heap(config, &growth).unwrap();
+        let later = if total < CAPACITY + full { CAPACITY } else { full };
+        Model::of(stream, Payload::growing(CAPACITY, later, Tracking::Ordered))
+    }
+
+    fn of(stream: Stream, payload: Payload) -> Model {
         let (ringer, doorbell) = bell().unwrap();
         Model {
-            stream: Stream::on_heap(config).unwrap(),
-            payload: Arc::new(Payload::new(config.capacity, tracking)),
+            stream,
+            payload: Arc::new(payload),
             page: Arc::new(ReaderPage::on_heap(ringer)),
             doorbell,
             room: bell().unwrap(),
@@ -172,6 +186,20 @@ impl Model {
             reader.produced(),
             "the reader's counters do not add up"
         );
+    }
+
+    /// Stores `n` bytes that the kernel reads at once, and calls `meanwhile` before they arrive.
+    pub fn read_at_once<T>(&mut self, n: u64, meanwhile: impl FnOnce(&mut Model) -> T) -> T {
+        let Reserve::Ready(span) = self.stream.reserve(n as usize) else { panic!("no room") };
+        assert_eq!(span.len as u64, n);
+        let (stats, address) = (self.stream.stats(), span.ptr.addr());
+        let found = meanwhile(self);
+        for i in 0..n {
+            let stats = StreamStats { produced: stats.produced + i, ..stats };
+            self.payload.write(&stats, address + i as usize);
+        }
+        self.stream.commit(n as usize, 0);
+        found
     }
 
     /// Stores or drops `n` bytes, one at a time, under the policy, until the source has to wait.

@@ -22,6 +22,8 @@ pub enum Tracking {
 /// it was reported exactly.
 pub struct Payload {
     tracking: Tracking,
+    /// Capacity of the first generation, and of all others.
+    first: usize,
     capacity: usize,
     /// Loom does not track this lock; no switch between threads happens while it is held.
     generations: Mutex<HashMap<u64, Arc<Cells>>>,
@@ -80,7 +82,17 @@ impl Cells {
 impl Payload {
     /// Creates the payload of rings with `capacity` bytes.
     pub(crate) fn new(capacity: u64, tracking: Tracking) -> Payload {
-        Payload { tracking, capacity: capacity as usize, generations: Mutex::default() }
+        Payload::growing(capacity, capacity, tracking)
+    }
+
+    /// Creates the payload of rings of which the first has `first` bytes, and all others `capacity`.
+    pub(crate) fn growing(first: u64, capacity: u64, tracking: Tracking) -> Payload {
+        let (first, capacity) = (first as usize, capacity as usize);
+        Payload { tracking, first, capacity, generations: Mutex::default() }
+    }
+
+    fn capacity(&self, generation: u64) -> usize {
+        if generation == 0 { self.first } else { self.capacity }
     }
 
     fn generation(&self, generation: u64) -> Arc<Cells> {
@@ -90,7 +102,8 @@ impl Payload {
     /// Stores the next byte of the source at `address`, as the writer.
     pub(crate) fn write(&self, stats: &StreamStats, address: usize) {
         let tail = (stats.produced - stats.dropped) as usize;
-        let new = || Arc::new(Cells::new(address - tail % self.capacity, self.capacity, self.tracking));
+        let capacity = self.capacity(stats.generation);
+        let new = || Arc::new(Cells::new(address - tail % capacity, capacity, self.tracking));
         let cells = Arc::clone(self.generations.lock().unwrap().entry(stats.generation).or_insert_with(new));
         match cells.cell(address) {
             // SAFETY: loom fails the model if another thread accesses this cell at the same time.
@@ -111,7 +124,8 @@ impl Payload {
     /// Copies `len` bytes from `position` on, without checking them.
     pub(crate) fn copy(&self, generation: u64, position: u64, len: usize) -> Vec<u64> {
         let cells = self.generation(generation);
-        (position..).take(len).map(|position| cells.cells[position as usize % self.capacity].read()).collect()
+        let capacity = self.capacity(generation);
+        (position..).take(len).map(|position| cells.cells[position as usize % capacity].read()).collect()
     }
 }
 

@@ -27,6 +27,7 @@ const DETECTED: &[(Point, fn(), &str)] = &[
     (Point::WantedCheck, models::room, ROOM),
     (Point::PinSeen, models::overwriting, RACE),
     (Point::DueCheck, models::reconfigured_twice, DUE),
+    (Point::LargeSpan, models::growth_refused, DUE),
     (Point::EntryFence, models::reused_entry, BYTE),
     (Point::EntryPublished, models::early, BYTE),
     (Point::IndexFence, models::early, BYTE),

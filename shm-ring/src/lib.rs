@@ -21,6 +21,7 @@
 //! | `inspect` | reading a ring from outside, concurrently with its writer |
 //! | `copy` | copying bytes that may change concurrently (unsafe) |
 //! | `reader_page`, `notify`, `doorbell` | slots, ready bits, waking sleeping tools |
+//! | `budget` | the sum of the sizes of rings |
 //! | `governor` | whether a thread lets bytes accumulate before it reads them |
 //! | `utilization` | whether a thread uses so much of a processor that waits may pay |
 //! | [`handoff`] | giving a reader to another process over a socket (unsafe) |
@@ -41,6 +42,7 @@
 compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");
 
 mod attach;
+mod budget;
 mod copy;
 mod doorbell;
 mod error;
@@ -66,6 +68,7 @@ mod utilization;
 mod writer;
 
 pub use attach::{Attached, Start};
+pub use budget::CacheBudget;
 pub use doorbell::{Bell, Ringer, bell, doorbell};
 pub use error::{CreateError, InspectError, OpenError, ReceiveError, SendError, ServeError};
 pub use governor::{Governor, Traffic};
@@ -81,7 +84,7 @@ pub use reader_page::ReaderPage;
 pub use ring::HeapMemory;
 pub use ring::Ring;
 pub use stepper::Stepper;
-pub use stream::{Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
+pub use stream::{Growth, Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
 pub use utilization::{Utilization, current_thread_cpu};
 
 #[cfg(loom)]

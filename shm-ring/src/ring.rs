@@ -8,6 +8,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{fmt, slice};
 
+use crate::budget::Charge;
 use crate::copy::copy_racy;
 use crate::error::{CreateError, OpenError};
 use crate::file::{self, Writers};
@@ -56,6 +57,8 @@ pub struct Ring {
     reused: bool,
     file: Option<OwnedFd>,
     memory: Memory,
+    #[expect(dead_code, reason = "held only to be returned with the ring")]
+    charge: Option<Charge>,
 }
 
 /// The owner of the memory that the pointers of a [`Ring`] point to.
@@ -114,6 +117,7 @@ impl Ring {
             reused: false,
             file: Some(fd),
             memory: Memory::Mapped(map),
+            charge: None,
         };
         ring.initialise(shape);
         Ok(ring)
@@ -161,7 +165,13 @@ impl Ring {
             // A reader with thousands of rings has no descriptors to spare, and the map is enough.
             file: None,
             memory: Memory::Mapped(map),
+            charge: None,
         })
+    }
+
+    /// Returns the ring with its part of a budget.
+    pub(crate) fn with_charge(self, charge: Option<Charge>) -> Ring {
+        Ring { charge, ..self }
     }
 
     /// Makes a ring without users into another generation of the same stream. Its pages stay

@@ -9,18 +9,21 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::budget::CacheBudget;
 use crate::error::CreateError;
 use crate::ring::{Ring, Shape};
 use crate::sync::{Point, broken};
 use crate::times::ReadTurn;
 use crate::writer::{ClaimError, Writer};
 
+mod growth;
 mod member;
 mod readers;
 mod reconfigure;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use growth::Growth;
 use member::{Member, Newest, effective_pin, lowest_pin};
 use reconfigure::PendingConfig;
 
@@ -110,6 +113,13 @@ pub struct Stream {
     /// The requested options, which take effect when nothing is in flight and no reader loses a
     /// byte by the change.
     pending: Option<PendingConfig>,
+    /// The configured capacity, while the ring is smaller and no reader needs a larger one.
+    full_size: Option<u64>,
+    /// The budget against which its rings count.
+    budget: Option<Arc<CacheBudget>>,
+    /// Length of the last span, and whether the bytes committed into it filled it.
+    span_len: u64,
+    filled: bool,
     /// A ring that its last reader has left. The next generation reuses it and so needs no page
     /// faults.
     spare: Option<Arc<Ring>>,
@@ -137,7 +147,7 @@ impl Stream {
     /// [`CreateError`] if the capacity is 0 or above [`MAX_CAPACITY`](crate::MAX_CAPACITY), or if
     /// the kernel has no memory or descriptor for it.
     pub fn create(config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
-        Stream::with(config, label, Ring::create)
+        Stream::with(config, label, Ring::create, None)
     }
 
     /// Creates a stream on the heap, for the model checker, Miri and benchmarks.
@@ -146,17 +156,19 @@ impl Stream {
     /// As [`Stream::create`].
     #[cfg(any(loom, feature = "test-utils"))]
     pub fn on_heap(config: StreamConfig) -> Result<Stream, CreateError> {
-        Stream::with(config, "", Ring::on_heap)
+        Stream::with(config, "", Ring::on_heap, None)
     }
 
     fn with(
         config: StreamConfig,
         label: &str,
         new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
+        budget: Option<Arc<CacheBudget>>,
     ) -> Result<Stream, CreateError> {
         let overwrite = config.policy == Policy::DropOldest;
         let shape = Shape { capacity: config.capacity, generation: 0, base: 0, dropped: 0, overwrite, label };
-        let writer = Writer::new(Arc::new(new_ring(shape)?), 0);
+        let ring = Stream::charged(new_ring(shape)?, budget.as_ref());
+        let writer = Writer::new(Arc::new(ring), 0);
         Ok(Stream {
             writer,
             policy: config.policy,
@@ -165,6 +177,10 @@ impl Stream {
             waiting: false,
             label: label.to_owned(),
             pending: None,
+            full_size: None,
+            budget,
+            span_len: 0,
+            filled: false,
             spare: None,
             turn: None,
             new_ring,
@@ -216,6 +232,10 @@ impl Stream {
         if self.complete {
             return Reserve::Discard;
         }
+        if self.members.is_empty() && self.writer.is_untouched() {
+            // All that late readers will find is in this ring.
+            self.grow();
+        }
         self.apply_pending(want as u64);
         let (want, min) = self.claim_sizes(want as u64);
         if self.writer.claimed_bytes() >= want {
@@ -255,14 +275,14 @@ impl Stream {
 
     /// Returns the number of bytes to claim for `want`, and the least number that is worth a claim.
     fn claim_sizes(&self, want: u64) -> (u64, u64) {
-        let want = want.clamp(1, (self.writer.ring().capacity() / CLAIM_PART).max(1));
+        let want = want.clamp(1, self.largest_claim());
         let min = match self.policy {
             Policy::DropNewest => 1,
             // A claim that a borrowed slice cuts short is not worth a read; a fresh generation is
             // better.
             Policy::DropOldest => want,
             // The source must not be woken for each byte.
-            Policy::Block => want,
+            Policy::Block => want.min(self.claim_part()),
         };
         (want, min)
     }
@@ -297,6 +317,7 @@ impl Stream {
             self.waiting = false;
             self.writer.stop_waiting();
         }
+        self.span_len = len;
         Span { ptr: self.writer.tail_address(), len: usize::try_from(len).unwrap_or(0) }
     }
 
@@ -320,7 +341,9 @@ impl Stream {
     pub fn commit(&mut self, n: usize, time: u64) {
         if !self.complete {
             let alternates = self.turn.as_ref().is_some_and(ReadTurn::take);
+            self.filled = n as u64 >= self.span_len;
             self.writer.commit(n as u64, time, alternates);
+            self.trim_claim();
         }
     }
 
@@ -387,8 +410,10 @@ impl Stream {
     /// Leaves this generation to the readers that are in the way, and continues in one with the
     /// pending options or, if that fails, with the present ones.
     fn move_away(&mut self) -> Result<(), CreateError> {
+        self.grow();
         let now = self.config();
-        let config = self.pending.map_or(now, |wanted| wanted.config);
+        let wanted = self.pending.filter(|wanted| self.affords(wanted));
+        let config = wanted.map_or(now, |wanted| wanted.config);
         self.next_generation(config, 1).or_else(|_| self.next_generation(now, 1))
     }
 
@@ -409,7 +434,7 @@ impl Stream {
         let spare = self.spare.take().filter(|spare| spare.capacity() == config.capacity);
         let ring = match spare.and_then(Arc::into_inner) {
             Some(spare) => spare.reuse(shape),
-            None => (self.new_ring)(shape)?,
+            None => Stream::charged((self.new_ring)(shape)?, self.budget.as_ref()),
         };
         let due: Vec<bool> = self
             .members
@@ -422,6 +447,7 @@ impl Stream {
         self.writer.seal();
         self.writer = Writer::new(Arc::new(ring), shape.dropped);
         self.policy = config.policy;
+        self.span_len = 0;
         self.pending.take_if(|wanted| wanted.config == config);
         self.recycle(old);
         Ok(())

@@ -35,6 +35,7 @@ points! {
     WantedCheck: "the loads of the pinned positions after the request for room, `Stream::must_wait`",
     PinSeen: "the load of `pinned`, `stream::effective_pin`",
     DueCheck: "the check for readers that are due in the newest generation, `Stream::can_apply`",
+    LargeSpan: "the check for a read into most of a small ring, `Stream::has_large_span`",
     EntryFence: "before an entry is overwritten, `Marks::put`",
     EntryPublished: "the store of the entries' `tail`, `Marks::put`",
     IndexFence: "after the load of the entries' `tail`, `Marks::published`",

@@ -93,6 +93,11 @@ impl Writer {
         if can_mark { self.claimed.saturating_sub(self.tail) } else { 0 }
     }
 
+    /// Returns whether nothing was stored, dropped or claimed since the stream began.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.claimed == 0 && self.dropped == 0 && self.ring.generation() == 0
+    }
+
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -241,8 +246,14 @@ impl Writer {
     /// Withdraws the claim of bytes that will not be written, so that late readers get the old
     /// bytes there.
     fn give_claim_back(&mut self) {
+        self.trim_claim(0);
+    }
+
+    /// Withdraws the claim of all bytes but the next `rest`. None of the others may have been written.
+    pub(crate) fn trim_claim(&mut self, rest: u64) {
         // Not below the positions that the index still covers.
-        let floor = self.tail.saturating_sub(self.ring.capacity()).max(self.index.oldest(&self.ring));
+        let end = self.tail.saturating_add(rest);
+        let floor = end.saturating_sub(self.ring.capacity()).max(self.index.oldest(&self.ring));
         self.claimed = self.claimed.min(floor.saturating_add(self.ring.capacity())).max(self.tail);
         // Partner: the load of the claimed position in `Reader::pin_cursor`. A reader that sees the
         // old claim reports a gap that it could have avoided.

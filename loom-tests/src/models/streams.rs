@@ -92,6 +92,47 @@ pub fn reconfigured_twice() {
     assert_eq!((reader.lost(), paused.lost()), (0, 0), "a reader that was due lost a byte");
 }
 
+/// A stream grows because its small ring is full, while its blocking reader reads.
+///
+/// Bound: 4 bytes that fill the small ring, then the growth and 2 more bytes, concurrent with 3 reads.
+pub fn grown() {
+    let mut model = Model::growing(2 * CAPACITY, u64::MAX);
+    let reader = model.reader(true);
+    assert_eq!(model.write(CAPACITY), CAPACITY);
+    let reading = model.reading(reader, |reader, payload| {
+        for _ in 0..3 {
+            read_once(reader, payload);
+        }
+    });
+    model.stream.grow();
+    assert_eq!(model.write(2), 2, "a stream that has grown has room");
+    let reader = model.settle_joined(reading);
+    assert_eq!(reader.lost(), 0);
+}
+
+/// A reader that may not hold the source back attaches while a read into the whole small ring is in
+/// flight, and the stream may not grow. It loses only what was overwritten before.
+///
+/// Bound: 1 byte, a read of 4 bytes during which the reader attaches, then 1 more byte concurrent
+/// with 2 reads. A blocking reader that has read all is there as well.
+pub fn growth_refused() {
+    let mut model = Model::growing(2 * CAPACITY, 0);
+    let mut blocker = model.reader(true);
+    model.write(1);
+    read_up(&mut blocker, &model.payload, 2);
+    let reader = model.read_at_once(CAPACITY, Model::non_gating_reader);
+    read_up(&mut blocker, &model.payload, 2);
+    let reading = model.reading(reader, |reader, payload| {
+        for _ in 0..2 {
+            read_once(reader, payload);
+        }
+    });
+    model.write(1);
+    let reader = model.settle_joined(reading);
+    assert_eq!(reader.lost(), 1, "a reader that was due lost a byte");
+    model.settle(&mut blocker);
+}
+
 /// An overtaken reader searches for the oldest byte while the writer overwrites the index entry
 /// that covers it, in the same claim in which it retired that entry.
 ///

@@ -88,6 +88,7 @@ impl Ring {
             reused: false,
             file: None,
             memory: Memory::Heap(Arc::new(heap)),
+            charge: None,
         };
         ring.initialise(shape);
         Ok(ring)
@@ -97,7 +98,7 @@ impl Ring {
     /// checker.
     pub fn beside(&self) -> Option<Ring> {
         let Memory::Heap(heap) = &self.memory else { return None };
-        Some(Ring { memory: Memory::Heap(Arc::clone(heap)), file: None, ..*self })
+        Some(Ring { memory: Memory::Heap(Arc::clone(heap)), file: None, charge: None, ..*self })
     }
 }
 

@@ -35,6 +35,9 @@ impl Stream {
         start: Start,
         may_block: bool,
     ) -> Result<Attached, CreateError> {
+        if !may_block {
+            self.grow();
+        }
         let start = self.position(start);
         self.join(Placement { page: Arc::clone(page), id, start }, may_block, false)
     }
@@ -51,6 +54,7 @@ impl Stream {
         id: ReaderId,
         start: Start,
     ) -> Result<Attached, CreateError> {
+        self.grow();
         let start = self.position(start);
         self.join(Placement { page: Arc::clone(page), id, start }, false, true)
     }

@@ -16,6 +16,8 @@ pub(super) struct PendingConfig {
     pub config: StreamConfig,
     /// Whether the stream had no readers at the time of the request.
     pub unread: bool,
+    /// Whether the stream only continues in a ring of the size with which it was created.
+    pub grows: bool,
 }
 
 impl Stream {
@@ -39,22 +41,25 @@ impl Stream {
         let capacity = self.writer.ring().capacity_for(config.capacity)?;
         let config = StreamConfig { capacity, ..config };
         let unread = self.members.is_empty();
-        self.pending = (config != self.config()).then_some(PendingConfig { config, unread });
+        self.full_size = None;
+        let changes = config != self.config() || self.has_large_span();
+        self.pending = changes.then_some(PendingConfig { config, unread, grows: false });
         Ok(())
     }
 
     /// Moves to the options that [`Stream::reconfigure`] requested, if no reader loses a byte by
     /// it. The next claim is for `want` bytes.
     pub(super) fn apply_pending(&mut self, want: u64) {
-        if let Some(wanted) = self.pending
-            && self.can_apply(wanted, want)
-        {
-            // Without memory, the next claim tries again.
-            let _ = self.next_generation(wanted.config, 0);
+        let Some(wanted) = self.pending.filter(|wanted| self.can_apply(*wanted, want)) else { return };
+        // Without memory, the next claim tries again.
+        let applied = self.affords(&wanted) && self.next_generation(wanted.config, 0).is_ok();
+        if !applied && self.has_large_span() {
+            // A reader that attached while most of the ring was claimed must not lose these bytes.
+            let _ = self.next_generation(self.config(), 0);
         }
     }
 
-    fn can_apply(&self, PendingConfig { config, unread }: PendingConfig, want: u64) -> bool {
+    fn can_apply(&self, PendingConfig { config, unread, .. }: PendingConfig, want: u64) -> bool {
         let now = self.config();
         let shrinks = config.policy == now.policy && config.capacity < now.capacity;
         // Bytes that were never written take no memory: with fewer bytes nothing could be freed,

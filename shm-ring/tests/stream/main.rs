@@ -6,6 +6,7 @@
     reason = "a test may panic, and these modules are its own"
 )]
 
+mod growth;
 mod policies;
 mod readers;
 mod reconfigure;

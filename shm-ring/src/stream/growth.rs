@@ -1,0 +1,136 @@
+//! Growth: a stream begins in a small ring and continues in one of its configured size.
+//!
+//! A small ring stays in the processor's cache, which makes bulk output of many sources cheaper. It
+//! is enough while every reader may hold the source back, because such a reader loses nothing. The
+//! next generation has the configured size when
+//! * a reader attaches that may not hold the source back, or the policy changes;
+//! * the owner of the stream calls [`Stream::grow`], because the source has waited for long.
+//!
+//! A stream without readers has its configured size before its first byte.
+
+use std::sync::Arc;
+
+use super::{Policy, Stream, StreamConfig};
+use crate::budget::{CacheBudget, Charge};
+use crate::error::CreateError;
+use crate::ring::{Ring, Shape};
+use crate::stream::reconfigure::PendingConfig;
+use crate::sync::{Point, broken};
+use crate::writer::Writer;
+
+/// Largest claim of a small ring, in bytes. A read of a pipe returns no more by default.
+const SMALL_CLAIM: u64 = 64 * 1024;
+
+/// How a stream grows.
+#[derive(Clone, Debug)]
+pub struct Growth {
+    /// Size of the first ring in bytes. Without effect if it is not below the configured capacity,
+    /// or under a policy other than [`Policy::Block`].
+    pub first: u64,
+    /// The budget of all rings. A stream does not grow beyond it, but its first ring and further
+    /// rings of the same size are always created.
+    pub budget: Arc<CacheBudget>,
+}
+
+impl Stream {
+    /// Creates a stream as [`Stream::create`] does, whose first ring has `growth.first` bytes only.
+    ///
+    /// # Errors
+    /// As [`Stream::create`].
+    pub fn create_growing(config: StreamConfig, growth: &Growth, label: &str) -> Result<Stream, CreateError> {
+        Stream::growing(config, growth, label, Ring::create)
+    }
+
+    /// Creates such a stream on the heap.
+    ///
+    /// # Errors
+    /// As [`Stream::create`].
+    #[cfg(any(loom, feature = "test-utils"))]
+    pub fn growing_on_heap(config: StreamConfig, growth: &Growth) -> Result<Stream, CreateError> {
+        Stream::growing(config, growth, "", Ring::on_heap)
+    }
+
+    fn growing(
+        config: StreamConfig,
+        growth: &Growth,
+        label: &str,
+        new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
+    ) -> Result<Stream, CreateError> {
+        let grows = config.policy == Policy::Block && growth.first < config.capacity;
+        let capacity = if grows { growth.first } else { config.capacity };
+        let budget = Some(Arc::clone(&growth.budget));
+        let mut stream = Stream::with(StreamConfig { capacity, ..config }, label, new_ring, budget)?;
+        if grows {
+            stream.full_size = Some(stream.writer.ring().capacity_for(config.capacity)?);
+        }
+        Ok(stream)
+    }
+
+    /// Returns whether the stream is in a small ring, and no reader needs a larger one.
+    pub fn is_small(&self) -> bool {
+        self.full_size.is_some() && !self.complete
+    }
+
+    /// Lets a stream that is in a small ring continue in one of its configured size, in the first
+    /// [`Stream::reserve`] in which the budget and the kernel have memory for it.
+    pub fn grow(&mut self) {
+        let Some(capacity) = self.full_size.take().filter(|_| !self.complete) else { return };
+        let config = StreamConfig { capacity, policy: self.policy };
+        let pending = PendingConfig { config, unread: false, grows: true };
+        if !(self.members.is_empty() && self.affords(&pending) && self.replace_untouched(capacity)) {
+            self.pending = Some(pending);
+        }
+    }
+
+    /// Replaces a first ring without readers for which nothing was reserved yet, so that later
+    /// readers need not follow to another generation. Returns whether it did.
+    fn replace_untouched(&mut self, capacity: u64) -> bool {
+        let (generation, base, dropped, overwrite) = (0, 0, 0, false);
+        let shape = Shape { capacity, generation, base, dropped, overwrite, label: &self.label };
+        if !self.writer.is_untouched() {
+            return false;
+        }
+        let Ok(ring) = (self.new_ring)(shape) else { return false };
+        self.writer = Writer::new(Arc::new(Stream::charged(ring, self.budget.as_ref())), 0);
+        true
+    }
+
+    /// Returns whether the budget has memory for `wanted`.
+    pub(super) fn affords(&self, wanted: &PendingConfig) -> bool {
+        let budget = self.budget.as_ref().filter(|_| wanted.grows);
+        budget.is_none_or(|budget| budget.has_room(wanted.config.capacity))
+    }
+
+    /// Returns the greatest number of bytes that one claim takes. The larger a claim, the fewer
+    /// bytes a late reader finds, so a small ring gives much only to reads that return much.
+    pub(super) fn largest_claim(&self) -> u64 {
+        let capacity = self.writer.ring().capacity();
+        if self.is_small() && self.filled { capacity.min(SMALL_CLAIM) } else { self.claim_part() }
+    }
+
+    /// Returns whether the last span was larger than a reader that may not hold the source back can
+    /// stand: it may be a whole small ring, and the next claim would overwrite bytes that such a
+    /// reader had no time to read.
+    pub(super) fn has_large_span(&self) -> bool {
+        self.span_len > self.claim_part() && !broken(Point::LargeSpan)
+    }
+
+    /// Withdraws what a large claim has left in a small ring whose source has no more bytes for now,
+    /// so that late readers find the bytes there.
+    pub(super) fn trim_claim(&mut self) {
+        if self.is_small() && !self.filled && self.has_large_span() {
+            self.writer.trim_claim(self.claim_part());
+        }
+    }
+
+    /// Returns the usual greatest number of bytes that one claim takes.
+    pub(super) fn claim_part(&self) -> u64 {
+        (self.writer.ring().capacity() / super::CLAIM_PART).max(1)
+    }
+
+    /// Creates a ring that counts against the budget.
+    pub(super) fn charged(ring: Ring, budget: Option<&Arc<CacheBudget>>) -> Ring {
+        let charge = budget.map(|budget| Charge::new(budget, ring.capacity()));
+        ring.with_charge(charge)
+    }
+}
