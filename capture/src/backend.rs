@@ -64,6 +64,8 @@ pub enum Token {
     Bell,
     /// The bells of readers in other processes.
     RoomBells,
+    /// The check of streams that wait and may grow.
+    Growth,
     /// The source in this slot.
     Source(usize),
     /// The process in this slot.
@@ -95,6 +97,7 @@ impl From<Token> for u64 {
             Token::Process(index) => (3, index),
             Token::Target(index) => (4, index),
             Token::RoomBells => (5, 0),
+            Token::Growth => (6, 0),
         };
         ((number as u64) << KIND_BITS) | kind
     }
@@ -110,6 +113,7 @@ impl From<u64> for Token {
             3 => Token::Process(number),
             4 => Token::Target(number),
             5 => Token::RoomBells,
+            6 => Token::Growth,
             _ => Token::Cancel,
         }
     }

@@ -63,6 +63,8 @@ pub(crate) struct Driver<B: Backend> {
     processes: Slots<WatchedProcess>,
     /// Sources that wait for their readers.
     waiting: Vec<usize>,
+    /// Whether a pause is in flight after which the sources that wait are checked for growth.
+    checks_growth: bool,
     bell: Bell,
     /// `None` until [`Command::Listen`].
     room_bells: Option<Arc<RoomBells>>,
@@ -99,6 +101,7 @@ impl<B: Backend> Driver<B> {
             targets: Targets::default(),
             processes: Slots::default(),
             waiting: Vec::new(),
+            checks_growth: false,
             bell,
             room_bells: None,
             commands,
@@ -221,9 +224,30 @@ impl<B: Backend> Driver<B> {
                 }
                 self.retry_waiting();
             }
+            Token::Growth => self.check_growth(),
             Token::Target(index) => self.wrote(index, result),
             Token::Cancel => {}
         }
+    }
+
+    /// Lets a source wait until its readers may have made room.
+    fn wait(&mut self, index: usize) {
+        self.waiting.push(index);
+        let grows = self.sources.source_mut(index).is_some_and(|source| source.waits_to_grow());
+        if grows && !self.checks_growth && !self.stopping {
+            self.checks_growth = true;
+            self.backend.pause(Token::Growth);
+        }
+    }
+
+    /// Lets streams grow that have waited for many checks.
+    fn check_growth(&mut self) {
+        self.checks_growth = false;
+        for index in &self.waiting {
+            self.sources.source_mut(*index).into_iter().for_each(Source::check_growth);
+        }
+        // Those that still wait begin the next check.
+        self.retry_waiting();
     }
 
     /// Advances the sources that wait for their readers: a reader may have made room or detached.
@@ -280,7 +304,7 @@ impl<B: Backend> Driver<B> {
                 let step = source.fetched(result, self.time);
                 self.advance(index, step);
             }
-            SourceAction::Wait => self.waiting.push(index),
+            SourceAction::Wait => self.wait(index),
             SourceAction::Pause => self.backend.pause(Token::Source(index)),
             SourceAction::Nothing => {}
         }

@@ -90,6 +90,14 @@ pub enum StreamStep {
     Lagging(PushId),
 }
 
+impl StreamStep {
+    /// Returns whether the step attaches a reader that may not hold the source back, and which
+    /// therefore needs a ring of the configured size.
+    fn needs_full_size(&self) -> bool {
+        matches!(self, StreamStep::Attach { gating: Gating::Never | Gating::Keep, .. })
+    }
+}
+
 /// The answer to a [`StreamStep`].
 #[derive(Debug)]
 pub enum StreamAnswer {
@@ -130,6 +138,18 @@ pub struct NewStream {
     pub stream: Stream,
     /// A request that is performed when the source is added, before its first byte is read.
     pub first: Option<StreamRequest>,
+}
+
+impl NewStream {
+    /// Returns `stream` with the request `first`. If a step of it attaches a reader that may not
+    /// hold the source back, the stream grows before any reader is attached, so that none has to
+    /// follow it to another generation.
+    pub fn new(mut stream: Stream, first: StreamRequest) -> NewStream {
+        if first.steps.iter().any(StreamStep::needs_full_size) {
+            stream.grow();
+        }
+        NewStream { stream, first: Some(first) }
+    }
 }
 
 impl From<Stream> for NewStream {

@@ -33,6 +33,11 @@ mod queued;
 /// bytes loses the rest of the packet without an error.
 pub(crate) const PACKET_MAX: usize = libc::PIPE_BUF;
 
+/// Number of checks, one in each pause, after which a stream in a small ring grows if it has waited all
+/// the time. With fewer, the streams of many ranks grow while the only reader is busy with the other
+/// streams, and are then no longer in the processor's cache.
+const GROWTH_CHECKS: u32 = 10;
+
 /// The state of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SourceState {
@@ -145,6 +150,8 @@ pub(crate) struct Source {
     reopenable: bool,
     /// Whether no process has the terminal open at the moment.
     hung_up: bool,
+    /// Number of calls of [`Source::check_growth`] since which the stream has waited without a break.
+    starved: u32,
     /// Whether the stream has changed for its readers since the last [`Source::take_ready`].
     is_ready: bool,
 }
@@ -172,6 +179,7 @@ impl Source {
             would_block: false,
             reopenable: false,
             hung_up: false,
+            starved: 0,
             is_ready: false,
         }
     }
@@ -252,6 +260,9 @@ impl Source {
         let generation = self.stream.stats().generation;
         let reserve = self.stream.reserve(READ_MAX);
         self.is_ready |= self.stream.stats().generation != generation;
+        if !matches!(reserve, Reserve::Wait) {
+            self.starved = 0;
+        }
         let drops_newest = self.stream.policy() == Policy::DropNewest;
         match reserve {
             Reserve::Ready(span) if span.len >= PACKET_MAX || !drops_newest => {
@@ -278,6 +289,22 @@ impl Source {
             Reserve::Later => {
                 self.state = SourceState::Pausing;
                 SourceAction::Pause
+            }
+        }
+    }
+
+    /// Returns whether the source waits for its readers and its stream may grow, so that it is to be
+    /// checked by [`Source::check_growth`].
+    pub(crate) fn waits_to_grow(&self) -> bool {
+        self.state == SourceState::Waiting && self.stream.is_small()
+    }
+
+    /// Lets the stream grow if it has waited for many checks without a break.
+    pub(crate) fn check_growth(&mut self) {
+        if self.waits_to_grow() {
+            self.starved = self.starved.saturating_add(1);
+            if self.starved > GROWTH_CHECKS {
+                self.stream.grow();
             }
         }
     }

@@ -32,7 +32,7 @@ impl<B: Backend> Driver<B> {
         }
         match after_pour {
             AfterPour::Nothing => {}
-            AfterPour::Wait => self.waiting.push(index),
+            AfterPour::Wait => self.wait(index),
             AfterPour::Pause => self.backend.pause(Token::Source(index)),
             AfterPour::End => self.end(index, End::EndOfFile),
         }

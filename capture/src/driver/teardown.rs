@@ -19,6 +19,9 @@ impl<B: Backend> Driver<B> {
         if self.room_bells.is_some() {
             self.backend.cancel(Token::RoomBells);
         }
+        if self.checks_growth {
+            self.backend.cancel(Token::Growth);
+        }
         for index in self.sources.indices() {
             self.close(index);
         }
@@ -104,6 +107,9 @@ impl<B: Backend> Driver<B> {
         if self.room_bells.is_some() {
             self.backend.cancel(Token::RoomBells);
         }
+        if self.checks_growth {
+            self.backend.cancel(Token::Growth);
+        }
         let mut answers = Vec::new();
         while !self.backend.is_quiet() {
             if self.backend.turn(Duration::ZERO).is_err() {
@@ -127,7 +133,7 @@ impl<B: Backend> Driver<B> {
                 }
             }
             Token::Target(index) => self.count_written(index, result),
-            Token::Bell | Token::RoomBells | Token::Process(_) | Token::Cancel => {}
+            Token::Bell | Token::RoomBells | Token::Growth | Token::Process(_) | Token::Cancel => {}
         }
     }
 }

@@ -93,6 +93,9 @@ impl Source {
             AfterPour::Pause => SourceState::Pausing,
             AfterPour::Nothing | AfterPour::End => SourceState::Idle,
         };
+        if self.state != SourceState::Waiting {
+            self.starved = 0;
+        }
         (dequeued, after_pour)
     }
 

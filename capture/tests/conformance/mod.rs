@@ -4,6 +4,7 @@
 mod crowd;
 mod deliveries;
 mod finishing;
+mod growth;
 mod pipes;
 mod processes;
 mod ptys;
