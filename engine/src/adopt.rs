@@ -221,12 +221,13 @@ impl Engine {
     pub fn adopt(&self, spec: AdoptSpec) -> Result<Job, AdoptError> {
         let AdoptSpec { nspace, ranks, grace, directives, elsewhere } = spec;
         check(&ranks)?;
+        let count = ranks.len() as u64;
         let mut launching = BTreeMap::new();
         let mut running_ranks = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let number = rank.rank;
             let streams = self
-                .streams(&nspace, number, &directives)
+                .streams(&nspace, number, &directives, count)
                 .map_err(|source| AdoptError::Rings { rank: number, source })?;
             let (launching_rank, running_rank) = running_rank(rank)?;
             launching.insert(number, launching_rank);

@@ -17,6 +17,9 @@ use crate::early_end::{DEFAULT_KILL_WAIT, KillOnBadExit};
 /// Default size of the cache of each stream (one output channel of one rank), in bytes.
 pub const DEFAULT_CACHE_SIZE: u32 = 1 << 20;
 
+/// Default of [`Config::cache_total`], in bytes: 1,024 caches of the default size.
+pub const DEFAULT_CACHE_TOTAL: u64 = 1 << 30;
+
 /// Smallest size of a cache, in bytes. A smaller request is raised to it.
 ///
 /// The reason is that a read takes at most a quarter of a cache. A read of a pipe in packet mode
@@ -46,7 +49,16 @@ pub struct Buffering {
 pub struct Config {
     /// Size of the cache of each stream (one output channel of one rank), in bytes
     /// (`PMIX_IOF_CACHE_SIZE`). A size below [`MIN_CACHE_SIZE`] is raised to it.
-    pub cache_size: u32,
+    ///
+    /// With `None`, the size is [`DEFAULT_CACHE_SIZE`], and the caches of a job with many ranks
+    /// begin smaller: about 8 MiB divided by the number of ranks, but at least 64 KiB. A cache grows to
+    /// its full size when a reader attaches that may not hold the source back, and after the rank has
+    /// waited for the readers for about 0.2 s without a break. Only [`Policy::Block`] has small caches.
+    pub cache_size: Option<u32>,
+    /// The sum of the caches of all ranks, in bytes, up to which small caches grow. A cache that may
+    /// not grow stays small: its rank waits earlier, and readers that may not hold it back lose bytes
+    /// earlier.
+    pub cache_total: u64,
     /// The reaction to a full cache: drop the newest bytes (`PMIX_IOF_DROP_NEWEST`), drop the
     /// oldest bytes (`PMIX_IOF_DROP_OLDEST`), or make ranks wait until the readers with
     /// [`Grant::Block`](crate::Grant::Block) have read.
@@ -79,13 +91,13 @@ impl Config {
     /// use iof_proto::directive::key;
     /// let mut config = Config::default();
     /// config.apply_directives(&[Info::required(key::PMIX_IOF_CACHE_SIZE, 65536u32)])?;
-    /// assert_eq!(config.cache_size, 65536);
+    /// assert_eq!(config.cache_size, Some(65536));
     /// # Ok::<(), iof_proto::Failure>(())
     /// ```
     pub fn apply_directives(&mut self, infos: &[Info]) -> Result<Vec<String>, Failure> {
         let (directives, ignored) = Directives::read(infos, DirectiveLevel::Server)?;
         self.log.gateway = directives.gateway.unwrap_or(self.log.gateway);
-        self.cache_size = directives.cache_size.unwrap_or(self.cache_size);
+        self.cache_size = directives.cache_size.or(self.cache_size);
         self.policy = policy(directives.drop).unwrap_or(self.policy);
         self.buffering = self.buffering.under(&directives);
         Ok(ignored)
@@ -117,7 +129,8 @@ impl Default for Config {
     /// tools a full cache drops the newest bytes.
     fn default() -> Self {
         Config {
-            cache_size: DEFAULT_CACHE_SIZE,
+            cache_size: None,
+            cache_total: DEFAULT_CACHE_TOTAL,
             policy: Policy::Block,
             buffering: Buffering::default(),
             max_cache_size: MAX_CACHE_SIZE,

@@ -11,7 +11,7 @@ use iof_capture::{
 };
 use iof_proto::Nspace;
 use iof_proto::rendezvous::{JobLink, Level, Listener};
-use iof_shm_ring::ReaderPage;
+use iof_shm_ring::{CacheBudget, ReaderPage};
 use iof_tool::{AttachError, LocalRings, Tool};
 use nix::unistd::geteuid;
 
@@ -83,6 +83,8 @@ const MIN_FILES: u64 = 17 + 2 * 9 + FILES_PER_RANK + TRANSIENT_FDS;
 /// ```
 pub struct Engine {
     pub(crate) config: Config,
+    /// The sum of the caches of all ranks.
+    pub(crate) caches: Arc<CacheBudget>,
     pub(crate) tables: Arc<Tables>,
     pub(crate) capture: Arc<Capture>,
     pub(crate) stalls: Arc<Stalls>,
@@ -200,7 +202,8 @@ impl Engine {
             .name("iof-control".into())
             .spawn(move || control.run())
             .map_err(|source| StartError::Thread { source })?;
-        Ok(Engine { config, tables, capture, stalls, control: Some(control), listener })
+        let caches = Arc::new(CacheBudget::new(config.cache_total));
+        Ok(Engine { config, caches, tables, capture, stalls, control: Some(control), listener })
     }
 
     /// Returns the absolute path of the socket that tools connect to; `None` with

@@ -122,7 +122,7 @@ impl Engine {
         let rank = planned.rank;
         // Before the process, so that little time passes until its output is read.
         let streams = self
-            .streams(&spec.nspace, rank, &spec.directives)
+            .streams(&spec.nspace, rank, &spec.directives, spec.nprocs())
             .map_err(|source| LaunchError::Rings { rank, source })?;
         let mut process = process_spec(spec, planned, self.server());
         let (socket, passed) = match pmi {

@@ -79,8 +79,8 @@ pub use crate::core::simulation;
 pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{
-    App, Buffering, Config, DEFAULT_CACHE_SIZE, JobSpec, LogConfig, MAX_CACHE_SIZE, MIN_CACHE_SIZE, Mpi,
-    Rendezvous,
+    App, Buffering, Config, DEFAULT_CACHE_SIZE, DEFAULT_CACHE_TOTAL, JobSpec, LogConfig, MAX_CACHE_SIZE,
+    MIN_CACHE_SIZE, Mpi, Rendezvous,
 };
 pub use early_end::{DEFAULT_KILL_WAIT, EarlyEnd, EndCause, KillOnBadExit, TIMEOUT_CODE};
 pub use endings::Endings;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use iof_capture::{AddError, Child, Event, FirstWrites, NewStream, PipeId, PtyMaster, Stopped};
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
-use iof_shm_ring::{CreateError, Stream};
+use iof_shm_ring::{CreateError, Growth, Stream};
 use nix::unistd::isatty;
 
 use crate::core::calls::{NewJob, NewRank, RegisteredRank};
@@ -51,16 +51,20 @@ impl Engine {
         })
     }
 
-    /// Creates the streams of a rank, in the order of [`CHANNELS`].
+    /// Creates the streams of a rank in a job with `ranks` ranks, in the order of [`CHANNELS`].
     pub(crate) fn streams(
         &self,
         nspace: &Nspace,
         rank: Rank,
         directives: &Directives,
+        ranks: u64,
     ) -> Result<[Stream; CHANNELS.len()], CreateError> {
-        let config = StreamOptions::of(&self.config).under(directives).config();
+        let options = StreamOptions::of(&self.config).under(directives);
+        let growth = Growth { first: options.first_size(ranks), budget: Arc::clone(&self.caches) };
+        let config = options.config();
         let source = Proc::new(nspace.clone(), rank);
-        let stream = |channel: Channel| Stream::create(config, &format!("{source} {channel}"));
+        let stream =
+            |channel: Channel| Stream::create_growing(config, &growth, &format!("{source} {channel}"));
         let [first, second, third] = CHANNELS;
         let mut streams = [stream(first)?, stream(second)?, stream(third)?];
         // Printers write the channels of a rank in the order in which they were read.
@@ -115,7 +119,7 @@ impl Engine {
         let new_streams = ids.into_iter().zip(streams);
         let sources = new_streams
             .zip(pipes)
-            .map(|(((id, first), stream), pipe)| (id, pipe, NewStream { stream, first: Some(first) }));
+            .map(|(((id, first), stream), pipe)| (id, pipe, NewStream::new(stream, first)));
         let process = child.map(|child| (process, child));
         let sent = added.and_then(|()| self.capture.add_process(process, sources, first_writes));
         if sent.is_err() {

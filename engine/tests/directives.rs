@@ -17,7 +17,13 @@ const CACHE: usize = 64 * 1024;
 
 fn engine(policy: Policy) -> Engine {
     let cache_size = CACHE as u32;
-    Engine::start(Config { rendezvous: Rendezvous::None, policy, cache_size, ..Config::default() }).unwrap()
+    Engine::start(Config {
+        rendezvous: Rendezvous::None,
+        policy,
+        cache_size: Some(cache_size),
+        ..Config::default()
+    })
+    .unwrap()
 }
 
 fn rank() -> Proc {
@@ -51,7 +57,7 @@ fn directives_at_the_start_set_the_engines_defaults() {
         ])
         .unwrap();
     assert_eq!(ignored, [key::PMIX_FWD_STDOUT], "the server has nothing to forward");
-    assert_eq!((config.cache_size, config.policy), (CACHE as u32, Policy::DropOldest));
+    assert_eq!((config.cache_size, config.policy), (Some(CACHE as u32), Policy::DropOldest));
     let before = config.clone().cache_size;
     config
         .apply_directives(&[Info::new(key::PMIX_IOF_CACHE_SIZE, 1u32), Info::required("x", true)])

@@ -45,7 +45,7 @@ fn tools_that_receive_nothing_do_not_keep_other_tools_out() {
 #[test]
 #[ignore = "helper of the previous test: needs an unprivileged user with few files"]
 fn tools_that_receive_nothing_do_not_keep_other_tools_out_confined() {
-    let (engine, _directory) = session(Config { cache_size: 16 * 1024, ..Config::default() });
+    let (engine, _directory) = session(Config { cache_size: Some(16 * 1024), ..Config::default() });
     let job = adopt_reported(&engine, RANKS).unwrap();
     let all = Proc::all(nspace());
     let outputs = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;

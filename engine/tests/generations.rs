@@ -31,7 +31,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 fn engine() -> (Engine, TempDir) {
     let policy = Policy::DropNewest;
-    session(Config { policy, cache_size: CACHE as u32, ..Config::default() })
+    session(Config { policy, cache_size: Some(CACHE as u32), ..Config::default() })
 }
 
 fn rank() -> Proc {

@@ -19,8 +19,13 @@ use iof_tool::{Delivery, Pull, RequestError, Tool};
 const CACHE: u32 = 64 << 10;
 
 fn engine_with(policy: Policy) -> Engine {
-    Engine::start(Config { rendezvous: Rendezvous::None, policy, cache_size: CACHE, ..Config::default() })
-        .unwrap()
+    Engine::start(Config {
+        rendezvous: Rendezvous::None,
+        policy,
+        cache_size: Some(CACHE),
+        ..Config::default()
+    })
+    .unwrap()
 }
 
 fn rank(rank: u32) -> Proc {

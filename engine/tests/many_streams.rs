@@ -11,7 +11,7 @@ use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{AttachError, Delivery, Pull, Tool};
 
 fn engine() -> Engine {
-    Engine::start(Config { rendezvous: Rendezvous::None, cache_size: 16 * 1024, ..Config::default() })
+    Engine::start(Config { rendezvous: Rendezvous::None, cache_size: Some(16 * 1024), ..Config::default() })
         .unwrap()
 }
 

@@ -249,7 +249,7 @@ fn assert_has_room(engine: &Engine, tool: &mut Tool) {
 }
 
 fn engine_with_small_caches() -> Engine {
-    let config = Config { rendezvous: Rendezvous::None, cache_size: 16 * 1024, ..Config::default() };
+    let config = Config { rendezvous: Rendezvous::None, cache_size: Some(16 * 1024), ..Config::default() };
     Engine::start(config).unwrap()
 }
 

@@ -21,7 +21,7 @@ use iof_tool::{Push, Tool};
 use tempfile::TempDir;
 
 fn engine() -> (Engine, TempDir) {
-    session(Config { cache_size: 65_536, ..Config::default() })
+    session(Config { cache_size: Some(65_536), ..Config::default() })
 }
 
 fn complete() -> Vec<Info> {

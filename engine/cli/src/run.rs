@@ -174,8 +174,9 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
         directory => Rendezvous::Session(directory.clone()),
     };
     let backend = args.backend.map(Into::into);
-    let (cache_size, policy, log) = (args.cache_size, args.drop.into(), log::config()?);
-    Ok(Config { cache_size, policy, backend, rendezvous, log, ..Config::default() })
+    let (cache_size, cache_total) = (args.cache_size, args.cache_total);
+    let (policy, log) = (args.drop.into(), log::config()?);
+    Ok(Config { cache_size, cache_total, policy, backend, rendezvous, log, ..Config::default() })
 }
 
 /// Returns the failure for a job that did not start. Ranks may have run before some of the errors.

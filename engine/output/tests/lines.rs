@@ -63,7 +63,7 @@ impl Rig {
         let config = Config {
             rendezvous: Rendezvous::None,
             policy: Policy::Block,
-            cache_size: 16 << 10,
+            cache_size: Some(16 << 10),
             ..Config::default()
         };
         let engine = Engine::start(config).unwrap();

@@ -2,13 +2,14 @@
 //! reading side. Simulated are the launcher, ranks, sockets, the host, the clock and the memory.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_capture::Event;
 use iof_capture::test_utils::SimulatedCapture;
 use iof_engine::simulation::{SentCommand, Setting as EngineSetting, SimulatedEngine};
 use iof_engine::{Config, Policy};
-use iof_shm_ring::HeapMemory;
+use iof_shm_ring::{CacheBudget, HeapMemory};
 use iof_tool::test_utils::StreamInfo;
 
 use crate::kernel::{Kernel, Mood, with_kernel};
@@ -41,6 +42,7 @@ pub struct EngineWorld {
     events: VecDeque<Event>,
     engine: SimulatedEngine,
     memory: HeapMemory,
+    caches: Arc<CacheBudget>,
     /// The number of rings that existed before.
     rings_before: u64,
     now: Instant,
@@ -65,7 +67,7 @@ impl EngineWorld {
             1 => Policy::DropNewest,
             _ => Policy::DropOldest,
         };
-        let config = Config { cache_size: setting.capacity as u32, policy, ..Config::default() };
+        let config = Config { cache_size: Some(setting.capacity as u32), policy, ..Config::default() };
         let engine = EngineSetting {
             config,
             places: 8,
@@ -81,6 +83,7 @@ impl EngineWorld {
             events: VecDeque::new(),
             rings_before: memory.rings(),
             memory,
+            caches: Arc::new(CacheBudget::new(setting.cache_total.into())),
             now,
             jobs: Jobs::default(),
             host: Host::default(),
@@ -119,7 +122,7 @@ impl EngineWorld {
             Kind::Clock => self.advance(Duration::from_millis(rng.size(4000))),
             Kind::EndCapture => self.end_capture(rng),
             Kind::Memory => self.memory.refuse(!self.setting.calm && rng.chance(128)),
-            Kind::Serve | Kind::Reap | Kind::Reconfigure | Kind::Close | Kind::Finish => {}
+            Kind::Serve | Kind::Reap | Kind::Reconfigure | Kind::Starve | Kind::Close | Kind::Finish => {}
         }
         self.follow_up();
         let Summary { delivered, lost, .. } = self.summary();

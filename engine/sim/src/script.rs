@@ -38,6 +38,9 @@ pub enum Kind {
     Reap,
     /// A stream's capacity or policy is changed.
     Reconfigure,
+    /// The tools that may hold a stream back stop, and its rank writes until the stream has grown, if
+    /// it is small.
+    Starve,
     /// The backlog of a stream is released.
     ReleaseBacklog,
     /// The kernel's memory runs out, or there is some again.
@@ -92,6 +95,7 @@ const STREAMS: &[(Kind, u64)] = &[
     (Kind::Kill, 3),
     (Kind::Reap, 8),
     (Kind::Reconfigure, 24),
+    (Kind::Starve, 8),
     (Kind::ReleaseBacklog, 4),
     (Kind::Memory, 6),
     (Kind::Close, 2),
@@ -149,6 +153,8 @@ pub struct Setting {
     pub faults: u64,
     /// The largest cache in bytes.
     pub capacity: u64,
+    /// The sum of all caches up to which streams grow, in bytes.
+    pub cache_total: u32,
     /// Most sources whose streams exist at a time.
     pub sources: usize,
     /// Most tools at a time.
@@ -186,6 +192,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         calm: rng.chance(128),
         faults: rng.pick(&[0, 8, 40]),
         capacity: rng.pick(&[16 << 10, 16 << 10, 24 << 10, 64 << 10]),
+        cache_total: rng.pick(&[u32::MAX, u32::MAX, 64 << 10]),
         sources: rng.pick(&[3, 4, 6, 9]),
         tools: rng.pick(&[2, 4, 6]),
         ends_early: rng.chance(32),

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use iof_capture::test_utils::SimulatedCapture;
-use iof_capture::{End, Event, NewStream, SourceId};
-use iof_shm_ring::{HeapMemory, Policy, Ring, Ringer, Stream, StreamConfig};
+use iof_capture::{End, Event, Gating, NewStream, SourceId};
+use iof_shm_ring::{CacheBudget, Growth, HeapMemory, Policy, Ring, Ringer, Stream, StreamConfig};
 
 use crate::kernel::{Kernel, Mood, with_kernel};
 use crate::rng::{Rng, mix};
@@ -28,6 +28,7 @@ pub struct World {
     pub(crate) capture: SimulatedCapture<Kernel>,
     room: Arc<Ringer>,
     memory: HeapMemory,
+    caches: Arc<CacheBudget>,
     /// The number of rings that existed before.
     rings_before: u64,
     pub(crate) sources: Vec<Source>,
@@ -55,6 +56,7 @@ impl World {
             room,
             rings_before: memory.rings(),
             memory,
+            caches: Arc::new(CacheBudget::new(setting.cache_total.into())),
             sources: Vec::new(),
             ranks: 0,
             stopped: BTreeSet::new(),
@@ -86,6 +88,7 @@ impl World {
             Kind::Kill => self.kill(actor),
             Kind::Reap => self.reap(actor),
             Kind::Reconfigure => self.reconfigure(actor, rng),
+            Kind::Starve => self.starve(actor, rng),
             Kind::ReleaseBacklog => self.with_source(actor, |server, capture, source| {
                 server.release_backlog(capture, source);
             }),
@@ -161,12 +164,14 @@ impl World {
             return;
         }
         let config = self.config(rng);
-        let create = |_| Stream::on_heap(config);
+        let first = rng.pick(&[config.capacity, 4096, 8192, 16 << 10]);
+        let growth = Growth { first, budget: Arc::clone(&self.caches) };
+        let create = |_| Stream::growing_on_heap(config, &growth);
         // Without memory for its streams, a rank does not start.
         let Ok(mut streams) = (0..channels).map(create).collect::<Result<Vec<_>, _>>() else { return };
         Stream::share_order(&mut streams);
         self.ranks += 1;
-        let packets = config.capacity >= 16 << 10 && rng.chance(24);
+        let packets = config.capacity.min(first) >= 16 << 10 && rng.chance(24);
         let (delivered, holds) = (!packets && rng.chance(64), rng.chance(128));
         for stream in streams {
             self.add_source(stream, config, rng, (packets, delivered, holds));
@@ -220,8 +225,8 @@ impl World {
                 registrations.push((tool, self.last_handler, registration));
             }
         }
-        let first = Some(self.server.first_request(&mut self.tools, &mut source, registrations));
-        let stream = NewStream { stream, first };
+        let first = self.server.first_request(&mut self.tools, &mut source, registrations);
+        let stream = NewStream::new(stream, first);
         match reader {
             Some(reader) => self.capture.add(id, reader, stream),
             None => self.capture.open(id, stream),
@@ -424,6 +429,23 @@ impl World {
         }
     }
 
+    /// Stops the slow tools that may hold a source back, and lets its rank write until its stream has
+    /// waited for long, and so has grown if it was small.
+    fn starve(&mut self, actor: usize, rng: &mut Rng) {
+        let Some(number) = self.source(actor) else { return };
+        let id = self.sources[number].id;
+        let holds = |tool: &Tool| {
+            tool.registrations.values().any(|reader| reader.source == id && reader.gating == Gating::Block)
+        };
+        for tool in self.tools.iter_mut().filter(|tool| tool.manner == Manner::Slow && holds(tool)) {
+            tool.paused = true;
+        }
+        for _ in 0..24 {
+            self.write(actor, rng);
+            self.turn(rng);
+        }
+    }
+
     fn pause(&mut self, actor: usize) {
         // A tool that keeps up is never stopped.
         if let Some(tool) = self.tool(actor).filter(|tool| self.tools[*tool].manner == Manner::Slow) {
@@ -477,5 +499,8 @@ impl World {
         assert!(found <= most, "{found} rings exist, at most {most} are needed");
         let bytes = self.memory.bytes();
         assert!(bytes <= found * self.setting.capacity + self.rings_before * (1 << 32), "{bytes} bytes");
+        if self.rings_before == 0 {
+            assert_eq!(self.caches.used(), bytes, "the budget counts what exists");
+        }
     }
 }

@@ -14,7 +14,7 @@ impl Core {
     pub(super) fn open_stream(&mut self, new: StreamState, stream: Stream) -> SourceId {
         let (source, first) = self.add_stream(new);
         self.streams.open_delivery(source);
-        let stream = Box::new(NewStream { stream, first: Some(first) });
+        let stream = Box::new(NewStream::new(stream, first));
         self.effects.commands.push(Command::Open { source, stream });
         source
     }

@@ -5,12 +5,20 @@ use iof_proto::directive::key;
 use iof_proto::{Directives, EffectiveOptions, Failure, Info, Status};
 use iof_shm_ring::{Policy, StreamConfig};
 
-use crate::config::{Buffering, Config, MIN_CACHE_SIZE, policy};
+use crate::config::{Buffering, Config, DEFAULT_CACHE_SIZE, MIN_CACHE_SIZE, policy};
+
+/// Least size of the ring in which a stream begins, in bytes. The kernel fills at most 64 KiB at a time.
+const LEAST_SMALL: u64 = 64 * 1024;
+/// The sum of the rings in which the streams of a job begin, one for each rank. It is in the order of
+/// the processors' caches.
+const SMALL_CACHES: u64 = 8 << 20;
 
 /// The options of a stream at one of the three levels, including the levels before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamOptions {
     pub cache_size: u32,
+    /// Whether a cache has this size from its first byte on, because the size was requested.
+    pub full_from_birth: bool,
     pub policy: Policy,
     pub buffering: Buffering,
 }
@@ -18,16 +26,31 @@ pub(crate) struct StreamOptions {
 impl StreamOptions {
     /// Returns the engine's own options (the server level).
     pub(crate) fn of(config: &Config) -> StreamOptions {
-        StreamOptions { cache_size: config.cache_size, policy: config.policy, buffering: config.buffering }
+        StreamOptions {
+            cache_size: config.cache_size.unwrap_or(DEFAULT_CACHE_SIZE),
+            full_from_birth: config.cache_size.is_some(),
+            policy: config.policy,
+            buffering: config.buffering,
+        }
     }
 
     /// Returns the options of the next level, which `directives` override.
     pub(crate) fn under(self, directives: &Directives) -> StreamOptions {
         StreamOptions {
             cache_size: directives.cache_size.unwrap_or(self.cache_size),
+            full_from_birth: self.full_from_birth || directives.cache_size.is_some(),
             policy: policy(directives.drop).unwrap_or(self.policy),
             buffering: self.buffering.under(directives),
         }
+    }
+
+    /// Returns the size of the first ring of each stream of a job with `ranks` ranks. Most ranks
+    /// write to one of their streams, so the rings in use fit in [`SMALL_CACHES`] bytes, unless there
+    /// are too many.
+    pub(crate) fn first_size(self, ranks: u64) -> u64 {
+        let full = self.config().capacity;
+        let part = SMALL_CACHES.checked_div(ranks).unwrap_or(SMALL_CACHES).next_power_of_two();
+        if self.full_from_birth { full } else { part.max(LEAST_SMALL).min(full) }
     }
 
     /// Returns the configuration of a stream that no registration reads.
@@ -97,7 +120,7 @@ mod tests {
     use std::time::Duration;
 
     fn options(cache_size: u32, policy: Policy) -> StreamOptions {
-        StreamOptions { cache_size, policy, buffering: Buffering::default() }
+        StreamOptions { cache_size, full_from_birth: true, policy, buffering: Buffering::default() }
     }
 
     fn shared(base: StreamOptions, theirs: &[StreamOptions]) -> (u64, Policy) {
@@ -109,7 +132,7 @@ mod tests {
     fn a_later_level_overrides_only_what_it_sets() {
         let server = StreamOptions::of(&Config::default());
         let spawn = server.under(&Directives { cache_size: Some(10), ..Directives::default() });
-        assert_eq!(spawn, StreamOptions { cache_size: 10, ..server });
+        assert_eq!(spawn, StreamOptions { cache_size: 10, full_from_birth: true, ..server });
         let oldest = Some(iof_proto::directive::DropPolicy::Oldest);
         let pull = spawn.under(&Directives { drop: oldest, ..Directives::default() });
         assert_eq!(pull, StreamOptions { policy: Policy::DropOldest, ..spawn });
@@ -127,6 +150,16 @@ mod tests {
             (200_000, DropNewest)
         );
         assert_eq!(shared(options(100_000, Block), &[options(200_000, DropOldest)]), (200_000, Block));
+    }
+
+    #[test]
+    fn caches_begin_smaller_the_more_ranks_a_job_has_unless_their_size_was_requested() {
+        let first = |ranks| StreamOptions::of(&Config::default()).first_size(ranks);
+        let kib = [0, 1, 8, 9, 16, 64, 65, 128, 129, 100_000].map(|ranks| first(ranks) >> 10);
+        assert_eq!(kib, [1024, 1024, 1024, 1024, 512, 128, 128, 64, 64, 64]);
+        assert_eq!(options(1 << 20, Policy::Block).first_size(1000), 1 << 20);
+        let small = StreamOptions { full_from_birth: false, ..options(20_000, Policy::Block) };
+        assert_eq!(small.first_size(1000), 20_000);
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub const MORE_THAN_A_PIPE: usize = 100_000;
 
 /// Starts an engine whose pushes have this cache size by default, in bytes.
 pub fn engine_with_cache(cache_size: u32) -> Engine {
-    Engine::start(Config { rendezvous: Rendezvous::None, cache_size, ..Config::default() }).unwrap()
+    Engine::start(Config { rendezvous: Rendezvous::None, cache_size: Some(cache_size), ..Config::default() })
+        .unwrap()
 }
 
 /// Begins as many pushes as a target may have. Each of the returned tools has as many as it may

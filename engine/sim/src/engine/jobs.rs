@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use iof_capture::{Event, ProcessId, Signal};
@@ -11,7 +12,7 @@ use iof_engine::KillOnBadExit;
 use iof_engine::simulation::{NewJob, RankStdin};
 use iof_proto::directive::DropPolicy;
 use iof_proto::{Channel, Channels, Directives, Nspace, Proc, Rank};
-use iof_shm_ring::{Policy, Stream, StreamConfig};
+use iof_shm_ring::{Growth, Policy, Stream, StreamConfig};
 use iof_tool::test_utils::StreamInfo;
 
 use super::EngineWorld;
@@ -162,7 +163,9 @@ impl EngineWorld {
         let (run, config, forward) = (*run, *config, *forward);
         let proc = Proc::new(nspace.clone(), Rank(ranks.len() as u32));
         // Without memory for its streams, a rank does not start.
-        let create = || Stream::on_heap(config);
+        let first = rng.pick(&[config.capacity, 4096, 8192]);
+        let growth = Growth { first, budget: Arc::clone(&self.caches) };
+        let create = || Stream::growing_on_heap(config, &growth);
         let (Ok(first), Ok(second), Ok(third)) = (create(), create(), create()) else { return false };
         let mut streams = [first, second, third];
         Stream::share_order(&mut streams);

@@ -85,8 +85,7 @@ impl SimulatedEngine {
         };
         let added = self.core.register_rank(&proc.nspace, new).ok()?;
         let sources = added.streams.into_iter().zip(streams);
-        let sources =
-            sources.map(|((id, first), stream)| (id, NewStream { stream, first: Some(first) })).collect();
+        let sources = sources.map(|((id, first), stream)| (id, NewStream::new(stream, first))).collect();
         Some(AddedRank { process: added.process, target: added.target, sources })
     }
 
