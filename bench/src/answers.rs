@@ -1,5 +1,5 @@
-//! The time until a tool has the answer to a pull while many ranks write as fast as they can, beside
-//! an echo of one byte by another thread under the same load.
+//! The time until a tool has the answer to a pull while many ranks write as fast as they can,
+//! beside an echo of one byte by another thread under the same load.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

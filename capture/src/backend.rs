@@ -135,8 +135,9 @@ pub trait Backend {
     /// every request by `token` must be for `file`.
     ///
     /// A backend carries out a request after the call that submits it, by the file's descriptor
-    /// number. If the file were closed by then, that number could name another file, whose bytes would
-    /// be taken or overwritten: a pipe that belongs to other code, or a file that is mapped as memory.
+    /// number. If the file were closed by then, that number could name another file, whose bytes
+    /// would be taken or overwritten: a pipe that belongs to other code, or a file that is mapped
+    /// as memory.
     unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>);
 
     /// Removes the file of `token`, which must have no request in flight. The token may be
@@ -161,8 +162,8 @@ pub trait Backend {
     /// Answers when `file` is readable; for a [`Token::Target`], when it is writable.
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Answers within `PAUSE` (20 ms). Pauses end together, so that many of them wake the thread no more
-    /// often than one.
+    /// Answers within `PAUSE` (20 ms). Pauses end together, so that many of them wake the thread no
+    /// more often than one.
     fn pause(&mut self, token: Token);
 
     /// Cancels the request of `token`, so that its answer comes soon, if it has one in flight.

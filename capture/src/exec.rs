@@ -3,8 +3,8 @@
 //! fork(2) copies the list of all memory maps. Each ring has several, so its time grows with each
 //! job that the engine keeps. Here, as in posix_spawn(3), the child borrows the memory (`CLONE_VM`)
 //! while the calling thread waits (`CLONE_VFORK`), until the child executes its program or fails.
-//! posix_spawn itself can neither set limits nor set a controlling terminal. Where possible, the child
-//! does not copy the descriptor table either, see [`seats`](crate::seats).
+//! posix_spawn itself can neither set limits nor set a controlling terminal. Where possible, the
+//! child does not copy the descriptor table either, see [`seats`](crate::seats).
 //!
 //! An emulator such as qemu-user may create a child with a copy of the memory instead. Then the
 //! reason for a failure does not arrive: the process counts as started and exits with status 127.
@@ -51,7 +51,8 @@ pub(crate) struct ExecPlan<'a> {
     pub stddiag: OwnedFd,
     /// The number that stddiag gets in the child. No other inherited descriptor has it.
     pub stddiag_number: RawFd,
-    /// A further file, and the number that it gets in the child. No other inherited descriptor has it.
+    /// A further file, and the number that it gets in the child. No other inherited descriptor has
+    /// it.
     pub passed: Option<(OwnedFd, RawFd)>,
     pub group: ChildGroup,
     /// The soft and the hard limit on open files; `None` leaves them unchanged.
@@ -179,15 +180,16 @@ fn start_in(
     };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files | libc::SIGCHLD;
     let mut pidfd: c_int = -1;
-    // No signal handler of this process may run in the child, because the child shares the memory. Two
-    // signals of the C library cannot be blocked like this, and it sends them to its own threads only.
+    // No signal handler of this process may run in the child, because the child shares the memory.
+    // Two signals of the C library cannot be blocked like this, and it sends them to its own
+    // threads only.
     let mask = SigSet::all()
         .thread_swap_mask(SigmaskHow::SIG_SETMASK)
         .map_err(|error| NotStarted::Error(error.into()))?;
     // SAFETY: `become_program` has exclusive access to `image` and to its own stack, because this
     // thread resumes only when the child has executed its program or exited. It takes no lock and
-    // allocates no memory. While it shares the descriptor table, it changes none of its descriptors.
-    // `pidfd` outlives the call, which writes it.
+    // allocates no memory. While it shares the descriptor table, it changes none of its
+    // descriptors. `pidfd` outlives the call, which writes it.
     let pid = unsafe {
         let none = ptr::null_mut::<c_void>();
         let image = (&raw mut image).cast::<c_void>();
@@ -198,7 +200,8 @@ fn start_in(
     let _ = mask.thread_set_mask();
     let number = Pid::from_raw(cloned.map_err(|error| match error.raw_os_error() {
         Some(libc::EAGAIN | libc::ENOMEM) => NotStarted::Error(error),
-        // A filter may refuse these flags. If the error has another reason, the next attempt has it too.
+        // A filter may refuse these flags. If the error has another reason, the next attempt has it
+        // too.
         _ if shared => NotStarted::Table { refused: true },
         _ => NotStarted::Error(error),
     })?);
@@ -287,8 +290,9 @@ struct ChildImage<'a> {
     /// The shell, the path of the script, and its arguments.
     shell_argv: &'a mut [*const c_char],
     envp: &'a [*const c_char],
-    /// Set while the child leaves the shared descriptor table, which may fail or kill it. An atomic, so
-    /// that the store is made before the call. Relaxed: the parent reads it when clone(2) has returned.
+    /// Set while the child leaves the shared descriptor table, which may fail or kill it. An
+    /// atomic, so that the store is made before the call. Relaxed: the parent reads it when
+    /// clone(2) has returned.
     leaving: AtomicBool,
     /// The error number if the program was not executed, otherwise 0.
     errno: c_int,

@@ -228,16 +228,16 @@ impl App {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mpi {
-    /// None: each rank of an MPI program is a world of its own. The ranks inherit all variables of the
-    /// embedder, also those with which another launcher has started it. For an embedder that serves
-    /// MPI itself.
+    /// None: each rank of an MPI program is a world of its own. The ranks inherit all variables of
+    /// the embedder, also those with which another launcher has started it. For an embedder that
+    /// serves MPI itself.
     #[default]
     None,
-    /// PMI-1, as of MPICH, Intel MPI and MVAPICH. Each rank has a socket to the engine. Ranks do not
-    /// inherit the variables by which another launcher has connected the embedder.
+    /// PMI-1, as of MPICH, Intel MPI and MVAPICH. Each rank has a socket to the engine. Ranks do
+    /// not inherit the variables by which another launcher has connected the embedder.
     ///
-    /// `MPI_Abort` ends the job with its code ([`EndCause::Abort`](crate::EndCause::Abort)). A rank that
-    /// exits with code 0 between `MPI_Init` and `MPI_Finalize` has failed
+    /// `MPI_Abort` ends the job with its code ([`EndCause::Abort`](crate::EndCause::Abort)). A rank
+    /// that exits with code 0 between `MPI_Init` and `MPI_Finalize` has failed
     /// ([`Exit::Unfinalized`](crate::Exit::Unfinalized)). `MPI_Comm_spawn` and `MPI_Publish_name`
     /// return errors. A job with ranks elsewhere cannot have it.
     Pmi1,

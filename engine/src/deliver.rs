@@ -49,8 +49,8 @@ impl Engine {
     ///
     /// `infos` may contain [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), which ends the stream
     /// after these bytes (`bytes` may be empty), and [`IOF_READ_TIME`](key::IOF_READ_TIME), the
-    /// time at which the bytes were read from their source. Other attributes are ignored unless they
-    /// are required.
+    /// time at which the bytes were read from their source. Other attributes are ignored unless
+    /// they are required.
     ///
     /// Does not block. `taken` is called once: when the bytes are in the ring, when the policy has
     /// dropped them, or when the engine ends. It is called on the engine's control thread, under

@@ -12,8 +12,8 @@ use nix::unistd::gethostname;
 
 use crate::core::resources::Resources;
 
-/// File descriptors of a rank in the engine: three pipes, three rings, a pidfd and a socket for MPI. A
-/// pty is one more.
+/// File descriptors of a rank in the engine: three pipes, three rings, a pidfd and a socket for
+/// MPI. A pty is one more.
 pub(crate) const FILES_PER_RANK: u64 = 8;
 /// Memory maps of a rank in the engine: two for each of its three rings. Readers in this process
 /// use the same maps.

@@ -8,7 +8,7 @@ pub enum Grant {
     /// sources wait for it and it loses nothing. Under the other policies, sources do not wait.
     Block,
     /// The reader may not hold sources back. If it is slow, it loses bytes, which are reported to
-    /// it as gaps. Tools in other processes have this grant unless the [`Host`](crate::Host) decides
-    /// otherwise.
+    /// it as gaps. Tools in other processes have this grant unless the [`Host`](crate::Host)
+    /// decides otherwise.
     Never,
 }

@@ -1,5 +1,5 @@
-//! The driver's handles, which the core names by ids: the rendezvous entries of jobs, the pidfds and
-//! terminals of local ranks, and the streams that the capture thread has left.
+//! The driver's handles, which the core names by ids: the rendezvous entries of jobs, the pidfds
+//! and terminals of local ranks, and the streams that the capture thread has left.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,8 +25,8 @@ pub(crate) struct Handles {
     pub ended_streams: Option<EndedStreams>,
 }
 
-/// Handles that are dropped once the tables are unlocked: that closes files, and unlinks an entry of
-/// the rendezvous directory, which may be on a slow file system.
+/// Handles that are dropped once the tables are unlocked: that closes files, and unlinks an entry
+/// of the rendezvous directory, which may be on a slow file system.
 #[allow(dead_code, reason = "they are only dropped")]
 pub(crate) enum Removed {
     Job(JobHandles),
@@ -127,7 +127,8 @@ impl Handles {
         pty.map(PtyMaster::try_clone).transpose()
     }
 
-    /// Changes the window size of the ptys of `ranks`. Returns the number of ptys that were changed.
+    /// Changes the window size of the ptys of `ranks`. Returns the number of ptys that were
+    /// changed.
     pub(crate) fn resize_ptys(&self, ranks: impl Iterator<Item = ProcessId>, size: WindowSize) -> usize {
         let ptys = ranks.filter_map(|rank| self.ranks.get(&rank)?.pty.as_ref());
         ptys.filter(|pty| pty.resize(size).is_ok()).count()

@@ -51,8 +51,9 @@ fn planned_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
 }
 
 impl Engine {
-    /// Checks a job as [`Engine::spawn`] does before it starts the first rank. Returns the number of
-    /// files that this process may open besides those of the job, given its limit (`RLIMIT_NOFILE`).
+    /// Checks a job as [`Engine::spawn`] does before it starts the first rank. Returns the number
+    /// of files that this process may open besides those of the job, given its limit
+    /// (`RLIMIT_NOFILE`).
     ///
     /// # Errors
     /// [`LaunchError`].
@@ -92,8 +93,8 @@ impl Engine {
         started.map(|()| job)
     }
 
-    /// Starts all ranks. Each is registered before the next is started, so that its output is read as
-    /// it is written. Kills those that were started if one fails.
+    /// Starts all ranks. Each is registered before the next is started, so that its output is read
+    /// as it is written. Kills those that were started if one fails.
     fn start_ranks(&self, spec: &JobSpec, job: &Job) -> Result<(), LaunchError> {
         // A rank may write before the capture thread reads its pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.

@@ -34,8 +34,8 @@ pub(crate) struct LogChannels {
 }
 
 impl LogChannels {
-    /// Returns the channels, and what the core knows of them. `gateway` is the socket of the gateway
-    /// engine, and `host` are the keys of the host's channels.
+    /// Returns the channels, and what the core knows of them. `gateway` is the socket of the
+    /// gateway engine, and `host` are the keys of the host's channels.
     pub(crate) fn new(
         config: &LogConfig,
         gateway: Option<PathBuf>,

@@ -114,8 +114,8 @@ impl Engine {
         let added = stdin.map_or(Ok(()), |pipe| {
             self.capture.add_target(target, pipe).map_err(|_| AddError::Stopped(Stopped))
         });
-        // These commands carry pipes, so they are sent here. None is queued before them: the queue is
-        // empty when the tables are locked.
+        // These commands carry pipes, so they are sent here. None is queued before them: the queue
+        // is empty when the tables are locked.
         let new_streams = ids.into_iter().zip(streams);
         let sources = new_streams
             .zip(pipes)

@@ -81,8 +81,8 @@ impl Reports {
         }
     }
 
-    /// Wakes the control thread, so that it looks at the queue and the tables, unless it was woken and
-    /// has not looked since.
+    /// Wakes the control thread, so that it looks at the queue and the tables, unless it was woken
+    /// and has not looked since.
     pub(crate) fn wake(&self) {
         if self.wake.mark()
             && let Err(error) = self.waker.wake()

@@ -104,7 +104,8 @@ impl Honest {
         let page = Arc::new(ReaderPage::create(doorbell().ok()?.0).ok()?);
         let id = page.take_slot().ok()?;
         let given = stream.attach(&page, id, Start::Oldest, true).ok()?;
-        // SAFETY: this target owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this target owns the stream, and moves and detaches readers only when they are
+        // done.
         let reader = unsafe { Reader::new(given, Arc::clone(&page), Start::Oldest) }.ok()?;
         Some(Honest { page, reader, place: 0, lost: 0 })
     }
@@ -127,7 +128,8 @@ impl Honest {
             Peek::Sealed => {
                 let (old, new) = (self.reader.id(), self.page.take_slot().expect("two will do"));
                 let given = stream.follow(&self.page, old, new).expect("a sealed ring has a successor");
-                // SAFETY: this target owns the stream, and moves and detaches readers only when they are done.
+                // SAFETY: this target owns the stream, and moves and detaches readers only when
+                // they are done.
                 unsafe { self.reader.follow(given) }.expect("the slot is there");
                 self.page.return_slot(old);
             }

@@ -87,8 +87,8 @@ impl StalledPage {
         let mut api = Api { api: u64::from(UFFD_API), features: 0, ioctls: 0 };
         let mut range =
             Register { start: start.addr() as u64, len: PAGE as u64, mode: REGISTER_MODE_MISSING, ioctls: 0 };
-        // SAFETY: both structures are those of their requests. The range is the page, which holds no Rust
-        // object.
+        // SAFETY: both structures are those of their requests. The range is the page, which holds
+        // no Rust object.
         unsafe {
             userfault_ioctl(&page.faults, 0x3f, &mut api)?;
             userfault_ioctl(&page.faults, 0x00, &mut range)?;
@@ -142,8 +142,8 @@ impl StalledPage {
             mode: 0,
             copied: 0,
         };
-        // SAFETY: the structure is that of the request. The call reads one page and fills another, to
-        // which no reference exists.
+        // SAFETY: the structure is that of the request. The call reads one page and fills another,
+        // to which no reference exists.
         unsafe { userfault_ioctl(&self.faults, 0x03, &mut copy) }
     }
 }

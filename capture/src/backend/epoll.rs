@@ -239,8 +239,8 @@ impl Backend for Epoll {
         if !coalescing_delay.is_zero() {
             std::thread::sleep(coalescing_delay);
         }
-        // Files that count as ready come first. An attempt often finds one empty after all, and then
-        // `wait` waits for that file, too.
+        // Files that count as ready come first. An attempt often finds one empty after all, and
+        // then `wait` waits for that file, too.
         self.serve();
         self.wait()?;
         self.end_pauses();
@@ -274,8 +274,8 @@ impl File {
     fn read(&mut self, span: &Span) -> io::Result<usize> {
         if !self.poll_first {
             let part = libc::iovec { iov_base: span.ptr.cast(), iov_len: span.len };
-            // SAFETY: by the contract of `Backend::read` the span belongs to the backend until its answer
-            // was taken, and the answer has not been given yet.
+            // SAFETY: by the contract of `Backend::read` the span belongs to the backend until its
+            // answer was taken, and the answer has not been given yet.
             let read = unsafe { libc::preadv2(self.fd, &raw const part, 1, NO_OFFSET, libc::RWF_NOWAIT) };
             match count(read) {
                 // The file may not support RWF_NOWAIT, so the result of read(2) decides.
@@ -293,8 +293,8 @@ impl File {
     fn write(&mut self, bytes: &Lent) -> io::Result<usize> {
         if !self.poll_first {
             let part = libc::iovec { iov_base: bytes.ptr.cast_mut().cast(), iov_len: bytes.len };
-            // SAFETY: by the contract of `Backend::write` the bytes stay mapped until their answer was taken,
-            // and the answer has not been given yet. The call only reads them.
+            // SAFETY: by the contract of `Backend::write` the bytes stay mapped until their answer
+            // was taken, and the answer has not been given yet. The call only reads them.
             let written = unsafe { libc::pwritev2(self.fd, &raw const part, 1, NO_OFFSET, libc::RWF_NOWAIT) };
             match count(written) {
                 // The file may not support RWF_NOWAIT, so the result of write(2) decides.
@@ -312,7 +312,8 @@ impl File {
     /// Returns whether a read, or a write of `PIPE_BUF` bytes, would not block: bytes or room are
     /// available, or the call returns end of file or an error at once.
     fn is_ready(&self) -> io::Result<bool> {
-        // SAFETY: the file is open until it is deregistered, by the contract of `Backend::register`.
+        // SAFETY: the file is open until it is deregistered, by the contract of
+        // `Backend::register`.
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         let mut polled = [PollFd::new(fd, self.wanted)];
         Ok(nix::poll::poll(&mut polled, PollTimeout::ZERO)? > 0)

@@ -57,9 +57,9 @@ impl Uring {
             other => other,
         };
         let ring = ring.map_err(StartError::refused)?;
-        // Linux 5.7. Without this feature each idle pipe would cost a kernel thread. A kernel that has
-        // it also has the older features that this backend needs: no lost completions, arguments read
-        // at submission, and reads without an offset.
+        // Linux 5.7. Without this feature each idle pipe would cost a kernel thread. A kernel that
+        // has it also has the older features that this backend needs: no lost completions,
+        // arguments read at submission, and reads without an offset.
         if !ring.params().is_feature_fast_poll() {
             return Err(StartError::too_old());
         }
@@ -83,8 +83,8 @@ impl Uring {
     /// # Safety
     /// As for [`Uring::request`].
     unsafe fn push(&mut self, entry: squeue::Entry) {
-        // Entries stay in order: a cancellation must neither overtake the request that it cancels nor
-        // cancel a later one. SAFETY: as promised by the caller.
+        // Entries stay in order: a cancellation must neither overtake the request that it cancels
+        // nor cancel a later one. SAFETY: as promised by the caller.
         if self.backlog.is_empty() && unsafe { self.ring.submission().push(&entry) }.is_ok() {
             return;
         }
@@ -112,8 +112,8 @@ impl Uring {
     /// Moves entries from the backlog to the kernel until the kernel takes no more.
     fn flush(&mut self) -> io::Result<()> {
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: the caller of `push` promised that this entry's memory lives until its answer was
-            // taken. An entry in the backlog has no answer yet.
+            // SAFETY: the caller of `push` promised that this entry's memory lives until its answer
+            // was taken. An entry in the backlog has no answer yet.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 self.backlog.pop_front();
             } else if self.ring.submit()? == 0 {
@@ -138,7 +138,8 @@ impl Backend for Uring {
     const KIND: BackendKind = BackendKind::IoUring;
 
     // Requests name their files by descriptor. Registering each with the kernel, see
-    // io_uring_register(2), takes two calls for each pipe, and saves nothing that could be measured.
+    // io_uring_register(2), takes two calls for each pipe, and saves nothing that could be
+    // measured.
 
     unsafe fn register(&mut self, _: Token, _: BorrowedFd<'_>) {}
 
@@ -147,16 +148,16 @@ impl Backend for Uring {
     unsafe fn read(&mut self, token: Token, pipe: BorrowedFd<'_>, span: Span) {
         let len = u32::try_from(span.len).unwrap_or(u32::MAX);
         let read = opcode::Read::new(Fd(pipe.as_raw_fd()), span.ptr, len).offset(NO_OFFSET).build();
-        // SAFETY: the kernel may write to the span until it answers. The caller keeps the span mapped until
-        // the answer was taken.
+        // SAFETY: the kernel may write to the span until it answers. The caller keeps the span
+        // mapped until the answer was taken.
         unsafe { self.request(token, read) }
     }
 
     unsafe fn write(&mut self, token: Token, pipe: BorrowedFd<'_>, bytes: Lent) {
         let len = u32::try_from(bytes.len).unwrap_or(u32::MAX);
         let write = opcode::Write::new(Fd(pipe.as_raw_fd()), bytes.ptr, len).offset(NO_OFFSET).build();
-        // SAFETY: the kernel may read the bytes until it answers. The caller keeps them mapped until the
-        // answer was taken.
+        // SAFETY: the kernel may read the bytes until it answers. The caller keeps them mapped
+        // until the answer was taken.
         unsafe { self.request(token, write) }
     }
 
@@ -170,8 +171,8 @@ impl Backend for Uring {
     fn pause(&mut self, token: Token) {
         *self.pause_deadline = next_pause_deadline();
         let pause = opcode::Timeout::new(&raw const *self.pause_deadline).flags(TimeoutFlags::ABS);
-        // SAFETY: the kernel reads the deadline when it takes the request, so while `self` exists. If a
-        // newer pause has overwritten the deadline by then, this pause lasts longer.
+        // SAFETY: the kernel reads the deadline when it takes the request, so while `self` exists.
+        // If a newer pause has overwritten the deadline by then, this pause lasts longer.
         unsafe { self.request(token, pause.build()) }
     }
 

@@ -8,8 +8,9 @@ impl<B: Backend> Driver<B> {
     pub(super) fn add_target(&mut self, id: TargetId, pipe: OwnedFd) {
         let index = self.targets.add(id, pipe);
         if let Some(target) = self.targets.get_mut(index) {
-            // SAFETY: a target closes its pipe only when it is dropped. `end_target` alone drops a target,
-            // after it has deregistered it. All other targets are dropped after the backend.
+            // SAFETY: a target closes its pipe only when it is dropped. `end_target` alone drops a
+            // target, after it has deregistered it. All other targets are dropped after the
+            // backend.
             unsafe { self.backend.register(Token::Target(index), target.pipe()) };
             self.watched.add(Token::Target(index), PipeId::Target(id), target.shared_pipe());
         }
@@ -37,11 +38,12 @@ impl<B: Backend> Driver<B> {
     fn serve_target(&mut self, index: usize) {
         loop {
             match self.targets.next(index) {
-                // SAFETY: the bytes lie in the inlet of the target's first push, which stays mapped as long
-                // as the push exists. A push is dropped when its last target has left it. A target with a
-                // write in flight leaves no push (`Target::close`) before `Target::done`, which is called
-                // with the answer, in `wrote`. If this thread unwinds or the kernel fails, `Drop` of the
-                // driver gets the answers first, or leaks the pushes.
+                // SAFETY: the bytes lie in the inlet of the target's first push, which stays mapped
+                // as long as the push exists. A push is dropped when its last target has left it. A
+                // target with a write in flight leaves no push (`Target::close`) before
+                // `Target::done`, which is called with the answer, in `wrote`. If this thread
+                // unwinds or the kernel fails, `Drop` of the driver gets the answers first, or
+                // leaks the pushes.
                 TargetAction::Write(pipe, bytes) => unsafe {
                     self.backend.write(Token::Target(index), pipe, bytes)
                 },

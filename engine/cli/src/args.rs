@@ -149,8 +149,8 @@ pub struct CompletionsArgs {
 
     /// Print the values that an option can have now
     ///
-    /// Completion scripts call this: jobs for JOB and --nspace, pids for --pid, output for the words
-    /// of --output, signals for the signals of `iof kill`.
+    /// Completion scripts call this: jobs for JOB and --nspace, pids for --pid, output for the
+    /// words of --output, signals for the signals of `iof kill`.
     #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true, conflicts_with = "shell")]
     pub list: Option<List>,
 

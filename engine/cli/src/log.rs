@@ -199,8 +199,8 @@ fn directives(args: &LogArgs) -> Vec<Info> {
     let mut all = vec![Info::required(key::PMIX_LOG_SYSLOG_PRI, args.priority)];
     let flags = [(key::PMIX_LOG_ONCE, args.once), (key::PMIX_LOG_GENERATE_TIMESTAMP, args.timestamp)];
     all.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| Info::required(key, true)));
-    // Optional, because only stdout and stderr support them: the other channels log the message as it
-    // is.
+    // Optional, because only stdout and stderr support them: the other channels log the message as
+    // it is.
     let styles = [(key::PMIX_LOG_TAG_OUTPUT, args.tag), (key::PMIX_LOG_XML_OUTPUT, args.xml)];
     all.extend(styles.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| Info::new(key, true)));
     let texts = [
@@ -211,8 +211,8 @@ fn directives(args: &LogArgs) -> Vec<Info> {
     all.extend(texts.into_iter().filter_map(|(key, text)| Some(Info::required(key, text?))));
     let port = args.mail_server.as_ref().and_then(|server| server.port);
     all.extend(port.map(|port| Info::required(key::PMIX_LOG_EMAIL_SRVR_PORT, port)));
-    // The source is the job of --nspace. Without an option that selects an engine, it is the rank in
-    // which this command runs, if any.
+    // The source is the job of --nspace. Without an option that selects an engine, it is the rank
+    // in which this command runs, if any.
     let job = args.engine.nspace.clone().map(|nspace| Proc { nspace, rank: Rank::WILDCARD });
     let source = job.or_else(|| if args.engine.is_any() { own_proc() } else { None });
     let source = source.map(InfoValue::Proc);

@@ -28,11 +28,11 @@ const OUTPUT: &str = "Output options";
 pub struct OutputArgs {
     /// Set format and destination of output
     ///
-    /// Mostly as in `mpirun --output` of Open MPI 5 (prterun). tag, tag-detailed, tag-fullname, rank
-    /// and timestamp[=ns|us|ms|rfc3339] put the source or the time before each line. xml and json
-    /// mark up each line. merge-stderr-to-stdout, dir=DIR and file=NAME select the destination; dir
-    /// and file write separate files for each rank. The qualifiers are :copy, :nocopy, :raw,
-    /// :pattern. May be repeated.
+    /// Mostly as in `mpirun --output` of Open MPI 5 (prterun). tag, tag-detailed, tag-fullname,
+    /// rank and timestamp[=ns|us|ms|rfc3339] put the source or the time before each line. xml and
+    /// json mark up each line. merge-stderr-to-stdout, dir=DIR and file=NAME select the
+    /// destination; dir and file write separate files for each rank. The qualifiers are :copy,
+    /// :nocopy, :raw, :pattern. May be repeated.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
     pub output: Vec<OsString>,
 
@@ -88,8 +88,8 @@ pub struct OutputArgs {
 
     /// Start a new file at this size
     ///
-    /// The full file is renamed to NAME.1, an older NAME.1 to NAME.2, and so on. In bytes, optionally
-    /// with a unit such as K, M or KiB (powers of 1024). At least 4K.
+    /// The full file is renamed to NAME.1, an older NAME.1 to NAME.2, and so on. In bytes,
+    /// optionally with a unit such as K, M or KiB (powers of 1024). At least 4K.
     #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = file_size)]
     pub file_size: Option<u64>,
 
@@ -261,8 +261,8 @@ impl Outputs<'_> {
                 copies_to: choice.copy.then_some(name),
             };
             let target_out = |watched| target(out, watched, "stdout", has_colours(io::stdout()));
-            // Each output has its own printer, so that a slow output does not delay the other. If both
-            // are one file, one printer keeps the order in which stdout and stderr were read.
+            // Each output has its own printer, so that a slow output does not delay the other. If
+            // both are one file, one printer keeps the order in which stdout and stderr were read.
             if is_one {
                 drop(err);
                 let out = target_out(watched_out);

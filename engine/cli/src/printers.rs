@@ -54,8 +54,8 @@ impl AttachedOutputs {
         })
     }
 
-    /// Creates and locks the files of the job `nspace`, with their directories. The printers keep up
-    /// to `spare` of the files open. A job that cannot start is to be refused before.
+    /// Creates and locks the files of the job `nspace`, with their directories. The printers keep
+    /// up to `spare` of the files open. A job that cannot start is to be refused before.
     pub fn lock_files(&mut self, nspace: &Nspace, spare: u64) -> Result<(), Failure> {
         self.create_directories()?;
         let targets = || self.0.iter().map(|(.., target)| &target.destination);

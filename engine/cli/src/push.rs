@@ -43,8 +43,8 @@ pub struct PushArgs {
 
     /// Cut off ranks that do not read
     ///
-    /// When a rank has read nothing for a second, its stdin is closed, and the push continues without
-    /// it. Without this option the push waits for the rank.
+    /// When a rank has read nothing for a second, its stdin is closed, and the push continues
+    /// without it. Without this option the push waits for the rank.
     #[arg(long)]
     drop: bool,
 

@@ -91,8 +91,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let writers = attached.start()?;
     let screen = watch_screen(&engine, &nspace, stdin.inherits(), args, events.clone())?;
     let job = engine.spawn(&spec).map_err(not_started)?;
-    // A rank in the process group of this command misses a signal from the terminal if it is started
-    // after the signal. Signals that arrived until now are therefore sent to all ranks.
+    // A rank in the process group of this command misses a signal from the terminal if it is
+    // started after the signal. Signals that arrived until now are therefore sent to all ranks.
     while let Some(received) = signals.wait_for(Duration::ZERO) {
         let _ = events.send(JobEvent::Signal(ReceivedSignal { from_terminal: false, ..received }));
     }
@@ -142,8 +142,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Chooses the name of a job that the user has not named. It is the same in each run of a program,
-/// so that files have the same names, unless a job of that name is running. Then that name is returned
-/// as well.
+/// so that files have the same names, unless a job of that name is running. Then that name is
+/// returned as well.
 fn choose_name(engine: &Engine, apps: &[App]) -> Result<(Nspace, Option<JobLink>, Option<Nspace>), Failure> {
     let name = apps.first().and_then(|app| name::of_program(Path::new(&app.program)));
     let base = name.map_or_else(|| Nspace::new("job"), Ok).map_err(Failure::running)?;

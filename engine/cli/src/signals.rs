@@ -140,8 +140,8 @@ fn set_default(signal: Signal) -> io::Result<()> {
 /// Sets the action of a signal to `SIG_DFL` or `SIG_IGN`.
 fn set_action(signal: Signal, handler: SigHandler) -> io::Result<()> {
     let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
-    // SAFETY: `SIG_DFL` and `SIG_IGN`, the only actions set here, run no code of this process, so no
-    // handler can be unsafe to run.
+    // SAFETY: `SIG_DFL` and `SIG_IGN`, the only actions set here, run no code of this process, so
+    // no handler can be unsafe to run.
     unsafe { sigaction(signal, &action) }?;
     Ok(())
 }

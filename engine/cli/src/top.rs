@@ -233,7 +233,8 @@ fn watch_signals(signals: &Signals, events: &Sender<ScreenEvent>) {
         if sent.is_ok() {
             thread::sleep(GRACE);
         }
-        // The main thread is blocked on a terminal that accepts no output, and holds the lock of stdout.
+        // The main thread is blocked on a terminal that accepts no output, and holds the lock of
+        // stdout.
         screen::restore_settings();
         signals::end_by(signal);
     }
@@ -267,8 +268,8 @@ fn watch_engine(mut tool: Tool, interval: Duration, events: &Sender<ScreenEvent>
         if events.send(event).is_err() || over {
             return;
         }
-        // A tool without a registration becomes readable only when its engine is gone, which ends the wait
-        // at once.
+        // A tool without a registration becomes readable only when its engine is gone, which ends
+        // the wait at once.
         let _ = poll(&mut [PollFd::new(tool.as_fd(), PollFlags::POLLIN)], wait);
     }
 }

@@ -101,8 +101,8 @@ fn late_pull(complete: bool) {
     let terminal = run.collect();
     site.wait_for_bytes(0, "stdout", TOTAL);
     let stream = site.wait_for_stream(0, "stdout", |stream| stream.is_complete() == complete);
-    // The bytes below the region that is claimed for the next read are no longer cached. The region may
-    // be claimed between the query and the pull.
+    // The bytes below the region that is claimed for the next read are no longer cached. The region
+    // may be claimed between the query and the pull.
     let min_cached = if complete { CACHE } else { CACHE - (64 << 10) };
     assert!((min_cached..=CACHE).contains(&stream.number("cached")), "{stream:?}");
     let mut pull = site.pull(&["--channel", "stdout"]);

@@ -1,5 +1,5 @@
-//! `iof run` with what containers leave out: /proc, a directory for files, pidfd_open(2), a parent that
-//! reaps orphans, and a reader of the output.
+//! `iof run` with what containers leave out: /proc, a directory for files, pidfd_open(2), a parent
+//! that reaps orphans, and a reader of the output.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -40,8 +40,8 @@ fn run_in(command: &mut Command, options: &[&str], script: &str) -> Process {
     Process::start(command)
 }
 
-/// Returns a new namespace in which `iof run` is the first process. Such runs need a socket each, or
-/// none, because all have the same pid.
+/// Returns a new namespace in which `iof run` is the first process. Such runs need a socket each,
+/// or none, because all have the same pid.
 fn new_pid_namespace() -> Option<Command> {
     unshare(&["--pid", "--fork", "--kill-child", "--mount-proc"])
 }

@@ -61,8 +61,9 @@ fn a_rank_that_a_signal_ended_counts_as_128_plus_the_signal() {
 fn sigterm_and_sigint_go_to_every_rank_and_the_run_waits_for_their_end() {
     for (signal, name) in [(Signal::SIGTERM, "TERM"), (Signal::SIGINT, "INT")] {
         let site = Site::new();
-        // The trap runs when a sleep ends. (A `read` could start just after the signal and block.) The
-        // sleep ignores the signal, because the shell would report a sleep that the signal ends.
+        // The trap runs when a sleep ends. (A `read` could start just after the signal and block.)
+        // The sleep ignores the signal, because the shell would report a sleep that the signal
+        // ends.
         let script = format!(
             r#"trap 'echo "$IOF_RANK got {name}"; exit 9' {name}; echo ready;
             while :; do (trap '' {name}; exec sleep 0.1); done"#

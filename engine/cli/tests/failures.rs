@@ -56,7 +56,8 @@ fn a_rank_that_fails_has_one_line_with_its_pid_and_cause() {
     ] {
         let site = Site::new();
         let script = format!("[ $IOF_RANK = 0 ] || {{ echo $$; {script}; }}");
-        // Rank 0 may still run when rank 1 is killed: if it were terminated, a second line would say so.
+        // Rank 0 may still run when rank 1 is killed: if it were terminated, a second line would
+        // say so.
         let done = start(&site, &["-n", "2", "--kill-on-bad-exit=0"], &script).finish();
         let lines = told(&done);
         assert_eq!((lines.len(), done.code), (1, code), "{done:?}");

@@ -96,8 +96,8 @@ impl Reading {
         assert_eq!((self.stderr.get(), self.process.wait()), (Vec::new(), 0));
     }
 
-    /// Checks that in JSON each byte is in its place, or missing and reported. Returns the number of
-    /// missing bytes.
+    /// Checks that in JSON each byte is in its place, or missing and reported. Returns the number
+    /// of missing bytes.
     fn check(self) -> u64 {
         let (stdout, stderr) = (self.stdout.get(), self.stderr.get());
         assert_eq!(self.process.wait(), 0);

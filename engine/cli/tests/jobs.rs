@@ -37,8 +37,8 @@ fn of_engine(rows: &[Vec<String>], pid: u32) -> Option<String> {
     rows.iter().find(|row| row[0] == pid).map(|row| row[3..row.len() - 1].join(" "))
 }
 
-/// Waits until the lines of engines have these jobs, states and counts, and returns all lines. A busy
-/// engine may need longer than `iof ps` waits for its answer.
+/// Waits until the lines of engines have these jobs, states and counts, and returns all lines. A
+/// busy engine may need longer than `iof ps` waits for its answer.
 fn wait_for_engines(site: &Site, wanted: &[(&Process, &str)]) -> Vec<Vec<String>> {
     let is_listed = |rows: &[Vec<String>]| {
         wanted.iter().all(|(run, line)| of_engine(rows, run.pid()).as_deref() == Some(*line))

@@ -169,8 +169,8 @@ fn run_with_processes(site: &Site, limit: u32) -> Done {
 #[test]
 fn too_few_processes_for_ranks_or_threads_are_reported_and_end_all_ranks() {
     if !geteuid().is_root() {
-        // Only root can become a user without processes. The output of `eprintln!` would not be shown,
-        // because the test passes.
+        // Only root can become a user without processes. The output of `eprintln!` would not be
+        // shown, because the test passes.
         let message = "SKIPPED: the limit on processes is tested by root only; run this test as root";
         return writeln!(std::io::stderr(), "{message}").unwrap();
     }

@@ -1,4 +1,5 @@
-//! MPI programs: ranks that speak PMI-1 as MPICH does. Programs of real MPI libraries are in `.ci/mpi`.
+//! MPI programs: ranks that speak PMI-1 as MPICH does. Programs of real MPI libraries are in
+//! `.ci/mpi`.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;

@@ -223,9 +223,9 @@ const F_SETSIG: libc::c_int = 10;
 struct Lease(File);
 
 impl Lease {
-    /// Writes the script `path` with an interpreter of its own, a copy of the shell, and takes a lease
-    /// on that, because `iof run` reads the script beforehand. Returns `None` if the file system has no
-    /// leases.
+    /// Writes the script `path` with an interpreter of its own, a copy of the shell, and takes a
+    /// lease on that, because `iof run` reads the script beforehand. Returns `None` if the file
+    /// system has no leases.
     fn on(path: &Path, script: &str) -> Option<Lease> {
         let shell = path.with_extension("shell");
         fs::copy("/bin/sh", &shell).unwrap();

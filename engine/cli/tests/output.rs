@@ -94,8 +94,8 @@ fn a_time_stamp_is_the_time_of_reading_not_of_showing() {
 #[test]
 fn a_line_after_many_short_ones_has_the_time_at_which_it_was_read() {
     let site = Site::new();
-    // More reads than a ring's index has entries, then lines that contain the time at which they were
-    // written, which is a lower limit for the time of reading.
+    // More reads than a ring's index has entries, then lines that contain the time at which they
+    // were written, which is a lower limit for the time of reading.
     let script = "i=0; while [ $i -lt 600 ]; do echo; sleep 0.002; i=$((i+1)); done
         for i in 1 2 3; do sleep 0.5; date +%s%N; done";
     let done = run(&site, &["--output", "timestamp=ns"], script);

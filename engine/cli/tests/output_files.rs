@@ -177,8 +177,8 @@ fn files_that_another_job_writes_are_refused_and_stay_unchanged() {
 fn of_two_jobs_started_together_with_the_same_files_the_refused_one_starts_no_rank() {
     let site = Site::new();
     let proof = site.path().join("proof");
-    // With a file of the job's name, the first of two processes creates it. Both jobs run at once, and
-    // each leaves a file when a rank of it has started.
+    // With a file of the job's name, the first of two processes creates it. Both jobs run at once,
+    // and each leaves a file when a rank of it has started.
     for (round, append) in [(0, "truncate"), (1, "append"), (2, "truncate"), (3, "append")] {
         let file = site.path().join(format!("out.{round}.%t"));
         let file = file.to_str().unwrap();

@@ -29,7 +29,8 @@ fn wait_for_connection(pull: &Process) {
     wait_for("the connections", || {
         let fds = fs::read_dir(format!("/proc/{}/fd", pull.pid())).unwrap().flatten();
         let sockets: Vec<String> = fds.filter_map(socket).collect();
-        // The state and the inode of each socket are in the sixth and the seventh column; 3 is SS_CONNECTED.
+        // The state and the inode of each socket are in the sixth and the seventh column; 3 is
+        // SS_CONNECTED.
         let table = fs::read_to_string("/proc/net/unix").unwrap();
         let is_connected = |line: &&str| {
             let fields: Vec<&str> = line.split_whitespace().collect();

@@ -338,7 +338,8 @@ fn a_push_from_a_file_shows_a_progress_bar_only_at_a_terminal() {
             push.arg(&large);
         }
         let shown = if at_terminal {
-            // A shell redirects stdin, because stdin would otherwise be the terminal, which has no end.
+            // A shell redirects stdin, because stdin would otherwise be the terminal, which has no
+            // end.
             let mut shell = std::process::Command::new("sh");
             let stdin = if by_file { "/dev/null" } else { &large };
             shell

@@ -25,8 +25,8 @@ fn wait_for_state(what: &str, pid: u32, state: char) {
     wait_for(&format!("{what} to be {state}"), || (Stat::of(pid)?.state == state).then_some(()));
 }
 
-/// Waits until exactly `count` processes of the run live. A process that executes a program counts as
-/// ended for a moment.
+/// Waits until exactly `count` processes of the run live. A process that executes a program counts
+/// as ended for a moment.
 fn wait_for_living(run: &Process, count: usize) {
     wait_for(&format!("{count} living processes"), || (run.living().len() == count).then_some(()));
 }
@@ -152,7 +152,8 @@ fn ctrl_c_at_the_terminal_ends_all_ranks_and_their_children() {
     let (terminal, run) =
         site.run_at_terminal(["-n", "3", "--", "sh", "-c", "sleep 1000 && : ; echo survived"]);
     let pids = pids(&site, 3);
-    // Rank 0 has the terminal as stdin, so it is in the command's group. Each other rank has its own.
+    // Rank 0 has the terminal as stdin, so it is in the command's group. Each other rank has its
+    // own.
     assert_eq!(
         pids.iter().map(|pid| Stat::of(*pid).unwrap().group).collect::<Vec<_>>(),
         [run.pid(), pids[1], pids[2]]

@@ -113,8 +113,8 @@ fn after_the_engine_was_killed_cached_bytes_are_read_then_each_stream_is_gone() 
 
 #[test]
 fn an_engine_killed_under_load_leaves_correct_bytes_and_counters() {
-    // A line of an odd number of different bytes: an offset that is wrong by a page or a power of two
-    // does not look right.
+    // A line of an odd number of different bytes: an offset that is wrong by a page or a power of
+    // two does not look right.
     let line: String = ('!'..='~').chain(['\n']).collect();
     let word = line.trim_end();
     for policy in ["newest", "oldest", "none"] {

@@ -101,8 +101,8 @@ fn a_stream_is_shown_with_its_rate_its_cache_and_the_lag_of_each_tool() {
         .wait_to_see(&quiet, |picture| stream(picture, 0, "stdout").filter(|cells| cells.join(" ") == quiet));
     pull.stop();
     gate.open();
-    // The unread output of the run holds the rank back. The stopped pull is then behind by more than a
-    // cache.
+    // The unread output of the run holds the rank back. The stopped pull is then behind by more
+    // than a cache.
     let readers = [format!("iof run:{} (", run.pid()), format!("iof pull:{} (", pull.pid())];
     let behind = |picture: &[String]| {
         let cells = stream(picture, 0, "stdout")?;

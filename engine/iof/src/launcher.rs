@@ -95,8 +95,8 @@ impl Launcher {
         self
     }
 
-    /// Sets the protocol by which the ranks start MPI ([`JobSpec::mpi`]). By default it is PMI-1, with
-    /// which programs of MPICH start.
+    /// Sets the protocol by which the ranks start MPI ([`JobSpec::mpi`]). By default it is PMI-1,
+    /// with which programs of MPICH start.
     pub fn mpi(mut self, mpi: Mpi) -> Launcher {
         self.spec.mpi = mpi;
         self
@@ -172,8 +172,8 @@ impl Launcher {
             (out, Some(self.print(&engine, errors, stderr)?))
         };
         let job = engine.spawn(&self.spec)?;
-        // A printer ends after the last byte, or when its output cannot be written. The other one then
-        // still has output to write.
+        // A printer ends after the last byte, or when its output cannot be written. The other one
+        // then still has output to write.
         let finish = |printer: Printer| {
             printer.join().inspect_err(|_| {
                 job.signal(Signal::TERM);

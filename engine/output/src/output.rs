@@ -20,12 +20,12 @@ use crate::watch::{WATCHED_WRITE, WriteWatch, lock};
 /// The largest number of slices that one writev(2) takes.
 const IOV_MAX: usize = 1024;
 
-/// The largest number of bytes that [`Output::write_now`] writes: a pipe takes this many whole or not
-/// at all (`PIPE_BUF`, pipe(7)).
+/// The largest number of bytes that [`Output::write_now`] writes: a pipe takes this many whole or
+/// not at all (`PIPE_BUF`, pipe(7)).
 pub(crate) const MAX_WRITTEN_NOW: usize = 4096;
 
-/// The time after which [`Output::write_now`] considers a pipe to be slow. Longer than a thread of a busy
-/// machine waits for a processor.
+/// The time after which [`Output::write_now`] considers a pipe to be slow. Longer than a thread of
+/// a busy machine waits for a processor.
 const SLOW_WRITE: Duration = Duration::from_millis(100);
 
 /// A pipe that was opened a second time, in non-blocking mode.
@@ -134,8 +134,8 @@ impl Output {
     }
 
     /// Writes all bytes of `slices`, at most [`MAX_WRITTEN_NOW`] and [`IOV_MAX`] slices, or none.
-    /// Returns whether they were written; after an error they were not, and [`Output::write`] reports
-    /// it.
+    /// Returns whether they were written; after an error they were not, and [`Output::write`]
+    /// reports it.
     ///
     /// Does not wait for room. But it waits for the lock of the pipe, which a reader holds while it
     /// stores what it reads, perhaps into memory whose pages arrive slowly. After it has waited so
@@ -171,8 +171,8 @@ impl Write for Notes {
     }
 }
 
-/// Opens a pipe a second time, in non-blocking mode. Other users of the first descriptor would notice
-/// if its mode was changed. Returns `None` for other files, and if the kernel refuses.
+/// Opens a pipe a second time, in non-blocking mode. Other users of the first descriptor would
+/// notice if its mode was changed. Returns `None` for other files, and if the kernel refuses.
 fn open_pipe(file: BorrowedFd<'_>) -> Option<SecondPipe> {
     let is_pipe = fstat(file)
         .is_ok_and(|found| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO);
@@ -212,8 +212,8 @@ pub(crate) fn write_all(
     Ok(())
 }
 
-/// Returns whether `file` is a regular one. Short writes are not limited, so `false` is returned for
-/// them without a system call.
+/// Returns whether `file` is a regular one. Short writes are not limited, so `false` is returned
+/// for them without a system call.
 fn is_regular(file: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> bool {
     let length = slices.iter().fold(0usize, |sum, slice| sum.saturating_add(slice.len()));
     let kind = |mode| SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;

@@ -109,9 +109,10 @@ impl From<LockedFiles> for Destination {
 /// The bytes of each stream keep their order, and lines of different streams do not mix. Streams of
 /// one process that go to one destination are written in the order in which they were read; a line
 /// has the place of its last byte. A line is written in one piece. Only if its end is late
-/// ([`FlushTimeout`](crate::FlushTimeout)), its beginning is written alone. If lines are tagged, such a line is ended with a newline before a
-/// line of another stream begins, and where bytes are missing. If only one stream is written to an
-/// output or file, its bytes are written immediately, without waiting for the end of a line.
+/// ([`FlushTimeout`](crate::FlushTimeout)), its beginning is written alone. If lines are tagged,
+/// such a line is ended with a newline before a line of another stream begins, and where bytes are
+/// missing. If only one stream is written to an output or file, its bytes are written immediately,
+/// without waiting for the end of a line.
 ///
 /// Without tags, bytes are written directly from the engine's rings, without a copy. A printer that
 /// is dropped without [`Printer::join`] continues.
@@ -214,8 +215,8 @@ struct PrinterTask {
 }
 
 impl PrinterTask {
-    /// Writes what the streams `ids` have, as `polled` has found them. Returns whether nothing more will
-    /// follow.
+    /// Writes what the streams `ids` have, as `polled` has found them. Returns whether nothing more
+    /// will follow.
     fn turn(
         &mut self,
         reader: &mut BatchReader,

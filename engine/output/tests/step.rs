@@ -1,5 +1,6 @@
-//! While the printer sleeps, the thread that reads the ranks writes their whole lines into a pipe, and
-//! never waits for its reader. A file of its own, because a test finds the printer by its thread's name.
+//! While the printer sleeps, the thread that reads the ranks writes their whole lines into a pipe,
+//! and never waits for its reader. A file of its own, because a test finds the printer by its
+//! thread's name.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! The XML of `--output xml` and a parser of XML 1.0: it accepts every element, and returns the bytes
-//! of the stream and the names of its source.
+//! The XML of `--output xml` and a parser of XML 1.0: it accepts every element, and returns the
+//! bytes of the stream and the names of its source.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use iof_output::{Batch, Choice, OpenLine, Run, Source, Style, StyleExtras};

@@ -1,7 +1,7 @@
 //! Bytes in XML, as PMIx's library writes them.
 
-/// The first of the 32 characters that depict control characters (U+2400, `\u{2400}`). XML 1.0 has no
-/// way to contain most control characters, not even as references.
+/// The first of the 32 characters that depict control characters (U+2400, `\u{2400}`). XML 1.0 has
+/// no way to contain most control characters, not even as references.
 pub const CONTROL_PICTURES: u32 = 0x2400;
 
 /// Returns the number of the character reference that stands for a byte which is not printable

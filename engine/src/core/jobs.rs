@@ -86,7 +86,8 @@ impl Jobs {
         }
     }
 
-    /// Removes and returns the local ranks of a job that failed to start, with all that they left in it.
+    /// Removes and returns the local ranks of a job that failed to start, with all that they left
+    /// in it.
     pub(super) fn take_ranks(&mut self, nspace: &Nspace) -> Vec<RankState> {
         let Some(job) = self.by_name.get_mut(nspace) else { return Vec::new() };
         let ranks: Vec<RankState> = job.take_ranks().into_values().collect();

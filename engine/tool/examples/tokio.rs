@@ -41,7 +41,8 @@ async fn run() -> Result<ExitCode, Box<dyn Error>> {
         if tool.is_done() {
             return Ok(ExitCode::SUCCESS);
         }
-        // `try_recv` has found nothing, so only the doorbell or the tool's own timeout can bring more.
+        // `try_recv` has found nothing, so only the doorbell or the tool's own timeout can bring
+        // more.
         let limit = tool.timeout().unwrap_or(Duration::MAX);
         if let Ok(ready) = timeout(limit, readiness.readable()).await {
             ready?.clear_ready();

@@ -7,9 +7,9 @@
 //! sleep is adjusted here: it is kept so short that each sleep yields only a small part of a ring,
 //! and the reader does not fall behind.
 //!
-//! A reader in the engine's process that may hold sources back, such as a printer, writes what users
-//! see, so each line matters more to it than a system call. It sleeps on the timer only while it is
-//! busy, and only for a short time.
+//! A reader in the engine's process that may hold sources back, such as a printer, writes what
+//! users see, so each line matters more to it than a system call. It sleeps on the timer only while
+//! it is busy, and only for a short time.
 
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,8 @@ pub(crate) struct AdaptivePolling {
 }
 
 impl AdaptivePolling {
-    /// Creates the decision for a tool. `printer`: it is in the engine's process and may hold sources
-    /// back.
+    /// Creates the decision for a tool. `printer`: it is in the engine's process and may hold
+    /// sources back.
     pub(crate) fn new(printer: bool) -> AdaptivePolling {
         let utilization = || Utilization::new(Instant::now(), current_thread_cpu());
         AdaptivePolling {

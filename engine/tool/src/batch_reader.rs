@@ -118,8 +118,8 @@ impl BatchReader {
     }
 
     /// Blocks until the engine has announced all streams that existed when it answered the tool's
-    /// pulls. A tool that does not wait may find bytes in one stream of a process before it knows the
-    /// others.
+    /// pulls. A tool that does not wait may find bytes in one stream of a process before it knows
+    /// the others.
     ///
     /// # Errors
     /// The same as [`Tool::recv`].
@@ -183,9 +183,9 @@ impl BatchReader {
         self.tool.stepper()
     }
 
-    /// Stores the streams that have bytes in `streams`, and finds these bytes, while the owner of this
-    /// reader sleeps. Returns `false` if the owner has to wake up, because one of them has something
-    /// else. Called by the [`Stepper`]'s step, which must then consume all bytes and call
+    /// Stores the streams that have bytes in `streams`, and finds these bytes, while the owner of
+    /// this reader sleeps. Returns `false` if the owner has to wake up, because one of them has
+    /// something else. Called by the [`Stepper`]'s step, which must then consume all bytes and call
     /// [`BatchReader::end_step`], or consume nothing and let the owner wake up.
     pub fn begin_step(&mut self, streams: &mut Vec<FeedId>) -> bool {
         streams.clear();

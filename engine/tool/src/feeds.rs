@@ -89,7 +89,8 @@ impl Feeds {
         self.activate(id);
     }
 
-    /// Queues the next ring of the feed whose reader is `old`. Drops the ring if that feed has ended.
+    /// Queues the next ring of the feed whose reader is `old`. Drops the ring if that feed has
+    /// ended.
     pub(crate) fn next_generation(&mut self, old: ReaderId, next: Attached) {
         let Some(id) = self.by_reader.remove(&old) else { return };
         self.by_reader.insert(next.id, id);
@@ -223,7 +224,8 @@ impl Feeds {
         });
     }
 
-    /// Returns the number of bytes that the feeds of `handler` have not read in their present rings.
+    /// Returns the number of bytes that the feeds of `handler` have not read in their present
+    /// rings.
     #[cfg(feature = "test-utils")]
     pub(crate) fn unread(&self, handler: u32) -> u64 {
         let feeds = self.feeds.iter().flatten().filter(|feed| feed.handler() == handler);

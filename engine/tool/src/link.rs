@@ -38,7 +38,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Returns a connection over `socket`. An engine in this process hands its rings over by `local`.
+    /// Returns a connection over `socket`. An engine in this process hands its rings over by
+    /// `local`.
     pub(crate) fn new(socket: UnixStream, local: Option<LocalRings>) -> Self {
         let (decoder, fds, received) = (Decoder::new(), VecDeque::new(), VecDeque::new());
         Link { socket: Arc::new(socket), local, decoder, fds, received }

@@ -18,14 +18,16 @@ pub struct LocalRings {
 }
 
 impl LocalRings {
-    /// Queues `ring`, and calls `send`, which sends the first byte of the message that announces it. If
-    /// that fails, the ring leaves the queue again. Called by one thread, the engine's control thread.
+    /// Queues `ring`, and calls `send`, which sends the first byte of the message that announces
+    /// it. If that fails, the ring leaves the queue again. Called by one thread, the engine's
+    /// control thread.
     ///
     /// # Errors
     /// The error of `send`. The queue is unchanged then.
     pub fn hand_over<T, E>(&self, ring: &Arc<Ring>, send: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.lock().push_back(Arc::clone(ring));
-        // The tool takes a ring only for a message that it has received, so this one is still the last.
+        // The tool takes a ring only for a message that it has received, so this one is still the
+        // last.
         send().inspect_err(|_| drop(self.lock().pop_back()))
     }
 

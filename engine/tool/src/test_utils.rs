@@ -107,15 +107,16 @@ impl ReadingSide {
         self.feeds.get(stream).map_or(&[], Feed::bytes)
     }
 
-    /// Returns the positions and times of these bytes, see [`Reader::times`](iof_shm_ring::Reader::times).
+    /// Returns the positions and times of these bytes, see
+    /// [`Reader::times`](iof_shm_ring::Reader::times).
     pub fn times(&self, stream: FeedId) -> Vec<(u64, u64)> {
         let mut times = Vec::new();
         self.feeds.get(stream).inspect(|feed| feed.times(&mut times));
         times
     }
 
-    /// See [`BatchReader::consume`](crate::BatchReader::consume). With `release`, the remaining bytes
-    /// are not borrowed any longer.
+    /// See [`BatchReader::consume`](crate::BatchReader::consume). With `release`, the remaining
+    /// bytes are not borrowed any longer.
     pub fn consume(&mut self, stream: FeedId, n: usize, release: bool) {
         if let Some(feed) = self.feeds.get_mut(stream) {
             feed.consume(feed.bytes().len().min(n));

@@ -46,8 +46,9 @@ mod submit;
 ///
 /// # When the engine disconnects
 /// The bytes that are in memory are still delivered. Then each stream that was not complete ends
-/// with [`Delivery::Gone`](crate::Delivery::Gone). Requests fail with [`LostError::Closed`](crate::LostError::Closed). A tool does not reconnect,
-/// because another engine has other jobs.
+/// with [`Delivery::Gone`](crate::Delivery::Gone). Requests fail with
+/// [`LostError::Closed`](crate::LostError::Closed). A tool does not reconnect, because another
+/// engine has other jobs.
 pub struct Tool {
     link: Link,
     page: Arc<ReaderPage>,
@@ -55,8 +56,8 @@ pub struct Tool {
     polling: AdaptivePolling,
     /// When the socket was last checked for messages.
     messages_checked: Instant,
-    /// Whether streams were announced by the messages that were read last. The other streams of their
-    /// processes may be announced by the next ones.
+    /// Whether streams were announced by the messages that were read last. The other streams of
+    /// their processes may be announced by the next ones.
     has_new_feeds: bool,
     /// Wakes the engine when room is made. Only a gating tool has one.
     room: Option<Arc<Ringer>>,
@@ -89,8 +90,8 @@ impl Tool {
     }
 
     /// Returns whether the engine disconnected before it had announced every stream of every
-    /// registration, so that streams may be missing. [Persistent](crate::Pull::persistent) registrations
-    /// do not count: they have no last stream.
+    /// registration, so that streams may be missing. [Persistent](crate::Pull::persistent)
+    /// registrations do not count: they have no last stream.
     pub fn misses_streams(&self) -> bool {
         self.gone && self.registrations.values().any(Registration::misses_streams)
     }

@@ -28,8 +28,8 @@ pub(crate) struct Wakeup {
     armed: bool,
 }
 
-/// The descriptors on which a tool sleeps. Its owner can sleep on them while another thread uses the
-/// tool.
+/// The descriptors on which a tool sleeps. Its owner can sleep on them while another thread uses
+/// the tool.
 #[derive(Debug)]
 pub struct Sleeper {
     bell: Arc<Bell>,
@@ -94,7 +94,8 @@ impl Wakeup {
     }
 }
 
-/// Blocks until `bell` rings or `socket` becomes readable, or until `deadline`. Resets the doorbell.
+/// Blocks until `bell` rings or `socket` becomes readable, or until `deadline`. Resets the
+/// doorbell.
 fn wait(bell: &Bell, socket: impl AsFd, deadline: Option<Instant>) -> io::Result<Woken> {
     let events = PollFlags::POLLIN;
     let mut fds = [PollFd::new(bell.as_fd(), events), PollFd::new(socket.as_fd(), events)];

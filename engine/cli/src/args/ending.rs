@@ -14,17 +14,18 @@ const ENDING: &str = "Failure options";
 pub struct EndingArgs {
     /// Set whether a failed rank ends the job
     ///
-    /// With 1, or without a value, any failed rank ends it; with 0, none does. By default a rank ends
-    /// the job if a signal kills it, or if it exits between MPI_Init and MPI_Finalize. The other ranks
-    /// get SIGTERM, and SIGKILL after --kill-wait. MPI_Abort always ends the job, with its exit code.
+    /// With 1, or without a value, any failed rank ends it; with 0, none does. By default a rank
+    /// ends the job if a signal kills it, or if it exits between MPI_Init and MPI_Finalize. The
+    /// other ranks get SIGTERM, and SIGKILL after --kill-wait. MPI_Abort always ends the job, with
+    /// its exit code.
     #[arg(short = 'K', long, value_name = "0|1", value_enum, num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1", hide_possible_values = true, help_heading = ENDING)]
     kill_on_bad_exit: Option<KillSwitch>,
 
     /// Wait between SIGTERM and SIGKILL
     ///
-    /// When iof ends a job because of --kill-on-bad-exit or --timeout. In seconds, with suffix ms, s,
-    /// m or h, or as MINUTES:SECONDS.
+    /// When iof ends a job because of --kill-on-bad-exit or --timeout. In seconds, with suffix ms,
+    /// s, m or h, or as MINUTES:SECONDS.
     #[arg(long, value_name = "DURATION", default_value = "2", value_parser = duration, allow_hyphen_values = true, help_heading = ENDING)]
     pub kill_wait: Duration,
 

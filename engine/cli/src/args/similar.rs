@@ -12,8 +12,8 @@ pub fn closest<N: AsRef<str>>(typed: &str, names: impl IntoIterator<Item = N>) -
     similar.max_by(|(left, _), (right, _)| left.total_cmp(right)).map(|(_, name)| name)
 }
 
-/// Returns the name that differs from `typed` in one letter: one more, one less, another one, or two
-/// that are swapped.
+/// Returns the name that differs from `typed` in one letter: one more, one less, another one, or
+/// two that are swapped.
 pub fn mistyped<'a>(typed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     names.into_iter().find(|name| osa_distance(typed, name) == 1)
 }

@@ -1,5 +1,5 @@
-//! Shell completions. The scripts are those of clap, to which bash, zsh and fish add the values that
-//! only the command knows: jobs, pids and the words of `--output`.
+//! Shell completions. The scripts are those of clap, to which bash, zsh and fish add the values
+//! that only the command knows: jobs, pids and the words of `--output`.
 
 use std::path::Path;
 

@@ -15,8 +15,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Parses words separated by blanks: ranks such as `0,3-5`, channels such as `stdout,stderr`, or
-    /// the name of a job.
+    /// Parses words separated by blanks: ranks such as `0,3-5`, channels such as `stdout,stderr`,
+    /// or the name of a job.
     pub fn parse(text: &str) -> Result<Filter, String> {
         let mut filter = Filter::default();
         for word in text.split_whitespace() {

@@ -78,8 +78,8 @@ impl Screen {
     /// the terminal.
     pub fn clear(&mut self) -> io::Result<()> {
         execute!(io::stdout(), Clear(ClearType::All))?;
-        // `Terminal::clear` would query the position of the cursor and steal the answer from the thread
-        // that reads keys. `resize` redraws everything as well.
+        // `Terminal::clear` would query the position of the cursor and steal the answer from the
+        // thread that reads keys. `resize` redraws everything as well.
         self.terminal.resize(self.area)
     }
 
@@ -183,8 +183,8 @@ mod tests {
         drop(pty.slave);
         let (mut shown, mut master) = (Vec::new(), File::from(pty.master));
         let mut chunk = [0; 4096];
-        // The output fits the terminal's buffer. After it, reading fails with EIO, as no process has the
-        // terminal open.
+        // The output fits the terminal's buffer. After it, reading fails with EIO, as no process
+        // has the terminal open.
         while let Ok(count @ 1..) = master.read(&mut chunk) {
             shown.extend_from_slice(&chunk[..count]);
         }

@@ -103,8 +103,8 @@ pub struct Gap {
     pub lost: u64,
 }
 
-/// Returns the bytes and the gaps of one stream in the output of `--output json`, which must contain
-/// nothing else.
+/// Returns the bytes and the gaps of one stream in the output of `--output json`, which must
+/// contain nothing else.
 pub fn from_json(rank: u32, channel: &str, output: &[u8]) -> (Vec<u8>, Vec<Gap>) {
     let (mut bytes, mut gaps) = (Vec::new(), Vec::new());
     for line in output.split_inclusive(|byte| *byte == b'\n') {

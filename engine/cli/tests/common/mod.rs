@@ -65,8 +65,8 @@ pub fn with_longer_times<T>(mut attempt: impl FnMut(&str) -> Result<T, String>) 
     panic!("{failures:#?}")
 }
 
-/// Reads the messages of `iof` up to the report that a push waits for `rank`, which does not read. On a
-/// busy machine other ranks may be reported before it, or with it.
+/// Reads the messages of `iof` up to the report that a push waits for `rank`, which does not read.
+/// On a busy machine other ranks may be reported before it, or with it.
 pub fn wait_for_slow_rank(stderr: &mut impl BufRead, rank: u32) {
     let rank = rank.to_string();
     loop {

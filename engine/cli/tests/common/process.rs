@@ -98,7 +98,8 @@ impl Process {
 
     /// Returns the exit code as a shell shows it, if the process has ended.
     pub fn exit_code(&self) -> Option<i32> {
-        // The process stays a zombie until this is dropped, so that the number of its group is not reused.
+        // The process stays a zombie until this is dropped, so that the number of its group is not
+        // reused.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         match waitid(Id::Pid(self.nix_pid()), flags).unwrap() {
             WaitStatus::Exited(_, code) => Some(code),

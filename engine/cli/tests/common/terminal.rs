@@ -136,8 +136,8 @@ pub struct Settings {
 /// The number of control characters that the kernel has.
 const KERNEL_CONTROL_CHARS: usize = 19;
 
-/// Opens a new terminal: its master and its slave. Both are close-on-exec from the beginning, because
-/// the processes of tests that run at the same time would keep the terminal open.
+/// Opens a new terminal: its master and its slave. Both are close-on-exec from the beginning,
+/// because the processes of tests that run at the same time would keep the terminal open.
 fn open(rows: u16, columns: u16) -> (File, File) {
     let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
     grantpt(&master).unwrap();

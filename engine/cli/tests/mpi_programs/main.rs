@@ -1,6 +1,6 @@
-//! Programs of real MPI libraries. `.ci/mpi` installs these libraries, compiles `ranks.c` with them,
-//! and names the executables in the variable `IOF_TEST_MPI`, separated by colons. Without it the
-//! tests do nothing.
+//! Programs of real MPI libraries. `.ci/mpi` installs these libraries, compiles `ranks.c` with
+//! them, and names the executables in the variable `IOF_TEST_MPI`, separated by colons. Without it
+//! the tests do nothing.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../common/mod.rs"]

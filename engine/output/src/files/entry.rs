@@ -84,8 +84,8 @@ impl Entry {
         Ok(true)
     }
 
-    /// Removes the file if [`Entry::lock`] created it. It is still locked, so that no other job writes
-    /// it.
+    /// Removes the file if [`Entry::lock`] created it. It is still locked, so that no other job
+    /// writes it.
     pub fn remove_new(&mut self) {
         if std::mem::take(&mut self.is_new)
             && self.file.take().is_some_and(|file| self.is_at_path(&file).unwrap_or(false))
@@ -175,8 +175,8 @@ fn open_fifo(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Locks a file against other jobs until it is closed: the files of two jobs must not be mixed. On a
-/// file system without locks this has no effect.
+/// Locks a file against other jobs until it is closed: the files of two jobs must not be mixed. On
+/// a file system without locks this has no effect.
 ///
 /// # Errors
 /// [`busy`] if the file is locked.

@@ -24,8 +24,8 @@ impl Files {
     /// Devices, and FIFOs without a reader, are not opened.
     ///
     /// # Errors
-    /// Returns [`FileError`] if another process has locked a file, or a file can't be opened. The files
-    /// that were created until then are removed.
+    /// Returns [`FileError`] if another process has locked a file, or a file can't be opened. The
+    /// files that were created until then are removed.
     pub fn lock(self, nspace: &Nspace, channels: Channels) -> Result<LockedFiles, FileError> {
         let nprocs = self.nprocs.unwrap_or(1);
         let host = gethostname().ok().and_then(|name| name.into_string().ok());

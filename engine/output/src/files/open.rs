@@ -15,8 +15,8 @@ use crate::style::{OpenLine, Source};
 /// [`Files::max_open`], all files are closed, and each is opened again for its next write.
 pub const MAX_OPEN_FILES: usize = 1024;
 
-/// The number of files that a printer may always keep open: the first one, for its lock, and the one
-/// that it writes.
+/// The number of files that a printer may always keep open: the first one, for its lock, and the
+/// one that it writes.
 const MIN_OPEN_FILES: usize = 2;
 
 /// The id of one of the [`OpenFiles`].
@@ -75,7 +75,8 @@ impl OpenFiles {
         self.open >= self.files.max_open.clamp(MIN_OPEN_FILES, MAX_OPEN_FILES)
     }
 
-    /// Opens and locks a file, and leaves its contents. Returns `false` for a FIFO without a reader.
+    /// Opens and locks a file, and leaves its contents. Returns `false` for a FIFO without a
+    /// reader.
     pub fn lock(&mut self, id: FileId) -> Result<bool, FileError> {
         let append = self.files.append;
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(true) };

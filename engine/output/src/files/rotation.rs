@@ -140,9 +140,9 @@ impl Entry {
         fs::rename(self.new_path(), &self.path)
     }
 
-    /// Renames or removes the full file and opens its path again: no descriptor is left for a second
-    /// file, or the directory takes no file of another name. Another job may take the path before
-    /// the new file is created.
+    /// Renames or removes the full file and opens its path again: no descriptor is left for a
+    /// second file, or the directory takes no file of another name. Another job may take the path
+    /// before the new file is created.
     fn begin_again(&mut self, append: bool, keep: u32) -> io::Result<()> {
         if keep == 0 {
             fs::remove_file(&self.path)?;

@@ -1,8 +1,8 @@
 //! The rendezvous directory: its location and the checks that make it trustworthy.
 //!
-//! Where `/proc` is mounted, an open directory is used only through its file descriptor. The directory
-//! in use is therefore the one that was checked, even if its name changes. Its path may have any length, although the
-//! address of a Unix socket is limited to 108 bytes (unix(7)).
+//! Where `/proc` is mounted, an open directory is used only through its file descriptor. The
+//! directory in use is therefore the one that was checked, even if its name changes. Its path may
+//! have any length, although the address of a Unix socket is limited to 108 bytes (unix(7)).
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};

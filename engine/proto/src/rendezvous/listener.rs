@@ -128,14 +128,16 @@ impl Listener {
             remove_stale(&directory, &names).map_err(failed(&path, "list the directory"))?;
         }
         remove_stale_socket(&short, &path)?;
-        // The socket listens before it gets its name, so that a process that sees the name can connect.
+        // The socket listens before it gets its name, so that a process that sees the name can
+        // connect.
         let temporary = directory.short_path(names.temporary());
         remove_if_exists(&temporary).map_err(failed(
             &directory.full_path(names.temporary()),
             "remove the temporary socket of a killed engine",
         ))?;
         let socket = listen_on(&temporary, mode).map_err(failed(&path, "bind the socket"))?;
-        // link(2), unlike rename(2), fails if a process that does not use the lock has taken the name.
+        // link(2), unlike rename(2), fails if a process that does not use the lock has taken the
+        // name.
         let linked = fs::hard_link(&temporary, &short);
         let removed = fs::remove_file(&temporary);
         linked.and(removed).map_err(|error| match error.kind() {
@@ -197,9 +199,10 @@ impl Listener {
         Ok(JobLink { links: Arc::clone(&self.links), name })
     }
 
-    /// Returns the first of the names `base`, `base-2`, `base-3` and so on that no job of an
-    /// engine in this directory has, with its link. This engine's own jobs and reservations count.
-    /// Until the returned link is dropped, the name is not reserved again. At the system level the result is `base`, without a link.
+    /// Returns the first of the names `base`, `base-2`, `base-3` and so on that no job of an engine
+    /// in this directory has, with its link. This engine's own jobs and reservations count. Until
+    /// the returned link is dropped, the name is not reserved again. At the system level the result
+    /// is `base`, without a link.
     ///
     /// Blocks for a few seconds at most while other engines start in the same directory.
     ///

@@ -89,8 +89,8 @@ impl Tool {
     /// The same as [`Tool::connect`].
     ///
     /// # Safety
-    /// As for [`Tool::over`]. In addition, `rings` must belong to this connection only, and only the
-    /// engine may put rings into it.
+    /// As for [`Tool::over`]. In addition, `rings` must belong to this connection only, and only
+    /// the engine may put rings into it.
     pub unsafe fn local(socket: UnixStream, rings: LocalRings, name: &str) -> Result<Tool, AttachError> {
         Tool::with_link(Link::new(socket, Some(rings)), name)
     }

@@ -42,8 +42,8 @@ struct Sleep {
     timed: Option<Duration>,
 }
 
-/// A call of [`BatchReader::poll_ready`](crate::BatchReader::poll_ready) in parts, between which the
-/// caller sleeps.
+/// A call of [`BatchReader::poll_ready`](crate::BatchReader::poll_ready) in parts, between which
+/// the caller sleeps.
 #[derive(Debug, Default)]
 pub struct PollCall {
     deadline: Option<Instant>,
@@ -193,9 +193,10 @@ impl Tool {
         Ok(true)
     }
 
-    /// Does the part of [`Tool::poll`] that the thread which writes the streams may do while the owner
-    /// of the tool sleeps. Returns whether all feeds that have something to read have only bytes,
-    /// which are then to be consumed, see [`Feeds::settle_step`](crate::feeds::Feeds::settle_step).
+    /// Does the part of [`Tool::poll`] that the thread which writes the streams may do while the
+    /// owner of the tool sleeps. Returns whether all feeds that have something to read have only
+    /// bytes, which are then to be consumed, see
+    /// [`Feeds::settle_step`](crate::feeds::Feeds::settle_step).
     pub(crate) fn begin_step(&mut self) -> bool {
         // Messages come first: the streams of a process must all be known before one is read.
         if !self.wakeup.is_armed() || self.has_new_feeds || self.gone || self.has_ready() {

@@ -74,8 +74,8 @@ impl Tool {
     }
 
     /// Writes all bytes that are delivered to `output`, until nothing more will be delivered
-    /// ([`Tool::is_done`]). Blocks meanwhile. Returns the number of bytes that were lost. Deliveries
-    /// of other kinds are discarded.
+    /// ([`Tool::is_done`]). Blocks meanwhile. Returns the number of bytes that were lost.
+    /// Deliveries of other kinds are discarded.
     ///
     /// The bytes of several streams are mixed as they arrive. For whole lines, use
     /// [`Lines`](crate::Lines).
