@@ -35,7 +35,7 @@
 //! | `push`, `elsewhere`, `push_table` | stdin: pushes and their targets |
 //! | `query`, `logs`, `log_routes`, `demand`, `owed`, `awaited`, `grace`, `linger`, `pending` | requests that wait; what the host is asked for and has not answered; times; connections that are not tools yet |
 //! | `simulation`, `checks` | a driver for the simulator; checks of all tables against each other (feature `simulation`) |
-//! | `input`, `calls`, `events`, `answers`, `capture_end`, `deliveries` | the entry for what happens; the calls of the embedder; what the capture thread reports, and its answers |
+//! | `input`, `calls`, `events`, `answers`, `capture_end`, `deliveries`, `withdrawal` | the entry for what happens; the calls of the embedder; what the capture thread reports, and its answers; ranks whose job failed to start |
 //! | `admission`, `requests`, `registrations`, `pulls`, `readers`, `shed` | what tools do: attach, register, read |
 //! | `pushes`, `push_admission`, `push_elsewhere`, `queries`, `answers_to_queries`, `logging`, `log_output` | what tools do: push, query, log |
 

@@ -13,7 +13,7 @@
 //! | `script` | the decisions of a run |
 //! | `kernel` | when and how requests are answered |
 //! | `source`, `tool`, `stdin`, `server`, `world` | runs of streams: ranks' channels; tools; pushes; a stand-in for the core; one action after the other, with all checks |
-//! | `engine` | runs of the engine's core, with modules `jobs`, `host`, `tool`, `requests`, `hostile`, and `truth` and `registration`, which know what each tool must receive |
+//! | `engine` | runs of the engine's core, with modules `jobs`, `host`, `tool`, `requests`, `pusher`, `hostile`, and `truth` and `registration`, which know what each tool must receive |
 //! | `settle` in both | the end of a run |
 //! | `run` | runs, failures, shrinking |
 

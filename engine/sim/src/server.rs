@@ -182,7 +182,7 @@ impl Server {
         Some(StreamStep::Detach { source: source.id, page: Arc::clone(&self.backlog_holder), reader })
     }
 
-    /// Keeps no backlog of a stream from now on.
+    /// Releases the backlog of a stream.
     pub fn release_backlog(&mut self, capture: &mut Capture, source: &mut Source) {
         source.backlog_released = true;
         let steps = self.detach_backlog_holder(source).into_iter().collect();

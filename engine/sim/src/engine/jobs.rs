@@ -316,7 +316,7 @@ impl EngineWorld {
         assert!(!accepted || !self.engine.is_without_capture(), "output was accepted without a capture");
     }
 
-    /// Keeps no backlog of a job any more.
+    /// Releases the backlog of a job.
     pub(super) fn release_backlog(&mut self, actor: usize) {
         if let Some(job) = self.job(actor) {
             self.engine.release_backlog(&self.jobs.list[job].nspace);

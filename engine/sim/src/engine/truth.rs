@@ -125,7 +125,7 @@ impl Truth {
         }
     }
 
-    /// Records that the present run of a name is none after all.
+    /// Removes the present run of a name, because its job did not begin after all.
     pub fn withdraw(&mut self, nspace: &Nspace) {
         self.runs.get_mut(nspace).and_then(Vec::pop);
     }
