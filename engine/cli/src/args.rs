@@ -17,6 +17,7 @@ use iof_proto::Channels;
 use self::engine::JobEngineArgs;
 pub use self::run::{AppArgs, RunArgs, Variable};
 use self::values::{ChannelList, Ranks, interval, ranks};
+use crate::gateway::GatewayArgs;
 use crate::kill::KillArgs;
 use crate::log::LogArgs;
 use crate::output::OutputArgs;
@@ -29,8 +30,8 @@ use crate::query::QueryArgs;
 #[command(
     name = "iof",
     version,
-    // Without a blank line before the usage, so that the help fits a screen.
-    help_template = "{about}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
+    // Without blank lines around the usage, so that the help fits a screen.
+    help_template = "{about}\n{usage-heading} {usage}\n{all-args}{after-help}",
     propagate_version = true,
     max_term_width = 100,
     after_help = "Example:  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\
@@ -59,6 +60,8 @@ pub enum Command {
     Kill(KillArgs),
     /// Log a message to syslog, email, a job record or a job's output
     Log(LogArgs),
+    /// Log messages for the engines of other users and jobs
+    Gateway(GatewayArgs),
     /// Decode a stream's ring buffer, even of a stopped or dead writer
     Inspect(InspectArgs),
     /// Print shell completions

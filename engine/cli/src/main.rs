@@ -15,6 +15,7 @@ mod fifos;
 mod follow;
 mod full_screen;
 mod gaps;
+mod gateway;
 mod give_up;
 mod inspect;
 mod keyboard;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Command::Ps(args) => ps::ps(&args).map(|()| ExitCode::SUCCESS),
         Command::Kill(args) => kill::kill(&args).map(|()| ExitCode::SUCCESS),
         Command::Log(args) => log::log(&args).map(|()| ExitCode::SUCCESS),
+        Command::Gateway(args) => gateway::gateway(&args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),

@@ -39,7 +39,7 @@ const PASSED_ON: [Signal; 6] =
 /// ranks (SIGCHLD), and adopt the new size of the window (SIGWINCH).
 const HANDLED: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGCHLD, Signal::SIGWINCH];
 
-/// The signals that end `iof top` after it has restored the terminal.
+/// The signals that end `iof top`, after it has restored the terminal, and `iof gateway`.
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// A set of blocked signals, to wait for.
@@ -58,6 +58,12 @@ impl Signals {
     /// because threads inherit the mask.
     pub fn take_ending() -> io::Result<Signals> {
         Signals::block(&ENDING, &[Signal::SIGTSTP, Signal::SIGCONT])
+    }
+
+    /// Blocks the signals that end `iof gateway`. Call it before a thread is started, because threads
+    /// inherit the mask.
+    pub fn take_fatal() -> io::Result<Signals> {
+        Signals::block(&ENDING, &[])
     }
 
     /// Blocks all signals in `always`, and those in `unless_ignored` that this process did not

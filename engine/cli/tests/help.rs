@@ -14,8 +14,8 @@ use common::site::{Site, iof};
 use common::terminal::Terminal;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-const COMMANDS: [&str; 11] =
-    ["run", "pull", "push", "top", "query", "ps", "kill", "log", "inspect", "completions", "man"];
+const COMMANDS: [&str; 12] =
+    ["run", "pull", "push", "top", "query", "ps", "kill", "log", "gateway", "inspect", "completions", "man"];
 
 /// Runs `iof ARGS` at a terminal of 24 lines and 80 columns, and returns the lines shown.
 fn at_terminal(args: &[&str]) -> Vec<String> {

@@ -7,16 +7,21 @@ mod peers;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 
 use iof_engine::{Config, Engine, LogConfig, Rendezvous, Syslog};
 
 use common::process::{Done, Process};
-use common::site::Site;
+use common::site::{Site, iof};
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
 use peers::{SyslogSocket, TIMEOUT, mail_server, unused_address};
 
 const IOF: &str = env!("CARGO_BIN_EXE_iof");
@@ -233,6 +238,41 @@ fn the_environment_sets_the_gateway_and_the_mail_server_of_a_job() {
         done.stderr.starts_with("iof: IOF_MAIL_SERVER: invalid mail server 'mail:x': expected a port"),
         "{done:?}"
     );
+}
+
+#[test]
+fn iof_gateway_logs_for_the_engines_of_two_users_until_a_signal_ends_it() {
+    let site = Site::new();
+    let users = if geteuid().is_root() { [0, 65534] } else { [geteuid().as_raw(); 2] };
+    // The other user needs access to the gateway, to the program and to a directory of its own.
+    fs::set_permissions(site.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = site.install(Path::new(IOF), "iof");
+    let directory = site.path().join("gateway");
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let syslog = SyslogSocket::bind();
+    let mut command = Command::new(&program);
+    let mut gateway = Process::start(command.arg("gateway").arg(&directory).env("IOF_SYSLOG", syslog.path()));
+    let mut socket = String::new();
+    BufReader::new(gateway.stdout()).read_line(&mut socket).unwrap();
+    assert_eq!(Path::new(socket.trim_end()).parent(), Some(&*directory), "{socket}");
+    for user in users {
+        let own = site.path().join(user.to_string());
+        fs::create_dir(&own).unwrap();
+        std::os::unix::fs::chown(&own, Some(user), None).unwrap();
+        let mut run = Command::new(&program);
+        run.uid(user).current_dir("/").env("IOF", &program).env("IOF_GATEWAY", socket.trim_end());
+        run.arg("run").arg("--rendezvous-dir").arg(&own).args(["--nspace", "job", "--quiet", "sh", "-c"]);
+        let done = Process::start(run.arg("$IOF log --channel global_syslog \"of $(id -u)\"")).finish();
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{user}");
+        let message = syslog.next();
+        assert!(message.ends_with(&format!(" REPORTS: of {user}")), "{message}");
+    }
+    gateway.signal(Signal::SIGTERM);
+    assert_eq!(gateway.wait(), 128 + Signal::SIGTERM as i32);
+    assert!(!Path::new(socket.trim_end()).exists(), "the socket was left");
+    let done = Process::start(iof().args(["gateway", "/no/where"])).finish();
+    assert_eq!((done.code, done.stderr.lines().count()), (2, 1), "{done:?}");
 }
 
 #[test]

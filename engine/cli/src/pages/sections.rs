@@ -49,6 +49,8 @@ const JOB_LINK: Entry = (
 const SYSTEM_SOCKET: Entry = ("/tmp/iof.sys.HOST", "The socket of the node's system-level engine.");
 const TOOL_FILES: &[Entry] = &[SOCKET, JOB_LINK, SYSTEM_SOCKET];
 
+const SYSLOG: Entry = ("IOF_SYSLOG", "The socket of the syslog daemon, if it is not /dev/log.");
+
 const RUN: Sections = Sections {
     exit_status: &[
         ("0", "No rank failed."),
@@ -63,7 +65,7 @@ const RUN: Sections = Sections {
         NO_COLOR,
         TERM,
         TZ,
-        ("IOF_SYSLOG", "The socket of the syslog daemon, if it is not /dev/log."),
+        SYSLOG,
         ("IOF_MAIL_SERVER", "The mail server of `iof log`: HOST or HOST:PORT."),
         (
             "IOF_NSPACE, IOF_RANK, IOF_NPROCS, IOF_APPNUM",
@@ -174,7 +176,24 @@ const LOG: Sections = Sections {
     ],
     files: TOOL_FILES,
     examples: &[("iof log --channel stderr,syslog 'step 7 is done'", "Log a message to two channels.")],
-    see_also: &["run", "query"],
+    see_also: &["run", "query", "gateway"],
+};
+
+const GATEWAY: Sections = Sections {
+    exit_status: &[FAILED, USAGE, SIGNAL],
+    environment: &[
+        SYSLOG,
+        ("IOF_MAIL_SERVER", "The mail server: HOST or HOST:PORT. By default, port 25 of this node."),
+    ],
+    files: &[("DIR/iof.sys.HOST", "The socket.")],
+    examples: &[
+        ("iof gateway /run/iof-gateway", "Log the messages of other engines."),
+        (
+            "IOF_GATEWAY=/run/iof-gateway/iof.sys.$(hostname) iof run -n 4 ./a.out",
+            "Start a job whose messages to global_syslog go there.",
+        ),
+    ],
+    see_also: &["log", "run"],
 };
 
 const INSPECT: Sections = Sections {
@@ -212,7 +231,20 @@ const IOF: Sections = Sections {
         ("iof run -n 4 ./a.out", "Start a job."),
         ("iof pull --nspace a.out", "Show its output at another place."),
     ],
-    see_also: &["run", "pull", "push", "top", "query", "ps", "kill", "log", "inspect", "completions", "man"],
+    see_also: &[
+        "run",
+        "pull",
+        "push",
+        "top",
+        "query",
+        "ps",
+        "kill",
+        "log",
+        "gateway",
+        "inspect",
+        "completions",
+        "man",
+    ],
 };
 
 /// Returns the sections of the page of a command, or of `iof` itself.
@@ -227,6 +259,7 @@ pub fn of_command(name: &str) -> Option<&'static Sections> {
         "ps" => &PS,
         "kill" => &KILL,
         "log" => &LOG,
+        "gateway" => &GATEWAY,
         "inspect" => &INSPECT,
         "completions" => &COMPLETIONS,
         "man" => &MAN,
