@@ -26,6 +26,7 @@ use peers::{SyslogSocket, TIMEOUT, mail_server, unused_address};
 
 const IOF: &str = env!("CARGO_BIN_EXE_iof");
 const ORDER: &str = "PMIX_MCA_plog_base_order";
+const ONCE: &str = "PMIX_MCA_plog_base_log_once";
 
 /// Runs `iof log ARGS` outside of a rank.
 fn log(site: &Site, args: &[&str]) -> Done {
@@ -149,13 +150,25 @@ fn the_environment_sets_the_order_of_log_channels() {
 }
 
 #[test]
+fn the_environment_limits_messages_to_the_first_channel_that_accepts_them() {
+    let site = Site::new();
+    let syslog = SyslogSocket::bind();
+    let path = syslog.path().to_str().unwrap();
+    let env = [("IOF_SYSLOG", path), (ORDER, "local_syslog,job_record"), (ONCE, "true")];
+    let done = run_with(&site, &env, "$IOF log 'half done'");
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
+    assert!(syslog.next().ends_with(" REPORTS: half done"));
+    let mut files = fs::read_dir(site.path()).unwrap().map(|entry| entry.unwrap().path());
+    assert!(files.all(|path| path.extension().is_none_or(|extension| extension != "record")));
+}
+
+#[test]
 fn empty_variables_are_ignored_and_those_that_are_not_utf8_are_an_error() {
     let site = Site::new();
-    let once = "PMIX_MCA_plog_base_log_once";
-    let empty = [ORDER, once, "IOF_MAIL_SERVER", "IOF_GATEWAY"].map(|variable| (variable, ""));
+    let empty = [ORDER, ONCE, "IOF_MAIL_SERVER", "IOF_GATEWAY"].map(|variable| (variable, ""));
     let done = run_with(&site, &empty, "$IOF log m");
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", "m\n"));
-    for variable in [ORDER, once] {
+    for variable in [ORDER, ONCE] {
         let not_utf8 = OsStr::from_bytes(b"email\xff");
         let done = Process::start(site.iof("run").env(variable, not_utf8).args(["--", "true"])).finish();
         assert_eq!(done.code, 2, "{done:?}");
