@@ -218,18 +218,29 @@ impl ReaderPage {
         word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0
     }
 
+    /// Returns whether the ready bit of a reader is set.
+    fn is_marked(&self, id: ReaderId) -> bool {
+        // If it is not, whichever thread took it reads the ring after that, as in `mark_ready`.
+        self.ready_bit(id).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+    }
+
     fn ready_bit(&self, id: ReaderId) -> Option<(&crate::sync::AtomicU64, u64)> {
         let word = self.table().ready.get(id.index() / 64)?;
         Some((word, 1u64 << (id.index() % 64)))
     }
 
-    /// Rings the doorbell if the tool sleeps, unless the tool's step leaves nothing to do. A SeqCst
-    /// fence must lie between `mark_ready` and this call.
-    pub(crate) fn ring_if_armed(&self) {
+    /// Rings the doorbell for the reader `id` if the tool sleeps, unless the tool's step leaves nothing
+    /// to do. A SeqCst fence must lie between `mark_ready` and this call.
+    pub(crate) fn ring_if_armed(&self, id: ReaderId) {
         let armed = &self.table().head.armed;
         let stepper = self.owner.as_ref().and_then(|owner| owner.stepper.as_ref());
-        if armed.load(Relaxed) == 1 && stepper.is_some_and(Stepper::step) {
-            return;
+        if let Some(stepper) = stepper
+            && armed.load(Relaxed) == 1
+        {
+            // A step takes the ready bits of all readers. If it has left bytes, it has rung already.
+            if !self.is_marked(id) || stepper.step() {
+                return;
+            }
         }
         // Partner: the store in `arm`. The load avoids the exclusive access in the common case. The
         // exchange disarms only the sleep for which it rings, not a later one.

@@ -136,7 +136,7 @@ impl Stream {
     /// fence must lie between the two calls.
     pub(crate) fn wake(&self) {
         for member in self.members.iter().filter(|member| member.has_ready.take()) {
-            member.page.ring_if_armed();
+            member.page.ring_if_armed(member.id);
         }
     }
 
