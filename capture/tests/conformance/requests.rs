@@ -1,6 +1,7 @@
 //! Requests: performed in order with the other commands, and answered in order with the events.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use iof_capture::{
@@ -10,7 +11,7 @@ use iof_capture::{
 use iof_shm_ring::{Policy, Start};
 
 use super::rig;
-use crate::common::{CaptureRig, TestTool, next, pipe, stream, tool, wait_end};
+use crate::common::{CaptureRig, TestTool, next, pipe, stream, tool, wait_end, wait_until};
 
 const ID: SourceId = SourceId(1);
 
@@ -117,4 +118,24 @@ fn the_streams_of_a_capture_that_has_ended_take_readers_until_they_are_removed()
     assert!(matches!(join(&mut streams, 1)[..], [StreamAnswer::Joined(Some(_))]));
     streams.remove(ID);
     assert!(matches!(join(&mut streams, 2)[..], [StreamAnswer::Joined(None)]));
+}
+
+#[test]
+fn dropping_the_streams_of_a_capture_that_has_ended_frees_their_rings() {
+    let ((sender, events), tool) = (channel(), tool());
+    let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();
+    // A request to the kernel is in flight for this one as the capture ends.
+    let (read, _write) = pipe();
+    capture.add(ID, read, stream(4096, Policy::DropNewest)).unwrap();
+    wait_until(&capture, ID, |_| true);
+    drop(capture);
+    let Some(Event::Ended { mut streams }) = events.iter().last() else { panic!("the end was not last") };
+    let joined = streams.perform(request(1, vec![attach(&tool, ID, Start::Oldest)]));
+    let Some(Event::Answered { answers, .. }) = joined else { panic!("no answer") };
+    let [StreamAnswer::Joined(Some(joined))] = &answers[..] else { panic!("{answers:?}") };
+    let ring = Arc::downgrade(&joined.attached.ring);
+    drop(answers);
+    assert!(ring.upgrade().is_some());
+    drop(streams);
+    assert!(ring.upgrade().is_none());
 }

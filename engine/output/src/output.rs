@@ -143,11 +143,15 @@ impl Output {
     pub(crate) fn write_now(&self, slices: &[IoSlice<'_>]) -> bool {
         let Some(pipe) = self.pipe.as_ref().filter(|pipe| !pipe.slow.load(Relaxed)) else { return false };
         let began = Instant::now();
-        let written = writev(&pipe.file, slices).is_ok();
+        let busy = self.watch.as_ref().map(|watch| watch.begin(None));
+        let written = writev(&pipe.file, slices);
+        if let (Some(busy), Ok(written)) = (&busy, written) {
+            busy.accepted(written);
+        }
         if began.elapsed() > SLOW_WRITE {
             pipe.slow.store(true, Relaxed);
         }
-        written
+        written.is_ok()
     }
 
     /// Writes all bytes of `slices`. Blocks until they are written.
@@ -241,5 +245,71 @@ fn wait_writable(file: BorrowedFd<'_>) -> io::Result<()> {
     match poll(&mut [PollFd::new(file, PollFlags::POLLOUT)], PollTimeout::NONE) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use iof_stalled_memory::StalledPage;
+
+    use super::*;
+
+    fn pipe() -> (File, File) {
+        let (read, write) = nix::unistd::pipe().unwrap();
+        (read.into(), write.into())
+    }
+
+    #[test]
+    fn a_write_of_more_slices_than_one_call_takes_is_whole_but_not_written_at_once() {
+        let (mut read, write) = pipe();
+        let mut output = Output::new(&write).unwrap();
+        let watch = output.watch_writes();
+        let lines: Vec<String> = (0..3000).map(|number| format!("{number:03}\n")).collect();
+        let mut slices: Vec<IoSlice<'_>> = lines.iter().map(|line| IoSlice::new(line.as_bytes())).collect();
+        assert!(!output.write_now(&slices[..IOV_MAX + 1]));
+        assert_eq!(watch.progress().accepted, 0);
+        assert!(output.write_now(&slices[..3]));
+        let progress = watch.progress();
+        assert!((progress.accepted, progress.is_busy) == (12, false) && progress.steps > 0, "{progress:?}");
+        output.write(&mut slices[3..]).unwrap();
+        drop((write, output));
+        let mut written = String::new();
+        read.read_to_string(&mut written).unwrap();
+        assert!(written == lines.concat());
+    }
+
+    #[test]
+    fn a_pipe_whose_lock_is_held_for_long_gets_no_writes_at_once_any_more() {
+        let Ok(page) = StalledPage::new().map(Arc::new) else { return };
+        let (read, mut write) = pipe();
+        write.write_all(b"x").unwrap();
+        let output = Output::new(&write).unwrap();
+        let (reader_page, end) = (Arc::clone(&page), read.try_clone().unwrap());
+        let reader = thread::spawn(move || reader_page.read_from(end, 1).unwrap());
+        page.wait_for_use().unwrap();
+        let ((sender, task), slow) = (channel(), output.clone());
+        let writer = thread::spawn(move || {
+            sender.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            slow.write_now(&[IoSlice::new(b"slow\n")])
+        });
+        let state = std::path::Path::new("/proc").join(task.recv().unwrap()).join("stat");
+        while !fs::read_to_string(&state).unwrap().contains(") D ") {
+            thread::yield_now();
+        }
+        // The time that makes the pipe slow.
+        thread::sleep(SLOW_WRITE * 2);
+        page.resolve(b"").unwrap();
+        assert!(writer.join().unwrap());
+        assert_eq!(reader.join().unwrap(), 1);
+        assert!(!output.write_now(&[IoSlice::new(b"never\n")]));
+        output.write(&mut [IoSlice::new(b"later\n")]).unwrap();
+        drop((write, output));
+        assert_eq!(io::read_to_string(read).unwrap(), "slow\nlater\n");
     }
 }

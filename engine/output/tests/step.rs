@@ -7,13 +7,15 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Policy, Process, Rendezvous};
 use iof_output::{Options, Output, PrintError, PrintReport, Printer};
-use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
+use iof_stalled_memory::StalledPage;
 use iof_tool::{Delivery, Pull};
 
 /// The number of lines of a rank that writes more than the output pipe takes.
@@ -201,4 +203,75 @@ fn a_closed_pipe_ends_the_printer_with_its_error() {
     }
     drop(writers);
     assert!(job.report_exit(Rank(0), Exit::Unknown));
+}
+
+#[test]
+fn more_streams_than_one_write_takes_are_printed_after_a_turn_that_filled_all() {
+    const RANKS: u32 = 1100;
+    let Ok(page) = StalledPage::new().map(Arc::new) else { return };
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = Config { rendezvous: Rendezvous::None, policy: Policy::Block, ..Config::default() };
+    let engine = Engine::start(config).unwrap();
+    let far = Nspace::new("far").unwrap();
+    let mut tool = engine.attach("test", Grant::Block).unwrap();
+    tool.pull(&Pull::new(vec![Proc::all(far.clone())], Channels::STDOUT)).unwrap();
+    let (reader, writer) = pipe();
+    let output = Output::new(&writer).unwrap();
+    let printer = Printer::start(tool, output, Options::default(), |_, _, _| {}).unwrap();
+    drop(writer);
+    let deliver = |line: &str| {
+        for rank in (0..RANKS).map(Rank) {
+            let from = Proc { nspace: far.clone(), rank };
+            engine
+                .deliver(&from, Channel::Stdout, format!("{line} {rank}\n").into_bytes(), &[], || {})
+                .unwrap();
+        }
+    };
+    let mut printed = BufReader::new(File::from(reader)).lines();
+    let mut receive = |line: &str| {
+        let mut lines: Vec<String> = printed.by_ref().take(RANKS as usize).map(Result::unwrap).collect();
+        lines.sort_unstable_by_key(|text| text.rsplit(' ').next().unwrap().parse::<u32>().unwrap());
+        assert!(lines.iter().zip(0..).all(|(text, rank)| *text == format!("{line} {rank}")));
+    };
+    deliver("first");
+    receive("first");
+    wait_for_sleep(&printer_task());
+    // While the thread that reads the ranks waits for the lock of a rank's pipe, the lines of all
+    // streams wait in its queue.
+    let (stdout, mut out) = pipe();
+    out.write_all(b"x").unwrap();
+    let (writer_page, holder) = (Arc::clone(&page), out.try_clone().unwrap());
+    let holder = thread::spawn(move || writer_page.write_to(holder, 1).unwrap());
+    page.wait_for_use().unwrap();
+    let new = AdoptedRank::new(Rank(0), "test", Process::Reported { pid: 0 });
+    let near = AdoptedRank { stdout: Some(stdout), ..new };
+    let job = engine.adopt(AdoptSpec::new(all().nspace, vec![near])).unwrap();
+    deliver("second");
+    page.resolve(b"").unwrap();
+    assert_eq!(holder.join().unwrap(), 1);
+    receive("second");
+    assert!(engine.end_job(&far, None));
+    assert!(job.report_exit(Rank(0), Exit::Unknown));
+    printer.join().unwrap();
+}
+
+#[test]
+fn the_closure_of_a_printer_is_dropped_on_its_thread() {
+    /// Sends the name of the thread that drops it.
+    struct Told(std::sync::mpsc::Sender<Option<String>>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(thread::current().name().map(str::to_owned));
+        }
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
+    let tool = engine.attach("test", Grant::Block).unwrap();
+    let (_reader, writer) = pipe();
+    let ((sender, dropped), output) = (channel(), Output::new(&writer).unwrap());
+    let told = Told(sender);
+    let on_gap = move |_: &Proc, _, _| drop(told.0.send(None));
+    let printer = Printer::start(tool, output, Options::default(), on_gap).unwrap();
+    printer.join().unwrap();
+    assert_eq!(dropped.recv().unwrap().as_deref(), Some("iof-printer"));
 }

@@ -8,7 +8,7 @@
 
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iof_proto::{Channel, Proc};
 use iof_tool::{BatchReader, FeedId, Gap};
@@ -23,6 +23,28 @@ pub(super) struct Running<G> {
     pub on_gap: G,
 }
 
+/// A printer with a step, on the printer's thread. At the end the printer is dropped there, with the
+/// caller's closure, although the step exists as long as the reader page.
+struct Shared<G>(Arc<Mutex<Option<Running<G>>>>);
+
+impl<G> Shared<G> {
+    fn lock(&self) -> Result<MutexGuard<'_, Option<Running<G>>>, PrintError> {
+        self.0.lock().map_err(|_| PrintError::Died)
+    }
+}
+
+impl<G> Drop for Shared<G> {
+    fn drop(&mut self) {
+        // Dropped after the lock is released.
+        let _running = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// Returns the printer, which is there until its thread ends.
+fn running_of<G>(running: &mut Option<Running<G>>) -> Result<&mut Running<G>, PrintError> {
+    running.as_mut().ok_or(PrintError::Died)
+}
+
 impl<G: FnMut(&Proc, Channel, Gap) + Send + 'static> Running<G> {
     /// Runs the printer on its thread until its registrations have ended.
     pub fn run(mut self) -> Result<PrintReport, PrintError> {
@@ -31,33 +53,29 @@ impl<G: FnMut(&Proc, Channel, Gap) + Send + 'static> Running<G> {
         let stepper = self.reader.stepper().filter(|_| self.task.may_step()).cloned();
         let Some(stepper) = stepper else { return self.run_alone() };
         let sleeper = self.reader.sleeper();
-        let running = Arc::new(Mutex::new(self));
-        let shared = Arc::downgrade(&running);
+        let shared = Shared(Arc::new(Mutex::new(Some(self))));
+        let running = Arc::clone(&shared.0);
         stepper.set(move || {
-            // The thread has ended if it is gone. A panic poisons the lock, which ends the thread.
-            let step = || {
-                shared.upgrade()?.try_lock().ok().map(|mut running| {
-                    let Running { task, reader, .. } = &mut *running;
-                    task.step(reader)
-                })
-            };
+            // The thread has ended if it is empty. A panic poisons the lock, which ends the thread.
+            let step =
+                || running.try_lock().ok()?.as_mut().map(|Running { task, reader, .. }| task.step(reader));
             catch_unwind(AssertUnwindSafe(step)).is_ok_and(|slept_on| slept_on == Some(true))
         });
-        let lock = || running.lock().map_err(|_| PrintError::Died);
         let mut ids = Vec::new();
         loop {
-            let mut locked = lock()?;
-            let deadline = locked.task.next_due();
-            let mut call = locked.reader.begin_poll(deadline)?;
+            let mut locked = shared.lock()?;
+            let Running { task, reader, .. } = running_of(&mut locked)?;
+            let mut call = reader.begin_poll(task.next_due())?;
             let polled = loop {
-                if let Some(polled) = locked.reader.continue_poll(&mut call, &mut ids)? {
+                let Running { reader, .. } = running_of(&mut locked)?;
+                if let Some(polled) = reader.continue_poll(&mut call, &mut ids)? {
                     break polled;
                 }
                 drop(locked);
                 sleeper.sleep(&mut call)?;
-                locked = lock()?;
+                locked = shared.lock()?;
             };
-            let Running { task, reader, on_gap, .. } = &mut *locked;
+            let Running { task, reader, on_gap } = running_of(&mut locked)?;
             if task.turn(reader, (polled, &ids), on_gap)? {
                 return Ok(task.report.clone());
             }
