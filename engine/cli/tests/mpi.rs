@@ -91,6 +91,14 @@ fn an_exit_before_finalize_is_a_failure_that_ends_the_job() {
 }
 
 #[test]
+fn the_socket_of_a_rank_is_closed_at_its_exit_although_a_child_holds_it() {
+    // read(1) of bash fails with 1 at the end of file, and with a greater number at its time limit.
+    let child = "read -r -t 60 -u $PMI_FD reply; echo read ended with $?";
+    let done = run(&["-n", "1"], &format!("init; finalize; {{ {child}; }} & exit 0"));
+    assert_eq!((done.text(), done.code), ("read ended with 1\n", 0), "{done:?}");
+}
+
+#[test]
 fn garbage_of_a_rank_harms_only_itself() {
     let script = r#"if [ $PMI_RANK = 0 ]; then
             trap '' PIPE; head -c 100000 /dev/zero >&$PMI_FD; echo cmd=fly >&$PMI_FD; read -r -u $PMI_FD reply || echo closed
