@@ -84,6 +84,11 @@ fn a_refused_adoption_leaves_the_descriptors_open() {
 }
 
 #[test]
+fn a_job_of_mpi_programs_has_the_protocol_that_its_info_names() {
+    assert_completes("mpi");
+}
+
+#[test]
 fn a_push_too_large_for_memory_is_refused() {
     assert_completes("huge");
 }

@@ -273,6 +273,31 @@ static void refused_adoptions(void)
     assert(fcntl(out[0], F_GETFD) >= 0);
 }
 
+/* Starts a job of one rank with IOF_MPI, which ends with 0 only if it has a socket of PMI. */
+static iof_status_t spawn_mpi(const char *name, const char *protocol)
+{
+    char *argv[] = {"sh", "-c", "test \"$PMI_SIZE\" = 1 && test -S /proc/self/fd/$PMI_FD", NULL};
+    iof_app_t app = {.cmd = "sh", .argv = argv, .maxprocs = 1};
+    iof_info_t infos[2];
+    assert(iof_Info_load(&infos[0], IOF_NSPACE, name, IOF_STRING) == IOF_SUCCESS);
+    assert(iof_Info_load(&infos[1], IOF_MPI, protocol, IOF_STRING) == IOF_SUCCESS);
+    iof_status_t status = iof_server_spawn(infos, 2, &app, 1, NULL);
+    iof_Value_destruct(&infos[0].value);
+    iof_Value_destruct(&infos[1].value);
+    return status;
+}
+
+static void mpi_jobs(void)
+{
+    int code;
+    unsetenv("PMI_SIZE");
+    assert(spawn_mpi("mpi", "pmi1") == IOF_SUCCESS);
+    assert(iof_server_wait("mpi", &code) == IOF_SUCCESS && code == 0);
+    assert(spawn_mpi("plain", "none") == IOF_SUCCESS);
+    assert(iof_server_wait("plain", &code) == IOF_SUCCESS && code == 1);
+    assert(spawn_mpi("other", "pmi7") == IOF_ERR_BAD_PARAM);
+}
+
 int main(int argc, char **argv)
 {
     const char *scenario = argc > 1 ? argv[1] : "";
@@ -340,6 +365,8 @@ int main(int argc, char **argv)
         stdin_that_is_stopped();
     } else if (!strcmp(scenario, "adopt")) {
         refused_adoptions();
+    } else if (!strcmp(scenario, "mpi")) {
+        mpi_jobs();
     } else if (!strcmp(scenario, "huge")) {
         /* More bytes than there is memory. They are never accessed. */
         size_t size = (size_t)1 << 45;
