@@ -262,6 +262,12 @@ impl EngineWorld {
         }
     }
 
+    /// All ranks exit. Children keep their streams open.
+    pub(super) fn leave_children(&mut self) {
+        let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
+        ranks.for_each(|rank| rank.exited = true);
+    }
+
     /// The capture notices the exits of ranks.
     pub(super) fn report_exits(&mut self, all: bool, rng: &mut Rng) {
         let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
