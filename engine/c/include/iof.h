@@ -1449,7 +1449,8 @@ iof_status_t iof_IOF_deregister(size_t iofhdlr,
 // is called when the push is done.
 //
 // With IOF_IOF_PUSH_STDIN, and NULL as bo, a thread of the library reads the program's own stdin
-// until its end, pushes it, and closes the stdin of the targets. The thread continues after the
+// until its end, pushes it, and closes the stdin of the targets. If the value is a process and
+// ntargets is 0, that process is the target. The thread continues after the
 // library is finalized. The function blocks until the push has begun, even with cbfunc, which is
 // then called. The end of the push is not reported. In a callback the function returns
 // IOF_ERR_WOULD_BLOCK. A later call with NULL as bo, and with IOF_IOF_PUSH_STDIN false or with

@@ -58,12 +58,13 @@ impl Infos {
         self.take(key).map(rank).transpose()
     }
 
-    /// Takes IOF_IOF_PUSH_STDIN. RFC0025 gives it a process, which counts as true.
-    pub(crate) fn push_stdin(&mut self) -> Outcome<Option<bool>> {
+    /// Takes IOF_IOF_PUSH_STDIN. Its value may be the process that receives the bytes (RFC0025),
+    /// which counts as true.
+    pub(crate) fn push_stdin(&mut self) -> Outcome<Option<(bool, Option<Proc>)>> {
         match self.take(IOF_IOF_PUSH_STDIN) {
             None => Ok(None),
-            Some(InfoValue::Bool(flag)) => Ok(Some(flag)),
-            Some(InfoValue::Proc(_)) => Ok(Some(true)),
+            Some(InfoValue::Bool(flag)) => Ok(Some((flag, None))),
+            Some(InfoValue::Proc(target)) => Ok(Some((true, Some(target)))),
             Some(_) => mismatch(),
         }
     }

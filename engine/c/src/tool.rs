@@ -219,7 +219,8 @@ pub unsafe extern "C" fn iof_IOF_deregister(
 /// is called when the push is done.
 ///
 /// With IOF_IOF_PUSH_STDIN, and NULL as bo, a thread of the library reads the program's own stdin
-/// until its end, pushes it, and closes the stdin of the targets. The thread continues after the
+/// until its end, pushes it, and closes the stdin of the targets. If the value is a process and
+/// ntargets is 0, that process is the target. The thread continues after the
 /// library is finalized. The function blocks until the push has begun, even with cbfunc, which is
 /// then called. The end of the push is not reported. In a callback the function returns
 /// IOF_ERR_WOULD_BLOCK. A later call with NULL as bo, and with IOF_IOF_PUSH_STDIN false or with
@@ -244,9 +245,13 @@ pub unsafe extern "C" fn iof_IOF_push(
 ) -> iof_status_t {
     guard(|| {
         // SAFETY: the contract in the header.
-        let (targets, infos) = unsafe { (read::procs(targets, ntargets)?, read::infos(directives, ndirs)?) };
-        let mut infos = Infos(infos);
+        let mut infos = Infos(unsafe { read::infos(directives, ndirs) }?);
         let stdin = infos.push_stdin()?;
+        let targets = match &stdin {
+            Some((true, Some(target))) if ntargets == 0 => vec![target.clone()],
+            // SAFETY: the contract in the header.
+            _ => unsafe { read::procs(targets, ntargets) }?,
+        };
         let mut push = Push { directives: infos.0, ..Push::new(targets) };
         let completes = push
             .directives
@@ -254,12 +259,12 @@ pub unsafe extern "C" fn iof_IOF_push(
             .any(|info| info.key == IOF_IOF_COMPLETE && info.value == InfoValue::Bool(true));
         if bo.is_null() {
             let is_ended = match stdin {
-                Some(true) => {
+                Some((true, _)) => {
                     push.directives.push(Info::new(IOF_IOF_COMPLETE, true));
                     push_stdin(&push)?;
                     true
                 }
-                Some(false) => {
+                Some((false, _)) => {
                     session()?.stop_stdin();
                     true
                 }

@@ -30,7 +30,7 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
     let directory = site.path().to_str().unwrap();
     let long = "n".repeat(256);
     for (args, message) in [
-        (&[][..], "run, pull, push, top, query, ps, kill, log, inspect, completions, man"),
+        (&[][..], "run, pull, push, top, query, ps, kill, log, gateway, inspect, completions, man"),
         (&["frobnicate"], "to start a job, write: iof run frobnicate"),
         (&["hostname", "-f", "a b"], "write: iof run hostname -f 'a b'"),
         (&["-n", "2", "hostname"], "write: iof run -n 2 hostname"),

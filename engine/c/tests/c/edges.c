@@ -86,7 +86,7 @@ static void stdin_that_is_stopped(void)
         spawn("cat", 1);
         /* RFC0025 gives the directive a process. */
         assert(iof_Info_load(&start, IOF_IOF_PUSH_STDIN, &rank0, IOF_PROC) == IOF_SUCCESS);
-        assert(iof_IOF_push(&rank0, 1, NULL, &start, 1, NULL, NULL) == IOF_SUCCESS);
+        assert(iof_IOF_push(&rank0, round, NULL, &start, 1, NULL, NULL) == IOF_SUCCESS);
         iof_Value_destruct(&start.value);
         assert(write(input[1], "typed\n", 6) == 6);
         wait_for(&reached, 1);
