@@ -35,7 +35,7 @@ pub(crate) const PACKET_MAX: usize = libc::PIPE_BUF;
 
 /// Number of checks, one in each pause, after which a stream in a small ring grows if it has waited all
 /// the time. With fewer, the streams of many ranks grow while the only reader is busy with the other
-/// streams, and are then no longer in the processor's cache.
+/// streams, and then do not fit the processor's cache.
 const GROWTH_CHECKS: u32 = 10;
 
 /// The state of a source.
@@ -150,7 +150,8 @@ pub(crate) struct Source {
     reopenable: bool,
     /// Whether no process has the terminal open at the moment.
     hung_up: bool,
-    /// Number of calls of [`Source::check_growth`] since which the stream has waited without a break.
+    /// Number of successive calls of [`Source::check_growth`] at which the stream has waited
+    /// without a break.
     starved: u32,
     /// Whether the stream has changed for its readers since the last [`Source::take_ready`].
     is_ready: bool,

@@ -50,14 +50,15 @@ pub struct Config {
     /// Size of the cache of each stream (one output channel of one rank), in bytes
     /// (`PMIX_IOF_CACHE_SIZE`). A size below [`MIN_CACHE_SIZE`] is raised to it.
     ///
-    /// With `None`, the size is [`DEFAULT_CACHE_SIZE`], and the caches of a job with many ranks
-    /// begin smaller: about 8 MiB divided by the number of ranks, but at least 64 KiB. A cache grows to
-    /// its full size when a reader attaches that may not hold the source back, and after the rank has
-    /// waited for the readers for about 0.2 s without a break. Only [`Policy::Block`] has small caches.
+    /// With `None`, the size is [`DEFAULT_CACHE_SIZE`], and the caches of a job with 16 or more
+    /// ranks begin smaller: 8 MiB divided by the number of ranks, rounded up to a power of two, but
+    /// at least 64 KiB. A cache grows to its full size when a reader attaches that may not hold the
+    /// source back, and after the rank has waited for the readers for about 0.2 s without a break.
+    /// Only [`Policy::Block`] has small caches.
     pub cache_size: Option<u32>,
-    /// The sum of the caches of all ranks, in bytes, up to which small caches grow. A cache that may
-    /// not grow stays small: its rank waits earlier, and readers that may not hold it back lose bytes
-    /// earlier.
+    /// The sum of the caches of all ranks, in bytes, up to which small caches grow. A cache that
+    /// may not grow stays small: its rank waits earlier, and readers that may not hold it back lose
+    /// bytes earlier.
     pub cache_total: u64,
     /// The reaction to a full cache: drop the newest bytes (`PMIX_IOF_DROP_NEWEST`), drop the
     /// oldest bytes (`PMIX_IOF_DROP_OLDEST`), or make ranks wait until the readers with

@@ -9,8 +9,8 @@ use crate::config::{Buffering, Config, DEFAULT_CACHE_SIZE, MIN_CACHE_SIZE, polic
 
 /// Least size of the ring in which a stream begins, in bytes. The kernel fills at most 64 KiB at a time.
 const LEAST_SMALL: u64 = 64 * 1024;
-/// The sum of the rings in which the streams of a job begin, one for each rank. It is in the order of
-/// the processors' caches.
+/// The sum of the rings in which the streams of a job begin, one for each rank, before each size is
+/// rounded up to a power of two. It is in the order of the processors' caches.
 const SMALL_CACHES: u64 = 8 << 20;
 
 /// The options of a stream at one of the three levels, including the levels before it.
@@ -45,8 +45,8 @@ impl StreamOptions {
     }
 
     /// Returns the size of the first ring of each stream of a job with `ranks` ranks. Most ranks
-    /// write to one of their streams, so the rings in use fit in [`SMALL_CACHES`] bytes, unless there
-    /// are too many.
+    /// write to one of their streams, so the rings in use have less than twice [`SMALL_CACHES`]
+    /// bytes, unless there are too many.
     pub(crate) fn first_size(self, ranks: u64) -> u64 {
         let full = self.config().capacity;
         let part = SMALL_CACHES.checked_div(ranks).unwrap_or(SMALL_CACHES).next_power_of_two();

@@ -102,15 +102,15 @@ impl Stream {
     }
 
     /// Returns the greatest number of bytes that one claim takes. The larger a claim, the fewer
-    /// bytes a late reader finds, so a small ring gives much only to reads that return much.
+    /// bytes a late reader finds. So claims of a small ring are large only while reads fill them.
     pub(super) fn largest_claim(&self) -> u64 {
         let capacity = self.writer.ring().capacity();
         if self.is_small() && self.filled { capacity.min(SMALL_CLAIM) } else { self.claim_part() }
     }
 
-    /// Returns whether the last span was larger than a reader that may not hold the source back can
-    /// stand: it may be a whole small ring, and the next claim would overwrite bytes that such a
-    /// reader had no time to read.
+    /// Returns whether the last span was larger than a usual claim. It may be a whole small ring. The
+    /// next claim would then overwrite bytes that a reader which may not hold the source back had no
+    /// time to read.
     pub(super) fn has_large_span(&self) -> bool {
         self.span_len > self.claim_part() && !broken(Point::LargeSpan)
     }

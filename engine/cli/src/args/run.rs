@@ -34,16 +34,16 @@ pub struct RunArgs {
     /// Set the cache size per stream
     ///
     /// A stream is one channel of one rank. Its cache holds its output for iof and for tools. In
-    /// bytes, optionally with a unit such as K, M or KiB (powers of 1024). At least 16K. By default,
-    /// a cache has 1M. With more than eight ranks it begins with 64K to 512K, and grows to 1M when a
-    /// tool attaches, or when the rank has waited for iof to write its output.
+    /// bytes, optionally with a unit such as K, M or KiB (powers of 1024). At least 16K. By
+    /// default, a cache has 1M. With 16 or more ranks it begins with 64K to 512K, and grows to 1M
+    /// when a tool attaches, or when the rank has waited for iof to write its output.
     #[arg(long, value_name = "BYTES", value_parser = cache_size)]
     pub cache_size: Option<u32>,
 
     /// Bound the growth of caches
     ///
-    /// The caches of all ranks grow up to this sum, in bytes. A cache that may not grow keeps the size
-    /// with which it began.
+    /// The caches of all ranks grow up to this sum. In bytes, optionally with a unit such as K, M
+    /// or KiB (powers of 1024). A cache that may not grow keeps the size with which it began.
     #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_TOTAL, value_parser = bytes)]
     pub cache_total: u64,
 
