@@ -114,6 +114,7 @@ pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, Target
 pub use first_writes::FirstWrites;
 pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use process_spec::{ProcessGroup, ProcessSpec, Stdin};
+pub use program::find_program;
 pub use pty::{Pty, PtyMaster, WindowSize};
 pub use request::{Counted, Gating, Joined, NewStream, RequestId, StreamAnswer, StreamRequest, StreamStep};
 pub use room_bells::RoomBell;

@@ -43,13 +43,7 @@ const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
 pub(crate) fn check_program(spec: &ProcessSpec) -> Result<(), SpawnError> {
     let program = PathBuf::from(&spec.program);
     let cwd = spec.cwd.as_deref().unwrap_or(Path::new("."));
-    let found = if spec.program.as_bytes().contains(&b'/') {
-        let path = cwd.join(&program);
-        check_executable(&path).map(|()| path)
-    } else {
-        look_up(&program, cwd, &search_path(spec))
-    };
-    let path = found.map_err(|source| match source.raw_os_error() {
+    let path = find_program(spec).map_err(|source| match source.raw_os_error() {
         Some(libc::EISDIR) => SpawnError::IsDirectory { program: program.clone() },
         Some(libc::EACCES) => SpawnError::NotExecutable { program: program.clone(), source },
         _ => SpawnError::NotFound { program: program.clone() },
@@ -62,6 +56,21 @@ pub(crate) fn check_program(spec: &ProcessSpec) -> Result<(), SpawnError> {
     let Some(interpreter) = interpreter(&head) else { return Ok(()) };
     let checked = check_executable(&cwd.join(&interpreter));
     checked.map_err(|source| SpawnError::Interpreter { program, interpreter, source })
+}
+
+/// Returns the file that a process of `spec` executes, which is looked up in the child's `PATH` if
+/// the program is a name.
+///
+/// # Errors
+/// The error of access(2): no such file can be executed.
+pub fn find_program(spec: &ProcessSpec) -> io::Result<PathBuf> {
+    let cwd = spec.cwd.as_deref().unwrap_or(Path::new("."));
+    if spec.program.as_bytes().contains(&b'/') {
+        let path = cwd.join(&spec.program);
+        check_executable(&path).map(|()| path)
+    } else {
+        look_up(Path::new(&spec.program), cwd, &search_path(spec))
+    }
 }
 
 /// Returns the `PATH` that the process will have.
@@ -113,8 +122,8 @@ fn head(path: &Path) -> Option<Vec<u8>> {
     Some(head)
 }
 
-/// Returns whether a file that begins with `head` is not a script for the shell: an ELF file, or one
-/// whose first line contains a zero byte, as in POSIX. Does not allocate.
+/// Returns whether a file that begins with `head` is not a script for the shell: an ELF file, or
+/// one whose first line contains a zero byte, as in POSIX. Does not allocate.
 pub(crate) fn is_binary(head: &[u8]) -> bool {
     let line = head.split(|byte| *byte == b'\n').next();
     head.starts_with(ELF_MAGIC) || line.is_some_and(|line| line.contains(&0))

@@ -234,6 +234,10 @@ pub enum Mpi {
     /// serves MPI itself.
     #[default]
     None,
+    /// PMI-1 for all programs, and PMIx for programs that need it as far as their files tell
+    /// (linked with Open MPI 5 or libpmix), or for all if the variable `IOF_LIBPMIX` is set. If the
+    /// PMIx server cannot start, the reason is logged (with `tracing`), and the job has PMI-1 only.
+    Auto,
     /// PMI-1, as of MPICH, Intel MPI and MVAPICH. Each rank has a socket to the engine. Ranks do
     /// not inherit the variables by which another launcher has connected the embedder.
     ///
@@ -242,6 +246,11 @@ pub enum Mpi {
     /// ([`Exit::Unfinalized`](crate::Exit::Unfinalized)). `MPI_Comm_spawn` and `MPI_Publish_name`
     /// return errors. A job with ranks elsewhere cannot have it.
     Pmi1,
+    /// PMIx, as of Open MPI 5, with the consequences of [`Mpi::Pmi1`]. The server is libpmix, which
+    /// is opened with dlopen(3): that of the variable `IOF_LIBPMIX`, of the first program that
+    /// needs one, or the system's. It has a thread of its own. A process can have one PMIx server:
+    /// an embedder that is a PMIx server already serves its ranks itself.
+    Pmix,
 }
 
 /// A job: a list of programs, and the number of ranks that run each. The ranks of an app are

@@ -30,6 +30,7 @@ use crate::host::{Host, Standalone};
 use crate::in_flight::Budget;
 use crate::log_channels::LogChannels;
 use crate::pmi::PmiLinks;
+use crate::pmix::PmixHost;
 use crate::reports::{Report, Reports};
 use crate::stalls::Stalls;
 use crate::tables::Tables;
@@ -88,6 +89,7 @@ pub struct Engine {
     pub(crate) tables: Arc<Tables>,
     pub(crate) capture: Arc<Capture>,
     pub(crate) stalls: Arc<Stalls>,
+    pub(crate) pmix: PmixHost,
     control: Option<JoinHandle<()>>,
     pub(crate) listener: Option<Arc<Listener>>,
 }
@@ -203,7 +205,8 @@ impl Engine {
             .spawn(move || control.run())
             .map_err(|source| StartError::Thread { source })?;
         let caches = Arc::new(CacheBudget::new(config.cache_total));
-        Ok(Engine { config, caches, tables, capture, stalls, control: Some(control), listener })
+        let pmix = PmixHost::default();
+        Ok(Engine { config, caches, tables, capture, stalls, pmix, control: Some(control), listener })
     }
 
     /// Returns the absolute path of the socket that tools connect to; `None` with
@@ -234,6 +237,12 @@ impl Engine {
     /// was chosen by [`Config::backend`]. The reason was also logged (with `tracing`).
     pub fn fallback_reason(&self) -> Option<&CaptureError> {
         self.capture.fallback()
+    }
+
+    /// Returns the library that is the PMIx server of this engine's jobs, with its version; `None`
+    /// if no job has needed one ([`Mpi`](crate::Mpi)).
+    pub fn pmix_library(&self) -> Option<String> {
+        self.pmix.library()
     }
 
     /// Attaches a tool in this process, such as the launcher's own printer. The host is not asked

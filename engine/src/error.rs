@@ -62,6 +62,9 @@ pub enum LaunchError {
         /// The error of socketpair(2).
         source: io::Error,
     },
+    /// The job has no PMIx server ([`Mpi::Pmix`](crate::Mpi::Pmix)).
+    #[error("{0}; name a libpmix.so.2 by the variable IOF_LIBPMIX, or choose another protocol for MPI")]
+    Pmix(#[from] PmixError),
     /// An app has no ranks.
     #[error("app {app} has no ranks: ask for at least 1, or omit the app")]
     EmptyApp {
@@ -150,6 +153,18 @@ pub enum LaunchError {
     /// The capture thread has ended.
     #[error(transparent)]
     Capture(#[from] AddError),
+}
+
+/// The reason why a job has no PMIx server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PmixError {
+    /// The server did not start.
+    #[error(transparent)]
+    Start(#[from] iof_pmix_server::StartError),
+    /// The server has not accepted the job.
+    #[error(transparent)]
+    Register(#[from] iof_pmix_server::RegisterError),
 }
 
 /// Largest number of ranks in one job.

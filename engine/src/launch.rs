@@ -15,7 +15,7 @@ use iof_proto::rendezvous::SERVER_VARIABLE;
 use iof_proto::{Rank, StdinUnavailable};
 use nix::unistd::tcgetpgrp;
 
-use crate::config::{App, JobSpec};
+use crate::config::{App, JobSpec, Mpi};
 use crate::core::calls::NewJob;
 use crate::core::job::Launching;
 use crate::early_end::EarlyEndPolicy;
@@ -24,7 +24,14 @@ use crate::error::{LaunchError, MAX_RANKS};
 use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
 use crate::job::Job;
 use crate::pmi::{self, PmiJob};
+use crate::pmix::{self, PmixJob};
 use crate::register::{RankStdin, RunningRank};
+
+/// The servers by which the ranks of a job start MPI.
+struct MpiJob {
+    pmi: Option<PmiJob>,
+    pmix: Option<PmixJob>,
+}
 
 /// A rank that is to be started.
 struct PlannedRank<'a> {
@@ -88,6 +95,7 @@ impl Engine {
         let started = self.start_ranks(spec, &job);
         if started.is_err() {
             self.tables.lock().withdraw_ranks(&spec.nspace);
+            self.pmix.remove(&spec.nspace);
         }
         self.all_registered(&job);
         started.map(|()| job)
@@ -99,12 +107,12 @@ impl Engine {
         // A rank may write before the capture thread reads its pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.
         let spawner = Spawner::watching(FirstWrites::new().ok());
-        let pmi = PmiJob::of(spec, job);
+        let mpi = MpiJob { pmi: PmiJob::of(spec, job), pmix: self.pmix_job(spec, job)? };
         // A client would take variables of another launcher for its own.
-        let spawner = if pmi.is_some() { spawner.hiding(pmi::is_of_a_launcher) } else { spawner };
+        let spawner = if spec.mpi == Mpi::None { spawner } else { spawner.hiding(pmi::is_of_a_launcher) };
         let mut signallers = Vec::new();
         let started = planned_ranks(spec)
-            .try_for_each(|planned| self.start_rank(spec, &planned, &spawner, pmi.as_ref(), &mut signallers));
+            .try_for_each(|planned| self.start_rank(spec, &planned, &spawner, &mpi, &mut signallers));
         if started.is_err() {
             signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
         }
@@ -117,10 +125,11 @@ impl Engine {
         spec: &JobSpec,
         planned: &PlannedRank<'_>,
         spawner: &Spawner,
-        pmi: Option<&PmiJob>,
+        mpi: &MpiJob,
         signallers: &mut Vec<Signaller>,
     ) -> Result<(), LaunchError> {
         let rank = planned.rank;
+        let pmi = mpi.pmi.as_ref();
         // Before the process, so that little time passes until its output is read.
         let streams = self
             .streams(&spec.nspace, rank, &spec.directives, spec.nprocs())
@@ -134,6 +143,9 @@ impl Engine {
                 (Some(ours), Some(theirs))
             }
         };
+        if let Some(pmix) = &mpi.pmix {
+            process.env.extend(pmix.variables(rank)?);
+        }
         let spawned = spawner.spawn(process, passed);
         let Spawned { child, stdin, stdout, stderr, stddiag, pty } =
             spawned.map_err(|source| planned.spawn_failed(source))?;
@@ -187,16 +199,13 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<u64, LaunchError> {
     let open =
         planned_ranks(spec).filter(|planned| spec.stdin_of(planned.rank) == Stdin::Pipe).count() as u64;
     let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
-    let needed = needed.saturating_add(TRANSIENT_FDS);
+    let needed = needed.saturating_add(TRANSIENT_FDS).saturating_add(pmix::files(spec));
     let spare_files = check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
     check_maps(ranks.saturating_mul(MAPS_PER_RANK)).map_err(|maps| LaunchError::Maps { ranks, maps })?;
-    let mut first = 0u32;
-    for (appnum, app) in spec.apps.iter().enumerate() {
-        // All ranks of an app run the same program in the same directory, so it is enough to check
-        // the first.
-        let planned = PlannedRank { rank: Rank(first), appnum, app };
+    // All ranks of an app run the same program in the same directory, so it is enough to check the
+    // first.
+    for planned in first_ranks(spec) {
         check(&process_spec(spec, &planned, server)).map_err(|source| planned.spawn_failed(source))?;
-        first = first.saturating_add(app.nprocs);
     }
     let mut files = BTreeSet::new();
     for planned in planned_ranks(spec) {
@@ -240,6 +249,20 @@ fn group_with_stdin(requested: ProcessGroup) -> ProcessGroup {
     // tcgetpgrp(3) succeeds only on the caller's controlling terminal, the only terminal on which
     // job control applies.
     if tcgetpgrp(io::stdin()).is_ok() { ProcessGroup::Inherit } else { requested }
+}
+
+/// Returns the first rank of each app.
+fn first_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
+    spec.apps.iter().enumerate().scan(0u32, |next, (appnum, app)| {
+        let rank = Rank(*next);
+        *next = next.saturating_add(app.nprocs);
+        Some(PlannedRank { rank, appnum, app })
+    })
+}
+
+/// Returns how the first rank of each app is to be started, without the engine's socket.
+pub(crate) fn first_processes(spec: &JobSpec) -> impl Iterator<Item = ProcessSpec> {
+    first_ranks(spec).map(|planned| process_spec(spec, &planned, OsStr::new("")))
 }
 
 /// Returns how a rank's process is to be started.

@@ -17,7 +17,7 @@
 //! | `host` | upcalls to the embedder |
 //! | `control`, `reports` | the control thread (mio), which accepts and serves tools; its queue |
 //! | `tables`, `handles` | the core behind its lock; the descriptors and rendezvous entries that the driver holds for it |
-//! | `pmi` | the sockets by which ranks start MPI |
+//! | `pmi`, `pmix` | the sockets by which ranks start MPI; the PMIx server in libpmix |
 //! | `stalls` | ranks that stall the capture thread |
 //! | `files` | the limits on files and memory maps |
 //! | `connection`, `connections`, `incoming`, `in_flight` | sockets; messages received; descriptors not yet received |
@@ -63,6 +63,7 @@ mod launch;
 mod log;
 mod log_channels;
 mod pmi;
+mod pmix;
 mod register;
 mod remove;
 mod reports;
@@ -85,7 +86,7 @@ pub use config::{
 pub use early_end::{DEFAULT_KILL_WAIT, EarlyEnd, EndCause, KillOnBadExit, TIMEOUT_CODE};
 pub use endings::Endings;
 pub use engine::Engine;
-pub use error::{LaunchError, MAX_RANKS, StartError};
+pub use error::{LaunchError, MAX_RANKS, PmixError, StartError};
 pub use exit::Exit;
 pub use grant::Grant;
 pub use host::{ApprovalReply, Host, HostReply, QueryReply, Remedy, Standalone, ViaGateway, same_user};

@@ -47,8 +47,8 @@ impl PmiJob {
     /// Returns the server of a job; `None` if its ranks have none.
     pub(crate) fn of(spec: &JobSpec, job: &Job) -> Option<PmiJob> {
         match spec.mpi {
-            Mpi::None => None,
-            Mpi::Pmi1 => {
+            Mpi::None | Mpi::Pmix => None,
+            Mpi::Pmi1 | Mpi::Auto => {
                 let job = job.id().clone();
                 let apps: Vec<u32> = spec.apps.iter().map(|app| app.nprocs).collect();
                 let server = Server::new(&format!("iof-{}-{}", std::process::id(), job.run), &apps);

@@ -37,6 +37,7 @@ impl Engine {
     pub fn remove(&self, nspace: &Nspace) -> bool {
         let removed = self.tables.lock().remove_job(nspace);
         if removed {
+            self.pmix.remove(nspace);
             self.tables.notify();
         }
         removed

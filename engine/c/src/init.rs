@@ -190,12 +190,14 @@ pub(crate) fn job_spec(
     spec.stdin.extend(infos.rank(IOF_STDIN_INHERIT)?.map(|rank| (rank, Stdin::Inherit)));
     spec.mpi = match infos.text(IOF_MPI)?.as_deref() {
         None | Some("none") => Mpi::None,
-        Some("pmi1") => {
-            spec.kill_on_bad_exit = KillOnBadExit::Signal;
-            Mpi::Pmi1
-        }
+        Some("auto") => Mpi::Auto,
+        Some("pmi1") => Mpi::Pmi1,
+        Some("pmix") => Mpi::Pmix,
         Some(_) => return Err(IOF_ERR_BAD_PARAM),
     };
+    if spec.mpi != Mpi::None {
+        spec.kill_on_bad_exit = KillOnBadExit::Signal;
+    }
     (spec.elsewhere, spec.directives) = adoption(infos.0)?;
     Ok(spec)
 }
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!(server, [IOF_BACKEND], "only two texts are names of backends");
         let spawn = |infos| job_spec(infos, Vec::new(), || "job".into()).is_ok();
         let spawn = wrong(&[Place::ServerSpawn, Place::Spawn], spawn);
-        assert_eq!(spawn, [IOF_MPI], "only two texts are names of protocols");
+        assert_eq!(spawn, [IOF_MPI], "only four texts are names of protocols");
         assert_eq!(wrong(&[Place::ServerAdopt, Place::Spawn], |infos| adoption(infos).is_ok()), [""; 0]);
         let pull = |infos| {
             let pull = pull(Vec::new(), Channels::ALL, infos);

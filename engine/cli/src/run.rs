@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{
     App, CaptureError, Config, EarlyEnd, EndCause, Ending, Engine, Grant, Host, Job, JobSpec, LaunchError,
-    Pty, RankExit, Remedy, Rendezvous, Signal, StartError,
+    Mpi, Pty, RankExit, Remedy, Rendezvous, Signal, StartError,
 };
 use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Nspace, Proc, Rank};
@@ -131,7 +131,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.timings || args.summary {
         let account = JobAccount::query(&engine, started.elapsed(), forwarded);
         match account {
-            Ok(account) => account.report(args.timings, args.summary),
+            Ok(account) => {
+                account.report(args.timings, args.summary);
+                if args.timings {
+                    print_message(format_args!("timings: {}", mpi_protocols(args.mpi.into(), &engine)));
+                }
+            }
             // The result of the job does not depend on its account.
             Err(error) => print_message(format_args!("cannot report timings and summary: {error}")),
         }
@@ -139,6 +144,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     drop(reserved);
     engine.end_with_process();
     result
+}
+
+/// Returns a text about the protocols by which the ranks could start MPI.
+fn mpi_protocols(mpi: Mpi, engine: &Engine) -> String {
+    let pmi = matches!(mpi, Mpi::Auto | Mpi::Pmi1).then(|| "PMI-1".to_owned());
+    let pmix = engine.pmix_library().map(|library| format!("PMIx ({library})"));
+    let protocols: Vec<String> = pmi.into_iter().chain(pmix).collect();
+    if protocols.is_empty() { "no MPI".into() } else { format!("MPI by {}", protocols.join(" and ")) }
 }
 
 /// Chooses the name of a job that the user has not named. It is the same in each run of a program,

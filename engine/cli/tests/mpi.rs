@@ -123,3 +123,28 @@ fn variables_of_an_outer_launcher_reach_ranks_only_without_mpi() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), text, "{choice}: {output:?}");
     }
 }
+
+#[test]
+fn a_library_for_pmix_that_cannot_be_opened_is_an_error_only_if_pmix_was_asked_for() {
+    for (choice, text, code) in [("pmix", "", 2), ("auto", "0\n", 0), ("pmi1", "0\n", 0)] {
+        let site = Site::new();
+        let mut command = site.iof("run");
+        command
+            .args(["--mpi", choice, "sh", "-c", "echo $PMI_RANK"])
+            .env("IOF_LIBPMIX", "/nonexistent/library");
+        let output = command.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), text, "{choice}: {errors}");
+        assert_eq!(output.status.code(), Some(code), "{choice}: {errors}");
+        assert_eq!(errors.contains("/nonexistent/library"), choice != "pmi1", "{choice}: {errors}");
+        assert_eq!(errors.contains("IOF_LIBPMIX"), choice == "pmix", "{errors}");
+    }
+}
+
+#[test]
+fn timings_name_the_protocols_of_mpi() {
+    for (choice, text) in [("auto", "MPI by PMI-1"), ("pmi1", "MPI by PMI-1"), ("none", "no MPI")] {
+        let done = run(&["--mpi", choice, "--timings"], "exit 0");
+        assert!(done.stderr.lines().any(|line| line == format!("iof: timings: {text}")), "{done:?}");
+    }
+}

@@ -74,7 +74,7 @@ impl Launcher {
             spec: JobSpec {
                 stdin,
                 kill_on_bad_exit: KillOnBadExit::Signal,
-                mpi: Mpi::Pmi1,
+                mpi: Mpi::Auto,
                 ..JobSpec::new(nspace, Vec::new())
             },
             options: Options::default(),
@@ -95,8 +95,8 @@ impl Launcher {
         self
     }
 
-    /// Sets the protocol by which the ranks start MPI ([`JobSpec::mpi`]). By default it is PMI-1,
-    /// with which programs of MPICH start.
+    /// Sets the protocol by which the ranks start MPI ([`JobSpec::mpi`]). By default it is
+    /// [`Mpi::Auto`], with which programs of MPICH and Open MPI 5 start.
     pub fn mpi(mut self, mpi: Mpi) -> Launcher {
         self.spec.mpi = mpi;
         self

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
 /// The directories whose files define limits.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "shm-ring/src",
     "capture/src",
     "engine/src",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 8] = [
     "engine/log/src",
     "engine/output/src",
     "engine/pmi/src",
+    "engine/pmix/src",
     "engine/c/src",
 ];
 

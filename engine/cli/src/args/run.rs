@@ -77,10 +77,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: Option<PathBuf>,
 
-    /// Serve MPI programs by auto, pmi1 or none
+    /// Serve MPI programs by auto, pmi1, pmix or none
     ///
-    /// With pmi1, programs of MPICH, Intel MPI and MVAPICH start as one MPI job. auto, the default,
-    /// is pmi1. With none, each rank of an MPI program is alone, and the ranks inherit the
+    /// With pmi1, programs of MPICH, Intel MPI and MVAPICH start as one MPI job. With pmix, those
+    /// of Open MPI 5 do; this needs libpmix.so.2, which the variable IOF_LIBPMIX can name. auto,
+    /// the default, is pmi1, and pmix as well if IOF_LIBPMIX is set or the program is linked with
+    /// Open MPI 5. With none, each rank of an MPI program is alone, and the ranks inherit the
     /// variables of a launcher that has started iof.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = MpiChoice::Auto)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
@@ -111,9 +113,9 @@ pub struct RunArgs {
     /// End the job if its output is not accepted
     ///
     /// If a reader of stdout, stderr or a FIFO, or a file, accepts nothing for this time, the job
-    /// is ended, and the exit code is 1. By default the ranks wait. After --timeout, --kill-on-bad-exit
-    /// or a signal has ended all ranks, iof waits for an output that accepts nothing for 2 seconds,
-    /// for --kill-wait if that is longer, or for this time.
+    /// is ended, and the exit code is 1. By default the ranks wait. After --timeout,
+    /// --kill-on-bad-exit or a signal has ended all ranks, iof waits for an output that accepts
+    /// nothing for 2 seconds, for --kill-wait if that is longer, or for this time.
     #[arg(long, value_name = "DURATION", value_parser = interval, allow_hyphen_values = true)]
     pub give_up: Option<Duration>,
 
@@ -145,13 +147,16 @@ pub struct RunArgs {
 pub enum MpiChoice {
     Auto,
     Pmi1,
+    Pmix,
     None,
 }
 
 impl From<MpiChoice> for Mpi {
     fn from(choice: MpiChoice) -> Mpi {
         match choice {
-            MpiChoice::Auto | MpiChoice::Pmi1 => Mpi::Pmi1,
+            MpiChoice::Auto => Mpi::Auto,
+            MpiChoice::Pmi1 => Mpi::Pmi1,
+            MpiChoice::Pmix => Mpi::Pmix,
             MpiChoice::None => Mpi::None,
         }
     }

@@ -32,7 +32,7 @@ changed. `iof pull` takes those for output.
 ## What differs
 
 * All ranks run on one node, and iof does not bind them to processors. It starts MPI programs of
-  MPICH and its relatives, not of Open MPI ([MPI](mpi.md)).
+  MPICH and its relatives and of Open MPI 5 ([MPI](mpi.md)).
 * Rank 0 has the stdin of `iof run`, as with mpirun. With srun, all ranks have it: `--stdin all`.
 * Ranks inherit the whole environment of `iof run`. `-x` sets a variable, as with mpirun; srun's
   `-x` excludes nodes.

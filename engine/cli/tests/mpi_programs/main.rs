@@ -1,6 +1,7 @@
 //! Programs of real MPI libraries. `.ci/mpi` installs these libraries, compiles `ranks.c` with
-//! them, and names the executables in the variable `IOF_TEST_MPI`, separated by colons. Without it
-//! the tests do nothing.
+//! them, and names the executables in the variable `IOF_TEST_MPI`, separated by colons.
+//! `IOF_TEST_MPI4PY` is a virtual environment with Open MPI and mpi4py. Without these the tests do
+//! nothing.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../common/mod.rs"]
@@ -10,6 +11,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::process::Done;
 use common::site::Site;
@@ -65,6 +68,55 @@ fn an_abort_a_killed_rank_and_an_early_exit_end_the_job() {
             let done = run(&["-n", "3"], program, mode);
             assert_eq!(done.code, code, "{program} {mode}: {done:?}");
             assert!(done.stderr.contains(text), "{program} {mode}: {done:?}");
+        }
+    });
+}
+
+#[test]
+fn a_script_is_served_by_the_library_that_a_variable_names() {
+    let Ok(environment) = std::env::var("IOF_TEST_MPI4PY") else { return };
+    let script = "from mpi4py import MPI; c = MPI.COMM_WORLD; print(c.rank, c.size, c.allreduce(c.rank))";
+    let site = Site::new();
+    let mut command = site.iof("run");
+    command.args(["-n", "3", "--timings", &format!("{environment}/bin/python"), "-c", script]);
+    command.env("IOF_LIBPMIX", format!("{environment}/lib/openmpi/libpmix.so.2"));
+    let output = command.output().unwrap();
+    let (text, errors) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let lines: BTreeSet<&str> = text.lines().collect();
+    assert_eq!(lines, BTreeSet::from(["0 3 3", "1 3 3", "2 3 3"]), "{errors}");
+    assert!(errors.contains("timings: MPI by PMI-1 and PMIx (OpenPMIx 5."), "{errors}");
+}
+
+/// Returns the shared memory of Open MPI's jobs.
+fn segments() -> BTreeSet<String> {
+    let entries = std::fs::read_dir("/dev/shm").unwrap();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| name.starts_with("sm_segment.")).collect()
+}
+
+#[test]
+fn jobs_that_are_ended_leave_no_shared_memory_and_no_directory() {
+    for_each_program(|program| {
+        let before = segments();
+        for mode in ["abort", "killed", "leave"] {
+            let site = Site::new();
+            let mut command = site.iof("run");
+            let temporary = site.path().join("temporary");
+            std::fs::create_dir(&temporary).unwrap();
+            command.args(["-n", "3", program, mode]).env("TMPDIR", &temporary);
+            command.output().unwrap();
+            let left = std::fs::read_dir(&temporary).unwrap().map(|entry| entry.unwrap().file_name());
+            let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with("iof-pmix-")).collect();
+            assert!(left.is_empty(), "{program} {mode}: {left:?}");
+        }
+        // Those of jobs of other tests vanish when these jobs end.
+        let mut left: BTreeSet<String> = segments().difference(&before).cloned().collect();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !left.is_empty() {
+            assert!(Instant::now() < deadline, "{program}: {left:?}");
+            thread::sleep(Duration::from_millis(20));
+            left = left.intersection(&segments()).cloned().collect();
         }
     });
 }

@@ -43,7 +43,7 @@ attributes! {
     PMIX_STDIN_TGT = "pmix.stdin": Number or Process from 0 to 4294967295, at ServerSpawn;
     /// The one rank that inherits the launcher's own stdin.
     IOF_STDIN_INHERIT = "iof.stdin.inherit": Number or Process from 0 to 4294967295, at ServerSpawn;
-    /// The protocol by which the ranks start MPI, "pmi1" or "none". By default "none".
+    /// The protocol by which the ranks start MPI: "auto", "pmi1", "pmix" or "none". By default "none".
     IOF_MPI = "iof.mpi": Text, at ServerSpawn;
     /// The job has further ranks on other nodes.
     IOF_ELSEWHERE = "iof.elsewhere": Bool, at ServerSpawn ServerAdopt;

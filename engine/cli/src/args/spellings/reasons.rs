@@ -15,7 +15,7 @@ pub const NO_COPY: &str = "the ranks see the files of this node: leave it out";
 pub const NO_MCA: &str =
     "iof has no MCA parameters: leave it out, or write -x OMPI_MCA_NAME=VALUE to set one for the program";
 pub const NO_MPI: &str =
-    "iof serves MPI programs by PMI-1 only (--mpi) and has no such setting: leave it out";
+    "iof serves MPI programs by PMI-1 and PMIx (--mpi) and has no such setting: leave it out";
 pub const CLEAN_ENVIRONMENT: &str =
     "ranks inherit the environment of iof: write env -i NAME=VALUE... before iof run";
 pub const DIRECT: &str = "iof starts ranks without daemons or agents: leave it out";

@@ -1,0 +1,44 @@
+//! The reasons why a server does not start or does not take a job.
+
+use std::path::PathBuf;
+
+/// The reason why the server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The library cannot be opened, or lacks a function. The text is that of dlerror(3).
+    #[error("cannot open the PMIx library: {reason}")]
+    Open {
+        /// The library.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
+    /// The library has a version with other structures.
+    #[error("the PMIx library {} is \"{version}\": expected version 4, 5 or 6", path.display())]
+    Version {
+        /// The library.
+        path: PathBuf,
+        /// The version that it reports.
+        version: String,
+    },
+    /// This process has a PMIx server, or is a PMIx tool or client.
+    #[error("this process uses PMIx already, and can have one PMIx server only")]
+    InUse,
+    /// The directory for the files of the server cannot be created.
+    #[error("cannot create {}: {source}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The error of mkdir(2).
+        source: std::io::Error,
+    },
+    /// libpmix has returned an error.
+    #[error("cannot start the PMIx server: {0}")]
+    Init(String),
+}
+
+/// The reason why the server cannot serve a job. The text is libpmix's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the PMIx server cannot serve the job: {0}")]
+pub struct RegisterError(pub String);

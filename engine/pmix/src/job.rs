@@ -1,0 +1,123 @@
+//! A job, and what libpmix is told about it.
+
+use std::path::Path;
+
+use crate::info::{Info, Value};
+
+/// A job whose ranks are all on this node. They are numbered in the order of its apps.
+#[derive(Clone, Debug)]
+pub struct JobInfo {
+    /// The name, which no other PMIx job of this node may have: libraries derive the names of
+    /// shared memory from it. At most 255 bytes.
+    pub nspace: String,
+    /// The name of this node.
+    pub node: String,
+    /// Whether the node has fewer processors than the job has ranks.
+    pub oversubscribed: bool,
+    /// The programs, in the order of their ranks.
+    pub apps: Vec<AppInfo>,
+}
+
+/// A program of a job.
+#[derive(Clone, Debug)]
+pub struct AppInfo {
+    /// The number of ranks that run it.
+    pub ranks: u32,
+    /// The program and its arguments, separated by spaces.
+    pub command: String,
+    /// The working directory.
+    pub directory: String,
+}
+
+impl JobInfo {
+    /// Returns the number of ranks.
+    pub fn size(&self) -> u32 {
+        self.apps.iter().fold(0, |sum, app| sum.saturating_add(app.ranks))
+    }
+
+    /// Returns the infos of the job, whose files are in `directory`.
+    pub(crate) fn infos(&self, directory: &Path) -> Vec<Info> {
+        let size = self.size();
+        let path = directory.to_string_lossy();
+        let count = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
+        let peers = (0..size).map(|rank| rank.to_string()).collect::<Vec<String>>().join(",");
+        let mut infos = vec![
+            Info::text("pmix.jobid", &self.nspace),
+            Info::number("pmix.job.size", size),
+            Info::number("pmix.univ.size", size),
+            Info::number("pmix.max.size", size),
+            Info::number("pmix.local.size", size),
+            Info::number("pmix.node.size", size),
+            Info::number("pmix.num.nodes", 1),
+            Info::number("pmix.job.napps", count),
+            Info::list("pmix.nmap", &self.node),
+            Info::list("pmix.pmap", &peers),
+            // One block of nodes: the first is node 0, there is one of them, with all ranks.
+            Info::text("pmix.anlmap", &format!("(vector,(0,1,{size}))")),
+            Info::text("pmix.lpeers", &peers),
+            Info::new("pmix.lldr", Value::Rank(0)),
+            // Ranks then yield their processor while they wait.
+            Info::new("pmix.ndosub", Value::Flag(self.oversubscribed)),
+            Info::text("pmix.tmpdir", &path),
+            Info::text("pmix.nsdir", &path),
+            Info::new("pmix.tdir.rmclean", Value::Flag(true)),
+        ];
+        infos.extend(self.open_mpi_infos());
+        let mut first = 0u32;
+        for (number, app) in (0u32..).zip(&self.apps) {
+            infos.push(Info::new("pmix.app.arr", Value::Infos(app.infos(number, first))));
+            for index in 0..app.ranks {
+                let rank = first.saturating_add(index);
+                let rank_directory = directory.join(rank.to_string());
+                let mut own = self.rank_infos(rank, &rank_directory);
+                own.extend([
+                    Info::number("pmix.appnum", number),
+                    Info::new("pmix.apprank", Value::Rank(index)),
+                    Info::text("pmix.wdir", &app.directory),
+                ]);
+                infos.push(Info::new("pmix.pdata", Value::Infos(own)));
+            }
+            first = first.saturating_add(app.ranks);
+        }
+        infos
+    }
+
+    fn rank_infos(&self, rank: u32, directory: &Path) -> Vec<Info> {
+        let short = u16::try_from(rank).unwrap_or(u16::MAX);
+        vec![
+            // The first one names the rank of the others.
+            Info::new("pmix.rank", Value::Rank(rank)),
+            Info::new("pmix.grank", Value::Rank(rank)),
+            Info::new("pmix.lrank", Value::Uint16(short)),
+            Info::new("pmix.nrank", Value::Uint16(short)),
+            Info::number("pmix.nodeid", 0),
+            Info::text("pmix.hname", &self.node),
+            Info::text("pmix.pdir", &directory.to_string_lossy()),
+        ]
+    }
+
+    /// Returns what Open MPI wants to know of a job with several programs.
+    fn open_mpi_infos(&self) -> [Info; 2] {
+        let sizes: Vec<String> = self.apps.iter().map(|app| app.ranks.to_string()).collect();
+        let firsts = self.apps.iter().scan(0u32, |next, app| {
+            let first = *next;
+            *next = first.saturating_add(app.ranks);
+            Some(first.to_string())
+        });
+        let firsts: Vec<String> = firsts.collect();
+        [Info::text("OMPI_APP_SIZES", &sizes.join(" ")), Info::text("OMPI_FIRST_RANKS", &firsts.join(" "))]
+    }
+}
+
+impl AppInfo {
+    fn infos(&self, number: u32, first: u32) -> Vec<Info> {
+        vec![
+            // The first one names the app of the others.
+            Info::number("pmix.appnum", number),
+            Info::number("pmix.app.size", self.ranks),
+            Info::new("pmix.aldr", Value::Rank(first)),
+            Info::text("pmix.wdir", &self.directory),
+            Info::text("pmix.app.argv", &self.command),
+        ]
+    }
+}

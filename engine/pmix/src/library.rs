@@ -1,0 +1,211 @@
+//! libpmix as opened by dlopen(3), and all calls of it. Unsafe code is here and in `upcalls` only.
+
+use std::error::Error;
+use std::ffi::{CStr, OsString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::ptr;
+
+use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
+use nix::sys::signal::SigSet;
+
+use crate::error::StartError;
+use crate::info::{CInfos, Info, characters};
+use crate::types::{self, Module, Proc, SUCCESS, Status};
+use crate::upcalls;
+
+/// The versions of libpmix whose structures are those of `types`: at least the first, and less than
+/// the second.
+const VERSIONS: [u32; 2] = [4, 7];
+
+type Callback = types::OpCallback;
+
+/// The functions of libpmix. It stays open until the process exits, because its threads and
+/// handlers may run until then.
+#[derive(Clone, Copy)]
+pub(crate) struct Library {
+    initialized: unsafe extern "C" fn() -> c_int,
+    error_string: unsafe extern "C" fn(Status) -> *const c_char,
+    get_version: unsafe extern "C" fn() -> *const c_char,
+    server_init: unsafe extern "C" fn(*mut Module, *mut types::Info, usize) -> Status,
+    server_finalize: unsafe extern "C" fn() -> Status,
+    register_nspace:
+        unsafe extern "C" fn(*const c_char, c_int, *mut types::Info, usize, Callback, *mut c_void) -> Status,
+    deregister_nspace: unsafe extern "C" fn(*const c_char, Callback, *mut c_void),
+    register_client: unsafe extern "C" fn(
+        *const Proc,
+        libc::uid_t,
+        libc::gid_t,
+        *mut c_void,
+        Callback,
+        *mut c_void,
+    ) -> Status,
+    setup_fork: unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> Status,
+}
+
+/// Looks up a function of the library.
+macro_rules! function {
+    ($handle:expr, $failed:expr, $name:literal) => {
+        // SAFETY: `Library` declares the function as pmix_server.h and pmix.h do, from version 4
+        // on.
+        *unsafe { $handle.get($name) }.map_err(&$failed)?
+    };
+}
+
+impl Library {
+    /// Opens libpmix: a path, or a name to look up as the dynamic linker does.
+    pub(crate) fn open(path: &Path) -> Result<Library, StartError> {
+        let failed = |error: libloading::Error| {
+            let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            StartError::Open { path: path.into(), reason }
+        };
+        // SAFETY: the constructors of libpmix and of the libraries that it needs only set up their
+        // own data. The user chooses the library, as with those of the programs that run.
+        let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(&failed)?;
+        let library = Library {
+            initialized: function!(handle, failed, b"PMIx_Initialized"),
+            error_string: function!(handle, failed, b"PMIx_Error_string"),
+            get_version: function!(handle, failed, b"PMIx_Get_version"),
+            server_init: function!(handle, failed, b"PMIx_server_init"),
+            server_finalize: function!(handle, failed, b"PMIx_server_finalize"),
+            register_nspace: function!(handle, failed, b"PMIx_server_register_nspace"),
+            deregister_nspace: function!(handle, failed, b"PMIx_server_deregister_nspace"),
+            register_client: function!(handle, failed, b"PMIx_server_register_client"),
+            setup_fork: function!(handle, failed, b"PMIx_server_setup_fork"),
+        };
+        let version = library.version();
+        let [first, end] = VERSIONS;
+        if !major(&version).is_some_and(|major| (first..end).contains(&major)) {
+            return Err(StartError::Version { path: path.into(), version });
+        }
+        std::mem::forget(handle);
+        Ok(library)
+    }
+
+    /// Returns the text of the version, such as `OpenPMIx 4.2.2 (PMIx Standard: ...)`.
+    pub(crate) fn version(&self) -> String {
+        // SAFETY: the function needs no initialization. It returns a constant text.
+        unsafe { text((self.get_version)()) }
+    }
+
+    /// Returns whether this process is a PMIx client, tool or server already.
+    pub(crate) fn is_initialized(&self) -> bool {
+        // SAFETY: the function may be called at any time.
+        unsafe { (self.initialized)() != 0 }
+    }
+
+    /// Starts the server and its thread, which gets no signals.
+    pub(crate) fn server_init(&self, infos: &[Info]) -> Result<(), String> {
+        let mut infos = CInfos::new(infos);
+        let (array, length) = infos.as_parts();
+        let mut module = upcalls::module();
+        let previous = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_SETMASK);
+        // SAFETY: libpmix copies the infos and the module, after which zeros follow for members of
+        // later versions. The functions of the module are valid as long as the process.
+        let status = unsafe { (self.server_init)(&raw mut module, array, length) };
+        if let Ok(previous) = previous {
+            let _ = previous.thread_set_mask();
+        }
+        self.check(status)
+    }
+
+    /// Ends the server and its thread.
+    pub(crate) fn server_finalize(&self) -> Result<(), String> {
+        // SAFETY: the only server of this process calls it once, after all its other calls.
+        self.check(unsafe { (self.server_finalize)() })
+    }
+
+    /// Tells libpmix about a job. Blocks until it is done.
+    pub(crate) fn register_nspace(&self, nspace: &CStr, ranks: c_int, infos: &[Info]) -> Result<(), String> {
+        let mut infos = CInfos::new(infos);
+        let (array, length) = infos.as_parts();
+        // SAFETY: without a callback the function blocks, so that the infos outlive its work.
+        self.check(unsafe {
+            (self.register_nspace)(nspace.as_ptr(), ranks, array, length, None, ptr::null_mut())
+        })
+    }
+
+    /// Makes libpmix forget a job. Blocks until it is done.
+    pub(crate) fn deregister_nspace(&self, nspace: &CStr) {
+        // SAFETY: without a callback the function blocks.
+        unsafe { (self.deregister_nspace)(nspace.as_ptr(), None, ptr::null_mut()) }
+    }
+
+    /// Tells libpmix that a rank of this user will connect. Blocks until it is done.
+    pub(crate) fn register_client(&self, nspace: &str, rank: u32) -> Result<(), String> {
+        let proc = Proc { nspace: characters(nspace), rank };
+        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        // SAFETY: without a callback the function blocks; it copies the name of the rank.
+        self.check(unsafe {
+            (self.register_client)(&raw const proc, uid, gid, ptr::null_mut(), None, ptr::null_mut())
+        })
+    }
+
+    /// Returns the variables with which a rank finds the server.
+    pub(crate) fn setup_fork(&self, nspace: &str, rank: u32) -> Result<Vec<(OsString, OsString)>, String> {
+        let proc = Proc { nspace: characters(nspace), rank };
+        let mut list: *mut *mut c_char = ptr::null_mut();
+        // SAFETY: libpmix makes a list in the place of none.
+        let status = unsafe { (self.setup_fork)(&raw const proc, &raw mut list) };
+        // SAFETY: the list is libpmix's, or there is none.
+        let variables = unsafe { take_list(list) };
+        self.check(status)?;
+        Ok(variables.into_iter().filter_map(split).collect())
+    }
+
+    fn check(&self, status: Status) -> Result<(), String> {
+        if status == SUCCESS || status == types::OPERATION_SUCCEEDED {
+            return Ok(());
+        }
+        // SAFETY: the function returns a text that stays valid.
+        Err(unsafe { text((self.error_string)(status)) })
+    }
+}
+
+/// Returns a copy of a text of libpmix; empty if it is null.
+///
+/// # Safety
+/// The pointer is null or points to a text with a final zero.
+unsafe fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    // SAFETY: the contract.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}
+
+/// Returns the texts of a list that ends with null, and frees it.
+///
+/// # Safety
+/// The list and its texts are memory of malloc(3), to which nothing else refers; or it is null.
+unsafe fn take_list(list: *mut *mut c_char) -> Vec<Vec<u8>> {
+    let mut texts = Vec::new();
+    if list.is_null() {
+        return texts;
+    }
+    let mut next = list;
+    // SAFETY: the contract.
+    unsafe {
+        while !(*next).is_null() {
+            texts.push(CStr::from_ptr(*next).to_bytes().to_vec());
+            libc::free((*next).cast());
+            next = next.add(1);
+        }
+        libc::free(list.cast());
+    }
+    texts
+}
+
+/// Splits `NAME=VALUE`.
+fn split(variable: Vec<u8>) -> Option<(OsString, OsString)> {
+    let equals = variable.iter().position(|byte| *byte == b'=')?;
+    let (name, value) = variable.split_at_checked(equals)?;
+    let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    Some((owned(name), owned(value.get(1..)?)))
+}
+
+/// Returns the first number of the text of a version.
+fn major(version: &str) -> Option<u32> {
+    let number = version.split(|letter: char| !letter.is_ascii_digit()).find(|digits| !digits.is_empty())?;
+    number.parse().ok()
+}

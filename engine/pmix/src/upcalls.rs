@@ -1,0 +1,96 @@
+//! The functions that libpmix calls on its own thread.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::{Mutex, PoisonError};
+
+use crate::server::{Event, EventKind};
+use crate::types::{
+    Info, InfoCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, Proc, Status,
+};
+
+/// The receiver of events. One server exists in a process, and libpmix passes no pointer of ours to
+/// all upcalls.
+type Receiver = Box<dyn Fn(Event) + Send>;
+static RECEIVER: Mutex<Option<Receiver>> = Mutex::new(None);
+
+/// Sets or removes the receiver of events.
+pub(crate) fn set_receiver(receiver: Option<Receiver>) {
+    *RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) = receiver;
+}
+
+/// Returns the upcalls of this host.
+pub(crate) fn module() -> Module {
+    Module {
+        client_finalized: Some(client_finalized),
+        abort: Some(abort),
+        job_control: Some(job_control),
+        client_connected2: Some(client_connected2),
+        ..Module::default()
+    }
+}
+
+/// Passes an event to the receiver. The rank waits for the end of the upcall.
+///
+/// # Safety
+/// `proc` is null or points to a rank.
+unsafe fn report(proc: *const Proc, kind: EventKind) -> Status {
+    // SAFETY: the contract.
+    let Some(proc) = (unsafe { proc.as_ref() }) else { return OPERATION_SUCCEEDED };
+    // The signedness of c_char depends on the machine.
+    let bytes = proc.nspace.map(|character| u8::from_ne_bytes(character.to_ne_bytes()));
+    let nspace = CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned();
+    if let Some(receiver) = &*RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) {
+        receiver(Event { nspace, rank: proc.rank, kind });
+    }
+    OPERATION_SUCCEEDED
+}
+
+unsafe extern "C" fn client_connected2(
+    proc: *const Proc,
+    _object: *mut c_void,
+    _infos: *mut Info,
+    _count: usize,
+    _done: OpCallback,
+    _data: *mut c_void,
+) -> Status {
+    // SAFETY: libpmix passes the rank that has connected.
+    unsafe { report(proc, EventKind::Connected) }
+}
+
+unsafe extern "C" fn client_finalized(
+    proc: *const Proc,
+    _object: *mut c_void,
+    _done: OpCallback,
+    _data: *mut c_void,
+) -> Status {
+    // SAFETY: libpmix passes the rank that has called PMIx_Finalize.
+    unsafe { report(proc, EventKind::Finalized) }
+}
+
+unsafe extern "C" fn abort(
+    proc: *const Proc,
+    _object: *mut c_void,
+    code: c_int,
+    _message: *const c_char,
+    _procs: *mut Proc,
+    _count: usize,
+    _done: OpCallback,
+    _data: *mut c_void,
+) -> Status {
+    // SAFETY: libpmix passes the rank that has called PMIx_Abort.
+    unsafe { report(proc, EventKind::Aborted { code }) }
+}
+
+/// Refuses requests to control jobs. With this upcall, libpmix carries out those that ask it to
+/// remove files when a rank has ended, such as Open MPI's shared memory.
+unsafe extern "C" fn job_control(
+    _requester: *const Proc,
+    _targets: *const Proc,
+    _target_count: usize,
+    _infos: *const Info,
+    _count: usize,
+    _done: InfoCallback,
+    _data: *mut c_void,
+) -> Status {
+    NOT_SUPPORTED
+}

@@ -1,0 +1,235 @@
+//! PMIx for the ranks of a job: the server in libpmix, whose reports go to the control thread.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{env, thread};
+
+use iof_capture::{ProcessSpec, find_program};
+use iof_pmix_server::{AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError};
+use iof_proto::limits::MAX_NSPACE;
+use iof_proto::{Nspace, Rank};
+
+use crate::config::{App, JobSpec, Mpi};
+use crate::core::ids::JobId;
+use crate::core::input::Input;
+use crate::core::mpi::MpiEvent;
+use crate::engine::Engine;
+use crate::error::{LaunchError, PmixError};
+use crate::files::node_name;
+use crate::job::Job;
+use crate::launch::first_processes;
+use crate::reports::Reports;
+
+/// The variable that names the library.
+const LIBRARY_VARIABLE: &str = "IOF_LIBPMIX";
+/// The library of the system, as the dynamic linker finds it.
+const SYSTEM_LIBRARY: &str = "libpmix.so.2";
+/// The variable with directories for the dynamic linker.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// The number of files that libpmix opens for itself.
+const FILES_OF_SERVER: u64 = 16;
+
+/// The PMIx server of an engine, which starts with the first job that needs it.
+#[derive(Default)]
+pub(crate) struct PmixHost {
+    server: Mutex<Option<Arc<PmixServer>>>,
+    /// The jobs by their names in PMIx.
+    jobs: Arc<Mutex<BTreeMap<String, JobId>>>,
+}
+
+/// A job that the PMIx server serves.
+pub(crate) struct PmixJob {
+    server: Arc<PmixServer>,
+    name: String,
+}
+
+impl PmixJob {
+    /// Returns the variables with which a rank finds the server.
+    pub(crate) fn variables(&self, rank: Rank) -> Result<Vec<(OsString, OsString)>, PmixError> {
+        Ok(self.server.variables(&self.name, rank.0)?)
+    }
+}
+
+impl PmixHost {
+    /// Returns the library with its version, if the server runs.
+    pub(crate) fn library(&self) -> Option<String> {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = server.as_deref()?;
+        let version = server.version();
+        let version = version.split(" (").next().unwrap_or_default();
+        Some(format!("{version}, {}", server.path().display()))
+    }
+
+    /// Returns the server, which is started if it does not run.
+    fn start(&self, library: &Path, reports: &Arc<Reports>) -> Result<Arc<PmixServer>, StartError> {
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = &*server {
+            return Ok(Arc::clone(server));
+        }
+        let (jobs, reports) = (Arc::clone(&self.jobs), Arc::clone(reports));
+        let started = PmixServer::start(library, move |event| {
+            let jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(job) = jobs.get(&event.nspace) {
+                reports.send(input(job.clone(), &event));
+            }
+        });
+        let started = Arc::new(started?);
+        *server = Some(Arc::clone(&started));
+        Ok(started)
+    }
+
+    /// Makes a job known to the server.
+    fn register(
+        &self,
+        server: Arc<PmixServer>,
+        spec: &JobSpec,
+        job: &JobId,
+    ) -> Result<PmixJob, RegisterError> {
+        let name = pmix_name(job);
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), job.clone());
+        let registered = server.register(&job_info(spec, name.clone()));
+        if registered.is_err() {
+            self.remove(&job.nspace);
+        }
+        registered.map(|()| PmixJob { server, name })
+    }
+
+    /// Makes the server forget a job, if it knows it.
+    pub(crate) fn remove(&self, nspace: &Nspace) {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = jobs.iter().find(|(_, job)| job.nspace == *nspace).map(|(name, _)| name.clone());
+        let Some(name) = name else { return };
+        jobs.remove(&name);
+        // The server may be about to report an event.
+        drop(jobs);
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(server) = server {
+            server.deregister(&name);
+        }
+    }
+}
+
+impl Engine {
+    /// Makes a job known to the PMIx server. Returns `None` if it needs none.
+    ///
+    /// # Errors
+    /// [`LaunchError::Pmix`], unless the job can do without.
+    pub(crate) fn pmix_job(&self, spec: &JobSpec, job: &Job) -> Result<Option<PmixJob>, LaunchError> {
+        if spec.mpi != Mpi::None {
+            warn_if_alone(spec);
+        }
+        let Some(library) = library(spec) else { return Ok(None) };
+        let started = self.pmix.start(&library, &self.tables.reports).map_err(PmixError::from);
+        let registered = started.and_then(|server| Ok(self.pmix.register(server, spec, job.id())?));
+        match registered {
+            Ok(job) => Ok(Some(job)),
+            Err(error) if spec.mpi == Mpi::Auto => {
+                tracing::warn!(job = %spec.nspace, %error, "ranks that need PMIx for MPI are alone");
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Returns the library with which to serve a job, or `None` if it needs none.
+fn library(spec: &JobSpec) -> Option<PathBuf> {
+    if matches!(spec.mpi, Mpi::None | Mpi::Pmi1) {
+        return None;
+    }
+    let named = env::var_os(LIBRARY_VARIABLE).filter(|library| !library.is_empty()).map(PathBuf::from);
+    let needed = || {
+        first_processes(spec).find_map(|process| match need(&process) {
+            Need::Pmix(library) => Some(library),
+            Need::None | Need::OldOpenMpi => None,
+        })
+    };
+    named.or_else(needed).or_else(|| (spec.mpi == Mpi::Pmix).then(|| SYSTEM_LIBRARY.into()))
+}
+
+/// Returns the number of files that the PMIx server may open for a job.
+pub(crate) fn files(spec: &JobSpec) -> u64 {
+    library(spec).map_or(0, |_| spec.nprocs().saturating_add(FILES_OF_SERVER))
+}
+
+/// Warns if the ranks of a job are alone whatever the engine does.
+fn warn_if_alone(spec: &JobSpec) {
+    let is_old = |process| need(&process) == Need::OldOpenMpi;
+    if spec.nprocs() > 1 && first_processes(spec).any(is_old) {
+        tracing::warn!(
+            job = %spec.nspace,
+            "each rank is alone: only its own mpirun can start Open MPI 4, and iof starts Open MPI 5"
+        );
+    }
+}
+
+/// Returns what a process needs to start MPI.
+fn need(process: &ProcessSpec) -> Need {
+    let own = process.env.iter().rev().find(|(name, _)| name == LIBRARY_PATH).map(|(_, value)| value.clone());
+    let search = own.or_else(|| env::var_os(LIBRARY_PATH));
+    // A program that cannot be found was refused by the checks before.
+    find_program(process).map_or(Need::None, |file| Need::of(&file, search.as_deref()))
+}
+
+/// Returns the name of a job in PMIx. No other job on this node has it, at any time: MPI libraries
+/// name shared memory after it, and engines may run jobs of the same name.
+fn pmix_name(job: &JobId) -> String {
+    let suffix = format!("@{}.{}", std::process::id(), job.run);
+    let room = MAX_NSPACE.saturating_sub(suffix.len());
+    let mut name = job.nspace.to_string();
+    while name.len() > room {
+        name.pop();
+    }
+    name + &suffix
+}
+
+fn job_info(spec: &JobSpec, nspace: String) -> JobInfo {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    JobInfo {
+        nspace,
+        // The name only tells nodes apart, and there is one.
+        node: node_name().unwrap_or_else(|_| "localhost".into()),
+        oversubscribed: spec.nprocs() > u64::try_from(processors).unwrap_or(u64::MAX),
+        apps: spec.apps.iter().map(app_info).collect(),
+    }
+}
+
+fn app_info(app: &App) -> AppInfo {
+    let words = std::iter::once(&app.program).chain(&app.args).map(OsString::as_os_str);
+    let current = env::current_dir().unwrap_or_default();
+    let directory = app.cwd.as_ref().map_or(current.clone(), |cwd| current.join(cwd));
+    AppInfo {
+        ranks: app.nprocs,
+        command: words.collect::<Vec<&OsStr>>().join(OsStr::new(" ")).to_string_lossy().into_owned(),
+        directory: directory.to_string_lossy().into_owned(),
+    }
+}
+
+fn input(job: JobId, event: &Event) -> Input {
+    let kind = match event.kind {
+        EventKind::Connected => MpiEvent::Initialized,
+        EventKind::Finalized => MpiEvent::Finalized,
+        EventKind::Aborted { code } => MpiEvent::Aborted { code },
+    };
+    Input::Mpi { job, rank: Rank(event.rank), event: kind }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_name_of_a_job_leaves_room_for_what_makes_it_unique() {
+        for (text, length) in [("demo", 4), (&"ä".repeat(127), 127 * 2)] {
+            let job = |run| JobId { nspace: Nspace::new(text).unwrap(), run };
+            let (name, next) = (pmix_name(&job(7)), pmix_name(&job(8)));
+            assert!(name.len() <= MAX_NSPACE && name != next, "{name}");
+            assert!(length > 100 || name.starts_with("demo@"), "{name}");
+        }
+    }
+}
