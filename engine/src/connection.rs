@@ -110,7 +110,7 @@ impl Connection {
         used: &mut usize,
         now: Instant,
     ) -> Result<Flushed, DisconnectReason> {
-        let own = peer.own;
+        let own = peer.is_own();
         let from_pool = |fds| if own { 0 } else { budget.pool_share(fds) };
         let known = from_pool(self.in_flight.fds());
         self.in_flight.update(self.incoming.socket())?;

@@ -136,10 +136,10 @@ impl Control {
         self.deregister(&connection);
         if !matches!(reason, DisconnectReason::Closed) {
             // Not a warning: any tool could make the engine repeat it.
-            tracing::info!(tool = peer.name, pid = peer.client.pid, %reason, "a tool was disconnected");
+            tracing::info!(tool = peer.name(), pid = peer.client().pid, %reason, "a tool was disconnected");
         }
         if let Some(departed) = connection.depart() {
-            core.departs(id, peer.client);
+            core.departs(id, peer.client());
             self.departed.insert(id, departed);
         }
     }

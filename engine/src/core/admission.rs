@@ -63,7 +63,7 @@ impl Core {
 
     /// Returns the number of connections from outside whose client matches.
     fn connections(&self, matches: impl Fn(Client) -> bool) -> usize {
-        let peers = self.tools.values().filter(|peer| !peer.own).map(|peer| peer.client);
+        let peers = self.tools.values().filter(|peer| !peer.is_own()).map(Peer::client);
         let pending = self.pending.values().filter(|pending| pending.own.is_none()).map(PendingPeer::client);
         let departed = self.departed.values().copied();
         peers.chain(pending).chain(departed).filter(|client| matches(*client)).count()
@@ -169,7 +169,7 @@ impl Core {
         let (name, may_block) = (name.unwrap_or_default(), room.is_some());
         let mut peer = Peer::new(credentials.into(), name, own.is_some(), may_block, page, now);
         let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: self.settings.pid, may_block };
-        let page = std::sync::Arc::clone(&peer.page);
+        let page = std::sync::Arc::clone(peer.page());
         peer.send_with(&message, Attachment::Welcome { page, bell, room });
         self.tools.insert(id, peer);
     }
@@ -186,7 +186,7 @@ impl Core {
 
     /// Returns whether `id` is a tool that does not belong to the embedder.
     pub(crate) fn is_counted(&self, id: PeerId) -> bool {
-        self.tools.get(&id).is_some_and(|peer| !peer.own)
+        self.tools.get(&id).is_some_and(|peer| !peer.is_own())
     }
 
     /// Notes that descriptors are in flight on the connection of `client`, which has ended. It counts
@@ -212,7 +212,7 @@ impl Core {
         self.detach(id, None);
         let peer = self.tools.remove(id)?;
         peer.tickets().for_each(|ticket| self.release(ticket));
-        self.leave_pushes(id, peer.pushes.values().copied());
+        self.leave_pushes(id, peer.pushes());
         self.queries.forget(id);
         self.logs.forget(id);
         Some(peer)

@@ -74,14 +74,14 @@ impl Core {
     /// [done](Core::request_done). So a tool's requests take effect one after the other.
     pub(crate) fn request_begun(&mut self, peer_id: PeerId) {
         if let Some(peer) = self.tools.get_mut(&peer_id) {
-            peer.awaited = peer.awaited.saturating_add(1);
+            peer.request_begun();
         }
     }
 
     /// Continues to serve a tool whose request was waiting for the capture thread.
     pub(crate) fn request_done(&mut self, peer_id: PeerId) {
         if let Some(peer) = self.tools.get_mut(&peer_id) {
-            peer.awaited = peer.awaited.saturating_sub(1);
+            peer.request_done();
         }
     }
 }

@@ -300,8 +300,8 @@ fn new_streams(state: &Core, scope: &Scope) -> Vec<StreamStats> {
 pub(crate) fn count_streams(state: &Core) -> (Vec<CountedStream>, Vec<StreamStep>) {
     let mut readers: Vec<(SourceId, ReaderId, PeerId, u32)> = Vec::new();
     for (peer_id, peer) in state.tools.iter() {
-        let reader = |(id, reading): (&ReaderId, &Reading)| (reading.source, *id, peer_id, reading.handler);
-        readers.extend(peer.readings.iter().map(reader));
+        let reader = |(id, reading): (ReaderId, &Reading)| (reading.source, id, peer_id, reading.handler);
+        readers.extend(peer.readings().map(reader));
     }
     readers.sort_unstable();
     let count = |(source, stream): (&SourceId, &StreamState)| {
@@ -310,7 +310,7 @@ pub(crate) fn count_streams(state: &Core) -> (Vec<CountedStream>, Vec<StreamStep
         let (mut pages, mut tools) = (Vec::new(), Vec::new());
         for (_, id, peer_id, handler) in on_stream {
             if let Some(peer) = state.tools.get(peer_id) {
-                pages.push((Arc::clone(&peer.page), *id));
+                pages.push((Arc::clone(peer.page()), *id));
                 tools.push((*peer_id, *handler));
             }
         }
@@ -330,7 +330,7 @@ pub(crate) fn stream_stats(
         let StreamAnswer::Counted(Some(Counted { stats, lags })) = answer else { return None };
         let reader = |((peer_id, handler), lag): (&(PeerId, u32), Option<u64>)| {
             let peer = state.tools.get(peer_id)?;
-            let (tool, pid) = (peer.name.clone(), peer.client.pid);
+            let (tool, pid) = (peer.name().to_owned(), peer.client().pid);
             Some(ReaderStats { tool, pid, handler: *handler, lag: lag? })
         };
         Some(StreamStats {

@@ -4,18 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iof_proto::limits::{
-    MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_PROCS_PER_TOOL, MAX_PUSH_BYTES, MAX_PUSHES, MAX_PUSHES_PER_PROCESS,
-    MAX_PUSHES_PER_TOOL, MAX_READERS_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL, MAX_WAITING_PER_TOOL,
+    MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_PUSH_BYTES, MAX_PUSHES, MAX_PUSHES_PER_PROCESS, MAX_READERS_PER_TOOL,
+    MAX_WAITING_PER_TOOL,
 };
 
 use crate::core::Core;
 use crate::core::awaited::Awaited;
 use crate::core::ids::PeerId;
 use crate::core::logs::ReplyTo;
-use crate::core::outgoing::Outgoing;
 use crate::core::peer::Peer;
 use crate::core::registration::Registration;
-use crate::core::unread::QueuedItem;
 
 impl Core {
     /// Panics if a limit is exceeded or the tables contradict each other.
@@ -32,11 +30,11 @@ impl Core {
     }
 
     fn check_connections(&self) {
-        let tools = self.tools.values().filter(|peer| !peer.own).count();
+        let tools = self.tools.values().filter(|peer| !peer.is_own()).count();
         let pending = self.pending.values().filter(|pending| pending.own.is_none()).count();
         assert!(tools + pending + self.departed.len() <= self.settings.places, "too many connections");
         let names = |registration: &Registration| registration.jobs().count();
-        let registrations = self.tools.values().flat_map(|peer| peer.registrations.values());
+        let registrations = self.tools.values().flat_map(|peer| peer.registrations().map(|(_, found)| found));
         assert_eq!(
             registrations.map(names).sum::<usize>(),
             self.tools.indexed(),
@@ -45,51 +43,11 @@ impl Core {
     }
 
     fn check_tool(&self, id: PeerId, peer: &Peer) {
-        peer.check_queues();
-        let waiting = peer.waiting.values().map(|pull| &pull.registration);
-        let weight: usize = peer.registrations.values().chain(waiting).map(Registration::weight).sum();
-        assert_eq!(weight, peer.weight, "the weight of tool {id}");
-        if !peer.own {
-            assert!(weight <= MAX_PROCS_PER_TOOL, "tool {id} names too much");
-            assert!(peer.registrations.len() + peer.waiting.len() <= MAX_REGISTRATIONS_PER_TOOL);
-        }
-        assert!(peer.pushes.len() <= MAX_PUSHES_PER_TOOL, "tool {id} has too many pushes");
-        self.check_readings(id, peer);
-        let items =
-            |matches: fn(&QueuedItem) -> bool| peer.outgoing.iter().filter(|out| matches(&out.item)).count();
-        assert_eq!(
-            items(|item| matches!(item, QueuedItem::End { .. })),
-            peer.unread.ends,
-            "ends for tool {id}"
-        );
-        // One that is encoded is about to be sent, and adds nothing up any more.
-        let adds_up = |out: &&Outgoing| matches!(out.item, QueuedItem::Missed(_)) && out.frame.is_empty();
-        assert_eq!(peer.outgoing.iter().filter(adds_up).count(), peer.unread.missed.len());
-    }
-
-    fn check_readings(&self, id: PeerId, peer: &Peer) {
-        let mut slots = BTreeSet::new();
-        let (mut forgotten, mut unsent) = (0, 0);
-        let mut joining: BTreeMap<u32, usize> = BTreeMap::new();
-        for (reader, reading) in &peer.readings {
-            let known = peer.reader_ids.get(&(reading.source, reading.handler));
-            assert_eq!(known, Some(reader), "the id of a reader of tool {id}");
-            for slot in reading.slots(*reader) {
-                assert!(slots.insert(slot), "two readers of tool {id} have the slot {slot:?}");
-            }
-            forgotten += usize::from(reading.forgotten.is_some());
-            unsent += usize::from(reading.forgotten.is_some() && !reading.sent);
-            *joining.entry(reading.handler).or_default() += usize::from(reading.joining.is_some());
+        peer.check();
+        for (_, reading) in peer.readings() {
             let stream = self.streams.get(&reading.source);
             let reads = stream.is_some_and(|stream| stream.readers().any(|key| key == (id, reading.handler)));
             assert_eq!(reads, reading.forgotten.is_none(), "a reader of tool {id} at its stream");
-        }
-        assert_eq!(peer.reader_ids.len(), peer.readings.len(), "readers of tool {id}");
-        assert_eq!((forgotten, unsent), (peer.unread.forgotten, peer.unread.unsent), "unread by tool {id}");
-        for (handler, registration) in &peer.registrations {
-            let joining = joining.remove(handler).unwrap_or(0);
-            // A reader that was detached while it moved is still waited for.
-            assert!(registration.joining >= joining, "readers of registration {handler} of tool {id}");
         }
     }
 
@@ -98,9 +56,9 @@ impl Core {
             let mut by_tool: BTreeMap<PeerId, usize> = BTreeMap::new();
             for (peer_id, handler) in stream.readers() {
                 let peer = self.tools.get(&peer_id);
-                let reads = peer.is_some_and(|peer| peer.reader_ids.contains_key(&(*source, handler)));
+                let reads = peer.is_some_and(|peer| peer.reader_of(*source, handler).is_some());
                 assert!(reads, "a reader of {source:?} has ended");
-                if peer.is_some_and(|peer| !peer.own) {
+                if peer.is_some_and(|peer| !peer.is_own()) {
                     *by_tool.entry(peer_id).or_default() += 1;
                 }
             }
@@ -135,14 +93,14 @@ impl Core {
             }
             if let Some((peer_id, number)) = push.tool {
                 let peer = self.tools.get(&peer_id);
-                let known = peer.and_then(|peer| peer.pushes.get(&number));
-                assert_eq!(known, Some(&id), "the tool of {id:?}");
+                let known = peer.and_then(|peer| peer.push(number));
+                assert_eq!(known, Some(id), "the tool of {id:?}");
             }
         }
         assert!(self.pushes.values().count() <= MAX_PUSHES && bytes <= MAX_PUSH_BYTES);
         assert!(by_process.values().all(|pushes| *pushes <= MAX_PUSHES_PER_PROCESS));
-        let named = self.tools.values().flat_map(|peer| peer.pushes.values());
-        assert!(named.into_iter().all(|id| self.pushes.get(id).is_some()), "a tool has a push that is over");
+        let named = self.tools.values().flat_map(Peer::pushes);
+        assert!(named.into_iter().all(|id| self.pushes.get(&id).is_some()), "a tool has a push that is over");
         let alive = self.pushes.deferring_tools().all(|id| self.tools.get(&id).is_some());
         assert!(alive, "a push of a tool that has disconnected is deferred");
     }
@@ -158,7 +116,7 @@ impl Core {
         });
         of_awaited.chain(for_counters).for_each(|peer| *begun.entry(peer).or_default() += 1);
         for (id, peer) in self.tools.iter() {
-            assert_eq!(peer.awaited, begun.remove(&id).unwrap_or(0), "requests of tool {id}");
+            assert_eq!(peer.awaited(), begun.remove(&id).unwrap_or(0), "requests of tool {id}");
             let waiting = for_host.iter().filter(|other| **other == id).count();
             assert!(waiting <= MAX_WAITING_PER_TOOL, "tool {id} has too many queries");
         }

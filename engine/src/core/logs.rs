@@ -47,11 +47,11 @@ impl Requester {
     /// Describes the tool `id` and its request number `request`.
     pub(crate) fn tool(id: PeerId, peer: &Peer, request: u32) -> Requester {
         // The tool chooses its name freely, and the name ends up in files and terminals.
-        let name: String = sanitize(&peer.name).chars().take(MAX_NAME_CHARS).collect();
+        let name: String = sanitize(peer.name()).chars().take(MAX_NAME_CHARS).collect();
         Requester {
-            description: format!("{name} (pid {})", peer.client.pid),
+            description: format!("{name} (pid {})", peer.client().pid),
             reply_to: ReplyTo::Tool { peer: id, request, client: peer.counted() },
-            connection: Some(Arc::downgrade(&peer.alive)),
+            connection: Some(peer.connection()),
         }
     }
 }

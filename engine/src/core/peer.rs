@@ -3,8 +3,17 @@
 //! Every byte from a tool is treated as hostile. A tool costs the engine one [`Peer`] with bounded
 //! buffers. A tool that breaks the protocol loses its connection, and nothing else is affected.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+#[cfg(feature = "simulation")]
+mod checks;
+mod pushes;
+mod readers;
+mod registrations;
+mod shed;
+
+use std::collections::{BTreeMap, VecDeque};
+#[cfg(feature = "simulation")]
+use std::mem;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use iof_capture::{PushId, SourceId};
@@ -51,9 +60,9 @@ pub(crate) struct Peer {
     deferred: VecDeque<Vec<u8>>,
     /// The size of the deferred requests, in bytes.
     deferred_bytes: usize,
-    pub outgoing: VecDeque<Outgoing>,
+    outgoing: VecDeque<Outgoing>,
     /// The bytes of removed jobs that the tool has not read.
-    pub unread: Unread,
+    unread: Unread,
     /// The number of outgoing answers, and their size in bytes.
     answers: usize,
     answer_bytes: usize,
@@ -61,32 +70,32 @@ pub(crate) struct Peer {
     last_sent: Instant,
     /// When the tool connected or last sent a request.
     last_request: Instant,
-    pub name: String,
+    name: String,
     /// The process at the other end of the connection.
-    pub client: Client,
+    client: Client,
     /// Whether the tool belongs to the embedder.
-    pub own: bool,
+    own: bool,
     /// Whether the tool may hold back sources under the block policy.
-    pub may_block: bool,
-    pub page: Arc<ReaderPage>,
+    may_block: bool,
+    page: Arc<ReaderPage>,
     /// The number of its requests that wait for the capture thread. Further ones are not read.
-    pub awaited: usize,
-    pub registrations: BTreeMap<u32, Registration>,
+    awaited: usize,
+    registrations: BTreeMap<u32, Registration>,
     /// The weight of the registrations and the pulls that wait for the host, in processes.
-    pub weight: usize,
+    weight: usize,
     /// Pulls that wait for the host's answer.
-    pub waiting: BTreeMap<Ticket, Pull>,
-    pub last_handler: u32,
+    waiting: BTreeMap<Ticket, Pull>,
+    last_handler: u32,
     /// The tool's pushes under way, by the tool's numbers for them.
-    pub pushes: BTreeMap<u32, PushId>,
-    pub last_push: u32,
+    pushes: BTreeMap<u32, PushId>,
+    last_push: u32,
     /// The rings that the tool reads.
-    pub readings: BTreeMap<ReaderId, Reading>,
+    readings: BTreeMap<ReaderId, Reading>,
     /// The ids of the readings, by stream and registration.
-    pub reader_ids: BTreeMap<(SourceId, u32), ReaderId>,
+    reader_ids: BTreeMap<(SourceId, u32), ReaderId>,
     /// Alive while the tool is connected. Work for this tool alone need not begin after it has
     /// disconnected.
-    pub alive: Arc<()>,
+    alive: Arc<()>,
 }
 
 impl Peer {
@@ -123,6 +132,45 @@ impl Peer {
             reader_ids: BTreeMap::new(),
             alive: Arc::new(()),
         }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the process at the other end of the connection.
+    pub(crate) fn client(&self) -> Client {
+        self.client
+    }
+
+    /// Returns whether the tool belongs to the embedder.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own
+    }
+
+    pub(crate) fn page(&self) -> &Arc<ReaderPage> {
+        &self.page
+    }
+
+    /// Returns a reference that is dead once the tool has disconnected.
+    pub(crate) fn connection(&self) -> Weak<()> {
+        Arc::downgrade(&self.alive)
+    }
+
+    /// Notes that a request waits for the capture thread. Further ones are not read.
+    pub(crate) fn request_begun(&mut self) {
+        self.awaited = self.awaited.saturating_add(1);
+    }
+
+    /// Notes that a request does not wait for the capture thread any more.
+    pub(crate) fn request_done(&mut self) {
+        self.awaited = self.awaited.saturating_sub(1);
+    }
+
+    /// Returns the number of requests that wait for the capture thread.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn awaited(&self) -> usize {
+        self.awaited
     }
 
     /// Returns the process to which limits apply; `None` for the embedder's own tool.
@@ -224,18 +272,6 @@ impl Peer {
         self.send_with(message, Attachment::Ring(ring));
     }
 
-    /// Drops the unsent rings of `readers`, whose readings have ended. The tool never maps them.
-    pub(crate) fn drop_rings(&mut self, readers: &BTreeSet<ReaderId>) {
-        if readers.is_empty() {
-            return;
-        }
-        self.outgoing.retain_mut(|out| {
-            let ended = out.ring_reader.take_if(|id| readers.contains(id)).is_some();
-            // The tool has received a part of this message and expects the rest.
-            !ended || out.sent > 0
-        });
-    }
-
     /// Queues a message with its descriptors.
     pub(super) fn send_with(&mut self, message: &ToTool, attachment: Attachment) {
         match Outgoing::new(message, attachment) {
@@ -312,16 +348,10 @@ impl Peer {
         self.unread.sent(&out.item);
     }
 
-    /// Panics if the counters of the queues are wrong or beyond their limits.
-    #[cfg(feature = "simulation")]
-    pub(super) fn check_queues(&self) {
-        let answers = self.outgoing.iter().filter(|out| out.is_answer);
-        let bytes = answers.clone().map(|out| out.frame.len()).sum::<usize>();
-        assert_eq!((answers.count(), bytes), (self.answers, self.answer_bytes), "answers of {}", self.name);
-        let deferred: usize = self.deferred.iter().map(Vec::len).sum();
-        assert_eq!(deferred, self.deferred_bytes, "deferred requests of {}", self.name);
-        // The last request may exceed the limit.
-        assert!(deferred < 2 * MAX_DEFERRED_BYTES + 8, "{deferred} bytes are deferred");
+    /// Removes and returns all queued messages.
+    #[cfg(test)]
+    pub(super) fn take_outgoing(&mut self) -> VecDeque<Outgoing> {
+        std::mem::take(&mut self.outgoing)
     }
 
     /// Drops all queued messages.
@@ -331,18 +361,21 @@ impl Peer {
         (self.answers, self.answer_bytes) = (0, 0);
     }
 
-    /// Returns the tickets that its registrations and waiting pulls hold.
-    pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {
-        let registered = self.registrations.values().filter_map(|registration| registration.ticket);
-        registered.chain(self.waiting.keys().copied())
-    }
-
     /// Returns what the engine must know about this tool when it ends.
     pub(crate) fn last_activity(&self) -> LastActivity {
         let last_asked = (!self.own).then_some(self.last_request);
         let joins = || self.readings.values().any(|reading| reading.joining.is_some());
         let has_unsent = !self.outgoing.is_empty() || self.awaited > 0 || joins();
         LastActivity { has_unsent, last_taken: self.last_sent, last_asked }
+    }
+}
+
+/// Simulated sockets.
+#[cfg(feature = "simulation")]
+impl Peer {
+    /// Takes what is shared with the message that is to be sent next.
+    pub(super) fn take_attachment(&mut self) -> Option<Attachment> {
+        Some(mem::replace(&mut self.outgoing.front_mut()?.attachment, Attachment::None))
     }
 }
 

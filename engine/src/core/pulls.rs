@@ -14,7 +14,7 @@ impl Core {
     /// Registers a pull of `peer_id`, at once or when the host has granted it.
     pub(crate) fn pull(&mut self, peer_id: PeerId, mut pull: Pull) {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
-        if peer.own {
+        if peer.is_own() {
             return self.register(peer_id, pull);
         }
         let (ticket, calls) = self.demand.ask(pull.registration.procs(), pull.registration.channels);
@@ -33,8 +33,7 @@ impl Core {
         }
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
         let directives = pull.directives.clone();
-        peer.weight = peer.weight.saturating_add(pull.registration.weight());
-        peer.waiting.insert(ticket, pull);
+        peer.add_waiting(ticket, pull);
         self.pulls_by_call.extend(calls.iter().map(|(call, _)| (*call, ticket)));
         let upcall = |(call, sources)| Upcall::Pull { call, sources, directives: directives.clone() };
         self.effects.upcalls.extend(calls.into_iter().map(upcall));
@@ -90,18 +89,14 @@ impl Core {
     }
 
     fn take_waiting(&mut self, ticket: Ticket) -> Option<(PeerId, Pull)> {
-        self.tools.iter_mut().find_map(|(id, peer)| {
-            let pull = peer.waiting.remove(&ticket)?;
-            peer.weight = peer.weight.saturating_sub(pull.registration.weight());
-            Some((id, pull))
-        })
+        self.tools.iter_mut().find_map(|(id, peer)| Some((id, peer.take_waiting(ticket)?)))
     }
 
     /// Attaches a tool to the existing streams.
     fn register(&mut self, peer_id: PeerId, pull: Pull) {
         let Pull { request, registration, ignored, directives: _ } = pull;
         let Some(peer) = self.tools.get(&peer_id) else { return };
-        let handler = peer.last_handler.saturating_add(1);
+        let handler = peer.next_handler();
         let ticket = registration.ticket;
         self.tools.add_registration(peer_id, handler, registration);
         if let Err(failure) = self.attach_existing(peer_id, RegisteredPull { request, handler, ignored }) {
@@ -110,7 +105,7 @@ impl Core {
             return self.refuse_pull(peer_id, request, failure);
         }
         if let Some(peer) = self.tools.get_mut(&peer_id) {
-            peer.last_handler = handler;
+            peer.use_handler(handler);
         }
     }
 

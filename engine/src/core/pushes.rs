@@ -26,7 +26,7 @@ impl Core {
     pub(crate) fn push(&mut self, peer_id: PeerId, request: PushRequest) {
         let Some(peer) = self.tools.get(&peer_id) else { return };
         let waiting = self.pushes.deferred_of(peer_id);
-        if peer.pushes.len().saturating_add(waiting) >= MAX_PUSHES_PER_TOOL {
+        if peer.push_count().saturating_add(waiting) >= MAX_PUSHES_PER_TOOL {
             let reason =
                 format!("a tool may have {MAX_PUSHES_PER_TOOL} pushes under way: wait for one to end");
             let failure = Failure::new(Status::ERR_OUT_OF_RESOURCE, reason);
@@ -35,7 +35,7 @@ impl Core {
         if request.targets.iter().any(|target| self.is_starting(target)) {
             return self.pushes.defer(peer_id, request);
         }
-        match self.admit_push(&request.targets, peer.own) {
+        match self.admit_push(&request.targets, peer.is_own()) {
             Ok(Admitted { local, .. }) if local.is_empty() => {
                 self.begin_push(peer_id, request, &[], &BTreeSet::new());
             }
@@ -87,7 +87,7 @@ impl Core {
     ) {
         let Some(peer) = self.tools.get(&peer_id) else { return };
         let number = request.request;
-        let begun = match self.admit_push(&request.targets, peer.own) {
+        let begun = match self.admit_push(&request.targets, peer.is_own()) {
             // The job was replaced by another of the same name.
             Ok(admitted) if admitted.local.keys().any(|target| !asked.contains(target)) => {
                 return self.push(peer_id, request);
@@ -125,10 +125,9 @@ impl Core {
         let Some(peer) = self.tools.get_mut(&peer_id) else {
             return Err(Failure::new(Status::ERR_UNREACH, "the tool has disconnected"));
         };
-        peer.last_push = peer.last_push.saturating_add(1);
-        peer.pushes.insert(peer.last_push, id);
+        let number = peer.add_push(id);
         let push = Push {
-            tool: Some((peer_id, peer.last_push)),
+            tool: Some((peer_id, number)),
             client,
             inlet: Arc::clone(&inlet),
             filled: 0,
@@ -145,7 +144,7 @@ impl Core {
         // At most as many as a request may name, so the answer fits a message.
         let skipped = unavailable.into_iter().take(MAX_PROCS_PER_PULL);
         let skipped = skipped.map(|(target, reason)| Skipped { target, reason }).collect();
-        Ok((PushGranted { push: peer.last_push, skipped, ignored }, inlet))
+        Ok((PushGranted { push: number, skipped, ignored }, inlet))
     }
 
     /// Records that a tool has put more bytes into the inlet of its push `number`.
@@ -157,9 +156,9 @@ impl Core {
         last: bool,
     ) -> Result<(), DisconnectReason> {
         let Some(peer) = self.tools.get(&peer_id) else { return Ok(()) };
-        let Some(&id) = peer.pushes.get(&number) else {
+        let Some(id) = peer.push(number) else {
             // The push has ended and the report is on its way, or it never existed.
-            let known = number > 0 && number <= peer.last_push;
+            let known = peer.has_had_push(number);
             return if known {
                 Ok(())
             } else {
@@ -195,7 +194,7 @@ impl Core {
         number: u32,
         cut_off: Option<u64>,
     ) {
-        let id = self.tools.get(&peer_id).and_then(|peer| peer.pushes.get(&number)).copied();
+        let id = self.tools.get(&peer_id).and_then(|peer| peer.push(number));
         let Some(push) = id else {
             return self.answer_slow_targets(peer_id, request, SlowTargets::default());
         };
@@ -356,7 +355,7 @@ impl Core {
         let Some(Push { tool, filled, report, .. }) = self.pushes.remove(id) else { return };
         let Some((peer_id, push)) = tool else { return };
         if let Some(peer) = self.tools.get_mut(&peer_id) {
-            peer.pushes.remove(&push);
+            peer.remove_push(push);
             peer.answer(&ToTool::Pushed { push, report: PushReport { bytes: filled, ..report } });
         }
     }

@@ -56,7 +56,7 @@ impl Core {
     /// embedder's own tools always get new counters; other tools get those of the last
     /// `STATS_AGE`.
     fn refresh_stats(&mut self, peer_id: PeerId, now: Instant) -> Option<RequestId> {
-        let own = self.tools.get(&peer_id).is_some_and(|peer| peer.own);
+        let own = self.tools.get(&peer_id).is_some_and(Peer::is_own);
         if !own && self.queries.has_counters(now) {
             return None;
         }

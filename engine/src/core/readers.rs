@@ -7,18 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use iof_capture::{Gating, Joined, RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
+use iof_capture::{RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
 use iof_proto::limits::MAX_READERS_PER_TOOL;
-use iof_proto::{Failure, Status, ToTool};
-use iof_shm_ring::{Attached, Policy, ReaderId, ReaderPage, Start};
+use iof_proto::{Failure, Status};
+use iof_shm_ring::{ReaderId, ReaderPage};
 
 use crate::core::Core;
 use crate::core::awaited::{Awaited, JoiningReader};
 use crate::core::commands::Command;
 use crate::core::ids::{PeerId, StreamName};
-use crate::core::peer::Peer;
 use crate::core::pull::RegisteredPull;
-use crate::core::reading::{Joining, Reading};
+use crate::core::reading::Reading;
 use crate::core::stream_options::StreamOptions;
 use crate::core::stream_state::{Completion, StreamState};
 
@@ -34,10 +33,10 @@ impl Core {
         let (mut steps, mut readers) = (Vec::new(), Vec::new());
         for (peer_id, handler) in self.tools.naming(&new.name().source.nspace) {
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
-            let Some(registration) = peer.registrations.get(&handler) else { continue };
+            let Some(registration) = peer.registration(handler) else { continue };
             let Some(options) = new.options_for(peer, registration) else { continue };
             let may_join = !peer.is_behind() && new.may_join(peer_id, peer);
-            match peer.page.take_slot() {
+            match peer.page().take_slot() {
                 Ok(id) if may_join => {
                     new.add_reader(peer_id, handler, options);
                     steps.extend(peer.join(request, source, new.name(), handler, id, options));
@@ -45,7 +44,7 @@ impl Core {
                 }
                 // The tool is informed when the number of missed bytes is known.
                 missed => {
-                    missed.into_iter().for_each(|id| peer.page.return_slot(id));
+                    missed.into_iter().for_each(|id| peer.page().return_slot(id));
                     tracing::debug!(tool = peer_id, "a tool misses a new source");
                     new.miss(peer_id, handler);
                 }
@@ -99,14 +98,13 @@ impl Core {
         peer_id: PeerId,
         handler: u32,
     ) -> Result<Vec<(SourceId, ReaderId, StreamOptions)>, Failure> {
-        let registered =
-            self.tools.get(&peer_id).and_then(|peer| Some((peer, peer.registrations.get(&handler)?)));
+        let registered = self.tools.get(&peer_id).and_then(|peer| Some((peer, peer.registration(handler)?)));
         let Some((peer, registration)) = registered else { return Ok(Vec::new()) };
         let mut wanted: Vec<(SourceId, ReaderId, StreamOptions)> = Vec::new();
         for (source, stream) in self.streams.iter() {
             let Some(options) = stream.options_for(peer, registration) else { continue };
             let slot = if stream.may_join(peer_id, peer) {
-                peer.page.take_slot().map_err(|error| error.to_string())
+                peer.page().take_slot().map_err(|error| error.to_string())
             } else {
                 let StreamName { source, channel, .. } = &**stream.name();
                 Err(format!(
@@ -116,7 +114,7 @@ impl Core {
             match slot {
                 Ok(id) => wanted.push((*source, id, options)),
                 Err(reason) => {
-                    wanted.iter().for_each(|(_, id, _)| peer.page.return_slot(*id));
+                    wanted.iter().for_each(|(_, id, _)| peer.page().return_slot(*id));
                     return Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
                 }
             }
@@ -159,7 +157,7 @@ impl Core {
                     }
                 }
             }
-            let registration = peer.registrations.get_mut(&handler);
+            let registration = peer.registration_mut(handler);
             if registration.is_some_and(|registration| registration.reader_settled()) {
                 self.readers_settled(peer_id, handler);
             }
@@ -174,7 +172,7 @@ impl Core {
     pub(crate) fn follow(&mut self, peer_id: PeerId, id: ReaderId) {
         let request = self.awaited.next_id();
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
-        if let Some(reading) = peer.readings.get(&id).filter(|reading| reading.may_follow()) {
+        if let Some(reading) = peer.reading(id).filter(|reading| reading.may_follow()) {
             let reader = JoiningReader { peer_id, handler: reading.handler, id };
             let steps = peer.follow(request, id, id).into_iter().collect();
             self.awaited.add(request, Awaited::Join { pull: None, readers: vec![reader] });
@@ -190,7 +188,7 @@ impl Core {
         let Some(Completion { generation, .. }) = stream.completion() else { return };
         let id = |(peer_id, handler)| {
             let peer = self.tools.get(&peer_id)?;
-            Some((peer_id, *peer.reader_ids.get(&(source, handler))?))
+            Some((peer_id, peer.reader_of(source, handler)?))
         };
         let readers = stream.readers().filter_map(id).collect();
         self.move_left_behind(readers, generation);
@@ -203,13 +201,13 @@ impl Core {
         let (mut steps, mut moved) = (Vec::new(), Vec::new());
         for (peer_id, id) in readers {
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
-            let Some(reading) = peer.readings.get(&id) else { continue };
+            let Some(reading) = peer.reading(id) else { continue };
             if reading.joining.is_some() || !reading.is_before(newest) {
                 continue;
             }
             let (handler, asks) = (reading.handler, reading.waits);
             // A tool without a free slot sends a request when it has drained its generation.
-            let Ok(new) = (if asks { Ok(id) } else { peer.page.take_slot() }) else { continue };
+            let Ok(new) = (if asks { Ok(id) } else { peer.page().take_slot() }) else { continue };
             steps.extend(peer.follow(request, id, new));
             moved.push(JoiningReader { peer_id, handler, id });
         }
@@ -235,40 +233,28 @@ impl Core {
 
     /// Returns the readers that are in an earlier generation of a stream that was removed.
     pub(crate) fn stranded(&self) -> impl Iterator<Item = (PeerId, ReaderId, &Reading)> {
-        let readings =
-            self.tools.iter().flat_map(|(id, peer)| peer.readings.iter().map(move |found| (id, found)));
+        let readings = self.tools.iter().flat_map(|(id, peer)| peer.readings().map(move |found| (id, found)));
         let is_stranded =
             |reading: &Reading| reading.forgotten.is_some_and(|last| reading.is_before(last.generation));
         readings.filter_map(move |(peer_id, (id, reading))| {
-            is_stranded(reading).then_some((peer_id, *id, reading))
+            is_stranded(reading).then_some((peer_id, id, reading))
         })
     }
 
     /// Detaches `peer_id`'s readers of registration `handler` (all, if `None`) from their streams.
     pub(crate) fn detach(&mut self, peer_id: PeerId, handler: Option<u32>) {
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
-        let detached: Vec<(ReaderId, Reading)> = peer
-            .readings
-            .extract_if(.., |_, reading| handler.is_none_or(|handler| reading.handler == handler))
-            .collect();
-        self.detach_readings(peer_id, detached);
+        let Some(peer) = self.tools.get(&peer_id) else { return };
+        let ends = |reading: &Reading| handler.is_none_or(|handler| reading.handler == handler);
+        let ids: Vec<ReaderId> =
+            peer.readings().filter(|(_, reading)| ends(reading)).map(|(id, _)| id).collect();
+        self.drained(peer_id, ids.into_iter());
     }
 
-    /// Detaches `peer_id`'s readers `ids`, which have drained their streams. An id without a reader
-    /// is skipped: the tool has reported it twice.
+    /// Detaches `peer_id`'s readers `ids`, whose rings it no longer uses, from their streams, and
+    /// returns their slots. An id without a reader is skipped: the tool has reported it twice.
     pub(crate) fn drained(&mut self, peer_id: PeerId, ids: impl Iterator<Item = ReaderId>) {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
-        let detached = ids.filter_map(|id| Some((id, peer.readings.remove(&id)?))).collect();
-        self.detach_readings(peer_id, detached);
-    }
-
-    /// Detaches readers of `peer_id`, which no longer uses their rings, from their streams, and
-    /// returns their slots.
-    fn detach_readings(&mut self, peer_id: PeerId, detached: Vec<(ReaderId, Reading)>) {
-        let Some(peer) = self.tools.get_mut(&peer_id) else { return };
-        // A reader that was moved to the last generation may have two slots.
-        let unsent = |(id, reading): &(ReaderId, Reading)| [(!reading.sent).then_some(*id), reading.old_id];
-        peer.drop_rings(&detached.iter().flat_map(unsent).flatten().collect());
+        let detached = peer.take_readings(ids);
         let (mut sources, mut steps) = (BTreeSet::new(), Vec::new());
         for (id, reading) in &detached {
             // A removed job has no streams.
@@ -279,7 +265,7 @@ impl Core {
                 let moved = reading.joining.map(|joining| joining.id).filter(|moved| moved != id);
                 let detach = |reader| StreamStep::Detach {
                     source: reading.source,
-                    page: Arc::clone(&peer.page),
+                    page: Arc::clone(peer.page()),
                     reader,
                 };
                 steps.extend([Some(*id), moved].into_iter().flatten().map(detach));
@@ -291,8 +277,7 @@ impl Core {
         }
         // The tool has dropped its readers before it deregistered.
         for (id, reading) in &detached {
-            reading.slots(*id).for_each(|slot| peer.page.return_slot(slot));
-            peer.remove_reading(reading);
+            peer.release_reading(*id, reading);
         }
         self.request_unanswered(steps);
     }
@@ -310,12 +295,12 @@ impl Core {
 
     /// Returns the embedder's own readers, sorted by their sources.
     pub(crate) fn own_readers(&self) -> Vec<OwnReader> {
-        let own = self.tools.values().filter(|peer| peer.own);
+        let own = self.tools.values().filter(|peer| peer.is_own());
         let mut readers: Vec<OwnReader> = own
             .flat_map(|peer| {
                 let reader =
-                    |(id, reading): (&ReaderId, &Reading)| (reading.source, *id, Arc::clone(&peer.page));
-                peer.readings.iter().map(reader)
+                    |(id, reading): (ReaderId, &Reading)| (reading.source, id, Arc::clone(peer.page()));
+                peer.readings().map(reader)
             })
             .collect();
         readers.sort_by_key(|(source, ..)| *source);
@@ -331,110 +316,5 @@ impl Core {
             steps.extend(self.streams.changes(*source));
         }
         self.request_unanswered(steps);
-    }
-}
-
-impl Peer {
-    /// Notes that a reader is about to be attached. Returns the step that attaches it.
-    fn join(
-        &mut self,
-        request: RequestId,
-        source: SourceId,
-        name: &Arc<StreamName>,
-        handler: u32,
-        id: ReaderId,
-        options: StreamOptions,
-    ) -> Option<StreamStep> {
-        let registration = self.registrations.get_mut(&handler)?;
-        registration.reader_joins();
-        self.readings
-            .insert(id, Reading::new(source, Arc::clone(name), handler, options, Joining { request, id }));
-        self.reader_ids.insert((source, handler), id);
-        let gating = match options.policy {
-            Policy::DropOldest => Gating::Never,
-            Policy::Block if self.may_block => Gating::Block,
-            Policy::DropNewest | Policy::Block => Gating::Keep,
-        };
-        let (page, start) = (Arc::clone(&self.page), registration.start);
-        Some(StreamStep::Attach { source, page, reader: id, start, gating })
-    }
-
-    /// Notes that the reader `id` is about to move to the newest generation, in which it is `new`.
-    /// Returns the step that moves it.
-    fn follow(&mut self, request: RequestId, id: ReaderId, new: ReaderId) -> Option<StreamStep> {
-        let reading = self.readings.get_mut(&id)?;
-        reading.joining = Some(Joining { request, id: new });
-        if let Some(registration) = self.registrations.get_mut(&reading.handler) {
-            registration.reader_joins();
-        }
-        Some(StreamStep::Follow { source: reading.source, page: Arc::clone(&self.page), reader: id, new })
-    }
-
-    /// Removes and returns the reader `id`, if `request` attaches or moves it.
-    fn take_joining(&mut self, request: RequestId, id: ReaderId) -> Option<Reading> {
-        let joining = self.readings.get(&id)?.joining;
-        if joining.is_some_and(|joining| joining.request == request) {
-            self.readings.remove(&id)
-        } else {
-            None
-        }
-    }
-
-    /// Notes that `request` has attached or moved the reader `id`, and queues its ring.
-    fn reader_joined(&mut self, request: RequestId, id: ReaderId, joined: Joined) {
-        let Joined { attached: Attached { ring, id: new, start, dropped, non_gating }, generation } = joined;
-        let Some(mut reading) = self.take_joining(request, id) else { return };
-        let follows = reading.generation.is_some().then_some(id);
-        if follows.is_none() {
-            let registration = self.registrations.get(&reading.handler);
-            let from_start = registration.is_none_or(|registration| registration.start == Start::Oldest);
-            reading.begin = if from_start { 0 } else { start.saturating_add(dropped) };
-        } else if new != id {
-            // The tool may still borrow bytes through its old slot.
-            reading.old_id = Some(id);
-        }
-        self.unread.ring_unsent(&reading);
-        let reading = Reading {
-            joining: None,
-            waits: false,
-            ring: Arc::downgrade(&ring),
-            generation: Some(generation),
-            sent: false,
-            ..reading
-        };
-        self.reader_ids.insert((reading.source, reading.handler), new);
-        let name = &reading.name;
-        let message = ToTool::Ring {
-            handler: reading.handler,
-            source: name.source.clone(),
-            channel: name.channel,
-            logged: name.logged,
-            run: name.run,
-            slot: new.into(),
-            follows: follows.map(u32::from),
-            start,
-            dropped,
-            non_gating,
-            options: reading.options.effective(),
-        };
-        self.readings.insert(new, reading);
-        self.announce(&message, ring);
-    }
-
-    /// Notes that `request` has not attached or moved the reader `id`. Returns the reader if it was
-    /// to be attached, and is removed.
-    fn join_failed(&mut self, request: RequestId, id: ReaderId) -> Option<Reading> {
-        let mut reading = self.take_joining(request, id)?;
-        let new = reading.joining.take().map(|joining| joining.id);
-        if reading.generation.is_some() {
-            // It is in the newest generation already, or the capture thread has ended.
-            new.filter(|new| *new != id).inspect(|new| self.page.return_slot(*new));
-            reading.waits |= new == Some(id);
-            self.readings.insert(id, reading);
-            return None;
-        }
-        self.page.return_slot(id);
-        self.remove_reading(&reading);
-        Some(reading)
     }
 }

@@ -20,14 +20,14 @@ impl Core {
     pub(crate) fn check_registrations(&self, peer: &Peer, weight: usize) -> Result<(), Failure> {
         let Some(client) = peer.counted() else { return Ok(()) };
         let full = |reason| Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
-        if peer.registrations.len().saturating_add(peer.waiting.len()) >= MAX_REGISTRATIONS_PER_TOOL {
+        if peer.registration_count() >= MAX_REGISTRATIONS_PER_TOOL {
             return full(format!(
                 "a tool may have {MAX_REGISTRATIONS_PER_TOOL} registrations: end one first"
             ));
         }
         let check_limit = |owner: &str, limit: usize, counts: &dyn Fn(&Peer) -> bool| {
             let named =
-                self.tools.values().filter(|other| !other.own && counts(other)).map(|other| other.weight);
+                self.tools.values().filter(|other| !other.is_own() && counts(other)).map(Peer::weight);
             if named.fold(weight, usize::saturating_add) <= limit {
                 return Ok(());
             }
@@ -36,8 +36,8 @@ impl Core {
             ))
         };
         check_limit("tool", MAX_PROCS_PER_TOOL, &|other| ptr::eq(other, peer))?;
-        check_limit("process", MAX_PROCS_PER_PROCESS, &|other| other.client.is_process(client))?;
-        check_limit("user", MAX_PROCS_PER_USER, &|other| other.client.uid == client.uid)
+        check_limit("process", MAX_PROCS_PER_PROCESS, &|other| other.client().is_process(client))?;
+        check_limit("user", MAX_PROCS_PER_USER, &|other| other.client().uid == client.uid)
     }
 
     /// Informs the tools whose registrations name `nspace` and can get no further source.
@@ -50,7 +50,7 @@ impl Core {
     /// Informs `peer_id` if its registration `handler` can get no further source.
     pub(crate) fn announce_if_complete(&mut self, peer_id: PeerId, handler: u32) {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
-        let registration = peer.registrations.get_mut(&handler);
+        let registration = peer.registration_mut(handler);
         let complete =
             registration.and_then(|registration| registration.announce_if_complete(handler, &self.jobs));
         if let Some(message) = complete {
@@ -70,7 +70,7 @@ impl Core {
 
     /// Informs `peer_id` of each job named by its registration `handler` that has ended.
     pub(crate) fn report_ends(&mut self, peer_id: PeerId, handler: u32) {
-        let registration = self.tools.get(&peer_id).and_then(|peer| peer.registrations.get(&handler));
+        let registration = self.tools.get(&peer_id).and_then(|peer| peer.registration(handler));
         let jobs: Vec<Nspace> =
             registration.map(|registration| registration.jobs().cloned().collect()).unwrap_or_default();
         jobs.iter().for_each(|nspace| self.report_end(peer_id, handler, nspace));
@@ -82,7 +82,7 @@ impl Core {
         let Some(job) = self.jobs.get(nspace).filter(|job| job.has_ended()) else { return };
         let (run, exit_code) = (job.run(), job.exit_code());
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
-        let Some(registration) = peer.registrations.get_mut(&handler) else { return };
+        let Some(registration) = peer.registration_mut(handler) else { return };
         if !registration.mark_end_reported(nspace, run) {
             return;
         }
@@ -102,7 +102,7 @@ impl Core {
     /// Sends the ends of jobs that are due, and ends the registration if nothing can follow.
     fn send_due_ends(&mut self, peer_id: PeerId, handler: u32) {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
-        let Some(registration) = peer.registrations.get_mut(&handler) else { return };
+        let Some(registration) = peer.registration_mut(handler) else { return };
         let is_over = registration.is_over();
         let due_ends = mem::take(&mut registration.due_ends);
         due_ends.iter().for_each(|message| peer.answer(message));

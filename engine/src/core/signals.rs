@@ -15,7 +15,7 @@ impl Core {
     /// follows when the signals are sent.
     pub(crate) fn signal(&mut self, peer_id: PeerId, request: u32, procs: &[Proc], number: i32) {
         let Some(peer) = self.tools.get(&peer_id) else { return };
-        let permitted = permit(peer.client, self.settings.uid);
+        let permitted = permit(peer.client(), self.settings.uid);
         match permitted.and_then(|()| self.note_signal(procs, number)) {
             Ok((signal, ranks)) => {
                 let requested = Some(SignalRequest { peer: peer_id, request });

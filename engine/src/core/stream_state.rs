@@ -143,7 +143,7 @@ impl StreamState {
             && registration.includes(&self.name.source.nspace)
             // A stream without forwarding is only for tools that ask for it, not for the launcher's
             // own readers.
-            && !(peer.own && self.forward == Some(false));
+            && !(peer.is_own() && self.forward == Some(false));
         covered.then(|| self.options.under(&registration.directives))
     }
 
@@ -156,7 +156,7 @@ impl StreamState {
     /// Returns whether `peer` may have another reader of this stream.
     pub(crate) fn may_join(&self, peer_id: PeerId, peer: &Peer) -> bool {
         let reads = self.readers.range((peer_id, 0)..=(peer_id, u32::MAX));
-        peer.own || reads.take(MAX_READERS_PER_TOOL).count() < MAX_READERS_PER_TOOL
+        peer.is_own() || reads.take(MAX_READERS_PER_TOOL).count() < MAX_READERS_PER_TOOL
     }
 
     /// Records a reader.

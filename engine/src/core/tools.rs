@@ -62,8 +62,8 @@ impl Tools {
     /// Removes a tool and its registrations.
     pub(crate) fn remove(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.remove(&id)?;
-        for (handler, registration) in &peer.registrations {
-            self.by_job.remove(id, *handler, registration);
+        for (handler, registration) in peer.registrations() {
+            self.by_job.remove(id, handler, registration);
         }
         Some(peer)
     }
@@ -89,15 +89,12 @@ impl Tools {
     pub(super) fn add_registration(&mut self, id: PeerId, handler: u32, registration: Registration) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         self.by_job.add(id, handler, &registration);
-        peer.weight = peer.weight.saturating_add(registration.weight());
-        peer.registrations.insert(handler, registration);
+        peer.add_registration(handler, registration);
     }
 
     /// Removes a registration. Returns `None` if the tool does not have this registration.
     pub(super) fn remove_registration(&mut self, id: PeerId, handler: u32) -> Option<Registration> {
-        let peer = self.peers.get_mut(&id)?;
-        let registration = peer.registrations.remove(&handler)?;
-        peer.weight = peer.weight.saturating_sub(registration.weight());
+        let registration = self.peers.get_mut(&id)?.remove_registration(handler)?;
         self.by_job.remove(id, handler, &registration);
         Some(registration)
     }

@@ -143,7 +143,7 @@ impl Rig {
 
     /// Takes the messages that wait for a tool, as words.
     fn messages(&mut self, peer_id: PeerId) -> Vec<String> {
-        let queue = std::mem::take(&mut self.state.tools.get_mut(&peer_id).unwrap().outgoing);
+        let queue = self.state.tools.get_mut(&peer_id).unwrap().take_outgoing();
         let message = |frame: &[u8]| Decoder::new().decode(&mut &*frame).unwrap().unwrap();
         let word = |message: ToTool| match message {
             ToTool::Pulled { result: Ok(_), .. } => "pulled".to_owned(),
@@ -209,7 +209,7 @@ fn a_job_that_is_removed_while_a_tool_is_attached_reports_its_end() {
     assert!(rig.state.remove_job(&rig.nspace));
     rig.settle();
     assert_eq!(rig.messages(tool), ["pulled", "ring 0", "announced", "ended"]);
-    assert!(rig.state.tools.get(&tool).unwrap().registrations.is_empty(), "the registration is over");
+    assert!(rig.state.tools.get(&tool).unwrap().registrations().next().is_none(), "the registration is over");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_tool_that_disconnects_while_it_is_attached_leaves_no_reader() {
     let mut rig = rig();
     let source = rig.add_stream();
     let tool = rig.connect();
-    let page = std::sync::Arc::clone(&rig.state.tools.get(&tool).unwrap().page);
+    let page = std::sync::Arc::clone(rig.state.tools.get(&tool).unwrap().page());
     rig.pull(tool);
     rig.state.detach(tool, None);
     rig.state.tools.remove(tool);
@@ -231,7 +231,7 @@ fn a_slot_that_is_reused_while_its_reader_is_attached_has_the_second_reader_only
     let (one, two) = (rig.add_stream(), rig.add_stream());
     rig.settle();
     let tool = rig.connect();
-    let page = std::sync::Arc::clone(&rig.state.tools.get(&tool).unwrap().page);
+    let page = std::sync::Arc::clone(rig.state.tools.get(&tool).unwrap().page());
     rig.pull(tool);
     // A hostile tool reports readers as drained that it does not know yet.
     rig.state.drained(tool, (0..8).map(ReaderId::from));
@@ -239,7 +239,7 @@ fn a_slot_that_is_reused_while_its_reader_is_attached_has_the_second_reader_only
     rig.settle();
     assert_eq!(rig.messages(tool), ["pulled", "pulled", "ring 0", "ring 1"]);
     assert_eq!((rig.readers(one, &page), rig.readers(two, &page)), (1, 1));
-    assert_eq!(rig.state.tools.get(&tool).unwrap().readings.len(), 2);
+    assert_eq!(rig.state.tools.get(&tool).unwrap().readings().count(), 2);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_reader_that_ends_while_it_moves_is_detached_from_both_generations() {
     let mut rig = rig();
     let source = rig.add_stream();
     let tool = rig.connect();
-    let page = std::sync::Arc::clone(&rig.state.tools.get(&tool).unwrap().page);
+    let page = std::sync::Arc::clone(rig.state.tools.get(&tool).unwrap().page());
     rig.pull(tool);
     rig.settle();
     let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
@@ -294,7 +294,7 @@ fn requests_of_a_tool_wait_while_one_waits_for_the_capture_thread() {
     rig.add_stream();
     let tool = rig.connect();
     rig.pull(tool);
-    let peer = |rig: &mut Rig| rig.state.tools.get_mut(&tool).unwrap().awaited;
+    let peer = |rig: &mut Rig| rig.state.tools.get_mut(&tool).unwrap().awaited();
     assert_eq!(peer(&mut rig), 1);
     rig.settle();
     assert_eq!(peer(&mut rig), 0);
@@ -313,7 +313,7 @@ fn the_end_of_the_capture_thread_answers_pulls_and_ends_jobs() {
     // The command with the stream was discarded.
     assert_eq!(rig.messages(tool), ["pulled", "missed", "announced", "ended"]);
     assert!(rig.state.awaited.is_empty());
-    assert_eq!(rig.state.tools.get(&tool).unwrap().awaited, 0);
+    assert_eq!(rig.state.tools.get(&tool).unwrap().awaited(), 0);
 }
 
 #[test]
@@ -376,10 +376,10 @@ fn a_reader_that_is_dropped_while_it_moves_returns_both_of_its_slots() {
     rig.state.forget_stream(source);
     let peer = rig.state.tools.get_mut(&tool).unwrap();
     peer.shed(1, 0);
-    assert!(peer.readings.is_empty());
+    assert!(peer.readings().next().is_none());
     let slots = |page: &ReaderPage| std::iter::from_fn(|| page.take_slot().ok()).count();
     let unused = ReaderPage::create(iof_shm_ring::doorbell().unwrap().0).unwrap();
-    assert_eq!(slots(&peer.page), slots(&unused));
+    assert_eq!(slots(peer.page()), slots(&unused));
 }
 
 #[test]

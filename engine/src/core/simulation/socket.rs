@@ -9,7 +9,6 @@ use iof_proto::{Decoder, FromTool};
 use iof_shm_ring::{Bell, Inlet, ReaderPage, Ring, Ringer};
 
 use crate::core::disconnect::DisconnectReason;
-use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
 
 /// A message that a tool receives.
@@ -137,9 +136,9 @@ impl Socket {
             let end = sent.saturating_add(count);
             self.partial.extend_from_slice(out.frame.get(sent..end).unwrap_or_default());
             if sent == 0
-                && let Some(out) = peer.outgoing.front_mut()
+                && let Some(attachment) = peer.take_attachment()
             {
-                self.shared = mem::replace(&mut out.attachment, Attachment::None).into();
+                self.shared = attachment.into();
             }
             self.room = self.room.saturating_sub(count);
             peer.sent(count, now);

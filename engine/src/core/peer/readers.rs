@@ -1,0 +1,160 @@
+//! The readers of one tool: their slots, generations and rings.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use iof_capture::{Gating, Joined, RequestId, SourceId, StreamStep};
+use iof_proto::ToTool;
+use iof_shm_ring::{Attached, Policy, ReaderId, Start};
+
+use super::Peer;
+use crate::core::ids::StreamName;
+use crate::core::reading::{Joining, Reading};
+use crate::core::stream_options::StreamOptions;
+
+impl Peer {
+    /// Returns the readers with their ids.
+    pub(crate) fn readings(&self) -> impl Iterator<Item = (ReaderId, &Reading)> {
+        self.readings.iter().map(|(id, reading)| (*id, reading))
+    }
+
+    pub(crate) fn reading(&self, id: ReaderId) -> Option<&Reading> {
+        self.readings.get(&id)
+    }
+
+    /// Returns the id of the reader of a stream for a registration.
+    pub(crate) fn reader_of(&self, source: SourceId, handler: u32) -> Option<ReaderId> {
+        self.reader_ids.get(&(source, handler)).copied()
+    }
+
+    /// Removes and returns the readers `ids`, with their unsent rings. Their slots stay taken until
+    /// [`Peer::release_reading`].
+    pub(crate) fn take_readings(&mut self, ids: impl Iterator<Item = ReaderId>) -> Vec<(ReaderId, Reading)> {
+        let ended: Vec<_> = ids.filter_map(|id| Some((id, self.readings.remove(&id)?))).collect();
+        // A reader that was moved to the last generation may have two slots.
+        let unsent = |(id, reading): &(ReaderId, Reading)| [(!reading.sent).then_some(*id), reading.old_id];
+        self.drop_rings(&ended.iter().flat_map(unsent).flatten().collect());
+        ended
+    }
+
+    /// Returns the slots of a reader that was removed.
+    pub(crate) fn release_reading(&mut self, id: ReaderId, reading: &Reading) {
+        reading.slots(id).for_each(|slot| self.page.return_slot(slot));
+        self.remove_reading(reading);
+    }
+
+    /// Drops the unsent rings of `readers`, whose readings have ended. The tool never maps them.
+    pub(super) fn drop_rings(&mut self, readers: &BTreeSet<ReaderId>) {
+        if readers.is_empty() {
+            return;
+        }
+        self.outgoing.retain_mut(|out| {
+            let ended = out.ring_reader.take_if(|id| readers.contains(id)).is_some();
+            // The tool has received a part of this message and expects the rest.
+            !ended || out.sent > 0
+        });
+    }
+
+    /// Notes that a reader is about to be attached. Returns the step that attaches it.
+    pub(crate) fn join(
+        &mut self,
+        request: RequestId,
+        source: SourceId,
+        name: &Arc<StreamName>,
+        handler: u32,
+        id: ReaderId,
+        options: StreamOptions,
+    ) -> Option<StreamStep> {
+        let registration = self.registrations.get_mut(&handler)?;
+        registration.reader_joins();
+        self.readings
+            .insert(id, Reading::new(source, Arc::clone(name), handler, options, Joining { request, id }));
+        self.reader_ids.insert((source, handler), id);
+        let gating = match options.policy {
+            Policy::DropOldest => Gating::Never,
+            Policy::Block if self.may_block => Gating::Block,
+            Policy::DropNewest | Policy::Block => Gating::Keep,
+        };
+        let (page, start) = (Arc::clone(&self.page), registration.start);
+        Some(StreamStep::Attach { source, page, reader: id, start, gating })
+    }
+
+    /// Notes that the reader `id` is about to move to the newest generation, in which it is `new`.
+    /// Returns the step that moves it.
+    pub(crate) fn follow(&mut self, request: RequestId, id: ReaderId, new: ReaderId) -> Option<StreamStep> {
+        let reading = self.readings.get_mut(&id)?;
+        reading.joining = Some(Joining { request, id: new });
+        if let Some(registration) = self.registrations.get_mut(&reading.handler) {
+            registration.reader_joins();
+        }
+        Some(StreamStep::Follow { source: reading.source, page: Arc::clone(&self.page), reader: id, new })
+    }
+
+    /// Removes and returns the reader `id`, if `request` attaches or moves it.
+    fn take_joining(&mut self, request: RequestId, id: ReaderId) -> Option<Reading> {
+        let joining = self.readings.get(&id)?.joining;
+        if joining.is_some_and(|joining| joining.request == request) {
+            self.readings.remove(&id)
+        } else {
+            None
+        }
+    }
+
+    /// Notes that `request` has attached or moved the reader `id`, and queues its ring.
+    pub(crate) fn reader_joined(&mut self, request: RequestId, id: ReaderId, joined: Joined) {
+        let Joined { attached: Attached { ring, id: new, start, dropped, non_gating }, generation } = joined;
+        let Some(mut reading) = self.take_joining(request, id) else { return };
+        let follows = reading.generation.is_some().then_some(id);
+        if follows.is_none() {
+            let registration = self.registrations.get(&reading.handler);
+            let from_start = registration.is_none_or(|registration| registration.start == Start::Oldest);
+            reading.begin = if from_start { 0 } else { start.saturating_add(dropped) };
+        } else if new != id {
+            // The tool may still borrow bytes through its old slot.
+            reading.old_id = Some(id);
+        }
+        self.unread.ring_unsent(&reading);
+        let reading = Reading {
+            joining: None,
+            waits: false,
+            ring: Arc::downgrade(&ring),
+            generation: Some(generation),
+            sent: false,
+            ..reading
+        };
+        self.reader_ids.insert((reading.source, reading.handler), new);
+        let name = &reading.name;
+        let message = ToTool::Ring {
+            handler: reading.handler,
+            source: name.source.clone(),
+            channel: name.channel,
+            logged: name.logged,
+            run: name.run,
+            slot: new.into(),
+            follows: follows.map(u32::from),
+            start,
+            dropped,
+            non_gating,
+            options: reading.options.effective(),
+        };
+        self.readings.insert(new, reading);
+        self.announce(&message, ring);
+    }
+
+    /// Notes that `request` has not attached or moved the reader `id`. Returns the reader if it was
+    /// to be attached, and is removed.
+    pub(crate) fn join_failed(&mut self, request: RequestId, id: ReaderId) -> Option<Reading> {
+        let mut reading = self.take_joining(request, id)?;
+        let new = reading.joining.take().map(|joining| joining.id);
+        if reading.generation.is_some() {
+            // It is in the newest generation already, or the capture thread has ended.
+            new.filter(|new| *new != id).inspect(|new| self.page.return_slot(*new));
+            reading.waits |= new == Some(id);
+            self.readings.insert(id, reading);
+            return None;
+        }
+        self.page.return_slot(id);
+        self.remove_reading(&reading);
+        Some(reading)
+    }
+}

@@ -1,0 +1,127 @@
+//! What one tool has not read of forgotten jobs, and what of it is dropped.
+
+use std::collections::BTreeMap;
+use std::mem;
+
+use iof_capture::SourceId;
+use iof_proto::limits::MAX_FORGOTTEN_PER_TOOL;
+use iof_proto::{Nspace, ToTool, encode};
+use iof_shm_ring::ReaderId;
+
+use super::Peer;
+use crate::core::ids::StreamName;
+use crate::core::outgoing::Outgoing;
+use crate::core::reading::Reading;
+use crate::core::stream_state::Completion;
+use crate::core::unread::{QueuedItem, Unread};
+
+impl Peer {
+    /// Returns the counters of what the tool has not read of forgotten jobs.
+    pub(crate) fn unread(&self) -> &Unread {
+        &self.unread
+    }
+
+    /// Returns whether the tool loses what it does not read in time.
+    pub(crate) fn may_lose(&self) -> bool {
+        !(self.own && self.may_block)
+    }
+
+    /// Returns whether the tool reads too many streams of forgotten jobs to be attached to others.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.may_lose() && self.unread.forgotten >= MAX_FORGOTTEN_PER_TOOL
+    }
+
+    /// Notes that a stream that has come to `completion`, which the tool reads for `handler`, was
+    /// forgotten.
+    pub(crate) fn forget(&mut self, source: SourceId, handler: u32, completion: Completion) {
+        let Some(id) = self.reader_ids.get(&(source, handler)) else { return };
+        if let Some(reading) = self.readings.get_mut(id)
+            && reading.forgotten.replace(completion).is_none()
+        {
+            self.unread.forgotten = self.unread.forgotten.saturating_add(1);
+            self.unread.unsent = self.unread.unsent.saturating_add(usize::from(!reading.sent));
+        }
+    }
+
+    /// Adds up a stream that is not sent to the tool, and queues the report if it is the first.
+    pub(crate) fn add_missed(&mut self, handler: u32, name: &StreamName, bytes: u64) {
+        let key = (handler, name.source.nspace.clone(), name.channel);
+        if self.registrations.contains_key(&handler) && self.unread.add(&key, bytes) {
+            self.outgoing.push_back(Outgoing::missed(key));
+        }
+    }
+
+    /// Drops the oldest `rings` unsent rings of forgotten streams, and merges the oldest `ends`
+    /// ends of jobs into later ones.
+    pub(crate) fn shed(&mut self, mut rings: usize, mut ends: usize) {
+        // An end can be merged into a later one of the same registration and job name.
+        let mut later: BTreeMap<(u32, Nspace), usize> = BTreeMap::new();
+        for out in self.outgoing.iter().filter(|out| out.sent == 0) {
+            if let QueuedItem::End { handler, nspace, .. } = &out.item {
+                let count = later.entry((*handler, nspace.clone())).or_default();
+                *count = count.saturating_add(1);
+            }
+        }
+        let (mut merged, mut missed) = (BTreeMap::<(u32, Nspace), u64>::new(), Vec::new());
+        let queue = mem::take(&mut self.outgoing);
+        for mut out in queue {
+            match &mut out.item {
+                _ if out.sent > 0 => {}
+                QueuedItem::Ring(reader, key) if rings > 0 => {
+                    if let Some(bytes) = self.drop_unread(*reader) {
+                        rings = rings.saturating_sub(1);
+                        if self.unread.add(key, bytes) {
+                            missed.push(key.clone());
+                        }
+                        continue;
+                    }
+                }
+                QueuedItem::End { handler, nspace, run, exit_code, skipped } => {
+                    let key = (*handler, nspace.clone());
+                    let left = later.entry(key.clone()).or_default();
+                    *left = left.saturating_sub(1);
+                    if ends > 0 && *left > 0 {
+                        ends = ends.saturating_sub(1);
+                        self.unread.ends = self.unread.ends.saturating_sub(1);
+                        let sum = merged.entry(key).or_default();
+                        *sum = sum.saturating_add(*skipped).saturating_add(1);
+                        continue;
+                    }
+                    if let Some(more) = merged.remove(&key) {
+                        *skipped = skipped.saturating_add(more);
+                        let (handler, nspace, run) = (*handler, nspace.clone(), *run);
+                        let (exit_code, skipped) = (*exit_code, *skipped);
+                        let message = ToTool::JobEnded { handler, nspace, run, exit_code, skipped };
+                        // The new frame is at most a few bytes longer than the old one.
+                        out.frame = encode(&message).unwrap_or(out.frame);
+                    }
+                }
+                QueuedItem::Ring(..) | QueuedItem::Missed(_) | QueuedItem::Other => {}
+            }
+            self.outgoing.push_back(out);
+        }
+        // At the front of the queue, but not within a message that is partly sent.
+        let index = usize::from(self.outgoing.front().is_some_and(|out| out.sent > 0));
+        for key in missed {
+            self.outgoing.insert(index, Outgoing::missed(key));
+        }
+    }
+
+    /// Removes the reader `id`, whose ring was not sent, if its stream was forgotten. Returns
+    /// the number of bytes that it misses.
+    fn drop_unread(&mut self, id: ReaderId) -> Option<u64> {
+        let reading = self.readings.get(&id)?;
+        let bytes = reading.forgotten?.produced.saturating_sub(reading.begin);
+        let reading = self.readings.remove(&id)?;
+        self.release_reading(id, &reading);
+        Some(bytes)
+    }
+
+    /// Updates the counters for a reader that was removed.
+    pub(super) fn remove_reading(&mut self, reading: &Reading) {
+        self.reader_ids.remove(&(reading.source, reading.handler));
+        self.unread.ring_sent(reading);
+        let forgotten = usize::from(reading.forgotten.is_some());
+        self.unread.forgotten = self.unread.forgotten.saturating_sub(forgotten);
+    }
+}
