@@ -234,9 +234,10 @@ pub enum Mpi {
     /// serves MPI itself.
     #[default]
     None,
-    /// PMI-1 for all programs, and PMIx for programs that need it as far as their files tell
-    /// (linked with Open MPI 5 or libpmix), or for all if the variable `IOF_LIBPMIX` is set. If the
-    /// PMIx server cannot start, the reason is logged (with `tracing`), and the job has PMI-1 only.
+    /// PMIx if a program of the job needs it as far as its file tells (linked with Open MPI 5 or
+    /// libpmix), or if the variable `IOF_LIBPMIX` is set and no program is linked with MPICH.
+    /// Otherwise PMI-1. If the PMIx server cannot start, the reason is logged (with `tracing`), and
+    /// the job has PMI-1.
     Auto,
     /// PMI-1, as of MPICH, Intel MPI and MVAPICH. Each rank has a socket to the engine. Ranks do
     /// not inherit the variables by which another launcher has connected the embedder.

@@ -27,7 +27,7 @@ use crate::pmi::{self, PmiJob};
 use crate::pmix::{self, PmixJob};
 use crate::register::{RankStdin, RunningRank};
 
-/// The servers by which the ranks of a job start MPI.
+/// The server by which the ranks of a job start MPI, if there is one.
 struct MpiJob {
     pmi: Option<PmiJob>,
     pmix: Option<PmixJob>,
@@ -107,7 +107,10 @@ impl Engine {
         // A rank may write before the capture thread reads its pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.
         let spawner = Spawner::watching(FirstWrites::new().ok());
-        let mpi = MpiJob { pmi: PmiJob::of(spec, job), pmix: self.pmix_job(spec, job)? };
+        let pmix = self.pmix_job(spec, job)?;
+        // MPICH refuses to start with the variables of both protocols.
+        let pmi = if pmix.is_none() { PmiJob::of(spec, job) } else { None };
+        let mpi = MpiJob { pmi, pmix };
         // A client would take variables of another launcher for its own.
         let spawner = if spec.mpi == Mpi::None { spawner } else { spawner.hiding(pmi::is_of_a_launcher) };
         let mut signallers = Vec::new();

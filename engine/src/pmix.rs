@@ -128,7 +128,7 @@ impl Engine {
         match registered {
             Ok(job) => Ok(Some(job)),
             Err(error) if spec.mpi == Mpi::Auto => {
-                tracing::warn!(job = %spec.nspace, %error, "ranks that need PMIx for MPI are alone");
+                tracing::warn!(job = %spec.nspace, %error, "cannot serve PMIx: each rank of Open MPI is alone");
                 Ok(None)
             }
             Err(error) => Err(error.into()),
@@ -142,13 +142,16 @@ fn library(spec: &JobSpec) -> Option<PathBuf> {
         return None;
     }
     let named = env::var_os(LIBRARY_VARIABLE).filter(|library| !library.is_empty()).map(PathBuf::from);
-    let needed = || {
-        first_processes(spec).find_map(|process| match need(&process) {
-            Need::Pmix(library) => Some(library),
-            Need::None | Need::OldOpenMpi => None,
-        })
-    };
-    named.or_else(needed).or_else(|| (spec.mpi == Mpi::Pmix).then(|| SYSTEM_LIBRARY.into()))
+    let needs: Vec<Need> = first_processes(spec).map(|process| need(&process)).collect();
+    let is_mpich = needs.contains(&Need::Pmi1);
+    let needed = needs.into_iter().find_map(|need| match need {
+        Need::Pmix(library) => Some(library),
+        Need::None | Need::Pmi1 | Need::OldOpenMpi => None,
+    });
+    if spec.mpi == Mpi::Auto && needed.is_none() && is_mpich {
+        return None;
+    }
+    named.or(needed).or_else(|| (spec.mpi == Mpi::Pmix).then(|| SYSTEM_LIBRARY.into()))
 }
 
 /// Returns the number of files that the PMIx server may open for a job.

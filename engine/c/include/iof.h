@@ -450,10 +450,10 @@
 #define IOF_STDIN_INHERIT "iof.stdin.inherit"
 
 // iof_server_spawn (string): the protocol by which the ranks start MPI: "pmi1" (MPICH, Intel MPI,
-// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmi1", and "pmix"
-// as well for programs linked with Open MPI 5), or "none", the default. Unless it is "none", a
-// rank that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An
-// extension of iof.
+// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmix" for programs
+// linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless it is "none", a rank
+// that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An extension
+// of iof.
 #define IOF_MPI "iof.mpi"
 
 // iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes

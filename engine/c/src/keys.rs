@@ -259,10 +259,10 @@ pub const IOF_DROP_NONE: &str = "iof.drop.none";
 /// extension of iof.
 pub const IOF_STDIN_INHERIT: &str = "iof.stdin.inherit";
 /// iof_server_spawn (string): the protocol by which the ranks start MPI: "pmi1" (MPICH, Intel MPI,
-/// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmi1", and "pmix"
-/// as well for programs linked with Open MPI 5), or "none", the default. Unless it is "none", a
-/// rank that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An
-/// extension of iof.
+/// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmix" for programs
+/// linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless it is "none", a rank
+/// that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An extension
+/// of iof.
 pub const IOF_MPI: &str = "iof.mpi";
 /// iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes
 /// (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.

@@ -134,7 +134,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             Ok(account) => {
                 account.report(args.timings, args.summary);
                 if args.timings {
-                    print_message(format_args!("timings: {}", mpi_protocols(args.mpi.into(), &engine)));
+                    print_message(format_args!("timings: {}", mpi_protocol(args.mpi.into(), &engine)));
                 }
             }
             // The result of the job does not depend on its account.
@@ -146,12 +146,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     result
 }
 
-/// Returns a text about the protocols by which the ranks could start MPI.
-fn mpi_protocols(mpi: Mpi, engine: &Engine) -> String {
-    let pmi = matches!(mpi, Mpi::Auto | Mpi::Pmi1).then(|| "PMI-1".to_owned());
-    let pmix = engine.pmix_library().map(|library| format!("PMIx ({library})"));
-    let protocols: Vec<String> = pmi.into_iter().chain(pmix).collect();
-    if protocols.is_empty() { "no MPI".into() } else { format!("MPI by {}", protocols.join(" and ")) }
+/// Returns a text about the protocol by which the ranks could start MPI.
+fn mpi_protocol(mpi: Mpi, engine: &Engine) -> String {
+    match (engine.pmix_library(), mpi) {
+        (Some(library), _) => format!("MPI by PMIx ({library})"),
+        (None, Mpi::Auto | Mpi::Pmi1) => "MPI by PMI-1".into(),
+        (None, _) => "no MPI".into(),
+    }
 }
 
 /// Chooses the name of a job that the user has not named. It is the same in each run of a program,

@@ -28,8 +28,11 @@ const LIBRARIES_BETWEEN: usize = 4;
 /// What a program uses to start MPI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// No PMIx, as far as the file of the program tells. So it is for a script.
+    /// Nothing, as far as the file of the program tells. So it is for a script.
     None,
+    /// PMI-1, as MPICH and its relatives. They refuse to start with the variables of both
+    /// protocols.
+    Pmi1,
     /// PMIx, with a library that fits: a path, or a name for the dynamic linker.
     Pmix(PathBuf),
     /// Open MPI 4 or an earlier version. Only its own launcher can start it.
@@ -55,11 +58,15 @@ impl Need {
             return Need::Pmix(find(name).unwrap_or_else(|| name.into()));
         }
         let is_open_mpi = |name: &[u8]| name.starts_with(b"libmpi") && name.ends_with(b".so.40");
+        let is_mpich = |name: &[u8]| name.starts_with(b"libmpi") && name.ends_with(b".so.12");
+        if needed(is_mpich).is_some() {
+            return Need::Pmi1;
+        }
         let Some(name) = needed(is_open_mpi) else { return Need::None };
         match (find(name), depth.checked_sub(1)) {
             (Some(library), Some(depth)) => match Need::within(&library, search, depth) {
                 // A library that contains its own libpmix.
-                Need::None => Need::Pmix(LIBPMIX.into()),
+                Need::None | Need::Pmi1 => Need::Pmix(LIBPMIX.into()),
                 need => need,
             },
             _ => Need::Pmix(LIBPMIX.into()),

@@ -80,12 +80,12 @@ fn open_mpi_4_is_told_from_5() {
 }
 
 #[test]
-fn programs_of_other_libraries_scripts_and_damaged_files_need_nothing() {
+fn programs_of_mpich_need_pmi_1_and_scripts_and_damaged_files_nothing() {
     let Some(site) = Site::new("other") else { return };
     site.library("lib/libmpi.so.12", &[]);
     let mpich = site.program(&["lib/libmpi.so.12", RUNPATH]);
-    assert_eq!(Need::of(&mpich, None), Need::None);
-    let whole = fs::read(&mpich).unwrap();
+    assert_eq!(Need::of(&mpich, None), Need::Pmi1);
+    let whole = fs::read(site.program(&[])).unwrap();
     let file = site.0.join("file");
     for length in (0..whole.len()).step_by(97) {
         fs::write(&file, &whole[..length]).unwrap();

@@ -79,11 +79,11 @@ pub struct RunArgs {
 
     /// Serve MPI programs by auto, pmi1, pmix or none
     ///
-    /// With pmi1, programs of MPICH, Intel MPI and MVAPICH start as one MPI job. With pmix, those
-    /// of Open MPI 5 do; this needs libpmix.so.2, which the variable IOF_LIBPMIX can name. auto,
-    /// the default, is pmi1, and pmix as well if IOF_LIBPMIX is set or the program is linked with
-    /// Open MPI 5. With none, each rank of an MPI program is alone, and the ranks inherit the
-    /// variables of a launcher that has started iof.
+    /// With pmi1, programs of MPICH, Intel MPI and MVAPICH start as one MPI job. With pmix, those of
+    /// Open MPI 5 do; this needs libpmix.so.2, which the variable IOF_LIBPMIX can name. auto, the
+    /// default, is pmix if a program is linked with Open MPI 5, or if IOF_LIBPMIX is set and no
+    /// program is linked with MPICH, and otherwise pmi1. With none, each rank of an MPI program is
+    /// alone, and the ranks inherit the variables of a launcher that has started iof.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = MpiChoice::Auto)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub mpi: MpiChoice,
