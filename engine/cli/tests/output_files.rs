@@ -328,8 +328,12 @@ fn files_are_truncated_or_appended_to_and_rotated_when_full() {
         ("f.launcher@1.0.out.2", &numbers(10682..=11363)),
     ];
     assert_eq!(tree(&out), files(&wanted.map(|(name, text)| (name, text.as_str()))));
+    // Without a limited size, the numbered files could be those of the user.
     run(&site, &["--output", &list], "echo new >&2");
     let wanted = [("f.launcher@1.0.err", "new\n"), ("f.launcher@1.0.out", "")];
+    let numbered = ["f.launcher@1.0.out.1", "f.launcher@1.0.out.2"].map(|name| out.join(name));
+    assert!(numbered.iter().all(|path| path.exists()), "{:?}", tree(&out));
+    run(&site, &["--output", &list, "--file-size", "4K"], "echo new >&2");
     assert_eq!(tree(&out), files(&wanted), "files of an earlier run are removed");
 }
 

@@ -37,7 +37,7 @@ pub struct Files {
     /// Whether stderr and stddiag go to the file of stdout.
     pub merge: bool,
     /// Whether existing contents of a file are kept. Otherwise a file is emptied when its stream
-    /// begins, and the full files of an earlier run are removed.
+    /// begins, and with `rotation` the full files of an earlier run are removed.
     pub append: bool,
     /// The size at which a file is full, and the number of full files kept; `None` for no limit.
     pub rotation: Option<Rotation>,

@@ -90,8 +90,8 @@ impl OpenFiles {
         self.entries.iter_mut().for_each(Entry::remove_new);
     }
 
-    /// Creates a file. Unless existing contents are kept, it is emptied, and the full files of an
-    /// earlier run are removed.
+    /// Creates a file. Unless existing contents are kept, it is emptied, and if files have a limited
+    /// size, the full files of an earlier run are removed.
     pub fn begin(&mut self, id: FileId) -> Result<(), FileError> {
         if self.entries.get(id.0).is_none_or(|entry| entry.begun) {
             return Ok(());
@@ -99,9 +99,9 @@ impl OpenFiles {
         let watch = self.files.watch.clone();
         let _busy = watch.as_ref().map(|watch| watch.begin(self.entries.get(id.0).map(|entry| &entry.path)));
         let opened = self.open(id);
-        let append = self.files.append;
+        let keeps_full = self.files.append || self.files.rotation.is_none();
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
-        let begun = opened.and_then(|()| if append { Ok(()) } else { entry.remove_full() });
+        let begun = opened.and_then(|()| if keeps_full { Ok(()) } else { entry.remove_full() });
         begun.map_err(|error| entry.failed(error))
     }
 
@@ -181,11 +181,12 @@ mod tests {
     use crate::files::{Rotation, with_suffix};
 
     #[test]
-    fn beginning_a_file_empties_it_and_removes_full_files_of_an_earlier_run() {
+    fn beginning_a_file_empties_it_and_removes_full_files_only_if_it_rotates() {
         let directory = tempfile::tempdir().unwrap();
-        for append in [true, false] {
+        let limit = Some(Rotation { size: 4096, keep: 1 });
+        for (append, rotation) in [(true, None), (true, limit), (false, None), (false, limit)] {
             let place = Place::Name(directory.path().join("log"));
-            let mut open = OpenFiles::new(Files { append, ..files(place) });
+            let mut open = OpenFiles::new(Files { append, rotation, ..files(place) });
             let source = source(0, Channel::Stdout);
             let path = open.files.path(&source, 1);
             let full = ["1", "2", "3"].map(|number| with_suffix(&path, number));
@@ -193,7 +194,7 @@ mod tests {
             let (id, _) = open.file_for(&source, || 1);
             open.begin(id).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), if append { "old" } else { "" });
-            assert!(full.iter().all(|full| full.exists() == append));
+            assert!(full.iter().all(|full| full.exists() == (append || rotation.is_none())));
             open.write(id, vec![IoSlice::new(b"new")], None).unwrap();
             open.begin(id).unwrap();
             assert!(fs::read_to_string(&path).unwrap().ends_with("new"), "a file is begun only once");
