@@ -236,9 +236,11 @@ impl Link {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Served::Waits,
                 Err(_) => return Served::Closed,
             };
-            match server.receive(self.rank.0, bytes.get(..count).unwrap_or_default()) {
-                Ok(events) => reports.extend(events.into_iter().map(|event| self.report(event))),
-                Err(error) => return Served::Broken(error),
+            let mut events = Vec::new();
+            let received = server.receive(self.rank.0, bytes.get(..count).unwrap_or_default(), &mut events);
+            reports.extend(events.into_iter().map(|event| self.report(event)));
+            if let Err(error) = received {
+                return Served::Broken(error);
             }
             if !self.write(server) {
                 return Served::Closed;

@@ -27,15 +27,16 @@ const WORDS: [&str; 12] = [
 
 fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
     let mut server = Server::new("s", &[1, 1]);
+    let mut events = Vec::new();
     for (word, bytes) in pieces {
         let word = WORDS.get(usize::from(word)).map_or(bytes, |word| word.as_bytes());
-        if word.len() > MAX_LINE || server.receive(0, word).is_err() {
+        if word.len() > MAX_LINE || server.receive(0, word, &mut events).is_err() {
             break;
         }
         assert!(server.unsent(0).len() <= MAX_REPLY);
         // Now and then a reply is sent only in part.
         server.sent(0, if bytes.len() % 7 == 6 { 1 } else { MAX_REPLY });
     }
-    assert!(server.receive(1, b"cmd=init pmi_version=1 pmi_subversion=1\n").is_ok());
+    assert!(server.receive(1, b"cmd=init pmi_version=1 pmi_subversion=1\n", &mut events).is_ok());
     assert!(!server.unsent(1).is_empty());
 });

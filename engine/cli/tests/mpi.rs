@@ -80,6 +80,13 @@ fn the_last_words_of_a_rank_are_heard_before_its_exit() {
 }
 
 #[test]
+fn an_abort_counts_although_the_rank_then_breaks_the_protocol() {
+    let script = "init; printf 'cmd=abort exitcode=7\\ncmd=abort exitcode=8\\n' >&$PMI_FD; exit 1";
+    let done = run(&["-n", "1"], script);
+    assert_eq!(done.code, 7, "{done:?}");
+}
+
+#[test]
 fn an_exit_before_finalize_is_a_failure_that_ends_the_job() {
     let script = "init; [ $PMI_RANK = 0 ] && { echo 0 leaves; exit 0; }; barrier; finalize";
     let done = run(&["-n", "2", "--summary"], script);

@@ -21,7 +21,8 @@
 //! ```
 //! use iof_pmi::{Event, Server};
 //! let mut server = Server::new("job1", &[2]);
-//! let events = server.receive(1, b"cmd=init pmi_version=1 pmi_subversion=1\n")?;
+//! let mut events = Vec::new();
+//! server.receive(1, b"cmd=init pmi_version=1 pmi_subversion=1\n", &mut events)?;
 //! assert_eq!(events, [Event::Initialized { rank: 1 }]);
 //! assert_eq!(server.unsent(1), b"cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
 //! # Ok::<(), iof_pmi::ProtocolError>(())

@@ -95,20 +95,19 @@ impl Server {
         Server { name, ranks, space, waiting: 0, answered: Vec::new() }
     }
 
-    /// Handles bytes that `rank` has sent, at any boundaries. Returns the events for the job.
-    /// [`Server::unsent`] of this rank, and of those that [`Server::take_answered`] returns,
+    /// Handles bytes that `rank` has sent, at any boundaries. Appends the events for the job to
+    /// `events`, also those of the requests before an error. [`Server::unsent`] of this rank, and of those that [`Server::take_answered`] returns,
     /// contains the replies.
     ///
     /// # Errors
     /// The rank breaks the protocol. The caller closes its socket and passes no more of its bytes.
     /// Other ranks are not affected, but wait in vain if this rank does not enter the barrier.
-    pub fn receive(&mut self, rank: u32, bytes: &[u8]) -> Result<Vec<Event>, ProtocolError> {
+    pub fn receive(&mut self, rank: u32, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), ProtocolError> {
         self.rank_mut(rank)?.lines.push(bytes);
-        let mut events = Vec::new();
         while let Some(line) = self.rank_mut(rank)?.lines.next()? {
             events.extend(self.handle(rank, &line)?);
         }
-        Ok(events)
+        Ok(())
     }
 
     /// Returns the bytes to send to a rank; empty if it has received all replies.

@@ -6,9 +6,15 @@ use iof_pmi::{
 };
 use proptest::prelude::*;
 
+/// Passes bytes of `rank` to the server. Returns the events, unless the rank breaks the protocol.
+fn receive(server: &mut Server, rank: u32, bytes: &[u8]) -> Result<Vec<Event>, ProtocolError> {
+    let mut events = Vec::new();
+    server.receive(rank, bytes, &mut events).map(|()| events)
+}
+
 /// Sends a line of `rank`. Returns the reply; empty if the rank waits.
 fn ask(server: &mut Server, rank: u32, line: &str) -> String {
-    server.receive(rank, format!("{line}\n").as_bytes()).unwrap();
+    receive(server, rank, format!("{line}\n").as_bytes()).unwrap();
     take_reply(server, rank)
 }
 
@@ -77,7 +83,7 @@ fn what_a_rank_puts_before_the_barrier_others_get_after_it() {
 fn the_launcher_learns_of_begin_end_and_abort() {
     let mut server = Server::new("space", &[1]);
     let mut events = |bytes: &[u8]| {
-        let events = server.receive(0, bytes).unwrap();
+        let events = receive(&mut server, 0, bytes).unwrap();
         server.sent(0, usize::MAX);
         events
     };
@@ -86,14 +92,24 @@ fn the_launcher_learns_of_begin_end_and_abort() {
     assert_eq!(events(b"cmd=finalize\n"), [Event::Finalized { rank: 0 }]);
     let abort = b"cmd=abort exitcode=7 message=out of cheese\n";
     assert_eq!(events(abort), [Event::Aborted { rank: 0, code: 7 }]);
-    assert_eq!(server.receive(0, abort), Err(ProtocolError::Aborted));
+    assert_eq!(receive(&mut server, 0, abort), Err(ProtocolError::Aborted));
+}
+
+#[test]
+fn requests_before_one_that_breaks_the_protocol_have_their_events() {
+    let mut server = begun(&[1]);
+    server.sent(0, usize::MAX);
+    let mut events = Vec::new();
+    let abort = b"cmd=abort exitcode=7\ncmd=abort exitcode=8\n";
+    assert_eq!(server.receive(0, abort, &mut events), Err(ProtocolError::Aborted));
+    assert_eq!(events, [Event::Aborted { rank: 0, code: 7 }]);
 }
 
 #[test]
 fn a_rank_may_abort_while_it_is_in_the_barrier() {
     let mut server = begun(&[2]);
     assert_eq!(ask(&mut server, 0, "cmd=barrier_in"), "");
-    let events = server.receive(0, b"cmd=abort exitcode=2\n").unwrap();
+    let events = receive(&mut server, 0, b"cmd=abort exitcode=2\n").unwrap();
     assert_eq!(events, [Event::Aborted { rank: 0, code: 2 }]);
 }
 
@@ -114,10 +130,10 @@ fn a_spawn_is_refused_after_its_last_program() {
 fn a_spawn_without_end_is_refused() {
     let mut server = begun(&[1]);
     server.sent(0, usize::MAX);
-    assert_eq!(server.receive(0, b"mcmd=spawn\n"), Ok(Vec::new()));
+    assert_eq!(receive(&mut server, 0, b"mcmd=spawn\n"), Ok(Vec::new()));
     let mut sent = 0;
     let error = loop {
-        match server.receive(0, &[b'\n'; 1000]) {
+        match receive(&mut server, 0, &[b'\n'; 1000]) {
             Ok(_) => sent += 1000,
             Err(error) => break error,
         }
@@ -136,18 +152,18 @@ fn a_version_that_is_not_served_is_refused_and_may_be_lowered() {
 #[test]
 fn requests_out_of_step_are_errors() {
     let mut server = Server::new("space", &[2]);
-    assert_eq!(server.receive(0, b"cmd=get_maxes\n"), Err(ProtocolError::NotInitialized));
-    assert_eq!(server.receive(7, b"x"), Err(ProtocolError::Rank { rank: 7, size: 2 }));
+    assert_eq!(receive(&mut server, 0, b"cmd=get_maxes\n"), Err(ProtocolError::NotInitialized));
+    assert_eq!(receive(&mut server, 7, b"x"), Err(ProtocolError::Rank { rank: 7, size: 2 }));
     let mut server = begun(&[2]);
-    assert_eq!(server.receive(0, b"cmd=get_maxes\ncmd=get_maxes\n"), Err(ProtocolError::NotInStep));
+    assert_eq!(receive(&mut server, 0, b"cmd=get_maxes\ncmd=get_maxes\n"), Err(ProtocolError::NotInStep));
     assert_eq!(ask(&mut server, 1, "cmd=barrier_in"), "");
-    assert_eq!(server.receive(1, b"cmd=get_maxes\n"), Err(ProtocolError::NotInStep));
+    assert_eq!(receive(&mut server, 1, b"cmd=get_maxes\n"), Err(ProtocolError::NotInStep));
     let mut server = begun(&[1]);
     assert!(ask(&mut server, 0, "cmd=finalize").contains("rc=0"));
-    assert_eq!(server.receive(0, b"cmd=get_maxes\n"), Err(ProtocolError::NotInitialized));
+    assert_eq!(receive(&mut server, 0, b"cmd=get_maxes\n"), Err(ProtocolError::NotInitialized));
     let mut server = begun(&[1]);
     let init = b"cmd=init pmi_version=1 pmi_subversion=1\n";
-    assert_eq!(server.receive(0, init), Err(ProtocolError::NotInitialized));
+    assert_eq!(receive(&mut server, 0, init), Err(ProtocolError::NotInitialized));
 }
 
 #[test]
@@ -177,7 +193,7 @@ proptest! {
     fn garbage_of_a_rank_harms_only_itself(pieces in prop::collection::vec(any::<Vec<u8>>(), 0..20)) {
         let mut server = begun(&[2]);
         for bytes in pieces {
-            if server.receive(0, &bytes).is_err() {
+            if receive(&mut server, 0, &bytes).is_err() {
                 break;
             }
             server.sent(0, usize::MAX);
