@@ -1,5 +1,6 @@
 //! A job: its ranks, their streams and their exit statuses.
 
+use std::process::ExitStatus;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
@@ -88,9 +89,9 @@ impl Job {
         let Some(process) = self.tables.lock().report_exit(&self.id, rank) else { return false };
         let status = match exit {
             Exit::Status(status) => Ok(status),
-            Exit::Unknown | Exit::Unfinalized => {
-                Err(io::Error::other("the embedder reported an unknown status"))
-            }
+            // Exit code 0. The engine knows whether the rank has called `MPI_Finalize`.
+            Exit::Unfinalized => Ok(ExitStatus::default()),
+            Exit::Unknown => Err(io::Error::other("the embedder reported an unknown status")),
         };
         self.tables.reports.send(Event::Exited { process, status });
         true

@@ -665,7 +665,7 @@
     } while (0)
 
 // Appends a copy of the text b to the array of texts a, which ends with NULL and may be NULL. Stores
-// IOF_SUCCESS or IOF_ERR_NOMEM in r.
+// the status of iof_Argv_append_nosize in r.
 #define IOF_ARGV_APPEND(r, a, b) ((r) = iof_Argv_append_nosize(&(a), (b)))
 // Returns the number of texts in an array that ends with NULL or is NULL, as an int.
 #define IOF_ARGV_COUNT(r, a) ((r) = iof_Argv_count(a))
@@ -1606,7 +1606,8 @@ iof_status_t iof_Info_xfer(struct iof_info_t *dest, const struct iof_info_t *src
 
 // Appends a copy of arg to an array of texts, which ends with NULL. *argv may be NULL, for an empty
 // array, and receives the new array, to be freed by iof_Argv_free. On an error the array is
-// unchanged. Errors: IOF_ERR_OUT_OF_RESOURCE if the array has 65,536 texts; IOF_ERR_NOMEM.
+// unchanged. Errors: IOF_ERR_BAD_PARAM if arg is longer than 128 KiB; IOF_ERR_OUT_OF_RESOURCE if
+// the array has 65,536 texts; IOF_ERR_NOMEM.
 iof_status_t iof_Argv_append_nosize(char ***argv, const char *arg);
 
 // Returns the number of texts in an array that ends with NULL. A NULL array is empty.

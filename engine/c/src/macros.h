@@ -200,7 +200,7 @@
     } while (0)
 
 // Appends a copy of the text b to the array of texts a, which ends with NULL and may be NULL. Stores
-// IOF_SUCCESS or IOF_ERR_NOMEM in r.
+// the status of iof_Argv_append_nosize in r.
 #define IOF_ARGV_APPEND(r, a, b) ((r) = iof_Argv_append_nosize(&(a), (b)))
 // Returns the number of texts in an array that ends with NULL or is NULL, as an int.
 #define IOF_ARGV_COUNT(r, a) ((r) = iof_Argv_count(a))

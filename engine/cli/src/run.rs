@@ -196,9 +196,10 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
 /// Returns the failure for a job that did not start. Ranks may have run before some of the errors.
 fn not_started(error: LaunchError) -> Failure {
     match error {
-        LaunchError::Spawn { .. } | LaunchError::Rings { .. } | LaunchError::Capture(_) => {
-            Failure::running(error)
-        }
+        LaunchError::Spawn { .. }
+        | LaunchError::Rings { .. }
+        | LaunchError::Capture(_)
+        | LaunchError::Pmi { .. } => Failure::running(error),
         error => Failure::usage(error),
     }
 }

@@ -43,6 +43,10 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "-vv", "true"], "unsupported option '-v'"),
         (&["run", "--timeout", "-5", "true"], "invalid time '-5' for '--timeout <DURATION>'"),
         (&["run", "--grace", "-1", "true"], "invalid time '-1' for '--grace <DURATION>'"),
+        (
+            &["run", "--give-up", "0", "true"],
+            "invalid duration '0' for '--give-up <DURATION>': expected 0.1 seconds",
+        ),
         (&["run", "--give-up", "-1s", "true"], "invalid time '-1s' for '--give-up <DURATION>'"),
         (&["run", "--kill-wait", "-0.5", "true"], "invalid time '-0.5' for '--kill-wait <DURATION>'"),
         (&["top", "--interval", "-1"], "invalid time '-1' for '--interval <DURATION>'"),

@@ -11,7 +11,7 @@ use iof_engine::{BackendKind, DEFAULT_CACHE_TOTAL, Mpi, Policy};
 use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
-use super::values::{Ranks, bytes, cache_size, duration, interval, nprocs, ranks};
+use super::values::{Ranks, bytes, cache_size, duration, give_up, nprocs, ranks};
 use crate::output::OutputArgs;
 use crate::stdin::StdinArgs;
 
@@ -115,8 +115,8 @@ pub struct RunArgs {
     /// If a reader of stdout, stderr or a FIFO, or a file, accepts nothing for this time, the job
     /// is ended, and the exit code is 1. By default the ranks wait. After --timeout,
     /// --kill-on-bad-exit or a signal has ended all ranks, iof waits for an output that accepts
-    /// nothing for 2 seconds, for --kill-wait if that is longer, or for this time.
-    #[arg(long, value_name = "DURATION", value_parser = interval, allow_hyphen_values = true)]
+    /// nothing for 2 seconds, for --kill-wait if that is longer, or for this time. At least 0.1.
+    #[arg(long, value_name = "DURATION", value_parser = give_up, allow_hyphen_values = true)]
     pub give_up: Option<Duration>,
 
     /// Print the cost of forwarding on exit

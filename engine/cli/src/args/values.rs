@@ -167,6 +167,17 @@ pub fn timeout(text: &str) -> Result<Duration, String> {
     (!timeout.is_zero()).then_some(timeout).ok_or_else(too_short)
 }
 
+/// The shortest value of `--give-up`.
+const MIN_GIVE_UP: Duration = Duration::from_millis(100);
+
+/// Parses the time after which an output that accepts nothing is given up.
+pub fn give_up(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    let least = MIN_GIVE_UP.as_secs_f64();
+    let too_short = || format!("invalid duration '{text}': expected {least} seconds or more");
+    (time >= MIN_GIVE_UP).then_some(time).ok_or_else(too_short)
+}
+
 /// The shortest time between two updates of `iof top`.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest time between two updates of `iof top`.
