@@ -16,6 +16,7 @@ use crate::sync::{Point, broken};
 use crate::times::ReadTurn;
 use crate::writer::{ClaimError, Writer};
 
+mod allocation;
 mod growth;
 mod member;
 mod readers;
@@ -126,6 +127,8 @@ pub struct Stream {
     /// Its part in the order of reads that it shares with other streams.
     turn: Option<ReadTurn>,
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
+    /// Creates a ring without memory, for a stream that begins in one.
+    late_ring: Option<fn(Shape<'_>) -> Result<Ring, CreateError>>,
 }
 
 impl fmt::Debug for Stream {
@@ -147,7 +150,7 @@ impl Stream {
     /// [`CreateError`] if the capacity is 0 or above [`MAX_CAPACITY`](crate::MAX_CAPACITY), or if
     /// the kernel has no memory or descriptor for it.
     pub fn create(config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
-        Stream::with(config, label, Ring::create, None)
+        Stream::with(config, label, Ring::create)
     }
 
     /// Creates a stream on the heap, for the model checker, Miri and benchmarks.
@@ -156,19 +159,17 @@ impl Stream {
     /// As [`Stream::create`].
     #[cfg(any(loom, feature = "test-utils"))]
     pub fn on_heap(config: StreamConfig) -> Result<Stream, CreateError> {
-        Stream::with(config, "", Ring::on_heap, None)
+        Stream::with(config, "", Ring::on_heap)
     }
 
     fn with(
         config: StreamConfig,
         label: &str,
         new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
-        budget: Option<Arc<CacheBudget>>,
     ) -> Result<Stream, CreateError> {
         let overwrite = config.policy == Policy::DropOldest;
         let shape = Shape { capacity: config.capacity, generation: 0, base: 0, dropped: 0, overwrite, label };
-        let ring = Stream::charged(new_ring(shape)?, budget.as_ref());
-        let writer = Writer::new(Arc::new(ring), 0);
+        let writer = Writer::new(Arc::new(new_ring(shape)?), 0);
         Ok(Stream {
             writer,
             policy: config.policy,
@@ -178,12 +179,13 @@ impl Stream {
             label: label.to_owned(),
             pending: None,
             full_size: None,
-            budget,
+            budget: None,
             span_len: 0,
             filled: false,
             spare: None,
             turn: None,
             new_ring,
+            late_ring: None,
         })
     }
 
@@ -235,6 +237,9 @@ impl Stream {
         if self.members.is_empty() && self.writer.is_untouched() {
             // All that late readers will find is in this ring.
             self.grow();
+        }
+        if self.allocate().is_err() {
+            return self.without_memory();
         }
         self.apply_pending(want as u64);
         let (want, min) = self.claim_sizes(want as u64);
@@ -350,6 +355,7 @@ impl Stream {
     /// Counts `n` bytes of the source, which were read at `time` and not stored, as dropped.
     pub fn discard(&mut self, n: u64, time: u64) {
         if !self.complete {
+            self.allocate_words();
             self.writer.discard(n, time);
         }
     }
@@ -383,7 +389,11 @@ impl Stream {
         if !self.complete {
             self.complete = true;
             self.spare = None;
-            self.writer.complete();
+            if self.is_unallocated() {
+                self.writer.ring().end_empty();
+            } else {
+                self.writer.complete();
+            }
         }
     }
 
@@ -434,7 +444,7 @@ impl Stream {
         let spare = self.spare.take().filter(|spare| spare.capacity() == config.capacity);
         let ring = match spare.and_then(Arc::into_inner) {
             Some(spare) => spare.reuse(shape),
-            None => Stream::charged((self.new_ring)(shape)?, self.budget.as_ref()),
+            None => self.charged((self.new_ring)(shape)?),
         };
         let due: Vec<bool> = self
             .members
@@ -458,7 +468,7 @@ impl Stream {
     fn recycle(&mut self, ring: Arc<Ring>) {
         let rings = self.members.iter().map(|member| &member.ring).chain([self.writer.ring()]);
         let unused = rings.into_iter().all(|used| !Arc::ptr_eq(used, &ring));
-        if unused && !self.complete && ring.capacity() == self.writer.ring().capacity() {
+        if unused && !self.complete && ring.has_data() && ring.capacity() == self.writer.ring().capacity() {
             self.spare = Some(ring);
         }
     }

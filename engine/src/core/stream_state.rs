@@ -206,7 +206,14 @@ impl StreamState {
                     .inspect_err(|error| tracing::warn!(%error, "no backlog is kept"))
                     .ok();
                 let gating = if may_block { Gating::Block } else { Gating::Keep };
-                let hold = |reader| StreamStep::Attach { source, page: page(), reader, start, gating };
+                let hold = |reader| StreamStep::Attach {
+                    source,
+                    page: page(),
+                    reader,
+                    start,
+                    gating,
+                    remote: false,
+                };
                 steps.extend(self.backlog_reader.map(hold));
             }
             (None, Some(reader)) => {
