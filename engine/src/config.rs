@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -327,6 +328,10 @@ pub struct JobSpec {
     pub directives: Directives,
     /// The protocol by which the ranks start MPI.
     pub mpi: Mpi,
+    /// The ranks that this engine starts; `None` for all. The numbers of ranks in `apps` are those of
+    /// the whole job, also if this engine starts some of its ranks only. The engine of a node does
+    /// not know the other ranks unless `elsewhere` is set.
+    pub local: Option<Range<u32>>,
     /// Whether the job also has remote ranks. If so, their output may be
     /// [delivered](crate::Engine::deliver), and the job does not end before
     /// [`Engine::end_job`](crate::Engine::end_job) is called.
@@ -351,6 +356,7 @@ impl JobSpec {
             timeout: None,
             directives: Directives::default(),
             mpi: Mpi::None,
+            local: None,
             elsewhere: false,
         }
     }
@@ -370,7 +376,7 @@ impl JobSpec {
         }
     }
 
-    /// Returns the number of local ranks.
+    /// Returns the number of ranks of all apps.
     pub fn nprocs(&self) -> u64 {
         self.apps.iter().map(|app| u64::from(app.nprocs)).sum()
     }

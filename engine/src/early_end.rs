@@ -14,7 +14,7 @@ pub const TIMEOUT_CODE: i32 = 124;
 
 /// How long streams may stay open after SIGKILL. A process that left its rank's group can hold
 /// them.
-pub(crate) const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
+pub const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
 
 /// The failures of a rank that end its whole job, see
 /// [`JobSpec::kill_on_bad_exit`](crate::JobSpec::kill_on_bad_exit).
@@ -70,16 +70,17 @@ pub struct EarlyEnd {
 
 /// The next step of an early end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum EarlyEndStep {
     /// Send SIGTERM to all ranks.
     Terminate(EndCause),
     /// Send SIGKILL to all ranks.
     Kill,
 }
 
-/// The decision whether and when a job is ended early.
+/// The decision whether and when a job is ended early. An engine decides for its own ranks. A
+/// launcher that spans nodes decides for the ranks of all nodes.
 #[derive(Debug)]
-pub(crate) struct EarlyEndPolicy {
+pub struct EarlyEndPolicy {
     kill_on: KillOnBadExit,
     kill_wait: Duration,
     phase: Phase,
@@ -104,7 +105,7 @@ enum Phase {
 
 impl EarlyEndPolicy {
     /// Creates the policy of a job that starts at `now`.
-    pub(crate) fn new(
+    pub fn new(
         kill_on: KillOnBadExit,
         kill_wait: Duration,
         timeout: Option<Duration>,
@@ -123,7 +124,7 @@ impl EarlyEndPolicy {
 
     /// Notes that a rank has exited. `requested` specifies that it did so because of a signal that
     /// the engine sent, and `unfinalized` that it did so between `MPI_Init` and `MPI_Finalize`.
-    pub(crate) fn exited(&mut self, rank: Rank, exit: Exit, requested: bool, unfinalized: bool) {
+    pub fn exited(&mut self, rank: Rank, exit: Exit, requested: bool, unfinalized: bool) {
         let is_bad = match self.kill_on {
             KillOnBadExit::Never => false,
             KillOnBadExit::Signal => exit.signal().is_some() || unfinalized,
@@ -132,6 +133,15 @@ impl EarlyEndPolicy {
         if let Phase::Running { cause: cause @ None, .. } = &mut self.phase
             && is_bad
             && !requested
+        {
+            *cause = Some(EndCause::BadExit(rank));
+        }
+    }
+
+    /// Notes that the node of a rank is lost. This ends the job unless no failure does.
+    pub fn lost(&mut self, rank: Rank) {
+        if let Phase::Running { cause: cause @ None, .. } = &mut self.phase
+            && self.kill_on != KillOnBadExit::Never
         {
             *cause = Some(EndCause::BadExit(rank));
         }
@@ -149,7 +159,7 @@ impl EarlyEndPolicy {
 
     /// Returns the next step that is due at `now`, and assumes that it is done. `ranks_left`
     /// specifies that some ranks have not exited; otherwise a failure has nothing to end.
-    pub(crate) fn next_step(&mut self, now: Instant, ranks_left: bool) -> Option<Step> {
+    pub fn next_step(&mut self, now: Instant, ranks_left: bool) -> Option<EarlyEndStep> {
         match &mut self.phase {
             Phase::Running { timeout, cause } => {
                 let has_effect = |cause: &EndCause| ranks_left || matches!(cause, EndCause::Abort { .. });
@@ -157,18 +167,18 @@ impl EarlyEndPolicy {
                 let is_late = || timeout.is_some_and(|timeout| timeout <= now).then_some(EndCause::Timeout);
                 let cause = cause.or_else(is_late)?;
                 self.phase = Phase::Terminating { kill: now.checked_add(self.kill_wait) };
-                Some(Step::Terminate(cause))
+                Some(EarlyEndStep::Terminate(cause))
             }
             Phase::Terminating { kill: Some(kill) } if *kill <= now => {
                 self.phase = Phase::Killed;
-                Some(Step::Kill)
+                Some(EarlyEndStep::Kill)
             }
             Phase::Terminating { .. } | Phase::Killed => None,
         }
     }
 
     /// Returns when [`EarlyEndPolicy::next_step`] is to be called: `now` if a step is due.
-    pub(crate) fn next_time(&self, now: Instant) -> Option<Instant> {
+    pub fn next_time(&self, now: Instant) -> Option<Instant> {
         match self.phase {
             Phase::Running { cause: Some(_), .. } => Some(now),
             Phase::Running { timeout: time, .. } | Phase::Terminating { kill: time } => time,
@@ -210,7 +220,7 @@ mod tests {
                 let mut policy = policy(kill_on, None, now);
                 policy.exited(Rank(4), exit, false, false);
                 assert_eq!(policy.next_time(now), ends.then_some(now), "{kill_on:?} {exit:?}");
-                let step = ends.then_some(Step::Terminate(EndCause::BadExit(Rank(4))));
+                let step = ends.then_some(EarlyEndStep::Terminate(EndCause::BadExit(Rank(4))));
                 assert_eq!(policy.next_step(now, true), step, "{kill_on:?} {exit:?}");
             }
         }
@@ -227,7 +237,7 @@ mod tests {
         // The time limit still applies: a child of a rank may hold the output.
         let late = now + Duration::from_secs(5);
         assert_eq!(policy.next_time(now), Some(late));
-        assert_eq!(policy.next_step(late, false), Some(Step::Terminate(EndCause::Timeout)));
+        assert_eq!(policy.next_step(late, false), Some(EarlyEndStep::Terminate(EndCause::Timeout)));
     }
 
     #[test]
@@ -238,8 +248,21 @@ mod tests {
             policy.exited(Rank(0), killed(), false, false);
             policy.aborted(Rank(1), 7);
             policy.aborted(Rank(2), 8);
-            let abort = Step::Terminate(EndCause::Abort { rank: Rank(1), code: 7 });
+            let abort = EarlyEndStep::Terminate(EndCause::Abort { rank: Rank(1), code: 7 });
             assert_eq!(policy.next_step(now, false), Some(abort), "{kill_on:?}");
+        }
+    }
+
+    #[test]
+    fn a_lost_node_ends_the_job_unless_no_failure_does() {
+        let now = Instant::now();
+        for (kill_on, ends) in
+            [(KillOnBadExit::Never, false), (KillOnBadExit::Signal, true), (KillOnBadExit::Always, true)]
+        {
+            let mut policy = policy(kill_on, None, now);
+            policy.lost(Rank(3));
+            let step = ends.then_some(EarlyEndStep::Terminate(EndCause::BadExit(Rank(3))));
+            assert_eq!(policy.next_step(now, true), step, "{kill_on:?}");
         }
     }
 
@@ -262,13 +285,13 @@ mod tests {
         let now = Instant::now();
         let mut policy = policy(KillOnBadExit::Signal, Some(1), now);
         policy.exited(Rank(0), killed(), false, false);
-        assert_eq!(policy.next_step(now, true), Some(Step::Terminate(EndCause::BadExit(Rank(0)))));
+        assert_eq!(policy.next_step(now, true), Some(EarlyEndStep::Terminate(EndCause::BadExit(Rank(0)))));
         // Neither further failures nor the time limit change the end that has begun.
         policy.exited(Rank(1), killed(), false, false);
         let kill = now + Duration::from_secs(2);
         assert_eq!(policy.next_step(now + Duration::from_secs(1), true), None);
         assert_eq!(policy.next_time(now), Some(kill));
-        assert_eq!(policy.next_step(kill, true), Some(Step::Kill));
+        assert_eq!(policy.next_step(kill, true), Some(EarlyEndStep::Kill));
         assert_eq!((policy.next_step(kill, true), policy.next_time(kill)), (None, None));
     }
 

@@ -122,7 +122,8 @@ pub trait Host: Send + Sync {
     /// engine itself pushes to local processes.
     ///
     /// `reply` is the flow control: the push waits until the host grants it, which means that the
-    /// host has taken the bytes and can take more. A denial ends the push for these processes. With
+    /// host has taken the bytes and can take more. A denial ends the push for these processes; with
+    /// `PMIX_ERR_IOF_COMPLETE` it states that they have ended or closed their stdin. With
     /// the directive `PMIX_IOF_DROP_NEWEST`, a tool of `iof-tool` abandons a push if the host does
     /// not reply for about two seconds. The host then receives neither more bytes of that push nor
     /// its end, and may receive bytes of the next push.

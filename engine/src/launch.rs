@@ -50,11 +50,13 @@ impl PlannedRank<'_> {
     }
 }
 
-/// Returns the ranks of a job, in the order of its apps.
+/// Returns the ranks of a job that this engine starts, in the order of its apps.
 fn planned_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
+    let is_local = |rank: &Rank| spec.local.as_ref().is_none_or(|local| local.contains(&rank.0));
     let apps = spec.apps.iter().enumerate();
     let ranked_apps = apps.flat_map(|(appnum, app)| (0..app.nprocs).map(move |_| (appnum, app)));
-    (0..).map(Rank).zip(ranked_apps).map(|(rank, (appnum, app))| PlannedRank { rank, appnum, app })
+    let ranks = (0..).map(Rank).zip(ranked_apps).filter(move |(rank, _)| is_local(rank));
+    ranks.map(|(rank, (appnum, app))| PlannedRank { rank, appnum, app })
 }
 
 impl Engine {
@@ -201,10 +203,15 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<u64, LaunchError> {
     let ptys = if spec.ptys.contains_key(&Rank::WILDCARD) { ranks } else { spec.ptys.len() as u64 };
     let open =
         planned_ranks(spec).filter(|planned| spec.stdin_of(planned.rank) == Stdin::Pipe).count() as u64;
-    let needed = ranks.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
+    let started = planned_ranks(spec).count() as u64;
+    if started == 0 {
+        return Err(LaunchError::Ranks { asked: 0 });
+    }
+    let needed = started.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
     let needed = needed.saturating_add(TRANSIENT_FDS).saturating_add(pmix::files(spec));
-    let spare_files = check_files(needed).map_err(|files| LaunchError::Files { ranks, files })?;
-    check_maps(ranks.saturating_mul(MAPS_PER_RANK)).map_err(|maps| LaunchError::Maps { ranks, maps })?;
+    let spare_files = check_files(needed).map_err(|files| LaunchError::Files { ranks: started, files })?;
+    check_maps(started.saturating_mul(MAPS_PER_RANK))
+        .map_err(|maps| LaunchError::Maps { ranks: started, maps })?;
     // All ranks of an app run the same program in the same directory, so it is enough to check the
     // first.
     for planned in first_ranks(spec) {
@@ -256,11 +263,8 @@ fn group_with_stdin(requested: ProcessGroup) -> ProcessGroup {
 
 /// Returns the first rank of each app.
 fn first_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
-    spec.apps.iter().enumerate().scan(0u32, |next, (appnum, app)| {
-        let rank = Rank(*next);
-        *next = next.saturating_add(app.nprocs);
-        Some(PlannedRank { rank, appnum, app })
-    })
+    let mut last = None;
+    planned_ranks(spec).filter(move |planned| last.replace(planned.appnum) != Some(planned.appnum))
 }
 
 /// Returns how the first rank of each app is to be started, without the engine's socket.

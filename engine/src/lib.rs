@@ -83,7 +83,10 @@ pub use config::{
     App, Buffering, Config, DEFAULT_CACHE_SIZE, DEFAULT_CACHE_TOTAL, JobSpec, LogConfig, MAX_CACHE_SIZE,
     MIN_CACHE_SIZE, Mpi, Rendezvous,
 };
-pub use early_end::{DEFAULT_KILL_WAIT, EarlyEnd, EndCause, KillOnBadExit, TIMEOUT_CODE};
+pub use early_end::{
+    DEFAULT_KILL_WAIT, EarlyEnd, EarlyEndPolicy, EarlyEndStep, EndCause, KillOnBadExit, OPEN_AFTER_KILL,
+    TIMEOUT_CODE,
+};
 pub use endings::Endings;
 pub use engine::Engine;
 pub use error::{LaunchError, MAX_RANKS, PmixError, StartError};

@@ -40,6 +40,8 @@ pub struct Forwarded {
     pub report: PrintReport,
     /// This was all outputs: none failed or was given up.
     pub is_whole: bool,
+    /// The bytes that are missing because nodes were lost, at least.
+    pub missing: u64,
 }
 
 impl JobAccount {
@@ -114,8 +116,12 @@ impl JobAccount {
     fn summary(&self) -> String {
         let PrintReport { written, lost, .. } = &self.forwarded.report;
         let lost = lost.values().fold(0u64, |sum, lost| sum.saturating_add(*lost));
+        let missing = match self.forwarded.missing {
+            0 => String::new(),
+            missing => format!(", at least {missing} missing from lost nodes"),
+        };
         format!(
-            "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{}",
+            "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{missing}{}",
             number_of_ranks(self.exits.len()),
             self.elapsed.as_secs_f64(),
             self.exits,

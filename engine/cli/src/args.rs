@@ -14,8 +14,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use iof_proto::Channels;
 
+pub use self::ending::EndingArgs;
 use self::engine::JobEngineArgs;
-pub use self::run::{AppArgs, RunArgs, Variable};
+pub use self::run::{AppArgs, Backend, Drop, MpiChoice, RunArgs, Variable};
 use self::values::{ChannelList, Ranks, interval, ranks};
 use crate::gateway::GatewayArgs;
 use crate::kill::KillArgs;
@@ -45,7 +46,7 @@ pub struct Iof {
 #[derive(Subcommand)]
 pub enum Command {
     /// Start a job and write its output
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Attach to a running job and write its output
     Pull(PullArgs),
     /// Push bytes into the stdin of a running job's ranks
@@ -64,6 +65,9 @@ pub enum Command {
     Gateway(GatewayArgs),
     /// Decode a stream's ring buffer, even of a stopped or dead writer
     Inspect(InspectArgs),
+    /// Run ranks of an `iof run` on another node
+    #[command(hide = true)]
+    Agent,
     /// Print shell completions
     Completions(CompletionsArgs),
     /// Write the manual pages

@@ -1,7 +1,7 @@
 //! The lines of `iof run` about failed ranks: one for each of the first ranks that fail, and one
 //! for all others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use iof_engine::{EarlyEnd, EndCause, Exit, RankExit, Signal};
@@ -33,6 +33,8 @@ const DUMPING: [i32; 10] = [
 pub struct Failures {
     nspace: Nspace,
     host: String,
+    /// The hosts of the ranks, by the first rank of each, if they are other nodes.
+    hosts: BTreeMap<u32, String>,
     /// The job's time limit.
     timeout: Option<Duration>,
     /// The number of lines about one rank so far.
@@ -54,6 +56,7 @@ impl Failures {
         Failures {
             nspace,
             host,
+            hosts: BTreeMap::new(),
             timeout,
             lines: 0,
             others: ExitGroups::default(),
@@ -62,6 +65,11 @@ impl Failures {
             terminated: BTreeSet::new(),
             killed: 0,
         }
+    }
+
+    /// Returns the same for ranks on other nodes: the first rank of each, with its name.
+    pub fn on(self, hosts: BTreeMap<u32, String>) -> Failures {
+        Failures { hosts, ..self }
     }
 
     /// Notes the end of a rank. Returns the line about it, if it has one.
@@ -106,7 +114,8 @@ impl Failures {
 
     fn name_of(&self, rank: &RankExit) -> String {
         let RankExit { rank, pid, executable, .. } = rank;
-        format!("job {}: rank {rank} ({executable}, pid {pid} on {})", self.nspace, self.host)
+        let host = self.hosts.range(..=rank.0).next_back().map_or(&self.host, |(_, host)| host);
+        format!("job {}: rank {rank} ({executable}, pid {pid} on {host})", self.nspace)
     }
 
     /// Notes that the engine ends the job early. Returns the line about it, if it has one now.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
-use iof_engine::{Ending, Engine, Job, JobStatus, RankExit, Remedy, Signal as RankSignal};
+use iof_engine::{Ending, Engine, JobStatus, RankExit, Remedy, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
@@ -16,6 +16,7 @@ use crate::failures::Failures;
 use crate::full_screen::FullScreen;
 use crate::give_up::{Blocked, WriteWait};
 use crate::keyboard::{Keyboard, window_size};
+use crate::launched_job::LaunchedJob;
 use crate::message::{self, print_message};
 use crate::run::FLUSH_LIMIT;
 use crate::signals::{self, ReceivedSignal};
@@ -54,13 +55,15 @@ pub enum JobEvent {
     },
     /// This rank does not fill the screen of the command's terminal any more.
     ScreenClosed(Rank),
+    /// A node is lost, as this line tells.
+    NodeLost(String),
     /// One of the command's outputs has ended.
     Output(Result<PrintReport, Failure>),
 }
 
 /// A running job and the state of its end.
 pub struct RunningJob {
-    job: Job,
+    job: LaunchedJob,
     events: Receiver<JobEvent>,
     /// The failed ranks; `None` if they are not reported.
     failures: Option<Failures>,
@@ -96,7 +99,7 @@ pub struct RunningJob {
 
 impl RunningJob {
     pub fn new(
-        job: Job,
+        job: LaunchedJob,
         events: Receiver<JobEvent>,
         (outputs, write_wait, write_limit): (usize, WriteWait, Duration),
         (failures, screen): (Option<Failures>, FullScreen),
@@ -139,6 +142,7 @@ impl RunningJob {
                     self.status = Some(status);
                 }
                 Some(JobEvent::Stalled { rank, channel, remedy }) => report_stalled(rank, channel, remedy),
+                Some(JobEvent::NodeLost(line)) => self.report_lost(line),
                 Some(JobEvent::ScreenClosed(rank)) => self.screen_closed(rank),
                 Some(JobEvent::Output(Ok(report))) => self.written(report),
                 Some(JobEvent::Output(Err(failure))) => self.output_failed(failure),
@@ -157,7 +161,7 @@ impl RunningJob {
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
         let is_whole = result.is_ok() && self.given_up.is_none();
-        (result, Forwarded { report: self.forwarded, is_whole })
+        (result, Forwarded { report: self.forwarded, is_whole, missing: self.job.missing() })
     }
 
     /// Returns `true` if there is nothing left to wait for. Output that cannot be written is not
@@ -207,10 +211,15 @@ impl RunningJob {
         }
     }
 
+    fn report_lost(&mut self, line: String) {
+        self.held.extend(self.failures.is_some().then_some(line));
+        self.print_held();
+    }
+
     /// Prints the lines that waited, below what the rank has left on the terminal.
     fn screen_closed(&mut self, rank: Rank) {
         if !self.held.is_empty() && !self.screen.is_on() {
-            self.job.flush_rank(rank, Some(FLUSH_LIMIT));
+            self.job.flush_rank(rank, FLUSH_LIMIT);
             self.print_held();
         }
     }
@@ -234,7 +243,7 @@ impl RunningJob {
 
     fn grace_is_over(&mut self) {
         match self.grace.take_if(|(deadline, _)| *deadline <= Instant::now()) {
-            Some((_, AfterGrace::Kill)) => drop(self.job.signal(RankSignal::KILL)),
+            Some((_, AfterGrace::Kill)) => self.job.signal(RankSignal::KILL),
             Some((_, AfterGrace::Leave(signal))) => self.failure = Some(Failure::Signal(signal)),
             None => {}
         }
@@ -244,7 +253,7 @@ impl RunningJob {
         match received.signal {
             Signal::SIGCHLD => self.report_stopped(),
             Signal::SIGTSTP => self.suspend(received),
-            Signal::SIGWINCH => drop(self.job.resize_ptys(window_size())),
+            Signal::SIGWINCH => self.job.resize_ptys(window_size()),
             _ => self.pass_on(received),
         }
     }

@@ -20,9 +20,11 @@ mod give_up;
 mod inspect;
 mod keyboard;
 mod kill;
+mod launched_job;
 mod log;
 mod message;
 mod name;
+mod nodes;
 mod orphans;
 mod output;
 mod pages;
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Log(args) => log::log(&args).map(|()| ExitCode::SUCCESS),
         Command::Gateway(args) => gateway::gateway(&args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
+        Command::Agent => nodes::agent::agent(),
         Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
     };

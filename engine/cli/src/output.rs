@@ -224,6 +224,11 @@ impl Outputs<'_> {
         self.files(None).iter().any(|(_, files)| files.names_job())
     }
 
+    /// Returns `true` if output goes to files whose paths contain the name of the host.
+    pub fn names_host(&self) -> bool {
+        self.files(None).iter().any(|(_, files)| files.names_host())
+    }
+
     /// Attaches the printers: to stdout and stderr, to files, or to both. `open` returns a tool for
     /// each part, in the same order, which has pulled the streams of the part; `None` for a part
     /// without streams.

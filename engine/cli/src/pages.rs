@@ -154,7 +154,7 @@ mod tests {
             }
             pages.push((name, roff));
         }
-        for command in tree() {
+        for command in tree().into_iter().filter(|command| !command.is_hide_set()) {
             let name = format!("{}.1", command.get_display_name().unwrap_or(command.get_name()));
             let (_, page) = pages.iter().find(|(file, _)| *file == name).expect(&name);
             for option in options(&command) {

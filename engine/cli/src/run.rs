@@ -4,21 +4,23 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{
-    App, CaptureError, Config, EarlyEnd, EndCause, Ending, Engine, Grant, Host, Job, JobSpec, LaunchError,
-    Mpi, Pty, RankExit, Remedy, Rendezvous, Signal, StartError,
+    App, CaptureError, Config, EarlyEnd, EarlyEndPolicy, EndCause, Ending, Engine, Grant, Host, HostReply,
+    Job, JobSpec, LaunchError, Mpi, Pty, QueryReply, RankExit, Remedy, Rendezvous, Signal, StartError,
+    StdinPush,
 };
+use iof_proto::query::key;
 use iof_proto::rendezvous::JobLink;
-use iof_proto::{Channel, Nspace, Proc, Rank};
+use iof_proto::{Channel, Nspace, Proc, Query, Rank, Status};
 use iof_tool::{Pull, Tool};
 
 use crate::account::JobAccount;
 use crate::app::apps;
-use crate::args::RunArgs;
+use crate::args::{EndingArgs, RunArgs};
 use crate::error::Failure;
 use crate::failures::{Failures, MAX_FAILURE_LINES};
 use crate::fifos::wait_for_readers;
@@ -26,11 +28,17 @@ use crate::follow::{GRACE, JobEvent, RunningJob};
 use crate::full_screen::FullScreen;
 use crate::give_up::WriteWait;
 use crate::keyboard::{Keyboard, window_size};
+use crate::launched_job::LaunchedJob;
 use crate::log;
 use crate::message::{self, print_message};
 use crate::name;
+use crate::nodes::carrier::Template;
+use crate::nodes::hosts::Node;
+use crate::nodes::options;
+use crate::nodes::remote::Remote;
+use crate::nodes::start::Launch;
 use crate::orphans::reap_if_first_process;
-use crate::output::{Part, with_job};
+use crate::output::{Outputs, Part, with_job};
 use crate::printers::OutputWriter;
 use crate::signals::{ReceivedSignal, Signals};
 use crate::threads::{no_thread, start_thread};
@@ -50,11 +58,15 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             "{option} cannot be combined with --merge-at-source, which leaves nothing on stderr: leave one out"
         )));
     }
+    let nodes = nodes(args, &outputs, nprocs)?;
     let stdin = args.stdin.plan(nprocs)?;
+    let stdin = if nodes.is_some() { stdin.over_nodes() } else { stdin };
     let (events, event_queue) = unbounded();
     let signals = Signals::take().map_err(Failure::running)?;
-    let engine = Engine::start_with(config(args)?, Arc::new(Launcher { events: events.clone() })).map_err(
-        |error| match error {
+    let host =
+        Arc::new(Launcher { events: events.clone(), has_nodes: nodes.is_some(), remote: OnceLock::new() });
+    let engine =
+        Engine::start_with(config(args)?, Arc::<Launcher>::clone(&host)).map_err(|error| match error {
             StartError::Rendezvous(error) => {
                 Failure::Usage(format!("{error}; or run without a socket for tools: --rendezvous-dir none"))
             }
@@ -63,8 +75,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
                 Failure::Usage(format!("{error}; or use --backend epoll"))
             }
             error => Failure::running(error),
-        },
-    )?;
+        })?;
+    let engine = Arc::new(engine);
     // The reservation ends with the job, so that a concurrent run gets another name.
     let (nspace, reserved, base) = match &args.nspace {
         Some(nspace) => (nspace.clone(), None, None),
@@ -85,12 +97,27 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut attached = outputs.attach(u32::try_from(nprocs).ok(), |parts| {
         parts.iter().map(|part| attach(&engine, &nspace, part).map(Some)).collect()
     })?;
-    let spare_files = engine.check(&spec).map_err(Failure::usage)?;
+    let remote = nodes.map(|(nodes, template)| (Arc::new(Remote::new(nspace.clone(), nodes)), template));
+    let spare_files = match &remote {
+        None => engine.check(&spec).map_err(Failure::usage)?,
+        Some((remote, _)) => remote.check()?,
+    };
     attached.lock_files(&nspace, spare_files)?;
     wait_for_readers(&mut attached, &signals)?;
     let writers = attached.start()?;
     let screen = watch_screen(&engine, &nspace, stdin.inherits(), args, events.clone())?;
-    let job = engine.spawn(&spec).map_err(not_started)?;
+    let (job, node_events) = match &remote {
+        None => (LaunchedJob::Local(engine.spawn(&spec).map_err(not_started)?), None),
+        Some((remote, template)) => {
+            // Set once.
+            let _ = host.remote.set(Arc::clone(remote));
+            let backend = args.backend.map(|backend| backend.name());
+            let (cache_size, cache_total) = (args.cache_size, args.cache_total);
+            let launch = Launch { spec: &spec, template, cache_size, cache_total, backend };
+            let node_events = remote.start(&launch, &engine, &signals)?;
+            (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
+        }
+    };
     // A rank in the process group of this command misses a signal from the terminal if it is
     // started after the signal. Signals that arrived until now are therefore sent to all ranks.
     while let Some(received) = signals.wait_for(Duration::ZERO) {
@@ -110,21 +137,37 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         message::give_up_after(limit);
     }
     let keyboard = watch_signals(signals, events.clone())
-        .and_then(|()| watch_job(job.clone(), events.clone()))
+        .and_then(|()| match (&job, node_events) {
+            (LaunchedJob::Remote(remote), Some(node_events)) => {
+                let EndingArgs { kill_wait, timeout, .. } = args.ending;
+                let policy = args.ending.kill_on_bad_exit();
+                let policy = EarlyEndPolicy::new(policy, kill_wait, timeout, Instant::now());
+                remote.follow(node_events, policy, &engine, events.clone())
+            }
+            (LaunchedJob::Local(job), _) => watch_job(job.clone(), events.clone()),
+            (LaunchedJob::Remote(_), None) => Ok(()),
+        })
         .and_then(|()| {
             writers.into_iter().try_for_each(|writer| {
                 let events = events.clone();
                 writer.watch(move |report| drop(events.send(JobEvent::Output(report))))
             })
         })
-        .and_then(|()| reap_if_first_process(&job))
+        .and_then(|()| match &job {
+            LaunchedJob::Local(job) => reap_if_first_process(job),
+            LaunchedJob::Remote(_) => Ok(()),
+        })
         .and_then(|()| stdin.push(&engine, &nspace))
-        .and_then(|()| give_keyboard(&job, stdin.inherits()));
+        .and_then(|()| match &job {
+            LaunchedJob::Local(job) => give_keyboard(job, stdin.inherits()),
+            LaunchedJob::Remote(_) => Ok(None),
+        });
     if keyboard.is_err() {
         // The ranks would run without a launcher.
         job.signal(Signal::KILL);
     }
-    let failures = (!args.ending.quiet).then(|| Failures::new(nspace, args.ending.timeout));
+    let hosts = remote.map(|(remote, _)| remote.hosts()).unwrap_or_default();
+    let failures = (!args.ending.quiet).then(|| Failures::new(nspace, args.ending.timeout).on(hosts));
     let outputs = (output_count, write_wait, args.ending.kill_wait.max(GRACE));
     let running = RunningJob::new(job, event_queue, outputs, (failures, screen), keyboard?);
     let (result, forwarded) = running.wait_for_end(&engine);
@@ -142,7 +185,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
     }
     drop(reserved);
-    engine.end_with_process();
+    // Threads of nodes only have weak references, or short-lived ones after a failure.
+    if let Some(engine) = Arc::into_inner(engine) {
+        engine.end_with_process();
+    }
     result
 }
 
@@ -166,12 +212,50 @@ fn choose_name(engine: &Engine, apps: &[App]) -> Result<(Nspace, Option<JobLink>
     Ok((nspace, reserved, taken))
 }
 
+/// Returns the nodes of the job, and the command that starts agents on them.
+fn nodes(
+    args: &RunArgs,
+    outputs: &Outputs<'_>,
+    nprocs: u64,
+) -> Result<Option<(Vec<Node>, Template)>, Failure> {
+    let Some(hosts) = &args.hosts else { return Ok(None) };
+    options::check(args, outputs)?;
+    let nodes = hosts.place(nprocs).map_err(Failure::Usage)?;
+    Ok(Some((nodes, Template::new(&args.rsh)?)))
+}
+
 /// The host of the command's engine.
 struct Launcher {
     events: Sender<JobEvent>,
+    /// The ranks run on other nodes.
+    has_nodes: bool,
+    /// These ranks, once they are started.
+    remote: OnceLock<Arc<Remote>>,
 }
 
 impl Host for Launcher {
+    fn forwards_stdin(&self) -> bool {
+        self.has_nodes
+    }
+
+    fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: HostReply) {
+        match self.remote.get() {
+            Some(remote) => remote.push_stdin(stdin, bytes, reply),
+            None => reply.deny(Status::ERR_NOT_AVAILABLE, "the ranks are not started"),
+        }
+    }
+
+    fn queries(&self) -> Vec<String> {
+        if self.has_nodes { vec![key::PMIX_QUERY_PROC_TABLE.into()] } else { Vec::new() }
+    }
+
+    fn query(&self, queries: &[Query], reply: QueryReply) {
+        match self.remote.get() {
+            Some(remote) => remote.query(queries, reply),
+            None => reply.answer(Vec::new()),
+        }
+    }
+
     fn gateway(&self) -> Option<PathBuf> {
         log::gateway()
     }

@@ -101,6 +101,16 @@ impl StdinArgs {
 }
 
 impl StdinPlan {
+    /// Returns the same plan for ranks on other nodes. The rank that would inherit the command's stdin
+    /// receives it through a pipe.
+    pub fn over_nodes(mut self) -> StdinPlan {
+        if let Some(rank) = self.inherits() {
+            self.ranks.insert(rank, Stdin::Pipe);
+            self.pushed.insert(rank, true);
+        }
+        self
+    }
+
     /// Returns the rank that inherits the command's stdin.
     pub fn inherits(&self) -> Option<Rank> {
         self.ranks.iter().find(|(_, stdin)| **stdin == Stdin::Inherit).map(|(rank, _)| *rank)

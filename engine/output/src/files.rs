@@ -123,6 +123,14 @@ impl Files {
         }
     }
 
+    /// Returns whether the paths contain the name of the host.
+    pub fn names_host(&self) -> bool {
+        match &self.place {
+            Place::Tree(_) | Place::Name(_) => false,
+            Place::Pattern(pattern) | Place::Exact(pattern) => pattern.names_host(),
+        }
+    }
+
     fn is_out(&self, channel: Channel) -> bool {
         self.merge || channel == Channel::Stdout
     }

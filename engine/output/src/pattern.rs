@@ -114,6 +114,11 @@ impl Pattern {
         self.0.contains(&Piece::Nspace)
     }
 
+    /// Returns whether the name contains the host.
+    pub(crate) fn names_host(&self) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Host | Piece::ShortHost))
+    }
+
     /// Returns whether each channel of each rank has a name of its own, whatever the jobs.
     pub(crate) fn names_stream(&self) -> bool {
         let has_rank =

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
 /// The directories whose files define limits.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "shm-ring/src",
     "capture/src",
     "engine/src",
     "engine/proto/src",
     "engine/log/src",
     "engine/output/src",
+    "engine/nodes/src",
     "engine/pmi/src",
     "engine/pmix/src",
     "engine/c/src",

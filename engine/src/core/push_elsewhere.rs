@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use iof_capture::PushId;
-use iof_proto::{Failure, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank};
+use iof_proto::{Failure, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, Status};
 
 use crate::core::Core;
 use crate::core::elsewhere::Elsewhere;
@@ -107,6 +107,9 @@ impl Core {
         let Some(bytes) = elsewhere.unanswered.take() else { return };
         match answer {
             Ok(()) => elsewhere.position = elsewhere.position.saturating_add(bytes),
+            Err(Failure { status: Status::ERR_IOF_COMPLETE, .. }) => {
+                push.give_up_elsewhere(PartialCause::Closed);
+            }
             Err(failure) => push.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
         }
         self.continue_push(id);

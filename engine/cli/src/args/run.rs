@@ -12,6 +12,8 @@ use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
 use super::values::{Ranks, bytes, cache_size, duration, give_up, nprocs, ranks};
+use crate::nodes::carrier::DEFAULT_RSH;
+use crate::nodes::hosts::Hosts;
 use crate::output::OutputArgs;
 use crate::stdin::StdinArgs;
 
@@ -27,6 +29,22 @@ use crate::stdin::StdinArgs;
 pub struct RunArgs {
     #[command(flatten)]
     pub app: AppArgs,
+
+    /// Run the ranks on these nodes, such as a:4,b:4
+    ///
+    /// Each host has a number of slots, by default 1. Ranks fill the slots of one host after the other.
+    /// Each node needs iof at the same path. See also --rsh.
+    #[arg(long, short = 'H', value_name = "LIST", help_heading = "Node options")]
+    pub hosts: Option<Hosts>,
+
+    /// Start processes on nodes by this command
+    ///
+    /// %h stands for the host. A shell command is appended as the last word. The words are separated by
+    /// spaces. The default is ssh, without a terminal and without questions for passwords. Another
+    /// example is 'srun -N1 -n1 --overlap -w %h sh -c'.
+    #[arg(long, value_name = "TEMPLATE", default_value = DEFAULT_RSH, hide_default_value = true,
+          requires = "hosts", help_heading = "Node options")]
+    pub rsh: String,
 
     #[command(flatten)]
     pub stdin: StdinArgs,
@@ -223,6 +241,13 @@ pub enum Backend {
     IoUring,
     /// epoll: works everywhere
     Epoll,
+}
+
+impl Backend {
+    /// Returns the value of `--backend`.
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
 }
 
 impl From<Backend> for BackendKind {

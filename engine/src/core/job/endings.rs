@@ -6,7 +6,7 @@ use iof_capture::{ProcessId, Signal, SourceId};
 use iof_proto::Rank;
 
 use super::{EndingEntry, JobState, MpiPhase, RankState};
-use crate::early_end::{EarlyEnd, Step};
+use crate::early_end::{EarlyEnd, EarlyEndStep};
 use crate::exit::Exit;
 
 /// The end of one local rank.
@@ -122,7 +122,7 @@ impl JobState {
     pub(crate) fn end_early(&mut self, now: Instant, steps: &mut EndSteps) {
         while self.next_early_end(now).is_some_and(|time| time <= now) {
             match self.early_end_policy.next_step(now, !self.has_exited()) {
-                Some(Step::Terminate(cause)) => {
+                Some(EarlyEndStep::Terminate(cause)) => {
                     let mut left = self.running_ranks();
                     left.retain(|rank| !cause.is_abort_of(*rank));
                     self.note_early_end(EarlyEnd { cause, left });
@@ -131,7 +131,7 @@ impl JobState {
                         steps.signals.push((signal, self.signal(signal, |_, _| true)));
                     }
                 }
-                Some(Step::Kill) => {
+                Some(EarlyEndStep::Kill) => {
                     steps.signals.push((Signal::KILL, self.signal(Signal::KILL, |_, _| true)));
                     steps.finish.extend(self.ranks.values().flat_map(RankState::streams));
                 }

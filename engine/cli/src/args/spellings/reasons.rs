@@ -2,7 +2,7 @@
 //! write.
 
 pub const ONE_NODE: &str =
-    "iof runs all ranks on this node: leave it out, or start iof run on the other node with ssh";
+    "write --hosts with the names of the nodes, or leave it out to run all ranks on this node";
 pub const PER_NODE: &str =
     "iof runs all ranks on this node: leave it out, or write -n with the number of ranks";
 pub const NO_MAP: &str =

@@ -175,9 +175,7 @@ const ENVIRONMENT: &[Spelling] = &[
 const RESOURCES: &[Spelling] = &[
     refused(
         &[
-            "-H",
             "--host",
-            "--hosts",
             "--hostfile",
             "--machinefile",
             "--default-hostfile",

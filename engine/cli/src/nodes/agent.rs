@@ -1,0 +1,322 @@
+//! `iof agent`: starts ranks on its node for an `iof run` elsewhere, and sends their output.
+//!
+//! Its stdin and stdout are the edge to the front end. When the edge ends, or breaks, the ranks are
+//! ended: nothing on this node would know of them.
+
+mod bundles;
+mod stdin;
+mod uplink;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use iof_engine::{
+    App, Config, Ending, Engine, Exit, Grant, Job, JobSpec, RankExit, Rendezvous, Signal, Stdin,
+};
+use iof_nodes::limits::MAX_TOTALS;
+use iof_nodes::{Program, RankStdin, RankTotal, Start, ToAgent, ToFrontEnd, cut_text};
+use iof_proto::query::key;
+use iof_proto::{Channel, Found, Rank, Value};
+use iof_tool::Tool;
+
+use self::bundles::Bundles;
+use self::stdin::StdinWorkers;
+use self::uplink::{Input, Uplink};
+use crate::args::Backend;
+use crate::error::Failure;
+use crate::run::FLUSH_LIMIT;
+use crate::signals::Signals;
+use crate::threads::start_thread;
+
+/// The name of the agent's own tools.
+const NAME: &str = "iof agent";
+
+/// The time between two messages with totals.
+const TOTALS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs ranks for a front end. Returns when it has all output, or when the edge has ended.
+pub fn agent() -> Result<ExitCode, Failure> {
+    let signals = Signals::take().map_err(Failure::running)?;
+    let (inputs, queue) = unbounded();
+    let uplink = Uplink::start(inputs.clone())?;
+    watch_signals(signals, inputs.clone())?;
+    let Some(start) = next_start(&queue)? else { return Ok(ExitCode::SUCCESS) };
+    let kill_wait = Duration::from_millis(start.kill_wait);
+    let ranks = start.first..start.first.saturating_add(start.count);
+    let (engine, spec, bundles) = match prepare(&start) {
+        Ok(prepared) => prepared,
+        Err(failure) => return refuse(&uplink, failure),
+    };
+    uplink.send(&ToFrontEnd::Ready);
+    match queue.recv() {
+        Ok(Input::Message(ToAgent::Go)) => {}
+        _ => return Ok(ExitCode::SUCCESS),
+    }
+    let job = match engine.spawn(&spec) {
+        Ok(job) => job,
+        Err(error) => return refuse(&uplink, Failure::running(error)),
+    };
+    let engine = Arc::new(engine);
+    let followed = follow(&engine, &job, (&uplink, inputs), bundles);
+    let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(&uplink), spec.nspace.clone());
+    let result = match followed {
+        Ok(()) => serve(&queue, &job, &ranks, stdin),
+        Err(failure) => Err(failure),
+    };
+    if !matches!(result, Ok(End::Over)) {
+        uplink.close();
+        end_ranks(&job, kill_wait);
+    }
+    result.map(|end| match end {
+        End::Over => ExitCode::SUCCESS,
+        End::Alone => ExitCode::FAILURE,
+    })
+}
+
+/// Why an agent ends.
+enum End {
+    /// The front end has everything.
+    Over,
+    /// The front end is gone, so nothing reads a message either.
+    Alone,
+}
+
+/// Tells the front end that the ranks can't be started.
+fn refuse(uplink: &Uplink, failure: Failure) -> Result<ExitCode, Failure> {
+    let (reason, is_usage) = match failure {
+        Failure::Usage(reason) | Failure::Choice(reason) => (reason, true),
+        Failure::Running(reason) => (reason, false),
+        Failure::Signal(signal) => (signal.to_string(), false),
+    };
+    uplink.send(&ToFrontEnd::Failed { reason: cut_text(&reason), is_usage });
+    Ok(ExitCode::FAILURE)
+}
+
+fn watch_signals(signals: Signals, inputs: Sender<Input>) -> Result<(), Failure> {
+    start_thread("iof-signals", move || {
+        while let Some(received) = signals.wait() {
+            if inputs.send(Input::Signal(received.signal)).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Returns the first message; `None` if the edge ends before it.
+fn next_start(queue: &Receiver<Input>) -> Result<Option<Start>, Failure> {
+    loop {
+        match queue.recv() {
+            Ok(Input::Message(ToAgent::Start(start))) => return Ok(Some(start)),
+            Ok(Input::Message(_)) => return Err(Failure::running("the front end did not start ranks first")),
+            Ok(Input::Signal(signal)) if !asks_to_end(signal) => {}
+            Ok(Input::Lost(Some(reason))) => return Err(Failure::Running(reason)),
+            Ok(Input::Lost(None) | Input::Signal(_) | Input::Over) | Err(_) => return Ok(None),
+        }
+    }
+}
+
+fn prepare(start: &Start) -> Result<(Engine, JobSpec, Bundles), Failure> {
+    let backend = start.backend.as_deref().map(|name| Backend::from_str(name, false));
+    let backend = backend.transpose().map_err(Failure::Usage)?;
+    let config = Config {
+        cache_size: start.cache_size,
+        cache_total: start.cache_total,
+        backend: backend.map(Into::into),
+        // Tools attach at the front end.
+        rendezvous: Rendezvous::None,
+        ..Config::default()
+    };
+    let engine = Engine::start(config).map_err(Failure::running)?;
+    let spec = spec(start);
+    // The readers register before the job exists, so that they receive its first byte.
+    let bundles = Bundles::attach(&engine, &spec.nspace)?;
+    engine.check(&spec).map_err(Failure::usage)?;
+    Ok((engine, spec, bundles))
+}
+
+fn spec(start: &Start) -> JobSpec {
+    let app = |program: &Program| App {
+        nprocs: program.nprocs,
+        program: program.program.clone(),
+        args: program.args.clone(),
+        env: program.env.clone(),
+        cwd: Some(PathBuf::from(&program.cwd)),
+        merge_stderr: program.merge_stderr,
+    };
+    let stdin: BTreeMap<Rank, Stdin> = start
+        .stdin
+        .iter()
+        .map(|(rank, stdin)| match stdin {
+            RankStdin::Forwarded => (*rank, Stdin::Pipe),
+            RankStdin::File(path) => (*rank, Stdin::File(PathBuf::from(path))),
+        })
+        .collect();
+    JobSpec {
+        stdin,
+        grace: start.grace.map(Duration::from_millis),
+        local: Some(start.first..start.first.saturating_add(start.count)),
+        ..JobSpec::new(start.nspace.clone(), start.programs.iter().map(app).collect())
+    }
+}
+
+/// Starts the threads that send output, exits and totals.
+fn follow(
+    engine: &Arc<Engine>,
+    job: &Job,
+    (uplink, inputs): (&Arc<Uplink>, Sender<Input>),
+    bundles: Bundles,
+) -> Result<(), Failure> {
+    let mut tool = engine.attach(NAME, Grant::Never).map_err(Failure::running)?;
+    uplink.send(&ToFrontEnd::Started { pids: pids(&mut tool)? });
+    let output = bundles.start(uplink)?;
+    let (job, up) = (job.clone(), Arc::clone(uplink));
+    start_thread("iof-endings", move || {
+        for ending in job.endings() {
+            if let Ending::Rank(rank) = ending {
+                send_exit(&job, &up, rank);
+            }
+        }
+        output.into_iter().for_each(|thread| drop(thread.join()));
+        // The agent may have ended.
+        let _ = inputs.send(Input::Over);
+        up.send(&ToFrontEnd::Over { cut_off: job.wait().cut_off });
+    })?;
+    let up = Arc::clone(uplink);
+    start_thread("iof-totals", move || {
+        while !up.is_closed() {
+            thread::sleep(TOTALS_INTERVAL);
+            let Ok(totals) = totals(&mut tool) else { return };
+            for part in totals.chunks(MAX_TOTALS) {
+                up.send(&ToFrontEnd::Produced(part.to_vec()));
+            }
+        }
+    })
+}
+
+/// Sends the exit of a rank. That of a failed rank follows its output.
+fn send_exit(job: &Job, uplink: &Uplink, rank: RankExit) {
+    if !rank.exit.success() {
+        job.flush_rank(rank.rank, Some(FLUSH_LIMIT));
+    }
+    let RankExit { rank, exit, executable, requested, .. } = rank;
+    let status = match exit {
+        Exit::Status(status) => Some(status.into_raw()),
+        _ => None,
+    };
+    uplink.send(&ToFrontEnd::Exited { rank, status, executable: cut_text(&executable), requested });
+}
+
+/// Returns the pids of all ranks, in their order.
+fn pids(tool: &mut Tool) -> Result<Vec<u32>, Failure> {
+    let found = tool.query(&[key::PMIX_QUERY_LOCAL_PROC_TABLE]).map_err(Failure::running)?;
+    let mut pids = BTreeMap::new();
+    for Found { value, .. } in found {
+        if let Value::Procs(procs) = value {
+            pids.extend(procs.into_iter().map(|info| (info.proc.rank, info.pid)));
+        }
+    }
+    Ok(pids.into_values().collect())
+}
+
+fn totals(tool: &mut Tool) -> Result<Vec<RankTotal>, Failure> {
+    let found = tool.query(&[key::IOF_QUERY_STATS]).map_err(Failure::running)?;
+    let streams = found.into_iter().filter_map(|found| match found.value {
+        Value::Streams(streams) => Some(streams),
+        _ => None,
+    });
+    let total = |stream: iof_proto::StreamStats| RankTotal {
+        rank: stream.source.rank,
+        channel: stream.channel,
+        produced: stream.produced,
+    };
+    Ok(streams.flatten().map(total).collect())
+}
+
+fn asks_to_end(signal: nix::sys::signal::Signal) -> bool {
+    use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    matches!(signal, SIGHUP | SIGINT | SIGQUIT | SIGTERM)
+}
+
+/// Does what the front end asks for, until it has everything.
+///
+/// # Errors
+/// The edge has ended before, or a signal ends this process.
+fn serve(
+    queue: &Receiver<Input>,
+    job: &Job,
+    ranks: &Range<u32>,
+    mut stdin: StdinWorkers,
+) -> Result<End, Failure> {
+    let mut is_over = false;
+    loop {
+        match queue.recv() {
+            Ok(Input::Message(ToAgent::Signal { signal })) => {
+                if let Ok(signal) = Signal::try_from(signal) {
+                    job.signal(signal);
+                }
+            }
+            Ok(Input::Message(ToAgent::Stdin { call, ranks, bytes })) => stdin.push(call, ranks, bytes),
+            Ok(Input::Message(ToAgent::CutOff)) => cut_off(job, ranks),
+            Ok(Input::Message(ToAgent::Close)) => return Ok(End::Over),
+            Ok(Input::Over) => is_over = true,
+            Ok(Input::Lost(_)) if is_over => return Ok(End::Over),
+            Ok(Input::Message(ToAgent::Start(_) | ToAgent::Go)) => {
+                return Err(Failure::running("the front end started ranks twice"));
+            }
+            Ok(Input::Signal(signal)) if asks_to_end(signal) => return Err(Failure::Signal(signal)),
+            Ok(Input::Signal(_)) => {}
+            Ok(Input::Lost(None)) => return Ok(End::Alone),
+            Ok(Input::Lost(Some(reason))) => {
+                return Err(Failure::Running(format!("{reason}; the ranks of this node are ended")));
+            }
+            Err(_) => return Err(Failure::running("the agent lost its threads")),
+        }
+    }
+}
+
+/// Completes all streams with the bytes written so far.
+fn cut_off(job: &Job, ranks: &Range<u32>) {
+    for rank in ranks.clone().map(Rank) {
+        for channel in [Channel::Stdout, Channel::Stderr, Channel::Stddiag] {
+            job.close(rank, channel);
+        }
+    }
+}
+
+/// Ends all ranks: by SIGTERM, and after a while by SIGKILL.
+fn end_ranks(job: &Job, kill_wait: Duration) {
+    job.signal(Signal::TERM);
+    job.signal(Signal::CONT);
+    let (ended, end) = unbounded::<()>();
+    let waiting = job.clone();
+    let waits = start_thread("iof-end", move || {
+        waiting.wait_exit();
+        drop(ended);
+    });
+    let deadline = Instant::now().checked_add(kill_wait);
+    let has_ended = match (waits, deadline) {
+        (Ok(()), Some(deadline)) => end.recv_deadline(deadline) == Err(RecvTimeoutError::Disconnected),
+        _ => false,
+    };
+    // Children of ranks that have exited are killed as well.
+    job.signal(Signal::KILL);
+    if !has_ended {
+        job.wait_exit();
+    }
+}
+
+/// The edge's descriptors, which ranks do not inherit.
+fn own_files() -> std::io::Result<(File, File)> {
+    use std::os::fd::AsFd;
+    let (stdin, stdout) = (std::io::stdin(), std::io::stdout());
+    Ok((stdin.as_fd().try_clone_to_owned()?.into(), stdout.as_fd().try_clone_to_owned()?.into()))
+}

@@ -1,0 +1,222 @@
+//! The front end's edge to one node: a carrier, a thread that receives and one that sends.
+
+use std::io::{ErrorKind, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, Sender, unbounded};
+use iof_engine::Engine;
+use iof_nodes::{BrokenEnd, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, StreamKey, ToAgent, ToFrontEnd};
+use iof_proto::directive::key;
+use iof_proto::{Channel, Info, Nspace, Proc};
+
+use super::carrier::Carrier;
+use super::hosts::Node;
+use super::remote::Remote;
+use crate::error::Failure;
+use crate::threads::start_thread;
+
+/// How long the front end waits for the exit status of a carrier that has ended its output.
+const EXIT_LIMIT: Duration = Duration::from_millis(500);
+
+/// What arrives from a node.
+pub enum NodeEvent {
+    Message(ToFrontEnd),
+    /// The edge has ended before its end was due.
+    Lost {
+        reason: String,
+        broken: BrokenEnd,
+    },
+}
+
+/// An event of the node with this number.
+pub type NumberedEvent = (usize, NodeEvent);
+
+/// The edge to one node.
+#[derive(Clone)]
+pub struct Edge {
+    /// Frames to send. The thread that sends ends with the last sender.
+    down: Sender<Vec<u8>>,
+}
+
+/// What the thread that receives needs.
+struct Receiving {
+    nspace: Nspace,
+    remote: Weak<Remote>,
+    engine: Weak<Engine>,
+    end: Arc<Mutex<FrontEnd>>,
+    down: Weak<Sender<Vec<u8>>>,
+    events: Sender<NumberedEvent>,
+    node: usize,
+}
+
+impl Edge {
+    /// Starts the threads of the edge to `node`, whose number is `number`.
+    pub fn start(
+        carrier: Carrier,
+        (number, node): (usize, &Node),
+        (remote, engine): (&Arc<Remote>, &Arc<Engine>),
+        events: &Sender<NumberedEvent>,
+    ) -> Result<Edge, Failure> {
+        let Carrier { child, down: pipe, up } = carrier;
+        let (down, frames) = unbounded::<Vec<u8>>();
+        // The queue is bounded: credit by the windows, stdin by its replies.
+        start_thread("iof-down", move || send(pipe, &frames))?;
+        let end = Arc::new(Mutex::new(FrontEnd::new(node.ranks.clone())));
+        let (nspace, engine, events) = (remote.nspace.clone(), Arc::downgrade(engine), events.clone());
+        let remote = Arc::downgrade(remote);
+        let credit = Arc::new(down.clone());
+        let receiving =
+            Receiving { nspace, remote, engine, end, down: Arc::downgrade(&credit), events, node: number };
+        start_thread("iof-up", move || {
+            receiving.run(up, child);
+            drop(credit);
+        })?;
+        let edge = Edge { down };
+        edge.send_frame(&Frame::HELLO);
+        Ok(edge)
+    }
+
+    /// Queues a message. It is lost if the edge has ended.
+    pub fn send(&self, message: &ToAgent) -> Result<(), Failure> {
+        let frame = message.frame().map_err(Failure::usage)?;
+        drop(self.down.send(frame));
+        Ok(())
+    }
+
+    fn send_frame(&self, frame: &Frame<'_>) {
+        drop(self.down.send(frame.header().into_iter().flatten().collect()));
+    }
+}
+
+/// Writes frames until the edge is dropped or can't be written. The thread that receives notices that it
+/// has ended.
+fn send(mut pipe: ChildStdin, frames: &Receiver<Vec<u8>>) {
+    for frame in frames {
+        let written = pipe.write_all(&frame).and_then(|()| match frame.last() {
+            Some(b'\n') | None => Ok(()),
+            // Carriers may hold back what does not end in a newline.
+            Some(_) => pipe.write_all(&Frame::Padding.header().unwrap_or_default()),
+        });
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+impl Receiving {
+    fn run(&self, up: ChildStdout, mut child: Child) {
+        let result = self.receive(up);
+        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let (is_over, broken) = (end.is_over(), end.broken());
+        drop(end);
+        let reason = match result {
+            // Whatever follows the end has no meaning.
+            _ if is_over => {
+                let _ = child.wait();
+                return;
+            }
+            Ok(()) => ended(&mut child),
+            Err(reason) => {
+                // The agent ends its ranks when its edge ends.
+                let _ = child.kill();
+                let _ = child.wait();
+                reason
+            }
+        };
+        let _ = self.events.send((self.node, NodeEvent::Lost { reason, broken }));
+    }
+
+    /// Receives until the end of the carrier's output.
+    ///
+    /// # Errors
+    /// The agent has broken a rule, or the output can't be taken.
+    fn receive(&self, mut up: ChildStdout) -> Result<(), String> {
+        let (mut decoder, mut piece) = (Decoder::default(), vec![0; 64 << 10]);
+        let refused = |error: EdgeError| format!("its agent is cut off: {error}");
+        loop {
+            let length = match up.read(&mut piece) {
+                Ok(0) => return Ok(()),
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(format!("cannot read from its carrier: {error}")),
+            };
+            decoder.receive(piece.get(..length).unwrap_or_default());
+            let now = Instant::now();
+            while let Some(frame) = decoder.decode().map_err(|error| refused(error.into()))? {
+                let event = self.end.lock().unwrap_or_else(PoisonError::into_inner).receive(&frame, now);
+                match event.map_err(refused)? {
+                    FrontEvent::None => {}
+                    FrontEvent::Record { stream, time, bytes } => self.deliver(stream, time, bytes)?,
+                    FrontEvent::Gap { .. } => {
+                        return Err(
+                            "its agent is cut off: it lost output, which this job does not allow".into()
+                        );
+                    }
+                    FrontEvent::End(stream) => self.complete(stream)?,
+                    FrontEvent::Message(message) => {
+                        if let (ToFrontEnd::Started { pids }, Some(remote)) =
+                            (&message, self.remote.upgrade())
+                        {
+                            remote.note_pids(self.node, pids);
+                        }
+                        let _ = self.events.send((self.node, NodeEvent::Message(message)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts bytes into the ring of their stream, and gives credit when they are there.
+    fn deliver(&self, stream: StreamKey, time: u64, bytes: &[u8]) -> Result<(), String> {
+        let time = (time != 0).then(|| Info::new(key::IOF_READ_TIME, time));
+        let (end, down, length) = (Arc::clone(&self.end), self.down.clone(), bytes.len());
+        let taken = move || give_credit(&end, &down, stream.channel, length);
+        self.pass_on(stream, bytes.to_vec(), time.as_slice(), taken)
+    }
+
+    fn complete(&self, stream: StreamKey) -> Result<(), String> {
+        self.pass_on(stream, Vec::new(), &[Info::new(key::PMIX_IOF_COMPLETE, true)], || {})
+    }
+
+    fn pass_on(
+        &self,
+        StreamKey { rank, channel }: StreamKey,
+        bytes: Vec<u8>,
+        infos: &[Info],
+        taken: impl FnOnce() + Send + 'static,
+    ) -> Result<(), String> {
+        // The command ends.
+        let Some(engine) = self.engine.upgrade() else { return Ok(()) };
+        let source = Proc { nspace: self.nspace.clone(), rank };
+        engine.deliver(&source, channel, bytes, infos, taken).map_err(|error| error.to_string())
+    }
+}
+
+/// Gives credit for bytes that are in their ring.
+fn give_credit(end: &Mutex<FrontEnd>, down: &Weak<Sender<Vec<u8>>>, channel: Channel, length: usize) {
+    let credit = end.lock().unwrap_or_else(PoisonError::into_inner).taken(channel, length);
+    if let Some(header) = credit.and_then(|credit| credit.header())
+        && let Some(down) = down.upgrade()
+    {
+        drop(down.send(header.to_vec()));
+    }
+}
+
+/// Returns how a carrier has ended that has ended its output.
+fn ended(child: &mut Child) -> String {
+    let deadline = Instant::now() + EXIT_LIMIT;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return format!("its carrier ended with {status}"),
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            Ok(None) | Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return "its carrier has closed its output".into();
+            }
+        }
+    }
+}

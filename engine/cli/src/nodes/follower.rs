@@ -1,0 +1,220 @@
+//! The thread that follows the ranks of all nodes to their ends.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use crossbeam::channel::{RecvTimeoutError, Sender};
+use iof_engine::{
+    EarlyEnd, EarlyEndPolicy, EarlyEndStep, Ending, Engine, Exit, OPEN_AFTER_KILL, RankExit,
+    Signal as RankSignal,
+};
+use iof_nodes::{BrokenEnd, BrokenStream, StdinOutcome, ToAgent, ToFrontEnd};
+use iof_proto::{Nspace, Rank};
+
+use super::edge::NodeEvent;
+use super::remote::{Remote, StdinCall};
+use super::start::NodeEvents;
+use crate::error::Failure;
+use crate::exits::listed;
+use crate::follow::JobEvent;
+use crate::threads::start_thread;
+
+impl Remote {
+    /// Follows the ranks until all have ended, in a thread. Ends the job when a rank fails or its time
+    /// is over, as an engine does on one node.
+    pub fn follow(
+        self: &Arc<Self>,
+        events: NodeEvents,
+        policy: EarlyEndPolicy,
+        engine: &Arc<Engine>,
+        reports: Sender<JobEvent>,
+    ) -> Result<(), Failure> {
+        let follower = Follower {
+            remote: Arc::clone(self),
+            engine: Arc::downgrade(engine),
+            policy,
+            cut_off: None,
+            reports,
+        };
+        start_thread("iof-nodes", move || follower.run(events))
+    }
+}
+
+/// The thread that follows the ranks.
+struct Follower {
+    remote: Arc<Remote>,
+    engine: Weak<Engine>,
+    policy: EarlyEndPolicy,
+    /// When streams that are still open are cut off.
+    cut_off: Option<Instant>,
+    reports: Sender<JobEvent>,
+}
+
+impl Follower {
+    fn run(mut self, events: NodeEvents) {
+        let NodeEvents { queue, early } = events;
+        for (number, event) in early {
+            self.handle(number, event);
+        }
+        while !self.remote.state().open.is_empty() {
+            let now = Instant::now();
+            self.end_early(now);
+            let times = self.policy.next_time(now).into_iter().chain(self.cut_off);
+            let event = match times.min() {
+                Some(time) => queue.recv_deadline(time),
+                None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok((number, event)) => self.handle(number, event),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let status = self.remote.state().status.clone();
+        self.remote.send_all(&ToAgent::Close);
+        if let Some(engine) = self.engine.upgrade() {
+            engine.end_job(&self.remote.nspace, Some(status.code()));
+        }
+        self.report(JobEvent::Over(status));
+    }
+
+    /// A report fails only if the command has already decided to end.
+    fn report(&self, event: JobEvent) {
+        let _ = self.reports.send(event);
+    }
+
+    fn end_early(&mut self, now: Instant) {
+        let left: Vec<Rank> = {
+            let state = self.remote.state();
+            state.ranks.iter().filter(|(_, info)| info.exit.is_none()).map(|(rank, _)| *rank).collect()
+        };
+        match self.policy.next_step(now, !left.is_empty()) {
+            Some(EarlyEndStep::Terminate(cause)) => {
+                let end = EarlyEnd { cause, left };
+                self.remote.state().status.early_end = Some(end.clone());
+                self.report(JobEvent::Ending(Ending::Early(end)));
+                self.remote.signal(RankSignal::TERM);
+                self.remote.signal(RankSignal::CONT);
+            }
+            Some(EarlyEndStep::Kill) => {
+                self.remote.signal(RankSignal::KILL);
+                self.cut_off = now.checked_add(OPEN_AFTER_KILL);
+            }
+            None => {}
+        }
+        if self.cut_off.take_if(|time| *time <= now).is_some() {
+            self.remote.send_all(&ToAgent::CutOff);
+        }
+    }
+
+    fn handle(&mut self, number: usize, event: NodeEvent) {
+        match event {
+            NodeEvent::Message(ToFrontEnd::Exited { rank, status, executable, requested }) => {
+                let exit = status.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)));
+                let pid = self.note_exit(rank, exit, requested);
+                self.report(JobEvent::Ending(Ending::Rank(RankExit {
+                    rank,
+                    exit,
+                    pid,
+                    executable,
+                    requested,
+                })));
+                self.report_exited();
+            }
+            NodeEvent::Message(ToFrontEnd::StdinTaken { call, outcome }) => {
+                self.stdin_answered(number, Some(call), &outcome);
+            }
+            NodeEvent::Message(ToFrontEnd::Over { cut_off }) => {
+                let mut state = self.remote.state();
+                state.status.cut_off.extend(cut_off);
+                state.open.remove(&number);
+            }
+            NodeEvent::Message(_) => {}
+            NodeEvent::Lost { reason, broken } => self.lost(number, &reason, &broken),
+        }
+    }
+
+    /// Notes the end of a rank. Returns its pid.
+    fn note_exit(&mut self, rank: Rank, exit: Exit, requested: bool) -> u32 {
+        let mut state = self.remote.state();
+        if !exit.success() {
+            state.status.first_failure.get_or_insert((rank, exit));
+        }
+        self.policy.exited(rank, exit, requested, false);
+        let Some(info) = state.ranks.get_mut(&rank) else { return 0 };
+        info.exit = Some(exit);
+        info.pid
+    }
+
+    fn report_exited(&self) {
+        if let Some(status) = self.remote.try_wait_exit() {
+            self.report(JobEvent::Exited(status));
+        }
+    }
+
+    /// Notes that a node is lost, with all that is known about its streams.
+    fn lost(&mut self, number: usize, reason: &str, broken: &BrokenEnd) {
+        let Some(node) = self.remote.nodes.get(number) else { return };
+        let mut state = self.remote.state();
+        state.open.remove(&number);
+        if let Some(edge) = state.edges.get_mut(number) {
+            *edge = None;
+        }
+        let missing = broken.streams.iter().fold(0u64, |sum, stream| sum.saturating_add(stream.missing));
+        state.missing = state.missing.saturating_add(missing);
+        drop(state);
+        self.stdin_answered(number, None, &StdinOutcome::Closed);
+        let line = lost_line(&self.remote.nspace, &node.host, reason, broken);
+        for rank in &broken.ranks {
+            // As a rank that a signal has killed: most likely it has been.
+            let mut state = self.remote.state();
+            state.status.first_failure.get_or_insert((*rank, Exit::Unknown));
+            if let Some(info) = state.ranks.get_mut(rank) {
+                info.exit = Some(Exit::Unknown);
+            }
+        }
+        if let Some(rank) = broken.ranks.first() {
+            self.policy.lost(*rank);
+        }
+        self.report(JobEvent::NodeLost(line));
+        self.report_exited();
+    }
+
+    /// Notes the answer of a node for one piece of stdin, or for all pieces of a lost node.
+    fn stdin_answered(&self, number: usize, call: Option<u64>, outcome: &StdinOutcome) {
+        let mut state = self.remote.state();
+        let is_meant = |id: &u64| call.is_none_or(|call| call == *id);
+        let calls = state.calls.iter_mut().filter(|(id, _)| is_meant(id));
+        let answered: Vec<u64> =
+            calls.filter_map(|(id, stdin)| stdin.answered(number, outcome).then_some(*id)).collect();
+        let replies: Vec<StdinCall> = answered.iter().filter_map(|id| state.calls.remove(id)).collect();
+        drop(state);
+        replies.into_iter().for_each(StdinCall::reply);
+    }
+}
+
+/// Returns the line about a node that is lost.
+fn lost_line(nspace: &Nspace, host: &str, reason: &str, broken: &BrokenEnd) -> String {
+    let sum = |figure: fn(&BrokenStream) -> u64| {
+        broken.streams.iter().fold(0u64, |sum, stream| sum.saturating_add(figure(stream)))
+    };
+    let ranks = match broken.ranks.len() {
+        0 => String::new(),
+        1 => format!(" with rank {}", listed(&broken.ranks)),
+        _ => format!(" with ranks {}", listed(&broken.ranks)),
+    };
+    let totals = match broken.totals {
+        Some(time) => {
+            format!("what the ranks wrote in the last {:.1} s is unknown", time.elapsed().as_secs_f64())
+        }
+        None => "what else the ranks wrote is unknown".into(),
+    };
+    format!(
+        "job {nspace}: node {host} is lost{ranks}: {reason}; of its unfinished output {} bytes arrived, at least {} \
+         are missing, and {totals}",
+        sum(|stream| stream.delivered),
+        sum(|stream| stream.missing),
+    )
+}

@@ -1,0 +1,206 @@
+//! The ranks of a job on other nodes: signals, stdin and queries.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use iof_capture::{check_files, check_maps};
+use iof_engine::{Exit, HostReply, JobStatus, QueryReply, Signal as RankSignal, StdinPush};
+use iof_nodes::limits::MAX_STDIN;
+use iof_nodes::{StdinOutcome, ToAgent};
+use iof_proto::query::key;
+use iof_proto::{Found, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, Value};
+
+use super::edge::Edge;
+use super::hosts::Node;
+use crate::error::Failure;
+
+/// Descriptors of the front end for each rank and each node, and maps for each rank.
+const FILES_PER_RANK: u64 = 4;
+const FILES_PER_NODE: u64 = 4;
+const MAPS_PER_RANK: u64 = 12;
+/// Descriptors of the front end apart from these.
+const OTHER_FILES: u64 = 64;
+
+/// The ranks of a job on other nodes.
+pub struct Remote {
+    pub(super) nspace: Nspace,
+    pub(super) nodes: Vec<Node>,
+    state: Mutex<State>,
+}
+
+/// What changes while the job runs.
+#[derive(Default)]
+pub(super) struct State {
+    /// The edges, by node. `None` for a node that is lost, or has ended.
+    pub(super) edges: Vec<Option<Edge>>,
+    pub(super) ranks: BTreeMap<Rank, RankInfo>,
+    /// The nodes that have neither ended nor are lost.
+    pub(super) open: BTreeSet<usize>,
+    pub(super) status: JobStatus,
+    /// The pieces of stdin that some nodes have not answered.
+    pub(super) calls: BTreeMap<u64, StdinCall>,
+    next_call: u64,
+    /// The bytes that are missing because nodes were lost, at least.
+    pub(super) missing: u64,
+}
+
+/// A rank that was started.
+#[derive(Default)]
+pub(super) struct RankInfo {
+    pub(super) pid: u32,
+    pub(super) exit: Option<Exit>,
+    pub(super) executable: String,
+}
+
+/// A piece of stdin that some nodes have not answered.
+pub(super) struct StdinCall {
+    nodes: BTreeSet<usize>,
+    /// The best outcome so far: taken, or refused for a reason, or closed.
+    outcome: StdinOutcome,
+    reply: HostReply,
+}
+
+impl StdinCall {
+    /// Notes the answer of a node. Returns whether all nodes have answered.
+    pub(super) fn answered(&mut self, node: usize, outcome: &StdinOutcome) -> bool {
+        if self.nodes.remove(&node)
+            && (self.outcome == StdinOutcome::Closed || *outcome == StdinOutcome::Taken)
+        {
+            self.outcome = outcome.clone();
+        }
+        self.nodes.is_empty()
+    }
+
+    pub(super) fn reply(self) {
+        match self.outcome {
+            StdinOutcome::Taken => self.reply.grant(),
+            StdinOutcome::Closed => {
+                self.reply.deny(Status::ERR_IOF_COMPLETE, "these ranks have ended or closed their stdin");
+            }
+            StdinOutcome::Failed(reason) => self.reply.deny(Status::ERR_NOT_AVAILABLE, reason),
+        }
+    }
+}
+
+impl Remote {
+    pub fn new(nspace: Nspace, nodes: Vec<Node>) -> Remote {
+        let state = State {
+            edges: nodes.iter().map(|_| None).collect(),
+            open: (0..nodes.len()).collect(),
+            ..State::default()
+        };
+        Remote { nspace, nodes, state: Mutex::new(state) }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the first rank of each node with its name.
+    pub fn hosts(&self) -> BTreeMap<u32, String> {
+        self.nodes.iter().map(|node| (node.ranks.start, node.host.clone())).collect()
+    }
+
+    fn host_of(&self, rank: Rank) -> &str {
+        let node = self.nodes.iter().find(|node| node.ranks.contains(&rank.0));
+        node.map_or("", |node| node.host.as_str())
+    }
+
+    /// Checks that this process can have the rings of all ranks. Returns the number of further files that
+    /// it may open.
+    pub fn check(&self) -> Result<u64, Failure> {
+        let ranks = self.nodes.iter().map(|node| node.ranks.len() as u64).sum::<u64>();
+        let files = ranks.saturating_mul(FILES_PER_RANK);
+        let files = files.saturating_add((self.nodes.len() as u64).saturating_mul(FILES_PER_NODE));
+        check_maps(ranks.saturating_mul(MAPS_PER_RANK))
+            .map_err(|maps| Failure::Usage(format!("too few memory maps for {ranks} ranks: {maps}")))?;
+        check_files(files.saturating_add(OTHER_FILES))
+            .map_err(|files| Failure::Usage(format!("too few files for {ranks} ranks: {files}")))
+    }
+
+    pub(super) fn send_all(&self, message: &ToAgent) -> usize {
+        let state = self.state();
+        let edges = state.edges.iter().flatten();
+        // Messages of this module are within their limits.
+        edges.filter(|edge| edge.send(message).is_ok()).count()
+    }
+
+    /// Sends a signal to all ranks.
+    pub fn signal(&self, signal: RankSignal) -> usize {
+        self.send_all(&ToAgent::Signal { signal: signal.number() })
+    }
+
+    /// Returns the status of the job if all ranks have exited.
+    pub fn try_wait_exit(&self) -> Option<JobStatus> {
+        let state = self.state();
+        let has_exited = state.ranks.values().all(|rank| rank.exit.is_some());
+        has_exited.then(|| state.status.clone())
+    }
+
+    /// Returns the bytes that are missing because nodes were lost, at least.
+    pub fn missing(&self) -> u64 {
+        self.state().missing
+    }
+
+    /// Passes a piece of stdin to the nodes of its targets.
+    pub fn push_stdin(&self, push: &StdinPush, bytes: &[u8], reply: HostReply) {
+        let mut by_node: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let is_target = |rank: &Rank| {
+                push.targets.iter().any(|target| target.rank == *rank || target.rank == Rank::WILDCARD)
+            };
+            let ranks: Vec<Rank> = node.ranks.clone().map(Rank).filter(is_target).collect();
+            if !ranks.is_empty() {
+                by_node.insert(number, ranks);
+            }
+        }
+        let mut state = self.state();
+        let call = state.next_call;
+        state.next_call = call.saturating_add(1);
+        by_node.retain(|number, _| state.edges.get(*number).is_some_and(Option::is_some));
+        if by_node.is_empty() || bytes.len() > MAX_STDIN {
+            return reply.deny(Status::ERR_IOF_COMPLETE, "the nodes of these ranks are lost");
+        }
+        let nodes = by_node.keys().copied().collect();
+        state.calls.insert(call, StdinCall { nodes, outcome: StdinOutcome::Closed, reply });
+        for (number, ranks) in by_node {
+            if let Some(Some(edge)) = state.edges.get(number) {
+                // At most `MAX_STDIN` bytes, so the message is within its limits.
+                let _ = edge.send(&ToAgent::Stdin { call, ranks, bytes: bytes.to_vec() });
+            }
+        }
+    }
+
+    /// Answers queries for the processes of this job.
+    pub fn query(&self, queries: &[Query], reply: QueryReply) {
+        let wants = |query: &Query| query.keys.iter().any(|name| name == key::PMIX_QUERY_PROC_TABLE);
+        let found = queries.iter().enumerate().filter(|(_, query)| wants(query)).map(|(number, _)| Found {
+            query: u32::try_from(number).unwrap_or(u32::MAX),
+            key: key::PMIX_QUERY_PROC_TABLE.into(),
+            value: Value::Procs(self.procs()),
+        });
+        reply.answer(found.collect());
+    }
+
+    fn procs(&self) -> Vec<ProcInfo> {
+        let state = self.state();
+        let info = |(rank, info): (&Rank, &RankInfo)| ProcInfo {
+            proc: Proc { nspace: self.nspace.clone(), rank: *rank },
+            pid: info.pid,
+            host: self.host_of(*rank).to_owned(),
+            executable: info.executable.clone(),
+            state: proc_state(info.exit),
+            exit_code: info.exit.filter(|exit| *exit != Exit::Unknown).map(Exit::code),
+        };
+        state.ranks.iter().map(info).collect()
+    }
+}
+
+fn proc_state(exit: Option<Exit>) -> ProcState {
+    match exit {
+        None => ProcState::Running,
+        Some(exit) if exit.success() => ProcState::Terminated,
+        Some(exit) if exit.signal().is_some() => ProcState::Killed,
+        Some(_) => ProcState::Failed,
+    }
+}

@@ -1,0 +1,206 @@
+//! The start of a job on its nodes: first all agents, then all ranks.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, io};
+
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use iof_engine::{App, Engine, JobSpec, Stdin};
+use iof_nodes::{Program, RankStdin, Start, ToAgent, ToFrontEnd};
+use iof_proto::{Channel, Proc, Rank};
+use nix::sys::signal::Signal;
+
+use super::carrier::{Template, agent_command};
+use super::edge::{Edge, NodeEvent, NumberedEvent};
+use super::hosts::Node;
+use super::remote::{RankInfo, Remote};
+use crate::error::Failure;
+use crate::signals::Signals;
+
+/// The largest number of agents that are being started at the same time. OpenSSH refuses more than ten
+/// (MaxStartups in sshd_config(5)), which counts for jump hosts.
+const MAX_STARTS: usize = 8;
+
+/// The interval at which signals are looked for while agents start.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What is to be started.
+pub struct Launch<'a> {
+    pub spec: &'a JobSpec,
+    pub template: &'a Template,
+    pub cache_size: Option<u32>,
+    pub cache_total: u64,
+    pub backend: Option<String>,
+}
+
+/// The events of a job whose ranks run.
+pub struct NodeEvents {
+    pub(super) queue: Receiver<NumberedEvent>,
+    /// Events that arrived before all ranks were started.
+    pub(super) early: Vec<NumberedEvent>,
+}
+
+impl Remote {
+    /// Starts all agents and, when all of them are ready, all ranks.
+    ///
+    /// # Errors
+    /// A node can't start its ranks, or a signal ends this command. No rank runs on.
+    pub fn start(
+        self: &Arc<Self>,
+        launch: &Launch<'_>,
+        engine: &Arc<Engine>,
+        signals: &Signals,
+    ) -> Result<NodeEvents, Failure> {
+        self.note_ranks(launch.spec);
+        let (events, queue) = unbounded();
+        let started = self.start_agents(launch, engine, (&events, &queue), signals);
+        if started.is_err() {
+            // Agents end their ranks when their edges end.
+            self.state().edges.iter_mut().for_each(|edge| *edge = None);
+        }
+        started.map(|early| NodeEvents { queue, early })
+    }
+
+    fn start_agents(
+        self: &Arc<Self>,
+        launch: &Launch<'_>,
+        engine: &Arc<Engine>,
+        (events, queue): (&Sender<NumberedEvent>, &Receiver<NumberedEvent>),
+        signals: &Signals,
+    ) -> Result<Vec<NumberedEvent>, Failure> {
+        let command = agent_command().map_err(Failure::running)?;
+        let (mut next, mut ready, mut started) = (0usize, 0usize, 0usize);
+        let mut early = Vec::new();
+        while started < self.nodes.len() {
+            while next < self.nodes.len() && next.saturating_sub(ready) < MAX_STARTS {
+                let Some(node) = self.nodes.get(next) else { break };
+                let not_started = |error: io::Error| {
+                    Failure::Usage(format!("cannot start an agent on {}: {error} (see --rsh)", node.host))
+                };
+                let carrier = launch.template.start(&node.host, &command).map_err(not_started)?;
+                let edge = Edge::start(carrier, (next, node), (self, engine), events)?;
+                edge.send(&ToAgent::Start(start_of(launch, node)?))?;
+                if let Some(place) = self.state().edges.get_mut(next) {
+                    *place = Some(edge);
+                }
+                next = next.saturating_add(1);
+            }
+            // A signal that arrives after the start of the ranks is sent to them later.
+            while ready < self.nodes.len()
+                && let Some(received) = signals.wait_for(Duration::ZERO)
+            {
+                if matches!(
+                    received.signal,
+                    Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT
+                ) {
+                    return Err(Failure::Signal(received.signal));
+                }
+            }
+            let (number, event) = match queue.recv_timeout(SIGNAL_INTERVAL) {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Err(Failure::running("the agents are gone")),
+            };
+            let host = self.nodes.get(number).map_or("", |node| node.host.as_str());
+            match event {
+                NodeEvent::Message(ToFrontEnd::Ready) => {
+                    ready = ready.saturating_add(1);
+                    if ready == self.nodes.len() {
+                        self.send_all(&ToAgent::Go);
+                    }
+                }
+                NodeEvent::Message(ToFrontEnd::Started { .. }) => {
+                    started = started.saturating_add(1);
+                    self.announce(number, engine)?;
+                }
+                NodeEvent::Message(ToFrontEnd::Failed { reason, is_usage: true }) => {
+                    return Err(Failure::Usage(format!("{host}: {reason}")));
+                }
+                NodeEvent::Message(ToFrontEnd::Failed { reason, .. }) => {
+                    return Err(Failure::Running(format!("{host}: {reason}")));
+                }
+                NodeEvent::Lost { reason, .. } => {
+                    return Err(Failure::Running(format!("cannot start ranks on {host}: {reason}")));
+                }
+                event => early.push((number, event)),
+            }
+        }
+        Ok(early)
+    }
+
+    /// Makes the ranks of a node known to the engine, so that tools can push to them before they write.
+    fn announce(&self, number: usize, engine: &Engine) -> Result<(), Failure> {
+        let Some(node) = self.nodes.get(number) else { return Ok(()) };
+        for rank in node.ranks.clone() {
+            let source = Proc { nspace: self.nspace.clone(), rank: Rank(rank) };
+            for channel in [Channel::Stdout, Channel::Stderr, Channel::Stddiag] {
+                // A stream may have ended before.
+                let _ = engine.deliver(&source, channel, Vec::new(), &[], || {});
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the ranks that are to be started, so that their hosts are known before their output.
+    fn note_ranks(&self, spec: &JobSpec) {
+        let ranks = self.nodes.iter().flat_map(|node| node.ranks.clone());
+        let info = |rank| (Rank(rank), RankInfo { pid: 0, exit: None, executable: executable(spec, rank) });
+        self.state().ranks = ranks.map(info).collect();
+    }
+
+    /// Notes the pids of the ranks of a node. Called before their output arrives.
+    pub(super) fn note_pids(&self, number: usize, pids: &[u32]) {
+        let Some(node) = self.nodes.get(number) else { return };
+        let mut state = self.state();
+        for (rank, pid) in node.ranks.clone().zip(pids) {
+            if let Some(info) = state.ranks.get_mut(&Rank(rank)) {
+                info.pid = *pid;
+            }
+        }
+    }
+}
+
+/// Returns the program of a rank, as the user wrote it.
+fn executable(spec: &JobSpec, rank: u32) -> String {
+    let mut end = 0u32;
+    let mut apps = spec.apps.iter();
+    let app = apps.find(|app| {
+        end = end.saturating_add(app.nprocs);
+        rank < end
+    });
+    app.map(|app| app.program.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Returns what the agent of a node is to start.
+fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
+    let own = env::current_dir().map_err(Failure::running)?;
+    let absolute = |path: &Path| own.join(path).into_os_string();
+    let program = |app: &App| Program {
+        nprocs: app.nprocs,
+        program: app.program.clone(),
+        args: app.args.clone(),
+        env: app.env.clone(),
+        cwd: absolute(app.cwd.as_deref().unwrap_or(Path::new(""))),
+        merge_stderr: app.merge_stderr,
+    };
+    let spec = launch.spec;
+    let stdin = node.ranks.clone().map(Rank).filter_map(|rank| match spec.stdin.get(&rank)? {
+        Stdin::Pipe => Some((rank, RankStdin::Forwarded)),
+        Stdin::File(path) => Some((rank, RankStdin::File(absolute(path)))),
+        _ => None,
+    });
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Ok(Start {
+        nspace: spec.nspace.clone(),
+        programs: spec.apps.iter().map(program).collect(),
+        first: node.ranks.start,
+        count: u32::try_from(node.ranks.len()).unwrap_or(u32::MAX),
+        stdin: stdin.collect(),
+        cache_size: launch.cache_size,
+        cache_total: launch.cache_total,
+        grace: spec.grace.map(millis),
+        kill_wait: millis(spec.kill_wait),
+        backend: launch.backend.clone(),
+    })
+}

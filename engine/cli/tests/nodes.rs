@@ -1,0 +1,280 @@
+//! `iof run --hosts`: ranks on several nodes, each with an agent that `sh -c` starts on this one.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+
+use common::process::{Done, Process};
+use common::site::{Site, iof};
+use common::wait_for;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Starts a job named demo over agents on `hosts`.
+fn start(site: &Site, hosts: &str, options: &[&str], script: &str) -> Process {
+    let nodes = ["--nspace", "demo", "--rsh", "sh -c", "--hosts", hosts];
+    site.run_sh(&[&nodes, options].concat(), script)
+}
+
+fn run(hosts: &str, options: &[&str], script: &str) -> Done {
+    start(&Site::new(), hosts, options, script).finish()
+}
+
+/// Returns the pids of the agents of a run.
+fn agents(run: &Process) -> Vec<u32> {
+    let is_agent = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).nth(1) == Some(b"agent")
+    };
+    run.running("iof").into_iter().filter(is_agent).collect()
+}
+
+fn kill_process(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
+}
+
+/// Returns the lines of each rank, in order, from the output of `--output rank`.
+fn by_rank(output: &str) -> BTreeMap<u32, Vec<&str>> {
+    let mut ranks: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
+    for line in output.lines() {
+        let (rank, line) = line.strip_prefix('[').and_then(|line| line.split_once(']')).unwrap();
+        ranks.entry(rank.parse().unwrap()).or_default().push(line.trim_start_matches("<stdout>:").trim());
+    }
+    ranks
+}
+
+#[test]
+fn ranks_fill_the_slots_of_their_hosts_and_have_the_numbers_of_the_whole_job() {
+    let done = run("a:2,b:2", &["-n", "3", "--output", "tag-detailed"], "echo $IOF_RANK of $IOF_NPROCS");
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+    let mut lines: Vec<&str> = done.text().lines().collect();
+    lines.sort_unstable();
+    for (rank, (line, host)) in lines.iter().zip(["a", "a", "b"]).enumerate() {
+        assert!(line.starts_with(&format!("[demo,{rank}][{host}:")), "{line}");
+        assert!(line.ends_with(&format!("{rank} of 3")), "{line}");
+    }
+    assert_eq!(lines.len(), 3);
+}
+
+#[test]
+fn all_bytes_of_1_3_and_20_agents_arrive_once_and_in_order() {
+    for (agents, ranks, lines) in [(1, 1, 100_000), (3, 6, 20_000), (20, 40, 2_000)] {
+        let slots = ranks / agents;
+        let hosts: Vec<String> = (0..agents).map(|number| format!("n{number}:{slots}")).collect();
+        let script = format!("seq {lines}; seq {lines} >&2");
+        let options = ["-n", &ranks.to_string(), "--output", "rank", "--no-forward", "stderr"];
+        let done = run(&hosts.join(","), &options, &script);
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+        let output = by_rank(done.text());
+        assert_eq!(output.len(), ranks);
+        for lines_of_rank in output.values() {
+            assert!(lines_of_rank.iter().zip(1..).all(|(line, number)| *line == number.to_string()));
+            assert_eq!(lines_of_rank.len(), lines);
+        }
+    }
+}
+
+#[test]
+fn a_failed_rank_is_told_with_its_host_and_gives_the_exit_code() {
+    let done = run("a,b", &["-n", "2", "--summary"], "[ $IOF_RANK = 0 ] || exit 7");
+    assert_eq!(done.code, 7);
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    assert!(lines[0].starts_with("iof: job demo: rank 1 (sh, pid "), "{done:?}");
+    assert!(lines[0].ends_with(" on b) ended with exit code 7"), "{done:?}");
+    assert!(
+        lines[1].contains("exit code 0: 1 rank, exit code 7: 1 rank (1); 0 bytes forwarded, 0 lost"),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn a_killed_rank_ends_the_ranks_of_all_nodes() {
+    let done = run("a,b,c", &["-n", "3"], "[ $IOF_RANK = 1 ] && kill -KILL $$; exec sleep 1000");
+    assert_eq!(done.code, 137);
+    let told = "iof: job demo: terminated 2 other ranks (0,2) because rank 1 failed (see --kill-on-bad-exit)";
+    assert_eq!(done.stderr.lines().last(), Some(told));
+}
+
+#[test]
+fn a_time_limit_ends_the_ranks_of_all_nodes() {
+    let done = run("a,b", &["-n", "2", "--timeout", "0.5"], "exec sleep 1000");
+    assert_eq!(done.code, 124, "{done:?}");
+    let told = "iof: job demo: not finished after 0.5s (--timeout): terminating ranks 0-1\n";
+    assert_eq!(done.stderr, told);
+}
+
+#[test]
+fn stdin_goes_to_rank_0_or_to_all_ranks() {
+    for (options, ranks) in [(&["-n", "3"] as &[&str], 1), (&["-n", "3", "--stdin", "all"], 3)] {
+        let site = Site::new();
+        let mut run = start(&site, "a,b,c", options, "cat");
+        let input = "some line\n".repeat(50_000);
+        let mut stdin = run.stdin();
+        let (stdout, stderr) = run.collect();
+        stdin.write_all(input.as_bytes()).unwrap();
+        drop(stdin);
+        assert_eq!(run.wait(), 0, "{}", String::from_utf8_lossy(&stderr.get()));
+        let output = stdout.get();
+        assert_eq!(output.len(), ranks * input.len());
+        assert!(output.chunks(10).all(|line| line == b"some line\n"));
+    }
+}
+
+#[test]
+fn a_signal_reaches_the_ranks_of_all_nodes() {
+    let site = Site::new();
+    let script = "trap 'echo got it; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut run = start(&site, "a,b", &["-n", "2"], script);
+    let mut stdout = BufReader::new(run.stdout());
+    let mut line = String::new();
+    for _ in 0..2 {
+        stdout.read_line(&mut line).unwrap();
+    }
+    assert_eq!(line, "ready\nready\n");
+    run.signal(Signal::SIGTERM);
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "got it\ngot it\n");
+    assert_eq!(run.wait(), 3);
+}
+
+#[test]
+fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
+    let site = Site::new();
+    let script = "echo $IOF_RANK; exec sleep 1000";
+    let mut run = start(&site, "a,b:2", &["-n", "3", "--output", "rank", "--summary"], script);
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = common::bytes::collect(run.stderr());
+    let mut line = String::new();
+    for _ in 0..3 {
+        stdout.read_line(&mut line).unwrap();
+    }
+    let agent = agents(&run).into_iter().find(|pid| children(*pid) == 2).unwrap();
+    kill_process(agent, Signal::SIGKILL);
+    assert_eq!(run.wait(), 1);
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    let lines: Vec<&str> = stderr.lines().collect();
+    let lost = "iof: job demo: node b is lost with ranks 1-2: its carrier ended with signal: 9 (SIGKILL); of its \
+                unfinished output 4 bytes arrived, at least 0 are missing, and what";
+    assert!(lines[0].starts_with(lost), "{stderr}");
+    let ended = "iof: job demo: terminated 1 other rank (0) because rank 1 failed (see --kill-on-bad-exit)";
+    assert_eq!(lines[1], ended, "{stderr}");
+    assert!(lines[2].contains("SIGTERM: 1 rank (0), unknown exit status: 2 ranks (1-2); "), "{stderr}");
+}
+
+/// Returns the number of children of a process.
+fn children(pid: u32) -> usize {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().count()
+}
+
+#[test]
+fn ranks_end_when_their_front_end_dies() {
+    let site = Site::new();
+    let mut run = start(&site, "a,b", &["-n", "2"], "echo ready; exec sleep 1000");
+    let mut stdout = BufReader::new(run.stdout());
+    let mut line = String::new();
+    for _ in 0..2 {
+        stdout.read_line(&mut line).unwrap();
+    }
+    assert_eq!(run.running("sleep").len(), 2);
+    run.signal(Signal::SIGKILL);
+    wait_for("the agents and their ranks to end", || (run.living().len() <= 1).then_some(()));
+}
+
+#[test]
+fn a_reader_that_stops_holds_the_ranks_back_and_nothing_is_lost() {
+    const LENGTH: usize = 32 << 20;
+    let site = Site::new();
+    let script = format!("head -c {LENGTH} /dev/zero");
+    let mut run = start(&site, "a,b,c", &["-n", "3"], &script);
+    let mut stdout = run.stdout();
+    let mut first = [0];
+    stdout.read_exact(&mut first).unwrap();
+    // Nobody reads. The ranks stop when the windows and caches are full.
+    let mut before = BTreeMap::new();
+    wait_for("the ranks to stop", || {
+        let written: BTreeMap<u32, String> = run
+            .running("head")
+            .into_iter()
+            .map(|pid| (pid, fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default()))
+            .collect();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let is_still = written.len() == 3 && written == before;
+        before = written;
+        is_still.then_some(())
+    });
+    // The front end has a cache of 1 MiB for each rank and a window of 1 MiB for each node, and what is
+    // about to be delivered; an agent has its cache.
+    assert!(run.memory_kib() < 48 << 10, "{} KiB", run.memory_kib());
+    let mut rest = Vec::new();
+    stdout.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest.len() + 1, 3 * LENGTH);
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn options_that_do_not_work_with_hosts_are_refused_by_name() {
+    for (option, name) in [
+        (&["--mpi", "pmi1"] as &[&str], "--mpi pmi1"),
+        (&["--mpi", "pmix"], "--mpi pmix"),
+        (&["--pty"], "--pty"),
+        (&["--drop", "newest"], "--drop"),
+        (&["--timings"], "--timings"),
+        (&["-o", "%h"], "%h or %N in the name of a file"),
+    ] {
+        let done = run("a", option, "echo started >&2");
+        let told = format!("iof: {name} does not work with --hosts yet: ");
+        assert!(done.code == 2 && done.stderr.starts_with(&told), "{done:?}");
+        assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+    }
+    let done = run("a,b", &["-n", "3"], "echo started >&2");
+    assert_eq!(done.code, 2);
+    assert_eq!(
+        done.stderr,
+        "iof: 3 ranks need as many slots, but --hosts has 2 slots: write more, such as a:3\n"
+    );
+}
+
+#[test]
+fn no_rank_starts_if_one_node_cannot_start_its_ranks() {
+    let site = Site::new();
+    let nodes =
+        ["--rsh", "sh -c", "--hosts", "a,b", "-n", "1", "echo", "started", ":", "-n", "1", "/no/such"];
+    let done = Process::start(site.iof("run").args(nodes)).finish();
+    assert_eq!((done.code, done.text()), (2, ""), "{done:?}");
+    assert!(done.stderr.starts_with("iof: b: ") && done.stderr.contains("/no/such"), "{done:?}");
+    let by = |rsh| site.run_sh(&["--hosts", "a", "--rsh", rsh], "true").finish();
+    let done = by("/no/such");
+    assert!(done.code == 2 && done.stderr.contains("cannot start an agent on a: "), "{done:?}");
+    let done = by("false");
+    assert_eq!(done.code, 1);
+    assert_eq!(done.stderr, "iof: cannot start ranks on a: its carrier ended with exit status: 1\n");
+}
+
+#[test]
+fn an_agent_that_speaks_wrongly_is_cut_off() {
+    let site = Site::new();
+    let path = site.path().join("stranger");
+    fs::write(&path, "#!/bin/sh\necho Welcome to this node, which greets its users; exec cat\n").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    let options = ["--hosts", "a", "--rsh", path.to_str().unwrap()];
+    let done = site.run_sh(&options, "true").finish();
+    assert_eq!(done.code, 1);
+    let told = "iof: cannot start ranks on a: its agent is cut off: unknown kind of frame 87\n";
+    assert_eq!(done.stderr, told);
+}
+
+#[test]
+fn an_agent_cuts_off_a_front_end_that_speaks_wrongly() {
+    let mut agent = Process::start(iof().arg("agent"));
+    let mut stdin = agent.stdin();
+    stdin.write_all(&[9; 32]).unwrap();
+    let done = agent.finish();
+    assert_eq!(done.code, 1, "{done:?}");
+    assert_eq!(done.stderr, "iof: the front end is cut off: unknown kind of frame 9\n");
+}

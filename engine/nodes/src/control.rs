@@ -1,0 +1,266 @@
+//! Control messages: all that is not output. Their encoding is [postcard](https://postcard.jamesmunns.com/wire-format).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use iof_proto::{Channel, Nspace, Rank};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::frame::{Frame, HEADER};
+use crate::limits::{MAX_CONTROL, MAX_STDIN, MAX_TEXT, MAX_TOTALS};
+
+/// The reason why a control message is not valid, or can't be sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// The payload is not a message.
+    #[error("invalid control message of {length} bytes")]
+    Body {
+        /// Its length, in bytes.
+        length: usize,
+    },
+    /// The message is too long.
+    #[error("a control message of {length} bytes exceeds the limit of {limit}", limit = MAX_CONTROL)]
+    TooLong {
+        /// Its length, in bytes.
+        length: usize,
+    },
+    /// A part of the message exceeds a limit.
+    #[error("{length} {what} in a control message exceed the limit of {limit}")]
+    Limit {
+        /// What is counted.
+        what: &'static str,
+        /// The number in the message.
+        length: usize,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// A program of a job, with the number of its ranks on all nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// The number of ranks, at least 1.
+    pub nprocs: u32,
+    /// The program, as in the command line.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Variables that are added to the agent's environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// The working directory.
+    pub cwd: OsString,
+    /// Whether stdout and stderr are one pipe.
+    pub merge_stderr: bool,
+}
+
+/// The stdin of a rank. Other ranks read /dev/null.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RankStdin {
+    /// The front end sends it.
+    Forwarded,
+    /// This file of the node.
+    File(OsString),
+}
+
+/// The ranks that an agent starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// The name of the job.
+    pub nspace: Nspace,
+    /// All programs of the job.
+    pub programs: Vec<Program>,
+    /// The first rank of the node.
+    pub first: u32,
+    /// The number of ranks of the node.
+    pub count: u32,
+    /// The stdin of the node's ranks.
+    pub stdin: BTreeMap<Rank, RankStdin>,
+    /// The size of each cache, in bytes; `None` for the engine's default.
+    pub cache_size: Option<u32>,
+    /// The sum up to which the caches of the node grow, in bytes.
+    pub cache_total: u64,
+    /// How long streams may stay open after their rank's exit, in milliseconds.
+    pub grace: Option<u64>,
+    /// The time from SIGTERM to SIGKILL when the agent has lost the front end, in milliseconds.
+    pub kill_wait: u64,
+    /// The name of the backend, if the user has chosen one.
+    pub backend: Option<String>,
+}
+
+/// A message of the front end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// Prepares the start of ranks. The agent answers with `Ready` or `Failed`.
+    Start(Start),
+    /// Starts the ranks.
+    Go,
+    /// Sends a signal to the ranks.
+    Signal {
+        /// The number of the signal.
+        signal: i32,
+    },
+    /// Bytes for the stdin of ranks. The agent answers with `StdinTaken`.
+    Stdin {
+        /// The number of the request.
+        call: u64,
+        /// The ranks.
+        ranks: Vec<Rank>,
+        /// The bytes, at most [`MAX_STDIN`]; none closes stdin.
+        bytes: Vec<u8>,
+    },
+    /// Completes all streams that are still open with the bytes written so far.
+    CutOff,
+    /// The front end has all output and exits. The agent ends.
+    Close,
+}
+
+/// The number of bytes that the node has read from one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankTotal {
+    /// The rank.
+    pub rank: Rank,
+    /// The channel.
+    pub channel: Channel,
+    /// The bytes, lost ones included.
+    pub produced: u64,
+}
+
+/// What became of a piece of stdin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StdinOutcome {
+    /// At least one rank has it.
+    Taken,
+    /// All ranks have ended or closed their stdin.
+    Closed,
+    /// It can't be written, for this reason.
+    Failed(String),
+}
+
+/// A message of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToFrontEnd {
+    /// The ranks can be started.
+    Ready,
+    /// The ranks can't be started, or were not. The job ends.
+    Failed {
+        /// The reason.
+        reason: String,
+        /// The user can correct the input.
+        is_usage: bool,
+    },
+    /// The ranks run.
+    Started {
+        /// The pid of each rank, in the order of the ranks.
+        pids: Vec<u32>,
+    },
+    /// A rank has exited.
+    Exited {
+        /// The rank.
+        rank: Rank,
+        /// The status as wait(2) returns it; `None` if it is unknown.
+        status: Option<i32>,
+        /// The executable.
+        executable: String,
+        /// The rank ended because of a signal of the front end.
+        requested: bool,
+    },
+    /// The answer to a request with stdin.
+    StdinTaken {
+        /// The number of the request.
+        call: u64,
+        /// What became of the bytes.
+        outcome: StdinOutcome,
+    },
+    /// How much the node has read, once a second.
+    Produced(Vec<RankTotal>),
+    /// All ranks have exited and all streams have ended.
+    Over {
+        /// The streams that were completed before their end of file.
+        cut_off: Vec<(Rank, Channel)>,
+    },
+}
+
+/// Returns `text` without what exceeds [`MAX_TEXT`].
+pub fn cut_text(text: &str) -> String {
+    let mut end = MAX_TEXT.min(text.len());
+    while !text.is_char_boundary(end) {
+        end = end.saturating_sub(1);
+    }
+    text.get(..end).unwrap_or_default().to_owned()
+}
+
+fn limit(what: &'static str, length: usize, limit: usize) -> Result<(), ControlError> {
+    if length > limit { Err(ControlError::Limit { what, length, limit }) } else { Ok(()) }
+}
+
+/// A message whose parts have limits.
+pub(crate) trait Message: Serialize + DeserializeOwned {
+    fn check(&self) -> Result<(), ControlError>;
+}
+
+impl Message for ToAgent {
+    fn check(&self) -> Result<(), ControlError> {
+        match self {
+            ToAgent::Stdin { bytes, .. } => limit("bytes of stdin", bytes.len(), MAX_STDIN),
+            ToAgent::Start(_) | ToAgent::Go | ToAgent::Signal { .. } | ToAgent::CutOff | ToAgent::Close => {
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Message for ToFrontEnd {
+    fn check(&self) -> Result<(), ControlError> {
+        match self {
+            ToFrontEnd::Failed { reason: text, .. }
+            | ToFrontEnd::Exited { executable: text, .. }
+            | ToFrontEnd::StdinTaken { outcome: StdinOutcome::Failed(text), .. } => {
+                limit("bytes of text", text.len(), MAX_TEXT)
+            }
+            ToFrontEnd::Produced(totals) => limit("totals", totals.len(), MAX_TOTALS),
+            ToFrontEnd::Ready
+            | ToFrontEnd::Started { .. }
+            | ToFrontEnd::StdinTaken { .. }
+            | ToFrontEnd::Over { .. } => Ok(()),
+        }
+    }
+}
+
+/// Returns the frame of a message.
+fn encode<M: Message>(message: &M) -> Result<Vec<u8>, ControlError> {
+    message.check()?;
+    let body = postcard::to_stdvec(message).map_err(|_| ControlError::Body { length: 0 })?;
+    let header = Frame::Control(&body).header().ok_or(ControlError::TooLong { length: body.len() })?;
+    let mut frame = Vec::with_capacity(HEADER.saturating_add(body.len()));
+    frame.extend_from_slice(&header);
+    frame.extend_from_slice(&body);
+    Ok(frame)
+}
+
+pub(crate) fn decode<M: Message>(payload: &[u8]) -> Result<M, ControlError> {
+    match postcard::take_from_bytes::<M>(payload) {
+        Ok((message, [])) => message.check().map(|()| message),
+        _ => Err(ControlError::Body { length: payload.len() }),
+    }
+}
+
+impl ToAgent {
+    /// Returns the whole frame of this message.
+    ///
+    /// # Errors
+    /// The message exceeds a limit.
+    pub fn frame(&self) -> Result<Vec<u8>, ControlError> {
+        encode(self)
+    }
+}
+
+impl ToFrontEnd {
+    /// Returns the whole frame of this message.
+    ///
+    /// # Errors
+    /// The message exceeds a limit.
+    pub fn frame(&self) -> Result<Vec<u8>, ControlError> {
+        encode(self)
+    }
+}

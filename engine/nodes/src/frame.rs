@@ -1,0 +1,395 @@
+//! Frames: the units on the two byte streams of an edge.
+//!
+//! Each frame is a header of 32 bytes and a payload. All numbers are little endian.
+//!
+//! | offset | size | record | gap | end | credit | control | hello | padding |
+//! |---:|---:|---|---|---|---|---|---|---|
+//! | 0 | 1 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
+//! | 1 | 1 | channel | channel | channel | 0 | 0 | 0 | 0 |
+//! | 2 | 1 | bundle | bundle | bundle | bundle | 0 | 0 | 0 |
+//! | 3 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
+//! | 4 | 4 | length of the payload | 0 | 0 | 0 | length of the payload | 0 | 0 |
+//! | 8 | 4 | rank | rank | rank | 0 | 0 | version | 0 |
+//! | 12 | 4 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
+//! | 16 | 8 | offset in the stream | offset of the first lost byte | bytes produced | bytes of window | 0 | 0 | 0 |
+//! | 24 | 8 | time, in ns since 1970; 0 if unknown | bytes lost | 0 | 0 | 0 | `"iofedge\n"` | a newline in the last byte |
+//!
+//! Kinds from 128 are skipped, with payloads of at most [`MAX_CONTROL`] bytes: a later version can add
+//! frames that the other end may ignore. All other unknown kinds are errors, and so are numbers where
+//! the table has 0.
+//!
+//! Hello and padding end in a newline. Slurm's `srun` keeps what a task has written until a newline or
+//! 1,024 bytes follow; an end of an edge therefore pads what it writes.
+
+use std::mem;
+
+use iof_proto::{Channel, Rank};
+
+use crate::limits::{MAX_CONTROL, MAX_RECORD};
+
+/// The version of the frames. Both ends of an edge have the same.
+pub const VERSION: u32 = 1;
+
+/// The length of a frame without its payload, in bytes.
+pub const HEADER: usize = 32;
+
+/// The mark of a hello, in place of a time.
+const MAGIC: [u8; 8] = *b"iofedge\n";
+
+/// The time of a padding, which ends in a newline.
+const PAD: [u8; 8] = [0, 0, 0, 0, 0, 0, 0, b'\n'];
+
+const RECORD: u8 = 1;
+const GAP: u8 = 2;
+const END: u8 = 3;
+const CREDIT: u8 = 4;
+const CONTROL: u8 = 5;
+const HELLO: u8 = 6;
+const PADDING: u8 = 7;
+/// The lowest kind that is skipped if it is unknown.
+const OPTIONAL: u8 = 128;
+
+/// The streams that share one window: all that a node sends to one output of the front end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bundle {
+    /// Stdout of all ranks of the node.
+    Stdout,
+    /// Stderr and stddiag of all ranks of the node.
+    Errors,
+}
+
+impl Bundle {
+    /// All bundles.
+    pub const ALL: [Bundle; 2] = [Bundle::Stdout, Bundle::Errors];
+
+    /// Returns the bundle of a channel; `None` for stdin.
+    pub fn of(channel: Channel) -> Option<Bundle> {
+        match channel {
+            Channel::Stdin => None,
+            Channel::Stdout => Some(Bundle::Stdout),
+            Channel::Stderr | Channel::Stddiag => Some(Bundle::Errors),
+        }
+    }
+
+    fn number(self) -> u8 {
+        match self {
+            Bundle::Stdout => 1,
+            Bundle::Errors => 2,
+        }
+    }
+}
+
+/// One output stream of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamKey {
+    /// The rank.
+    pub rank: Rank,
+    /// The channel, which is not stdin.
+    pub channel: Channel,
+}
+
+/// One frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// Bytes of a stream.
+    Record {
+        /// The stream.
+        stream: StreamKey,
+        /// The position of the first byte in the stream.
+        offset: u64,
+        /// When the bytes were read from the rank, in nanoseconds since 1970; 0 if unknown.
+        time: u64,
+        /// The bytes, at most [`MAX_RECORD`].
+        bytes: &'a [u8],
+    },
+    /// Bytes of a stream that were lost at the node.
+    Gap {
+        /// The stream.
+        stream: StreamKey,
+        /// The position of the first lost byte.
+        offset: u64,
+        /// The number of lost bytes.
+        lost: u64,
+    },
+    /// The end of a stream.
+    End {
+        /// The stream.
+        stream: StreamKey,
+        /// The number of bytes that the rank has produced, lost ones included.
+        produced: u64,
+    },
+    /// Further bytes of a bundle that the peer may send.
+    Credit {
+        /// The bundle.
+        bundle: Bundle,
+        /// The number of bytes, headers of records included.
+        bytes: u64,
+    },
+    /// A control message, encoded.
+    Control(&'a [u8]),
+    /// The first frame of each end.
+    Hello {
+        /// The version of the frames that the peer uses.
+        version: u32,
+    },
+    /// Nothing. Ends in a newline.
+    Padding,
+}
+
+/// The reason why bytes are not frames. The edge is to be cut off.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The kind of a frame is unknown.
+    #[error("unknown kind of frame {0}")]
+    Kind(u8),
+    /// A field of a frame has an invalid value.
+    #[error("invalid {field} in a frame of kind {kind}")]
+    Field {
+        /// The kind of the frame.
+        kind: u8,
+        /// The field.
+        field: &'static str,
+    },
+    /// A payload is longer than the limit.
+    #[error("a frame of kind {kind} announces {length} bytes, which exceeds the limit of {limit}")]
+    TooLong {
+        /// The kind of the frame.
+        kind: u8,
+        /// The announced length, in bytes.
+        length: usize,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+}
+
+/// The fields of a header.
+#[derive(Clone, Copy)]
+struct Header {
+    kind: u8,
+    channel: u8,
+    bundle: u8,
+    zero: u8,
+    length: u32,
+    rank: u32,
+    reserved: u32,
+    offset: u64,
+    time: [u8; 8],
+}
+
+impl Header {
+    const EMPTY: Header = Header {
+        kind: 0,
+        channel: 0,
+        bundle: 0,
+        zero: 0,
+        length: 0,
+        rank: 0,
+        reserved: 0,
+        offset: 0,
+        time: [0; 8],
+    };
+
+    fn of_stream(kind: u8, StreamKey { rank, channel }: StreamKey) -> Header {
+        let bundle = Bundle::of(channel).map_or(0, Bundle::number);
+        Header { kind, channel: channel_number(channel), bundle, rank: rank.0, ..Header::EMPTY }
+    }
+
+    fn encode(self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        let fields = [self.kind, self.channel, self.bundle, self.zero];
+        let fields = fields.into_iter().chain(self.length.to_le_bytes()).chain(self.rank.to_le_bytes());
+        let fields =
+            fields.chain(self.reserved.to_le_bytes()).chain(self.offset.to_le_bytes()).chain(self.time);
+        for (byte, field) in bytes.iter_mut().zip(fields) {
+            *byte = field;
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HEADER]) -> Header {
+        let [kind, channel, bundle, zero, l0, l1, l2, l3, r0, r1, r2, r3, z0, z1, z2, z3, rest @ ..] = *bytes;
+        let [o0, o1, o2, o3, o4, o5, o6, o7, time @ ..] = rest;
+        Header {
+            kind,
+            channel,
+            bundle,
+            zero,
+            length: u32::from_le_bytes([l0, l1, l2, l3]),
+            rank: u32::from_le_bytes([r0, r1, r2, r3]),
+            reserved: u32::from_le_bytes([z0, z1, z2, z3]),
+            offset: u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, o7]),
+            time,
+        }
+    }
+
+    /// Returns the length of the payload, which is at most the limit of the kind.
+    fn payload(&self) -> Result<usize, FrameError> {
+        let limit = match self.kind {
+            RECORD => MAX_RECORD,
+            CONTROL => MAX_CONTROL,
+            GAP | END | CREDIT | HELLO | PADDING => 0,
+            OPTIONAL.. => MAX_CONTROL,
+            kind => return Err(FrameError::Kind(kind)),
+        };
+        let length = usize::try_from(self.length).unwrap_or(usize::MAX);
+        if length > limit { Err(FrameError::TooLong { kind: self.kind, length, limit }) } else { Ok(length) }
+    }
+
+    fn stream(&self) -> Result<StreamKey, FrameError> {
+        let channel = output_channel(self.channel).ok_or(self.invalid("channel"))?;
+        if Bundle::of(channel).map(Bundle::number) != Some(self.bundle) {
+            return Err(self.invalid("bundle"));
+        }
+        Ok(StreamKey { rank: Rank(self.rank), channel })
+    }
+
+    fn invalid(&self, field: &'static str) -> FrameError {
+        FrameError::Field { kind: self.kind, field }
+    }
+
+    /// Returns the frame, or `None` for a kind that is skipped.
+    fn frame(self, payload: &[u8]) -> Result<Option<Frame<'_>>, FrameError> {
+        let time = u64::from_le_bytes(self.time);
+        let frame = match self.kind {
+            RECORD => Frame::Record { stream: self.stream()?, offset: self.offset, time, bytes: payload },
+            GAP => Frame::Gap { stream: self.stream()?, offset: self.offset, lost: time },
+            END => Frame::End { stream: self.stream()?, produced: self.offset },
+            CREDIT => {
+                let bundle = Bundle::ALL.into_iter().find(|bundle| bundle.number() == self.bundle);
+                Frame::Credit { bundle: bundle.ok_or(self.invalid("bundle"))?, bytes: self.offset }
+            }
+            CONTROL => Frame::Control(payload),
+            HELLO if self.time != MAGIC => return Err(self.invalid("magic")),
+            HELLO => Frame::Hello { version: self.rank },
+            PADDING => Frame::Padding,
+            OPTIONAL.. => return Ok(None),
+            kind => return Err(FrameError::Kind(kind)),
+        };
+        // What has no meaning is 0, so that each frame has one encoding.
+        if header_of(&frame).is_some_and(|header| header.encode() != self.encode()) {
+            return Err(self.invalid("field without a meaning"));
+        }
+        Ok(Some(frame))
+    }
+}
+
+fn channel_number(channel: Channel) -> u8 {
+    match channel {
+        Channel::Stdin => 0,
+        Channel::Stdout => 1,
+        Channel::Stderr => 2,
+        Channel::Stddiag => 3,
+    }
+}
+
+fn output_channel(number: u8) -> Option<Channel> {
+    [Channel::Stdout, Channel::Stderr, Channel::Stddiag]
+        .into_iter()
+        .find(|channel| channel_number(*channel) == number)
+}
+
+/// Returns the header of a frame; `None` if its payload is too long.
+fn header_of(frame: &Frame<'_>) -> Option<Header> {
+    let length =
+        |payload: &[u8], limit: usize| u32::try_from(payload.len()).ok().filter(|_| payload.len() <= limit);
+    Some(match *frame {
+        Frame::Record { stream, offset, time, bytes } => Header {
+            length: length(bytes, MAX_RECORD)?,
+            offset,
+            time: time.to_le_bytes(),
+            ..Header::of_stream(RECORD, stream)
+        },
+        Frame::Gap { stream, offset, lost } => {
+            Header { offset, time: lost.to_le_bytes(), ..Header::of_stream(GAP, stream) }
+        }
+        Frame::End { stream, produced } => Header { offset: produced, ..Header::of_stream(END, stream) },
+        Frame::Credit { bundle, bytes } => {
+            Header { kind: CREDIT, bundle: bundle.number(), offset: bytes, ..Header::EMPTY }
+        }
+        Frame::Control(message) => {
+            Header { kind: CONTROL, length: length(message, MAX_CONTROL)?, ..Header::EMPTY }
+        }
+        Frame::Hello { version } => Header { kind: HELLO, rank: version, time: MAGIC, ..Header::EMPTY },
+        Frame::Padding => Header { kind: PADDING, time: PAD, ..Header::EMPTY },
+    })
+}
+
+impl Frame<'_> {
+    /// The first frame that each end sends.
+    pub const HELLO: Frame<'static> = Frame::Hello { version: VERSION };
+
+    /// Returns the header, after which the payload follows; `None` if the payload exceeds its limit.
+    pub fn header(&self) -> Option<[u8; HEADER]> {
+        header_of(self).map(Header::encode)
+    }
+
+    /// Returns the payload.
+    pub fn payload(&self) -> &[u8] {
+        match self {
+            Frame::Record { bytes, .. } | Frame::Control(bytes) => bytes,
+            _ => &[],
+        }
+    }
+}
+
+/// A parser of the frames on a byte stream, which may arrive in pieces of any length.
+///
+/// It holds at most one incomplete frame and what was read behind it.
+///
+/// ```
+/// use iof_nodes::{Decoder, Frame};
+/// let mut decoder = Decoder::default();
+/// let hello = Frame::HELLO.header().unwrap_or_default();
+/// for byte in hello {
+///     assert_eq!(decoder.decode(), Ok(None));
+///     decoder.receive(&[byte]);
+/// }
+/// assert_eq!(decoder.decode(), Ok(Some(Frame::HELLO)));
+/// # assert_eq!(decoder.decode(), Ok(None));
+/// ```
+#[derive(Debug, Default)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    /// The position of the next frame.
+    position: usize,
+}
+
+impl Decoder {
+    /// Adds bytes that were read. Frames that were returned are forgotten.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..mem::take(&mut self.position));
+        // A large control message does not keep its memory.
+        if self.bytes.is_empty() && self.bytes.capacity() > MAX_RECORD.saturating_mul(4) {
+            self.bytes = Vec::new();
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Returns the next frame, or `None` if more bytes are needed.
+    ///
+    /// # Errors
+    /// [`FrameError`]. The decoder then returns the same error again.
+    pub fn decode(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
+        loop {
+            let rest = self.bytes.get(self.position..).unwrap_or_default();
+            let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
+            let header = Header::decode(header);
+            let length = header.payload()?;
+            if rest.len() < length {
+                return Ok(None);
+            }
+            let start = self.position.saturating_add(HEADER);
+            let end = start.saturating_add(length);
+            let is_skipped = header.frame(rest.get(..length).unwrap_or_default())?.is_none();
+            self.position = end;
+            if !is_skipped {
+                return header.frame(self.bytes.get(start..end).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Returns the number of bytes that it holds.
+    pub fn held(&self) -> usize {
+        self.bytes.len().saturating_sub(self.position)
+    }
+}

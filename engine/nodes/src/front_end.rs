@@ -1,0 +1,257 @@
+//! The front end's end of an edge: what arrived from one node, and the credit for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::Instant;
+
+use iof_proto::{Channel, Rank};
+
+use crate::EdgeError;
+use crate::agent_end::{charge, check_version};
+use crate::control::{ToFrontEnd, decode};
+use crate::frame::{Bundle, Frame, StreamKey};
+use crate::limits::MAX_WINDOW;
+
+/// The output channels of each rank.
+const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
+/// Credit is given for at least this many bytes, so that its frames cost little.
+const CREDIT_STEP: u64 = MAX_WINDOW / 4;
+
+/// What a frame of an agent means to the front end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrontEvent<'a> {
+    /// Nothing to do.
+    None,
+    /// Bytes of a stream. Credit is due when they are where they belong.
+    Record {
+        /// The stream.
+        stream: StreamKey,
+        /// When the bytes were read, in nanoseconds since 1970; 0 if unknown.
+        time: u64,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// Bytes of a stream that were lost at the node.
+    Gap {
+        /// The stream.
+        stream: StreamKey,
+        /// The number of lost bytes.
+        lost: u64,
+    },
+    /// The end of a stream.
+    End(StreamKey),
+    /// A control message.
+    Message(ToFrontEnd),
+}
+
+/// The progress of one stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// The next offset: bytes delivered and lost.
+    position: u64,
+    lost: u64,
+    /// The last total of the node.
+    produced: u64,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Connecting,
+    Greeted,
+    Ready,
+    Started,
+    Over,
+}
+
+/// A stream that has not ended although its node is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokenStream {
+    /// The stream.
+    pub stream: StreamKey,
+    /// The bytes that arrived.
+    pub delivered: u64,
+    /// The bytes that were lost at the node, and reported as gaps.
+    pub lost: u64,
+    /// The bytes that the node had read but that did not arrive, at least. What it read after its
+    /// last totals is unknown.
+    pub missing: u64,
+}
+
+/// What is known about a node whose edge has ended too early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenEnd {
+    /// The streams that have not ended.
+    pub streams: Vec<BrokenStream>,
+    /// The ranks whose exit was not reported.
+    pub ranks: BTreeSet<Rank>,
+    /// When the node sent its last totals.
+    pub totals: Option<Instant>,
+}
+
+/// The front end's end of the edge to one node.
+#[derive(Debug)]
+pub struct FrontEnd {
+    ranks: Range<u32>,
+    phase: Phase,
+    streams: BTreeMap<StreamKey, Progress>,
+    running: BTreeSet<Rank>,
+    totals: Option<Instant>,
+    /// The bytes of each bundle that arrived and are not credited.
+    outstanding: BTreeMap<Bundle, u64>,
+    /// Those of them for which credit is due.
+    due: BTreeMap<Bundle, u64>,
+}
+
+impl FrontEnd {
+    /// Creates the end of an edge to a node that runs these ranks.
+    pub fn new(ranks: Range<u32>) -> FrontEnd {
+        let keys =
+            ranks.clone().flat_map(|rank| CHANNELS.map(|channel| StreamKey { rank: Rank(rank), channel }));
+        let streams = keys.map(|key| (key, Progress::default())).collect();
+        let running = ranks.clone().map(Rank).collect();
+        let none = || Bundle::ALL.into_iter().map(|bundle| (bundle, 0)).collect();
+        let (outstanding, due) = (none(), none());
+        FrontEnd { ranks, phase: Phase::Connecting, streams, running, totals: None, outstanding, due }
+    }
+
+    /// Processes a frame of the agent, which arrived at `now`.
+    ///
+    /// # Errors
+    /// [`EdgeError`]: the edge is to be closed, and the node is lost.
+    pub fn receive<'a>(&mut self, frame: &Frame<'a>, now: Instant) -> Result<FrontEvent<'a>, EdgeError> {
+        match *frame {
+            Frame::Hello { version } if self.phase == Phase::Connecting => {
+                self.phase = Phase::Greeted;
+                check_version(version).map(|()| FrontEvent::None)
+            }
+            _ if self.phase == Phase::Connecting => Err(EdgeError::NoHello),
+            Frame::Hello { .. } => Err(EdgeError::Unexpected("second hello")),
+            Frame::Padding => Ok(FrontEvent::None),
+            Frame::Credit { .. } => Err(EdgeError::Unexpected("credit of an agent")),
+            Frame::Record { stream, offset, time, bytes } => self.record(stream, offset, time, bytes),
+            Frame::Gap { stream, offset, lost } => {
+                let progress = self.progress(stream, offset)?;
+                let end = progress.position.checked_add(lost).filter(|_| lost > 0);
+                progress.position = end.ok_or(EdgeError::Unexpected("size of a gap"))?;
+                progress.lost = progress.lost.saturating_add(lost);
+                Ok(FrontEvent::Gap { stream, lost })
+            }
+            Frame::End { stream, produced } => {
+                self.progress(stream, produced)?.ended = true;
+                Ok(FrontEvent::End(stream))
+            }
+            Frame::Control(payload) => self.message(decode(payload)?, now).map(FrontEvent::Message),
+        }
+    }
+
+    fn record<'a>(
+        &mut self,
+        stream: StreamKey,
+        offset: u64,
+        time: u64,
+        bytes: &'a [u8],
+    ) -> Result<FrontEvent<'a>, EdgeError> {
+        let progress = self.progress(stream, offset)?;
+        let end = progress.position.checked_add(bytes.len() as u64).filter(|_| !bytes.is_empty());
+        progress.position = end.ok_or(EdgeError::Unexpected("size of a record"))?;
+        let cost = charge(bytes.len());
+        let bundle = Bundle::of(stream.channel).ok_or(EdgeError::Unexpected("channel"))?;
+        let outstanding = self.outstanding.entry(bundle).or_default();
+        let left = MAX_WINDOW.saturating_sub(*outstanding);
+        if cost > left {
+            return Err(EdgeError::Window { bytes: cost, left });
+        }
+        *outstanding = outstanding.saturating_add(cost);
+        Ok(FrontEvent::Record { stream, time, bytes })
+    }
+
+    /// Returns the progress of a stream that goes on at `offset`.
+    fn progress(&mut self, stream: StreamKey, offset: u64) -> Result<&mut Progress, EdgeError> {
+        if self.phase != Phase::Started {
+            return Err(EdgeError::Unexpected("output"));
+        }
+        let StreamKey { rank, channel } = stream;
+        let progress = self.streams.get_mut(&stream).ok_or(EdgeError::Rank(rank))?;
+        match *progress {
+            Progress { ended: true, .. } => Err(EdgeError::Unexpected("output after the end of its stream")),
+            Progress { position, .. } if position != offset => {
+                Err(EdgeError::Offset { rank, channel, offset, expected: position })
+            }
+            _ => Ok(progress),
+        }
+    }
+
+    fn message(&mut self, message: ToFrontEnd, now: Instant) -> Result<ToFrontEnd, EdgeError> {
+        let phase = self.phase;
+        match &message {
+            ToFrontEnd::Ready if phase == Phase::Greeted => self.phase = Phase::Ready,
+            ToFrontEnd::Failed { .. } if matches!(phase, Phase::Greeted | Phase::Ready) => {}
+            ToFrontEnd::Started { pids } if phase == Phase::Ready && pids.len() == self.ranks.len() => {
+                self.phase = Phase::Started;
+            }
+            ToFrontEnd::Exited { rank, .. } if phase == Phase::Started => {
+                if !self.running.remove(rank) {
+                    return Err(EdgeError::Rank(*rank));
+                }
+            }
+            ToFrontEnd::Produced(totals) if phase == Phase::Started => {
+                self.totals = Some(now);
+                for total in totals {
+                    let key = StreamKey { rank: total.rank, channel: total.channel };
+                    let progress = self.streams.get_mut(&key).ok_or(EdgeError::Rank(total.rank))?;
+                    progress.produced = progress.produced.max(total.produced);
+                }
+            }
+            ToFrontEnd::StdinTaken { .. } if phase == Phase::Started => {}
+            ToFrontEnd::Over { .. }
+                if phase == Phase::Started
+                    && self.running.is_empty()
+                    && self.streams.values().all(|progress| progress.ended) =>
+            {
+                self.phase = Phase::Over;
+            }
+            _ => return Err(EdgeError::Unexpected("control message")),
+        }
+        Ok(message)
+    }
+
+    /// Notes that `bytes` bytes of a record are where they belong. Returns the credit to send, if it
+    /// is enough for a frame.
+    pub fn taken(&mut self, channel: Channel, bytes: usize) -> Option<Frame<'static>> {
+        let bundle = Bundle::of(channel)?;
+        let due = self.due.entry(bundle).or_default();
+        *due = due.saturating_add(charge(bytes));
+        if *due < CREDIT_STEP {
+            return None;
+        }
+        let bytes = std::mem::take(due);
+        let outstanding = self.outstanding.entry(bundle).or_default();
+        *outstanding = outstanding.saturating_sub(bytes);
+        Some(Frame::Credit { bundle, bytes })
+    }
+
+    /// Returns whether the agent has reported all exits and sent all output.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// Returns whether the agent has started its ranks.
+    pub fn has_started(&self) -> bool {
+        matches!(self.phase, Phase::Started | Phase::Over)
+    }
+
+    /// Returns what is known when the edge has ended too early. Streams that have ended are whole, and
+    /// not included.
+    pub fn broken(&self) -> BrokenEnd {
+        let open = self.streams.iter().filter(|(_, progress)| !progress.ended);
+        let broken = |(stream, progress): (&StreamKey, &Progress)| BrokenStream {
+            stream: *stream,
+            delivered: progress.position.saturating_sub(progress.lost),
+            lost: progress.lost,
+            missing: progress.produced.saturating_sub(progress.position),
+        };
+        BrokenEnd { streams: open.map(broken).collect(), ranks: self.running.clone(), totals: self.totals }
+    }
+}

@@ -1,0 +1,92 @@
+//! The edges between the nodes of a job: the frames on them, and the state of their two ends.
+//!
+//! An *edge* is a pair of byte streams between the *front end* of a job and an *agent*, which runs the
+//! job's ranks on one node. Output, exits and totals go up, ranks to start, stdin and signals go
+//! down. What carries the bytes (ssh, srun, a pipe) may stop at any time and may end at any byte, but
+//! delivers what it delivers in order.
+//!
+//! * **An edge never drops output.** All output of a node goes through two [`Bundle`]s. Each has a
+//!   window of [`MAX_WINDOW`] bytes; the window of the whole edge is their sum. The agent sends only
+//!   what fits. The front end gives credit when the bytes are where they belong. So the memory of
+//!   both ends is bounded, and an output that is slow stops ranks and loses nothing.
+//! * **Offsets are checked.** Each record has its position in its stream. What was lost at the node is
+//!   a gap with its own position. An agent that repeats or skips bytes is cut off.
+//! * **A broken end has figures.** When an edge ends before its streams have, [`FrontEnd::broken`]
+//!   returns how many bytes of each stream arrived, and how many the node had read from the rank
+//!   according to its totals, which it sends once a second. More may have been produced since then.
+//!
+//! This crate does no I/O, and has no clock. It panics on nothing that it receives.
+//!
+//! | module | concept |
+//! |---|---|
+//! | `frame` | frames, and their parser |
+//! | `control` | control messages: start, exits, signals, stdin, totals |
+//! | `agent_end` | the agent's end: what may be sent now |
+//! | `front_end` | the front end's end: what arrived, and credit |
+//! | `limits` | limits |
+
+mod agent_end;
+mod control;
+mod frame;
+mod front_end;
+pub mod limits;
+
+pub use agent_end::{AgentEnd, AgentEvent};
+pub use control::{
+    ControlError, Program, RankStdin, RankTotal, Start, StdinOutcome, ToAgent, ToFrontEnd, cut_text,
+};
+pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, StreamKey};
+pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent};
+#[cfg(doc)]
+use limits::MAX_WINDOW;
+
+/// The reason why the peer of an edge is cut off.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EdgeError {
+    /// The bytes are not frames.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// A control message can't be read.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The first frame is not a hello.
+    #[error("the first frame is not a hello")]
+    NoHello,
+    /// The peer has another version.
+    #[error(
+        "the other end has version {theirs} of the frames, and this one version {ours}: install the same iof"
+    )]
+    Version {
+        /// The version of the peer.
+        theirs: u32,
+        /// The version of this end.
+        ours: u32,
+    },
+    /// The peer sent a frame or a message that its end does not send, or not now.
+    #[error("unexpected {0}")]
+    Unexpected(&'static str),
+    /// A rank does not belong to the node.
+    #[error("rank {0} does not run on this node")]
+    Rank(iof_proto::Rank),
+    /// The peer gave more credit than there is, or sent more than its window.
+    #[error("{bytes} bytes exceed the window, of which {left} are left")]
+    Window {
+        /// The bytes sent or credited, with headers.
+        bytes: u64,
+        /// The bytes that were allowed.
+        left: u64,
+    },
+    /// A record, gap or end does not follow what arrived before.
+    #[error("rank {rank} {channel}: byte {offset} follows byte {expected}")]
+    Offset {
+        /// The rank of the stream.
+        rank: iof_proto::Rank,
+        /// Its channel.
+        channel: iof_proto::Channel,
+        /// The offset of the frame.
+        offset: u64,
+        /// The offset that was due.
+        expected: u64,
+    },
+}

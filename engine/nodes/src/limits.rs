@@ -1,0 +1,26 @@
+//! The limits of an edge.
+
+/// The largest number of nodes of one job.
+pub const MAX_NODES: usize = 256;
+
+/// The largest number of bytes of output in one record.
+pub const MAX_RECORD: usize = 64 << 10;
+
+/// The largest control message, in bytes. The largest one starts ranks, with their arguments and
+/// variables.
+pub const MAX_CONTROL: usize = 4 << 20;
+
+/// The largest piece of stdin in one control message, in bytes.
+pub const MAX_STDIN: usize = 64 << 10;
+
+/// The window of one bundle in bytes: records and their headers that the receiver has not credited.
+pub const MAX_WINDOW: u64 = 1 << 20;
+
+/// The largest number of ranks of one node.
+pub const MAX_RANKS_OF_NODE: u32 = 4096;
+
+/// The largest number of totals in one control message.
+pub const MAX_TOTALS: usize = 4096;
+
+/// The longest reason or name that a control message contains, in bytes. A longer text is cut.
+pub const MAX_TEXT: usize = 4096;

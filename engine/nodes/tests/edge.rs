@@ -1,0 +1,380 @@
+//! Random schedules of both ends of an edge over a simulated carrier.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use iof_nodes::limits::{MAX_RECORD, MAX_WINDOW};
+use iof_nodes::{
+    AgentEnd, AgentEvent, Bundle, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, HEADER, RankTotal,
+    StreamKey, ToFrontEnd,
+};
+use iof_proto::{Channel, Rank};
+
+const FIRST: u32 = 8;
+const RANKS: u32 = 3;
+const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % limit
+    }
+}
+
+/// Returns the byte at a position of a stream.
+fn byte(stream: StreamKey, position: u64) -> u8 {
+    (position ^ (position >> 8) ^ u64::from(stream.rank.0) ^ (stream.channel as u64) << 4) as u8
+}
+
+/// What a node has read from a rank and not sent.
+#[derive(Default)]
+struct Source {
+    produced: u64,
+    sent: u64,
+    ended: bool,
+}
+
+/// A node, its front end, and the bytes between them.
+struct World {
+    random: Random,
+    agent: AgentEnd,
+    front: FrontEnd,
+    sources: BTreeMap<StreamKey, Source>,
+    up: VecDeque<u8>,
+    down: VecDeque<u8>,
+    agent_decoder: Decoder,
+    front_decoder: Decoder,
+    /// Records that arrived and are not taken.
+    waiting: VecDeque<(Channel, usize)>,
+    delivered: BTreeMap<StreamKey, u64>,
+    lost: BTreeMap<StreamKey, u64>,
+    told: BTreeMap<StreamKey, u64>,
+    is_over: bool,
+    now: Instant,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let streams = (FIRST..FIRST + RANKS)
+            .flat_map(|rank| CHANNELS.map(|channel| StreamKey { rank: Rank(rank), channel }));
+        let mut world = World {
+            random: Random(seed),
+            agent: AgentEnd::default(),
+            front: FrontEnd::new(FIRST..FIRST + RANKS),
+            sources: streams.map(|stream| (stream, Source::default())).collect(),
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+            agent_decoder: Decoder::default(),
+            front_decoder: Decoder::default(),
+            waiting: VecDeque::new(),
+            delivered: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            told: BTreeMap::new(),
+            is_over: false,
+            now: Instant::now(),
+        };
+        world.down.extend(Frame::HELLO.header().unwrap());
+        world.up.extend(Frame::HELLO.header().unwrap());
+        world.tell(&ToFrontEnd::Ready);
+        world.tell(&ToFrontEnd::Started { pids: vec![7; RANKS as usize] });
+        world
+    }
+
+    fn tell(&mut self, message: &ToFrontEnd) {
+        self.up.extend(message.frame().unwrap());
+    }
+
+    fn send(&mut self, frame: &Frame<'_>) {
+        self.up.extend(frame.header().unwrap());
+        self.up.extend(frame.payload());
+    }
+
+    fn step(&mut self) {
+        let index = self.random.below(self.sources.len() as u64) as usize;
+        let stream = *self.sources.keys().nth(index).unwrap();
+        match self.random.below(16) {
+            0..5 => self.produce(stream),
+            5 => self.lose(stream),
+            6 => self.finish(stream),
+            7 => self.tell_totals(),
+            8 => self.send(&Frame::Padding),
+            9..13 => self.carry_up(),
+            13 => self.carry_down(),
+            _ => self.take(),
+        }
+    }
+
+    fn produce(&mut self, stream: StreamKey) {
+        let more = self.random.below(200_000);
+        let source = self.sources.get_mut(&stream).unwrap();
+        if !source.ended {
+            // A ring of a megabyte.
+            source.produced = (source.produced + more).min(source.sent + (1 << 20));
+        }
+        self.transmit(stream);
+    }
+
+    fn transmit(&mut self, stream: StreamKey) {
+        let source = self.sources.get_mut(&stream).unwrap();
+        let waiting = (source.produced - source.sent) as usize;
+        let length = self.agent.take_window(stream.channel, waiting);
+        assert!(length <= MAX_RECORD && length <= waiting);
+        if length > 0 {
+            let offset = source.sent;
+            source.sent += length as u64;
+            let bytes: Vec<u8> = (offset..).take(length).map(|position| byte(stream, position)).collect();
+            self.send(&Frame::Record { stream, offset, time: 1, bytes: &bytes });
+        }
+    }
+
+    fn lose(&mut self, stream: StreamKey) {
+        let source = self.sources.get_mut(&stream).unwrap();
+        if !source.ended && source.sent == source.produced {
+            let (offset, lost) = (source.sent, 1 + self.random.below(5000));
+            source.produced += lost;
+            source.sent += lost;
+            self.send(&Frame::Gap { stream, offset, lost });
+        }
+    }
+
+    fn finish(&mut self, stream: StreamKey) {
+        let source = self.sources.get_mut(&stream).unwrap();
+        if !source.ended && source.sent == source.produced {
+            source.ended = true;
+            let produced = source.produced;
+            self.send(&Frame::End { stream, produced });
+        }
+    }
+
+    fn tell_totals(&mut self) {
+        let total = |(key, source): (&StreamKey, &Source)| RankTotal {
+            rank: key.rank,
+            channel: key.channel,
+            produced: source.produced,
+        };
+        let totals = self.sources.iter().map(total).collect();
+        self.tell(&ToFrontEnd::Produced(totals));
+    }
+
+    /// Carries some bytes to the front end.
+    fn carry_up(&mut self) {
+        let length = (1 + self.random.below(100_000) as usize).min(self.up.len());
+        self.arrive(length);
+    }
+
+    fn arrive(&mut self, length: usize) {
+        let bytes: Vec<u8> = self.up.drain(..length).collect();
+        self.front_decoder.receive(&bytes);
+        while let Some(frame) = self.front_decoder.decode().unwrap() {
+            match self.front.receive(&frame, self.now).unwrap() {
+                FrontEvent::Record { stream, bytes, .. } => {
+                    let delivered = self.delivered.entry(stream).or_default();
+                    let position = *delivered + self.lost.get(&stream).unwrap_or(&0);
+                    assert!(
+                        bytes
+                            .iter()
+                            .zip(position..)
+                            .all(|(byte_, position)| *byte_ == byte(stream, position))
+                    );
+                    *delivered += bytes.len() as u64;
+                    self.waiting.push_back((stream.channel, bytes.len()));
+                }
+                FrontEvent::Gap { stream, lost } => *self.lost.entry(stream).or_default() += lost,
+                FrontEvent::Message(ToFrontEnd::Over { .. }) => self.is_over = true,
+                FrontEvent::Message(ToFrontEnd::Produced(totals)) => {
+                    for RankTotal { rank, channel, produced } in totals {
+                        self.told.insert(StreamKey { rank, channel }, produced);
+                    }
+                }
+                FrontEvent::None | FrontEvent::End(_) | FrontEvent::Message(_) => {}
+            }
+        }
+        for bundle in Bundle::ALL {
+            let waiting = self.waiting.iter().filter(|(channel, _)| Bundle::of(*channel) == Some(bundle));
+            let waiting: usize = waiting.map(|(_, length)| length + HEADER).sum();
+            assert!(waiting as u64 <= MAX_WINDOW);
+        }
+        assert!(self.front_decoder.held() <= HEADER + MAX_RECORD + 100_000);
+    }
+
+    /// Takes the record that has waited longest.
+    fn take(&mut self) {
+        let Some((channel, length)) = self.waiting.pop_front() else { return };
+        if let Some(credit) = self.front.taken(channel, length) {
+            self.down.extend(credit.header().unwrap());
+        }
+    }
+
+    fn carry_down(&mut self) {
+        let length = (1 + self.random.below(100) as usize).min(self.down.len());
+        let bytes: Vec<u8> = self.down.drain(..length).collect();
+        self.agent_decoder.receive(&bytes);
+        while let Some(frame) = self.agent_decoder.decode().unwrap() {
+            let event = self.agent.receive(&frame).unwrap();
+            assert!(matches!(event, AgentEvent::None | AgentEvent::Credit));
+        }
+    }
+
+    /// Lets everything arrive, and checks that nothing is missing.
+    fn settle(mut self) {
+        while !self.is_over {
+            for stream in self.sources.keys().copied().collect::<Vec<_>>() {
+                self.transmit(stream);
+                self.finish(stream);
+            }
+            if self.sources.values().all(|source| source.ended) && !self.front.is_over() {
+                for rank in FIRST..FIRST + RANKS {
+                    let (rank, status) = (Rank(rank), Some(0));
+                    self.tell(&ToFrontEnd::Exited { rank, status, executable: "a".into(), requested: false });
+                }
+                self.tell(&ToFrontEnd::Over { cut_off: Vec::new() });
+            }
+            self.arrive(self.up.len());
+            while !self.waiting.is_empty() {
+                self.take();
+            }
+            while !self.down.is_empty() {
+                self.carry_down();
+            }
+        }
+        for (stream, source) in &self.sources {
+            let sum = |map: &BTreeMap<StreamKey, u64>| map.get(stream).copied().unwrap_or(0);
+            assert_eq!(sum(&self.delivered) + sum(&self.lost), source.produced);
+        }
+        assert!(self.front.broken().streams.is_empty() && self.front.broken().ranks.is_empty());
+    }
+
+    /// Loses the carrier after some of the bytes under way, and checks the figures.
+    fn cut(mut self) {
+        let length = self.random.below(self.up.len() as u64 + 1) as usize;
+        self.arrive(length);
+        let broken = self.front.broken();
+        for stream in &broken.streams {
+            let key = stream.stream;
+            let sum = |map: &BTreeMap<StreamKey, u64>| map.get(&key).copied().unwrap_or(0);
+            assert_eq!((stream.delivered, stream.lost), (sum(&self.delivered), sum(&self.lost)));
+            let arrived = stream.delivered + stream.lost;
+            assert_eq!(stream.missing, sum(&self.told).saturating_sub(arrived));
+            assert!(arrived + stream.missing <= self.sources[&key].produced);
+        }
+        for (key, source) in &self.sources {
+            if !broken.streams.iter().any(|stream| stream.stream == *key) {
+                let sum = |map: &BTreeMap<StreamKey, u64>| map.get(key).copied().unwrap_or(0);
+                assert_eq!(sum(&self.delivered) + sum(&self.lost), source.produced);
+            }
+        }
+        assert_eq!(broken.ranks.len(), RANKS as usize);
+    }
+}
+
+#[test]
+fn whatever_the_schedule_delivered_and_lost_bytes_add_up_to_those_produced() {
+    for seed in 0..8 {
+        let mut world = World::new(seed);
+        (0..300).for_each(|_| world.step());
+        world.settle();
+    }
+}
+
+#[test]
+fn an_edge_cut_at_any_byte_has_a_broken_end_with_true_figures() {
+    for seed in 1000..1100 {
+        let mut world = World::new(seed);
+        (0..seed % 97).for_each(|_| world.step());
+        world.cut();
+    }
+}
+
+#[test]
+fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
+    let mut agent = AgentEnd::default();
+    let mut sent = 0;
+    loop {
+        match agent.take_window(Channel::Stdout, 100_000) {
+            0 => break,
+            length => sent += (length + HEADER) as u64,
+        }
+    }
+    assert!(sent <= MAX_WINDOW && sent > MAX_WINDOW - 8192, "{sent}");
+    assert_eq!(agent.take_window(Channel::Stddiag, 10), 10);
+    agent.receive(&Frame::HELLO).unwrap();
+    let credit = |bytes| Frame::Credit { bundle: Bundle::Stdout, bytes };
+    assert_eq!(agent.receive(&credit(5000)), Ok(AgentEvent::Credit));
+    assert_eq!(agent.take_window(Channel::Stdout, 100), 100);
+    let used = sent - 5000 + 256;
+    assert_eq!(agent.receive(&credit(used + 1)), Err(EdgeError::Window { bytes: used + 1, left: used }));
+}
+
+/// A front end to which the ranks of a node have started.
+fn started() -> FrontEnd {
+    let mut front = FrontEnd::new(FIRST..FIRST + 1);
+    let now = Instant::now();
+    front.receive(&Frame::HELLO, now).unwrap();
+    for message in [ToFrontEnd::Ready, ToFrontEnd::Started { pids: vec![1] }] {
+        front.receive(&Frame::Control(&message.frame().unwrap()[HEADER..]), now).unwrap();
+    }
+    front
+}
+
+#[test]
+fn an_agent_that_breaks_a_rule_is_refused() {
+    let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
+    let other = StreamKey { rank: Rank(FIRST + 1), ..stream };
+    let record = |stream, offset, bytes| Frame::Record { stream, offset, time: 0, bytes };
+    let exit = |rank| ToFrontEnd::Exited { rank, status: None, executable: "a".into(), requested: false };
+    let control = |message: ToFrontEnd| message.frame().unwrap()[HEADER..].to_vec();
+    let over = control(ToFrontEnd::Over { cut_off: Vec::new() });
+    let stranger = control(exit(Rank(FIRST + 1)));
+    let again = control(ToFrontEnd::Started { pids: vec![1] });
+    for frame in [
+        record(stream, 1, b"x"),
+        record(stream, 0, b""),
+        record(other, 0, b"x"),
+        Frame::Gap { stream, offset: 0, lost: 0 },
+        Frame::Gap { stream, offset: 0, lost: u64::MAX },
+        Frame::End { stream, produced: 1 },
+        Frame::Credit { bundle: Bundle::Stdout, bytes: 1 },
+        Frame::HELLO,
+        Frame::Control(b"\xff\xff"),
+        Frame::Control(&over),
+        Frame::Control(&stranger),
+        Frame::Control(&again),
+    ] {
+        let mut front = started();
+        // The gap of all numbers overflows behind a first byte.
+        if matches!(frame, Frame::Gap { lost: u64::MAX, .. }) {
+            front.receive(&record(stream, 0, b"x"), Instant::now()).unwrap();
+        }
+        let result = front.receive(&frame, Instant::now());
+        assert!(result.is_err(), "{frame:?}: {result:?}");
+    }
+    let mut front = started();
+    front.receive(&Frame::End { stream, produced: 0 }, Instant::now()).unwrap();
+    assert!(front.receive(&record(stream, 0, b"x"), Instant::now()).is_err());
+    let mut stranger = FrontEnd::new(0..1);
+    let error = stranger.receive(&Frame::Hello { version: 7 }, Instant::now());
+    assert_eq!(error, Err(EdgeError::Version { theirs: 7, ours: 1 }));
+    assert_eq!(FrontEnd::new(0..1).receive(&Frame::Padding, Instant::now()), Err(EdgeError::NoHello));
+}
+
+#[test]
+fn an_agent_that_ignores_its_window_is_refused() {
+    let mut front = started();
+    let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
+    let bytes = vec![0; MAX_RECORD];
+    let sent = (0u64..).map_while(|number| {
+        let offset = number * MAX_RECORD as u64;
+        front
+            .receive(&Frame::Record { stream, offset, time: 0, bytes: &bytes }, Instant::now())
+            .ok()
+            .map(drop)
+    });
+    assert_eq!(sent.count() as u64, MAX_WINDOW / (MAX_RECORD + HEADER) as u64);
+}

@@ -1,0 +1,114 @@
+//! The encoding of frames, and what is not one.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use iof_nodes::limits::{MAX_CONTROL, MAX_RECORD, MAX_STDIN, MAX_TEXT};
+use iof_nodes::{Bundle, Decoder, Frame, FrameError, HEADER, StreamKey, ToAgent, ToFrontEnd, cut_text};
+use iof_proto::{Channel, Rank};
+use proptest::prelude::*;
+
+fn stream() -> impl Strategy<Value = StreamKey> {
+    let channels = prop_oneof![Just(Channel::Stdout), Just(Channel::Stderr), Just(Channel::Stddiag)];
+    (any::<u32>(), channels).prop_map(|(rank, channel)| StreamKey { rank: Rank(rank), channel })
+}
+
+fn frame(payload: &[u8]) -> impl Strategy<Value = Frame<'_>> {
+    let numbers = || (stream(), any::<u64>(), any::<u64>());
+    prop_oneof![
+        numbers().prop_map(move |(stream, offset, time)| Frame::Record {
+            stream,
+            offset,
+            time,
+            bytes: payload
+        }),
+        numbers().prop_map(|(stream, offset, lost)| Frame::Gap { stream, offset, lost }),
+        (stream(), any::<u64>()).prop_map(|(stream, produced)| Frame::End { stream, produced }),
+        any::<u64>().prop_map(|bytes| Frame::Credit { bundle: Bundle::Errors, bytes }),
+        Just(Frame::Control(payload)),
+        any::<u32>().prop_map(|version| Frame::Hello { version }),
+        Just(Frame::Padding),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn frames_survive_their_encoding_in_pieces_of_any_length(
+        frames in prop::collection::vec(frame(b"some bytes of output\n"), 1..20),
+        pieces in prop::collection::vec(1usize..90, 1..50),
+    ) {
+        let mut bytes = Vec::new();
+        for frame in &frames {
+            bytes.extend(frame.header().unwrap());
+            bytes.extend(frame.payload());
+            // A kind that is skipped.
+            bytes.extend([200, 9, 9, 9, 3, 0, 0, 0].into_iter().chain([1; HEADER - 8 + 3]));
+        }
+        let (mut decoder, mut decoded, mut rest) = (Decoder::default(), 0, bytes.as_slice());
+        for length in pieces.into_iter().cycle() {
+            let (piece, after) = rest.split_at(length.min(rest.len()));
+            decoder.receive(piece);
+            while let Some(frame) = decoder.decode().unwrap() {
+                prop_assert_eq!(frame, frames[decoded]);
+                decoded += 1;
+            }
+            rest = after;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!((decoded, decoder.held()), (frames.len(), 0));
+    }
+
+    #[test]
+    fn any_bytes_are_frames_or_an_error(bytes in prop::collection::vec(prop_oneof![0u8..8, any::<u8>()], 0..300)) {
+        let mut decoder = Decoder::default();
+        decoder.receive(&bytes);
+        while let Ok(Some(frame)) = decoder.decode() {
+            // Each frame has one encoding.
+            let mut encoded = frame.header().unwrap().to_vec();
+            encoded.extend(frame.payload());
+            prop_assert!(bytes.windows(encoded.len()).any(|window| window == encoded));
+        }
+    }
+}
+
+fn error(bytes: &[u8]) -> FrameError {
+    let mut decoder = Decoder::default();
+    decoder.receive(bytes);
+    let error = decoder.decode().unwrap_err();
+    assert_eq!(decoder.decode(), Err(error.clone()));
+    error
+}
+
+#[test]
+fn what_is_not_a_frame_is_an_error_before_its_payload_is_read() {
+    let header = |first: [u8; 8]| -> Vec<u8> { first.into_iter().chain([0; HEADER - 8]).collect() };
+    assert_eq!(error(&header([0; 8])), FrameError::Kind(0));
+    assert_eq!(error(&header([8, 0, 0, 0, 0, 0, 0, 0])), FrameError::Kind(8));
+    let too_long = |kind, length, limit| FrameError::TooLong { kind, length, limit };
+    assert_eq!(error(&header([1, 1, 1, 0, 1, 0, 1, 0])), too_long(1, 65537, MAX_RECORD));
+    assert_eq!(error(&header([5, 0, 0, 0, 255, 255, 255, 255])), too_long(5, u32::MAX as usize, MAX_CONTROL));
+    assert_eq!(error(&header([2, 1, 1, 0, 1, 0, 0, 0])), too_long(2, 1, 0));
+    assert_eq!(error(&header([2, 0, 1, 0, 0, 0, 0, 0])), FrameError::Field { kind: 2, field: "channel" });
+    assert_eq!(error(&header([2, 2, 1, 0, 0, 0, 0, 0])), FrameError::Field { kind: 2, field: "bundle" });
+    assert_eq!(error(&header([6, 0, 0, 0, 0, 0, 0, 0])), FrameError::Field { kind: 6, field: "magic" });
+    let meaningless = FrameError::Field { kind: 3, field: "field without a meaning" };
+    assert_eq!(error(&header([3, 1, 1, 2, 0, 0, 0, 0])), meaningless);
+}
+
+#[test]
+fn hello_and_padding_end_in_a_newline() {
+    assert_eq!(Frame::HELLO.header().unwrap().last(), Some(&b'\n'));
+    assert_eq!(Frame::Padding.header().unwrap().last(), Some(&b'\n'));
+}
+
+#[test]
+fn messages_beyond_a_limit_are_not_sent() {
+    let stdin = |length| ToAgent::Stdin { call: 1, ranks: vec![Rank(0)], bytes: vec![0; length] };
+    assert!(stdin(MAX_STDIN).frame().is_ok() && stdin(MAX_STDIN + 1).frame().is_err());
+    let failed = |reason| ToFrontEnd::Failed { reason, is_usage: true };
+    let long = "ä".repeat(MAX_TEXT);
+    assert!(failed(long.clone()).frame().is_err() && failed(cut_text(&long)).frame().is_ok());
+}
