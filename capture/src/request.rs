@@ -31,6 +31,8 @@ pub enum Gating {
     Keep,
     /// In addition, the source waits for it under [`Policy::Block`](iof_shm_ring::Policy::Block).
     Block,
+    /// In addition, the stream stays in its generation, see [`Stream::attach_holder`].
+    Hold,
 }
 
 /// One step of a [`StreamRequest`]. A step on a source that does not exist has no effect.
@@ -94,10 +96,10 @@ pub enum StreamStep {
 }
 
 impl StreamStep {
-    /// Returns whether the step attaches a reader that may not hold the source back, and which
-    /// therefore needs a ring of the configured size.
+    /// Returns whether the step attaches a reader that needs a ring of the configured size: it may not
+    /// hold the source back, or it keeps the stream from growing later.
     fn needs_full_size(&self) -> bool {
-        matches!(self, StreamStep::Attach { gating: Gating::Never | Gating::Keep, .. })
+        matches!(self, StreamStep::Attach { gating: Gating::Never | Gating::Keep | Gating::Hold, .. })
     }
 }
 
@@ -144,9 +146,9 @@ pub struct NewStream {
 }
 
 impl NewStream {
-    /// Returns `stream` with the request `first`. If a step of it attaches a reader that may not
-    /// hold the source back, the stream grows before any reader is attached, so that none has to
-    /// follow it to another generation.
+    /// Returns `stream` with the request `first`. If a step of it attaches a reader that needs
+    /// a ring of the configured size, the stream grows before any reader is attached, so that none
+    /// has to follow it to another generation.
     pub fn new(mut stream: Stream, first: StreamRequest) -> NewStream {
         if first.steps.iter().any(StreamStep::needs_full_size) {
             stream.grow();

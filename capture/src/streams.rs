@@ -67,6 +67,7 @@ impl<'a> Streams<'a> {
                         Gating::Never => tap.attach_non_gating(&page, reader, start),
                         Gating::Keep => tap.attach(&page, reader, start, false),
                         Gating::Block => tap.attach(&page, reader, start, true),
+                        Gating::Hold => tap.attach_holder(&page, reader, start),
                     };
                     Some(tap.joined(attached.ok()?))
                 });
@@ -164,6 +165,19 @@ impl<'a> Tap<'a> {
         start: Start,
     ) -> Result<Attached, CreateError> {
         self.stream.attach_non_gating(page, id, start)
+    }
+
+    /// Attaches a reader that keeps bytes for later ones, see [`Stream::attach_holder`].
+    ///
+    /// # Errors
+    /// [`CreateError::Slots`] if the reader page has no slot for `id`.
+    pub fn attach_holder(
+        &mut self,
+        page: &Arc<ReaderPage>,
+        id: ReaderId,
+        start: Start,
+    ) -> Result<Attached, CreateError> {
+        self.stream.attach_holder(page, id, start)
     }
 
     /// Moves a reader to the newest generation, see [`Stream::follow`].

@@ -3,15 +3,20 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::Write;
 use std::thread;
 
-use common::{Received, adopt_pipe, nspace, puller, session, wait_for};
-use iof_engine::{Config, Engine, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous};
-use iof_proto::directive::key;
+use common::{Received, adopt_pipe, nspace, puller, reported_rank, session, wait_for};
+use iof_engine::{
+    AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous,
+};
+use iof_proto::directive::{DirectiveLevel, key};
 use iof_proto::query::key as query;
-use iof_proto::{Channel, Channels, Found, Info, Proc, Rank, Status, StreamStats, Value};
+use iof_proto::{Channel, Channels, Directives, Found, Info, Proc, Rank, Status, StreamStats, Value};
 use iof_tool::{Pull, RequestError, Tool};
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
 
 const CACHE: usize = 64 * 1024;
 
@@ -137,6 +142,33 @@ fn under_block_a_forwarded_stream_waits_for_a_registration_and_loses_nothing() {
     });
     let mut observer = engine.attach("observer", Grant::Never).unwrap();
     wait_until_read(&mut observer, CACHE / 2);
+    let mut tool = puller(&engine, Grant::Block, vec![]);
+    let got = Received::read_all(&mut tool);
+    writer.join().unwrap();
+    assert!(got == Received { bytes: written, gaps: vec![] }, "{:?}", got.gaps);
+}
+
+#[test]
+fn under_block_a_stream_of_a_large_job_waits_long_for_a_registration_and_loses_nothing() {
+    let engine =
+        Engine::start(Config { rendezvous: Rendezvous::None, policy: Policy::Block, ..Config::default() })
+            .unwrap();
+    let (stdout, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+    let first = AdoptedRank { stdout: Some(stdout), ..reported_rank(0) };
+    // With this number of ranks, the caches of streams that are read begin with 512 KiB.
+    let ranks = std::iter::once(first).chain((1..16).map(reported_rank)).collect();
+    let forward = [Info::required(key::PMIX_FWD_STDOUT, true)];
+    let (directives, _) = Directives::read(&forward, DirectiveLevel::Spawn).unwrap();
+    let job = engine.adopt(AdoptSpec { directives, ..AdoptSpec::new(nspace(), ranks) }).unwrap();
+    // The exits are irrelevant here; the stream ends when the pipe is closed.
+    (0..16).for_each(|rank| assert!(job.report_exit(Rank(rank), Exit::Unknown)));
+    let written = pattern(2 << 20);
+    let writer = thread::spawn({
+        let (written, mut stdout) = (written.clone(), File::from(write));
+        move || stdout.write_all(&written).unwrap()
+    });
+    let mut observer = engine.attach("observer", Grant::Never).unwrap();
+    wait_until_read(&mut observer, 700 << 10);
     let mut tool = puller(&engine, Grant::Block, vec![]);
     let got = Received::read_all(&mut tool);
     writer.join().unwrap();

@@ -171,7 +171,7 @@ impl Server {
         }
         let reader = self.backlog_holder.take_slot().expect("a slot");
         source.backlog = Some(reader);
-        let gating = if blocks { Gating::Block } else { Gating::Keep };
+        let gating = if blocks { Gating::Hold } else { Gating::Keep };
         let page = Arc::clone(&self.backlog_holder);
         Some(StreamStep::Attach { source: source.id, page, reader, start, gating, remote: false })
     }

@@ -186,6 +186,12 @@ impl World {
         (packets, delivered, holds): (bool, bool, bool),
     ) {
         let id = SourceId(self.sources.len() as u64);
+        let backlog_blocks = rng.chance(128);
+        let keeps_first = match config.policy {
+            Policy::DropNewest => holds,
+            Policy::Block => holds && backlog_blocks,
+            Policy::DropOldest => false,
+        };
         let mut source = Source {
             id,
             rank: self.ranks,
@@ -200,10 +206,10 @@ impl World {
             completed: None,
             policy: config.policy,
             always_blocks: config.policy == Policy::Block,
-            keeps_first: holds && config.policy == Policy::DropNewest && self.setting.calm,
+            keeps_first: keeps_first && self.setting.calm,
             backlog: None,
             backlog_released: !holds,
-            backlog_blocks: rng.chance(128),
+            backlog_blocks,
         };
         let mut reader = None;
         if !delivered {

@@ -205,7 +205,7 @@ impl StreamState {
                     .take_slot()
                     .inspect_err(|error| tracing::warn!(%error, "no backlog is kept"))
                     .ok();
-                let gating = if may_block { Gating::Block } else { Gating::Keep };
+                let gating = if may_block { Gating::Hold } else { Gating::Keep };
                 let hold = |reader| StreamStep::Attach {
                     source,
                     page: page(),

@@ -18,6 +18,8 @@ pub(super) struct Member {
     pub may_block: bool,
     /// Whether it pins only what it borrows.
     pub non_gating: bool,
+    /// Whether the stream stays in its generation until this reader is detached.
+    pub holds: bool,
     /// Whether it is still in an older generation, but pins the newest one from its first byte on.
     pub due: bool,
     /// Whether this batch set its ready bit.

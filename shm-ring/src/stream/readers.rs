@@ -59,6 +59,27 @@ impl Stream {
         self.join(Placement { page: Arc::clone(page), id, start }, false, true)
     }
 
+    /// Attaches a reader that keeps the bytes from `start` on for a later reader, for which the source
+    /// waits as for one with `may_block`. The stream stays in this generation until the reader is
+    /// detached, so that the later reader, which joins the newest generation, finds the bytes there.
+    ///
+    /// # Errors
+    /// As [`Stream::attach`].
+    pub fn attach_holder(
+        &mut self,
+        page: &Arc<ReaderPage>,
+        id: ReaderId,
+        start: Start,
+    ) -> Result<Attached, CreateError> {
+        if self.writer.is_untouched() {
+            // It could not do so later.
+            self.grow();
+        }
+        let attached = self.attach(page, id, start, true)?;
+        self.members.last_mut().into_iter().for_each(|member| member.holds = true);
+        Ok(attached)
+    }
+
     fn position(&self, start: Start) -> u64 {
         match start {
             Start::Oldest => self.writer.floor(),
@@ -87,6 +108,7 @@ impl Stream {
             ring: Arc::clone(&ring),
             may_block,
             non_gating,
+            holds: false,
             due: false,
             has_ready: Cell::new(false),
         });

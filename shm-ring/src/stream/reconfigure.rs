@@ -27,6 +27,7 @@ impl Stream {
     /// it. The stream moves in the first [`Stream::reserve`] at which all of these are true:
     /// * no reader is due in the newest generation, or that generation is full;
     /// * no reader that may hold the source back is due in it;
+    /// * no reader keeps it for later ones ([`Stream::attach_holder`]);
     /// * if only the capacity changes and becomes smaller: at least the new capacity was stored in
     ///   it, or the stream had no readers when this was called;
     /// * the kernel has memory for it.
@@ -60,6 +61,9 @@ impl Stream {
     }
 
     fn can_apply(&self, PendingConfig { config, unread, .. }: PendingConfig, want: u64) -> bool {
+        if self.members.iter().any(|member| member.holds) {
+            return false;
+        }
         let now = self.config();
         let shrinks = config.policy == now.policy && config.capacity < now.capacity;
         // Bytes that were never written take no memory: with fewer bytes nothing could be freed,

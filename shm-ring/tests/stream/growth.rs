@@ -163,6 +163,42 @@ fn read(stream: &mut Stream, most: usize, meanwhile: impl FnOnce(&mut Stream)) -
 }
 
 #[test]
+fn a_stream_with_a_holder_is_full_from_birth_and_leaves_nothing_behind() {
+    let ((mut stream, budget), tool) = (stream(Policy::Block, u64::MAX), Tool::new());
+    let holder = tool.attach_holder(&mut stream);
+    let all = bytes(2 * FULL as usize);
+    let stored = fill(&mut stream, &all);
+    assert_eq!((stream.stats().generation, budget.used()), (0, FULL));
+    let larger = StreamConfig { capacity: 2 * FULL, policy: Policy::Block };
+    stream.reconfigure(larger).unwrap();
+    assert!(matches!(stream.reserve(1000), Reserve::Wait));
+    let mut late = tool.attach(&mut stream, Start::Oldest, true);
+    assert!(stream.detach(&tool.page, holder));
+    assert!(matches!(stream.reserve(1000), Reserve::Ready(_)));
+    assert_eq!(stream.stats().generation, 1, "the requested size takes effect");
+    assert!(catch_up(&tool, &mut stream, &mut late) == all[..stored]);
+    assert_eq!(late.lost(), 0);
+}
+
+#[test]
+fn a_small_stream_stays_small_while_a_holder_keeps_its_bytes() {
+    let ((mut stream, _), tool) = (stream(Policy::Block, u64::MAX), Tool::new());
+    let mut blocker = tool.attach(&mut stream, Start::Oldest, true);
+    let all = bytes(SMALL as usize / 2);
+    let before = fill(&mut stream, &all[..1000]);
+    catch_up(&tool, &mut stream, &mut blocker);
+    let holder = tool.attach_holder(&mut stream);
+    stream.detach(&tool.page, blocker.id());
+    stream.grow();
+    let stored = before + fill(&mut stream, &all[before..]);
+    let mut late = tool.attach(&mut stream, Start::Oldest, true);
+    stream.detach(&tool.page, holder);
+    assert!(catch_up(&tool, &mut stream, &mut late) == all[..stored]);
+    assert!(fill(&mut stream, &bytes(FULL as usize)) > SMALL as usize);
+    assert_eq!(late.lost(), 0);
+}
+
+#[test]
 fn a_stream_that_drops_begins_with_its_full_size() {
     for policy in [Policy::DropNewest, Policy::DropOldest] {
         let (mut stream, budget) = stream(policy, 0);

@@ -39,6 +39,12 @@ impl Tool {
         self.open(attached, start)
     }
 
+    pub fn attach_holder(&self, stream: &mut Stream) -> ReaderId {
+        let id = self.page.take_slot().unwrap();
+        stream.attach_holder(&self.page, id, Start::Oldest).unwrap();
+        id
+    }
+
     fn open(&self, attached: Attached, start: Start) -> Reader {
         // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
         unsafe { Reader::new(mapped(attached), Arc::clone(&self.page), start) }.unwrap()
