@@ -114,8 +114,10 @@ pub struct Stream {
     /// The requested options, which take effect when nothing is in flight and no reader loses a
     /// byte by the change.
     pending: Option<PendingConfig>,
-    /// The configured capacity, while the ring is smaller and no reader needs a larger one.
+    /// The configured capacity of a stream that began in a small ring.
     full_size: Option<u64>,
+    /// Whether the stream is in a small ring, and no reader needs a larger one.
+    is_small: bool,
     /// The budget against which its rings count.
     budget: Option<Arc<CacheBudget>>,
     /// Length of the last span, and whether the bytes committed into it filled it.
@@ -179,6 +181,7 @@ impl Stream {
             label: label.to_owned(),
             pending: None,
             full_size: None,
+            is_small: false,
             budget: None,
             span_len: 0,
             filled: false,

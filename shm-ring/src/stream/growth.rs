@@ -8,6 +8,7 @@
 //!
 //! A stream without readers has its configured size before its first byte.
 
+use std::mem;
 use std::sync::Arc;
 
 use super::{Policy, Stream, StreamConfig};
@@ -65,19 +66,23 @@ impl Stream {
         stream.budget = Some(Arc::clone(&growth.budget));
         if grows {
             stream.full_size = Some(stream.writer.ring().capacity_for(config.capacity)?);
+            stream.is_small = true;
         }
         Ok(stream)
     }
 
     /// Returns whether the stream is in a small ring, and no reader needs a larger one.
     pub fn is_small(&self) -> bool {
-        self.full_size.is_some() && !self.complete
+        self.is_small && !self.complete
     }
 
     /// Lets a stream that is in a small ring continue in one of its configured size, in the first
     /// [`Stream::reserve`] in which the budget and the kernel have memory for it.
     pub fn grow(&mut self) {
-        let Some(capacity) = self.full_size.take().filter(|_| !self.complete) else { return };
+        if !mem::take(&mut self.is_small) || self.complete {
+            return;
+        }
+        let Some(capacity) = self.full_size else { return };
         let config = StreamConfig { capacity, policy: self.policy };
         let pending = PendingConfig { config, unread: false, grows: true };
         if !(self.members.is_empty() && self.affords(&pending) && self.replace_untouched(capacity)) {

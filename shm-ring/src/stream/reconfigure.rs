@@ -30,7 +30,8 @@ impl Stream {
     /// * no reader keeps it for later ones ([`Stream::attach_holder`]);
     /// * if only the capacity changes and becomes smaller: at least the new capacity was stored in
     ///   it, or the stream had no readers when this was called;
-    /// * the kernel has memory for it.
+    /// * the kernel has memory for it, and the budget if this is the capacity with which a stream that
+    ///   began smaller was created ([`Growth`](crate::Growth)).
     ///
     /// The new options also take effect when the stream moves because a reader is in the way. Until
     /// then the stream keeps its options.
@@ -42,9 +43,13 @@ impl Stream {
         let capacity = self.writer.ring().capacity_for(config.capacity)?;
         let config = StreamConfig { capacity, ..config };
         let unread = self.members.is_empty();
-        self.full_size = None;
-        let changes = config != self.config() || self.has_large_span();
-        self.pending = changes.then_some(PendingConfig { config, unread, grows: false });
+        self.is_small = false;
+        let now = self.config();
+        let changes = config != now || self.has_large_span();
+        // The requested size may be the one to which the stream grows anyway, within the budget.
+        let grows =
+            self.full_size == Some(capacity) && capacity > now.capacity && config.policy == now.policy;
+        self.pending = changes.then_some(PendingConfig { config, unread, grows });
         Ok(())
     }
 

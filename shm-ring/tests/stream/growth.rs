@@ -230,6 +230,28 @@ fn beyond_the_budget_a_stream_stays_small_until_there_is_room() {
 }
 
 #[test]
+fn a_stream_that_is_reconfigured_to_its_configured_size_stays_within_the_budget() {
+    let ((mut stream, budget), tool) = (stream(Policy::Block, FULL), Tool::new());
+    let mut blocker = tool.attach(&mut stream, Start::Oldest, true);
+    let all = bytes(FULL as usize);
+    fill(&mut stream, &all);
+    // A tool that keeps the newest bytes joins and leaves; meanwhile another one asks for a size of
+    // its own.
+    let mut late = tool.attach_non_gating(&mut stream, Start::Oldest);
+    for (capacity, used) in [(FULL, SMALL), (2 * SMALL, 2 * SMALL), (FULL, 2 * SMALL)] {
+        catch_up(&tool, &mut stream, &mut blocker);
+        stream.reconfigure(StreamConfig { capacity, policy: Policy::Block }).unwrap();
+        fill(&mut stream, &all);
+        for reader in [&mut blocker, &mut late] {
+            catch_up(&tool, &mut stream, reader);
+        }
+        assert_eq!(budget.used(), used, "{capacity}");
+    }
+    assert!(stream.detach(&tool.page, late.id()));
+    assert!(fill(&mut stream, &all) <= 2 * SMALL as usize);
+}
+
+#[test]
 fn a_complete_stream_does_not_grow_and_its_reader_finds_the_end() {
     let ((mut stream, budget), tool) = (stream(Policy::Block, u64::MAX), Tool::new());
     assert_eq!(budget.used(), 0);
