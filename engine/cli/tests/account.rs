@@ -131,6 +131,6 @@ fn timings_and_summary_are_printed_only_on_request() {
     assert_eq!(site.run(&[], ["true"]).finish().stderr, "");
     let only = |option: &str| site.run(&[option], ["true"]).finish().stderr;
     let (timings, summary) = (only("--timings"), only("--summary"));
-    assert!(timings.lines().count() == 5 && !timings.contains("summary"), "{timings}");
+    assert!(timings.lines().count() == 6 && !timings.contains("summary"), "{timings}");
     assert!(summary.lines().count() == 1 && summary.contains("summary"), "{summary}");
 }

@@ -39,7 +39,8 @@ fn has_io_uring(run: &Process) -> bool {
 /// Returns whether a message is about the cost of forwarding.
 fn is_cost(message: &str) -> bool {
     let is_channel = |name| message.starts_with(&format!("iof: timings: {name} "));
-    message.contains("CPU of iof itself") || ["stdout", "stderr", "stddiag"].into_iter().any(is_channel)
+    let is_other = ["CPU of iof itself", "timings: MPI "].iter().any(|text| message.contains(text));
+    is_other || ["stdout", "stderr", "stddiag"].into_iter().any(is_channel)
 }
 
 /// Runs a rank that writes a mebibyte. Returns whether the engine has an io_uring meanwhile, and
