@@ -35,7 +35,8 @@ impl World {
     pub fn start() -> World {
         let directory = tempfile::tempdir().unwrap();
         let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-        let config = Config { rendezvous, cache_size: Some(CACHE), policy: Policy::Block, ..Config::default() };
+        let config =
+            Config { rendezvous, cache_size: Some(CACHE), policy: Policy::Block, ..Config::default() };
         let engine = Engine::start(config).unwrap();
         let mut other = engine.attach("other", Grant::Block).unwrap();
         let all = Proc::all(nspace());
