@@ -50,7 +50,9 @@ impl StreamOptions {
     pub(crate) fn first_size(self, ranks: u64) -> u64 {
         let full = self.config().capacity;
         let part = SMALL_CACHES.checked_div(ranks).unwrap_or(SMALL_CACHES).next_power_of_two();
-        if self.full_from_birth { full } else { part.max(LEAST_SMALL).min(full) }
+        // A reader receives groups of at most half a ring.
+        let group = u64::from(self.buffering.size).saturating_mul(2);
+        if self.full_from_birth { full } else { part.max(LEAST_SMALL).max(group).min(full) }
     }
 
     /// Returns the configuration of a stream that no registration reads.
@@ -160,6 +162,9 @@ mod tests {
         assert_eq!(options(1 << 20, Policy::Block).first_size(1000), 1 << 20);
         let small = StreamOptions { full_from_birth: false, ..options(20_000, Policy::Block) };
         assert_eq!(small.first_size(1000), 20_000);
+        let buffering = Buffering { size: 100_000, ..Buffering::default() };
+        let grouped = StreamOptions { cache_size: 1 << 20, buffering, ..small };
+        assert_eq!(grouped.first_size(1000), 200_000, "a group fits into half of the ring");
     }
 
     #[test]
