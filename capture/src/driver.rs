@@ -27,6 +27,7 @@ use crate::first_writes::WatchedPipes;
 use crate::inbox::Inbox;
 use crate::ioctl;
 use crate::isolated::{ReadOutcome, ThreadId};
+use crate::limit::check_files;
 use crate::room_bells::RoomBells;
 use crate::slots::Slots;
 use crate::source::{Close, PACKET_MAX, Ready, Source, SourceAction, Step};
@@ -46,6 +47,12 @@ pub(crate) use commands::{Command, NewSource};
 /// The approximate number of bytes that a terminal buffers for its master at most. A terminal that
 /// is to be finished is read up to this number of bytes.
 const TERMINAL_BUFFER: u64 = 128 * 1024;
+
+/// Number of streams that may grow at one check because their sources have waited. Each needs a
+/// ring in the same turn.
+const GROWTHS_PER_CHECK: u64 = 16;
+/// Number of files that such streams leave to ranks, connections and logs.
+const RESERVED_FILES: u64 = 64;
 
 struct WatchedProcess {
     id: ProcessId,
@@ -243,8 +250,13 @@ impl<B: Backend> Driver<B> {
     /// Lets streams grow that have waited for many checks.
     fn check_growth(&mut self) {
         self.checks_growth = false;
+        // Until its reader follows, a stream that grows has one more file.
+        let spare = check_files(RESERVED_FILES).unwrap_or(0);
+        let mut allowed = spare.min(GROWTHS_PER_CHECK);
         for index in &self.waiting {
-            self.sources.source_mut(*index).into_iter().for_each(Source::check_growth);
+            if let Some(source) = self.sources.source_mut(*index) {
+                source.check_growth(&mut allowed);
+            }
         }
         // Those that still wait begin the next check.
         self.retry_waiting();
@@ -375,7 +387,11 @@ impl<B: Backend> Driver<B> {
         }
         match self.sources.mark_ready(index).map(|source| source.finish()) {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(index)),
-            Some(Close::Now) => self.measure(index),
+            Some(Close::Now) => {
+                // Otherwise it is checked for growth twice a tick if it waits again.
+                self.waiting.retain(|waiting| *waiting != index);
+                self.measure(index);
+            }
             Some(Close::Already) | None => {}
         }
     }

@@ -322,14 +322,17 @@ impl Source {
     /// Returns whether the source waits for its readers and its stream may grow, so that it is to be
     /// checked by [`Source::check_growth`].
     pub(crate) fn waits_to_grow(&self) -> bool {
-        self.state == SourceState::Waiting && self.stream.is_small()
+        self.state == SourceState::Waiting && self.stream.may_grow()
     }
 
-    /// Lets the stream grow if it has waited for many checks without a break.
-    pub(crate) fn check_growth(&mut self) {
+    /// Lets the stream grow if it has waited for many checks without a break and `allowed`, which it
+    /// then lowers, is not 0. A growth that is refused is tried again after as many checks.
+    pub(crate) fn check_growth(&mut self, allowed: &mut u64) {
         if self.waits_to_grow() {
             self.starved = self.starved.saturating_add(1);
-            if self.starved > GROWTH_CHECKS {
+            if self.starved > GROWTH_CHECKS && *allowed > 0 {
+                *allowed = allowed.saturating_sub(1);
+                self.starved = 0;
                 self.stream.grow();
             }
         }

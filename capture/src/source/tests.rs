@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use iof_shm_ring::{Peek, Policy, Reader, ReaderPage, Start, StreamConfig, bell};
+use iof_shm_ring::{CacheBudget, Growth, Peek, Policy, Reader, ReaderPage, Start, StreamConfig, bell};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use super::*;
@@ -124,6 +124,30 @@ fn a_blocked_source_has_nothing_in_flight() {
     assert!(!source.in_flight());
     assert!(matches!(source.next(false), SourceAction::Wait));
     assert_eq!(source.close(), Close::Now);
+}
+
+#[test]
+fn a_stream_grows_after_many_checks_if_allowed_and_a_refused_one_after_as_many_again() {
+    let (read, _write) = nix::unistd::pipe().unwrap();
+    let growth = Growth { first: CAPACITY, budget: Arc::new(CacheBudget::new(CAPACITY)) };
+    let config = StreamConfig { capacity: 4 * CAPACITY, policy: Policy::Block };
+    let mut stream = Stream::create_growing(config, &growth, "test").unwrap();
+    stream.allocate().unwrap();
+    let mut source = Source::new(SourceId(1), read, stream);
+    attach_idle_reader(&mut source, true);
+    fill(&mut source);
+    let many = GROWTH_CHECKS + 1;
+    (0..2 * many).for_each(|_| source.check_growth(&mut 0));
+    assert!(source.stream().is_small(), "no growth was allowed");
+    let mut allowed = 5;
+    for left in [4, 3] {
+        // The budget refuses it.
+        source.check_growth(&mut allowed);
+        assert_eq!((source.stream().is_small(), allowed), (false, left));
+        fill(&mut source);
+        (1..many).for_each(|_| source.check_growth(&mut allowed));
+        assert_eq!(allowed, left);
+    }
 }
 
 #[test]

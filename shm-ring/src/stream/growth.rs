@@ -28,7 +28,8 @@ pub struct Growth {
     /// Size of the first ring in bytes. Without effect if it is not below the configured capacity,
     /// or under a policy other than [`Policy::Block`].
     pub first: u64,
-    /// The budget of all rings. A stream does not grow beyond it, but its first ring and further
+    /// The budget of all rings. A stream does not grow beyond it (streams that grow at the same moment
+    /// on different threads may exceed it), but its first ring and further
     /// rings of the same size are always created.
     pub budget: Arc<CacheBudget>,
 }
@@ -76,15 +77,26 @@ impl Stream {
         self.is_small && !self.complete
     }
 
-    /// Lets a stream that is in a small ring continue in one of its configured size, in the first
-    /// [`Stream::reserve`] in which the budget and the kernel have memory for it.
+    /// Returns whether [`Stream::grow`] may have an effect: the stream is small, or the budget or the
+    /// kernel had no memory when it was to grow.
+    pub fn may_grow(&self) -> bool {
+        !self.complete && (self.is_small || self.pending.is_some_and(|pending| pending.refused))
+    }
+
+    /// Lets a stream that is in a small ring continue in one of its configured size, in one of the
+    /// next calls of [`Stream::reserve`]. If the budget or the kernel has no memory for it then, the
+    /// stream tries again only after another call of this, or of a method that attaches a reader that
+    /// may not hold the source back, or when it moves because a reader is in the way.
     pub fn grow(&mut self) {
+        if let Some(pending) = &mut self.pending {
+            pending.refused = false;
+        }
         if !mem::take(&mut self.is_small) || self.complete {
             return;
         }
         let Some(capacity) = self.full_size else { return };
         let config = StreamConfig { capacity, policy: self.policy };
-        let pending = PendingConfig { config, unread: false, grows: true };
+        let pending = PendingConfig { config, unread: false, grows: true, refused: false };
         if !(self.members.is_empty() && self.affords(&pending) && self.replace_untouched(capacity)) {
             self.pending = Some(pending);
         }

@@ -18,6 +18,8 @@ pub(super) struct PendingConfig {
     pub unread: bool,
     /// Whether the stream only continues in a ring of the size with which it was created.
     pub grows: bool,
+    /// Whether it grows and was refused. [`Stream::grow`] lets it try again.
+    pub refused: bool,
 }
 
 impl Stream {
@@ -49,18 +51,24 @@ impl Stream {
         // The requested size may be the one to which the stream grows anyway, within the budget.
         let grows =
             self.full_size == Some(capacity) && capacity > now.capacity && config.policy == now.policy;
-        self.pending = changes.then_some(PendingConfig { config, unread, grows });
+        self.pending = changes.then_some(PendingConfig { config, unread, grows, refused: false });
         Ok(())
     }
 
     /// Moves to the options that [`Stream::reconfigure`] requested, if no reader loses a byte by
     /// it. The next claim is for `want` bytes.
     pub(super) fn apply_pending(&mut self, want: u64) {
-        let Some(wanted) = self.pending.filter(|wanted| self.can_apply(*wanted, want)) else { return };
-        // Without memory, the next claim tries again.
+        let can_apply = |wanted: &PendingConfig| !wanted.refused && self.can_apply(*wanted, want);
+        let Some(wanted) = self.pending.filter(can_apply) else { return };
+        // Without memory, the next claim tries again, unless the stream only grows: a refusal of the
+        // kernel is not cheap.
         let applied = self.affords(&wanted) && self.next_generation(wanted.config, 0).is_ok();
+        if let Some(pending) = &mut self.pending {
+            pending.refused = pending.grows;
+        }
         if !applied && self.has_large_span() {
-            // A reader that attached while most of the ring was claimed must not lose these bytes.
+            // A reader that attached while most of the ring was claimed must not lose these bytes. If
+            // the kernel refuses this ring as well, the reader loses them, which is a gap.
             let _ = self.next_generation(self.config(), 0);
         }
     }
