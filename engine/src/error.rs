@@ -65,6 +65,11 @@ pub enum LaunchError {
     /// The job has no PMIx server ([`Mpi::Pmix`](crate::Mpi::Pmix)).
     #[error("{0}; name a libpmix.so.2 by the variable IOF_LIBPMIX, or choose another protocol for MPI")]
     Pmix(#[from] PmixError),
+    /// The engine is to serve MPI to a job that has ranks elsewhere.
+    #[error(
+        "MPI programs run on one node only, and the job has ranks elsewhere: set JobSpec::mpi to Mpi::None"
+    )]
+    MpiElsewhere,
     /// An app has no ranks.
     #[error("app {app} has no ranks: ask for at least 1, or omit the app")]
     EmptyApp {

@@ -207,6 +207,9 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<u64, LaunchError> {
     if started == 0 {
         return Err(LaunchError::Ranks { asked: 0 });
     }
+    if spec.mpi != Mpi::None && (spec.elsewhere || started < ranks) {
+        return Err(LaunchError::MpiElsewhere);
+    }
     let needed = started.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
     let needed = needed.saturating_add(TRANSIENT_FDS).saturating_add(pmix::files(spec));
     let spare_files = check_files(needed).map_err(|files| LaunchError::Files { ranks: started, files })?;

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use common::raw::RawTool;
 use common::{TIMEOUT, nspace, session, shell, spec, wait};
 use iof_engine::{
-    App, Config, DeliverError, Engine, Grant, JobSpec, LaunchError, MAX_DELIVERED, Policy, Rendezvous,
+    App, Config, DeliverError, Engine, Grant, JobSpec, LaunchError, MAX_DELIVERED, Mpi, Policy, Rendezvous,
 };
 use iof_proto::directive::key;
 use iof_proto::{Channel, Channels, Directives, Info, InfoValue, Proc, Rank, Status, ToTool};
@@ -234,7 +234,10 @@ fn a_job_with_ranks_here_and_elsewhere_is_one_job() {
     let (engine, _directory) = session(Config::default());
     let mut raw = raw_pull(&engine);
     let mut tool = attach(&engine, Grant::Never, vec![whole_job()]);
-    let job = engine.spawn(&JobSpec { elsewhere: true, ..spec([shell("echo here; exit 5")]) }).unwrap();
+    let here = JobSpec { elsewhere: true, ..spec([shell("echo here; exit 5")]) };
+    let with_mpi = engine.spawn(&JobSpec { mpi: Mpi::Auto, ..here.clone() });
+    assert!(matches!(with_mpi, Err(LaunchError::MpiElsewhere)), "{with_mpi:?}");
+    let job = engine.spawn(&here).unwrap();
     assert_eq!(wait(&job).code(), 5, "its local ranks have exited");
     assert_eq!(ends(&mut raw), []);
     // An unknown rank may run elsewhere.
