@@ -309,11 +309,6 @@ impl<B: Backend> Driver<B> {
                 let step = source.drained(result, self.time);
                 self.advance(index, step);
             }
-            SourceAction::Probe(pipe) => {
-                let has_bytes = ioctl::unread(pipe).is_ok_and(|bytes| bytes > 0);
-                let step = source.probed(has_bytes);
-                self.advance(index, step);
-            }
             SourceAction::Fetch(pipe) => {
                 let mut packet = [0; PACKET_MAX];
                 let result = self.backend.fetch(pipe, &mut packet);

@@ -50,9 +50,6 @@ pub enum StreamStep {
         start: Start,
         /// Whether it holds the stream back.
         gating: Gating,
-        /// Whether the reader is in another process, so that the ring needs a file, see
-        /// [`Stream::allocate`]. Without memory for it, the reader is not attached.
-        remote: bool,
     },
     /// Moves a reader to the newest generation, see [`Stream::follow`]. Answered with
     /// [`StreamAnswer::Joined`].
@@ -106,8 +103,8 @@ impl StreamStep {
 /// The answer to a [`StreamStep`].
 #[derive(Debug)]
 pub enum StreamAnswer {
-    /// The reader in its generation; `None` if the source or reader does not exist, a reader that
-    /// was to follow is in the newest generation already, or the kernel has no memory for a ring.
+    /// The reader in its generation; `None` if the source or reader does not exist, or a reader
+    /// that was to follow is in the newest generation already.
     Joined(Option<Joined>),
     /// The counters; `None` if the source does not exist.
     Counted(Option<Counted>),

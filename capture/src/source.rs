@@ -45,9 +45,8 @@ enum SourceState {
     Idle,
     /// A read into the stream is in flight, so the stream must neither be written nor dropped.
     Reading,
-    /// A poll until the pipe is readable is in flight: the stream has no memory yet, or drops the
-    /// newest bytes and is full or has no room for a packet, or the pipe is non-blocking and was
-    /// empty.
+    /// A poll until the pipe is readable is in flight: the stream drops the newest bytes and is
+    /// full or has no room for a packet, or the pipe is non-blocking and was empty.
     Polling,
     /// The stream is full and waits for its readers. No request is in flight.
     Waiting,
@@ -68,9 +67,6 @@ pub(crate) enum SourceAction<'a> {
     /// Read bytes from the pipe, which is readable, and discard them, then call
     /// [`Source::drained`].
     Drain(BorrowedFd<'a>),
-    /// Find out whether the pipe, which is readable, has bytes, then call [`Source::probed`].
-    /// Otherwise it is at its end.
-    Probe(BorrowedFd<'a>),
     /// Read the pipe, which is readable, into a buffer of [`PACKET_MAX`] bytes, then call
     /// [`Source::fetched`].
     Fetch(BorrowedFd<'a>),
@@ -152,8 +148,6 @@ pub(crate) struct Source {
     would_block: bool,
     /// Whether a process may open the terminal again when no process has it open.
     reopenable: bool,
-    /// Whether the pipe of a stream without memory has bytes, once that is known.
-    probed: Option<bool>,
     /// Whether no process has the terminal open at the moment.
     hung_up: bool,
     /// Number of successive calls of [`Source::check_growth`] at which the stream has waited
@@ -185,7 +179,6 @@ impl Source {
             no_memory: false,
             would_block: false,
             reopenable: false,
-            probed: None,
             hung_up: false,
             starved: 0,
             is_ready: false,
@@ -265,19 +258,6 @@ impl Source {
                 }
             };
         }
-        let is_first = self.stream.is_unallocated();
-        if is_first {
-            // Nothing is allocated for a pipe that never has bytes.
-            match (readable, self.probed.take()) {
-                (true, Some(true)) => {}
-                (true, Some(false)) => return SourceAction::Fetch(pipe),
-                (true, None) => return SourceAction::Probe(pipe),
-                (false, _) => {
-                    self.state = SourceState::Polling;
-                    return SourceAction::Poll(pipe);
-                }
-            }
-        }
         let generation = self.stream.stats().generation;
         let reserve = self.stream.reserve(READ_MAX);
         self.is_ready |= self.stream.stats().generation != generation;
@@ -286,11 +266,6 @@ impl Source {
         }
         let drops_newest = self.stream.policy() == Policy::DropNewest;
         match reserve {
-            // Read at once, because pipes are read in the order in which they became readable.
-            Reserve::Ready(span) if is_first && span.len >= PACKET_MAX => {
-                self.state = SourceState::Idle;
-                SourceAction::Fetch(pipe)
-            }
             Reserve::Ready(span) if span.len >= PACKET_MAX || !drops_newest => {
                 self.state = SourceState::Reading;
                 SourceAction::Read(pipe, span)
@@ -369,12 +344,6 @@ impl Source {
                 Step::Go { readable: false }
             }
         }
-    }
-
-    /// Takes the result of [`SourceAction::Probe`].
-    pub(crate) fn probed(&mut self, has_bytes: bool) -> Step {
-        self.probed = Some(has_bytes);
-        Step::Go { readable: true }
     }
 
     /// Takes the result of [`SourceAction::Drain`] at `time`.

@@ -57,12 +57,8 @@ impl<'a> Streams<'a> {
 
     fn step(&mut self, step: StreamStep) -> Option<StreamAnswer> {
         Some(match step {
-            StreamStep::Attach { source, page, reader, start, gating, remote } => {
+            StreamStep::Attach { source, page, reader, start, gating } => {
                 let joined = self.get_mut(source).and_then(|mut tap| {
-                    if remote && let Err(error) = tap.give_file(gating) {
-                        tracing::error!(%error, "a tool does not receive a stream");
-                        return None;
-                    }
                     let attached = match gating {
                         Gating::Never => tap.attach_non_gating(&page, reader, start),
                         Gating::Keep => tap.attach(&page, reader, start, false),
@@ -116,15 +112,6 @@ impl<'a> Tap<'a> {
     /// Returns access to a stream that has not been added to a capture yet.
     pub fn of(stream: &'a mut Stream) -> Tap<'a> {
         Tap { stream }
-    }
-
-    /// Gives the stream a file, for a reader in another process that is about to attach.
-    fn give_file(&mut self, gating: Gating) -> Result<(), CreateError> {
-        if gating != Gating::Block {
-            // Before the first ring is allocated in a size that is too small for such a reader.
-            self.stream.grow();
-        }
-        self.stream.allocate()
     }
 
     /// Returns a reader that has just been attached, with the number of its generation.

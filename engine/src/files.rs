@@ -7,7 +7,7 @@ use iof_capture::check_files;
 use iof_log::Syslog;
 use iof_proto::{Failure, Status};
 use iof_shm_ring::{CreateError, Inlet, Stream, StreamConfig};
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::gethostname;
 
 use crate::core::resources::Resources;
@@ -29,11 +29,6 @@ const RESERVED_FILES: u64 = 32;
 /// Returns how many files this process may open.
 pub(crate) fn file_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
-}
-
-/// Returns whether the address space of this process is limited (`ulimit -v`).
-pub(crate) fn is_address_space_limited() -> bool {
-    getrlimit(Resource::RLIMIT_AS).is_ok_and(|(soft, _)| soft != RLIM_INFINITY)
 }
 
 /// Checks that a file that was opened for a tool leaves [`RESERVED_FILES`] to the job.

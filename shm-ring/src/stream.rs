@@ -16,7 +16,6 @@ use crate::sync::{Point, broken};
 use crate::times::ReadTurn;
 use crate::writer::{ClaimError, Writer};
 
-mod allocation;
 mod growth;
 mod member;
 mod readers;
@@ -129,8 +128,6 @@ pub struct Stream {
     /// Its part in the order of reads that it shares with other streams.
     turn: Option<ReadTurn>,
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
-    /// Creates a ring without memory, for a stream that begins in one.
-    late_ring: Option<fn(Shape<'_>) -> Result<Ring, CreateError>>,
 }
 
 impl fmt::Debug for Stream {
@@ -152,7 +149,7 @@ impl Stream {
     /// [`CreateError`] if the capacity is 0 or above [`MAX_CAPACITY`](crate::MAX_CAPACITY), or if
     /// the kernel has no memory or descriptor for it.
     pub fn create(config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
-        Stream::with(config, label, Ring::create)
+        Stream::with(config, label, Ring::create, None)
     }
 
     /// Creates a stream on the heap, for the model checker, Miri and benchmarks.
@@ -161,17 +158,19 @@ impl Stream {
     /// As [`Stream::create`].
     #[cfg(any(loom, feature = "test-utils"))]
     pub fn on_heap(config: StreamConfig) -> Result<Stream, CreateError> {
-        Stream::with(config, "", Ring::on_heap)
+        Stream::with(config, "", Ring::on_heap, None)
     }
 
     fn with(
         config: StreamConfig,
         label: &str,
         new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
+        budget: Option<Arc<CacheBudget>>,
     ) -> Result<Stream, CreateError> {
         let overwrite = config.policy == Policy::DropOldest;
         let shape = Shape { capacity: config.capacity, generation: 0, base: 0, dropped: 0, overwrite, label };
-        let writer = Writer::new(Arc::new(new_ring(shape)?), 0);
+        let ring = Stream::charged(new_ring(shape)?, budget.as_ref());
+        let writer = Writer::new(Arc::new(ring), 0);
         Ok(Stream {
             writer,
             policy: config.policy,
@@ -182,13 +181,12 @@ impl Stream {
             pending: None,
             full_size: None,
             is_small: false,
-            budget: None,
+            budget,
             span_len: 0,
             filled: false,
             spare: None,
             turn: None,
             new_ring,
-            late_ring: None,
         })
     }
 
@@ -240,9 +238,6 @@ impl Stream {
         if self.members.is_empty() && self.writer.is_untouched() {
             // All that late readers will find is in this ring.
             self.grow();
-        }
-        if self.allocate().is_err() {
-            return self.without_memory();
         }
         self.apply_pending(want as u64);
         let (want, min) = self.claim_sizes(want as u64);
@@ -358,7 +353,6 @@ impl Stream {
     /// Counts `n` bytes of the source, which were read at `time` and not stored, as dropped.
     pub fn discard(&mut self, n: u64, time: u64) {
         if !self.complete {
-            self.allocate_words();
             self.writer.discard(n, time);
         }
     }
@@ -392,11 +386,7 @@ impl Stream {
         if !self.complete {
             self.complete = true;
             self.spare = None;
-            if self.is_unallocated() {
-                self.writer.ring().end_empty();
-            } else {
-                self.writer.complete();
-            }
+            self.writer.complete();
         }
     }
 
@@ -447,7 +437,7 @@ impl Stream {
         let spare = self.spare.take().filter(|spare| spare.capacity() == config.capacity);
         let ring = match spare.and_then(Arc::into_inner) {
             Some(spare) => spare.reuse(shape),
-            None => self.charged((self.new_ring)(shape)?),
+            None => Stream::charged((self.new_ring)(shape)?, self.budget.as_ref()),
         };
         let due: Vec<bool> = self
             .members
@@ -471,7 +461,7 @@ impl Stream {
     fn recycle(&mut self, ring: Arc<Ring>) {
         let rings = self.members.iter().map(|member| &member.ring).chain([self.writer.ring()]);
         let unused = rings.into_iter().all(|used| !Arc::ptr_eq(used, &ring));
-        if unused && !self.complete && ring.has_data() && ring.capacity() == self.writer.ring().capacity() {
+        if unused && !self.complete && ring.capacity() == self.writer.ring().capacity() {
             self.spare = Some(ring);
         }
     }

@@ -131,8 +131,7 @@ fn a_stream_grows_after_many_checks_if_allowed_and_a_refused_one_after_as_many_a
     let (read, _write) = nix::unistd::pipe().unwrap();
     let growth = Growth { first: CAPACITY, budget: Arc::new(CacheBudget::new(CAPACITY)) };
     let config = StreamConfig { capacity: 4 * CAPACITY, policy: Policy::Block };
-    let mut stream = Stream::create_growing(config, &growth, "test").unwrap();
-    stream.allocate().unwrap();
+    let stream = Stream::create_growing(config, &growth, "test").unwrap();
     let mut source = Source::new(SourceId(1), read, stream);
     attach_idle_reader(&mut source, true);
     fill(&mut source);

@@ -54,30 +54,6 @@ fn deliveries_that_wait_for_a_reader_let_a_small_ring_grow() {
 }
 
 #[test]
-fn a_source_without_bytes_ends_without_memory() {
-    for finishes in [false, true] {
-        let rig = rig();
-        let budget = Arc::new(CacheBudget::new(u64::MAX));
-        let growth = Growth { first: 64 * KIB, budget: Arc::clone(&budget) };
-        let config = StreamConfig { capacity: KIB * KIB, policy: Policy::Block };
-        let mut stream = Stream::create_growing(config, &growth, "test").unwrap();
-        let mut tool = tool();
-        let mut reader = tool.attach_first(&mut stream, true);
-        let (read, write) = pipe();
-        rig.capture.add(ID, read, stream).unwrap();
-        if finishes {
-            rig.capture.finish(ID).unwrap();
-        } else {
-            drop(write);
-        }
-        let (bytes, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
-        assert!(bytes.is_empty() && gaps.is_empty());
-        let end = wait_end(&rig.events, ID);
-        assert_eq!((end.produced, end.closed, budget.used()), (0, finishes, 0));
-    }
-}
-
-#[test]
 fn a_capture_ends_while_a_source_waits_to_grow() {
     let rig = rig();
     let (_tool, stream, _reader) = small_stream(&rig);

@@ -17,7 +17,7 @@ const ID: SourceId = SourceId(1);
 
 fn attach(tool: &TestTool, source: SourceId, start: Start) -> StreamStep {
     let reader = tool.page.take_slot().unwrap();
-    StreamStep::Attach { source, page: tool.page.clone(), reader, start, gating: Gating::Keep, remote: true }
+    StreamStep::Attach { source, page: tool.page.clone(), reader, start, gating: Gating::Keep }
 }
 
 fn request(id: u64, steps: Vec<StreamStep>) -> StreamRequest {

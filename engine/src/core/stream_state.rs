@@ -206,14 +206,7 @@ impl StreamState {
                     .inspect_err(|error| tracing::warn!(%error, "no backlog is kept"))
                     .ok();
                 let gating = if may_block { Gating::Hold } else { Gating::Keep };
-                let hold = |reader| StreamStep::Attach {
-                    source,
-                    page: page(),
-                    reader,
-                    start,
-                    gating,
-                    remote: false,
-                };
+                let hold = |reader| StreamStep::Attach { source, page: page(), reader, start, gating };
                 steps.extend(self.backlog_reader.map(hold));
             }
             (None, Some(reader)) => {

@@ -35,13 +35,12 @@ pub struct Growth {
 }
 
 impl Stream {
-    /// Creates a stream as [`Stream::create`] does, whose first ring has `growth.first` bytes only
-    /// and is allocated by the first [`Stream::reserve`], or by [`Stream::allocate`].
+    /// Creates a stream as [`Stream::create`] does, whose first ring has `growth.first` bytes only.
     ///
     /// # Errors
-    /// [`CreateError`] if the capacity is 0 or above [`MAX_CAPACITY`](crate::MAX_CAPACITY).
+    /// As [`Stream::create`].
     pub fn create_growing(config: StreamConfig, growth: &Growth, label: &str) -> Result<Stream, CreateError> {
-        Stream::growing(config, growth, label, &Kind::MAPPED)
+        Stream::growing(config, growth, label, Ring::create)
     }
 
     /// Creates such a stream on the heap.
@@ -50,21 +49,19 @@ impl Stream {
     /// As [`Stream::create`].
     #[cfg(any(loom, feature = "test-utils"))]
     pub fn growing_on_heap(config: StreamConfig, growth: &Growth) -> Result<Stream, CreateError> {
-        Stream::growing(config, growth, "", &Kind::ON_HEAP)
+        Stream::growing(config, growth, "", Ring::on_heap)
     }
 
     fn growing(
         config: StreamConfig,
         growth: &Growth,
         label: &str,
-        kind: &Kind,
+        new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
     ) -> Result<Stream, CreateError> {
         let grows = config.policy == Policy::Block && growth.first < config.capacity;
         let capacity = if grows { growth.first } else { config.capacity };
-        let mut stream = Stream::with(StreamConfig { capacity, ..config }, label, kind.late)?;
-        stream.new_ring = kind.new;
-        stream.late_ring = Some(kind.late);
-        stream.budget = Some(Arc::clone(&growth.budget));
+        let budget = Some(Arc::clone(&growth.budget));
+        let mut stream = Stream::with(StreamConfig { capacity, ..config }, label, new_ring, budget)?;
         if grows {
             stream.full_size = Some(stream.writer.ring().capacity_for(config.capacity)?);
             stream.is_small = true;
@@ -110,9 +107,8 @@ impl Stream {
         if !self.writer.is_untouched() {
             return false;
         }
-        let new_ring = self.late_ring.filter(|_| self.is_unallocated()).unwrap_or(self.new_ring);
-        let Ok(ring) = new_ring(shape) else { return false };
-        self.writer = Writer::new(Arc::new(self.charged(ring)), 0);
+        let Ok(ring) = (self.new_ring)(shape) else { return false };
+        self.writer = Writer::new(Arc::new(Stream::charged(ring, self.budget.as_ref())), 0);
         true
     }
 
@@ -149,23 +145,9 @@ impl Stream {
         (self.writer.ring().capacity() / super::CLAIM_PART).max(1)
     }
 
-    /// Counts a new ring against the budget.
-    pub(super) fn charged(&self, ring: Ring) -> Ring {
-        let charge = self.budget.as_ref().map(|budget| Charge::new(budget, ring.capacity()));
+    /// Creates a ring that counts against the budget.
+    pub(super) fn charged(ring: Ring, budget: Option<&Arc<CacheBudget>>) -> Ring {
+        let charge = budget.map(|budget| Charge::new(budget, ring.capacity()));
         ring.with_charge(charge)
     }
-}
-
-/// How the rings of a growing stream are created.
-struct Kind {
-    /// Creates the first ring, without memory.
-    late: fn(Shape<'_>) -> Result<Ring, CreateError>,
-    /// Creates the others, and the memory of the first one.
-    new: fn(Shape<'_>) -> Result<Ring, CreateError>,
-}
-
-impl Kind {
-    const MAPPED: Kind = Kind { late: Ring::late, new: Ring::create };
-    #[cfg(any(loom, feature = "test-utils"))]
-    const ON_HEAP: Kind = Kind { late: Ring::late_on_heap, new: Ring::on_heap };
 }

@@ -76,7 +76,7 @@ impl Peer {
             Policy::DropNewest | Policy::Block => Gating::Keep,
         };
         let (page, start) = (Arc::clone(&self.page), registration.start);
-        Some(StreamStep::Attach { source, page, reader: id, start, gating, remote: !self.own })
+        Some(StreamStep::Attach { source, page, reader: id, start, gating })
     }
 
     /// Notes that the reader `id` is about to move to the newest generation, in which it is `new`.
