@@ -40,6 +40,9 @@ impl Host for Gateway {
 
 /// Runs a gateway until a signal ends it.
 pub fn gateway(args: &GatewayArgs) -> Result<(), Failure> {
+    if !args.directory.is_dir() {
+        return Err(Failure::Usage(format!("{}: no such directory: create it", args.directory.display())));
+    }
     let signals = Signals::take_fatal().map_err(Failure::running)?;
     let log = LogConfig { gateway: true, ..log::config()? };
     let rendezvous = Rendezvous::System(Some(args.directory.clone()));

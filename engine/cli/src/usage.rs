@@ -108,7 +108,7 @@ fn explain(error: &clap::Error, words: &[OsString]) -> ExitCode {
                 None => in_one_line(error),
             };
             let name = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-            if let Some(command) = mistyped(&name, iof.get_subcommands().map(Command::get_name))
+            if let Some(command) = mistyped(&name, shown_commands(&iof))
                 && !message.ends_with('?')
             {
                 message = format!("{message}: did you mean '{command}'?");
@@ -127,8 +127,13 @@ fn refuse(message: &str, command: &str) -> ExitCode {
     finish(Err(Failure::Usage(format!("{message} (try 'iof {command}--help')"))))
 }
 
+/// Returns the names of the commands that users type.
+fn shown_commands(iof: &Command) -> impl Iterator<Item = &str> {
+    iof.get_subcommands().filter(|command| !command.is_hide_set()).map(Command::get_name)
+}
+
 fn names_of_commands(iof: &Command) -> String {
-    iof.get_subcommands().map(Command::get_name).collect::<Vec<_>>().join(", ")
+    shown_commands(iof).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the name of the launcher that `words` begin with.
