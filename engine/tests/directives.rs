@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Write;
 use std::thread;
 
+use common::streams::engine_with_policy;
 use common::{Received, adopt_pipe, nspace, puller, reported_rank, session, wait_for};
 use iof_engine::{
     AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, MIN_CACHE_SIZE, Policy, Rendezvous,
@@ -21,14 +22,7 @@ use nix::unistd::pipe2;
 const CACHE: usize = 64 * 1024;
 
 fn engine(policy: Policy) -> Engine {
-    let cache_size = CACHE as u32;
-    Engine::start(Config {
-        rendezvous: Rendezvous::None,
-        policy,
-        cache_size: Some(cache_size),
-        ..Config::default()
-    })
-    .unwrap()
+    engine_with_policy(policy, CACHE as u32)
 }
 
 fn rank() -> Proc {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use iof_shm_ring::{CacheBudget, Growth, Peek, Policy, Reader, Reserve, Start, Stream, StreamConfig};
+use iof_shm_ring::{CacheBudget, Growth, Peek, Policy, Reserve, Start, Stream, StreamConfig};
 
-use crate::tool::{Tool, bytes};
+use crate::tool::{Tool, bytes, catch_up};
 
 const SMALL: u64 = 64 * 1024;
 const FULL: u64 = 1024 * 1024;
@@ -27,22 +27,6 @@ fn fill(stream: &mut Stream, all: &[u8]) -> usize {
         }
     }
     stored
-}
-
-/// Reads to the end of the newest generation, and returns the bytes.
-fn catch_up(tool: &Tool, stream: &mut Stream, reader: &mut Reader) -> Vec<u8> {
-    let mut all = Vec::new();
-    loop {
-        match reader.peek() {
-            Peek::Bytes => {
-                all.extend_from_slice(reader.bytes());
-                reader.consume(usize::MAX);
-            }
-            Peek::Gap(_) => {}
-            Peek::Sealed => tool.follow(stream, reader),
-            Peek::Empty | Peek::Ended | Peek::Gone => return all,
-        }
-    }
 }
 
 #[test]

@@ -1,29 +1,13 @@
 //! Moves to another capacity or policy cost no reader a byte within its cache.
 
-use iof_shm_ring::{Peek, Policy, Reader, Start, Stream, StreamConfig};
+use iof_shm_ring::{Policy, Start, StreamConfig};
 
-use crate::tool::{CAPACITY, Tool, bytes, stream};
+use crate::tool::{CAPACITY, Tool, bytes, catch_up, stream};
 
 const PIECE: usize = 1000;
 
 fn config(capacity: u64, policy: Policy) -> StreamConfig {
     StreamConfig { capacity, policy }
-}
-
-/// Reads to the end of the newest generation, and returns the bytes.
-fn catch_up(tool: &Tool, stream: &mut Stream, reader: &mut Reader) -> Vec<u8> {
-    let mut all = Vec::new();
-    loop {
-        match reader.peek() {
-            Peek::Bytes => {
-                all.extend_from_slice(reader.bytes());
-                reader.consume(usize::MAX);
-            }
-            Peek::Gap(_) => {}
-            Peek::Sealed => tool.follow(stream, reader),
-            Peek::Empty | Peek::Ended | Peek::Gone => return all,
-        }
-    }
 }
 
 fn assert_all(got: &[u8], produced: &[u8]) {

@@ -85,3 +85,19 @@ pub fn read(reader: &mut Reader) -> Vec<u8> {
     }
     all
 }
+
+/// Reads to the end of the newest generation, and returns the bytes.
+pub fn catch_up(tool: &Tool, stream: &mut Stream, reader: &mut Reader) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        match reader.peek() {
+            Peek::Bytes => {
+                all.extend_from_slice(reader.bytes());
+                reader.consume(usize::MAX);
+            }
+            Peek::Gap(_) => {}
+            Peek::Sealed => tool.follow(stream, reader),
+            Peek::Empty | Peek::Ended | Peek::Gone => return all,
+        }
+    }
+}
