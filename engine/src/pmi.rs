@@ -184,8 +184,8 @@ impl PmiLinks {
         reports
     }
 
-    /// Reads the requests of one rank, and writes the replies, some of which may go to other ranks.
-    /// Removes links that end.
+    /// Reads the requests of one rank, and writes the replies. A barrier's end is a reply to other
+    /// ranks, too. Removes links that end.
     fn serve(&mut self, token: usize) -> (Vec<Input>, Served) {
         let Some(link) = self.links.get(&token) else { return (Vec::new(), Served::Waits) };
         let (run, rank, server) = (link.job.run, link.rank, Arc::clone(&link.server));

@@ -85,7 +85,7 @@ impl Payload {
         Payload::growing(capacity, capacity, tracking)
     }
 
-    /// Creates the payload of rings of which the first has `first` bytes, and all others `capacity`.
+    /// Creates the payload of rings: the first has `first` bytes, and each other `capacity`.
     pub(crate) fn growing(first: u64, capacity: u64, tracking: Tracking) -> Payload {
         let (first, capacity) = (first as usize, capacity as usize);
         Payload { tracking, first, capacity, generations: Mutex::default() }

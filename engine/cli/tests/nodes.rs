@@ -195,7 +195,7 @@ fn a_reader_that_stops_holds_the_ranks_back_and_nothing_is_lost() {
     let mut stdout = run.stdout();
     let mut first = [0];
     stdout.read_exact(&mut first).unwrap();
-    // Nobody reads. The ranks stop when the windows and caches are full.
+    // The output is not read. The ranks stop when the windows and caches are full.
     let mut before = BTreeMap::new();
     wait_for("the ranks to stop", || {
         let written: BTreeMap<u32, String> = run

@@ -68,8 +68,8 @@ impl AgentEnd {
         }
     }
 
-    /// Takes window for a record of `channel`, of which `waiting` bytes wait. Returns the number of
-    /// bytes that the record may have; 0 if it must wait for credit.
+    /// Takes window for a record of `channel`, which has `waiting` bytes to send. Returns the number
+    /// of bytes that the record may have; 0 if it must wait for credit.
     pub fn take_window(&mut self, channel: Channel, waiting: usize) -> usize {
         let Some(bundle) = Bundle::of(channel) else { return 0 };
         let window = self.window(bundle);

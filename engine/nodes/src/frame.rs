@@ -265,7 +265,7 @@ impl Header {
             OPTIONAL.. => return Ok(None),
             kind => return Err(FrameError::Kind(kind)),
         };
-        // What has no meaning is 0, so that each frame has one encoding.
+        // Fields that a kind of frame does not use are 0, so that each frame has one encoding.
         if header_of(&frame).is_some_and(|header| header.encode() != self.encode()) {
             return Err(self.invalid("field without a meaning"));
         }

@@ -1,4 +1,4 @@
-//! The encoding of frames, and what is not one.
+//! The encoding of frames, and bytes that encode none.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -2,7 +2,7 @@
 //! libpmix (OpenPMIx, version 4 to 6), which is opened by dlopen(3) when a job needs it. A build
 //! needs no PMIx.
 //!
-//! A launcher starts a [`PmixServer`], of which a process can have one, and
+//! A launcher starts a [`PmixServer`], at most one in a process, and
 //! [registers](PmixServer::register) each job. Each rank gets [variables](PmixServer::variables)
 //! with which it finds the server. Then libpmix exchanges the addresses of the ranks. [`Event`]s
 //! tell the launcher when a rank begins, ends or aborts. [`Need`] tells whether a program needs
