@@ -12,6 +12,8 @@ use crate::core::calls::DeliveredBytes;
 use crate::core::deliver_error::DeliverError;
 #[cfg(doc)]
 use crate::core::delivery::MAX_DELIVERED;
+use crate::core::input::Input;
+use crate::core::upcall::TakenCallback;
 use crate::engine::Engine;
 use crate::error::MAX_RANKS;
 
@@ -105,6 +107,29 @@ impl Engine {
             return Err(AddError::from(stopped).into());
         }
         Ok(())
+    }
+
+    /// Pauses the stdin that the tool `source` pushes to remote processes, or if it is `None`, that
+    /// all tools push, until [`Engine::resume_stdin`] (`PMIx_server_IOF_flow_control`). The host
+    /// may still receive the pieces for which [`Host::push_stdin`](crate::Host::push_stdin) was
+    /// called before, and is called once more if that happens at the same time. Stdin of local
+    /// processes is not paused. A pause of a name that no connected tool has, and no push, has no
+    /// effect. Does not block. `done` is called on the control thread, under the same rules as
+    /// [upcalls](crate::Host), once the pause has taken effect. If the engine ends first, it is dropped.
+    pub fn pause_stdin(&self, source: Option<&Proc>, done: impl FnOnce() + Send + 'static) {
+        self.set_stdin_flow(source, true, Box::new(done));
+    }
+
+    /// Continues the stdin that was paused by [`Engine::pause_stdin`] or
+    /// [`HostReply::pause`](crate::HostReply::pause), of the tool `source` or, if it is `None`, of
+    /// all tools. A call after such a reply takes effect after it. Does not block. `done` is called
+    /// as by [`Engine::pause_stdin`].
+    pub fn resume_stdin(&self, source: Option<&Proc>, done: impl FnOnce() + Send + 'static) {
+        self.set_stdin_flow(source, false, Box::new(done));
+    }
+
+    fn set_stdin_flow(&self, source: Option<&Proc>, paused: bool, done: TakenCallback) {
+        self.tables.reports.send(Input::StdinFlow { source: source.cloned(), paused, done });
     }
 
     /// Ends the remote part of job `nspace`. Call this when all its remote ranks have ended and

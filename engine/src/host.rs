@@ -122,8 +122,11 @@ pub trait Host: Send + Sync {
     /// engine itself pushes to local processes.
     ///
     /// `reply` is the flow control: the push waits until the host grants it, which means that the
-    /// host has taken the bytes and can take more. A denial ends the push for these processes; with
-    /// `PMIX_ERR_IOF_COMPLETE` it states that they have ended or closed their stdin. With
+    /// host has taken the bytes and can take more. With [`HostReply::pause`] the host has taken them,
+    /// but no tool named [`StdinPush::source`] may push more until
+    /// [`Engine::resume_stdin`](crate::Engine::resume_stdin). A denial ends the push for these
+    /// processes; with `PMIX_ERR_IOF_COMPLETE` it states that they have ended or closed their stdin,
+    /// which confirms the end of the push if `bytes` is empty. With
     /// the directive `PMIX_IOF_DROP_NEWEST`, a tool of `iof-tool` abandons a push if the host does
     /// not reply for about two seconds. The host then receives neither more bytes of that push nor
     /// its end, and may receive bytes of the next push.
@@ -273,6 +276,13 @@ impl HostReply {
     /// logged.
     pub fn grant(mut self) {
         self.send(Ok(()));
+    }
+
+    /// Takes the bytes of [`Host::push_stdin`], and pauses the stdin of their source until
+    /// [`Engine::resume_stdin`](crate::Engine::resume_stdin). For other requests this is a denial with
+    /// [`Status::ERR_IOF_XOFF`].
+    pub fn pause(self) {
+        self.deny(Status::ERR_IOF_XOFF, "the host takes no more stdin at present");
     }
 
     /// Denies the request with `status` and `reason`, which the tool receives.

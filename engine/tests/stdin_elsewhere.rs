@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::stdins::*;
 use common::{TIMEOUT, nspace, wait_for};
-use iof_engine::{Config, Engine, Host, HostReply, Rendezvous, StdinPush};
+use iof_engine::{Config, Engine, Grant, Host, HostReply, Rendezvous, StdinPush};
 use iof_proto::directive::key;
 use iof_proto::limits::{MAX_ANSWER, MAX_PUSHES_PER_PROCESS, MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
 use iof_proto::{Info, PartialCause, PartialDelivery, PushReport, Rank, SlowTarget, SlowTargets, Status};
@@ -195,6 +195,44 @@ fn a_host_that_denies_a_piece_ends_the_push_for_its_ranks_only() {
     assert_eq!((target, *delivered), (&procs(&[8])[0], first.len() as u64));
     assert!(why.contains("that node is down"), "{why}");
     assert!(fixture.pieces.try_recv().is_err());
+}
+
+/// Puts `bytes` into the inlet of a push.
+fn fill(tool: &mut Tool, push: u32, bytes: &[u8], last: bool) {
+    tool.push_room(push)[..bytes.len()].copy_from_slice(bytes);
+    tool.fill(push, bytes.len(), last).unwrap();
+}
+
+#[test]
+fn a_host_that_pauses_a_tool_receives_the_rest_after_it_resumes_it() {
+    let fixture = fixture();
+    let mut tool = fixture.engine.attach("pusher", Grant::Never).unwrap();
+    let push = tool.begin_push(&final_push(procs(&[8])), None).unwrap().push;
+    fill(&mut tool, push, b"first", false);
+    let Piece { stdin, bytes, reply } = fixture.next();
+    assert_eq!((stdin.source.to_string().as_str(), &bytes[..]), ("pusher.0", &b"first"[..]));
+    reply.pause();
+    fill(&mut tool, push, b"second", true);
+    // The push of another tool does not wait.
+    let mut other = fixture.engine.attach("other.3", Grant::Never).unwrap();
+    let others = other.begin_push(&push_to(procs(&[9])), None).unwrap().push;
+    fill(&mut other, others, b"else", true);
+    let Piece { stdin: of_other, bytes, reply } = fixture.next();
+    assert_eq!((of_other.source.to_string().as_str(), &bytes[..]), ("other.3", &b"else"[..]));
+    reply.grant();
+    fixture.engine.resume_stdin(Some(&stdin.source), || {});
+    let Piece { bytes, reply, .. } = fixture.next();
+    assert_eq!(bytes, b"second");
+    let (sender, paused) = channel();
+    fixture.engine.pause_stdin(None, move || sender.send(()).unwrap());
+    paused.recv_timeout(TIMEOUT).unwrap();
+    reply.grant();
+    fixture.engine.resume_stdin(None, || {});
+    // The host confirms the end.
+    let Piece { bytes, reply, .. } = fixture.next();
+    assert_eq!(bytes, b"");
+    reply.deny(Status::ERR_IOF_COMPLETE, "the stdin is closed");
+    assert_eq!(report(&mut tool, push), complete_report(11, 1));
 }
 
 #[test]

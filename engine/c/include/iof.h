@@ -981,9 +981,12 @@ typedef iof_status_t (*iof_server_iof_fn_t)(const struct iof_proc_t *procs,
                                             void *cbdata);
 
 // Passes bytes that a tool pushes to the stdin of processes on other nodes. If bo contains no
-// bytes, their stdin is to be closed. source names no process. The next bytes of the push follow
-// after cbfunc was called. The result is that of iof_server_iof_fn_t. The arguments, including the
-// bytes, are valid until this callback returns.
+// bytes, their stdin is to be closed. source is the tool that pushes, by the name that it has
+// chosen (iof_tool_init). The next bytes of the push follow after cbfunc was called. The result is
+// that of iof_server_iof_fn_t. Two errors have a meaning of their own, as the result and in cbfunc:
+// IOF_ERR_IOF_XOFF takes the bytes, but the tool may push no more until iof_server_IOF_flow_control
+// resumes it; IOF_ERR_IOF_COMPLETE ends the push, because the stdin of the processes is closed. The
+// arguments, including the bytes, are valid until this callback returns.
 typedef iof_status_t (*iof_server_stdin_fn_t)(const struct iof_proc_t *source,
                                               const struct iof_proc_t *targets,
                                               size_t ntargets,
@@ -1699,6 +1702,20 @@ iof_status_t iof_server_IOF_deliver(const struct iof_proc_t *source,
                                     size_t ninfo,
                                     iof_op_cbfunc_t cbfunc,
                                     void *cbdata);
+
+// Suspends (xoff) or resumes the stdin that tools push to processes on other nodes, which the
+// callback push_stdin receives. source is the tool, or NULL for all tools. Each
+// IOF_ERR_IOF_XOFF of that callback needs a later call with xoff false. cbfunc, which may be NULL,
+// is called on the engine's thread once this has taken effect. The call that runs in another thread
+// at that moment is not affected. Does not block. No directives are supported. Errors:
+// IOF_ERR_NOT_SUPPORTED if channel does not contain IOF_FWD_STDIN_CHANNEL.
+iof_status_t iof_server_IOF_flow_control(const struct iof_proc_t *source,
+                                         iof_iof_channel_t channel,
+                                         bool xoff,
+                                         const struct iof_info_t *directives,
+                                         size_t ndirs,
+                                         iof_op_cbfunc_t cbfunc,
+                                         void *cbdata);
 
 // Reports that the processes of a job on other nodes have ended and that all their output was
 // delivered. Completes their streams. exit_code becomes the exit code of the whole job. If it is

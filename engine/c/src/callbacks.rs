@@ -165,9 +165,12 @@ pub type iof_server_iof_fn_t = Option<
 >;
 
 /// Passes bytes that a tool pushes to the stdin of processes on other nodes. If bo contains no
-/// bytes, their stdin is to be closed. source names no process. The next bytes of the push follow
-/// after cbfunc was called. The result is that of iof_server_iof_fn_t. The arguments, including the
-/// bytes, are valid until this callback returns.
+/// bytes, their stdin is to be closed. source is the tool that pushes, by the name that it has
+/// chosen (iof_tool_init). The next bytes of the push follow after cbfunc was called. The result is
+/// that of iof_server_iof_fn_t. Two errors have a meaning of their own, as the result and in cbfunc:
+/// IOF_ERR_IOF_XOFF takes the bytes, but the tool may push no more until iof_server_IOF_flow_control
+/// resumes it; IOF_ERR_IOF_COMPLETE ends the push, because the stdin of the processes is closed. The
+/// arguments, including the bytes, are valid until this callback returns.
 pub type iof_server_stdin_fn_t = Option<
     unsafe extern "C" fn(
         source: *const iof_proc_t,

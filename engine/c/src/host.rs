@@ -126,7 +126,9 @@ impl Host for CHost {
 
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: HostReply) {
         let Some(push_stdin) = self.0.push_stdin else { return drop(reply) };
-        let mut args = Args { directives: OwnedInfos::new(&stdin.directives), ..args_for(&stdin.targets) };
+        let asker = memory::proc(&stdin.source);
+        let directives = OwnedInfos::new(&stdin.directives);
+        let mut args = Args { asker, directives, ..args_for(&stdin.targets) };
         args.bytes = bytes.to_vec();
         let start = if bytes.is_empty() { ptr::null_mut() } else { args.bytes.as_mut_ptr().cast() };
         args.bo = Some(iof_byte_object_t { bytes: start, size: bytes.len() });
@@ -249,6 +251,7 @@ fn reply(number: *mut c_void, status: iof_status_t) {
     match (take(&REPLIES, number), status) {
         (None, _) => {}
         (Some(reply), IOF_SUCCESS | IOF_OPERATION_SUCCEEDED) => reply.grant(),
+        (Some(reply), IOF_ERR_IOF_XOFF) => reply.pause(),
         (Some(reply), status) => reply.deny(Status(status.min(IOF_ERROR)), "the launcher denied the request"),
     }
 }

@@ -8,7 +8,7 @@ use iof_engine::{App, BackendKind, Config, JobSpec, KillOnBadExit, Mpi, Policy, 
 use iof_proto::attribute::{Given, Place};
 use iof_proto::directive::DirectiveLevel;
 use iof_proto::rendezvous::{Search, Target};
-use iof_proto::{Channels, Directives, Info, InfoValue, Proc, Rank};
+use iof_proto::{Channels, Directives, Info, InfoValue, Nspace, Proc, Rank};
 use iof_tool::Pull;
 
 use crate::constants::*;
@@ -123,7 +123,7 @@ pub(crate) struct ToolInfos {
 impl ToolInfos {
     pub(crate) fn read(infos: Vec<Info>) -> Outcome<ToolInfos> {
         let mut infos = Infos(infos);
-        let name = infos.text(IOF_TOOL_NSPACE)?.unwrap_or_else(|| format!("iof-tool-{}", process::id()));
+        let name = infos.text(IOF_TOOL_NSPACE)?.unwrap_or_else(|| Nspace::of_tool(process::id()).to_string());
         let rank = infos.rank(IOF_TOOL_RANK)?.unwrap_or(Rank(0));
         let all = ToolInfos {
             proc: Proc::new(read::nspace(&name)?, rank),

@@ -13,7 +13,7 @@ use crate::callbacks::{iof_op_cbfunc_t, iof_server_module_t};
 use crate::constants::*;
 use crate::guard::{OrStatus, guard, guard_or, may_wait};
 use crate::host::CHost;
-use crate::init::ServerInfos;
+use crate::init::{Infos, ServerInfos};
 use crate::library::{Library, Server, library, library_to_begin, server, unused};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
 use crate::{memory, read};
@@ -152,6 +152,61 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
         delivered.or_status(status)?;
         Ok(IOF_SUCCESS)
     })
+}
+
+/// Suspends (xoff) or resumes the stdin that tools push to processes on other nodes, which the
+/// callback push_stdin receives. source is the tool, or NULL for all tools. Each
+/// IOF_ERR_IOF_XOFF of that callback needs a later call with xoff false. cbfunc, which may be NULL,
+/// is called on the engine's thread once this has taken effect. The call that runs in another thread
+/// at that moment is not affected. Does not block. No directives are supported. Errors:
+/// IOF_ERR_NOT_SUPPORTED if channel does not contain IOF_FWD_STDIN_CHANNEL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_server_IOF_flow_control(
+    source: *const iof_proc_t,
+    channel: iof_iof_channel_t,
+    xoff: bool,
+    directives: *const iof_info_t,
+    ndirs: usize,
+    cbfunc: iof_op_cbfunc_t,
+    cbdata: *mut c_void,
+) -> iof_status_t {
+    guard(|| {
+        if channel & IOF_FWD_STDIN_CHANNEL == 0 {
+            return Err(IOF_ERR_NOT_SUPPORTED);
+        }
+        // SAFETY: the contract in the header.
+        Infos(unsafe { read::infos(directives, ndirs) }?).done()?;
+        // SAFETY: the contract in the header.
+        let source = if source.is_null() { None } else { Some(read::proc(unsafe { read::one(source) }?)?) };
+        let server = server()?;
+        let done = DoneOnDrop { cbfunc, cbdata: CbData(cbdata), status: IOF_ERR_UNREACH };
+        let done = move || done.succeed();
+        if xoff {
+            server.engine.pause_stdin(source.as_ref(), done);
+        } else {
+            server.engine.resume_stdin(source.as_ref(), done);
+        }
+        Ok(IOF_SUCCESS)
+    })
+}
+
+/// Calls a callback when it is dropped: with success, or with the error if the request was not performed.
+struct DoneOnDrop {
+    cbfunc: iof_op_cbfunc_t,
+    cbdata: CbData,
+    status: iof_status_t,
+}
+
+impl DoneOnDrop {
+    fn succeed(mut self) {
+        self.status = IOF_SUCCESS;
+    }
+}
+
+impl Drop for DoneOnDrop {
+    fn drop(&mut self) {
+        call::op(self.cbfunc, self.status, self.cbdata);
+    }
 }
 
 /// Reports that the processes of a job on other nodes have ended and that all their output was

@@ -81,7 +81,7 @@ pub unsafe extern "C" fn iof_tool_init(
 fn begin(infos: ToolInfos) -> Outcome<Tool> {
     let ToolInfos { proc, connects, may_fail, own_thread, search } = infos;
     let session = if connects {
-        match connect(&search, proc.nspace.to_string(), own_thread) {
+        match connect(&search, proc.to_string(), own_thread) {
             Ok(session) => Some(Arc::new(session)),
             Err(_) if may_fail => None,
             Err(status) => return Err(status),

@@ -106,6 +106,12 @@ impl Nspace {
         Ok(Nspace(name))
     }
 
+    /// Returns the name of a tool that has chosen none.
+    #[must_use]
+    pub fn of_tool(pid: u32) -> Nspace {
+        Nspace(format!("iof-tool-{pid}"))
+    }
+
     /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {

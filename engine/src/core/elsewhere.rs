@@ -24,17 +24,22 @@ pub(super) struct Elsewhere {
 impl Elsewhere {
     pub(super) fn new(
         id: PushId,
+        source: Proc,
         targets: Vec<Proc>,
         directives: Vec<Info>,
         waits_for: BTreeSet<PushId>,
     ) -> Elsewhere {
-        let stdin = Arc::new(StdinPush { id: id.0, targets, directives });
+        let stdin = Arc::new(StdinPush { id: id.0, source, targets, directives });
         Elsewhere { stdin, waits_for, position: 0, unanswered: None, end_sent: false }
     }
 
     /// Returns whether the host may receive the next piece.
     pub(super) fn has_turn(&self) -> bool {
         self.waits_for.is_empty()
+    }
+
+    pub(super) fn source(&self) -> &Proc {
+        &self.stdin.source
     }
 
     pub(super) fn targets(&self) -> &[Proc] {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use iof_capture::Event;
-use iof_proto::{Failure, Found, FromTool, Rank};
+use iof_proto::{Failure, Found, FromTool, Proc, Rank};
 
 use crate::core::Core;
 use crate::core::commands::Command;
@@ -14,6 +14,7 @@ use crate::core::job::EndSteps;
 use crate::core::mpi::MpiEvent;
 use crate::core::requests::serve;
 use crate::core::stream_state::Completion;
+use crate::core::upcall::{TakenCallback, Upcall};
 use crate::early_end::OPEN_AFTER_KILL;
 
 /// One thing that happens to the engine.
@@ -24,6 +25,9 @@ pub(crate) enum Input {
     CaptureEnded,
     /// The host, or a thread that logs, has answered an upcall.
     Answered { call: Call, answer: Result<(), Failure> },
+    /// The host takes stdin of `source`, or of all tools, no more (`paused`) or again. `done` is
+    /// called then.
+    StdinFlow { source: Option<Proc>, paused: bool, done: TakenCallback },
     /// The host has answered a query.
     QueryAnswered { id: QueryId, answer: Result<Vec<Found>, Failure> },
     /// The signal that a tool has requested was sent to `count` ranks.
@@ -71,6 +75,10 @@ impl Core {
                     // These have answers of other types.
                     Call::Approve(_) | Call::Query(_) => {}
                 }
+            }
+            Input::StdinFlow { source, paused, done } => {
+                self.set_stdin_flow(source, paused);
+                self.effects.upcalls.push(Upcall::Taken(done));
             }
             Input::QueryAnswered { id, answer } => {
                 self.owed.answered(Call::Query(id));

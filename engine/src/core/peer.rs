@@ -18,7 +18,9 @@ use std::time::Instant;
 
 use iof_capture::{PushId, SourceId};
 use iof_proto::limits::MAX_DEFERRED_BYTES;
-use iof_proto::{Decoder, EncodeError, Failure, FromTool, SlowTargets, Status, ToTool, encode};
+use iof_proto::{
+    Decoder, EncodeError, Failure, FromTool, Nspace, Proc, Rank, SlowTargets, Status, ToTool, encode,
+};
 use iof_shm_ring::{Inlet, ReaderId, ReaderPage, Ring};
 
 use crate::core::client::Client;
@@ -136,6 +138,19 @@ impl Peer {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the tool's name as that of a process, see
+    /// [`StdinPush::source`](crate::StdinPush::source).
+    pub(crate) fn proc(&self) -> Proc {
+        let named = self
+            .name
+            .rsplit_once('.')
+            .and_then(|(name, rank)| Some(Proc::new(Nspace::new(name).ok()?, Rank(rank.parse().ok()?))));
+        named.unwrap_or_else(|| {
+            let nspace = Nspace::new(self.name.as_str());
+            Proc::new(nspace.unwrap_or_else(|_| Nspace::of_tool(self.client.pid)), Rank(0))
+        })
     }
 
     /// Returns the process at the other end of the connection.

@@ -1,7 +1,6 @@
 //! Pushes to ranks that run elsewhere: the host receives the bytes, one piece at a time.
 
 use std::collections::BTreeSet;
-use std::mem;
 use std::sync::Arc;
 
 use iof_capture::PushId;
@@ -20,14 +19,21 @@ const MAX_PIECE: u64 = 64 * 1024;
 impl Push {
     /// Returns the next piece for the host: bytes, or none for the end. After the last piece, this
     /// part of the push ends.
-    fn next_piece(&mut self) -> Option<(Arc<StdinPush>, Vec<u8>)> {
+    ///
+    /// While the host takes nothing of the tool (`paused`), returns `None`.
+    fn next_piece(&mut self, paused: bool) -> Option<(Arc<StdinPush>, Vec<u8>)> {
         let elsewhere = self.elsewhere.as_mut()?;
         if elsewhere.unanswered.is_some() || !elsewhere.has_turn() {
             return None;
         }
         let remaining = self.filled.saturating_sub(elsewhere.position);
         let ends = remaining == 0 && self.has_end;
-        if ends && self.completes && !mem::replace(&mut elsewhere.end_sent, true) {
+        let sends_end = ends && self.completes && !elsewhere.end_sent;
+        if paused && (sends_end || !ends) {
+            return None;
+        }
+        if sends_end {
+            elsewhere.end_sent = true;
             elsewhere.unanswered = Some(0);
             return Some((Arc::clone(&elsewhere.stdin), Vec::new()));
         }
@@ -91,8 +97,9 @@ impl Core {
 
     /// Gives the host the next piece of a push, if one is due.
     pub(super) fn continue_elsewhere(&mut self, id: PushId) {
+        let paused = self.is_paused(id);
         let Some(push) = self.pushes.get_mut(&id) else { return };
-        let Some((stdin, bytes)) = push.next_piece() else { return };
+        let Some((stdin, bytes)) = push.next_piece(paused) else { return };
         let size = bytes.len().saturating_add(size_of_procs(&stdin.targets));
         match self.owed.note(Call::Stdin(id), push.client, size) {
             Ok(()) => self.effects.upcalls.push(Upcall::Stdin { push: id, stdin, bytes }),
@@ -105,21 +112,58 @@ impl Core {
         let Some(push) = self.pushes.get_mut(&id) else { return };
         let Some(elsewhere) = push.elsewhere.as_mut() else { return };
         let Some(bytes) = elsewhere.unanswered.take() else { return };
+        let mut pauses = None;
         match answer {
             Ok(()) => elsewhere.position = elsewhere.position.saturating_add(bytes),
+            // The host confirms the end.
+            Err(Failure { status: Status::ERR_IOF_COMPLETE, .. }) if elsewhere.end_sent => {}
+            Err(Failure { status: Status::ERR_IOF_XOFF, .. }) => {
+                elsewhere.position = elsewhere.position.saturating_add(bytes);
+                pauses = Some(elsewhere.source().clone());
+            }
             Err(Failure { status: Status::ERR_IOF_COMPLETE, .. }) => {
                 push.give_up_elsewhere(PartialCause::Closed);
             }
             Err(failure) => push.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
         }
+        if let Some(source) = pauses {
+            self.set_stdin_flow(Some(source), true);
+        }
         self.continue_push(id);
+    }
+
+    /// Notes that the host takes stdin of `source`, or of all tools, no more (`paused`) or again.
+    pub(crate) fn set_stdin_flow(&mut self, source: Option<Proc>, paused: bool) {
+        // What is kept of tools that have gone is bounded by the pushes.
+        let known: BTreeSet<Proc> = self.tools.iter().map(|(_, peer)| peer.proc()).collect();
+        let pushing: BTreeSet<Proc> = self.pushing_elsewhere().map(|(_, source)| source.clone()).collect();
+        let is_known = |source: &Proc| known.contains(source) || pushing.contains(source);
+        self.pushes.retain_paused(is_known);
+        if !paused || source.as_ref().is_none_or(is_known) {
+            self.pushes.set_flow(source, paused);
+        }
+        let due: Vec<PushId> = self.pushing_elsewhere().map(|(id, _)| id).collect();
+        due.into_iter().for_each(|id| self.continue_push(id));
+    }
+
+    /// Returns whether the host takes nothing of the tool of a push at present.
+    fn is_paused(&self, id: PushId) -> bool {
+        let elsewhere = self.pushes.get(&id).and_then(|push| push.elsewhere.as_ref());
+        elsewhere.is_some_and(|elsewhere| self.pushes.is_paused(elsewhere.source()))
+    }
+
+    /// Returns the pushes with targets elsewhere, each with its source.
+    fn pushing_elsewhere(&self) -> impl Iterator<Item = (PushId, &Proc)> {
+        self.pushes.iter().filter_map(|(id, push)| Some((id, push.elsewhere.as_ref()?.source())))
     }
 
     /// Gives up on the host if it has not taken more than the bytes before `position`.
     pub(super) fn cut_off_elsewhere(&mut self, id: PushId, position: u64) {
+        let paused = self.is_paused(id);
         let Some(push) = self.pushes.get_mut(&id) else { return };
-        let is_slow =
-            |elsewhere: &Elsewhere| elsewhere.unanswered.is_some() && elsewhere.position <= position;
+        let is_slow = |elsewhere: &Elsewhere| {
+            (elsewhere.unanswered.is_some() || paused) && elsewhere.position <= position
+        };
         if push.elsewhere.as_ref().is_some_and(is_slow) {
             push.give_up_elsewhere(PartialCause::CutOff);
             self.continue_push(id);

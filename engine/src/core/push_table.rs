@@ -1,9 +1,10 @@
 //! The table of pushes under way, and of those that wait for their job's ranks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use iof_capture::PushId;
+use iof_proto::Proc;
 
 use crate::core::ids::PeerId;
 use crate::core::push::{Deferred, Push, PushRequest};
@@ -15,6 +16,15 @@ pub(super) struct Pushes {
     /// Pushes that wait until all ranks of their job are started.
     deferred: Vec<Deferred>,
     next: u64,
+    /// The tools whose stdin the host does not take at present.
+    flow: StdinFlow,
+}
+
+/// Whether the host takes stdin at present.
+#[derive(Default)]
+struct StdinFlow {
+    all_paused: bool,
+    paused: BTreeSet<Proc>,
 }
 
 impl Pushes {
@@ -23,6 +33,27 @@ impl Pushes {
         let id = PushId(self.next);
         self.next = self.next.saturating_add(1);
         id
+    }
+
+    /// Returns whether the host takes no stdin of `source` at present.
+    pub(super) fn is_paused(&self, source: &Proc) -> bool {
+        self.flow.all_paused || self.flow.paused.contains(source)
+    }
+
+    /// Notes that the host takes stdin of `source`, or of all tools, no more (`paused`) or again. A
+    /// resumption of all tools includes those that were paused by name.
+    pub(super) fn set_flow(&mut self, source: Option<Proc>, paused: bool) {
+        match (source, paused) {
+            (Some(source), true) => drop(self.flow.paused.insert(source)),
+            (Some(source), false) => drop(self.flow.paused.remove(&source)),
+            (None, true) => self.flow.all_paused = true,
+            (None, false) => self.flow = StdinFlow::default(),
+        }
+    }
+
+    /// Forgets the tools paused by name that `keep` does not return.
+    pub(super) fn retain_paused(&mut self, keep: impl Fn(&Proc) -> bool) {
+        self.flow.paused.retain(keep);
     }
 
     pub(super) fn get(&self, id: &PushId) -> Option<&Push> {

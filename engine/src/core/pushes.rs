@@ -118,13 +118,12 @@ impl Core {
             let (inlet, closes) = (Arc::clone(&inlet), directives.complete);
             self.effects.commands.push(Command::BeginPush { push: id, inlet, targets, closes });
         }
-        let elsewhere = (!elsewhere.is_empty()).then(|| {
-            let waits_for = self.earlier_elsewhere(&elsewhere);
-            Elsewhere::new(id, elsewhere, infos, waits_for)
-        });
+        let waits_for = self.earlier_elsewhere(&elsewhere);
         let Some(peer) = self.tools.get_mut(&peer_id) else {
             return Err(Failure::new(Status::ERR_UNREACH, "the tool has disconnected"));
         };
+        let elsewhere =
+            (!elsewhere.is_empty()).then(|| Elsewhere::new(id, peer.proc(), elsewhere, infos, waits_for));
         let number = peer.add_push(id);
         let push = Push {
             tool: Some((peer_id, number)),

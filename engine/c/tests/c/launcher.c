@@ -62,6 +62,26 @@ static iof_status_t pull(const iof_proc_t procs[], size_t nprocs, const iof_info
     return IOF_SUCCESS;
 }
 
+static iof_proc_t paused;
+static int resumed;
+
+static void resumption_done(iof_status_t status, void *cbdata)
+{
+    assert(status == IOF_SUCCESS && cbdata == &paused);
+}
+
+static void *resume(void *arg)
+{
+    (void)arg;
+    poll(NULL, 0, 100);
+    __atomic_store_n(&resumed, 1, __ATOMIC_SEQ_CST);
+    assert(iof_server_IOF_flow_control(NULL, IOF_FWD_STDOUT_CHANNEL, false, NULL, 0, NULL, NULL) ==
+           IOF_ERR_NOT_SUPPORTED);
+    CHECK(iof_server_IOF_flow_control(&paused, IOF_FWD_STDIN_CHANNEL, false, NULL, 0, resumption_done, &paused));
+    return NULL;
+}
+
+/* Takes bytes with XOFF. The end must follow only after the resumption. */
 static iof_status_t push_stdin(const iof_proc_t *source, const iof_proc_t targets[], size_t ntargets,
                                const iof_info_t directives[], size_t ndirs, const iof_byte_object_t *bo,
                                iof_op_cbfunc_t cbfunc, void *cbdata)
@@ -70,9 +90,15 @@ static iof_status_t push_stdin(const iof_proc_t *source, const iof_proc_t target
     assert(source && targets && ntargets == 1 && bo);
     strncat(pushed, bo->bytes ? bo->bytes : "", bo->size);
     if (bo->size == 0) {
+        assert(__atomic_load_n(&resumed, __ATOMIC_SEQ_CST));
         strcat(pushed, "$");
+        return IOF_ERR_IOF_COMPLETE;
     }
-    return IOF_OPERATION_SUCCEEDED;
+    pthread_t thread;
+    assert(!strncmp(source->nspace, "iof-tool-", 9) && source->rank == 0);
+    paused = *source;
+    assert(!pthread_create(&thread, NULL, resume, NULL) && !pthread_detach(thread));
+    return IOF_ERR_IOF_XOFF;
 }
 
 static iof_status_t query(iof_proc_t *proct, iof_query_t *queries, size_t nqueries, iof_info_cbfunc_t cbfunc,
