@@ -25,7 +25,7 @@ fn session(directory: &Path) -> Engine {
 
 /// Searches `directory` for `target`, for at most [`TIMEOUT`](common::TIMEOUT).
 fn find(target: Target, directory: &Path) -> Result<Tool, AttachError> {
-    let search = Search { target, directory: Some(directory.into()) };
+    let search = Search { target, ..Search::default() }.within(Some(directory.into()));
     let finding = thread::spawn(move || Tool::find(&search, "test"));
     wait_for("an engine, or the end of the search", || finding.is_finished().then_some(()));
     finding.join().unwrap()

@@ -117,12 +117,13 @@
 // iof_server_init (bool): makes the engine the system-level engine of the node.
 #define IOF_SERVER_SYSTEM_SUPPORT "pmix.srvr.sys"
 
-// iof_tool_init and iof_server_init (string): the directory with the sockets of engines. If
-// iof_tool_init is called with it, IOF_SERVER in the environment is ignored.
+// iof_tool_init and iof_server_init (string): the directory with the sockets of session-level
+// engines. If iof_tool_init is called with it, IOF_SERVER in the environment is ignored.
 // docs/src/rendezvous.md describes the default directories.
 #define IOF_SERVER_TMPDIR "pmix.srvr.tmpdir"
 
-// iof_tool_init and iof_server_init (string): replaces IOF_SERVER_TMPDIR if that is not given.
+// iof_tool_init and iof_server_init (string): the same as IOF_SERVER_TMPDIR, for system-level
+// engines.
 #define IOF_SYSTEM_TMPDIR "pmix.sys.tmpdir"
 
 // iof_server_init (bool): makes the engine the gateway of the site, which logs messages for other
@@ -202,12 +203,12 @@
 #define IOF_EVENT_AFFECTED_PROC "pmix.evproc"
 
 // iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
-// IOF_RANK_WILDCARD means all ranks. The stdin of a rank that neither this key nor IOF_FWD_STDIN
-// nor IOF_STDIN_INHERIT selects is /dev/null.
+// IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this key nor
+// IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
 #define IOF_STDIN_TGT "pmix.stdin"
 
 // iof_server_spawn (bool): the stdin of rank 0 is a pipe that iof_IOF_push fills, unless
-// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects rank 0.
+// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects rank 0. For a program: the same for its first rank.
 #define IOF_FWD_STDIN "pmix.fwd.stdin"
 
 // iof_server_spawn and iof_server_adopt (bool): whether the server's own registrations receive
@@ -368,6 +369,7 @@
 #define IOF_LOG_XML_OUTPUT "pmix.log.xml"
 
 // Directive of a log request (bool): stops at the first channel that accepts the message.
+// iof_server_init: does so for all messages.
 #define IOF_LOG_ONCE "pmix.log.once"
 
 // Directive of a log request (string): marks a request that another engine relays to the gateway,
@@ -455,6 +457,48 @@
 // that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An extension
 // of iof.
 #define IOF_MPI "iof.mpi"
+
+// iof_server_spawn, for a program (string): each rank of the program reads this file as its stdin,
+// from its beginning. An extension of iof.
+#define IOF_STDIN_FILE "iof.stdin.file"
+
+// iof_server_spawn (rank or proc): the rank has a pseudo-terminal of 24 lines of 80 characters
+// without echo as stdin, stdout and stderr, whose output arrives as stdout. IOF_RANK_WILDCARD means
+// all ranks. May be repeated. iof_server_pty returns its other end. An extension of iof.
+#define IOF_PTY "iof.pty"
+
+// iof_server_spawn (uint32): the time for which the streams of a rank that has ended may stay open,
+// because a process that it has started holds them, in milliseconds. By default there is no limit.
+// An extension of iof.
+#define IOF_GRACE "iof.grace"
+
+// iof_server_spawn, for a program (bool): stdout and stderr of a rank are one pipe, whose bytes
+// arrive as stdout in the order in which they were written.
+#define IOF_IOF_MERGE_STDERR_STDOUT "pmix.iof.mrg"
+
+// iof_server_init (string): keys of directives that the callbacks iof_pull and log support,
+// separated by commas. The engine passes these directives to them, required or not. With
+// IOF_LOG_SOURCE among them, messages may name a source that the engine does not know. An extension
+// of iof.
+#define IOF_HOST_DIRECTIVES "iof.host.directives"
+
+// iof_server_init (string): keys of queries that the callback query answers even if the engine
+// knows an answer, separated by commas, such as IOF_QUERY_PROC_TABLE for processes on other nodes.
+// The engine combines both answers. An extension of iof.
+#define IOF_HOST_QUERIES "iof.host.queries"
+
+// iof_server_init (string): keys of channels that the callback log serves, separated by commas.
+// IOF_QUERY_LOG_CHANNELS lists them, and IOF_LOG_ORDER may name them. An extension of iof.
+#define IOF_HOST_LOG_CHANNELS "iof.host.log.channels"
+
+// iof_server_init (string): the socket of the site's gateway, to which the engine relays messages
+// for the global syslog and for channels that it does not have. An extension of iof.
+#define IOF_GATEWAY "iof.gateway"
+
+// iof_server_init (string): the channels for messages that name none, in order of preference, in
+// the form of PMIx's parameter plog_base_order, such as "local_syslog:req,stderr". An extension of
+// iof.
+#define IOF_LOG_ORDER "iof.log.order"
 
 // iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes
 // (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.
@@ -927,7 +971,8 @@ typedef void (*iof_notification_fn_t)(size_t evhdlr_registration_id,
 // A callback that PMIx defines and this library never calls.
 typedef int (*iof_server_unused_fn_t)(void);
 
-// Asks the launcher for the keys, jobs and processes of a query that the engine does not know.
+// Asks the launcher for the keys, jobs and processes of a query that the engine does not know, and
+// for the keys of IOF_HOST_QUERIES.
 // proct names no process. If the callback returns IOF_SUCCESS, the launcher must call cbfunc with
 // cbdata once, during this callback or later, on any thread. If it returns an error, no key is
 // known, and cbfunc must not be called. The arguments are valid until cbfunc is called.
@@ -950,7 +995,8 @@ typedef void (*iof_server_tool_connection_fn_t)(struct iof_info_t *info,
                                                 iof_tool_connection_cbfunc_t cbfunc,
                                                 void *cbdata);
 
-// Asks the launcher to log data to a channel that the engine does not know. client is the source
+// Asks the launcher to log data to a channel that the engine does not know. The directives are those
+// that the engine honours and those of IOF_HOST_DIRECTIVES. client is the source
 // of the message; its nspace is empty if there is none. The launcher calls cbfunc with cbdata and
 // IOF_SUCCESS or an error once, during this callback or later, on any thread. The arguments are
 // valid until then. The launcher must not pass the request to iof_Log.
@@ -965,7 +1011,8 @@ typedef void (*iof_server_log_fn_t)(const struct iof_proc_t *client,
 // Asks the launcher whether tools may receive output of processes that was not granted before. The
 // rank of a process may be IOF_RANK_WILDCARD. For processes on this node, a grant is only a
 // permission. For processes on other nodes, the launcher then passes their output to
-// iof_server_IOF_deliver. The directives are those of the tool. With the directive IOF_IOF_STOP,
+// iof_server_IOF_deliver. The directives are those of the tool. A tool's required directive that the
+// engine does not honour is refused unless IOF_HOST_DIRECTIVES contains its key. With the directive IOF_IOF_STOP,
 // no tool pulls the output any more; the result is ignored, and cbfunc need not be called.
 //
 // Returns IOF_SUCCESS if the launcher calls cbfunc with cbdata once, during this callback or
@@ -1075,7 +1122,7 @@ typedef struct iof_app_t {
     char *cwd;
     // The number of ranks that run it, at least 1.
     int maxprocs;
-    // Directives. None are supported.
+    // Directives, see iof_server_spawn.
     struct iof_info_t *info;
     // The number of directives.
     size_t ninfo;
@@ -1660,17 +1707,16 @@ const char *iof_Data_type_string(iof_data_type_t type);
 // callbacks.
 //
 // Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SESSION_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT,
-// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE,
-// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS,
-// IOF_BACKEND.
+// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY, IOF_GATEWAY, IOF_HOST_DIRECTIVES,
+// IOF_HOST_QUERIES, IOF_HOST_LOG_CHANNELS, IOF_LOG_ORDER, IOF_LOG_ONCE, IOF_IOF_CACHE_SIZE,
+// IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE, IOF_IOF_BUFFERING_SIZE,
+// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND.
 //
 // The engine installs no signal handlers, and raises the soft limit on open files. Returns
 // IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_EXISTS if the process is a server already;
 // IOF_ERR_INIT if the process is a tool; IOF_ERR_OUT_OF_RESOURCE if the engine cannot be started,
 // such as for lack of files or because the directory of the sockets cannot be used.
-iof_status_t iof_server_init(struct iof_server_module_t *module,
-                             struct iof_info_t *info,
-                             size_t ninfo);
+iof_status_t iof_server_init(struct iof_server_module_t *module, struct iof_info_t *info, size_t ninfo);
 
 // Ends the engine. Ranks that still run receive SIGPIPE when they write output, so wait for the
 // jobs first (iof_server_wait). Blocks until the server's own registrations have received all
@@ -1736,13 +1782,17 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 // job.
 //
 // Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
-// IOF_STDIN_INHERIT, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
+// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
 // IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
 //
+// Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_STDIN_TGT,
+// IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_FWD_STDIN, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of
+// the job take precedence.
+//
 // Errors, after which no process of the job runs: IOF_ERR_BAD_PARAM if a program has no ranks, if
-// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects a rank that does not exist, or if several ranks are
-// to inherit stdin; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files
+// an info selects a rank that does not exist, if several ranks are to inherit stdin, or if a rank
+// with a pty has a pipe or a file as stdin; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files
 // or memory are exhausted; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started.
 iof_status_t iof_server_spawn(const struct iof_info_t *job_info,
                               size_t ninfo,
@@ -1782,6 +1832,27 @@ iof_status_t iof_server_report_exit(const struct iof_proc_t *proc, int wait_stat
 // Errors: IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted; IOF_ERR_UNREACH if the
 // library is finalized meanwhile.
 iof_status_t iof_server_wait(const char *nspace, int *exit_code);
+
+// Completes output streams of a process on this node with the bytes that were written so far, as
+// many as channel contains. The process receives SIGPIPE when it writes more. Registrations receive
+// the bytes and then the end. Does not block. Errors: IOF_ERR_NOT_FOUND if the process does not
+// exist, or if none of these streams is open.
+iof_status_t iof_server_close(const struct iof_proc_t *proc, iof_iof_channel_t channel);
+
+// Blocks until all bytes that a process on this node, or with IOF_RANK_WILDCARD all of its job, has
+// written before the call are read, and the server's own registrations have received them. Tools
+// can then receive them from the caches. timeout is in milliseconds, -1 means without limit.
+// Returns IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_NOT_FOUND if no job of this name was
+// spawned or adopted; IOF_ERR_TIMEOUT if the time has passed, or the library is finalized.
+iof_status_t iof_server_flush(const struct iof_proc_t *proc, int timeout);
+
+// Returns a descriptor of the pseudo-terminal of a process (IOF_PTY), which the caller closes. What
+// is written to it is typed at the terminal; TIOCSWINSZ (ioctl_tty(2)) changes its size. It must not
+// be read: the engine reads the output. It is non-blocking. The terminal is hung up when the engine
+// has ended and all such descriptors are closed. Does not block. Errors: IOF_ERR_NOT_FOUND if the
+// process does not exist, has no pseudo-terminal or has ended; IOF_ERR_OUT_OF_RESOURCE if the
+// process can open no further descriptor.
+int iof_server_pty(const struct iof_proc_t *proc);
 
 // Sends a signal to all processes of a job on this node, each with its process group if it leads
 // one. Processes whose exit the launcher reports (iof_server_report_exit) receive none. Does not

@@ -112,7 +112,8 @@ pub type iof_server_tool_connection_fn_t = Option<
     ),
 >;
 
-/// Asks the launcher for the keys, jobs and processes of a query that the engine does not know.
+/// Asks the launcher for the keys, jobs and processes of a query that the engine does not know, and
+/// for the keys of IOF_HOST_QUERIES.
 /// proct names no process. If the callback returns IOF_SUCCESS, the launcher must call cbfunc with
 /// cbdata once, during this callback or later, on any thread. If it returns an error, no key is
 /// known, and cbfunc must not be called. The arguments are valid until cbfunc is called.
@@ -126,7 +127,8 @@ pub type iof_server_query_fn_t = Option<
     ) -> iof_status_t,
 >;
 
-/// Asks the launcher to log data to a channel that the engine does not know. client is the source
+/// Asks the launcher to log data to a channel that the engine does not know. The directives are those
+/// that the engine honours and those of IOF_HOST_DIRECTIVES. client is the source
 /// of the message; its nspace is empty if there is none. The launcher calls cbfunc with cbdata and
 /// IOF_SUCCESS or an error once, during this callback or later, on any thread. The arguments are
 /// valid until then. The launcher must not pass the request to iof_Log.
@@ -145,7 +147,8 @@ pub type iof_server_log_fn_t = Option<
 /// Asks the launcher whether tools may receive output of processes that was not granted before. The
 /// rank of a process may be IOF_RANK_WILDCARD. For processes on this node, a grant is only a
 /// permission. For processes on other nodes, the launcher then passes their output to
-/// iof_server_IOF_deliver. The directives are those of the tool. With the directive IOF_IOF_STOP,
+/// iof_server_IOF_deliver. The directives are those of the tool. A tool's required directive that the
+/// engine does not honour is refused unless IOF_HOST_DIRECTIVES contains its key. With the directive IOF_IOF_STOP,
 /// no tool pulls the output any more; the result is ignored, and cbfunc need not be called.
 ///
 /// Returns IOF_SUCCESS if the launcher calls cbfunc with cbdata once, during this callback or
@@ -191,7 +194,7 @@ pub type iof_server_unused_fn_t = Option<unsafe extern "C" fn() -> c_int>;
 /// thread of the engine that serves tools. No tool is served meanwhile, so they must return soon.
 /// They may call any function that does not block.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct iof_server_module_t {
     /// Not called.
     pub client_connected: iof_server_unused_fn_t,

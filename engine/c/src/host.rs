@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::path::PathBuf;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
@@ -20,6 +21,7 @@ use iof_proto::{
 use crate::callbacks::iof_server_module_t;
 use crate::constants::*;
 use crate::guard::{Outcome, calling, guard_or, lock};
+use crate::init::HostInfos;
 use crate::keys::*;
 use crate::owned::{OwnedInfos, OwnedQueries};
 use crate::types::{
@@ -94,11 +96,30 @@ unsafe impl Send for Args {}
 unsafe impl Sync for Args {}
 
 /// The launcher as the engine's host.
-pub(crate) struct CHost(pub iof_server_module_t);
+pub(crate) struct CHost {
+    pub module: iof_server_module_t,
+    pub infos: HostInfos,
+}
 
 impl Host for CHost {
+    fn directives(&self) -> Vec<String> {
+        self.infos.directives.clone()
+    }
+
+    fn queries(&self) -> Vec<String> {
+        self.infos.queries.clone()
+    }
+
+    fn log_channels(&self) -> Vec<String> {
+        self.infos.log_channels.clone()
+    }
+
+    fn gateway(&self) -> Option<PathBuf> {
+        self.infos.gateway.clone()
+    }
+
     fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
-        let Some(tool_connected) = self.0.tool_connected else { return reply.answer(same_user(tool)) };
+        let Some(tool_connected) = self.module.tool_connected else { return reply.answer(same_user(tool)) };
         let mut infos = [
             make::info(IOF_USERID, make::uint32(tool.uid)),
             make::info(IOF_GRPID, make::uint32(tool.gid)),
@@ -110,7 +131,7 @@ impl Host for CHost {
     }
 
     fn iof_pull(&self, procs: &[Proc], channels: Channels, directives: &[Info], reply: HostReply) {
-        let Some(_) = self.0.iof_pull else { return reply.grant() };
+        let Some(_) = self.module.iof_pull else { return reply.grant() };
         let args = Args { directives: OwnedInfos::new(directives), ..args_for(procs) };
         self.call_pull(args, channels, Some(reply));
     }
@@ -121,11 +142,11 @@ impl Host for CHost {
     }
 
     fn forwards_stdin(&self) -> bool {
-        self.0.push_stdin.is_some()
+        self.module.push_stdin.is_some()
     }
 
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: HostReply) {
-        let Some(push_stdin) = self.0.push_stdin else { return drop(reply) };
+        let Some(push_stdin) = self.module.push_stdin else { return drop(reply) };
         let asker = memory::proc(&stdin.source);
         let directives = OwnedInfos::new(&stdin.directives);
         let mut args = Args { asker, directives, ..args_for(&stdin.targets) };
@@ -153,7 +174,7 @@ impl Host for CHost {
     }
 
     fn query(&self, queries: &[Query], reply: QueryReply) {
-        let Some(query) = self.0.query else { return drop(reply) };
+        let Some(query) = self.module.query else { return drop(reply) };
         let args = Arc::new(Args { queries: OwnedQueries::new(queries), ..Args::default() });
         let number = add(&QUERIES, (reply, queries.to_vec()), Some(Arc::clone(&args)));
         let (asker, asked) = (ptr::from_ref(&args.asker).cast_mut(), args.queries.as_slice());
@@ -169,7 +190,7 @@ impl Host for CHost {
     }
 
     fn log(&self, log: &Log, reply: HostReply) {
-        let Some(call) = self.0.log else {
+        let Some(call) = self.module.log else {
             return reply.deny(Status::ERR_NOT_SUPPORTED, "the launcher does not log messages");
         };
         let source = log.directives.iter().find(|info| info.key == PMIX_LOG_SOURCE);
@@ -200,7 +221,7 @@ impl Host for CHost {
 impl CHost {
     /// Calls the launcher's `iof_pull`. `reply` is `None` if the request needs no answer.
     fn call_pull(&self, args: Args, channels: Channels, reply: Option<HostReply>) {
-        let Some(iof_pull) = self.0.iof_pull else { return };
+        let Some(iof_pull) = self.module.iof_pull else { return };
         let args = Arc::new(args);
         let number = match reply {
             Some(reply) => add(&REPLIES, reply, Some(Arc::clone(&args))),

@@ -1,18 +1,17 @@
-//! The infos of the functions that begin a tool, an engine or a job, and of pulls and pushes. A key
-//! has the same meaning in all of them.
+//! The infos of the functions that begin a tool or an engine, and of pulls and pushes. A key has the
+//! same meaning in all of them.
 
 use std::path::PathBuf;
 use std::process;
 
-use iof_engine::{App, BackendKind, Config, JobSpec, KillOnBadExit, Mpi, Policy, Rendezvous, Stdin};
+use iof_engine::{BackendKind, Config, Policy, Rendezvous};
 use iof_proto::attribute::{Given, Place};
-use iof_proto::directive::DirectiveLevel;
 use iof_proto::rendezvous::{Search, Target};
-use iof_proto::{Channels, Directives, Info, InfoValue, Nspace, Proc, Rank};
+use iof_proto::{Channels, Info, InfoValue, Nspace, Proc, Rank};
 use iof_tool::Pull;
 
 use crate::constants::*;
-use crate::guard::{Outcome, or_failure};
+use crate::guard::{OrStatus, Outcome, or_failure};
 use crate::keys::*;
 use crate::read;
 
@@ -28,19 +27,19 @@ impl Infos {
         Some(value)
     }
 
-    fn flag(&mut self, key: &str) -> Outcome<Option<bool>> {
+    pub(crate) fn flag(&mut self, key: &str) -> Outcome<Option<bool>> {
         self.take(key)
             .map(|value| if let InfoValue::Bool(flag) = value { Ok(flag) } else { mismatch() })
             .transpose()
     }
 
-    fn text(&mut self, key: &str) -> Outcome<Option<String>> {
+    pub(crate) fn text(&mut self, key: &str) -> Outcome<Option<String>> {
         self.take(key)
             .map(|value| if let InfoValue::Text(text) = value { Ok(text) } else { mismatch() })
             .transpose()
     }
 
-    fn number(&mut self, key: &str) -> Outcome<Option<u32>> {
+    pub(crate) fn number(&mut self, key: &str) -> Outcome<Option<u32>> {
         let number = |value| match value {
             InfoValue::Number(number) => u32::try_from(number).map_err(|_| IOF_ERR_BAD_PARAM),
             _ => mismatch(),
@@ -48,14 +47,18 @@ impl Infos {
         self.take(key).map(number).transpose()
     }
 
-    /// Takes a rank, given as a number or as a process.
-    fn rank(&mut self, key: &str) -> Outcome<Option<Rank>> {
-        let rank = |value| match value {
+    /// Takes all ranks with this key, each given as a number or as a process.
+    pub(crate) fn ranks(&mut self, key: &str) -> Outcome<Vec<Rank>> {
+        let rank = |info: Info| match info.value {
             InfoValue::Number(number) => u32::try_from(number).map(Rank).map_err(|_| IOF_ERR_BAD_PARAM),
             InfoValue::Proc(proc) => Ok(proc.rank),
             _ => mismatch(),
         };
-        self.take(key).map(rank).transpose()
+        self.0.extract_if(.., |info| info.key == key).map(rank).collect()
+    }
+
+    fn rank(&mut self, key: &str) -> Outcome<Option<Rank>> {
+        Ok(self.ranks(key)?.pop())
     }
 
     /// Takes IOF_IOF_PUSH_STDIN. Its value may be the process that receives the bytes (RFC0025),
@@ -94,13 +97,19 @@ impl Infos {
         } else {
             Target::Any
         };
-        Ok(Search { target, directory: self.directory()? })
+        let (session_directory, system_directory) =
+            (self.path(IOF_SERVER_TMPDIR)?, self.path(IOF_SYSTEM_TMPDIR)?);
+        Ok(Search { target, session_directory, system_directory })
     }
 
-    /// Takes the directory of the sockets.
-    fn directory(&mut self) -> Outcome<Option<PathBuf>> {
-        let (session, system) = (self.text(IOF_SERVER_TMPDIR)?, self.text(IOF_SYSTEM_TMPDIR)?);
-        Ok(session.or(system).map(PathBuf::from))
+    pub(crate) fn path(&mut self, key: &str) -> Outcome<Option<PathBuf>> {
+        Ok(self.text(key)?.map(PathBuf::from))
+    }
+
+    /// Takes a list of keys, separated by commas.
+    fn keys(&mut self, key: &str) -> Outcome<Vec<String>> {
+        let text = self.text(key)?.unwrap_or_default();
+        Ok(text.split(',').filter(|key| !key.is_empty()).map(str::to_owned).collect())
     }
 }
 
@@ -142,6 +151,17 @@ pub(crate) struct ServerInfos {
     pub config: Config,
     /// Whether the library has a thread for callbacks.
     pub own_thread: bool,
+    pub host: HostInfos,
+}
+
+/// What a launcher tells the engine of its callbacks, see [`iof_engine::Host`].
+#[derive(Default)]
+pub(crate) struct HostInfos {
+    pub directives: Vec<String>,
+    pub queries: Vec<String>,
+    pub log_channels: Vec<String>,
+    /// The socket of the gateway.
+    pub gateway: Option<PathBuf>,
 }
 
 impl ServerInfos {
@@ -153,12 +173,23 @@ impl ServerInfos {
         // Accepted without effect: a session's engine is the default.
         infos.flag(IOF_SERVER_SESSION_SUPPORT)?;
         let system = infos.flag(IOF_SERVER_SYSTEM_SUPPORT)? == Some(true);
-        let directory = infos.directory()?;
+        let (session_directory, system_directory) =
+            (infos.path(IOF_SERVER_TMPDIR)?, infos.path(IOF_SYSTEM_TMPDIR)?);
         config.rendezvous = match (tools, system) {
             (false, _) => Rendezvous::None,
-            (true, true) => Rendezvous::System(directory),
-            (true, false) => Rendezvous::Session(directory),
+            (true, true) => Rendezvous::System(system_directory),
+            (true, false) => Rendezvous::Session(session_directory),
         };
+        let host = HostInfos {
+            directives: infos.keys(IOF_HOST_DIRECTIVES)?,
+            queries: infos.keys(IOF_HOST_QUERIES)?,
+            log_channels: infos.keys(IOF_HOST_LOG_CHANNELS)?,
+            gateway: infos.path(IOF_GATEWAY)?,
+        };
+        if let Some(order) = infos.text(IOF_LOG_ORDER)? {
+            config.log.order = order.parse().or_status(IOF_ERR_BAD_PARAM)?;
+        }
+        config.log.once = infos.flag(IOF_LOG_ONCE)? == Some(true);
         let block = infos.flag(IOF_DROP_NONE)?;
         config.backend = match infos.text(IOF_BACKEND)?.as_deref() {
             None => None,
@@ -172,41 +203,8 @@ impl ServerInfos {
             Some(false) if config.policy == Policy::Block => config.policy = Policy::DropNewest,
             _ => {}
         }
-        Ok(ServerInfos { config, own_thread })
+        Ok(ServerInfos { config, own_thread, host })
     }
-}
-
-/// Reads the infos of `iof_server_spawn`, for a job of `apps`. `default_name` names the job if they
-/// do not.
-pub(crate) fn job_spec(
-    infos: Vec<Info>,
-    apps: Vec<App>,
-    default_name: impl FnOnce() -> String,
-) -> Outcome<JobSpec> {
-    let mut infos = Infos(infos);
-    let name = infos.text(IOF_NSPACE)?.unwrap_or_else(default_name);
-    let mut spec = JobSpec::new(read::nspace(&name)?, apps);
-    spec.stdin.extend(infos.rank(IOF_STDIN_TGT)?.map(|rank| (rank, Stdin::Pipe)));
-    spec.stdin.extend(infos.rank(IOF_STDIN_INHERIT)?.map(|rank| (rank, Stdin::Inherit)));
-    spec.mpi = match infos.text(IOF_MPI)?.as_deref() {
-        None | Some("none") => Mpi::None,
-        Some("auto") => Mpi::Auto,
-        Some("pmi1") => Mpi::Pmi1,
-        Some("pmix") => Mpi::Pmix,
-        Some(_) => return Err(IOF_ERR_BAD_PARAM),
-    };
-    if spec.mpi != Mpi::None {
-        spec.kill_on_bad_exit = KillOnBadExit::Signal;
-    }
-    (spec.elsewhere, spec.directives) = adoption(infos.0)?;
-    Ok(spec)
-}
-
-/// Reads the infos of `iof_server_adopt`: whether the job has ranks elsewhere, and its directives.
-pub(crate) fn adoption(infos: Vec<Info>) -> Outcome<(bool, Directives)> {
-    let mut infos = Infos(infos);
-    let elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
-    Ok((elsewhere, or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0))
 }
 
 /// Returns a pull with the directives of C. The library itself honours IOF_NO_BACKLOG.
@@ -218,29 +216,32 @@ pub(crate) fn pull(procs: Vec<Proc>, channels: Channels, infos: Vec<Info>) -> Pu
     Pull { backlog, persistent: true, directives, ..Pull::new(procs, channels) }
 }
 
+/// Returns the keys on which a reader and the table disagree.
+#[cfg(test)]
+pub(crate) fn wrong(places: &[Place], accepts: impl Fn(Vec<Info>) -> bool) -> Vec<String> {
+    let infos = iof_proto::attribute::mismatches(places, |info| accepts(vec![info.clone()]));
+    infos.into_iter().map(|info| info.key).collect()
+}
+
+#[cfg(test)]
+pub(crate) fn infos(entries: &[(&str, InfoValue)]) -> Vec<Info> {
+    let info = |(key, value): &(&str, InfoValue)| Info { value: value.clone(), ..Info::required(*key, true) };
+    entries.iter().map(info).collect()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use iof_proto::PushDirectives;
-    use iof_proto::attribute::mismatches;
+    use iof_proto::directive::DirectiveLevel;
+    use iof_proto::{Directives, PushDirectives};
 
     use super::*;
-
-    /// Returns the keys on which a reader and the table disagree.
-    fn wrong(places: &[Place], accepts: impl Fn(Vec<Info>) -> bool) -> Vec<String> {
-        let infos = mismatches(places, |info| accepts(vec![info.clone()]));
-        infos.into_iter().map(|info| info.key).collect()
-    }
 
     #[test]
     fn each_function_honours_exactly_its_attributes_of_the_table() {
         assert_eq!(wrong(&[Place::ToolInit], |infos| ToolInfos::read(infos).is_ok()), [""; 0]);
         let server = wrong(&[Place::ServerInit, Place::Server], |infos| ServerInfos::read(infos).is_ok());
         assert_eq!(server, [IOF_BACKEND], "only two texts are names of backends");
-        let spawn = |infos| job_spec(infos, Vec::new(), || "job".into()).is_ok();
-        let spawn = wrong(&[Place::ServerSpawn, Place::Spawn], spawn);
-        assert_eq!(spawn, [IOF_MPI], "only four texts are names of protocols");
-        assert_eq!(wrong(&[Place::ServerAdopt, Place::Spawn], |infos| adoption(infos).is_ok()), [""; 0]);
         let pull = |infos| {
             let pull = pull(Vec::new(), Channels::ALL, infos);
             Directives::read(&pull.directives, DirectiveLevel::Registration).is_ok()
@@ -251,12 +252,6 @@ mod tests {
             infos.push_stdin().is_ok() && PushDirectives::read(&infos.0).is_ok()
         };
         assert_eq!(wrong(&[Place::Push], push), [""; 0]);
-    }
-
-    fn infos(entries: &[(&str, InfoValue)]) -> Vec<Info> {
-        let info =
-            |(key, value): &(&str, InfoValue)| Info { value: value.clone(), ..Info::required(*key, true) };
-        entries.iter().map(info).collect()
     }
 
     #[test]
@@ -270,6 +265,10 @@ mod tests {
         assert_eq!(rendezvous(&[(IOF_SERVER_TOOL_SUPPORT, false.into())]), Rendezvous::None);
         assert_eq!(rendezvous(std::slice::from_ref(&is_system)), Rendezvous::System(None));
         assert_eq!(rendezvous(std::slice::from_ref(&session)), Rendezvous::Session(Some("/session".into())));
+        // Each level has its own directory.
+        let both = [session.clone(), system.clone()];
+        assert_eq!(rendezvous(&both), Rendezvous::Session(Some("/session".into())));
+        assert_eq!(rendezvous(&[is_system.clone(), session]), Rendezvous::System(None));
         assert_eq!(rendezvous(&[is_system, system]), Rendezvous::System(Some("/system".into())));
     }
 
@@ -290,9 +289,10 @@ mod tests {
             let given = choices[index..].iter().rev().map(|(key, value, _)| (*key, value.clone()));
             assert_eq!(read(&given.collect::<Vec<_>>()).search.target, choices[index].2);
         }
-        let directory = |key| read(&[(key, "/there".into())]).search.directory;
-        assert_eq!(directory(IOF_SERVER_TMPDIR), Some("/there".into()));
-        assert_eq!(directory(IOF_SYSTEM_TMPDIR), Some("/there".into()));
+        let directories = [(IOF_SERVER_TMPDIR, "/session".into()), (IOF_SYSTEM_TMPDIR, "/system".into())]
+            .map(|info| read(&[info]).search);
+        let [session, system] = directories.map(|search| (search.session_directory, search.system_directory));
+        assert_eq!((session, system), ((Some("/session".into()), None), (None, Some("/system".into()))));
 
         let named = read(&[(IOF_TOOL_NSPACE, "job".into()), (IOF_TOOL_RANK, 3u32.into())]);
         assert_eq!(named.proc, Proc::new(job, Rank(3)));
@@ -300,18 +300,5 @@ mod tests {
         assert!(!read(&[(IOF_TOOL_DO_NOT_CONNECT, true.into())]).connects);
         assert!(read(&[(IOF_TOOL_CONNECT_OPTIONAL, true.into())]).may_fail);
         assert!(!read(&[(IOF_EXTERNAL_PROGRESS, true.into())]).own_thread);
-    }
-
-    #[test]
-    fn a_job_may_leave_the_stdin_of_one_rank_open_or_let_it_inherit() {
-        let stdin = |entries: &[_]| job_spec(infos(entries), Vec::new(), || "job".into()).unwrap().stdin;
-        let rank = Proc::new(read::nspace("job").unwrap(), Rank(2));
-        assert_eq!(stdin(&[]).len(), 0);
-        for (key, wanted) in [(IOF_STDIN_TGT, Stdin::Pipe), (IOF_STDIN_INHERIT, Stdin::Inherit)] {
-            for value in [InfoValue::Number(2), InfoValue::Proc(rank.clone())] {
-                let stdin: Vec<_> = stdin(&[(key, value)]).into_iter().collect();
-                assert_eq!(stdin, [(Rank(2), wanted.clone())]);
-            }
-        }
     }
 }

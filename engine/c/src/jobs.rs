@@ -2,23 +2,24 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsString, c_char, c_int};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{self, ExitStatus};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use iof_engine::{
-    AdoptError, AdoptSpec, AdoptedRank, App, Exit, JobStatus, LaunchError, MAX_RANKS, Process, Signal,
+    AdoptError, AdoptSpec, AdoptedRank, App, Exit, Job, JobStatus, LaunchError, MAX_RANKS, Process, Signal,
 };
 use iof_proto::{Proc, Rank};
 
 use crate::constants::*;
 use crate::guard::{OrStatus, Outcome, guard, lock, may_wait};
-use crate::init::{self, Infos};
 use crate::library::server;
-use crate::types::{iof_adopted_t, iof_app_t, iof_info_t, iof_proc_t, iof_status_t};
+use crate::spec::{self, Program};
+use crate::types::{iof_adopted_t, iof_app_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
 use crate::{memory, read};
 
 /// The maximum number of programs of a job.
@@ -40,13 +41,17 @@ pub(crate) const MAX_ARG: usize = 128 << 10;
 /// job.
 ///
 /// Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
-/// IOF_STDIN_INHERIT, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
+/// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
 /// IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 /// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
 ///
+/// Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_STDIN_TGT,
+/// IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_FWD_STDIN, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of
+/// the job take precedence.
+///
 /// Errors, after which no process of the job runs: IOF_ERR_BAD_PARAM if a program has no ranks, if
-/// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects a rank that does not exist, or if several ranks are
-/// to inherit stdin; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files
+/// an info selects a rank that does not exist, if several ranks are to inherit stdin, or if a rank
+/// with a pty has a pipe or a file as stdin; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files
 /// or memory are exhausted; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_spawn(
@@ -61,10 +66,10 @@ pub unsafe extern "C" fn iof_server_spawn(
         // SAFETY: the contract in the header.
         let (infos, apps) = unsafe { (read::infos(job_info, ninfo)?, read::slice(apps, napps, MAX_APPS)?) };
         // SAFETY: the contract in the header.
-        let apps = apps.iter().map(|from| unsafe { app(from) }).collect::<Outcome<Vec<App>>>()?;
+        let programs = apps.iter().map(|from| unsafe { program(from) }).collect::<Outcome<Vec<_>>>()?;
         let default_name =
             || format!("iof-{}@{}", process::id(), server.spawned.fetch_add(1, Relaxed).wrapping_add(1));
-        let spec = init::job_spec(infos, apps, default_name)?;
+        let spec = spec::job_spec(infos, programs, default_name)?;
         let job = server.engine.spawn(&spec);
         let status = job.as_ref().err().map_or(IOF_SUCCESS, launch_status);
         lock(&server.jobs).insert(spec.nspace.clone(), job.or_status(status)?);
@@ -85,6 +90,8 @@ fn launch_status(error: &LaunchError) -> iof_status_t {
         LaunchError::Ranks { .. }
         | LaunchError::EmptyApp { .. }
         | LaunchError::UnknownStdinRank { .. }
+        | LaunchError::UnknownPtyRank { .. }
+        | LaunchError::StdinOfPty { .. }
         | LaunchError::SharedStdin { .. } => IOF_ERR_BAD_PARAM,
         _ => IOF_ERR_JOB_FAILED_TO_LAUNCH,
     }
@@ -94,10 +101,10 @@ fn launch_status(error: &LaunchError) -> iof_status_t {
 ///
 /// # Safety
 /// The contract of [`read`].
-unsafe fn app(from: &iof_app_t) -> Outcome<App> {
+unsafe fn program(from: &iof_app_t) -> Outcome<Program> {
     // SAFETY: the caller's promise.
     unsafe {
-        Infos(read::infos(from.info, from.ninfo)?).done()?;
+        let infos = read::infos(from.info, from.ninfo)?;
         let text = |text: Vec<u8>| OsString::from_vec(text);
         let program = text(read::bytes(from.cmd, MAX_ARG)?.to_vec());
         let args = read::texts(from.argv, MAX_ARGS, MAX_ARG)?.into_iter().skip(1).map(text).collect();
@@ -114,7 +121,7 @@ unsafe fn app(from: &iof_app_t) -> Outcome<App> {
             Some(PathBuf::from(text(read::bytes(from.cwd, MAX_ARG)?.to_vec())))
         };
         let nprocs = u32::try_from(from.maxprocs).or_status(IOF_ERR_BAD_PARAM)?;
-        Ok(App { nprocs, program, args, env, cwd, merge_stderr: false })
+        Program::new(App { nprocs, program, args, env, cwd, merge_stderr: false }, infos)
     }
 }
 
@@ -147,7 +154,7 @@ pub unsafe extern "C" fn iof_server_adopt(
             (name, read::slice(ranks, nranks, MAX_ARGS)?)
         };
         // SAFETY: the contract in the header.
-        let options = unsafe { read::infos(info, ninfo) }.and_then(init::adoption);
+        let options = unsafe { read::infos(info, ninfo) }.and_then(spec::adoption);
         // This status tells the launcher that it still owns the descriptors.
         let (elsewhere, directives) = options.map_err(|_| IOF_ERR_BAD_PARAM)?;
         // SAFETY: the contract in the header.
@@ -269,6 +276,76 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
             *unsafe { read::place(exit_code) }? = status.code();
         }
         Ok(IOF_SUCCESS)
+    })
+}
+
+/// Returns the handle of the job and rank that `proc` names.
+///
+/// # Safety
+/// The contract of [`read`].
+unsafe fn named(proc: *const iof_proc_t) -> Outcome<(Job, Rank)> {
+    // SAFETY: the caller's promise.
+    let Proc { nspace, rank } = read::proc(unsafe { read::one(proc) }?)?;
+    Ok((server()?.job(&nspace)?, rank))
+}
+
+/// Completes output streams of a process on this node with the bytes that were written so far, as
+/// many as channel contains. The process receives SIGPIPE when it writes more. Registrations receive
+/// the bytes and then the end. Does not block. Errors: IOF_ERR_NOT_FOUND if the process does not
+/// exist, or if none of these streams is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_server_close(
+    proc: *const iof_proc_t,
+    channel: iof_iof_channel_t,
+) -> iof_status_t {
+    guard(|| {
+        let channels = read::channels(channel)?;
+        // SAFETY: the contract in the header.
+        let (job, rank) = unsafe { named(proc) }?;
+        let closed = channels.outputs().filter(|channel| job.close(rank, *channel)).count();
+        if closed > 0 { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_NOT_FOUND) }
+    })
+}
+
+/// Blocks until all bytes that a process on this node, or with IOF_RANK_WILDCARD all of its job, has
+/// written before the call are read, and the server's own registrations have received them. Tools
+/// can then receive them from the caches. timeout is in milliseconds, -1 means without limit.
+/// Returns IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_NOT_FOUND if no job of this name was
+/// spawned or adopted; IOF_ERR_TIMEOUT if the time has passed, or the library is finalized.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_server_flush(proc: *const iof_proc_t, timeout: c_int) -> iof_status_t {
+    guard(|| {
+        may_wait()?;
+        // SAFETY: the contract in the header.
+        let (job, rank) = unsafe { named(proc) }?;
+        let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+        let flush = move || match rank {
+            Rank::WILDCARD => job.flush(timeout),
+            rank => job.flush_rank(rank, timeout),
+        };
+        // iof_server_finalize waits for uses of the server, and must not wait for this call.
+        let session = server()?.session_so_far();
+        let is_flushed = match session {
+            Some(session) => session.wait_while(flush)?,
+            None => flush(),
+        };
+        if is_flushed { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_TIMEOUT) }
+    })
+}
+
+/// Returns a descriptor of the pseudo-terminal of a process (IOF_PTY), which the caller closes. What
+/// is written to it is typed at the terminal; TIOCSWINSZ (ioctl_tty(2)) changes its size. It must not
+/// be read: the engine reads the output. It is non-blocking. The terminal is hung up when the engine
+/// has ended and all such descriptors are closed. Does not block. Errors: IOF_ERR_NOT_FOUND if the
+/// process does not exist, has no pseudo-terminal or has ended; IOF_ERR_OUT_OF_RESOURCE if the
+/// process can open no further descriptor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_server_pty(proc: *const iof_proc_t) -> c_int {
+    guard(|| {
+        // SAFETY: the contract in the header.
+        let (job, rank) = unsafe { named(proc) }?;
+        let pty = job.pty(rank).or_status(IOF_ERR_OUT_OF_RESOURCE)?.ok_or(IOF_ERR_NOT_FOUND)?;
+        Ok(OwnedFd::from(pty).into_raw_fd())
     })
 }
 

@@ -13,11 +13,12 @@ pub const IOF_SERVER_TOOL_SUPPORT: &str = "pmix.srvr.tool";
 pub const IOF_SERVER_SESSION_SUPPORT: &str = "pmix.srvr.sess";
 /// iof_server_init (bool): makes the engine the system-level engine of the node.
 pub const IOF_SERVER_SYSTEM_SUPPORT: &str = "pmix.srvr.sys";
-/// iof_tool_init and iof_server_init (string): the directory with the sockets of engines. If
-/// iof_tool_init is called with it, IOF_SERVER in the environment is ignored.
+/// iof_tool_init and iof_server_init (string): the directory with the sockets of session-level
+/// engines. If iof_tool_init is called with it, IOF_SERVER in the environment is ignored.
 /// docs/src/rendezvous.md describes the default directories.
 pub const IOF_SERVER_TMPDIR: &str = "pmix.srvr.tmpdir";
-/// iof_tool_init and iof_server_init (string): replaces IOF_SERVER_TMPDIR if that is not given.
+/// iof_tool_init and iof_server_init (string): the same as IOF_SERVER_TMPDIR, for system-level
+/// engines.
 pub const IOF_SYSTEM_TMPDIR: &str = "pmix.sys.tmpdir";
 /// iof_server_init (bool): makes the engine the gateway of the site, which logs messages for other
 /// engines.
@@ -75,11 +76,11 @@ pub const IOF_JOB_TERM_STATUS: &str = "pmix.job.term.status";
 /// The event IOF_EVENT_JOB_END (proc): the job that ended, with the wildcard rank.
 pub const IOF_EVENT_AFFECTED_PROC: &str = "pmix.evproc";
 /// iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
-/// IOF_RANK_WILDCARD means all ranks. The stdin of a rank that neither this key nor IOF_FWD_STDIN
-/// nor IOF_STDIN_INHERIT selects is /dev/null.
+/// IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this key nor
+/// IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
 pub const IOF_STDIN_TGT: &str = "pmix.stdin";
 /// iof_server_spawn (bool): the stdin of rank 0 is a pipe that iof_IOF_push fills, unless
-/// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects rank 0.
+/// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects rank 0. For a program: the same for its first rank.
 pub const IOF_FWD_STDIN: &str = "pmix.fwd.stdin";
 /// iof_server_spawn and iof_server_adopt (bool): whether the server's own registrations receive
 /// stdout. Tools can pull it in any case. If none of IOF_FWD_STDOUT, IOF_FWD_STDERR and
@@ -199,6 +200,7 @@ pub const IOF_LOG_TIMESTAMP_OUTPUT: &str = "pmix.log.tsout";
 /// Directive of a log request (bool): writes the message as XML on stdout and stderr.
 pub const IOF_LOG_XML_OUTPUT: &str = "pmix.log.xml";
 /// Directive of a log request (bool): stops at the first channel that accepts the message.
+/// iof_server_init: does so for all messages.
 pub const IOF_LOG_ONCE: &str = "pmix.log.once";
 /// Directive of a log request (string): marks a request that another engine relays to the gateway,
 /// and names its original tool. A gateway does not relay it again. An extension of iof.
@@ -264,6 +266,39 @@ pub const IOF_STDIN_INHERIT: &str = "iof.stdin.inherit";
 /// that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An extension
 /// of iof.
 pub const IOF_MPI: &str = "iof.mpi";
+/// iof_server_spawn, for a program (string): each rank of the program reads this file as its stdin,
+/// from its beginning. An extension of iof.
+pub const IOF_STDIN_FILE: &str = "iof.stdin.file";
+/// iof_server_spawn (rank or proc): the rank has a pseudo-terminal of 24 lines of 80 characters
+/// without echo as stdin, stdout and stderr, whose output arrives as stdout. IOF_RANK_WILDCARD means
+/// all ranks. May be repeated. iof_server_pty returns its other end. An extension of iof.
+pub const IOF_PTY: &str = "iof.pty";
+/// iof_server_spawn (uint32): the time for which the streams of a rank that has ended may stay open,
+/// because a process that it has started holds them, in milliseconds. By default there is no limit.
+/// An extension of iof.
+pub const IOF_GRACE: &str = "iof.grace";
+/// iof_server_spawn, for a program (bool): stdout and stderr of a rank are one pipe, whose bytes
+/// arrive as stdout in the order in which they were written.
+pub const IOF_IOF_MERGE_STDERR_STDOUT: &str = "pmix.iof.mrg";
+/// iof_server_init (string): keys of directives that the callbacks iof_pull and log support,
+/// separated by commas. The engine passes these directives to them, required or not. With
+/// IOF_LOG_SOURCE among them, messages may name a source that the engine does not know. An extension
+/// of iof.
+pub const IOF_HOST_DIRECTIVES: &str = "iof.host.directives";
+/// iof_server_init (string): keys of queries that the callback query answers even if the engine
+/// knows an answer, separated by commas, such as IOF_QUERY_PROC_TABLE for processes on other nodes.
+/// The engine combines both answers. An extension of iof.
+pub const IOF_HOST_QUERIES: &str = "iof.host.queries";
+/// iof_server_init (string): keys of channels that the callback log serves, separated by commas.
+/// IOF_QUERY_LOG_CHANNELS lists them, and IOF_LOG_ORDER may name them. An extension of iof.
+pub const IOF_HOST_LOG_CHANNELS: &str = "iof.host.log.channels";
+/// iof_server_init (string): the socket of the site's gateway, to which the engine relays messages
+/// for the global syslog and for channels that it does not have. An extension of iof.
+pub const IOF_GATEWAY: &str = "iof.gateway";
+/// iof_server_init (string): the channels for messages that name none, in order of preference, in
+/// the form of PMIx's parameter plog_base_order, such as "local_syslog:req,stderr". An extension of
+/// iof.
+pub const IOF_LOG_ORDER: &str = "iof.log.order";
 /// iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes
 /// (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.
 pub const IOF_ELSEWHERE: &str = "iof.elsewhere";

@@ -12,6 +12,7 @@
 //! | `memory`, `value`, `owned` | memory of malloc(3); values with all that they point to; arrays lent to C |
 //! | `call` | calls of C's callbacks |
 //! | `library`, `init` | the state of the process: nothing, a tool or a server; the infos of its initialization |
+//! | `spec` | the infos of jobs and their programs |
 //! | `command`, `shared` | requests of the program; the queue that hands them to the core |
 //! | `session`, `core`, `turns` | one connection: the thread that progresses it, and pending requests |
 //! | `pushes`, `print`, `events` | pushes in progress; output without a callback; event handlers |
@@ -49,6 +50,7 @@ mod read;
 mod server;
 mod session;
 mod shared;
+mod spec;
 mod strings;
 mod tool;
 mod turns;

@@ -27,9 +27,10 @@ const MAX_DELIVERY: usize = 1 << 30;
 /// callbacks.
 ///
 /// Infos: IOF_SERVER_TOOL_SUPPORT, IOF_SERVER_SESSION_SUPPORT, IOF_SERVER_SYSTEM_SUPPORT,
-/// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE,
-/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS,
-/// IOF_BACKEND.
+/// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY, IOF_GATEWAY, IOF_HOST_DIRECTIVES,
+/// IOF_HOST_QUERIES, IOF_HOST_LOG_CHANNELS, IOF_LOG_ORDER, IOF_LOG_ONCE, IOF_IOF_CACHE_SIZE,
+/// IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE, IOF_IOF_BUFFERING_SIZE,
+/// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND.
 ///
 /// The engine installs no signal handlers, and raises the soft limit on open files. Returns
 /// IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_EXISTS if the process is a server already;
@@ -46,18 +47,15 @@ pub unsafe extern "C" fn iof_server_init(
         // SAFETY: the contract in the header.
         let infos = unsafe { read::infos(info, ninfo) }?;
         // SAFETY: the contract in the header.
-        let module = if module.is_null() { None } else { Some(*unsafe { read::one(module) }?) };
+        let module = if module.is_null() { Default::default() } else { *unsafe { read::one(module) }? };
         let mut library = library_to_begin()?;
         match *library {
             Library::Nothing => {}
             Library::Server(_) => return Err(IOF_ERR_EXISTS),
             Library::Tool(_) => return Err(IOF_ERR_INIT),
         }
-        let ServerInfos { config, own_thread } = ServerInfos::read(infos)?;
-        let engine = match module {
-            Some(module) => Engine::start_with(config, Arc::new(CHost(module))),
-            None => Engine::start(config),
-        };
+        let ServerInfos { config, own_thread, host } = ServerInfos::read(infos)?;
+        let engine = Engine::start_with(config, Arc::new(CHost { module, infos: host }));
         let engine = engine.or_status(IOF_ERR_OUT_OF_RESOURCE)?;
         let socket = engine.socket().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
         *library = Library::Server(Arc::new(Server {

@@ -209,7 +209,7 @@ pub struct iof_app_t {
     pub cwd: *mut c_char,
     /// The number of ranks that run it, at least 1.
     pub maxprocs: c_int,
-    /// Directives. None are supported.
+    /// Directives, see iof_server_spawn.
     pub info: *mut iof_info_t,
     /// The number of directives.
     pub ninfo: usize,

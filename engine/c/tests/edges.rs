@@ -7,12 +7,17 @@ use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 
-use common::{compiler, environment, source};
+use common::{compiler, environment, library_directory, source};
 
 /// Runs a scenario of tests/c/edges.c. Returns `None` if there is no compiler.
 fn run_scenario(scenario: &str) -> Option<Output> {
+    run_scenario_of("edges.c", scenario)
+}
+
+/// Runs a scenario of a program in tests/c. Returns `None` if there is no compiler.
+fn run_scenario_of(program: &str, scenario: &str) -> Option<Output> {
     let compiler = compiler()?;
-    let program = compiler.program(&source("edges.c"), &[]);
+    let program = compiler.program(&source(program), &[]);
     let sockets = tempfile::tempdir().unwrap();
     let mut command = Command::new("timeout");
     environment(&mut command, &program, sockets.path())
@@ -33,7 +38,11 @@ fn run_scenario(scenario: &str) -> Option<Output> {
 
 /// Checks that a scenario runs to its end.
 fn assert_completes(scenario: &str) {
-    if let Some(output) = run_scenario(scenario) {
+    assert_completes_of("edges.c", scenario);
+}
+
+fn assert_completes_of(program: &str, scenario: &str) {
+    if let Some(output) = run_scenario_of(program, scenario) {
         assert_eq!(output.stdout, b"done\n", "{scenario}: {output:?}");
     }
 }
@@ -76,6 +85,22 @@ fn a_wait_for_a_running_job_returns_when_the_library_is_finalized() {
 #[test]
 fn a_push_of_the_programs_own_stdin_is_stopped_by_the_directive_or_its_end() {
     assert_completes("stdin");
+}
+
+#[test]
+fn a_launcher_announces_directives_queries_log_channels_and_a_gateway() {
+    assert_completes_of("host.c", "host");
+}
+
+#[test]
+fn a_launcher_flushes_closes_and_types_and_each_program_has_its_own_stdin() {
+    assert_completes_of("host.c", "streams");
+}
+
+#[test]
+fn the_library_can_be_unloaded_while_its_engine_runs() {
+    let library = library_directory().join("libiof_c.so");
+    assert_completes_of("unload.c", library.to_str().unwrap());
 }
 
 #[test]

@@ -80,12 +80,13 @@ fn listed(source: &str, function: &str, label: &str) -> BTreeSet<String> {
 #[test]
 fn the_documentation_of_each_function_lists_its_attributes_of_the_table() {
     let (tool, server, jobs) = (read("src/tool.rs"), read("src/server.rs"), read("src/jobs.rs"));
-    let cases: [(&str, &str, &str, &[Place]); 6] = [
+    let cases: [(&str, &str, &str, &[Place]); 7] = [
         (&tool, "iof_tool_init", "Infos: ", &[Place::ToolInit]),
         (&tool, "iof_IOF_pull", "Directives: ", &[Place::Pull, Place::LibraryPull]),
         (&tool, "iof_IOF_push", "Directives: ", &[Place::Push]),
         (&server, "iof_server_init", "Infos: ", &[Place::Server, Place::ServerInit]),
         (&jobs, "iof_server_spawn", "Infos of the job: ", &[Place::Spawn, Place::ServerSpawn]),
+        (&jobs, "iof_server_spawn", "counted within the program: ", &[Place::Program]),
         (&server, "iof_server_IOF_deliver", "Infos: ", &[Place::Deliver]),
     ];
     for (source, function, label, places) in cases {

@@ -56,7 +56,7 @@ impl ToolName {
 fn failed(error: AttachError, search: &Search) -> Failure {
     match error {
         AttachError::Find(error @ FindError::NoSuchNspace { .. }) => {
-            let engines = list(search.directory.as_deref()).unwrap_or_default();
+            let engines = list(search.session_directory.as_deref()).unwrap_or_default();
             let jobs = engines.iter().filter(|engine| engine.is_live).flat_map(|engine| &engine.jobs);
             Failure::Usage(format!("{error}; {}", listed(jobs)))
         }
@@ -64,7 +64,7 @@ fn failed(error: AttachError, search: &Search) -> Failure {
             Failure::Choice(error.to_string())
         }
         AttachError::Find(FindError::NotFound(directory))
-            if search.directory.is_some() && !directory.exists() =>
+            if search.session_directory.is_some() && !directory.exists() =>
         {
             Failure::Usage(format!("--rendezvous-dir {}: no such directory", directory.display()))
         }

@@ -59,9 +59,8 @@ pub fn rewritten(words: &[String]) -> Option<String> {
 pub fn kill(args: &KillArgs) -> Result<(), Failure> {
     let KillArgs { job, signal, rank, engine } = args;
     let search = match engine.search() {
-        Search { target: Target::Any, directory } => {
-            let directory = directory.or_else(own_directory);
-            Search { target: Target::Nspace(job.clone()), directory }
+        Search { target: Target::Any, session_directory, .. } => {
+            Search::nspace(job.clone()).within(session_directory.or_else(own_directory))
         }
         search => search,
     };

@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 
 /// Attaches a tool with the name `test`.
 fn attach(site: &Site) -> Tool {
-    let search = Search { directory: Some(site.path().into()), ..Search::default() };
+    let search = Search::default().within(Some(site.path().into()));
     wait_for("the engine", || Tool::find(&search, "test").ok())
 }
 

@@ -202,6 +202,8 @@ pub enum Place {
     /// `iof_server_spawn` of the C library, which honours the attributes of [`Place::Spawn`] as
     /// well.
     ServerSpawn,
+    /// A program of `iof_server_spawn` of the C library.
+    Program,
     /// `iof_server_adopt` of the C library, which honours the attributes of [`Place::Spawn`] as
     /// well.
     ServerAdopt,
@@ -233,6 +235,7 @@ impl fmt::Display for Place {
             Place::ToolInit => "iof_tool_init",
             Place::ServerInit => "iof_server_init",
             Place::ServerSpawn => "iof_server_spawn",
+            Place::Program => "iof_app_t",
             Place::ServerAdopt => "iof_server_adopt",
             Place::LibraryPull => "iof_IOF_pull",
             Place::Callback => "callback",

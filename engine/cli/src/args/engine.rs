@@ -89,7 +89,8 @@ impl EngineArgs {
             Target::Nspace(_) | Target::Pid(_) => own_directory(),
             _ => None,
         };
-        Search { directory: rendezvous_dir.clone().or_else(of_job), target }
+        let directory = rendezvous_dir.clone().or_else(of_job);
+        Search { target, ..Search::default() }.within(directory)
     }
 }
 
@@ -99,7 +100,7 @@ pub fn own_directory() -> Option<PathBuf> {
     let socket = PathBuf::from(env::var_os(SERVER_VARIABLE)?);
     let directory = socket.parent()?.to_owned();
     let has_socket = |directory: Option<PathBuf>| {
-        let engines = Search { directory, ..Search::default() }.engines().unwrap_or_default();
+        let engines = Search::default().within(directory).engines().unwrap_or_default();
         engines.iter().any(|engine| engine.path == socket)
     };
     (!has_socket(None) && has_socket(Some(directory.clone()))).then_some(directory)

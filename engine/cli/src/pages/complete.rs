@@ -18,7 +18,7 @@ use crate::args::{Iof, List};
 pub fn candidates(list: List, directory: Option<&Path>) -> String {
     let engines = || {
         let directory = directory.map(Path::to_owned).or_else(own_directory);
-        let search = Search { directory, ..Search::default() };
+        let search = Search::default().within(directory);
         search.engines().unwrap_or_default()
     };
     let lines: Vec<String> = match list {

@@ -27,7 +27,7 @@ attributes! {
     /// (RFC0032).
     PMIX_SERVER_GATEWAY = "pmix.srv.gway": Bool, at Server;
     /// Whether rank 0 has a stdin to which tools can push.
-    PMIX_FWD_STDIN = "pmix.fwd.stdin": Bool, at Spawn;
+    PMIX_FWD_STDIN = "pmix.fwd.stdin": Bool, at Spawn Program;
     /// Whether the launcher's own readers receive stdout; other tools can pull it anyway.
     PMIX_FWD_STDOUT = "pmix.fwd.stdout": Bool, at Spawn;
     /// Whether the launcher's own readers receive stderr; other tools can pull it anyway.

@@ -12,9 +12,9 @@ attributes! {
     PMIX_SERVER_SESSION_SUPPORT = "pmix.srvr.sess": Bool, at ServerInit;
     /// Makes the engine the system-level engine of the node.
     PMIX_SERVER_SYSTEM_SUPPORT = "pmix.srvr.sys": Bool, at ServerInit;
-    /// The directory with the sockets of engines.
+    /// The directory with the sockets of session-level engines.
     PMIX_SERVER_TMPDIR = "pmix.srvr.tmpdir": Text, at ToolInit ServerInit;
-    /// Replaces `PMIX_SERVER_TMPDIR` if that is not given.
+    /// The directory with the sockets of system-level engines.
     PMIX_SYSTEM_TMPDIR = "pmix.sys.tmpdir": Text, at ToolInit ServerInit;
     /// Connects to the engine that listens on this socket path.
     PMIX_SERVER_URI = "pmix.srvr.uri": Text, at ToolInit;
@@ -39,10 +39,29 @@ attributes! {
     /// The mechanism that reads the ranks' pipes, "io-uring" or "epoll".
     IOF_BACKEND = "iof.backend": Text, at ServerInit;
 
+    /// Keys of directives that the host supports, separated by commas.
+    IOF_HOST_DIRECTIVES = "iof.host.directives": Text, at ServerInit;
+    /// Keys of queries that the host answers together with the engine, separated by commas.
+    IOF_HOST_QUERIES = "iof.host.queries": Text, at ServerInit;
+    /// Keys of channels that the host logs to, separated by commas.
+    IOF_HOST_LOG_CHANNELS = "iof.host.log.channels": Text, at ServerInit;
+    /// The socket of the gateway.
+    IOF_GATEWAY = "iof.gateway": Text, at ServerInit;
+    /// The channels for messages that name none, in order of preference.
+    IOF_LOG_ORDER = "iof.log.order": Text, at ServerInit;
+
     /// The rank whose stdin is a pipe that tools can push to.
-    PMIX_STDIN_TGT = "pmix.stdin": Number or Process from 0 to 4294967295, at ServerSpawn;
+    PMIX_STDIN_TGT = "pmix.stdin": Number or Process from 0 to 4294967295, at ServerSpawn Program;
     /// The one rank that inherits the launcher's own stdin.
-    IOF_STDIN_INHERIT = "iof.stdin.inherit": Number or Process from 0 to 4294967295, at ServerSpawn;
+    IOF_STDIN_INHERIT = "iof.stdin.inherit": Number or Process from 0 to 4294967295, at ServerSpawn Program;
+    /// The file that each rank reads as its stdin.
+    IOF_STDIN_FILE = "iof.stdin.file": Text, at Program;
+    /// The rank has a pseudo-terminal.
+    IOF_PTY = "iof.pty": Number or Process from 0 to 4294967295, at ServerSpawn Program;
+    /// The time for which streams may stay open after the exit of their rank, in milliseconds.
+    IOF_GRACE = "iof.grace": Number from 0 to 4294967295, at ServerSpawn;
+    /// Gives each rank one pipe for stdout and stderr.
+    PMIX_IOF_MERGE_STDERR_STDOUT = "pmix.iof.mrg": Bool, at Program;
     /// The protocol by which the ranks start MPI: "auto", "pmi1", "pmix" or "none". By default "none".
     IOF_MPI = "iof.mpi": Text, at ServerSpawn;
     /// The job has further ranks on other nodes.

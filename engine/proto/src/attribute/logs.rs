@@ -33,7 +33,7 @@ attributes! {
     /// Writes XML on stdout and stderr.
     PMIX_LOG_XML_OUTPUT = "pmix.log.xml": Bool, at LogDirective;
     /// Stops at the first channel that accepts the message.
-    PMIX_LOG_ONCE = "pmix.log.once": Bool, at LogDirective;
+    PMIX_LOG_ONCE = "pmix.log.once": Bool, at LogDirective ServerInit;
     /// The process or job from which the message comes. The engine must know the job.
     PMIX_LOG_SOURCE = "pmix.log.source": Process, at LogDirective;
     /// Marks a request that another engine relays to the gateway, and names its original tool. A

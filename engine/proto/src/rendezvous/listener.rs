@@ -100,7 +100,7 @@ impl Listener {
     /// # let dir = tempfile::tempdir()?;
     /// # let dir = Some(dir.path());
     /// let listener = Listener::bind(Level::Session, dir)?;
-    /// let search = Search { directory: dir.map(Into::into), ..Search::default() };
+    /// let search = Search::default().within(dir.map(Into::into));
     /// let path = search.sockets().find_map(Result::ok).ok_or("no engine")?;
     /// let tool = connect(&path)?;
     /// let (engine, _) = listener.socket().accept()?;

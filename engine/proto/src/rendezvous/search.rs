@@ -46,15 +46,23 @@ pub enum Target {
 pub struct Search {
     /// The engine to search for.
     pub target: Target,
-    /// The directory to search at both levels (`PMIX_SERVER_TMPDIR`, `PMIX_SYSTEM_TMPDIR`). `None`
-    /// selects the default directories (see the [module](super)).
-    pub directory: Option<PathBuf>,
+    /// The directory to search for session-level engines (`PMIX_SERVER_TMPDIR`). `None` selects the
+    /// default directory (see the [module](super)).
+    pub session_directory: Option<PathBuf>,
+    /// The directory to search for the system-level engine (`PMIX_SYSTEM_TMPDIR`). `None` selects the
+    /// default directory.
+    pub system_directory: Option<PathBuf>,
 }
 
 impl Search {
     /// Returns a search for the engine that runs the job `nspace`.
     pub fn nspace(nspace: Nspace) -> Search {
         Search { target: Target::Nspace(nspace), ..Search::default() }
+    }
+
+    /// Sets the directory of both levels. `None` selects the default directories.
+    pub fn within(self, directory: Option<PathBuf>) -> Search {
+        Search { session_directory: directory.clone(), system_directory: directory, ..self }
     }
 
     /// Returns a search for the engine of the process `pid`.
@@ -186,14 +194,12 @@ impl Search {
     /// # Errors
     /// [`FindError`] for a step that has not found exactly one engine.
     pub fn sockets(&self) -> impl Iterator<Item = Result<PathBuf, FindError>> + '_ {
-        let directory = self.directory.as_deref();
+        let (session, system) = (self.session_directory.as_deref(), self.system_directory.as_deref());
         self.steps(env::var_os(SERVER_VARIABLE)).into_iter().map(move |step| match step {
             SearchStep::Socket(path) => Ok(path),
             SearchStep::Environment(path) => connect(&path).map(|_| path).map_err(FindError::FromEnvironment),
-            SearchStep::System => find_system(&DirectoryPath::new(Level::System, directory)),
-            SearchStep::Session(filter) => {
-                find_session(DirectoryPath::new(Level::Session, directory), filter)
-            }
+            SearchStep::System => find_system(&DirectoryPath::new(Level::System, system)),
+            SearchStep::Session(filter) => find_session(DirectoryPath::new(Level::Session, session), filter),
         })
     }
 
@@ -203,13 +209,14 @@ impl Search {
     /// [`FindError`] if the directory is unusable or cannot be read. A missing directory has no
     /// engines.
     pub fn engines(&self) -> Result<Vec<Candidate>, FindError> {
-        engines(&DirectoryPath::new(Level::Session, self.directory.as_deref()), SessionFilter::Any)
+        engines(&DirectoryPath::new(Level::Session, self.session_directory.as_deref()), SessionFilter::Any)
     }
 
     /// Returns the steps of the search; `server` is the value of [`SERVER_VARIABLE`].
     fn steps(&self, server: Option<OsString>) -> Vec<SearchStep<'_>> {
         // A directory chosen by the tool takes precedence over the environment.
-        let server = server.filter(|path| !path.is_empty() && self.directory.is_none());
+        let has_directory = self.session_directory.is_some() || self.system_directory.is_some();
+        let server = server.filter(|path| !path.is_empty() && !has_directory);
         let any_session = SearchStep::Session(SessionFilter::Any);
         match (&self.target, server) {
             (Target::Any, Some(server)) => vec![SearchStep::Environment(server.into())],
@@ -301,7 +308,7 @@ mod tests {
     use super::*;
 
     fn search(target: Target) -> Search {
-        Search { target, directory: None }
+        Search { target, ..Search::default() }
     }
 
     #[test]
@@ -314,12 +321,17 @@ mod tests {
                 default_steps,
                 "{target:?}: an empty variable counts as unset"
             );
-            let in_directory = Search { directory: Some("/there".into()), ..search(target) };
-            assert_eq!(
-                in_directory.steps(Some("/s".into())),
-                default_steps,
-                "the tool's directory takes precedence"
-            );
+            let there = Some("/there".into());
+            for in_directory in [
+                Search { session_directory: there.clone(), ..search(target.clone()) },
+                Search { system_directory: there, ..search(target) },
+            ] {
+                assert_eq!(
+                    in_directory.steps(Some("/s".into())),
+                    default_steps,
+                    "the tool's directory takes precedence"
+                );
+            }
         }
     }
 

@@ -43,7 +43,7 @@ fn levels() -> [(Level, String); 2] {
 
 /// Returns the result of the last step of a search for `target`.
 fn find(dir: &Path, target: Target) -> Result<PathBuf, FindError> {
-    Search { target, directory: Some(dir.to_owned()) }.sockets().last().unwrap()
+    Search { target, ..Search::default() }.within(Some(dir.to_owned())).sockets().last().unwrap()
 }
 
 fn find_any(dir: &TempDir) -> Result<PathBuf, FindError> {
@@ -295,10 +295,18 @@ fn the_system_level_engine_is_found_first_unless_an_engine_is_selected() {
     let dir = tempdir().unwrap();
     let session = bind_session(&dir).unwrap();
     let found = |target| {
-        let search = Search { target, directory: Some(dir.path().to_owned()) };
+        let search = Search { target, ..Search::default() }.within(Some(dir.path().to_owned()));
         search.sockets().filter_map(Result::ok).collect::<Vec<_>>()
     };
     assert_eq!(found(Target::Any), [session.path()]);
+    // Each level has a directory of its own.
+    let here = || Some(dir.path().to_owned());
+    let (elsewhere, target) = (tempdir().unwrap(), Target::Session);
+    let system_here = Search { system_directory: here(), target, ..Search::default() };
+    let session_elsewhere = Search { session_directory: Some(elsewhere.path().to_owned()), ..system_here };
+    assert_eq!(session_elsewhere.sockets().filter_map(Result::ok).count(), 0);
+    let session_here = Search { session_directory: here(), ..session_elsewhere };
+    assert_eq!(session_here.sockets().filter_map(Result::ok).collect::<Vec<_>>(), [session.path()]);
     assert!(matches!(find(dir.path(), Target::System), Err(FindError::NoSystem(_))));
     let system = bind_system(&dir).unwrap();
     for target in [Target::Any, Target::SystemFirst] {
