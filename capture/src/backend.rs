@@ -11,7 +11,7 @@ mod uring;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use iof_shm_ring::{Lent, Span};
@@ -176,12 +176,26 @@ pub trait Backend {
     /// Reads bytes of `pipe`, which was polled and is readable, into `memory`. Returns their number
     /// immediately.
     fn fetch(&mut self, pipe: BorrowedFd<'_>, memory: &mut [u8]) -> io::Result<usize> {
+        let span = Span { ptr: memory.as_mut_ptr(), len: memory.len() };
+        // SAFETY: `memory` is borrowed for the call.
+        unsafe { self.read_now(pipe, &span) }
+    }
+
+    /// Reads bytes of `pipe`, which was polled and is readable, into `span`. Returns their number
+    /// immediately.
+    ///
+    /// # Safety
+    /// The memory of `span` must be mapped, and nothing else may write to it during the call, nor
+    /// read it except by atomic loads.
+    unsafe fn read_now(&mut self, pipe: BorrowedFd<'_>, span: &Span) -> io::Result<usize> {
         // A terminal may have been flushed since it was polled.
         let mut polled = [PollFd::new(pipe, PollFlags::POLLIN)];
         if poll(&mut polled, PollTimeout::ZERO)? == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        Ok(read(pipe, memory)?)
+        // SAFETY: as promised by the caller. A span without memory gives EFAULT.
+        let read = unsafe { libc::read(pipe.as_raw_fd(), span.ptr.cast(), span.len) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
 
     /// Submits the pending requests, lets answers accumulate for `coalescing_delay`, and then

@@ -51,7 +51,8 @@ const TERMINAL_BUFFER: u64 = 128 * 1024;
 /// Number of streams that may grow at one check because their sources have waited. Each needs a
 /// ring in the same turn.
 const GROWTHS_PER_CHECK: u64 = 16;
-/// Number of files that such streams leave to ranks, connections and logs.
+/// Number of files that such streams leave to ranks, connections and logs, besides those that other
+/// streams need with their first bytes.
 const RESERVED_FILES: u64 = 64;
 
 struct WatchedProcess {
@@ -250,8 +251,10 @@ impl<B: Backend> Driver<B> {
     /// Lets streams grow that have waited for many checks.
     fn check_growth(&mut self) {
         self.checks_growth = false;
+        let sources = self.waiting.iter().filter_map(|index| self.sources.source(*index));
+        let owed = sources.map(|source| source.stream().owed_rings()).max().unwrap_or(0);
         // Until its reader follows, a stream that grows has one more file.
-        let spare = check_files(RESERVED_FILES).unwrap_or(0);
+        let spare = check_files(RESERVED_FILES.saturating_add(owed)).unwrap_or(0);
         let mut allowed = spare.min(GROWTHS_PER_CHECK);
         for index in &self.waiting {
             if let Some(source) = self.sources.source_mut(*index) {
@@ -300,13 +303,26 @@ impl<B: Backend> Driver<B> {
             // the answer. If this thread unwinds or the kernel fails, `into_streams` or `drop` below
             // collects the answers first, or the streams are leaked, at the latest by
             // `EndedStreams`. `Streams`, the only other access to a stream, neither writes nor drops
-            // it. The source itself may move; the span does not.
+            // it, and `Stream::allocate` leaves a ring alone that can have given a span. The source
+            // itself may move; the span does not.
             SourceAction::Read(pipe, span) => unsafe { self.backend.read(Token::Source(index), pipe, span) },
             SourceAction::Poll(pipe) => self.backend.poll(Token::Source(index), pipe),
             SourceAction::Drain(pipe) => {
                 // One call a turn, so that a source without readers cannot starve the others.
                 let result = self.backend.discard(pipe);
                 let step = source.drained(result, self.time);
+                self.advance(index, step);
+            }
+            SourceAction::Probe(pipe) => {
+                let is_at_end = is_hung_up(pipe);
+                let step = source.probed(is_at_end);
+                self.advance(index, step);
+            }
+            SourceAction::ReadNow(pipe, span) => {
+                // SAFETY: the span lies in the source's stream, which only this thread changes. The
+                // bytes there are not committed, so they are not read.
+                let result = unsafe { self.backend.read_now(pipe, &span) };
+                let step = source.done(result, self.time);
                 self.advance(index, step);
             }
             SourceAction::Fetch(pipe) => {
@@ -450,6 +466,14 @@ impl<B: Backend> Driver<B> {
 fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
     // At the end of file a pipe is readable without having bytes.
     is_readable(&pipe) && ioctl::unread(pipe).is_ok_and(|bytes| bytes == 0)
+}
+
+/// Returns whether `pipe` has no bytes, and no process has it open for writing. A file that does not
+/// show that by poll(2), such as a socket, counts as open.
+fn is_hung_up(pipe: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(pipe, PollFlags::POLLIN)];
+    let found = poll(&mut polled, PollTimeout::ZERO).ok().and_then(|_| polled[0].revents());
+    found.is_some_and(|found| found.contains(PollFlags::POLLHUP) && !found.contains(PollFlags::POLLIN))
 }
 
 /// Returns whether a read from `pipe` would return bytes or the end of file now.

@@ -50,6 +50,11 @@ pub enum StreamStep {
         start: Start,
         /// Whether it holds the stream back.
         gating: Gating,
+        /// Number of bytes that it reads at a time; 0 if any number is enough.
+        group: u64,
+        /// Whether the reader is in another process, so that the ring needs a file, see
+        /// [`Stream::allocate`]. Without memory for it, the reader is not attached.
+        remote: bool,
     },
     /// Moves a reader to the newest generation, see [`Stream::follow`]. Answered with
     /// [`StreamAnswer::Joined`].
@@ -94,17 +99,22 @@ pub enum StreamStep {
 
 impl StreamStep {
     /// Returns whether the step attaches a reader that needs a ring of the configured size: it may not
-    /// hold the source back, or it keeps the stream from growing later.
-    fn needs_full_size(&self) -> bool {
-        matches!(self, StreamStep::Attach { gating: Gating::Never | Gating::Keep | Gating::Hold, .. })
+    /// hold the source back, it keeps the stream from growing later, or it reads more bytes at a time
+    /// than the ring of `stream` gives.
+    pub(crate) fn needs_full_size(&self, stream: &Stream) -> bool {
+        match self {
+            StreamStep::Attach { gating: Gating::Block, group, .. } => *group > stream.largest_group(),
+            StreamStep::Attach { .. } => true,
+            _ => false,
+        }
     }
 }
 
 /// The answer to a [`StreamStep`].
 #[derive(Debug)]
 pub enum StreamAnswer {
-    /// The reader in its generation; `None` if the source or reader does not exist, or a reader
-    /// that was to follow is in the newest generation already.
+    /// The reader in its generation; `None` if the source or reader does not exist, a reader that
+    /// was to follow is in the newest generation already, or the kernel has no memory for a ring.
     Joined(Option<Joined>),
     /// The counters; `None` if the source does not exist.
     Counted(Option<Counted>),
@@ -147,7 +157,7 @@ impl NewStream {
     /// a ring of the configured size, the stream grows before any reader is attached, so that none
     /// has to follow it to another generation.
     pub fn new(mut stream: Stream, first: StreamRequest) -> NewStream {
-        if first.steps.iter().any(StreamStep::needs_full_size) {
+        if first.steps.iter().any(|step| step.needs_full_size(&stream)) {
             stream.grow();
         }
         NewStream { stream, first: Some(first) }

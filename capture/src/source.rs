@@ -3,14 +3,15 @@
 //! same state machine.
 //!
 //! ```text
-//!            next: room             done: n bytes, interrupted
-//!     Idle ------------> Reading ------------------------------> Idle
-//!          next: (nearly) full    done: readable
-//!          ------------> Polling ------------------------------> Idle, and next(readable)
+//!          next: room             done: n bytes, interrupted
+//!     Idle ----------> Reading ---------------------------> Idle
+//!          next: no memory yet,   done: readable
+//!          (nearly) full
+//!          ----------> Polling ---------------------------> Idle, and next(readable)
 //!          next: must wait        next
-//!          ------------> Waiting ------------------------------> (as from Idle)
+//!          ----------> Waiting ---------------------------> (as from Idle)
 //!          next: must pause       done
-//!          ------------> Pausing ------------------------------> Idle
+//!          ----------> Pausing ---------------------------> Idle
 //!     any, once nothing is in flight: end -> Ended
 //! ```
 
@@ -45,8 +46,9 @@ enum SourceState {
     Idle,
     /// A read into the stream is in flight, so the stream must neither be written nor dropped.
     Reading,
-    /// A poll until the pipe is readable is in flight: the stream drops the newest bytes and is
-    /// full or has no room for a packet, or the pipe is non-blocking and was empty.
+    /// A poll until the pipe is readable is in flight: the stream has no memory yet, or drops the
+    /// newest bytes and is full or has no room for a packet, or the pipe is non-blocking and was
+    /// empty.
     Polling,
     /// The stream is full and waits for its readers. No request is in flight.
     Waiting,
@@ -67,6 +69,10 @@ pub(crate) enum SourceAction<'a> {
     /// Read bytes from the pipe, which is readable, and discard them, then call
     /// [`Source::drained`].
     Drain(BorrowedFd<'a>),
+    /// Find out whether the pipe, which is readable, is at its end, then call [`Source::probed`].
+    Probe(BorrowedFd<'a>),
+    /// Read from the pipe, which is readable, into the span at once, then call [`Source::done`].
+    ReadNow(BorrowedFd<'a>, Span),
     /// Read the pipe, which is readable, into a buffer of [`PACKET_MAX`] bytes, then call
     /// [`Source::fetched`].
     Fetch(BorrowedFd<'a>),
@@ -148,6 +154,8 @@ pub(crate) struct Source {
     would_block: bool,
     /// Whether a process may open the terminal again when no process has it open.
     reopenable: bool,
+    /// Whether the pipe, which is readable, was found not to be at its end.
+    has_bytes: bool,
     /// Whether no process has the terminal open at the moment.
     hung_up: bool,
     /// Number of successive calls of [`Source::check_growth`] at which the stream has waited
@@ -179,6 +187,7 @@ impl Source {
             no_memory: false,
             would_block: false,
             reopenable: false,
+            has_bytes: false,
             hung_up: false,
             starved: 0,
             is_ready: false,
@@ -203,8 +212,8 @@ impl Source {
         &self.stream
     }
 
-    /// Returns the stream, only for attaching and detaching readers: a read into it may be in
-    /// flight.
+    /// Returns the stream, only for attaching and detaching readers and for [`Stream::allocate`]: a
+    /// read into it may be in flight.
     pub(crate) fn stream_mut(&mut self) -> &mut Stream {
         &mut self.stream
     }
@@ -258,9 +267,21 @@ impl Source {
                 }
             };
         }
+        let is_first = self.stream.is_unallocated();
+        if is_first {
+            // Nothing is allocated for a pipe that never has bytes.
+            if !readable {
+                self.state = SourceState::Polling;
+                return SourceAction::Poll(pipe);
+            }
+            if !mem::take(&mut self.has_bytes) {
+                return SourceAction::Probe(pipe);
+            }
+        }
         let generation = self.stream.stats().generation;
         let reserve = self.stream.reserve(READ_MAX);
         self.is_ready |= self.stream.stats().generation != generation;
+        log_refusal(&mut self.stream);
         if !matches!(reserve, Reserve::Wait) {
             self.starved = 0;
         }
@@ -268,7 +289,9 @@ impl Source {
         match reserve {
             Reserve::Ready(span) if span.len >= PACKET_MAX || !drops_newest => {
                 self.state = SourceState::Reading;
-                SourceAction::Read(pipe, span)
+                // Read first bytes at once, because pipes are read in the order in which they became
+                // readable.
+                if is_first { SourceAction::ReadNow(pipe, span) } else { SourceAction::Read(pipe, span) }
             }
             // Poll first, because readers may make room before the next bytes arrive.
             Reserve::Ready(_) | Reserve::Discard if !readable => {
@@ -343,6 +366,18 @@ impl Source {
                 self.state = other;
                 Step::Go { readable: false }
             }
+        }
+    }
+
+    /// Takes the result of [`SourceAction::Probe`]. A pipe at its end is not read, so that no bytes
+    /// without memory can be read from it.
+    pub(crate) fn probed(&mut self, is_at_end: bool) -> Step {
+        self.has_bytes = !is_at_end;
+        match is_at_end {
+            false => Step::Go { readable: true },
+            // As a read would return.
+            true if self.is_terminal() => self.after_read(Err(io::Error::from_raw_os_error(libc::EIO))),
+            true => self.after_read(Ok(0)),
         }
     }
 
@@ -487,6 +522,13 @@ impl Source {
     pub(crate) fn abandon(&mut self) {
         self.stream.complete();
         self.is_ready = true;
+    }
+}
+
+/// Logs why a stream has no memory for its first bytes.
+fn log_refusal(stream: &mut Stream) {
+    if let Some(error) = stream.take_refusal() {
+        tracing::warn!(stream = stream.label(), %error, "no memory for the first bytes of a stream");
     }
 }
 

@@ -66,6 +66,10 @@ impl Sources {
         self.slots.indices()
     }
 
+    pub(crate) fn source(&self, index: usize) -> Option<&Source> {
+        self.slots.get(index)
+    }
+
     pub(crate) fn source_mut(&mut self, index: usize) -> Option<&mut Source> {
         self.slots.get_mut(index)
     }

@@ -56,9 +56,21 @@ impl<'a> Streams<'a> {
     }
 
     fn step(&mut self, step: StreamStep) -> Option<StreamAnswer> {
+        if let StreamStep::Attach { source, .. } = &step
+            && let Some(tap) = self.get_mut(*source)
+            && step.needs_full_size(tap.stream)
+        {
+            // Before its first ring is allocated in a size that is too small for such a reader.
+            tap.stream.grow();
+        }
         Some(match step {
-            StreamStep::Attach { source, page, reader, start, gating } => {
+            StreamStep::Attach { source, page, reader, start, gating, remote, .. } => {
                 let joined = self.get_mut(source).and_then(|mut tap| {
+                    if remote && let Err(error) = tap.stream.allocate() {
+                        // Not a warning: any tool could make the engine repeat it.
+                        tracing::info!(%error, "a tool does not receive a stream");
+                        return None;
+                    }
                     let attached = match gating {
                         Gating::Never => tap.attach_non_gating(&page, reader, start),
                         Gating::Keep => tap.attach(&page, reader, start, false),
@@ -103,7 +115,7 @@ impl<'a> Streams<'a> {
 
 /// Limited access to one stream: readers can be attached and detached, and counters read. The
 /// kernel may be writing into the stream at the same time, so a tap can neither write to it nor
-/// drop it.
+/// drop it. It allocates memory only for a stream that has none, into which the kernel cannot write.
 pub struct Tap<'a> {
     stream: &'a mut Stream,
 }

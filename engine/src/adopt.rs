@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use iof_capture::{AddError, Child, TooFewFiles, TooFewMaps, check_files, check_maps};
+use iof_capture::{AddError, Child, TooFewFiles, TooFewMaps};
 use iof_proto::{Channel, Directives, Nspace, Rank, StdinUnavailable};
-use iof_shm_ring::CreateError;
+use iof_shm_ring::{CacheBudget, CreateError};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::socket::{SockType, SockaddrStorage, getpeername, getsockopt, sockopt};
@@ -20,7 +20,7 @@ use crate::core::job::{CHANNELS, Launching};
 use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
 use crate::error::MAX_RANKS;
-use crate::files::{MAPS_PER_RANK, TRANSIENT_FDS};
+use crate::files::{MAPS_PER_RANK, TRANSIENT_FDS, check_files_of_job, check_maps_of_job};
 use crate::job::Job;
 use crate::register::{RankStdin, RunningRank};
 
@@ -220,7 +220,7 @@ impl Engine {
     /// [`AdoptError`].
     pub fn adopt(&self, spec: AdoptSpec) -> Result<Job, AdoptError> {
         let AdoptSpec { nspace, ranks, grace, directives, elsewhere } = spec;
-        check(&ranks)?;
+        check(&ranks, &self.caches)?;
         let count = ranks.len() as u64;
         let mut launching = BTreeMap::new();
         let mut running_ranks = Vec::with_capacity(ranks.len());
@@ -253,7 +253,7 @@ impl Engine {
 }
 
 /// Checks all ranks before any of them is adopted.
-fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
+fn check(ranks: &[AdoptedRank], caches: &CacheBudget) -> Result<(), AdoptError> {
     let asked = ranks.len();
     if asked == 0 || asked > MAX_RANKS as usize {
         return Err(AdoptError::Ranks { asked });
@@ -288,9 +288,9 @@ fn check(ranks: &[AdoptedRank]) -> Result<(), AdoptError> {
         }
     }
     let needed = ranks.iter().map(files_for).fold(TRANSIENT_FDS, u64::saturating_add);
-    check_files(needed).map_err(|files| AdoptError::Files { ranks: asked, files })?;
+    check_files_of_job(needed, caches).map_err(|files| AdoptError::Files { ranks: asked, files })?;
     let maps = (asked as u64).saturating_mul(MAPS_PER_RANK);
-    check_maps(maps).map_err(|maps| AdoptError::Maps { ranks: asked, maps })
+    check_maps_of_job(maps, caches).map_err(|maps| AdoptError::Maps { ranks: asked, maps })
 }
 
 /// Returns how many files the engine opens for a rank: its rings, its pidfd, and a pipe for each

@@ -26,7 +26,7 @@ impl Control {
         let place = socket::peer(&socket)
             .map_err(|error| Failure::new(Status::ERR_OUT_OF_RESOURCE, format!("engine error: {error}")))
             .and_then(|credentials| core.make_place(credentials.into()))
-            .and_then(|()| match check_spare_files(socket.as_fd()) {
+            .and_then(|()| match check_spare_files(socket.as_fd(), &self.caches) {
                 Err(_) if core.evict(|_| true) => Ok(()),
                 enough => enough,
             });
@@ -100,7 +100,7 @@ impl Control {
         };
         // The files of the embedder's own readers are accounted to the job.
         if !own && let Some(file) = page.as_fd() {
-            check_spare_files(file)?;
+            check_spare_files(file, &self.caches)?;
         }
         let (room, room_bell) = match (grant, own) {
             (Grant::Never, _) => (None, None),

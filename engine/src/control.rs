@@ -11,6 +11,7 @@ use std::{io, mem};
 use crossbeam::channel::Receiver;
 use iof_capture::{Capture, Event};
 use iof_proto::rendezvous::Listener;
+use iof_shm_ring::CacheBudget;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
@@ -49,6 +50,8 @@ pub(crate) struct Control {
     pub reports: Receiver<Report>,
     pub tables: Arc<Tables>,
     pub capture: Arc<Capture>,
+    /// The caches of all streams.
+    pub caches: Arc<CacheBudget>,
     pub host: Arc<dyn Host>,
     pub log_channels: LogChannels,
     /// Upcalls to be made. Empty while the tables are locked, unless an upcall has panicked.

@@ -174,12 +174,13 @@ impl Engine {
             uid: geteuid().as_raw(),
             node,
         };
+        let caches = Arc::new(CacheBudget::new(config.cache_total));
         let state = Core::new(
             FIRST_PEER,
             Arc::new(backlog_holder),
             settings,
             Logs::new(routes),
-            Box::new(NodeFiles { syslog: config.log.syslog.clone() }),
+            Box::new(NodeFiles { syslog: config.log.syslog.clone(), caches: Arc::clone(&caches) }),
         );
         let budget = Budget::new(file_limit(), places);
         let tables = Arc::new(Tables::new(state, Handles::new(listener.clone()), reports, &capture));
@@ -189,6 +190,7 @@ impl Engine {
             reports: receiver,
             tables: Arc::clone(&tables),
             capture: Arc::clone(&capture),
+            caches: Arc::clone(&caches),
             host,
             log_channels,
             upcalls: VecDeque::new(),
@@ -204,7 +206,6 @@ impl Engine {
             .name("iof-control".into())
             .spawn(move || control.run())
             .map_err(|source| StartError::Thread { source })?;
-        let caches = Arc::new(CacheBudget::new(config.cache_total));
         let pmix = PmixHost::default();
         Ok(Engine { config, caches, tables, capture, stalls, pmix, control: Some(control), listener })
     }

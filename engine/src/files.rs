@@ -2,22 +2,24 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
-use iof_capture::check_files;
+use iof_capture::{TooFewFiles, TooFewMaps, check_files, check_maps};
 use iof_log::Syslog;
 use iof_proto::{Failure, Status};
-use iof_shm_ring::{CreateError, Inlet, Stream, StreamConfig};
-use nix::sys::resource::{Resource, getrlimit};
+use iof_shm_ring::{CacheBudget, CreateError, Inlet, Stream, StreamConfig};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::gethostname;
 
 use crate::core::resources::Resources;
 
 /// File descriptors of a rank in the engine: three pipes, three rings, a pidfd and a socket for
-/// MPI. A pty is one more.
+/// MPI. A pty is one more. A stream without bytes has no ring yet, but its file is reserved.
 pub(crate) const FILES_PER_RANK: u64 = 8;
+const MAPS_PER_RING: u64 = 2;
 /// Memory maps of a rank in the engine: two for each of its three rings. Readers in this process
 /// use the same maps.
-pub(crate) const MAPS_PER_RANK: u64 = 6;
+pub(crate) const MAPS_PER_RANK: u64 = 3 * MAPS_PER_RING;
 /// File descriptors that a job needs temporarily: the last rank's ends of its pipes, and those that
 /// std uses to start it.
 pub(crate) const TRANSIENT_FDS: u64 = 16;
@@ -31,37 +33,59 @@ pub(crate) fn file_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }
 
-/// Checks that a file that was opened for a tool leaves [`RESERVED_FILES`] to the job.
+/// Returns whether the address space of this process is limited (`ulimit -v`).
+pub(crate) fn is_address_space_limited() -> bool {
+    getrlimit(Resource::RLIMIT_AS).is_ok_and(|(soft, _)| soft != RLIM_INFINITY)
+}
+
+/// Checks that a file that was opened for a tool leaves [`RESERVED_FILES`] to the jobs, and one for
+/// each stream that has no memory yet.
 ///
 /// # Errors
 /// Too few files are left.
-pub(crate) fn check_spare_files(file: BorrowedFd<'_>) -> Result<(), Failure> {
+pub(crate) fn check_spare_files(file: BorrowedFd<'_>, caches: &CacheBudget) -> Result<(), Failure> {
     // The kernel assigns the lowest free number, so a high number means that few files are left.
     let number = u64::try_from(file.as_raw_fd()).unwrap_or(u64::MAX);
     let limit = file_limit();
-    if number.saturating_add(RESERVED_FILES) < limit {
+    let reserved = RESERVED_FILES.saturating_add(caches.owed_rings());
+    if number.saturating_add(reserved) < limit {
         return Ok(());
     }
     let reason = format!(
-        "too many open files: the limit is {limit}, and the engine keeps the last {RESERVED_FILES} for its job"
+        "too many open files: the limit is {limit}, and the engine keeps the last {reserved} for its jobs"
     );
     Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason))
+}
+
+/// Checks that a job may open `needed` files besides those of streams that have no memory yet.
+/// Returns the number of files that remain.
+pub(crate) fn check_files_of_job(needed: u64, caches: &CacheBudget) -> Result<u64, TooFewFiles> {
+    check_files(needed.saturating_add(caches.owed_rings()))
+}
+
+/// Checks that a job may create `needed` memory maps besides those of streams that have no memory
+/// yet.
+pub(crate) fn check_maps_of_job(needed: u64, caches: &CacheBudget) -> Result<(), TooFewMaps> {
+    check_maps(needed.saturating_add(caches.owed_rings().saturating_mul(MAPS_PER_RING)))
 }
 
 /// Memory files of this process, and the files of this node.
 pub(crate) struct NodeFiles {
     pub syslog: Syslog,
+    /// The caches of all streams.
+    pub caches: Arc<CacheBudget>,
 }
 
 impl Resources for NodeFiles {
     fn inlet(&self, capacity: u64) -> Result<Inlet, Failure> {
         let inlet = Inlet::create(capacity, "stdin").map_err(|error| out_of_resources(&error))?;
-        check_spare_files(inlet.as_fd())?;
+        check_spare_files(inlet.as_fd(), &self.caches)?;
         Ok(inlet)
     }
 
     fn log_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, Failure> {
-        check_files(TRANSIENT_FDS.saturating_add(1)).map_err(|error| out_of_resources(&error))?;
+        check_files_of_job(TRANSIENT_FDS.saturating_add(1), &self.caches)
+            .map_err(|error| out_of_resources(&error))?;
         Stream::create(config, label).map_err(|error| out_of_resources(&error))
     }
 

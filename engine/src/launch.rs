@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use iof_capture::{
     FirstWrites, ProcessGroup, ProcessSpec, Signal, Signaller, SpawnError, Spawned, Spawner, Stdin, check,
-    check_files, check_maps,
 };
 use iof_proto::rendezvous::SERVER_VARIABLE;
 use iof_proto::{Rank, StdinUnavailable};
+use iof_shm_ring::CacheBudget;
 use nix::unistd::tcgetpgrp;
 
 use crate::config::{App, JobSpec, Mpi};
@@ -21,7 +21,7 @@ use crate::core::job::Launching;
 use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
 use crate::error::{LaunchError, MAX_RANKS};
-use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
+use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS, check_files_of_job, check_maps_of_job};
 use crate::job::Job;
 use crate::pmi::{self, PmiJob};
 use crate::pmix::{self, PmixJob};
@@ -67,7 +67,7 @@ impl Engine {
     /// # Errors
     /// [`LaunchError`].
     pub fn check(&self, spec: &JobSpec) -> Result<u64, LaunchError> {
-        check_spec(spec, self.server())
+        check_spec(spec, self.server(), &self.caches)
     }
 
     /// Starts the ranks of a job. Tools that registered for the job before receive its output from
@@ -77,7 +77,7 @@ impl Engine {
     /// [`LaunchError`]. Names, numbers, directories and programs are checked before the first rank
     /// is started. If a later step fails, the ranks that were started already are killed.
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
-        check_spec(spec, self.server())?;
+        check_spec(spec, self.server(), &self.caches)?;
         let launching = planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect();
         let job = self
             .begin(NewJob {
@@ -185,7 +185,7 @@ impl Engine {
 
 /// Checks a job before any of its ranks is started. Returns the number of files that this process
 /// may open besides those of the job.
-fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<u64, LaunchError> {
+fn check_spec(spec: &JobSpec, server: &OsStr, caches: &CacheBudget) -> Result<u64, LaunchError> {
     let ranks = spec.nprocs();
     if ranks == 0 || ranks > u64::from(MAX_RANKS) {
         return Err(LaunchError::Ranks { asked: ranks });
@@ -212,8 +212,9 @@ fn check_spec(spec: &JobSpec, server: &OsStr) -> Result<u64, LaunchError> {
     }
     let needed = started.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
     let needed = needed.saturating_add(TRANSIENT_FDS).saturating_add(pmix::files(spec));
-    let spare_files = check_files(needed).map_err(|files| LaunchError::Files { ranks: started, files })?;
-    check_maps(started.saturating_mul(MAPS_PER_RANK))
+    let spare_files =
+        check_files_of_job(needed, caches).map_err(|files| LaunchError::Files { ranks: started, files })?;
+    check_maps_of_job(started.saturating_mul(MAPS_PER_RANK), caches)
         .map_err(|maps| LaunchError::Maps { ranks: started, maps })?;
     // All ranks of an app run the same program in the same directory, so it is enough to check the
     // first.

@@ -4,16 +4,19 @@
 mod common;
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
 use common::stdins::{Stdins, procs, push_to, refusal, tool};
-use common::{adopt_reported, engine, report_exits, wait};
-use iof_engine::AdoptError;
+use common::{adopt_reported, engine, report_exits, reported_rank, wait, wait_for};
+use iof_engine::{AdoptError, AdoptSpec, AdoptedRank, Grant};
 use iof_proto::limits::MAX_PUSHES_PER_TOOL;
-use iof_proto::{Info, Status, directive::key};
-use iof_tool::Push;
+use iof_proto::{Channels, Info, Nspace, Proc, Status, directive::key};
+use iof_tool::{Pull, Push};
+use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::pipe2;
 
 /// Serializes the tests, which change the limit.
 static LIMIT: Mutex<()> = Mutex::new(());
@@ -40,6 +43,41 @@ fn ranks_are_adopted_at_the_file_limit_that_the_refusal_specifies() {
 }
 
 #[test]
+fn a_job_leaves_files_to_streams_that_have_no_bytes_yet() {
+    let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
+    const RANKS: u32 = 8;
+    let engine = engine();
+    let (before, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let needed = || {
+        setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
+        let adopted = adopt_reported(&engine, 30);
+        setrlimit(Resource::RLIMIT_NOFILE, before, hard).unwrap();
+        let Err(AdoptError::Files { files, .. }) = adopted else { panic!("the adoption must fail") };
+        files.needed
+    };
+    let without = needed();
+    let (ranks, mut writers): (Vec<_>, Vec<_>) = (0..RANKS)
+        .map(|rank| {
+            let (stdout, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+            (AdoptedRank { stdout: Some(stdout), ..reported_rank(rank) }, File::from(write))
+        })
+        .unzip();
+    let silent = Nspace::new("silent").unwrap();
+    let mut tool = engine.attach("test", Grant::Block).unwrap();
+    tool.pull(&Pull::new(vec![Proc::all(silent.clone())], Channels::STDOUT)).unwrap();
+    let job = engine.adopt(AdoptSpec::new(silent, ranks)).unwrap();
+    // The channels without a descriptor end soon.
+    wait_for("one file for each stdout", || (needed() == without + u64::from(RANKS)).then_some(()));
+    for writer in &mut writers {
+        writer.write_all(b"x").unwrap();
+    }
+    wait_for("a ring for each stdout", || (needed() == without).then_some(()));
+    drop(writers);
+    report_exits(&job, RANKS);
+    wait(&job);
+}
+
+#[test]
 fn pushes_leave_files_for_the_job() {
     let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
     let engine = engine();
@@ -61,7 +99,7 @@ fn pushes_leave_files_for_the_job() {
     setrlimit(Resource::RLIMIT_NOFILE, before, hard).unwrap();
     let refused = refused.expect("the pushes use up all files");
     assert_eq!(refused.status, Status::ERR_OUT_OF_RESOURCE);
-    assert!(refused.reason.contains("keeps the last 32 for its job"), "{refused}");
+    assert!(refused.reason.contains("for its jobs"), "{refused}");
     assert!(begun > 8, "{begun}");
     assert!(limit - next as u64 >= 32, "{next} of {limit}");
 }

@@ -28,6 +28,8 @@ const DETECTED: &[(Point, fn(), &str)] = &[
     (Point::PinSeen, models::overwriting, RACE),
     (Point::DueCheck, models::reconfigured_twice, DUE),
     (Point::LargeSpan, models::growth_refused, DUE),
+    (Point::Allocated, models::allocated, RACE),
+    (Point::AllocatedLoad, models::allocated, RACE),
     (Point::EntryFence, models::reused_entry, BYTE),
     (Point::EntryPublished, models::early, BYTE),
     (Point::IndexFence, models::early, BYTE),

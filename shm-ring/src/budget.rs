@@ -1,8 +1,19 @@
-//! The sum of the sizes of rings, and the limit up to which streams grow.
+//! What all streams of one owner share: the sum of the sizes of their rings, the limit up to which
+//! they grow, and the rings that they have yet to allocate.
 
+use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit};
+
+use crate::error::CreateError;
+use crate::ring::Ring;
 use crate::sync::{AtomicU64, Ordering::Relaxed};
+
+/// Number of files with higher numbers than the next free one that a process may have inherited.
+const OTHER_FILES: u64 = 8;
 
 /// A count of the bytes of all rings that were created with it, and the limit up to which streams
 /// grow ([`Growth`](crate::Growth)). Streams may be on different threads.
@@ -11,23 +22,45 @@ pub struct CacheBudget {
     limit: u64,
     /// Only a count, so Relaxed suffices.
     used: AtomicU64,
+    /// Only a count, so Relaxed suffices.
+    owed: AtomicU64,
 }
 
 impl CacheBudget {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: u64) -> CacheBudget {
-        CacheBudget { limit, used: AtomicU64::new(0) }
+        CacheBudget { limit, used: AtomicU64::new(0), owed: AtomicU64::new(0) }
     }
 
-    /// Returns the sum of the sizes of all rings that exist, in bytes. A ring exists until its
-    /// stream and all readers in this process have left it.
+    /// Returns the sum of the sizes of all rings that exist, in bytes. A ring exists from its
+    /// allocation until its stream and all readers in this process have left it.
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
+    }
+
+    /// Returns the number of streams that have no memory yet. Each needs one file and two memory
+    /// maps with its first byte, so whatever else opens files or creates maps should leave these.
+    pub fn owed_rings(&self) -> u64 {
+        self.owed.load(Relaxed)
     }
 
     /// Returns whether a ring of `bytes` bytes may be added to let a stream grow.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.used().saturating_add(bytes) <= self.limit
+    }
+
+    /// Checks that `ring`, which is not the first one of its stream, leaves files for the first
+    /// rings of all streams.
+    pub(crate) fn check_files(&self, ring: &Ring) -> Result<(), CreateError> {
+        let (Some(file), owed @ 1..) = (ring.as_fd(), self.owed_rings()) else { return Ok(()) };
+        // The kernel assigns the lowest free number, so a high number means that few files are left.
+        let number = u64::try_from(file.as_raw_fd()).unwrap_or(u64::MAX);
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+        if number.saturating_add(owed).saturating_add(OTHER_FILES) < limit {
+            return Ok(());
+        }
+        let (len, source) = (ring.capacity(), io::Error::from(Errno::EMFILE));
+        Err(CreateError::Memory { step: "memfd_create", len, source })
     }
 }
 
@@ -48,5 +81,22 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// The ring of one stream that has no memory yet.
+#[derive(Debug)]
+pub(crate) struct OwedRing(Arc<CacheBudget>);
+
+impl OwedRing {
+    pub(crate) fn new(budget: &Arc<CacheBudget>) -> OwedRing {
+        budget.owed.fetch_add(1, Relaxed);
+        OwedRing(Arc::clone(budget))
+    }
+}
+
+impl Drop for OwedRing {
+    fn drop(&mut self) {
+        self.0.owed.fetch_sub(1, Relaxed);
     }
 }

@@ -77,6 +77,10 @@ pub fn send(
     let connection = socket.try_clone().map_err(failed("duplicating the socket"))?;
     let page = Arc::new(ReaderPage::create(ringer)?);
     let id = page.take_slot()?;
+    if gating != Gating::Block {
+        stream.grow();
+    }
+    stream.allocate()?;
     let given = match gating {
         Gating::Block => stream.attach(&page, id, start, true),
         Gating::Gate => stream.attach(&page, id, start, false),

@@ -19,8 +19,11 @@ use crate::sync::{Ordering::Relaxed, Ordering::Release, Point, fence_at, order_a
 
 #[cfg(any(loom, feature = "test-utils"))]
 mod heap;
+mod late;
+
 #[cfg(any(loom, feature = "test-utils"))]
 pub use heap::HeapMemory;
+use late::{LateMemory, Words};
 
 /// The parameters of a new ring.
 #[derive(Clone, Copy)]
@@ -45,43 +48,60 @@ pub(crate) struct Shape<'a> {
 /// To send it to a reader, send the file of [`Ring::as_fd`]; the reader opens it with
 /// [`Ring::open`].
 pub struct Ring {
-    control: *const Control,
-    entries: *const Entry,
-    data: *mut u8,
-    capacity: u64,
-    entry_count: u64,
+    place: Place,
     base: u64,
     generation: u64,
     overwrite: bool,
     /// Whether the ring was another generation before.
     reused: bool,
+}
+
+/// Where a ring has its memory.
+enum Place {
+    Fixed(Memory),
+    /// It is allocated with the first byte.
+    Late(LateMemory),
+}
+
+/// The memory of a ring.
+struct Memory {
+    control: *const Control,
+    entries: *const Entry,
+    entry_count: u64,
+    data: *mut u8,
+    capacity: u64,
     file: Option<OwnedFd>,
-    memory: Memory,
-    #[expect(dead_code, reason = "held only to be returned with the ring")]
+    owner: Owner,
     charge: Option<Charge>,
 }
 
-/// The owner of the memory that the pointers of a [`Ring`] point to.
-enum Memory {
+/// The owner of the memory that the pointers of a [`Memory`] point to.
+enum Owner {
     #[expect(dead_code, reason = "held only to be unmapped with the ring")]
     Mapped(DoubleMap),
     #[cfg(any(loom, feature = "test-utils"))]
     Heap(std::sync::Arc<heap::Heap>),
+    /// Control words and index without data.
+    #[expect(dead_code, reason = "held only to be freed with the ring")]
+    Words(Words),
+    /// Words that all rings without memory share, which nothing writes.
+    #[cfg(not(loom))]
+    Shared,
 }
 
-// SAFETY: the pointers point into `memory`, which moves with the ring and is unmapped only with it.
-// All shared words are atomics; data bytes are touched only under the protocol of the writer and
-// the readers (`writer`, `reader`).
-unsafe impl Send for Ring {}
+// SAFETY: the pointers point into what `owner` owns, which moves with the memory and is unmapped
+// only with it. All shared words are atomics; data bytes are touched only under the protocol of the
+// writer and the readers (`writer`, `reader`).
+unsafe impl Send for Memory {}
 // SAFETY: as above.
-unsafe impl Sync for Ring {}
+unsafe impl Sync for Memory {}
 
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ring")
             .field("generation", &self.generation)
             .field("base", &self.base)
-            .field("capacity", &self.capacity)
+            .field("capacity", &self.capacity())
             .field("overwrite", &self.overwrite)
             .finish_non_exhaustive()
     }
@@ -105,20 +125,7 @@ impl Ring {
         let map = DoubleMap::new(&fd, meta, capacity, Access::ReadWrite)
             .map_err(|source| CreateError::Memory { step: "mmap", len, source })?;
         file::seal(&fd, Writers::ExistingMaps, len)?;
-        let ring = Ring {
-            control: map.head().cast(),
-            entries: map.head().wrapping_add(size_of::<Control>()).cast(),
-            data: map.data(),
-            capacity,
-            entry_count: entries,
-            base: shape.base,
-            generation: shape.generation,
-            overwrite: shape.overwrite,
-            reused: false,
-            file: Some(fd),
-            memory: Memory::Mapped(map),
-            charge: None,
-        };
+        let ring = Ring::with_memory(Memory::mapped(map, capacity, entries, Some(fd)), shape);
         ring.initialise(shape);
         Ok(ring)
     }
@@ -153,25 +160,26 @@ impl Ring {
         let map = DoubleMap::new(&fd, meta, head.capacity, Access::Read)
             .map_err(|source| OpenError::Map { len, source })?;
         Ok(Ring {
-            control: map.head().cast(),
-            entries: map.head().wrapping_add(size_of::<Control>()).cast(),
-            data: map.data(),
-            capacity: head.capacity,
-            entry_count: head.entries,
+            // A reader with thousands of rings has no descriptors to spare, and the map is enough.
+            place: Place::Fixed(Memory::mapped(map, head.capacity, head.entries, None)),
             base: head.base,
             generation: head.generation,
             overwrite: head.overwrite != 0,
             reused: false,
-            // A reader with thousands of rings has no descriptors to spare, and the map is enough.
-            file: None,
-            memory: Memory::Mapped(map),
-            charge: None,
         })
     }
 
+    fn with_memory(memory: Memory, shape: Shape<'_>) -> Ring {
+        let Shape { base, generation, overwrite, .. } = shape;
+        Ring { place: Place::Fixed(memory), base, generation, overwrite, reused: false }
+    }
+
     /// Returns the ring with its part of a budget.
-    pub(crate) fn with_charge(self, charge: Option<Charge>) -> Ring {
-        Ring { charge, ..self }
+    pub(crate) fn with_charge(mut self, charge: Option<Charge>) -> Ring {
+        if let Place::Fixed(memory) = &mut self.place {
+            memory.charge = charge;
+        }
+        self
     }
 
     /// Makes a ring without users into another generation of the same stream. Its pages stay
@@ -192,8 +200,8 @@ impl Ring {
     fn initialise(&self, shape: Shape<'_>) {
         let (identity, published, claimed) =
             (&self.control().identity, &self.control().published, &self.control().claimed);
-        identity.capacity.store(self.capacity, Relaxed);
-        identity.entries.store(self.entry_count, Relaxed);
+        identity.capacity.store(self.capacity(), Relaxed);
+        identity.entries.store(self.memory().entry_count, Relaxed);
         identity.base.store(shape.base, Relaxed);
         identity.overwrite.store(u64::from(shape.overwrite), Relaxed);
         identity.writer_pid.store(u64::from(std::process::id()), Relaxed);
@@ -223,12 +231,21 @@ impl Ring {
         identity.generation.store(shape.generation, order_at(Point::Reused, Release));
     }
 
+    #[inline]
+    fn memory(&self) -> &Memory {
+        match &self.place {
+            Place::Fixed(memory) => memory,
+            Place::Late(late) => late.get(),
+        }
+    }
+
     /// Returns the control words.
+    #[inline]
     pub(crate) fn control(&self) -> &Control {
-        // SAFETY: `control` points to a live `Control` in `memory` for as long as `self` lives.
-        // `create`, `on_heap` and `open` ensure that, the last after checking the file's size. All
-        // its words are atomics.
-        unsafe { &*self.control }
+        // SAFETY: `control` points to a live `Control` for as long as the memory lives, which is as
+        // long as `self`. `create`, `on_heap`, `open` and `late` ensure that, `open` after checking
+        // the file's size. All its words are atomics.
+        unsafe { &*self.memory().control }
     }
 
     /// Returns the index ring.
@@ -245,16 +262,17 @@ impl Ring {
 
     /// Returns the memory of the index ring.
     pub(crate) fn entries(&self) -> &[Entry] {
-        let count = usize::try_from(self.entry_count).unwrap_or(0);
-        // SAFETY: as for `control`: `entry_count` entries lie behind the control words.
-        unsafe { slice::from_raw_parts(self.entries, count) }
+        let Memory { entries, entry_count, .. } = self.memory();
+        let count = usize::try_from(*entry_count).unwrap_or(0);
+        // SAFETY: as for `control`: the memory has `entry_count` entries there.
+        unsafe { slice::from_raw_parts(*entries, count) }
     }
 
     /// Allocates the memory of index entry `i` and its neighbours, so that writing them cannot
     /// fault. Returns the number of entries that have their memory now, or `None` if the kernel has
     /// no memory.
     pub(crate) fn populate_entries(&self, i: u64) -> Option<u64> {
-        if let Some(file) = &self.file {
+        if let Some(file) = &self.memory().file {
             let (head, size, page) =
                 (size_of::<Control>() as u64, size_of::<Entry>() as u64, file::page_size());
             // The page in which entry `i` ends. All pages before it have their memory already.
@@ -266,23 +284,24 @@ impl Ring {
             return Some(end.saturating_sub(head) / size);
         }
         let _ = i;
-        Some(self.entry_count)
+        Some(self.memory().entry_count)
     }
 
     /// Allocates the memory of the bytes at positions from `start` to `end`, at most a capacity
     /// apart, so that storing them cannot fault. Returns the position up to which all bytes have
     /// their memory now, or `None` if the kernel has no memory.
     pub(crate) fn populate_data(&self, start: u64, end: u64) -> Option<u64> {
+        let memory = self.memory();
         #[cfg(any(loom, feature = "test-utils"))]
-        if let Memory::Heap(heap) = &self.memory
-            && heap.memory().is_refused()
+        if let Owner::Heap(heap) = &memory.owner
+            && heap.memory().is_data_refused()
         {
             return None;
         }
-        let Some(file) = &self.file else { return Some(end) };
-        let meta = layout::meta_len(self.entry_count, file::page_size());
+        let Some(file) = &memory.file else { return Some(end) };
+        let meta = layout::meta_len(memory.entry_count, file::page_size());
         let (offset, len) = (self.offset_of(start), end.saturating_sub(start));
-        let until_seam = len.min(self.capacity.saturating_sub(offset));
+        let until_seam = len.min(memory.capacity.saturating_sub(offset));
         for (offset, len) in [(offset, until_seam), (0, len.saturating_sub(until_seam))] {
             if len > 0 {
                 file::populate(file, meta.saturating_add(offset), len).ok()?;
@@ -293,21 +312,21 @@ impl Ring {
 
     /// Returns the offset of the byte at `position` in the data area.
     pub(crate) fn offset_of(&self, position: u64) -> u64 {
-        position % self.capacity
+        position % self.capacity()
     }
 
     /// Returns the offset of the byte `n` behind the one at `offset`; `n` is at most the capacity.
     pub(crate) fn advance(&self, offset: u64, n: u64) -> u64 {
         let offset = offset.wrapping_add(n);
-        if offset >= self.capacity { offset.wrapping_sub(self.capacity) } else { offset }
+        if offset >= self.capacity() { offset.wrapping_sub(self.capacity()) } else { offset }
     }
 
     /// Returns the address of the byte at `offset` of the data area; `capacity` bytes are mapped
     /// from there on.
     pub(crate) fn address(&self, offset: u64) -> *mut u8 {
-        debug_assert!(offset < self.capacity);
+        debug_assert!(offset < self.capacity());
         // `offset` is below `capacity`, which fitted in a `usize` when the ring was mapped.
-        self.data.wrapping_add(offset as usize)
+        self.memory().data.wrapping_add(offset as usize)
     }
 
     /// Copies `bytes`, at most `capacity`, to `offset` of the data area. The writer must have
@@ -323,7 +342,7 @@ impl Ring {
     /// double map. The writer must have claimed them.
     #[cfg(any(loom, feature = "test-utils"))]
     pub(crate) fn mirror(&self, offset: u64, n: u64) {
-        if let Memory::Heap(heap) = &self.memory {
+        if let Owner::Heap(heap) = &self.memory().owner {
             heap.mirror(self.address(offset), usize::try_from(n).unwrap_or(0));
         }
     }
@@ -332,17 +351,19 @@ impl Ring {
     /// overwriting them. The copy is valid only if the claimed position shows afterwards that they
     /// were not overwritten.
     pub(crate) fn copy(&self, position: u64, buffer: &mut [u8]) {
-        let len = buffer.len().min(usize::try_from(self.capacity).unwrap_or(usize::MAX));
-        if let Some(buffer) = buffer.get_mut(..len) {
+        let len = buffer.len().min(usize::try_from(self.capacity()).unwrap_or(usize::MAX));
+        if let Some(buffer) = buffer.get_mut(..len).filter(|_| self.has_data()) {
             // SAFETY: `capacity` bytes are mapped and readable from that address on, and `buffer` is
             // at most that long.
             unsafe { copy_racy(self.address(self.offset_of(position)), buffer) };
         }
     }
 
-    /// Returns the capacity in bytes.
+    /// Returns the capacity in bytes. A ring without memory has the capacity that it will have at
+    /// least.
+    #[inline]
     pub fn capacity(&self) -> u64 {
-        self.capacity
+        self.memory().capacity
     }
 
     /// Returns the generation: 0 for the first ring of a stream, then counted up.
@@ -362,10 +383,22 @@ impl Ring {
 
     /// Returns the capacity of another ring of this kind if it is created for `requested` bytes.
     pub(crate) fn capacity_for(&self, requested: u64) -> Result<u64, CreateError> {
-        match &self.memory {
-            Memory::Mapped(_) => checked_capacity(requested, file::page_size()),
+        #[cfg(any(loom, feature = "test-utils"))]
+        if self.is_on_heap() {
+            return heap::capacity(requested);
+        }
+        checked_capacity(requested, file::page_size())
+    }
+
+    /// Returns whether the ring has memory for bytes. A ring without has no bytes.
+    pub(crate) fn has_data(&self) -> bool {
+        match self.memory().owner {
+            Owner::Mapped(_) => true,
             #[cfg(any(loom, feature = "test-utils"))]
-            Memory::Heap(_) => heap::capacity(requested),
+            Owner::Heap(_) => true,
+            Owner::Words(_) => false,
+            #[cfg(not(loom))]
+            Owner::Shared => false,
         }
     }
 
@@ -385,7 +418,23 @@ impl Ring {
     /// Returns the ring's file, to be sent to readers; `None` for a ring that was itself received
     /// or lies on the heap.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().map(AsFd::as_fd)
+        self.memory().file.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl Memory {
+    /// Returns the memory in `map`, with `entry_count` entries of the index.
+    fn mapped(map: DoubleMap, capacity: u64, entry_count: u64, file: Option<OwnedFd>) -> Memory {
+        Memory {
+            control: map.head().cast(),
+            entries: map.head().wrapping_add(size_of::<Control>()).cast(),
+            entry_count,
+            data: map.data(),
+            capacity,
+            file,
+            owner: Owner::Mapped(map),
+            charge: None,
+        }
     }
 }
 

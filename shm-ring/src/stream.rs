@@ -9,13 +9,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::budget::CacheBudget;
+use crate::budget::{CacheBudget, OwedRing};
 use crate::error::CreateError;
 use crate::ring::{Ring, Shape};
 use crate::sync::{Point, broken};
 use crate::times::ReadTurn;
 use crate::writer::{ClaimError, Writer};
 
+mod allocation;
 mod growth;
 mod member;
 mod readers;
@@ -23,6 +24,7 @@ mod reconfigure;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use allocation::Refusal;
 pub use growth::Growth;
 use member::{Member, Newest, effective_pin, lowest_pin};
 use reconfigure::PendingConfig;
@@ -128,6 +130,9 @@ pub struct Stream {
     /// Its part in the order of reads that it shares with other streams.
     turn: Option<ReadTurn>,
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
+    /// The first ring, while it has no memory.
+    owed: Option<OwedRing>,
+    refusal: Refusal,
 }
 
 impl fmt::Debug for Stream {
@@ -149,7 +154,7 @@ impl Stream {
     /// [`CreateError`] if the capacity is 0 or above [`MAX_CAPACITY`](crate::MAX_CAPACITY), or if
     /// the kernel has no memory or descriptor for it.
     pub fn create(config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
-        Stream::with(config, label, Ring::create, None)
+        Stream::with(config, label, Ring::create)
     }
 
     /// Creates a stream on the heap, for the model checker, Miri and benchmarks.
@@ -158,19 +163,17 @@ impl Stream {
     /// As [`Stream::create`].
     #[cfg(any(loom, feature = "test-utils"))]
     pub fn on_heap(config: StreamConfig) -> Result<Stream, CreateError> {
-        Stream::with(config, "", Ring::on_heap, None)
+        Stream::with(config, "", Ring::on_heap)
     }
 
     fn with(
         config: StreamConfig,
         label: &str,
         new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
-        budget: Option<Arc<CacheBudget>>,
     ) -> Result<Stream, CreateError> {
         let overwrite = config.policy == Policy::DropOldest;
         let shape = Shape { capacity: config.capacity, generation: 0, base: 0, dropped: 0, overwrite, label };
-        let ring = Stream::charged(new_ring(shape)?, budget.as_ref());
-        let writer = Writer::new(Arc::new(ring), 0);
+        let writer = Writer::new(Arc::new(new_ring(shape)?), 0);
         Ok(Stream {
             writer,
             policy: config.policy,
@@ -181,12 +184,14 @@ impl Stream {
             pending: None,
             full_size: None,
             is_small: false,
-            budget,
+            budget: None,
             span_len: 0,
             filled: false,
             spare: None,
             turn: None,
             new_ring,
+            owed: None,
+            refusal: Refusal::None,
         })
     }
 
@@ -238,6 +243,12 @@ impl Stream {
         if self.members.is_empty() && self.writer.is_untouched() {
             // All that late readers will find is in this ring.
             self.grow();
+        }
+        if let Err(error) = self.allocate() {
+            if matches!(self.refusal, Refusal::None) {
+                self.refusal = Refusal::New(error);
+            }
+            return self.without_memory();
         }
         self.apply_pending(want as u64);
         let (want, min) = self.claim_sizes(want as u64);
@@ -353,6 +364,7 @@ impl Stream {
     /// Counts `n` bytes of the source, which were read at `time` and not stored, as dropped.
     pub fn discard(&mut self, n: u64, time: u64) {
         if !self.complete {
+            self.allocate_words();
             self.writer.discard(n, time);
         }
     }
@@ -386,8 +398,18 @@ impl Stream {
         if !self.complete {
             self.complete = true;
             self.spare = None;
-            self.writer.complete();
+            self.owed = None;
+            if self.is_unallocated() {
+                self.writer.ring().end_empty();
+            } else {
+                self.writer.complete();
+            }
         }
+    }
+
+    /// Returns the description with which the stream was created.
+    pub fn label(&self) -> &str {
+        &self.label
     }
 
     /// Returns the policy.
@@ -437,7 +459,7 @@ impl Stream {
         let spare = self.spare.take().filter(|spare| spare.capacity() == config.capacity);
         let ring = match spare.and_then(Arc::into_inner) {
             Some(spare) => spare.reuse(shape),
-            None => Stream::charged((self.new_ring)(shape)?, self.budget.as_ref()),
+            None => self.charged(self.further_ring(shape)?),
         };
         let due: Vec<bool> = self
             .members
@@ -451,9 +473,19 @@ impl Stream {
         self.writer = Writer::new(Arc::new(ring), shape.dropped);
         self.policy = config.policy;
         self.span_len = 0;
-        self.pending.take_if(|wanted| wanted.config == config);
+        self.allocated();
         self.recycle(old);
         Ok(())
+    }
+
+    /// Creates a ring for another generation, which leaves files for the streams without memory.
+    fn further_ring(&self, shape: Shape<'_>) -> Result<Ring, CreateError> {
+        let ring = (self.new_ring)(shape)?;
+        match &self.budget {
+            Some(budget) if self.owed.is_none() => budget.check_files(&ring)?,
+            _ => {}
+        }
+        Ok(ring)
     }
 
     /// Keeps a ring that no reader reads any more for the next generation, if it has the present
@@ -461,7 +493,7 @@ impl Stream {
     fn recycle(&mut self, ring: Arc<Ring>) {
         let rings = self.members.iter().map(|member| &member.ring).chain([self.writer.ring()]);
         let unused = rings.into_iter().all(|used| !Arc::ptr_eq(used, &ring));
-        if unused && !self.complete && ring.capacity() == self.writer.ring().capacity() {
+        if unused && !self.complete && ring.has_data() && ring.capacity() == self.writer.ring().capacity() {
             self.spare = Some(ring);
         }
     }

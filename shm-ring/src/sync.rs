@@ -6,10 +6,10 @@
 //! a model fails.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 
 macro_rules! points {
     ($($name:ident: $what:literal,)*) => {
@@ -36,6 +36,8 @@ points! {
     PinSeen: "the load of `pinned`, `stream::effective_pin`",
     DueCheck: "the check for readers that are due in the newest generation, `Stream::can_apply`",
     LargeSpan: "the check for a read into most of a small ring, `Stream::has_large_span`",
+    Allocated: "the store of the pointer to the memory, `LateMemory::set`",
+    AllocatedLoad: "the load of the pointer to the memory, `LateMemory::get`",
     EntryFence: "before an entry is overwritten, `Marks::put`",
     EntryPublished: "the store of the entries' `tail`, `Marks::put`",
     IndexFence: "after the load of the entries' `tail`, `Marks::published`",

@@ -1,7 +1,7 @@
 //! Sources without a pipe of their own: bytes that were delivered, or that the thread of an isolated
 //! pipe has read, wait in a queue and are poured into the stream.
 
-use super::{Input, Ready, Source, SourceState};
+use super::{Input, Ready, Source, SourceState, log_refusal};
 use crate::isolated::ThreadId;
 use crate::queue::{AfterPour, Dequeued};
 
@@ -87,6 +87,7 @@ impl Source {
         };
         let before = (self.stream.stats().generation, self.stream.stats().produced);
         let (dequeued, after_pour) = queue.pour(&mut self.stream);
+        log_refusal(&mut self.stream);
         self.is_ready |= before != (self.stream.stats().generation, self.stream.stats().produced);
         self.state = match after_pour {
             AfterPour::Wait => SourceState::Waiting,

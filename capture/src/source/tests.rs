@@ -16,6 +16,15 @@ fn source(policy: Policy) -> (Source, OwnedFd) {
     (Source::new(SourceId(1), read, stream), write)
 }
 
+/// Returns a source whose stream begins without memory and in a small ring.
+fn source_without_memory(capacity: u64) -> (Source, OwnedFd) {
+    let (read, write) = nix::unistd::pipe().unwrap();
+    let growth = Growth { first: CAPACITY, budget: Arc::new(CacheBudget::new(CAPACITY)) };
+    let config = StreamConfig { capacity, policy: Policy::Block };
+    let stream = Stream::create_growing(config, &growth, "test").unwrap();
+    (Source::new(SourceId(1), read, stream), write)
+}
+
 /// Attaches a reader at the first byte. The reader never consumes.
 fn attach_idle_reader(source: &mut Source, may_block: bool) {
     let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
@@ -128,11 +137,8 @@ fn a_blocked_source_has_nothing_in_flight() {
 
 #[test]
 fn a_stream_grows_after_many_checks_if_allowed_and_a_refused_one_after_as_many_again() {
-    let (read, _write) = nix::unistd::pipe().unwrap();
-    let growth = Growth { first: CAPACITY, budget: Arc::new(CacheBudget::new(CAPACITY)) };
-    let config = StreamConfig { capacity: 4 * CAPACITY, policy: Policy::Block };
-    let stream = Stream::create_growing(config, &growth, "test").unwrap();
-    let mut source = Source::new(SourceId(1), read, stream);
+    let (mut source, _write) = source_without_memory(4 * CAPACITY);
+    source.stream_mut().allocate().unwrap();
     attach_idle_reader(&mut source, true);
     fill(&mut source);
     let many = GROWTH_CHECKS + 1;
@@ -147,6 +153,35 @@ fn a_stream_grows_after_many_checks_if_allowed_and_a_refused_one_after_as_many_a
         (1..many).for_each(|_| source.check_growth(&mut allowed));
         assert_eq!(allowed, left);
     }
+}
+
+#[test]
+fn first_bytes_stay_in_the_pipe_until_they_have_memory() {
+    let (mut source, _write) = source_without_memory(CAPACITY);
+    attach_idle_reader(&mut source, true);
+    assert!(matches!(source.next(false), SourceAction::Poll(_)));
+    assert!(matches!(source.done(Ok(1), 1), Step::Go { readable: true }));
+    assert!(matches!(source.next(true), SourceAction::Probe(_)));
+    assert!(source.stream().is_unallocated());
+    assert!(matches!(source.probed(false), Step::Go { readable: true }));
+    let SourceAction::ReadNow(_, span) = source.next(true) else { panic!("the pipe is not read") };
+    assert_eq!(span.len as u64, CAPACITY / 4);
+    let no_memory = io::Error::from_raw_os_error(libc::EFAULT);
+    assert!(matches!(source.done(Err(no_memory), 1), Step::Go { readable: false }));
+    assert!(matches!(source.next(false), SourceAction::Pause));
+    assert!(matches!(source.done(Ok(0), 1), Step::Go { readable: false }));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
+    assert!(matches!(source.done(Ok(10), 1), Step::Go { readable: false }));
+    assert_eq!((source.stream().stats().produced, source.stream().stats().dropped), (10, 0));
+}
+
+#[test]
+fn a_pipe_at_its_end_is_not_read_and_gets_no_memory() {
+    let (mut source, _write) = source_without_memory(CAPACITY);
+    assert!(matches!(source.next(true), SourceAction::Probe(_)));
+    assert!(matches!(source.probed(true), Step::End(End::EndOfFile)));
+    source.end();
+    assert_eq!(source.stream().owed_rings(), 0);
 }
 
 #[test]

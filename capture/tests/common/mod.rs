@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use iof_capture::{BackendKind, Capture, Event, ProcessId, SourceId};
 use iof_shm_ring::{
-    Attached, Bell, Gap, Peek, Policy, Reader, ReaderId, ReaderPage, Start, Stream, StreamConfig, doorbell,
+    Attached, Bell, CacheBudget, Gap, Growth, Peek, Policy, Reader, ReaderId, ReaderPage, Start, Stream,
+    StreamConfig, doorbell,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -92,8 +93,10 @@ pub fn wait_end(events: &Receiver<Event>, id: SourceId) -> Completion {
     ends.remove(&id).expect("source `id` must complete first")
 }
 
+/// Returns a stream without memory, as the streams of ranks are.
 pub fn stream(capacity: u64, policy: Policy) -> Stream {
-    Stream::create(StreamConfig { capacity, policy }, "test").unwrap()
+    let growth = Growth { first: capacity, budget: Arc::new(CacheBudget::new(u64::MAX)) };
+    Stream::create_growing(StreamConfig { capacity, policy }, &growth, "test").unwrap()
 }
 
 pub fn pipe() -> (OwnedFd, std::fs::File) {

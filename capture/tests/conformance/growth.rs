@@ -1,11 +1,12 @@
 //! Streams in small rings: they grow while their source waits for a reader that does not read.
 
+use std::io::Write as _;
 use std::sync::Arc;
 
 use super::rig;
 use crate::common::{CaptureRig, TestTool, next, pattern, pipe, tool, wait_end, wait_until, write_in_pieces};
-use iof_capture::{Event, SourceId};
-use iof_shm_ring::{CacheBudget, Growth, Policy, Reader, Stream, StreamConfig};
+use iof_capture::{Event, Gating, NewStream, SourceId, StreamRequest, StreamStep};
+use iof_shm_ring::{CacheBudget, Growth, Policy, Reader, Start, Stream, StreamConfig};
 
 const KIB: u64 = 1024;
 const ID: SourceId = SourceId(1);
@@ -54,13 +55,57 @@ fn deliveries_that_wait_for_a_reader_let_a_small_ring_grow() {
 }
 
 #[test]
+fn a_source_without_bytes_ends_without_memory() {
+    for finishes in [false, true] {
+        let rig = rig();
+        let budget = Arc::new(CacheBudget::new(u64::MAX));
+        let growth = Growth { first: 64 * KIB, budget: Arc::clone(&budget) };
+        let config = StreamConfig { capacity: KIB * KIB, policy: Policy::Block };
+        let mut stream = Stream::create_growing(config, &growth, "test").unwrap();
+        let mut tool = tool();
+        let mut reader = tool.attach_first(&mut stream, true);
+        let (read, write) = pipe();
+        rig.capture.add(ID, read, stream).unwrap();
+        if finishes {
+            rig.capture.finish(ID).unwrap();
+        } else {
+            drop(write);
+        }
+        let (bytes, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+        assert!(bytes.is_empty() && gaps.is_empty());
+        let end = wait_end(&rig.events, ID);
+        assert_eq!((end.produced, end.closed, budget.used()), (0, finishes, 0));
+    }
+}
+
+#[test]
+fn a_reader_of_large_groups_lets_a_small_ring_grow() {
+    let rig = rig();
+    for (group, capacity) in [(32 * KIB, 64 * KIB), (32 * KIB + 1, KIB * KIB)] {
+        let id = SourceId(group);
+        let (mut tool, stream, mut reader) = small_stream(&rig);
+        let (read, mut write) = pipe();
+        let (page, slot) = (tool.page.clone(), tool.page.take_slot().unwrap());
+        let (start, gating) = (Start::Oldest, Gating::Block);
+        let step = StreamStep::Attach { source: id, page, reader: slot, start, gating, group, remote: false };
+        let first = StreamRequest { id: None, steps: vec![step] };
+        rig.capture.add(id, read, NewStream::new(stream, first)).unwrap();
+        write.write_all(b"x").unwrap();
+        wait_until(&rig.capture, id, |stats| stats.produced == 1);
+        assert_eq!(reader.ring().capacity(), capacity);
+        drop(write);
+        tool.read_to_end(&rig.capture, id, &mut reader);
+        wait_end(&rig.events, id);
+    }
+}
+
+#[test]
 fn a_capture_ends_while_a_source_waits_to_grow() {
     let rig = rig();
     let (_tool, stream, _reader) = small_stream(&rig);
     let (read, mut write) = pipe();
     rig.capture.add(ID, read, stream).unwrap();
     let writer = std::thread::spawn(move || {
-        use std::io::Write as _;
         // Ends at the latest when the capture has closed the pipe.
         let _ = write.write_all(&pattern(4 << 20, 3));
     });

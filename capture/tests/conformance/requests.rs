@@ -17,7 +17,8 @@ const ID: SourceId = SourceId(1);
 
 fn attach(tool: &TestTool, source: SourceId, start: Start) -> StreamStep {
     let reader = tool.page.take_slot().unwrap();
-    StreamStep::Attach { source, page: tool.page.clone(), reader, start, gating: Gating::Keep }
+    let (page, gating) = (tool.page.clone(), Gating::Keep);
+    StreamStep::Attach { source, page, reader, start, gating, group: 0, remote: true }
 }
 
 fn request(id: u64, steps: Vec<StreamStep>) -> StreamRequest {

@@ -149,19 +149,24 @@ const TOLERATED: usize = 4;
 
 #[test]
 fn two_lines_to_stdout_and_stderr_are_hardly_ever_swapped() {
-    for backend in BACKENDS {
-        let site = Site::on(backend);
-        let swapped = (0..RUNS).filter(|_| {
-            let mut run = site.iof("run");
-            run.args(["--backend", backend, "--", "sh", "-c", "echo out; echo err >&2"]);
-            match at_one_place(&site, &mut run).as_str() {
-                "out\nerr\n" => false,
-                "err\nout\n" => true,
-                other => panic!("{other:?}"),
-            }
-        });
-        let swapped = swapped.count();
-        assert!(swapped <= TOLERATED, "{swapped} of {RUNS} runs on {backend} are swapped");
+    // The second is longer than a page of a pipe.
+    for out in ["out\n".to_owned(), format!("{}\n", "x".repeat(10 << 10))] {
+        for backend in BACKENDS {
+            let site = Site::on(backend);
+            let path = site.path().join("line");
+            fs::write(&path, &out).unwrap();
+            let script = format!("cat {}; echo err >&2", path.display());
+            let swapped = (0..RUNS).filter(|_| {
+                let mut run = site.iof("run");
+                run.args(["--backend", backend, "--", "sh", "-c", &script]);
+                let written = at_one_place(&site, &mut run);
+                let (first, last) = (format!("{out}err\n"), format!("err\n{out}"));
+                assert!(written == first || written == last, "{written:?}");
+                written == last
+            });
+            let swapped = swapped.count();
+            assert!(swapped <= TOLERATED, "{swapped} of {RUNS} runs on {backend} are swapped");
+        }
     }
 }
 

@@ -62,7 +62,8 @@ impl EngineWorld {
     /// Creates a world without jobs and tools.
     pub fn new(setting: Setting) -> EngineWorld {
         let memory = HeapMemory::of_this_thread();
-        memory.refuse(false);
+        memory.refuse_rings(false);
+        memory.refuse_data(false);
         let capture = SimulatedCapture::new(Kernel::new()).expect("descriptors");
         let policy = match setting.sources % 3 {
             0 => Policy::Block,
@@ -124,7 +125,10 @@ impl EngineWorld {
             Kind::Host => self.host.act(&mut self.engine, actor, rng),
             Kind::Clock => self.advance(Duration::from_millis(rng.size(4000))),
             Kind::EndCapture => self.end_capture(actor, rng),
-            Kind::Memory => self.memory.refuse(!self.setting.calm && rng.chance(128)),
+            Kind::Memory => {
+                self.memory.refuse_rings(!self.setting.calm && rng.chance(128));
+                self.memory.refuse_data(!self.setting.calm && rng.chance(128));
+            }
             Kind::Serve | Kind::Reap | Kind::Reconfigure | Kind::Starve | Kind::Close | Kind::Finish => {}
         }
         self.follow_up();

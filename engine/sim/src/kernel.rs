@@ -271,6 +271,15 @@ impl Backend for Kernel {
         self.give(pipe, number, memory)
     }
 
+    unsafe fn read_now(&mut self, pipe: BorrowedFd<'_>, span: &Span) -> io::Result<usize> {
+        if self.mood.may_lack_memory && self.mood.rng.chance(self.mood.faults) {
+            return fails(self.mood.rng.pick(&[libc::EFAULT, libc::ENOMEM]));
+        }
+        // SAFETY: `len` bytes at `ptr` are mapped, and only this call writes them.
+        let memory = unsafe { std::slice::from_raw_parts_mut(span.ptr, span.len) };
+        self.fetch(pipe, memory)
+    }
+
     fn turn(&mut self, _: Duration) -> io::Result<()> {
         if std::mem::take(&mut self.fails) {
             return fails(libc::EIO);

@@ -140,6 +140,8 @@ impl Server {
     ) -> Vec<StreamStep> {
         let id = tool.page.take_slot().expect("a slot");
         let (page, start, gating) = (Arc::clone(&tool.page), registration.start, registration.gating);
+        // Tools with an odd number are in the engine's process.
+        let remote = number % 2 == 0;
         let takes_over = source.keeps_first && source.backlog.is_some();
         registration.from_first = takes_over && start == Start::Oldest && gating != Gating::Never;
         let reading = Reading {
@@ -154,7 +156,7 @@ impl Server {
         self.awaited.entry(request).or_default().push(JoiningReader { tool: number, id });
         tool.registrations.insert(handler, registration);
         vec![
-            StreamStep::Attach { source: source.id, page, reader: id, start, gating },
+            StreamStep::Attach { source: source.id, page, reader: id, start, gating, group: 0, remote },
             StreamStep::Count { source: source.id, readers: Vec::new() },
         ]
     }
@@ -171,7 +173,7 @@ impl Server {
         source.backlog = Some(reader);
         let gating = if blocks { Gating::Hold } else { Gating::Keep };
         let page = Arc::clone(&self.backlog_holder);
-        Some(StreamStep::Attach { source: source.id, page, reader, start, gating })
+        Some(StreamStep::Attach { source: source.id, page, reader, start, gating, group: 0, remote: false })
     }
 
     fn detach_backlog_holder(&mut self, source: &mut Source) -> Option<StreamStep> {

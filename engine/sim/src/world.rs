@@ -47,7 +47,8 @@ impl World {
     /// Creates a world without ranks and tools.
     pub fn new(setting: Setting) -> World {
         let memory = HeapMemory::of_this_thread();
-        memory.refuse(false);
+        memory.refuse_rings(false);
+        memory.refuse_data(false);
         let capture = SimulatedCapture::new(Kernel::new()).expect("descriptors");
         let room = Arc::new(capture.room_bell().expect("a descriptor"));
         World {
@@ -93,7 +94,8 @@ impl World {
                 server.release_backlog(capture, source);
             }),
             Kind::Memory if !self.setting.calm => {
-                self.memory.refuse(rng.chance(96));
+                self.memory.refuse_rings(rng.chance(96));
+                self.memory.refuse_data(rng.chance(96));
             }
             Kind::Close => self.close(actor),
             Kind::Finish => self.finish(actor),

@@ -135,18 +135,22 @@ impl Core {
             StreamAnswer::Joined(joined) => joined,
             _ => None,
         });
+        let mut changes = Vec::new();
         for (reader, joined) in readers.iter().zip(joined.chain(std::iter::repeat_with(|| None))) {
             let JoiningReader { peer_id, handler, id } = *reader;
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
             match joined {
                 Some(joined) => peer.reader_joined(request, id, joined),
                 None => {
-                    // The capture thread ends, or has discarded the stream.
+                    // The capture thread ends or has discarded the stream, or the kernel has no memory
+                    // for its ring.
                     if let Some(reading) = peer.join_failed(request, id) {
                         let produced = match self.streams.get_mut(&reading.source) {
                             Some(stream) => {
                                 stream.remove_reader(peer_id, handler);
-                                stream.miss(peer_id, handler)
+                                let missed = stream.miss(peer_id, handler);
+                                changes.extend(self.streams.changes(reading.source));
+                                missed
                             }
                             // Its job was removed meanwhile.
                             None => Some(reading.forgotten.map_or(0, |completion| completion.produced)),
@@ -162,6 +166,7 @@ impl Core {
                 self.readers_settled(peer_id, handler);
             }
         }
+        self.request_unanswered(changes);
     }
 
     /// Moves the reader `id` of `peer_id` to the newest generation, at its tool's request.

@@ -206,7 +206,15 @@ impl StreamState {
                     .inspect_err(|error| tracing::warn!(%error, "no backlog is kept"))
                     .ok();
                 let gating = if may_block { Gating::Hold } else { Gating::Keep };
-                let hold = |reader| StreamStep::Attach { source, page: page(), reader, start, gating };
+                let hold = |reader| StreamStep::Attach {
+                    source,
+                    page: page(),
+                    reader,
+                    start,
+                    gating,
+                    group: 0,
+                    remote: false,
+                };
                 steps.extend(self.backlog_reader.map(hold));
             }
             (None, Some(reader)) => {

@@ -133,6 +133,25 @@ pub fn growth_refused() {
     model.settle(&mut blocker);
 }
 
+/// The first ring of a stream that is to grow is allocated, in its full size, while a reader reads it.
+///
+/// Bound: the allocation and 1 byte concurrent with 2 reads.
+pub fn allocated() {
+    let mut model = Model::growing(CAPACITY, u64::MAX);
+    let reader = model.reader(true);
+    model.stream.grow();
+    assert!(model.stream.is_unallocated());
+    let reading = model.reading(reader, |reader, payload| {
+        for _ in 0..2 {
+            let peek = read_once(reader, payload);
+            assert!(matches!(peek, Peek::Bytes | Peek::Empty), "a ring without its words was read");
+        }
+    });
+    assert_eq!(model.write(1), 1);
+    let reader = model.settle_joined(reading);
+    assert_eq!(reader.lost(), 0);
+}
+
 /// An overtaken reader searches for the oldest byte while the writer overwrites the index entry
 /// that covers it, in the same claim in which it retired that entry.
 ///

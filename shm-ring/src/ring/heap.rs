@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{Memory, Ring, Shape, checked_capacity};
+use super::late::{zeroed_control, zeroed_entry};
+use super::{Memory, Owner, Place, Ring, Shape, checked_capacity};
 use crate::error::CreateError;
 use crate::layout::{self, Control, Entry};
-use crate::sync::AtomicU64;
 
 mod memory;
 
@@ -76,20 +76,7 @@ impl Ring {
             data: Box::into_raw(vec![0u8; twice].into_boxed_slice()),
             memory,
         };
-        let ring = Ring {
-            control: heap.control,
-            entries: heap.entries.cast(),
-            data: heap.data.cast(),
-            capacity,
-            entry_count,
-            base: shape.base,
-            generation: shape.generation,
-            overwrite: shape.overwrite,
-            reused: false,
-            file: None,
-            memory: Memory::Heap(Arc::new(heap)),
-            charge: None,
-        };
+        let ring = Ring::with_memory(Memory::on_heap(Arc::new(heap), entry_count), shape);
         ring.initialise(shape);
         Ok(ring)
     }
@@ -97,44 +84,36 @@ impl Ring {
     /// Returns a second view of a ring on the heap, like another map of a file, for the model
     /// checker.
     pub fn beside(&self) -> Option<Ring> {
-        let Memory::Heap(heap) = &self.memory else { return None };
-        Some(Ring { memory: Memory::Heap(Arc::clone(heap)), file: None, charge: None, ..*self })
+        let memory = self.memory();
+        let Owner::Heap(heap) = &memory.owner else { return None };
+        Some(Ring { place: Place::Fixed(Memory::on_heap(Arc::clone(heap), memory.entry_count)), ..*self })
+    }
+
+    /// Returns whether the ring has its memory on the heap, or will have it there.
+    pub(super) fn is_on_heap(&self) -> bool {
+        match &self.place {
+            Place::Fixed(memory) => matches!(memory.owner, Owner::Heap(_)),
+            Place::Late(late) => late.is_on_heap(),
+        }
+    }
+}
+
+impl Memory {
+    fn on_heap(heap: Arc<Heap>, entry_count: u64) -> Memory {
+        Memory {
+            control: heap.control,
+            entries: heap.entries.cast(),
+            entry_count,
+            data: heap.data.cast(),
+            capacity: heap.data.len() as u64 / 2,
+            file: None,
+            owner: Owner::Heap(heap),
+            charge: None,
+        }
     }
 }
 
 /// The model checker uses smaller rings than any other user.
 pub(super) fn capacity(requested: u64) -> Result<u64, CreateError> {
     if cfg!(loom) { Ok(requested) } else { checked_capacity(requested, 1) }
-}
-
-fn zeroed_control() -> Control {
-    use crate::layout::{Claimed, Identity, Published};
-    let zero = || AtomicU64::new(0);
-    Control {
-        identity: Identity {
-            magic: zero(),
-            version: zero(),
-            capacity: zero(),
-            entries: zero(),
-            generation: zero(),
-            base: zero(),
-            overwrite: zero(),
-            writer_pid: zero(),
-            label: std::array::from_fn(|_| zero()),
-        },
-        published: Published {
-            tail: zero(),
-            index_tail: zero(),
-            dropped: zero(),
-            sealed: zero(),
-            complete: zero(),
-            recent_tail: zero(),
-        },
-        claimed: Claimed { position: zero(), index_head: zero(), wanted: zero(), recent_head: zero() },
-        recent: std::array::from_fn(|_| zeroed_entry()),
-    }
-}
-
-fn zeroed_entry() -> Entry {
-    Entry { offset: AtomicU64::new(0), time: AtomicU64::new(0), dropped: AtomicU64::new(0) }
 }

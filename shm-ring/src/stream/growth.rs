@@ -12,12 +12,11 @@ use std::mem;
 use std::sync::Arc;
 
 use super::{Policy, Stream, StreamConfig};
-use crate::budget::{CacheBudget, Charge};
+use crate::budget::{CacheBudget, Charge, OwedRing};
 use crate::error::CreateError;
 use crate::ring::{Ring, Shape};
 use crate::stream::reconfigure::PendingConfig;
 use crate::sync::{Point, broken};
-use crate::writer::Writer;
 
 /// Largest claim of a small ring, in bytes. A read of a pipe returns no more by default.
 const SMALL_CLAIM: u64 = 64 * 1024;
@@ -35,12 +34,13 @@ pub struct Growth {
 }
 
 impl Stream {
-    /// Creates a stream as [`Stream::create`] does, whose first ring has `growth.first` bytes only.
+    /// Creates a stream as [`Stream::create`] does, whose first ring has `growth.first` bytes only
+    /// and is allocated by the first [`Stream::reserve`], or by [`Stream::allocate`].
     ///
     /// # Errors
-    /// As [`Stream::create`].
+    /// [`CreateError`] if the capacity is 0 or above [`MAX_CAPACITY`](crate::MAX_CAPACITY).
     pub fn create_growing(config: StreamConfig, growth: &Growth, label: &str) -> Result<Stream, CreateError> {
-        Stream::growing(config, growth, label, Ring::create)
+        Stream::growing(config, growth, label, &Kind::MAPPED)
     }
 
     /// Creates such a stream on the heap.
@@ -49,19 +49,21 @@ impl Stream {
     /// As [`Stream::create`].
     #[cfg(any(loom, feature = "test-utils"))]
     pub fn growing_on_heap(config: StreamConfig, growth: &Growth) -> Result<Stream, CreateError> {
-        Stream::growing(config, growth, "", Ring::on_heap)
+        Stream::growing(config, growth, "", &Kind::ON_HEAP)
     }
 
     fn growing(
         config: StreamConfig,
         growth: &Growth,
         label: &str,
-        new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
+        kind: &Kind,
     ) -> Result<Stream, CreateError> {
         let grows = config.policy == Policy::Block && growth.first < config.capacity;
         let capacity = if grows { growth.first } else { config.capacity };
-        let budget = Some(Arc::clone(&growth.budget));
-        let mut stream = Stream::with(StreamConfig { capacity, ..config }, label, new_ring, budget)?;
+        let mut stream = Stream::with(StreamConfig { capacity, ..config }, label, kind.late)?;
+        stream.new_ring = kind.new;
+        stream.owed = Some(OwedRing::new(&growth.budget));
+        stream.budget = Some(Arc::clone(&growth.budget));
         if grows {
             stream.full_size = Some(stream.writer.ring().capacity_for(config.capacity)?);
             stream.is_small = true;
@@ -81,9 +83,10 @@ impl Stream {
     }
 
     /// Lets a stream that is in a small ring continue in one of its configured size, in one of the
-    /// next calls of [`Stream::reserve`]. If the budget or the kernel has no memory for it then, the
-    /// stream tries again only after another call of this, or of a method that attaches a reader that
-    /// may not hold the source back, or when it moves because a reader is in the way.
+    /// next calls of [`Stream::reserve`]. A stream without memory begins in a ring of that size. If the
+    /// budget or the kernel has no memory for it then, the stream tries again only after another call
+    /// of this, or of a method that attaches a reader that may not hold the source back, or when it
+    /// moves because a reader is in the way.
     pub fn grow(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.refused = false;
@@ -93,23 +96,13 @@ impl Stream {
         }
         let Some(capacity) = self.full_size else { return };
         let config = StreamConfig { capacity, policy: self.policy };
-        let pending = PendingConfig { config, unread: false, grows: true, refused: false };
-        if !(self.members.is_empty() && self.affords(&pending) && self.replace_untouched(capacity)) {
-            self.pending = Some(pending);
-        }
+        self.pending = Some(PendingConfig { config, unread: false, grows: true, refused: false });
     }
 
-    /// Replaces a first ring without readers for which nothing was reserved yet, so that later
-    /// readers need not follow to another generation. Returns whether it did.
-    fn replace_untouched(&mut self, capacity: u64) -> bool {
-        let (generation, base, dropped, overwrite) = (0, 0, 0, false);
-        let shape = Shape { capacity, generation, base, dropped, overwrite, label: &self.label };
-        if !self.writer.is_untouched() {
-            return false;
-        }
-        let Ok(ring) = (self.new_ring)(shape) else { return false };
-        self.writer = Writer::new(Arc::new(Stream::charged(ring, self.budget.as_ref())), 0);
-        true
+    /// Returns the greatest number of bytes that a reader of the present ring receives at a time if it
+    /// [groups](crate::Grouping) them.
+    pub fn largest_group(&self) -> u64 {
+        self.writer.ring().capacity() / 2
     }
 
     /// Returns whether the budget has memory for `wanted`.
@@ -145,9 +138,23 @@ impl Stream {
         (self.writer.ring().capacity() / super::CLAIM_PART).max(1)
     }
 
-    /// Creates a ring that counts against the budget.
-    pub(super) fn charged(ring: Ring, budget: Option<&Arc<CacheBudget>>) -> Ring {
-        let charge = budget.map(|budget| Charge::new(budget, ring.capacity()));
+    /// Counts a new ring against the budget.
+    pub(super) fn charged(&self, ring: Ring) -> Ring {
+        let charge = self.budget.as_ref().map(|budget| Charge::new(budget, ring.capacity()));
         ring.with_charge(charge)
     }
+}
+
+/// How the rings of a growing stream are created.
+struct Kind {
+    /// Creates the first ring, without memory.
+    late: fn(Shape<'_>) -> Result<Ring, CreateError>,
+    /// Creates the others, and the memory of the first one.
+    new: fn(Shape<'_>) -> Result<Ring, CreateError>,
+}
+
+impl Kind {
+    const MAPPED: Kind = Kind { late: Ring::late, new: Ring::create };
+    #[cfg(any(loom, feature = "test-utils"))]
+    const ON_HEAP: Kind = Kind { late: Ring::late_on_heap, new: Ring::on_heap };
 }

@@ -27,7 +27,7 @@ fn create_first_only(shape: Shape<'_>) -> Result<Ring, CreateError> {
 fn with_slow_reader(policy: Policy, may_block: bool) -> (Stream, Reader, Reader) {
     let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
     let mut stream =
-        Stream::with(StreamConfig { capacity: CAPACITY, policy }, "test", create_first_only, None).unwrap();
+        Stream::with(StreamConfig { capacity: CAPACITY, policy }, "test", create_first_only).unwrap();
     let mut attach = |may_block| {
         let given = stream.attach(&page, page.take_slot().unwrap(), Start::Oldest, may_block).unwrap();
         // SAFETY: the reader is neither detached nor moved.

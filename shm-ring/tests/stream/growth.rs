@@ -185,7 +185,8 @@ fn a_small_stream_stays_small_while_a_holder_keeps_its_bytes() {
 #[test]
 fn a_stream_that_drops_begins_with_its_full_size() {
     for policy in [Policy::DropNewest, Policy::DropOldest] {
-        let (stream, budget) = stream(policy, 0);
+        let (mut stream, budget) = stream(policy, 0);
+        stream.allocate().unwrap();
         assert_eq!((stream.is_small(), budget.used()), (false, FULL));
     }
 }
@@ -242,7 +243,9 @@ fn a_stream_that_is_reconfigured_to_its_configured_size_stays_within_the_budget(
 #[test]
 fn a_complete_stream_does_not_grow_and_its_reader_finds_the_end() {
     let ((mut stream, budget), tool) = (stream(Policy::Block, u64::MAX), Tool::new());
+    assert_eq!(budget.used(), 0);
     stream.complete();
+    assert_eq!(budget.used(), 0);
     let mut reader = tool.attach(&mut stream, Start::Oldest, false);
     assert_eq!(reader.peek(), Peek::Ended);
     assert_eq!(budget.used(), SMALL);

@@ -6,6 +6,7 @@
     reason = "a test may panic, and these modules are its own"
 )]
 
+mod allocation;
 mod growth;
 mod policies;
 mod readers;

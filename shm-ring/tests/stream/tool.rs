@@ -23,12 +23,18 @@ impl Tool {
 
     pub fn attach(&self, stream: &mut Stream, start: Start, may_block: bool) -> Reader {
         let id = self.page.take_slot().unwrap();
+        if !may_block {
+            stream.grow();
+        }
+        stream.allocate().unwrap();
         let attached = stream.attach(&self.page, id, start, may_block).unwrap();
         self.open(attached, start)
     }
 
     pub fn attach_non_gating(&self, stream: &mut Stream, start: Start) -> Reader {
         let id = self.page.take_slot().unwrap();
+        stream.grow();
+        stream.allocate().unwrap();
         let attached = stream.attach_non_gating(&self.page, id, start).unwrap();
         self.open(attached, start)
     }

@@ -209,7 +209,12 @@ pub(super) struct SimulatedBackend {
 
 impl SimulatedBackend {
     /// Reads at most `most` bytes from a pipe without a request, to `memory` if it is given.
-    fn read_now(&mut self, pipe: BorrowedFd<'_>, most: usize, memory: Option<*mut u8>) -> io::Result<usize> {
+    fn read_at_once(
+        &mut self,
+        pipe: BorrowedFd<'_>,
+        most: usize,
+        memory: Option<*mut u8>,
+    ) -> io::Result<usize> {
         let mut simulation = self.simulation.borrow_mut();
         let mut files = simulation.files.iter();
         let token = Token::from(*files.find(|(_, file)| file.fd == pipe.as_raw_fd()).unwrap().0);
@@ -292,11 +297,11 @@ impl Backend for SimulatedBackend {
     }
 
     fn discard(&mut self, pipe: BorrowedFd<'_>) -> io::Result<usize> {
-        self.read_now(pipe, usize::MAX, None)
+        self.read_at_once(pipe, usize::MAX, None)
     }
 
-    fn fetch(&mut self, pipe: BorrowedFd<'_>, memory: &mut [u8]) -> io::Result<usize> {
-        self.read_now(pipe, memory.len(), Some(memory.as_mut_ptr()))
+    unsafe fn read_now(&mut self, pipe: BorrowedFd<'_>, span: &Span) -> io::Result<usize> {
+        self.read_at_once(pipe, span.len, Some(span.ptr))
     }
 
     fn turn(&mut self, _: Duration) -> io::Result<()> {

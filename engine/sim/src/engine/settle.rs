@@ -16,7 +16,8 @@ impl EngineWorld {
     /// honest tool reaches its end, and nothing is left. Returns what was read, and a word that
     /// depends on all that happened.
     pub fn settle(mut self) -> (Summary, u64) {
-        self.memory.refuse(false);
+        self.memory.refuse_rings(false);
+        self.memory.refuse_data(false);
         for index in 0..self.tools.len() {
             let tool = &mut self.tools[index];
             tool.paused = false;

@@ -17,7 +17,8 @@ impl World {
     /// streams and that all memory is returned. Returns what was read, and a word that depends on
     /// all that happened.
     pub fn settle(mut self) -> (Summary, u64) {
-        self.memory.refuse(false);
+        self.memory.refuse_rings(false);
+        self.memory.refuse_data(false);
         self.stopped.clear();
         for number in 0..self.sources.len() {
             self.hang_up_source(number);
@@ -68,7 +69,8 @@ impl World {
         self.tools.iter_mut().filter(honest).for_each(|tool| tool.read_rest(&self.room));
         let result = (self.summary(), self.digest);
         let World { mut capture, server, tools, memory, rings_before, .. } = self;
-        memory.refuse(false);
+        memory.refuse_rings(false);
+        memory.refuse_data(false);
         with_kernel(&mut capture, |kernel| {
             kernel.mood = Mood { rng: Rng::new(0), answers: 256, faults: 0, may_lack_memory: false }
         });

@@ -1,6 +1,7 @@
 //! What happens between a request to the capture thread and its answer. A real capture performs the
 //! requests, and the tests hold its answers back.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use iof_proto::query::key;
 use iof_proto::{
     Answer, Channel, Channels, Decoder, Directives, Found, Nspace, Proc, Query, Rank, ToTool, Value,
 };
-use iof_shm_ring::{ReaderId, ReaderPage, Start, Stream};
+use iof_shm_ring::{CacheBudget, ReaderId, ReaderPage, Start, Stream};
 
 use super::*;
 use crate::config::Config;
@@ -66,7 +67,10 @@ fn rig() -> Rig {
         holder.into(),
         settings,
         Logs::new(routes),
-        Box::new(NodeFiles { syslog: config.log.syslog.clone() }),
+        Box::new(NodeFiles {
+            syslog: config.log.syslog.clone(),
+            caches: Arc::new(CacheBudget::new(u64::MAX)),
+        }),
     );
     let (sender, events) = channel();
     let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();

@@ -76,7 +76,8 @@ impl Peer {
             Policy::DropNewest | Policy::Block => Gating::Keep,
         };
         let (page, start) = (Arc::clone(&self.page), registration.start);
-        Some(StreamStep::Attach { source, page, reader: id, start, gating })
+        let (group, remote) = (options.buffering.size.into(), !self.own);
+        Some(StreamStep::Attach { source, page, reader: id, start, gating, group, remote })
     }
 
     /// Notes that the reader `id` is about to move to the newest generation, in which it is `new`.

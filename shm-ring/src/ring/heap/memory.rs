@@ -19,7 +19,8 @@ pub struct HeapMemory(Arc<State>);
 struct State {
     rings: AtomicU64,
     bytes: AtomicU64,
-    refused: AtomicBool,
+    rings_refused: AtomicBool,
+    data_refused: AtomicBool,
 }
 
 impl HeapMemory {
@@ -38,18 +39,23 @@ impl HeapMemory {
         self.0.bytes.load(Relaxed)
     }
 
-    /// Sets whether memory is refused: neither a ring can be created then, nor can bytes that no
-    /// kernel call writes be stored.
-    pub fn refuse(&self, refused: bool) {
-        self.0.refused.store(refused, Relaxed);
+    /// Sets whether memory is refused for rings, so that none can be created.
+    pub fn refuse_rings(&self, refused: bool) {
+        self.0.rings_refused.store(refused, Relaxed);
     }
 
-    pub(in crate::ring) fn is_refused(&self) -> bool {
-        self.0.refused.load(Relaxed)
+    /// Sets whether memory is refused for bytes, so that those that no kernel call writes cannot be
+    /// stored.
+    pub fn refuse_data(&self, refused: bool) {
+        self.0.data_refused.store(refused, Relaxed);
+    }
+
+    pub(in crate::ring) fn is_data_refused(&self) -> bool {
+        self.0.data_refused.load(Relaxed)
     }
 
     pub(super) fn allocate(&self, capacity: u64) -> Result<(), CreateError> {
-        if self.is_refused() {
+        if self.0.rings_refused.load(Relaxed) {
             let source = ErrorKind::OutOfMemory.into();
             return Err(CreateError::Memory { step: "allocation", len: capacity, source });
         }
