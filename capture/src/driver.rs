@@ -471,9 +471,14 @@ fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
 /// Returns whether `pipe` has no bytes, and no process has it open for writing. A file that does not
 /// show that by poll(2), such as a socket, counts as open.
 fn is_hung_up(pipe: BorrowedFd<'_>) -> bool {
-    let mut polled = [PollFd::new(pipe, PollFlags::POLLIN)];
-    let found = poll(&mut polled, PollTimeout::ZERO).ok().and_then(|_| polled[0].revents());
-    found.is_some_and(|found| found.contains(PollFlags::POLLHUP) && !found.contains(PollFlags::POLLIN))
+    let shows_end = || {
+        let mut polled = [PollFd::new(pipe, PollFlags::POLLIN)];
+        let found = poll(&mut polled, PollTimeout::ZERO).ok().and_then(|_| polled[0].revents());
+        found.is_some_and(|found| found.contains(PollFlags::POLLHUP) && !found.contains(PollFlags::POLLIN))
+    };
+    // The kernel looks for bytes before it looks for writers. A process may write and close the pipe
+    // in between; the second call then finds its bytes.
+    shows_end() && shows_end()
 }
 
 /// Returns whether a read from `pipe` would return bytes or the end of file now.
