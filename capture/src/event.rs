@@ -49,6 +49,14 @@ pub enum Event {
         /// Why the source ended.
         end: End,
     },
+    /// A stream that is not complete continues in a new generation, so its earlier ones are sealed.
+    /// Reported after its readers were notified. Several moves in one turn are one event.
+    Moved {
+        /// The source.
+        source: SourceId,
+        /// The number of the newest generation.
+        generation: u64,
+    },
     /// A [`StreamRequest`](crate::StreamRequest) with an id was performed. Reported in order with
     /// the events that precede and follow it on the capture thread.
     Answered {

@@ -20,7 +20,7 @@ use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use iof_shm_ring::{Policy, Reserve, Span, Stream};
+use iof_shm_ring::{Policy, Reserve, Span, Stream, StreamStats};
 use nix::unistd::isatty;
 
 use crate::backend::READ_MAX;
@@ -163,6 +163,8 @@ pub(crate) struct Source {
     starved: u32,
     /// Whether the stream has changed for its readers since the last [`Source::take_ready`].
     is_ready: bool,
+    /// The number of the stream's generation that [`Source::take_moved`] has returned last.
+    generation: u64,
 }
 
 impl Source {
@@ -191,6 +193,7 @@ impl Source {
             hung_up: false,
             starved: 0,
             is_ready: false,
+            generation: 0,
         }
     }
 
@@ -236,6 +239,14 @@ impl Source {
     /// new generation or the end.
     pub(crate) fn take_ready(&mut self) -> bool {
         mem::take(&mut self.is_ready)
+    }
+
+    /// Returns the number of the newest generation if the stream has moved to it since the last call
+    /// and is not complete.
+    pub(crate) fn take_moved(&mut self) -> Option<u64> {
+        let StreamStats { generation, complete, .. } = self.stream.stats();
+        let before = mem::replace(&mut self.generation, generation);
+        (generation > before && !complete).then_some(generation)
     }
 
     /// Returns the next action. `readable` tells that the pipe has bytes or is at the end of file.

@@ -143,7 +143,11 @@ impl Sources {
         self.ready.retain(|&index| sources.get_mut(index).is_some_and(Source::take_ready));
         let sources = &self.slots;
         notify(self.ready.iter().filter_map(|&index| sources.get(index)).map(Source::stream));
-        self.ready.clear();
+        for index in self.ready.drain(..) {
+            let moved =
+                self.slots.get_mut(index).and_then(|source| Some((source.id(), source.take_moved()?)));
+            self.events.extend(moved.map(|(source, generation)| Event::Moved { source, generation }));
+        }
         for index in self.removed.drain(..) {
             self.slots.remove(index);
         }

@@ -402,14 +402,6 @@ impl Ring {
         }
     }
 
-    /// Returns whether the stream continues in another generation. Loads one word; may be called on
-    /// any thread.
-    pub fn is_sealed(&self) -> bool {
-        // Partner: the Release store in `Writer::seal`. Relaxed, because no other word is read
-        // because of it.
-        self.control().published.sealed.load(Relaxed) != NONE
-    }
-
     /// Returns whether the ring was another generation before.
     pub(crate) fn is_reused(&self) -> bool {
         self.reused

@@ -26,6 +26,8 @@ struct Reading {
     generation: Option<u64>,
     /// The request that attaches or moves it, and its next id.
     joining: Option<(RequestId, ReaderId)>,
+    /// Its tool has requested the next generation.
+    waits: bool,
 }
 
 /// A reader that is attached or moved by a request.
@@ -40,6 +42,8 @@ struct JoiningReader {
 pub struct Server {
     readings: BTreeMap<(usize, ReaderId), Reading>,
     backlog_holder: Arc<ReaderPage>,
+    /// The numbers of the newest generations, as reported.
+    generations: BTreeMap<SourceId, u64>,
     awaited: BTreeMap<RequestId, Vec<JoiningReader>>,
     last_request: u64,
     /// The rings of readers whose detachment the capture has not performed yet.
@@ -57,6 +61,7 @@ impl Server {
         Server {
             readings: BTreeMap::new(),
             backlog_holder,
+            generations: BTreeMap::new(),
             awaited: BTreeMap::new(),
             last_request: 0,
             leaving: Vec::new(),
@@ -151,6 +156,7 @@ impl Server {
             ring: Weak::new(),
             generation: None,
             joining: Some((request, id)),
+            waits: false,
         };
         self.readings.insert((number, id), reading);
         self.awaited.entry(request).or_default().push(JoiningReader { tool: number, id });
@@ -227,6 +233,7 @@ impl Server {
             ring: Arc::downgrade(&joined.attached.ring),
             generation: Some(joined.generation),
             joining: None,
+            waits: false,
             ..reading
         };
         self.readings.insert((number, new), reading);
@@ -259,18 +266,34 @@ impl Server {
     ) {
         match message {
             FromTool::Follow(id) => {
-                let sealed = |reading: &&mut Reading| {
-                    reading.joining.is_none() && reading.ring.upgrade().is_some_and(|ring| ring.is_sealed())
-                };
-                let request = self.next_request();
-                if let Some(reading) = self.readings.get_mut(&(number, id)).filter(sealed) {
-                    let step = reading.follow(request, tool, (id, id));
-                    self.awaited.insert(request, vec![JoiningReader { tool: number, id }]);
-                    capture.request(StreamRequest { id: Some(request), steps: vec![step] });
+                if let Some(reading) = self.readings.get_mut(&(number, id)) {
+                    reading.waits = true;
+                    self.follow(capture, (number, &*tool), id);
                 }
             }
             FromTool::Drained(id) => self.detach(capture, (number, &*tool), sources, id),
             FromTool::Barrier(handler) => tool.inbox.push_back(ToTool::Barrier(handler)),
+        }
+    }
+
+    /// Takes note of the newest generation of a stream, and moves the readers that wait for it.
+    pub fn moved(&mut self, capture: &mut Capture, tools: &[Tool], source: SourceId, generation: u64) {
+        let before = self.generations.insert(source, generation);
+        assert!(before.is_none_or(|before| before < generation), "source {} moved back", source.0);
+        let of_source = |(_, reading): &(&(usize, ReaderId), &Reading)| reading.source == source;
+        let readers: Vec<_> = self.readings.iter().filter(of_source).map(|(key, _)| *key).collect();
+        readers.into_iter().for_each(|(number, id)| self.follow(capture, (number, &tools[number]), id));
+    }
+
+    /// Moves a reader to the newest generation if it waits for that.
+    fn follow(&mut self, capture: &mut Capture, (number, tool): (usize, &Tool), id: ReaderId) {
+        let request = self.next_request();
+        let Some(reading) = self.readings.get_mut(&(number, id)) else { return };
+        let newest = self.generations.get(&reading.source).copied();
+        if reading.waits && reading.joining.is_none() && reading.generation < newest {
+            let step = reading.follow(request, tool, (id, id));
+            self.awaited.insert(request, vec![JoiningReader { tool: number, id }]);
+            capture.request(StreamRequest { id: Some(request), steps: vec![step] });
         }
     }
 

@@ -274,6 +274,9 @@ impl World {
                     self.complete(source, Completed { produced, dropped }, &end);
                     self.server.send_last_generation(&mut self.capture, &self.tools, source, generation);
                 }
+                Event::Moved { source, generation } => {
+                    self.server.moved(&mut self.capture, &self.tools, source, generation);
+                }
                 Event::Answered { request, answers } => {
                     self.server.answered(&mut self.tools, request, answers);
                 }

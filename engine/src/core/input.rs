@@ -47,7 +47,11 @@ impl Input {
         matches!(
             self,
             Input::Captured(
-                Event::Freed { .. } | Event::Fed { .. } | Event::Delivered { .. } | Event::Answered { .. }
+                Event::Freed { .. }
+                    | Event::Fed { .. }
+                    | Event::Delivered { .. }
+                    | Event::Moved { .. }
+                    | Event::Answered { .. }
             ) | Input::Signalled { .. }
                 | Input::Message { .. }
                 | Input::Time
@@ -99,6 +103,7 @@ impl Core {
                 self.send_last_generation(source);
                 self.completed(source, &end);
             }
+            Event::Moved { source, generation } => self.stream_moved(source, generation),
             Event::Answered { request, answers } => self.stream_answered(request, answers, now),
             Event::Delivered { source, deliveries, .. } => self.deliveries_taken(source, deliveries),
             Event::Freed { push, position } => self.freed(push, position),

@@ -171,18 +171,32 @@ impl Core {
 
     /// Moves the reader `id` of `peer_id` to the newest generation, at its tool's request.
     ///
-    /// Requests that come before the ring was sent or sealed are ignored. Otherwise each request
-    /// before the ring was sent would queue another ring, and each request before the ring is
-    /// sealed would wake the capture thread.
+    /// A tool sees the end of its generation before [`Core::stream_moved`] is called, so its request
+    /// is remembered until then. A request that comes too early or twice does not wake the capture
+    /// thread and queues no ring.
     pub(crate) fn follow(&mut self, peer_id: PeerId, id: ReaderId) {
-        let request = self.awaited.next_id();
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
-        if let Some(reading) = peer.reading(id).filter(|reading| reading.may_follow()) {
-            let reader = JoiningReader { peer_id, handler: reading.handler, id };
-            let steps = peer.follow(request, id, id).into_iter().collect();
-            self.awaited.add(request, Awaited::Join { pull: None, readers: vec![reader] });
-            self.queue_request(request, steps);
-        }
+        let Some(reading) = peer.follow_requested(id) else { return };
+        let newest = match (self.streams.get(&reading.source), reading.forgotten) {
+            (Some(stream), _) => stream.generation(),
+            (None, Some(last)) => last.generation,
+            (None, None) => return,
+        };
+        self.move_left_behind(vec![(peer_id, id)], newest);
+    }
+
+    /// Notes that a stream continues in a generation, and moves the readers whose tools have
+    /// requested that.
+    pub(crate) fn stream_moved(&mut self, source: SourceId, generation: u64) {
+        let Some(stream) = self.streams.get_mut(&source) else { return };
+        stream.moved(generation);
+        let waiting = |(peer_id, handler)| {
+            let peer = self.tools.get(&peer_id)?;
+            let id = peer.reader_of(source, handler)?;
+            peer.reading(id)?.waits.then_some((peer_id, id))
+        };
+        let waiting = stream.readers().filter_map(waiting).collect();
+        self.move_left_behind(waiting, generation);
     }
 
     /// Sends the last generation of a complete stream to the readers that are not in it yet. They
@@ -202,6 +216,9 @@ impl Core {
     /// Moves those of `readers` to the last generation of their stream, `newest`, that are not in it
     /// yet.
     fn move_left_behind(&mut self, readers: Vec<(PeerId, ReaderId)>, newest: u64) {
+        if readers.is_empty() {
+            return;
+        }
         let request = self.awaited.next_id();
         let (mut steps, mut moved) = (Vec::new(), Vec::new());
         for (peer_id, id) in readers {

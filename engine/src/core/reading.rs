@@ -1,9 +1,9 @@
 //! A ring that a tool reads.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use iof_capture::{RequestId, SourceId};
-use iof_shm_ring::{ReaderId, Ring};
+use iof_shm_ring::ReaderId;
 
 use crate::core::ids::StreamName;
 use crate::core::stream_options::StreamOptions;
@@ -24,8 +24,6 @@ pub(crate) struct Reading {
     /// The tool has requested the next generation, and has not received it: it no longer uses its
     /// slot.
     pub waits: bool,
-    /// Alive for as long as the stream knows this reader.
-    pub ring: Weak<Ring>,
     /// The ring was sent to the tool.
     pub sent: bool,
     /// How many bytes the source had produced at the position where the registration begins.
@@ -60,7 +58,6 @@ impl Reading {
             generation: None,
             old_id: None,
             waits: false,
-            ring: Weak::new(),
             sent: false,
             begin: 0,
             forgotten: None,
@@ -77,11 +74,5 @@ impl Reading {
     /// Returns whether the reader is in a generation before `newest`.
     pub(crate) fn is_before(&self, newest: u64) -> bool {
         self.generation.is_some_and(|generation| generation < newest)
-    }
-
-    /// Returns whether the tool may have read the ring to its end while the stream continues in
-    /// another ring.
-    pub(crate) fn may_follow(&self) -> bool {
-        self.sent && self.joining.is_none() && self.ring.upgrade().is_some_and(|ring| ring.is_sealed())
     }
 }

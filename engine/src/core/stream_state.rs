@@ -45,6 +45,8 @@ pub(crate) struct StreamState {
     withdrawn: bool,
     /// The configuration differs from the one of its job, because of its readers.
     adjusted: bool,
+    /// The number of its newest generation, as last reported.
+    generation: u64,
 }
 
 /// The final counters of a complete stream.
@@ -71,6 +73,7 @@ impl StreamState {
             completion: None,
             withdrawn: false,
             adjusted: false,
+            generation: 0,
         }
     }
 
@@ -122,6 +125,16 @@ impl StreamState {
             self.missing.push((peer_id, handler));
         }
         self.completion.map(|completion| completion.produced)
+    }
+
+    /// Notes that the stream continues in a generation.
+    pub(crate) fn moved(&mut self, generation: u64) {
+        self.generation = generation;
+    }
+
+    /// Returns the number of the newest generation, as far as it was reported.
+    pub(crate) fn generation(&self) -> u64 {
+        self.completion.map_or(self.generation, |completion| completion.generation)
     }
 
     /// Notes that no backlog is kept any more.

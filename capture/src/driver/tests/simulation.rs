@@ -293,6 +293,8 @@ impl Simulation {
                 Event::Delivered { source, deliveries, bytes } => {
                     self.pipes[source.0 as usize].taken(deliveries, bytes);
                 }
+                // `PipeModel::consume` follows a ring that it finds sealed.
+                Event::Moved { .. } => {}
                 Event::Exited { process, .. } => {
                     let before = self.pipes[process.0 as usize].leader.replace(Leader::Reported);
                     assert!(before != Some(Leader::Reported), "{process:?} exited twice");

@@ -293,6 +293,27 @@ fn the_last_ring_of_a_stream_precedes_the_end_of_its_job() {
 }
 
 #[test]
+fn a_tool_that_sees_the_end_of_its_ring_before_the_engine_follows_the_stream_once_it_has_moved() {
+    let mut rig = rig();
+    let source = rig.add_stream();
+    let tool = rig.connect();
+    rig.pull(tool);
+    rig.settle();
+    let peer = rig.state.tools.get_mut(&tool).unwrap();
+    while let Some(len) = peer.front().map(|out| out.frame.len()) {
+        peer.sent(len, Instant::now());
+    }
+    for _ in 0..2 {
+        rig.state.follow(tool, ReaderId::from(0));
+        assert!(rig.state.effects.commands.is_empty(), "the capture thread is not woken");
+    }
+    rig.state.stream_moved(source, 1);
+    rig.state.follow(tool, ReaderId::from(0));
+    let [Command::Request(request)] = &rig.state.effects.commands[..] else { panic!("one request") };
+    assert!(matches!(request.steps[..], [StreamStep::Follow { .. }]));
+}
+
+#[test]
 fn requests_of_a_tool_wait_while_one_waits_for_the_capture_thread() {
     let mut rig = rig();
     rig.add_stream();

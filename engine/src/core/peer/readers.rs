@@ -55,6 +55,17 @@ impl Peer {
         });
     }
 
+    /// Notes that the tool requests the next generation for the reader `id`. Returns the reader,
+    /// unless its ring was not sent yet or the next one is on its way.
+    pub(crate) fn follow_requested(&mut self, id: ReaderId) -> Option<&Reading> {
+        let reading = self.readings.get_mut(&id)?;
+        if !reading.sent || reading.joining.is_some() {
+            return None;
+        }
+        reading.waits = true;
+        Some(reading)
+    }
+
     /// Notes that a reader is about to be attached. Returns the step that attaches it.
     pub(crate) fn join(
         &mut self,
@@ -115,14 +126,8 @@ impl Peer {
             reading.old_id = Some(id);
         }
         self.unread.ring_unsent(&reading);
-        let reading = Reading {
-            joining: None,
-            waits: false,
-            ring: Arc::downgrade(&ring),
-            generation: Some(generation),
-            sent: false,
-            ..reading
-        };
+        let reading =
+            Reading { joining: None, waits: false, generation: Some(generation), sent: false, ..reading };
         self.reader_ids.insert((reading.source, reading.handler), new);
         let name = &reading.name;
         let message = ToTool::Ring {
