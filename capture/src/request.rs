@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use iof_shm_ring::{Attached, ReaderId, ReaderPage, Start, Stream, StreamConfig, StreamStats};
+use iof_shm_ring::{Attached, ReaderId, ReaderPage, Ring, Start, Stream, StreamConfig, StreamStats};
 
 use crate::event::{PushId, SourceId, TargetId};
 use crate::targets::SlowTargets;
@@ -13,13 +13,25 @@ use crate::targets::SlowTargets;
 pub struct RequestId(pub u64);
 
 /// A list of steps, which the capture thread performs one after the other and without a pause.
+///
+/// `P` is a reader page. Code without access to pages can use a number for each, see
+/// [`StreamRequest::with_pages`].
 #[derive(Clone, Debug)]
-pub struct StreamRequest {
+pub struct StreamRequest<P = Arc<ReaderPage>> {
     /// The id that [`Event::Answered`](crate::Event::Answered) reports. With `None`, nothing is
     /// reported.
     pub id: Option<RequestId>,
     /// The steps.
-    pub steps: Vec<StreamStep>,
+    pub steps: Vec<StreamStep<P>>,
+}
+
+impl<P> StreamRequest<P> {
+    /// Returns the request with the pages that `page` returns for those of its steps; `None` if `page`
+    /// returns `None` for one of them.
+    pub fn with_pages<Q>(self, page: impl Fn(P) -> Option<Q>) -> Option<StreamRequest<Q>> {
+        let steps: Option<_> = self.steps.into_iter().map(|step| step.with_pages(&page)).collect();
+        Some(StreamRequest { id: self.id, steps: steps? })
+    }
 }
 
 /// Whether a reader holds its stream back.
@@ -37,13 +49,13 @@ pub enum Gating {
 
 /// One step of a [`StreamRequest`]. A step on a source that does not exist has no effect.
 #[derive(Clone, Debug)]
-pub enum StreamStep {
+pub enum StreamStep<P = Arc<ReaderPage>> {
     /// Attaches a reader, see [`Stream::attach`]. Answered with [`StreamAnswer::Joined`].
     Attach {
         /// The source.
         source: SourceId,
         /// The reader page of the reader.
-        page: Arc<ReaderPage>,
+        page: P,
         /// A slot of that page, which [`ReaderPage::take_slot`] has returned.
         reader: ReaderId,
         /// The position of its first byte.
@@ -62,7 +74,7 @@ pub enum StreamStep {
         /// The source.
         source: SourceId,
         /// The reader page of the reader.
-        page: Arc<ReaderPage>,
+        page: P,
         /// The reader's id so far.
         reader: ReaderId,
         /// Its id in the newest generation.
@@ -73,7 +85,7 @@ pub enum StreamStep {
         /// The source.
         source: SourceId,
         /// The reader page of the reader.
-        page: Arc<ReaderPage>,
+        page: P,
         /// The reader.
         reader: ReaderId,
     },
@@ -89,7 +101,7 @@ pub enum StreamStep {
         /// The source.
         source: SourceId,
         /// The readers whose lag is read.
-        readers: Vec<(Arc<ReaderPage>, ReaderId)>,
+        readers: Vec<(P, ReaderId)>,
     },
     /// Asks whether a target can be fed. Answered with [`StreamAnswer::Takes`].
     Takes(TargetId),
@@ -97,7 +109,28 @@ pub enum StreamStep {
     Lagging(PushId),
 }
 
-impl StreamStep {
+impl<P> StreamStep<P> {
+    fn with_pages<Q>(self, page: impl Fn(P) -> Option<Q>) -> Option<StreamStep<Q>> {
+        Some(match self {
+            StreamStep::Attach { source, page: of, reader, start, gating, group, remote } => {
+                StreamStep::Attach { source, page: page(of)?, reader, start, gating, group, remote }
+            }
+            StreamStep::Follow { source, page: of, reader, new } => {
+                StreamStep::Follow { source, page: page(of)?, reader, new }
+            }
+            StreamStep::Detach { source, page: of, reader } => {
+                StreamStep::Detach { source, page: page(of)?, reader }
+            }
+            StreamStep::Reconfigure { source, config } => StreamStep::Reconfigure { source, config },
+            StreamStep::Count { source, readers } => {
+                let readers: Option<_> = readers.into_iter().map(|(of, id)| Some((page(of)?, id))).collect();
+                StreamStep::Count { source, readers: readers? }
+            }
+            StreamStep::Takes(target) => StreamStep::Takes(target),
+            StreamStep::Lagging(push) => StreamStep::Lagging(push),
+        })
+    }
+
     /// Returns whether the step attaches a reader that needs a ring of the configured size: it may not
     /// hold the source back, it keeps the stream from growing later, or it reads more bytes at a time
     /// than the ring of `stream` gives.
@@ -110,12 +143,12 @@ impl StreamStep {
     }
 }
 
-/// The answer to a [`StreamStep`].
+/// The answer to a [`StreamStep`]. `R` is a ring, or nothing in [`StreamAnswer::without_ring`].
 #[derive(Debug)]
-pub enum StreamAnswer {
+pub enum StreamAnswer<R = Arc<Ring>> {
     /// The reader in its generation; `None` if the source or reader does not exist, a reader that
     /// was to follow is in the newest generation already, or the kernel has no memory for a ring.
-    Joined(Option<Joined>),
+    Joined(Option<Joined<R>>),
     /// The counters; `None` if the source does not exist.
     Counted(Option<Counted>),
     /// Whether the target exists and its pipe has a reader.
@@ -124,11 +157,28 @@ pub enum StreamAnswer {
     Lagging(Option<SlowTargets>),
 }
 
+impl StreamAnswer {
+    /// Returns the ring of an attached or moved reader apart from the rest.
+    pub fn without_ring(self) -> (StreamAnswer<()>, Option<Arc<Ring>>) {
+        let answer = match self {
+            StreamAnswer::Joined(Some(Joined { attached, generation })) => {
+                let (attached, ring) = attached.without_ring();
+                return (StreamAnswer::Joined(Some(Joined { attached, generation })), Some(ring));
+            }
+            StreamAnswer::Joined(None) => StreamAnswer::Joined(None),
+            StreamAnswer::Counted(counted) => StreamAnswer::Counted(counted),
+            StreamAnswer::Takes(takes) => StreamAnswer::Takes(takes),
+            StreamAnswer::Lagging(slow) => StreamAnswer::Lagging(slow),
+        };
+        (answer, None)
+    }
+}
+
 /// A reader that was attached or moved.
 #[derive(Clone, Debug)]
-pub struct Joined {
+pub struct Joined<R = Arc<Ring>> {
     /// What the reader needs.
-    pub attached: Attached,
+    pub attached: Attached<R>,
     /// The number of the generation that it reads.
     pub generation: u64,
 }

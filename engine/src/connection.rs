@@ -12,10 +12,12 @@ use iof_tool::LocalRings;
 use nix::errno::Errno;
 
 use crate::core::disconnect::DisconnectReason;
+use crate::core::ids::PeerId;
 use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
 use crate::in_flight::{Budget, Departed, InFlight};
 use crate::incoming::Incoming;
+use crate::shared::{Shared, SharedMemory};
 
 /// The result of [`Connection::flush`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,11 +103,13 @@ impl Connection {
         self.in_flight.fds()
     }
 
-    /// Sends the messages that are queued for `peer`, as far as the socket accepts them and
-    /// `budget` allows. `used` is how much of the budget's shared pool all tools use.
+    /// Sends the messages that are queued for `peer`, with what `memory` has for them, as far as the
+    /// socket accepts them and `budget` allows. `used` is how much of the budget's shared pool all
+    /// tools use.
     pub(crate) fn flush(
         &mut self,
-        peer: &mut Peer,
+        (id, peer): (PeerId, &mut Peer),
+        memory: &SharedMemory,
         budget: Budget,
         used: &mut usize,
         now: Instant,
@@ -115,12 +119,15 @@ impl Connection {
         let known = from_pool(self.in_flight.fds());
         self.in_flight.update(self.incoming.socket())?;
         *used = used.saturating_sub(known.saturating_sub(from_pool(self.in_flight.fds())));
+        memory.remove_unsent(id, peer.take_discarded());
         while let Some(out) = peer.front() {
-            let local = match (&out.attachment, &self.local_rings) {
-                (Attachment::Ring(ring), Some(rings)) if out.sent == 0 => Some((rings, ring)),
+            let attachment = (out.sent == 0 && out.attachment != Attachment::None).then_some(out.attachment);
+            let shared = attachment.and_then(|attachment| memory.unsent(id, attachment));
+            let local = match (&shared, &self.local_rings) {
+                (Some(Shared::Ring(ring)), Some(rings)) => Some((rings, ring)),
                 _ => None,
             };
-            let fds = if out.sent == 0 && local.is_none() { out.attachment.fds() } else { Vec::new() };
+            let fds = shared.as_ref().filter(|_| local.is_none()).map(Shared::fds).unwrap_or_default();
             let known = self.in_flight.fds();
             let after = known.saturating_add(fds.len());
             if !fds.is_empty() && after > budget.allowance(known, *used, own) {
@@ -137,6 +144,7 @@ impl Connection {
                     self.in_flight.sent(fds.len());
                     *used = used.saturating_add(from_pool(after).saturating_sub(from_pool(known)));
                     peer.sent(sent, now);
+                    memory.remove_unsent(id, attachment);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
@@ -145,6 +153,7 @@ impl Connection {
                 Err(error) if is_transient(&error) => return Ok(Flushed::Retry),
                 Err(error) if is_closed(&error) => {
                     peer.drop_outgoing();
+                    memory.remove_unsent(id, peer.take_discarded());
                     break;
                 }
                 Err(error) => return Err(error.into()),

@@ -113,7 +113,9 @@ impl Control {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.room_bell = room_bell;
         }
-        core.welcome(id, page, bell, room, Instant::now());
+        let may_block = room.is_some();
+        self.tables.memory.add_tool(id, page, bell, room);
+        core.welcome(id, may_block, Instant::now());
         Ok(())
     }
 

@@ -16,14 +16,13 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 
 use crate::connection::{Connection, Flushed};
-use crate::core::Core;
 use crate::core::channel_entry::{ChannelEntry, LogRoute};
 use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::PeerId;
 use crate::core::input::Input;
 use crate::core::linger::Linger;
-use crate::core::upcall::{TakenCallback, Upcall};
-use crate::host::{Host, make_upcall};
+use crate::core::upcall::TakenCallback;
+use crate::host::{DueUpcall, Host, make_upcall};
 use crate::in_flight::{Budget, Departed};
 use crate::log_channels::LogChannels;
 use crate::pmi::PmiLinks;
@@ -55,7 +54,7 @@ pub(crate) struct Control {
     pub host: Arc<dyn Host>,
     pub log_channels: LogChannels,
     /// Upcalls to be made. Empty while the tables are locked, unless an upcall has panicked.
-    pub upcalls: VecDeque<Upcall>,
+    pub upcalls: VecDeque<DueUpcall>,
     /// The budget of descriptors in flight.
     pub budget: Budget,
     /// No descriptor is sent before this time, because the kernel refused one.
@@ -136,7 +135,9 @@ impl Control {
                 }
             }
             let entries = mem::take(&mut core.effects.channel_entries);
-            self.upcalls.extend(mem::take(&mut core.effects.upcalls));
+            // Those of calls since the last input.
+            let _ = core.perform_effects();
+            self.upcalls.extend(mem::take(&mut core.handles().upcalls));
             drop(core);
             // Once for all changes of the turn.
             if mem::take(&mut self.changed) {
@@ -189,9 +190,14 @@ impl Control {
                     self.pmi.add(self.poll.registry(), (job, rank), socket, server);
                 }
                 Report::CaptureEnded(mut streams) => {
-                    core.retain_streams(&mut streams);
+                    streams.retain(core.keeps());
                     core.handles().ended_streams = Some(streams);
                     self.handle(core, Input::CaptureEnded);
+                }
+                Report::StreamAnswered { request, answers } => {
+                    let tools = core.joining_tools(request);
+                    let answers = self.tables.memory.keep_rings(&tools, request, answers);
+                    self.handle(core, Input::StreamAnswered { request, answers });
                 }
                 Report::Attached { socket, rings, grant } => {
                     self.connect(core, Connection::local(socket, rings), Some(grant));
@@ -205,14 +211,14 @@ impl Control {
     }
 
     /// Before the exit of a rank, passes the core what the rank had reported.
-    fn end_pmi(&mut self, core: &mut Core, input: &Input) {
+    fn end_pmi(&mut self, core: &mut LockedTables<'_>, input: &Input) {
         let Input::Captured(Event::Exited { process, .. }) = input else { return };
         let Some((job, rank)) = core.rank_of(*process) else { return };
         self.pmi.end(&job, rank).into_iter().for_each(|report| self.handle(core, report));
     }
 
     /// Passes the core an input other than a message of a tool.
-    fn handle(&mut self, core: &mut Core, input: Input) {
+    fn handle(&mut self, core: &mut LockedTables<'_>, input: Input) {
         self.changed |= !input.is_progress();
         // Only messages can break the protocol.
         let _ = core.handle(input, Instant::now());
@@ -221,7 +227,7 @@ impl Control {
 
     /// Serves every tool as far as possible without waiting. Returns the most urgent of the
     /// results.
-    fn serve_all(&mut self, core: &mut Core) -> Flushed {
+    fn serve_all(&mut self, core: &mut LockedTables<'_>) -> Flushed {
         let mut result = Flushed::Waits;
         let mut used = self.fds_in_flight(core);
         // A send that the kernel refuses makes the socket writable again, which would cause another
@@ -246,7 +252,7 @@ impl Control {
     /// Serves at most [`MESSAGES_PER_TURN`] messages of one tool.
     fn serve(
         &mut self,
-        core: &mut Core,
+        core: &mut LockedTables<'_>,
         peer_id: PeerId,
         budget: Budget,
         used: &mut usize,
@@ -255,7 +261,7 @@ impl Control {
         for _ in 0..MESSAGES_PER_TURN {
             let Some(peer) = core.tool_mut(peer_id) else { return Ok(Flushed::Waits) };
             let now = Instant::now();
-            let flushed = connection.flush(peer, budget, used, now)?;
+            let flushed = connection.flush((peer_id, peer), &self.tables.memory, budget, used, now)?;
             let Some(message) = connection.receive(peer, now)? else { return Ok(flushed) };
             core.handle(Input::Message { peer: peer_id, message }, now)?;
         }
@@ -269,14 +275,16 @@ impl Drop for Control {
         let mut core = self.tables.lock();
         let entries = mem::take(&mut core.effects.channel_entries);
         // An upcall that panicked leaves the others in the queue.
-        let queued = mem::take(&mut self.upcalls).into_iter().filter_map(Upcall::into_callback);
-        let callbacks: Vec<TakenCallback> = queued.chain(core.end_control()).collect();
-        core.handles().release_streams();
+        let _ = core.perform_effects();
+        let queued = mem::take(&mut self.upcalls).into_iter().chain(mem::take(&mut core.handles().upcalls));
+        let queued: Vec<TakenCallback> = queued.filter_map(DueUpcall::into_callback).collect();
+        let callbacks = queued.into_iter().chain(core.end_control());
+        core.handles().release_memory(&self.tables.memory);
         drop(core);
         self.connections.clear();
         self.tables.notify();
         // Messages that were accepted are logged, although their requesters are not informed.
         self.submit(entries);
-        callbacks.into_iter().for_each(|taken| taken());
+        callbacks.for_each(|taken| taken());
     }
 }

@@ -11,7 +11,7 @@ use iof_capture::{
 };
 use iof_proto::Nspace;
 use iof_proto::rendezvous::{JobLink, Level, Listener};
-use iof_shm_ring::{CacheBudget, ReaderPage};
+use iof_shm_ring::{CacheBudget, MAX_SLOTS, ReaderPage};
 use iof_tool::{AttachError, LocalRings, Tool};
 use nix::unistd::geteuid;
 
@@ -32,6 +32,7 @@ use crate::log_channels::LogChannels;
 use crate::pmi::PmiLinks;
 use crate::pmix::PmixHost;
 use crate::reports::{Report, Reports};
+use crate::shared::SharedMemory;
 use crate::stalls::Stalls;
 use crate::tables::Tables;
 
@@ -170,20 +171,17 @@ impl Engine {
             options: StreamOptions::of(&config),
             max_cache_size: config.max_cache_size,
             places,
+            slots: MAX_SLOTS,
             pid: std::process::id(),
             uid: geteuid().as_raw(),
             node,
         };
         let caches = Arc::new(CacheBudget::new(config.cache_total));
-        let state = Core::new(
-            FIRST_PEER,
-            Arc::new(backlog_holder),
-            settings,
-            Logs::new(routes),
-            Box::new(NodeFiles { syslog: config.log.syslog.clone(), caches: Arc::clone(&caches) }),
-        );
+        let node_files = NodeFiles { syslog: config.log.syslog.clone(), caches: Arc::clone(&caches) };
+        let memory = Arc::new(SharedMemory::new(Box::new(node_files), backlog_holder));
+        let state = Core::new(FIRST_PEER, settings, Logs::new(routes), Box::new(Arc::clone(&memory)));
         let budget = Budget::new(file_limit(), places);
-        let tables = Arc::new(Tables::new(state, Handles::new(listener.clone()), reports, &capture));
+        let tables = Arc::new(Tables::new(state, Handles::new(listener.clone()), memory, reports, &capture));
         let control = Control {
             poll,
             listener: listener.clone(),

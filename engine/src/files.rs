@@ -11,7 +11,7 @@ use iof_shm_ring::{CacheBudget, CreateError, Inlet, Stream, StreamConfig};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::gethostname;
 
-use crate::core::resources::Resources;
+use crate::shared::MemorySource;
 
 /// File descriptors of a rank in the engine: three pipes, three rings, a pidfd and a socket for
 /// MPI. A pty is one more. A stream without bytes has no ring yet, but its file is reserved.
@@ -76,7 +76,7 @@ pub(crate) struct NodeFiles {
     pub caches: Arc<CacheBudget>,
 }
 
-impl Resources for NodeFiles {
+impl MemorySource for NodeFiles {
     fn inlet(&self, capacity: u64) -> Result<Inlet, Failure> {
         let inlet = Inlet::create(capacity, "stdin").map_err(|error| out_of_resources(&error))?;
         check_spare_files(inlet.as_fd(), &self.caches)?;

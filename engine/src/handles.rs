@@ -13,6 +13,8 @@ use crate::core::effects::HandleOp;
 use crate::core::ids::JobId;
 use crate::core::input::Input;
 use crate::core::job_status::JobStatus;
+use crate::host::DueUpcall;
+use crate::shared::{Released, SharedMemory};
 
 /// All handles, by the ids that the core has given the jobs and ranks.
 pub(crate) struct Handles {
@@ -23,6 +25,8 @@ pub(crate) struct Handles {
     removed: Vec<Removed>,
     /// The streams, once the capture thread has ended.
     pub ended_streams: Option<EndedStreams>,
+    /// Upcalls and callbacks that the control thread makes after it has unlocked the tables.
+    pub upcalls: Vec<DueUpcall>,
 }
 
 /// Handles that are dropped once the tables are unlocked: that closes files, and unlinks an entry
@@ -33,6 +37,7 @@ pub(crate) enum Removed {
     Rank(RankHandles),
     Terminal(PtyMaster),
     Streams(EndedStreams),
+    Memory(Released),
 }
 
 #[derive(Default)]
@@ -60,6 +65,7 @@ impl Handles {
             ranks: HashMap::new(),
             removed: Vec::new(),
             ended_streams: None,
+            upcalls: Vec::new(),
         }
     }
 
@@ -143,9 +149,10 @@ impl Handles {
         self.listener = None;
     }
 
-    /// Removes the streams that the capture thread has left when the control thread ends: the
-    /// embedder's handles of jobs may outlive the engine. They must not keep the rings.
-    pub(crate) fn release_streams(&mut self) {
+    /// Removes `memory`, and the streams that the capture thread has left, when the control thread
+    /// ends: the embedder's handles of jobs may outlive the engine. They must not keep the rings.
+    pub(crate) fn release_memory(&mut self, memory: &SharedMemory) {
         self.removed.extend(self.ended_streams.take().map(Removed::Streams));
+        self.removed.extend(memory.remove_all().into_iter().map(Removed::Memory));
     }
 }

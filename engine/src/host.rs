@@ -10,9 +10,10 @@ use nix::unistd::{Uid, geteuid};
 use crate::core::demand::Sources;
 use crate::core::ids::{Call, PeerId, QueryId};
 use crate::core::input::Input;
-use crate::core::upcall::{StdinPush, Upcall};
+use crate::core::upcall::{StdinPush, TakenCallback, Upcall};
 use crate::grant::Grant;
 use crate::reports::{Report, Reports};
+use crate::shared::SharedMemory;
 #[cfg(doc)]
 use iof_proto::log::key as log;
 #[cfg(doc)]
@@ -338,8 +339,31 @@ impl Drop for ApprovalReply {
     }
 }
 
+/// An upcall that is to be made.
+pub(crate) struct DueUpcall {
+    pub upcall: Upcall,
+    /// The bytes of a piece of stdin.
+    pub bytes: Vec<u8>,
+}
+
+impl DueUpcall {
+    /// Copies the bytes that the upcall names.
+    pub(crate) fn new(upcall: Upcall, memory: &SharedMemory) -> DueUpcall {
+        let bytes = match &upcall {
+            Upcall::Stdin { push, piece, .. } => memory.copy(*push, *piece),
+            _ => Vec::new(),
+        };
+        DueUpcall { upcall, bytes }
+    }
+
+    /// Returns the callback of a delivery, if this is one.
+    pub(crate) fn into_callback(self) -> Option<TakenCallback> {
+        self.upcall.into_callback()
+    }
+}
+
 /// Makes an upcall.
-pub(crate) fn make_upcall(upcall: Upcall, host: &dyn Host, reports: &Arc<Reports>) {
+pub(crate) fn make_upcall(DueUpcall { upcall, bytes }: DueUpcall, host: &dyn Host, reports: &Arc<Reports>) {
     match upcall {
         Upcall::Approve { peer, credentials } => {
             host.approve(&credentials, ApprovalReply::new(peer, Arc::clone(reports)));
@@ -353,7 +377,7 @@ pub(crate) fn make_upcall(upcall: Upcall, host: &dyn Host, reports: &Arc<Reports
             );
         }
         Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
-        Upcall::Stdin { push, stdin, bytes } => {
+        Upcall::Stdin { push, stdin, .. } => {
             host.push_stdin(&stdin, &bytes, HostReply::new(Call::Stdin(push), Arc::clone(reports)));
         }
         Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),

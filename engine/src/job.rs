@@ -7,11 +7,11 @@ use std::{fmt, io, thread};
 
 use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signal, SourceId, Streams, WindowSize};
 use iof_proto::{Channel, Nspace, Rank};
+use iof_shm_ring::{ReaderId, ReaderPage};
 
 use crate::core::ids::JobId;
 use crate::core::job::{CHANNELS, JobState, RankState};
 use crate::core::job_status::JobStatus;
-use crate::core::readers::OwnReader;
 use crate::exit::Exit;
 use crate::tables::Tables;
 
@@ -165,7 +165,7 @@ impl Job {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let Some(mut wanted) = self.written(streams) else { return false };
         loop {
-            let readers = self.tables.lock().own_readers();
+            let readers = self.own_readers();
             let Some(capture) = self.capture.upgrade() else { return false };
             if capture.with_streams(|streams| retain_unflushed(streams, &readers, &mut wanted)).is_err() {
                 return false;
@@ -180,6 +180,14 @@ impl Job {
             // Readers do not notify the engine of their progress, so it is polled.
             thread::sleep(FLUSH_INTERVAL);
         }
+    }
+
+    /// Returns the embedder's own readers, sorted by their sources.
+    fn own_readers(&self) -> Vec<OwnReader> {
+        let tables = self.tables.lock();
+        let memory = &self.tables.memory;
+        let reader = |(source, id, page)| Some((source, id, memory.page(page)?));
+        tables.own_readers().into_iter().filter_map(reader).collect()
     }
 
     /// Returns how many bytes were written to each of the streams `ids` by now.
@@ -230,6 +238,9 @@ impl Job {
         tables.job(&self.id)?.ranks().find(|(_, rank)| is_wanted(rank)).map(|(rank, _)| rank)
     }
 }
+
+/// A stream and one of the embedder's own readers of it.
+type OwnReader = (SourceId, ReaderId, Arc<ReaderPage>);
 
 /// Removes from `wanted` (streams, each with a number of bytes) the streams from which that many
 /// bytes were captured and read by the embedder's own `readers`.

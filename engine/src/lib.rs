@@ -20,8 +20,10 @@
 //! | `pmi`, `pmix` | the sockets by which ranks start MPI; the PMIx server in libpmix |
 //! | `stalls` | ranks that stall the capture thread |
 //! | `files` | the limits on files and memory maps |
+//! | `shared`, `dispatch` | reader pages, rings, inlets and streams, which the core names by ids; commands to the capture thread with what they name |
 //! | `connection`, `connections`, `incoming`, `in_flight` | sockets; messages received; descriptors not yet received |
 //! | `log_channels`, `gateway` | the threads that log messages; the relay to a gateway |
+//! | `simulation` | a driver for the simulator (feature `simulation`) |
 //! | `core` | the state, and what changes it |
 //!
 //! Modules of `core`, from the bottom up:
@@ -34,7 +36,7 @@
 //! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
 //! | `push`, `elsewhere`, `push_table` | stdin: pushes and their targets |
 //! | `query`, `logs`, `log_routes`, `demand`, `owed`, `awaited`, `grace`, `linger`, `pending` | requests that wait; what the host is asked for and has not answered; times; connections that are not tools yet |
-//! | `simulation`, `checks` | a driver for the simulator; checks of all tables against each other (feature `simulation`) |
+//! | `checks` | checks of all tables against each other (feature `simulation`) |
 //! | `input`, `calls`, `events`, `answers`, `capture_end`, `deliveries`, `withdrawal` | the entry for what happens; the calls of the embedder; what the capture thread reports, and its answers; ranks whose job failed to start |
 //! | `admission`, `requests`, `registrations`, `pulls`, `readers`, `shed` | what tools do: attach, register, read |
 //! | `pushes`, `push_admission`, `push_elsewhere`, `queries`, `answers_to_queries`, `logging`, `log_output` | what tools do: push, query, log |
@@ -46,6 +48,7 @@ mod connections;
 mod control;
 mod core;
 mod deliver;
+mod dispatch;
 mod early_end;
 mod endings;
 mod engine;
@@ -67,6 +70,10 @@ mod pmix;
 mod register;
 mod remove;
 mod reports;
+mod shared;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
 mod stalls;
 mod tables;
 
@@ -74,9 +81,6 @@ pub use crate::core::deliver_error::DeliverError;
 pub use crate::core::delivery::MAX_DELIVERED;
 pub use crate::core::job::{Ending, RankExit};
 pub use crate::core::job_status::JobStatus;
-#[cfg(feature = "simulation")]
-#[doc(hidden)]
-pub use crate::core::simulation;
 pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{

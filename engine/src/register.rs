@@ -10,9 +10,9 @@ use iof_shm_ring::{CreateError, Growth, Stream};
 use nix::unistd::isatty;
 
 use crate::core::calls::{NewJob, NewRank, RegisteredRank};
-use crate::core::commands::answered;
 use crate::core::job::{CHANNELS, SignalReach};
 use crate::core::stream_options::StreamOptions;
+use crate::dispatch::answered;
 use crate::engine::Engine;
 use crate::files::is_address_space_limited;
 use crate::handles::RankHandles;
@@ -114,17 +114,22 @@ impl Engine {
         if stdin.is_some() {
             self.stalls.add(PipeId::Target(target), &source, Channel::Stdin, false);
         }
-        let unanswered: Vec<Event> = ids.iter().filter_map(|(_, first)| answered(Some(first))).collect();
+        let unanswered: Vec<Event> = ids.iter().filter_map(|(_, first)| answered(first)).collect();
         // The target is registered before its end can be reported.
         let added = stdin.map_or(Ok(()), |pipe| {
             self.capture.add_target(target, pipe).map_err(|_| AddError::Stopped(Stopped))
         });
         // These commands carry pipes, so they are sent here. None is queued before them: the queue
         // is empty when the tables are locked.
-        let new_streams = ids.into_iter().zip(streams);
-        let sources = new_streams
-            .zip(pipes)
-            .map(|(((id, first), stream), pipe)| (id, pipe, NewStream::new(stream, first)));
+        let memory = &self.tables.memory;
+        let sources = ids.into_iter().zip(streams).zip(pipes).map(|(((id, first), stream), pipe)| {
+            let new = match memory.with_pages(first) {
+                Some(first) => NewStream::new(stream, first),
+                // Not reached: the page of a tool exists as long as the tool is connected.
+                None => stream.into(),
+            };
+            (id, pipe, new)
+        });
         let process = child.map(|child| (process, child));
         let sent = added.and_then(|()| self.capture.add_process(process, sources, first_writes));
         if sent.is_err() {

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
 use crossbeam::channel::{Receiver, Sender};
-use iof_capture::{EndedStreams, Event, PendingWake};
+use iof_capture::{EndedStreams, Event, PendingWake, RequestId, StreamAnswer};
 use iof_pmi::Server;
 use iof_proto::{Failure, Rank};
 use iof_tool::LocalRings;
@@ -21,6 +21,11 @@ pub(crate) const WAKE: Token = Token(0);
 /// A message from another thread to the control thread.
 pub(crate) enum Report {
     Input(Input),
+    /// The capture thread has performed a request.
+    StreamAnswered {
+        request: RequestId,
+        answers: Vec<StreamAnswer>,
+    },
     /// The embedder attaches a tool of its own, which receives its rings by `rings`.
     Attached {
         socket: UnixStream,
@@ -53,6 +58,7 @@ impl From<Event> for Report {
     fn from(event: Event) -> Report {
         match event {
             Event::Ended { streams } => Report::CaptureEnded(streams),
+            Event::Answered { request, answers } => Report::StreamAnswered { request, answers },
             event => Report::Input(Input::Captured(event)),
         }
     }

@@ -1,14 +1,21 @@
-//! The core and the driver's handles behind a lock, and the effects that are carried out under it.
+//! The core, the driver's handles and its shared memory behind a lock, and the effects that are
+//! carried out under it.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
 use iof_capture::{Capture, Stopped};
 
 use crate::core::Core;
+use crate::core::disconnect::DisconnectReason;
+use crate::core::input::Input;
+use crate::dispatch;
 use crate::handles::{Handles, Removed};
+use crate::host::DueUpcall;
 use crate::reports::Reports;
+use crate::shared::SharedMemory;
 
 /// The tables with their lock and the condition that announces changes.
 pub(crate) struct Tables {
@@ -16,6 +23,8 @@ pub(crate) struct Tables {
     changed: Condvar,
     /// Reports to the control thread.
     pub reports: Arc<Reports>,
+    /// What the core names by ids, used only while the tables are locked.
+    pub memory: Arc<SharedMemory>,
     /// A weak reference, so that the capture thread ends with the engine.
     capture: Weak<Capture>,
 }
@@ -26,9 +35,15 @@ struct State {
 }
 
 impl Tables {
-    pub(crate) fn new(core: Core, handles: Handles, reports: Arc<Reports>, capture: &Arc<Capture>) -> Self {
-        let capture = Arc::downgrade(capture);
-        Tables { state: Mutex::new(State { core, handles }), changed: Condvar::new(), reports, capture }
+    pub(crate) fn new(
+        core: Core,
+        handles: Handles,
+        memory: Arc<SharedMemory>,
+        reports: Arc<Reports>,
+        capture: &Arc<Capture>,
+    ) -> Self {
+        let (state, capture) = (Mutex::new(State { core, handles }), Arc::downgrade(capture));
+        Tables { state, changed: Condvar::new(), reports, memory, capture }
     }
 
     /// Locks the tables. No thread waits for another one while it has the lock. The one file
@@ -80,17 +95,32 @@ impl LockedTables<'_> {
         &mut self.state.handles
     }
 
-    /// Carries out the queued effects on handles, and sends the queued commands to the capture
-    /// thread.
+    /// Passes the core an input, and carries out the effects before anything else: a piece of a push
+    /// is copied before its tool receives credit for the bytes.
+    ///
+    /// # Errors
+    /// As [`Core::handle`].
+    pub(crate) fn handle(&mut self, input: Input, now: Instant) -> Result<(), DisconnectReason> {
+        let result = self.state.core.handle(input, now);
+        // If the capture thread has ended, it has reported the ends of all streams and pushes.
+        let _ = self.perform_effects();
+        result
+    }
+
+    /// Carries out the queued effects on handles, copies what upcalls need, and sends the queued
+    /// commands to the capture thread.
     ///
     /// # Errors
     /// The capture thread has ended.
     pub(crate) fn perform_effects(&mut self) -> Result<(), Stopped> {
         let State { core, handles } = &mut *self.state;
+        let (reports, memory) = (&self.tables.reports, &*self.tables.memory);
         for op in mem::take(&mut core.effects.handles) {
-            handles.perform(op).into_iter().for_each(|input| self.tables.reports.send(input));
+            handles.perform(op).into_iter().for_each(|input| reports.send(input));
         }
         self.removed.append(&mut handles.take_removed());
+        let upcalls = mem::take(&mut core.effects.upcalls).into_iter();
+        handles.upcalls.extend(upcalls.map(|upcall| DueUpcall::new(upcall, memory)));
         if core.effects.commands.is_empty() {
             return Ok(());
         }
@@ -99,18 +129,32 @@ impl LockedTables<'_> {
         }
         let mut sent = Ok(());
         for command in mem::take(&mut core.effects.commands) {
-            let events = if let Some(streams) = &mut handles.ended_streams {
-                sent = Err(Stopped);
-                command.perform_on(streams)
-            } else {
-                let instead = command.without_capture();
-                match self.capture.as_deref().map_or(Err(Stopped), |capture| command.send(capture)) {
-                    Ok(()) => continue,
-                    Err(stopped) => sent = Err(stopped),
+            let command = match dispatch::drop_memory(command, memory) {
+                Ok(removed) => {
+                    self.removed.push(removed);
+                    continue;
                 }
-                instead
+                Err(command) => command,
             };
-            events.into_iter().for_each(|event| self.tables.reports.send(event));
+            let events = match (&mut handles.ended_streams, self.capture.as_deref()) {
+                (Some(streams), _) => {
+                    sent = Err(Stopped);
+                    dispatch::perform_on(command, memory, streams)
+                }
+                (None, Some(capture)) => {
+                    let instead = dispatch::instead(&command);
+                    match dispatch::send(command, memory, capture) {
+                        Ok(()) => continue,
+                        Err(stopped) => sent = Err(stopped),
+                    }
+                    instead
+                }
+                (None, None) => {
+                    sent = Err(Stopped);
+                    dispatch::discard(command, memory)
+                }
+            };
+            events.into_iter().for_each(|event| reports.send(event));
         }
         sent
     }

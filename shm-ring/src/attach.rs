@@ -18,9 +18,9 @@ pub enum Start {
 /// All that a reader needs: to attach a reader in another process, send it the ring's file and the
 /// other fields.
 #[derive(Clone, Debug)]
-pub struct Attached {
+pub struct Attached<R = Arc<Ring>> {
     /// The generation to map.
-    pub ring: Arc<Ring>,
+    pub ring: R,
     /// The reader's id in its reader page.
     pub id: ReaderId,
     /// Position of the reader's first byte.
@@ -31,4 +31,12 @@ pub struct Attached {
     /// Whether the reader is non-gating, under any policy, see
     /// [`Stream::attach_non_gating`](crate::Stream::attach_non_gating).
     pub non_gating: bool,
+}
+
+impl Attached {
+    /// Returns the ring apart from the rest.
+    pub fn without_ring(self) -> (Attached<()>, Arc<Ring>) {
+        let Attached { ring, id, start, dropped, non_gating } = self;
+        (Attached { ring: (), id, start, dropped, non_gating }, ring)
+    }
 }

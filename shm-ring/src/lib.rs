@@ -60,6 +60,7 @@ mod reader;
 mod reader_id;
 mod reader_page;
 mod ring;
+mod slots;
 mod stepper;
 mod stream;
 mod sync;
@@ -83,6 +84,7 @@ pub use reader_page::ReaderPage;
 #[cfg(any(loom, feature = "test-utils"))]
 pub use ring::HeapMemory;
 pub use ring::Ring;
+pub use slots::Slots;
 pub use stepper::Stepper;
 pub use stream::{Growth, Policy, Reserve, Span, Stream, StreamConfig, StreamStats};
 pub use utilization::{Utilization, current_thread_cpu};

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -17,6 +17,7 @@ use crate::file::{self, Writers};
 use crate::layout::{LAYOUT_VERSION, PAGE_MAGIC};
 use crate::layout::{MAX_SLOTS, PageTable, Slot};
 use crate::reader_id::ReaderId;
+use crate::slots::Slots;
 use crate::stepper::Stepper;
 use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, Point, fence_at};
 
@@ -36,38 +37,9 @@ struct OwnerSide {
     ringer: Ringer,
     stepper: Option<Stepper>,
     file: Option<OwnedFd>,
-    free: Mutex<FreeSlots>,
-}
-
-/// The slots that no ring uses. This is the engine's own memory: nothing that a tool writes to its
-/// reader page changes it.
-#[derive(Default)]
-struct FreeSlots {
-    returned: Vec<ReaderId>,
-    /// Whether a ring uses the slot, for every slot that was ever used. Slots beyond its length
-    /// were never used, and their pages may have no memory yet.
-    taken: Vec<bool>,
-    populated: u64,
-}
-
-impl FreeSlots {
-    /// Takes the slot that was returned last.
-    fn take_returned(&mut self) -> Option<ReaderId> {
-        let id = self.returned.pop()?;
-        if let Some(taken) = self.taken.get_mut(id.index()) {
-            *taken = true;
-        }
-        Some(id)
-    }
-
-    /// Frees a taken slot. Does nothing for any other slot.
-    fn put_back(&mut self, id: ReaderId) {
-        if let Some(taken) = self.taken.get_mut(id.index())
-            && std::mem::replace(taken, false)
-        {
-            self.returned.push(id);
-        }
-    }
+    /// The end of the part of the file that has memory.
+    populated: Mutex<u64>,
+    slots: Mutex<Slots>,
 }
 
 #[expect(dead_code, reason = "held only to be dropped with the page")]
@@ -106,7 +78,8 @@ impl ReaderPage {
             ringer,
             stepper: None,
             file: Some(fd),
-            free: Mutex::new(FreeSlots { populated: SLOTS_OFFSET, ..FreeSlots::default() }),
+            populated: Mutex::new(SLOTS_OFFSET),
+            slots: Mutex::default(),
         };
         let page =
             ReaderPage { table: map.as_ptr().cast(), owner: Some(owner), _memory: Memory::Mapped(map) };
@@ -168,6 +141,28 @@ impl ReaderPage {
 
     // Engine's side.
 
+    /// Allocates the memory of a slot, unless it has some. Needed before the first use of a slot from
+    /// [`Slots::take`] of an owner that keeps [`Slots`] apart from the page.
+    ///
+    /// # Errors
+    /// [`CreateError::Slots`] if the page has no such slot, [`CreateError::Memory`] if the kernel has
+    /// no memory.
+    pub fn prepare_slot(&self, id: ReaderId) -> Result<(), CreateError> {
+        let Some(owner) = self.owner.as_ref().filter(|_| id.index() < MAX_SLOTS) else {
+            return Err(CreateError::Slots);
+        };
+        let Some(fd) = &owner.file else { return Ok(()) };
+        let mut populated = owner.populated.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = slots_end(id).saturating_sub(*populated);
+        if missing > 0 {
+            let len = missing.next_multiple_of(file::page_size());
+            let failed = |source| CreateError::Memory { step: "fallocate", len, source };
+            file::populate(fd, *populated, len).map_err(failed)?;
+            *populated = populated.saturating_add(len);
+        }
+        Ok(())
+    }
+
     /// Takes a slot for one more reader, and returns the reader's id.
     /// [`Stream::attach`](crate::Stream::attach) initialises the slot's words.
     ///
@@ -176,27 +171,9 @@ impl ReaderPage {
     /// kernel has no memory.
     pub fn take_slot(&self) -> Result<ReaderId, CreateError> {
         let Some(owner) = &self.owner else { return Err(CreateError::Slots) };
-        let mut free = owner.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(id) = free.take_returned() {
-            return Ok(id);
-        }
-        let id = match u32::try_from(free.taken.len()).map(ReaderId::from) {
-            Ok(id) if id.index() < MAX_SLOTS => id,
-            _ => return Err(CreateError::Slots),
-        };
-        if let Some(fd) = &owner.file {
-            let end = slots_end(id);
-            if end > free.populated {
-                let len = file::page_size();
-                file::populate(fd, free.populated, len).map_err(|source| CreateError::Memory {
-                    step: "fallocate",
-                    len,
-                    source,
-                })?;
-                free.populated = free.populated.saturating_add(len);
-            }
-        }
-        free.taken.push(true);
+        let mut slots = owner.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = slots.take().ok_or(CreateError::Slots)?;
+        self.prepare_slot(id).inspect_err(|_| slots.put_back(id))?;
         Ok(id)
     }
 
@@ -204,7 +181,7 @@ impl ReaderPage {
     /// slot that is not taken.
     pub fn return_slot(&self, id: ReaderId) {
         if let Some(owner) = &self.owner {
-            owner.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).put_back(id);
+            owner.slots.lock().unwrap_or_else(PoisonError::into_inner).put_back(id);
         }
     }
 

@@ -9,7 +9,7 @@ use iof_capture::Event;
 use iof_capture::test_utils::SimulatedCapture;
 use iof_engine::simulation::{SentCommand, Setting as EngineSetting, SimulatedEngine};
 use iof_engine::{Config, Policy};
-use iof_shm_ring::{CacheBudget, HeapMemory};
+use iof_shm_ring::{CacheBudget, HeapMemory, MAX_SLOTS};
 use iof_tool::test_utils::StreamInfo;
 
 use crate::kernel::{Kernel, Mood, with_kernel};
@@ -74,6 +74,7 @@ impl EngineWorld {
         let engine = EngineSetting {
             config,
             places: 8,
+            slots: MAX_SLOTS,
             host_stdin: setting.tools > 2,
             host_channels: std::iter::once("their.channel".to_owned()).collect(),
         };

@@ -6,16 +6,17 @@ use iof_proto::limits::{
     APPROVAL_LIMIT, MAX_CONNECTIONS_PER_PROCESS, MAX_CONNECTIONS_PER_USER, MAX_TOOLS, RESERVED_TOOLS,
 };
 use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Status, ToTool, socket};
-use iof_shm_ring::{Bell, ReaderPage, Ringer};
 
 use crate::core::Core;
 use crate::core::client::Client;
+use crate::core::commands::Command;
 use crate::core::disconnect::DisconnectReason;
-use crate::core::ids::{Call, PeerId};
+use crate::core::ids::{Call, PageId, PeerId};
 use crate::core::linger::Linger;
 use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
 use crate::core::pending::{Ended, PendingPeer};
+use crate::core::resources::PageSlots;
 use crate::core::upcall::Upcall;
 use crate::grant::Grant;
 
@@ -155,22 +156,15 @@ impl Core {
         self.pending.values().filter_map(|pending| pending.deadline).min()
     }
 
-    /// Turns a pending connection into a tool, and sends it its reader page, its doorbell and, if it
-    /// may hold back sources, the bell by which it signals room.
-    pub(crate) fn welcome(
-        &mut self,
-        id: PeerId,
-        page: ReaderPage,
-        bell: Bell,
-        room: Option<Ringer>,
-        now: Instant,
-    ) {
+    /// Turns a pending connection into a tool, and sends it what the driver has made for it: its reader
+    /// page, its doorbell and, if it may hold back sources, the bell by which it signals room.
+    pub(crate) fn welcome(&mut self, id: PeerId, may_block: bool, now: Instant) {
         let Some(PendingPeer { credentials, name, own, .. }) = self.pending.remove(&id) else { return };
-        let (name, may_block) = (name.unwrap_or_default(), room.is_some());
-        let mut peer = Peer::new(credentials.into(), name, own.is_some(), may_block, page, now);
+        let slots = PageSlots::new(PageId::Tool(id), self.settings.slots);
+        let name = name.unwrap_or_default();
+        let mut peer = Peer::new(credentials.into(), name, own.is_some(), may_block, slots, now);
         let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: self.settings.pid, may_block };
-        let page = std::sync::Arc::clone(peer.page());
-        peer.send_with(&message, Attachment::Welcome { page, bell, room });
+        peer.send_with(&message, Attachment::Welcome { may_block });
         self.tools.insert(id, peer);
     }
 
@@ -211,6 +205,8 @@ impl Core {
     pub(crate) fn disconnected(&mut self, id: PeerId) -> Option<Peer> {
         self.detach(id, None);
         let peer = self.tools.remove(id)?;
+        // After the commands that detach its readers.
+        self.effects.commands.push(Command::DropPage(id));
         peer.tickets().for_each(|ticket| self.release(ticket));
         self.leave_pushes(id, peer.pushes());
         self.queries.forget(id);

@@ -8,11 +8,11 @@ use iof_capture::{RequestId, StreamAnswer, StreamRequest, StreamStep, TargetId};
 use crate::core::Core;
 use crate::core::awaited::Awaited;
 use crate::core::commands::Command;
-use crate::core::ids::PeerId;
+use crate::core::ids::{PageId, PeerId};
 
 impl Core {
     /// Queues a request to the capture thread. `awaited` continues with its answers.
-    pub(crate) fn request(&mut self, awaited: Awaited, steps: Vec<StreamStep>) -> RequestId {
+    pub(crate) fn request(&mut self, awaited: Awaited, steps: Vec<StreamStep<PageId>>) -> RequestId {
         let id = self.awaited.next_id();
         self.awaited.add(id, awaited);
         self.queue_request(id, steps);
@@ -20,19 +20,24 @@ impl Core {
     }
 
     /// Queues the request `id`, whose continuation was [added](AwaitedAnswers::add).
-    pub(crate) fn queue_request(&mut self, id: RequestId, steps: Vec<StreamStep>) {
+    pub(crate) fn queue_request(&mut self, id: RequestId, steps: Vec<StreamStep<PageId>>) {
         self.effects.commands.push(Command::Request(StreamRequest { id: Some(id), steps }));
     }
 
     /// Queues a request to the capture thread that has no answer.
-    pub(crate) fn request_unanswered(&mut self, steps: Vec<StreamStep>) {
+    pub(crate) fn request_unanswered(&mut self, steps: Vec<StreamStep<PageId>>) {
         if !steps.is_empty() {
             self.effects.commands.push(Command::Request(StreamRequest { id: None, steps }));
         }
     }
 
     /// Continues with the answers of the capture thread: none if that thread has ended.
-    pub(crate) fn stream_answered(&mut self, request: RequestId, answers: Vec<StreamAnswer>, now: Instant) {
+    pub(crate) fn stream_answered(
+        &mut self,
+        request: RequestId,
+        answers: Vec<StreamAnswer<()>>,
+        now: Instant,
+    ) {
         match self.awaited.take(request) {
             Some(Awaited::Join { pull, readers }) => {
                 let pulled = pull.as_ref().map(|(peer_id, pull)| (*peer_id, pull.handler));
@@ -47,7 +52,7 @@ impl Core {
             }
             Some(Awaited::Push { peer_id, request, targets }) => {
                 self.request_done(peer_id);
-                let takes = |answer: &StreamAnswer| matches!(answer, StreamAnswer::Takes(true));
+                let takes = |answer: &StreamAnswer<()>| matches!(answer, StreamAnswer::Takes(true));
                 let takes = answers.iter().map(takes).chain(std::iter::repeat(false));
                 let open = |(target, takes): (&TargetId, bool)| takes.then_some(*target);
                 let open: BTreeSet<TargetId> = targets.iter().zip(takes).filter_map(open).collect();

@@ -14,7 +14,7 @@ use iof_proto::{
 use iof_shm_ring::ReaderId;
 
 use crate::core::Core;
-use crate::core::ids::{PeerId, StreamName};
+use crate::core::ids::{PageId, PeerId, StreamName};
 use crate::core::job::{CHANNELS, JobState, Launching, RemoteRanks};
 use crate::core::query::CountedStream;
 use crate::core::reading::Reading;
@@ -297,7 +297,7 @@ fn new_streams(state: &Core, scope: &Scope) -> Vec<StreamStats> {
 }
 
 /// Returns all streams, and the steps that read their counters.
-pub(crate) fn count_streams(state: &Core) -> (Vec<CountedStream>, Vec<StreamStep>) {
+pub(crate) fn count_streams(state: &Core) -> (Vec<CountedStream>, Vec<StreamStep<PageId>>) {
     let mut readers: Vec<(SourceId, ReaderId, PeerId, u32)> = Vec::new();
     for (peer_id, peer) in state.tools.iter() {
         let reader = |(id, reading): (ReaderId, &Reading)| (reading.source, id, peer_id, reading.handler);
@@ -310,7 +310,7 @@ pub(crate) fn count_streams(state: &Core) -> (Vec<CountedStream>, Vec<StreamStep
         let (mut pages, mut tools) = (Vec::new(), Vec::new());
         for (_, id, peer_id, handler) in on_stream {
             if let Some(peer) = state.tools.get(peer_id) {
-                pages.push((Arc::clone(peer.page()), *id));
+                pages.push((peer.page(), *id));
                 tools.push((*peer_id, *handler));
             }
         }
@@ -324,9 +324,9 @@ pub(crate) fn count_streams(state: &Core) -> (Vec<CountedStream>, Vec<StreamStep
 pub(crate) fn stream_stats(
     state: &Core,
     streams: &[CountedStream],
-    answers: Vec<StreamAnswer>,
+    answers: Vec<StreamAnswer<()>>,
 ) -> Vec<StreamStats> {
-    let row = |(stream, answer): (&CountedStream, StreamAnswer)| {
+    let row = |(stream, answer): (&CountedStream, StreamAnswer<()>)| {
         let StreamAnswer::Counted(Some(Counted { stats, lags })) = answer else { return None };
         let reader = |((peer_id, handler), lag): (&(PeerId, u32), Option<u64>)| {
             let peer = state.tools.get(peer_id)?;

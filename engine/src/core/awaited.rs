@@ -71,6 +71,11 @@ impl AwaitedAnswers {
         matches!(self.waiting.get(&id), Some(Awaited::Join { .. }))
     }
 
+    /// Returns the readers that the request `id` attaches or moves.
+    pub(super) fn joining(&self, id: RequestId) -> &[JoiningReader] {
+        if let Some(Awaited::Join { readers, .. }) = self.waiting.get(&id) { readers } else { &[] }
+    }
+
     /// Removes and returns what continues with the answers to the request `id`.
     pub(super) fn take(&mut self, id: RequestId) -> Option<Awaited> {
         self.waiting.remove(&id)

@@ -12,7 +12,7 @@ use crate::core::commands::Command;
 use crate::core::deliver_error::DeliverError;
 use crate::core::delivery::Delivery;
 use crate::core::effects::HandleOp;
-use crate::core::ids::{JobId, StreamName};
+use crate::core::ids::{JobId, PageId, StreamName};
 use crate::core::job::{CHANNELS, JobState, Launching, RankState, RemoteRanks, SignalReach};
 use crate::core::logs::{ReplyTo, Requester};
 use crate::core::stream_options::StreamOptions;
@@ -44,7 +44,7 @@ pub(crate) struct NewRank {
 /// The ids of a registered rank at the capture.
 pub(crate) struct RegisteredRank {
     /// In the order of [`CHANNELS`], each with the request that is performed before its first byte.
-    pub streams: [(SourceId, StreamRequest); CHANNELS.len()],
+    pub streams: [(SourceId, StreamRequest<PageId>); CHANNELS.len()],
     pub process: ProcessId,
     pub target: TargetId,
 }
@@ -122,7 +122,8 @@ impl Core {
         });
         let streams = CHANNELS.map(|channel| {
             let name = StreamName { source: source.clone(), channel, logged: false, run };
-            self.add_stream(StreamState::new(name, options, forward))
+            let id = self.streams.next_id();
+            (id, self.add_stream(id, StreamState::new(name, options, forward)))
         });
         let ids = streams.each_ref().map(|(id, _)| *id);
         let has_stdin = stdin_unavailable.is_none();
@@ -207,6 +208,12 @@ impl Core {
         self.jobs.get(&job.nspace).filter(|state| state.run() == job.run)
     }
 
+    /// Returns the present job of a name.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn job_named(&self, nspace: &Nspace) -> Option<&JobState> {
+        self.jobs.get(nspace)
+    }
+
     pub(super) fn job_mut(&mut self, job: &JobId) -> Option<&mut JobState> {
         self.jobs.get_mut(&job.nspace).filter(|state| state.run() == job.run)
     }
@@ -276,8 +283,9 @@ impl Core {
         }
         let new = StreamState::of_job(job, from.clone(), channel, false);
         let config = job.options().config();
-        let stream = self.resources.delivered_stream(config, &format!("{from} {channel}"))?;
-        let id = self.open_stream(new, stream);
+        let id = self.streams.next_id();
+        self.resources.create_delivered_stream(id, config, &format!("{from} {channel}"))?;
+        self.open_stream(id, new);
         if let Some(job) = self.jobs.get_mut(&from.nspace) {
             job.add_delivered(from.rank, channel, id);
         }

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use iof_capture::{EndedStreams, PushEnd, PushId, RequestId, SourceId, TargetId};
+use iof_capture::{PushEnd, PushId, RequestId, SourceId, TargetId};
 use iof_proto::Nspace;
 
 use crate::core::Core;
@@ -48,11 +48,12 @@ impl Core {
         requests.filter(|request| self.awaited.is_join(*request)).collect()
     }
 
-    /// Drops the streams that were removed while the thread ended, except those that a reader has not
-    /// been moved to the end of.
-    pub(crate) fn retain_streams(&self, streams: &mut EndedStreams) {
+    /// Returns which streams the driver keeps of those that the capture thread has left: not those that
+    /// were removed while the thread ended, except those that a reader has not been moved to the end
+    /// of.
+    pub(crate) fn keeps(&self) -> impl Fn(SourceId) -> bool {
         let stranded: BTreeSet<SourceId> = self.stranded().map(|(_, _, reading)| reading.source).collect();
-        streams.retain(|source| self.streams.get(&source).is_some() || stranded.contains(&source));
+        move |source| self.streams.get(&source).is_some() || stranded.contains(&source)
     }
 
     /// Completes a stream that has not reached the capture thread: its readers miss it.

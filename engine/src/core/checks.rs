@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use iof_capture::PushId;
 use iof_proto::limits::{
     MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_PUSH_BYTES, MAX_PUSHES, MAX_PUSHES_PER_PROCESS, MAX_READERS_PER_TOOL,
     MAX_WAITING_PER_TOOL,
@@ -12,6 +13,7 @@ use crate::core::Core;
 use crate::core::awaited::Awaited;
 use crate::core::ids::PeerId;
 use crate::core::logs::ReplyTo;
+use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
 use crate::core::registration::Registration;
 
@@ -27,6 +29,16 @@ impl Core {
         self.owed.check();
         let tickets: BTreeSet<_> = self.tools.values().flat_map(Peer::tickets).collect();
         self.demand.check(&tickets);
+    }
+
+    /// Returns what the driver keeps for messages to each tool.
+    pub(crate) fn attachments(&self) -> BTreeMap<PeerId, BTreeSet<Attachment>> {
+        self.tools.iter().map(|(id, peer)| (id, peer.attachments())).collect()
+    }
+
+    /// Returns all pushes.
+    pub(crate) fn push_ids(&self) -> BTreeSet<PushId> {
+        self.pushes.iter().map(|(id, _)| id).collect()
     }
 
     fn check_connections(&self) {
@@ -85,9 +97,9 @@ impl Core {
         for (id, push) in self.pushes.iter() {
             // One without targets ends with its first message.
             assert!(!push.is_done() || push.filled == 0 && !push.has_end, "{id:?} is over");
-            assert!(push.filled.saturating_sub(push.credited) <= push.inlet.capacity(), "{id:?} has no room");
+            assert!(push.filled.saturating_sub(push.credited) <= push.capacity, "{id:?} has no room");
             assert!(push.credited <= push.filled, "{id:?} has credit for bytes that were not filled");
-            bytes += push.inlet.capacity();
+            bytes += push.capacity;
             if let Some(client) = push.client {
                 *by_process.entry(client).or_insert(0) += 1;
             }

@@ -1,8 +1,7 @@
 //! Deliveries that were taken, and the ends of their streams.
 
-use iof_capture::{NewStream, SourceId};
+use iof_capture::SourceId;
 use iof_proto::Nspace;
-use iof_shm_ring::Stream;
 
 use crate::core::Core;
 use crate::core::commands::Command;
@@ -10,13 +9,11 @@ use crate::core::stream_state::StreamState;
 use crate::core::upcall::{TakenCallback, Upcall};
 
 impl Core {
-    /// Adds a stream that deliveries fill, and queues the command that opens it.
-    pub(super) fn open_stream(&mut self, new: StreamState, stream: Stream) -> SourceId {
-        let (source, first) = self.add_stream(new);
+    /// Adds the stream `source`, which deliveries fill, and queues the command that opens it.
+    pub(super) fn open_stream(&mut self, source: SourceId, new: StreamState) {
+        let first = self.add_stream(source, new);
         self.streams.open_delivery(source);
-        let stream = Box::new(NewStream::new(stream, first));
-        self.effects.commands.push(Command::Open { source, stream });
-        source
+        self.effects.commands.push(Command::Open { source, first });
     }
 
     /// Queues the host's callbacks for the next `count` deliveries to `stream`, which were taken.

@@ -15,6 +15,12 @@ use crate::core::ids::StreamName;
 use crate::exit::Exit;
 
 impl Core {
+    /// Returns the name of a stream.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn stream_name(&self, stream: SourceId) -> Option<Arc<StreamName>> {
+        self.streams.get(&stream).map(|state| Arc::clone(state.name()))
+    }
+
     /// Notes that a stream is complete, and the reason if it did not reach its end of file.
     pub(crate) fn completed(&mut self, stream: SourceId, end: &End) {
         let Some(state) = self.streams.get(&stream) else { return };

@@ -1,12 +1,28 @@
 //! The numbers by which the core names tools, streams and calls.
 
-use iof_capture::PushId;
+use iof_capture::{PushId, RequestId};
 use iof_proto::{Channel, Nspace, Proc};
 
 use crate::core::demand::CallId;
 
 /// The number of a tool while it is connected, which is also its token in the poll set.
 pub(crate) type PeerId = usize;
+
+/// A reader page, which the driver holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum PageId {
+    /// That of the backlog holder, which reads the streams that no registration reads.
+    BacklogHolder,
+    Tool(PeerId),
+}
+
+/// A ring on its way to a tool, which the driver holds: the answer to this step of this request has
+/// brought it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RingId {
+    pub request: RequestId,
+    pub index: usize,
+}
 
 /// One job: its name, and its number among all jobs, which distinguishes successive jobs of the same
 /// name.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use iof_capture::Event;
+use iof_capture::{Event, RequestId, StreamAnswer};
 use iof_proto::{Failure, Found, FromTool, Proc, Rank};
 
 use crate::core::Core;
@@ -19,8 +19,11 @@ use crate::early_end::OPEN_AFTER_KILL;
 
 /// One thing that happens to the engine.
 pub(crate) enum Input {
-    /// The capture thread reports an event.
+    /// The capture thread reports an event other than the following.
     Captured(Event),
+    /// The capture thread has performed a request. The driver keeps the rings of the answers, see
+    /// [`RingId`](super::ids::RingId).
+    StreamAnswered { request: RequestId, answers: Vec<StreamAnswer<()>> },
     /// The capture thread has ended. The driver keeps its streams, and performs later requests on them.
     CaptureEnded,
     /// The host, or a thread that logs, has answered an upcall.
@@ -47,12 +50,9 @@ impl Input {
         matches!(
             self,
             Input::Captured(
-                Event::Freed { .. }
-                    | Event::Fed { .. }
-                    | Event::Delivered { .. }
-                    | Event::Moved { .. }
-                    | Event::Answered { .. }
-            ) | Input::Signalled { .. }
+                Event::Freed { .. } | Event::Fed { .. } | Event::Delivered { .. } | Event::Moved { .. }
+            ) | Input::StreamAnswered { .. }
+                | Input::Signalled { .. }
                 | Input::Message { .. }
                 | Input::Time
         )
@@ -69,6 +69,7 @@ impl Core {
     pub(crate) fn handle(&mut self, input: Input, now: Instant) -> Result<(), DisconnectReason> {
         match input {
             Input::Captured(event) => self.captured(event, now),
+            Input::StreamAnswered { request, answers } => self.stream_answered(request, answers, now),
             Input::CaptureEnded => self.capture_ended(now),
             Input::Answered { call, answer } => {
                 self.owed.answered(call);
@@ -104,13 +105,13 @@ impl Core {
                 self.completed(source, &end);
             }
             Event::Moved { source, generation } => self.stream_moved(source, generation),
-            Event::Answered { request, answers } => self.stream_answered(request, answers, now),
             Event::Delivered { source, deliveries, .. } => self.deliveries_taken(source, deliveries),
             Event::Freed { push, position } => self.freed(push, position),
             Event::Fed { push, target, delivered, end } => self.fed(push, target, delivered, end),
             // `Fed` has reported the end of a push for each of its targets. The watchdog's thread
-            // handles stalls, see `stalls`. The driver passes the end as `Input::CaptureEnded`.
-            Event::PushOver { .. } | Event::Stalled { .. } | Event::Ended { .. } => {}
+            // handles stalls, see `stalls`. Answers and the end are other inputs.
+            Event::PushOver { .. } | Event::Stalled { .. } | Event::Answered { .. } | Event::Ended { .. } => {
+            }
             Event::Shut { target } => self.shut(target),
             Event::Exited { process, status } => self.exited(process, status, now),
         }

@@ -71,9 +71,9 @@ impl Core {
     pub(super) fn output_logged(
         &mut self,
         stream: SourceId,
-        answers: &[StreamAnswer],
+        answers: &[StreamAnswer<()>],
     ) -> Result<(), Failure> {
-        let is_open = |answer: &StreamAnswer| match answer {
+        let is_open = |answer: &StreamAnswer<()>| match answer {
             StreamAnswer::Counted(Some(Counted { stats, .. })) => !stats.complete,
             _ => false,
         };
@@ -117,9 +117,10 @@ impl Core {
             return Ok(stream);
         }
         let label = format!("{target} {channel} log");
-        let stream = self.resources.log_stream(job.options().config(), &label)?;
+        let id = self.streams.next_id();
+        self.resources.create_log_stream(id, job.options().config(), &label)?;
         let new = StreamState::of_job(job, target.clone(), channel, true);
-        let id = self.open_stream(new, stream);
+        self.open_stream(id, new);
         if let Some(job) = self.jobs.get_mut(&target.nspace) {
             job.add_logged(target.rank, channel, id);
             self.jobs.note_logged(&target.nspace);

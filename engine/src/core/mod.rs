@@ -7,7 +7,8 @@
 //!
 //! The inputs are [`Core::handle`] for what happens (`input`), the calls of the embedder (`calls`) and
 //! those of connections (`admission`). Nothing here waits or reads a clock. What leaves the core is
-//! queued in [`Effects`].
+//! queued in [`Effects`]. Reader pages, rings, inlets and streams are held by the driver; the core
+//! names them by the ids of `ids` and `iof-capture`.
 
 mod admission;
 mod answers;
@@ -62,8 +63,6 @@ pub(crate) mod resources;
 pub(crate) mod settings;
 mod shed;
 mod signals;
-#[cfg(feature = "simulation")]
-pub mod simulation;
 pub(crate) mod stream_options;
 mod stream_state;
 mod stream_table;
@@ -73,9 +72,6 @@ pub(crate) mod upcall;
 pub(crate) mod withdrawal;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-
-use iof_shm_ring::ReaderPage;
 
 use crate::core::awaited::AwaitedAnswers;
 use crate::core::client::Client;
@@ -130,14 +126,13 @@ impl Core {
     /// Creates tables without jobs and tools. The first connection gets the number `first_peer`.
     pub(crate) fn new(
         first_peer: PeerId,
-        backlog_holder: Arc<ReaderPage>,
         settings: Settings,
         logs: Logs,
         resources: Box<dyn Resources>,
     ) -> Core {
         Core {
             jobs: Jobs::default(),
-            streams: StreamTable::new(backlog_holder),
+            streams: StreamTable::new(),
             tools: Tools::new(first_peer),
             pushes: Pushes::default(),
             queries: Queries::default(),

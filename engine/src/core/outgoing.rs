@@ -1,11 +1,10 @@
 //! The messages that wait until a tool has room for them, with their descriptors.
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-
+use iof_capture::PushId;
 use iof_proto::{EncodeError, Message, ToTool, encode};
-use iof_shm_ring::{Bell, Inlet, ReaderId, ReaderPage, Ring, Ringer};
+use iof_shm_ring::ReaderId;
 
+use crate::core::ids::RingId;
 use crate::core::unread::{QueuedItem, UnreadKey};
 
 /// A message on its way to the tool.
@@ -57,32 +56,28 @@ impl Outgoing {
     }
 }
 
-/// The descriptors that are sent with the first byte of a message.
+/// What the driver sends with the first byte of a message. It holds that until the message is sent or
+/// [discarded](super::peer::Peer::take_discarded).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Attachment {
     None,
-    Ring(Arc<Ring>),
-    Inlet(Arc<Inlet>),
-    Welcome { page: Arc<ReaderPage>, bell: Bell, room: Option<Ringer> },
+    Ring(RingId),
+    /// The inlet of a push.
+    Inlet(PushId),
+    /// The reader page, the doorbell and, if the tool may hold back sources, the bell by which it
+    /// signals room.
+    Welcome {
+        may_block: bool,
+    },
 }
 
 impl Attachment {
-    /// Returns the number of descriptors that a tool receives. A simulator's rings have none.
-    fn len(&self) -> usize {
+    /// Returns the number of descriptors that a tool of another process receives.
+    fn len(self) -> usize {
         match self {
             Attachment::None => 0,
             Attachment::Ring(_) | Attachment::Inlet(_) => 1,
-            Attachment::Welcome { room, .. } => 2usize.saturating_add(usize::from(room.is_some())),
-        }
-    }
-
-    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        match self {
-            Attachment::None => Vec::new(),
-            Attachment::Ring(ring) => ring.as_fd().into_iter().collect(),
-            Attachment::Inlet(inlet) => vec![inlet.as_fd()],
-            Attachment::Welcome { page, bell, room } => {
-                page.as_fd().into_iter().chain([bell.as_fd()]).chain(room.as_ref().map(AsFd::as_fd)).collect()
-            }
+            Attachment::Welcome { may_block } => 2usize.saturating_add(usize::from(may_block)),
         }
     }
 }

@@ -11,7 +11,6 @@ mod registrations;
 mod shed;
 
 use std::collections::{BTreeMap, VecDeque};
-#[cfg(feature = "simulation")]
 use std::mem;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -21,16 +20,18 @@ use iof_proto::limits::MAX_DEFERRED_BYTES;
 use iof_proto::{
     Decoder, EncodeError, Failure, FromTool, Nspace, Proc, Rank, SlowTargets, Status, ToTool, encode,
 };
-use iof_shm_ring::{Inlet, ReaderId, ReaderPage, Ring};
+use iof_shm_ring::ReaderId;
 
 use crate::core::client::Client;
 use crate::core::demand::Ticket;
 use crate::core::disconnect::DisconnectReason;
+use crate::core::ids::PageId;
 use crate::core::linger::LastActivity;
 use crate::core::outgoing::{Attachment, Outgoing};
 use crate::core::pull::Pull;
 use crate::core::reading::Reading;
 use crate::core::registration::Registration;
+use crate::core::resources::PageSlots;
 use crate::core::unread::{QueuedItem, Unread};
 
 /// The number of unsent answers from which on the engine defers a tool's requests. Unsolicited
@@ -63,6 +64,8 @@ pub(crate) struct Peer {
     /// The size of the deferred requests, in bytes.
     deferred_bytes: usize,
     outgoing: VecDeque<Outgoing>,
+    /// The attachments of messages that will not be sent.
+    discarded: Vec<Attachment>,
     /// The bytes of removed jobs that the tool has not read.
     unread: Unread,
     /// The number of outgoing answers, and their size in bytes.
@@ -79,7 +82,7 @@ pub(crate) struct Peer {
     own: bool,
     /// Whether the tool may hold back sources under the block policy.
     may_block: bool,
-    page: Arc<ReaderPage>,
+    slots: PageSlots,
     /// The number of its requests that wait for the capture thread. Further ones are not read.
     awaited: usize,
     registrations: BTreeMap<u32, Registration>,
@@ -106,13 +109,14 @@ impl Peer {
         name: String,
         own: bool,
         may_block: bool,
-        page: ReaderPage,
+        slots: PageSlots,
         now: Instant,
     ) -> Peer {
         Peer {
             deferred: VecDeque::new(),
             deferred_bytes: 0,
             outgoing: VecDeque::new(),
+            discarded: Vec::new(),
             unread: Unread::default(),
             answers: 0,
             answer_bytes: 0,
@@ -122,7 +126,7 @@ impl Peer {
             client,
             own,
             may_block,
-            page: Arc::new(page),
+            slots,
             awaited: 0,
             registrations: BTreeMap::new(),
             weight: 0,
@@ -163,8 +167,8 @@ impl Peer {
         self.own
     }
 
-    pub(crate) fn page(&self) -> &Arc<ReaderPage> {
-        &self.page
+    pub(crate) fn page(&self) -> PageId {
+        self.slots.page()
     }
 
     /// Returns a reference that is dead once the tool has disconnected.
@@ -279,14 +283,6 @@ impl Peer {
         self.answer(&ToTool::Room { push, position });
     }
 
-    pub(crate) fn answer_with_inlet(&mut self, message: &ToTool, inlet: Arc<Inlet>) {
-        self.send_with(message, Attachment::Inlet(inlet));
-    }
-
-    pub(crate) fn announce(&mut self, message: &ToTool, ring: Arc<Ring>) {
-        self.send_with(message, Attachment::Ring(ring));
-    }
-
     /// Queues a message with its descriptors.
     pub(super) fn send_with(&mut self, message: &ToTool, attachment: Attachment) {
         match Outgoing::new(message, attachment) {
@@ -298,8 +294,16 @@ impl Peer {
                 self.unread.queued(&out.item);
                 self.outgoing.push_back(out);
             }
-            Err(error) => self.queue_replacement(message, &error),
+            Err(error) => {
+                self.discarded.push(attachment);
+                self.queue_replacement(message, &error);
+            }
         }
+    }
+
+    /// Removes and returns the attachments of messages that will not be sent.
+    pub(crate) fn take_discarded(&mut self) -> Vec<Attachment> {
+        mem::take(&mut self.discarded)
     }
 
     /// Queues a shorter answer, or an error, in place of an answer that exceeds the limit of its
@@ -371,7 +375,8 @@ impl Peer {
 
     /// Drops all queued messages.
     pub(crate) fn drop_outgoing(&mut self) {
-        self.outgoing.clear();
+        let unsent = self.outgoing.drain(..).filter(|out| out.sent == 0);
+        self.discarded.extend(unsent.map(|out| out.attachment));
         self.unread.clear_unsent();
         (self.answers, self.answer_bytes) = (0, 0);
     }
@@ -382,15 +387,6 @@ impl Peer {
         let joins = || self.readings.values().any(|reading| reading.joining.is_some());
         let has_unsent = !self.outgoing.is_empty() || self.awaited > 0 || joins();
         LastActivity { has_unsent, last_taken: self.last_sent, last_asked }
-    }
-}
-
-/// Simulated sockets.
-#[cfg(feature = "simulation")]
-impl Peer {
-    /// Takes what is shared with the message that is to be sent next.
-    pub(super) fn take_attachment(&mut self) -> Option<Attachment> {
-        Some(mem::replace(&mut self.outgoing.front_mut()?.attachment, Attachment::None))
     }
 }
 

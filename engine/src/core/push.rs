@@ -6,11 +6,9 @@
 //! is all the memory that stdin takes, however long it is.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use iof_capture::{PushEnd, TargetId};
 use iof_proto::{Info, PartialCause, PartialDelivery, Proc, PushReport};
-use iof_shm_ring::Inlet;
 
 use crate::core::client::Client;
 use crate::core::elsewhere::Elsewhere;
@@ -38,7 +36,8 @@ pub(crate) struct Push {
     pub(super) tool: Option<(PeerId, u32)>,
     /// The process that began the push; `None` for the embedder's own.
     pub(super) client: Option<Client>,
-    pub(super) inlet: Arc<Inlet>,
+    /// The size of its inlet in bytes.
+    pub(super) capacity: u64,
     /// The number of bytes that the tool has filled into the inlet.
     pub(super) filled: u64,
     /// Whether the tool has filled in its last byte.

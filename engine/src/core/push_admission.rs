@@ -165,7 +165,7 @@ fn check_limit<'a>(
     (max_count, max_bytes): (usize, u64),
 ) -> Result<(), Failure> {
     let sum = |(count, bytes): (usize, u64), push: &Push| {
-        (count.saturating_add(1), bytes.saturating_add(push.inlet.capacity()))
+        (count.saturating_add(1), bytes.saturating_add(push.capacity))
     };
     let (count, bytes) = pushes.fold((0, capacity), sum);
     let limit = if count >= max_count {

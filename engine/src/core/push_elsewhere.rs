@@ -11,17 +11,17 @@ use crate::core::elsewhere::Elsewhere;
 use crate::core::ids::Call;
 use crate::core::owed::size_of_procs;
 use crate::core::push::Push;
-use crate::core::upcall::{StdinPush, Upcall};
+use crate::core::upcall::{Piece, StdinPush, Upcall};
 
 /// The largest piece that the host receives at once, in bytes.
 const MAX_PIECE: u64 = 64 * 1024;
 
 impl Push {
-    /// Returns the next piece for the host: bytes, or none for the end. After the last piece, this
-    /// part of the push ends.
+    /// Returns the next piece for the host: bytes of the inlet, or none for the end. After the last
+    /// piece, this part of the push ends.
     ///
     /// While the host takes nothing of the tool (`paused`), returns `None`.
-    fn next_piece(&mut self, paused: bool) -> Option<(Arc<StdinPush>, Vec<u8>)> {
+    fn next_piece(&mut self, paused: bool) -> Option<(Arc<StdinPush>, Piece)> {
         let elsewhere = self.elsewhere.as_mut()?;
         if elsewhere.unanswered.is_some() || !elsewhere.has_turn() {
             return None;
@@ -35,7 +35,7 @@ impl Push {
         if sends_end {
             elsewhere.end_sent = true;
             elsewhere.unanswered = Some(0);
-            return Some((Arc::clone(&elsewhere.stdin), Vec::new()));
+            return Some((Arc::clone(&elsewhere.stdin), Piece { position: elsewhere.position, len: 0 }));
         }
         if ends {
             let targets = elsewhere.targets().len() as u64;
@@ -47,11 +47,9 @@ impl Push {
         if remaining == 0 {
             return None;
         }
-        let mut bytes = vec![0; usize::try_from(remaining.min(MAX_PIECE)).unwrap_or_default()];
-        let copied = self.inlet.copy(elsewhere.position, &mut bytes);
-        bytes.truncate(copied);
-        elsewhere.unanswered = Some(copied as u64);
-        Some((Arc::clone(&elsewhere.stdin), bytes))
+        let len = remaining.min(MAX_PIECE).min(self.capacity);
+        elsewhere.unanswered = Some(len);
+        Some((Arc::clone(&elsewhere.stdin), Piece { position: elsewhere.position, len: len as usize }))
     }
 
     /// Ends the push for all targets elsewhere.
@@ -99,10 +97,10 @@ impl Core {
     pub(super) fn continue_elsewhere(&mut self, id: PushId) {
         let paused = self.is_paused(id);
         let Some(push) = self.pushes.get_mut(&id) else { return };
-        let Some((stdin, bytes)) = push.next_piece(paused) else { return };
-        let size = bytes.len().saturating_add(size_of_procs(&stdin.targets));
+        let Some((stdin, piece)) = push.next_piece(paused) else { return };
+        let size = piece.len.saturating_add(size_of_procs(&stdin.targets));
         match self.owed.note(Call::Stdin(id), push.client, size) {
-            Ok(()) => self.effects.upcalls.push(Upcall::Stdin { push: id, stdin, bytes }),
+            Ok(()) => self.effects.upcalls.push(Upcall::Stdin { push: id, stdin, piece }),
             Err(failure) => push.give_up_elsewhere(PartialCause::Failed(failure.to_string())),
         }
     }

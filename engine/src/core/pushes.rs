@@ -2,12 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::mem;
-use std::sync::Arc;
 
 use iof_capture::{PushEnd, PushId, StreamStep, TargetId};
 use iof_proto::limits::{MAX_PROCS_PER_PULL, MAX_PUSHES_PER_TOOL};
 use iof_proto::{Failure, Proc, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets, Status, ToTool};
-use iof_shm_ring::Inlet;
 
 use crate::core::Core;
 use crate::core::awaited::{Awaited, SlowTargetsRequest};
@@ -16,6 +14,7 @@ use crate::core::disconnect::DisconnectReason;
 use crate::core::elsewhere::Elsewhere;
 use crate::core::ids::PeerId;
 use crate::core::job::{JobState, RankState};
+use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
 use crate::core::push::Push;
 use crate::core::push::{Deferred, PushRequest};
@@ -49,16 +48,12 @@ impl Core {
         }
     }
 
-    fn answer_push(
-        &mut self,
-        peer_id: PeerId,
-        request: u32,
-        result: Result<(PushGranted, Arc<Inlet>), Failure>,
-    ) {
+    fn answer_push(&mut self, peer_id: PeerId, request: u32, result: Result<(PushId, PushGranted), Failure>) {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
         match result {
-            Ok((granted, inlet)) => {
-                peer.answer_with_inlet(&ToTool::PushBegun { request, result: Ok(granted) }, inlet);
+            Ok((push, granted)) => {
+                let message = ToTool::PushBegun { request, result: Ok(granted) };
+                peer.send_with(&message, Attachment::Inlet(push));
             }
             Err(failure) => peer.answer(&ToTool::PushBegun { request, result: Err(failure) }),
         }
@@ -103,7 +98,7 @@ impl Core {
         peer_id: PeerId,
         PushRequest { size, infos, .. }: PushRequest,
         Admitted { local, elsewhere, unavailable }: Admitted,
-    ) -> Result<(PushGranted, Arc<Inlet>), Failure> {
+    ) -> Result<(PushId, PushGranted), Failure> {
         let PushOptions { directives, ignored, capacity } = self.push_options(&infos, size)?;
         self.check_turns(&local)?;
         if !unavailable.is_empty() && !(directives.partial && !(local.is_empty() && elsewhere.is_empty())) {
@@ -111,15 +106,15 @@ impl Core {
         }
         let client = self.tools.get(&peer_id).and_then(Peer::counted);
         self.check_room(client, capacity)?;
-        let inlet = Arc::new(self.resources.inlet(capacity)?);
         let id = self.pushes.next_id();
+        let capacity = self.resources.create_inlet(id, peer_id, capacity)?;
         if !local.is_empty() {
-            let targets = local.keys().copied().collect();
-            let (inlet, closes) = (Arc::clone(&inlet), directives.complete);
-            self.effects.commands.push(Command::BeginPush { push: id, inlet, targets, closes });
+            let (targets, closes) = (local.keys().copied().collect(), directives.complete);
+            self.effects.commands.push(Command::BeginPush { push: id, targets, closes });
         }
         let waits_for = self.earlier_elsewhere(&elsewhere);
         let Some(peer) = self.tools.get_mut(&peer_id) else {
+            self.effects.commands.push(Command::DropInlet(id));
             return Err(Failure::new(Status::ERR_UNREACH, "the tool has disconnected"));
         };
         let elsewhere =
@@ -128,7 +123,7 @@ impl Core {
         let push = Push {
             tool: Some((peer_id, number)),
             client,
-            inlet: Arc::clone(&inlet),
+            capacity,
             filled: 0,
             has_end: false,
             completes: directives.complete,
@@ -143,7 +138,7 @@ impl Core {
         // At most as many as a request may name, so the answer fits a message.
         let skipped = unavailable.into_iter().take(MAX_PROCS_PER_PULL);
         let skipped = skipped.map(|(target, reason)| Skipped { target, reason }).collect();
-        Ok((PushGranted { push: number, skipped, ignored }, inlet))
+        Ok((id, PushGranted { push: number, skipped, ignored }))
     }
 
     /// Records that a tool has put more bytes into the inlet of its push `number`.
@@ -168,7 +163,7 @@ impl Core {
         if bytes == 0 && !last {
             return Err(DisconnectReason::Unexpected("an empty fill"));
         }
-        let room = push.inlet.capacity().saturating_sub(push.filled.saturating_sub(push.credited));
+        let room = push.capacity.saturating_sub(push.filled.saturating_sub(push.credited));
         if bytes > room {
             return Err(DisconnectReason::Unexpected("more bytes to push than its credit allows"));
         }
@@ -352,6 +347,7 @@ impl Core {
 
     fn end_push(&mut self, id: PushId) {
         let Some(Push { tool, filled, report, .. }) = self.pushes.remove(id) else { return };
+        self.effects.commands.push(Command::DropInlet(id));
         let Some((peer_id, push)) = tool else { return };
         if let Some(peer) = self.tools.get_mut(&peer_id) {
             peer.remove_push(push);

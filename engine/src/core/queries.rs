@@ -74,7 +74,7 @@ impl Core {
         &mut self,
         request: RequestId,
         streams: &[CountedStream],
-        answers: Vec<StreamAnswer>,
+        answers: Vec<StreamAnswer<()>>,
         now: Instant,
     ) {
         let streams = stream_stats(self, streams, answers);

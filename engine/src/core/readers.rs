@@ -5,30 +5,25 @@
 //! used again as soon as the command that detaches its reader is queued.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use iof_capture::{RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
 use iof_proto::limits::MAX_READERS_PER_TOOL;
 use iof_proto::{Failure, Status};
-use iof_shm_ring::{ReaderId, ReaderPage};
+use iof_shm_ring::ReaderId;
 
 use crate::core::Core;
 use crate::core::awaited::{Awaited, JoiningReader};
 use crate::core::commands::Command;
-use crate::core::ids::{PeerId, StreamName};
+use crate::core::ids::{PageId, PeerId, RingId, StreamName};
 use crate::core::pull::RegisteredPull;
 use crate::core::reading::Reading;
 use crate::core::stream_options::StreamOptions;
 use crate::core::stream_state::{Completion, StreamState};
 
-/// A stream and one of the embedder's own readers of it.
-pub(crate) type OwnReader = (SourceId, ReaderId, Arc<ReaderPage>);
-
 impl Core {
-    /// Adds a new stream. Returns the request that attaches every tool that registered for it, which
+    /// Adds the new stream `source`. Returns the request that attaches every tool that registered for it, which
     /// the capture thread performs before the first byte of the stream.
-    pub(crate) fn add_stream(&mut self, mut new: StreamState) -> (SourceId, StreamRequest) {
-        let source = self.streams.next_id();
+    pub(crate) fn add_stream(&mut self, source: SourceId, mut new: StreamState) -> StreamRequest<PageId> {
         let request = self.awaited.next_id();
         let (mut steps, mut readers) = (Vec::new(), Vec::new());
         for (peer_id, handler) in self.tools.naming(&new.name().source.nspace) {
@@ -36,7 +31,7 @@ impl Core {
             let Some(registration) = peer.registration(handler) else { continue };
             let Some(options) = new.options_for(peer, registration) else { continue };
             let may_join = !peer.is_behind() && new.may_join(peer_id, peer);
-            match peer.page().take_slot() {
+            match peer.take_slot(&*self.resources) {
                 Ok(id) if may_join => {
                     new.add_reader(peer_id, handler, options);
                     steps.extend(peer.join(request, source, new.name(), handler, id, options));
@@ -44,7 +39,7 @@ impl Core {
                 }
                 // The tool is informed when the number of missed bytes is known.
                 missed => {
-                    missed.into_iter().for_each(|id| peer.page().return_slot(id));
+                    missed.into_iter().for_each(|id| peer.return_slot(id));
                     tracing::debug!(tool = peer_id, "a tool misses a new source");
                     new.miss(peer_id, handler);
                 }
@@ -54,10 +49,9 @@ impl Core {
         if awaits {
             self.awaited.add(request, Awaited::Join { pull: None, readers });
         }
-        steps.extend(self.streams.add(source, new));
+        steps.extend(self.streams.add(source, new, &*self.resources));
         self.queries.streams_changed();
-        let id = awaits.then_some(request);
-        (source, StreamRequest { id, steps })
+        StreamRequest { id: awaits.then_some(request), steps }
     }
 
     /// Attaches `peer_id` to the existing streams that its registration covers, and answers its
@@ -82,7 +76,7 @@ impl Core {
             let Some(stream) = self.streams.get_mut(&source) else { continue };
             stream.add_reader(peer_id, handler, options);
             steps.extend(peer.join(request, source, stream.name(), handler, id, options));
-            changes.extend(self.streams.changes(source));
+            changes.extend(self.streams.changes(source, &*self.resources));
             readers.push(JoiningReader { peer_id, handler, id });
         }
         steps.extend(changes);
@@ -94,32 +88,41 @@ impl Core {
 
     /// Takes a slot for each existing stream that a registration covers.
     fn take_slots(
-        &self,
+        &mut self,
         peer_id: PeerId,
         handler: u32,
     ) -> Result<Vec<(SourceId, ReaderId, StreamOptions)>, Failure> {
-        let registered = self.tools.get(&peer_id).and_then(|peer| Some((peer, peer.registration(handler)?)));
-        let Some((peer, registration)) = registered else { return Ok(Vec::new()) };
+        let Some(peer) = self.tools.get_mut(&peer_id) else { return Ok(Vec::new()) };
+        let Some(registration) = peer.registration(handler) else { return Ok(Vec::new()) };
+        let full = |name: &StreamName| {
+            let StreamName { source, channel, .. } = name;
+            format!(
+                "a tool may have {MAX_READERS_PER_TOOL} registrations for {channel} of {source}: end one first"
+            )
+        };
+        let options = |(source, stream): (&SourceId, &StreamState)| {
+            let options = stream.options_for(peer, registration)?;
+            let may_join = stream.may_join(peer_id, peer);
+            Some(if may_join { Ok((*source, options)) } else { Err(full(stream.name())) })
+        };
+        let covered: Result<Vec<_>, String> = self.streams.iter().filter_map(options).collect();
+        let out_of_resource = |reason| Failure::new(Status::ERR_OUT_OF_RESOURCE, reason);
         let mut wanted: Vec<(SourceId, ReaderId, StreamOptions)> = Vec::new();
-        for (source, stream) in self.streams.iter() {
-            let Some(options) = stream.options_for(peer, registration) else { continue };
-            let slot = if stream.may_join(peer_id, peer) {
-                peer.page().take_slot().map_err(|error| error.to_string())
-            } else {
-                let StreamName { source, channel, .. } = &**stream.name();
-                Err(format!(
-                    "a tool may have {MAX_READERS_PER_TOOL} registrations for {channel} of {source}: end one first"
-                ))
-            };
-            match slot {
-                Ok(id) => wanted.push((*source, id, options)),
-                Err(reason) => {
-                    wanted.iter().for_each(|(_, id, _)| peer.page().return_slot(*id));
-                    return Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
+        for (source, options) in covered.map_err(out_of_resource)? {
+            match peer.take_slot(&*self.resources) {
+                Ok(id) => wanted.push((source, id, options)),
+                Err(error) => {
+                    wanted.iter().for_each(|(_, id, _)| peer.return_slot(*id));
+                    return Err(out_of_resource(error.to_string()));
                 }
             }
         }
         Ok(wanted)
+    }
+
+    /// Returns the tools whose readers `request` attaches or moves, in the order of its answers.
+    pub(crate) fn joining_tools(&self, request: RequestId) -> Vec<PeerId> {
+        self.awaited.joining(request).iter().map(|reader| reader.peer_id).collect()
     }
 
     /// Sends the rings of readers that the capture thread has attached or moved. Readers that were
@@ -128,7 +131,7 @@ impl Core {
         &mut self,
         request: RequestId,
         readers: &[JoiningReader],
-        answers: Vec<StreamAnswer>,
+        answers: Vec<StreamAnswer<()>>,
     ) {
         // The answers of the steps that change the streams follow.
         let joined = answers.into_iter().map(|answer| match answer {
@@ -136,11 +139,12 @@ impl Core {
             _ => None,
         });
         let mut changes = Vec::new();
-        for (reader, joined) in readers.iter().zip(joined.chain(std::iter::repeat_with(|| None))) {
+        let answers = joined.chain(std::iter::repeat_with(|| None)).enumerate();
+        for (reader, (index, joined)) in readers.iter().zip(answers) {
             let JoiningReader { peer_id, handler, id } = *reader;
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
             match joined {
-                Some(joined) => peer.reader_joined(request, id, joined),
+                Some(joined) => peer.reader_joined(RingId { request, index }, id, joined),
                 None => {
                     // The capture thread ends or has discarded the stream, or the kernel has no memory
                     // for its ring.
@@ -149,7 +153,7 @@ impl Core {
                             Some(stream) => {
                                 stream.remove_reader(peer_id, handler);
                                 let missed = stream.miss(peer_id, handler);
-                                changes.extend(self.streams.changes(reading.source));
+                                changes.extend(self.streams.changes(reading.source, &*self.resources));
                                 missed
                             }
                             // Its job was removed meanwhile.
@@ -229,7 +233,7 @@ impl Core {
             }
             let (handler, asks) = (reading.handler, reading.waits);
             // A tool without a free slot sends a request when it has drained its generation.
-            let Ok(new) = (if asks { Ok(id) } else { peer.page().take_slot() }) else { continue };
+            let Ok(new) = (if asks { Ok(id) } else { peer.take_slot(&*self.resources) }) else { continue };
             steps.extend(peer.follow(request, id, new));
             moved.push(JoiningReader { peer_id, handler, id });
         }
@@ -285,17 +289,14 @@ impl Core {
                 sources.insert(reading.source);
                 // It has the second id if it was about to move.
                 let moved = reading.joining.map(|joining| joining.id).filter(|moved| moved != id);
-                let detach = |reader| StreamStep::Detach {
-                    source: reading.source,
-                    page: Arc::clone(peer.page()),
-                    reader,
-                };
+                let page = peer.page();
+                let detach = |reader| StreamStep::Detach { source: reading.source, page, reader };
                 steps.extend([Some(*id), moved].into_iter().flatten().map(detach));
             }
         }
         // One change for each stream, regardless of the number of readers that are detached.
         for source in sources {
-            steps.extend(self.streams.changes(source));
+            steps.extend(self.streams.changes(source, &*self.resources));
         }
         // The tool has dropped its readers before it deregistered.
         for (id, reading) in &detached {
@@ -316,14 +317,10 @@ impl Core {
     }
 
     /// Returns the embedder's own readers, sorted by their sources.
-    pub(crate) fn own_readers(&self) -> Vec<OwnReader> {
+    pub(crate) fn own_readers(&self) -> Vec<(SourceId, ReaderId, PageId)> {
         let own = self.tools.values().filter(|peer| peer.is_own());
-        let mut readers: Vec<OwnReader> = own
-            .flat_map(|peer| {
-                let reader =
-                    |(id, reading): (ReaderId, &Reading)| (reading.source, id, Arc::clone(peer.page()));
-                peer.readings().map(reader)
-            })
+        let mut readers: Vec<_> = own
+            .flat_map(|peer| peer.readings().map(|(id, reading)| (reading.source, id, peer.page())))
             .collect();
         readers.sort_by_key(|(source, ..)| *source);
         readers
@@ -335,7 +332,7 @@ impl Core {
         for source in sources {
             let Some(stream) = self.streams.get_mut(source) else { continue };
             stream.release_backlog();
-            steps.extend(self.streams.changes(*source));
+            steps.extend(self.streams.changes(*source, &*self.resources));
         }
         self.request_unanswered(steps);
     }

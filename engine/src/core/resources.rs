@@ -1,29 +1,76 @@
-//! What the core needs of the operating system.
+//! What the core needs of the driver at once.
 
+use iof_capture::{PushId, SourceId};
 use iof_proto::Failure;
-use iof_shm_ring::{CreateError, Inlet, Stream, StreamConfig};
+use iof_shm_ring::{CreateError, ReaderId, Slots, StreamConfig};
 
-/// The source of memory that the engine shares with tools, and of facts about this node. No method
-/// blocks.
+use crate::core::ids::{PageId, PeerId};
+
+/// The memory that the engine shares with tools, and facts about this node. The driver holds what is
+/// created here until the core queues the command that uses or drops it. No method blocks.
 pub(crate) trait Resources: Send {
-    /// Creates the inlet of a push.
+    /// Allocates the memory of a slot of a reader page.
+    ///
+    /// # Errors
+    /// Too little memory is left.
+    fn prepare_slot(&self, page: PageId, slot: ReaderId) -> Result<(), CreateError>;
+
+    /// Creates the inlet of a push of `tool`. Returns its capacity, which may be rounded up.
     ///
     /// # Errors
     /// Too little memory or too few files are left.
-    fn inlet(&self, capacity: u64) -> Result<Inlet, Failure>;
+    fn create_inlet(&self, push: PushId, tool: PeerId, capacity: u64) -> Result<u64, Failure>;
 
     /// Creates a stream of logged messages.
     ///
     /// # Errors
     /// Too little memory or too few files are left.
-    fn log_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, Failure>;
+    fn create_log_stream(&self, source: SourceId, config: StreamConfig, label: &str) -> Result<(), Failure>;
 
     /// Creates a stream of a remote rank's output.
     ///
     /// # Errors
     /// Too little memory or too few files are left.
-    fn delivered_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, CreateError>;
+    fn create_delivered_stream(
+        &self,
+        source: SourceId,
+        config: StreamConfig,
+        label: &str,
+    ) -> Result<(), CreateError>;
 
     /// Returns whether this node has a syslog now.
     fn has_syslog(&self) -> bool;
+}
+
+/// The slots of a reader page.
+#[derive(Debug)]
+pub(crate) struct PageSlots {
+    page: PageId,
+    slots: Slots,
+}
+
+impl PageSlots {
+    /// Returns `limit` free slots of `page`.
+    pub(crate) fn new(page: PageId, limit: usize) -> PageSlots {
+        PageSlots { page, slots: Slots::new(limit) }
+    }
+
+    pub(crate) fn page(&self) -> PageId {
+        self.page
+    }
+
+    /// Takes a slot for one more reader.
+    ///
+    /// # Errors
+    /// All slots are taken, or too little memory is left.
+    pub(crate) fn take(&mut self, resources: &dyn Resources) -> Result<ReaderId, CreateError> {
+        let id = self.slots.take().ok_or(CreateError::Slots)?;
+        resources.prepare_slot(self.page, id).inspect_err(|_| self.slots.put_back(id))?;
+        Ok(id)
+    }
+
+    /// Returns the slot of a reader that no longer uses it. Does nothing for a slot that is not taken.
+    pub(crate) fn put_back(&mut self, id: ReaderId) {
+        self.slots.put_back(id);
+    }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Settings {
     pub max_cache_size: u32,
     /// The number of connections from outside that may exist at a time.
     pub places: usize,
+    /// The number of readers that a tool may have.
+    pub slots: usize,
     /// The engine's own process and user.
     pub pid: u32,
     pub uid: u32,

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use iof_capture::{Gating, SourceId, StreamStep};
 use iof_proto::limits::MAX_READERS_PER_TOOL;
 use iof_proto::{Channel, Channels, Proc};
-use iof_shm_ring::{Policy, ReaderId, ReaderPage, Start, StreamConfig};
+use iof_shm_ring::{Policy, ReaderId, Start, StreamConfig};
 
-use crate::core::ids::{PeerId, StreamName};
+use crate::core::ids::{PageId, PeerId, StreamName};
 use crate::core::job::JobState;
 use crate::core::peer::Peer;
 use crate::core::registration::Registration;
+use crate::core::resources::{PageSlots, Resources};
 use crate::core::stream_options::StreamOptions;
 
 /// The engine's state of one stream.
@@ -202,26 +203,26 @@ impl StreamState {
     pub(crate) fn change(
         &mut self,
         source: SourceId,
-        backlog_holder: &Arc<ReaderPage>,
+        (backlog_holder, resources): (&mut PageSlots, &dyn Resources),
         start: Start,
-    ) -> Vec<StreamStep> {
+    ) -> Vec<StreamStep<PageId>> {
         // The configuration comes first: a cache that no registration reads any more is made
         // smaller at once.
         let config = self.adjust();
-        let mut steps: Vec<StreamStep> =
+        let mut steps: Vec<_> =
             config.map(|config| StreamStep::Reconfigure { source, config }).into_iter().collect();
-        let page = || Arc::clone(backlog_holder);
+        let page = backlog_holder.page();
         match (self.backlog_may_block(), self.backlog_reader) {
             (Some(may_block), None) => {
                 // Without a slot, the stream keeps its last bytes, as one without a backlog.
                 self.backlog_reader = backlog_holder
-                    .take_slot()
+                    .take(resources)
                     .inspect_err(|error| tracing::warn!(%error, "no backlog is kept"))
                     .ok();
                 let gating = if may_block { Gating::Hold } else { Gating::Keep };
                 let hold = |reader| StreamStep::Attach {
                     source,
-                    page: page(),
+                    page,
                     reader,
                     start,
                     gating,
@@ -232,9 +233,9 @@ impl StreamState {
             }
             (None, Some(reader)) => {
                 self.backlog_reader = None;
-                steps.push(StreamStep::Detach { source, page: page(), reader });
+                steps.push(StreamStep::Detach { source, page, reader });
                 // A later use of the slot is ordered after this step.
-                backlog_holder.return_slot(reader);
+                backlog_holder.put_back(reader);
             }
             (Some(_), Some(_)) | (None, None) => {}
         }

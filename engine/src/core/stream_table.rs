@@ -1,12 +1,13 @@
 //! The table of streams, and the deliveries to those without a pipe.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use iof_capture::{SourceId, StreamStep};
-use iof_shm_ring::{ReaderPage, Start};
+use iof_shm_ring::{MAX_SLOTS, Start};
 
 use crate::core::delivery::Delivery;
+use crate::core::ids::PageId;
+use crate::core::resources::{PageSlots, Resources};
 use crate::core::stream_state::StreamState;
 use crate::core::upcall::TakenCallback;
 
@@ -15,13 +16,14 @@ pub(crate) struct StreamTable {
     by_id: BTreeMap<SourceId, StreamState>,
     /// The deliveries of those streams that deliveries fill.
     deliveries: BTreeMap<SourceId, Delivery>,
-    /// The reader page of the backlog holder, which reads the streams that no registration reads.
-    backlog_holder: Arc<ReaderPage>,
+    /// The slots of the backlog holder, which reads the streams that no registration reads.
+    backlog_holder: PageSlots,
     next: u64,
 }
 
 impl StreamTable {
-    pub(super) fn new(backlog_holder: Arc<ReaderPage>) -> StreamTable {
+    pub(super) fn new() -> StreamTable {
+        let backlog_holder = PageSlots::new(PageId::BacklogHolder, MAX_SLOTS);
         StreamTable { by_id: BTreeMap::new(), deliveries: BTreeMap::new(), backlog_holder, next: 0 }
     }
 
@@ -52,8 +54,13 @@ impl StreamTable {
     }
 
     /// Adds a stream. Returns the steps that follow after its first readers are attached.
-    pub(super) fn add(&mut self, source: SourceId, mut stream: StreamState) -> Vec<StreamStep> {
-        let steps = stream.change(source, &self.backlog_holder, Start::Oldest);
+    pub(super) fn add(
+        &mut self,
+        source: SourceId,
+        mut stream: StreamState,
+        resources: &dyn Resources,
+    ) -> Vec<StreamStep<PageId>> {
+        let steps = stream.change(source, (&mut self.backlog_holder, resources), Start::Oldest);
         self.by_id.insert(source, stream);
         steps
     }
@@ -65,9 +72,9 @@ impl StreamTable {
     }
 
     /// Returns the steps that follow after readers of a stream have joined or left.
-    pub(super) fn changes(&mut self, source: SourceId) -> Vec<StreamStep> {
-        let stream = self.by_id.get_mut(&source);
-        stream.map(|stream| stream.change(source, &self.backlog_holder, Start::Now)).unwrap_or_default()
+    pub(super) fn changes(&mut self, source: SourceId, resources: &dyn Resources) -> Vec<StreamStep<PageId>> {
+        let Some(stream) = self.by_id.get_mut(&source) else { return Vec::new() };
+        stream.change(source, (&mut self.backlog_holder, resources), Start::Now)
     }
 
     /// Notes that deliveries fill a stream.

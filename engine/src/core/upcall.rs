@@ -33,15 +33,43 @@ pub struct StdinPush {
     pub directives: Vec<Info>,
 }
 
+/// Bytes in the inlet of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub position: u64,
+    pub len: usize,
+}
+
 /// An upcall or callback that the control thread makes after it has unlocked the tables.
 pub(crate) enum Upcall {
-    Approve { peer: PeerId, credentials: socket::PeerCredentials },
-    Pull { call: CallId, sources: Sources, directives: Vec<Info> },
+    Approve {
+        peer: PeerId,
+        credentials: socket::PeerCredentials,
+    },
+    Pull {
+        call: CallId,
+        sources: Sources,
+        directives: Vec<Info>,
+    },
     Stop(Sources),
-    Stdin { push: PushId, stdin: Arc<StdinPush>, bytes: Vec<u8> },
-    Query { id: QueryId, queries: Vec<Query> },
-    Log { step: LogStep, log: Log },
-    Logged { done: LogCallback, report: LogReport },
+    /// The driver copies the piece before it sends a tool credit for its bytes.
+    Stdin {
+        push: PushId,
+        stdin: Arc<StdinPush>,
+        piece: Piece,
+    },
+    Query {
+        id: QueryId,
+        queries: Vec<Query>,
+    },
+    Log {
+        step: LogStep,
+        log: Log,
+    },
+    Logged {
+        done: LogCallback,
+        report: LogReport,
+    },
     Taken(TakenCallback),
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::{FreeSlots, Memory, OwnerSide, ReaderPage};
+use super::{Memory, OwnerSide, ReaderPage};
 use crate::doorbell::Ringer;
 use crate::layout::PageTable;
 use crate::reader_id::ReaderId;
@@ -27,7 +27,8 @@ impl ReaderPage {
             ringer,
             stepper: None,
             file: None,
-            free: Mutex::new(FreeSlots { populated: u64::MAX, ..FreeSlots::default() }),
+            populated: Mutex::default(),
+            slots: Mutex::default(),
         };
         ReaderPage { table: heap.0, owner: Some(owner), _memory: Memory::Heap(heap) }
     }

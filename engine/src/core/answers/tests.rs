@@ -11,7 +11,7 @@ use iof_proto::query::key;
 use iof_proto::{
     Answer, Channel, Channels, Decoder, Directives, Found, Nspace, Proc, Query, Rank, ToTool, Value,
 };
-use iof_shm_ring::{CacheBudget, ReaderId, ReaderPage, Start, Stream};
+use iof_shm_ring::{CacheBudget, MAX_SLOTS, ReaderId, ReaderPage, Start};
 
 use super::*;
 use crate::config::Config;
@@ -25,16 +25,20 @@ use crate::core::peer::Peer;
 use crate::core::pull::Pull;
 use crate::core::push::PushRequest;
 use crate::core::registration::Registration;
+use crate::core::resources::{PageSlots, Resources};
 use crate::core::settings::Settings;
 use crate::core::stream_options::StreamOptions;
 use crate::core::stream_state::{Completion, StreamState};
+use crate::dispatch;
 use crate::exit::Exit;
 use crate::files::NodeFiles;
+use crate::shared::SharedMemory;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
 struct Rig {
     state: Core,
+    memory: Arc<SharedMemory>,
     capture: Capture,
     events: Receiver<Event>,
     nspace: Nspace,
@@ -57,34 +61,30 @@ fn rig() -> Rig {
         options: StreamOptions::of(&config),
         max_cache_size: config.max_cache_size,
         places: 8,
+        slots: MAX_SLOTS,
         pid: 1,
         uid: 1,
         node: "node".into(),
     };
     let holder = ReaderPage::create(iof_shm_ring::bell().unwrap().0).unwrap();
-    let mut state = Core::new(
-        2,
-        holder.into(),
-        settings,
-        Logs::new(routes),
-        Box::new(NodeFiles {
-            syslog: config.log.syslog.clone(),
-            caches: Arc::new(CacheBudget::new(u64::MAX)),
-        }),
-    );
+    let (syslog, caches) = (config.log.syslog.clone(), Arc::new(CacheBudget::new(u64::MAX)));
+    let memory = Arc::new(SharedMemory::new(Box::new(NodeFiles { syslog, caches }), holder));
+    let mut state = Core::new(2, settings, Logs::new(routes), Box::new(Arc::clone(&memory)));
     let (sender, events) = channel();
     let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();
     let nspace = Nspace::new("job").unwrap();
     state.jobs.get_or_add(&nspace, || JobState::elsewhere(StreamOptions::of(&config)));
-    Rig { state, capture, events, nspace, ranks: 0 }
+    Rig { state, memory, capture, events, nspace, ranks: 0 }
 }
 
 impl Rig {
     fn connect(&mut self) -> PeerId {
-        let page = ReaderPage::create(iof_shm_ring::doorbell().unwrap().0).unwrap();
+        let (ringer, bell) = iof_shm_ring::doorbell().unwrap();
         let id = self.state.tools.next_id();
+        self.memory.add_tool(id, ReaderPage::create(ringer).unwrap(), bell, None);
         let client = Client { pid: 1, uid: 1 };
-        self.state.tools.insert(id, Peer::new(client, "tool".into(), true, false, page, Instant::now()));
+        let slots = PageSlots::new(PageId::Tool(id), MAX_SLOTS);
+        self.state.tools.insert(id, Peer::new(client, "tool".into(), true, false, slots, Instant::now()));
         id
     }
 
@@ -102,8 +102,9 @@ impl Rig {
         self.ranks += 1;
         let options = self.state.jobs.get(&self.nspace).unwrap().options();
         let name = StreamName { source, channel: Channel::Stdout, logged: false, run: 1 };
-        let stream = Stream::create(options.config(), "test").unwrap();
-        let id = self.state.open_stream(StreamState::new(name, options, None), stream);
+        let id = self.state.streams.next_id();
+        self.memory.create_delivered_stream(id, options.config(), "test").unwrap();
+        self.state.open_stream(id, StreamState::new(name, options, None));
         let job = self.state.jobs.get_mut(&self.nspace).unwrap();
         job.add_delivered(Rank(self.ranks - 1), Channel::Stdout, id);
         // The job does not wait for the stream, so that each test decides when the job ends.
@@ -130,7 +131,7 @@ impl Rig {
     /// Sends the queued commands. Their answers are held back.
     fn send(&mut self) {
         for command in std::mem::take(&mut self.state.effects.commands) {
-            command.send(&self.capture).unwrap();
+            dispatch::send(command, &self.memory, &self.capture).unwrap();
         }
     }
 
@@ -139,6 +140,8 @@ impl Rig {
         self.send();
         while !self.state.awaited.is_empty() {
             if let Event::Answered { request, answers } = self.events.recv_timeout(LIMIT).unwrap() {
+                let tools = self.state.joining_tools(request);
+                let answers = self.memory.keep_rings(&tools, request, answers);
                 self.state.stream_answered(request, answers, Instant::now());
             }
             self.send();
@@ -172,8 +175,8 @@ impl Rig {
     }
 
     /// Returns how many of the slots `0..8` of `page` are readers of a stream.
-    fn readers(&mut self, source: SourceId, page: &std::sync::Arc<ReaderPage>) -> usize {
-        let readers = (0..8).map(|slot| (std::sync::Arc::clone(page), slot.into())).collect();
+    fn readers(&mut self, source: SourceId, page: &Arc<ReaderPage>) -> usize {
+        let readers = (0..8).map(|slot| (Arc::clone(page), slot.into())).collect();
         let step = StreamStep::Count { source, readers };
         self.capture.request(StreamRequest { id: Some(RequestId(u64::MAX)), steps: vec![step] }).unwrap();
         loop {
@@ -221,7 +224,7 @@ fn a_tool_that_disconnects_while_it_is_attached_leaves_no_reader() {
     let mut rig = rig();
     let source = rig.add_stream();
     let tool = rig.connect();
-    let page = std::sync::Arc::clone(rig.state.tools.get(&tool).unwrap().page());
+    let page = rig.memory.page(PageId::Tool(tool)).unwrap();
     rig.pull(tool);
     rig.state.detach(tool, None);
     rig.state.tools.remove(tool);
@@ -235,7 +238,7 @@ fn a_slot_that_is_reused_while_its_reader_is_attached_has_the_second_reader_only
     let (one, two) = (rig.add_stream(), rig.add_stream());
     rig.settle();
     let tool = rig.connect();
-    let page = std::sync::Arc::clone(rig.state.tools.get(&tool).unwrap().page());
+    let page = rig.memory.page(PageId::Tool(tool)).unwrap();
     rig.pull(tool);
     // A hostile tool reports readers as drained that it does not know yet.
     rig.state.drained(tool, (0..8).map(ReaderId::from));
@@ -251,7 +254,7 @@ fn a_reader_that_ends_while_it_moves_is_detached_from_both_generations() {
     let mut rig = rig();
     let source = rig.add_stream();
     let tool = rig.connect();
-    let page = std::sync::Arc::clone(rig.state.tools.get(&tool).unwrap().page());
+    let page = rig.memory.page(PageId::Tool(tool)).unwrap();
     rig.pull(tool);
     rig.settle();
     let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
@@ -379,8 +382,8 @@ fn a_message_that_the_capture_thread_does_not_take_is_not_logged() {
         rig.state.jobs.get(&rig.nspace).unwrap().logged_stream(Rank::UNDEF, Channel::Stdout).unwrap();
     rig.send();
     let answers = loop {
-        if let Event::Answered { answers, .. } = rig.events.recv_timeout(LIMIT).unwrap() {
-            break answers;
+        if let Event::Answered { request, answers } = rig.events.recv_timeout(LIMIT).unwrap() {
+            break rig.memory.keep_rings(&[], request, answers);
         }
     };
     assert_eq!(rig.state.output_logged(stream, &answers), Ok(()));
@@ -402,9 +405,8 @@ fn a_reader_that_is_dropped_while_it_moves_returns_both_of_its_slots() {
     let peer = rig.state.tools.get_mut(&tool).unwrap();
     peer.shed(1, 0);
     assert!(peer.readings().next().is_none());
-    let slots = |page: &ReaderPage| std::iter::from_fn(|| page.take_slot().ok()).count();
-    let unused = ReaderPage::create(iof_shm_ring::doorbell().unwrap().0).unwrap();
-    assert_eq!(slots(peer.page()), slots(&unused));
+    let slots = std::iter::from_fn(|| peer.take_slot(&rig.memory).ok()).count();
+    assert_eq!(slots, MAX_SLOTS);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use iof_proto::limits::{
 };
 
 use super::Peer;
-use crate::core::outgoing::Outgoing;
+use crate::core::outgoing::{Attachment, Outgoing};
 use crate::core::registration::Registration;
 use crate::core::unread::QueuedItem;
 
@@ -34,6 +34,13 @@ impl Peer {
         // One that is encoded is about to be sent, and adds nothing up any more.
         let adds_up = |out: &&Outgoing| matches!(out.item, QueuedItem::Missed(_)) && out.frame.is_empty();
         assert_eq!(self.outgoing.iter().filter(adds_up).count(), self.unread.missed.len());
+    }
+
+    /// Returns what the driver keeps for messages to the tool.
+    pub(crate) fn attachments(&self) -> BTreeSet<Attachment> {
+        let unsent = self.outgoing.iter().filter(|out| out.sent == 0).map(|out| out.attachment);
+        let all = unsent.chain(self.discarded.iter().copied());
+        all.filter(|attachment| *attachment != Attachment::None).collect()
     }
 
     fn check_readings(&self) {

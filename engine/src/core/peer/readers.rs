@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use iof_capture::{Gating, Joined, RequestId, SourceId, StreamStep};
 use iof_proto::ToTool;
-use iof_shm_ring::{Attached, Policy, ReaderId, Start};
+use iof_shm_ring::{Attached, CreateError, Policy, ReaderId, Start};
 
 use super::Peer;
-use crate::core::ids::StreamName;
+use crate::core::ids::{PageId, RingId, StreamName};
+use crate::core::outgoing::Attachment;
 use crate::core::reading::{Joining, Reading};
+use crate::core::resources::Resources;
 use crate::core::stream_options::StreamOptions;
 
 impl Peer {
@@ -27,6 +29,19 @@ impl Peer {
         self.reader_ids.get(&(source, handler)).copied()
     }
 
+    /// Takes a slot for one more reader.
+    ///
+    /// # Errors
+    /// All slots are taken, or too little memory is left.
+    pub(crate) fn take_slot(&mut self, resources: &dyn Resources) -> Result<ReaderId, CreateError> {
+        self.slots.take(resources)
+    }
+
+    /// Returns a slot that no reader has used.
+    pub(crate) fn return_slot(&mut self, slot: ReaderId) {
+        self.slots.put_back(slot);
+    }
+
     /// Removes and returns the readers `ids`, with their unsent rings. Their slots stay taken until
     /// [`Peer::release_reading`].
     pub(crate) fn take_readings(&mut self, ids: impl Iterator<Item = ReaderId>) -> Vec<(ReaderId, Reading)> {
@@ -39,7 +54,7 @@ impl Peer {
 
     /// Returns the slots of a reader that was removed.
     pub(crate) fn release_reading(&mut self, id: ReaderId, reading: &Reading) {
-        reading.slots(id).for_each(|slot| self.page.return_slot(slot));
+        reading.slots(id).for_each(|slot| self.slots.put_back(slot));
         self.remove_reading(reading);
     }
 
@@ -48,10 +63,13 @@ impl Peer {
         if readers.is_empty() {
             return;
         }
+        let discarded = &mut self.discarded;
         self.outgoing.retain_mut(|out| {
             let ended = out.ring_reader.take_if(|id| readers.contains(id)).is_some();
             // The tool has received a part of this message and expects the rest.
-            !ended || out.sent > 0
+            let keeps = !ended || out.sent > 0;
+            discarded.extend((!keeps).then_some(out.attachment));
+            keeps
         });
     }
 
@@ -75,7 +93,8 @@ impl Peer {
         handler: u32,
         id: ReaderId,
         options: StreamOptions,
-    ) -> Option<StreamStep> {
+    ) -> Option<StreamStep<PageId>> {
+        let page = self.page();
         let registration = self.registrations.get_mut(&handler)?;
         registration.reader_joins();
         self.readings
@@ -86,20 +105,24 @@ impl Peer {
             Policy::Block if self.may_block => Gating::Block,
             Policy::DropNewest | Policy::Block => Gating::Keep,
         };
-        let (page, start) = (Arc::clone(&self.page), registration.start);
-        let (group, remote) = (options.buffering.size.into(), !self.own);
+        let (start, group, remote) = (registration.start, options.buffering.size.into(), !self.own);
         Some(StreamStep::Attach { source, page, reader: id, start, gating, group, remote })
     }
 
     /// Notes that the reader `id` is about to move to the newest generation, in which it is `new`.
     /// Returns the step that moves it.
-    pub(crate) fn follow(&mut self, request: RequestId, id: ReaderId, new: ReaderId) -> Option<StreamStep> {
+    pub(crate) fn follow(
+        &mut self,
+        request: RequestId,
+        id: ReaderId,
+        new: ReaderId,
+    ) -> Option<StreamStep<PageId>> {
         let reading = self.readings.get_mut(&id)?;
         reading.joining = Some(Joining { request, id: new });
         if let Some(registration) = self.registrations.get_mut(&reading.handler) {
             registration.reader_joins();
         }
-        Some(StreamStep::Follow { source: reading.source, page: Arc::clone(&self.page), reader: id, new })
+        Some(StreamStep::Follow { source: reading.source, page: self.page(), reader: id, new })
     }
 
     /// Removes and returns the reader `id`, if `request` attaches or moves it.
@@ -112,10 +135,14 @@ impl Peer {
         }
     }
 
-    /// Notes that `request` has attached or moved the reader `id`, and queues its ring.
-    pub(crate) fn reader_joined(&mut self, request: RequestId, id: ReaderId, joined: Joined) {
-        let Joined { attached: Attached { ring, id: new, start, dropped, non_gating }, generation } = joined;
-        let Some(mut reading) = self.take_joining(request, id) else { return };
+    /// Notes that the request for `ring` has attached or moved the reader `id`, and queues the ring.
+    pub(crate) fn reader_joined(&mut self, ring: RingId, id: ReaderId, joined: Joined<()>) {
+        let Joined { attached: Attached { id: new, start, dropped, non_gating, .. }, generation } = joined;
+        let Some(mut reading) = self.take_joining(ring.request, id) else {
+            // It was detached meanwhile.
+            self.discarded.push(Attachment::Ring(ring));
+            return;
+        };
         let follows = reading.generation.is_some().then_some(id);
         if follows.is_none() {
             let registration = self.registrations.get(&reading.handler);
@@ -144,7 +171,7 @@ impl Peer {
             options: reading.options.effective(),
         };
         self.readings.insert(new, reading);
-        self.announce(&message, ring);
+        self.send_with(&message, Attachment::Ring(ring));
     }
 
     /// Notes that `request` has not attached or moved the reader `id`. Returns the reader if it was
@@ -154,12 +181,12 @@ impl Peer {
         let new = reading.joining.take().map(|joining| joining.id);
         if reading.generation.is_some() {
             // It is in the newest generation already, or the capture thread has ended.
-            new.filter(|new| *new != id).inspect(|new| self.page.return_slot(*new));
+            new.filter(|new| *new != id).inspect(|new| self.slots.put_back(*new));
             reading.waits |= new == Some(id);
             self.readings.insert(id, reading);
             return None;
         }
-        self.page.return_slot(id);
+        self.slots.put_back(id);
         self.remove_reading(&reading);
         Some(reading)
     }

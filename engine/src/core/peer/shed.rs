@@ -69,6 +69,7 @@ impl Peer {
                 _ if out.sent > 0 => {}
                 QueuedItem::Ring(reader, key) if rings > 0 => {
                     if let Some(bytes) = self.drop_unread(*reader) {
+                        self.discarded.push(out.attachment);
                         rings = rings.saturating_sub(1);
                         if self.unread.add(key, bytes) {
                             missed.push(key.clone());

@@ -1,16 +1,18 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+use iof_capture::RequestId;
 use iof_proto::limits::MAX_ANSWER;
 use iof_proto::{
     Channel, EffectiveOptions, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTarget,
 };
-use iof_shm_ring::{Policy, ReaderId, Start, Stream, StreamConfig};
+use iof_shm_ring::ReaderId;
 
 use super::*;
+use crate::core::ids::RingId;
 
 fn peer() -> Peer {
-    let page = ReaderPage::create(iof_shm_ring::doorbell().unwrap().0).unwrap();
-    Peer::new(Client { pid: 1, uid: 1 }, "test".into(), false, false, page, Instant::now())
+    let slots = PageSlots::new(PageId::Tool(2), 8);
+    Peer::new(Client { pid: 1, uid: 1 }, "test".into(), false, false, slots, Instant::now())
 }
 
 fn target(rank: u32) -> Proc {
@@ -41,9 +43,7 @@ fn only_the_last_credit_of_a_push_is_queued_and_it_is_not_an_answer() {
 
 /// Queues the announcement of the ring of reader `slot`.
 fn ring(peer: &mut Peer, slot: u32) -> ToTool {
-    let config = StreamConfig { capacity: 4096, policy: Policy::DropNewest };
-    let mut stream = Stream::create(config, "test").unwrap();
-    let ring = stream.attach(&peer.page, slot.into(), Start::Oldest, false).unwrap().ring;
+    let ring = RingId { request: RequestId(1), index: slot as usize };
     let message = ToTool::Ring {
         handler: 1,
         source: target(0),
@@ -57,7 +57,7 @@ fn ring(peer: &mut Peer, slot: u32) -> ToTool {
         non_gating: false,
         options: EffectiveOptions { buffering_size: 0, buffering_time: None },
     };
-    peer.announce(&message, ring);
+    peer.send_with(&message, Attachment::Ring(ring));
     message
 }
 
@@ -72,6 +72,8 @@ fn rings_of_ended_readings_are_not_sent() {
         [rings[0].clone(), rings[2].clone()],
         "the tool has received a part of the first"
     );
+    let dropped = |index| Attachment::Ring(RingId { request: RequestId(1), index });
+    assert_eq!(peer.take_discarded(), [dropped(1), dropped(3)]);
     // Another reading may have the id by now.
     let again = ring(&mut peer, 0);
     peer.drop_rings(&[ReaderId::from(0)].into());

@@ -85,8 +85,12 @@ impl SimulatedEngine {
         };
         let added = self.core.register_rank(&proc.nspace, new).ok()?;
         let sources = added.streams.into_iter().zip(streams);
-        let sources = sources.map(|((id, first), stream)| (id, NewStream::new(stream, first))).collect();
-        Some(AddedRank { process: added.process, target: added.target, sources })
+        let sources = sources.map(|((id, first), stream)| {
+            let first = self.memory.with_pages(first)?;
+            Some((id, NewStream::new(stream, first)))
+        });
+        let sources: Option<Vec<_>> = sources.collect();
+        Some(AddedRank { process: added.process, target: added.target, sources: sources? })
     }
 
     /// Records that all local ranks of a job were added.
@@ -102,14 +106,14 @@ impl SimulatedEngine {
 
     /// Ends the remote part of a job.
     pub fn end_job(&mut self, nspace: &Nspace) {
-        if self.core.jobs.get(nspace).is_some() {
+        if self.core.job_named(nspace).is_some() {
             self.core.end_job(nspace, None);
         }
     }
 
     /// Releases the backlog of a job.
     pub fn release_backlog(&mut self, nspace: &Nspace) {
-        let Some(run) = self.core.jobs.get(nspace).map(JobState::run) else { return };
+        let Some(run) = self.core.job_named(nspace).map(JobState::run) else { return };
         self.core.release_backlog_of(&JobId { nspace: nspace.clone(), run });
     }
 
@@ -120,6 +124,6 @@ impl SimulatedEngine {
 
     /// Returns whether a job has ended; `None` if it is not in the tables.
     pub fn job(&self, nspace: &Nspace) -> Option<bool> {
-        self.core.jobs.get(nspace).map(JobState::has_ended)
+        self.core.job_named(nspace).map(JobState::has_ended)
     }
 }

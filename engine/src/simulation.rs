@@ -10,7 +10,7 @@ use std::time::Instant;
 use std::{io, mem};
 
 use iof_capture::test_utils::{Backend, SimulatedCapture};
-use iof_capture::{EndedStreams, Event, ProcessId, Signal, SourceId};
+use iof_capture::{EndedStreams, Event, NewStream, ProcessId, Signal, SourceId};
 use iof_proto::{
     Channel, Channels, Failure, FromTool, Info, Proc, Query, Status, ToTool, encode, socket as process,
 };
@@ -26,13 +26,14 @@ use crate::core::ids::{Call, StreamName};
 use crate::core::input::Input;
 use crate::core::log_routes::LogRoutes;
 use crate::core::logs::Logs;
-use crate::core::outgoing::Attachment;
 use crate::core::pending::Ended;
-use crate::core::resources::Resources;
 use crate::core::settings::Settings;
 use crate::core::stream_options::StreamOptions;
 use crate::core::upcall::Upcall;
+use crate::dispatch;
 use crate::grant::Grant;
+use crate::host::DueUpcall;
+use crate::shared::{MemorySource, SharedMemory};
 pub use launcher::{AddedRank, NewJob, RankStdin};
 pub use process::PeerCredentials;
 use socket::Socket;
@@ -125,6 +126,8 @@ pub struct Setting {
     pub config: Config,
     /// The number of connections from outside that may exist at a time.
     pub places: usize,
+    /// The number of readers that a tool may have.
+    pub slots: usize,
     /// Whether the host forwards stdin.
     pub host_stdin: bool,
     /// The channels to which the host logs.
@@ -132,9 +135,9 @@ pub struct Setting {
 }
 
 /// Memory on the heap, where a simulator can let it run out.
-struct HeapResources;
+struct HeapSource;
 
-impl Resources for HeapResources {
+impl MemorySource for HeapSource {
     fn inlet(&self, capacity: u64) -> Result<Inlet, Failure> {
         check_memory()?;
         Inlet::create(capacity, "simulated stdin").map_err(lacking)
@@ -176,6 +179,9 @@ pub struct SimulatedEngine {
     ended_streams: Option<EndedStreams>,
     /// The events of commands that the capture did not take.
     reports: Vec<Event>,
+    memory: Arc<SharedMemory>,
+    /// Upcalls that were not taken yet.
+    upcalls: Vec<DueUpcall>,
 }
 
 impl SimulatedEngine {
@@ -184,7 +190,7 @@ impl SimulatedEngine {
     /// # Errors
     /// The process has no descriptor left.
     pub fn new(setting: Setting, room: Ringer, now: Instant) -> io::Result<SimulatedEngine> {
-        let Setting { config, places, host_stdin, host_channels } = setting;
+        let Setting { config, places, slots, host_stdin, host_channels } = setting;
         let routes = LogRoutes {
             config: config.log.clone(),
             has_record: true,
@@ -198,26 +204,35 @@ impl SimulatedEngine {
             options: StreamOptions::of(&config),
             max_cache_size: config.max_cache_size,
             places,
+            slots,
             pid: 1,
             uid: OWN_USER,
             node: "node".into(),
         };
-        let holder = Arc::new(ReaderPage::on_heap(bell()?.0));
-        let core = Core::new(2, holder, settings, Logs::new(routes), Box::new(HeapResources));
-        let (sockets, reports) = (BTreeMap::new(), Vec::new());
-        Ok(SimulatedEngine { core, now, sockets, room, ended_streams: None, reports })
+        let holder = ReaderPage::on_heap(bell()?.0);
+        let memory = Arc::new(SharedMemory::new(Box::new(HeapSource), holder));
+        let core = Core::new(2, settings, Logs::new(routes), Box::new(Arc::clone(&memory)));
+        let (sockets, reports, upcalls) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Ok(SimulatedEngine { core, now, sockets, room, ended_streams: None, reports, memory, upcalls })
     }
 
     fn handle(&mut self, input: Input) {
         // Only messages can break the protocol.
         let _ = self.core.handle(input, self.now);
+        self.take_upcalls();
+    }
+
+    /// Takes the queued upcalls, and copies what they need.
+    fn take_upcalls(&mut self) {
+        let upcalls = mem::take(&mut self.core.effects.upcalls).into_iter();
+        self.upcalls.extend(upcalls.map(|upcall| DueUpcall::new(upcall, &self.memory)));
     }
 
     /// Sets the time, and handles what is due.
     pub fn set_time(&mut self, now: Instant) {
         self.now = now;
         self.handle(Input::Time);
-        let overdue: Vec<ConnectionId> = self.core.pending.keys().copied().collect();
+        let overdue: Vec<ConnectionId> = self.core.pending_ids();
         for id in overdue {
             if let Err(ended) = self.core.check_deadline(id, now) {
                 self.end_pending(id, ended);
@@ -234,9 +249,14 @@ impl SimulatedEngine {
     pub fn captured(&mut self, event: Event) {
         match event {
             Event::Ended { mut streams } => {
-                self.core.retain_streams(&mut streams);
+                streams.retain(self.core.keeps());
                 self.ended_streams = Some(streams);
                 self.handle(Input::CaptureEnded);
+            }
+            Event::Answered { request, answers } => {
+                let tools = self.core.joining_tools(request);
+                let answers = self.memory.keep_rings(&tools, request, answers);
+                self.handle(Input::StreamAnswered { request, answers });
             }
             event => self.handle(Input::Captured(event)),
         }
@@ -257,10 +277,13 @@ impl SimulatedEngine {
         let commands = mem::take(&mut self.core.effects.commands);
         sent.extend(commands.iter().filter_map(|command| self.describe(command)));
         for command in commands {
+            let Err(command) = dispatch::drop_memory(command, &self.memory) else { continue };
             match &mut self.ended_streams {
-                Some(streams) => self.reports.extend(command.perform_on(streams)),
-                None if capture.has_ended() => self.reports.extend(command.without_capture()),
-                None => perform(command, capture),
+                Some(streams) => self.reports.extend(dispatch::perform_on(command, &self.memory, streams)),
+                None if capture.has_ended() => {
+                    self.reports.extend(dispatch::discard(command, &self.memory));
+                }
+                None => perform(command, &self.memory, capture),
             }
         }
         sent
@@ -279,8 +302,7 @@ impl SimulatedEngine {
     fn describe(&self, command: &Command) -> Option<SentCommand> {
         match command {
             Command::Open { source, .. } => {
-                let StreamName { source: proc, channel, logged, run } =
-                    &**self.core.streams.get(source)?.name();
+                let StreamName { source: proc, channel, logged, run } = &*self.core.stream_name(*source)?;
                 let (proc, channel, logged, run) = (proc.clone(), *channel, *logged, *run);
                 Some(SentCommand::Opened { source: *source, proc, channel, logged, run })
             }
@@ -295,7 +317,8 @@ impl SimulatedEngine {
     pub fn calls(&mut self) -> Vec<HostCall> {
         let entries = mem::take(&mut self.core.effects.channel_entries).into_iter();
         let entries = entries.map(|(_, entry)| HostCall::Log(CallToken(Call::Log(entry.step))));
-        let upcalls = mem::take(&mut self.core.effects.upcalls).into_iter().filter_map(host_call);
+        self.take_upcalls();
+        let upcalls = mem::take(&mut self.upcalls).into_iter().filter_map(host_call);
         entries.chain(upcalls).collect()
     }
 
@@ -303,7 +326,7 @@ impl SimulatedEngine {
     pub fn answer(&mut self, CallToken(call): CallToken, answer: Result<(), Failure>) {
         match call {
             Call::Approve(id) => {
-                self.core.owed.answered(call);
+                self.core.approval_answered(id);
                 if let Err(ended) = answer.map_err(Ended::from).and_then(|()| self.welcome(id, Grant::Never))
                 {
                     self.end_pending(id, ended);
@@ -318,10 +341,9 @@ impl SimulatedEngine {
 
     /// Approves a tool that may hold back sources.
     pub fn approve_to_block(&mut self, CallToken(call): CallToken) {
-        self.core.owed.answered(call);
-        if let Call::Approve(id) = call
-            && let Err(ended) = self.welcome(id, Grant::Block)
-        {
+        let Call::Approve(id) = call else { return };
+        self.core.approval_answered(id);
+        if let Err(ended) = self.welcome(id, Grant::Block) {
             self.end_pending(id, ended);
         }
     }
@@ -387,7 +409,7 @@ impl SimulatedEngine {
     /// Serves at most `messages` messages of a connection, and sends what its socket has room for.
     /// Returns whether anything happened.
     pub fn serve(&mut self, id: ConnectionId, messages: usize) -> bool {
-        if self.core.pending.contains_key(&id) {
+        if self.core.is_own_pending(id).is_some() {
             return match self.greet(id) {
                 Ok(greeted) => greeted,
                 Err(ended) => {
@@ -417,32 +439,36 @@ impl SimulatedEngine {
     }
 
     fn serve_tool(&mut self, id: ConnectionId, messages: usize) -> Result<bool, DisconnectReason> {
-        let Some(socket) = self.sockets.get_mut(&id) else { return Ok(false) };
         let mut busy = false;
         for _ in 0..messages {
-            let Some(peer) = self.core.tools.get_mut(&id) else { return Ok(busy) };
-            busy |= socket.flush(peer, self.now);
+            let Some(socket) = self.sockets.get_mut(&id) else { return Ok(busy) };
+            let Some(peer) = self.core.tool_mut(id) else { return Ok(busy) };
+            busy |= socket.flush((id, peer), &self.memory, self.now);
             let message: Option<FromTool> = peer.next_message(self.now, || socket.next())?;
             let Some(message) = message else { return Ok(busy) };
             busy = true;
-            self.core.handle(Input::Message { peer: id, message }, self.now)?;
+            let handled = self.core.handle(Input::Message { peer: id, message }, self.now);
+            self.take_upcalls();
+            handled?;
         }
         Ok(true)
     }
 
     fn welcome(&mut self, id: ConnectionId, grant: Grant) -> Result<(), Ended> {
-        if !self.core.pending.contains_key(&id) {
+        if self.core.is_own_pending(id).is_none() {
             return Ok(());
         }
         check_memory()?;
         let (ringer, tool_bell) = bell().map_err(lacking)?;
         let room = if grant == Grant::Block { Some(self.room.try_clone().map_err(lacking)?) } else { None };
-        self.core.welcome(id, ReaderPage::on_heap(ringer), tool_bell, room, self.now);
+        let may_block = room.is_some();
+        self.memory.add_tool(id, ReaderPage::on_heap(ringer), tool_bell, room);
+        self.core.welcome(id, may_block, self.now);
         Ok(())
     }
 
     fn end_pending(&mut self, id: ConnectionId, ended: Ended) {
-        self.core.pending.remove(&id);
+        self.core.pending_ended(id);
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         if let Ended::Refused(Failure { status, reason }) = ended
             && let Ok(frame) = encode(&ToTool::Refused { status, reason })
@@ -458,6 +484,7 @@ impl SimulatedEngine {
     /// Panics if a limit is exceeded or the tables contradict each other.
     pub fn check(&self) {
         self.core.check();
+        self.memory.check(&self.core.attachments(), &self.core.push_ids());
     }
 
     /// Returns the tables that are not empty.
@@ -466,14 +493,14 @@ impl SimulatedEngine {
     }
 }
 
-fn host_call(upcall: Upcall) -> Option<HostCall> {
+fn host_call(DueUpcall { upcall, bytes }: DueUpcall) -> Option<HostCall> {
     Some(match upcall {
         Upcall::Approve { peer, .. } => HostCall::Approve(CallToken(Call::Approve(peer))),
         Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
             HostCall::Pull { call: CallToken(Call::Pull(call)), procs, channels, directives }
         }
         Upcall::Stop(Sources { procs, channels }) => HostCall::Stop { procs, channels },
-        Upcall::Stdin { push, bytes, .. } => {
+        Upcall::Stdin { push, .. } => {
             HostCall::Stdin { call: CallToken(Call::Stdin(push)), push: push.0, bytes }
         }
         Upcall::Query { id, queries } => HostCall::Query(CallToken(Call::Query(id)), queries),
@@ -486,31 +513,25 @@ fn host_call(upcall: Upcall) -> Option<HostCall> {
     })
 }
 
-fn perform<B: Backend>(command: Command, capture: &SimulatedCapture<B>) {
+#[allow(clippy::expect_used, reason = "what the core names exists")]
+fn perform<B: Backend>(command: Command, memory: &SharedMemory, capture: &SimulatedCapture<B>) {
     match command {
-        Command::Request(request) => capture.request(request),
-        Command::Open { source, stream } => capture.open(source, *stream),
+        Command::Request(request) => capture.request(memory.with_pages(request).expect("pages")),
+        Command::Open { source, first } => {
+            let first = memory.with_pages(first).expect("pages");
+            capture.open(source, NewStream::new(memory.take_stream(source).expect("a stream"), first));
+        }
         Command::Deliver { source, bytes, time } => capture.deliver(source, bytes, time),
         Command::Close(source) => capture.close(source),
         Command::Finish(source) => capture.finish(source),
         Command::Remove(source) => capture.remove(source),
-        Command::BeginPush { push, inlet, targets, closes } => {
-            capture.begin_push(push, inlet, targets, closes);
+        Command::BeginPush { push, targets, closes } => {
+            capture.begin_push(push, memory.inlet(push).expect("an inlet"), targets, closes);
         }
         Command::Fill { push, bytes, last } => capture.fill(push, bytes, last),
         Command::CutOff { push, position } => capture.cut_off(push, position),
         Command::Shut(target) => capture.shut(target),
         Command::ShutUnread(target) => capture.shut_unread(target),
-    }
-}
-
-impl From<Attachment> for Shared {
-    fn from(attachment: Attachment) -> Shared {
-        match attachment {
-            Attachment::None => Shared::Nothing,
-            Attachment::Ring(ring) => Shared::Ring(ring),
-            Attachment::Inlet(inlet) => Shared::Inlet(inlet),
-            Attachment::Welcome { page, bell, room } => Shared::Welcome { page, bell, room },
-        }
+        Command::DropInlet(_) | Command::DropPage(_) => {}
     }
 }

@@ -9,7 +9,10 @@ use iof_proto::{Decoder, FromTool};
 use iof_shm_ring::{Bell, Inlet, ReaderPage, Ring, Ringer};
 
 use crate::core::disconnect::DisconnectReason;
+use crate::core::ids::PeerId;
+use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
+use crate::shared::{self, SharedMemory, Welcome};
 
 /// A message that a tool receives.
 #[derive(Debug)]
@@ -21,8 +24,7 @@ pub struct Packet {
 }
 
 /// What accompanies a message, where a real engine sends descriptors.
-#[allow(missing_docs, reason = "as `Attachment`")]
-#[allow(missing_debug_implementations, reason = "as `Attachment`")]
+#[allow(missing_docs, reason = "as in `crate::shared`")]
 pub enum Shared {
     Nothing,
     Ring(Arc<Ring>),
@@ -33,6 +35,19 @@ pub enum Shared {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Shared")
+    }
+}
+
+impl From<Option<shared::Shared>> for Shared {
+    fn from(shared: Option<shared::Shared>) -> Shared {
+        match shared {
+            None => Shared::Nothing,
+            Some(shared::Shared::Ring(ring)) => Shared::Ring(ring),
+            Some(shared::Shared::Inlet(inlet)) => Shared::Inlet(inlet),
+            // It was removed from the table, so this is the only reference.
+            Some(shared::Shared::Welcome(welcome)) => Arc::into_inner(welcome)
+                .map_or(Shared::Nothing, |Welcome { page, bell, room }| Shared::Welcome { page, bell, room }),
+        }
     }
 }
 
@@ -121,11 +136,18 @@ impl Socket {
     }
 
     /// Sends what is queued for `peer`, as far as there is room. Returns whether anything was sent.
-    pub(super) fn flush(&mut self, peer: &mut Peer, now: Instant) -> bool {
+    pub(super) fn flush(
+        &mut self,
+        (id, peer): (PeerId, &mut Peer),
+        memory: &SharedMemory,
+        now: Instant,
+    ) -> bool {
         let mut busy = false;
+        memory.remove_unsent(id, peer.take_discarded());
         loop {
             if self.closed && peer.front().is_some() {
                 peer.drop_outgoing();
+                memory.remove_unsent(id, peer.take_discarded());
             }
             let Some(out) = peer.front() else { return busy };
             let (len, sent) = (out.frame.len(), out.sent);
@@ -135,10 +157,12 @@ impl Socket {
             }
             let end = sent.saturating_add(count);
             self.partial.extend_from_slice(out.frame.get(sent..end).unwrap_or_default());
-            if sent == 0
-                && let Some(attachment) = peer.take_attachment()
-            {
-                self.shared = attachment.into();
+            if sent == 0 {
+                let attachment = out.attachment;
+                let shared = memory.unsent(id, attachment);
+                assert_eq!(shared.is_none(), attachment == Attachment::None, "{attachment:?}");
+                memory.remove_unsent(id, [attachment]);
+                self.shared = shared.into();
             }
             self.room = self.room.saturating_sub(count);
             peer.sent(count, now);

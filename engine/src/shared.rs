@@ -1,0 +1,262 @@
+//! The memory that the engine shares with tools: reader pages, rings, inlets, and streams that wait
+//! for the capture thread. The core names them by ids, the driver holds them.
+
+#[cfg(feature = "simulation")]
+use std::collections::BTreeSet;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use iof_capture::{PushId, RequestId, SourceId, StreamAnswer, StreamRequest};
+use iof_proto::Failure;
+use iof_shm_ring::{Bell, CreateError, Inlet, ReaderId, ReaderPage, Ring, Ringer, Stream, StreamConfig};
+
+use crate::core::ids::{PageId, PeerId, RingId};
+use crate::core::outgoing::Attachment;
+use crate::core::resources::Resources;
+use crate::core::upcall::Piece;
+
+/// The origin of the memory: the kernel, or the heap of a simulator.
+pub(crate) trait MemorySource: Send + Sync {
+    /// Creates an inlet.
+    ///
+    /// # Errors
+    /// Too little memory or too few files are left.
+    fn inlet(&self, capacity: u64) -> Result<Inlet, Failure>;
+
+    /// Creates a stream of logged messages.
+    ///
+    /// # Errors
+    /// Too little memory or too few files are left.
+    fn log_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, Failure>;
+
+    /// Creates a stream of a remote rank's output.
+    ///
+    /// # Errors
+    /// Too little memory or too few files are left.
+    fn delivered_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, CreateError>;
+
+    /// Returns whether this node has a syslog now.
+    fn has_syslog(&self) -> bool;
+}
+
+/// What a tool receives with a message: descriptors, or in this process the objects themselves.
+#[derive(Clone)]
+pub(crate) enum Shared {
+    Ring(Arc<Ring>),
+    Inlet(Arc<Inlet>),
+    Welcome(Arc<Welcome>),
+}
+
+/// What a tool receives when it attaches.
+pub(crate) struct Welcome {
+    pub page: Arc<ReaderPage>,
+    pub bell: Bell,
+    /// The bell by which it signals room, if it may hold back sources.
+    pub room: Option<Ringer>,
+}
+
+impl Shared {
+    /// Returns the descriptors to send. A simulator's rings have none.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Shared::Ring(ring) => ring.as_fd().into_iter().collect(),
+            Shared::Inlet(inlet) => vec![inlet.as_fd()],
+            Shared::Welcome(welcome) => {
+                let Welcome { page, bell, room } = &**welcome;
+                page.as_fd().into_iter().chain([bell.as_fd()]).chain(room.as_ref().map(AsFd::as_fd)).collect()
+            }
+        }
+    }
+}
+
+/// What was removed, to be dropped once the tables are unlocked.
+#[allow(dead_code, reason = "they are only dropped")]
+#[derive(Default)]
+pub(crate) struct Released {
+    page: Option<Arc<ReaderPage>>,
+    inlet: Option<Arc<Inlet>>,
+    unsent: BTreeMap<(PeerId, Attachment), Shared>,
+    streams: HashMap<SourceId, Stream>,
+}
+
+/// All shared memory that the driver holds. Used only while the tables are locked, so its own lock is
+/// always free.
+pub(crate) struct SharedMemory {
+    source: Box<dyn MemorySource>,
+    objects: Mutex<Objects>,
+}
+
+#[derive(Default)]
+struct Objects {
+    pages: HashMap<PageId, Arc<ReaderPage>>,
+    /// The inlets of pushes under way.
+    inlets: HashMap<PushId, Arc<Inlet>>,
+    /// The streams whose commands were not sent yet.
+    streams: HashMap<SourceId, Stream>,
+    /// What tools will receive with queued messages.
+    unsent: BTreeMap<(PeerId, Attachment), Shared>,
+}
+
+impl SharedMemory {
+    /// Returns a table with the reader page of the backlog holder alone.
+    pub(crate) fn new(source: Box<dyn MemorySource>, backlog_holder: ReaderPage) -> SharedMemory {
+        let pages = [(PageId::BacklogHolder, Arc::new(backlog_holder))].into();
+        SharedMemory { source, objects: Mutex::new(Objects { pages, ..Objects::default() }) }
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds what a new tool receives.
+    pub(crate) fn add_tool(&self, tool: PeerId, page: ReaderPage, bell: Bell, room: Option<Ringer>) {
+        let (page, may_block) = (Arc::new(page), room.is_some());
+        let mut objects = self.objects();
+        objects.pages.insert(PageId::Tool(tool), Arc::clone(&page));
+        let welcome = Shared::Welcome(Arc::new(Welcome { page, bell, room }));
+        objects.unsent.insert((tool, Attachment::Welcome { may_block }), welcome);
+    }
+
+    /// Removes the reader page of a tool, and what it has not received.
+    pub(crate) fn remove_tool(&self, tool: PeerId) -> Released {
+        let mut objects = self.objects();
+        let page = objects.pages.remove(&PageId::Tool(tool));
+        let unsent = objects
+            .unsent
+            .extract_if((tool, Attachment::None)..(tool.saturating_add(1), Attachment::None), |_, _| true);
+        Released { page, unsent: unsent.collect(), ..Released::default() }
+    }
+
+    /// Removes everything, because the engine ends.
+    pub(crate) fn remove_all(&self) -> Vec<Released> {
+        let Objects { pages, inlets, streams, unsent } = std::mem::take(&mut *self.objects());
+        let pages = pages.into_values().map(|page| Released { page: Some(page), ..Released::default() });
+        let inlets = inlets.into_values().map(|inlet| Released { inlet: Some(inlet), ..Released::default() });
+        let rest = Released { streams, unsent, ..Released::default() };
+        pages.chain(inlets).chain([rest]).collect()
+    }
+
+    /// Removes the inlet of a push that has ended.
+    pub(crate) fn remove_inlet(&self, push: PushId) -> Released {
+        Released { inlet: self.objects().inlets.remove(&push), ..Released::default() }
+    }
+
+    /// Returns a reader page.
+    pub(crate) fn page(&self, page: PageId) -> Option<Arc<ReaderPage>> {
+        self.objects().pages.get(&page).cloned()
+    }
+
+    /// Returns the inlet of a push.
+    pub(crate) fn inlet(&self, push: PushId) -> Option<Arc<Inlet>> {
+        self.objects().inlets.get(&push).cloned()
+    }
+
+    /// Removes and returns a stream, to be handed over.
+    pub(crate) fn take_stream(&self, source: SourceId) -> Option<Stream> {
+        self.objects().streams.remove(&source)
+    }
+
+    /// Returns a request with its reader pages; `None` if one of them does not exist any more.
+    pub(crate) fn with_pages(&self, request: StreamRequest<PageId>) -> Option<StreamRequest> {
+        let objects = self.objects();
+        request.with_pages(|page| objects.pages.get(&page).cloned())
+    }
+
+    /// Copies a piece of a push.
+    pub(crate) fn copy(&self, push: PushId, piece: Piece) -> Vec<u8> {
+        let mut bytes = vec![0; piece.len];
+        let copied = self.inlet(push).map_or(0, |inlet| inlet.copy(piece.position, &mut bytes));
+        bytes.truncate(copied);
+        bytes
+    }
+
+    /// Keeps the rings of the answers to `request` for `tools`, each of which has one answer that may
+    /// have a ring. Returns the answers without rings.
+    pub(crate) fn keep_rings(
+        &self,
+        tools: &[PeerId],
+        request: RequestId,
+        answers: Vec<StreamAnswer>,
+    ) -> Vec<StreamAnswer<()>> {
+        let mut objects = self.objects();
+        let keep = |(index, answer): (usize, StreamAnswer)| {
+            let (answer, ring) = answer.without_ring();
+            // A tool that has disconnected has no page any more.
+            if let Some((tool, ring)) = tools.get(index).copied().zip(ring)
+                && objects.pages.contains_key(&PageId::Tool(tool))
+            {
+                let attachment = Attachment::Ring(RingId { request, index });
+                objects.unsent.insert((tool, attachment), Shared::Ring(ring));
+            }
+            answer
+        };
+        answers.into_iter().enumerate().map(keep).collect()
+    }
+
+    /// Returns what `tool` is to receive with a message.
+    pub(crate) fn unsent(&self, tool: PeerId, attachment: Attachment) -> Option<Shared> {
+        self.objects().unsent.get(&(tool, attachment)).cloned()
+    }
+
+    /// Drops what `tool` has received, or will not receive.
+    pub(crate) fn remove_unsent(&self, tool: PeerId, attachments: impl IntoIterator<Item = Attachment>) {
+        let mut attachments = attachments.into_iter().peekable();
+        if attachments.peek().is_some() {
+            let mut objects = self.objects();
+            attachments.for_each(|attachment| drop(objects.unsent.remove(&(tool, attachment))));
+        }
+    }
+}
+
+impl Resources for Arc<SharedMemory> {
+    fn prepare_slot(&self, page: PageId, slot: ReaderId) -> Result<(), CreateError> {
+        self.objects().pages.get(&page).ok_or(CreateError::Slots)?.prepare_slot(slot)
+    }
+
+    fn create_inlet(&self, push: PushId, tool: PeerId, capacity: u64) -> Result<u64, Failure> {
+        let inlet = Arc::new(self.source.inlet(capacity)?);
+        let capacity = inlet.capacity();
+        let mut objects = self.objects();
+        objects.unsent.insert((tool, Attachment::Inlet(push)), Shared::Inlet(Arc::clone(&inlet)));
+        objects.inlets.insert(push, inlet);
+        Ok(capacity)
+    }
+
+    fn create_log_stream(&self, source: SourceId, config: StreamConfig, label: &str) -> Result<(), Failure> {
+        let stream = self.source.log_stream(config, label)?;
+        self.objects().streams.insert(source, stream);
+        Ok(())
+    }
+
+    fn create_delivered_stream(
+        &self,
+        source: SourceId,
+        config: StreamConfig,
+        label: &str,
+    ) -> Result<(), CreateError> {
+        let stream = self.source.delivered_stream(config, label)?;
+        self.objects().streams.insert(source, stream);
+        Ok(())
+    }
+
+    fn has_syslog(&self) -> bool {
+        self.source.has_syslog()
+    }
+}
+
+/// Checks for simulators.
+#[cfg(feature = "simulation")]
+impl SharedMemory {
+    /// Panics unless exactly this is kept: the pages of `tools`, each with what it is to receive, the
+    /// inlets of `pushes`, and no stream.
+    pub(crate) fn check(&self, tools: &BTreeMap<PeerId, BTreeSet<Attachment>>, pushes: &BTreeSet<PushId>) {
+        let objects = self.objects();
+        let pages = tools.keys().map(|tool| PageId::Tool(*tool)).chain([PageId::BacklogHolder]);
+        assert_eq!(objects.pages.keys().copied().collect::<BTreeSet<_>>(), pages.collect(), "pages");
+        assert_eq!(objects.inlets.keys().copied().collect::<BTreeSet<_>>(), *pushes, "inlets");
+        let wanted = tools.iter().flat_map(|(tool, unsent)| unsent.iter().map(|unsent| (*tool, *unsent)));
+        assert_eq!(objects.unsent.keys().copied().collect::<BTreeSet<_>>(), wanted.collect(), "unsent");
+        assert!(objects.streams.is_empty(), "a stream was not handed over");
+    }
+}
