@@ -162,6 +162,8 @@ pub struct Setting {
     /// Whether the engine ends after the script, with nothing completed, or the capture of an engine
     /// within it.
     pub ends_early: bool,
+    /// Whether the tools of an engine may have few readers.
+    pub few_slots: bool,
     /// Whether an engine handles several events of its capture before its commands are sent, as it
     /// does when its control thread was busy.
     pub batches: bool,
@@ -196,6 +198,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         sources: rng.pick(&[3, 4, 6, 9]),
         tools: rng.pick(&[2, 4, 6]),
         ends_early: rng.chance(32),
+        few_slots: false,
         batches: false,
     };
     // Each run has weights of its own, so that rare combinations of kinds become common in some.
@@ -222,5 +225,6 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         action.kind = Kind::EndCapture;
     }
     setting.batches = rng.chance(128);
+    setting.few_slots = rng.chance(32);
     (setting, script)
 }

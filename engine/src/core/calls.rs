@@ -163,10 +163,7 @@ impl Core {
             }
         }
         self.release_backlog(&sources);
-        for source in sources {
-            self.forget_stream(source);
-            self.effects.commands.push(Command::Remove(source));
-        }
+        sources.into_iter().for_each(|source| self.forget_stream(source));
         self.shed_unread();
         true
     }

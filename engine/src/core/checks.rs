@@ -153,6 +153,7 @@ impl Core {
         let is_empty = [
             ("jobs", self.jobs.is_empty()),
             ("streams", self.streams.is_empty()),
+            ("kept streams", self.kept_streams.is_empty()),
             ("tools", self.tools.values().next().is_none() && self.tools.indexed() == 0),
             ("pushes", self.pushes.values().next().is_none()),
             ("deferred pushes", self.pushes.deferring_tools().next().is_none()),

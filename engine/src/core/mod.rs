@@ -71,7 +71,9 @@ mod unread;
 pub(crate) mod upcall;
 pub(crate) mod withdrawal;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use iof_capture::SourceId;
 
 use crate::core::awaited::AwaitedAnswers;
 use crate::core::client::Client;
@@ -94,6 +96,8 @@ use crate::core::tools::Tools;
 pub(crate) struct Core {
     jobs: Jobs,
     streams: StreamTable,
+    /// Forgotten streams that the capture thread has not removed: a reader waits for a free slot.
+    kept_streams: BTreeSet<SourceId>,
     tools: Tools,
     pushes: Pushes,
     queries: Queries,
@@ -133,6 +137,7 @@ impl Core {
         Core {
             jobs: Jobs::default(),
             streams: StreamTable::new(),
+            kept_streams: BTreeSet::new(),
             tools: Tools::new(first_peer),
             pushes: Pushes::default(),
             queries: Queries::default(),

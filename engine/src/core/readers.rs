@@ -171,6 +171,7 @@ impl Core {
             }
         }
         self.request_unanswered(changes);
+        self.remove_kept_streams();
     }
 
     /// Moves the reader `id` of `peer_id` to the newest generation, at its tool's request.
@@ -252,9 +253,35 @@ impl Core {
             stranded.entry(reading.source).or_insert((newest, Vec::new())).1.push((peer_id, id));
         }
         for (source, (newest, readers)) in stranded {
-            self.move_left_behind(readers, newest);
+            self.remove_stream(source, readers, newest);
+        }
+    }
+
+    /// Moves the `readers` of a forgotten stream to its last generation, `newest`, and lets the capture
+    /// thread remove the stream. It is kept while a reader waits for a free slot of its tool: the tool
+    /// sends a request when it has drained its generation.
+    pub(crate) fn remove_stream(&mut self, source: SourceId, readers: Vec<(PeerId, ReaderId)>, newest: u64) {
+        self.move_left_behind(readers.clone(), newest);
+        let remains = |(peer_id, id): (PeerId, ReaderId)| {
+            let reading = self.tools.get(&peer_id).and_then(|peer| peer.reading(id));
+            reading.is_some_and(|reading| reading.joining.is_none() && reading.is_before(newest))
+        };
+        if readers.into_iter().any(remains) {
+            self.kept_streams.insert(source);
+        } else {
+            self.kept_streams.remove(&source);
             self.effects.commands.push(Command::Remove(source));
         }
+    }
+
+    /// Lets the capture thread remove the kept streams whose readers have all been moved or have ended.
+    pub(crate) fn remove_kept_streams(&mut self) {
+        if self.kept_streams.is_empty() {
+            return;
+        }
+        let stranded: BTreeSet<SourceId> = self.stranded().map(|(_, _, reading)| reading.source).collect();
+        let removed = self.kept_streams.extract_if(.., |source| !stranded.contains(source));
+        self.effects.commands.extend(removed.map(Command::Remove));
     }
 
     /// Returns the readers that are in an earlier generation of a stream that was removed.
@@ -283,10 +310,13 @@ impl Core {
         let detached = peer.take_readings(ids);
         let (mut sources, mut steps) = (BTreeSet::new(), Vec::new());
         for (id, reading) in &detached {
+            let stream = self.streams.get_mut(&reading.source);
             // A removed job has no streams.
-            if let Some(stream) = self.streams.get_mut(&reading.source) {
-                stream.remove_reader(peer_id, reading.handler);
-                sources.insert(reading.source);
+            if stream.is_some() || self.kept_streams.contains(&reading.source) {
+                if let Some(stream) = stream {
+                    stream.remove_reader(peer_id, reading.handler);
+                    sources.insert(reading.source);
+                }
                 // It has the second id if it was about to move.
                 let moved = reading.joining.map(|joining| joining.id).filter(|moved| moved != id);
                 let page = peer.page();
@@ -303,6 +333,7 @@ impl Core {
             peer.release_reading(*id, reading);
         }
         self.request_unanswered(steps);
+        self.remove_kept_streams();
     }
 
     /// Records how many bytes a complete stream has, and informs the tools that could not be

@@ -8,20 +8,29 @@ use crate::core::stream_state::Completion;
 use crate::core::unread::Unread;
 
 impl Core {
-    /// Forgets the complete stream `source`, and notes that at the tools that read it.
+    /// Forgets the complete stream `source`, and notes that at the tools that read it. The capture
+    /// thread removes it once all of its readers are in its last generation.
     pub(crate) fn forget_stream(&mut self, source: SourceId) {
         let Some(stream) = self.streams.remove(source) else { return };
         let completion = stream.completion().unwrap_or(Completion { produced: 0, generation: 0 });
+        let mut readers = Vec::new();
         for (peer_id, handler) in stream.readers() {
             if let Some(peer) = self.tools.get_mut(&peer_id) {
                 peer.forget(source, handler, completion);
+                readers.extend(peer.reader_of(source, handler).map(|id| (peer_id, id)));
             }
         }
+        self.remove_stream(source, readers, completion.generation);
     }
 
     /// Drops what exceeds the limits on unread data of forgotten jobs, of each tool and of all
     /// tools together.
     pub(crate) fn shed_unread(&mut self) {
+        self.shed_beyond_limits();
+        self.remove_kept_streams();
+    }
+
+    fn shed_beyond_limits(&mut self) {
         let mut unsent = 0usize;
         for peer in self.tools.iter_mut().map(|(_, peer)| peer).filter(|peer| peer.may_lose()) {
             let Unread { forgotten, ends, .. } = *peer.unread();

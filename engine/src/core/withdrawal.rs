@@ -32,7 +32,6 @@ impl Core {
     pub(super) fn forget_withdrawn(&mut self, source: SourceId) {
         self.release_backlog(&[source]);
         self.forget_stream(source);
-        self.effects.commands.push(Command::Remove(source));
         self.shed_unread();
         self.queries.streams_changed();
     }

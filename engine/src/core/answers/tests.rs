@@ -394,6 +394,35 @@ fn a_message_that_the_capture_thread_does_not_take_is_not_logged() {
 }
 
 #[test]
+fn a_stream_is_kept_while_a_reader_of_its_removed_job_waits_for_a_free_slot() {
+    let mut rig = rig();
+    let source = rig.add_stream();
+    let tool = rig.connect();
+    rig.pull(tool);
+    rig.settle();
+    let peer = rig.state.tools.get_mut(&tool).unwrap();
+    while let Some(len) = peer.front().map(|out| out.frame.len()) {
+        peer.sent(len, Instant::now());
+    }
+    while peer.take_slot(&rig.memory).is_ok() {}
+    let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
+    rig.state.request_unanswered(vec![StreamStep::Reconfigure { source, config: larger }]);
+    rig.state.effects.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
+    rig.state.effects.commands.push(Command::Finish(source));
+    rig.send();
+    rig.complete(source, 1);
+    rig.end_job();
+    assert!(rig.state.remove_job(&rig.nspace));
+    rig.settle();
+    assert_eq!(rig.messages(tool), ["announced", "ended"]);
+    // The tool has drained its generation.
+    rig.state.follow(tool, ReaderId::from(0));
+    rig.settle();
+    assert_eq!(rig.messages(tool), ["next ring 0"]);
+    assert!(rig.state.kept_streams.is_empty());
+}
+
+#[test]
 fn a_reader_that_is_dropped_while_it_moves_returns_both_of_its_slots() {
     let mut rig = rig();
     let source = rig.add_stream();
