@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use iof_output::{Destination, FileError, Options, PrintError, PrintReport, Printer};
+use iof_output::{Destination, FileError, NewFiles, Options, PrintError, PrintReport, Printer};
 use iof_proto::{Channels, Nspace, Proc};
 use iof_tool::Tool;
 use nix::sys::signal::Signal;
@@ -45,51 +45,38 @@ pub struct AttachedOutputs(pub Vec<(Tool, Channels, OutputTarget)>);
 
 impl AttachedOutputs {
     /// Creates the directories of files, so that an unusable path is an error before anything is
-    /// written.
-    pub fn create_directories(&self) -> Result<(), Failure> {
+    /// written. Adds what this creates to `new`.
+    pub fn create_directories(&self, new: &mut NewFiles) -> Result<(), Failure> {
         let no_directory = |error| Failure::Usage(format!("cannot create the directory for files: {error}"));
         self.0.iter().try_for_each(|(.., target)| match &target.destination {
-            Destination::Files(files) => files.prepare().map_err(no_directory),
+            Destination::Files(files) => files.prepare(new).map_err(no_directory),
             _ => Ok(()),
         })
     }
 
-    /// Creates and locks the files of the job `nspace`, with their directories. The printers keep
-    /// up to `spare` of the files open. A job that cannot start is to be refused before.
-    pub fn lock_files(&mut self, nspace: &Nspace, spare: u64) -> Result<(), Failure> {
-        self.create_directories()?;
+    /// Creates and locks the files of the job `nspace`, with their directories, and adds what this
+    /// creates to `new`. The printers keep up to `spare` of the files open. A job that cannot start is
+    /// to be refused before.
+    pub fn lock_files(&mut self, nspace: &Nspace, spare: u64, new: &mut NewFiles) -> Result<(), Failure> {
+        self.create_directories(new)?;
         let targets = || self.0.iter().map(|(.., target)| &target.destination);
         let count = targets().filter(|target| matches!(target, Destination::Files(_))).count().max(1);
         let each = spare.saturating_sub(RESERVED_FILES).checked_div(count as u64).unwrap_or(0);
         for (_, channels, target) in &mut self.0 {
             if let Destination::Files(files) = &mut target.destination {
                 files.max_open = usize::try_from(each).unwrap_or(usize::MAX);
-                match files.clone().lock(nspace, *channels) {
-                    Ok(locked) => target.destination = locked.into(),
-                    Err(error) => {
-                        self.remove_new_files();
-                        return Err(not_writable(error));
-                    }
-                }
+                let locked = files.clone().lock(nspace, *channels, new).map_err(not_writable)?;
+                target.destination = locked.into();
             }
         }
         Ok(())
     }
 
-    /// Removes the files that were created for a job that does not start.
-    fn remove_new_files(&mut self) {
-        for (.., target) in &mut self.0 {
-            if let Destination::LockedFiles(files) = &mut target.destination {
-                files.remove_new();
-            }
-        }
-    }
-
     /// Opens the FIFOs that have a reader by now. Returns the path of one that has none.
-    pub fn open_fifos(&mut self) -> Result<Option<&Path>, Failure> {
+    pub fn open_fifos(&mut self, new: &mut NewFiles) -> Result<Option<&Path>, Failure> {
         for (.., target) in &mut self.0 {
             if let Destination::LockedFiles(files) = &mut target.destination
-                && let Some(path) = files.open_fifos().map_err(not_writable)?
+                && let Some(path) = files.open_fifos(new).map_err(not_writable)?
             {
                 return Ok(Some(path));
             }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::unbounded;
-use iof_output::PrintReport;
+use iof_output::{NewFiles, PrintReport};
 use iof_proto::limits::JOB_WAIT;
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, RequestError, Tool};
@@ -31,8 +31,10 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
         engine = tools.iter().flatten().next().map(Tool::engine_pid);
         Ok(tools)
     })?;
-    attached.create_directories()?;
+    let mut new_files = NewFiles::default();
+    attached.create_directories(&mut new_files)?;
     let writers = attached.start()?;
+    new_files.keep();
     let (done, received) = unbounded();
     for writer in writers {
         let done = done.clone();

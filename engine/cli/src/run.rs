@@ -13,6 +13,7 @@ use iof_engine::{
     Job, JobSpec, LaunchError, Mpi, Pty, QueryReply, RankExit, Remedy, Rendezvous, Signal, StartError,
     StdinPush,
 };
+use iof_output::NewFiles;
 use iof_proto::query::key;
 use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Nspace, Proc, Query, Rank, Status};
@@ -102,8 +103,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         None => engine.check(&spec).map_err(Failure::usage)?,
         Some((remote, _)) => remote.check()?,
     };
-    attached.lock_files(&nspace, spare_files)?;
-    wait_for_readers(&mut attached, &signals)?;
+    // Removes on each error below what was created, until the job has started.
+    let mut new_files = NewFiles::default();
+    attached.lock_files(&nspace, spare_files, &mut new_files)?;
+    wait_for_readers(&mut attached, &mut new_files, &signals, args.give_up)?;
     let writers = attached.start()?;
     let screen = watch_screen(&engine, &nspace, stdin.inherits(), args, events.clone())?;
     let (job, node_events) = match &remote {
@@ -118,6 +121,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
         }
     };
+    new_files.keep();
     // A rank in the process group of this command misses a signal from the terminal if it is
     // started after the signal. Signals that arrived until now are therefore sent to all ranks.
     while let Some(received) = signals.wait_for(Duration::ZERO) {

@@ -142,3 +142,15 @@ fn a_fifo_that_is_not_read_is_given_up_like_stdout() {
     assert_eq!(done.code, 124, "{done:?}");
     assert_told(&done.stderr, fifo.path());
 }
+
+#[test]
+fn give_up_limits_the_wait_for_the_reader_of_a_fifo() {
+    let site = Site::new();
+    let (fifo, proof) = (site.gate("fifo"), site.path().join("proof"));
+    let script = format!(": > {}", proof.display());
+    let done = site.run_sh(&["-o", fifo.path(), "--give-up", "0.3"], &script).finish();
+    let message =
+        format!("iof: no process has read the FIFO {} for 0.3s: the job was not started\n", fifo.path());
+    assert_eq!((done.code, done.stderr), (1, message));
+    assert!(!proof.exists());
+}

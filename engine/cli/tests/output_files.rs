@@ -228,6 +228,33 @@ fn a_job_or_pull_that_is_refused_creates_no_file_or_directory() {
 }
 
 #[test]
+fn a_job_that_is_refused_late_removes_what_it_created_and_leaves_the_rest() {
+    let site = Site::new();
+    let files = Site::new();
+    let inside = |name: &str| files.path().join(name).to_str().unwrap().to_owned();
+    fs::write(inside("0"), "old").unwrap();
+    let both = format!("{}:copy", inside("new/tree"));
+    let places = [
+        vec!["-o".to_owned(), inside("%t"), "-e".to_owned(), inside("new/%t.err")],
+        vec!["--output".to_owned(), format!("dir={both}")],
+        vec!["--output".to_owned(), format!("file={both}")],
+    ];
+    // A program that is open for writing passes all checks and can't be started.
+    let program = site.install(Path::new("/bin/true"), "program");
+    let _busy = fs::File::options().append(true).open(&program).unwrap();
+    for place in &places {
+        for (mpi, code) in [("none", 1), ("pmix", 2)] {
+            let mut run = site.iof("run");
+            run.env("IOF_LIBPMIX", "/nowhere").args(place).args(["-n", "2", "--mpi", mpi]).arg(&program);
+            let done = Process::start(&mut run).finish();
+            assert_eq!((done.code, done.stderr.lines().count()), (code, 1), "{place:?}: {done:?}");
+            assert_eq!(tree(files.path()), [("0".to_owned(), "old".to_owned())], "{place:?}: {done:?}");
+            assert_eq!(fs::read_dir(files.path()).unwrap().count(), 1, "{place:?}");
+        }
+    }
+}
+
+#[test]
 fn a_fifo_without_a_reader_is_told_and_the_job_starts_once_it_has_one() {
     let site = Site::new();
     let (fifo, proof) = (site.path().join("fifo"), site.path().join("proof"));
@@ -244,9 +271,14 @@ fn a_fifo_without_a_reader_is_told_and_the_job_starts_once_it_has_one() {
     assert_eq!(fs::read_to_string(&fifo).unwrap(), "out\n");
     assert_eq!(run.wait(), 0);
 
-    let waiting = start();
+    let new = site.path().join("new/err");
+    let fifo = fifo.to_str().unwrap();
+    let mut waiting = site.run(&["-o", fifo, "-e", new.to_str().unwrap()], ["true"]);
+    BufReader::new(waiting.stderr()).read_line(&mut told).unwrap();
+    assert!(new.exists());
     waiting.signal(Signal::SIGINT);
     assert_eq!(waiting.wait(), 128 + Signal::SIGINT as i32, "the wait can be interrupted");
+    assert!(!site.path().join("new").exists(), "a job that did not start leaves nothing behind");
 }
 
 #[test]

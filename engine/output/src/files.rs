@@ -15,10 +15,12 @@ use crate::watch::WriteWatch;
 mod check;
 mod entry;
 mod locked;
+mod new;
 mod open;
 mod rotation;
 
 pub use locked::LockedFiles;
+pub use new::NewFiles;
 pub use open::MAX_OPEN_FILES;
 pub(crate) use open::{FileId, OpenFiles};
 pub use rotation::{MAX_KEPT_FILES, Rotation};
@@ -100,19 +102,21 @@ impl Files {
     }
 
     /// Creates the directory of the files, so that an unusable path is an error before the job
-    /// starts. Does nothing for patterns, whose directories depend on the rank.
+    /// starts. Does nothing for patterns, whose directories depend on the rank. Adds to `new` what
+    /// this creates.
     ///
     /// # Errors
     /// Returns [`FileError`] if the directory can't be created.
-    pub fn prepare(&self) -> Result<(), FileError> {
+    pub fn prepare(&self, new: &mut NewFiles) -> Result<(), FileError> {
         let directory = match &self.place {
             Place::Tree(directory) => Some(directory.as_path()),
             Place::Name(name) => name.parent().filter(|parent| !parent.as_os_str().is_empty()),
             Place::Pattern(_) | Place::Exact(_) => None,
         };
-        let make =
-            |path: &Path| make_directory(path).map_err(|error| FileError { path: path.to_owned(), error });
-        directory.map_or(Ok(()), make)
+        let mut make = |path: &Path| {
+            new.make_directory(path).map_err(|error| FileError { path: path.to_owned(), error })
+        };
+        directory.map_or(Ok(()), &mut make)
     }
 
     /// Returns whether the paths contain the name of the job.

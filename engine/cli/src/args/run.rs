@@ -131,7 +131,8 @@ pub struct RunArgs {
     /// End the job if its output is not accepted
     ///
     /// If a reader of stdout, stderr or a FIFO, or a file, accepts nothing for this time, the job
-    /// is ended, and the exit code is 1. By default the ranks wait. After --timeout,
+    /// is ended, and the exit code is 1. A job for whose FIFO no reader comes is not started. By
+    /// default the ranks wait. After --timeout,
     /// --kill-on-bad-exit or a signal has ended all ranks, iof waits for an output that accepts
     /// nothing for 2 seconds, for --kill-wait if that is longer, or for this time. At least 0.1.
     #[arg(long, value_name = "DURATION", value_parser = give_up, allow_hyphen_values = true)]

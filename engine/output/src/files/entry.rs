@@ -10,6 +10,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
+use super::new::NewFiles;
 use super::{FileError, make_directory};
 use crate::output::write_all;
 use crate::style::OpenLine;
@@ -26,9 +27,8 @@ const MAX_ATTEMPTS: usize = 10;
 pub(super) struct Entry {
     pub path: Arc<Path>,
     pub watch: Option<WriteWatch>,
-    pub file: Option<File>,
-    /// Whether [`Entry::lock`] created it.
-    pub is_new: bool,
+    /// Shared with [`NewFiles`] until the job has started.
+    pub file: Option<Arc<File>>,
     /// Whether it was opened before, so that it is not to be emptied.
     pub begun: bool,
     /// Whether the open file is a regular one. Others, such as pipes and devices, do not rotate.
@@ -39,7 +39,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub fn new(path: Arc<Path>, watch: Option<WriteWatch>) -> Entry {
-        Entry { path, watch, file: None, is_new: false, begun: false, is_regular: false, size: 0, line: None }
+        Entry { path, watch, file: None, begun: false, is_regular: false, size: 0, line: None }
     }
 
     /// Returns an error that names the file.
@@ -51,7 +51,7 @@ impl Entry {
     pub fn file(&mut self, append: bool) -> io::Result<&File> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => self.open(append)?,
+            None => Arc::new(self.open(append)?),
         };
         if !self.begun {
             if !append && self.is_regular {
@@ -63,36 +63,30 @@ impl Entry {
         Ok(self.file.insert(file))
     }
 
-    /// Opens and locks the file, and leaves its contents. Returns `false` if it is a FIFO without a
-    /// reader, for which opening it would wait.
-    pub fn lock(&mut self, append: bool) -> io::Result<bool> {
+    /// Opens and locks the file, and leaves its contents. Adds to `new` what this creates. Returns
+    /// `false` if it is a FIFO without a reader, for which opening it would wait.
+    pub fn lock(&mut self, append: bool, new: &mut NewFiles) -> io::Result<bool> {
         let found = fs::metadata(&self.path).map(|metadata| metadata.file_type());
         let file = match found {
             Ok(kind) if kind.is_fifo() => match open_fifo(&self.path) {
                 Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => return Ok(false),
-                opened => opened?,
+                opened => Arc::new(opened?),
             },
             // A device is opened only for writing, because opening it may have an effect.
             Ok(kind) if !kind.is_file() && !kind.is_dir() => return Ok(true),
             found => {
-                let file = self.open(append)?;
-                self.is_new = found.is_err() && self.is_regular && self.size == 0;
+                if let Some(directory) = self.path.parent().filter(|_| found.is_err()) {
+                    new.make_directory(directory)?;
+                }
+                let file = Arc::new(self.open(append)?);
+                if found.is_err() && self.is_regular && self.size == 0 {
+                    new.add_file(&self.path, &file);
+                }
                 file
             }
         };
         self.file = Some(file);
         Ok(true)
-    }
-
-    /// Removes the file if [`Entry::lock`] created it. It is still locked, so that no other job
-    /// writes it.
-    pub fn remove_new(&mut self) {
-        if std::mem::take(&mut self.is_new)
-            && self.file.take().is_some_and(|file| self.is_at_path(&file).unwrap_or(false))
-        {
-            // What cannot be removed stays as an empty file.
-            let _ = fs::remove_file(&self.path);
-        }
     }
 
     /// Opens the file, which is created if necessary.

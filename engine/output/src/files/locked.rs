@@ -5,6 +5,7 @@ use std::path::Path;
 use iof_proto::{Channels, Nspace, Rank};
 use nix::unistd::gethostname;
 
+use super::new::NewFiles;
 use super::open::{FileId, OpenFiles};
 use super::{FileError, Files};
 use crate::style::Source;
@@ -21,12 +22,18 @@ pub struct LockedFiles {
 impl Files {
     /// Creates and locks the files of a job on this host for these channels, up to
     /// [`Files::max_open`] files. Existing contents are kept until the printer starts with a file.
-    /// Devices, and FIFOs without a reader, are not opened.
+    /// Devices, and FIFOs without a reader, are not opened. Adds to `new` what this creates, also
+    /// before an error, so that dropping `new` removes it.
     ///
     /// # Errors
-    /// Returns [`FileError`] if another process has locked a file, or a file can't be opened. The
-    /// files that were created until then are removed.
-    pub fn lock(self, nspace: &Nspace, channels: Channels) -> Result<LockedFiles, FileError> {
+    /// Returns [`FileError`] if another process has locked a file, or a file or directory can't be
+    /// opened or created.
+    pub fn lock(
+        self,
+        nspace: &Nspace,
+        channels: Channels,
+        new: &mut NewFiles,
+    ) -> Result<LockedFiles, FileError> {
         let nprocs = self.nprocs.unwrap_or(1);
         let host = gethostname().ok().and_then(|name| name.into_string().ok());
         let mut open = OpenFiles::new(self);
@@ -41,14 +48,8 @@ impl Files {
                 break;
             }
             let (id, is_new) = open.file_for(&source(rank, channel), || nprocs);
-            let locked = if is_new { open.lock(id) } else { Ok(true) };
-            match locked {
-                Ok(true) => {}
-                Ok(false) => fifos.push(id),
-                Err(error) => {
-                    open.remove_new();
-                    return Err(error);
-                }
+            if is_new && !open.lock(id, new)? {
+                fifos.push(id);
             }
         }
         Ok(LockedFiles { open, fifos })
@@ -56,20 +57,16 @@ impl Files {
 }
 
 impl LockedFiles {
-    /// Removes the files that [`Files::lock`] created, for a job that does not start.
-    pub fn remove_new(&mut self) {
-        self.open.remove_new();
-    }
-
     /// Opens the FIFOs that have a reader by now, without waiting. Returns the path of one that has
-    /// none, or `None` if all are open. A printer waits for the readers of the others.
+    /// none, or `None` if all are open. A printer waits for the readers of the others. Adds to `new`
+    /// a file that this creates where a FIFO was.
     ///
     /// # Errors
     /// Returns [`FileError`] if a FIFO can't be opened.
-    pub fn open_fifos(&mut self) -> Result<Option<&Path>, FileError> {
+    pub fn open_fifos(&mut self, new: &mut NewFiles) -> Result<Option<&Path>, FileError> {
         let mut waiting = Vec::new();
         for id in std::mem::take(&mut self.fifos) {
-            if !self.open.lock(id)? {
+            if !self.open.lock(id, new)? {
                 waiting.push(id);
             }
         }

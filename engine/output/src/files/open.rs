@@ -8,6 +8,7 @@ use iof_proto::Nspace;
 use nix::errno::Errno;
 
 use super::entry::Entry;
+use super::new::NewFiles;
 use super::{FileError, Files};
 use crate::style::{OpenLine, Source};
 
@@ -75,19 +76,14 @@ impl OpenFiles {
         self.open >= self.files.max_open.clamp(MIN_OPEN_FILES, MAX_OPEN_FILES)
     }
 
-    /// Opens and locks a file, and leaves its contents. Returns `false` for a FIFO without a
-    /// reader.
-    pub fn lock(&mut self, id: FileId) -> Result<bool, FileError> {
+    /// Opens and locks a file, and leaves its contents. Adds to `new` what this creates. Returns
+    /// `false` for a FIFO without a reader.
+    pub fn lock(&mut self, id: FileId, new: &mut NewFiles) -> Result<bool, FileError> {
         let append = self.files.append;
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(true) };
-        let locked = entry.lock(append);
+        let locked = entry.lock(append, new);
         self.open = self.open.saturating_add(usize::from(entry.file.is_some()));
         locked.map_err(|error| entry.failed(error))
-    }
-
-    /// Removes the files that [`OpenFiles::lock`] created.
-    pub fn remove_new(&mut self) {
-        self.entries.iter_mut().for_each(Entry::remove_new);
     }
 
     /// Creates a file. Unless existing contents are kept, it is emptied, and if files have a limited

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use memchr::{memchr, memrchr};
 
@@ -102,7 +103,7 @@ impl Entry {
         let Ok(file) = self.create_new() else { return self.begin_again(append, keep) };
         self.replace(keep).inspect_err(|_| drop(fs::remove_file(self.new_path())))?;
         // The full file stays locked until here.
-        self.file = Some(file);
+        self.file = Some(Arc::new(file));
         self.size = 0;
         Ok(())
     }
