@@ -124,7 +124,8 @@ impl Engine {
     /// The errors of [`Engine::start`].
     pub fn start_with(config: Config, host: Arc<dyn Host>) -> Result<Engine, StartError> {
         if let Err(error) = raise_file_limit() {
-            tracing::warn!(%error, "cannot raise the limit on open files");
+            // A job that needs more files is refused.
+            tracing::info!(%error, "cannot raise the limit on open files");
         }
         check_files(MIN_FILES)?;
         let poll = mio::Poll::new()?;

@@ -105,7 +105,12 @@ impl Handles {
 
     fn announce(&self, nspace: &Nspace) -> Option<JobLink> {
         let announced = self.listener.as_ref()?.announce(nspace);
-        announced.inspect_err(|error| tracing::warn!(%error, "a job has no entry")).ok().flatten()
+        announced
+            .inspect_err(
+                |error| tracing::warn!(%error, "tools find this job only by the pid of its launcher"),
+            )
+            .ok()
+            .flatten()
     }
 
     /// Returns the cell that receives the exit status of a job when the job is removed.

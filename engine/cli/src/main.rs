@@ -41,6 +41,7 @@ mod stdin;
 mod threads;
 mod top;
 mod usage;
+mod warnings;
 
 use std::process::ExitCode;
 
@@ -48,14 +49,7 @@ use crate::args::Command;
 use crate::error::finish;
 
 fn main() -> ExitCode {
-    // Shows the engine's warnings about the machine, such as why it does not use io_uring.
-    tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-        .without_time()
-        .with_target(false)
-        .with_ansi(false)
-        .with_writer(message::stderr)
-        .init();
+    warnings::print_warnings();
     signals::ignore_file_size_limit();
     let iof = match usage::parse() {
         Ok(iof) => iof,

@@ -21,8 +21,8 @@ static SHARED: OnceLock<SharedStderr> = OnceLock::new();
 /// process.
 const SIGNALS_AFTER: Duration = Duration::from_millis(200);
 
-/// The largest number of bytes of messages that wait for a reader of stderr. A log of all events
-/// (`RUST_LOG=trace`) could otherwise fill the memory.
+/// The largest number of bytes of messages that wait for a reader of stderr. Messages about what
+/// tools and ranks do could otherwise fill the memory.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// A stderr that is shared with printers. Its reader may stop reading, so a separate thread writes
@@ -114,28 +114,18 @@ pub fn beside_output(notes: Notes, watched: WatchedOutput) {
     let _ = SHARED.set(SharedStderr { notes, queue, watched, give_up: Mutex::new(None) });
 }
 
-/// Returns a stderr for messages, which does not wait for a reader while output is written.
-pub fn stderr() -> Box<dyn Write> {
-    Box::new(Stderr)
-}
-
-struct Stderr;
-
-impl Write for Stderr {
-    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        match SHARED.get() {
-            Some(SharedStderr { queue: Some(queue), .. }) => {
-                queue.send(lines);
-                Ok(lines.len())
-            }
-            Some(SharedStderr { notes, .. }) => notes.clone().write(lines),
-            None => io::stderr().write(lines),
+/// Writes lines to stderr, without waiting for a reader while output is written. An error of stderr
+/// is ignored, because it cannot be reported.
+fn print_lines(lines: &str) {
+    let lines = lines.as_bytes();
+    let _ = match SHARED.get() {
+        Some(SharedStderr { queue: Some(queue), .. }) => {
+            queue.send(lines);
+            Ok(())
         }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+        Some(SharedStderr { notes, .. }) => notes.clone().write_all(lines),
+        None => io::stderr().write_all(lines),
+    };
 }
 
 /// Limits how long [`wait_until_written`] waits while stderr accepts nothing.
@@ -170,9 +160,9 @@ pub fn wait_until_written() {
 }
 
 /// Prints a message to the user, in one line. Does not wait for a reader of stderr while output is
-/// written. An error of stderr is ignored, because it cannot be reported.
+/// written.
 pub fn print_message(message: fmt::Arguments<'_>) {
-    let _ = stderr().write_all(line(message).as_bytes());
+    print_lines(&line(message));
 }
 
 /// Prints a message, and blocks until it is written.
@@ -186,7 +176,7 @@ pub fn write_message(message: fmt::Arguments<'_>) {
 /// Prints a message with a list, one entry on each line.
 pub fn print_list(message: &str) {
     let lines: Vec<String> = message.split('\n').map(escape).collect();
-    let _ = stderr().write_all(format!("iof: {}\n", lines.join("\n")).as_bytes());
+    print_lines(&format!("iof: {}\n", lines.join("\n")));
 }
 
 fn line(message: fmt::Arguments<'_>) -> String {

@@ -107,7 +107,8 @@ fn a_job_whose_name_is_too_long_for_a_file_name_is_found_by_pid() {
     assert_found(&site.query(&["namespaces", "--pid", &run.pid().to_string()]), &name);
     let done = run.finish();
     assert_eq!(done.code, 0);
-    assert!(done.stderr.contains("by which tools find job nnn"), "{done:?}");
+    let message = "iof: tools find this job only by the pid of its launcher: cannot create the link";
+    assert!(done.stderr.starts_with(message) && done.stderr.lines().count() == 1, "{done:?}");
 }
 
 #[test]
