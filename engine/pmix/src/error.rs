@@ -6,12 +6,12 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The library cannot be opened, or lacks a function. The text is that of dlerror(3).
-    #[error("cannot open the PMIx library: {reason}")]
+    /// The library cannot be opened, or lacks a function.
+    #[error("cannot open the PMIx library {}: {reason}", path.display())]
     Open {
         /// The library.
         path: PathBuf,
-        /// The reason.
+        /// The reason, in the words of dlerror(3).
         reason: String,
     },
     /// The library has a version with other structures.

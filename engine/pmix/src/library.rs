@@ -57,7 +57,12 @@ impl Library {
     pub(crate) fn open(path: &Path) -> Result<Library, StartError> {
         let failed = |error: libloading::Error| {
             let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-            StartError::Open { path: path.into(), reason }
+            let reason = match reason.strip_prefix(&format!("{}: ", path.display())) {
+                _ if cfg!(target_feature = "crt-static") => "a static executable cannot open libraries",
+                Some(rest) => rest,
+                None => &reason,
+            };
+            StartError::Open { path: path.into(), reason: reason.into() }
         };
         // SAFETY: the constructors of libpmix and of the libraries that it needs only set up their
         // own data. The user chooses the library, as with those of the programs that run.
