@@ -14,6 +14,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
 use crate::exits::{ExitGroups, number_of_ranks};
+use crate::failures::Failures;
 use crate::message::print_message;
 
 /// The account of one job.
@@ -51,6 +52,7 @@ impl JobAccount {
         engine: &Engine,
         elapsed: Duration,
         forwarded: Forwarded,
+        failures: &Failures,
     ) -> Result<JobAccount, Box<dyn Error>> {
         let usage = getrusage(UsageWho::RUSAGE_SELF)?;
         let mut tool = engine.attach("iof run", Grant::Never)?;
@@ -60,12 +62,12 @@ impl JobAccount {
         let (backend, fallback) = (engine.backend(), engine.fallback_reason().map(ToString::to_string));
         let mut account = JobAccount { elapsed, backend, fallback, user, system, channels, exits, forwarded };
         for Found { value, .. } in found {
-            account.add(value);
+            account.add(value, failures);
         }
         Ok(account)
     }
 
-    fn add(&mut self, value: Value) {
+    fn add(&mut self, value: Value, failures: &Failures) {
         match value {
             Value::Streams(streams) => {
                 for stream in streams {
@@ -75,7 +77,11 @@ impl JobAccount {
             }
             Value::Procs(procs) => {
                 for ProcInfo { proc, exit_code, state, .. } in procs {
-                    self.exits.insert(proc.rank, exit(exit_code, state));
+                    let exit = exit(exit_code, state);
+                    match failures.cause_of(proc.rank, exit) {
+                        Some(cause) => self.exits.insert_cause(proc.rank, cause),
+                        None => self.exits.insert(proc.rank, exit),
+                    }
                 }
             }
             // Not requested.

@@ -45,6 +45,11 @@ impl ExitGroups {
         self.0.entry(Key::of(exit)).or_default().insert(rank);
     }
 
+    /// Inserts a rank whose exit status does not tell how it ended.
+    pub fn insert_cause(&mut self, rank: Rank, cause: String) {
+        self.0.entry(Key::Other(cause)).or_default().insert(rank);
+    }
+
     /// Returns the number of ranks.
     pub fn len(&self) -> usize {
         self.0.values().map(BTreeSet::len).sum()

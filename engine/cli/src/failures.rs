@@ -135,6 +135,17 @@ impl Failures {
         Some(format!("job {}: not finished after {timeout} (--timeout): {what}", self.nspace))
     }
 
+    /// Returns how a rank ended for the summary, if its exit status does not tell.
+    pub fn cause_of(&self, rank: Rank, exit: Exit) -> Option<String> {
+        match self.early_end? {
+            EndCause::Abort { rank: caller, code } if caller == rank => {
+                Some(format!("MPI_Abort with code {code}"))
+            }
+            _ if self.terminated.contains(&rank) && !exit.success() => Some(format!("ended by iof ({exit})")),
+            _ => None,
+        }
+    }
+
     /// Returns the lines at the end of the job.
     pub fn closing_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -270,6 +281,12 @@ mod tests {
             assert_eq!(line, format!("job demo: rank 1 (./solver, pid 77 on node1) {rest}"));
             let others = "job demo: terminated 2 other ranks (0,2) because rank 1 called MPI_Abort";
             assert_eq!(failures.closing_lines(), [others]);
+            let cause = |rank| {
+                let exit = Exit::Status(ExitStatus::from_raw(libc::SIGTERM));
+                failures.cause_of(Rank(rank), exit)
+            };
+            assert_eq!(cause(1), Some(format!("MPI_Abort with code {code}")));
+            assert_eq!([cause(0), cause(3)], [Some("ended by iof (SIGTERM)".into()), None]);
         }
     }
 

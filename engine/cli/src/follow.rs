@@ -65,8 +65,9 @@ pub enum JobEvent {
 pub struct RunningJob {
     job: LaunchedJob,
     events: Receiver<JobEvent>,
-    /// The failed ranks; `None` if they are not reported.
-    failures: Option<Failures>,
+    failures: Failures,
+    /// Nothing is printed about failed ranks.
+    is_quiet: bool,
     /// The keyboard, while a rank has it.
     keyboard: Option<Keyboard>,
     status: Option<JobStatus>,
@@ -102,13 +103,15 @@ impl RunningJob {
         job: LaunchedJob,
         events: Receiver<JobEvent>,
         (outputs, write_wait, write_limit): (usize, WriteWait, Duration),
-        (failures, screen): (Option<Failures>, FullScreen),
+        (failures, is_quiet): (Failures, bool),
+        screen: FullScreen,
         keyboard: Option<Keyboard>,
     ) -> RunningJob {
         RunningJob {
             job,
             events,
             failures,
+            is_quiet,
             keyboard,
             status: None,
             over: false,
@@ -128,9 +131,9 @@ impl RunningJob {
         }
     }
 
-    /// Blocks until the job and its output have ended. Returns the exit code and what was
-    /// forwarded.
-    pub fn wait_for_end(mut self, engine: &Engine) -> (Result<ExitCode, Failure>, Forwarded) {
+    /// Blocks until the job and its output have ended. Returns the exit code, what was forwarded, and
+    /// the failed ranks.
+    pub fn wait_for_end(mut self, engine: &Engine) -> (Result<ExitCode, Failure>, Forwarded, Failures) {
         while !self.is_over() {
             match self.next() {
                 Some(JobEvent::Signal(received)) => self.signal(received),
@@ -161,7 +164,8 @@ impl RunningJob {
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
         let is_whole = result.is_ok() && self.given_up.is_none();
-        (result, Forwarded { report: self.forwarded, is_whole, missing: self.job.missing() })
+        let forwarded = Forwarded { report: self.forwarded, is_whole, missing: self.job.missing() };
+        (result, forwarded, self.failures)
     }
 
     /// Returns `true` if there is nothing left to wait for. Output that cannot be written is not
@@ -199,12 +203,11 @@ impl RunningJob {
 
     fn report_ending(&mut self, ending: &Ending) {
         self.is_ending |= matches!(ending, Ending::Early(_) | Ending::Rank(RankExit { requested: true, .. }));
-        let Some(failures) = &mut self.failures else { return };
         let line = match ending {
-            Ending::Rank(rank) => failures.exited(rank),
-            Ending::Early(end) => failures.ends_early(end),
+            Ending::Rank(rank) => self.failures.exited(rank),
+            Ending::Early(end) => self.failures.ends_early(end),
         };
-        self.held.extend(line);
+        self.held.extend(line.filter(|_| !self.is_quiet));
         // The number of these lines is limited, see `MAX_FAILURE_LINES`.
         if !self.screen.is_on() {
             self.print_held();
@@ -212,7 +215,7 @@ impl RunningJob {
     }
 
     fn report_lost(&mut self, line: String) {
-        self.held.extend(self.failures.is_some().then_some(line));
+        self.held.extend((!self.is_quiet).then_some(line));
         self.print_held();
     }
 
@@ -235,8 +238,10 @@ impl RunningJob {
     fn report_failures(&self) {
         let output_failed =
             matches!(self.failure, Some(Failure::Running(_) | Failure::Signal(Signal::SIGPIPE)));
-        let failures = self.failures.iter().filter(|_| !output_failed);
-        for line in failures.flat_map(Failures::closing_lines) {
+        if output_failed || self.is_quiet {
+            return;
+        }
+        for line in self.failures.closing_lines() {
             print_message(format_args!("{line}"));
         }
     }

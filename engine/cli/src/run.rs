@@ -171,12 +171,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         job.signal(Signal::KILL);
     }
     let hosts = remote.map(|(remote, _)| remote.hosts()).unwrap_or_default();
-    let failures = (!args.ending.quiet).then(|| Failures::new(nspace, args.ending.timeout).on(hosts));
+    let failures = (Failures::new(nspace, args.ending.timeout).on(hosts), args.ending.quiet);
     let outputs = (output_count, write_wait, args.ending.kill_wait.max(GRACE));
-    let running = RunningJob::new(job, event_queue, outputs, (failures, screen), keyboard?);
-    let (result, forwarded) = running.wait_for_end(&engine);
+    let running = RunningJob::new(job, event_queue, outputs, failures, screen, keyboard?);
+    let (result, forwarded, failures) = running.wait_for_end(&engine);
     if args.timings || args.summary {
-        let account = JobAccount::query(&engine, started.elapsed(), forwarded);
+        let account = JobAccount::query(&engine, started.elapsed(), forwarded, &failures);
         match account {
             Ok(account) => {
                 account.report(args.timings, args.summary);

@@ -73,6 +73,15 @@ fn an_abort_ends_the_job_with_its_code_and_a_line_about_its_rank() {
 }
 
 #[test]
+fn the_summary_of_a_job_that_was_aborted_names_the_rank_and_those_that_iof_ended() {
+    let script = "init; barrier; [ $PMI_RANK = 1 ] && abort 7; exec sleep 1000";
+    let done = run(&["-n", "4", "--summary", "--quiet"], script);
+    assert_eq!((done.code, done.stderr.lines().count()), (7, 1), "{done:?}");
+    let ranks = "MPI_Abort with code 7: 1 rank (1), ended by iof (SIGTERM): 3 ranks (0,2-3); 0 bytes";
+    assert!(done.stderr.contains(ranks), "{done:?}");
+}
+
+#[test]
 fn the_last_words_of_a_rank_are_heard_before_its_exit() {
     let done = run(&["-n", "1"], "init; echo cmd=abort exitcode=9 >&$PMI_FD; exit 1");
     assert_eq!(done.code, 9, "{done:?}");
