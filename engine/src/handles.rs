@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use iof_capture::{EndedStreams, ProcessId, PtyMaster, Signal, Signaller, WindowSize};
 use iof_proto::Nspace;
-use iof_proto::rendezvous::{JobLink, Listener};
+use iof_proto::rendezvous::{AnnounceError, JobLink, Listener};
 
 use crate::core::effects::HandleOp;
 use crate::core::ids::JobId;
@@ -104,13 +104,10 @@ impl Handles {
     }
 
     fn announce(&self, nspace: &Nspace) -> Option<JobLink> {
-        let announced = self.listener.as_ref()?.announce(nspace);
-        announced
-            .inspect_err(
-                |error| tracing::warn!(%error, "tools find this job only by the pid of its launcher"),
-            )
-            .ok()
-            .flatten()
+        let warn = |error: &AnnounceError| {
+            tracing::warn!(%error, "tools find this job only by the pid of its launcher");
+        };
+        self.listener.as_ref()?.announce(nspace).inspect_err(warn).ok().flatten()
     }
 
     /// Returns the cell that receives the exit status of a job when the job is removed.

@@ -141,8 +141,9 @@ impl Failures {
             EndCause::Abort { rank: caller, code } if caller == rank => {
                 Some(format!("MPI_Abort with code {code}"))
             }
-            _ if self.terminated.contains(&rank) && !exit.success() => Some(format!("ended by iof ({exit})")),
-            _ => None,
+            // The ranks of a lost node have no known exit status.
+            _ if exit == Exit::Unknown || exit.success() => None,
+            _ => self.terminated.contains(&rank).then(|| format!("ended by iof ({exit})")),
         }
     }
 

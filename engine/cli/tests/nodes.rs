@@ -163,7 +163,8 @@ fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
     assert!(lines[0].starts_with(lost), "{stderr}");
     let ended = "iof: job demo: terminated 1 other rank (0) because rank 1 failed (see --kill-on-bad-exit)";
     assert_eq!(lines[1], ended, "{stderr}");
-    assert!(lines[2].contains("SIGTERM: 1 rank (0), unknown exit status: 2 ranks (1-2); "), "{stderr}");
+    let ranks = "ended by iof (SIGTERM): 1 rank (0), unknown exit status: 2 ranks (1-2); ";
+    assert!(lines[2].contains(ranks), "{stderr}");
 }
 
 /// Returns the number of children of a process.
