@@ -9,9 +9,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use iof_output::{
     Choice, ChoiceError, Files, FlushTimeout, MAX_OPEN_FILES, Markup, Options, Output, Place, Rotation,
-    Style, StyleExtras, WriteWatch,
+    Style, StyleExtras, WriteWatch, find_clash,
 };
-use iof_proto::{Channels, Rank};
+use iof_proto::{Channels, Nspace, Rank};
 use iof_tool::Tool;
 
 use crate::args::values::{ChannelList, Ranks, bytes, duration, file_count, file_size, ranks};
@@ -54,7 +54,7 @@ pub struct OutputArgs {
     ///
     /// A longer line is written in parts, between which lines of other ranks may appear. In bytes,
     /// optionally with a unit such as K, M or KiB (powers of 1024).
-    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", default_value = "64K", value_parser = bytes)]
+    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", default_value = "64K", value_parser = bytes, allow_hyphen_values = true)]
     pub max_line: u64,
 
     /// Wait this long for a line's end
@@ -90,14 +90,14 @@ pub struct OutputArgs {
     ///
     /// The full file is renamed to NAME.1, an older NAME.1 to NAME.2, and so on. In bytes,
     /// optionally with a unit such as K, M or KiB (powers of 1024). At least 4K.
-    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = file_size)]
+    #[arg(long, help_heading = OUTPUT, value_name = "BYTES", value_parser = file_size, allow_hyphen_values = true)]
     pub file_size: Option<u64>,
 
     /// Keep this many full files
     ///
     /// They are named NAME.1 (the newest), NAME.2 and so on. At most 1000.
     #[arg(long, help_heading = OUTPUT, value_name = "N", default_value_t = 4, requires = "file_size",
-          value_parser = file_count)]
+          value_parser = file_count, allow_hyphen_values = true)]
     pub file_count: u32,
 }
 
@@ -170,7 +170,7 @@ impl OutputArgs {
                 "invalid rank {last} in --ranks: the job has {nprocs} {noun}, numbered from 0"
             )));
         }
-        let files = outputs.files(None);
+        let files = outputs.files(nprocs.and_then(|nprocs| u32::try_from(nprocs).ok()));
         if files.is_empty() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {
             return Err(Failure::usage(
                 "--file-size and --open-mode apply to files: add --output dir=DIR, --output file=NAME or -o PATTERN",
@@ -189,6 +189,7 @@ impl OutputArgs {
                  or ignore this message"
             ));
         }
+        check_rotation(&files)?;
         let not_writable = |error| Failure::Usage(format!("cannot write the output file: {error}"));
         files.iter().try_for_each(|(_, files)| files.check().map_err(not_writable))?;
         Ok(outputs)
@@ -207,6 +208,19 @@ impl OutputArgs {
             Failure::Usage(format!("{option} cannot be combined with {other}: leave one out"))
         };
         excluded.map_or(Ok(()), |excluded| Err(both(excluded)))
+    }
+}
+
+/// Checks that no file has the name of a full file of another one.
+fn check_rotation(files: &[(Channels, Files)]) -> Result<(), Failure> {
+    let nspace = Nspace::new("job").map_err(Failure::running)?;
+    match find_clash(files, &nspace) {
+        Some((path, other)) => Err(Failure::Usage(format!(
+            "{} is a name of a full file of {} (--file-size): give one of them another name",
+            other.display(),
+            path.display()
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -33,7 +33,7 @@ use crate::launched_job::LaunchedJob;
 use crate::log;
 use crate::message::{self, print_message};
 use crate::name;
-use crate::nodes::carrier::Template;
+use crate::nodes::carrier::{DEFAULT_RSH, Template};
 use crate::nodes::hosts::Node;
 use crate::nodes::options;
 use crate::nodes::remote::Remote;
@@ -115,7 +115,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             // Set once.
             let _ = host.remote.set(Arc::clone(remote));
             let backend = args.backend.map(|backend| backend.name());
-            let (cache_size, cache_total) = (args.cache_size, args.cache_total);
+            let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
             let launch = Launch { spec: &spec, template, cache_size, cache_total, backend };
             let node_events = remote.start(&launch, &engine, &signals)?;
             (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
@@ -216,15 +216,19 @@ fn choose_name(engine: &Engine, apps: &[App]) -> Result<(Nspace, Option<JobLink>
     Ok((nspace, reserved, taken))
 }
 
-/// Returns the nodes of the job, and the command that starts agents on them.
+/// Returns the nodes of the job, and the command that starts agents on them. Returns `None` for ranks
+/// on this node.
 fn nodes(
     args: &RunArgs,
     outputs: &Outputs<'_>,
     nprocs: u64,
 ) -> Result<Option<(Vec<Node>, Template)>, Failure> {
     let Some(hosts) = &args.hosts else { return Ok(None) };
-    options::check(args, outputs)?;
     let nodes = hosts.place(nprocs).map_err(Failure::Usage)?;
+    if args.rsh == DEFAULT_RSH && nodes.iter().all(Node::is_here) {
+        return Ok(None);
+    }
+    options::check(args, outputs)?;
     Ok(Some((nodes, Template::new(&args.rsh)?)))
 }
 
@@ -276,7 +280,7 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
         directory => Rendezvous::Session(directory.clone()),
     };
     let backend = args.backend.map(Into::into);
-    let (cache_size, cache_total) = (args.cache_size, args.cache_total);
+    let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
     let (policy, log) = (args.drop.into(), log::config()?);
     Ok(Config { cache_size, cache_total, policy, backend, rendezvous, log, ..Config::default() })
 }

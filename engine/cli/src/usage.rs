@@ -41,7 +41,7 @@ pub fn parse() -> Result<Iof, ExitCode> {
         Err(Error::Spelling(Refusal::Unknown(reason) | Refusal::Refused(reason))) => {
             Err(refuse(&reason, words.first().and_then(|word| word.to_str()).unwrap_or_default()))
         }
-        Err(Error::Clap(error)) => Err(explain(&error, &words)),
+        Err(Error::Spelling(Refusal::Invalid(error)) | Error::Clap(error)) => Err(explain(&error, &words)),
     }
 }
 
@@ -151,7 +151,7 @@ fn is_job(words: &[OsString]) -> bool {
     match try_parse(run) {
         Ok(_) | Err(Error::Spelling(Refusal::Refused(_))) => true,
         Err(Error::Spelling(Refusal::Unknown(_))) => false,
-        Err(Error::Clap(error)) => {
+        Err(Error::Spelling(Refusal::Invalid(error)) | Error::Clap(error)) => {
             !words.first().is_some_and(|word| is_option(word)) || error.kind() != ErrorKind::UnknownArgument
         }
     }

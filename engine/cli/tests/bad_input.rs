@@ -79,6 +79,20 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "--cache-size", "-1", "--", "true"], "-1"),
         (&["run", "--cache-size", "4G", "--", "true"], "4G"),
         (&["run", "--cache-size", "big", "--", "true"], "big"),
+        (&["run", "--cache-size", "-5", "true"], "invalid size '-5' for '--cache-size <BYTES>'"),
+        (&["run", "--cache-total", "1K", "true"], "'1K' for '--cache-total <BYTES>': expected 16K or more"),
+        (
+            &["run", "--rendezvous-dir", directory, "--cache-size", "2M", "--cache-total", "1M", "true"],
+            "--cache-total 1048576 is less than one cache of 2097152 bytes (--cache-size)",
+        ),
+        (
+            &["run", "-o", "/x/out", "-e", "/x/out.1", "--file-size", "4K", "true"],
+            "/x/out.1 is a name of a full file of /x/out (--file-size)",
+        ),
+        (
+            &["pull", "-o", "/x/out", "-e", "/x/out.%t", "--file-size", "4K"],
+            "/x/out.1 is a name of a full file of /x/out (--file-size)",
+        ),
         (&["run", "--drop", "sometimes", "--", "true"], "newest, oldest, none"),
         (&["run", "--backend", "select", "--", "true"], "io-uring, epoll"),
         (&["run", "--nspace", "", "--", "true"], "--nspace"),

@@ -80,6 +80,10 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["--export=ALL,SPELLED=1"], &["-x", "SPELLED=1"]),
     (&["--export", "ALL"], &[]),
     (&["--bind-to", "none"], &[]),
+    (&["--bind_to", "none"], &[]),
+    (&["--host", "localhost:2", "-n2"], &["-n", "2"]),
+    (&["--gwdir", "/"], &["--wdir", "/"]),
+    (&["--maxtime", "60"], &["--timeout", "60"]),
     (&["--map-by", ":OVERSUBSCRIBE"], &[]),
 ];
 
@@ -124,6 +128,11 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["-n", "-1"], "'-1' for '--nprocs <N>'"),
     (&["-np", "0"], "'0' for '--nprocs <N>': expected a number of ranks from 1 to"),
     (&["-n", "x"], "'x' for '--nprocs <N>'"),
+    (&["-np", "touch", "-c", "proof"], "'touch' for '--nprocs <N>': expected a number of ranks from 1 to"),
+    (&["--timeout", "sh", "-c"], "invalid time 'sh' for '--timeout <DURATION>'"),
+    (&["-pmi_port"], "unsupported option '--pmi_port': iof serves MPI programs"),
+    (&["--mem_bind=local"], "taskset"),
+    (&["true", ":", "-ln", "2", "true"], "option '-l' is for the whole job"),
     (&["-genv", "SPELLED=1"], "invalid variable 'SPELLED=1': write -genv NAME VALUE"),
     (&["--genv=SPELLED=1"], "write -genv NAME VALUE"),
     (&["-env", "SPELLED=1"], "write -env NAME VALUE"),
@@ -287,7 +296,8 @@ fn each_option_in_the_help_of_an_installed_launcher_works_or_is_explained() {
         // Open MPI's help underlines a heading with hyphens, which are not an option.
         // The hosts of an option would be started by ssh.
         let is_tried = |option: &&String| {
-            !option.trim_matches('-').is_empty() && !["-H", "-hosts", "--hosts"].contains(&option.as_str())
+            !option.trim_matches('-').is_empty()
+                && !["-H", "-host", "--host", "-hosts", "--hosts"].contains(&option.as_str())
         };
         for option in options.iter().filter(is_tried) {
             let (done, _) = run(&[option, "1", "1"], &["true"]);

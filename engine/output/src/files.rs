@@ -19,6 +19,7 @@ mod new;
 mod open;
 mod rotation;
 
+pub use check::find_clash;
 pub use locked::LockedFiles;
 pub use new::NewFiles;
 pub use open::MAX_OPEN_FILES;

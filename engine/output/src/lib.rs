@@ -43,7 +43,9 @@ mod watch;
 
 pub use batch::{Batch, MIN_LENT};
 pub use choice::{Choice, ChoiceError, Markup, OUTPUT_WORDS, Place};
-pub use files::{FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation};
+pub use files::{
+    FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
+};
 pub use lines::FlushTimeout;
 pub use options::Options;
 pub use output::{Notes, Output};

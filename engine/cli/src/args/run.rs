@@ -11,7 +11,7 @@ use iof_engine::{BackendKind, DEFAULT_CACHE_TOTAL, Mpi, Policy};
 use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
-use super::values::{Ranks, bytes, cache_size, duration, give_up, nprocs, ranks};
+use super::values::{Ranks, cache_size, cache_total, duration, give_up, nprocs, ranks};
 use crate::nodes::carrier::DEFAULT_RSH;
 use crate::nodes::hosts::Hosts;
 use crate::output::OutputArgs;
@@ -33,7 +33,8 @@ pub struct RunArgs {
     /// Run the ranks on these nodes, such as a:4,b:4
     ///
     /// Each host has a number of slots, by default 1. Ranks fill the slots of one host after the other.
-    /// Each node needs iof at the same path. See also --rsh.
+    /// Each node needs iof at the same path. localhost and the name of this node need neither that nor
+    /// --rsh if no other node is listed.
     #[arg(long, short = 'H', value_name = "LIST", help_heading = "Node options")]
     pub hosts: Option<Hosts>,
 
@@ -55,15 +56,16 @@ pub struct RunArgs {
     /// bytes, optionally with a unit such as K, M or KiB (powers of 1024). At least 16K. By
     /// default, a cache has 1M. With 16 or more ranks it begins with 64K to 512K, and grows to 1M
     /// when a tool attaches, or when the rank has waited for iof to write its output.
-    #[arg(long, value_name = "BYTES", value_parser = cache_size)]
+    #[arg(long, value_name = "BYTES", value_parser = cache_size, allow_hyphen_values = true)]
     pub cache_size: Option<u32>,
 
     /// Bound the growth of caches
     ///
     /// The caches of all ranks grow up to this sum. In bytes, optionally with a unit such as K, M
-    /// or KiB (powers of 1024). A cache that may not grow keeps the size with which it began.
-    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_CACHE_TOTAL, value_parser = bytes)]
-    pub cache_total: u64,
+    /// or KiB (powers of 1024). A cache that may not grow keeps the size with which it began. At least
+    /// one --cache-size, by default 1G.
+    #[arg(long, value_name = "BYTES", value_parser = cache_total, allow_hyphen_values = true)]
+    cache_total: Option<u64>,
 
     /// When a cache is full, drop newest, oldest or none
     ///
@@ -159,6 +161,23 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+impl RunArgs {
+    /// Returns the bound on the sum of all caches.
+    ///
+    /// # Errors
+    /// It is less than one cache.
+    pub fn cache_total(&self) -> Result<u64, String> {
+        let Some(total) = self.cache_total else { return Ok(DEFAULT_CACHE_TOTAL) };
+        match self.cache_size.filter(|size| u64::from(*size) > total) {
+            Some(size) => Err(format!(
+                "--cache-total {total} is less than one cache of {size} bytes (--cache-size): raise it, or lower \
+                 --cache-size"
+            )),
+            None => Ok(total),
+        }
+    }
 }
 
 /// The value of `--mpi`.

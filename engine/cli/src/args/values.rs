@@ -206,6 +206,13 @@ pub fn cache_size(text: &str) -> Result<u32, String> {
     size.ok_or_else(out_of_range)
 }
 
+/// Parses the bound on the sum of all caches, which is at least one cache.
+pub fn cache_total(text: &str) -> Result<u64, String> {
+    let total = bytes(text)?;
+    let too_small = || format!("invalid sum of caches '{text}': expected {}K or more", MIN_CACHE_SIZE >> 10);
+    (total >= u64::from(MIN_CACHE_SIZE)).then_some(total).ok_or_else(too_small)
+}
+
 /// The smallest size at which a new file is started. Each start renames all kept files.
 const MIN_FILE_SIZE: u64 = 4 << 10;
 

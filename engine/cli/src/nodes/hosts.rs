@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use iof_nodes::limits::{MAX_NODES, MAX_RANKS_OF_NODE};
+use nix::unistd::gethostname;
 
 /// The value of `--hosts`: names with numbers of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +50,16 @@ impl FromStr for Hosts {
             count if count > MAX_NODES => Err(format!("{count} hosts exceed the limit of {MAX_NODES}")),
             _ => Ok(Hosts(hosts)),
         }
+    }
+}
+
+impl Node {
+    /// Returns whether this is the node of this process, by one of its names.
+    pub fn is_here(&self) -> bool {
+        let own = gethostname().unwrap_or_default();
+        let own = own.to_string_lossy();
+        let short = own.split('.').next().unwrap_or_default();
+        ["localhost", "127.0.0.1", &own, short].contains(&self.host.as_str())
     }
 }
 

@@ -61,7 +61,8 @@ The PATTERN of `-o` and `-e` has the placeholders of srun that have a meaning he
 
 ## All spellings
 
-Names of several letters may have one dash or two. Values may follow `=` or a blank, those of single
+Names of several letters may have one dash or two, and an underscore in them counts as a dash. Values
+may follow `=` or a blank, those of single
 letters also the letter itself. Single letters may share a dash, as in `-ln4`. Some letters mean
 different things in different launchers. Directly behind `-o` and `-e`, a PATTERN must contain `%`, `.`
 or `/`, or be `all` or `none`: anything else is refused as an unknown option, such as `-output-proxy`.

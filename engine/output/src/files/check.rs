@@ -1,17 +1,21 @@
 //! Checks before the job starts that its files can be created.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use iof_proto::{Channels, Nspace, Rank};
 use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::unistd::{AccessFlags, access};
 
+use super::rotation::{MAX_KEPT_FILES, NEW_SUFFIX};
 use super::{FileError, Files, JOB_NAME, with_suffix};
 use crate::choice::Place;
 use crate::pattern::PatternValues;
+use crate::style::Source;
 
 impl Files {
     /// Checks that the files can probably be created, without creating anything. Checks neither the
@@ -44,6 +48,38 @@ impl Files {
         };
         checked.map_err(|error| FileError { path, error })
     }
+}
+
+/// Returns two files of a job that can't both exist: the path of a file that is renamed when it is
+/// full, and that of another, which is the name of a full file. `files` are all files of the job, with
+/// the channels of each. Hosts in names are not compared.
+pub fn find_clash(files: &[(Channels, Files)], nspace: &Nspace) -> Option<(PathBuf, PathBuf)> {
+    let mut paths = BTreeSet::new();
+    for (channels, files) in files.iter().filter(|(_, files)| files.rotation.is_some()) {
+        // Ranks have names of full files up to the largest number of these.
+        let most = MAX_KEPT_FILES.saturating_add(1);
+        let nprocs = files.nprocs.unwrap_or(most);
+        for rank in (0..nprocs.min(most)).map(Rank) {
+            let source = |channel| Source {
+                nspace: nspace.clone(),
+                rank,
+                channel,
+                logged: false,
+                host: None,
+                pid: None,
+            };
+            paths.extend(channels.outputs().map(|channel| files.path(&source(channel), nprocs)));
+        }
+    }
+    let renamed = |path: &PathBuf| Some((renamed_to(path)?, path.clone()));
+    paths.iter().filter_map(renamed).find(|(original, _)| paths.contains(original))
+}
+
+/// Returns the path of the file of which `path` is the name when it is full, or while it is replaced.
+fn renamed_to(path: &Path) -> Option<PathBuf> {
+    let suffix = path.extension()?.as_bytes();
+    let is_number = suffix.iter().all(u8::is_ascii_digit) && suffix.first() != Some(&b'0');
+    (is_number || suffix == NEW_SUFFIX.as_bytes()).then(|| path.with_extension(""))
 }
 
 /// Checks that `path` ends in the name of a file.
@@ -79,4 +115,38 @@ fn check_parent(path: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+    use crate::Pattern;
+    use crate::files::Rotation;
+    use crate::files::tests::files;
+
+    #[test]
+    fn names_of_full_files_that_other_files_have_are_found() {
+        let nspace = Nspace::new("job").unwrap();
+        let clash = |names: &[&str], nprocs: Option<u32>| {
+            let channels = [Channels::STDOUT, Channels::STDERR];
+            let files = names.iter().zip(channels).map(|(name, channels)| {
+                let place = Place::Exact(Pattern::new(Path::new(name)).unwrap());
+                let rotation = Some(Rotation { size: 4096, keep: 1 });
+                (channels, Files { rotation, nprocs, ..files(place) })
+            });
+            let found = find_clash(&files.collect::<Vec<_>>(), &nspace);
+            found.map(|(path, other)| format!("{} {}", path.display(), other.display()))
+        };
+        assert_eq!(clash(&["out", "out.1"], Some(1)), Some("out out.1".into()));
+        assert_eq!(clash(&["d/out", "d/out.%t"], Some(2)), Some("d/out d/out.1".into()));
+        assert_eq!(clash(&["d/out", "d/out.%t"], Some(1)), None, "NAME.0 is no name of a full file");
+        assert_eq!(clash(&["out", "out.%t"], None), Some("out out.1".into()));
+        assert_eq!(clash(&["out.iof-new", "out"], Some(1)), Some("out out.iof-new".into()));
+        assert_eq!(clash(&["%n", "job.7"], Some(1)), Some("job job.7".into()));
+        for names in [&["out", "err"][..], &["out.%t", "err.%t"], &["out.1", "out.2"], &["a/out", "b/out.1"]]
+        {
+            assert_eq!(clash(names, Some(2000)), None, "{names:?}");
+        }
+    }
 }

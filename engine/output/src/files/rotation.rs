@@ -15,6 +15,9 @@ use super::with_suffix;
 /// of them is renamed whenever the output file is full.
 pub const MAX_KEPT_FILES: u32 = 1000;
 
+/// What the path of a new file ends in before it gets the path of the full one.
+pub(super) const NEW_SUFFIX: &str = "iof-new";
+
 /// The rotation of files by size: a full file is renamed and a new one begun. This happens between
 /// two lines, provided the lines are written in one piece and are not longer than
 /// [`FlushTimeout::max_line`](crate::FlushTimeout); other lines are cut.
@@ -91,7 +94,7 @@ impl Entry {
     /// Returns the path of a new file before it gets the path of the full one. The job that has
     /// locked that path is the only one that uses this path.
     fn new_path(&self) -> PathBuf {
-        with_suffix(&self.path, "iof-new")
+        with_suffix(&self.path, NEW_SUFFIX)
     }
 
     /// Renames the full files and begins a new file. The path always names a file that this job has

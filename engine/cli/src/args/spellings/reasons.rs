@@ -24,6 +24,8 @@ pub const NO_DEBUGGER: &str =
     "iof starts no debugger: attach it to the pid that iof query procs shows, or start it as the program";
 pub const NO_RESTART: &str =
     "iof does not restart ranks: leave it out, or write --kill-on-bad-exit=0 to let the other ranks run on";
+pub const NO_CHECKPOINT: &str =
+    "iof takes no checkpoints of ranks: leave it out, or let the program write its own";
 pub const NO_SCRIPTS: &str =
     "iof runs no scripts around the ranks: write them as the program, such as sh -c 'BEFORE; PROG; AFTER'";
 pub const NO_PROFILE: &str =

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use clap::error::ErrorKind;
 use clap::{Arg, Command};
 
 use super::convert::is_rank_list;
@@ -16,12 +17,17 @@ const SEPARATOR: &str = ":";
 /// launchers that begin with these letters, such as `-output-proxy`, are not names of files.
 const PATTERN_LETTERS: [&str; 2] = ["-o", "-e"];
 
+/// The length of a dash and two letters, which are not a misspelled long option.
+const MAX_LETTERS: usize = 3;
+
 /// The reason why a command line cannot be translated.
 pub enum Refusal {
     /// No such option exists.
     Unknown(String),
     /// An option of another launcher is refused, with what to write.
     Refused(String),
+    /// The option before a refused one has an invalid value: probably its value is missing.
+    Invalid(clap::Error),
 }
 
 use Refusal::{Refused, Unknown};
@@ -32,20 +38,36 @@ pub fn translate(words: Vec<OsString>, command: &Command) -> Result<Vec<OsString
     let (done, everywhere) = (Vec::new(), Vec::new());
     let mut translation =
         Translation { command, rest: words.into_iter(), done, everywhere, is_first: true, pair: None };
+    let mut option = 0..0;
     while let Some(word) = translation.rest.next() {
         let before = translation.pair.take();
-        translation.word(word).map_err(|refusal| match (before, refusal) {
+        let start = translation.done.len();
+        let translated = translation.word(word);
+        translated.map_err(|refusal| {
             // The value may be missing, so that the program was taken for it.
-            (Some(pair), Refused(reason)) => {
-                Refused(format!("{reason}; note that '{pair}' has set a variable"))
+            let note = |reason| match &before {
+                Some(pair) => format!("{reason}; note that '{pair}' has set a variable"),
+                None => reason,
+            };
+            match (invalid_value(command, translation.done.get(option.clone())), refusal) {
+                (Some(error), _) => Refusal::Invalid(error),
+                (None, Refused(reason)) => Refused(note(reason)),
+                (None, Unknown(reason)) => Unknown(note(reason)),
+                (None, invalid) => invalid,
             }
-            (Some(pair), Unknown(reason)) => {
-                Unknown(format!("{reason}; note that '{pair}' has set a variable"))
-            }
-            (None, refusal) => refusal,
         })?;
+        option = start..translation.done.len();
     }
     Ok(translation.done)
+}
+
+/// Returns clap's error about the value of the option in `words`, if that is invalid.
+fn invalid_value(command: &Command, words: Option<&[OsString]>) -> Option<clap::Error> {
+    let name = OsString::from(command.get_name());
+    let program = ["--", "PROG"].map(OsString::from);
+    let words = std::iter::once(name).chain(words?.iter().cloned()).chain(program);
+    let error = command.clone().try_get_matches_from(words).err()?;
+    matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue).then_some(error)
 }
 
 struct Translation<'a> {
@@ -175,8 +197,8 @@ impl<'a> Translation<'a> {
         }
         let translated = options.into_iter().try_for_each(|(name, value)| self.option(&name, value, b""));
         translated.map_err(|refusal| match self.meant(word) {
-            Some(_) => self.unknown(word),
-            None => refusal,
+            Some(_) if word.len() > MAX_LETTERS => self.unknown(word),
+            _ => refusal,
         })
     }
 
@@ -244,9 +266,13 @@ impl<'a> Translation<'a> {
         (is_long && (self.find(&spelled).is_some() || self.own(&spelled).is_some())).then_some(spelled)
     }
 
-    /// Returns the spelling of this name.
+    /// Returns the spelling of this name, in which an underscore counts as a dash.
     fn find(&self, name: &OsStr) -> Option<&'static Spelling> {
-        of_command(self.command.get_name()).find(|spelling| spelling.names.iter().any(|known| *known == name))
+        let is_name = |known: &&str| {
+            let dashed = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
+            known.bytes().eq(name.as_bytes().iter().map(dashed))
+        };
+        of_command(self.command.get_name()).find(|spelling| spelling.names.iter().any(is_name))
     }
 
     /// Returns the command's own option with this name.
