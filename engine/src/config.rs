@@ -36,7 +36,7 @@ pub const MAX_CACHE_SIZE: u32 = 16 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffering {
     /// The number of bytes of a full group, which the reader receives immediately
-    /// (`PMIX_IOF_BUFFERING_SIZE`). A group has at most half the bytes of the cache. With 0, only
+    /// (`PMIX_IOF_BUFFERING_SIZE`). A cache has at least twice this size. With 0, only
     /// `time` limits a group; if `time` is `None` as well, bytes are not grouped.
     pub size: u32,
     /// The time after which the reader receives a group that is not full

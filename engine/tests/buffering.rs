@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use common::TIMEOUT;
 use common::streams::{DeliveryRecord, Pipes, all_of, engine_with_policy, wait_for_produced};
-use iof_engine::{Engine, Grant, Policy};
+use iof_engine::{Engine, Grant, MAX_CACHE_SIZE, Policy};
 use iof_proto::directive::key;
-use iof_proto::{Channels, Info};
-use iof_tool::{Delivery, Pull, Tool};
+use iof_proto::{Channels, Info, Status};
+use iof_tool::{Delivery, Pull, RequestError, Tool};
 
 const CACHE: u32 = 65_536;
 
@@ -70,6 +70,26 @@ fn buffered_bytes_arrive_when_the_size_is_reached_and_not_before() {
         pipes.end(0);
         assert_eq!(bytes(&mut tool, TIMEOUT).unwrap(), b"rest");
     }
+}
+
+#[test]
+fn a_group_above_half_the_cache_enlarges_the_cache_up_to_the_limit() {
+    let (_engine, mut tool, _observer, pipes) = setup(Policy::DropNewest);
+    tool.pull(&pull([size(CACHE)])).unwrap();
+    // A read that is under way may put up to 64 KiB into the smaller cache.
+    pipes.write(0, &vec![b'x'; 2 * CACHE as usize]);
+    pipes.end(0);
+    let mut sizes = Vec::new();
+    while sizes.iter().sum::<usize>() < 2 * CACHE as usize {
+        sizes.push(bytes(&mut tool, TIMEOUT).unwrap().len());
+    }
+    assert!(sizes.iter().any(|size| *size >= CACHE as usize), "{sizes:?}");
+    let too_large = MAX_CACHE_SIZE / 2 + 1;
+    let refused = tool.pull(&pull([size(too_large)])).unwrap_err();
+    let RequestError::Denied(failure) = refused else { panic!("{refused}") };
+    assert_eq!(failure.status, Status::ERR_OUT_OF_RESOURCE);
+    let optional = pull([Info::new(key::PMIX_IOF_BUFFERING_SIZE, too_large)]);
+    assert_eq!(tool.pull(&optional).unwrap().ignored, [key::PMIX_IOF_BUFFERING_SIZE]);
 }
 
 #[test]

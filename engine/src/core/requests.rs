@@ -16,7 +16,7 @@ use crate::core::peer::Peer;
 use crate::core::pull::Pull;
 use crate::core::push::PushRequest;
 use crate::core::registration::Registration;
-use crate::core::stream_options::limit_cache_size;
+use crate::core::stream_options::{limit_buffering_size, limit_cache_size};
 
 fn failure(status: Status, reason: impl Into<String>) -> Failure {
     Failure::new(status, reason)
@@ -87,6 +87,7 @@ fn directives(
     let ours: Vec<Info> = infos.iter().filter(|info| !host_keys.contains(&info.key)).cloned().collect();
     let (mut directives, mut ignored) = Directives::read(&ours, DirectiveLevel::Registration)?;
     limit_cache_size(&mut directives.cache_size, max_cache_size, infos, &mut ignored)?;
+    limit_buffering_size(&mut directives.buffering_size, max_cache_size, infos, &mut ignored)?;
     Ok((directives, ignored))
 }
 

@@ -32,6 +32,13 @@ impl StreamOptions {
             policy: config.policy,
             buffering: config.buffering,
         }
+        .with_room_for_groups()
+    }
+
+    /// Enlarges the cache so that a full group fits into half of the ring, which is the largest one
+    /// that a reader receives.
+    fn with_room_for_groups(self) -> StreamOptions {
+        StreamOptions { cache_size: self.cache_size.max(self.buffering.size.saturating_mul(2)), ..self }
     }
 
     /// Returns the options of the next level, which `directives` override.
@@ -42,6 +49,7 @@ impl StreamOptions {
             policy: policy(directives.drop).unwrap_or(self.policy),
             buffering: self.buffering.under(directives),
         }
+        .with_room_for_groups()
     }
 
     /// Returns the size of the first ring of each stream of a job with `ranks` ranks. Most ranks
@@ -112,6 +120,28 @@ pub(crate) fn limit_cache_size(
     Ok(())
 }
 
+/// Drops a requested buffering size that needs a cache above `limit` bytes and adds its key to
+/// `ignored`.
+///
+/// # Errors
+/// Fails if the buffering size is marked as required.
+pub(crate) fn limit_buffering_size(
+    requested: &mut Option<u32>,
+    limit: u32,
+    infos: &[Info],
+    ignored: &mut Vec<String>,
+) -> Result<(), Failure> {
+    let limit = limit.checked_div(2).unwrap_or_default();
+    let Some(requested) = requested.take_if(|requested| *requested > limit) else { return Ok(()) };
+    let key = key::PMIX_IOF_BUFFERING_SIZE;
+    if infos.iter().any(|info| info.key == key && info.required) {
+        let reason = format!("buffering size {requested} is too large: the limit is {limit} bytes");
+        return Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, reason));
+    }
+    ignored.push(key.to_owned());
+    Ok(())
+}
+
 fn stream_config(cache_size: u32, policy: Policy) -> StreamConfig {
     StreamConfig { capacity: cache_size.max(MIN_CACHE_SIZE).into(), policy }
 }
@@ -165,6 +195,8 @@ mod tests {
         let buffering = Buffering { size: 100_000, ..Buffering::default() };
         let grouped = StreamOptions { cache_size: 1 << 20, buffering, ..small };
         assert_eq!(grouped.first_size(1000), 200_000, "a group fits into half of the ring");
+        let large = Config { buffering: Buffering { size: 1 << 20, time: None }, ..Config::default() };
+        assert_eq!(StreamOptions::of(&large).first_size(1000), 2 << 20, "the cache grows for a group");
     }
 
     #[test]
