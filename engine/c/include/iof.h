@@ -181,8 +181,9 @@
 // IOF_NSPACE or IOF_RANK. In an answer to IOF_QUERY_STATS: the source of the stream.
 #define IOF_PROCID "pmix.procid"
 
-// In an answer to IOF_QUERY_NAMESPACE_INFO (uint32): the number of processes of the job that the
-// engine knows.
+// Query, or in an answer to IOF_QUERY_NAMESPACE_INFO (uint32): the number of processes of the job
+// that the engine knows. A query concerns the job that the qualifier IOF_NSPACE names, or the only
+// job.
 #define IOF_JOB_SIZE "pmix.job.size"
 
 // In an answer to IOF_QUERY_NAMESPACE_INFO (string): the programs of the job, separated by " : ",
@@ -263,7 +264,7 @@
 // The callback iof_pull (bool): no tool pulls this output any more.
 #define IOF_IOF_STOP "pmix.iof.stop"
 
-// Query (string): the names of all jobs, separated by commas.
+// Query (string): the names of the running jobs, separated by commas.
 #define IOF_QUERY_NAMESPACES "pmix.qry.ns"
 
 // Query (array of infos): the jobs that the qualifiers name, or all. Each is an info whose value
@@ -273,7 +274,8 @@
 
 // Query (status): the status of the job that the qualifier IOF_NSPACE names, or of the only job.
 // It is IOF_EVENT_JOB_START while the job runs, and then IOF_EVENT_JOB_END,
-// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG.
+// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG. If the qualifier names several jobs, the
+// answer is an array of infos, each with the name of a job as its key and the status as its value.
 #define IOF_QUERY_JOB_STATUS "pmix.qry.jst"
 
 // Query (string): the scheduler's queues, separated by commas. Answered by the launcher.
@@ -290,6 +292,30 @@
 
 // Query (array of proc_info): the same, with the processes of the engine's node only.
 #define IOF_QUERY_LOCAL_PROC_TABLE "pmix.qry.lptable"
+
+// Query (array of proc): the processes on the engine's node, or on the nodes that IOF_HOSTNAME or
+// IOF_NODEID name.
+#define IOF_LOCAL_PROCS "pmix.lprocs"
+
+// Query (string): the ranks on the engine's node, or on the named nodes, of the job that the
+// qualifier IOF_NSPACE names, or of the only job, separated by commas.
+#define IOF_LOCAL_PEERS "pmix.lpeers"
+
+// Qualifier of a query (string): restricts the answer to the processes of the node with this name.
+// May be repeated. The engine knows its own node; the launcher may know others.
+#define IOF_HOSTNAME "pmix.hname"
+
+// Qualifier of a query (uint32): the same as IOF_HOSTNAME, by the number of the node. Answered by
+// the launcher.
+#define IOF_NODEID "pmix.nodeid"
+
+// Query (string): the attributes with which tools spawn processes, separated by commas. The engine
+// has none; the launcher may add some (IOF_HOST_QUERIES).
+#define IOF_QUERY_SPAWN_SUPPORT "pmix.qry.spawn"
+
+// Query (string): the attributes with which tools control processes, separated by commas. The engine
+// has none; the launcher may add some (IOF_HOST_QUERIES).
+#define IOF_QUERY_DEBUG_SUPPORT "pmix.qry.debug"
 
 // Query (array of infos): the attributes that each function supports. Each info has the name of a
 // function of PMIx as its key, such as "PMIx_IOF_pull", and an array of iof_regattr_t as its

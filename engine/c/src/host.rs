@@ -359,6 +359,10 @@ unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
                     let procs: &[iof_proc_info_t] = read::slice(array.array.cast(), array.size, MAX_ANSWER)?;
                     Ok(Value::Procs(procs.iter().map(|info| proc_info(info)).collect::<Outcome<_>>()?))
                 }
+                IOF_PROC => {
+                    let procs: &[iof_proc_t] = read::slice(array.array.cast(), array.size, MAX_ANSWER)?;
+                    Ok(Value::Procs(procs.iter().map(unknown_proc).collect::<Outcome<_>>()?))
+                }
                 IOF_INFO => Ok(Value::Infos(read::infos(array.array.cast(), array.size)?)),
                 _ => Err(IOF_ERR_UNKNOWN_DATA_TYPE),
             }
@@ -368,6 +372,18 @@ unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
     Ok(match unsafe { read::value(from, iof_proto::limits::MAX_LOG_TEXT) }? {
         InfoValue::Text(text) => Value::Text(text),
         value => Value::Infos(vec![Info { key: key.to_owned(), value, required: false }]),
+    })
+}
+
+/// Returns the entry of a process of which only the name is known.
+fn unknown_proc(from: &iof_proc_t) -> Outcome<ProcInfo> {
+    Ok(ProcInfo {
+        proc: read::proc(from)?,
+        pid: 0,
+        host: String::new(),
+        executable: String::new(),
+        state: ProcState::Unknown,
+        exit_code: None,
     })
 }
 

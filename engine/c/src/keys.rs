@@ -59,8 +59,9 @@ pub const IOF_RANK: &str = "pmix.rank";
 /// Qualifier of a query (proc): restricts the answer to this process. Cannot be combined with
 /// IOF_NSPACE or IOF_RANK. In an answer to IOF_QUERY_STATS: the source of the stream.
 pub const IOF_PROCID: &str = "pmix.procid";
-/// In an answer to IOF_QUERY_NAMESPACE_INFO (uint32): the number of processes of the job that the
-/// engine knows.
+/// Query, or in an answer to IOF_QUERY_NAMESPACE_INFO (uint32): the number of processes of the job
+/// that the engine knows. A query concerns the job that the qualifier IOF_NSPACE names, or the only
+/// job.
 pub const IOF_JOB_SIZE: &str = "pmix.job.size";
 /// In an answer to IOF_QUERY_NAMESPACE_INFO (string): the programs of the job, separated by " : ",
 /// for display.
@@ -122,7 +123,7 @@ pub const IOF_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
 pub const IOF_IOF_SRV_REQ: &str = "pmix.iof.req";
 /// The callback iof_pull (bool): no tool pulls this output any more.
 pub const IOF_IOF_STOP: &str = "pmix.iof.stop";
-/// Query (string): the names of all jobs, separated by commas.
+/// Query (string): the names of the running jobs, separated by commas.
 pub const IOF_QUERY_NAMESPACES: &str = "pmix.qry.ns";
 /// Query (array of infos): the jobs that the qualifiers name, or all. Each is an info whose value
 /// is an array of infos: IOF_NSPACE, IOF_JOB_SIZE, IOF_QUERY_JOB_STATUS, IOF_CMD_LINE and, if
@@ -130,7 +131,8 @@ pub const IOF_QUERY_NAMESPACES: &str = "pmix.qry.ns";
 pub const IOF_QUERY_NAMESPACE_INFO: &str = "pmix.qry.nsinfo";
 /// Query (status): the status of the job that the qualifier IOF_NSPACE names, or of the only job.
 /// It is IOF_EVENT_JOB_START while the job runs, and then IOF_EVENT_JOB_END,
-/// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG.
+/// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG. If the qualifier names several jobs, the
+/// answer is an array of infos, each with the name of a job as its key and the status as its value.
 pub const IOF_QUERY_JOB_STATUS: &str = "pmix.qry.jst";
 /// Query (string): the scheduler's queues, separated by commas. Answered by the launcher.
 pub const IOF_QUERY_QUEUE_LIST: &str = "pmix.qry.qlst";
@@ -143,6 +145,24 @@ pub const IOF_QUERY_QUEUE_STATUS: &str = "pmix.qry.qst";
 pub const IOF_QUERY_PROC_TABLE: &str = "pmix.qry.ptable";
 /// Query (array of proc_info): the same, with the processes of the engine's node only.
 pub const IOF_QUERY_LOCAL_PROC_TABLE: &str = "pmix.qry.lptable";
+/// Query (array of proc): the processes on the engine's node, or on the nodes that IOF_HOSTNAME or
+/// IOF_NODEID name.
+pub const IOF_LOCAL_PROCS: &str = "pmix.lprocs";
+/// Query (string): the ranks on the engine's node, or on the named nodes, of the job that the
+/// qualifier IOF_NSPACE names, or of the only job, separated by commas.
+pub const IOF_LOCAL_PEERS: &str = "pmix.lpeers";
+/// Qualifier of a query (string): restricts the answer to the processes of the node with this name.
+/// May be repeated. The engine knows its own node; the launcher may know others.
+pub const IOF_HOSTNAME: &str = "pmix.hname";
+/// Qualifier of a query (uint32): the same as IOF_HOSTNAME, by the number of the node. Answered by
+/// the launcher.
+pub const IOF_NODEID: &str = "pmix.nodeid";
+/// Query (string): the attributes with which tools spawn processes, separated by commas. The engine
+/// has none; the launcher may add some (IOF_HOST_QUERIES).
+pub const IOF_QUERY_SPAWN_SUPPORT: &str = "pmix.qry.spawn";
+/// Query (string): the attributes with which tools control processes, separated by commas. The engine
+/// has none; the launcher may add some (IOF_HOST_QUERIES).
+pub const IOF_QUERY_DEBUG_SUPPORT: &str = "pmix.qry.debug";
 /// Query (array of infos): the attributes that each function supports. Each info has the name of a
 /// function of PMIx as its key, such as "PMIx_IOF_pull", and an array of iof_regattr_t as its
 /// value.

@@ -102,18 +102,29 @@ pub(crate) fn from_infos(from: &[Info]) -> Vec<iof_info_t> {
 
 /// Converts the answer to a query: one info for each key that is known.
 pub(crate) fn answer(answer: &Answer) -> Vec<iof_info_t> {
-    answer.found.iter().map(|Found { key, value, .. }| info(key, found(value))).collect()
+    answer.found.iter().map(|Found { key, value, .. }| info(key, found(key, value))).collect()
 }
 
-fn found(value: &Value) -> iof_value_t {
+fn found(key: &str, value: &Value) -> iof_value_t {
     match value {
         Value::Text(string) => text(string),
         Value::Status(code) => status(*code),
+        Value::Procs(procs) if key == IOF_LOCAL_PROCS => {
+            array(IOF_PROC, &procs.iter().map(|info| memory::proc(&info.proc)).collect::<Vec<_>>())
+        }
+        Value::Jobs(jobs) if key == IOF_QUERY_JOB_STATUS => {
+            let status = |job: &JobInfo| info(job.nspace.as_str(), status(job.status));
+            infos(&jobs.iter().map(status).collect::<Vec<_>>())
+        }
         Value::Procs(procs) => array(IOF_PROC_INFO, &procs.iter().map(proc_info).collect::<Vec<_>>()),
         Value::Streams(streams) => infos(&streams.iter().map(stream).collect::<Vec<_>>()),
         Value::Jobs(jobs) => infos(&jobs.iter().map(job).collect::<Vec<_>>()),
         Value::Attributes(all) => infos(&all.iter().map(attributes).collect::<Vec<_>>()),
-        Value::Infos(all) => infos(&from_infos(all)),
+        // A value of another type.
+        Value::Infos(all) => match from_infos(all)[..] {
+            [only] if all.iter().all(|info| info.key == key) => only.value,
+            ref all => infos(all),
+        },
     }
 }
 

@@ -93,17 +93,12 @@ pub fn listed<'a>(jobs: impl Iterator<Item = &'a Nspace>) -> String {
     }
 }
 
-/// Returns the names of an engine's jobs.
+/// Returns the names of an engine's jobs, also of those that have ended.
 pub fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
-    let found = tool.query(&[key::PMIX_QUERY_NAMESPACES]).map_err(Failure::running)?;
-    let names = found.into_iter().find_map(|Found { value, .. }| match value {
-        Value::Text(names) => Some(names),
+    let found = tool.query(&[key::PMIX_QUERY_NAMESPACE_INFO]).map_err(Failure::running)?;
+    let jobs = found.into_iter().find_map(|Found { value, .. }| match value {
+        Value::Jobs(jobs) => Some(jobs),
         _ => None,
     });
-    let names = names.unwrap_or_default();
-    names
-        .split(',')
-        .filter(|name| !name.is_empty())
-        .map(|name| Nspace::new(name).map_err(Failure::running))
-        .collect()
+    Ok(jobs.unwrap_or_default().into_iter().map(|job| job.nspace).collect())
 }

@@ -94,7 +94,7 @@ fn query(path: &std::path::Path) -> Result<(u32, Jobs), NoJobs> {
         AttachError::Connect(_) => "stale",
         _ => "no answer",
     })?;
-    let keys = [key::PMIX_QUERY_NAMESPACES, key::PMIX_QUERY_PROC_TABLE];
+    let keys = [key::PMIX_QUERY_NAMESPACE_INFO, key::PMIX_QUERY_PROC_TABLE];
     let found = tool.query(&keys).map_err(|error| match error {
         RequestError::Denied(_) => "refused",
         _ => "stale",
@@ -102,10 +102,9 @@ fn query(path: &std::path::Path) -> Result<(u32, Jobs), NoJobs> {
     let mut jobs = Jobs::new();
     for Found { value, .. } in found {
         match value {
-            Value::Text(names) => {
-                let names = names.split(',').filter_map(|name| Nspace::new(name).ok());
-                for name in names {
-                    jobs.entry(name).or_default();
+            Value::Jobs(infos) => {
+                for info in infos {
+                    jobs.entry(info.nspace).or_default();
                 }
             }
             Value::Procs(procs) => {

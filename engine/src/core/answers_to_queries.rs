@@ -35,6 +35,9 @@ pub(crate) struct Scope {
     nspaces: BTreeSet<Nspace>,
     ranks: BTreeSet<Rank>,
     procs: BTreeSet<Proc>,
+    hosts: BTreeSet<String>,
+    /// Whether a node is named by its number, which only the host knows.
+    numbered_node: bool,
 }
 
 impl Scope {
@@ -60,6 +63,13 @@ impl Scope {
                 key::PMIX_PROCID => {
                     scope.procs.insert(given.proc()?.clone());
                 }
+                key::PMIX_HOSTNAME => {
+                    scope.hosts.insert(given.text()?.to_owned());
+                }
+                key::PMIX_NODEID => {
+                    given.number::<u32>()?;
+                    scope.numbered_node = true;
+                }
                 _ => return Err(given.unread().into()),
             }
         }
@@ -77,7 +87,11 @@ impl Scope {
     }
 
     fn is_all(&self) -> bool {
-        self.nspaces.is_empty() && self.ranks.is_empty() && self.procs.is_empty()
+        self.nspaces.is_empty() && self.ranks.is_empty() && self.procs.is_empty() && self.hosts.is_empty()
+    }
+
+    fn has_host(&self, host: &str) -> bool {
+        self.hosts.is_empty() || self.hosts.contains(host)
     }
 
     fn has_job(&self, nspace: &Nspace) -> bool {
@@ -121,12 +135,17 @@ impl Scope {
 /// # Errors
 /// Fails if the key can be answered only for one job and the scope names several.
 pub(crate) fn find(state: &Core, key: &str, scope: &Scope) -> Result<Option<Value>, Failure> {
-    if !scope.is_all() && scope.jobs(state).next().is_none() {
+    if scope.numbered_node || !scope.is_all() && scope.jobs(state).next().is_none() {
         return Ok(None);
     }
     Ok(match key {
         key::PMIX_QUERY_NAMESPACES => Some(Value::Text(namespaces(state, scope))),
-        key::PMIX_QUERY_JOB_STATUS => one_job(state, scope)?.map(|job| Value::Status(status(job))),
+        key::PMIX_QUERY_JOB_STATUS if scope.named_jobs() > 1 => Some(Value::Jobs(jobs(state, scope))),
+        key::PMIX_QUERY_JOB_STATUS => one_job(state, key, scope)?.map(|job| Value::Status(status(job))),
+        key::PMIX_JOB_SIZE => {
+            let size = one_job(state, key, scope)?.map(JobState::size);
+            size.map(|size| Value::Infos(vec![Info::new(key, size)]))
+        }
         key::PMIX_QUERY_NAMESPACE_INFO => scope.unless_none(jobs(state, scope), Value::Jobs),
         key::PMIX_QUERY_PROC_TABLE => {
             let mut table = procs(state, scope);
@@ -134,7 +153,16 @@ pub(crate) fn find(state: &Core, key: &str, scope: &Scope) -> Result<Option<Valu
             table.sort_by(|one, other| one.proc.cmp(&other.proc));
             scope.unless_none(table, Value::Procs)
         }
-        key::PMIX_QUERY_LOCAL_PROC_TABLE => scope.unless_none(procs(state, scope), Value::Procs),
+        key::PMIX_QUERY_LOCAL_PROC_TABLE | key::PMIX_LOCAL_PROCS => {
+            scope.unless_none(procs(state, scope), Value::Procs)
+        }
+        key::PMIX_LOCAL_PEERS => {
+            let ranks = procs(state, scope).into_iter().map(|info| info.proc.rank.to_string());
+            let ranks: Vec<String> = ranks.collect();
+            one_job(state, key, scope)?.filter(|_| !ranks.is_empty()).map(|_| Value::Text(ranks.join(",")))
+        }
+        // Tools of the engine neither spawn nor control processes. The host may add attributes.
+        key::PMIX_QUERY_SPAWN_SUPPORT | key::PMIX_QUERY_DEBUG_SUPPORT => Some(Value::Text(String::new())),
         key::PMIX_QUERY_LOG_CHANNELS => {
             Some(Value::Text(state.logs.routes().keys(state.resources.has_syslog()).join(",")))
         }
@@ -180,16 +208,16 @@ pub(crate) fn merge(ours: Value, theirs: Value) -> Value {
 }
 
 fn namespaces(state: &Core, scope: &Scope) -> String {
-    scope.jobs(state).map(|(nspace, _)| nspace.as_str()).collect::<Vec<_>>().join(",")
+    let running = scope.jobs(state).filter(|(_, job)| status(job) == Status::EVENT_JOB_START);
+    running.map(|(nspace, _)| nspace.as_str()).collect::<Vec<_>>().join(",")
 }
 
-fn one_job<'a>(state: &'a Core, scope: &Scope) -> Result<Option<&'a JobState>, Failure> {
+fn one_job<'a>(state: &'a Core, key: &str, scope: &Scope) -> Result<Option<&'a JobState>, Failure> {
     let mut jobs = scope.jobs(state).map(|(_, job)| job);
     let (first, second) = (jobs.next(), jobs.next());
     if scope.named_jobs() <= 1 && second.is_none() {
         return Ok(first);
     }
-    let key = key::PMIX_QUERY_JOB_STATUS;
     let reason = format!("{key} requires one job: name it with the qualifier {}", key::PMIX_NSPACE);
     Err(Failure::new(Status::ERR_BAD_PARAM, reason))
 }
@@ -210,15 +238,13 @@ fn status(job: &JobState) -> Status {
 fn jobs(state: &Core, scope: &Scope) -> Vec<JobInfo> {
     let row = |(nspace, job): (&Nspace, &JobState)| {
         let status = status(job);
-        let elsewhere = job.delivered_ranks().len();
         let running = job.ranks().map(|(_, rank)| rank.executable());
         let launching = job.launching().map(|(_, rank)| rank.executable.as_str());
         let mut programs: Vec<&str> = running.chain(launching).collect();
-        let procs = programs.len().saturating_add(elsewhere);
         programs.dedup();
         JobInfo {
             nspace: nspace.clone(),
-            procs: u32::try_from(procs).unwrap_or(u32::MAX),
+            procs: job.size(),
             status,
             exit_code: if status == Status::EVENT_JOB_START { None } else { job.exit_code() },
             command: programs.join(" : "),
@@ -229,7 +255,8 @@ fn jobs(state: &Core, scope: &Scope) -> Vec<JobInfo> {
 
 fn procs(state: &Core, scope: &Scope) -> Vec<ProcInfo> {
     let (node, mut table) = (&state.settings.node, Vec::new());
-    for (nspace, job) in state.jobs.iter() {
+    let here = state.jobs.iter().filter(|_| scope.has_host(node));
+    for (nspace, job) in here {
         let running = job.ranks().map(|(rank, state)| {
             (rank, (state.pid(), state.executable(), proc_state(state.exit()), state.exit()))
         });
@@ -252,7 +279,9 @@ fn procs(state: &Core, scope: &Scope) -> Vec<ProcInfo> {
 
 fn procs_elsewhere(state: &Core, scope: &Scope) -> Vec<ProcInfo> {
     let mut table = Vec::new();
-    for (nspace, job) in state.jobs.iter() {
+    // The engine does not know the nodes of these processes.
+    let elsewhere = state.jobs.iter().filter(|_| scope.has_host(""));
+    for (nspace, job) in elsewhere {
         let named = job.delivered_ranks().into_iter().filter(|rank| scope.has(nspace, *rank));
         table.extend(named.map(|rank| ProcInfo {
             proc: Proc { nspace: nspace.clone(), rank },

@@ -272,6 +272,12 @@ impl JobState {
         self.launching.iter().map(|(rank, launching)| (*rank, launching))
     }
 
+    /// Returns the number of its processes that the engine knows.
+    pub(crate) fn size(&self) -> u32 {
+        let local = self.ranks.len().saturating_add(self.launching.len());
+        u32::try_from(local.saturating_add(self.delivered_ranks().len())).unwrap_or(u32::MAX)
+    }
+
     /// Notes how far a local rank has come in MPI.
     pub(super) fn note_mpi(&mut self, rank: Rank, phase: MpiPhase) {
         if self.has_local_rank(rank) {

@@ -87,8 +87,6 @@ attributes! {
     /// The engine ended before the stream was complete.
     IOF_GONE = "iof.gone": Bool, at Output;
 
-    /// The number of processes of the job that the engine knows.
-    PMIX_JOB_SIZE = "pmix.job.size": Number, at Answer;
     /// The programs of the job.
     PMIX_CMD_LINE = "pmix.cmd.line": Text, at Answer;
     /// The channel of the stream.
