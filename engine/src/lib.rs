@@ -31,7 +31,7 @@
 //! | module | concept |
 //! |---|---|
 //! | `ids`, `client`, `commands`, `upcall`, `channel_entry`, `effects`, `disconnect`, `settings`, `resources` | names and messages; all that leaves the core; the process behind a connection, to which limits apply; settings; what the core needs of the operating system |
-//! | `stream_options`, `stream_state`, `delivery`, `deliver_error`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
+//! | `stream_options`, `completion`, `stream_state`, `delivery`, `deliver_error`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
 //! | `job_status`, `job`, `endings`, `mpi`, `signals`, `jobs` | jobs and ranks |
 //! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
 //! | `push`, `elsewhere`, `push_table` | stdin: pushes and their targets |

@@ -12,9 +12,9 @@ use iof_proto::Nspace;
 
 use crate::core::Core;
 use crate::core::commands::Command;
+use crate::core::completion::Completion;
 use crate::core::effects::HandleOp;
 use crate::core::push::Push;
-use crate::core::stream_state::Completion;
 use crate::core::upcall::Upcall;
 
 impl Core {

@@ -7,13 +7,13 @@ use iof_proto::{Failure, Found, FromTool, Proc, Rank};
 
 use crate::core::Core;
 use crate::core::commands::Command;
+use crate::core::completion::Completion;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::effects::{HandleOp, SignalRequest};
 use crate::core::ids::{Call, JobId, PeerId, QueryId};
 use crate::core::job::EndSteps;
 use crate::core::mpi::MpiEvent;
 use crate::core::requests::serve;
-use crate::core::stream_state::Completion;
 use crate::core::upcall::{TakenCallback, Upcall};
 use crate::early_end::OPEN_AFTER_KILL;
 

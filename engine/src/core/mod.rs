@@ -21,6 +21,7 @@ pub(crate) mod channel_entry;
 mod checks;
 mod client;
 pub(crate) mod commands;
+mod completion;
 pub(crate) mod deliver_error;
 mod deliveries;
 pub(crate) mod delivery;

@@ -14,11 +14,12 @@ use iof_shm_ring::ReaderId;
 use crate::core::Core;
 use crate::core::awaited::{Awaited, JoiningReader};
 use crate::core::commands::Command;
+use crate::core::completion::Completion;
 use crate::core::ids::{PageId, PeerId, RingId, StreamName};
 use crate::core::pull::RegisteredPull;
 use crate::core::reading::Reading;
 use crate::core::stream_options::StreamOptions;
-use crate::core::stream_state::{Completion, StreamState};
+use crate::core::stream_state::StreamState;
 
 impl Core {
     /// Adds the new stream `source`. Returns the request that attaches every tool that registered for it, which

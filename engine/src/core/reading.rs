@@ -5,9 +5,9 @@ use std::sync::Arc;
 use iof_capture::{RequestId, SourceId};
 use iof_shm_ring::ReaderId;
 
+use crate::core::completion::Completion;
 use crate::core::ids::StreamName;
 use crate::core::stream_options::StreamOptions;
-use crate::core::stream_state::Completion;
 
 /// A ring that the tool reads.
 pub(crate) struct Reading {

@@ -4,7 +4,7 @@ use iof_capture::SourceId;
 use iof_proto::limits::{MAX_FORGOTTEN, MAX_FORGOTTEN_PER_TOOL};
 
 use crate::core::Core;
-use crate::core::stream_state::Completion;
+use crate::core::completion::Completion;
 use crate::core::unread::Unread;
 
 impl Core {

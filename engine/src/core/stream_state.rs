@@ -14,6 +14,7 @@ use iof_proto::limits::MAX_READERS_PER_TOOL;
 use iof_proto::{Channel, Channels, Proc};
 use iof_shm_ring::{Policy, ReaderId, Start, StreamConfig};
 
+use crate::core::completion::Completion;
 use crate::core::ids::{PageId, PeerId, StreamName};
 use crate::core::job::JobState;
 use crate::core::peer::Peer;
@@ -48,15 +49,6 @@ pub(crate) struct StreamState {
     adjusted: bool,
     /// The number of its newest generation, as last reported.
     generation: u64,
-}
-
-/// The final counters of a complete stream.
-#[derive(Clone, Copy)]
-pub(crate) struct Completion {
-    /// The number of bytes that its source has produced.
-    pub produced: u64,
-    /// The number of its last generation.
-    pub generation: u64,
 }
 
 impl StreamState {

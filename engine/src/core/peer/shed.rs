@@ -9,10 +9,10 @@ use iof_proto::{Nspace, ToTool, encode};
 use iof_shm_ring::ReaderId;
 
 use super::Peer;
+use crate::core::completion::Completion;
 use crate::core::ids::StreamName;
 use crate::core::outgoing::Outgoing;
 use crate::core::reading::Reading;
-use crate::core::stream_state::Completion;
 use crate::core::unread::{QueuedItem, Unread};
 
 impl Peer {

@@ -1,0 +1,49 @@
+//! The modules of the core import each other without a circle.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Returns the source files below `directory`, those of tests excluded.
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let files = |path: PathBuf| if path.is_dir() { sources(&path) } else { vec![path] };
+    entries.flat_map(files).filter(|path| !path.ends_with("tests.rs")).collect()
+}
+
+/// Returns the names that follow `crate::core::` or stand in a list behind it. Items of `core` itself
+/// are no modules, so the caller drops them.
+fn imports(source: &str) -> BTreeSet<String> {
+    let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code: Vec<&str> = code.take_while(|line| *line != "#[cfg(test)]").collect();
+    let code = code.join("\n");
+    let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    code.split("crate::core::").skip(1).map(name).collect()
+}
+
+#[test]
+fn imports_between_the_modules_of_the_core_form_no_circle() {
+    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
+    let mut modules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in sources(&core) {
+        let inside = path.strip_prefix(&core).unwrap().with_extension("");
+        let module = inside.iter().next().unwrap().to_str().unwrap().to_owned();
+        // The root declares all modules, and each is a method or table of its type.
+        if module != "mod" {
+            modules.entry(module).or_default().extend(imports(&fs::read_to_string(path).unwrap()));
+        }
+    }
+    assert!(modules.len() > 50, "{modules:?}");
+    // Removes the modules that import no others, again and again.
+    loop {
+        let known: BTreeSet<String> = modules.keys().cloned().collect();
+        let before = modules.len();
+        modules.retain(|module, imports| imports.iter().any(|name| name != module && known.contains(name)));
+        if modules.len() == before {
+            break;
+        }
+    }
+    let circles: BTreeSet<&String> = modules.keys().collect();
+    assert!(circles.is_empty(), "some of these import each other in a circle: {circles:?}");
+}
