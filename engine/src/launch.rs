@@ -97,7 +97,7 @@ impl Engine {
         let started = self.start_ranks(spec, &job);
         if started.is_err() {
             self.tables.lock().withdraw_ranks(&spec.nspace);
-            self.pmix.remove(&spec.nspace);
+            self.pmix.remove(job.id());
         }
         self.all_registered(&job);
         started.map(|()| job)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,8 +10,8 @@ use std::{env, thread};
 
 use iof_capture::{ProcessSpec, find_program};
 use iof_pmix_server::{AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError};
+use iof_proto::Rank;
 use iof_proto::limits::MAX_NSPACE;
-use iof_proto::{Nspace, Rank};
 
 use crate::config::{App, JobSpec, Mpi};
 use crate::core::ids::JobId;
@@ -59,8 +60,7 @@ impl PmixHost {
     pub(crate) fn library(&self) -> Option<String> {
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         let server = server.as_deref()?;
-        let version = server.version();
-        let version = version.split(" (").next().unwrap_or_default();
+        let version = server.version().split(" (").next().unwrap_or_default();
         Some(format!("{version}, {}", server.path().display()))
     }
 
@@ -93,15 +93,16 @@ impl PmixHost {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), job.clone());
         let registered = server.register(&job_info(spec, name.clone()));
         if registered.is_err() {
-            self.remove(&job.nspace);
+            self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
         }
         registered.map(|()| PmixJob { server, name })
     }
 
     /// Makes the server forget a job, if it knows it.
-    pub(crate) fn remove(&self, nspace: &Nspace) {
+    pub(crate) fn remove(&self, removed: &JobId) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = jobs.iter().find(|(_, job)| job.nspace == *nspace).map(|(name, _)| name.clone());
+        // By its run, too: another job may have the name already.
+        let name = jobs.iter().find(|(_, job)| *job == removed).map(|(name, _)| name.clone());
         let Some(name) = name else { return };
         jobs.remove(&name);
         // The server may be about to report an event.
@@ -179,9 +180,12 @@ fn need(process: &ProcessSpec) -> Need {
 }
 
 /// Returns the name of a job in PMIx. No other job on this node has it, at any time: MPI libraries
-/// name shared memory after it, and engines may run jobs of the same name.
+/// name shared memory after it, and engines may run jobs of the same name. Other users cannot guess
+/// it: they could connect as a rank, because libpmix believes the uid that a client sends.
 fn pmix_name(job: &JobId) -> String {
-    let suffix = format!("@{}.{}", std::process::id(), job.run);
+    // The keys of the hash function are random and secret.
+    let secret = RandomState::new().hash_one(job.run);
+    let suffix = format!("@{}.{}.{secret:016x}", std::process::id(), job.run);
     let room = MAX_NSPACE.saturating_sub(suffix.len());
     let mut name = job.nspace.to_string();
     while name.len() > room {
@@ -225,6 +229,7 @@ fn input(job: JobId, event: &Event) -> Input {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
+    use iof_proto::Nspace;
 
     #[test]
     fn the_longest_name_of_a_job_leaves_room_for_what_makes_it_unique() {

@@ -36,10 +36,10 @@ impl Engine {
     /// ```
     pub fn remove(&self, nspace: &Nspace) -> bool {
         let removed = self.tables.lock().remove_job(nspace);
-        if removed {
-            self.pmix.remove(nspace);
+        if let Some(job) = &removed {
+            self.pmix.remove(job);
             self.tables.notify();
         }
-        removed
+        removed.is_some()
     }
 }

@@ -4,7 +4,10 @@
 
 mod common;
 
-use common::process::Done;
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::process::{Done, Process};
 use common::site::Site;
 
 /// Functions by which a rank speaks PMI-1.
@@ -162,5 +165,74 @@ fn timings_name_the_protocols_of_mpi() {
     for (choice, text) in [("auto", "MPI by PMI-1"), ("pmi1", "MPI by PMI-1"), ("none", "no MPI")] {
         let done = run(&["--mpi", choice, "--timings"], "exit 0");
         assert!(done.stderr.lines().any(|line| line == format!("iof: timings: {text}")), "{done:?}");
+    }
+}
+
+/// A libpmix that starts no rank, and of which the call that the variable STUCK names does not
+/// return.
+const LIBPMIX: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static int call(const char *name) {
+    const char *stuck = getenv("STUCK");
+    while (stuck && strcmp(stuck, name) == 0) pause();
+    return 0;
+}
+int PMIx_Initialized(void) { return 0; }
+const char *PMIx_Error_string(int status) { return "failed"; }
+const char *PMIx_Get_version(void) { return "OpenPMIx 5.0.0 (of a test)"; }
+int PMIx_server_init(void *module, void *infos, size_t count) { return call("init"); }
+int PMIx_server_finalize(void) { return call("finalize"); }
+int PMIx_server_register_nspace(void *name, int ranks, void *infos, size_t count, void *done, void *data) { return call("register"); }
+void PMIx_server_deregister_nspace(void *name, void *done, void *data) { call("deregister"); }
+int PMIx_server_register_client(void *rank, int user, int group, void *object, void *done, void *data) { return 0; }
+int PMIx_server_setup_fork(void *rank, char ***list) { *list = calloc(1, sizeof(char *)); return call("fork"); }
+int PMIx_server_IOF_deliver(void *rank, int channel, void *bytes, void *infos, size_t count, void *done, void *data) { return 0; }
+int PMIx_Notify_event(int status, void *rank, int range, void *infos, size_t count, void *done, void *data) { return 0; }
+"#;
+
+/// Compiles this library. Returns `None` where no C compiler is installed.
+fn libpmix(site: &Site, name: &str) -> Option<PathBuf> {
+    let (source, library) = (site.path().join("libpmix.c"), site.path().join(name));
+    std::fs::write(&source, LIBPMIX).unwrap();
+    let mut cc = Command::new("cc");
+    let Ok(status) = cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status() else {
+        eprintln!("skipped: no C compiler is installed");
+        return None;
+    };
+    assert!(status.success());
+    Some(library)
+}
+
+#[test]
+fn a_pmix_library_that_does_not_answer_costs_a_job_seconds_at_most() {
+    let site = Site::new();
+    let Some(library) = libpmix(&site, "libpmix.so") else { return };
+    for (stuck, code, text) in [
+        ("finalize", 0, ""),
+        ("init", 2, "libpmix does not answer"),
+        ("register", 2, "libpmix does not answer"),
+        ("fork", 2, "libpmix does not answer"),
+    ] {
+        let mut command = site.iof("run");
+        command.args(["--mpi", "pmix", "true"]).env("IOF_LIBPMIX", &library).env("STUCK", stuck);
+        let done = Process::start(&mut command).finish();
+        assert_eq!(done.code, code, "{stuck}: {done:?}");
+        assert!(done.stderr.contains(text), "{stuck}: {done:?}");
+        assert!(!text.is_empty() || done.stderr.is_empty(), "{stuck}: {done:?}");
+    }
+}
+
+#[test]
+fn a_pmix_library_is_not_mixed_with_one_that_the_process_is_linked_with() {
+    let site = Site::new();
+    let Some((library, other)) = libpmix(&site, "libpmix.so").zip(libpmix(&site, "other.so")) else { return };
+    for (linked, code) in [(&other, 2), (&library, 0)] {
+        let mut command = site.iof("run");
+        command.args(["--mpi", "pmix", "true"]).env("IOF_LIBPMIX", &library).env("LD_PRELOAD", linked);
+        let done = Process::start(&mut command).finish();
+        assert_eq!(done.code, code, "{done:?}");
+        assert_eq!(done.stderr.contains("linked with another libpmix"), code == 2, "{done:?}");
     }
 }

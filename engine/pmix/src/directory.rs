@@ -5,31 +5,29 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::mkdtemp;
+
 use crate::error::StartError;
 
 /// A directory that only this user can enter. It is removed with all its files when it is dropped.
 #[derive(Debug)]
 pub(crate) struct PrivateDirectory(PathBuf);
 
-/// The number of names that are tried.
-const ATTEMPTS: u32 = 100;
-
 impl PrivateDirectory {
     /// Creates a directory in the one for temporary files.
     pub(crate) fn create() -> Result<PrivateDirectory, StartError> {
-        let parent = std::env::temp_dir();
-        let path = |attempt: u32| parent.join(format!("iof-pmix-{}-{attempt}", std::process::id()));
-        let mut attempt = 0;
-        loop {
-            let path = path(attempt);
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(PrivateDirectory(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => {
-                    attempt = attempt.saturating_add(1);
-                }
-                Err(source) => return Err(StartError::Directory { path, source }),
-            }
+        let template = std::env::temp_dir().join(format!("iof-pmix-{}-XXXXXX", std::process::id()));
+        match mkdtemp(&template) {
+            Ok(path) => Ok(PrivateDirectory(path)),
+            Err(error) => Err(StartError::Directory { path: template, source: error.into() }),
         }
+    }
+
+    /// Returns the path as a text.
+    pub(crate) fn text(&self) -> Result<&str, StartError> {
+        let error = || io::Error::new(io::ErrorKind::InvalidFilename, "PMIx needs a name in UTF-8");
+        let path = || self.0.clone();
+        self.0.to_str().ok_or_else(|| StartError::Directory { path: path(), source: error() })
     }
 
     /// Creates a directory in this one, for the files of a job.
@@ -42,10 +40,6 @@ impl PrivateDirectory {
     /// Removes such a directory.
     pub(crate) fn remove_inner(&self, name: &str) {
         remove(&self.0.join(name));
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
     }
 }
 

@@ -25,14 +25,26 @@ pub enum StartError {
     /// This process has a PMIx server, or is a PMIx tool or client.
     #[error("this process uses PMIx already, and can have one PMIx server only")]
     InUse,
+    /// This process is linked with another libpmix, whose functions would call those of this one.
+    #[error("this process is linked with another libpmix than {}", path.display())]
+    OtherLibrary {
+        /// The library.
+        path: PathBuf,
+    },
+    /// The thread that calls libpmix cannot be started.
+    #[error("cannot start a thread for libpmix: {0}")]
+    Thread(#[source] std::io::Error),
     /// The directory for the files of the server cannot be created.
     #[error("cannot create {}: {source}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// The error of mkdir(2).
+        /// The error of mkdtemp(3).
         source: std::io::Error,
     },
+    /// libpmix has not answered within [`MAX_CALL_WAIT`](crate::MAX_CALL_WAIT).
+    #[error("cannot start the PMIx server: libpmix does not answer")]
+    Stalled,
     /// libpmix has returned an error.
     #[error("cannot start the PMIx server: {0}")]
     Init(String),

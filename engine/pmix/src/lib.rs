@@ -14,9 +14,11 @@
 //! | `job`, `info` | what libpmix is told about a job; keys with values, in the form of C |
 //! | `types` | the structures of libpmix |
 //! | `library`, `upcalls` | libpmix, and its calls of this crate: all unsafe code |
+//! | `caller` | the thread that calls libpmix |
 //! | `directory` | the directory for the files of jobs |
 //! | `server`, `error` | the server; why it does not start |
 
+mod caller;
 mod directory;
 mod elf;
 mod error;
@@ -31,4 +33,6 @@ mod upcalls;
 pub use error::{RegisterError, StartError};
 pub use job::{AppInfo, JobInfo};
 pub use program::Need;
-pub use server::{Event, EventKind, PmixServer};
+pub use server::{
+    Event, EventKind, MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT, MAX_LOCAL_RANKS, PmixServer,
+};

@@ -78,6 +78,9 @@ impl Library {
             register_client: function!(handle, failed, b"PMIx_server_register_client"),
             setup_fork: function!(handle, failed, b"PMIx_server_setup_fork"),
         };
+        if library.is_mixed_with_another() {
+            return Err(StartError::OtherLibrary { path: path.into() });
+        }
         let version = library.version();
         let [first, end] = VERSIONS;
         if !major(&version).is_some_and(|major| (first..end).contains(&major)) {
@@ -85,6 +88,15 @@ impl Library {
         }
         std::mem::forget(handle);
         Ok(library)
+    }
+
+    /// Returns whether the process itself is linked with another libpmix. The calls of this library
+    /// of its own functions would then reach that one.
+    fn is_mixed_with_another(&self) -> bool {
+        let global = Handle::this();
+        // SAFETY: only the address is used.
+        let linked = unsafe { global.get::<*const c_void>(b"PMIx_server_init") };
+        linked.is_ok_and(|linked| linked.into_raw().cast_const() != self.server_init as *const c_void)
     }
 
     /// Returns the text of the version, such as `OpenPMIx 4.2.2 (PMIx Standard: ...)`.

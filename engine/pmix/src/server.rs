@@ -4,7 +4,9 @@ use std::ffi::{CString, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use crate::caller::Caller;
 use crate::directory::PrivateDirectory;
 use crate::error::{RegisterError, StartError};
 use crate::info::{Info, Value};
@@ -37,14 +39,24 @@ pub enum EventKind {
     },
 }
 
+/// The longest wait for a call of libpmix, besides [`MAX_CALL_WAIT_PER_RANK`].
+pub const MAX_CALL_WAIT: Duration = Duration::from_secs(10);
+/// The longest wait for a call of libpmix, for each rank that it concerns.
+pub const MAX_CALL_WAIT_PER_RANK: Duration = Duration::from_millis(10);
+/// The longest wait for the end of the server.
+pub const MAX_END_WAIT: Duration = Duration::from_secs(2);
+/// The greatest number of ranks of a job. Greater numbers of local ranks have no form in PMIx.
+pub const MAX_LOCAL_RANKS: u32 = 65_534;
+
 /// Whether this process has a server.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// The PMIx server of this process, in libpmix. Dropping it ends it; ranks that are connected then
-/// lose their server. Its methods block until libpmix's thread has done the work, so they must not
-/// be called by the receiver of events.
+/// lose their server. Its methods block until libpmix's thread has done the work, at most for
+/// [`MAX_CALL_WAIT`] and [`MAX_END_WAIT`], so they must not be called by the receiver of events.
 pub struct PmixServer {
-    library: Library,
+    caller: Caller,
+    version: String,
     path: PathBuf,
     directory: PrivateDirectory,
 }
@@ -68,7 +80,8 @@ impl PmixServer {
             return Err(StartError::InUse);
         }
         let started = PmixServer::start_library(library, path, receive);
-        if started.is_err() {
+        // A library that does not answer may still start.
+        if started.as_ref().is_err_and(|error| !matches!(error, StartError::Stalled)) {
             STARTED.store(false, Ordering::Relaxed);
         }
         started
@@ -83,24 +96,30 @@ impl PmixServer {
             return Err(StartError::InUse);
         }
         let directory = PrivateDirectory::create()?;
-        let temporary = directory.path().to_string_lossy().into_owned();
-        let infos = [
-            Info::text("pmix.srv.nspace", &format!("iof-{}", std::process::id())),
-            Info::new("pmix.srv.rank", Value::Rank(0)),
-            Info::text("pmix.srvr.tmpdir", &temporary),
-            Info::text("pmix.sys.tmpdir", &temporary),
-        ];
-        upcalls::set_receiver(Some(Box::new(receive)));
-        if let Err(error) = library.server_init(&infos) {
+        let temporary = directory.text()?.to_owned();
+        let version = library.version();
+        let caller = Caller::start(library).map_err(StartError::Thread)?;
+        let init = move |library: &Library| {
+            let infos = [
+                Info::text("pmix.srv.nspace", &format!("iof-{}", std::process::id())),
+                Info::new("pmix.srv.rank", Value::Rank(0)),
+                Info::text("pmix.srvr.tmpdir", &temporary),
+                Info::text("pmix.sys.tmpdir", &temporary),
+            ];
+            upcalls::set_receiver(Some(Box::new(receive)));
+            library.server_init(&infos)
+        };
+        let started = caller.call(MAX_CALL_WAIT, init).map_err(|_| StartError::Stalled);
+        if let Err(error) = started.and_then(|started| started.map_err(StartError::Init)) {
             upcalls::set_receiver(None);
-            return Err(StartError::Init(error));
+            return Err(error);
         }
-        Ok(PmixServer { library, path: path.into(), directory })
+        Ok(PmixServer { caller, version, path: path.into(), directory })
     }
 
     /// Returns the version that the library reports, such as `OpenPMIx 5.0.3 (PMIx Standard: ...)`.
-    pub fn version(&self) -> String {
-        self.library.version()
+    pub fn version(&self) -> &str {
+        &self.version
     }
 
     /// Returns the path or name by which the library was opened.
@@ -113,29 +132,38 @@ impl PmixServer {
     /// # Errors
     /// [`RegisterError`]. The job is not known then.
     pub fn register(&self, job: &JobInfo) -> Result<(), RegisterError> {
-        let name = c_string(&job.nspace)?;
-        let registered = self.register_job(job, &name);
+        let registered = self.register_job(job);
         if registered.is_err() {
             self.deregister(&job.nspace);
         }
         registered.map_err(RegisterError)
     }
 
-    fn register_job(&self, job: &JobInfo, name: &CString) -> Result<(), String> {
+    fn register_job(&self, job: &JobInfo) -> Result<(), String> {
+        let size = job.size();
+        if size > MAX_LOCAL_RANKS {
+            return Err(format!("it has {size} ranks, expected at most {MAX_LOCAL_RANKS}"));
+        }
+        let name = c_string(&job.nspace)?;
         // libpmix maps files of the job in it.
         let directory = self.directory.create_inner(&job.nspace).map_err(|error| error.to_string())?;
         let infos = job.infos(&directory);
-        let size = i32::try_from(job.size()).map_err(|error| error.to_string())?;
-        self.library.register_nspace(name, size, &infos)?;
-        (0..job.size()).try_for_each(|rank| self.library.register_client(&job.nspace, rank))
+        let (nspace, ranks) = (job.nspace.clone(), size.cast_signed());
+        let register = move |library: &Library| {
+            library.register_nspace(&name, ranks, &infos)?;
+            (0..size).try_for_each(|rank| library.register_client(&nspace, rank))
+        };
+        let limit = MAX_CALL_WAIT.saturating_add(MAX_CALL_WAIT_PER_RANK.saturating_mul(size));
+        self.caller.call(limit, register).map_err(|stalled| stalled.to_string())?
     }
 
     /// Forgets a job. Does nothing if it is not known.
     pub fn deregister(&self, nspace: &str) {
-        if let Ok(name) = c_string(nspace) {
-            self.library.deregister_nspace(&name);
-            self.directory.remove_inner(nspace);
+        let Ok(name) = c_string(nspace) else { return };
+        if let Err(error) = self.caller.call(MAX_CALL_WAIT, move |library| library.deregister_nspace(&name)) {
+            tracing::warn!(nspace, %error, "the PMIx server still has a job that has ended");
         }
+        self.directory.remove_inner(nspace);
     }
 
     /// Returns the variables with which a rank of a job finds this server. `PMIX_SERVER_TMPDIR` is
@@ -144,7 +172,10 @@ impl PmixServer {
     /// # Errors
     /// [`RegisterError`]: the job is not known.
     pub fn variables(&self, nspace: &str, rank: u32) -> Result<Vec<(OsString, OsString)>, RegisterError> {
-        let mut variables = self.library.setup_fork(nspace, rank).map_err(RegisterError)?;
+        let name = nspace.to_owned();
+        let variables = self.caller.call(MAX_CALL_WAIT, move |library| library.setup_fork(&name, rank));
+        let mut variables =
+            variables.map_err(|stalled| stalled.to_string()).flatten().map_err(RegisterError)?;
         variables.retain(|(name, _)| name != "PMIX_SERVER_TMPDIR" && name != "PMIX_SYSTEM_TMPDIR");
         Ok(variables)
     }
@@ -152,14 +183,19 @@ impl PmixServer {
 
 impl Drop for PmixServer {
     fn drop(&mut self) {
-        if let Err(error) = self.library.server_finalize() {
-            tracing::debug!(%error, "cannot end the PMIx server");
+        let end = |library: &Library| {
+            if let Err(error) = library.server_finalize() {
+                tracing::debug!(%error, "cannot end the PMIx server");
+            }
+            upcalls::set_receiver(None);
+            STARTED.store(false, Ordering::Relaxed);
+        };
+        if let Err(error) = self.caller.call(MAX_END_WAIT, end) {
+            tracing::debug!(%error, "the PMIx server does not end");
         }
-        upcalls::set_receiver(None);
-        STARTED.store(false, Ordering::Relaxed);
     }
 }
 
-fn c_string(text: &str) -> Result<CString, RegisterError> {
-    CString::new(text).map_err(|error| RegisterError(error.to_string()))
+fn c_string(text: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|error| error.to_string())
 }

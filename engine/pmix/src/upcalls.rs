@@ -1,6 +1,7 @@
 //! The functions that libpmix calls on its own thread.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem;
 use std::sync::{Mutex, PoisonError};
 
 use crate::server::{Event, EventKind};
@@ -15,7 +16,9 @@ static RECEIVER: Mutex<Option<Receiver>> = Mutex::new(None);
 
 /// Sets or removes the receiver of events.
 pub(crate) fn set_receiver(receiver: Option<Receiver>) {
-    *RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) = receiver;
+    let previous = mem::replace(&mut *RECEIVER.lock().unwrap_or_else(PoisonError::into_inner), receiver);
+    // It may own the last reference to an engine, whose end must not wait for this lock.
+    drop(previous);
 }
 
 /// Returns the upcalls of this host.

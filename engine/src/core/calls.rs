@@ -147,14 +147,14 @@ impl Core {
     }
 
     /// Removes a job whose local and remote parts have ended, see
-    /// [`Engine::remove`](crate::Engine::remove).
-    pub(crate) fn remove_job(&mut self, nspace: &Nspace) -> bool {
+    /// [`Engine::remove`](crate::Engine::remove). Returns the job.
+    pub(crate) fn remove_job(&mut self, nspace: &Nspace) -> Option<JobId> {
         if !self.jobs.get(nspace).is_some_and(JobState::has_ended) {
-            return false;
+            return None;
         }
         // Registrations whose readers are just being attached receive the end after their rings.
         self.announce_end(nspace);
-        let Some(job) = self.forget_job(nspace) else { return false };
+        let job = self.forget_job(nspace)?;
         let sources = job.streams();
         for (_, rank) in job.ranks() {
             self.effects.handles.push(HandleOp::RemoveRank(rank.process()));
@@ -165,7 +165,7 @@ impl Core {
         self.release_backlog(&sources);
         sources.into_iter().for_each(|source| self.forget_stream(source));
         self.shed_unread();
-        true
+        Some(JobId { nspace: nspace.clone(), run: job.run() })
     }
 
     /// Removes a job from the table. Its handles return its exit status from now on.

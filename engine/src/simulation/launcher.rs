@@ -119,7 +119,7 @@ impl SimulatedEngine {
 
     /// Removes a job that has ended. Returns whether it was removed.
     pub fn remove(&mut self, nspace: &Nspace) -> bool {
-        self.core.remove_job(nspace)
+        self.core.remove_job(nspace).is_some()
     }
 
     /// Returns whether a job has ended; `None` if it is not in the tables.

@@ -214,7 +214,7 @@ fn a_job_that_is_removed_while_a_tool_is_attached_reports_its_end() {
     rig.end_job();
     let tool = rig.connect();
     rig.pull(tool);
-    assert!(rig.state.remove_job(&rig.nspace));
+    assert!(rig.state.remove_job(&rig.nspace).is_some());
     rig.settle();
     assert_eq!(rig.messages(tool), ["pulled", "ring 0", "announced", "ended"]);
     assert!(rig.state.tools.get(&tool).unwrap().registrations().next().is_none(), "the registration is over");
@@ -413,7 +413,7 @@ fn a_stream_is_kept_while_a_reader_of_its_removed_job_waits_for_a_free_slot() {
     rig.send();
     rig.complete(source, 1);
     rig.end_job();
-    assert!(rig.state.remove_job(&rig.nspace));
+    assert!(rig.state.remove_job(&rig.nspace).is_some());
     rig.settle();
     assert_eq!(rig.messages(tool), ["announced", "ended"]);
     // The tool has drained its generation.
