@@ -275,7 +275,7 @@ impl RunningJob {
         if self.status.is_none() {
             self.status = self.job.try_wait_exit();
         }
-        if self.status.is_some() {
+        if self.status.is_some() && !self.has_ended_ranks(received) {
             // No rank is left to receive the signal, so it ends the command, which waits for a
             // grandchild or for the reader of its output.
             self.failure = Some(Failure::Signal(signal));
@@ -290,6 +290,13 @@ impl RunningJob {
                 self.job.signal(RankSignal::CONT);
             }
         }
+    }
+
+    /// Returns whether the ranks have ended by this signal before it was read here: a signal to the
+    /// process group of this command also goes to the rank in that group.
+    fn has_ended_ranks(&self, ReceivedSignal { signal, .. }: ReceivedSignal) -> bool {
+        let code = (signal as i32).saturating_add(128);
+        self.asked_to_end.is_none() && self.status.as_ref().is_some_and(|status| status.code() == code)
     }
 
     /// Sends a received signal to the ranks. Ranks in the command's own process group have already

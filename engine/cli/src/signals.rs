@@ -15,7 +15,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedSignal {
     pub signal: Signal,
-    /// The terminal sent the signal to the whole process group of this process.
+    /// The terminal sent the signal to the whole process group of this process, as with Ctrl-C.
     pub from_terminal: bool,
     pub received_at: Instant,
 }
@@ -96,7 +96,8 @@ impl Signals {
             };
             let signal =
                 i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())?;
-            let from_terminal = info.ssi_code == libc::SI_KERNEL;
+            // The kernel sends SIGHUP to the leader of the session only.
+            let from_terminal = info.ssi_code == libc::SI_KERNEL && signal != Signal::SIGHUP;
             return Some(ReceivedSignal { signal, from_terminal, received_at: Instant::now() });
         }
     }

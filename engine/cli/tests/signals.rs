@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::process::{Process, Stat};
 use common::site::Site;
-use common::terminal::{CTRL_C, CTRL_Z};
+use common::terminal::{CTRL_C, CTRL_Z, Terminal};
 use common::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -163,6 +163,33 @@ fn ctrl_c_at_the_terminal_ends_all_ranks_and_their_children() {
     assert_eq!(run.wait(), 130);
     wait_for_end_of_all(&run);
     assert!(!terminal.shown().contains("survived"), "{}", terminal.shown());
+}
+
+#[test]
+fn a_rank_that_ctrl_c_ends_before_the_command_reads_it_is_told() {
+    for _ in 0..5 {
+        let site = Site::new();
+        let (terminal, run) = site.run_at_terminal(["-n", "1", "--", "sleep", "1000"]);
+        let pids = pids(&site, 1);
+        run.stop();
+        terminal.type_keys(CTRL_C);
+        wait_for_state("the rank", pids[0], 'Z');
+        run.signal(Signal::SIGCONT);
+        assert_eq!(run.wait(), 130);
+        terminal.wait_for("SIGINT", 1);
+    }
+}
+
+#[test]
+fn all_ranks_end_when_the_terminal_hangs_up() {
+    let site = Site::new();
+    // The command is the leader of the session, as in `ssh -t host iof run ...`.
+    let mut command = site.iof("run");
+    let (master, run) = Terminal::start_unread(command.args(["-n", "3", "--", "sleep", "1000"]), 24, 80);
+    pids(&site, 3);
+    drop(master);
+    assert_eq!(run.wait(), 129);
+    wait_for_end_of_all(&run);
 }
 
 #[test]

@@ -42,6 +42,21 @@ impl Terminal {
     /// Starts `command` as the leader of a session at a new terminal, with the terminal as its
     /// standard files.
     pub fn start(command: &mut Command, rows: u16, columns: u16) -> (Terminal, Process) {
+        let (master, process) = Terminal::start_unread(command, rows, columns);
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let (mut output, buffer) = (master.try_clone().unwrap(), Arc::clone(&shown));
+        let reader = thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            // Reading fails with EIO when no process has the terminal open any more.
+            while let Ok(count @ 1..) = output.read(&mut chunk) {
+                buffer.lock().unwrap().extend_from_slice(&chunk[..count]);
+            }
+        });
+        (Terminal { master, shown, size: Cell::new((rows, columns)), resized: Cell::new(0), reader }, process)
+    }
+
+    /// Starts `command` in the same way, and returns the master. Dropping it hangs the terminal up.
+    pub fn start_unread(command: &mut Command, rows: u16, columns: u16) -> (File, Process) {
         let (master, slave) = open(rows, columns);
         let file = || Stdio::from(slave.try_clone().unwrap());
         command.stdin(file()).stdout(file()).stderr(file());
@@ -58,16 +73,7 @@ impl Terminal {
         let process = Process::start_in_its_group(command);
         // The command keeps copies of the slave.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let shown = Arc::new(Mutex::new(Vec::new()));
-        let (mut output, buffer) = (master.try_clone().unwrap(), Arc::clone(&shown));
-        let reader = thread::spawn(move || {
-            let mut chunk = [0; 4096];
-            // Reading fails with EIO when no process has the terminal open any more.
-            while let Ok(count @ 1..) = output.read(&mut chunk) {
-                buffer.lock().unwrap().extend_from_slice(&chunk[..count]);
-            }
-        });
-        (Terminal { master, shown, size: Cell::new((rows, columns)), resized: Cell::new(0), reader }, process)
+        (master, process)
     }
 
     /// Types `keys`.
