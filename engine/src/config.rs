@@ -237,8 +237,7 @@ pub enum Mpi {
     None,
     /// PMIx if a program of the job needs it as far as its file tells (linked with Open MPI 5 or
     /// libpmix), or if the variable `IOF_LIBPMIX` is set and no program is linked with MPICH.
-    /// Otherwise PMI-1. If the PMIx server cannot start, the reason is logged (with `tracing`), and
-    /// the job has PMI-1.
+    /// Otherwise PMI-1. Programs that such a program is an argument of, as of env(1), count as well.
     Auto,
     /// PMI-1, as of MPICH, Intel MPI and MVAPICH. Each rank has a socket to the engine. Ranks do
     /// not inherit the variables by which another launcher has connected the embedder.

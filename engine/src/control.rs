@@ -189,6 +189,7 @@ impl Control {
                 Report::Pmi { job, rank, socket, server } => {
                     self.pmi.add(self.poll.registry(), (job, rank), socket, server);
                 }
+                Report::PmiEnded(job) => self.pmi.forget(&job),
                 Report::CaptureEnded(mut streams) => {
                     streams.retain(core.keeps());
                     core.handles().ended_streams = Some(streams);

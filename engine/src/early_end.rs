@@ -46,6 +46,8 @@ pub enum EndCause {
         /// The exit code that it specified.
         code: i32,
     },
+    /// This rank has exited with code 0 without `MPI_Init`, in which other ranks wait for it.
+    Uninitialized(Rank),
     /// The job took longer than its [`JobSpec::timeout`](crate::JobSpec::timeout).
     Timeout,
 }
@@ -144,6 +146,16 @@ impl EarlyEndPolicy {
             && self.kill_on != KillOnBadExit::Never
         {
             *cause = Some(EndCause::BadExit(rank));
+        }
+    }
+
+    /// Notes that a rank has exited without `MPI_Init`, in which others wait for it. This ends the
+    /// job unless no failure does.
+    pub(crate) fn uninitialized(&mut self, rank: Rank) {
+        if let Phase::Running { cause: cause @ None, .. } = &mut self.phase
+            && self.kill_on != KillOnBadExit::Never
+        {
+            *cause = Some(EndCause::Uninitialized(rank));
         }
     }
 

@@ -70,6 +70,12 @@ pub enum LaunchError {
         "MPI programs run on one node only, and the job has ranks elsewhere: set JobSpec::mpi to Mpi::None"
     )]
     MpiElsewhere,
+    /// The job has programs of MPICH and of Open MPI, which cannot be one world.
+    #[error(
+        "some programs of the job are linked with MPICH and others with Open MPI: link all with one library, or \
+         start them without MPI"
+    )]
+    MixedMpi,
     /// An app has no ranks.
     #[error("app {app} has no ranks: ask for at least 1, or omit the app")]
     EmptyApp {

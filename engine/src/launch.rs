@@ -1,6 +1,7 @@
 //! Starting a job: the checks before it, and the ranks' processes.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -26,6 +27,7 @@ use crate::job::Job;
 use crate::pmi::{self, PmiJob};
 use crate::pmix::{self, PmixJob};
 use crate::register::{RankStdin, RunningRank};
+use crate::reports::Report;
 
 /// The server by which the ranks of a job start MPI, if there is one.
 struct MpiJob {
@@ -98,6 +100,7 @@ impl Engine {
         if started.is_err() {
             self.tables.lock().withdraw_ranks(&spec.nspace);
             self.pmix.remove(job.id());
+            self.tables.reports.send(Report::PmiEnded(job.id().clone()));
         }
         self.all_registered(&job);
         started.map(|()| job)
@@ -114,7 +117,9 @@ impl Engine {
         let pmi = if pmix.is_none() { PmiJob::of(spec, job) } else { None };
         let mpi = MpiJob { pmi, pmix };
         // A client would take variables of another launcher for its own.
-        let spawner = if spec.mpi == Mpi::None { spawner } else { spawner.hiding(pmi::is_of_a_launcher) };
+        let has_pmix = env::var_os("PMIX_NAMESPACE").is_some();
+        let is_of_a_launcher = |name: &OsStr| pmi::is_of_a_launcher(name, has_pmix);
+        let spawner = if spec.mpi == Mpi::None { spawner } else { spawner.hiding(is_of_a_launcher) };
         let mut signallers = Vec::new();
         let started = planned_ranks(spec)
             .try_for_each(|planned| self.start_rank(spec, &planned, &spawner, &mpi, &mut signallers));
@@ -209,6 +214,9 @@ fn check_spec(spec: &JobSpec, server: &OsStr, caches: &CacheBudget) -> Result<u6
     }
     if spec.mpi != Mpi::None && (spec.elsewhere || started < ranks) {
         return Err(LaunchError::MpiElsewhere);
+    }
+    if pmix::is_mixed(spec) {
+        return Err(LaunchError::MixedMpi);
     }
     let needed = started.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
     let needed = needed.saturating_add(TRANSIENT_FDS).saturating_add(pmix::files(spec));

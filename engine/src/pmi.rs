@@ -78,14 +78,18 @@ pub(crate) fn socket() -> io::Result<(UnixStream, PassedFile)> {
 }
 
 /// Returns whether a launcher sets this variable to connect the processes that it starts. Returns
-/// `false` for settings of users (`PMIX_MCA_`) and for directories.
-pub(crate) fn is_of_a_launcher(name: &OsStr) -> bool {
+/// `false` for settings of users: `PMIX_MCA_`, and directories unless the launcher of `has_pmix` set
+/// them.
+pub(crate) fn is_of_a_launcher(name: &OsStr, has_pmix: bool) -> bool {
     let name = name.as_bytes();
     let prefixes: [&[u8]; 5] = [b"PMI_", b"PMI2_", b"PMIX_", b"HYDI_", b"OMPI_COMM_WORLD_"];
     let names: [&[u8]; 3] = [b"MPI_LOCALNRANKS", b"MPI_LOCALRANKID", b"OMPI_UNIVERSE_SIZE"];
-    let kept: [&[u8]; 2] = [b"PMIX_SERVER_TMPDIR", b"PMIX_SYSTEM_TMPDIR"];
+    let directories: [&[u8]; 2] = [b"PMIX_SERVER_TMPDIR", b"PMIX_SYSTEM_TMPDIR"];
+    if directories.contains(&name) {
+        return has_pmix;
+    }
     let has_prefix = prefixes.iter().any(|prefix| name.starts_with(prefix));
-    (has_prefix && !name.starts_with(b"PMIX_MCA_") && !kept.contains(&name)) || names.contains(&name)
+    (has_prefix && !name.starts_with(b"PMIX_MCA_")) || names.contains(&name)
 }
 
 /// The sockets of all ranks.
@@ -182,6 +186,15 @@ impl PmiLinks {
         // Closing the socket removes it from the poll set.
         self.links.remove(&token);
         reports
+    }
+
+    /// Removes all links of a job.
+    pub(crate) fn forget(&mut self, job: &JobId) {
+        let left = self.by_rank.range((job.run, Rank(0))..=(job.run, Rank(u32::MAX)));
+        let left: Vec<(u64, Rank)> = left.map(|(key, _)| *key).collect();
+        for key in left {
+            self.by_rank.remove(&key).and_then(|token| self.links.remove(&token));
+        }
     }
 
     /// Reads the requests of one rank, and writes the replies. A barrier's end is a reply to other
@@ -282,7 +295,7 @@ mod tests {
         for name in
             ["PMI_FD", "PMI_RANK", "PMIX_RANK", "HYDI_CONTROL_FD", "OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS"]
         {
-            assert!(is_of_a_launcher(OsStr::new(name)), "{name}");
+            assert!(is_of_a_launcher(OsStr::new(name), false), "{name}");
         }
         for name in [
             "PATH",
@@ -293,7 +306,8 @@ mod tests {
             "SLURM_JOB_ID",
             "PMI",
         ] {
-            assert!(!is_of_a_launcher(OsStr::new(name)), "{name}");
+            assert!(!is_of_a_launcher(OsStr::new(name), false), "{name}");
         }
+        assert!(is_of_a_launcher(OsStr::new("PMIX_SERVER_TMPDIR"), true));
     }
 }

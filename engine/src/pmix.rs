@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZero;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{env, thread};
+use std::{env, iter, thread};
 
 use iof_capture::{ProcessSpec, find_program};
 use iof_pmix_server::{AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError};
@@ -31,6 +32,8 @@ const SYSTEM_LIBRARY: &str = "libpmix.so.2";
 /// The variable with directories for the dynamic linker.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
+/// The number of arguments that are looked at for a program to be started.
+const WORDS_OF_STARTER: usize = 16;
 /// The number of files that libpmix opens for itself.
 const FILES_OF_SERVER: u64 = 16;
 
@@ -118,22 +121,12 @@ impl Engine {
     /// Makes a job known to the PMIx server. Returns `None` if it needs none.
     ///
     /// # Errors
-    /// [`LaunchError::Pmix`], unless the job can do without.
+    /// [`LaunchError::Pmix`].
     pub(crate) fn pmix_job(&self, spec: &JobSpec, job: &Job) -> Result<Option<PmixJob>, LaunchError> {
-        if spec.mpi != Mpi::None {
-            warn_if_alone(spec);
-        }
+        warn_if_alone(spec);
         let Some(library) = library(spec) else { return Ok(None) };
-        let started = self.pmix.start(&library, &self.tables.reports).map_err(PmixError::from);
-        let registered = started.and_then(|server| Ok(self.pmix.register(server, spec, job.id())?));
-        match registered {
-            Ok(job) => Ok(Some(job)),
-            Err(error) if spec.mpi == Mpi::Auto => {
-                tracing::warn!(job = %spec.nspace, %error, "cannot serve PMIx: each rank of Open MPI is alone");
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
-        }
+        let server = self.pmix.start(&library, &self.tables.reports).map_err(PmixError::from)?;
+        Ok(Some(self.pmix.register(server, spec, job.id()).map_err(PmixError::from)?))
     }
 }
 
@@ -143,7 +136,7 @@ fn library(spec: &JobSpec) -> Option<PathBuf> {
         return None;
     }
     let named = env::var_os(LIBRARY_VARIABLE).filter(|library| !library.is_empty()).map(PathBuf::from);
-    let needs: Vec<Need> = first_processes(spec).map(|process| need(&process)).collect();
+    let needs = needs(spec);
     let is_mpich = needs.contains(&Need::Pmi1);
     let needed = needs.into_iter().find_map(|need| match need {
         Need::Pmix(library) => Some(library),
@@ -160,18 +153,47 @@ pub(crate) fn files(spec: &JobSpec) -> u64 {
     library(spec).map_or(0, |_| spec.nprocs().saturating_add(FILES_OF_SERVER))
 }
 
-/// Warns if the ranks of a job are alone whatever the engine does.
-fn warn_if_alone(spec: &JobSpec) {
-    let is_old = |process| need(&process) == Need::OldOpenMpi;
-    if spec.nprocs() > 1 && first_processes(spec).any(is_old) {
-        tracing::warn!(
-            job = %spec.nspace,
-            "each rank is alone: only its own mpirun can start Open MPI 4, and iof starts Open MPI 5"
-        );
-    }
+/// Returns whether some programs need PMI-1, others PMIx, and the protocol is not chosen.
+pub(crate) fn is_mixed(spec: &JobSpec) -> bool {
+    let needs = if spec.mpi == Mpi::Auto { needs(spec) } else { Vec::new() };
+    needs.contains(&Need::Pmi1) && needs.iter().any(|need| matches!(need, Need::Pmix(_)))
 }
 
-/// Returns what a process needs to start MPI.
+/// Warns if ranks of a job are alone, as its protocol is not that of their MPI library.
+fn warn_if_alone(spec: &JobSpec) {
+    if spec.mpi == Mpi::None || spec.nprocs() < 2 {
+        return;
+    }
+    let needs = needs(spec);
+    let has_pmix = |need: &Need| matches!(need, Need::Pmix(_));
+    let reason = if needs.contains(&Need::OldOpenMpi) {
+        "only its own mpirun can start Open MPI 4, and iof starts Open MPI 5"
+    } else if spec.mpi == Mpi::Pmi1 && needs.iter().any(has_pmix) {
+        "Open MPI starts by PMIx, and the job has PMI-1: choose auto"
+    } else if spec.mpi == Mpi::Pmix && needs.contains(&Need::Pmi1) {
+        "MPICH starts by PMI-1 unless it was built with PMIx, and the job has PMIx: choose auto"
+    } else {
+        return;
+    };
+    tracing::warn!(job = %spec.nspace, "each rank is alone: {reason}");
+}
+
+/// Returns what each program needs to start MPI.
+fn needs(spec: &JobSpec) -> Vec<Need> {
+    first_processes(spec).map(|process| need_behind(&process)).collect()
+}
+
+/// Returns what a program needs, or else the first program among its arguments that needs anything:
+/// it may start that one, as env(1) and taskset(1) do.
+fn need_behind(process: &ProcessSpec) -> Need {
+    let words = process.args.iter().take(WORDS_OF_STARTER);
+    let named = words.filter(|word| !word.as_bytes().starts_with(b"-"));
+    let behind = named.map(|word| need(&ProcessSpec { program: word.clone(), ..process.clone() }));
+    let all = iter::once(need(process)).chain(behind);
+    all.into_iter().find(|need| *need != Need::None).unwrap_or(Need::None)
+}
+
+/// Returns what the program of a process needs to start MPI.
 fn need(process: &ProcessSpec) -> Need {
     let own = process.env.iter().rev().find(|(name, _)| name == LIBRARY_PATH).map(|(_, value)| value.clone());
     let search = own.or_else(|| env::var_os(LIBRARY_PATH));

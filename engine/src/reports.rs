@@ -41,6 +41,9 @@ pub(crate) enum Report {
         socket: UnixStream,
         server: Arc<Mutex<Server>>,
     },
+    /// The ranks of a job that were started are killed, as others could not be started. Their ends
+    /// are not reported.
+    PmiEnded(JobId),
     /// The host has approved or refused a tool.
     Approved {
         peer: PeerId,

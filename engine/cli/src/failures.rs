@@ -122,6 +122,13 @@ impl Failures {
     pub fn ends_early(&mut self, end: &EarlyEnd) -> Option<String> {
         self.early_end = Some(end.cause);
         self.terminated = end.left.iter().copied().collect();
+        if let EndCause::Uninitialized(rank) = end.cause {
+            return Some(format!(
+                "job {}: rank {rank} ended without MPI_Init, for which the other ranks wait (see \
+                 --kill-on-bad-exit)",
+                self.nspace
+            ));
+        }
         // The line about a rank follows its output.
         if end.cause != EndCause::Timeout {
             return None;
@@ -159,6 +166,7 @@ impl Failures {
         let because = match self.early_end {
             Some(EndCause::BadExit(rank)) => Some(format!("rank {rank} failed (see --kill-on-bad-exit)")),
             Some(EndCause::Abort { rank, .. }) => Some(format!("rank {rank} called MPI_Abort")),
+            Some(EndCause::Uninitialized(rank)) => Some(format!("rank {rank} did not call MPI_Init")),
             Some(EndCause::Timeout) | None => None,
         };
         if let Some(because) = because.filter(|_| !self.terminated.is_empty()) {

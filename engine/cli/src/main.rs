@@ -37,6 +37,7 @@ mod query;
 mod redirect;
 mod run;
 mod signals;
+mod singletons;
 mod stdin;
 mod threads;
 mod top;

@@ -42,6 +42,7 @@ use crate::orphans::reap_if_first_process;
 use crate::output::{Outputs, Part, with_job};
 use crate::printers::OutputWriter;
 use crate::signals::{ReceivedSignal, Signals};
+use crate::singletons::watch_for_singletons;
 use crate::threads::{no_thread, start_thread};
 
 /// How long the line about a failed rank waits until the rank's own output is written.
@@ -158,7 +159,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             })
         })
         .and_then(|()| match &job {
-            LaunchedJob::Local(job) => reap_if_first_process(job),
+            LaunchedJob::Local(job) => {
+                reap_if_first_process(job)?;
+                let could_be_alone = nprocs > 1 && spec.mpi != Mpi::None && engine.pmix_library().is_none();
+                if could_be_alone { watch_for_singletons(job) } else { Ok(()) }
+            }
             LaunchedJob::Remote(_) => Ok(()),
         })
         .and_then(|()| stdin.push(&engine, &nspace))

@@ -58,6 +58,8 @@ pub(crate) struct JobState {
     launching: BTreeMap<Rank, Launching>,
     /// The local ranks that have begun MPI, also while they are being started.
     mpi: BTreeMap<Rank, MpiPhase>,
+    /// The first local rank that has exited with code 0 without having begun MPI.
+    uninitialized: Option<Rank>,
     /// All local ranks were started.
     started: bool,
     /// The state of its remote ranks.
@@ -106,6 +108,7 @@ impl JobState {
             ranks: BTreeMap::new(),
             launching: BTreeMap::new(),
             mpi: BTreeMap::new(),
+            uninitialized: None,
             started: false,
             remote: RemoteRanks::None,
             delivered: BTreeMap::new(),
@@ -276,13 +279,6 @@ impl JobState {
     pub(crate) fn size(&self) -> u32 {
         let local = self.ranks.len().saturating_add(self.launching.len());
         u32::try_from(local.saturating_add(self.delivered_ranks().len())).unwrap_or(u32::MAX)
-    }
-
-    /// Notes how far a local rank has come in MPI.
-    pub(super) fn note_mpi(&mut self, rank: Rank, phase: MpiPhase) {
-        if self.has_local_rank(rank) {
-            self.mpi.insert(rank, phase);
-        }
     }
 
     /// Notes that the embedder has reported the exit of a rank. Returns the rank's process; `None` if

@@ -26,11 +26,13 @@ pub struct JobStatus {
 impl JobStatus {
     /// Returns the [exit code](Exit::code) of the rank that failed first, or 0 if no rank failed.
     /// Whatever its ranks returned, returns [`TIMEOUT_CODE`] if a time limit ended the job, and the
-    /// code of `MPI_Abort` if a rank aborted it.
+    /// code of `MPI_Abort` if a rank aborted it. Returns 1 if a rank has exited without
+    /// `MPI_Init` while others waited for it.
     pub fn code(&self) -> i32 {
         match self.early_end.as_ref().map(|end| end.cause) {
             Some(EndCause::Timeout) => TIMEOUT_CODE,
             Some(EndCause::Abort { code, .. }) => code,
+            Some(EndCause::Uninitialized(_)) => 1,
             Some(EndCause::BadExit(_)) | None => self.first_failure.map_or(0, |(_, exit)| exit.code()),
         }
     }

@@ -40,5 +40,7 @@ impl Core {
             }
         };
         state.note_mpi(rank, phase);
+        // A rank may have exited that this one waits for in MPI_Init.
+        self.jobs.schedule_early_end(&job.nspace, now);
     }
 }

@@ -104,6 +104,44 @@ fn a_script_is_served_by_the_library_that_a_variable_names() {
     assert!(errors.contains("timings: MPI by PMIx (OpenPMIx 5."), "{errors}");
 }
 
+#[test]
+fn a_program_is_found_behind_a_command_that_starts_it() {
+    for_each_program(|program| {
+        for starter in [&["env", "A=1"][..], &["taskset", "-c", "0"]] {
+            let done = Site::new().run(&["-n", "2"], [starter, &[program, "hello"]].concat()).finish();
+            let lines: BTreeSet<&str> = done.text().lines().collect();
+            let wanted = BTreeSet::from(["rank 0 of 2, app 0, sum 1", "rank 1 of 2, app 0, sum 1"]);
+            assert_eq!(lines, wanted, "{starter:?} {program}: {done:?}");
+        }
+    });
+}
+
+#[test]
+fn a_line_tells_that_ranks_of_a_script_are_alone_and_how_to_change_it() {
+    let Ok(environment) = std::env::var("IOF_TEST_MPI4PY") else { return };
+    // Long enough for a look at the process.
+    let script = "from mpi4py import MPI; import time; time.sleep(5); print(MPI.COMM_WORLD.size)";
+    let python = format!("{environment}/bin/python");
+    let done = Site::new().run(&["-n", "2"], [&python, "-c", script]).finish();
+    assert_eq!(done.text(), "1\n1\n", "{done:?}");
+    assert!(
+        done.stderr.contains("each rank is alone, because Open MPI needs PMIx: set IOF_LIBPMIX="),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn programs_of_two_mpi_libraries_are_refused_and_a_wrong_protocol_is_told() {
+    let programs = std::env::var("IOF_TEST_MPI").unwrap_or_default();
+    let programs: Vec<&str> = programs.split(':').collect();
+    let [mpich, open_mpi] = programs[..] else { return };
+    let done = Site::new().run(&[], [mpich, "hello", ":", open_mpi, "hello"]).finish();
+    assert_eq!(done.code, 2, "{done:?}");
+    assert!(done.stderr.contains("linked with MPICH and others with Open MPI"), "{done:?}");
+    let done = run(&["-n", "2", "--mpi", "pmi1"], open_mpi, "hello");
+    assert!(done.stderr.contains("each rank is alone: Open MPI starts by PMIx"), "{done:?}");
+}
+
 /// Returns the shared memory of Open MPI's jobs.
 fn segments() -> BTreeSet<String> {
     let entries = std::fs::read_dir("/dev/shm").unwrap();

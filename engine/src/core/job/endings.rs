@@ -61,6 +61,24 @@ impl JobState {
         }
         self.early_end_policy.exited(rank, exit, state.is_exit_requested(), unfinalized);
         self.endings.push(EndingEntry::Rank(rank));
+        if exit.success() && !self.mpi.contains_key(&rank) && self.uninitialized.is_none() {
+            self.uninitialized = Some(rank);
+            let waits = |rank: &Rank| self.ranks.get(rank).is_some_and(|state| state.exit().is_none());
+            if self.mpi.iter().any(|(rank, phase)| *phase == MpiPhase::Inside && waits(rank)) {
+                self.early_end_policy.uninitialized(rank);
+            }
+        }
+    }
+
+    /// Notes how far a local rank has come in MPI.
+    pub(crate) fn note_mpi(&mut self, rank: Rank, phase: MpiPhase) {
+        if !self.has_local_rank(rank) {
+            return;
+        }
+        self.mpi.insert(rank, phase);
+        if let Some(missing) = self.uninitialized.filter(|_| phase == MpiPhase::Inside) {
+            self.early_end_policy.uninitialized(missing);
+        }
     }
 
     /// Notes that the ends of its ranks remain unknown, and that all of its streams are complete.
