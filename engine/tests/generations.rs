@@ -111,37 +111,6 @@ fn a_tool_that_follows_but_never_reads_its_socket_keeps_no_generations() {
     assert!(in_flight <= 2 * RINGS, "{in_flight} more rings in flight");
 }
 
-/// Returns how often the capture thread has woken up.
-fn capture_wakeups() -> u64 {
-    let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
-    let status = |path: std::path::PathBuf| fs::read_to_string(path.join("status")).ok();
-    let captures = threads.filter_map(status).filter(|status| status.starts_with("Name:\tiof-capture\n"));
-    captures
-        .map(|status| {
-            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            line.unwrap().trim().parse::<u64>().unwrap()
-        })
-        .sum()
-}
-
-#[test]
-fn unnecessary_follow_requests_do_not_wake_the_capture_thread() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    const REQUESTS: u64 = 5_000;
-    let (engine, _directory) = engine();
-    let (_job, _stdout) = adopt_pipe(&engine, &[]);
-    let mut hostile = RawTool::connect(&engine);
-    hostile.pull(vec![rank()], Channels::STDOUT);
-    hostile.sync();
-    let before = capture_wakeups();
-    for _ in 0..REQUESTS {
-        hostile.send(&FromTool::Follow { slot: 0 });
-    }
-    hostile.sync();
-    let wakeups = capture_wakeups() - before;
-    assert!(wakeups < REQUESTS / 50, "{wakeups} wake-ups by {REQUESTS} requests");
-}
-
 #[test]
 fn each_stalled_reader_keeps_one_old_generation_until_it_disconnects() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -74,7 +74,7 @@ impl EngineWorld {
         let engine = EngineSetting {
             config,
             places: 8,
-            slots: if setting.few_slots { 4 } else { MAX_SLOTS },
+            slots: if setting.few_slots { 2 } else { MAX_SLOTS },
             host_stdin: setting.tools > 2,
             host_channels: std::iter::once("their.channel".to_owned()).collect(),
         };

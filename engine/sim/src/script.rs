@@ -225,6 +225,6 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         action.kind = Kind::EndCapture;
     }
     setting.batches = rng.chance(128);
-    setting.few_slots = rng.chance(32);
+    setting.few_slots = rng.chance(48);
     (setting, script)
 }
