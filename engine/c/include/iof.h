@@ -131,7 +131,8 @@
 #define IOF_SERVER_GATEWAY "pmix.srv.gway"
 
 // iof_tool_init (string): connects to the engine that listens on this socket path
-// (iof_server_uri).
+// (iof_server_uri). In a query of the library, and in IOF_SERVER_INFO_ARRAY: the path of an engine's
+// socket.
 #define IOF_SERVER_URI "pmix.srvr.uri"
 
 // iof_tool_init (pid): connects to the user's session-level engine in the process with this pid.
@@ -316,6 +317,21 @@
 // Query (string): the attributes with which tools control processes, separated by commas. The engine
 // has none; the launcher may add some (IOF_HOST_QUERIES).
 #define IOF_QUERY_DEBUG_SUPPORT "pmix.qry.debug"
+
+// Query (array of infos): the engines of this node to which the user can connect. Each is an info
+// IOF_SERVER_INFO_ARRAY. Answered by the library, also without a connection, by iof_Query_info.
+#define IOF_QUERY_AVAIL_SERVERS "pmix.qry.asrvrs"
+
+// In an answer to IOF_QUERY_AVAIL_SERVERS (array of infos): an engine, with IOF_SERVER_URI,
+// IOF_SERVER_PIDINFO (0 for a system-level engine), and IOF_SERVER_NSPACE for each of its jobs.
+#define IOF_SERVER_INFO_ARRAY "pmix.srv.arr"
+
+// Query (string): the version of the PMIx Standard's stable ABI that the library claims: "0.0", none.
+// Answered by the library.
+#define IOF_QUERY_STABLE_ABI_VERSION "pmix.qry.stabiver"
+
+// Query (string): the same for the provisional ABI.
+#define IOF_QUERY_PROVISIONAL_ABI_VERSION "pmix.qry.prabiver"
 
 // Query (array of infos): the attributes that each function supports. Each info has the name of a
 // function of PMIx as its key, such as "PMIx_IOF_pull", and an array of iof_regattr_t as its
@@ -1252,6 +1268,9 @@ typedef struct iof_regattr_t {
 // Only a part of the request succeeded.
 #define IOF_ERR_PARTIAL_SUCCESS -52
 
+// There is nothing to convert.
+#define IOF_ERR_EMPTY -60
+
 // Event: the connection to the engine was lost.
 #define IOF_ERR_LOST_CONNECTION -61
 
@@ -1495,7 +1514,7 @@ int iof_Initialized(void);
 //
 // Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 // IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG. Errors:
-// IOF_ERR_NOT_SUPPORTED if channel contains stdin and is not IOF_FWD_ALL_CHANNELS;
+// IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
 // IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
 iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
                           size_t nprocs,
@@ -1518,7 +1537,8 @@ iof_status_t iof_IOF_deregister(size_t iofhdlr,
 
 // Pushes bytes to the stdin of processes. Each target receives the bytes of one push in one piece,
 // after those of earlier pushes. With IOF_IOF_COMPLETE the stdin of the targets is closed after
-// the bytes; bo may then be NULL or empty.
+// the bytes; bo may then be NULL or empty. Without bo and these directives, the function has no
+// effect and returns IOF_OPERATION_SUCCEEDED, and cbfunc is not called.
 //
 // The push is done when all bytes are in the pipes of the targets, which may not have read them
 // yet. For targets on other nodes, it is done when the launcher has accepted the bytes. If cbfunc
@@ -1551,16 +1571,16 @@ iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
 
 // Asks the engine and its launcher, and blocks until the answer arrives. On IOF_SUCCESS, and on
 // IOF_ERR_PARTIAL_SUCCESS if only some keys are known, *results receives an array of *nresults
-// infos, one for each known key in the order of the queries. The program frees it with
-// iof_Info_free. On other errors *results is NULL and *nresults 0. Returns IOF_ERR_WOULD_BLOCK in
+// infos, one for each known key in the order of the queries; those of keys that the library answers
+// without the engine follow. The program frees it with iof_Info_free. On other errors *results is NULL and *nresults 0. Returns IOF_ERR_WOULD_BLOCK in
 // a callback. Errors: IOF_ERR_NOT_FOUND if no key is known; IOF_ERR_BAD_PARAM if the qualifiers
-// are invalid, or if IOF_QUERY_JOB_STATUS concerns several jobs.
+// are invalid, or if a key concerns one job and there are several.
 iof_status_t iof_Query_info(struct iof_query_t *queries,
                             size_t nqueries,
                             struct iof_info_t **results,
                             size_t *nresults);
 
-// The same as iof_Query_info, without blocking: cbfunc, which must not be NULL, is called with the
+// The same as iof_Query_info, without blocking: cbfunc, which may be NULL, is called with the
 // answer.
 iof_status_t iof_Query_info_nb(struct iof_query_t *queries,
                                size_t nqueries,
@@ -1595,8 +1615,10 @@ iof_status_t iof_Log_nb(const struct iof_info_t *data,
 //   IOF_ERR_LOST_CONNECTION    the engine has ended, and all cached output was delivered; no infos
 //
 // If cbfunc is NULL, the function returns the handler's number, 1 or more. Otherwise it returns
-// IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case. Errors:
-// IOF_ERR_OUT_OF_RESOURCE if 64 handlers exist.
+// IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case. A tool
+// without a connection can register handlers, too: cbfunc is then called before the function returns,
+// and the handlers receive events after iof_tool_attach_to_server. Errors: IOF_ERR_OUT_OF_RESOURCE if
+// 64 handlers exist.
 iof_status_t iof_Register_event_handler(iof_status_t *codes,
                                         size_t ncodes,
                                         struct iof_info_t *info,
@@ -1606,8 +1628,37 @@ iof_status_t iof_Register_event_handler(iof_status_t *codes,
                                         void *cbdata);
 
 // Removes an event handler, without blocking. The handler may be called for one more event, before
-// cbfunc, which may be NULL, is called. Errors: IOF_ERR_NOT_FOUND if the handler does not exist.
+// cbfunc, which may be NULL, is called. A handler that does not exist is ignored, as in PMIx.
 iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbfunc, void *cbdata);
+
+// Returns whether the process is a tool that is connected, and whose engine has not ended. Does not
+// block.
+bool iof_tool_is_connected(void);
+
+// Stores an array with the names of the engines to which the tool is connected, one or none, in
+// *servers, and their number in *nservers. The name of an engine is "iof-engine-" and its pid, with
+// rank 0. The program frees the array with free(3). Does not block.
+iof_status_t iof_tool_get_servers(struct iof_proc_t **servers, size_t *nservers);
+
+// Selects the engine that receives the requests of the tool: the one to which it is connected. Does
+// not block. Errors: IOF_ERR_UNREACH if the tool is not connected to this engine.
+iof_status_t iof_tool_set_server(const struct iof_proc_t *server,
+                                 const struct iof_info_t *info,
+                                 size_t ninfo);
+
+// Connects a tool that has no connection, because of IOF_TOOL_DO_NOT_CONNECT,
+// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect. The infos are those of iof_tool_init that select
+// an engine; at least one must be given. myproc and server, which may be NULL, receive the names of
+// the tool and of the engine. Blocks as iof_tool_init does. Errors: those of iof_tool_init;
+// IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one connection.
+iof_status_t iof_tool_attach_to_server(struct iof_proc_t *myproc,
+                                       struct iof_proc_t *server,
+                                       struct iof_info_t *info,
+                                       size_t ninfo);
+
+// Closes the connection to an engine, as the last iof_tool_finalize does. The process remains a tool,
+// and keeps its event handlers. Errors: IOF_ERR_NOT_FOUND if the tool is not connected to this engine.
+iof_status_t iof_tool_disconnect(const struct iof_proc_t *server);
 
 // Processes what is pending and calls callbacks, without waiting, if the program has chosen
 // IOF_EXTERNAL_PROGRESS. Otherwise, and in a callback, it has no effect. Call it when
@@ -1705,7 +1756,7 @@ iof_status_t iof_Info_list_add(void *ptr, const char *key, const void *value, io
 iof_status_t iof_Info_list_xfer(void *ptr, const struct iof_info_t *info);
 
 // Stores an array with copies of the infos of a list in *par, to be freed by
-// iof_Data_array_destruct. The list is unchanged. Errors: IOF_ERR_NOT_FOUND if the list is empty.
+// iof_Data_array_destruct. The list is unchanged. Errors: IOF_ERR_EMPTY if the list is empty.
 iof_status_t iof_Info_list_convert(void *ptr, struct iof_data_array_t *par);
 
 // Frees a list and all its infos. NULL has no effect.
@@ -1726,6 +1777,41 @@ const char *iof_Proc_state_string(iof_proc_state_t state);
 
 // Returns the name of a type, with the prefix PMIX_. The text is valid for ever.
 const char *iof_Data_type_string(iof_data_type_t type);
+
+// Returns a description of a scope (pmix_scope_t), in PMIx's words. The text is valid for ever.
+const char *iof_Scope_string(uint8_t scope);
+
+// Returns a description of a persistence (pmix_persistence_t), in PMIx's words. The text is valid for
+// ever.
+const char *iof_Persistence_string(uint8_t persist);
+
+// Returns a description of a data range (pmix_data_range_t), in PMIx's words. The text is valid for
+// ever.
+const char *iof_Data_range_string(uint8_t range);
+
+// Returns a description of the flags of an info, in PMIx's words. The program frees it with free(3).
+char *iof_Info_directives_string(iof_info_directives_t directives);
+
+// Returns a rank as text: its number, or the name of a special rank. The program frees it with
+// free(3).
+char *iof_Proc_rank_string(iof_rank_t rank);
+
+// Returns a value as text, with its type, in the form of PMIx. Of an array, the text contains the
+// type and the number of elements. The program frees it with free(3). Returns NULL if val is NULL or
+// invalid.
+char *iof_Value_string(const struct iof_value_t *val);
+
+// Returns an info as text: its key, its flags and its value, in the form of PMIx. The program frees
+// it with free(3). Returns NULL if info is NULL or invalid.
+char *iof_Info_string(const struct iof_info_t *info);
+
+// Returns the key of an attribute of this library, such as "pmix.log.stderr" for "PMIX_LOG_STDERR",
+// or the argument if the name is unknown. The text is valid for ever.
+const char *iof_Get_attribute_string(const char *attribute);
+
+// Returns the name of an attribute of this library, such as "PMIX_LOG_STDERR" for "pmix.log.stderr",
+// or the argument if the key is unknown. The text is valid for ever.
+const char *iof_Get_attribute_name(const char *attrstring);
 
 // Starts the engine and makes the process a server. A process has at most one engine, and a tool
 // cannot have one. Tools of the same user find the engine (iof_tool_init), unless the module or

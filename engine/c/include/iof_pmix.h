@@ -16,10 +16,25 @@
  * PMIx_Deregister_event_handler (for PMIX_EVENT_JOB_END and PMIX_ERR_LOST_CONNECTION);
  * PMIx_Value_*, PMIx_Info_load, PMIx_Info_xfer, PMIx_Info_list_*, PMIx_Data_array_destruct, for
  * PMIx's macros; PMIx_Error_string, PMIx_IOF_channel_string, PMIx_Proc_state_string,
- * PMIx_Data_type_string.
+ * PMIx_Data_type_string, PMIx_Scope_string, PMIx_Persistence_string, PMIx_Data_range_string,
+ * PMIx_Info_directives_string, PMIx_Info_string, PMIx_Value_string, PMIx_Get_attribute_string,
+ * PMIx_Get_attribute_name; PMIx_tool_get_servers, PMIx_tool_set_server, PMIx_tool_attach_to_server,
+ * PMIx_tool_connect_to_server, PMIx_tool_disconnect, for one connection of a process.
  *
- * All other functions of pmix.h and pmix_tool.h return PMIX_ERR_NOT_SUPPORTED. Those that do not
- * return a status return NULL, false or a text that states this.
+ * All other functions of pmix.h and pmix_tool.h return PMIX_ERR_NOT_SUPPORTED, for these reasons:
+ *
+ *   PMIx_Init, PMIx_Finalize, PMIx_Put, PMIx_Commit, PMIx_Fence, PMIx_Get, PMIx_Publish and the like,
+ *   PMIx_Connect, PMIx_Group_*     they are for the ranks of a job, which link PMIx's own library: an
+ *                                  engine that serves MPI by PMIx (IOF_MPI) is their server
+ *   PMIx_Spawn, PMIx_Abort, PMIx_Job_control, PMIx_Allocation_request, PMIx_Process_monitor
+ *                                  tools of an engine neither start nor control processes
+ *   PMIx_Notify_event              the engine alone has events, and no tool adds some
+ *   PMIx_Get_credential, PMIx_Validate_credential
+ *                                  the engine identifies tools by what the kernel reports
+ *   PMIx_Data_*, PMIx_Fabric_*, PMIx_Load_topology, PMIx_Compute_distances and the like
+ *                                  the library has no packed data, fabrics and topologies
+ *
+ * Those that do not return a status return NULL, false or a text that states this.
  */
 #ifndef IOF_PMIX_H
 #define IOF_PMIX_H

@@ -7,7 +7,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use iof_proto::{Answer, Failure, Status};
+use iof_proto::{Failure, Status};
 
 use crate::callbacks::{
     iof_hdlr_reg_cbfunc_t, iof_info_cbfunc_t, iof_iof_cbfunc_t, iof_notification_fn_t, iof_op_cbfunc_t,
@@ -15,7 +15,7 @@ use crate::callbacks::{
 use crate::constants::*;
 use crate::guard::calling;
 use crate::types::{iof_byte_object_t, iof_info_t, iof_proc_t, iof_status_t};
-use crate::{make, memory, value};
+use crate::{memory, value};
 
 /// The pointer that C passes with a callback and receives back. It is never dereferenced here.
 #[derive(Clone, Copy)]
@@ -60,13 +60,14 @@ struct Given {
 /// Reports the answer to a query.
 pub(crate) fn answered(
     callback: iof_info_cbfunc_t,
-    result: &Result<Answer, Failure>,
+    (Status(status), infos): (Status, Vec<iof_info_t>),
     CbData(cbdata): CbData,
 ) {
-    let Some(callback) = callback else { return };
-    let (Status(status), infos) = match result {
-        Ok(answer) => (answer.status, make::answer(answer)),
-        Err(failure) => (failure.status, Vec::new()),
+    let Some(callback) = callback else {
+        // Nothing receives the infos.
+        let array = memory::give(&infos);
+        // SAFETY: they were created by `make`, and are not lent to C.
+        return unsafe { value::free_infos(array, infos.len()) };
     };
     let array = memory::give(&infos);
     // If memory is exhausted, the answer is an error.

@@ -49,6 +49,8 @@ pub const IOF_ERR_TYPE_MISMATCH: iof_status_t = -18;
 pub const IOF_ERR_UNKNOWN_DATA_TYPE: iof_status_t = -16;
 /// Only a part of the request succeeded.
 pub const IOF_ERR_PARTIAL_SUCCESS: iof_status_t = -52;
+/// There is nothing to convert.
+pub const IOF_ERR_EMPTY: iof_status_t = -60;
 /// Event: the connection to the engine was lost.
 pub const IOF_ERR_LOST_CONNECTION: iof_status_t = -61;
 /// Not available in this state.

@@ -49,10 +49,9 @@ impl Events {
         Ok(self.last)
     }
 
-    pub(crate) fn deregister(&mut self, id: usize) -> Outcome<()> {
-        let index = self.handlers.iter().position(|handler| handler.id == id).ok_or(IOF_ERR_NOT_FOUND)?;
-        self.handlers.remove(index);
-        Ok(())
+    /// Removes a handler, if it exists.
+    pub(crate) fn deregister(&mut self, id: usize) {
+        self.handlers.retain(|handler| handler.id != id);
     }
 
     /// Returns the handlers that receive `event`. They are to be called without the lock.

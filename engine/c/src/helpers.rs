@@ -79,6 +79,9 @@ pub unsafe extern "C" fn iof_Value_unload(
         }
         // SAFETY: the contract in the header; the type specifies the field, and C owns the copy.
         unsafe {
+            if val.r#type == IOF_UNDEF {
+                return Err(IOF_ERR_BAD_PARAM);
+            }
             let copy = value::copy(val, 0)?;
             (*data, *size) = match copy.r#type {
                 IOF_STRING if copy.data.string.is_null() => return Err(IOF_ERR_NOT_FOUND),
@@ -336,14 +339,14 @@ impl List {
 }
 
 /// Stores an array with copies of the infos of a list in *par, to be freed by
-/// iof_Data_array_destruct. The list is unchanged. Errors: IOF_ERR_NOT_FOUND if the list is empty.
+/// iof_Data_array_destruct. The list is unchanged. Errors: IOF_ERR_EMPTY if the list is empty.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_list_convert(ptr: *mut c_void, par: *mut iof_data_array_t) -> iof_status_t {
     guard(|| {
         // SAFETY: the contract in the header.
         let (list, place) = unsafe { (list(ptr)?, read::place(par)?) };
         if list.infos.is_empty() {
-            return Err(IOF_ERR_NOT_FOUND);
+            return Err(IOF_ERR_EMPTY);
         }
         let array = list.infos.as_mut_ptr().cast();
         let all = iof_data_array_t { r#type: IOF_INFO, size: list.infos.len(), array };

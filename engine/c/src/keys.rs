@@ -24,7 +24,8 @@ pub const IOF_SYSTEM_TMPDIR: &str = "pmix.sys.tmpdir";
 /// engines.
 pub const IOF_SERVER_GATEWAY: &str = "pmix.srv.gway";
 /// iof_tool_init (string): connects to the engine that listens on this socket path
-/// (iof_server_uri).
+/// (iof_server_uri). In a query of the library, and in IOF_SERVER_INFO_ARRAY: the path of an engine's
+/// socket.
 pub const IOF_SERVER_URI: &str = "pmix.srvr.uri";
 /// iof_tool_init (pid): connects to the user's session-level engine in the process with this pid.
 pub const IOF_SERVER_PIDINFO: &str = "pmix.srvr.pidinfo";
@@ -163,6 +164,17 @@ pub const IOF_QUERY_SPAWN_SUPPORT: &str = "pmix.qry.spawn";
 /// Query (string): the attributes with which tools control processes, separated by commas. The engine
 /// has none; the launcher may add some (IOF_HOST_QUERIES).
 pub const IOF_QUERY_DEBUG_SUPPORT: &str = "pmix.qry.debug";
+/// Query (array of infos): the engines of this node to which the user can connect. Each is an info
+/// IOF_SERVER_INFO_ARRAY. Answered by the library, also without a connection, by iof_Query_info.
+pub const IOF_QUERY_AVAIL_SERVERS: &str = "pmix.qry.asrvrs";
+/// In an answer to IOF_QUERY_AVAIL_SERVERS (array of infos): an engine, with IOF_SERVER_URI,
+/// IOF_SERVER_PIDINFO (0 for a system-level engine), and IOF_SERVER_NSPACE for each of its jobs.
+pub const IOF_SERVER_INFO_ARRAY: &str = "pmix.srv.arr";
+/// Query (string): the version of the PMIx Standard's stable ABI that the library claims: "0.0", none.
+/// Answered by the library.
+pub const IOF_QUERY_STABLE_ABI_VERSION: &str = "pmix.qry.stabiver";
+/// Query (string): the same for the provisional ABI.
+pub const IOF_QUERY_PROVISIONAL_ABI_VERSION: &str = "pmix.qry.prabiver";
 /// Query (array of infos): the attributes that each function supports. Each info has the name of a
 /// function of PMIx as its key, such as "PMIx_IOF_pull", and an array of iof_regattr_t as its
 /// value.

@@ -16,7 +16,8 @@
 //! | `command`, `shared` | requests of the program; the queue that hands them to the core |
 //! | `session`, `core`, `turns` | one connection: the thread that progresses it, and pending requests |
 //! | `pushes`, `print`, `events` | pushes in progress; output without a callback; event handlers |
-//! | `tool`, `progress`, `helpers`, `strings` | entry points of tools |
+//! | `tool`, `servers`, `progress`, `helpers`, `strings`, `pretty` | entry points of tools |
+//! | `local_answers` | queries that need no engine |
 //! | `server`, `jobs`, `host` | entry points of launchers: the engine, its jobs; the engine's upcalls |
 //!
 //! # Safety
@@ -40,14 +41,17 @@ mod init;
 mod jobs;
 mod keys;
 mod library;
+mod local_answers;
 mod make;
 mod memory;
 mod owned;
+mod pretty;
 mod print;
 mod progress;
 mod pushes;
 mod read;
 mod server;
+mod servers;
 mod session;
 mod shared;
 mod spec;
@@ -62,8 +66,10 @@ pub use constants::*;
 pub use helpers::*;
 pub use jobs::*;
 pub use keys::*;
+pub use pretty::*;
 pub use progress::*;
 pub use server::*;
+pub use servers::*;
 pub use strings::*;
 pub use tool::*;
 pub use types::*;

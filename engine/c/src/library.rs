@@ -14,6 +14,7 @@ use iof_proto::{Nspace, Proc};
 use iof_tool::LostError;
 
 use crate::constants::*;
+use crate::events::Events;
 use crate::guard::{OrStatus, Outcome, lock, may_wait};
 use crate::session::{Session, attach_status};
 
@@ -33,6 +34,8 @@ pub(crate) struct Tool {
     pub proc: Proc,
     /// `None` if the tool chose to run without a connection.
     pub session: Option<Arc<Session>>,
+    /// The event handlers of a tool without a session.
+    pub events: Events,
 }
 
 /// A launcher: the engine of this process.
@@ -68,7 +71,8 @@ impl Server {
             Ok(server) => server.engine.attach("launcher", Grant::Block),
             Err(_) => Err(LostError::Closed.into()),
         };
-        let begun = Session::begin(tool.or_status(status)?, Box::new(connect), self.own_thread);
+        let socket = self.engine.socket().map(Into::into);
+        let begun = Session::begin(tool.or_status(status)?, Box::new(connect), socket, self.own_thread);
         let begun = Arc::new(begun.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
         *lock(&self.session) = Some(Arc::clone(&begun));
         Ok(begun)
@@ -117,6 +121,17 @@ pub(crate) fn session() -> Outcome<Arc<Session>> {
         return session.clone().ok_or(IOF_ERR_UNREACH);
     }
     server()?.session()
+}
+
+/// Calls `body` with the event handlers of this process. Also returns the session that calls them;
+/// `None` for a tool without a connection, which has no events.
+pub(crate) fn with_events<T>(body: impl FnOnce(&mut Events) -> T) -> Outcome<(T, Option<Arc<Session>>)> {
+    if let Library::Tool(Tool { session: None, events, .. }) = &mut *library()? {
+        return Ok((body(events), None));
+    }
+    let session = session()?;
+    let result = body(&mut session.events());
+    Ok((result, Some(session)))
 }
 
 /// Returns the session of this process, if it has begun.

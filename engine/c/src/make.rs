@@ -79,7 +79,7 @@ fn array<T: Copy>(r#type: iof_data_type_t, elements: &[T]) -> iof_value_t {
     with(IOF_DATA_ARRAY, |data| data.darray = boxed(array))
 }
 
-fn infos(infos: &[iof_info_t]) -> iof_value_t {
+pub(crate) fn infos(infos: &[iof_info_t]) -> iof_value_t {
     array(IOF_INFO, infos)
 }
 

@@ -16,6 +16,7 @@ use iof_proto::{Channels, Info, InfoValue, LogEntry, LogValue, Nspace, Proc, Que
 
 use crate::constants::*;
 use crate::guard::Outcome;
+use crate::keys::{IOF_PTY, IOF_RANK, IOF_STDIN_INHERIT, IOF_STDIN_TGT, IOF_TOOL_RANK};
 use crate::types::{
     iof_byte_object_t, iof_data_array_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_value_t,
 };
@@ -145,7 +146,7 @@ pub(crate) unsafe fn infos(start: *const iof_info_t, count: usize) -> Outcome<Ve
         let key = key(from)?;
         let required = from.flags & IOF_INFO_REQD != 0;
         // SAFETY: the module's contract.
-        match unsafe { value(&from.value, MAX_TEXT) } {
+        match unsafe { directive(key, &from.value) } {
             Ok(value) => infos.push(Info { key: key.to_owned(), value, required }),
             Err(IOF_ERR_NOT_SUPPORTED) if !required => {}
             Err(status) => return Err(status),
@@ -157,6 +158,20 @@ pub(crate) unsafe fn infos(start: *const iof_info_t, count: usize) -> Outcome<Ve
 /// Returns the key of an info.
 pub(crate) fn key(info: &iof_info_t) -> Outcome<&str> {
     text_within(&info.key)
+}
+
+/// Reads the value of a directive. A rank may be a signed number, as in programs that pass a rank of
+/// PMIx's as an int.
+///
+/// # Safety
+/// The module's contract, for what the value points to.
+unsafe fn directive(key: &str, from: &iof_value_t) -> Outcome<InfoValue> {
+    let is_rank = matches!(key, IOF_RANK | IOF_TOOL_RANK | IOF_STDIN_TGT | IOF_STDIN_INHERIT | IOF_PTY);
+    match number(from).and_then(|number| i32::try_from(number).ok()) {
+        Some(negative @ ..0) if is_rank => Ok(InfoValue::Number(negative.cast_unsigned().into())),
+        // SAFETY: the caller's promise.
+        _ => unsafe { value(from, MAX_TEXT) },
+    }
 }
 
 /// Reads a value whose text has at most `limit` bytes.

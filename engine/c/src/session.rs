@@ -7,12 +7,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use iof_proto::{Failure, Status};
+use iof_proto::{Failure, Nspace, Proc, Rank, Status};
 use iof_tool::{AttachError, Pusher, Tool};
 
 use crate::command::{Command, Done, gone};
@@ -41,6 +42,9 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     progress: Progress,
     pub(crate) connect: Connect,
+    /// The engine's socket, if it has one.
+    pub(crate) socket: Option<PathBuf>,
+    engine: Proc,
     /// The pushers of the program's own stdin. Those that remain at the end of the session continue.
     pushers: Mutex<Vec<Pusher>>,
 }
@@ -52,8 +56,14 @@ enum Progress {
 
 impl Session {
     /// Begins a session over `tool`, with its own thread unless the program progresses it.
-    pub(crate) fn begin(tool: Tool, connect: Connect, own_thread: bool) -> io::Result<Session> {
+    pub(crate) fn begin(
+        tool: Tool,
+        connect: Connect,
+        socket: Option<PathBuf>,
+        own_thread: bool,
+    ) -> io::Result<Session> {
         let shared = Arc::new(Shared::new(&tool)?);
+        let engine = Proc::new(Nspace::of_engine(tool.engine_pid()), Rank(0));
         let core = Core::new(tool, Arc::clone(&shared));
         let progress = if own_thread {
             let thread = thread::Builder::new().name("iof-c".into()).spawn(move || run(core))?;
@@ -61,7 +71,17 @@ impl Session {
         } else {
             Progress::Caller(Turns::new(core))
         };
-        Ok(Session { shared, progress, connect, pushers: Mutex::default() })
+        Ok(Session { shared, progress, connect, socket, engine, pushers: Mutex::default() })
+    }
+
+    /// Returns the name of the engine.
+    pub(crate) fn engine(&self) -> &Proc {
+        &self.engine
+    }
+
+    /// Returns whether the engine has ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.shared.is_gone()
     }
 
     pub(crate) fn events(&self) -> MutexGuard<'_, Events> {
@@ -90,11 +110,22 @@ impl Session {
 
     /// Submits the command that `command` returns, and blocks until its result arrives.
     pub(crate) fn blocking<T: Send + 'static>(&self, command: impl FnOnce(Done<T>) -> Command) -> Outcome<T> {
+        or_failure(self.ask(command)?)
+    }
+
+    /// The same as [`Session::blocking`], with the failure that the engine has answered.
+    ///
+    /// # Errors
+    /// The command cannot be submitted.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        command: impl FnOnce(Done<T>) -> Command,
+    ) -> Outcome<Result<T, Failure>> {
         may_wait()?;
         let (sender, receiver) = sync_channel(1);
         // Sending fails if the caller has stopped waiting.
         self.submit(command(Box::new(move |result| drop(sender.send(result)))))?;
-        or_failure(self.wait_for(&receiver))
+        Ok(self.wait_for(&receiver))
     }
 
     fn wait_for<T>(&self, receiver: &Receiver<Result<T, Failure>>) -> Result<T, Failure> {

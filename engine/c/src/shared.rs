@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use iof_proto::{Failure, Status};
@@ -26,6 +27,8 @@ pub(crate) struct Shared {
     /// Readable when the core has work.
     poll: Epoll,
     pub(crate) events: Mutex<Events>,
+    /// Whether the connection has ended.
+    gone: AtomicBool,
 }
 
 #[derive(Default)]
@@ -42,7 +45,13 @@ impl Shared {
         let poll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         poll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         poll.add(tool, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
-        Ok(Shared { queue: Mutex::default(), wake, poll, events: Mutex::default() })
+        Ok(Shared {
+            queue: Mutex::default(),
+            wake,
+            poll,
+            events: Mutex::default(),
+            gone: AtomicBool::new(false),
+        })
     }
 
     /// Queues a command, without blocking. If that fails, only the caller receives the error: the
@@ -101,8 +110,17 @@ impl Shared {
 
     /// Stops waiting for a connection that has ended: its descriptor would stay readable for ever.
     pub(crate) fn unregister(&self, tool: &Tool) {
+        self.gone.store(true, Relaxed);
         // It cannot fail: the descriptor was added once, and is removed once.
         let _ = self.poll.delete(tool);
+    }
+}
+
+impl Shared {
+    /// Whether the connection has ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        // A flag of its own, which orders nothing else.
+        self.gone.load(Relaxed)
     }
 }
 

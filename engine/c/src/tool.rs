@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use iof_proto::log::key::PMIX_LOG_SOURCE;
@@ -14,16 +15,17 @@ use crate::call::{self, CbData};
 use crate::callbacks::{
     iof_hdlr_reg_cbfunc_t, iof_info_cbfunc_t, iof_iof_cbfunc_t, iof_notification_fn_t, iof_op_cbfunc_t,
 };
-use crate::command::{Command, Done, Payload};
+use crate::command::{Command, Done, Payload, gone};
 use crate::constants::*;
-use crate::events::MAX_CODES;
-use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait};
+use crate::events::{Events, MAX_CODES};
+use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait, or_failure};
 use crate::init::{Infos, ToolInfos, pull};
 use crate::keys::*;
-use crate::library::{Library, Tool, library, library_to_begin, session};
+use crate::library::{Library, Tool, library, library_to_begin, session, session_so_far, with_events};
+use crate::local_answers::LocalAnswers;
 use crate::session::{Session, attach_status};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_query_t, iof_status_t};
-use crate::{make, memory, read};
+use crate::{memory, read};
 
 /// Connects to an engine. proc, which may be NULL, receives the name and rank of the tool. If the
 /// process is a tool already, the call is only counted, and its infos are ignored.
@@ -89,11 +91,11 @@ fn begin(infos: ToolInfos) -> Outcome<Tool> {
     } else {
         None
     };
-    Ok(Tool { count: 1, proc, session })
+    Ok(Tool { count: 1, proc, session, events: Events::default() })
 }
 
 /// Connects to the first engine of `search` that accepts the tool.
-fn connect(search: &Search, name: String, own_thread: bool) -> Outcome<Session> {
+pub(crate) fn connect(search: &Search, name: String, own_thread: bool) -> Outcome<Session> {
     let mut failed = Err(IOF_ERR_UNREACH);
     for socket in search.sockets() {
         let connected = socket.map_err(AttachError::from).and_then(|path| {
@@ -102,8 +104,9 @@ fn connect(search: &Search, name: String, own_thread: bool) -> Outcome<Session> 
         });
         match connected {
             Ok((tool, path)) => {
+                let socket = Some(path.clone());
                 let connect = Box::new(move || iof_tool::Tool::connect(&path, &name));
-                return Session::begin(tool, connect, own_thread).or_status(IOF_ERR_OUT_OF_RESOURCE);
+                return Session::begin(tool, connect, socket, own_thread).or_status(IOF_ERR_OUT_OF_RESOURCE);
             }
             Err(error) => {
                 let status = attach_status(&error);
@@ -160,7 +163,7 @@ pub extern "C" fn iof_Initialized() -> c_int {
 ///
 /// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
 /// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG. Errors:
-/// IOF_ERR_NOT_SUPPORTED if channel contains stdin and is not IOF_FWD_ALL_CHANNELS;
+/// IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
 /// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_pull(
@@ -174,10 +177,14 @@ pub unsafe extern "C" fn iof_IOF_pull(
     regcbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
+        // Like PMIx's library, it checks for stdin and for a connection before all other arguments.
+        if channel & IOF_FWD_STDIN_CHANNEL != 0 {
+            return Err(IOF_ERR_NOT_SUPPORTED);
+        }
+        let session = session()?;
         // SAFETY: the contract in the header.
         let (procs, infos) = unsafe { (read::procs(procs, nprocs)?, read::infos(directives, ndirs)?) };
         let pull = pull(procs, read::channels(channel)?, infos);
-        let session = session()?;
         if regcbfunc.is_none() {
             let id = session.blocking(|done| Command::Pull(pull, cbfunc, done))?;
             return iof_status_t::try_from(id).or_status(IOF_ERR_OUT_OF_RESOURCE);
@@ -210,7 +217,8 @@ pub unsafe extern "C" fn iof_IOF_deregister(
 
 /// Pushes bytes to the stdin of processes. Each target receives the bytes of one push in one piece,
 /// after those of earlier pushes. With IOF_IOF_COMPLETE the stdin of the targets is closed after
-/// the bytes; bo may then be NULL or empty.
+/// the bytes; bo may then be NULL or empty. Without bo and these directives, the function has no
+/// effect and returns IOF_OPERATION_SUCCEEDED, and cbfunc is not called.
 ///
 /// The push is done when all bytes are in the pipes of the targets, which may not have read them
 /// yet. For targets on other nodes, it is done when the launcher has accepted the bytes. If cbfunc
@@ -250,6 +258,8 @@ pub unsafe extern "C" fn iof_IOF_push(
         let targets = match &stdin {
             Some((true, Some(target))) if ntargets == 0 => vec![target.clone()],
             // SAFETY: the contract in the header.
+            _ if bo.is_null() && ntargets == 0 => Vec::new(),
+            // SAFETY: the contract in the header.
             _ => unsafe { read::procs(targets, ntargets) }?,
         };
         let mut push = Push { directives: infos.0, ..Push::new(targets) };
@@ -270,7 +280,8 @@ pub unsafe extern "C" fn iof_IOF_push(
                 }
                 // The push that is stopped closes the stdin of its targets.
                 None if completes => session()?.stop_stdin(),
-                None => return Err(IOF_ERR_BAD_PARAM),
+                // As in PMIx, there is nothing to do.
+                None => return Ok(IOF_OPERATION_SUCCEEDED),
             };
             if is_ended {
                 return call_back(cbfunc, CbData(cbdata));
@@ -326,10 +337,10 @@ fn operate(
 
 /// Asks the engine and its launcher, and blocks until the answer arrives. On IOF_SUCCESS, and on
 /// IOF_ERR_PARTIAL_SUCCESS if only some keys are known, *results receives an array of *nresults
-/// infos, one for each known key in the order of the queries. The program frees it with
-/// iof_Info_free. On other errors *results is NULL and *nresults 0. Returns IOF_ERR_WOULD_BLOCK in
+/// infos, one for each known key in the order of the queries; those of keys that the library answers
+/// without the engine follow. The program frees it with iof_Info_free. On other errors *results is NULL and *nresults 0. Returns IOF_ERR_WOULD_BLOCK in
 /// a callback. Errors: IOF_ERR_NOT_FOUND if no key is known; IOF_ERR_BAD_PARAM if the qualifiers
-/// are invalid, or if IOF_QUERY_JOB_STATUS concerns several jobs.
+/// are invalid, or if a key concerns one job and there are several.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Query_info(
     queries: *mut iof_query_t,
@@ -342,19 +353,33 @@ pub unsafe extern "C" fn iof_Query_info(
         let (results, nresults) = unsafe { (read::place(results)?, read::place(nresults)?) };
         (*results, *nresults) = (std::ptr::null_mut(), 0);
         // SAFETY: the contract in the header.
-        let queries = unsafe { read::queries(queries, nqueries) }?;
-        let answer = session()?.blocking(|done| Command::Query(queries, done))?;
-        let infos = make::answer(&answer);
+        let mut queries = unsafe { read::queries(queries, nqueries) }?;
+        let local = LocalAnswers::take_from(&mut queries, socket());
+        let asked = match session() {
+            _ if queries.is_empty() => None,
+            Err(_) if !local.is_empty() => Some(Err(gone("the process is not connected"))),
+            Err(status) => return Err(status),
+            Ok(session) => Some(session.ask(|done| Command::Query(queries, done))?),
+        };
+        if let (true, Some(Err(failure))) = (local.is_empty(), &asked) {
+            return or_failure(Err(failure.clone()));
+        }
+        let (status, infos) = local.join(asked);
         let given = memory::give(&infos);
         if given.is_null() && !infos.is_empty() {
             return Err(IOF_ERR_NOMEM);
         }
         (*results, *nresults) = (given, infos.len());
-        Ok(answer.status.0)
+        Ok(status.0)
     })
 }
 
-/// The same as iof_Query_info, without blocking: cbfunc, which must not be NULL, is called with the
+/// Returns the socket of the engine to which this process is connected, or which it is.
+fn socket() -> Option<PathBuf> {
+    session_so_far().and_then(|session| session.socket.clone())
+}
+
+/// The same as iof_Query_info, without blocking: cbfunc, which may be NULL, is called with the
 /// answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Query_info_nb(
@@ -365,13 +390,17 @@ pub unsafe extern "C" fn iof_Query_info_nb(
 ) -> iof_status_t {
     guard(|| {
         // SAFETY: the contract in the header.
-        let queries = unsafe { read::queries(queries, nqueries) }?;
-        if cbfunc.is_none() {
-            return Err(IOF_ERR_BAD_PARAM);
-        }
+        let mut queries = unsafe { read::queries(queries, nqueries) }?;
+        let session = session()?;
+        let local = LocalAnswers::take_from(&mut queries, session.socket.clone());
         let cbdata = CbData(cbdata);
-        let done = Box::new(move |result| call::answered(cbfunc, &result, cbdata));
-        session()?.submit(Command::Query(queries, done))?;
+        let command = if queries.is_empty() {
+            Command::Call(Box::new(move |_| call::answered(cbfunc, local.join(None), cbdata)))
+        } else {
+            let done = move |result| call::answered(cbfunc, local.join(Some(result)), cbdata);
+            Command::Query(queries, Box::new(done))
+        };
+        session.submit(command)?;
         Ok(IOF_SUCCESS)
     })
 }
@@ -390,9 +419,10 @@ pub unsafe extern "C" fn iof_Log(
     ndirs: usize,
 ) -> iof_status_t {
     guard(|| {
+        let session = with_data(ndata)?;
         // SAFETY: the contract in the header.
         let log = unsafe { log(data, ndata, directives, ndirs) }?;
-        session()?.blocking(|done| Command::Log(log, done))?;
+        session.blocking(|done| Command::Log(log, done))?;
         Ok(IOF_SUCCESS)
     })
 }
@@ -408,13 +438,20 @@ pub unsafe extern "C" fn iof_Log_nb(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
+        let session = with_data(ndata)?;
         // SAFETY: the contract in the header.
         let log = unsafe { log(data, ndata, directives, ndirs) }?;
         let cbdata = CbData(cbdata);
         let done = Box::new(move |result| call::op(cbfunc, call::status_of(&result), cbdata));
-        session()?.submit(Command::Log(log, done))?;
+        session.submit(Command::Log(log, done))?;
         Ok(IOF_SUCCESS)
     })
+}
+
+/// Returns the session for a log request. Like PMIx's library, it checks the number of data first, and
+/// then the connection.
+fn with_data(ndata: usize) -> Outcome<Arc<Session>> {
+    if ndata == 0 { Err(IOF_ERR_BAD_PARAM) } else { session() }
 }
 
 /// # Safety
@@ -428,6 +465,10 @@ unsafe fn log(
     // SAFETY: the caller's promise.
     let (data, mut directives) =
         unsafe { (read::log_entries(data, ndata)?, read::infos(directives, ndirs)?) };
+    let is_source = |info: &&Info| info.key == PMIX_LOG_SOURCE;
+    if directives.iter().find(is_source).is_some_and(|info| !matches!(info.value, InfoValue::Proc(_))) {
+        return Err(IOF_ERR_BAD_PARAM);
+    }
     if !directives.iter().any(|info| info.key == PMIX_LOG_SOURCE) {
         let source =
             |proc| Info { key: PMIX_LOG_SOURCE.into(), value: InfoValue::Proc(proc), required: false };
@@ -445,8 +486,10 @@ unsafe fn log(
 ///   IOF_ERR_LOST_CONNECTION    the engine has ended, and all cached output was delivered; no infos
 ///
 /// If cbfunc is NULL, the function returns the handler's number, 1 or more. Otherwise it returns
-/// IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case. Errors:
-/// IOF_ERR_OUT_OF_RESOURCE if 64 handlers exist.
+/// IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case. A tool
+/// without a connection can register handlers, too: cbfunc is then called before the function returns,
+/// and the handlers receive events after iof_tool_attach_to_server. Errors: IOF_ERR_OUT_OF_RESOURCE if
+/// 64 handlers exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Register_event_handler(
     codes: *mut iof_status_t,
@@ -465,20 +508,23 @@ pub unsafe extern "C" fn iof_Register_event_handler(
         if evhdlr.is_none() {
             return Err(IOF_ERR_BAD_PARAM);
         }
-        let session = session()?;
-        let id = session.events().register(codes, evhdlr)?;
+        let (id, session) = with_events(|events| events.register(codes, evhdlr))?;
+        let id = id?;
         if cbfunc.is_none() {
             return iof_status_t::try_from(id).or_status(IOF_ERR_OUT_OF_RESOURCE);
         }
         let cbdata = CbData(cbdata);
         let done = move |result: Result<(), _>| call::registered(cbfunc, &result.map(|()| id), cbdata);
-        session.submit(Command::Call(Box::new(done)))?;
+        match session {
+            Some(session) => session.submit(Command::Call(Box::new(done)))?,
+            None => done(Ok(())),
+        }
         Ok(IOF_SUCCESS)
     })
 }
 
 /// Removes an event handler, without blocking. The handler may be called for one more event, before
-/// cbfunc, which may be NULL, is called. Errors: IOF_ERR_NOT_FOUND if the handler does not exist.
+/// cbfunc, which may be NULL, is called. A handler that does not exist is ignored, as in PMIx.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Deregister_event_handler(
     evhdlr_ref: usize,
@@ -486,12 +532,14 @@ pub unsafe extern "C" fn iof_Deregister_event_handler(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
-        let session = session()?;
-        session.events().deregister(evhdlr_ref)?;
+        let ((), session) = with_events(|events| events.deregister(evhdlr_ref))?;
         if cbfunc.is_some() {
             let cbdata = CbData(cbdata);
-            let done = Box::new(move |result| call::op(cbfunc, call::status_of(&result), cbdata));
-            session.submit(Command::Call(done))?;
+            let done = move |result: Result<(), _>| call::op(cbfunc, call::status_of(&result), cbdata);
+            match session {
+                Some(session) => session.submit(Command::Call(Box::new(done)))?,
+                None => done(Ok(())),
+            }
         }
         Ok(IOF_SUCCESS)
     })

@@ -98,6 +98,11 @@ fn a_launcher_flushes_closes_and_types_and_each_program_has_its_own_stdin() {
 }
 
 #[test]
+fn a_tool_without_a_connection_has_handlers_and_answers_and_can_connect_later() {
+    assert_completes_of("host.c", "server");
+}
+
+#[test]
 fn the_library_can_be_unloaded_while_its_engine_runs() {
     let library = library_directory().join("libiof_c.so");
     assert_completes_of("unload.c", library.to_str().unwrap());

@@ -34,9 +34,19 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
     let macros = fs::read_to_string(root.join("src/macros.h")).unwrap();
     config.after_includes = Some(keys(&fs::read_to_string(source("keys")).unwrap()) + &macros);
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for name in
-        ["constants", "types", "callbacks", "tool", "progress", "helpers", "strings", "server", "jobs"]
-    {
+    for name in [
+        "constants",
+        "types",
+        "callbacks",
+        "tool",
+        "servers",
+        "progress",
+        "helpers",
+        "strings",
+        "pretty",
+        "server",
+        "jobs",
+    ] {
         builder = builder.with_src(source(name));
     }
     let mut generated = Vec::new();

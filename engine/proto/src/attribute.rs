@@ -209,6 +209,8 @@ pub enum Place {
     ServerAdopt,
     /// `iof_IOF_pull` of the C library, which honours the attributes of [`Place::Pull`] as well.
     LibraryPull,
+    /// A key of a query that the C library answers itself.
+    LibraryQuery,
     /// Given in C: to a callback of the launcher.
     Callback,
     /// Given in C: with output.
@@ -238,6 +240,7 @@ impl fmt::Display for Place {
             Place::Program => "iof_app_t",
             Place::ServerAdopt => "iof_server_adopt",
             Place::LibraryPull => "iof_IOF_pull",
+            Place::LibraryQuery => "iof_Query_info",
             Place::Callback => "callback",
             Place::Output => "output",
             Place::Answer => "answer",

@@ -112,6 +112,12 @@ impl Nspace {
         Nspace(format!("iof-tool-{pid}"))
     }
 
+    /// Returns the name by which a tool refers to an engine.
+    #[must_use]
+    pub fn of_engine(pid: u32) -> Nspace {
+        Nspace(format!("iof-engine-{pid}"))
+    }
+
     /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {

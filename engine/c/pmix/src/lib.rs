@@ -302,4 +302,107 @@ pub unsafe extern "C" fn PMIx_Info_list_insert(ptr: *mut c_void, info: *mut iof_
     unsafe { iof_Info_list_xfer(ptr, info) }
 }
 
+/// Forwards to [`iof_Scope_string`].
+#[unsafe(no_mangle)]
+pub extern "C" fn PMIx_Scope_string(scope: u8) -> *const c_char {
+    iof_Scope_string(scope)
+}
+
+/// Forwards to [`iof_Persistence_string`].
+#[unsafe(no_mangle)]
+pub extern "C" fn PMIx_Persistence_string(persist: u8) -> *const c_char {
+    iof_Persistence_string(persist)
+}
+
+/// Forwards to [`iof_Data_range_string`].
+#[unsafe(no_mangle)]
+pub extern "C" fn PMIx_Data_range_string(range: u8) -> *const c_char {
+    iof_Data_range_string(range)
+}
+
+/// Forwards to [`iof_Info_directives_string`].
+#[unsafe(no_mangle)]
+pub extern "C" fn PMIx_Info_directives_string(directives: iof_info_directives_t) -> *mut c_char {
+    iof_Info_directives_string(directives)
+}
+
+/// Forwards to [`iof_Value_string`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_Value_string(val: *const iof_value_t) -> *mut c_char {
+    // SAFETY: the caller keeps the contract, which is that of the function called.
+    unsafe { iof_Value_string(val) }
+}
+
+/// Forwards to [`iof_Info_string`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_Info_string(info: *const iof_info_t) -> *mut c_char {
+    // SAFETY: the caller keeps the contract, which is that of the function called.
+    unsafe { iof_Info_string(info) }
+}
+
+/// Forwards to [`iof_Get_attribute_string`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_Get_attribute_string(attribute: *const c_char) -> *const c_char {
+    // SAFETY: the caller keeps the contract, which is that of the function called.
+    unsafe { iof_Get_attribute_string(attribute) }
+}
+
+/// Forwards to [`iof_Get_attribute_name`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_Get_attribute_name(attrstring: *const c_char) -> *const c_char {
+    // SAFETY: the caller keeps the contract, which is that of the function called.
+    unsafe { iof_Get_attribute_name(attrstring) }
+}
+
+/// Forwards to [`iof_tool_get_servers`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_tool_get_servers(
+    servers: *mut *mut iof_proc_t,
+    nservers: *mut usize,
+) -> iof_status_t {
+    // SAFETY: the caller keeps the contract, which is that of the function called.
+    unsafe { iof_tool_get_servers(servers, nservers) }
+}
+
+/// Forwards to [`iof_tool_set_server`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_tool_set_server(
+    server: *const iof_proc_t,
+    info: *const iof_info_t,
+    ninfo: usize,
+) -> iof_status_t {
+    // SAFETY: the caller keeps the contract, which is that of the function called.
+    unsafe { iof_tool_set_server(server, info, ninfo) }
+}
+
+/// Forwards to [`iof_tool_attach_to_server`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_tool_attach_to_server(
+    myproc: *mut iof_proc_t,
+    server: *mut iof_proc_t,
+    info: *mut iof_info_t,
+    ninfo: usize,
+) -> iof_status_t {
+    // SAFETY: the caller keeps the contract, which is that of the function called.
+    unsafe { iof_tool_attach_to_server(myproc, server, info, ninfo) }
+}
+
+/// Forwards to [`iof_tool_disconnect`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_tool_disconnect(server: *const iof_proc_t) -> iof_status_t {
+    // SAFETY: the caller keeps the contract, which is that of the function called.
+    unsafe { iof_tool_disconnect(server) }
+}
+
+/// Forwards to [`iof_tool_attach_to_server`], whose form it has without the name of the server.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_tool_connect_to_server(
+    proc: *mut iof_proc_t,
+    info: *mut iof_info_t,
+    ninfo: usize,
+) -> iof_status_t {
+    // SAFETY: the caller keeps the contract, which is that of the function called.
+    unsafe { iof_tool_attach_to_server(proc, std::ptr::null_mut(), info, ninfo) }
+}
+
 mod unsupported;

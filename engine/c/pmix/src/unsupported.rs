@@ -5,7 +5,6 @@
 //! pass more arguments than a function takes.
 
 use std::ffi::{c_char, c_int};
-use std::ptr;
 
 use iof_c::{IOF_ERR_NOT_SUPPORTED, iof_status_t};
 
@@ -86,11 +85,6 @@ not_supported! {
     PMIx_Unpublish_nb
     PMIx_Validate_credential
     PMIx_Validate_credential_nb
-    PMIx_tool_attach_to_server
-    PMIx_tool_connect_to_server
-    PMIx_tool_disconnect
-    PMIx_tool_get_servers
-    PMIx_tool_set_server
 }
 
 macro_rules! not_supported_string {
@@ -107,33 +101,10 @@ macro_rules! not_supported_string {
 // The caller does not free these strings.
 not_supported_string! {
     PMIx_Alloc_directive_string
-    PMIx_Data_range_string
     PMIx_Device_type_string
-    PMIx_Get_attribute_name
-    PMIx_Get_attribute_string
     PMIx_Job_state_string
     PMIx_Link_state_string
-    PMIx_Persistence_string
-    PMIx_Scope_string
     PMIx_Value_comparison_string
-}
-
-macro_rules! null_string {
-    ($($name:ident)+) => {
-        $(
-            #[unsafe(no_mangle)]
-            extern "C" fn $name() -> *mut c_char {
-                ptr::null_mut()
-            }
-        )+
-    };
-}
-
-// The caller would free these strings.
-null_string! {
-    PMIx_Info_directives_string
-    PMIx_Info_string
-    PMIx_Value_string
 }
 
 /// Does nothing: no function of this library constructs a topology.

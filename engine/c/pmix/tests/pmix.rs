@@ -85,7 +85,6 @@ fn unsupported_functions_exist_and_return_not_supported() {
             assert(PMIx_Get(&self, \"key\", NULL, 0, &value) == PMIX_ERR_NOT_SUPPORTED);\n\
             assert(PMIx_Fence(&self, 1, NULL, 0) == PMIX_ERR_NOT_SUPPORTED);\n\
             assert(PMIx_Spawn(NULL, 0, NULL, 0, self.nspace) == PMIX_ERR_NOT_SUPPORTED);\n\
-            assert(PMIx_tool_attach_to_server(&self, NULL, NULL, 0) == PMIX_ERR_NOT_SUPPORTED);\n\
             assert(PMIx_Scope_string(PMIX_LOCAL) && !PMIx_Info_string(NULL) && !regex);\n\
             assert(iof_progress_fd() < 0 && *iof_last_error() == 0);\n\
             return 0;\n\
@@ -95,4 +94,65 @@ fn unsupported_functions_exist_and_return_not_supported() {
     let program = compiler.linked(&source, &strs(&flags), "-liof-pmix");
     let sockets = tempfile::tempdir().unwrap();
     run(environment(&mut Command::new(&program), &program, sockets.path()));
+}
+
+/// The number of calls in tests/c/nulls.c.
+const NULL_CALLS: u32 = 90;
+
+/// The calls of tests/c/nulls.c whose results differ on purpose, each with the reason.
+const DIFFERENT: [(&str, &str); 22] = [
+    ("PMIx_IOF_push(NULL, 0, &bo,", "PMIx accepts bytes for no process, and drops them"),
+    ("PMIx_IOF_push(&all, 1, &bo,", "PMIx accepts bytes without a connection, and drops them"),
+    ("PMIx_IOF_push(&all, 1, &empty,", "as above"),
+    ("PMIx_Query_info_nb(&query, 1, NULL,", "PMIx accepts a query without a connection"),
+    ("PMIx_Register_event_handler(NULL, 0, NULL, 0, NULL,", "PMIx accepts a handler that is NULL"),
+    ("PMIx_Abort(", "not supported"),
+    ("PMIx_Get(", "not supported"),
+    ("PMIx_Put(", "not supported"),
+    ("PMIx_Commit(", "not supported"),
+    ("PMIx_Fence(", "not supported"),
+    ("PMIx_Publish(", "not supported"),
+    ("PMIx_Lookup(", "not supported"),
+    ("PMIx_Spawn(", "not supported"),
+    ("PMIx_Notify_event(", "not supported"),
+    ("PMIx_Error_string(", "the names of constants, as in later versions"),
+    ("PMIx_Proc_state_string(", "the names of constants"),
+    ("PMIx_Data_type_string(12345)", "the name of a constant"),
+    ("PMIx_Alloc_directive_string(", "not supported"),
+    ("PMIx_Job_state_string(", "not supported"),
+    ("PMIx_Link_state_string(", "not supported"),
+    ("PMIx_Device_type_string(", "not supported"),
+    ("PMIx_tool_init(NULL,", "the name of the tool may be NULL"),
+];
+
+/// Runs call `number` of tests/c/nulls.c. Returns its output; `None` if the program was killed.
+fn null_call(program: &Path, sockets: &Path, number: u32) -> Option<String> {
+    let output =
+        common::output(environment(&mut Command::new(program), program, sockets).arg(number.to_string()));
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim_end().to_owned())
+}
+
+#[test]
+fn null_and_zero_arguments_return_what_the_systems_library_returns() {
+    let (Some(compiler), Some(flags)) = (compiler(), flags()) else { return };
+    let (source, flags) = (source("nulls.c"), strs(&flags));
+    let theirs = compiler.directory.path().join("theirs");
+    fs::rename(compiler.linked(&source, &flags, "-lpmix"), &theirs).unwrap();
+    let ours = compiler.linked(&source, &flags, "-liof-pmix");
+    let sockets = tempfile::tempdir().unwrap();
+    let mut compared = 0;
+    for number in 0..NULL_CALLS {
+        let got = null_call(&ours, sockets.path(), number).unwrap_or_else(|| panic!("call {number} crashes"));
+        // A call that crashes the system's library need not be compared.
+        let Some(expected) = null_call(&theirs, sockets.path(), number) else { continue };
+        let reason = DIFFERENT.iter().find(|(call, _)| got.starts_with(call));
+        match reason {
+            Some((_, reason)) => assert_ne!(got, expected, "it does not differ any more: {reason}"),
+            None => {
+                assert_eq!(got, expected);
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 40, "{compared}");
 }

@@ -288,6 +288,85 @@ static void streams(void)
     }
 }
 
+static int events;
+
+static void event(size_t id, iof_status_t status, const iof_proc_t *source, iof_info_t *info, size_t ninfo,
+                  iof_info_t *results, size_t nresults, iof_event_notification_cbfunc_fn_t cbfunc, void *cbdata)
+{
+    (void)id, (void)source, (void)info, (void)ninfo, (void)results, (void)nresults, (void)cbfunc, (void)cbdata;
+    assert(status == IOF_ERR_LOST_CONNECTION);
+    __atomic_add_fetch(&events, 1, __ATOMIC_SEQ_CST);
+}
+
+static void registered(iof_status_t status, size_t id, void *cbdata)
+{
+    assert(status == IOF_SUCCESS && id > 0);
+    *(size_t *)cbdata = id;
+}
+
+/* Returns the text with which a query is answered. */
+static char *text_of(char *key)
+{
+    char *keys[] = {key, NULL}, *text;
+    iof_query_t query = {.keys = keys};
+    iof_info_t *results;
+    size_t count;
+    CHECK(iof_Query_info(&query, 1, &results, &count));
+    assert(count == 1 && IOF_CHECK_KEY(&results[0], key) && results[0].value.type == IOF_STRING);
+    text = strdup(results[0].value.data.string);
+    iof_Info_free(results, count);
+    return text;
+}
+
+/* A tool that connects after it has begun, disconnects, and connects again. */
+static void later(void)
+{
+    char *uri = getenv("IOF_SERVER"), *keys[] = {IOF_QUERY_AVAIL_SERVERS, IOF_QUERY_NAMESPACES, NULL};
+    iof_query_t query = {.keys = keys};
+    iof_info_t info, *results;
+    iof_proc_t self, engine, *servers;
+    size_t id = 0, count;
+    CHECK(iof_Info_load(&info, IOF_TOOL_DO_NOT_CONNECT, NULL, IOF_BOOL));
+    CHECK(iof_tool_init(&self, &info, 1));
+    assert(!iof_tool_is_connected());
+    /* The callback of the registration is called, and answers of the library exist. */
+    iof_status_t code = IOF_ERR_LOST_CONNECTION;
+    CHECK(iof_Register_event_handler(&code, 1, NULL, 0, event, registered, &id));
+    assert(id > 0 && iof_Deregister_event_handler(99, NULL, NULL) == IOF_SUCCESS);
+    assert(!strcmp(text_of(IOF_QUERY_STABLE_ABI_VERSION), "0.0"));
+    assert(iof_Query_info(&query, 1, &results, &count) == IOF_ERR_PARTIAL_SUCCESS && count == 1);
+    iof_data_array_t *found = results[0].value.data.darray;
+    assert(IOF_CHECK_KEY(&results[0], IOF_QUERY_AVAIL_SERVERS) && found->type == IOF_INFO && found->size >= 1);
+    iof_Info_free(results, count);
+    CHECK(iof_tool_get_servers(&servers, &count));
+    assert(count == 0 && iof_tool_disconnect(&self) == IOF_ERR_NOT_FOUND);
+
+    CHECK(iof_Info_load(&info, IOF_SERVER_URI, uri, IOF_STRING));
+    assert(iof_tool_attach_to_server(NULL, NULL, NULL, 0) == IOF_ERR_BAD_PARAM);
+    for (int round = 0; round < 2; round++) {
+        CHECK(iof_tool_attach_to_server(&self, &engine, &info, 1));
+        assert(iof_tool_is_connected());
+        assert(iof_tool_attach_to_server(NULL, NULL, &info, 1) == IOF_ERR_NOT_SUPPORTED);
+        assert(!strcmp(text_of(IOF_SERVER_URI), uri));
+        CHECK(iof_tool_get_servers(&servers, &count));
+        assert(count == 1 && IOF_CHECK_PROCID(&servers[0], &engine));
+        CHECK(iof_tool_set_server(&servers[0], NULL, 0));
+        assert(iof_tool_set_server(&self, NULL, 0) == IOF_ERR_UNREACH);
+        free(servers);
+        if (round == 0) {
+            CHECK(iof_tool_disconnect(&engine));
+        }
+    }
+    /* The handler from before the connection receives its end. */
+    printf("ready\n");
+    fflush(stdout);
+    while (__atomic_load_n(&events, __ATOMIC_SEQ_CST) == 0) {
+        poll(NULL, 0, 1);
+    }
+    assert(!iof_tool_is_connected());
+    CHECK(iof_tool_finalize());
+}
+
 int main(int argc, char **argv)
 {
     assert(argc == 2);
@@ -298,6 +377,23 @@ int main(int argc, char **argv)
     }
     if (!strcmp(argv[1], "gateway")) {
         gateway();
+        return 0;
+    }
+    if (!strcmp(argv[1], "later")) {
+        later();
+        return 0;
+    }
+    if (!strcmp(argv[1], "server")) {
+        /* Ends while its tool waits for that. */
+        int pipes[2];
+        char byte;
+        assert(pipe2(pipes, O_CLOEXEC) == 0);
+        CHECK(iof_server_init(NULL, NULL, 0));
+        pid_t child = start("later", pipes[1]);
+        assert(read(pipes[0], &byte, 1) == 1);
+        CHECK(iof_server_finalize());
+        ends_well(child);
+        printf("done\n");
         return 0;
     }
     if (!strcmp(argv[1], "host")) {

@@ -17,7 +17,7 @@ attributes! {
     /// The directory with the sockets of system-level engines.
     PMIX_SYSTEM_TMPDIR = "pmix.sys.tmpdir": Text, at ToolInit ServerInit;
     /// Connects to the engine that listens on this socket path.
-    PMIX_SERVER_URI = "pmix.srvr.uri": Text, at ToolInit;
+    PMIX_SERVER_URI = "pmix.srvr.uri": Text, at ToolInit LibraryQuery Answer;
     /// Connects to the user's session-level engine in the process with this pid.
     PMIX_SERVER_PIDINFO = "pmix.srvr.pidinfo": Number from 0 to 4294967295, at ToolInit;
     /// Connects to the user's session-level engine that has a job of this name.
@@ -89,6 +89,14 @@ attributes! {
 
     /// The programs of the job.
     PMIX_CMD_LINE = "pmix.cmd.line": Text, at Answer;
+    /// The engines of this node to which the user can connect.
+    PMIX_QUERY_AVAIL_SERVERS = "pmix.qry.asrvrs": Any, at LibraryQuery;
+    /// An engine of this node.
+    PMIX_SERVER_INFO_ARRAY = "pmix.srv.arr": Any, at Answer;
+    /// The version of the stable ABI that the library claims: "0.0", none.
+    PMIX_QUERY_STABLE_ABI_VERSION = "pmix.qry.stabiver": Text, at LibraryQuery;
+    /// The version of the provisional ABI that the library claims: "0.0", none.
+    PMIX_QUERY_PROVISIONAL_ABI_VERSION = "pmix.qry.prabiver": Text, at LibraryQuery;
     /// The channel of the stream.
     IOF_CHANNEL = "iof.channel": Channel, at Answer;
     /// The number of bytes that were read from the source.
