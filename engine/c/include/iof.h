@@ -423,6 +423,7 @@
 #define IOF_LOG_MSG "pmix.log.msg"
 
 // Data of a log request (array of infos with the keys IOF_LOG_EMAIL_ADDR and following): an email.
+// An engine sends it only if it was built with the feature mail, or has a gateway that was.
 #define IOF_LOG_EMAIL "pmix.log.email"
 
 // In an email (string): the recipients, separated by commas.

@@ -241,6 +241,7 @@ pub const IOF_LOG_RELAYED: &str = "iof.log.relayed";
 /// engine (docs/src/logging.md).
 pub const IOF_LOG_MSG: &str = "pmix.log.msg";
 /// Data of a log request (array of infos with the keys IOF_LOG_EMAIL_ADDR and following): an email.
+/// An engine sends it only if it was built with the feature mail, or has a gateway that was.
 pub const IOF_LOG_EMAIL: &str = "pmix.log.email";
 /// In an email (string): the recipients, separated by commas.
 pub const IOF_LOG_EMAIL_ADDR: &str = "pmix.log.emaddr";
