@@ -81,6 +81,7 @@ mod ioctl;
 mod isolated;
 mod limit;
 mod process_spec;
+mod processors;
 mod program;
 mod pty;
 mod push;
@@ -114,6 +115,7 @@ pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, Target
 pub use first_writes::FirstWrites;
 pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use process_spec::{ProcessGroup, ProcessSpec, Stdin};
+pub use processors::Processors;
 pub use program::find_program;
 pub use pty::{Pty, PtyMaster, WindowSize};
 pub use request::{Counted, Gating, Joined, NewStream, RequestId, StreamAnswer, StreamRequest, StreamStep};

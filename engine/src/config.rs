@@ -226,6 +226,18 @@ impl App {
     }
 }
 
+/// The processors on which the ranks of a job run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Binding {
+    /// Those of the thread that starts the job.
+    #[default]
+    None,
+    /// One core for each rank, in ascending order, of those on which the thread that starts the job
+    /// may run. A job has at most as many ranks here.
+    Core,
+}
+
 /// The protocol by which the ranks of a job start MPI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -327,6 +339,8 @@ pub struct JobSpec {
     pub directives: Directives,
     /// The protocol by which the ranks start MPI.
     pub mpi: Mpi,
+    /// The processors on which the ranks run.
+    pub binding: Binding,
     /// The ranks that this engine starts; `None` for all. The numbers of ranks in `apps` are those of
     /// the whole job, also if this engine starts some of its ranks only. The engine of a node does
     /// not know the other ranks unless `elsewhere` is set.
@@ -355,6 +369,7 @@ impl JobSpec {
             timeout: None,
             directives: Directives::default(),
             mpi: Mpi::None,
+            binding: Binding::None,
             local: None,
             elsewhere: false,
         }

@@ -76,6 +76,17 @@ pub enum LaunchError {
          start them without MPI"
     )]
     MixedMpi,
+    /// The job has more ranks than cores ([`Binding::Core`](crate::Binding::Core)).
+    #[error("cannot bind {ranks} ranks to {cores} cores: start at most {cores} ranks, or do not bind them")]
+    Cores {
+        /// The number of ranks that this engine starts.
+        ranks: usize,
+        /// The number of cores on which the thread may run.
+        cores: usize,
+    },
+    /// The processors of the thread cannot be read or set.
+    #[error("cannot bind ranks to cores: {0}")]
+    Binding(#[source] io::Error),
     /// An app has no ranks.
     #[error("app {app} has no ranks: ask for at least 1, or omit the app")]
     EmptyApp {

@@ -16,6 +16,7 @@ use iof_proto::{Rank, StdinUnavailable};
 use iof_shm_ring::CacheBudget;
 use nix::unistd::tcgetpgrp;
 
+use crate::binding;
 use crate::config::{App, JobSpec, Mpi};
 use crate::core::calls::NewJob;
 use crate::core::job::Launching;
@@ -120,9 +121,12 @@ impl Engine {
         let has_pmix = env::var_os("PMIX_NAMESPACE").is_some();
         let is_of_a_launcher = |name: &OsStr| pmi::is_of_a_launcher(name, has_pmix);
         let spawner = if spec.mpi == Mpi::None { spawner } else { spawner.hiding(is_of_a_launcher) };
+        let cores = binding::cores(spec, planned_ranks(spec).count())?.unwrap_or_default();
         let mut signallers = Vec::new();
-        let started = planned_ranks(spec)
-            .try_for_each(|planned| self.start_rank(spec, &planned, &spawner, &mpi, &mut signallers));
+        let started = planned_ranks(spec).enumerate().try_for_each(|(index, planned)| {
+            let start = || self.start_rank(spec, &planned, &spawner, &mpi, &mut signallers);
+            binding::bound(cores.get(index), start).map_err(LaunchError::Binding)?
+        });
         if started.is_err() {
             signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
         }
@@ -215,6 +219,7 @@ fn check_spec(spec: &JobSpec, server: &OsStr, caches: &CacheBudget) -> Result<u6
     if spec.mpi != Mpi::None && (spec.elsewhere || started < ranks) {
         return Err(LaunchError::MpiElsewhere);
     }
+    binding::cores(spec, planned_ranks(spec).count())?;
     if pmix::is_mixed(spec) {
         return Err(LaunchError::MixedMpi);
     }

@@ -17,6 +17,7 @@
 //! | `host` | upcalls to the embedder |
 //! | `control`, `reports` | the control thread (mio), which accepts and serves tools; its queue |
 //! | `tables`, `handles` | the core behind its lock; the descriptors and rendezvous entries that the driver holds for it |
+//! | `binding` | the processor cores of ranks |
 //! | `pmi`, `pmix` | the sockets by which ranks start MPI; the PMIx server in libpmix |
 //! | `stalls` | ranks that stall the capture thread |
 //! | `files` | the limits on files and memory maps |
@@ -42,6 +43,7 @@
 //! | `pushes`, `push_admission`, `push_elsewhere`, `queries`, `answers_to_queries`, `logging`, `log_output` | what tools do: push, query, log |
 
 mod adopt;
+mod binding;
 mod config;
 mod connection;
 mod connections;
@@ -84,8 +86,8 @@ pub use crate::core::job_status::JobStatus;
 pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{
-    App, Buffering, Config, DEFAULT_CACHE_SIZE, DEFAULT_CACHE_TOTAL, JobSpec, LogConfig, MAX_CACHE_SIZE,
-    MIN_CACHE_SIZE, Mpi, Rendezvous,
+    App, Binding, Buffering, Config, DEFAULT_CACHE_SIZE, DEFAULT_CACHE_TOTAL, JobSpec, LogConfig,
+    MAX_CACHE_SIZE, MIN_CACHE_SIZE, Mpi, Rendezvous,
 };
 pub use early_end::{
     DEFAULT_KILL_WAIT, EarlyEnd, EarlyEndPolicy, EarlyEndStep, EndCause, KillOnBadExit, OPEN_AFTER_KILL,

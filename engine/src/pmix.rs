@@ -49,12 +49,22 @@ pub(crate) struct PmixHost {
 pub(crate) struct PmixJob {
     server: Arc<PmixServer>,
     name: String,
+    size: u64,
 }
 
 impl PmixJob {
-    /// Returns the variables with which a rank finds the server.
+    /// Returns the variables with which a rank finds the server, and those by which scripts under
+    /// Open MPI's mpirun know the rank.
     pub(crate) fn variables(&self, rank: Rank) -> Result<Vec<(OsString, OsString)>, PmixError> {
-        Ok(self.server.variables(&self.name, rank.0)?)
+        let mut variables = self.server.variables(&self.name, rank.0)?;
+        let own = [("RANK", u64::from(rank.0)), ("SIZE", self.size)];
+        let local =
+            [("LOCAL_RANK", u64::from(rank.0)), ("LOCAL_SIZE", self.size), ("NODE_RANK", rank.0.into())];
+        let variable =
+            |(name, value): (&str, u64)| (format!("OMPI_COMM_WORLD_{name}").into(), value.to_string().into());
+        variables.extend(own.into_iter().chain(local).map(variable));
+        variables.push(("OMPI_UNIVERSE_SIZE".into(), self.size.to_string().into()));
+        Ok(variables)
     }
 }
 
@@ -98,7 +108,7 @@ impl PmixHost {
         if registered.is_err() {
             self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
         }
-        registered.map(|()| PmixJob { server, name })
+        registered.map(|()| PmixJob { server, name, size: spec.nprocs() })
     }
 
     /// Makes the server forget a job, if it knows it.

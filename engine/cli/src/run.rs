@@ -93,6 +93,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         kill_wait: args.ending.kill_wait,
         timeout: args.ending.timeout,
         mpi: args.mpi.into(),
+        binding: args.bind_to.into(),
         ..JobSpec::new(nspace.clone(), apps)
     };
     // The printers register before the job exists, so that they receive its first byte.

@@ -178,6 +178,31 @@ fn a_named_library_for_pmix_that_cannot_be_opened_is_an_error_unless_pmi1_is_cho
 }
 
 #[test]
+fn ranks_are_bound_to_different_cores_only_if_asked() {
+    let run = |ranks: usize, binding| {
+        let options = ["-n", &ranks.to_string(), "--bind-to", binding];
+        Site::new().run(&options, ["grep", "Cpus_allowed_list", "/proc/self/status"]).finish()
+    };
+    let all = run(1, "none");
+    let here = std::fs::read_to_string("/proc/self/status").unwrap();
+    assert!(here.contains(all.text()), "{all:?}");
+    let one = run(1, "core");
+    assert_eq!(one.code, 0, "{one:?}");
+    let many = run(2, "core");
+    if many.code == 0 {
+        let lists = lines(&many);
+        assert!(
+            lists.len() == 2 && lists[0] != lists[1] && lists.contains(&one.text().trim_end()),
+            "{many:?}"
+        );
+    } else {
+        assert!(many.stderr.contains("cannot bind 2 ranks to 1 core"), "{many:?}");
+    }
+    let refused = run(5000, "core");
+    assert!(refused.code == 2 && refused.stderr.contains("cannot bind 5000 ranks"), "{refused:?}");
+}
+
+#[test]
 fn timings_name_the_protocols_of_mpi() {
     for (choice, text) in [("auto", "MPI by PMI-1"), ("pmi1", "MPI by PMI-1"), ("none", "no MPI")] {
         let done = run(&["--mpi", choice, "--timings"], "exit 0");
@@ -239,6 +264,18 @@ fn a_pmix_library_that_does_not_answer_costs_a_job_seconds_at_most() {
         assert!(done.stderr.contains(text), "{stuck}: {done:?}");
         assert!(!text.is_empty() || done.stderr.is_empty(), "{stuck}: {done:?}");
     }
+}
+
+#[test]
+fn scripts_find_their_rank_in_the_variables_of_open_mpi() {
+    let site = Site::new();
+    let Some(library) = libpmix(&site, "libpmix.so") else { return };
+    let mut command = site.iof("run");
+    let script =
+        "echo $OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_LOCAL_RANK $OMPI_COMM_WORLD_SIZE $OMPI_UNIVERSE_SIZE";
+    command.args(["--mpi", "pmix", "-n", "2", "sh", "-c", script]).env("IOF_LIBPMIX", &library);
+    let done = Process::start(&mut command).finish();
+    assert_eq!(lines(&done), ["0 0 2 2", "1 1 2 2"], "{done:?}");
 }
 
 #[test]

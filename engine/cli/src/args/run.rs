@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
-use iof_engine::{BackendKind, DEFAULT_CACHE_TOTAL, Mpi, Policy};
+use iof_engine::{BackendKind, Binding, DEFAULT_CACHE_TOTAL, Mpi, Policy};
 use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
@@ -108,6 +108,14 @@ pub struct RunArgs {
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub mpi: MpiChoice,
 
+    /// Bind each rank to a core or to none
+    ///
+    /// With core, each rank runs on one core of those on which iof may run: rank 0 on the first.
+    /// The ranks must not outnumber these cores. With none, the default, a rank runs on any of them.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = BindingChoice::None)]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub bind_to: BindingChoice,
+
     /// Give a pseudo-terminal to ranks such as 0,2-3
     ///
     /// Without a list, to rank 0. If one of them has the stdin of iof (see --stdin), it receives
@@ -176,6 +184,22 @@ impl RunArgs {
                  --cache-size"
             )),
             None => Ok(total),
+        }
+    }
+}
+
+/// The value of `--bind-to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BindingChoice {
+    Core,
+    None,
+}
+
+impl From<BindingChoice> for Binding {
+    fn from(choice: BindingChoice) -> Binding {
+        match choice {
+            BindingChoice::Core => Binding::Core,
+            BindingChoice::None => Binding::None,
         }
     }
 }

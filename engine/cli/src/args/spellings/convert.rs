@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use super::reasons::{NO_MAP, NOT_BOUND};
+use super::reasons::NO_MAP;
 use crate::args::values::{is_clock_time, ranks};
 
 type Converted = Result<Vec<OsString>, String>;
@@ -100,11 +100,6 @@ pub fn export(value: &OsStr) -> Converted {
         );
     }
     Ok(items.flat_map(|item| words(["-x".as_ref(), OsStr::from_bytes(item)])).collect())
-}
-
-/// `--bind-to POLICY`.
-pub fn bind_to(value: &OsStr) -> Converted {
-    if value == "none" { Ok(Vec::new()) } else { Err(NOT_BOUND.into()) }
 }
 
 /// `--map-by POLICY`.

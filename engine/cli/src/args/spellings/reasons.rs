@@ -7,7 +7,7 @@ pub const PER_NODE: &str =
     "iof runs all ranks on this node: leave it out, or write -n with the number of ranks";
 pub const NO_MAP: &str =
     "iof runs all ranks on this node: leave it out; iof query procs shows them while they run";
-pub const NOT_BOUND: &str = "iof does not bind ranks to processors: leave it out, or start the program with taskset(1), such as \
+pub const NOT_BOUND: &str = "iof binds ranks to cores or not at all: write --bind-to core, or start the program with taskset(1), such as \
      sh -c 'exec taskset -c $IOF_RANK PROG'";
 pub const ALLOCATION: &str =
     "iof does not allocate resources: write it to salloc or srun, and start iof run in the allocation";

@@ -37,7 +37,7 @@ pub const GROUPS: &[Group] = &[
 
 const RANKS: &[Spelling] = &[
     row(&["--np", "--ntasks", "--n"], One, Same(&["-n", "{}"])),
-    refused(&["-c"], "write -n for the number of ranks; iof does not bind ranks to processors"),
+    refused(&["-c"], "write -n for the number of ranks; --bind-to core binds each to a core"),
     row(&["-N", "--nodes"], One, Depends("`1` has no effect, others are refused", convert::nodes)),
     refused(
         &[
@@ -294,7 +294,6 @@ const RESOURCES: &[Spelling] = &[
         ],
         NO_MAP,
     ),
-    row(&["--bind-to"], One, Depends("`none` has no effect, others are refused", convert::bind_to)),
     refused(
         &[
             "--accel-bind",
@@ -307,7 +306,6 @@ const RESOURCES: &[Spelling] = &[
             "--cpu-list",
             "--cpus-per-proc",
             "--cpus-per-rank",
-            "--bind-to-core",
             "--bind-to-socket",
             "--bind-to-board",
             "--bind-to-node",
@@ -332,7 +330,8 @@ const RESOURCES: &[Spelling] = &[
         &["--oversubscribe", "-O", "--overcommit", "--share", "--overlap", "-Z", "--no-allocate"],
         "iof does not count slots",
     ),
-    always(&["--bind-to-none"], "iof does not bind ranks to processors"),
+    row(&["--bind-to-core"], No, Same(&["--bind-to", "core"])),
+    row(&["--bind-to-none"], No, Same(&["--bind-to", "none"])),
     always(&["-I", "--immediate"], "iof starts the ranks at once"),
     always(&["--allow-run-as-root"], "iof makes no difference for root"),
     refused(
