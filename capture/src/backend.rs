@@ -33,6 +33,9 @@ const COPY_MAX: usize = 16 * 1024;
 /// The most bytes that one read asks for: the default capacity of a pipe, see pipe(7).
 pub const READ_MAX: usize = 64 * 1024;
 
+/// The offset that means "at the file's own position", see preadv2(2).
+const NO_OFFSET: libc::off_t = -1;
+
 /// The longest time until a [`Backend::pause`] is answered.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -188,14 +191,22 @@ pub trait Backend {
     /// The memory of `span` must be mapped, and nothing else may write to it during the call, nor
     /// read it except by atomic loads.
     unsafe fn read_now(&mut self, pipe: BorrowedFd<'_>, span: &Span) -> io::Result<usize> {
+        let part = libc::iovec { iov_base: span.ptr.cast(), iov_len: span.len };
+        // SAFETY: as promised by the caller. A span without memory gives EFAULT.
+        let read =
+            unsafe { libc::preadv2(pipe.as_raw_fd(), &raw const part, 1, NO_OFFSET, libc::RWF_NOWAIT) };
+        match count(read) {
+            // Not every kernel and file supports RWF_NOWAIT, so the result of read(2) decides.
+            Err(error) if !is_transient(&error) => {}
+            result => return result,
+        }
         // A terminal may have been flushed since it was polled.
         let mut polled = [PollFd::new(pipe, PollFlags::POLLIN)];
         if poll(&mut polled, PollTimeout::ZERO)? == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        // SAFETY: as promised by the caller. A span without memory gives EFAULT.
-        let read = unsafe { libc::read(pipe.as_raw_fd(), span.ptr.cast(), span.len) };
-        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+        // SAFETY: as above.
+        count(unsafe { libc::read(pipe.as_raw_fd(), span.ptr.cast(), span.len) })
     }
 
     /// Submits the pending requests, lets answers accumulate for `coalescing_delay`, and then
@@ -215,6 +226,17 @@ pub trait Backend {
     fn now(&self) -> u64 {
         clock::now()
     }
+}
+
+/// Converts the return value of a system call that returns a number of bytes, or -1 and errno.
+fn count(returned: isize) -> io::Result<usize> {
+    usize::try_from(returned).map_err(|_| io::Error::last_os_error())
+}
+
+/// Returns whether `error` has a passing cause outside the file.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+        || matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ENOMEM))
 }
 
 /// The destination of discarded bytes.

@@ -319,8 +319,8 @@ impl<B: Backend> Driver<B> {
                 self.advance(index, step);
             }
             SourceAction::ReadNow(pipe, span) => {
-                // SAFETY: the span lies in the source's stream, which only this thread changes. The
-                // bytes there are not committed, so they are not read.
+                // SAFETY: the span lies in the source's stream, which only this thread changes. It is
+                // the first of its ring, so no reader copies older bytes from there meanwhile.
                 let result = unsafe { self.backend.read_now(pipe, &span) };
                 let step = source.done(result, self.time);
                 self.advance(index, step);

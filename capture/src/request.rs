@@ -131,13 +131,14 @@ impl<P> StreamStep<P> {
         })
     }
 
-    /// Returns whether the step attaches a reader that needs a ring of the configured size: it may not
-    /// hold the source back, it keeps the stream from growing later, or it reads more bytes at a time
-    /// than the ring of `stream` gives.
+    /// Returns whether the step attaches a reader for which `stream` should grow before: it reads more
+    /// bytes at a time than the ring gives, or the stream has no memory yet and the reader may not hold
+    /// the source back, or keeps the stream from growing later. (With memory, the stream grows as the
+    /// reader attaches.)
     pub(crate) fn needs_full_size(&self, stream: &Stream) -> bool {
         match self {
             StreamStep::Attach { gating: Gating::Block, group, .. } => *group > stream.largest_group(),
-            StreamStep::Attach { .. } => true,
+            StreamStep::Attach { .. } => stream.is_unallocated(),
             _ => false,
         }
     }

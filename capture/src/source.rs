@@ -539,7 +539,7 @@ impl Source {
 /// Logs why a stream has no memory for its first bytes.
 fn log_refusal(stream: &mut Stream) {
     if let Some(error) = stream.take_refusal() {
-        tracing::warn!(stream = stream.label(), %error, "no memory for the first bytes of a stream");
+        tracing::warn!(stream = stream.label(), %error, "no memory for the first bytes of a stream, and perhaps of others");
     }
 }
 

@@ -33,9 +33,11 @@ pub(crate) fn file_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }
 
-/// Returns whether the address space of this process is limited (`ulimit -v`).
-pub(crate) fn is_address_space_limited() -> bool {
-    getrlimit(Resource::RLIMIT_AS).is_ok_and(|(soft, _)| soft != RLIM_INFINITY)
+/// Returns whether the address space of this process (`ulimit -v`) or the size of its files (`ulimit
+/// -f`), which memory files are, too, is limited.
+pub(crate) fn is_memory_limited() -> bool {
+    let is_limited = |limit| getrlimit(limit).is_ok_and(|(soft, _)| soft != RLIM_INFINITY);
+    is_limited(Resource::RLIMIT_AS) || is_limited(Resource::RLIMIT_FSIZE)
 }
 
 /// Checks that a file that was opened for a tool leaves [`RESERVED_FILES`] to the jobs, and one for
@@ -86,11 +88,11 @@ impl MemorySource for NodeFiles {
     fn log_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, Failure> {
         check_files_of_job(TRANSIENT_FDS.saturating_add(1), &self.caches)
             .map_err(|error| out_of_resources(&error))?;
-        Stream::create(config, label).map_err(|error| out_of_resources(&error))
+        Stream::create_beside(config, label, &self.caches).map_err(|error| out_of_resources(&error))
     }
 
     fn delivered_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
-        Stream::create(config, label)
+        Stream::create_beside(config, label, &self.caches)
     }
 
     fn has_syslog(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::core::job::{CHANNELS, SignalReach};
 use crate::core::stream_options::StreamOptions;
 use crate::dispatch::answered;
 use crate::engine::Engine;
-use crate::files::is_address_space_limited;
+use crate::files::is_memory_limited;
 use crate::handles::RankHandles;
 use crate::job::Job;
 
@@ -70,7 +70,7 @@ impl Engine {
         let mut streams = [stream(first)?, stream(second)?, stream(third)?];
         // Printers write the channels of a rank in the order in which they were read.
         Stream::share_order(&mut streams);
-        if is_address_space_limited() {
+        if is_memory_limited() {
             // The job must not start if its rings do not fit, or its ranks would wait without end.
             streams.iter_mut().try_for_each(Stream::allocate)?;
         }

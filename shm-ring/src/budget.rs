@@ -24,12 +24,14 @@ pub struct CacheBudget {
     used: AtomicU64,
     /// Only a count, so Relaxed suffices.
     owed: AtomicU64,
+    /// Number of times that a stream found no memory for its first ring.
+    refusals: AtomicU64,
 }
 
 impl CacheBudget {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: u64) -> CacheBudget {
-        CacheBudget { limit, used: AtomicU64::new(0), owed: AtomicU64::new(0) }
+        CacheBudget { limit, used: AtomicU64::new(0), owed: AtomicU64::new(0), refusals: AtomicU64::new(0) }
     }
 
     /// Returns the sum of the sizes of all rings that exist, in bytes. A ring exists from its
@@ -38,8 +40,9 @@ impl CacheBudget {
         self.used.load(Relaxed)
     }
 
-    /// Returns the number of streams that have no memory yet. Each needs one file and two memory
-    /// maps with its first byte, so whatever else opens files or creates maps should leave these.
+    /// Returns the number of streams that have no memory yet and have not ended. Each needs one file
+    /// and two memory maps with its first byte, so whatever else opens files or creates maps should
+    /// leave these.
     pub fn owed_rings(&self) -> u64 {
         self.owed.load(Relaxed)
     }
@@ -47,6 +50,11 @@ impl CacheBudget {
     /// Returns whether a ring of `bytes` bytes may be added to let a stream grow.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.used().saturating_add(bytes) <= self.limit
+    }
+
+    /// Counts a refusal of memory for a first ring. Returns whether it is the first one.
+    pub(crate) fn is_first_refusal(&self) -> bool {
+        self.refusals.fetch_add(1, Relaxed) == 0
     }
 
     /// Checks that `ring`, which is not the first one of its stream, leaves files for the first

@@ -407,8 +407,8 @@ impl Ring {
         self.reused
     }
 
-    /// Returns the ring's file, to be sent to readers; `None` for a ring that was itself received
-    /// or lies on the heap.
+    /// Returns the ring's file, to be sent to readers; `None` for a ring that was itself received,
+    /// lies on the heap or has no memory yet.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.memory().file.as_ref().map(AsFd::as_fd)
     }

@@ -24,7 +24,6 @@ mod reconfigure;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use allocation::Refusal;
 pub use growth::Growth;
 use member::{Member, Newest, effective_pin, lowest_pin};
 use reconfigure::PendingConfig;
@@ -132,7 +131,8 @@ pub struct Stream {
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
     /// The first ring, while it has no memory.
     owed: Option<OwedRing>,
-    refusal: Refusal,
+    /// Why the first ring has no memory, until that is reported.
+    refusal: Option<CreateError>,
 }
 
 impl fmt::Debug for Stream {
@@ -155,6 +155,21 @@ impl Stream {
     /// the kernel has no memory or descriptor for it.
     pub fn create(config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
         Stream::with(config, label, Ring::create)
+    }
+
+    /// Creates a stream as [`Stream::create`] does, if that leaves a file to each stream with this
+    /// budget that has no memory yet. The stream itself does not count against the budget.
+    ///
+    /// # Errors
+    /// As [`Stream::create`], also if too few files are left.
+    pub fn create_beside(
+        config: StreamConfig,
+        label: &str,
+        budget: &CacheBudget,
+    ) -> Result<Stream, CreateError> {
+        let stream = Stream::create(config, label)?;
+        budget.check_files(stream.writer.ring())?;
+        Ok(stream)
     }
 
     /// Creates a stream on the heap, for the model checker, Miri and benchmarks.
@@ -191,7 +206,7 @@ impl Stream {
             turn: None,
             new_ring,
             owed: None,
-            refusal: Refusal::None,
+            refusal: None,
         })
     }
 
@@ -245,8 +260,8 @@ impl Stream {
             self.grow();
         }
         if let Err(error) = self.allocate() {
-            if matches!(self.refusal, Refusal::None) {
-                self.refusal = Refusal::New(error);
+            if self.budget.as_ref().is_some_and(|budget| budget.is_first_refusal()) {
+                self.refusal = Some(error);
             }
             return self.without_memory();
         }
@@ -459,7 +474,7 @@ impl Stream {
         let spare = self.spare.take().filter(|spare| spare.capacity() == config.capacity);
         let ring = match spare.and_then(Arc::into_inner) {
             Some(spare) => spare.reuse(shape),
-            None => self.charged(self.further_ring(shape)?),
+            None => self.charged(self.new_ring(shape)?),
         };
         let due: Vec<bool> = self
             .members
@@ -478,8 +493,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Creates a ring for another generation, which leaves files for the streams without memory.
-    fn further_ring(&self, shape: Shape<'_>) -> Result<Ring, CreateError> {
+    /// Creates a ring. It leaves files for the streams without memory, unless this is the ring that
+    /// the stream owes.
+    fn new_ring(&self, shape: Shape<'_>) -> Result<Ring, CreateError> {
         let ring = (self.new_ring)(shape)?;
         match &self.budget {
             Some(budget) if self.owed.is_none() => budget.check_files(&ring)?,

@@ -14,13 +14,11 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 const CAPACITY: u64 = 64 * 1024;
 
 #[test]
-fn further_generations_leave_files_to_streams_without_memory() {
+fn all_other_rings_leave_files_to_streams_without_memory() {
     let budget = Arc::new(CacheBudget::new(u64::MAX));
     let growth = Growth { first: CAPACITY, budget: Arc::clone(&budget) };
-    let create = |policy| {
-        let config = StreamConfig { capacity: CAPACITY, policy };
-        Stream::create_growing(config, &growth, "test").unwrap()
-    };
+    let config = |policy| StreamConfig { capacity: CAPACITY, policy };
+    let create = |policy| Stream::create_growing(config(policy), &growth, "test").unwrap();
     let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
     let mut moving = create(Policy::DropOldest);
     moving.allocate().unwrap();
@@ -41,9 +39,15 @@ fn further_generations_leave_files_to_streams_without_memory() {
         moving.push(&[1; 3 * CAPACITY as usize], 1);
     }
     let stats = moving.stats();
+    let mut ended = create(Policy::Block);
+    ended.complete();
+    let refused = ended.allocate();
+    let delivered = Stream::create_beside(config(Policy::Block), "test", &budget);
     let allocated = silent.iter_mut().try_for_each(Stream::allocate);
     setrlimit(Resource::RLIMIT_NOFILE, before, hard).unwrap();
     allocated.unwrap();
+    assert!(refused.is_err() && delivered.is_err(), "{refused:?}, {delivered:?}");
+    ended.allocate().unwrap();
     // Eight more are left to files that the process has inherited.
     assert!((1..=2).contains(&stats.generation), "2 files were free for {stats:?}");
     assert_eq!(stats.produced, 10 * (8 + 3 * CAPACITY));

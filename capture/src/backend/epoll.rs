@@ -21,15 +21,13 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-use super::{Answer, Backend, BackendKind, DiscardSink, PAUSE, Token};
+use super::{Answer, Backend, BackendKind, DiscardSink, NO_OFFSET, PAUSE, Token, count, is_transient};
 use crate::start::StartError;
 
 /// Most events that one call to epoll returns. Further events wait in the kernel, in order.
 const EVENTS: usize = 1024;
 /// Most files that are served, each with one read or write, before epoll is asked for new events.
 const ROUND: usize = 256;
-/// The offset that means "at the file's own position", see preadv2(2).
-const NO_OFFSET: libc::off_t = -1;
 
 /// An operation that the owner of a file has requested.
 enum Request {
@@ -318,17 +316,6 @@ impl File {
         let mut polled = [PollFd::new(fd, self.wanted)];
         Ok(nix::poll::poll(&mut polled, PollTimeout::ZERO)? > 0)
     }
-}
-
-/// Converts the return value of a system call that returns a number of bytes, or -1 and errno.
-fn count(returned: isize) -> io::Result<usize> {
-    usize::try_from(returned).map_err(|_| io::Error::last_os_error())
-}
-
-/// Returns whether `error` has a passing cause outside the file.
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-        || matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ENOMEM))
 }
 
 #[cfg(test)]

@@ -57,7 +57,13 @@ fn forward(sender: &Sender<Event>, event: Event) {
 
 /// Waits for the next event.
 pub fn next(events: &Receiver<Event>) -> Event {
-    events.recv_timeout(TIMEOUT).expect("an event")
+    loop {
+        let event = events.recv_timeout(TIMEOUT).expect("an event");
+        // Only the core needs this event.
+        if !matches!(event, Event::Moved { .. }) {
+            return event;
+        }
+    }
 }
 
 /// Waits until `sources` are complete and `processes` have exited.

@@ -216,6 +216,9 @@ fn a_file_size_limit_fails_only_the_writer_of_the_file() {
     let done = run(&["--", "sh", "-c", &script]);
     assert_eq!(done.code, 153, "SIGXFSZ ends a rank as without iof: {done:?}");
 
+    let done = limited(&site, limit, &["--cache-size", "4M", "true"]).finish();
+    assert_ended(&done, 1, &["rank 0", "File too large", "`ulimit -f`"]);
+
     let done = limited(&site, "ulimit -f 8", &["true"]).finish();
     assert_eq!((done.text(), done.stderr.lines().count()), ("", 1), "{done:?}");
     assert!(done.stderr.contains("File too large") && done.stderr.contains("`ulimit -f`"), "{done:?}");

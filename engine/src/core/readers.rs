@@ -154,7 +154,8 @@ impl Core {
                             Some(stream) => {
                                 stream.remove_reader(peer_id, handler);
                                 let missed = stream.miss(peer_id, handler);
-                                changes.extend(self.streams.changes(reading.source, &*self.resources));
+                                let source = reading.source;
+                                changes.extend(self.streams.changes_without_join(source, &*self.resources));
                                 missed
                             }
                             // Its job was removed meanwhile.

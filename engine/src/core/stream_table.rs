@@ -77,6 +77,17 @@ impl StreamTable {
         stream.change(source, (&mut self.backlog_holder, resources), Start::Now)
     }
 
+    /// Returns the steps that follow after a reader could not join a stream. It has read nothing, so
+    /// a backlog begins with the oldest byte.
+    pub(super) fn changes_without_join(
+        &mut self,
+        source: SourceId,
+        resources: &dyn Resources,
+    ) -> Vec<StreamStep<PageId>> {
+        let Some(stream) = self.by_id.get_mut(&source) else { return Vec::new() };
+        stream.change(source, (&mut self.backlog_holder, resources), Start::Oldest)
+    }
+
     /// Notes that deliveries fill a stream.
     pub(crate) fn open_delivery(&mut self, source: SourceId) {
         self.deliveries.insert(source, Delivery::default());

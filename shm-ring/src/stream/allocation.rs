@@ -8,23 +8,12 @@
 //! specifies. Dropped bytes are counted in a ring that has only control words and an index; as soon
 //! as there is memory, the stream continues in the next generation.
 
-use std::mem;
 use std::sync::Arc;
 
 use super::Stream;
 use crate::error::CreateError;
 use crate::ring::Shape;
 use crate::writer::Writer;
-
-/// The first refusal of memory for the first ring.
-#[derive(Debug, Default)]
-pub(super) enum Refusal {
-    #[default]
-    None,
-    /// It was not reported yet.
-    New(CreateError),
-    Reported,
-}
 
 impl Stream {
     /// Returns whether the stream has no memory, because it has stored and dropped nothing.
@@ -38,15 +27,10 @@ impl Stream {
         self.budget.as_ref().map_or(0, |budget| budget.owed_rings())
     }
 
-    /// Returns the error with which the kernel first refused memory for the first ring, once.
+    /// Returns the error with which the kernel refused memory for the first ring, once, and only for
+    /// the first such stream of a budget.
     pub fn take_refusal(&mut self) -> Option<CreateError> {
-        if !matches!(self.refusal, Refusal::New(_)) {
-            return None;
-        }
-        match mem::replace(&mut self.refusal, Refusal::Reported) {
-            Refusal::New(error) => Some(error),
-            Refusal::None | Refusal::Reported => None,
-        }
+        self.refusal.take()
     }
 
     /// Allocates the memory of the stream. A reader that attaches afterwards receives a ring with a
@@ -60,17 +44,27 @@ impl Stream {
     /// # Errors
     /// [`CreateError`] if the kernel has no memory or descriptor. The stream remains as it was.
     pub fn allocate(&mut self) -> Result<(), CreateError> {
-        let old = Arc::clone(self.writer.ring());
-        if old.has_data() {
+        if self.writer.ring().has_data() {
             return Ok(());
         }
+        let old = Arc::clone(self.writer.ring());
         if !self.complete && !old.is_late() {
             // It has dropped bytes.
             return self.next_generation(self.config(), 0);
         }
         let (base, dropped) = (self.writer.tail(), self.writer.dropped());
-        let shape = Shape { base, dropped, capacity: self.first_capacity(), ..self.first_shape() };
-        let ring = self.charged((self.new_ring)(shape)?);
+        let small = Shape { base, dropped, ..self.first_shape() };
+        let capacity = self.first_capacity();
+        let ring = match self.new_ring(Shape { capacity, ..small }) {
+            Err(_) if capacity > small.capacity => {
+                let ring = self.new_ring(small)?;
+                // It tries again as after any refused growth.
+                self.pending.iter_mut().for_each(|pending| pending.refused = true);
+                ring
+            }
+            created => created?,
+        };
+        let ring = self.charged(ring);
         if old.is_late() {
             // Readers that attached before find the memory in the ring that they have.
             old.allocate(ring);

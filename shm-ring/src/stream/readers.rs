@@ -26,6 +26,8 @@ impl Stream {
     /// `may_block` lets the reader hold the source back while the policy is
     /// [`Policy::Block`](crate::Policy::Block). Grant it only to a reader that must never lose a byte.
     ///
+    /// For a reader in another process, call [`Stream::allocate`] before.
+    ///
     /// # Errors
     /// [`CreateError::Slots`] if the reader page has no slot for `id`.
     pub fn attach(

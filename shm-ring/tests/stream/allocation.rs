@@ -114,14 +114,41 @@ fn a_ring_is_owed_until_it_is_allocated_or_the_stream_ends() {
 
 #[test]
 fn the_first_refusal_of_memory_is_reported_once() {
-    let ((mut stream, _), page) = (stream(Policy::Block), page());
-    let _reader = attach(&page, &mut stream, true);
-    assert!(stream.take_refusal().is_none());
+    let growth = Growth { first: CAPACITY, budget: Arc::new(CacheBudget::new(u64::MAX)) };
+    let config = StreamConfig { capacity: CAPACITY, policy: Policy::DropNewest };
+    let mut streams = [(); 2].map(|()| Stream::growing_on_heap(config, &growth).unwrap());
+    assert!(streams[0].take_refusal().is_none());
     let _no_memory = NoMemory::begin();
-    (0..2).for_each(|_| assert!(matches!(stream.reserve(10), Reserve::Later)));
-    assert!(stream.take_refusal().is_some());
-    assert!(matches!(stream.reserve(10), Reserve::Later));
-    assert!(stream.take_refusal().is_none());
+    for _ in 0..2 {
+        for stream in &mut streams {
+            assert!(matches!(stream.reserve(10), Reserve::Discard));
+        }
+    }
+    assert!(streams[0].take_refusal().is_some());
+    assert!(streams.iter_mut().all(|stream| stream.take_refusal().is_none()));
+}
+
+#[test]
+fn a_first_ring_of_full_size_that_is_refused_is_a_small_one_until_the_stream_grows() {
+    const FULL: u64 = 4 * CAPACITY;
+    let growth = Growth { first: CAPACITY, budget: Arc::new(CacheBudget::new(u64::MAX)) };
+    let config = StreamConfig { capacity: FULL, policy: Policy::Block };
+    let (page, no_memory) = (page(), NoMemory::begin());
+    no_memory.0.refuse_rings_above(CAPACITY);
+    let mut stream = Stream::growing_on_heap(config, &growth).unwrap();
+    let mut reader = attach(&page, &mut stream, false);
+    assert_eq!((stream.push(b"first", 1), reader.peek()), (5, Peek::Bytes));
+    assert_eq!((reader.ring().capacity(), stream.may_grow()), (CAPACITY, true));
+    drop(no_memory);
+    stream.grow();
+    assert_eq!(stream.push(b"second", 2), 6);
+    reader.consume(5);
+    assert_eq!(reader.peek(), Peek::Sealed);
+    follow(&page, &mut stream, &mut reader);
+    assert_eq!(
+        (reader.peek(), reader.bytes(), reader.ring().capacity()),
+        (Peek::Bytes, &b"second"[..], FULL)
+    );
 }
 
 #[test]

@@ -15,12 +15,25 @@ thread_local! {
 #[derive(Clone, Debug, Default)]
 pub struct HeapMemory(Arc<State>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     rings: AtomicU64,
     bytes: AtomicU64,
-    rings_refused: AtomicBool,
+    /// The largest ring for which there is memory.
+    largest: AtomicU64,
     data_refused: AtomicBool,
+}
+
+impl Default for State {
+    fn default() -> State {
+        let zero = || AtomicU64::new(0);
+        State {
+            rings: zero(),
+            bytes: zero(),
+            largest: AtomicU64::new(u64::MAX),
+            data_refused: AtomicBool::new(false),
+        }
+    }
 }
 
 impl HeapMemory {
@@ -41,7 +54,12 @@ impl HeapMemory {
 
     /// Sets whether memory is refused for rings, so that none can be created.
     pub fn refuse_rings(&self, refused: bool) {
-        self.0.rings_refused.store(refused, Relaxed);
+        self.refuse_rings_above(if refused { 0 } else { u64::MAX });
+    }
+
+    /// Sets the capacity above which no ring can be created.
+    pub fn refuse_rings_above(&self, capacity: u64) {
+        self.0.largest.store(capacity, Relaxed);
     }
 
     /// Sets whether memory is refused for bytes, so that those that no kernel call writes cannot be
@@ -55,7 +73,7 @@ impl HeapMemory {
     }
 
     pub(super) fn allocate(&self, capacity: u64) -> Result<(), CreateError> {
-        if self.0.rings_refused.load(Relaxed) {
+        if capacity > self.0.largest.load(Relaxed) {
             let source = ErrorKind::OutOfMemory.into();
             return Err(CreateError::Memory { step: "allocation", len: capacity, source });
         }
