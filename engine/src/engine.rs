@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::{fmt, io, mem};
@@ -243,6 +244,11 @@ impl Engine {
     /// if no job has needed one ([`Mpi`](crate::Mpi)).
     pub fn pmix_library(&self) -> Option<String> {
         self.pmix.library()
+    }
+
+    /// Returns the path of this library, or the name by which the dynamic linker finds it.
+    pub fn pmix_library_path(&self) -> Option<PathBuf> {
+        self.pmix.path()
     }
 
     /// Attaches a tool in this process, such as the launcher's own printer. The host is not asked

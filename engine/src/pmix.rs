@@ -77,6 +77,12 @@ impl PmixHost {
         Some(format!("{version}, {}", server.path().display()))
     }
 
+    /// Returns the path or name of the library, if the server runs.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        server.as_deref().map(|server| server.path().to_owned())
+    }
+
     /// Returns the server, which is started if it does not run.
     fn start(&self, library: &Path, reports: &Arc<Reports>) -> Result<Arc<PmixServer>, StartError> {
         let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);

@@ -22,6 +22,7 @@ use crate::gateway::GatewayArgs;
 use crate::kill::KillArgs;
 use crate::log::LogArgs;
 use crate::output::OutputArgs;
+use crate::pmix_tools::server::PmixArgs;
 use crate::ps::PsArgs;
 use crate::push::PushArgs;
 use crate::query::QueryArgs;
@@ -68,6 +69,9 @@ pub enum Command {
     /// Run ranks of an `iof run` on another node
     #[command(hide = true)]
     Agent,
+    /// Serve a tool of PMIx for an `iof run`
+    #[command(hide = true)]
+    Pmix(PmixArgs),
     /// Print shell completions
     Completions(CompletionsArgs),
     /// Write the manual pages

@@ -28,6 +28,7 @@ mod nodes;
 mod orphans;
 mod output;
 mod pages;
+mod pmix_tools;
 mod print;
 mod printers;
 mod ps;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Command::Gateway(args) => gateway::gateway(&args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
         Command::Agent => nodes::agent::agent(),
+        Command::Pmix(args) => pmix_tools::server::serve(&args),
         Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
     };

@@ -40,6 +40,7 @@ use crate::nodes::remote::Remote;
 use crate::nodes::start::Launch;
 use crate::orphans::reap_if_first_process;
 use crate::output::{Outputs, Part, with_job};
+use crate::pmix_tools::PmixTools;
 use crate::printers::OutputWriter;
 use crate::signals::{ReceivedSignal, Signals};
 use crate::singletons::watch_for_singletons;
@@ -124,6 +125,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
     };
     new_files.keep();
+    let pmix_tools = PmixTools::start(&engine, &spec.nspace);
     // A rank in the process group of this command misses a signal from the terminal if it is
     // started after the signal. Signals that arrived until now are therefore sent to all ranks.
     while let Some(received) = signals.wait_for(Duration::ZERO) {
@@ -194,7 +196,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             Err(error) => print_message(format_args!("cannot report timings and summary: {error}")),
         }
     }
-    drop(reserved);
+    drop((reserved, pmix_tools));
     // Threads of nodes only have weak references, or short-lived ones after a failure.
     if let Some(engine) = Arc::into_inner(engine) {
         engine.end_with_process();

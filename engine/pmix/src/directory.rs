@@ -1,8 +1,8 @@
 //! The private directory for the files of the server and of the ranks.
 
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::mkdtemp;
@@ -40,6 +40,19 @@ impl PrivateDirectory {
     /// Removes such a directory.
     pub(crate) fn remove_inner(&self, name: &str) {
         remove(&self.0.join(name));
+    }
+
+    /// Writes a file that only this user can read.
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), StartError> {
+        let path = self.0.join(name);
+        let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let written = create().and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|source| StartError::Directory { path, source })
+    }
+
+    /// Removes this directory now.
+    pub(crate) fn remove(&self) {
+        remove(&self.0);
     }
 }
 

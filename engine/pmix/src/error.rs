@@ -34,12 +34,12 @@ pub enum StartError {
     /// The thread that calls libpmix cannot be started.
     #[error("cannot start a thread for libpmix: {0}")]
     Thread(#[source] std::io::Error),
-    /// The directory for the files of the server cannot be created.
+    /// The directory for the files of the server, or a file in it, cannot be created.
     #[error("cannot create {}: {source}", path.display())]
     Directory {
-        /// The directory.
+        /// The directory or file.
         path: PathBuf,
-        /// The error of mkdtemp(3).
+        /// The error of mkdtemp(3), open(2) or write(2).
         source: std::io::Error,
     },
     /// libpmix has not answered within [`MAX_CALL_WAIT`](crate::MAX_CALL_WAIT).

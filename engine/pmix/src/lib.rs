@@ -8,16 +8,22 @@
 //! tell the launcher when a rank begins, ends or aborts. [`Need`] tells whether a program needs
 //! this.
 //!
+//! Tools of PMIx attach to a [`ToolServer`], each in a process of its own. [`RendezvousFiles`] lead
+//! them to the launcher's socket, from which a [`Relay`] leads to that server.
+//!
 //! | module | concept |
 //! |---|---|
 //! | `elf`, `program` | the libraries that a program needs; whether PMIx is one of them |
 //! | `job`, `info` | what libpmix is told about a job; keys with values, in the form of C |
 //! | `types` | the structures of libpmix |
-//! | `library`, `upcalls` | libpmix, and its calls of this crate: all unsafe code |
+//! | `library`, `upcalls`, `tool_upcalls`, `read` | libpmix, and its calls of this crate: all unsafe code |
 //! | `caller` | the thread that calls libpmix |
 //! | `directory` | the directory for the files of jobs |
-//! | `server`, `error` | the server; why it does not start |
+//! | `server`, `error` | the server of ranks; why a server does not start |
+//! | `tool_server`, `request`, `answer` | the server of a tool, what it requests, and answers to queries |
+//! | `relay`, `rendezvous`, [`limits`] | the way from a tool to its server; what a tool may cost |
 
+mod answer;
 mod caller;
 mod directory;
 mod elf;
@@ -25,14 +31,26 @@ mod error;
 mod info;
 mod job;
 mod library;
+pub mod limits;
 mod program;
+mod read;
+mod relay;
+mod rendezvous;
+mod request;
 mod server;
+mod tool_server;
+mod tool_upcalls;
 mod types;
 mod upcalls;
 
 pub use error::{RegisterError, StartError};
 pub use job::{AppInfo, JobInfo};
 pub use program::Need;
+pub use relay::{Carried, Relay};
+pub use rendezvous::{RendezvousFiles, user_of_peer};
+pub use request::ToolRequest;
 pub use server::{
     Event, EventKind, MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT, MAX_LOCAL_RANKS, PmixServer,
 };
+pub use tool_server::ToolServer;
+pub use tool_upcalls::{AnswerReply, StatusReply};

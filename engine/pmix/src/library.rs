@@ -5,18 +5,21 @@ use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::ptr;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use nix::sys::signal::SigSet;
 
 use crate::error::StartError;
 use crate::info::{CInfos, Info, characters};
-use crate::types::{self, Module, Proc, SUCCESS, Status};
-use crate::upcalls;
+use crate::types::{self, ByteObject, Module, OPERATION_SUCCEEDED, Proc, SUCCESS, Status};
 
 /// The versions of libpmix whose structures are those of `types`: at least the first, and less than
 /// the second.
 const VERSIONS: [u32; 2] = [4, 7];
+
+/// `PMIX_RANGE_LOCAL`: events for processes of this node.
+const RANGE_LOCAL: u8 = 2;
 
 type Callback = types::OpCallback;
 
@@ -41,6 +44,24 @@ pub(crate) struct Library {
         *mut c_void,
     ) -> Status,
     setup_fork: unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> Status,
+    iof_deliver: unsafe extern "C" fn(
+        *const Proc,
+        u16,
+        *const ByteObject,
+        *const types::Info,
+        usize,
+        Callback,
+        *mut c_void,
+    ) -> Status,
+    notify_event: unsafe extern "C" fn(
+        Status,
+        *const Proc,
+        u8,
+        *const types::Info,
+        usize,
+        Callback,
+        *mut c_void,
+    ) -> Status,
 }
 
 /// Looks up a function of the library.
@@ -77,6 +98,8 @@ impl Library {
             deregister_nspace: function!(handle, failed, b"PMIx_server_deregister_nspace"),
             register_client: function!(handle, failed, b"PMIx_server_register_client"),
             setup_fork: function!(handle, failed, b"PMIx_server_setup_fork"),
+            iof_deliver: function!(handle, failed, b"PMIx_server_IOF_deliver"),
+            notify_event: function!(handle, failed, b"PMIx_Notify_event"),
         };
         if library.is_mixed_with_another() {
             return Err(StartError::OtherLibrary { path: path.into() });
@@ -112,10 +135,9 @@ impl Library {
     }
 
     /// Starts the server and its thread, which gets no signals.
-    pub(crate) fn server_init(&self, infos: &[Info]) -> Result<(), String> {
+    pub(crate) fn server_init(&self, mut module: Module, infos: Vec<Info>) -> Result<(), String> {
         let mut infos = CInfos::new(infos);
         let (array, length) = infos.as_parts();
-        let mut module = upcalls::module();
         let previous = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_SETMASK);
         // SAFETY: libpmix copies the infos and the module, after which zeros follow for members of
         // later versions. The functions of the module are valid as long as the process.
@@ -133,7 +155,12 @@ impl Library {
     }
 
     /// Tells libpmix about a job. Blocks until it is done.
-    pub(crate) fn register_nspace(&self, nspace: &CStr, ranks: c_int, infos: &[Info]) -> Result<(), String> {
+    pub(crate) fn register_nspace(
+        &self,
+        nspace: &CStr,
+        ranks: c_int,
+        infos: Vec<Info>,
+    ) -> Result<(), String> {
         let mut infos = CInfos::new(infos);
         let (array, length) = infos.as_parts();
         // SAFETY: without a callback the function blocks, so that the infos outlive its work.
@@ -170,13 +197,74 @@ impl Library {
         Ok(variables.into_iter().filter_map(split).collect())
     }
 
+    /// Passes output to the tools that have pulled it. Blocks until libpmix has queued it.
+    pub(crate) fn iof_deliver(
+        &self,
+        source: &Proc,
+        channel: u16,
+        bytes: &[u8],
+        infos: Vec<Info>,
+    ) -> Result<(), String> {
+        let mut infos = CInfos::new(infos);
+        let (array, length) = infos.as_parts();
+        let object = ByteObject { bytes: bytes.as_ptr().cast_mut().cast(), size: bytes.len() };
+        self.wait(|done, data| {
+            // SAFETY: the arguments outlive the work, whose end is awaited. libpmix only reads the
+            // bytes.
+            unsafe { (self.iof_deliver)(source, channel, &raw const object, array, length, done, data) }
+        })
+    }
+
+    /// Reports an event to the tools that have a handler for it. Blocks until libpmix has queued it.
+    pub(crate) fn notify_event(&self, event: Status, source: &Proc, infos: Vec<Info>) -> Result<(), String> {
+        let mut infos = CInfos::new(infos);
+        let (array, length) = infos.as_parts();
+        self.wait(|done, data| {
+            // SAFETY: the arguments outlive the work, whose end is awaited.
+            unsafe { (self.notify_event)(event, source, RANGE_LOCAL, array, length, done, data) }
+        })
+    }
+
+    /// Calls a function of libpmix that does its work later, and blocks until the work is done.
+    fn wait(&self, call: impl FnOnce(Callback, *mut c_void) -> Status) -> Result<(), String> {
+        let work = Arc::new(Work::default());
+        let status = call(Some(done), Arc::into_raw(Arc::clone(&work)).cast_mut().cast());
+        if status != SUCCESS {
+            // The callback is not called. SAFETY: the pointer is that of the clone above.
+            drop(unsafe { Arc::from_raw(Arc::as_ptr(&work)) });
+            return self.check(status);
+        }
+        let mut ended = work.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(status) = *ended {
+                return self.check(status);
+            }
+            ended = work.changed.wait(ended).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     fn check(&self, status: Status) -> Result<(), String> {
-        if status == SUCCESS || status == types::OPERATION_SUCCEEDED {
+        if status == SUCCESS || status == OPERATION_SUCCEEDED {
             return Ok(());
         }
         // SAFETY: the function returns a text that stays valid.
         Err(unsafe { text((self.error_string)(status)) })
     }
+}
+
+/// Work that libpmix does on its thread.
+#[derive(Default)]
+struct Work {
+    ended: Mutex<Option<Status>>,
+    changed: Condvar,
+}
+
+/// Notes that work has ended.
+unsafe extern "C" fn done(status: Status, work: *mut c_void) {
+    // SAFETY: libpmix calls it once, with the pointer of `Library::wait`, which is a reference.
+    let work = unsafe { Arc::from_raw(work.cast_const().cast::<Work>()) };
+    *work.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    work.changed.notify_one();
 }
 
 /// Returns a copy of a text of libpmix; empty if it is null.

@@ -75,10 +75,7 @@ impl PmixServer {
     /// [`StartError`].
     pub fn start(path: &Path, receive: impl Fn(Event) + Send + 'static) -> Result<PmixServer, StartError> {
         let library = Library::open(path)?;
-        // Relaxed: only the flag itself counts.
-        if STARTED.swap(true, Ordering::Relaxed) {
-            return Err(StartError::InUse);
-        }
+        claim_process(&library)?;
         let started = PmixServer::start_library(library, path, receive);
         // A library that does not answer may still start.
         if started.as_ref().is_err_and(|error| !matches!(error, StartError::Stalled)) {
@@ -92,22 +89,19 @@ impl PmixServer {
         path: &Path,
         receive: impl Fn(Event) + Send + 'static,
     ) -> Result<PmixServer, StartError> {
-        if library.is_initialized() {
-            return Err(StartError::InUse);
-        }
         let directory = PrivateDirectory::create()?;
         let temporary = directory.text()?.to_owned();
         let version = library.version();
         let caller = Caller::start(library).map_err(StartError::Thread)?;
         let init = move |library: &Library| {
-            let infos = [
+            let infos = vec![
                 Info::text("pmix.srv.nspace", &format!("iof-{}", std::process::id())),
                 Info::new("pmix.srv.rank", Value::Rank(0)),
                 Info::text("pmix.srvr.tmpdir", &temporary),
                 Info::text("pmix.sys.tmpdir", &temporary),
             ];
             upcalls::set_receiver(Some(Box::new(receive)));
-            library.server_init(&infos)
+            library.server_init(upcalls::module(), infos)
         };
         let started = caller.call(MAX_CALL_WAIT, init).map_err(|_| StartError::Stalled);
         if let Err(error) = started.and_then(|started| started.map_err(StartError::Init)) {
@@ -150,7 +144,7 @@ impl PmixServer {
         let infos = job.infos(&directory);
         let (nspace, ranks) = (job.nspace.clone(), size.cast_signed());
         let register = move |library: &Library| {
-            library.register_nspace(&name, ranks, &infos)?;
+            library.register_nspace(&name, ranks, infos)?;
             (0..size).try_for_each(|rank| library.register_client(&nspace, rank))
         };
         let limit = MAX_CALL_WAIT.saturating_add(MAX_CALL_WAIT_PER_RANK.saturating_mul(size));
@@ -179,6 +173,15 @@ impl PmixServer {
         variables.retain(|(name, _)| name != "PMIX_SERVER_TMPDIR" && name != "PMIX_SYSTEM_TMPDIR");
         Ok(variables)
     }
+}
+
+/// Takes the place of the only server of this process.
+pub(crate) fn claim_process(library: &Library) -> Result<(), StartError> {
+    // Relaxed: only the flag itself counts.
+    if library.is_initialized() || STARTED.swap(true, Ordering::Relaxed) {
+        return Err(StartError::InUse);
+    }
+    Ok(())
 }
 
 impl Drop for PmixServer {

@@ -24,18 +24,33 @@ pub(crate) struct Proc {
     pub rank: u32,
 }
 
-/// The type of a value (`pmix_data_type_t`).
-#[repr(u16)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Bool = 1,
-    String = 3,
-    Uint16 = 13,
-    Uint32 = 14,
-    Info = 24,
-    DataArray = 39,
-    ProcRank = 40,
-    Regex = 49,
+/// The types of values (`pmix_data_type_t`).
+pub(crate) mod kind {
+    pub(crate) const UNDEF: u16 = 0;
+    pub(crate) const BOOL: u16 = 1;
+    pub(crate) const BYTE: u16 = 2;
+    pub(crate) const STRING: u16 = 3;
+    pub(crate) const SIZE: u16 = 4;
+    pub(crate) const PID: u16 = 5;
+    pub(crate) const INT: u16 = 6;
+    pub(crate) const INT32: u16 = 9;
+    pub(crate) const INT64: u16 = 10;
+    pub(crate) const UINT: u16 = 11;
+    pub(crate) const UINT8: u16 = 12;
+    pub(crate) const UINT16: u16 = 13;
+    pub(crate) const UINT32: u16 = 14;
+    pub(crate) const UINT64: u16 = 15;
+    pub(crate) const TIME: u16 = 19;
+    pub(crate) const STATUS: u16 = 20;
+    pub(crate) const PROC: u16 = 22;
+    pub(crate) const INFO: u16 = 24;
+    pub(crate) const PROC_INFO: u16 = 38;
+    pub(crate) const DATA_ARRAY: u16 = 39;
+    pub(crate) const PROC_RANK: u16 = 40;
+    pub(crate) const IOF_CHANNEL: u16 = 45;
+    pub(crate) const REGATTR: u16 = 48;
+    pub(crate) const REGEX: u16 = 49;
+    pub(crate) const PROC_NSPACE: u16 = 60;
 }
 
 /// `pmix_byte_object_t`.
@@ -58,11 +73,17 @@ pub(crate) struct DataArray {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) union Data {
-    pub flag: bool,
+    /// A `bool`, which is read as a byte: libpmix does not check those that it receives.
+    pub byte: u8,
     pub uint16: u16,
     pub uint32: u32,
+    pub int32: i32,
+    pub uint64: u64,
+    pub int64: i64,
     pub string: *mut c_char,
     pub bytes: ByteObject,
+    pub proc: *mut Proc,
+    pub nspace: *mut [c_char; NAME_BYTES],
     pub array: *mut DataArray,
     /// The size of the largest field, `pmix_envar_t`.
     pub all: [u64; 3],
@@ -83,6 +104,41 @@ pub(crate) struct Info {
     pub key: [c_char; KEY_BYTES],
     pub flags: u32,
     pub value: Value,
+}
+
+/// The flag of an info that must be honoured (`PMIX_INFO_REQD`).
+pub(crate) const REQUIRED: u32 = 1;
+
+/// `pmix_proc_info_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ProcInfo {
+    pub proc: Proc,
+    pub hostname: *mut c_char,
+    pub executable: *mut c_char,
+    pub pid: libc::pid_t,
+    pub exit_code: c_int,
+    pub state: u8,
+}
+
+/// `pmix_regattr_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct RegAttr {
+    pub name: *mut c_char,
+    pub key: [c_char; KEY_BYTES],
+    pub kind: u16,
+    /// A list that ends with null.
+    pub description: *mut *mut c_char,
+}
+
+/// `pmix_query_t`.
+#[repr(C)]
+pub(crate) struct Query {
+    /// A list that ends with null.
+    pub keys: *mut *mut c_char,
+    pub qualifiers: *mut Info,
+    pub qualifier_count: usize,
 }
 
 /// `pmix_op_cbfunc_t`: the callback with which a host ends an upcall later.
@@ -116,17 +172,42 @@ pub(crate) type JobControl = unsafe extern "C" fn(
     InfoCallback,
     *mut c_void,
 ) -> Status;
+/// `pmix_release_cbfunc_t`: the callback by which libpmix returns infos.
+pub(crate) type ReleaseCallback = Option<unsafe extern "C" fn(*mut c_void)>;
 /// `pmix_info_cbfunc_t`.
-pub(crate) type InfoCallback = Option<
-    unsafe extern "C" fn(
-        Status,
-        *mut Info,
-        usize,
-        *mut c_void,
-        Option<unsafe extern "C" fn(*mut c_void)>,
-        *mut c_void,
-    ),
->;
+pub(crate) type InfoCallback =
+    Option<unsafe extern "C" fn(Status, *mut Info, usize, *mut c_void, ReleaseCallback, *mut c_void)>;
+/// `pmix_tool_connection_cbfunc_t`.
+pub(crate) type ToolCallback = Option<unsafe extern "C" fn(Status, *mut Proc, *mut c_void)>;
+
+/// `pmix_server_register_events_fn_t`.
+pub(crate) type RegisterEvents =
+    unsafe extern "C" fn(*mut Status, usize, *const Info, usize, OpCallback, *mut c_void) -> Status;
+/// `pmix_server_deregister_events_fn_t`.
+pub(crate) type DeregisterEvents =
+    unsafe extern "C" fn(*mut Status, usize, OpCallback, *mut c_void) -> Status;
+/// `pmix_server_query_fn_t`.
+pub(crate) type QueryFunction =
+    unsafe extern "C" fn(*mut Proc, *mut Query, usize, InfoCallback, *mut c_void) -> Status;
+/// `pmix_server_tool_connection_fn_t`.
+pub(crate) type ToolConnected = unsafe extern "C" fn(*mut Info, usize, ToolCallback, *mut c_void);
+/// `pmix_server_log_fn_t`.
+pub(crate) type LogFunction =
+    unsafe extern "C" fn(*const Proc, *const Info, usize, *const Info, usize, OpCallback, *mut c_void);
+/// `pmix_server_iof_fn_t`.
+pub(crate) type IofPull =
+    unsafe extern "C" fn(*const Proc, usize, *const Info, usize, u16, OpCallback, *mut c_void) -> Status;
+/// `pmix_server_stdin_fn_t`.
+pub(crate) type PushStdin = unsafe extern "C" fn(
+    *const Proc,
+    *const Proc,
+    usize,
+    *const Info,
+    usize,
+    *const ByteObject,
+    OpCallback,
+    *mut c_void,
+) -> Status;
 
 /// The number of functions of later versions for which [`Module`] has room.
 const LATER: usize = 64;
@@ -140,11 +221,23 @@ pub(crate) struct Module {
     pub client_connected: usize,
     pub client_finalized: Option<ClientFinalized>,
     pub abort: Option<Abort>,
-    /// `fence_nb` to `allocate`.
-    pub up_to_allocate: [usize; 16],
+    /// `fence_nb` to `disconnect`.
+    pub up_to_disconnect: [usize; 8],
+    pub register_events: Option<RegisterEvents>,
+    pub deregister_events: Option<DeregisterEvents>,
+    pub listener: usize,
+    pub notify_event: usize,
+    pub query: Option<QueryFunction>,
+    pub tool_connected: Option<ToolConnected>,
+    pub log: Option<LogFunction>,
+    pub allocate: usize,
     pub job_control: Option<JobControl>,
-    /// `monitor` to `fabric`.
-    pub up_to_fabric: [usize; 7],
+    /// `monitor` to `validate_credential`.
+    pub up_to_validate: [usize; 3],
+    pub iof_pull: Option<IofPull>,
+    pub push_stdin: Option<PushStdin>,
+    /// `group` and `fabric`.
+    pub up_to_fabric: [usize; 2],
     pub client_connected2: Option<ClientConnected2>,
     pub later: Later,
 }
@@ -189,16 +282,53 @@ mod tests {
             ("offsetof(pmix_data_array_t, array)", offset_of!(DataArray, array)),
             ("offsetof(pmix_server_module_t, client_finalized)", offset_of!(Module, client_finalized)),
             ("offsetof(pmix_server_module_t, abort)", offset_of!(Module, abort)),
+            ("offsetof(pmix_server_module_t, register_events)", offset_of!(Module, register_events)),
+            ("offsetof(pmix_server_module_t, deregister_events)", offset_of!(Module, deregister_events)),
+            ("offsetof(pmix_server_module_t, query)", offset_of!(Module, query)),
+            ("offsetof(pmix_server_module_t, tool_connected)", offset_of!(Module, tool_connected)),
+            ("offsetof(pmix_server_module_t, log)", offset_of!(Module, log)),
             ("offsetof(pmix_server_module_t, job_control)", offset_of!(Module, job_control)),
+            ("offsetof(pmix_server_module_t, iof_pull)", offset_of!(Module, iof_pull)),
+            ("offsetof(pmix_server_module_t, push_stdin)", offset_of!(Module, push_stdin)),
             ("offsetof(pmix_server_module_t, client_connected2)", offset_of!(Module, client_connected2)),
-            ("PMIX_BOOL", Kind::Bool as usize),
-            ("PMIX_STRING", Kind::String as usize),
-            ("PMIX_UINT16", Kind::Uint16 as usize),
-            ("PMIX_UINT32", Kind::Uint32 as usize),
-            ("PMIX_INFO", Kind::Info as usize),
-            ("PMIX_DATA_ARRAY", Kind::DataArray as usize),
-            ("PMIX_PROC_RANK", Kind::ProcRank as usize),
-            ("PMIX_REGEX", Kind::Regex as usize),
+            ("sizeof(pmix_proc_info_t)", size_of::<ProcInfo>()),
+            ("offsetof(pmix_proc_info_t, hostname)", offset_of!(ProcInfo, hostname)),
+            ("offsetof(pmix_proc_info_t, executable_name)", offset_of!(ProcInfo, executable)),
+            ("offsetof(pmix_proc_info_t, pid)", offset_of!(ProcInfo, pid)),
+            ("offsetof(pmix_proc_info_t, exit_code)", offset_of!(ProcInfo, exit_code)),
+            ("offsetof(pmix_proc_info_t, state)", offset_of!(ProcInfo, state)),
+            ("sizeof(pmix_regattr_t)", size_of::<RegAttr>()),
+            ("offsetof(pmix_regattr_t, string)", offset_of!(RegAttr, key)),
+            ("offsetof(pmix_regattr_t, type)", offset_of!(RegAttr, kind)),
+            ("offsetof(pmix_regattr_t, description)", offset_of!(RegAttr, description)),
+            ("sizeof(pmix_query_t)", size_of::<Query>()),
+            ("offsetof(pmix_query_t, qualifiers)", offset_of!(Query, qualifiers)),
+            ("offsetof(pmix_query_t, nqual)", offset_of!(Query, qualifier_count)),
+            ("PMIX_INFO_REQD", REQUIRED as usize),
+            ("PMIX_BOOL", kind::BOOL.into()),
+            ("PMIX_BYTE", kind::BYTE.into()),
+            ("PMIX_STRING", kind::STRING.into()),
+            ("PMIX_SIZE", kind::SIZE.into()),
+            ("PMIX_PID", kind::PID.into()),
+            ("PMIX_INT", kind::INT.into()),
+            ("PMIX_INT32", kind::INT32.into()),
+            ("PMIX_INT64", kind::INT64.into()),
+            ("PMIX_UINT", kind::UINT.into()),
+            ("PMIX_UINT8", kind::UINT8.into()),
+            ("PMIX_UINT16", kind::UINT16.into()),
+            ("PMIX_UINT32", kind::UINT32.into()),
+            ("PMIX_UINT64", kind::UINT64.into()),
+            ("PMIX_TIME", kind::TIME.into()),
+            ("PMIX_STATUS", kind::STATUS.into()),
+            ("PMIX_PROC", kind::PROC.into()),
+            ("PMIX_INFO", kind::INFO.into()),
+            ("PMIX_PROC_INFO", kind::PROC_INFO.into()),
+            ("PMIX_DATA_ARRAY", kind::DATA_ARRAY.into()),
+            ("PMIX_PROC_RANK", kind::PROC_RANK.into()),
+            ("PMIX_IOF_CHANNEL", kind::IOF_CHANNEL.into()),
+            ("PMIX_REGATTR", kind::REGATTR.into()),
+            ("PMIX_REGEX", kind::REGEX.into()),
+            ("PMIX_PROC_NSPACE", kind::PROC_NSPACE.into()),
             ("-PMIX_OPERATION_SUCCEEDED", OPERATION_SUCCEEDED.unsigned_abs() as usize),
             ("-PMIX_ERR_NOT_SUPPORTED", NOT_SUPPORTED.unsigned_abs() as usize),
         ];

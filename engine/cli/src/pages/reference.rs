@@ -27,7 +27,7 @@ fn reference() -> String {
     let mut iof = Iof::command().disable_help_subcommand(true).disable_help_flag(true);
     iof.build();
     let mut page = HEAD.to_owned();
-    for command in iof.get_subcommands() {
+    for command in iof.get_subcommands().filter(|command| !command.is_hide_set()) {
         section(&mut page, command).expect("a String takes everything");
     }
     page

@@ -1,0 +1,219 @@
+//! `iof pmix`: serves one tool of PMIx, whose connection is its stdin.
+
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use crossbeam::channel::Receiver;
+use iof_pmix_server::limits::{MAX_PMIX_TOOL_MEMORY, PMIX_TOOL_LINGER};
+use iof_pmix_server::{Carried, Relay, ToolRequest, ToolServer};
+use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
+use iof_proto::{Channels, Nspace, Proc, Status, Value};
+use iof_tool::{Pull, Tool};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::SigSet;
+
+use super::deliveries::Deliveries;
+use super::pace::Pace;
+use super::requests::{Intake, Waiting};
+use crate::error::Failure;
+
+/// The name of a tool of PMIx among the readers of the engine.
+pub const NAME: &str = "PMIx tool";
+
+#[derive(Args)]
+pub struct PmixArgs {
+    /// The socket of the engine
+    engine: PathBuf,
+    /// The PMIx library
+    library: PathBuf,
+    /// The name of the server in PMIx
+    nspace: String,
+}
+
+/// Serves the tool. Returns when it has disconnected, or has everything after the engine's end.
+pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
+    // Otherwise it would be that of /proc/self/exe.
+    prctl::set_name(c"iof-pmix-tool").map_err(Failure::running)?;
+    // The blocked signals of the launcher's threads are inherited.
+    SigSet::empty().thread_set_mask().map_err(Failure::running)?;
+    // libpmix queues answers without a limit.
+    setrlimit(Resource::RLIMIT_DATA, MAX_PMIX_TOOL_MEMORY, MAX_PMIX_TOOL_MEMORY).map_err(Failure::running)?;
+    let connection = io::stdin().as_fd().try_clone_to_owned().map_err(Failure::running)?;
+    let mut tool = Tool::connect(&args.engine, NAME).map_err(Failure::running)?;
+    let deliveries = Deliveries::new(watch_jobs(&mut tool)?);
+    let (wakeups, waker) = UnixStream::pair().map_err(Failure::running)?;
+    for socket in [&wakeups, &waker] {
+        socket.set_nonblocking(true).map_err(Failure::running)?;
+    }
+    let waiting = Waiting::new(waker);
+    let (intake, requests) = Intake::start(&args.engine, waiting.clone())?;
+    let server = ToolServer::start(&args.library, &args.nspace, move |request| intake.receive(request));
+    let server = server.map_err(Failure::running)?;
+    let relay = Relay::connect(TcpStream::from(connection), server.address()).map_err(Failure::running)?;
+    let mut session = Session {
+        server,
+        relay,
+        tool,
+        deliveries,
+        pace: Pace::default(),
+        requests,
+        waiting,
+        wakeups,
+        lingers: None,
+    };
+    let result = session.run();
+    session.server.remove_files();
+    result.map(|()| ExitCode::SUCCESS).map_err(Failure::Running)
+}
+
+/// Registers for the ends of the engine's jobs, with a channel on which little is written and of
+/// which nothing is delivered. Returns the number of the registration.
+fn watch_jobs(tool: &mut Tool) -> Result<u32, Failure> {
+    let found = tool.query(&[PMIX_QUERY_NAMESPACES]).map_err(Failure::running)?;
+    let names = found.iter().filter_map(|found| match &found.value {
+        Value::Text(names) => Some(names.split(',')),
+        _ => None,
+    });
+    let jobs = names.flatten().filter_map(|name| Nspace::new(name).ok()).map(Proc::all).collect();
+    let pull = Pull { backlog: false, ..Pull::new(jobs, Channels::STDDIAG) };
+    tool.pull(&pull).map(|granted| granted.handler).map_err(Failure::running)
+}
+
+/// A tool that is served.
+struct Session {
+    server: ToolServer,
+    relay: Relay,
+    tool: Tool,
+    deliveries: Deliveries,
+    pace: Pace,
+    requests: Receiver<ToolRequest>,
+    waiting: Waiting,
+    wakeups: UnixStream,
+    /// Since when the engine is gone and the tool has read nothing, with the bytes that it had.
+    lingers: Option<(Instant, u64)>,
+}
+
+impl Session {
+    fn run(&mut self) -> Result<(), String> {
+        loop {
+            self.take_requests()?;
+            if self.relay.carry(self.waiting.has_room()) == Carried::Ended {
+                return Ok(());
+            }
+            if self.pace.update(&self.relay) {
+                let stopped = self.deliveries.not_taken();
+                self.deregister(stopped);
+            }
+            let is_busy = self.deliver()?;
+            if self.is_over() {
+                return Ok(());
+            }
+            if !is_busy {
+                self.wait()?;
+            }
+        }
+    }
+
+    /// Takes the requests for output. A pull that the engine refuses ends the connection, because
+    /// libpmix has granted it.
+    fn take_requests(&mut self) -> Result<(), String> {
+        while let Ok(request) = self.requests.try_recv() {
+            match request {
+                ToolRequest::Pull { procs, channels, directives } => {
+                    let pull = Pull { directives, ..Pull::new(procs.clone(), channels) };
+                    let granted = self.tool.pull(&pull).map_err(|error| error.to_string())?;
+                    self.deliveries.add(granted.handler, procs, channels);
+                }
+                ToolRequest::Stop { procs, channels } => {
+                    let stopped = self.deliveries.stop(&procs, channels);
+                    self.deregister(stopped);
+                }
+                request => request.refuse(Status::ERR_NOT_SUPPORTED),
+            }
+            self.waiting.end();
+        }
+        Ok(())
+    }
+
+    fn deregister(&mut self, handler: Option<u32>) {
+        if let Some(handler) = handler {
+            // It fails if the job has ended.
+            let _ = self.tool.deregister(handler);
+        }
+    }
+
+    /// Delivers what there is, up to a batch. Returns whether there is more to do now.
+    fn deliver(&mut self) -> Result<bool, String> {
+        let mut is_busy = false;
+        while self.pace.has_room() {
+            let Some(delivery) = self.tool.try_recv().map_err(|error| error.to_string())? else { break };
+            let passed = self.deliveries.pass(&delivery, &self.server)?;
+            if let Some(bytes) = passed.consumed {
+                self.tool.consume(bytes);
+            }
+            if let Some(bytes) = passed.bytes {
+                self.pace.delivered(bytes, &self.relay);
+            }
+            is_busy = true;
+            if self.deliveries.is_unsure() && passed.bytes.is_some() {
+                break;
+            }
+        }
+        self.pace.end_batch();
+        if self.tool.is_gone() && self.tool.is_done() {
+            self.deliveries.give_up();
+        }
+        for (nspace, exit_code) in self.deliveries.take_ended() {
+            self.server.job_ended(&Proc::all(nspace), exit_code)?;
+            self.pace.delivered(0, &self.relay);
+        }
+        Ok(is_busy)
+    }
+
+    /// Returns whether the engine has ended, and the tool has everything or does not read it.
+    fn is_over(&mut self) -> bool {
+        if !self.tool.is_gone() {
+            return false;
+        }
+        let carried = self.relay.carried();
+        let (since, _) = *self.lingers.get_or_insert((Instant::now(), carried));
+        if self.lingers.is_some_and(|(_, before)| before != carried) {
+            self.lingers = Some((Instant::now(), carried));
+            return false;
+        }
+        (self.tool.is_done() && self.pace.is_clear()) || since.elapsed() >= PMIX_TOOL_LINGER
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&mut self) -> Result<(), String> {
+        let linger = self.lingers.map(|(since, _)| PMIX_TOOL_LINGER.saturating_sub(since.elapsed()));
+        let engine = if self.pace.has_room() { self.tool.timeout() } else { None };
+        let timeout = [linger, engine, self.pace.deadline()].into_iter().flatten().min();
+        let [tool, server] = self.relay.poll_fds(self.waiting.has_room());
+        let mut fds = vec![tool, server, PollFd::new(self.wakeups.as_fd(), PollFlags::POLLIN)];
+        if self.pace.has_room() && !self.tool.is_done() {
+            fds.push(PollFd::new(self.tool.as_fd(), PollFlags::POLLIN));
+        }
+        match poll(&mut fds, timeout_in_ms(timeout)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        while (&self.wakeups).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
+        Ok(())
+    }
+}
+
+/// Rounds up, or the loop would spin for the last part of a millisecond.
+fn timeout_in_ms(timeout: Option<Duration>) -> PollTimeout {
+    let milliseconds = timeout.map(|timeout| timeout.as_micros().div_ceil(1000));
+    milliseconds.map_or(PollTimeout::NONE, |limit| PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX))
+}

@@ -1,0 +1,259 @@
+/* A tool of PMIx: attaches to a server, and does one thing.
+ *
+ * tool pid:PID|nspace:NAME namespaces
+ * tool ... table JOB                        rank, pid, state and program of each process
+ * tool ... status JOB
+ * tool ... pull JOB RANK|all CHANNELS MODE  until the job's end; CHANNELS is a sum of 2, 4 and 8
+ *      print: the output; count: bytes, losses and ends of streams; sum: checks numbered lines
+ *      stall: receives nothing after the first bytes, until a line on stdin
+ * tool ... print JOB                        libpmix itself writes the output
+ * tool ... stop JOB                         pulls, deregisters after the first bytes, and pulls again
+ * tool ... push JOB RANK TEXT...            then closes the stdin
+ * tool ... stdin JOB RANK                   libpmix itself pushes the tool's stdin
+ * tool ... log CHANNEL TEXT
+ * tool ... end JOB                          waits for the job's end
+ */
+#include <pmix_tool.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int ended, registered, stalls, prints, deliveries;
+static unsigned long long bytes, lost, streams;
+static int exit_code = -1, pushed;
+static pmix_status_t push_status;
+
+static void check(pmix_status_t status, const char *what) {
+    if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED) {
+        printf("%s: %s\n", what, PMIx_Error_string(status));
+        fflush(stdout);
+        _exit(3);
+    }
+}
+
+static void on_output(size_t handler, pmix_iof_channel_t channel, pmix_proc_t *source, pmix_byte_object_t *payload,
+                      pmix_info_t *infos, size_t count) {
+    (void) handler;
+    pthread_mutex_lock(&lock);
+    for (size_t n = 0; n < count; n++) {
+        if (strcmp(infos[n].key, "iof.lost") == 0) {
+            lost += infos[n].value.type == PMIX_UINT32 ? infos[n].value.data.uint32 : infos[n].value.data.uint64;
+        }
+        streams += strcmp(infos[n].key, PMIX_IOF_COMPLETE) == 0;
+    }
+    if (payload != NULL && payload->size > 0) {
+        deliveries++;
+        bytes += payload->size;
+        if (prints) {
+            printf("%u %u: %.*s", source->rank, channel, (int) payload->size, payload->bytes);
+            fflush(stdout);
+        }
+    }
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (stalls && deliveries == 1) {
+        char line[16];
+        printf("stalled\n");
+        fflush(stdout);
+        if (fgets(line, sizeof line, stdin) == NULL) {
+            _exit(4);
+        }
+    }
+}
+
+static void on_event(size_t handler, pmix_status_t status, const pmix_proc_t *source, pmix_info_t *infos, size_t count,
+                     pmix_info_t *results, size_t result_count, pmix_event_notification_cbfunc_fn_t done, void *data) {
+    (void) handler, (void) source, (void) results, (void) result_count;
+    pthread_mutex_lock(&lock);
+    for (size_t n = 0; n < count; n++) {
+        if (strcmp(infos[n].key, PMIX_EXIT_CODE) == 0) {
+            exit_code = infos[n].value.data.integer;
+        }
+    }
+    ended = status == PMIX_EVENT_JOB_END ? 1 : 2;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (done != NULL) {
+        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, data);
+    }
+}
+
+static void on_registered(pmix_status_t status, size_t id, void *data) {
+    (void) id, (void) data;
+    check(status, "register");
+    pthread_mutex_lock(&lock);
+    registered = 1;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static void wait_until(const int *flag) {
+    pthread_mutex_lock(&lock);
+    while (!*flag) {
+        pthread_cond_wait(&changed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void register_events(void) {
+    pmix_status_t codes[] = {PMIX_EVENT_JOB_END, PMIX_ERR_LOST_CONNECTION};
+    PMIx_Register_event_handler(codes, 2, NULL, 0, on_event, on_registered, NULL);
+    wait_until(&registered);
+}
+
+static size_t pull(const char *job, const char *rank, int channels, pmix_iof_cbfunc_t function) {
+    pmix_proc_t proc;
+    PMIX_LOAD_PROCID(&proc, job, strcmp(rank, "all") == 0 ? PMIX_RANK_WILDCARD : (pmix_rank_t) atoi(rank));
+    pmix_status_t id = PMIx_IOF_pull(&proc, 1, NULL, 0, channels, function, NULL, NULL);
+    if (id < 0) {
+        check(id, "pull");
+    }
+    printf("pulled\n");
+    fflush(stdout);
+    return id;
+}
+
+static void query(const char *key, const char *job) {
+    pmix_query_t *query;
+    pmix_info_t *found = NULL;
+    size_t count = 0;
+    PMIX_QUERY_CREATE(query, 1);
+    query->keys = calloc(2, sizeof *query->keys);
+    query->keys[0] = strdup(key);
+    if (job != NULL) {
+        PMIX_QUERY_QUALIFIERS_CREATE(query, 1);
+        PMIX_INFO_LOAD(&query->qualifiers[0], PMIX_NSPACE, job, PMIX_STRING);
+    }
+    check(PMIx_Query_info(query, 1, &found, &count), "query");
+    for (size_t n = 0; n < count; n++) {
+        pmix_value_t *value = &found[n].value;
+        if (value->type == PMIX_STRING) {
+            printf("%s\n", value->data.string);
+        } else if (value->type == PMIX_STATUS) {
+            printf("%d\n", value->data.status);
+        } else if (value->type == PMIX_DATA_ARRAY && value->data.darray->type == PMIX_PROC_INFO) {
+            pmix_proc_info_t *procs = value->data.darray->array;
+            for (size_t m = 0; m < value->data.darray->size; m++) {
+                printf("%s %u %d %d %s\n", procs[m].proc.nspace, procs[m].proc.rank, procs[m].pid, procs[m].state,
+                       procs[m].executable_name);
+            }
+        } else {
+            printf("%s of type %d\n", found[n].key, value->type);
+        }
+    }
+    PMIX_INFO_FREE(found, count);
+}
+
+static void on_pushed(pmix_status_t status, void *data) {
+    (void) data;
+    pthread_mutex_lock(&lock);
+    pushed = 1;
+    push_status = status;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The blocking form of PMIx_IOF_push uses memory that it has freed, in libpmix 4.2.2. */
+static void push_one(pmix_proc_t *proc, pmix_byte_object_t *object, pmix_info_t *info, size_t count) {
+    pushed = 0;
+    check(PMIx_IOF_push(proc, 1, object, info, count, on_pushed, NULL), "push");
+    wait_until(&pushed);
+    check(push_status, "pushed");
+}
+
+static void push(const char *job, const char *rank, int count, char **texts) {
+    pmix_proc_t proc;
+    PMIX_LOAD_PROCID(&proc, job, strcmp(rank, "all") == 0 ? PMIX_RANK_WILDCARD : (pmix_rank_t) atoi(rank));
+    for (int n = 0; n < count; n++) {
+        pmix_byte_object_t object = {texts[n], strlen(texts[n])};
+        push_one(&proc, &object, NULL, 0);
+    }
+    pmix_info_t info;
+    bool yes = true;
+    PMIX_INFO_LOAD(&info, PMIX_IOF_COMPLETE, &yes, PMIX_BOOL);
+    pmix_byte_object_t none = {NULL, 0};
+    push_one(&proc, &none, &info, 1);
+    printf("pushed\n");
+}
+
+static void push_stdin(const char *job, const char *rank) {
+    pmix_proc_t proc;
+    PMIX_LOAD_PROCID(&proc, job, (pmix_rank_t) atoi(rank));
+    pmix_info_t info;
+    bool yes = true;
+    PMIX_INFO_LOAD(&info, PMIX_IOF_PUSH_STDIN, &yes, PMIX_BOOL);
+    pmix_status_t status = PMIx_IOF_push(&proc, 1, NULL, &info, 1, on_pushed, NULL);
+    check(status, "push");
+    printf("pushing\n");
+    fflush(stdout);
+}
+
+static void report(void) {
+    wait_until(&ended);
+    printf("bytes %llu lost %llu streams %llu\n", bytes, lost, streams);
+    printf(ended == 1 ? "ended %d\n" : "lost connection\n", exit_code);
+}
+
+int main(int argc, char **argv) {
+    pmix_proc_t self;
+    pmix_info_t info;
+    char *where = strchr(argv[1], ':') + 1, *action = argv[2];
+    pid_t pid = atoi(where);
+    if (strncmp(argv[1], "pid:", 4) == 0) {
+        PMIX_INFO_LOAD(&info, PMIX_SERVER_PIDINFO, &pid, PMIX_PID);
+    } else {
+        PMIX_INFO_LOAD(&info, PMIX_SERVER_NSPACE, where, PMIX_STRING);
+    }
+    check(PMIx_tool_init(&self, &info, 1), "init");
+    printf("attached\n");
+    fflush(stdout);
+    char *job = argc > 3 ? argv[3] : NULL;
+    if (strcmp(action, "namespaces") == 0) {
+        query(PMIX_QUERY_NAMESPACES, NULL);
+    } else if (strcmp(action, "table") == 0) {
+        query(PMIX_QUERY_PROC_TABLE, job);
+    } else if (strcmp(action, "status") == 0) {
+        query(PMIX_QUERY_JOB_STATUS, job);
+    } else if (strcmp(action, "pull") == 0) {
+        prints = strcmp(argv[6], "print") == 0;
+        stalls = strcmp(argv[6], "stall") == 0;
+        register_events();
+        pull(job, argv[4], atoi(argv[5]), on_output);
+        report();
+    } else if (strcmp(action, "print") == 0) {
+        register_events();
+        pull(job, "all", PMIX_FWD_STDOUT_CHANNEL, NULL);
+        wait_until(&ended);
+    } else if (strcmp(action, "stop") == 0) {
+        register_events();
+        size_t id = pull(job, "all", PMIX_FWD_STDOUT_CHANNEL, on_output);
+        wait_until(&deliveries);
+        check(PMIx_IOF_deregister(id, NULL, 0, NULL, NULL), "deregister");
+        printf("deregistered\n");
+        fflush(stdout);
+        pull(job, "all", PMIX_FWD_STDOUT_CHANNEL, on_output);
+        report();
+    } else if (strcmp(action, "push") == 0) {
+        push(job, argv[4], argc - 5, argv + 5);
+    } else if (strcmp(action, "stdin") == 0) {
+        register_events();
+        push_stdin(job, argv[4]);
+        wait_until(&ended);
+    } else if (strcmp(action, "log") == 0) {
+        PMIX_INFO_LOAD(&info, argv[3], argv[4], PMIX_STRING);
+        check(PMIx_Log(&info, 1, NULL, 0), "log");
+        printf("logged\n");
+    } else if (strcmp(action, "end") == 0) {
+        register_events();
+        printf("waiting\n");
+        fflush(stdout);
+        report();
+    }
+    fflush(stdout);
+    PMIx_tool_finalize();
+    return 0;
+}

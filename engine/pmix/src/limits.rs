@@ -1,0 +1,25 @@
+//! Limits on what PMIx tools cost.
+
+use std::time::Duration;
+
+/// The largest number of tools that are attached at a time. Further ones are disconnected.
+pub const MAX_PMIX_TOOLS: usize = 32;
+
+/// The largest number of bytes of output that libpmix has queued for a tool, except the last
+/// message, beside those in the tool's socket. No more output is delivered until the tool reads;
+/// what the cache drops meanwhile is reported as a loss.
+pub const MAX_PMIX_TOOL_QUEUE: usize = 256 << 10;
+
+/// The largest number of messages of output that are in this queue.
+pub const MAX_PMIX_TOOL_MESSAGES: usize = 64;
+
+/// The largest number of a tool's requests that wait for answers. No more are received until then,
+/// except those that libpmix has received already.
+pub const MAX_PMIX_TOOL_REQUESTS: usize = 64;
+
+/// The largest size of the data of the process that serves a tool, in bytes (RLIMIT_DATA). The
+/// process, and the tool's connection, end at this limit.
+pub const MAX_PMIX_TOOL_MEMORY: u64 = 512 << 20;
+
+/// How long a tool may read nothing after the launcher has ended, before it is disconnected.
+pub const PMIX_TOOL_LINGER: Duration = Duration::from_secs(5);

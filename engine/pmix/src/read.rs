@@ -1,0 +1,220 @@
+//! Converts what libpmix passes to upcalls into values of Rust.
+//!
+//! The contract behind every `unsafe` block of this module is that of the server module
+//! (`pmix_server.h`): a pointer that is not null points to values of its type, as many as the
+//! number beside it specifies, which are readable until the upcall returns. A tool has chosen the
+//! values, so that texts, numbers and lengths are checked.
+
+use std::ffi::{CStr, c_char};
+use std::slice;
+
+use iof_proto::limits::{
+    MAX_DIRECTIVES, MAX_LOG_ENTRIES, MAX_LOG_TEXT, MAX_PROCS_PER_PULL, MAX_QUERY_KEYS, MAX_TEXT,
+};
+use iof_proto::log::key::{PMIX_LOG_EMAIL, PMIX_LOG_EMAIL_MSG};
+use iof_proto::{Info, InfoValue, LogEntry, LogValue, Nspace, Proc, Query, Rank, Status};
+
+use crate::types::{self, kind};
+
+/// A value, or the status with which the request is refused.
+pub(crate) type Read<T> = Result<T, Status>;
+
+/// Returns `count` values, at most `limit`, that begin at `start`.
+///
+/// # Safety
+/// The module's contract.
+pub(crate) unsafe fn slice<'a, T>(start: *const T, count: usize, limit: usize) -> Read<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if start.is_null() || !start.is_aligned() {
+        return Err(Status::ERR_BAD_PARAM);
+    }
+    if count > limit {
+        return Err(Status::ERR_OUT_OF_RESOURCE);
+    }
+    // SAFETY: the pointer is aligned and not null; the rest is the module's contract. All bit
+    // patterns are valid for the structures of `types`.
+    Ok(unsafe { slice::from_raw_parts(start, count) })
+}
+
+/// Returns the value at `place`.
+///
+/// # Safety
+/// The module's contract.
+pub(crate) unsafe fn one<'a, T>(place: *const T) -> Read<&'a T> {
+    // SAFETY: the module's contract.
+    unsafe { slice(place, 1, 1) }?.first().ok_or(Status::ERR_BAD_PARAM)
+}
+
+/// Returns a text of at most `limit` bytes with a final zero. It must be UTF-8.
+unsafe fn text(start: *const c_char, limit: usize) -> Read<String> {
+    if start.is_null() {
+        return Err(Status::ERR_BAD_PARAM);
+    }
+    // SAFETY: the module's contract.
+    let bytes = unsafe { CStr::from_ptr(start) }.to_bytes();
+    if bytes.len() > limit {
+        return Err(Status::ERR_OUT_OF_RESOURCE);
+    }
+    String::from_utf8(bytes.to_vec()).map_err(|_| Status::ERR_BAD_PARAM)
+}
+
+/// Returns the text in an array, which must have its final zero.
+pub(crate) fn text_within(array: &[c_char]) -> Read<String> {
+    // The signedness of c_char depends on the machine.
+    let bytes = array.iter().map(|character| u8::from_ne_bytes(character.to_ne_bytes()));
+    let text: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+    let text = if text.len() < array.len() { text } else { return Err(Status::ERR_BAD_PARAM) };
+    String::from_utf8(text).map_err(|_| Status::ERR_BAD_PARAM)
+}
+
+fn proc(proc: &types::Proc) -> Read<Proc> {
+    let nspace = Nspace::new(text_within(&proc.nspace)?).map_err(|_| Status::ERR_BAD_PARAM)?;
+    Ok(Proc::new(nspace, Rank(proc.rank)))
+}
+
+/// Reads processes.
+///
+/// # Safety
+/// The module's contract.
+pub(crate) unsafe fn procs(start: *const types::Proc, count: usize) -> Read<Vec<Proc>> {
+    // SAFETY: the module's contract.
+    unsafe { slice(start, count, MAX_PROCS_PER_PULL) }?.iter().map(proc).collect()
+}
+
+/// Reads directives. If the type of a value is not known, a required directive is refused, and an
+/// optional one is left out.
+///
+/// # Safety
+/// The module's contract, also for all that the values point to.
+pub(crate) unsafe fn infos(start: *const types::Info, count: usize) -> Read<Vec<Info>> {
+    // SAFETY: the module's contract.
+    unsafe {
+        let all = slice(start, count, MAX_DIRECTIVES)?.iter();
+        all.filter_map(|from| info(from, MAX_TEXT).transpose()).collect()
+    }
+}
+
+/// Reads an info whose text has at most `limit` bytes. Returns `None` for an optional one of
+/// another type.
+unsafe fn info(from: &types::Info, limit: usize) -> Read<Option<Info>> {
+    let (key, required) = (text_within(&from.key)?, from.flags & types::REQUIRED != 0);
+    // SAFETY: the module's contract.
+    match unsafe { value(&from.value, limit) } {
+        Ok(value) => Ok(Some(Info { key, value, required })),
+        Err(Status::ERR_NOT_SUPPORTED) if !required => Ok(None),
+        Err(status) => Err(status),
+    }
+}
+
+unsafe fn value(from: &types::Value, limit: usize) -> Read<InfoValue> {
+    if let Some(number) = number(from) {
+        // No directive has a negative value.
+        return u64::try_from(number).map(InfoValue::Number).map_err(|_| Status::ERR_BAD_PARAM);
+    }
+    let types::Value { kind, data } = from;
+    // SAFETY: the kind specifies the field, by the module's contract.
+    unsafe {
+        Ok(match *kind {
+            // PMIx's macros express a flag without a value in this way.
+            kind::UNDEF => InfoValue::Bool(true),
+            kind::BOOL => InfoValue::Bool(data.byte != 0),
+            kind::STRING => InfoValue::Text(text(data.string, limit)?),
+            kind::PROC => InfoValue::Proc(proc(one(data.proc)?)?),
+            kind::PROC_NSPACE => InfoValue::Text(text_within(one(data.nspace)?)?),
+            _ => return Err(Status::ERR_NOT_SUPPORTED),
+        })
+    }
+}
+
+/// Returns the number that a value contains, if its kind is one of numbers.
+pub(crate) fn number(from: &types::Value) -> Option<i128> {
+    let types::Value { kind, data } = from;
+    // SAFETY: all of these fields are integers, for which all bit patterns are valid.
+    unsafe {
+        Some(match *kind {
+            kind::BYTE | kind::UINT8 => data.byte.into(),
+            kind::SIZE | kind::UINT64 => data.uint64.into(),
+            kind::PID | kind::INT | kind::INT32 | kind::STATUS => data.int32.into(),
+            kind::INT64 | kind::TIME => data.int64.into(),
+            kind::UINT | kind::UINT32 | kind::PROC_RANK => data.uint32.into(),
+            kind::UINT16 | kind::IOF_CHANNEL => data.uint16.into(),
+            _ => return None,
+        })
+    }
+}
+
+/// Reads queries.
+///
+/// # Safety
+/// The module's contract, also for all that they point to.
+pub(crate) unsafe fn queries(start: *const types::Query, count: usize) -> Read<Vec<Query>> {
+    // SAFETY: the module's contract.
+    unsafe {
+        let query = |from: &types::Query| {
+            let qualifiers = infos(from.qualifiers, from.qualifier_count)?;
+            Ok(Query { keys: keys(from.keys)?, qualifiers })
+        };
+        slice(start, count, MAX_QUERY_KEYS)?.iter().map(query).collect()
+    }
+}
+
+/// Reads a list of texts that ends with null.
+unsafe fn keys(list: *mut *mut c_char) -> Read<Vec<String>> {
+    let mut keys = Vec::new();
+    if list.is_null() {
+        return Ok(keys);
+    }
+    loop {
+        // SAFETY: no earlier element is null, so the list has this one as well.
+        let next = unsafe { *list.wrapping_add(keys.len()) };
+        if next.is_null() {
+            return Ok(keys);
+        }
+        if keys.len() >= MAX_QUERY_KEYS {
+            return Err(Status::ERR_OUT_OF_RESOURCE);
+        }
+        // SAFETY: the module's contract.
+        keys.push(unsafe { text(next, MAX_TEXT) }?);
+    }
+}
+
+/// Reads the data of a log request.
+///
+/// # Safety
+/// The module's contract, also for all that the values point to.
+pub(crate) unsafe fn log_entries(start: *const types::Info, count: usize) -> Read<Vec<LogEntry>> {
+    let entry = |from: &types::Info| {
+        let (channel, required) = (text_within(&from.key)?, from.flags & types::REQUIRED != 0);
+        // SAFETY: the kind specifies the field; the rest is the module's contract.
+        let value = unsafe {
+            if channel == PMIX_LOG_EMAIL && from.value.kind == kind::DATA_ARRAY {
+                LogValue::Email(email(one(from.value.data.array)?)?)
+            } else {
+                match value(&from.value, MAX_LOG_TEXT)? {
+                    InfoValue::Text(text) if channel == PMIX_LOG_EMAIL => {
+                        LogValue::Email(vec![Info::new(PMIX_LOG_EMAIL_MSG, InfoValue::Text(text))])
+                    }
+                    InfoValue::Text(text) => LogValue::Text(text),
+                    _ => return Err(Status::ERR_BAD_PARAM),
+                }
+            }
+        };
+        Ok(LogEntry { channel, value, required })
+    };
+    // SAFETY: the module's contract.
+    unsafe { slice(start, count, MAX_LOG_ENTRIES) }?.iter().map(entry).collect()
+}
+
+/// Reads the fields of an email.
+unsafe fn email(array: &types::DataArray) -> Read<Vec<Info>> {
+    if array.kind != kind::INFO {
+        return Err(Status::ERR_BAD_PARAM);
+    }
+    // SAFETY: the kind specifies the elements.
+    unsafe {
+        let fields = slice::<types::Info>(array.array.cast(), array.size, MAX_DIRECTIVES)?.iter();
+        fields.filter_map(|field| info(field, MAX_LOG_TEXT).transpose()).collect()
+    }
+}

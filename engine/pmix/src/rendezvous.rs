@@ -1,0 +1,133 @@
+//! The files by which PMIx tools find a server.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::SystemTime;
+
+use crate::directory::PrivateDirectory;
+use crate::error::StartError;
+
+/// The files by which PMIx tools find a server: by the pid of its process, by its name, or by that
+/// of a job. They are removed when this is dropped.
+#[derive(Debug)]
+pub struct RendezvousFiles {
+    _directory: PrivateDirectory,
+}
+
+impl RendezvousFiles {
+    /// Writes the files of a server. It is named `nspace`, listens at `address`, and has `version`
+    /// (as [`PmixServer::version`](crate::PmixServer::version) returns it). Tools find it under
+    /// `names`.
+    ///
+    /// # Errors
+    /// [`StartError::Directory`].
+    pub fn create(
+        nspace: &str,
+        address: SocketAddr,
+        version: &str,
+        names: &[String],
+    ) -> Result<RendezvousFiles, StartError> {
+        let directory = PrivateDirectory::create()?;
+        let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let version = number(version);
+        let pid = std::process::id();
+        let family = if address.is_ipv4() { "tcp4" } else { "tcp6" };
+        // libpmix reads the first two lines.
+        let text = format!("{nspace}.0;{family}://{address}\n{version}\n{pid}\n{uid}:{gid}\n{since}\n");
+        for host in host_names() {
+            for name in names.iter().filter(|name| !name.contains('/')) {
+                let file = format!("pmix.{host}.tool.{name}");
+                directory.write(&file, &text)?;
+            }
+        }
+        Ok(RendezvousFiles { _directory: directory })
+    }
+}
+
+/// Returns the number of a version, such as `4.2.2` of `OpenPMIx 4.2.2 (PMIx Standard: ...)`.
+fn number(version: &str) -> &str {
+    let is_number = |word: &&str| word.starts_with(|letter: char| letter.is_ascii_digit());
+    version.split([' ', ',']).find(is_number).unwrap_or(version)
+}
+
+/// Returns the name of this host, and the name without its domain. libpmix uses one of them.
+fn host_names() -> Vec<String> {
+    let name = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+    let short = name.split('.').next().unwrap_or_default().to_owned();
+    if short == name { vec![name] } else { vec![short, name] }
+}
+
+/// Returns the user whose socket has connected to a socket of this host by TCP on the loopback
+/// interface, as the kernel knows it. `None` if the socket is closed.
+///
+/// # Errors
+/// The table of the kernel cannot be read.
+pub fn user_of_peer(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Option<u32>> {
+    Ok(find_user(&std::fs::read_to_string("/proc/net/tcp")?, local, peer))
+}
+
+/// Finds the user in a table, see proc_net_tcp.rst of the kernel.
+fn find_user(table: &str, local: SocketAddrV4, peer: SocketAddrV4) -> Option<u32> {
+    // The peer's socket has the addresses the other way round.
+    let (from, to) = (field(peer), field(local));
+    table.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let matches = fields.next()? == from && fields.next()? == to;
+        // The fields between: state, queues, timer, retransmissions.
+        if matches { fields.nth(4)?.parse().ok() } else { None }
+    })
+}
+
+/// Returns an address as the table has it.
+fn field(address: SocketAddrV4) -> String {
+    let ip: &Ipv4Addr = address.ip();
+    format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn v4(address: SocketAddr) -> SocketAddrV4 {
+        match address {
+            SocketAddr::V4(address) => address,
+            SocketAddr::V6(address) => panic!("{address}"),
+        }
+    }
+
+    #[test]
+    fn the_kernel_knows_the_user_of_a_connected_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, peer) = listener.accept().unwrap();
+        let local = v4(accepted.local_addr().unwrap());
+        let user = user_of_peer(local, v4(peer)).unwrap();
+        assert_eq!(user, Some(nix::unistd::geteuid().as_raw()));
+        let other = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
+        assert_eq!(user_of_peer(local, other).unwrap(), None);
+        drop(client);
+    }
+
+    #[test]
+    fn the_socket_of_another_connection_is_not_taken_for_the_peer() {
+        let at = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        let (ours, theirs) = (field(at(80)), field(at(9000)));
+        let row = |from: &str, to: &str, user| {
+            format!("  0: {from} {to} 01 00000000:00000000 00:00000000 00000000 {user} 0 7\n")
+        };
+        let table = format!("  sl  local_address\n{}{}", row(&ours, &theirs, 5), row(&theirs, &ours, 1000));
+        assert_eq!(find_user(&table, at(80), at(9000)), Some(1000));
+        assert_eq!(find_user(&table, at(81), at(9000)), None);
+        assert_eq!(find_user("0: \n\n garbage", at(80), at(9000)), None);
+    }
+
+    #[test]
+    fn the_number_of_a_version_is_found_in_its_text() {
+        assert_eq!(number("OpenPMIx 4.2.2 (PMIx Standard: 4.1)"), "4.2.2");
+        assert_eq!(number("OpenPMIx 5.0.11rc1, repo rev: v5"), "5.0.11rc1");
+    }
+}

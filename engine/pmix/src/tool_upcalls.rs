@@ -1,0 +1,314 @@
+//! The functions that libpmix calls on its own thread for requests of a tool, and the callbacks with
+//! which requests are answered.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use iof_proto::attribute::library::PMIX_IOF_STOP;
+use iof_proto::directive::{DirectiveLevel, Directives};
+use iof_proto::log::key::PMIX_LOG_SOURCE;
+use iof_proto::{Answer, Channels, InfoValue, Log, Proc, Status};
+
+use crate::answer;
+use crate::info::{CInfos, characters};
+use crate::read::{self, Read};
+use crate::request::ToolRequest;
+use crate::types::{
+    self, ByteObject, Info, InfoCallback, Module, OPERATION_SUCCEEDED, OpCallback, Query, SUCCESS,
+    ToolCallback,
+};
+
+/// The most bytes of one push. libpmix does not receive longer messages.
+const MAX_PUSH_BYTES: usize = 32 << 20;
+
+/// The receiver of requests, and the name of a tool that has chosen none. One server exists in a
+/// process, and libpmix passes no pointer of ours to upcalls.
+struct Receiver {
+    receive: Box<dyn Fn(ToolRequest) + Send>,
+    name: String,
+}
+static RECEIVER: Mutex<Option<Receiver>> = Mutex::new(None);
+
+/// Sets the receiver of requests, and the name of a tool that has chosen none.
+pub(crate) fn set_receiver(receive: impl Fn(ToolRequest) + Send + 'static, name: String) {
+    let receiver = Receiver { receive: Box::new(receive), name };
+    *RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
+}
+
+/// Returns the upcalls of the server of a tool.
+pub(crate) fn module() -> Module {
+    Module {
+        register_events: Some(register_events),
+        deregister_events: Some(deregister_events),
+        query: Some(query),
+        tool_connected: Some(tool_connected),
+        log: Some(log),
+        iof_pull: Some(iof_pull),
+        push_stdin: Some(push_stdin),
+        ..Module::default()
+    }
+}
+
+/// Passes a request to the receiver. `read` reads its arguments. Returns the status with which the
+/// upcall ends: success, after which the reply follows, or the reason of a refusal. No panic crosses
+/// the border to C.
+fn receive(read: impl FnOnce() -> Read<ToolRequest>) -> types::Status {
+    let request = match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(Ok(request)) => request,
+        Ok(Err(status)) => return status.0,
+        Err(_) => return Status::ERR_BAD_PARAM.0,
+    };
+    // A receiver that panics drops the request, which refuses it.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(receiver) = &*RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) {
+            (receiver.receive)(request);
+        }
+    }));
+    SUCCESS
+}
+
+/// Approves the tool, which connects through a socket that only this process uses. A tool that has
+/// a name keeps it.
+unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCallback, data: *mut c_void) {
+    /// The key of the name and of the rank that the tool has chosen.
+    const NSPACE: &str = "pmix.nspace";
+    const RANK: &str = "pmix.rank";
+    // SAFETY: the contract of the server module.
+    let infos = unsafe { read::infos(infos, count) }.unwrap_or_default();
+    let find = |key: &str| infos.iter().find(|info| info.key == key).map(|info| info.value.clone());
+    let name = match find(NSPACE) {
+        Some(InfoValue::Text(name)) => name,
+        _ => {
+            let receiver = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
+            receiver.as_ref().map(|receiver| receiver.name.clone()).unwrap_or_default()
+        }
+    };
+    let rank = match find(RANK) {
+        Some(InfoValue::Number(rank)) => u32::try_from(rank).unwrap_or_default(),
+        _ => 0,
+    };
+    let mut proc = types::Proc { nspace: characters(&name), rank };
+    if let Some(done) = done {
+        // SAFETY: libpmix copies the name.
+        unsafe { done(SUCCESS, &raw mut proc, data) }
+    }
+}
+
+/// Takes note of nothing: libpmix knows the handlers of the tool, and passes it each event.
+unsafe extern "C" fn register_events(
+    _codes: *mut types::Status,
+    _code_count: usize,
+    _infos: *const Info,
+    _count: usize,
+    _done: OpCallback,
+    _data: *mut c_void,
+) -> types::Status {
+    OPERATION_SUCCEEDED
+}
+
+unsafe extern "C" fn deregister_events(
+    _codes: *mut types::Status,
+    _code_count: usize,
+    _done: OpCallback,
+    _data: *mut c_void,
+) -> types::Status {
+    OPERATION_SUCCEEDED
+}
+
+unsafe extern "C" fn query(
+    _proc: *mut types::Proc,
+    queries: *mut Query,
+    count: usize,
+    done: InfoCallback,
+    data: *mut c_void,
+) -> types::Status {
+    receive(|| {
+        // SAFETY: the contract of the server module.
+        let queries = unsafe { read::queries(queries, count) }?;
+        Ok(ToolRequest::Query { queries, reply: AnswerReply(Some(Call { done, data: CallData(data) })) })
+    })
+}
+
+unsafe extern "C" fn log(
+    client: *const types::Proc,
+    entries: *const Info,
+    entry_count: usize,
+    directives: *const Info,
+    count: usize,
+    done: OpCallback,
+    data: *mut c_void,
+) {
+    let status = receive(|| {
+        // SAFETY: the contract of the server module.
+        let (client, messages, mut directives) = unsafe {
+            let client = read::procs(client, 1)?;
+            (client, read::log_entries(entries, entry_count)?, read::infos(directives, count)?)
+        };
+        // libpmix names the tool as the source, of which the engine knows nothing.
+        directives.retain(|directive| match &directive.value {
+            InfoValue::Proc(source) => directive.key != PMIX_LOG_SOURCE || !client.contains(source),
+            _ => true,
+        });
+        let log = Log { data: messages, directives };
+        Ok(ToolRequest::Log { log, reply: StatusReply::new(done, data) })
+    });
+    // This upcall has no result.
+    if status != SUCCESS {
+        StatusReply::new(done, data).send(Status(status));
+    }
+}
+
+unsafe extern "C" fn iof_pull(
+    procs: *const types::Proc,
+    proc_count: usize,
+    directives: *const Info,
+    count: usize,
+    channels: u16,
+    _done: OpCallback,
+    _data: *mut c_void,
+) -> types::Status {
+    let status = receive(|| {
+        // SAFETY: the contract of the server module.
+        let (procs, directives) =
+            unsafe { (read::procs(procs, proc_count)?, read::infos(directives, count)?) };
+        let channels = Channels::try_from(channels).map_err(|_| Status::ERR_BAD_PARAM)?;
+        // A tool asks for the end without a value.
+        let stops =
+            |info: &iof_proto::Info| info.key == PMIX_IOF_STOP && info.value != InfoValue::Bool(false);
+        if directives.iter().any(stops) {
+            return Ok(ToolRequest::Stop { procs, channels });
+        }
+        check(&procs, channels, &directives)?;
+        Ok(ToolRequest::Pull { procs, channels, directives })
+    });
+    // libpmix 4 frees its request after any other result, and then uses it for the answer.
+    if status == SUCCESS { OPERATION_SUCCEEDED } else { status }
+}
+
+/// Checks what an engine would refuse: it is asked after the request was granted.
+fn check(procs: &[Proc], channels: Channels, directives: &[iof_proto::Info]) -> Read<()> {
+    if procs.is_empty() {
+        return Err(Status::ERR_BAD_PARAM);
+    }
+    if channels.is_empty() || channels.contains(Channels::STDIN) {
+        return Err(Status::ERR_NOT_SUPPORTED);
+    }
+    let read = Directives::read(directives, DirectiveLevel::Registration);
+    read.map(drop).map_err(|failure| failure.status)
+}
+
+unsafe extern "C" fn push_stdin(
+    _source: *const types::Proc,
+    targets: *const types::Proc,
+    target_count: usize,
+    directives: *const Info,
+    count: usize,
+    bytes: *const ByteObject,
+    done: OpCallback,
+    data: *mut c_void,
+) -> types::Status {
+    receive(|| {
+        // SAFETY: the contract of the server module.
+        let (targets, directives, bytes) = unsafe {
+            let bytes: &[u8] = match bytes.as_ref() {
+                Some(object) => read::slice(object.bytes.cast(), object.size, MAX_PUSH_BYTES)?,
+                None => &[],
+            };
+            (read::procs(targets, target_count)?, read::infos(directives, count)?, bytes.to_vec())
+        };
+        Ok(ToolRequest::Push { targets, directives, bytes, reply: StatusReply::new(done, data) })
+    })
+}
+
+/// libpmix's pointer to a request.
+struct CallData(*mut c_void);
+
+// SAFETY: libpmix lets a host answer on any thread. Only its callback uses the pointer.
+unsafe impl Send for CallData {}
+
+/// A request that libpmix waits for.
+struct Call<Callback> {
+    done: Callback,
+    data: CallData,
+}
+
+/// Answers a request with a status, on any thread. Dropping it refuses the request.
+pub struct StatusReply(Option<Call<OpCallback>>);
+
+impl StatusReply {
+    fn new(done: OpCallback, data: *mut c_void) -> StatusReply {
+        StatusReply(Some(Call { done, data: CallData(data) }))
+    }
+
+    /// Answers the request.
+    pub fn send(mut self, status: Status) {
+        self.call(status);
+    }
+
+    fn call(&mut self, status: Status) {
+        if let Some(Call { done: Some(done), data }) = self.0.take() {
+            // SAFETY: libpmix waits for one call, which is this one.
+            unsafe { done(status.0, data.0) }
+        }
+    }
+}
+
+impl Drop for StatusReply {
+    fn drop(&mut self) {
+        self.call(Status::ERR_NOT_AVAILABLE);
+    }
+}
+
+impl fmt::Debug for StatusReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatusReply").finish_non_exhaustive()
+    }
+}
+
+/// Answers queries, on any thread. Dropping it refuses them.
+pub struct AnswerReply(Option<Call<InfoCallback>>);
+
+impl AnswerReply {
+    /// Answers the queries.
+    pub fn send(mut self, answer: &Answer) {
+        let infos = Box::new(CInfos::new(answer::infos(answer)));
+        self.call(answer.status, Some(infos));
+    }
+
+    /// Refuses the queries.
+    pub fn refuse(mut self, status: Status) {
+        self.call(status, None);
+    }
+
+    fn call(&mut self, status: Status, infos: Option<Box<CInfos>>) {
+        let Some(Call { done: Some(done), data }) = self.0.take() else { return };
+        let Some(mut infos) = infos else {
+            // SAFETY: libpmix waits for one call, which is this one.
+            return unsafe { done(status.0, std::ptr::null_mut(), 0, data.0, None, std::ptr::null_mut()) };
+        };
+        let (array, length) = infos.as_parts();
+        // SAFETY: libpmix waits for one call, which is this one. The infos are valid until it
+        // releases them.
+        unsafe { done(status.0, array, length, data.0, Some(release), Box::into_raw(infos).cast()) }
+    }
+}
+
+impl Drop for AnswerReply {
+    fn drop(&mut self) {
+        self.call(Status::ERR_NOT_AVAILABLE, None);
+    }
+}
+
+impl fmt::Debug for AnswerReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnswerReply").finish_non_exhaustive()
+    }
+}
+
+/// Frees the infos of an answer.
+unsafe extern "C" fn release(infos: *mut c_void) {
+    // SAFETY: libpmix calls it once, with the pointer that `AnswerReply` has passed.
+    drop(unsafe { Box::from_raw(infos.cast::<CInfos>()) });
+}
