@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::ExitStatus;
 use std::sync::Arc;
 
-use nix::sys::signal::killpg;
+use nix::sys::signal::{kill, killpg};
 use nix::unistd::{Pid, getpgid};
 
 use crate::signal::Signal;
@@ -28,8 +28,8 @@ pub struct Child {
 #[derive(Clone, Debug)]
 pub struct Signaller {
     pidfd: Arc<OwnedFd>,
-    /// The id of the group that the process leads, which is its pid.
-    group: Option<Pid>,
+    pid: u32,
+    leads_group: bool,
 }
 
 /// `PIDFD_SIGNAL_PROCESS_GROUP` of Linux 6.9, see pidfd_send_signal(2).
@@ -46,36 +46,58 @@ impl Signaller {
     /// `ESRCH` if the process, or every process of its group, has ended; `EPERM` if the process now
     /// runs as another user.
     pub fn send(&self, signal: Signal) -> io::Result<()> {
-        let Some(group) = self.group else { return self.send_with(Some(signal), 0) };
-        match self.send_with(Some(signal), PROCESS_GROUP) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.send_by_number(signal, group),
-            sent => sent,
+        let flags = if self.leads_group { PROCESS_GROUP } else { 0 };
+        let Err(error) = send_to(&self.pidfd, Some(signal), flags) else { return Ok(()) };
+        match error.raw_os_error() {
+            Some(libc::EINVAL) if self.leads_group => self.send_by_number(signal),
+            // Some seccomp filters refuse the system call.
+            Some(libc::ENOSYS | libc::EPERM) => self.send_to_child(signal),
+            _ => Err(error),
         }
     }
 
     /// Returns whether the signals go to a process group that the process leads.
     pub fn has_group(&self) -> bool {
-        self.group.is_some()
+        self.leads_group
     }
 
-    /// Signals `group` by its number, for kernels that cannot signal a group through a pidfd.
-    fn send_by_number(&self, signal: Signal, group: Pid) -> io::Result<()> {
-        // Fails once the leader is reaped. Until then no other group can have the number.
-        self.send_with(None, 0)?;
-        Ok(killpg(group, signal.to_nix())?)
+    /// Signals by the number of the process or group, for kernels that cannot signal a group through
+    /// a pidfd.
+    fn send_by_number(&self, signal: Signal) -> io::Result<()> {
+        // Fails once the process is reaped. Until then no other process or group can have the number.
+        send_to(&self.pidfd, None, 0)?;
+        self.kill(signal)
     }
 
-    /// Calls pidfd_send_signal(2). Without a signal, only checks whether one could be sent.
-    fn send_with(&self, signal: Option<Signal>, flags: libc::c_uint) -> io::Result<()> {
-        let none = std::ptr::null::<libc::siginfo_t>();
-        let signal = signal.map_or(0, Signal::number);
-        // SAFETY: the arguments are numbers and a null pointer, which means "no siginfo". The call
-        // writes no memory.
-        let sent = unsafe {
-            libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), signal, none, flags)
-        };
-        if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    /// Does the same for a child of this process without pidfd_send_signal(2).
+    fn send_to_child(&self, signal: Signal) -> io::Result<()> {
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // Fails once the process is reaped, as above.
+        wait::waitid(libc::P_PIDFD, id_of(&self.pidfd)?, flags)
+            .map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+        self.kill(signal)
     }
+
+    fn kill(&self, signal: Signal) -> io::Result<()> {
+        let pid = Pid::from_raw(self.pid.try_into().map_err(io::Error::other)?);
+        let (group, signal) = (self.leads_group, signal.to_nix());
+        Ok(if group { killpg(pid, signal) } else { kill(pid, signal) }?)
+    }
+}
+
+/// Calls pidfd_send_signal(2). Without a signal, only checks whether one could be sent.
+fn send_to(pidfd: &OwnedFd, signal: Option<Signal>, flags: libc::c_uint) -> io::Result<()> {
+    let none = std::ptr::null::<libc::siginfo_t>();
+    let signal = signal.map_or(0, Signal::number);
+    // SAFETY: the arguments are numbers and a null pointer, which means "no siginfo". The call
+    // writes no memory.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, flags) };
+    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Returns the number of a pidfd as an id for waitid(2).
+fn id_of(pidfd: &OwnedFd) -> io::Result<libc::id_t> {
+    pidfd.as_raw_fd().try_into().map_err(io::Error::other)
 }
 
 impl Child {
@@ -93,23 +115,19 @@ impl Child {
     /// # Errors
     /// `EBADF` if the descriptor is not a pidfd, `ESRCH` if the process was reaped.
     pub fn adopt_pidfd(pidfd: OwnedFd) -> io::Result<Child> {
-        let signaller = Signaller { pidfd: Arc::new(pidfd), group: None };
-        signaller.send_with(None, 0)?;
-        let pidfd = Arc::into_inner(signaller.pidfd).ok_or(io::ErrorKind::Other)?;
+        send_to(&pidfd, None, 0)?;
         let pid = pid_of(pidfd.as_fd())?;
         Child::from_parts(pid, pidfd)
     }
 
     fn from_parts(pid: u32, pidfd: OwnedFd) -> io::Result<Child> {
         let own = Pid::from_raw(pid.try_into().map_err(io::Error::other)?);
-        let group = (getpgid(Some(own)) == Ok(own)).then_some(own);
-        Ok(Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), group } })
+        Ok(Child::started(pid, pidfd, getpgid(Some(own)) == Ok(own)))
     }
 
-    /// Wraps a child that was just started. `leads_group` tells whether it leads a process group.
+    /// Wraps a child. `leads_group` tells whether it leads a process group.
     pub(crate) fn started(pid: u32, pidfd: OwnedFd, leads_group: bool) -> Child {
-        let group = pid.try_into().ok().map(Pid::from_raw).filter(|_| leads_group);
-        Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), group } }
+        Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), pid, leads_group } }
     }
 
     /// Returns the process id.
@@ -125,8 +143,8 @@ impl Child {
 
     /// Reaps the child if it has ended, and returns its exit status. Does not block.
     pub(crate) fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
-        let pidfd = libc::id_t::try_from(self.as_fd().as_raw_fd()).map_err(io::Error::other)?;
-        let ended = wait::waitid(libc::P_PIDFD, pidfd, libc::WEXITED | libc::WNOHANG)?;
+        let flags = libc::WEXITED | libc::WNOHANG;
+        let ended = wait::waitid(libc::P_PIDFD, id_of(&self.signaller.pidfd)?, flags)?;
         Ok(ended.map(|ended| ended.status))
     }
 }
@@ -190,20 +208,20 @@ mod tests {
     /// A way to signal a group.
     type SendFn = Box<dyn Fn(Signal) -> io::Result<()>>;
 
-    /// Returns both ways to signal the child's group: through the pidfd, and by number, for kernels
-    /// that do not support the first.
-    fn ways_to_send(child: &Child) -> [SendFn; 2] {
-        let (first, second) = (child.signaller(), child.signaller());
-        let group = second.group.unwrap();
+    /// Returns the ways to signal the child's group: through the pidfd, by number for kernels that do
+    /// not support the first, and by number where the system call is refused.
+    fn ways_to_send(child: &Child) -> [SendFn; 3] {
+        let [first, second, third] = [child.signaller(), child.signaller(), child.signaller()];
         [
             Box::new(move |signal| first.send(signal)),
-            Box::new(move |signal| second.send_by_number(signal, group)),
+            Box::new(move |signal| second.send_by_number(signal)),
+            Box::new(move |signal| third.send_to_child(signal)),
         ]
     }
 
     #[test]
     fn a_signal_reaches_the_group_after_its_leader_has_ended() {
-        for way in [0, 1] {
+        for way in [0, 1, 2] {
             let (child, mut stdout) = run_until_leader_ends(LEAVE_A_CHILD);
             ways_to_send(&child)[way](Signal::KILL).unwrap();
             assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
@@ -215,15 +233,17 @@ mod tests {
     fn after_its_leader_was_reaped_a_signal_reaches_the_group_only_through_the_pidfd() {
         let (child, mut stdout) = run_until_leader_ends(LEAVE_A_CHILD);
         child.try_wait().unwrap().unwrap();
-        let [by_pidfd, by_number] = ways_to_send(&child);
-        assert_eq!(by_number(Signal::KILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
-        if child.signaller.send_with(None, PROCESS_GROUP).is_ok() {
+        let [by_pidfd, by_number, to_child] = ways_to_send(&child);
+        for send in [by_number, to_child] {
+            assert_eq!(send(Signal::KILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        }
+        if send_to(&child.signaller.pidfd, None, PROCESS_GROUP).is_ok() {
             by_pidfd(Signal::KILL).unwrap();
             assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
         } else {
             // The kernel cannot signal the group. The test must not leave it behind.
             assert_eq!(by_pidfd(Signal::KILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
-            killpg(child.signaller.group.unwrap(), Signal::KILL.to_nix()).unwrap();
+            child.signaller.kill(Signal::KILL).unwrap();
         }
     }
 

@@ -4,7 +4,6 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -90,19 +89,37 @@ fn a_job_runs_without_proc() {
     assert_eq!((done.code, &lines[..], done.stderr.as_str()), (0, &["0", "1"][..], ""));
 }
 
-#[test]
-fn a_job_runs_where_pidfd_open_is_refused() {
-    let rules = BTreeMap::from([(libc::SYS_pidfd_open, Vec::new())]);
+/// Runs `iof run` with `options` where the kernel refuses these system calls, as some seccomp filters
+/// do.
+fn run_without(calls: &[i64], options: &[&str], script: &str) -> Done {
+    let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let arch = std::env::consts::ARCH.try_into().unwrap();
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
     let filter = BpfProgram::try_from(filter).unwrap();
     let run = || {
         seccompiler::apply_filter(&filter).unwrap();
-        Site::new().run_sh(&["-n", "2"], "exit 4").finish()
+        Site::new().run_sh(options, script).finish()
     };
-    let done = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+#[test]
+fn a_job_runs_where_pidfd_open_is_refused() {
+    let done = run_without(&[libc::SYS_pidfd_open], &["-n", "2"], "exit 4");
     assert_eq!(done.code, 4, "{done:?}");
+}
+
+#[test]
+fn ranks_receive_signals_where_pidfd_send_signal_is_refused() {
+    let refused = [libc::SYS_pidfd_send_signal, libc::SYS_pidfd_open];
+    let script = "[ $IOF_RANK = 1 ] && kill -KILL $$; sleep 1000";
+    for stdin in ["0", "none"] {
+        let options = ["-n", "3", "--nspace", "demo", "--stdin", stdin, "--kill-wait", "100"];
+        let done = run_without(&refused, &options, script);
+        let told = "iof: job demo: terminated 2 other ranks (0,2) because rank 1 failed";
+        assert!(done.code == 137 && done.stderr.contains(told), "{done:?}");
+    }
 }
 
 #[test]
