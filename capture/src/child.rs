@@ -9,6 +9,7 @@ use std::sync::Arc;
 use nix::sys::signal::{kill, killpg};
 use nix::unistd::{Pid, getpgid};
 
+use crate::descendants::Descendants;
 use crate::signal::Signal;
 use crate::wait;
 
@@ -23,36 +24,55 @@ pub struct Child {
     signaller: Signaller,
 }
 
-/// A handle that sends signals to a process, or to its process group if the process leads one. The
-/// signals never reach another process that reuses the pid.
+/// A handle that sends signals to a process, and to its process group if the process leads one,
+/// otherwise to its descendants in the process group of this process. The signals never reach
+/// another process that reuses a pid.
 #[derive(Clone, Debug)]
 pub struct Signaller {
     pidfd: Arc<OwnedFd>,
     pid: u32,
     leads_group: bool,
+    /// Empty if the process leads a group.
+    descendants: Arc<Descendants>,
 }
 
 /// `PIDFD_SIGNAL_PROCESS_GROUP` of Linux 6.9, see pidfd_send_signal(2).
 const PROCESS_GROUP: libc::c_uint = 4;
 
 impl Signaller {
-    /// Sends `signal` to the process, or to all members of its group if it leads one, see
+    /// Sends `signal` to the process, and to all members of its group if it leads one, see
     /// pidfd_send_signal(2). May be called from any thread.
     ///
     /// A group may have members after its leader has ended. Before Linux 6.9 they cannot be
     /// signalled once the leader was reaped, because another group may have the same number then.
     ///
+    /// If the process leads no group, its descendants in the process group of this process receive
+    /// the signal, up to [`MAX_SIGNALLED_DESCENDANTS`](crate::MAX_SIGNALLED_DESCENDANTS). They are
+    /// found in `/proc` by their parents, so those whose parent ended before the first signal do not
+    /// receive it, and none do where `/proc` does not list children (`CONFIG_PROC_CHILDREN`).
+    ///
     /// # Errors
-    /// `ESRCH` if the process, or every process of its group, has ended; `EPERM` if the process now
-    /// runs as another user.
+    /// `ESRCH` if all of these processes have ended; `EPERM` if the process now runs as another user.
     pub fn send(&self, signal: Signal) -> io::Result<()> {
+        if self.leads_group {
+            return self.send_alone(signal);
+        }
+        // Found first, because the signal may end their parents.
+        let descendants = self.descendants.find(self.pid, || self.check_not_reaped().is_ok());
+        let sent = self.send_alone(signal);
+        let count = descendants.iter().filter(|process| process.send(signal)).count();
+        if count > 0 { Ok(()) } else { sent }
+    }
+
+    /// Sends `signal` to the process or the group that it leads.
+    fn send_alone(&self, signal: Signal) -> io::Result<()> {
         let flags = if self.leads_group { PROCESS_GROUP } else { 0 };
-        let Err(error) = send_to(&self.pidfd, Some(signal), flags) else { return Ok(()) };
-        match error.raw_os_error() {
-            Some(libc::EINVAL) if self.leads_group => self.send_by_number(signal),
-            // Some seccomp filters refuse the system call.
-            Some(libc::ENOSYS | libc::EPERM) => self.send_to_child(signal),
-            _ => Err(error),
+        match send_to(self.pidfd.as_fd(), Some(signal), flags) {
+            Err(error) if self.leads_group && error.raw_os_error() == Some(libc::EINVAL) => {
+                self.send_by_number(signal)
+            }
+            Err(error) if is_refused(&error) => self.send_to_child(signal),
+            sent => sent,
         }
     }
 
@@ -65,17 +85,21 @@ impl Signaller {
     /// a pidfd.
     fn send_by_number(&self, signal: Signal) -> io::Result<()> {
         // Fails once the process is reaped. Until then no other process or group can have the number.
-        send_to(&self.pidfd, None, 0)?;
+        send_to(self.pidfd.as_fd(), None, 0)?;
         self.kill(signal)
     }
 
     /// Does the same for a child of this process without pidfd_send_signal(2).
     fn send_to_child(&self, signal: Signal) -> io::Result<()> {
-        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // Fails once the process is reaped, as above.
-        wait::waitid(libc::P_PIDFD, id_of(&self.pidfd)?, flags)
-            .map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+        self.check_not_reaped()?;
         self.kill(signal)
+    }
+
+    /// Fails with `ESRCH` once the process is reaped, and if it is not a child of this process.
+    fn check_not_reaped(&self) -> io::Result<()> {
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        let waited = wait::waitid(libc::P_PIDFD, id_of(&self.pidfd)?, flags);
+        waited.map(drop).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))
     }
 
     fn kill(&self, signal: Signal) -> io::Result<()> {
@@ -86,13 +110,18 @@ impl Signaller {
 }
 
 /// Calls pidfd_send_signal(2). Without a signal, only checks whether one could be sent.
-fn send_to(pidfd: &OwnedFd, signal: Option<Signal>, flags: libc::c_uint) -> io::Result<()> {
+pub(crate) fn send_to(pidfd: BorrowedFd<'_>, signal: Option<Signal>, flags: libc::c_uint) -> io::Result<()> {
     let none = std::ptr::null::<libc::siginfo_t>();
     let signal = signal.map_or(0, Signal::number);
     // SAFETY: the arguments are numbers and a null pointer, which means "no siginfo". The call
     // writes no memory.
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, flags) };
     if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Returns whether pidfd_send_signal(2) may have been refused by a seccomp filter.
+pub(crate) fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
 }
 
 /// Returns the number of a pidfd as an id for waitid(2).
@@ -102,7 +131,7 @@ fn id_of(pidfd: &OwnedFd) -> io::Result<libc::id_t> {
 
 impl Child {
     /// Adopts a child that other code in this process has started and not reaped. If the child
-    /// leads a process group, signals go to the whole group.
+    /// leads a process group, signals go to the whole group, otherwise as [`Signaller::send`] specifies.
     ///
     /// # Errors
     /// `ESRCH` if the process does not exist, or another error of pidfd_open(2).
@@ -115,7 +144,7 @@ impl Child {
     /// # Errors
     /// `EBADF` if the descriptor is not a pidfd, `ESRCH` if the process was reaped.
     pub fn adopt_pidfd(pidfd: OwnedFd) -> io::Result<Child> {
-        send_to(&pidfd, None, 0)?;
+        send_to(pidfd.as_fd(), None, 0)?;
         let pid = pid_of(pidfd.as_fd())?;
         Child::from_parts(pid, pidfd)
     }
@@ -127,7 +156,8 @@ impl Child {
 
     /// Wraps a child. `leads_group` tells whether it leads a process group.
     pub(crate) fn started(pid: u32, pidfd: OwnedFd, leads_group: bool) -> Child {
-        Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), pid, leads_group } }
+        let descendants = Arc::default();
+        Child { pid, signaller: Signaller { pidfd: Arc::new(pidfd), pid, leads_group, descendants } }
     }
 
     /// Returns the process id.
@@ -178,7 +208,7 @@ impl AsFd for Child {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{BufRead, BufReader, Read};
 
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -193,8 +223,13 @@ mod tests {
     fn run_until_leader_ends(script: &str) -> (Child, std::fs::File) {
         let spec = ProcessSpec { group: ProcessGroup::Own, ..ProcessSpec::new("/bin/sh", ["-c", script]) };
         let Spawned { child, stdout, .. } = spawn(spec).unwrap();
-        poll(&mut [PollFd::new(child.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
+        wait_until_ended(&child);
         (child, stdout.into())
+    }
+
+    /// Waits until the process has ended, without reaping it.
+    fn wait_until_ended(child: &Child) {
+        poll(&mut [PollFd::new(child.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
     }
 
     #[test]
@@ -237,7 +272,7 @@ mod tests {
         for send in [by_number, to_child] {
             assert_eq!(send(Signal::KILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         }
-        if send_to(&child.signaller.pidfd, None, PROCESS_GROUP).is_ok() {
+        if send_to(child.signaller.pidfd.as_fd(), None, PROCESS_GROUP).is_ok() {
             by_pidfd(Signal::KILL).unwrap();
             assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
         } else {
@@ -254,5 +289,38 @@ mod tests {
         for send in ways_to_send(&child) {
             assert_eq!(send(Signal::KILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         }
+    }
+
+    /// Starts `script` in the process group of this process. Returns its output up to `lines` lines.
+    fn start_in_own_group(script: &str, lines: usize) -> (Child, Vec<String>, BufReader<std::fs::File>) {
+        let Spawned { child, stdout, .. } = spawn(ProcessSpec::new("/bin/sh", ["-c", script])).unwrap();
+        let mut stdout = BufReader::new(stdout.into());
+        let lines = stdout.by_ref().lines().take(lines).map(Result::unwrap).collect();
+        (child, lines, stdout)
+    }
+
+    #[test]
+    fn a_signal_reaches_the_descendants_in_the_group_of_this_process_and_no_others() {
+        let script = "setsid sh -c 'echo $$; exec sleep 1000' & sh -c 'sleep 1000 & echo ready; wait' & wait";
+        let (child, lines, mut stdout) = start_in_own_group(script, 2);
+        child.signaller().send(Signal::TERM).unwrap();
+        wait_until_ended(&child);
+        let other: i32 = lines.iter().find_map(|line| line.parse().ok()).unwrap();
+        let command = fs::read(format!("/proc/{other}/cmdline")).unwrap();
+        assert!(!command.is_empty(), "the process in another session has received the signal");
+        kill(Pid::from_raw(other), Signal::KILL.to_nix()).unwrap();
+        assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
+    }
+
+    #[test]
+    fn a_descendant_that_outlives_its_parents_also_receives_the_next_signal() {
+        let script = "sh -c '(trap \"\" TERM; echo ready; exec sleep 1000) & wait' & wait";
+        let (child, _, mut stdout) = start_in_own_group(script, 1);
+        let signaller = child.signaller();
+        signaller.send(Signal::TERM).unwrap();
+        wait_until_ended(&child);
+        child.try_wait().unwrap().unwrap();
+        signaller.send(Signal::KILL).unwrap();
+        assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
     }
 }

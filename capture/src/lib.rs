@@ -17,6 +17,7 @@
 //! | module | concept |
 //! |---|---|
 //! | `spawn`, `child`, `spawn_error` | processes with output pipes; their pidfds; the reasons why one does not start |
+//! | `descendants` | the processes that a process has started in the same process group |
 //! | `exec` | the start of a program in a child that borrows this process's memory (unsafe) |
 //! | `seats`, `environment` | descriptor numbers that are lent to a child (unsafe); its environment |
 //! | `first_writes` | the order in which pipes of a process that is being started get their first bytes |
@@ -68,6 +69,7 @@ mod capture_thread;
 mod child;
 mod clock;
 mod coalescing;
+mod descendants;
 mod driver;
 mod ended_streams;
 mod environment;
@@ -109,6 +111,7 @@ mod watchdog;
 pub use backend::{BackendKind, READ_MAX};
 pub use capture::Capture;
 pub use child::{Child, Signaller};
+pub use descendants::MAX_SIGNALLED_DESCENDANTS;
 pub use ended_streams::EndedStreams;
 pub use error::{AddError, PushError, Stopped};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};

@@ -100,7 +100,8 @@ impl AdoptedRank {
 /// With [`Process::Pid`] and [`Process::Pidfd`], the embedder hands the process over. The engine
 /// waits for the process, so no other thread may wait for it, or for any child (see waitpid(2)).
 /// The engine also sends the process the signals of [`Job::signal`]. If the process leads a process
-/// group when it is adopted, the whole group receives them. If the process is not a child of the
+/// group when it is adopted, the whole group receives them, otherwise also its descendants in the
+/// embedder's group. If the process is not a child of the
 /// embedder, its exit is detected but reported as [`Exit::Unknown`](crate::Exit).
 #[derive(Debug)]
 pub enum Process {

@@ -99,8 +99,10 @@ impl Job {
 
     /// Sends `signal` to every local rank. If a rank leads a process group, the whole group
     /// receives the signal, even if the rank itself has exited and left children in the group.
-    /// Before Linux 6.9, the children of an exited rank do not receive it. Returns the number of
-    /// ranks and groups that were signalled.
+    /// Before Linux 6.9, the children of an exited rank do not receive it. If a rank leads no process
+    /// group, its descendants in the embedder's group receive the signal, as
+    /// [`Signaller::send`](iof_capture::Signaller::send) specifies. Returns the number of ranks and
+    /// groups that were signalled.
     pub fn signal(&self, signal: Signal) -> usize {
         self.send(signal, false)
     }

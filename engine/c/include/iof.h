@@ -1968,9 +1968,10 @@ iof_status_t iof_server_flush(const struct iof_proc_t *proc, int timeout);
 int iof_server_pty(const struct iof_proc_t *proc);
 
 // Sends a signal to all processes of a job on this node, each with its process group if it leads
-// one. Processes whose exit the launcher reports (iof_server_report_exit) receive none. Does not
-// block. Errors: IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted;
-// IOF_ERR_BAD_PARAM if signal is not a signal, is 0, or is a real-time signal.
+// one, otherwise with its descendants in the launcher's group. Processes whose exit the launcher
+// reports (iof_server_report_exit) receive none. Does not block. Errors: IOF_ERR_NOT_FOUND if no
+// job of this name was spawned or adopted; IOF_ERR_BAD_PARAM if signal is not a signal, is 0, or
+// is a real-time signal.
 iof_status_t iof_server_signal(const char *nspace, int signal);
 
 // Removes a job that has ended, and its cached output. Its name can then be used again. Tools that

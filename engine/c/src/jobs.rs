@@ -350,9 +350,10 @@ pub unsafe extern "C" fn iof_server_pty(proc: *const iof_proc_t) -> c_int {
 }
 
 /// Sends a signal to all processes of a job on this node, each with its process group if it leads
-/// one. Processes whose exit the launcher reports (iof_server_report_exit) receive none. Does not
-/// block. Errors: IOF_ERR_NOT_FOUND if no job of this name was spawned or adopted;
-/// IOF_ERR_BAD_PARAM if signal is not a signal, is 0, or is a real-time signal.
+/// one, otherwise with its descendants in the launcher's group. Processes whose exit the launcher
+/// reports (iof_server_report_exit) receive none. Does not block. Errors: IOF_ERR_NOT_FOUND if no
+/// job of this name was spawned or adopted; IOF_ERR_BAD_PARAM if signal is not a signal, is 0, or
+/// is a real-time signal.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_signal(nspace: *const c_char, signal: c_int) -> iof_status_t {
     guard(|| {

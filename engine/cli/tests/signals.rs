@@ -41,6 +41,11 @@ const WITH_CHILD: &str = "sleep 1000 & echo ready; wait";
 const STUBBORN: &str = "trap 'echo got it' INT TERM HUP QUIT; \
                         (trap '' INT TERM HUP QUIT; echo ready; exec sleep 1000) & while :; do sleep 0.1; done";
 
+/// Sends `signal` to the process alone.
+fn send(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
+}
+
 /// Returns the pid of the `iof` that a shell has started.
 fn command_of(shell: &Process) -> u32 {
     wait_for("the command", || shell.running("iof").first().copied())
@@ -200,9 +205,35 @@ fn a_second_ctrl_c_kills_the_ranks() {
     terminal.type_keys(CTRL_C);
     terminal.wait_for("got it", 2);
     terminal.type_keys(CTRL_C);
-    // The child of rank 0, which is in the command's own group, still holds the output. The command
-    // does not wait for it.
-    assert_eq!(run.wait(), 130);
+    // The child of rank 0 is in the command's own group.
+    assert_eq!(run.wait(), 137);
+    wait_for_end_of_all(&run);
+}
+
+#[test]
+fn at_a_terminal_the_children_of_rank_0_end_with_the_job_and_its_reader_runs_on() {
+    let script = "sleep 1000 & echo ready; wait";
+    for end in ["iof kill", "signal", "failure", "timeout"] {
+        let site = Site::new();
+        let (terminal, shell) = site.shell_at_terminal();
+        // SIGKILL would come after the deadline of this test.
+        let timeout = if end == "timeout" { "--timeout 3" } else { "" };
+        let options = format!("--nspace demo --kill-wait 1h {timeout} -n 2");
+        // The reader is in the process group of the command, as is rank 0.
+        terminal.type_keys(&format!("run {options} sh -c '{script}' | (cat; echo ran on)\n"));
+        if end != "timeout" {
+            terminal.wait_for("ready", 2);
+            wait_for("the children", || (shell.running("sleep").len() == 2).then_some(()));
+        }
+        match end {
+            "iof kill" => assert_eq!(Process::start(site.iof("kill").arg("demo")).finish().code, 0),
+            "signal" => send(command_of(&shell), Signal::SIGTERM),
+            "failure" => send(pids(&site, 2)[1], Signal::SIGKILL),
+            _ => {}
+        }
+        terminal.wait_for("ran on", 1);
+        wait_for(&format!("the end after {end}"), || shell.running("sleep").is_empty().then_some(()));
+    }
 }
 
 #[test]
@@ -224,7 +255,7 @@ fn ctrl_z_stops_the_command_and_all_ranks_and_fg_continues_them() {
     // Once more. This time the test continues the command by SIGCONT.
     terminal.type_keys(CTRL_Z);
     terminal.wait_for("Stopped", 2);
-    kill(Pid::from_raw(run.try_into().unwrap()), Signal::SIGCONT).unwrap();
+    send(run, Signal::SIGCONT);
     for pid in &pids {
         wait_for("the ranks to continue", || (Stat::of(*pid)?.state != 'T').then_some(()));
     }

@@ -38,6 +38,8 @@ pub(crate) struct RankState {
 pub(crate) enum SignalReach {
     /// None: only the embedder can send signals to the rank.
     Nothing,
+    /// The process and its descendants in the embedder's process group, even after the rank itself has
+    /// exited.
     Process,
     /// The process group that the rank leads, even after the rank itself has exited.
     Group,
@@ -143,14 +145,9 @@ impl RankState {
         self.sent.insert(signal);
     }
 
-    /// Returns which processes receive a signal to the rank now; `None` if none does.
+    /// Returns which processes receive a signal to the rank; `None` if none does.
     pub(super) fn signal_reach(&self) -> Option<SignalReach> {
-        let is_reachable = match self.signals {
-            SignalReach::Nothing => false,
-            SignalReach::Process => self.exit.is_none(),
-            SignalReach::Group => true,
-        };
-        is_reachable.then_some(self.signals)
+        (self.signals != SignalReach::Nothing).then_some(self.signals)
     }
 
     /// Notes that the stream of an output channel is complete.
