@@ -1,18 +1,18 @@
-//! The lines of `iof run` about failed ranks: one for each of the first ranks that fail, and one
-//! for all others.
+//! The lines of `iof run` about failed ranks: one for each of the first ranks that fail and for the
+//! one that ended the job, and one for all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use iof_engine::{EarlyEnd, EndCause, Exit, RankExit, Signal};
-use iof_proto::{Nspace, Rank};
+use iof_engine::{EarlyEnd, EndCause, Exit, JobStatus, RankExit, Signal};
+use iof_proto::{Channel, Nspace, Rank};
 use nix::libc;
 use nix::unistd::gethostname;
 
 use crate::args::values::show_duration;
 use crate::exits::{ExitGroups, listed, number_of_ranks};
 
-/// The number of failed ranks that have a line of their own.
+/// The number of failed ranks that have a line of their own, besides the one that ended the job.
 pub const MAX_FAILURE_LINES: usize = 10;
 
 /// The signals whose default action is a core dump, see signal(7).
@@ -40,7 +40,7 @@ pub struct Failures {
     /// The number of lines about one rank so far.
     lines: usize,
     /// The failed ranks without a line of their own.
-    others: ExitGroups,
+    others: BTreeMap<Rank, RankExit>,
     /// The ranks that failed because of a signal which this command had passed on.
     signalled: ExitGroups,
     early_end: Option<EndCause>,
@@ -59,7 +59,7 @@ impl Failures {
             hosts: BTreeMap::new(),
             timeout,
             lines: 0,
-            others: ExitGroups::default(),
+            others: BTreeMap::new(),
             signalled: ExitGroups::default(),
             early_end: None,
             terminated: BTreeSet::new(),
@@ -92,7 +92,7 @@ impl Failures {
         }
         self.terminated.remove(&rank.rank);
         if self.lines >= MAX_FAILURE_LINES {
-            self.others.insert(rank.rank, rank.exit);
+            self.others.insert(rank.rank, rank.clone());
             return None;
         }
         self.lines = self.lines.saturating_add(1);
@@ -122,24 +122,49 @@ impl Failures {
     pub fn ends_early(&mut self, end: &EarlyEnd) -> Option<String> {
         self.early_end = Some(end.cause);
         self.terminated = end.left.iter().copied().collect();
-        if let EndCause::Uninitialized(rank) = end.cause {
-            return Some(format!(
+        match end.cause {
+            EndCause::BadExit(rank) => self.others.remove(&rank).map(|exit| self.line(&exit)),
+            // The line about the rank follows its output.
+            EndCause::Abort { .. } => None,
+            EndCause::Uninitialized(rank) => Some(format!(
                 "job {}: rank {rank} ended without MPI_Init, for which the other ranks wait (see \
                  --kill-on-bad-exit)",
                 self.nspace
-            ));
+            )),
+            EndCause::Timeout => Some(self.timeout_line()),
         }
-        // The line about a rank follows its output.
-        if end.cause != EndCause::Timeout {
-            return None;
-        }
+    }
+
+    fn timeout_line(&self) -> String {
         let what = match self.terminated.len() {
             0 => "all ranks have exited, but another process holds their output open".into(),
             1 => format!("terminating rank {}", listed(&self.terminated)),
             _ => format!("terminating ranks {}", listed(&self.terminated)),
         };
         let timeout = show_duration(self.timeout.unwrap_or_default());
-        Some(format!("job {}: not finished after {timeout} (--timeout): {what}", self.nspace))
+        format!("job {}: not finished after {timeout} (--timeout): {what}", self.nspace)
+    }
+
+    /// Returns the lines about ranks whose output may be incomplete: one for all ranks with the same
+    /// channels.
+    pub fn cut_off_lines(&self, status: &JobStatus) -> Vec<String> {
+        let mut channels: BTreeMap<Rank, Vec<Channel>> = BTreeMap::new();
+        for (rank, channel) in &status.cut_off {
+            channels.entry(*rank).or_default().push(*channel);
+        }
+        let mut ranks: BTreeMap<String, BTreeSet<Rank>> = BTreeMap::new();
+        for (rank, channels) in channels {
+            let names: Vec<String> = channels.iter().map(Channel::to_string).collect();
+            ranks.entry(names.join(", ")).or_default().insert(rank);
+        }
+        let line = |(channels, ranks): (String, BTreeSet<Rank>)| {
+            let (noun, holders) = match ranks.len() {
+                1 => ("rank", "a process that outlived the rank holds it open"),
+                _ => ("ranks", "processes that outlived the ranks hold it open"),
+            };
+            format!("job {}: {noun} {}: {channels} cut off: {holders}", self.nspace, listed(&ranks))
+        };
+        ranks.into_iter().map(line).collect()
     }
 
     /// Returns how a rank ended for the summary, if its exit status does not tell.
@@ -158,10 +183,12 @@ impl Failures {
     pub fn closing_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut add = |text: String| lines.push(format!("job {}: {text}", self.nspace));
-        match self.others.len() {
+        let mut others = ExitGroups::default();
+        self.others.values().for_each(|rank| others.insert(rank.rank, rank.exit));
+        match others.len() {
             0 => {}
-            1 => add(format!("1 more rank failed: {}", self.others)),
-            more => add(format!("{more} more ranks failed: {}", self.others)),
+            1 => add(format!("1 more rank failed: {others}")),
+            more => add(format!("{more} more ranks failed: {others}")),
         }
         let because = match self.early_end {
             Some(EndCause::BadExit(rank)) => Some(format!("rank {rank} failed (see --kill-on-bad-exit)")),
@@ -250,6 +277,19 @@ mod tests {
               SIGSEGV: 9980 ranks (10-998,1000-1998,2000-2998,3000-3998,4000-4998,5000-5998,6000-6998,7000-7998,...)"
             ]
         );
+    }
+
+    #[test]
+    fn the_rank_that_ended_the_job_has_a_line_after_ten_others() {
+        let mut failures = failures();
+        let codes = (0..15).filter_map(|rank| failures.exited(&ended(rank, 1 << 8, false)));
+        assert_eq!(codes.count(), MAX_FAILURE_LINES);
+        assert_eq!(failures.exited(&ended(15, libc::SIGSEGV | 0x80, false)), None);
+        let end = EarlyEnd { cause: EndCause::BadExit(Rank(15)), left: vec![Rank(16)] };
+        let line = "job demo: rank 15 (./solver, pid 77 on node1) was killed by SIGSEGV (core dumped)";
+        assert_eq!(failures.ends_early(&end), Some(line.into()));
+        let others = "job demo: 5 more ranks failed: exit code 1: 5 ranks (10-14)";
+        assert_eq!(failures.closing_lines()[0], others);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A running job: the events of its ranks, its outputs and the signals, and the reactions to them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,8 @@ pub enum JobEvent {
     ScreenClosed(Rank),
     /// A node is lost, as this line tells.
     NodeLost(String),
+    /// The command's stdin could not be read to its end, as a message has told.
+    StdinFailed,
     /// One of the command's outputs has ended.
     Output(Result<PrintReport, Failure>),
 }
@@ -83,6 +85,8 @@ pub struct RunningJob {
     /// The outputs that were given up.
     given_up: Option<Blocked>,
     failure: Option<Failure>,
+    /// The ranks have not received all of the command's stdin.
+    stdin_failed: bool,
     /// Sum of the reports of all outputs that ended without an error.
     forwarded: PrintReport,
     grace: Option<(Instant, AfterGrace)>,
@@ -121,6 +125,7 @@ impl RunningJob {
             is_ending: false,
             given_up: None,
             failure: None,
+            stdin_failed: false,
             forwarded: PrintReport::default(),
             grace: None,
             asked_to_end: None,
@@ -141,10 +146,11 @@ impl RunningJob {
                 Some(JobEvent::Exited(status)) => self.status = Some(status),
                 Some(JobEvent::Over(status)) => {
                     self.over = true;
-                    report_cut_off(&status);
+                    self.report_cut_off(&status);
                     self.status = Some(status);
                 }
                 Some(JobEvent::Stalled { rank, channel, remedy }) => report_stalled(rank, channel, remedy),
+                Some(JobEvent::StdinFailed) => self.stdin_failed = true,
                 Some(JobEvent::NodeLost(line)) => self.report_lost(line),
                 Some(JobEvent::ScreenClosed(rank)) => self.screen_closed(rank),
                 Some(JobEvent::Output(Ok(report))) => self.written(report),
@@ -160,6 +166,7 @@ impl RunningJob {
         self.report_failures();
         let result = match (self.failure, self.status) {
             (Some(failure), _) => Err(failure),
+            (None, Some(status)) if status.code() == 0 && self.stdin_failed => Ok(ExitCode::FAILURE),
             (None, Some(status)) => Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))),
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
@@ -211,6 +218,14 @@ impl RunningJob {
         // The number of these lines is limited, see `MAX_FAILURE_LINES`.
         if !self.screen.is_on() {
             self.print_held();
+        }
+    }
+
+    fn report_cut_off(&self, status: &JobStatus) {
+        if !self.is_quiet {
+            for line in self.failures.cut_off_lines(status) {
+                print_message(format_args!("{line}"));
+            }
         }
     }
 
@@ -388,18 +403,4 @@ fn report_stalled(rank: Rank, channel: Channel, remedy: Remedy) {
         "rank {rank} delays the output of all ranks: {cause} that is slow to load, such as a mapped file on a hung \
          file system; {outlook}"
     ));
-}
-
-/// Reports each rank whose output may be incomplete, in one line.
-fn report_cut_off(status: &JobStatus) {
-    let mut ranks: BTreeMap<Rank, Vec<String>> = BTreeMap::new();
-    for (rank, channel) in &status.cut_off {
-        ranks.entry(*rank).or_default().push(channel.to_string());
-    }
-    for (rank, channels) in ranks {
-        print_message(format_args!(
-            "rank {rank}: {} cut off: a process that outlived the rank holds it open",
-            channels.join(", ")
-        ));
-    }
 }

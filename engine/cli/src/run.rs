@@ -169,7 +169,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             }
             LaunchedJob::Remote(_) => Ok(()),
         })
-        .and_then(|()| stdin.push(&engine, &nspace))
+        .and_then(|()| {
+            let events = events.clone();
+            stdin.push(&engine, &nspace, move || drop(events.send(JobEvent::StdinFailed)))
+        })
         .and_then(|()| match &job {
             LaunchedJob::Local(job) => give_keyboard(job, stdin.inherits()),
             LaunchedJob::Remote(_) => Ok(None),
@@ -364,6 +367,9 @@ fn watch_job(job: Job, events: Sender<JobEvent>) -> Result<(), Failure> {
             match &ending {
                 Ending::Early(EarlyEnd { cause: EndCause::Abort { rank, .. }, .. }) => {
                     caller_of_abort = Some(*rank);
+                }
+                Ending::Early(EarlyEnd { cause: EndCause::BadExit(rank), .. }) => {
+                    job.flush_rank(*rank, Some(FLUSH_LIMIT));
                 }
                 Ending::Rank(RankExit { rank, exit, requested: false, .. }) => {
                     let has_failed = !exit.success() && lines < MAX_FAILURE_LINES;

@@ -122,8 +122,14 @@ impl StdinPlan {
         self.pushed.iter().filter(|(_, ends)| **ends).map(|(rank, _)| *rank).collect()
     }
 
-    /// Starts to push the command's stdin to its ranks, until the end of the input.
-    pub fn push(&self, engine: &Engine, nspace: &Nspace) -> Result<(), Failure> {
+    /// Starts to push the command's stdin to its ranks, until the end of the input. If the push
+    /// fails, `on_failure` is called before the ranks can end because of that.
+    pub fn push(
+        &self,
+        engine: &Engine,
+        nspace: &Nspace,
+        on_failure: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Failure> {
         if self.pushed.is_empty() {
             return Ok(());
         }
@@ -154,9 +160,18 @@ impl StdinPlan {
             Err(error) => return Err(Failure::running(error)),
         };
         let end = move || {
-            report(pusher.join());
+            let result = pusher.join_with(|error| match error {
+                // A rank or a job that has ended is not an error.
+                PushError::Request(_) => {}
+                error => {
+                    print_message(format_args!("stdin: {error}"));
+                    on_failure();
+                }
+            });
+            result.iter().for_each(report);
             if let Some(tool) = &mut closer {
-                report(tool.push(&complete(closed), &[], |_: &SlowTargets| {}));
+                // Fails if the ranks have ended.
+                let _ = tool.push(&complete(closed), &[], |_: &SlowTargets| {});
             }
         };
         // The thread ends with the process at the latest.
@@ -165,21 +180,12 @@ impl StdinPlan {
     }
 }
 
-/// Reports errors of the push. A rank or a job that has ended is not an error.
-fn report(result: Result<PushReport, PushError>) {
-    match result {
-        Ok(report) => {
-            for PartialDelivery { target, delivered, cause } in report.partial {
-                if let PartialCause::Failed(_) = cause {
-                    print_message(format_args!(
-                        "rank {} got {delivered} bytes of stdin: it {cause}",
-                        target.rank
-                    ));
-                }
-            }
+/// Reports the ranks that did not receive all bytes, except those that have ended.
+fn report(report: &PushReport) {
+    for PartialDelivery { target, delivered, cause } in &report.partial {
+        if let PartialCause::Failed(_) = cause {
+            print_message(format_args!("rank {} got {delivered} bytes of stdin: it {cause}", target.rank));
         }
-        Err(PushError::Request(_)) => {}
-        Err(error) => print_message(format_args!("stdin: {error}")),
     }
 }
 

@@ -131,6 +131,25 @@ fn many_failed_ranks_have_ten_lines_and_one_for_all_others() {
 }
 
 #[test]
+fn the_rank_that_ended_the_job_has_a_line_after_ten_others() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!(
+        "[ $IOF_RANK -lt 12 ] && exit 3; [ $IOF_RANK = 13 ] && {WAIT}; : < {}; echo last; kill -KILL $$",
+        gate.path()
+    );
+    let run = start(&site, &["-n", "14"], &script);
+    (0..12).for_each(|rank| drop(site.wait_for_state(rank, "failed")));
+    gate.open();
+    let done = run.finish();
+    let lines = told(&done);
+    assert_eq!((lines.len(), done.code), (13, 3), "{done:?}");
+    assert_eq!(without_pid(lines[10]), "rank 12 (sh, PID on HOST) was killed by SIGKILL");
+    assert!(lines[11].starts_with("2 more ranks failed: exit code 3: 2 ranks"), "{done:?}");
+    assert!(lines[12].ends_with("because rank 12 failed (see --kill-on-bad-exit)"), "{done:?}");
+}
+
+#[test]
 fn a_rank_killed_by_a_signal_ends_the_job_by_default() {
     let site = Site::new();
     let script = format!("[ $IOF_RANK = 2 ] || {WAIT}; kill -KILL $$");
@@ -272,7 +291,11 @@ fn a_time_limit_also_ends_a_job_whose_output_is_held_by_others() {
         );
         // The rank may still be about to exit, and its child about to create its session.
         match done.stderr.lines().collect::<Vec<_>>()[..] {
-            [first, second] if first == wanted && second.starts_with("iof: rank 0: stdout, stderr") => Ok(()),
+            [first, second]
+                if first == wanted && second.starts_with("iof: job demo: rank 0: stdout, stderr") =>
+            {
+                Ok(())
+            }
             _ => Err(format!("{done:?}")),
         }
     });

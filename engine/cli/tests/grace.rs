@@ -13,21 +13,32 @@ use common::wait_for;
 fn at_the_end_of_the_grace_period_the_run_ends_and_reports_cut_off_output() {
     let site = Site::new();
     let script = "if [ $IOF_RANK = 1 ]; then sleep 1000 & fi; echo out; echo err >&2; exit $IOF_RANK";
-    let mut run = site.run_sh(&["-n", "3", "--quiet", "--grace", "0.1"], script);
+    let mut run = site.run_sh(&["-n", "3", "--nspace", "demo", "--grace", "0.1"], script);
     let (stdout, stderr) = (collect(run.stdout()), collect(run.stderr()));
     // The code of the rank that failed first, 1 or 2.
     assert!([1, 2].contains(&run.wait()));
     assert_eq!(stdout.get(), b"out\nout\nout\n");
     let stderr = String::from_utf8(stderr.get()).unwrap();
-    let messages: Vec<&str> = stderr.lines().filter(|line| *line != "err").collect();
-    assert!(
-        matches!(messages[..], [message] if message.starts_with("iof: rank 1: ") && message.contains(" cut off: ")),
-        "{stderr}"
-    );
+    let messages: Vec<&str> = stderr.lines().filter(|line| line.contains(" cut off: ")).collect();
+    assert!(matches!(messages[..], [message] if message.starts_with("iof: job demo: rank 1: ")), "{stderr}");
     for channel in ["stdout", "stderr", "stddiag"] {
         assert_eq!(messages[0].matches(channel).count(), 1, "{stderr}");
     }
     wait_for("the child alone, which still runs", || (run.living().len() == 1).then_some(()));
+}
+
+#[test]
+fn cut_off_output_of_many_ranks_has_one_line_and_none_with_quiet() {
+    let script = "sleep 1000 & exit 0";
+    let run = |options: &[&str]| {
+        let options = [&["-n", "30", "--nspace", "demo", "--grace", "0"], options].concat();
+        let done = Site::new().run_sh(&options, script).finish();
+        assert_eq!(done.code, 0, "{done:?}");
+        done.stderr
+    };
+    let line = "ranks 0-29: stdout, stderr, stddiag cut off: processes that outlived the ranks hold it open";
+    assert_eq!(run(&[]), format!("iof: job demo: {line}\n"));
+    assert_eq!(run(&["--quiet"]), "");
 }
 
 #[test]

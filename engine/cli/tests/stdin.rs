@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
 
 use common::bytes::{Pending, noise};
 use common::process::{Done, Process};
@@ -55,6 +56,21 @@ fn selected_ranks_read_the_stdin_of_the_command_and_all_others_nothing() {
         let wanted: Vec<String> =
             counts.iter().enumerate().map(|(rank, count)| format!("{rank} {count}")).collect();
         assert_eq!(sorted(&done), wanted, "{options:?}");
+    }
+}
+
+#[test]
+fn stdin_that_cannot_be_read_is_a_failure_of_a_job_whose_ranks_succeed() {
+    for (script, code) in [("cat", 1), ("cat; exit 7", 7)] {
+        let site = Site::new();
+        let mut run = site.iof("run");
+        run.args(["-n", "2", "--stdin", "all", "--quiet", "--", "sh", "-c", script]);
+        // Reading a directory fails.
+        let directory = fs::File::open(site.path()).unwrap();
+        run.stdin(directory).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = Process::start_with_its_files(&mut run).finish();
+        let message = "iof: stdin: cannot read the input of the push: Is a directory (os error 21)\n";
+        assert_eq!((done.code, done.text(), done.stderr.as_str()), (code, "", message));
     }
 }
 

@@ -47,11 +47,14 @@ use crate::tool::Tool;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pusher {
-    thread: JoinHandle<Result<PushReport, PushError>>,
+    /// A failed push returns its tool, because the engine ends the push when the tool is dropped.
+    thread: JoinHandle<Result<PushReport, Failed>>,
     stop: Ringer,
     granted: PushGranted,
     read: Arc<AtomicU64>,
 }
+
+type Failed = Box<(PushError, Tool)>;
 
 impl Pusher {
     /// Starts the thread that pushes the contents of `file`, whose descriptor it duplicates.
@@ -73,7 +76,10 @@ impl Pusher {
         let (number, drop) = (granted.push, push.drops());
         let read = Arc::new(AtomicU64::new(0));
         let mut supply = FileSupply { file, stopped, read: Arc::clone(&read) };
-        let body = move || tool.push_all(number, drop, &mut supply, on_wait);
+        let body = move || match tool.push_all(number, drop, &mut supply, on_wait) {
+            Ok(report) => Ok(report),
+            Err(error) => Err(Box::new((error, tool))),
+        };
         let thread =
             thread::Builder::new().name("iof-pusher".into()).spawn(body).map_err(PushError::Thread)?;
         Ok(Pusher { thread, stop, granted, read })
@@ -108,7 +114,21 @@ impl Pusher {
     /// # Errors
     /// Returns [`PushError`] if the push failed.
     pub fn join(self) -> Result<PushReport, PushError> {
-        self.thread.join().unwrap_or(Err(PushError::Died))
+        self.join_with(|_| {})
+    }
+
+    /// Does the same as [`Pusher::join`], and calls `on_failure` with the error of a push that
+    /// failed. The targets of this push can see the end of their input only after the call.
+    ///
+    /// # Errors
+    /// Returns [`PushError`] if the push failed.
+    pub fn join_with(self, on_failure: impl FnOnce(&PushError)) -> Result<PushReport, PushError> {
+        let result = self.thread.join().map_err(|_| PushError::Died)?;
+        result.map_err(|failed| {
+            let (error, _tool) = *failed;
+            on_failure(&error);
+            error
+        })
     }
 }
 
