@@ -1,17 +1,19 @@
-//! Reports of bytes that are missing from an output, because a rank wrote faster than they could be
-//! read: each stream at most once a second, and at the end with its sum.
+//! Reports of bytes that are missing from an output, because ranks wrote faster than they could be
+//! read: for each channel of a job at most once a second, and at the end with the sum.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use iof_proto::{Channel, Proc};
+use iof_proto::{Channel, Nspace, Proc, Rank};
 use iof_tool::Gap;
 
+use crate::exits::listed;
 use crate::message::write_message;
 
-/// The shortest time between two reports of a stream.
+/// The shortest time between two reports of a channel.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The gaps of one output.
@@ -24,8 +26,8 @@ pub struct Gaps {
 
 #[derive(Default)]
 struct Table {
-    streams: BTreeMap<(Proc, Channel), StreamGaps>,
-    /// Some stream has gaps that are not reported.
+    channels: BTreeMap<Key, ChannelGaps>,
+    /// Some channel has gaps that are not reported.
     is_due: bool,
     /// No gap will be added.
     is_over: bool,
@@ -33,12 +35,15 @@ struct Table {
     reporter: Option<JoinHandle<()>>,
 }
 
-/// The gaps of one stream.
+/// A channel of a job, and whether the gaps are those of the job and not of its ranks.
+type Key = (Nspace, Channel, bool);
+
+/// The gaps of one channel, by rank.
 #[derive(Default)]
-struct StreamGaps {
+struct ChannelGaps {
     /// Those that are not reported yet.
-    due: Sum,
-    all: Sum,
+    due: BTreeMap<Rank, Sum>,
+    all: BTreeMap<Rank, Sum>,
     reports: u64,
 }
 
@@ -70,9 +75,11 @@ impl Gaps {
     /// Adds a gap, which is reported within a second. Does not wait for stderr.
     pub fn add(self: &Arc<Gaps>, source: &Proc, channel: Channel, gap: Gap) {
         let mut table = self.lock();
-        let stream = table.streams.entry((source.clone(), channel)).or_default();
-        stream.due.add(gap);
-        stream.all.add(gap);
+        let Proc { nspace, rank } = source;
+        let key = (nspace.clone(), channel, *rank == Rank::WILDCARD);
+        let ChannelGaps { due, all, .. } = table.channels.entry(key).or_default();
+        due.entry(*rank).or_default().add(gap);
+        all.entry(*rank).or_default().add(gap);
         table.is_due = true;
         if table.reporter.is_none() {
             let gaps = Arc::clone(self);
@@ -83,8 +90,7 @@ impl Gaps {
         self.changed.notify_one();
     }
 
-    /// Reports what is not reported yet, and the sums of the streams with more than one report. To
-    /// be called after the last gap.
+    /// Reports what is not reported yet, and the sums of the channels with more than one report. To be called after the last gap.
     pub fn finish(&self) {
         let mut table = self.lock();
         table.is_over = true;
@@ -95,8 +101,8 @@ impl Gaps {
         let _ = reporter.map(JoinHandle::join);
         let mut table = self.lock();
         let mut lines = self.due(&mut table);
-        for ((source, channel), stream) in table.streams.iter().filter(|(_, stream)| stream.reports > 1) {
-            lines.push(self.line(source, *channel, stream.all, " in total"));
+        for (key, channel) in table.channels.iter().filter(|(_, channel)| channel.reports > 1) {
+            lines.push(self.line(key, &channel.all, " in total"));
         }
         drop(table);
         lines.iter().for_each(|line| write_message(format_args!("{line}")));
@@ -119,27 +125,31 @@ impl Gaps {
         }
     }
 
-    /// Returns a line for each stream with gaps that are not reported, which then count as
+    /// Returns a line for each channel with gaps that are not reported, which then count as
     /// reported.
     fn due(&self, table: &mut Table) -> Vec<String> {
         table.is_due = false;
-        let due = table.streams.iter_mut().filter(|(_, stream)| stream.due.count > 0);
-        let line = |((source, channel), stream): (&(Proc, Channel), &mut StreamGaps)| {
-            stream.reports = stream.reports.saturating_add(1);
-            self.line(source, *channel, std::mem::take(&mut stream.due), "")
+        let due = table.channels.iter_mut().filter(|(_, channel)| !channel.due.is_empty());
+        let line = |(key, channel): (&Key, &mut ChannelGaps)| {
+            channel.reports = channel.reports.saturating_add(1);
+            self.line(key, &mem::take(&mut channel.due), "")
         };
         due.map(line).collect()
     }
 
-    fn line(&self, source: &Proc, channel: Channel, sum: Sum, total: &str) -> String {
-        let (rank, place, Sum { count, lost, offset }) = (source.rank, &self.place, sum);
-        match count {
-            1 => format!("rank {rank} {channel}: {lost} bytes are missing at offset {offset}{place}"),
-            _ => format!(
-                "rank {rank} {channel}: {lost} bytes are missing in {count} gaps{total}, the first at offset \
-                 {offset}{place}"
-            ),
-        }
+    fn line(&self, (nspace, channel, _): &Key, ranks: &BTreeMap<Rank, Sum>, total: &str) -> String {
+        let sum = |field: fn(&Sum) -> u64| ranks.values().map(field).fold(0, u64::saturating_add);
+        let (place, lost, count) = (&self.place, sum(|sum| sum.lost), sum(|sum| sum.count));
+        let (of, first) = match ranks.first_key_value() {
+            Some((rank, Sum { offset, .. })) if ranks.len() == 1 => (format!("rank {rank}"), Some(offset)),
+            _ => (format!("ranks {}", listed(&ranks.keys().copied().collect())), None),
+        };
+        let gaps = match (count, first) {
+            (1, Some(offset)) => format!("at offset {offset}"),
+            (_, Some(offset)) => format!("in {count} gaps{total}, the first at offset {offset}"),
+            (_, None) => format!("in {count} gaps{total}"),
+        };
+        format!("job {nspace}: {of} {channel}: {lost} bytes are missing {gaps}{place}")
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

@@ -239,3 +239,53 @@ fn gaps_of_a_stream_are_summed_and_told_at_most_once_a_second() {
     let reports = String::from_utf8(stderr).unwrap().lines().count() as u64;
     assert!(!gaps.is_empty() && (1..=seconds + 3).contains(&reports), "{reports} in {seconds} s: {gaps:?}");
 }
+
+#[test]
+fn gaps_of_many_ranks_have_one_report_a_second_with_the_name_of_the_job() {
+    let site = Site::new();
+    let total = 1u64 << 20;
+    let options = ["-n", "20", "--nspace", "demo", "--cache-size", "16K", "--drop", "newest"];
+    let start = std::time::Instant::now();
+    let mut run = site.run(&options, rank(["--length", &total.to_string()]));
+    (0..20).for_each(|rank| drop(site.wait_for_stream(rank, "stdout", |stream| stream.is_complete())));
+    let (stdout, stderr) = (sum(run.stdout()), collect(run.stderr()));
+    assert_eq!(run.wait(), 0);
+    let (delivered, seconds) = (stdout.get().length, start.elapsed().as_secs());
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    let reports: Vec<&str> = stderr.lines().collect();
+    assert!((1..=seconds + 3).contains(&(reports.len() as u64)), "{stderr}");
+    let lost = |report: &&str| -> u64 {
+        let (ranks, rest) = report.split_once(" stdout: ").unwrap();
+        assert!(ranks.starts_with("iof: job demo: rank"), "{report}");
+        rest.split_once(" bytes are missing").unwrap().0.parse().unwrap()
+    };
+    let lost: u64 = reports.iter().filter(|report| !report.contains(" in total")).map(lost).sum();
+    // A line that a gap cuts gets a newline.
+    assert!(lost > 0 && delivered + lost >= 20 * total, "{delivered}, {stderr}");
+}
+
+#[test]
+fn a_line_that_a_gap_cuts_is_not_joined_with_a_line_of_another_rank() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    // The lines of a rank have only its letter. It writes whole lines.
+    let script = format!(
+        "letter=$([ $IOF_RANK = 0 ] && echo a || echo b); line=$(printf %050d 0 | tr 0 $letter)
+        yes $line | head -c 1020000; : < {}; yes $line | head -c 1020000",
+        gate.path()
+    );
+    let mut run = site.run_sh(&["-n", "2", "--cache-size", "16K", "--drop", "newest"], &script);
+    for rank in [0, 1] {
+        site.wait_for_bytes(rank, "stdout", 1_020_000);
+    }
+    let (stdout, stderr) = run.collect();
+    gate.open();
+    assert_eq!(run.wait(), 0);
+    let (stdout, stderr) = (String::from_utf8(stdout.get()).unwrap(), stderr.get());
+    assert!(!stderr.is_empty());
+    for line in stdout.lines() {
+        let is_of = |letter| line.chars().all(|found| found == letter);
+        assert!(is_of('a') || is_of('b'), "{line}");
+    }
+    assert!(stdout.lines().any(|line| line.len() != 50), "no line is cut");
+}

@@ -149,6 +149,9 @@ impl Stream {
         }
         self.print_bytes(window, count, builder);
         if !waits {
+            if behind == Behind::Gap && count == bytes.len() {
+                self.cut_line(builder);
+            }
             self.partial.wait = None;
             return Outcome::nothing(ready.id);
         }
@@ -176,12 +179,19 @@ impl Stream {
         }
         self.partial.wait = None;
         if let Some(gap) = ready.gap {
-            if *builder.open == Some(self.key) {
-                builder.options.style.end_line(builder.open, &mut builder.batch);
-            }
+            self.cut_line(builder);
             builder.options.style.write_gap(gap, &mut self.label, &mut builder.batch);
         }
         Outcome::nothing(ready.id)
+    }
+
+    /// Ends the open line of this stream before a gap. What follows does not belong to that line.
+    fn cut_line(&self, builder: &mut BatchBuilder<'_, '_>) {
+        let style = &builder.options.style;
+        let may_mix = builder.options.raw && style.is_plain();
+        if *builder.open == Some(self.key) && !may_mix {
+            style.cut_line(builder.open, &mut builder.batch);
+        }
     }
 
     /// Returns whether a part of a line has to wait for its rest. The part consists of what was

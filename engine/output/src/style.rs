@@ -109,8 +109,12 @@ pub struct Run<'b, 't> {
 
 /// The key of the stream whose last line the destination has received only in part; `None` after
 /// a newline. The caller chooses keys that are unique among the streams that write to the
-/// destination.
+/// destination, and that do not have the bit [`CUT`].
 pub type OpenLine = Option<u64>;
+
+/// Added to the key of an open line without tags that a gap has cut. The stream's own bytes continue
+/// it, but before those of another stream it gets a newline.
+const CUT: u64 = 1 << 63;
 
 /// The key of the text in JSON.
 const DATA: &[u8] = b",\"data\":";
@@ -264,6 +268,9 @@ impl Style {
         append: impl Fn(&mut Batch<'a>, &'b [u8]),
     ) {
         if self.is_plain() {
+            if open.is_some_and(|open| open & CUT != 0 && open != key | CUT) {
+                batch.copy(b"\n");
+            }
             append(batch, run.bytes);
             *open = (run.bytes.last() != Some(&b'\n')).then_some(key);
             return;
@@ -308,6 +315,16 @@ impl Style {
         }
         // A fragment already has its suffix.
         batch.copy(if self.fragments { b"\n" } else { &self.closing });
+    }
+
+    /// Ends the open line, which a gap has cut: at once if lines are tagged, otherwise when another
+    /// stream writes.
+    pub(crate) fn cut_line(&self, open: &mut OpenLine, batch: &mut Batch<'_>) {
+        if self.is_plain() {
+            *open = open.map(|key| key | CUT);
+        } else {
+            self.end_line(open, batch);
+        }
     }
 
     /// Adds the object of a gap to the batch, in JSON. Other formats do not show gaps.

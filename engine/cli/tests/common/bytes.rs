@@ -125,7 +125,9 @@ pub fn from_json(rank: u32, channel: &str, output: &[u8]) -> (Vec<u8>, Vec<Gap>)
 pub fn assert_told(rank: u32, channel: &str, stderr: &[u8], gaps: &[Gap]) {
     let text = std::str::from_utf8(stderr).unwrap();
     let report = |line: &str| -> Option<(u64, u64, u64, bool)> {
-        let line = line.strip_prefix(&format!("iof: rank {rank} {channel}: "))?;
+        let (job, line) = line.split_once(": rank ")?;
+        let line =
+            line.strip_prefix(&format!("{rank} {channel}: ")).filter(|_| job.starts_with("iof: job "))?;
         let (lost, rest) = line.split_once(" bytes are missing ")?;
         let (count, offset) = match rest.strip_prefix("at offset ") {
             Some(offset) => ("1", offset),
