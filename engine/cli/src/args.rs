@@ -56,7 +56,7 @@ pub enum Command {
     Top(TopArgs),
     /// Query running jobs: their processes, their streams
     Query(QueryArgs),
-    /// List the engines of this node and their jobs
+    /// List your engines on this node and their jobs
     Ps(PsArgs),
     /// Send a signal to the ranks of a running job
     Kill(KillArgs),
@@ -108,8 +108,8 @@ pub struct PullArgs {
 #[derive(Args)]
 #[command(
     after_help = "Keys: n, r, c, d, l sort by name, rate, cached, dropped, lag, and reverse the order if pressed \
-                  again; f asks for a filter, such as '0-3 stderr a.out' (ranks, channels, job; empty for all); i \
-                  hides streams that write nothing, or shows them again; s sums the streams of each rank, or shows \
+                  again; f asks for a filter, such as '0-3 stderr a.out' (ranks, channels, job; empty for all, \
+                  which Ctrl-U makes it); i hides streams that write nothing, or shows them again; s sums the streams of each rank, or shows \
                   them singly; arrows, PgUp, PgDn, Home, End scroll; Ctrl-L redraws; q quits.\n\n\
                   Columns, in bytes, as in `iof query stats`: RATE/s, read from the rank per second, or 'complete' \
                   after the last byte; CACHED, in the cache; DROPPED, dropped on arrival because the cache was \

@@ -2,9 +2,10 @@
 
 use clap::Args;
 use iof_engine::Signal;
+use iof_proto::query::key;
 use iof_proto::rendezvous::{Search, Target};
-use iof_proto::{Nspace, Proc, Status};
-use iof_tool::RequestError;
+use iof_proto::{Found, Nspace, Proc, ProcState, Status, Value};
+use iof_tool::{RequestError, Tool};
 
 use crate::args::engine::{EngineArgs, own_directory};
 use crate::args::values::{Ranks, ranks};
@@ -14,7 +15,10 @@ use crate::error::Failure;
 #[derive(Args)]
 #[command(
     after_help = "The signal goes to each rank and to its process group. Unlike a signal to `iof run`, a second SIGTERM \
-                  does not kill the ranks. Only the user of `iof run`, and root, may send signals."
+                  does not kill the ranks. Only the user of `iof run` may send signals; root first becomes that user. \
+                  Ranks that `iof run --hosts` runs on other nodes receive only signals to `iof run`.",
+    // The job is an argument.
+    mut_arg("nspace", |arg| arg.hide(true))
 )]
 pub struct KillArgs {
     /// Job whose ranks get the signal
@@ -67,6 +71,10 @@ pub fn kill(args: &KillArgs) -> Result<(), Failure> {
     let mut tool = find(&search, &ToolName::Kill)?;
     let procs: Vec<Proc> = rank.0.iter().map(|rank| Proc { nspace: job.clone(), rank: *rank }).collect();
     match tool.signal(&procs, signal.number()) {
+        Ok(0) if has_running(&mut tool, &procs) => Err(Failure::running(format!(
+            "the ranks of job {job} run on other nodes: send the signal to its iof run (pid {})",
+            tool.engine_pid()
+        ))),
         Ok(0) => Err(Failure::running(format!("no selected rank of job {job} is running"))),
         Ok(_) => Ok(()),
         Err(RequestError::Denied(failure)) if failure.status == Status::ERR_RESOURCE_BUSY => {
@@ -80,4 +88,16 @@ pub fn kill(args: &KillArgs) -> Result<(), Failure> {
         Err(RequestError::Unsendable(error)) => Err(Failure::usage(error)),
         Err(error) => Err(Failure::running(error)),
     }
+}
+
+/// Returns whether some of `procs` are running, here or on another node.
+fn has_running(tool: &mut Tool, procs: &[Proc]) -> bool {
+    let is_selected = |proc: &Proc| procs.contains(proc) || procs.contains(&Proc::all(proc.nspace.clone()));
+    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE]).unwrap_or_default();
+    found.into_iter().any(|Found { value, .. }| match value {
+        Value::Procs(infos) => {
+            infos.iter().any(|info| info.state == ProcState::Running && is_selected(&info.proc))
+        }
+        _ => false,
+    })
 }

@@ -137,7 +137,7 @@ mod tests {
             let long = arg.get_long().map(|long| format!("--{long}"));
             long.into_iter().chain(arg.get_short().map(|short| format!("-{short}"))).collect::<Vec<_>>()
         };
-        command.get_arguments().flat_map(typed).collect()
+        command.get_arguments().filter(|arg| !arg.is_hide_set()).flat_map(typed).collect()
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
             let options: Vec<&&str> =
                 lines.iter().filter(|line| line.trim_start().starts_with('-')).collect();
             assert!(lines.iter().all(|line| line.chars().count() <= 80), "{help}");
-            for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
+            for arg in command.get_arguments().filter(|arg| !arg.is_positional() && !arg.is_hide_set()) {
                 let name = arg
                     .get_long()
                     .map_or_else(|| format!("-{}", arg.get_short().unwrap()), |long| format!("--{long}"));

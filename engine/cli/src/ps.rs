@@ -30,7 +30,8 @@ const HEAD: [&str; 9] = ["PID", "USER", "AGE", "JOB", "STATE", "RANKS", "RUNNING
 #[command(
     after_help = "One line for each job, or for an engine without jobs. AGE is the time since the engine's start. STATE \
                   is running, ended (all ranks have exited), idle (no job), stale (the engine was killed), no answer \
-                  (not within 2 seconds: it may be stopped) or refused (it does not accept this user)."
+                  (not within 2 seconds: it may be stopped) or refused (it belongs to another user, or does not \
+                  accept this one)."
 )]
 pub struct PsArgs {
     /// Look for engines in this directory
@@ -90,7 +91,7 @@ fn ask(engine: &Listed) -> Result<Receiver<Answer>, Failure> {
 
 fn query(path: &std::path::Path) -> Result<(u32, Jobs), NoJobs> {
     let mut tool = Tool::connect(path, "iof ps").map_err(|error| match error {
-        AttachError::Refused { .. } => "refused",
+        AttachError::Refused { .. } | AttachError::Foreign { .. } => "refused",
         AttachError::Connect(_) => "stale",
         _ => "no answer",
     })?;

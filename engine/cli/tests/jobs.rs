@@ -174,6 +174,33 @@ fn kill_by_another_user_is_refused_in_one_line_and_kills_nothing() {
 }
 
 #[test]
+fn the_engine_of_another_user_is_refused_to_root_by_ps_and_kill() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root can start a job of another user");
+        return;
+    }
+    let site = Site::new();
+    fs::set_permissions(site.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let program = site.install(Path::new(env!("CARGO_BIN_EXE_iof")), "iof");
+    let own = site.path().join("own");
+    fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(65534), Some(65534)).unwrap();
+    let mut run = Command::new(program);
+    run.uid(65534).gid(65534).current_dir("/").arg("run").arg("--rendezvous-dir").arg(&own);
+    let _run = Process::start(run.args(["--nspace", "demo", "sleep", "1000"]));
+    let of_root = |command: &str, args: &[&str]| {
+        let mut iof = common::site::iof();
+        Process::start(iof.arg(command).arg("--rendezvous-dir").arg(&own).args(args)).finish()
+    };
+    let listed = || of_root("ps", &[]).text().lines().nth(1).map(str::to_owned);
+    let line = wait_for("the job", || listed().filter(|line| line.contains(" demo ")));
+    assert!(line.contains(" nobody ") && line.contains(" refused "), "{line}");
+    let done = of_root("kill", &["demo"]);
+    assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+    assert!(done.code != 0 && done.stderr.contains("belongs to user 65534"), "{done:?}");
+}
+
+#[test]
 fn pull_takes_the_name_of_the_job_as_an_argument() {
     let site = Site::new();
     let mut gate = site.gate("gate");

@@ -279,3 +279,13 @@ fn an_agent_cuts_off_a_front_end_that_speaks_wrongly() {
     assert_eq!(done.code, 1, "{done:?}");
     assert_eq!(done.stderr, "iof: the front end is cut off: unknown kind of frame 9\n");
 }
+
+#[test]
+fn iof_kill_names_the_process_to_signal_for_ranks_on_other_nodes() {
+    let site = Site::new();
+    let run = start(&site, "a:1,b:1", &["-n", "2"], "exec sleep 1000");
+    wait_for("the ranks", || (run.running("sleep").len() == 2).then_some(()));
+    let done = Process::start(site.iof("kill").arg("demo")).finish();
+    let told = format!("run on other nodes: send the signal to its iof run (pid {})\n", run.pid());
+    assert!(done.code == 1 && done.stderr.ends_with(&told), "{done:?}");
+}

@@ -73,6 +73,7 @@ const RUN: Sections = Sections {
              program, from 0.",
         ),
         ("IOF_SERVER", "Set for each rank: the socket of the engine, for `iof` commands in the rank."),
+        ("IOF_LIBPMIX", "The library libpmix.so.2 that serves MPI to programs of Open MPI 5, see --mpi."),
         ("IOF_STDDIAG_FD", "Set for each rank: the descriptor of its channel stddiag."),
         (
             "IOF_GATEWAY",
@@ -84,7 +85,11 @@ const RUN: Sections = Sections {
             "If true, `iof log` stops at the first channel that accepts a message.",
         ),
     ],
-    files: &[SOCKET, JOB_LINK],
+    files: &[
+        SOCKET,
+        JOB_LINK,
+        ("/tmp/iof-pmix-PID-N", "The directory of the PMIx server. TMPDIR may set another place."),
+    ],
     examples: &[
         ("iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'", "Start four ranks."),
         (
@@ -139,7 +144,7 @@ const PS: Sections = Sections {
     exit_status: EXIT_STATUS,
     environment: &[TMPDIR, SYSTEM_TMPDIR],
     files: TOOL_FILES,
-    examples: &[("iof ps", "List the engines of this node and their jobs.")],
+    examples: &[("iof ps", "List your engines on this node and their jobs.")],
     see_also: &["run", "query", "kill"],
 };
 
