@@ -38,8 +38,8 @@ const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
 /// Checks whether the program of `spec` can be executed, and its interpreter if it is a script.
 ///
 /// # Errors
-/// [`SpawnError::NotFound`], [`SpawnError::IsDirectory`], [`SpawnError::NotExecutable`],
-/// [`SpawnError::Interpreter`].
+/// [`SpawnError::NotFound`], [`SpawnError::IsDirectory`], [`SpawnError::NotAFile`],
+/// [`SpawnError::NotExecutable`], [`SpawnError::Interpreter`].
 pub(crate) fn check_program(spec: &ProcessSpec) -> Result<(), SpawnError> {
     let program = PathBuf::from(&spec.program);
     let cwd = spec.cwd.as_deref().unwrap_or(Path::new("."));
@@ -48,13 +48,20 @@ pub(crate) fn check_program(spec: &ProcessSpec) -> Result<(), SpawnError> {
         Some(libc::EACCES) => SpawnError::NotExecutable { program: program.clone(), source },
         _ => SpawnError::NotFound { program: program.clone() },
     })?;
+    // The kernel executes no FIFO, socket or device, and reading one could wait.
+    if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+        return Err(SpawnError::NotAFile { program });
+    }
     let head = head(&path).unwrap_or_default();
     if is_binary(&head) && !is_elf_of_this_machine(&head) && !has_handlers(Path::new(HANDLERS)) {
         let source = io::Error::from_raw_os_error(libc::ENOEXEC);
         return Err(SpawnError::NotExecutable { program, source });
     }
     let Some(interpreter) = interpreter(&head) else { return Ok(()) };
-    let checked = check_executable(&cwd.join(&interpreter));
+    let checked = match interpreter.as_os_str().is_empty() {
+        true => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+        false => check_executable(&cwd.join(&interpreter)),
+    };
     checked.map_err(|source| SpawnError::Interpreter { program, interpreter, source })
 }
 
@@ -150,8 +157,12 @@ fn has_handlers(directory: &Path) -> bool {
 fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
-    let start = line.iter().position(|byte| !is_blank(byte))?;
-    let name = line.get(start..)?.split(is_blank).next()?;
+    let name = match line.iter().position(|byte| !is_blank(byte)) {
+        Some(start) => line.get(start..)?.split(is_blank).next()?,
+        // A shell executes a script with an empty first line.
+        None if head.contains(&b'\n') => return None,
+        None => b"",
+    };
     let is_whole = head.len() < SCRIPT_HEAD || head.contains(&b'\n');
     is_whole.then(|| PathBuf::from(OsStr::from_bytes(name)))
 }

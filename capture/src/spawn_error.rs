@@ -46,6 +46,12 @@ pub enum SpawnError {
         /// The program, as in [`ProcessSpec::program`].
         program: PathBuf,
     },
+    /// The program is a FIFO, a socket or a device.
+    #[error("program '{program}' is not a regular file: name a program", program = program.display())]
+    NotAFile {
+        /// The program, as in [`ProcessSpec::program`].
+        program: PathBuf,
+    },
     /// The program is a script whose interpreter does not exist or cannot be executed.
     #[error(
         "cannot start the script '{program}': its first line names the interpreter '{interpreter}' ({source}): correct \

@@ -16,6 +16,9 @@ use crate::usage::in_one_line;
 /// The separator between programs.
 const SEPARATOR: &str = ":";
 
+/// The variables that the engine sets in each rank.
+const OWN_VARIABLES: [&str; 5] = ["IOF_RANK", "IOF_NSPACE", "IOF_NPROCS", "IOF_APPNUM", "IOF_SERVER"];
+
 /// The words after a separator: a program with its own options.
 #[derive(Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
@@ -55,6 +58,19 @@ fn app(args: &AppArgs, command: &[OsString]) -> Result<App, Failure> {
             "app 0 has no program: expected one before the first '{SEPARATOR}'"
         )));
     };
+    if program.is_empty() {
+        return Err(Failure::usage(
+            "the name of the program is empty: an unset variable of the shell may be the reason",
+        ));
+    }
+    if let Some(Variable { name, .. }) =
+        args.env.iter().find(|set| set.value.is_some() && OWN_VARIABLES.iter().any(|own| set.name == *own))
+    {
+        return Err(Failure::Usage(format!(
+            "-x {name}=VALUE has no effect, because iof sets {name} in each rank: leave it out",
+            name = name.display()
+        )));
+    }
     let assignment = |Variable { name, value }: &Variable| Some((name.clone(), value.clone()?));
     // The ranks inherit variables without a value from this process.
     for Variable { name, .. } in args.env.iter().filter(|variable| variable.value.is_none()) {

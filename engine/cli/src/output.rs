@@ -177,10 +177,15 @@ impl OutputArgs {
             ));
         }
         if self.ranks.is_some() && outputs.shown().is_empty() {
-            return Err(Failure::usage(
-                "--ranks does not apply to files, which get all ranks: to show these ranks as well, append :copy to \
-                 dir=DIR or file=NAME",
-            ));
+            let remedy = match self.redirect.option() {
+                Some(option) => {
+                    format!("write --output file=PATTERN:pattern:copy in place of {option} PATTERN")
+                }
+                None => "append :copy to dir=DIR or file=NAME".into(),
+            };
+            return Err(Failure::Usage(format!(
+                "--ranks does not apply to files, which get all ranks: to show these ranks as well, {remedy}"
+            )));
         }
         if let Some(name) = outputs.choice.unused_placeholder() {
             let name = name.display();

@@ -21,7 +21,8 @@ pub struct RedirectArgs {
     /// stderr goes there, too, unless -e is given. In PATTERN, %t is the rank, %4t the rank with 4
     /// digits, %r the rank with as many digits as the number of ranks, %n or %j the job, %h the
     /// host, %N the host without its domain, %% a percent sign. Streams whose names are the same
-    /// share a file. Missing directories are created. `none` discards output, `all` shows it.
+    /// share a file. Missing directories are created. `none` discards output, `all` or `-` shows
+    /// it.
     #[arg(short, long, help_heading = OUTPUT, value_name = "PATTERN", value_parser = parser())]
     output_file: Option<Target>,
 
@@ -84,7 +85,7 @@ fn parser() -> impl TypedValueParser<Value = Target> {
 
 fn parse(text: &OsStr) -> Result<Target, String> {
     match text.to_str() {
-        Some("all") => return Ok(Target::Shown),
+        Some("all" | "-") => return Ok(Target::Shown),
         Some("none") => return Ok(Target::Discarded),
         Some("") => return Err("expected the name of a file".into()),
         Some(rank) if rank.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -120,7 +121,9 @@ mod tests {
         assert_eq!(places(Some("a"), Some("a")), places(Some("a"), None), "one file");
         let two = vec![(Channels::STDOUT, pattern("a")), (ERRORS, pattern("b"))];
         assert_eq!(places(Some("a"), Some("b")), (Channels::empty(), two));
-        assert_eq!(places(Some("a"), Some("all")), (ERRORS, vec![(Channels::STDOUT, pattern("a"))]));
+        for shown in ["all", "-"] {
+            assert_eq!(places(Some("a"), Some(shown)), (ERRORS, vec![(Channels::STDOUT, pattern("a"))]));
+        }
         assert_eq!(places(None, Some("a")), (Channels::STDOUT, vec![(ERRORS, pattern("a"))]));
         assert_eq!(places(Some("none"), None), (Channels::empty(), vec![]));
         assert_eq!(places(Some("none"), Some("all")), (ERRORS, vec![]));

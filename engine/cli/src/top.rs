@@ -164,6 +164,12 @@ fn pressed(board: &mut Board, key: KeyEvent) -> Reaction {
             KeyCode::Char('c') => Reaction::Quit,
             KeyCode::Char('z') => Reaction::Suspend,
             KeyCode::Char('l') => Reaction::Redraw,
+            KeyCode::Char('u') => {
+                if let Some(prompt) = &mut board.prompt {
+                    *prompt = Prompt::default();
+                }
+                Reaction::Continue
+            }
             _ => Reaction::Continue,
         };
     }

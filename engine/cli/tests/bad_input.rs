@@ -112,7 +112,13 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         ),
         (&["run", "--rendezvous-dir", directory, "-n", "3", "--", "/etc/passwd"], "not executable"),
         (&["run", "--rendezvous-dir", directory, "--", "/"], "/"),
-        (&["run", "--rendezvous-dir", directory, "--", ""], "not found"),
+        (&["run", "--rendezvous-dir", directory, "--", ""], "the name of the program is empty"),
+        (&["run", "-x", "IOF_RANK=7", "true"], "-x IOF_RANK=VALUE has no effect"),
+        (&["run", "-K2", "true"], "invalid value '2' for '-K': expected one of 0, 1 (try"),
+        (
+            &["run", "-o", "%t.o", "--ranks", "0", "true"],
+            "write --output file=PATTERN:pattern:copy in place of -o",
+        ),
         (&["run", "--grace", "-1", "--", "true"], "-1"),
         (&["run", "--grace", "soon", "--", "true"], "invalid time 'soon'"),
         (&["run", "-x", "=value", "--", "true"], "expected NAME or NAME=VALUE"),
@@ -446,4 +452,18 @@ fn a_file_in_place_of_the_rendezvous_directory_is_not_changed() {
     let done = start(&["run", "--rendezvous-dir", file.to_str().unwrap(), "--", "true"]);
     assert_refused(&done, "expected a directory");
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+}
+
+#[test]
+fn programs_that_are_no_files_and_scripts_without_an_interpreter_are_refused() {
+    let site = Site::new();
+    let (fifo, empty) = (site.gate("fifo"), site.path().join("empty"));
+    fs::write(&empty, "#!").unwrap();
+    for (program, message) in [
+        (fifo.path(), "is not a regular file: name a program"),
+        (empty.to_str().unwrap(), "its first line names the interpreter ''"),
+    ] {
+        fs::set_permissions(program, Permissions::from_mode(0o755)).unwrap();
+        assert_refused(&site.run(&["-n", "2"], [program]).finish(), message);
+    }
 }

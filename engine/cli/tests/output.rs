@@ -376,3 +376,18 @@ fn invalid_output_options_are_rejected_in_one_line_with_the_remedy() {
     assert_eq!(done.code, 2);
     assert!(done.stderr.contains("invalid rank 2 in --ranks: the job has 2 ranks"), "{done:?}");
 }
+
+#[test]
+fn standard_files_are_not_emptied_and_a_dash_shows_output() {
+    let site = Site::new();
+    let log = site.path().join("log");
+    for file in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "-"] {
+        fs::write(&log, "before\n").unwrap();
+        let mut run = site.iof("run");
+        run.args(["-o", file, "echo", "out"]).current_dir(site.path());
+        run.stdout(fs::File::options().append(true).open(&log).unwrap());
+        assert_eq!(Process::start_with_its_files(&mut run).wait(), 0);
+        assert_eq!(fs::read_to_string(&log).unwrap(), "before\nout\n", "{file}");
+    }
+    assert!(!site.path().join("-").exists());
+}

@@ -195,7 +195,9 @@ fn streams_are_filtered_by_options_and_by_a_key_and_summed_by_rank() {
     // The prompt shows the filter, followed by a blank.
     terminal.type_keys("f");
     wait_for_title(&terminal, "filter: 1,3-4 stdout,stderr job _");
-    terminal.type_keys(&"\x7f".repeat("1,3-4 stdout,stderr job ".len()));
+    // Ctrl-U.
+    terminal.type_keys("\x15");
+    wait_for_title(&terminal, "filter: _");
     terminal.type_keys("0 x/y\r");
     wait_for_title(&terminal, "expected no '/'");
     terminal.type_keys("\x7f\x7f\x7fstderr\r");

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use iof_engine::Signal;
 use iof_output::OUTPUT_WORDS;
@@ -45,7 +45,7 @@ fn signals() -> Vec<String> {
 /// Returns the completion script of a shell.
 pub fn script(shell: Shell) -> String {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Iof::command(), "iof", &mut text);
+    clap_complete::generate(shell, &mut shown(), "iof", &mut text);
     let text = String::from_utf8_lossy(&text).into_owned();
     match shell {
         Shell::Bash => text + &bash(),
@@ -53,6 +53,13 @@ pub fn script(shell: Shell) -> String {
         Shell::Zsh => zsh(&text),
         _ => text,
     }
+}
+
+/// Returns the description of the command line without hidden commands.
+fn shown() -> Command {
+    let iof = Iof::command();
+    let commands = iof.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    Command::new("iof").version(env!("CARGO_PKG_VERSION")).propagate_version(true).subcommands(commands)
 }
 
 /// Completes the values that the command lists, and leaves all others to clap's function.
@@ -140,7 +147,7 @@ complete -F _iof_with_lists -o bashdefault -o default iof
 /// The commands whose engine options select a job or a pid.
 fn tools() -> Vec<String> {
     let iof = Iof::command();
-    let has_pid = |command: &&clap::Command| command.get_arguments().any(|arg| arg.get_long() == Some("pid"));
+    let has_pid = |command: &&Command| command.get_arguments().any(|arg| arg.get_long() == Some("pid"));
     iof.get_subcommands().filter(has_pid).map(|command| command.get_name().to_owned()).collect()
 }
 
@@ -150,7 +157,7 @@ const WITH_JOB: [&str; 3] = ["pull", "top", "kill"];
 /// The options of a command whose value is the next word.
 fn options_with_values(command: &str) -> Vec<String> {
     let iof = Iof::command();
-    let args = iof.find_subcommand(command).into_iter().flat_map(clap::Command::get_arguments);
+    let args = iof.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
     args.filter(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set())
         .flat_map(|arg| {
             let long = arg.get_long().map(|long| format!("--{long}"));
@@ -194,7 +201,7 @@ fn fish() -> String {
         FISH.replace("@OPTIONS@", &options.join(" ")),
         option(&tools, "nspace", "jobs"),
         option(&tools, "pid", "pids"),
-        option("run pull", "output", "output"),
+        FISH_OUTPUT.to_owned(),
         argument(&WITH_JOB.join(" "), 0, "jobs"),
         argument("kill", 1, "signals"),
         FISH_PROGRAM.to_owned(),
@@ -223,6 +230,18 @@ function __fish_iof_position
     test $count = $argv[1]
 end
 ";
+
+/// Completes the last word of a list.
+const FISH_OUTPUT: &str = r#"
+function __fish_iof_output
+    set -l value (string replace -r -- '^--output=' '' (commandline -ct))
+    set -l before (string match -r -- '^.*,' $value)
+    for word in (iof completions --list output 2>/dev/null)
+        echo "$before$word"
+    end
+end
+complete -c iof -n "__fish_seen_subcommand_from run pull" -l output -x -a "(__fish_iof_output)"
+"#;
 
 const FISH_PROGRAM: &str = r#"complete -c iof -n "__fish_seen_subcommand_from run; and __fish_iof_position 0" -a "(__fish_complete_command)"
 "#;

@@ -29,6 +29,7 @@ pub struct ToolLag {
 }
 
 /// The line in which the user types a filter.
+#[derive(Default)]
 pub struct Prompt {
     pub text: String,
     /// The reason why the filter that was typed is invalid.

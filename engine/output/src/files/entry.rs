@@ -22,6 +22,9 @@ pub(super) const FILE_MODE: u32 = 0o644;
 /// The largest number of attempts to open a file that its job replaces meanwhile.
 const MAX_ATTEMPTS: usize = 10;
 
+/// The paths of files that a process has open, see proc_pid_fd(5).
+const OPEN_FILES: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
+
 /// A file that is, was or will be open.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -31,6 +34,9 @@ pub(super) struct Entry {
     pub file: Option<Arc<File>>,
     /// Whether it was opened before, so that it is not to be emptied.
     pub begun: bool,
+    /// Whether the path names an open file of this process, such as `/dev/stdout`, which is never
+    /// emptied.
+    pub is_open_elsewhere: bool,
     /// Whether the open file is a regular one. Others, such as pipes and devices, do not rotate.
     pub is_regular: bool,
     pub size: u64,
@@ -39,7 +45,17 @@ pub(super) struct Entry {
 
 impl Entry {
     pub fn new(path: Arc<Path>, watch: Option<WriteWatch>) -> Entry {
-        Entry { path, watch, file: None, begun: false, is_regular: false, size: 0, line: None }
+        let is_open_elsewhere = OPEN_FILES.iter().any(|open| path.starts_with(open));
+        Entry {
+            path,
+            watch,
+            file: None,
+            begun: false,
+            is_open_elsewhere,
+            is_regular: false,
+            size: 0,
+            line: None,
+        }
     }
 
     /// Returns an error that names the file.
@@ -49,6 +65,7 @@ impl Entry {
 
     /// Returns the file. Opens it if necessary, and empties it when it is used for the first time.
     pub fn file(&mut self, append: bool) -> io::Result<&File> {
+        let append = append || self.is_open_elsewhere;
         let file = match self.file.take() {
             Some(file) => file,
             None => Arc::new(self.open(append)?),
@@ -93,7 +110,7 @@ impl Entry {
     fn open(&mut self, append: bool) -> io::Result<File> {
         let mut options = File::options();
         options.create(true).mode(FILE_MODE);
-        if append || self.begun {
+        if append || self.begun || self.is_open_elsewhere {
             options.append(true);
         } else {
             options.write(true);

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use clap::builder::PossibleValue;
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
 
@@ -175,6 +176,9 @@ impl<'a> Translation<'a> {
             rest = match self.takes_value(&name) {
                 // The value of an option without effect, as in `-I5`.
                 Some(false) if is_number && self.has_no_effect(&name) => &[],
+                Some(false) if is_number && self.own(&name).is_some_and(Arg::is_require_equals_set) => {
+                    return Err(self.no_such_value(&name, later));
+                }
                 Some(false) => {
                     options.push((name, None));
                     later
@@ -226,6 +230,14 @@ impl<'a> Translation<'a> {
         }
         let is_number = value.first().is_some_and(u8::is_ascii_digit);
         is_number || (is_first && letter != "-n") || (is_first && name.is_empty())
+    }
+
+    /// Refuses a number behind an option with listed values, such as `-K2`.
+    fn no_such_value(&self, name: &OsStr, value: &[u8]) -> Refusal {
+        let values = self.own(name).map(Arg::get_possible_values).unwrap_or_default();
+        let values: Vec<&str> = values.iter().map(PossibleValue::get_name).collect();
+        let (name, value) = (name.display(), OsStr::from_bytes(value).display());
+        Refused(format!("invalid value '{value}' for '{name}': expected one of {}", values.join(", ")))
     }
 
     fn unknown(&self, word: &OsStr) -> Refusal {
