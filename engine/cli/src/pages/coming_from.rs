@@ -32,8 +32,8 @@ changed. `iof pull` takes those for output.
 ## What differs
 
 * Ranks run on this node unless `--hosts` names others ([Several nodes](several-nodes.md)), and iof
-  binds them to processors only with `--bind-to core`. It starts MPI programs of MPICH and its relatives and of Open
-  MPI 5, on one node ([MPI](mpi.md)).
+  binds them to processors only with `--bind-to core`. It starts MPI programs of MPICH and its
+  relatives and of Open MPI 5, on one node ([MPI](mpi.md)).
 * Rank 0 has the stdin of `iof run`, as with mpirun. With srun, all ranks have it: `--stdin all`.
 * Ranks inherit the whole environment of `iof run`. `-x` sets a variable, as with mpirun; srun's
   `-x` excludes nodes.
