@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::sync::OnceLock;
 
+use iof_shm_ring::maps_in_use;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 
 /// The soft limit before the first [`raise_file_limit`].
@@ -92,7 +93,7 @@ pub struct TooFewMaps {
 
 /// Checks whether this process may create `needed` more memory maps, given the limit in
 /// /proc/sys/vm/max_map_count and the maps in /proc/self/maps. Succeeds without counting the maps,
-/// which takes time, if `needed` is at most a sixteenth of the limit. Succeeds if there is no
+/// which takes time, if `needed` and those of rings and inlets are at most a sixteenth of the limit. Succeeds if there is no
 /// /proc.
 ///
 /// # Errors
@@ -100,7 +101,7 @@ pub struct TooFewMaps {
 pub fn check_maps(needed: u64) -> Result<(), TooFewMaps> {
     let limit = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
     let Some(limit) = limit.and_then(|limit| limit.trim().parse().ok()) else { return Ok(()) };
-    if needed <= limit / 16 {
+    if needed.saturating_add(maps_in_use()) <= limit / 16 {
         return Ok(());
     }
     let maps = fs::read("/proc/self/maps").unwrap_or_default();

@@ -1,19 +1,28 @@
 //! What all streams of one owner share: the sum of the sizes of their rings, the limit up to which
 //! they grow, and the rings that they have yet to allocate.
 
+use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::error::CreateError;
+use crate::map::{MAPS, maps_in_use};
 use crate::ring::Ring;
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 
 /// Number of files with higher numbers than the next free one that a process may have inherited.
 const OTHER_FILES: u64 = 8;
+/// Number of memory maps that are left to everything but rings and inlets.
+const OTHER_MAPS: u64 = 1024;
+/// The sysctl `vm.max_map_count`, see proc_sys_vm(5); no limit without /proc.
+static MAX_MAPS: LazyLock<u64> = LazyLock::new(|| {
+    let limit = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+    limit.and_then(|limit| limit.trim().parse().ok()).unwrap_or(u64::MAX)
+});
 
 /// A count of the bytes of all rings that were created with it, and the limit up to which streams
 /// grow ([`Growth`](crate::Growth)). Streams may be on different threads.
@@ -31,6 +40,8 @@ pub struct CacheBudget {
 impl CacheBudget {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: u64) -> CacheBudget {
+        // Later, no file may be left to read it.
+        LazyLock::force(&MAX_MAPS);
         CacheBudget { limit, used: AtomicU64::new(0), owed: AtomicU64::new(0), refusals: AtomicU64::new(0) }
     }
 
@@ -57,18 +68,20 @@ impl CacheBudget {
         self.refusals.fetch_add(1, Relaxed) == 0
     }
 
-    /// Checks that `ring`, which is not the first one of its stream, leaves files for the first
-    /// rings of all streams.
-    pub(crate) fn check_files(&self, ring: &Ring) -> Result<(), CreateError> {
+    /// Checks that `ring`, which is not the first one of its stream, leaves files and memory maps for
+    /// the first rings of all streams.
+    pub(crate) fn check(&self, ring: &Ring) -> Result<(), CreateError> {
         let (Some(file), owed @ 1..) = (ring.as_fd(), self.owed_rings()) else { return Ok(()) };
         // The kernel assigns the lowest free number, so a high number means that few files are left.
         let number = u64::try_from(file.as_raw_fd()).unwrap_or(u64::MAX);
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
-        if number.saturating_add(owed).saturating_add(OTHER_FILES) < limit {
-            return Ok(());
-        }
-        let (len, source) = (ring.capacity(), io::Error::from(Errno::EMFILE));
-        Err(CreateError::Memory { step: "memfd_create", len, source })
+        let maps = maps_in_use().saturating_add(owed.saturating_mul(MAPS)).saturating_add(OTHER_MAPS);
+        let (step, errno) = match number.saturating_add(owed).saturating_add(OTHER_FILES) < limit {
+            false => ("memfd_create", Errno::EMFILE),
+            true if maps > *MAX_MAPS => ("mmap", Errno::ENOMEM),
+            true => return Ok(()),
+        };
+        Err(CreateError::Memory { step, len: ring.capacity(), source: io::Error::from(errno) })
     }
 }
 

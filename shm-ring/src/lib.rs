@@ -76,6 +76,7 @@ pub use governor::{Governor, Traffic};
 pub use inlet::{Filler, Inlet, Lent};
 pub use inspect::Snapshot;
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
+pub use map::maps_in_use;
 pub use marks::Mark;
 pub use notify::notify;
 pub use reader::{Behind, Copied, Gap, Grouping, Peek, Reader};

@@ -6,9 +6,20 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nix::libc::off_t;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// Number of memory maps of one [`DoubleMap`].
+pub(crate) const MAPS: u64 = 2;
+/// The memory maps of all [`DoubleMap`]s. Only a count, so Relaxed suffices.
+static IN_USE: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of memory maps that the rings and inlets of this process use.
+pub fn maps_in_use() -> u64 {
+    IN_USE.load(Relaxed)
+}
 
 /// A map of `meta` bytes of file head, then of the file's data part twice.
 pub(crate) struct DoubleMap {
@@ -47,6 +58,7 @@ impl DoubleMap {
         // existing map.
         let start = unsafe { mmap_anonymous(None, len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE)? };
         // From here on, dropping `map` releases the reservation.
+        IN_USE.fetch_add(MAPS, Relaxed);
         let map = DoubleMap { start: start.cast(), meta, len: len.get() };
         map.place(&file, 0, file_len, 0, access)?;
         map.place(&file, file_len.get(), data_len, meta, access)?;
@@ -96,5 +108,6 @@ impl Drop for DoubleMap {
         // outlive it, and `inlet` documents how long its pointers are valid. A failure would leak
         // address space, which no code here could repair.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
+        IN_USE.fetch_sub(MAPS, Relaxed);
     }
 }

@@ -168,7 +168,7 @@ impl Stream {
         budget: &CacheBudget,
     ) -> Result<Stream, CreateError> {
         let stream = Stream::create(config, label)?;
-        budget.check_files(stream.writer.ring())?;
+        budget.check(stream.writer.ring())?;
         Ok(stream)
     }
 
@@ -498,7 +498,7 @@ impl Stream {
     fn new_ring(&self, shape: Shape<'_>) -> Result<Ring, CreateError> {
         let ring = (self.new_ring)(shape)?;
         match &self.budget {
-            Some(budget) if self.owed.is_none() => budget.check_files(&ring)?,
+            Some(budget) if self.owed.is_none() => budget.check(&ring)?,
             _ => {}
         }
         Ok(ring)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use iof_shm_ring::{
     CacheBudget, Growth, Policy, Reader, ReaderPage, Reserve, Start, Stream, StreamConfig, doorbell,
+    maps_in_use,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -21,7 +22,11 @@ fn all_other_rings_leave_files_to_streams_without_memory() {
     let create = |policy| Stream::create_growing(config(policy), &growth, "test").unwrap();
     let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
     let mut moving = create(Policy::DropOldest);
+    let maps = maps_in_use();
     moving.allocate().unwrap();
+    assert_eq!(maps_in_use(), maps + 2);
+    Stream::create(config(Policy::Block), "test").unwrap();
+    assert_eq!(maps_in_use(), maps + 2, "those of the other one are gone");
     let mut silent: Vec<Stream> = (0..8).map(|_| create(Policy::Block)).collect();
     let (before, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let next = File::open("/dev/null").unwrap().as_raw_fd() as u64;
