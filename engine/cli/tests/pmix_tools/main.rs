@@ -147,7 +147,6 @@ fn tools_find_the_run_by_its_pid_or_its_job_and_query_it() {
         let procs = place.site.procs().unwrap();
         let row = |rank: usize| format!("demo {rank} {} 5 sh", procs[rank]["pid"]);
         assert_eq!(lines(&table), ["attached", &row(0), &row(1)]);
-        // PMIX_ERR_JOB_... is not the status of a job that runs.
         assert_eq!(lines(&place.tool(["status", "demo"]).finish()), ["attached", "-191"]);
         gate.open();
         assert_eq!(run.finish().code, 0);
