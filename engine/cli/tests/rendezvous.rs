@@ -19,7 +19,7 @@ use iof_proto::rendezvous::BindError;
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, geteuid};
 
-/// The system-level engine of a site, in this process, with a job that ends at once.
+/// The system-level engine of a site, in this process, with a job that runs until it is dropped.
 struct SystemEngine {
     engine: Engine,
     job: Job,
@@ -29,8 +29,14 @@ impl SystemEngine {
     fn of(site: &Site) -> SystemEngine {
         let engine = Engine::start(config(site.path())).unwrap();
         let job =
-            engine.spawn(&JobSpec::new(Nspace::new("daemon").unwrap(), vec![App::new("true", [""; 0])]));
+            engine.spawn(&JobSpec::new(Nspace::new("daemon").unwrap(), vec![App::new("sleep", ["1000"])]));
         SystemEngine { engine, job: job.unwrap() }
+    }
+}
+
+impl Drop for SystemEngine {
+    fn drop(&mut self) {
+        self.job.signal(iof_engine::Signal::KILL);
     }
 }
 
@@ -207,7 +213,6 @@ fn the_system_level_engine_is_preferred_unless_another_is_selected() {
     assert_refused(&site.query(&["namespaces", "--system"]), "no system-level engine");
     assert_found(&site.query(&["namespaces"]), "session");
     let system = SystemEngine::of(&site);
-    assert_eq!(system.job.wait().code(), 0);
     let socket = system.engine.socket().unwrap().to_str().unwrap();
     assert_eq!(fs::metadata(socket).unwrap().mode() & 0o7777, 0o666);
     for options in [&["namespaces"][..], &["namespaces", "--system"]] {
