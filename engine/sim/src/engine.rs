@@ -166,7 +166,7 @@ impl EngineWorld {
         };
         self.turn_with(mood);
         // The engine learns step by step of the end of a capture.
-        self.take_events(if self.capture.has_ended() { 1 + rng.index(4) } else { usize::MAX }, rng);
+        self.take_events(if self.capture.has_ended() { 1 + rng.index(4) } else { usize::MAX });
         self.report_exits(false, rng);
         if self.removes_at_once {
             (0..self.jobs.list.len()).rev().for_each(|job| self.remove_job(job));
@@ -206,16 +206,15 @@ impl EngineWorld {
         }
     }
 
-    /// Passes the next events to the engine, `most` at most.
-    fn take_events(&mut self, most: usize, rng: &mut Rng) {
+    /// Passes the next events to the engine, `most` at most. The commands of each are sent before the
+    /// next.
+    fn take_events(&mut self, most: usize) {
+        self.follow_up();
         for _ in 0..most {
             let Some(event) = self.events.pop_front() else { break };
             self.engine.captured(event);
-            if !self.setting.batches || rng.chance(64) {
-                self.follow_up();
-            }
+            self.follow_up();
         }
-        self.follow_up();
     }
 
     /// Serves the connection of a tool.

@@ -164,9 +164,6 @@ pub struct Setting {
     pub ends_early: bool,
     /// Whether the tools of an engine may have few readers.
     pub few_slots: bool,
-    /// Whether an engine handles several events of its capture before its commands are sent, as it
-    /// does when its control thread was busy.
-    pub batches: bool,
 }
 
 impl Setting {
@@ -199,7 +196,6 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         tools: rng.pick(&[2, 4, 6]),
         ends_early: rng.chance(32),
         few_slots: false,
-        batches: false,
     };
     // Each run has weights of its own, so that rare combinations of kinds become common in some.
     let mut weights = Vec::new();
@@ -224,7 +220,6 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
     {
         action.kind = Kind::EndCapture;
     }
-    setting.batches = rng.chance(128);
     setting.few_slots = rng.chance(48);
     (setting, script)
 }

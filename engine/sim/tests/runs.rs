@@ -45,12 +45,6 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
     ),
     (
         Subject::Engine,
-        831,
-        2000,
-        "a reader that was about to move as the capture ended missed its last generation",
-    ),
-    (
-        Subject::Engine,
         67543,
         2000,
         "a reader whose job was removed while the capture ended missed its last generation",

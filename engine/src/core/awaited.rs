@@ -66,11 +66,6 @@ impl AwaitedAnswers {
         self.waiting.keys().copied().collect()
     }
 
-    /// Returns whether the request `id` attaches or moves readers.
-    pub(super) fn is_join(&self, id: RequestId) -> bool {
-        matches!(self.waiting.get(&id), Some(Awaited::Join { .. }))
-    }
-
     /// Returns the readers that the request `id` attaches or moves.
     pub(super) fn joining(&self, id: RequestId) -> &[JoiningReader] {
         if let Some(Awaited::Join { readers, .. }) = self.waiting.get(&id) { readers } else { &[] }

@@ -1,17 +1,17 @@
 //! The end of the capture thread, after a failure of the kernel facility.
 //!
 //! Commands that were sent while the thread ended are discarded. So everything that waits for it
-//! ends here: otherwise tools and threads of the embedder would wait for ever. The streams remain,
-//! and tools can read them to their ends: requests that are still queued are performed on them.
+//! ends here: otherwise tools and threads of the embedder would wait for ever. The driver sends the
+//! commands of an input before the next input, so none from before the end is queued here. The streams
+//! remain, and tools can read them to their ends: later requests are performed on them.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use iof_capture::{PushEnd, PushId, RequestId, SourceId, TargetId};
+use iof_capture::{PushEnd, PushId, SourceId, TargetId};
 use iof_proto::Nspace;
 
 use crate::core::Core;
-use crate::core::commands::Command;
 use crate::core::completion::Completion;
 use crate::core::effects::HandleOp;
 use crate::core::push::Push;
@@ -29,8 +29,7 @@ impl Core {
         self.queries.streams_changed();
         let streams: Vec<SourceId> = self.streams.iter().map(|(source, _)| *source).collect();
         streams.iter().for_each(|source| self.complete_lost_stream(*source));
-        let queued = self.queued_joins();
-        for request in self.awaited.ids().into_iter().filter(|request| !queued.contains(request)) {
+        for request in self.awaited.ids() {
             self.stream_answered(request, Vec::new(), now);
         }
         // Again: requests of the time at which the thread ended have failed.
@@ -38,14 +37,6 @@ impl Core {
         self.move_stranded();
         let jobs: Vec<Nspace> = self.jobs.iter().map(|(nspace, _)| nspace.clone()).collect();
         jobs.iter().for_each(|nspace| self.announce_end(nspace));
-    }
-
-    /// Returns the queued requests that attach or move readers. The driver will perform them on the
-    /// streams that the thread has left, and report their answers. If they failed here, their readers
-    /// would move all the same, unnoticed.
-    fn queued_joins(&self) -> BTreeSet<RequestId> {
-        let requests = self.effects.commands.iter().filter_map(Command::request);
-        requests.filter(|request| self.awaited.is_join(*request)).collect()
     }
 
     /// Returns which streams the driver keeps of those that the capture thread has left: not those that

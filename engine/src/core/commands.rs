@@ -1,10 +1,10 @@
 //! Commands to the capture thread, as data.
 //!
 //! Code that has the tables locked only queues commands. They are sent in this order before the
-//! lock is released (`Tables::lock`), so the capture thread performs them in the order of the
+//! next input is handled and before the lock is released (`Tables::lock`), so the capture thread performs them in the order of the
 //! changes to the tables, whichever thread made these. Sending never waits.
 
-use iof_capture::{PushId, RequestId, SourceId, StreamRequest, TargetId};
+use iof_capture::{PushId, SourceId, StreamRequest, TargetId};
 
 use crate::core::ids::{PageId, PeerId};
 
@@ -45,14 +45,4 @@ pub(crate) enum Command {
     DropInlet(PushId),
     /// Drops the reader page of a tool that has disconnected, and what waits to be sent to it.
     DropPage(PeerId),
-}
-
-impl Command {
-    /// Returns the id of the request, if the command is one that is answered.
-    pub(crate) fn request(&self) -> Option<RequestId> {
-        match self {
-            Command::Request(request) => request.id,
-            _ => None,
-        }
-    }
 }

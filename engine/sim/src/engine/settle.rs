@@ -72,7 +72,7 @@ impl EngineWorld {
         self.digest = mix(self.digest);
         let rng = &mut Rng::new(self.digest);
         self.turn_with(Mood { rng: rng.clone(), answers: 256, faults: 0, may_lack_memory: false });
-        self.take_events(usize::MAX, rng);
+        self.take_events(usize::MAX);
         self.report_exits(true, rng);
         self.advance(Duration::from_millis(20));
         self.host.answer_all(&mut self.engine);

@@ -17,11 +17,12 @@ use super::*;
 use crate::config::Config;
 use crate::core::client::Client;
 use crate::core::completion::Completion;
-use crate::core::ids::{LogId, LogStep, StreamName};
+use crate::core::ids::{LogId, LogStep, RingId, StreamName};
 use crate::core::input::Input;
 use crate::core::job::{JobState, Launching, RankState, SignalReach};
 use crate::core::log_routes::LogRoutes;
 use crate::core::logs::Logs;
+use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
 use crate::core::pull::Pull;
 use crate::core::push::PushRequest;
@@ -437,6 +438,23 @@ fn a_reader_that_is_dropped_while_it_moves_returns_both_of_its_slots() {
     assert!(peer.readings().next().is_none());
     let slots = std::iter::from_fn(|| peer.take_slot(&rig.memory).ok()).count();
     assert_eq!(slots, MAX_SLOTS);
+}
+
+#[test]
+fn the_ring_of_a_stream_that_is_dropped_before_it_is_sent_is_returned() {
+    let mut rig = rig();
+    let source = rig.add_stream();
+    let tool = rig.connect();
+    rig.pull(tool);
+    let [request] = rig.state.awaited.ids()[..] else { panic!("one request") };
+    rig.settle();
+    rig.complete(source, 0);
+    rig.state.forget_stream(source);
+    let ring = Attachment::Ring(RingId { request, index: 0 });
+    assert!(rig.memory.unsent(tool, ring).is_some());
+    let peer = rig.state.tools.get_mut(&tool).unwrap();
+    peer.shed(1, 0);
+    assert_eq!(peer.take_discarded(), [ring]);
 }
 
 #[test]
