@@ -19,6 +19,7 @@ use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::Fill;
 use crate::first_writes::FirstWrites;
 use crate::inbox::Inbox;
+use crate::queue::SourceBytes;
 use crate::remote_call::call_remotely;
 use crate::request::{NewStream, StreamRequest};
 use crate::room_bells::{RoomBell, RoomBells};
@@ -207,8 +208,8 @@ impl Capture {
         self.add_source(id, Command::Open { id, stream: Box::new(stream), first })
     }
 
-    /// Delivers `bytes` to a source that was added with [`Capture::open`]. `time` is when they were
-    /// read from their origin, in nanoseconds since 1970; `None` means now.
+    /// Delivers bytes to a source that was added with [`Capture::open`]. The stream counts bytes
+    /// that were lost before them as dropped.
     ///
     /// Deliveries enter the stream in the order of the calls. While a full stream waits for its
     /// readers, they wait in a queue without a limit. [`Event::Delivered`] reports the deliveries
@@ -221,8 +222,8 @@ impl Capture {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub fn deliver(&self, id: SourceId, bytes: Vec<u8>, time: Option<u64>) -> Result<(), Stopped> {
-        self.send(Command::Deliver { id, bytes, time })
+    pub fn deliver(&self, id: SourceId, delivery: impl Into<SourceBytes>) -> Result<(), Stopped> {
+        self.send(Command::Deliver { id, delivery: delivery.into() })
     }
 
     /// Sends `add`, which adds a source, if the source's id is free.
@@ -255,7 +256,16 @@ impl Capture {
     /// # Errors
     /// [`Stopped`].
     pub fn finish(&self, id: SourceId) -> Result<(), Stopped> {
-        self.send(Command::Finish(id))
+        self.send(Command::Finish { id, missing: None })
+    }
+
+    /// Ends a source without a pipe as [`Capture::finish`] does, but its stream is broken: its source
+    /// may have produced more bytes, at least `missing`, which will not arrive.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn break_off(&self, id: SourceId, missing: u64) -> Result<(), Stopped> {
+        self.send(Command::Finish { id, missing: Some(missing) })
     }
 
     /// Moves a source's pipe to a separate thread, so that the pipe can no longer block the reading

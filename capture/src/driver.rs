@@ -389,8 +389,12 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Ends a source once the bytes are read that are in its pipe or queue now.
-    fn finish(&mut self, index: usize) {
+    /// Ends a source once the bytes are read that are in its pipe or queue now. If `missing` bytes are
+    /// known to follow, its stream is broken.
+    fn finish(&mut self, index: usize, missing: Option<u64>) {
+        if let (Some(source), Some(missing)) = (self.sources.source_mut(index), missing) {
+            source.break_off(missing);
+        }
         match self.sources.source_mut(index).and_then(Source::finish_queue) {
             Some(Ready::Now) => return self.pour(index),
             Some(Ready::Later) => return,

@@ -25,8 +25,27 @@ pub(crate) enum AfterPour {
     End,
 }
 
+/// Bytes for a source without a pipe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceBytes {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The number of bytes of the source that were lost before these.
+    pub lost: u64,
+    /// When the bytes were read from their source, in nanoseconds since 1970; `None` for now.
+    pub time: Option<u64>,
+}
+
+impl From<Vec<u8>> for SourceBytes {
+    fn from(bytes: Vec<u8>) -> SourceBytes {
+        SourceBytes { bytes, ..SourceBytes::default() }
+    }
+}
+
 struct QueuedDelivery {
     bytes: Vec<u8>,
+    /// Bytes that were lost before these, and that the stream has not counted.
+    lost: u64,
     /// Bytes that the stream has stored.
     stored: usize,
     /// When the bytes were read from their source, in nanoseconds since 1970.
@@ -38,6 +57,13 @@ impl QueuedDelivery {
     fn rest(&self) -> &[u8] {
         self.bytes.get(self.stored..).unwrap_or_default()
     }
+
+    /// Counts the bytes that were lost before these as dropped.
+    fn count_lost(&mut self, stream: &mut Stream) {
+        if self.lost > 0 {
+            stream.discard(std::mem::take(&mut self.lost), self.time);
+        }
+    }
 }
 
 /// The deliveries of one source that its stream has not stored completely.
@@ -48,10 +74,12 @@ pub(crate) struct DeliveryQueue {
 }
 
 impl DeliveryQueue {
-    /// Adds a delivery. Returns `false`, and drops it, if the queue is finished.
-    pub(crate) fn push(&mut self, bytes: Vec<u8>, time: u64) -> bool {
+    /// Adds a delivery, with `now` as its time unless it has one. Returns `false`, and drops it, if
+    /// the queue is finished.
+    pub(crate) fn push(&mut self, SourceBytes { bytes, lost, time }: SourceBytes, now: u64) -> bool {
         if !self.finished {
-            self.deliveries.push_back(QueuedDelivery { bytes, stored: 0, time });
+            let time = time.unwrap_or(now);
+            self.deliveries.push_back(QueuedDelivery { bytes, lost, stored: 0, time });
         }
         !self.finished
     }
@@ -76,6 +104,7 @@ impl DeliveryQueue {
         let mut dequeued = Dequeued::default();
         let mut stored_nothing = false;
         while let Some(delivery) = self.deliveries.front_mut() {
+            delivery.count_lost(stream);
             let stored = stream.push(delivery.rest(), delivery.time);
             delivery.stored = delivery.stored.saturating_add(stored);
             if delivery.rest().is_empty() {
@@ -99,7 +128,8 @@ impl DeliveryQueue {
     /// Empties the queue. The stream counts the bytes as dropped.
     pub(crate) fn drop_queued(&mut self, stream: &mut Stream) -> Dequeued {
         let mut dequeued = Dequeued::default();
-        for delivery in self.deliveries.drain(..) {
+        for mut delivery in self.deliveries.drain(..) {
+            delivery.count_lost(stream);
             if !delivery.rest().is_empty() {
                 stream.discard(delivery.rest().len() as u64, delivery.time);
             }

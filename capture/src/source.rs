@@ -145,6 +145,8 @@ pub(crate) struct Source {
     state: SourceState,
     closing: bool,
     finish: Option<Finish>,
+    /// The bytes that are known to be missing at the end, if the stream is broken.
+    missing: Option<u64>,
     /// Whether the pipe moves to a thread of its own once nothing is in flight.
     isolating: bool,
     /// Whether the kernel had no memory for bytes that the pipe has.
@@ -185,6 +187,7 @@ impl Source {
             state: SourceState::Idle,
             closing: false,
             finish: None,
+            missing: None,
             isolating: false,
             no_memory: false,
             would_block: false,
@@ -491,6 +494,11 @@ impl Source {
         }
     }
 
+    /// Notes that the stream is broken: at least `missing` bytes will not be there when it ends.
+    pub(crate) fn break_off(&mut self, missing: u64) {
+        self.missing = Some(missing);
+    }
+
     /// Requests the end of the source once the bytes that the pipe has now are read. Only the first
     /// call has an effect.
     pub(crate) fn finish(&mut self) -> Close {
@@ -531,7 +539,10 @@ impl Source {
 
     /// Completes the stream with the bytes that it has. A read may be in flight.
     pub(crate) fn abandon(&mut self) {
-        self.stream.complete();
+        match self.missing {
+            Some(missing) => self.stream.break_off(missing),
+            None => self.stream.complete(),
+        }
         self.is_ready = true;
     }
 }

@@ -11,6 +11,7 @@ use crate::driver::{Command, Driver, NewSource};
 use crate::event::{Event, PushId, SourceId, TargetId};
 use crate::fills::Fill;
 use crate::inbox::Inbox;
+use crate::queue::SourceBytes;
 use crate::request::{NewStream, StreamRequest};
 
 /// A [`Capture`](crate::Capture) without a thread: the caller runs the turns, on a kernel of its
@@ -102,8 +103,8 @@ impl<B: Backend> SimulatedCapture<B> {
     }
 
     /// See [`Capture::deliver`](crate::Capture::deliver).
-    pub fn deliver(&self, id: SourceId, bytes: Vec<u8>, time: Option<u64>) {
-        self.send(Command::Deliver { id, bytes, time });
+    pub fn deliver(&self, id: SourceId, delivery: impl Into<SourceBytes>) {
+        self.send(Command::Deliver { id, delivery: delivery.into() });
     }
 
     /// See [`Capture::close`](crate::Capture::close).
@@ -113,7 +114,12 @@ impl<B: Backend> SimulatedCapture<B> {
 
     /// See [`Capture::finish`](crate::Capture::finish).
     pub fn finish(&self, id: SourceId) {
-        self.send(Command::Finish(id));
+        self.send(Command::Finish { id, missing: None });
+    }
+
+    /// See [`Capture::break_off`](crate::Capture::break_off).
+    pub fn break_off(&self, id: SourceId, missing: u64) {
+        self.send(Command::Finish { id, missing: Some(missing) });
     }
 
     /// See [`Capture::remove`](crate::Capture::remove).

@@ -8,7 +8,7 @@ use iof_proto::attribute::{self, Place};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure, Info, Nspace, Proc};
 
-use crate::core::calls::DeliveredBytes;
+use crate::core::calls::{DeliveredBytes, DeliveredEnd};
 use crate::core::deliver_error::DeliverError;
 #[cfg(doc)]
 use crate::core::delivery::MAX_DELIVERED;
@@ -21,6 +21,8 @@ use crate::error::MAX_RANKS;
 #[derive(Default)]
 struct DeliveryAttributes {
     complete: bool,
+    broken: Option<u64>,
+    offset: Option<u64>,
     time: Option<u64>,
 }
 
@@ -34,12 +36,19 @@ impl DeliveryAttributes {
         attribute::read(infos, Place::Deliver, &BTreeSet::new(), |given| {
             match given.key() {
                 key::PMIX_IOF_COMPLETE => all.complete = given.bool()?,
+                key::IOF_BROKEN => all.broken = Some(given.number()?),
+                key::IOF_OFFSET => all.offset = Some(given.number()?),
                 key::IOF_READ_TIME => all.time = Some(given.number()?),
                 _ => return Err(given.unread()),
             }
             Ok(())
         })?;
         Ok(all)
+    }
+
+    /// Returns how the stream ends.
+    fn end(&self) -> Option<DeliveredEnd> {
+        self.broken.map(DeliveredEnd::Broken).or(self.complete.then_some(DeliveredEnd::Complete))
     }
 }
 
@@ -49,10 +58,17 @@ impl Engine {
     /// cached, with the options of its job. If the engine has not started or adopted ranks of that
     /// job, the options are those of the engine.
     ///
-    /// `infos` may contain [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE), which ends the stream
-    /// after these bytes (`bytes` may be empty), and [`IOF_READ_TIME`](key::IOF_READ_TIME), the
-    /// time at which the bytes were read from their source. Other attributes are ignored unless
-    /// they are required.
+    /// `infos` may contain these attributes; others are ignored unless they are required:
+    /// * [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE): the stream ends after these bytes (`bytes` may
+    ///   be empty);
+    /// * [`IOF_BROKEN`](key::IOF_BROKEN): the stream ends after these bytes, but its source may have
+    ///   produced more, for example because its node was lost. The value is the number of further
+    ///   bytes that it has produced, at least. Tools receive another end than that of a complete
+    ///   stream;
+    /// * [`IOF_OFFSET`](key::IOF_OFFSET): the number of bytes that the source had produced before
+    ///   these. The bytes between the end of the last delivery and this offset are a gap;
+    /// * [`IOF_READ_TIME`](key::IOF_READ_TIME): the time at which the bytes were read from their
+    ///   source.
     ///
     /// Does not block. `taken` is called once: when the bytes are in the ring, when the policy has
     /// dropped them, or when the engine ends. It is called on the engine's control thread, under
@@ -94,14 +110,14 @@ impl Engine {
         infos: &[Info],
         taken: impl FnOnce() + Send + 'static,
     ) -> Result<(), DeliverError> {
-        let DeliveryAttributes { complete, time } =
-            DeliveryAttributes::read(infos).map_err(DeliverError::Metadata)?;
+        let attributes = DeliveryAttributes::read(infos).map_err(DeliverError::Metadata)?;
         if channel == Channel::Stdin || from.rank.0 >= MAX_RANKS {
             return Err(DeliverError::NoSource { from: from.clone(), channel });
         }
         let mut tables = self.tables.lock();
-        let stream =
-            tables.deliver(DeliveredBytes { from, channel, bytes, time, complete }, Box::new(taken))?;
+        let DeliveryAttributes { offset, time, .. } = attributes;
+        let delivered = DeliveredBytes { from, channel, bytes, offset, time, end: attributes.end() };
+        let stream = tables.deliver(delivered, Box::new(taken))?;
         if let Err(stopped) = tables.perform_effects() {
             tables.withdraw_delivery(stream);
             return Err(AddError::from(stopped).into());

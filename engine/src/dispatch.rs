@@ -30,9 +30,10 @@ pub(crate) fn send(command: Command, memory: &SharedMemory, capture: &Capture) -
             // The engine never uses an id twice.
             capture.open(source, NewStream::new(stream, first)).map_err(|_| Stopped)
         }
-        Command::Deliver { source, bytes, time } => capture.deliver(source, bytes, time),
+        Command::Deliver { source, delivery } => capture.deliver(source, delivery),
         Command::Close(source) => capture.close(source),
         Command::Finish(source) => capture.finish(source),
+        Command::BreakOff { source, missing } => capture.break_off(source, missing),
         Command::Remove(source) => capture.remove(source),
         Command::BeginPush { push, targets, closes } => {
             let inlet = memory.inlet(push).ok_or(Stopped)?;

@@ -306,8 +306,8 @@ impl SimulatedEngine {
                 let (proc, channel, logged, run) = (proc.clone(), *channel, *logged, *run);
                 Some(SentCommand::Opened { source: *source, proc, channel, logged, run })
             }
-            Command::Deliver { source, bytes, .. } => {
-                Some(SentCommand::Delivered { source: *source, bytes: bytes.clone() })
+            Command::Deliver { source, delivery } => {
+                Some(SentCommand::Delivered { source: *source, bytes: delivery.bytes.clone() })
             }
             _ => None,
         }
@@ -521,9 +521,10 @@ fn perform<B: Backend>(command: Command, memory: &SharedMemory, capture: &Simula
             let first = memory.with_pages(first).expect("pages");
             capture.open(source, NewStream::new(memory.take_stream(source).expect("a stream"), first));
         }
-        Command::Deliver { source, bytes, time } => capture.deliver(source, bytes, time),
+        Command::Deliver { source, delivery } => capture.deliver(source, delivery),
         Command::Close(source) => capture.close(source),
         Command::Finish(source) => capture.finish(source),
+        Command::BreakOff { source, missing } => capture.break_off(source, missing),
         Command::Remove(source) => capture.remove(source),
         Command::BeginPush { push, targets, closes } => {
             capture.begin_push(push, memory.inlet(push).expect("an inlet"), targets, closes);

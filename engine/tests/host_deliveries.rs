@@ -271,6 +271,45 @@ fn deliveries_before_a_job_starts_here_belong_to_it() {
 }
 
 #[test]
+fn offsets_make_gaps_and_a_broken_end_tells_how_many_bytes_are_missing() {
+    let engine = engine_with(Policy::Block);
+    let deliver = |bytes: &[u8], infos: &[Info]| {
+        engine.deliver(&rank(0), Channel::Stdout, bytes.to_vec(), infos, || {})
+    };
+    let at = |offset: u64| Info::required(key::IOF_OFFSET, offset);
+    deliver(b"abc", &[at(0)]).unwrap();
+    deliver(b"hi", &[at(7)]).unwrap();
+    let repeated = deliver(b"hi", &[at(8)]).unwrap_err();
+    assert!(matches!(repeated, DeliverError::Offset { offset: 8, position: 9, .. }), "{repeated}");
+    deliver(b"", &[at(10)]).unwrap();
+    deliver(b"k", &[Info::required(key::IOF_BROKEN, 6u64)]).unwrap();
+    assert!(matches!(deliver(b"", &[complete()]), Err(DeliverError::Complete { .. })));
+    assert!(engine.end_job(&nspace(), None));
+    let mut tool = attach(&engine, Grant::Block, vec![whole_job()]);
+    let mut received = Vec::new();
+    while let Some(delivery) = tool.recv().unwrap() {
+        received.push(match delivery {
+            Delivery::Bytes(bytes) => (bytes.offset(), String::from_utf8(bytes.to_vec()).unwrap()),
+            Delivery::Gap { gap, .. } => (gap.offset, format!("{} lost", gap.lost)),
+            Delivery::Broken { counts, missing, .. } => {
+                assert_eq!((counts.delivered, counts.lost), (6, 5));
+                (counts.produced, format!("{missing} missing"))
+            }
+            Delivery::JobEnded { .. } => continue,
+            other => panic!("{other:?}"),
+        });
+    }
+    let expected = [(0, "abc"), (3, "4 lost"), (7, "hi"), (9, "1 lost"), (10, "k"), (11, "6 missing")];
+    assert_eq!(received, expected.map(|(offset, text)| (offset, text.to_owned())));
+    let found = tool.query(&[iof_proto::query::key::IOF_QUERY_STATS]).unwrap();
+    let missing = found.into_iter().find_map(|found| match found.value {
+        iof_proto::Value::Streams(streams) => streams.first()?.missing,
+        _ => None,
+    });
+    assert_eq!(missing, Some(6));
+}
+
+#[test]
 fn invalid_deliveries_are_refused_with_a_reason() {
     let engine = engine_with(Policy::DropNewest);
     let job = engine.spawn(&spec([shell("")])).unwrap();

@@ -49,7 +49,7 @@ fn read() {
             Peek::Empty => received.wait().unwrap(),
             Peek::Sealed => received.follow().unwrap(),
             Peek::Ended => break println!("{lines} lines, {} bytes", reader.delivered()),
-            Peek::Gone => panic!("the writer has ended early"),
+            Peek::Broken { .. } | Peek::Gone => panic!("the writer has ended early"),
         }
     }
 }

@@ -76,6 +76,8 @@ pub struct Snapshot {
     pub sealed: Option<u64>,
     /// Position at which the stream ended.
     pub complete: Option<u64>,
+    /// Bytes that are known to be missing at the end, if the stream is broken.
+    pub missing: Option<u64>,
     /// Bytes dropped instead of stored, since the stream began.
     pub dropped: u64,
     /// Number of marks that came before `marks` and were overwritten.
@@ -198,6 +200,7 @@ fn load_words(ring: &Ring) -> Option<Snapshot> {
     // sees everything before it.
     let (sealed, complete) = (published.sealed.load(Relaxed), published.complete.load(Relaxed));
     fence(Acquire);
+    let missing = published.missing.load(Relaxed);
     let (tail, dropped) = (published.tail.load(Relaxed), published.dropped.load(Relaxed));
     fence(Acquire);
     let (retired, marks) = marks(ring, dropped);
@@ -219,6 +222,7 @@ fn load_words(ring: &Ring) -> Option<Snapshot> {
         wanted: position(claimed.wanted.load(Relaxed)),
         sealed: position(sealed),
         complete: position(complete),
+        missing: missing.checked_sub(1),
         dropped,
         retired,
         marks,

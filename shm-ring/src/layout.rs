@@ -30,7 +30,7 @@ pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"iofring1");
 /// The first eight bytes of a reader page file, `"iofarea1"`.
 pub const PAGE_MAGIC: u64 = u64::from_le_bytes(*b"iofarea1");
 /// Version of both layouts. Readers reject any other version.
-pub const LAYOUT_VERSION: u64 = 2;
+pub const LAYOUT_VERSION: u64 = 3;
 /// The value for "no position" and "no generation": nothing is pinned, sealed, complete or wanted.
 pub const NONE: u64 = u64::MAX;
 
@@ -110,6 +110,9 @@ pub(crate) struct Published {
     pub complete: AtomicU64,
     /// Entries of the newest reads below this number are readable.
     pub recent_tail: AtomicU64,
+    /// One more than the number of bytes that are known to be missing at the end of a broken stream; 0
+    /// if the stream is not broken.
+    pub missing: AtomicU64,
 }
 
 /// The words by which the writer announces what it may overwrite. Written by the engine, read by

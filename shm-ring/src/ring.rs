@@ -218,6 +218,7 @@ impl Ring {
         published.dropped.store(shape.dropped, Relaxed);
         published.sealed.store(NONE, Relaxed);
         published.complete.store(NONE, Relaxed);
+        published.missing.store(0, Relaxed);
         published.recent_tail.store(0, Relaxed);
         claimed.position.store(shape.base, Relaxed);
         claimed.index_head.store(0, Relaxed);

@@ -96,8 +96,10 @@ pub struct StreamStats {
     pub dropped: u64,
     /// Number of the newest generation.
     pub generation: u64,
-    /// Whether the stream is complete.
+    /// Whether the stream has ended.
     pub complete: bool,
+    /// Bytes that are known to be missing at the end, if the stream is broken.
+    pub missing: Option<u64>,
 }
 
 /// The output of one source, such as one output channel of a process.
@@ -108,6 +110,8 @@ pub struct Stream {
     policy: Policy,
     members: Vec<Member>,
     complete: bool,
+    /// The bytes that are known to be missing at the end, if the stream is broken.
+    missing: Option<u64>,
     /// Whether the ring may contain a request for room.
     waiting: bool,
     label: String,
@@ -194,6 +198,7 @@ impl Stream {
             policy: config.policy,
             members: Vec::new(),
             complete: false,
+            missing: None,
             waiting: false,
             label: label.to_owned(),
             pending: None,
@@ -410,14 +415,29 @@ impl Stream {
 
     /// Completes the stream, after its last byte. Later commits and drops are ignored.
     pub fn complete(&mut self) {
+        self.end(None);
+    }
+
+    /// Ends the stream although its source may have produced more, of which at least `missing` bytes
+    /// are known. Readers then end with [`Peek::Broken`](crate::Peek::Broken). Later commits and
+    /// drops are ignored. Has no effect on a complete stream.
+    pub fn break_off(&mut self, missing: u64) {
+        self.end(Some(missing));
+    }
+
+    fn end(&mut self, missing: Option<u64>) {
         if !self.complete {
             self.complete = true;
+            self.missing = missing;
             self.spare = None;
             self.owed = None;
+            if missing.is_some() {
+                self.allocate_words();
+            }
             if self.is_unallocated() {
                 self.writer.ring().end_empty();
             } else {
-                self.writer.complete();
+                self.writer.end(missing);
             }
         }
     }
@@ -440,6 +460,7 @@ impl Stream {
             dropped: self.writer.dropped(),
             generation: self.writer.ring().generation(),
             complete: self.complete,
+            missing: self.missing,
         }
     }
 

@@ -30,7 +30,7 @@ points! {
     ClaimCheck: "the loads of the pinned positions after the claim, `Writer::reserve`",
     Tail: "the store of `tail`, `Writer::commit`",
     Sealed: "the store of `sealed`, `Writer::seal`",
-    Complete: "the store of `complete`, `Writer::complete`",
+    Complete: "the store of `complete`, `Writer::end`",
     WantedFence: "between the request for room and the loads of the pinned positions, `Writer::wait_for`",
     WantedCheck: "the loads of the pinned positions after the request for room, `Stream::must_wait`",
     PinSeen: "the load of `pinned`, `stream::effective_pin`",

@@ -234,11 +234,15 @@ impl Writer {
         self.ring.control().published.sealed.store(self.tail, order_at(Point::Sealed, Release));
     }
 
-    /// Completes the stream: no byte follows those in the ring.
-    pub(crate) fn complete(&mut self) {
+    /// Ends the stream: no byte follows those in the ring. `missing` is the number of bytes that are
+    /// known to be missing if the stream is broken.
+    pub(crate) fn end(&mut self, missing: Option<u64>) {
         self.stop_waiting();
         self.mark_gap(true);
         self.give_claim_back();
+        let word = missing.map_or(0, |missing| missing.saturating_add(1));
+        // Published by the next store. Partner: the load in `Reader::check_end`.
+        self.ring.control().published.missing.store(word, Relaxed);
         // Partner: the fence after the load in `Reader::observe`.
         self.ring.control().published.complete.store(self.tail, order_at(Point::Complete, Release));
     }

@@ -102,7 +102,9 @@ fn read(mut received: ReceivedReader) -> (Peek, u64) {
             }
             Peek::Empty => received.wait().unwrap(),
             Peek::Sealed => received.follow().unwrap(),
-            end @ (Peek::Ended | Peek::Gone) => return (end, reader.delivered() + reader.lost()),
+            end @ (Peek::Ended | Peek::Broken { .. } | Peek::Gone) => {
+                return (end, reader.delivered() + reader.lost());
+            }
         }
     }
 }

@@ -124,7 +124,7 @@ fn drain(reader: &mut Reader, requests: &Requests, produced: &[u8]) -> u64 {
                 assert_eq!(position, produced.len(), "delivered + lost == produced");
                 return lost;
             }
-            Peek::Gone => panic!("the writer is not gone"),
+            Peek::Broken { .. } | Peek::Gone => panic!("the writer is not gone"),
         }
     }
 }

@@ -7,6 +7,7 @@ use nix::unistd::isatty;
 
 use super::*;
 use crate::first_writes::FirstWrites;
+use crate::queue::SourceBytes;
 use crate::remote_call::RemoteCall;
 use crate::request::{NewStream, StreamRequest};
 
@@ -25,11 +26,14 @@ pub(crate) enum Command {
     },
     Deliver {
         id: SourceId,
-        bytes: Vec<u8>,
-        time: Option<u64>,
+        delivery: SourceBytes,
     },
     Close(SourceId),
-    Finish(SourceId),
+    Finish {
+        id: SourceId,
+        /// The bytes that are known to be missing then, if the stream is broken.
+        missing: Option<u64>,
+    },
     Remove(SourceId),
     Isolate(SourceId),
     ReadOutcome {
@@ -92,15 +96,15 @@ impl<B: Backend> Driver<B> {
                     self.sources.add(Source::open(id, *stream));
                     first.into_iter().for_each(|request| self.perform(request));
                 }
-                Command::Deliver { id, bytes, time } => self.deliver(id, bytes, time),
+                Command::Deliver { id, delivery } => self.deliver(id, delivery),
                 Command::Close(id) => {
                     if let Some(index) = self.sources.find(id) {
                         self.close(index);
                     }
                 }
-                Command::Finish(id) => {
+                Command::Finish { id, missing } => {
                     if let Some(index) = self.sources.find(id) {
-                        self.finish(index);
+                        self.finish(index, missing);
                     }
                 }
                 Command::Remove(id) => {

@@ -1,17 +1,17 @@
 //! Delivery: the part of the capture thread that fills the streams of sources without a pipe.
 
 use super::*;
-use crate::queue::{AfterPour, Dequeued};
+use crate::queue::{AfterPour, Dequeued, SourceBytes};
 
 impl<B: Backend> Driver<B> {
-    /// Queues `bytes` for a source without a pipe and moves what fits into its stream. If the
+    /// Queues `delivery` for a source without a pipe and moves what fits into its stream. If the
     /// source does not exist or has ended, reports the delivery as done.
-    pub(super) fn deliver(&mut self, id: SourceId, bytes: Vec<u8>, time: Option<u64>) {
-        let len = bytes.len() as u64;
+    pub(super) fn deliver(&mut self, id: SourceId, delivery: SourceBytes) {
+        let len = delivery.bytes.len() as u64;
         self.tick();
         let index = self.sources.find(id);
         let source = index.and_then(|index| self.sources.source_mut(index));
-        match source.and_then(|source| source.deliver(bytes, time.unwrap_or(self.time))) {
+        match source.and_then(|source| source.deliver(delivery, self.time)) {
             Some(Ready::Now) => index.into_iter().for_each(|index| self.pour(index)),
             // The source continues after this command, when the bell retries the waiting sources, or
             // after its pause.

@@ -3,7 +3,7 @@
 
 use super::{Input, Ready, Source, SourceState, log_refusal};
 use crate::isolated::ThreadId;
-use crate::queue::{AfterPour, Dequeued};
+use crate::queue::{AfterPour, Dequeued, SourceBytes};
 
 impl Source {
     /// Returns whether `thread` reads this source's pipe.
@@ -45,11 +45,11 @@ impl Source {
         if self.state == SourceState::Idle { Ready::Now } else { Ready::Later }
     }
 
-    /// Queues a delivery. Returns `None`, and drops it, if the source has a pipe, is finished or
+    /// Queues a delivery, with `now` as its time unless it has one. Returns `None`, and drops it, if the source has a pipe, is finished or
     /// has ended.
-    pub(crate) fn deliver(&mut self, bytes: Vec<u8>, time: u64) -> Option<Ready> {
+    pub(crate) fn deliver(&mut self, delivery: SourceBytes, now: u64) -> Option<Ready> {
         let Input::Queue(queue) = &mut self.input else { return None };
-        queue.push(bytes, time).then(|| self.ready())
+        queue.push(delivery, now).then(|| self.ready())
     }
 
     /// Queues the bytes that `thread` has read at `time`. Returns `None`, and drops them, if it
@@ -60,7 +60,7 @@ impl Source {
             return None;
         }
         reader.take(bytes.len());
-        queue.push(bytes, time).then(|| self.ready())
+        queue.push(bytes.into(), time).then(|| self.ready())
     }
 
     /// Finishes the queue: no delivery will follow, except for the bytes that a thread of its own

@@ -140,7 +140,7 @@ fn wait_for_error_or_end(pipe: &impl AsFd) {
 pub fn wait_for_turn(rig: &CaptureRig) {
     // The first event ends a turn, and the second belongs to a later turn.
     for _ in 0..2 {
-        rig.capture.deliver(SourceId(99), Vec::new(), None).unwrap();
+        rig.capture.deliver(SourceId(99), Vec::new()).unwrap();
         let event = next(&rig.events);
         assert!(matches!(event, Event::Delivered { source: SourceId(99), .. }), "{event:?}");
     }
@@ -273,7 +273,7 @@ impl TestTool {
                     // use.
                     unsafe { reader.follow(attached) }.unwrap();
                 }
-                Peek::Ended => break,
+                Peek::Ended | Peek::Broken { .. } => break,
                 Peek::Gone => panic!("the writer is alive"),
             }
         }

@@ -1,7 +1,7 @@
 //! Sources without a pipe: every delivered byte arrives or is counted, and the caller is notified
 //! when a delivery was taken.
 
-use iof_capture::{AddError, Event, SourceId};
+use iof_capture::{AddError, Event, SourceBytes, SourceId};
 use iof_shm_ring::{Gap, Peek, Policy};
 
 use super::{blocking_stream, rig};
@@ -62,7 +62,7 @@ fn wait_taken(rig: &CaptureRig) -> Taken {
 }
 
 fn deliver(rig: &CaptureRig, bytes: &[u8]) {
-    rig.capture.deliver(ID, bytes.to_vec(), None).unwrap();
+    rig.capture.deliver(ID, bytes.to_vec()).unwrap();
 }
 
 #[test]
@@ -178,10 +178,27 @@ fn bytes_carry_the_time_of_their_source() {
     let mut stream = stream(64 * KIB as u64, Policy::DropNewest);
     let mut reader = tool.attach_first(&mut stream, false);
     rig.capture.open(ID, stream).unwrap();
-    rig.capture.deliver(ID, b"then".to_vec(), Some(1234)).unwrap();
+    rig.capture.deliver(ID, SourceBytes { time: Some(1234), ..b"then".to_vec().into() }).unwrap();
     wait_taken(&rig);
     assert_eq!(reader.peek(), Peek::Bytes);
     assert_eq!((reader.bytes(), reader.time()), (&b"then"[..], Some(1234)));
+}
+
+#[test]
+fn lost_bytes_are_a_gap_and_a_source_that_is_broken_off_has_a_broken_end() {
+    let rig = rig();
+    let mut tool = tool();
+    let mut stream = stream(64 * KIB as u64, Policy::Block);
+    let mut reader = tool.attach_first(&mut stream, true);
+    rig.capture.open(ID, stream).unwrap();
+    deliver(&rig, b"abc");
+    rig.capture.deliver(ID, SourceBytes { lost: 4, ..b"hi".to_vec().into() }).unwrap();
+    rig.capture.deliver(ID, SourceBytes { lost: 5, ..SourceBytes::default() }).unwrap();
+    rig.capture.break_off(ID, 6).unwrap();
+    let (bytes, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
+    assert_eq!(bytes, b"abchi");
+    assert_eq!(gaps, [Gap { offset: 3, lost: 4 }, Gap { offset: 9, lost: 5 }]);
+    assert_eq!(reader.peek(), Peek::Broken { missing: 6 });
 }
 
 #[test]

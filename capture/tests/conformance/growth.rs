@@ -45,7 +45,7 @@ fn deliveries_that_wait_for_a_reader_let_a_small_ring_grow() {
     let (mut tool, stream, mut reader) = small_stream(&rig);
     let bytes = pattern(BYTES, 2);
     rig.capture.open(ID, stream).unwrap();
-    rig.capture.deliver(ID, bytes.clone(), None).unwrap();
+    rig.capture.deliver(ID, bytes.clone()).unwrap();
     // Reported only once all bytes are in the ring.
     let event = next(&rig.events);
     assert!(matches!(event, Event::Delivered { source: ID, .. }), "{event:?}");

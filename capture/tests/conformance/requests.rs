@@ -73,7 +73,7 @@ fn each_step_that_has_an_answer_is_answered_and_the_others_are_performed() {
     let readers = vec![(tool.page.clone(), reader)];
     let count = || StreamStep::Count { source: ID, readers: readers.clone() };
     let detach = StreamStep::Detach { source: ID, page: tool.page.clone(), reader };
-    rig.capture.deliver(ID, b"four".to_vec(), None).unwrap();
+    rig.capture.deliver(ID, b"four".to_vec()).unwrap();
     let steps = vec![step, count(), detach, count()];
     rig.capture.request(request(1, steps)).unwrap();
     rig.capture.request(StreamRequest { id: None, steps: vec![count()] }).unwrap();
@@ -107,7 +107,7 @@ fn the_streams_of_a_capture_that_has_ended_take_readers_until_they_are_removed()
     let ((sender, events), tool) = (channel(), tool());
     let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();
     capture.open(ID, stream(4096, Policy::DropNewest)).unwrap();
-    capture.deliver(ID, b"four".to_vec(), None).unwrap();
+    capture.deliver(ID, b"four".to_vec()).unwrap();
     drop(capture);
     let Some(Event::Ended { mut streams }) = events.iter().last() else { panic!("the end was not last") };
     let join = |streams: &mut EndedStreams, id| match streams

@@ -225,7 +225,7 @@ fn an_isolated_source_takes_no_deliveries() {
     let rig = rig();
     let (read, mut write) = pipe();
     add_isolated(&rig.capture, ID, read, stream(64 * KIB, Policy::DropNewest));
-    rig.capture.deliver(ID, b"refused".to_vec(), None).unwrap();
+    rig.capture.deliver(ID, b"refused".to_vec()).unwrap();
     let refused = next(&rig.events);
     assert!(matches!(refused, Event::Delivered { source: ID, deliveries: 1, bytes: 7 }), "{refused:?}");
     write.write_all(b"own").unwrap();

@@ -452,7 +452,8 @@
 #define IOF_LOG_JOB_RECORD "pmix.log.jrec"
 
 // In a payload (uint64): the number of bytes of the stream before the payload, including missing
-// ones. An extension of iof.
+// ones. For iof_server_IOF_deliver: the bytes between the last delivery and this offset are missing.
+// An extension of iof.
 #define IOF_OFFSET "iof.offset"
 
 // In a payload, and for iof_server_IOF_deliver (uint64): the time at which the first byte was read
@@ -471,6 +472,11 @@
 // In a payload, which is then empty (bool): the engine ended before the stream was complete. An
 // extension of iof.
 #define IOF_GONE "iof.gone"
+
+// In a payload, which is then empty, and for iof_server_IOF_deliver (uint64): the stream ends although
+// its source may have written more, because the node of the source was lost. The value is the number
+// of further bytes that the source has written, at least. An extension of iof.
+#define IOF_BROKEN "iof.broken"
 
 // iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint64): the same as
 // IOF_IOF_BUFFERING_TIME, in microseconds. Takes precedence over the time in seconds. An extension
@@ -939,10 +945,12 @@ typedef uint16_t iof_iof_channel_t;
 //   IOF_LOST           the number of bytes that are missing before the payload, if any
 //   IOF_LOGGED         the bytes were logged for the source, which did not write them
 //   IOF_IOF_COMPLETE   the stream is complete
+//   IOF_BROKEN         the node of the source was lost; the number of further bytes that the source
+//                      has written, at least
 //   IOF_GONE           the engine has ended; whether the source wrote more is unknown
 //
-// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE or IOF_GONE, which a
-// registration receives once for each stream, it is the end of the stream. With IOF_LOST alone,
+// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE, IOF_BROKEN or
+// IOF_GONE, one of which a registration receives for each stream, it is the end of the stream. With IOF_LOST alone,
 // and a source with the wildcard rank, whole streams of that job and channel are missing, because
 // this tool read too little for too long.
 //
@@ -1847,13 +1855,14 @@ const char *iof_server_uri(void);
 // engine does not know is added to its tables. With IOF_IOF_COMPLETE the stream ends after the
 // bytes, and bo may be NULL or empty. The bytes are copied before the function returns. cbfunc,
 // which may be NULL, is called on the engine's thread when the bytes are in the cache or were
-// dropped. Does not block. Infos: IOF_IOF_COMPLETE, IOF_READ_TIME.
+// dropped. Does not block. Infos: IOF_IOF_COMPLETE, IOF_BROKEN,
+// IOF_OFFSET, IOF_READ_TIME.
 //
 // Errors, after which the engine has none of the bytes: IOF_ERR_IOF_XOFF if more than 4 MiB of the
 // stream wait for a registration of the server itself: deliver the bytes again after cbfunc was
 // called for earlier ones; IOF_ERR_IOF_COMPLETE if the stream is complete; IOF_ERR_BAD_PARAM if
-// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), or if
-// source or channel is not a single one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
+// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), if IOF_OFFSET
+// lies before the end of the last delivery, or if source or channel is not a single one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
 iof_status_t iof_server_IOF_deliver(const struct iof_proc_t *source,
                                     iof_iof_channel_t channel,
                                     const struct iof_byte_object_t *bo,

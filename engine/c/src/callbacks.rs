@@ -44,10 +44,12 @@ pub type iof_info_cbfunc_t = Option<
 ///   IOF_LOST           the number of bytes that are missing before the payload, if any
 ///   IOF_LOGGED         the bytes were logged for the source, which did not write them
 ///   IOF_IOF_COMPLETE   the stream is complete
+///   IOF_BROKEN         the node of the source was lost; the number of further bytes that the source
+///                      has written, at least
 ///   IOF_GONE           the engine has ended; whether the source wrote more is unknown
 ///
-/// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE or IOF_GONE, which a
-/// registration receives once for each stream, it is the end of the stream. With IOF_LOST alone,
+/// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE, IOF_BROKEN or
+/// IOF_GONE, one of which a registration receives for each stream, it is the end of the stream. With IOF_LOST alone,
 /// and a source with the wildcard rank, whole streams of that job and channel are missing, because
 /// this tool read too little for too long.
 ///

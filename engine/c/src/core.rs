@@ -221,6 +221,10 @@ impl Core {
             Ok(Some(Delivery::Complete { origin, counts })) => {
                 deliver(&origin, &[], end(counts.produced, IOF_IOF_COMPLETE));
             }
+            Ok(Some(Delivery::Broken { origin, counts, missing })) => {
+                let offset = make::info(IOF_OFFSET, make::uint64(counts.produced));
+                deliver(&origin, &[], vec![offset, make::info(IOF_BROKEN, make::uint64(missing))]);
+            }
             Ok(Some(Delivery::Gone { origin, counts })) => {
                 deliver(&origin, &[], end(counts.produced, IOF_GONE));
             }

@@ -261,7 +261,8 @@ pub const IOF_LOG_GLOBAL_DATASTORE: &str = "pmix.log.gstore";
 /// Data of a log request (string): the message, for the engine's job record, which is a file.
 pub const IOF_LOG_JOB_RECORD: &str = "pmix.log.jrec";
 /// In a payload (uint64): the number of bytes of the stream before the payload, including missing
-/// ones. An extension of iof.
+/// ones. For iof_server_IOF_deliver: the bytes between the last delivery and this offset are missing.
+/// An extension of iof.
 pub const IOF_OFFSET: &str = "iof.offset";
 /// In a payload, and for iof_server_IOF_deliver (uint64): the time at which the first byte was read
 /// from its source, in nanoseconds since 1970. An extension of iof.
@@ -276,6 +277,10 @@ pub const IOF_LOGGED: &str = "iof.logged";
 /// In a payload, which is then empty (bool): the engine ended before the stream was complete. An
 /// extension of iof.
 pub const IOF_GONE: &str = "iof.gone";
+/// In a payload, which is then empty, and for iof_server_IOF_deliver (uint64): the stream ends although
+/// its source may have written more, because the node of the source was lost. The value is the number
+/// of further bytes that the source has written, at least. An extension of iof.
+pub const IOF_BROKEN: &str = "iof.broken";
 /// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint64): the same as
 /// IOF_IOF_BUFFERING_TIME, in microseconds. Takes precedence over the time in seconds. An extension
 /// of iof.

@@ -154,7 +154,7 @@ fn job(from: &JobInfo) -> iof_info_t {
 }
 
 fn stream(from: &StreamStats) -> iof_info_t {
-    let fields = [
+    let mut fields = vec![
         info(IOF_PROCID, proc(&from.source)),
         info(IOF_CHANNEL, with(IOF_IOF_CHANNEL, |data| data.uint16 = channel(from.channel))),
         info(IOF_LOGGED, boolean(from.logged)),
@@ -165,6 +165,7 @@ fn stream(from: &StreamStats) -> iof_info_t {
         info(IOF_READERS, uint32(from.readers.len().try_into().unwrap_or(u32::MAX))),
         info(IOF_IOF_COMPLETE, boolean(from.complete)),
     ];
+    fields.extend(from.missing.map(|missing| info(IOF_BROKEN, uint64(missing))));
     info(IOF_QUERY_STATS, infos(&fields))
 }
 

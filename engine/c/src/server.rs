@@ -111,13 +111,14 @@ pub extern "C" fn iof_server_uri() -> *const c_char {
 /// engine does not know is added to its tables. With IOF_IOF_COMPLETE the stream ends after the
 /// bytes, and bo may be NULL or empty. The bytes are copied before the function returns. cbfunc,
 /// which may be NULL, is called on the engine's thread when the bytes are in the cache or were
-/// dropped. Does not block. Infos: IOF_IOF_COMPLETE, IOF_READ_TIME.
+/// dropped. Does not block. Infos: IOF_IOF_COMPLETE, IOF_BROKEN,
+/// IOF_OFFSET, IOF_READ_TIME.
 ///
 /// Errors, after which the engine has none of the bytes: IOF_ERR_IOF_XOFF if more than 4 MiB of the
 /// stream wait for a registration of the server itself: deliver the bytes again after cbfunc was
 /// called for earlier ones; IOF_ERR_IOF_COMPLETE if the stream is complete; IOF_ERR_BAD_PARAM if
-/// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), or if
-/// source or channel is not a single one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
+/// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), if IOF_OFFSET
+/// lies before the end of the last delivery, or if source or channel is not a single one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_IOF_deliver(
     source: *const iof_proc_t,

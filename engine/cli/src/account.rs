@@ -32,6 +32,8 @@ pub struct JobAccount {
     channels: BTreeMap<Channel, u64>,
     /// The ranks by exit status, which is unknown for a rank that still runs.
     exits: ExitGroups,
+    /// The bytes that are missing because nodes were lost, at least.
+    missing: u64,
     forwarded: Forwarded,
 }
 
@@ -41,8 +43,6 @@ pub struct Forwarded {
     pub report: PrintReport,
     /// This was all outputs: none failed or was given up.
     pub is_whole: bool,
-    /// The bytes that are missing because nodes were lost, at least.
-    pub missing: u64,
 }
 
 impl JobAccount {
@@ -60,7 +60,9 @@ impl JobAccount {
         let (user, system) = (duration(usage.user_time()), duration(usage.system_time()));
         let (channels, exits) = (BTreeMap::new(), ExitGroups::default());
         let (backend, fallback) = (engine.backend(), engine.fallback_reason().map(ToString::to_string));
-        let mut account = JobAccount { elapsed, backend, fallback, user, system, channels, exits, forwarded };
+        let missing = 0;
+        let mut account =
+            JobAccount { elapsed, backend, fallback, user, system, channels, exits, missing, forwarded };
         for Found { value, .. } in found {
             account.add(value, failures);
         }
@@ -73,6 +75,7 @@ impl JobAccount {
                 for stream in streams {
                     let read = self.channels.entry(stream.channel).or_default();
                     *read = read.saturating_add(stream.produced);
+                    self.missing = self.missing.saturating_add(stream.missing.unwrap_or(0));
                 }
             }
             Value::Procs(procs) => {
@@ -122,7 +125,7 @@ impl JobAccount {
     fn summary(&self) -> String {
         let PrintReport { written, lost, .. } = &self.forwarded.report;
         let lost = lost.values().fold(0u64, |sum, lost| sum.saturating_add(*lost));
-        let missing = match self.forwarded.missing {
+        let missing = match self.missing {
             0 => String::new(),
             missing => format!(", at least {missing} missing from lost nodes"),
         };

@@ -171,8 +171,7 @@ impl RunningJob {
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
         let is_whole = result.is_ok() && self.given_up.is_none();
-        let forwarded = Forwarded { report: self.forwarded, is_whole, missing: self.job.missing() };
-        (result, forwarded, self.failures)
+        (result, Forwarded { report: self.forwarded, is_whole }, self.failures)
     }
 
     /// Returns `true` if there is nothing left to wait for. Output that cannot be written is not

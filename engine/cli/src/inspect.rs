@@ -85,6 +85,7 @@ fn json(snapshot: &Snapshot) -> serde_json::Value {
         "produced": snapshot.produced(), "cached": snapshot.cached(), "dropped": snapshot.dropped,
         "floor": snapshot.floor, "tail": snapshot.tail, "claimed": snapshot.claimed,
         "wanted": snapshot.wanted, "sealed": snapshot.sealed, "complete": snapshot.complete,
+        "missing": snapshot.missing,
         "gaps": gaps.collect::<Vec<_>>(), "retired_marks": snapshot.retired,
         "marks": marks.collect::<Vec<_>>(),
     })
@@ -93,7 +94,10 @@ fn json(snapshot: &Snapshot) -> serde_json::Value {
 fn text(snapshot: &Snapshot) -> String {
     let Snapshot { generation, base, capacity, entries, floor, tail, claimed, .. } = snapshot;
     let state = match (snapshot.complete, snapshot.sealed, snapshot.wanted) {
-        (Some(end), ..) => format!("complete at {end}"),
+        (Some(end), ..) => match snapshot.missing {
+            Some(missing) => format!("broken at {end}: at least {missing} bytes are missing"),
+            None => format!("complete at {end}"),
+        },
         (None, Some(end), _) => format!("sealed at {end}: continues in the next generation"),
         (None, None, Some(wanted)) => format!("full: waits until its readers reach {wanted}"),
         (None, None, None) => "open".into(),

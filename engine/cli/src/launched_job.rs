@@ -65,12 +65,4 @@ impl LaunchedJob {
             LaunchedJob::Remote(_) => None,
         }
     }
-
-    /// Returns the bytes that are missing because nodes were lost, at least.
-    pub fn missing(&self) -> u64 {
-        match self {
-            LaunchedJob::Local(_) => 0,
-            LaunchedJob::Remote(remote) => remote.missing(),
-        }
-    }
 }

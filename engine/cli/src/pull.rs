@@ -45,11 +45,13 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     // The first failure ends the command.
     for report in received {
         let report = report?;
+        all.broken = all.broken.saturating_add(report.broken);
+        all.broken_bytes = all.broken_bytes.saturating_add(report.broken_bytes);
         all.unfinished = all.unfinished.saturating_add(report.unfinished);
         all.unfinished_bytes = all.unfinished_bytes.saturating_add(report.unfinished_bytes);
         all.misses_streams |= report.misses_streams;
     }
-    let PrintReport { unfinished, unfinished_bytes, misses_streams, .. } = all;
+    let PrintReport { broken, broken_bytes, unfinished, unfinished_bytes, misses_streams, .. } = all;
     let lost = format!("lost the engine (pid {})", engine.unwrap_or_default());
     if unfinished > 0 {
         return Err(Failure::running(format!(
@@ -60,6 +62,13 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     if misses_streams {
         return Err(Failure::running(format!(
             "{lost} before it had announced all streams: some streams are missing"
+        )));
+    }
+    if broken > 0 {
+        let streams = if broken == 1 { "1 stream is".into() } else { format!("{broken} streams are") };
+        return Err(Failure::running(format!(
+            "{streams} broken, because the nodes of their ranks were lost: at least {broken_bytes} bytes at their ends \
+             are missing"
         )));
     }
     Ok(())

@@ -267,7 +267,7 @@ fn stream_json(stream: &StreamStats) -> serde_json::Value {
         "nspace": stream.source.nspace.as_str(), "rank": rank_json(stream.source.rank),
         "channel": stream.channel.to_string(), "logged": stream.logged, "produced": stream.produced, "cached": stream.cached,
         "dropped": stream.dropped, "generation": stream.generation, "complete": stream.complete,
-        "readers": readers.collect::<Vec<_>>(),
+        "missing": stream.missing, "readers": readers.collect::<Vec<_>>(),
     })
 }
 
@@ -379,7 +379,11 @@ fn stream_row(stream: &StreamStats) -> Vec<String> {
         stream.cached.to_string(),
         stream.dropped.to_string(),
         stream.generation.to_string(),
-        if stream.complete { "complete" } else { "open" }.into(),
+        match (stream.complete, stream.missing) {
+            (_, Some(missing)) => format!("broken ({missing} missing)"),
+            (true, None) => "complete".into(),
+            (false, None) => "open".into(),
+        },
         readers.join(", "),
     ]
 }

@@ -21,7 +21,7 @@ use iof_tool::{Pull, Tool};
 
 use crate::account::JobAccount;
 use crate::app::apps;
-use crate::args::{EndingArgs, RunArgs};
+use crate::args::{Drop, EndingArgs, RunArgs};
 use crate::error::Failure;
 use crate::failures::{Failures, MAX_FAILURE_LINES};
 use crate::fifos::wait_for_readers;
@@ -119,7 +119,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             let _ = host.remote.set(Arc::clone(remote));
             let backend = args.backend.map(|backend| backend.name());
             let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
-            let launch = Launch { spec: &spec, template, cache_size, cache_total, backend };
+            let drop = args.drop.into();
+            let launch = Launch { spec: &spec, template, cache_size, cache_total, drop, backend };
             let node_events = remote.start(&launch, &engine, &signals)?;
             (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
         }
@@ -292,7 +293,9 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
     };
     let backend = args.backend.map(Into::into);
     let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
-    let (policy, log) = (args.drop.into(), log::config()?);
+    // What the ranks of other nodes write is dropped there, if at all.
+    let drop = if args.hosts.is_some() { Drop::None } else { args.drop };
+    let (policy, log) = (drop.into(), log::config()?);
     Ok(Config { cache_size, cache_total, policy, backend, rendezvous, log, ..Config::default() })
 }
 

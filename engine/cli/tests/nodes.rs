@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 /// Starts a job named demo over agents on `hosts`.
 fn start(site: &Site, hosts: &str, options: &[&str], script: &str) -> Process {
-    let nodes = ["--nspace", "demo", "--rsh", "sh -c", "--hosts", hosts];
+    let nodes = ["--nspace", "demo", "--rsh", "env NODE=%h sh -c", "--hosts", hosts];
     site.run_sh(&[&nodes, options].concat(), script)
 }
 
@@ -24,13 +24,15 @@ fn run(hosts: &str, options: &[&str], script: &str) -> Done {
     start(&Site::new(), hosts, options, script).finish()
 }
 
-/// Returns the pids of the agents of a run.
-fn agents(run: &Process) -> Vec<u32> {
+/// Returns the pid of the agent on a host.
+fn agent_of(run: &Process, host: &str) -> u32 {
+    let words = |pid: &u32, file| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let is_agent = |pid: &u32| {
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        words.split(|byte| *byte == 0).nth(1) == Some(b"agent")
+        let node = format!("NODE={host}");
+        words(pid, "cmdline").split(|byte| *byte == 0).nth(1) == Some(b"agent")
+            && words(pid, "environ").split(|byte| *byte == 0).any(|word| word == node.as_bytes())
     };
-    run.running("iof").into_iter().filter(is_agent).collect()
+    run.running("iof").into_iter().find(is_agent).unwrap()
 }
 
 fn kill_process(pid: u32, signal: Signal) {
@@ -153,8 +155,7 @@ fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
     for _ in 0..3 {
         stdout.read_line(&mut line).unwrap();
     }
-    let agent = agents(&run).into_iter().find(|pid| children(*pid) == 2).unwrap();
-    kill_process(agent, Signal::SIGKILL);
+    kill_process(agent_of(&run, "b"), Signal::SIGKILL);
     assert_eq!(run.wait(), 1);
     let stderr = String::from_utf8(stderr.get()).unwrap();
     let lines: Vec<&str> = stderr.lines().collect();
@@ -167,10 +168,86 @@ fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
     assert!(lines[2].contains(ranks), "{stderr}");
 }
 
-/// Returns the number of children of a process.
-fn children(pid: u32) -> usize {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    children.split_whitespace().count()
+#[test]
+fn tools_tell_the_broken_streams_of_a_dead_node_from_complete_ones() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let script = format!("echo $IOF_RANK; [ $IOF_RANK = 1 ] && exec sleep 1000; : < {}", gate.path());
+    let options = ["-n", "2", "--output", "json", "--kill-on-bad-exit=0"];
+    let mut run = start(&site, "a,b", &options, &script);
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = common::bytes::collect(run.stderr());
+    let mut lines = String::new();
+    for _ in 0..2 {
+        stdout.read_line(&mut lines).unwrap();
+    }
+    let pull = site.pull(&["--output", "rank"]);
+    site.wait_for_pulls(1, "stddiag", 1);
+    kill_process(agent_of(&run, "b"), Signal::SIGKILL);
+    site.wait_for_stream(1, "stdout", |stream| stream.0["missing"] == 0);
+    assert!(!site.stream(0, "stdout").unwrap().is_complete());
+    gate.open();
+    stdout.read_to_string(&mut lines).unwrap();
+    assert_eq!(run.wait(), 1);
+    let errors = String::from_utf8(stderr.get()).unwrap();
+    assert!(errors.contains("node b is lost with rank 1"), "{errors}");
+    // The stdout of rank 1, and its stderr and stddiag.
+    for (output, count) in [(&lines, 1), (&errors, 2)] {
+        let broken: Vec<&str> = output.lines().filter(|line| line.ends_with(",\"missing\":0}")).collect();
+        assert_eq!(broken.len(), count, "{output}");
+        assert!(broken.iter().all(|line| line.contains("\"rank\":1") && line.contains("\"host\":\"b\"")));
+    }
+    let done = pull.finish();
+    let told = "iof: 3 streams are broken, because the nodes of their ranks were lost: at least 0 bytes at \
+                their ends are missing\n";
+    assert_eq!((done.code, done.stderr.as_str()), (1, told), "{done:?}");
+    assert_eq!(by_rank(done.text()).len(), 2);
+}
+
+#[test]
+fn stdin_goes_on_when_the_ranks_of_one_node_have_ended() {
+    let site = Site::new();
+    let script = "[ $IOF_RANK = 0 ] && exit 0; exec cat";
+    let mut run = start(&site, "a,b", &["-n", "2", "--stdin", "all"], script);
+    let mut stdin = run.stdin();
+    let mut stdout = BufReader::new(run.stdout());
+    let mut line = String::new();
+    site.wait_for_state(0, "terminated");
+    for text in ["hello\n", "world\n", "again\n"] {
+        stdin.write_all(text.as_bytes()).unwrap();
+        line.clear();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, text);
+    }
+    drop(stdin);
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn with_drop_the_ranks_go_on_and_every_byte_is_written_or_counted_as_lost() {
+    const LENGTH: usize = 64 << 20;
+    for policy in ["newest", "oldest"] {
+        let site = Site::new();
+        let script = format!("head -c {LENGTH} /dev/zero; echo done > {}/done", site.path().display());
+        let options = ["-n", "1", "--drop", policy, "--summary", "--quiet"];
+        let mut run = start(&site, "a", &options, &script);
+        let mut stdout = run.stdout();
+        let stderr = common::bytes::collect(run.stderr());
+        // The output is not read, and the rank ends all the same.
+        wait_for("the rank to end", || site.path().join("done").exists().then_some(()));
+        let mut output = Vec::new();
+        stdout.read_to_end(&mut output).unwrap();
+        assert_eq!(run.wait(), 0);
+        let stderr = String::from_utf8(stderr.get()).unwrap();
+        let summary = stderr.lines().find(|line| line.contains("summary")).unwrap();
+        let number = |end: &str| {
+            let before = summary.split_once(end).unwrap().0;
+            before.rsplit(' ').next().unwrap().parse::<usize>().unwrap()
+        };
+        assert_eq!(number(" bytes forwarded"), output.len(), "{stderr}");
+        assert_eq!(number(" lost") + output.len(), LENGTH, "{stderr}");
+        assert!(output.len() < LENGTH, "{stderr}");
+    }
 }
 
 #[test]
@@ -224,7 +301,6 @@ fn options_that_do_not_work_with_hosts_are_refused_by_name() {
         (&["--mpi", "pmi1"] as &[&str], "--mpi pmi1"),
         (&["--mpi", "pmix"], "--mpi pmix"),
         (&["--pty"], "--pty"),
-        (&["--drop", "newest"], "--drop"),
         (&["--timings"], "--timings"),
         (&["-o", "%h"], "%h or %N in the name of a file"),
     ] {

@@ -63,6 +63,17 @@ pub enum RankStdin {
     File(OsString),
 }
 
+/// What a node drops when a cache is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DropPolicy {
+    /// Nothing: the rank waits.
+    None,
+    /// The newest bytes.
+    Newest,
+    /// The oldest bytes.
+    Oldest,
+}
+
 /// The ranks that an agent starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
@@ -80,6 +91,8 @@ pub struct Start {
     pub cache_size: Option<u32>,
     /// The sum up to which the caches of the node grow, in bytes.
     pub cache_total: u64,
+    /// What is dropped when a cache is full. The front end drops nothing.
+    pub drop: DropPolicy,
     /// How long streams may stay open after their rank's exit, in milliseconds.
     pub grace: Option<u64>,
     /// The time from SIGTERM to SIGKILL when the agent has lost the front end, in milliseconds.

@@ -38,6 +38,8 @@ pub enum FrontEvent<'a> {
         stream: StreamKey,
         /// The number of lost bytes.
         lost: u64,
+        /// The offset behind the last one.
+        end: u64,
     },
     /// The end of a stream.
     End(StreamKey),
@@ -134,9 +136,10 @@ impl FrontEnd {
             Frame::Gap { stream, offset, lost } => {
                 let progress = self.progress(stream, offset)?;
                 let end = progress.position.checked_add(lost).filter(|_| lost > 0);
-                progress.position = end.ok_or(EdgeError::Unexpected("size of a gap"))?;
+                let end = end.ok_or(EdgeError::Unexpected("size of a gap"))?;
+                progress.position = end;
                 progress.lost = progress.lost.saturating_add(lost);
-                Ok(FrontEvent::Gap { stream, lost })
+                Ok(FrontEvent::Gap { stream, lost, end })
             }
             Frame::End { stream, produced } => {
                 self.progress(stream, produced)?.ended = true;
@@ -204,7 +207,9 @@ impl FrontEnd {
                     progress.produced = progress.produced.max(total.produced);
                 }
             }
-            ToFrontEnd::StdinTaken { .. } if phase == Phase::Started => {}
+            // Totals and answers may follow the end of the last rank.
+            ToFrontEnd::Produced(_) if phase == Phase::Over => {}
+            ToFrontEnd::StdinTaken { .. } if self.has_started() => {}
             ToFrontEnd::Over { .. }
                 if phase == Phase::Started
                     && self.running.is_empty()

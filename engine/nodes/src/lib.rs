@@ -33,7 +33,8 @@ pub mod limits;
 
 pub use agent_end::{AgentEnd, AgentEvent};
 pub use control::{
-    ControlError, Program, RankStdin, RankTotal, Start, StdinOutcome, ToAgent, ToFrontEnd, cut_text,
+    ControlError, DropPolicy, Program, RankStdin, RankTotal, Start, StdinOutcome, ToAgent, ToFrontEnd,
+    cut_text,
 };
 pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, StreamKey};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent};

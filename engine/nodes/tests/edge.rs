@@ -8,7 +8,7 @@ use std::time::Instant;
 use iof_nodes::limits::{MAX_RECORD, MAX_WINDOW};
 use iof_nodes::{
     AgentEnd, AgentEvent, Bundle, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, HEADER, RankTotal,
-    StreamKey, ToFrontEnd,
+    StdinOutcome, StreamKey, ToFrontEnd,
 };
 use iof_proto::{Channel, Rank};
 
@@ -186,7 +186,7 @@ impl World {
                     *delivered += bytes.len() as u64;
                     self.waiting.push_back((stream.channel, bytes.len()));
                 }
-                FrontEvent::Gap { stream, lost } => *self.lost.entry(stream).or_default() += lost,
+                FrontEvent::Gap { stream, lost, .. } => *self.lost.entry(stream).or_default() += lost,
                 FrontEvent::Message(ToFrontEnd::Over { .. }) => self.is_over = true,
                 FrontEvent::Message(ToFrontEnd::Produced(totals)) => {
                     for RankTotal { rank, channel, produced } in totals {
@@ -362,6 +362,29 @@ fn an_agent_that_breaks_a_rule_is_refused() {
     let error = stranger.receive(&Frame::Hello { version: 7 }, Instant::now());
     assert_eq!(error, Err(EdgeError::Version { theirs: 7, ours: 1 }));
     assert_eq!(FrontEnd::new(0..1).receive(&Frame::Padding, Instant::now()), Err(EdgeError::NoHello));
+}
+
+#[test]
+fn answers_and_totals_may_follow_the_end_of_a_node() {
+    let mut front = started();
+    let receive = |front: &mut FrontEnd, frame: Frame<'_>| front.receive(&frame, Instant::now()).map(drop);
+    let send = |front: &mut FrontEnd, message: ToFrontEnd| {
+        let frame = message.frame().unwrap();
+        receive(front, Frame::Control(&frame[HEADER..]))
+    };
+    for rank in [Rank(FIRST)] {
+        for channel in CHANNELS {
+            receive(&mut front, Frame::End { stream: StreamKey { rank, channel }, produced: 0 }).unwrap();
+        }
+        let exited = ToFrontEnd::Exited { rank, status: Some(0), executable: "a".into(), requested: false };
+        send(&mut front, exited).unwrap();
+    }
+    send(&mut front, ToFrontEnd::Over { cut_off: Vec::new() }).unwrap();
+    assert!(front.is_over());
+    let outcome = StdinOutcome::Closed;
+    send(&mut front, ToFrontEnd::StdinTaken { call: 7, outcome }).unwrap();
+    send(&mut front, ToFrontEnd::Produced(Vec::new())).unwrap();
+    assert_eq!(send(&mut front, ToFrontEnd::Ready), Err(EdgeError::Unexpected("control message")));
 }
 
 #[test]

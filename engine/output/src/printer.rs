@@ -19,7 +19,7 @@ use crate::order::Siblings;
 use crate::output::Output;
 use crate::processes::Processes;
 use crate::stream::{BatchBuilder, Outcome, ReadyStream, Stream};
-use crate::style::{OpenLine, Source};
+use crate::style::{Loss, OpenLine, Source};
 use step::Running;
 
 mod siblings;
@@ -66,6 +66,10 @@ pub struct PrintReport {
     pub written: u64,
     /// Bytes of output that were lost and reported as gaps, for each channel that lost any.
     pub lost: BTreeMap<Channel, u64>,
+    /// The number of broken streams: those of nodes that were lost.
+    pub broken: u64,
+    /// The bytes that these streams miss at their ends, at least.
+    pub broken_bytes: u64,
     /// The number of streams that were not complete when the engine disconnected.
     pub unfinished: u64,
     /// The bytes that these streams had produced until then, as far as they are known.
@@ -301,7 +305,9 @@ impl PrinterTask {
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
     ) -> Result<Option<ReadyStream>, PrintError> {
         let peeked = reader.peek(id);
-        if self.stream(id).is_none() && matches!(peeked, Peeked::Bytes | Peeked::Gap(_)) {
+        if self.stream(id).is_none()
+            && matches!(peeked, Peeked::Bytes | Peeked::Gap(_) | Peeked::Broken { .. })
+        {
             self.add(reader, id)?;
         }
         match peeked {
@@ -312,6 +318,11 @@ impl PrinterTask {
                     on_gap(origin.source, origin.channel, gap);
                 }
             }
+            Peeked::Broken { missing, .. } => {
+                let report = &mut self.report;
+                report.broken = report.broken.saturating_add(1);
+                report.broken_bytes = report.broken_bytes.saturating_add(missing);
+            }
             Peeked::Gone(counts) => {
                 let report = &mut self.report;
                 report.unfinished = report.unfinished.saturating_add(1);
@@ -319,15 +330,19 @@ impl PrinterTask {
             }
             Peeked::Bytes | Peeked::Nothing | Peeked::Complete(_) | Peeked::Flushed => {}
         }
-        if matches!(peeked, Peeked::Complete(_) | Peeked::Gone(_) | Peeked::Flushed) {
+        if matches!(peeked, Peeked::Complete(_) | Peeked::Broken { .. } | Peeked::Gone(_) | Peeked::Flushed) {
             self.ended.push(id);
         }
         let Some(stream) = self.stream(id) else { return Ok(None) };
         let ends = !matches!(peeked, Peeked::Bytes | Peeked::Nothing);
         let has_bytes = peeked == Peeked::Bytes;
-        let gap = if let Peeked::Gap(gap) = peeked { Some(gap) } else { None };
-        let is_ready = has_bytes || gap.is_some() || !stream.partial.bytes.is_empty();
-        Ok(is_ready.then_some(ReadyStream { id, has_bytes, ends, gap, until: usize::MAX, follows: false }))
+        let loss = match peeked {
+            Peeked::Gap(gap) => Some(Loss::Gap(gap)),
+            Peeked::Broken { counts, missing } => Some(Loss::End { offset: counts.produced, missing }),
+            _ => None,
+        };
+        let is_ready = has_bytes || loss.is_some() || !stream.partial.bytes.is_empty();
+        Ok(is_ready.then_some(ReadyStream { id, has_bytes, ends, loss, until: usize::MAX, follows: false }))
     }
 
     fn stream(&mut self, id: FeedId) -> Option<&mut Stream> {

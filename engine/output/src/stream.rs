@@ -4,14 +4,14 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use iof_tool::{BatchReader, Behind, FeedId, Gap};
+use iof_tool::{BatchReader, Behind, FeedId};
 use memchr::memchr;
 
 use crate::batch::Batch;
 use crate::files::FileId;
 use crate::lines::{Cut, FlushClock, PartialLine, Wait, cut};
 use crate::options::Options;
-use crate::style::{Label, OpenLine, Run};
+use crate::style::{Label, Loss, OpenLine, Run};
 
 /// The beginning of a line may fill the ring's capacity divided by this number. A longer one is
 /// copied out of the ring.
@@ -43,7 +43,7 @@ pub(crate) struct ReadyStream {
     /// Whether the line ends here, even without a newline.
     pub ends: bool,
     /// The bytes that are missing at this position.
-    pub gap: Option<Gap>,
+    pub loss: Option<Loss>,
     /// The number of bytes in its ring that may be written now. Later ones were read after bytes of
     /// another stream, which must be written first.
     pub until: usize,
@@ -178,9 +178,9 @@ impl Stream {
             self.print_part(builder);
         }
         self.partial.wait = None;
-        if let Some(gap) = ready.gap {
+        if let Some(loss) = ready.loss {
             self.cut_line(builder);
-            builder.options.style.write_gap(gap, &mut self.label, &mut builder.batch);
+            builder.options.style.write_loss(loss, &mut self.label, &mut builder.batch);
         }
         Outcome::nothing(ready.id)
     }

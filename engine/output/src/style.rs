@@ -17,6 +17,15 @@ use crate::batch::Batch;
 use crate::choice::{Choice, Markup};
 use crate::stamp::Stamp;
 
+/// Missing bytes of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// A gap, behind which the stream goes on.
+    Gap(Gap),
+    /// The end of a broken stream, whose source has produced at least `missing` further bytes.
+    End { offset: u64, missing: u64 },
+}
+
 /// The origin of a stream, which formats can show.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -327,9 +336,16 @@ impl Style {
         }
     }
 
-    /// Adds the object of a gap to the batch, in JSON. Other formats do not show gaps.
-    pub(crate) fn write_gap(&self, gap: Gap, label: &mut Label, batch: &mut Batch<'_>) {
-        self.write_loss(gap, "", label, batch);
+    /// Adds the object of missing bytes to the batch, in JSON. Other formats do not show them.
+    pub(crate) fn write_loss(&self, loss: Loss, label: &mut Label, batch: &mut Batch<'_>) {
+        match loss {
+            Loss::Gap(Gap { offset, lost }) => {
+                self.write_object(offset, &format!("\"lost\":{lost}"), label, batch);
+            }
+            Loss::End { offset, missing } => {
+                self.write_object(offset, &format!("\"missing\":{missing}"), label, batch);
+            }
+        }
     }
 
     /// Adds the object of streams that are not delivered at all to the batch, in JSON.
@@ -337,20 +353,20 @@ impl Style {
         let Missed { nspace, channel, streams, bytes, .. } = missed;
         let (nspace, rank, channel) = (nspace.clone(), Rank::WILDCARD, *channel);
         let source = Source { nspace, rank, channel, logged: false, host: None, pid: None };
-        let gap = Gap { offset: 0, lost: *bytes };
-        self.write_loss(gap, &format!(",\"streams\":{streams}"), &mut self.label(&source), batch);
+        let fields = format!("\"lost\":{bytes},\"streams\":{streams}");
+        self.write_object(0, &fields, &mut self.label(&source), batch);
     }
 
-    fn write_loss(&self, gap: Gap, more: &str, label: &mut Label, batch: &mut Batch<'_>) {
+    fn write_object(&self, offset: u64, fields: &str, label: &mut Label, batch: &mut Batch<'_>) {
         if self.markup != Markup::Json {
             return;
         }
         self.update_stamp(label, None);
         let process = label.suffix.strip_suffix(DATA).unwrap_or(&label.suffix);
         batch.copy(&label.rendered);
-        batch.copy(gap.offset.to_string().as_bytes());
+        batch.copy(offset.to_string().as_bytes());
         batch.copy(process);
-        batch.copy(format!(",\"lost\":{}{more}}}\n", gap.lost).as_bytes());
+        batch.copy(format!(",{fields}}}\n").as_bytes());
     }
 
     fn write_text<'a, 'b>(

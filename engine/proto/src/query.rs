@@ -205,6 +205,9 @@ pub struct StreamStats {
     pub generation: u64,
     /// Whether the stream has ended: no more bytes will be counted.
     pub complete: bool,
+    /// The number of bytes that are missing at the end of a broken stream, at least; `None` if the
+    /// stream is not broken.
+    pub missing: Option<u64>,
     /// The readers of the stream.
     pub readers: Vec<ReaderStats>,
 }

@@ -97,6 +97,7 @@ fn to_tool() -> Vec<ToTool> {
         dropped: 2,
         generation: 3,
         complete: false,
+        missing: Some(5),
         readers: vec![ReaderStats { tool: "tail".into(), pid: 42, handler: 1, lag: 7 }],
     };
     let job = JobInfo {

@@ -333,6 +333,7 @@ impl Tool {
                     assert!(registration.next >= until, "reader {handler} was ended before {until}");
                     return;
                 }
+                Peeked::Broken { .. } => panic!("no stream is broken off"),
                 Peeked::Gone(counts) => {
                     assert!(self.engine_gone, "the engine runs");
                     registration.ended = Some(counts.produced);

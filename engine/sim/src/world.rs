@@ -337,7 +337,7 @@ impl World {
             .is_some_and(|pipe| with_kernel(&mut self.capture, |kernel| kernel.pipe(pipe).packets));
         let most = if packets { most.min(4096) } else { most };
         if let Some(bytes) = source.write(rng.size(most) as usize) {
-            self.capture.deliver(source.id, bytes, None);
+            self.capture.deliver(source.id, bytes);
         }
     }
 

@@ -368,6 +368,7 @@ pub(crate) fn stream_stats(
             dropped: stats.dropped,
             generation: stats.generation,
             complete: stats.complete,
+            missing: stats.missing,
             readers: stream.readers.iter().zip(lags).filter_map(reader).collect(),
             ..zero_counters(&stream.name)
         })
@@ -386,6 +387,7 @@ fn zero_counters(name: &StreamName) -> StreamStats {
         dropped: 0,
         generation: 0,
         complete: false,
+        missing: None,
         readers: Vec::new(),
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use iof_capture::{AddError, ProcessId, Signal, SourceId, Stopped, StreamRequest, TargetId};
+use iof_capture::{AddError, ProcessId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
 use iof_proto::{Channel, Directives, Failure, Log, LogReport, Nspace, Proc, Rank, Status, StdinUnavailable};
 
 use crate::core::Core;
@@ -54,10 +54,21 @@ pub(crate) struct DeliveredBytes<'a> {
     pub from: &'a Proc,
     pub channel: Channel,
     pub bytes: Vec<u8>,
+    /// Their position in the stream, if the embedder knows it.
+    pub offset: Option<u64>,
     /// When they were read from their source, in nanoseconds since 1970.
     pub time: Option<u64>,
-    /// Whether the stream ends after them.
-    pub complete: bool,
+    /// How the stream ends after them, if it does.
+    pub end: Option<DeliveredEnd>,
+}
+
+/// The end of the stream of a remote rank.
+#[derive(Clone, Copy)]
+pub(crate) enum DeliveredEnd {
+    /// Every byte was delivered, or is a gap.
+    Complete,
+    /// At least this number of further bytes is missing.
+    Broken(u64),
 }
 
 /// Jobs and their local ranks.
@@ -224,7 +235,7 @@ impl Core {
     /// [`DeliverError`]. `taken` is dropped then.
     pub(crate) fn deliver(
         &mut self,
-        DeliveredBytes { from, channel, bytes, time, complete }: DeliveredBytes<'_>,
+        DeliveredBytes { from, channel, bytes, offset, time, end }: DeliveredBytes<'_>,
         taken: TakenCallback,
     ) -> Result<SourceId, DeliverError> {
         if !self.has_capture {
@@ -235,12 +246,24 @@ impl Core {
         let Some(delivery) = delivery else {
             return Err(DeliverError::Complete { from: from.clone(), channel });
         };
+        let position = delivery.position();
+        let lost = offset.unwrap_or(position).checked_sub(position).ok_or_else(|| DeliverError::Offset {
+            from: from.clone(),
+            channel,
+            offset: offset.unwrap_or_default(),
+            position,
+        })?;
         // An end without bytes is never refused as too much: there is only one for each stream.
-        let is_end = complete && bytes.is_empty();
+        let is_end = end.is_some() && bytes.is_empty();
         delivery.queue(bytes.len(), is_end, taken).map_err(|waiting| DeliverError::Full { waiting })?;
-        delivery.complete |= complete;
-        self.effects.commands.push(Command::Deliver { source: stream, bytes, time });
-        self.effects.commands.extend(complete.then_some(Command::Finish(stream)));
+        delivery.advance(lost.saturating_add(bytes.len() as u64));
+        delivery.complete |= end.is_some();
+        let command = Command::Deliver { source: stream, delivery: SourceBytes { bytes, lost, time } };
+        self.effects.commands.push(command);
+        self.effects.commands.extend(end.map(|end| match end {
+            DeliveredEnd::Complete => Command::Finish(stream),
+            DeliveredEnd::Broken(missing) => Command::BreakOff { source: stream, missing },
+        }));
         Ok(stream)
     }
 

@@ -4,7 +4,7 @@
 //! next input is handled and before the lock is released (`Tables::lock`), so the capture thread performs them in the order of the
 //! changes to the tables, whichever thread made these. Sending never waits.
 
-use iof_capture::{PushId, SourceId, StreamRequest, TargetId};
+use iof_capture::{PushId, SourceBytes, SourceId, StreamRequest, TargetId};
 
 use crate::core::ids::{PageId, PeerId};
 
@@ -18,11 +18,11 @@ pub(crate) enum Command {
     },
     Deliver {
         source: SourceId,
-        bytes: Vec<u8>,
-        time: Option<u64>,
+        delivery: SourceBytes,
     },
     Close(SourceId),
     Finish(SourceId),
+    BreakOff { source: SourceId, missing: u64 },
     Remove(SourceId),
     /// Hands over the inlet that [`Resources`](super::resources::Resources) has created.
     BeginPush {

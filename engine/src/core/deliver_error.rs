@@ -40,6 +40,20 @@ pub enum DeliverError {
         /// The channel of the delivery.
         channel: Channel,
     },
+    /// The offset lies before the end of the last delivery.
+    #[error(
+        "the {channel} of {from} was delivered up to byte {position}: deliver bytes at {offset} once, and in their order"
+    )]
+    Offset {
+        /// The source of the delivery.
+        from: Proc,
+        /// The channel of the delivery.
+        channel: Channel,
+        /// The offset of the delivery.
+        offset: u64,
+        /// The number of bytes that were delivered or lost before.
+        position: u64,
+    },
     /// A reader holds the stream back, and [`MAX_DELIVERED`] bytes are waiting for it.
     #[error(
         "{waiting} bytes of the stream already wait for a reader, and the limit is {MAX_DELIVERED}: deliver again when \
@@ -63,9 +77,10 @@ impl DeliverError {
     pub fn status(&self) -> Status {
         match self {
             DeliverError::Metadata(failure) => failure.status,
-            DeliverError::NoSource { .. } | DeliverError::Captured(_) | DeliverError::NoRemoteRanks(_) => {
-                Status::ERR_BAD_PARAM
-            }
+            DeliverError::NoSource { .. }
+            | DeliverError::Captured(_)
+            | DeliverError::NoRemoteRanks(_)
+            | DeliverError::Offset { .. } => Status::ERR_BAD_PARAM,
             DeliverError::Complete { .. } => Status::ERR_IOF_COMPLETE,
             DeliverError::Full { .. } => Status::ERR_IOF_XOFF,
             DeliverError::Ring(_) => Status::ERR_OUT_OF_RESOURCE,

@@ -26,6 +26,8 @@ pub(crate) struct Delivery {
     waiting: VecDeque<WaitingDelivery>,
     /// The sum of the costs in `waiting`.
     cost: u64,
+    /// The bytes that were delivered or lost before.
+    position: u64,
     /// The last byte of the stream was delivered.
     pub(crate) complete: bool,
 }
@@ -44,6 +46,16 @@ impl Delivery {
         self.cost = self.cost.saturating_add(cost);
         self.waiting.push_back(WaitingDelivery { cost, taken });
         Ok(())
+    }
+
+    /// Returns the position behind all deliveries: the number of bytes that were delivered or lost.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Moves the position on by `bytes`, which were delivered or lost.
+    pub(crate) fn advance(&mut self, bytes: u64) {
+        self.position = self.position.saturating_add(bytes);
     }
 
     /// Forgets the last delivery, which was not handed over.

@@ -103,7 +103,7 @@ impl Core {
             let reason = format!("{waiting} logged bytes wait for a reader: try again later");
             Failure::new(Status::ERR_RESOURCE_BUSY, reason)
         })?;
-        self.effects.commands.push(Command::Deliver { source: stream, bytes, time: None });
+        self.effects.commands.push(Command::Deliver { source: stream, delivery: bytes.into() });
         Ok(stream)
     }
 

@@ -8,7 +8,7 @@ use iof_shm_ring::Stream;
 
 use super::SimulatedEngine;
 use crate::KillOnBadExit;
-use crate::core::calls::{self, DeliveredBytes, NewRank};
+use crate::core::calls::{self, DeliveredBytes, DeliveredEnd, NewRank};
 use crate::core::ids::JobId;
 use crate::core::job::{CHANNELS, JobState, Launching, SignalReach};
 use crate::early_end::EarlyEndPolicy;
@@ -100,7 +100,8 @@ impl SimulatedEngine {
 
     /// Delivers output of a remote rank. Returns whether it was accepted.
     pub fn deliver(&mut self, from: &Proc, channel: Channel, bytes: Vec<u8>, complete: bool) -> bool {
-        let bytes = DeliveredBytes { from, channel, bytes, time: None, complete };
+        let end = complete.then_some(DeliveredEnd::Complete);
+        let bytes = DeliveredBytes { from, channel, bytes, offset: None, time: None, end };
         self.core.deliver(bytes, Box::new(|| {})).is_ok()
     }
 

@@ -43,7 +43,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
                     origin.source, origin.channel
                 );
             }
-            Delivery::Gone { origin, counts } => {
+            Delivery::Broken { origin, counts, .. } | Delivery::Gone { origin, counts } => {
                 println!("{} {}: wrote {} bytes or more", origin.source, origin.channel, counts.produced);
             }
             Delivery::JobEnded { nspace, exit_code, .. } => {

@@ -43,6 +43,14 @@ pub enum Peeked {
     Nothing,
     /// The end of a complete stream: every byte of it was consumed or reported as a gap.
     Complete(Counts),
+    /// The end of a broken stream. The bytes that arrived were consumed or reported as gaps, and its
+    /// process may have written more.
+    Broken {
+        /// The counters up to this point.
+        counts: Counts,
+        /// The number of further bytes that the process has written, at least.
+        missing: u64,
+    },
     /// The end of a stream whose engine disconnected before the stream was complete.
     Gone(Counts),
     /// The end of a stream whose registration is being [ended](Tool::deregister). All bytes that
@@ -60,6 +68,7 @@ pub(crate) fn peek(feeds: &mut Feeds, stream: FeedId) -> Peeked {
         Item::Gap(gap) => Peeked::Gap(gap),
         Item::Quiet => Peeked::Nothing,
         Item::Ended => Peeked::Complete(feed.counts()),
+        Item::Broken(missing) => Peeked::Broken { counts: feed.counts(), missing },
         Item::Gone => Peeked::Gone(feed.counts()),
         Item::Flushed => Peeked::Flushed,
     };

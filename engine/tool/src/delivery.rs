@@ -25,8 +25,8 @@ pub struct Origin<'a> {
 
 /// The next item of any registration.
 ///
-/// Each stream of each registration delivers its bytes and gaps in order, and then one `Complete`
-/// or `Gone`. Each job of each registration delivers one `JobEnded` after the ends of all its
+/// Each stream of each registration delivers its bytes and gaps in order, and then one `Complete`,
+/// `Broken` or `Gone`. Each job of each registration delivers one `JobEnded` after the ends of all its
 /// streams. There are two exceptions: after [`Tool::deregister`](crate::Tool::deregister), streams
 /// that are not complete and jobs end with `Deregistered` instead; and a `JobEnded` may stand for
 /// several jobs (`skipped`).
@@ -49,6 +49,16 @@ pub enum Delivery<'a> {
         origin: Origin<'a>,
         /// Its final byte counters.
         counts: Counts,
+    },
+    /// The end of a broken stream: its process runs on another node, which was lost. The bytes that
+    /// arrived from there were delivered or reported as gaps, and the process may have written more.
+    Broken {
+        /// The stream.
+        origin: Origin<'a>,
+        /// Its byte counters up to this point.
+        counts: Counts,
+        /// The number of further bytes that the process has written, at least.
+        missing: u64,
     },
     /// The end of a stream whose engine disconnected before the stream was complete. The bytes that
     /// were in memory have been delivered. Whether the process has written more is unknown.
@@ -110,6 +120,7 @@ impl Delivery<'_> {
             Delivery::Bytes(bytes) => bytes.origin().handler,
             Delivery::Gap { origin, .. }
             | Delivery::Complete { origin, .. }
+            | Delivery::Broken { origin, .. }
             | Delivery::Gone { origin, .. } => origin.handler,
             Delivery::JobEnded { handler, .. }
             | Delivery::Missed { handler, .. }
@@ -126,6 +137,7 @@ impl Delivery<'_> {
             Delivery::Bytes(bytes) => Some(bytes.origin()),
             Delivery::Gap { origin, .. }
             | Delivery::Complete { origin, .. }
+            | Delivery::Broken { origin, .. }
             | Delivery::Gone { origin, .. } => Some(*origin),
             Delivery::JobEnded { .. }
             | Delivery::Missed { .. }

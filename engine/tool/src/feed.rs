@@ -20,6 +20,8 @@ pub(crate) enum Item {
     Quiet,
     /// The end of a complete stream: every byte of it was consumed or reported as a gap.
     Ended,
+    /// The end of a broken stream, with the number of bytes that are known to be missing.
+    Broken(u64),
     /// The end of a stream whose engine disconnected before the stream was complete. What was in
     /// memory has been read.
     Gone,
@@ -156,7 +158,7 @@ impl Feed {
     pub(crate) fn next(&mut self) -> Item {
         let item = self.peek();
         self.settled = !matches!(item, Item::Bytes | Item::Gap(_));
-        if matches!(item, Item::Ended | Item::Gone | Item::Flushed) {
+        if matches!(item, Item::Ended | Item::Broken(_) | Item::Gone | Item::Flushed) {
             self.state = State::Over;
         }
         item
@@ -177,6 +179,7 @@ impl Feed {
                 Peek::Bytes => return Item::Bytes,
                 Peek::Gap(gap) => return Item::Gap(gap),
                 Peek::Ended => return Item::Ended,
+                Peek::Broken { missing } => return Item::Broken(missing),
                 end @ (Peek::Sealed | Peek::Gone) => {
                     // `follow` can't fail: the slot was checked when the message arrived.
                     if let Some(next) = self.next.pop_front()

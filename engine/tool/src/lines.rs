@@ -113,7 +113,9 @@ fn divide(delivery: &Delivery<'_>, streams: &mut BTreeMap<StreamKey, Partial>, r
             partial.finish(origin, ready);
             partial.lost = partial.lost.saturating_add(gap.lost);
         }
-        Delivery::Complete { origin, .. } | Delivery::Gone { origin, .. } => {
+        Delivery::Complete { origin, .. }
+        | Delivery::Broken { origin, .. }
+        | Delivery::Gone { origin, .. } => {
             if let Some(mut partial) = streams.remove(&key(origin)) {
                 partial.finish(origin, ready);
             }

@@ -23,6 +23,12 @@ pub enum Peek {
     Sealed,
     /// The stream is complete, and this reader has consumed its last byte.
     Ended,
+    /// The stream has ended, and this reader has consumed its last byte, but the source may have
+    /// produced more ([`Stream::break_off`](crate::Stream::break_off)).
+    Broken {
+        /// The number of further bytes that the source has produced, at least.
+        missing: u64,
+    },
     /// The writer has ended without completing the stream ([`Reader::set_writer_gone`]), and this
     /// reader has consumed the last byte in the ring.
     Gone,
@@ -155,7 +161,7 @@ impl Reader {
         let published = &self.ring.control().published;
         let (sealed, complete) = (published.sealed.load(Relaxed), published.complete.load(Relaxed));
         let tail = published.tail.load(Relaxed);
-        // Partner: the Release stores in `Writer::commit`, `Writer::seal` and `Writer::complete`. A
+        // Partner: the Release stores in `Writer::commit`, `Writer::seal` and `Writer::end`. A
         // reader that sees a byte or an end sees the drops before it. (A fence, not acquire loads,
         // because std defines only relaxed loads on read-only maps.)
         fence_at(Point::ObserveFence, Acquire);
@@ -168,7 +174,11 @@ impl Reader {
     fn check_end(&mut self, now: &Observed) -> Peek {
         self.release();
         if now.complete <= self.cursor {
-            Peek::Ended
+            // Ordered by the fence in `observe`. Partner: the store in `Writer::end`.
+            match self.ring.control().published.missing.load(Relaxed) {
+                0 => Peek::Ended,
+                word => Peek::Broken { missing: word.saturating_sub(1) },
+            }
         } else if now.sealed <= self.cursor {
             self.sealed = true;
             self.plain = false;

@@ -72,7 +72,7 @@ impl Stream {
         } else {
             // They have found the end in the ring that they have.
             self.writer = Writer::new(Arc::new(ring), dropped);
-            self.writer.complete();
+            self.writer.end(self.missing);
         }
         self.allocated();
         Ok(())

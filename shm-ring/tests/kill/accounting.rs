@@ -93,7 +93,7 @@ impl Accounting {
             Peek::Gap(gap) => self.count_gap(gap),
             Peek::Empty => Next::Sleep,
             Peek::Sealed => Next::Follow,
-            Peek::Ended => Next::Ended,
+            Peek::Ended | Peek::Broken { .. } => Next::Ended,
             Peek::Gone => Next::Gone,
         }
     }

@@ -234,3 +234,18 @@ fn bytes_that_are_dropped_without_memory_for_the_first_ring_are_a_gap() {
         }
     }
 }
+
+#[test]
+fn a_stream_broken_off_without_a_byte_tells_local_and_remote_readers_what_is_missing() {
+    let growth = Growth { first: CAPACITY, budget: Arc::new(CacheBudget::new(u64::MAX)) };
+    let config = StreamConfig { capacity: CAPACITY, policy: Policy::Block };
+    let mut stream = Stream::create_growing(config, &growth, "test").unwrap();
+    let (page, tool) = (page(), Tool::new());
+    let mut early = attach(&page, &mut stream, true);
+    stream.break_off(9);
+    let mut local = attach(&page, &mut stream, true);
+    let mut remote = tool.attach(&mut stream, Start::Oldest, true);
+    for reader in [&mut early, &mut local, &mut remote] {
+        assert_eq!(reader.peek(), Peek::Broken { missing: 9 });
+    }
+}

@@ -33,6 +33,24 @@ fn drop_oldest_keeps_the_last_bytes_when_the_stream_ends() {
 }
 
 #[test]
+fn a_stream_that_is_broken_off_ends_with_what_is_missing_for_early_and_late_readers() {
+    let (mut stream, tool) = (stream(Policy::Block), Tool::new());
+    let mut reader = tool.attach(&mut stream, Start::Oldest, true);
+    stream.push(b"some", 1);
+    stream.discard(3, 1);
+    stream.break_off(5);
+    stream.complete();
+    assert_eq!(stream.push(b"more", 1), 4);
+    for reader in [&mut reader, &mut tool.attach(&mut stream, Start::Oldest, false)] {
+        assert_eq!(read(reader), b"some");
+        assert_eq!((reader.lost(), reader.peek()), (3, Peek::Broken { missing: 5 }));
+    }
+    let snapshot = Snapshot::take(reader.ring()).unwrap();
+    assert_eq!((snapshot.complete, snapshot.missing), (Some(4), Some(5)));
+    assert_eq!((stream.stats().produced, stream.stats().missing), (7, Some(5)));
+}
+
+#[test]
 fn block_loses_nothing_and_the_reader_rings_when_there_is_room() {
     let (mut stream, tool) = (stream(Policy::Block), Tool::new());
     let (room, listen) = doorbell().unwrap();

@@ -103,7 +103,7 @@ pub fn catch_up(tool: &Tool, stream: &mut Stream, reader: &mut Reader) -> Vec<u8
             }
             Peek::Gap(_) => {}
             Peek::Sealed => tool.follow(stream, reader),
-            Peek::Empty | Peek::Ended | Peek::Gone => return all,
+            Peek::Empty | Peek::Ended | Peek::Broken { .. } | Peek::Gone => return all,
         }
     }
 }

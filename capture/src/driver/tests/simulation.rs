@@ -252,7 +252,7 @@ impl Simulation {
                     let finish_at = pipe.given + UNREAD as u64;
                     pipe.finish_at.get_or_insert(finish_at);
                 }
-                self.send(Command::Finish(SourceId(number as u64)));
+                self.send(Command::Finish { id: SourceId(number as u64), missing: None });
             }
             Action::Ring => self.inbox.ringer().ring(),
             Action::Stop => {
@@ -269,7 +269,7 @@ impl Simulation {
         if pipe.fd >= 0 {
             pipe.buffered += bytes;
         } else if let Some(bytes) = pipe.deliver(number, bytes) {
-            self.send(Command::Deliver { id: SourceId(number as u64), bytes, time: None });
+            self.send(Command::Deliver { id: SourceId(number as u64), delivery: bytes.into() });
         }
     }
 
@@ -277,7 +277,7 @@ impl Simulation {
         let Some(pipe) = self.pipes.get_mut(number).filter(|pipe| !pipe.hung_up) else { return };
         pipe.hung_up = true;
         if pipe.fd < 0 {
-            self.send(Command::Finish(SourceId(number as u64)));
+            self.send(Command::Finish { id: SourceId(number as u64), missing: None });
         }
     }
 

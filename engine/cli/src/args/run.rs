@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
 use iof_engine::{BackendKind, Binding, DEFAULT_CACHE_TOTAL, Mpi, Policy};
+use iof_nodes::DropPolicy;
 use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
@@ -274,6 +275,16 @@ impl From<Drop> for Policy {
             Drop::Newest => Policy::DropNewest,
             Drop::Oldest => Policy::DropOldest,
             Drop::None => Policy::Block,
+        }
+    }
+}
+
+impl From<Drop> for DropPolicy {
+    fn from(drop: Drop) -> DropPolicy {
+        match drop {
+            Drop::Newest => DropPolicy::Newest,
+            Drop::Oldest => DropPolicy::Oldest,
+            Drop::None => DropPolicy::None,
         }
     }
 }

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{
-    App, Config, Ending, Engine, Exit, Grant, Job, JobSpec, RankExit, Rendezvous, Signal, Stdin,
+    App, Config, Ending, Engine, Exit, Grant, Job, JobSpec, Policy, RankExit, Rendezvous, Signal, Stdin,
 };
 use iof_nodes::limits::MAX_TOTALS;
-use iof_nodes::{Program, RankStdin, RankTotal, Start, ToAgent, ToFrontEnd, cut_text};
+use iof_nodes::{DropPolicy, Program, RankStdin, RankTotal, Start, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::query::key;
 use iof_proto::{Channel, Found, Rank, Value};
 use iof_tool::Tool;
@@ -130,6 +130,11 @@ fn prepare(start: &Start) -> Result<(Engine, JobSpec, Bundles), Failure> {
     let config = Config {
         cache_size: start.cache_size,
         cache_total: start.cache_total,
+        policy: match start.drop {
+            DropPolicy::None => Policy::Block,
+            DropPolicy::Newest => Policy::DropNewest,
+            DropPolicy::Oldest => Policy::DropOldest,
+        },
         backend: backend.map(Into::into),
         // Tools attach at the front end.
         rendezvous: Rendezvous::None,

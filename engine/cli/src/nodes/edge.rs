@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::Engine;
-use iof_nodes::{BrokenEnd, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, StreamKey, ToAgent, ToFrontEnd};
+use iof_nodes::{
+    BrokenEnd, BrokenStream, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, StreamKey, ToAgent, ToFrontEnd,
+};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Info, Nspace, Proc};
 
@@ -112,6 +114,10 @@ impl Receiving {
         let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let (is_over, broken) = (end.is_over(), end.broken());
         drop(end);
+        for BrokenStream { stream, missing, .. } in &broken.streams {
+            // The engine may have ended.
+            let _ = self.pass_on(*stream, Vec::new(), &[Info::new(key::IOF_BROKEN, *missing)], || {});
+        }
         let reason = match result {
             // Whatever follows the end has no meaning.
             _ if is_over => {
@@ -150,10 +156,8 @@ impl Receiving {
                 match event.map_err(refused)? {
                     FrontEvent::None => {}
                     FrontEvent::Record { stream, time, bytes } => self.deliver(stream, time, bytes)?,
-                    FrontEvent::Gap { .. } => {
-                        return Err(
-                            "its agent is cut off: it lost output, which this job does not allow".into()
-                        );
+                    FrontEvent::Gap { stream, end, .. } => {
+                        self.pass_on(stream, Vec::new(), &[Info::new(key::IOF_OFFSET, end)], || {})?;
                     }
                     FrontEvent::End(stream) => self.complete(stream)?,
                     FrontEvent::Message(message) => {

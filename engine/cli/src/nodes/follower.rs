@@ -130,6 +130,9 @@ impl Follower {
                 let mut state = self.remote.state();
                 state.status.cut_off.extend(cut_off);
                 state.open.remove(&number);
+                drop(state);
+                // No rank is left to read what the node has not answered.
+                self.stdin_answered(number, None, &StdinOutcome::Closed);
             }
             NodeEvent::Message(_) => {}
             NodeEvent::Lost { reason, broken } => self.lost(number, &reason, &broken),
@@ -162,8 +165,6 @@ impl Follower {
         if let Some(edge) = state.edges.get_mut(number) {
             *edge = None;
         }
-        let missing = broken.streams.iter().fold(0u64, |sum, stream| sum.saturating_add(stream.missing));
-        state.missing = state.missing.saturating_add(missing);
         drop(state);
         self.stdin_answered(number, None, &StdinOutcome::Closed);
         let line = lost_line(&self.remote.nspace, &node.host, reason, broken);

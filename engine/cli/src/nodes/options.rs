@@ -1,6 +1,6 @@
 //! The options of `iof run` that do not work with `--hosts`.
 
-use crate::args::{BindingChoice, Drop, MpiChoice, RunArgs};
+use crate::args::{BindingChoice, MpiChoice, RunArgs};
 use crate::error::Failure;
 use crate::output::Outputs;
 
@@ -11,7 +11,6 @@ pub fn check(args: &RunArgs, outputs: &Outputs<'_>) -> Result<(), Failure> {
         (matches!(args.mpi, MpiChoice::Pmi1), "--mpi pmi1", "MPI programs start on one node only"),
         (matches!(args.mpi, MpiChoice::Pmix), "--mpi pmix", "MPI programs start on one node only"),
         (args.pty.is_some(), "--pty", "terminals are on this node only"),
-        (!matches!(args.drop, Drop::None), "--drop", "output of other nodes is not dropped; ranks wait"),
         (args.timings, "--timings", "they are those of one process"),
         (outputs.names_host(), "%h or %N in the name of a file", "files are on this node only"),
     ];

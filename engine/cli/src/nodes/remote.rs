@@ -40,8 +40,6 @@ pub(super) struct State {
     /// The pieces of stdin that some nodes have not answered.
     pub(super) calls: BTreeMap<u64, StdinCall>,
     next_call: u64,
-    /// The bytes that are missing because nodes were lost, at least.
-    pub(super) missing: u64,
 }
 
 /// A rank that was started.
@@ -137,11 +135,6 @@ impl Remote {
         has_exited.then(|| state.status.clone())
     }
 
-    /// Returns the bytes that are missing because nodes were lost, at least.
-    pub fn missing(&self) -> u64 {
-        self.state().missing
-    }
-
     /// Passes a piece of stdin to the nodes of its targets.
     pub fn push_stdin(&self, push: &StdinPush, bytes: &[u8], reply: HostReply) {
         let mut by_node: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
@@ -157,9 +150,9 @@ impl Remote {
         let mut state = self.state();
         let call = state.next_call;
         state.next_call = call.saturating_add(1);
-        by_node.retain(|number, _| state.edges.get(*number).is_some_and(Option::is_some));
+        by_node.retain(|number, _| state.open.contains(number));
         if by_node.is_empty() || bytes.len() > MAX_STDIN {
-            return reply.deny(Status::ERR_IOF_COMPLETE, "the nodes of these ranks are lost");
+            return reply.deny(Status::ERR_IOF_COMPLETE, "all ranks of these nodes have ended");
         }
         let nodes = by_node.keys().copied().collect();
         state.calls.insert(call, StdinCall { nodes, outcome: StdinOutcome::Closed, reply });

@@ -7,7 +7,7 @@ use std::{env, io};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{App, Engine, JobSpec, Stdin};
-use iof_nodes::{Program, RankStdin, Start, ToAgent, ToFrontEnd};
+use iof_nodes::{DropPolicy, Program, RankStdin, Start, ToAgent, ToFrontEnd};
 use iof_proto::{Channel, Proc, Rank};
 use nix::sys::signal::Signal;
 
@@ -31,6 +31,7 @@ pub struct Launch<'a> {
     pub template: &'a Template,
     pub cache_size: Option<u32>,
     pub cache_total: u64,
+    pub drop: DropPolicy,
     pub backend: Option<String>,
 }
 
@@ -199,6 +200,7 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
         stdin: stdin.collect(),
         cache_size: launch.cache_size,
         cache_total: launch.cache_total,
+        drop: launch.drop,
         grace: spec.grace.map(millis),
         kill_wait: millis(spec.kill_wait),
         backend: launch.backend.clone(),

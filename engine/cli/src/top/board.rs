@@ -266,6 +266,7 @@ pub mod tests {
             dropped,
             generation: 0,
             complete: false,
+            missing: None,
             logged: false,
             readers: (1..).zip(lags).map(reader).collect(),
         }

@@ -133,7 +133,11 @@ fn row(row: &StreamRow) -> TableRow<'static> {
             (false, true) => format!("{} (log)", stats.channel),
             (false, false) => stats.channel.to_string(),
         }),
-        right(if stats.complete { "complete".into() } else { rate(row.rate) }),
+        right(match (stats.complete, stats.missing) {
+            (_, Some(_)) => "broken".into(),
+            (true, None) => "complete".into(),
+            (false, None) => rate(row.rate),
+        }),
         right(short(stats.cached)),
         right(short(stats.dropped)),
         left(tools(stats)),

@@ -30,6 +30,10 @@ impl StreamRow {
         stats.cached = stats.cached.saturating_add(more.cached);
         stats.dropped = stats.dropped.saturating_add(more.dropped);
         stats.complete &= more.complete;
+        stats.missing = match (stats.missing, more.missing) {
+            (Some(one), Some(other)) => Some(one.saturating_add(other)),
+            (one, other) => one.or(other),
+        };
         for reader in &more.readers {
             let is_same = |known: &&mut ReaderStats| known.tool == reader.tool && known.pid == reader.pid;
             match stats.readers.iter_mut().find(is_same) {

@@ -78,8 +78,6 @@ attributes! {
     /// No tool pulls this output any more.
     PMIX_IOF_STOP = "pmix.iof.stop": Bool, at Callback;
 
-    /// The number of bytes of the stream before these, including missing ones.
-    IOF_OFFSET = "iof.offset": Number, at Output;
     /// The number of bytes that are missing before these.
     IOF_LOST = "iof.lost": Number, at Output;
     /// The stream contains messages that were logged for the source.

@@ -395,6 +395,7 @@ impl Tool {
                     feed.ended = true;
                     return true;
                 }
+                Peeked::Broken { .. } => panic!("no stream is broken off"),
                 Peeked::Gone(_) => panic!("the engine runs"),
                 Peeked::Nothing => return step > 0,
             }

@@ -262,7 +262,7 @@ fn a_reader_that_ends_while_it_moves_is_detached_from_both_generations() {
     let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
     let steps = vec![StreamStep::Reconfigure { source, config: larger }];
     rig.state.request_unanswered(steps);
-    rig.state.effects.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
+    rig.state.effects.commands.push(Command::Deliver { source, delivery: vec![0; 4096].into() });
     rig.send();
     rig.complete(source, u64::MAX);
     rig.state.drained(tool, (0..8).map(ReaderId::from));
@@ -282,7 +282,7 @@ fn the_last_ring_of_a_stream_precedes_the_end_of_its_job() {
     rig.settle();
     let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
     rig.state.request_unanswered(vec![StreamStep::Reconfigure { source, config: larger }]);
-    rig.state.effects.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
+    rig.state.effects.commands.push(Command::Deliver { source, delivery: vec![0; 4096].into() });
     rig.state.effects.commands.push(Command::Finish(source));
     rig.send();
     let generation = loop {
@@ -409,7 +409,7 @@ fn a_stream_is_kept_while_a_reader_of_its_removed_job_waits_for_a_free_slot() {
     while peer.take_slot(&rig.memory).is_ok() {}
     let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
     rig.state.request_unanswered(vec![StreamStep::Reconfigure { source, config: larger }]);
-    rig.state.effects.commands.push(Command::Deliver { source, bytes: vec![0; 4096], time: None });
+    rig.state.effects.commands.push(Command::Deliver { source, delivery: vec![0; 4096].into() });
     rig.state.effects.commands.push(Command::Finish(source));
     rig.send();
     rig.complete(source, 1);

@@ -190,6 +190,9 @@ impl Tool {
                     Item::Bytes => Delivery::Bytes(Bytes { feed }),
                     Item::Gap(gap) => Delivery::Gap { origin: origin(feed), gap },
                     Item::Ended => Delivery::Complete { origin: origin(feed), counts: feed.counts() },
+                    Item::Broken(missing) => {
+                        Delivery::Broken { origin: origin(feed), counts: feed.counts(), missing }
+                    }
                     Item::Gone => Delivery::Gone { origin: origin(feed), counts: feed.counts() },
                     Item::Quiet | Item::Flushed => return None,
                 }
