@@ -341,6 +341,9 @@ pub struct JobSpec {
     pub mpi: Mpi,
     /// The processors on which the ranks run.
     pub binding: Binding,
+    /// Whether variables by which another launcher serves MPI to this process are hidden from the
+    /// ranks. A job with an MPI protocol hides them always.
+    pub hide_launcher: bool,
     /// The ranks that this engine starts; `None` for all. The numbers of ranks in `apps` are those of
     /// the whole job, also if this engine starts some of its ranks only. The engine of a node does
     /// not know the other ranks unless `elsewhere` is set.
@@ -370,6 +373,7 @@ impl JobSpec {
             directives: Directives::default(),
             mpi: Mpi::None,
             binding: Binding::None,
+            hide_launcher: false,
             local: None,
             elsewhere: false,
         }

@@ -120,7 +120,8 @@ impl Engine {
         // A client would take variables of another launcher for its own.
         let has_pmix = env::var_os("PMIX_NAMESPACE").is_some();
         let is_of_a_launcher = |name: &OsStr| pmi::is_of_a_launcher(name, has_pmix);
-        let spawner = if spec.mpi == Mpi::None { spawner } else { spawner.hiding(is_of_a_launcher) };
+        let hides = spec.hide_launcher || spec.mpi != Mpi::None;
+        let spawner = if hides { spawner.hiding(is_of_a_launcher) } else { spawner };
         let cores = binding::cores(spec, planned_ranks(spec).count())?.unwrap_or_default();
         let mut signallers = Vec::new();
         let started = planned_ranks(spec).enumerate().try_for_each(|(index, planned)| {

@@ -23,7 +23,7 @@ impl LaunchedJob {
     pub fn signal(&self, signal: Signal) {
         match self {
             LaunchedJob::Local(job) => drop(job.signal(signal)),
-            LaunchedJob::Remote(remote) => drop(remote.signal(signal)),
+            LaunchedJob::Remote(remote) => remote.signal(signal),
         }
     }
 
@@ -32,7 +32,7 @@ impl LaunchedJob {
     pub fn signal_groups(&self, signal: Signal) {
         match self {
             LaunchedJob::Local(job) => drop(job.signal_groups(signal)),
-            LaunchedJob::Remote(remote) => drop(remote.signal(signal)),
+            LaunchedJob::Remote(remote) => remote.signal(signal),
         }
     }
 

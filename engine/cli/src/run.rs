@@ -21,7 +21,7 @@ use iof_tool::{Pull, Tool};
 
 use crate::account::JobAccount;
 use crate::app::apps;
-use crate::args::{Drop, EndingArgs, RunArgs};
+use crate::args::{Drop, EndingArgs, MpiChoice, RunArgs};
 use crate::error::Failure;
 use crate::failures::{Failures, MAX_FAILURE_LINES};
 use crate::fifos::wait_for_readers;
@@ -120,7 +120,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             let backend = args.backend.map(|backend| backend.name());
             let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
             let drop = args.drop.into();
-            let launch = Launch { spec: &spec, template, cache_size, cache_total, drop, backend };
+            // As on this node: the ranks are not those of another launcher.
+            let hide_launcher = !matches!(args.mpi, MpiChoice::None);
+            let launch =
+                Launch { spec: &spec, template, cache_size, cache_total, drop, hide_launcher, backend };
             let node_events = remote.start(&launch, &engine, &signals)?;
             (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
         }

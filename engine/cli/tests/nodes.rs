@@ -169,6 +169,72 @@ fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
 }
 
 #[test]
+fn a_node_that_does_not_answer_is_given_up_after_a_time_limit_or_two_interrupts() {
+    let options = ["-n", "2", "--kill-wait", "0.1"];
+    for timeout in [Some(["--timeout", "1"]), None] {
+        let site = Site::new();
+        let options: Vec<&str> = options.iter().chain(timeout.iter().flatten()).copied().collect();
+        let mut run = start(&site, "a,b", &options, "echo ready; exec sleep 1000");
+        let mut stdout = BufReader::new(run.stdout());
+        let stderr = common::bytes::collect(run.stderr());
+        let mut line = String::new();
+        for _ in 0..2 {
+            stdout.read_line(&mut line).unwrap();
+        }
+        kill_process(agent_of(&run, "b"), Signal::SIGSTOP);
+        if timeout.is_none() {
+            run.signal(Signal::SIGINT);
+            // A second one within 0.25 s counts as the same.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            run.signal(Signal::SIGINT);
+        }
+        let code = run.wait();
+        let stderr = String::from_utf8(stderr.get()).unwrap();
+        assert!(stderr.contains("node b is lost with rank 1: its agent does not answer; of its"), "{stderr}");
+        assert_eq!(code, if timeout.is_some() { 124 } else { 130 }, "{stderr}");
+    }
+}
+
+#[test]
+fn a_start_that_hangs_ends_at_an_interrupt() {
+    let site = Site::new();
+    let path = site.path().join("carrier");
+    fs::write(&path, "exec sleep 1000\n").unwrap();
+    let run =
+        site.run_sh(&["-n", "2", "--hosts", "a,b", "--rsh", &format!("sh {} %h", path.display())], "true");
+    wait_for("the carriers", || (run.running("sleep").len() == 2).then_some(()));
+    run.signal(Signal::SIGINT);
+    assert_eq!(run.wait(), 130);
+    wait_for("the end of the carriers", || run.running("sleep").is_empty().then_some(()));
+}
+
+#[test]
+fn ranks_do_not_inherit_the_variables_of_the_launcher_that_started_their_agent() {
+    let carrier = "env PMI_RANK=7 PMIX_NAMESPACE=srun.1 sh -c";
+    let run = |options: &[&str]| {
+        let options = [&["--hosts", "a", "--rsh", carrier], options].concat();
+        Site::new().run_sh(&options, "echo $PMI_RANK$PMIX_NAMESPACE").finish()
+    };
+    assert_eq!(run(&[]).text(), "\n");
+    assert_eq!(run(&["--mpi", "none"]).text(), "7srun.1\n");
+}
+
+#[test]
+fn a_node_takes_stdin_for_any_number_of_sets_of_ranks_one_after_the_other() {
+    let site = Site::new();
+    let run = start(&site, "a:70", &["-n", "70", "--stdin-open", "all"], "cat");
+    site.wait_for_stream(69, "stdout", |_| true);
+    for rank in 0..70 {
+        let mut push = Process::start(site.iof("push").args(["--rank", &rank.to_string()]));
+        push.stdin().write_all(b"x").unwrap();
+        let done = push.finish();
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "rank {rank}");
+    }
+    let done = run.finish();
+    assert_eq!((done.code, done.text().len()), (0, 70), "{done:?}");
+}
+
+#[test]
 fn tools_tell_the_broken_streams_of_a_dead_node_from_complete_ones() {
     let site = Site::new();
     let mut gate = site.gate("gate");

@@ -97,6 +97,8 @@ pub struct Start {
     pub grace: Option<u64>,
     /// The time from SIGTERM to SIGKILL when the agent has lost the front end, in milliseconds.
     pub kill_wait: u64,
+    /// Whether the variables by which the carrier's launcher serves MPI are hidden from the ranks.
+    pub hide_launcher: bool,
     /// The name of the backend, if the user has chosen one.
     pub backend: Option<String>,
 }

@@ -242,6 +242,11 @@ impl FrontEnd {
         self.phase == Phase::Over
     }
 
+    /// Returns whether the agent has sent anything.
+    pub fn has_greeted(&self) -> bool {
+        self.phase != Phase::Connecting
+    }
+
     /// Returns whether the agent has started its ranks.
     pub fn has_started(&self) -> bool {
         matches!(self.phase, Phase::Started | Phase::Over)

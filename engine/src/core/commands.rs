@@ -22,7 +22,10 @@ pub(crate) enum Command {
     },
     Close(SourceId),
     Finish(SourceId),
-    BreakOff { source: SourceId, missing: u64 },
+    BreakOff {
+        source: SourceId,
+        missing: u64,
+    },
     Remove(SourceId),
     /// Hands over the inlet that [`Resources`](super::resources::Resources) has created.
     BeginPush {

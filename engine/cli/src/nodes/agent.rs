@@ -49,7 +49,11 @@ pub fn agent() -> Result<ExitCode, Failure> {
     let (inputs, queue) = unbounded();
     let uplink = Uplink::start(inputs.clone())?;
     watch_signals(signals, inputs.clone())?;
-    let Some(start) = next_start(&queue)? else { return Ok(ExitCode::SUCCESS) };
+    let start = match next_message(&queue)? {
+        Some(ToAgent::Start(start)) => start,
+        Some(_) => return Err(Failure::running("the front end did not start ranks first")),
+        None => return Ok(ExitCode::SUCCESS),
+    };
     let kill_wait = Duration::from_millis(start.kill_wait);
     let ranks = start.first..start.first.saturating_add(start.count);
     let (engine, spec, bundles) = match prepare(&start) {
@@ -57,9 +61,10 @@ pub fn agent() -> Result<ExitCode, Failure> {
         Err(failure) => return refuse(&uplink, failure),
     };
     uplink.send(&ToFrontEnd::Ready);
-    match queue.recv() {
-        Ok(Input::Message(ToAgent::Go)) => {}
-        _ => return Ok(ExitCode::SUCCESS),
+    match next_message(&queue)? {
+        Some(ToAgent::Go) => {}
+        Some(_) => return Err(Failure::running("the front end did not let the ranks go")),
+        None => return Ok(ExitCode::SUCCESS),
     }
     let job = match engine.spawn(&spec) {
         Ok(job) => job,
@@ -111,12 +116,11 @@ fn watch_signals(signals: Signals, inputs: Sender<Input>) -> Result<(), Failure>
     })
 }
 
-/// Returns the first message; `None` if the edge ends before it.
-fn next_start(queue: &Receiver<Input>) -> Result<Option<Start>, Failure> {
+/// Returns the next message before the ranks run; `None` if the edge ends before it.
+fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, Failure> {
     loop {
         match queue.recv() {
-            Ok(Input::Message(ToAgent::Start(start))) => return Ok(Some(start)),
-            Ok(Input::Message(_)) => return Err(Failure::running("the front end did not start ranks first")),
+            Ok(Input::Message(message)) => return Ok(Some(message)),
             Ok(Input::Signal(signal)) if !asks_to_end(signal) => {}
             Ok(Input::Lost(Some(reason))) => return Err(Failure::Running(reason)),
             Ok(Input::Lost(None) | Input::Signal(_) | Input::Over) | Err(_) => return Ok(None),
@@ -168,6 +172,7 @@ fn spec(start: &Start) -> JobSpec {
     JobSpec {
         stdin,
         grace: start.grace.map(Duration::from_millis),
+        hide_launcher: start.hide_launcher,
         local: Some(start.first..start.first.saturating_add(start.count)),
         ..JobSpec::new(start.nspace.clone(), start.programs.iter().map(app).collect())
     }

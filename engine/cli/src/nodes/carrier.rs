@@ -10,8 +10,7 @@ use crate::error::Failure;
 
 /// The default of `--rsh`. The cipher costs half as much as the default of OpenSSH. A terminal that a
 /// configuration of the user asks for would change the bytes (-T).
-pub const DEFAULT_RSH: &str =
-    "ssh -T -o BatchMode=yes -o Compression=no -o Ciphers=^aes128-gcm@openssh.com %h";
+pub const DEFAULT_RSH: &str = "ssh -T -o BatchMode=yes -o Compression=no -o ServerAliveInterval=15 -o Ciphers=^aes128-gcm@openssh.com %h";
 
 /// The words of `--rsh`.
 #[derive(Clone, Debug)]

@@ -2,17 +2,17 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::Engine;
-use iof_nodes::{
-    BrokenEnd, BrokenStream, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, StreamKey, ToAgent, ToFrontEnd,
-};
+use iof_nodes::{BrokenEnd, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, StreamKey, ToAgent, ToFrontEnd};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Info, Nspace, Proc};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use super::carrier::Carrier;
 use super::hosts::Node;
@@ -20,8 +20,8 @@ use super::remote::Remote;
 use crate::error::Failure;
 use crate::threads::start_thread;
 
-/// How long the front end waits for the exit status of a carrier that has ended its output.
-const EXIT_LIMIT: Duration = Duration::from_millis(500);
+/// How long a carrier may take to exit: after it has ended its output, and after SIGTERM.
+pub(super) const EXIT_LIMIT: Duration = Duration::from_millis(500);
 
 /// What arrives from a node.
 pub enum NodeEvent {
@@ -31,6 +31,8 @@ pub enum NodeEvent {
         reason: String,
         broken: BrokenEnd,
     },
+    /// The ranks of all nodes were sent SIGKILL.
+    Killed,
 }
 
 /// An event of the node with this number.
@@ -40,7 +42,9 @@ pub type NumberedEvent = (usize, NodeEvent);
 #[derive(Clone)]
 pub struct Edge {
     /// Frames to send. The thread that sends ends with the last sender.
-    down: Sender<Vec<u8>>,
+    down: Arc<Sender<Vec<u8>>>,
+    end: Arc<Mutex<FrontEnd>>,
+    carrier: Arc<Mutex<Child>>,
 }
 
 /// What the thread that receives needs.
@@ -50,6 +54,7 @@ struct Receiving {
     engine: Weak<Engine>,
     end: Arc<Mutex<FrontEnd>>,
     down: Weak<Sender<Vec<u8>>>,
+    carrier: Arc<Mutex<Child>>,
     events: Sender<NumberedEvent>,
     node: usize,
 }
@@ -67,16 +72,18 @@ impl Edge {
         // The queue is bounded: credit by the windows, stdin by its replies.
         start_thread("iof-down", move || send(pipe, &frames))?;
         let end = Arc::new(Mutex::new(FrontEnd::new(node.ranks.clone())));
-        let (nspace, engine, events) = (remote.nspace.clone(), Arc::downgrade(engine), events.clone());
-        let remote = Arc::downgrade(remote);
-        let credit = Arc::new(down.clone());
-        let receiving =
-            Receiving { nspace, remote, engine, end, down: Arc::downgrade(&credit), events, node: number };
-        start_thread("iof-up", move || {
-            receiving.run(up, child);
-            drop(credit);
-        })?;
-        let edge = Edge { down };
+        let edge = Edge { down: Arc::new(down), end, carrier: Arc::new(Mutex::new(child)) };
+        let receiving = Receiving {
+            nspace: remote.nspace.clone(),
+            remote: Arc::downgrade(remote),
+            engine: Arc::downgrade(engine),
+            end: Arc::clone(&edge.end),
+            down: Arc::downgrade(&edge.down),
+            carrier: Arc::clone(&edge.carrier),
+            events: events.clone(),
+            node: number,
+        };
+        start_thread("iof-up", move || receiving.run(up))?;
         edge.send_frame(&Frame::HELLO);
         Ok(edge)
     }
@@ -86,6 +93,23 @@ impl Edge {
         let frame = message.frame().map_err(Failure::usage)?;
         drop(self.down.send(frame));
         Ok(())
+    }
+
+    /// Sends a signal to the carrier and what it has started on this node.
+    pub(super) fn signal_carrier(&self, signal: Signal) {
+        signal_group(&mut lock(&self.carrier), signal);
+    }
+
+    /// Ends the carrier of a job that does not start.
+    pub(super) fn end_carrier(&self) {
+        // One that still connects has no agent. It may have inherited a mask without SIGTERM.
+        let has_agent = lock(&self.end).has_greeted();
+        self.signal_carrier(if has_agent { Signal::SIGTERM } else { Signal::SIGKILL });
+    }
+
+    /// Returns what is known when the agent does not answer any more.
+    pub(super) fn broken(&self) -> BrokenEnd {
+        lock(&self.end).broken()
     }
 
     fn send_frame(&self, frame: &Frame<'_>) {
@@ -109,26 +133,18 @@ fn send(mut pipe: ChildStdin, frames: &Receiver<Vec<u8>>) {
 }
 
 impl Receiving {
-    fn run(&self, up: ChildStdout, mut child: Child) {
+    fn run(&self, up: ChildStdout) {
         let result = self.receive(up);
-        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = lock(&self.end);
         let (is_over, broken) = (end.is_over(), end.broken());
         drop(end);
-        for BrokenStream { stream, missing, .. } in &broken.streams {
-            // The engine may have ended.
-            let _ = self.pass_on(*stream, Vec::new(), &[Info::new(key::IOF_BROKEN, *missing)], || {});
-        }
         let reason = match result {
             // Whatever follows the end has no meaning.
-            _ if is_over => {
-                let _ = child.wait();
-                return;
-            }
-            Ok(()) => ended(&mut child),
+            _ if is_over => return,
+            Ok(()) => ended(&self.carrier),
             Err(reason) => {
                 // The agent ends its ranks when its edge ends.
-                let _ = child.kill();
-                let _ = child.wait();
+                signal_group(&mut lock(&self.carrier), Signal::SIGTERM);
                 reason
             }
         };
@@ -152,7 +168,7 @@ impl Receiving {
             decoder.receive(piece.get(..length).unwrap_or_default());
             let now = Instant::now();
             while let Some(frame) = decoder.decode().map_err(|error| refused(error.into()))? {
-                let event = self.end.lock().unwrap_or_else(PoisonError::into_inner).receive(&frame, now);
+                let event = lock(&self.end).receive(&frame, now);
                 match event.map_err(refused)? {
                     FrontEvent::None => {}
                     FrontEvent::Record { stream, time, bytes } => self.deliver(stream, time, bytes)?,
@@ -160,6 +176,8 @@ impl Receiving {
                         self.pass_on(stream, Vec::new(), &[Info::new(key::IOF_OFFSET, end)], || {})?;
                     }
                     FrontEvent::End(stream) => self.complete(stream)?,
+                    // `FrontEnd` has noted the totals.
+                    FrontEvent::Message(ToFrontEnd::Produced(_)) => {}
                     FrontEvent::Message(message) => {
                         if let (ToFrontEnd::Started { pids }, Some(remote)) =
                             (&message, self.remote.upgrade())
@@ -201,7 +219,7 @@ impl Receiving {
 
 /// Gives credit for bytes that are in their ring.
 fn give_credit(end: &Mutex<FrontEnd>, down: &Weak<Sender<Vec<u8>>>, channel: Channel, length: usize) {
-    let credit = end.lock().unwrap_or_else(PoisonError::into_inner).taken(channel, length);
+    let credit = lock(end).taken(channel, length);
     if let Some(header) = credit.and_then(|credit| credit.header())
         && let Some(down) = down.upgrade()
     {
@@ -210,17 +228,29 @@ fn give_credit(end: &Mutex<FrontEnd>, down: &Weak<Sender<Vec<u8>>>, channel: Cha
 }
 
 /// Returns how a carrier has ended that has ended its output.
-fn ended(child: &mut Child) -> String {
+fn ended(carrier: &Mutex<Child>) -> String {
     let deadline = Instant::now() + EXIT_LIMIT;
     loop {
-        match child.try_wait() {
+        match lock(carrier).try_wait() {
             Ok(Some(status)) => return format!("its carrier ended with {status}"),
-            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
-            Ok(None) | Err(_) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return "its carrier has closed its output".into();
-            }
+            Ok(None) if Instant::now() < deadline => {}
+            Ok(None) | Err(_) => break,
         }
+        thread::sleep(Duration::from_millis(5));
     }
+    signal_group(&mut lock(carrier), Signal::SIGTERM);
+    "its carrier has closed its output".into()
+}
+
+/// Sends a signal to the process group of a carrier, which the carrier leads, unless the carrier has
+/// ended.
+fn signal_group(carrier: &mut Child, signal: Signal) {
+    // The pid can't belong to another process: only these functions wait for the carrier, with its lock.
+    if let (Ok(None), Ok(pid)) = (carrier.try_wait(), i32::try_from(carrier.id())) {
+        let _ = killpg(Pid::from_raw(pid), signal);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

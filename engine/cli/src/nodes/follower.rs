@@ -10,10 +10,12 @@ use iof_engine::{
     EarlyEnd, EarlyEndPolicy, EarlyEndStep, Ending, Engine, Exit, OPEN_AFTER_KILL, RankExit,
     Signal as RankSignal,
 };
-use iof_nodes::{BrokenEnd, BrokenStream, StdinOutcome, ToAgent, ToFrontEnd};
-use iof_proto::{Nspace, Rank};
+use iof_nodes::{BrokenEnd, BrokenStream, StdinOutcome, StreamKey, ToAgent, ToFrontEnd};
+use iof_proto::directive::key;
+use iof_proto::{Info, Nspace, Proc, Rank};
+use nix::sys::signal::Signal;
 
-use super::edge::NodeEvent;
+use super::edge::{EXIT_LIMIT, Edge, NodeEvent};
 use super::remote::{Remote, StdinCall};
 use super::start::NodeEvents;
 use crate::error::Failure;
@@ -35,7 +37,7 @@ impl Remote {
             remote: Arc::clone(self),
             engine: Arc::downgrade(engine),
             policy,
-            cut_off: None,
+            last_step: None,
             reports,
         };
         start_thread("iof-nodes", move || follower.run(events))
@@ -47,9 +49,20 @@ struct Follower {
     remote: Arc<Remote>,
     engine: Weak<Engine>,
     policy: EarlyEndPolicy,
-    /// When streams that are still open are cut off.
-    cut_off: Option<Instant>,
+    /// What follows SIGKILL, and when.
+    last_step: Option<(Instant, LastStep)>,
     reports: Sender<JobEvent>,
+}
+
+/// A step after SIGKILL of all ranks, for nodes that have not ended.
+#[derive(Clone, Copy)]
+enum LastStep {
+    /// Streams that are still open are cut off.
+    CutOff,
+    /// Carriers are asked to end.
+    HangUp,
+    /// Nodes that do not answer are given up.
+    GiveUp,
 }
 
 impl Follower {
@@ -61,7 +74,8 @@ impl Follower {
         while !self.remote.state().open.is_empty() {
             let now = Instant::now();
             self.end_early(now);
-            let times = self.policy.next_time(now).into_iter().chain(self.cut_off);
+            let last_step = self.last_step.map(|(time, _)| time);
+            let times = self.policy.next_time(now).into_iter().chain(last_step);
             let event = match times.min() {
                 Some(time) => queue.recv_deadline(time),
                 None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -100,12 +114,45 @@ impl Follower {
             }
             Some(EarlyEndStep::Kill) => {
                 self.remote.signal(RankSignal::KILL);
-                self.cut_off = now.checked_add(OPEN_AFTER_KILL);
             }
             None => {}
         }
-        if self.cut_off.take_if(|time| *time <= now).is_some() {
-            self.remote.send_all(&ToAgent::CutOff);
+        if let Some((_, step)) = self.last_step.take_if(|(time, _)| *time <= now) {
+            self.perform(step, now);
+        }
+    }
+
+    /// Ends what SIGKILL has not ended. A node may be frozen, or its carrier may not notice that the
+    /// network is gone.
+    fn perform(&mut self, step: LastStep, now: Instant) {
+        let signal = |signal| {
+            let state = self.remote.state();
+            let edges = state.open.iter().filter_map(|number| state.edges.get(*number)?.as_ref());
+            edges.for_each(|edge| edge.signal_carrier(signal));
+        };
+        let next = |wait| now.checked_add(wait);
+        match step {
+            LastStep::CutOff => {
+                self.remote.send_all(&ToAgent::CutOff);
+                self.last_step = next(OPEN_AFTER_KILL).map(|time| (time, LastStep::HangUp));
+            }
+            LastStep::HangUp => {
+                signal(Signal::SIGTERM);
+                self.last_step = next(EXIT_LIMIT).map(|time| (time, LastStep::GiveUp));
+            }
+            LastStep::GiveUp => {
+                signal(Signal::SIGKILL);
+                let open: Vec<usize> = self.remote.state().open.iter().copied().collect();
+                for number in open {
+                    let broken = {
+                        let state = self.remote.state();
+                        state.edges.get(number).and_then(Option::as_ref).map(Edge::broken)
+                    };
+                    if let Some(broken) = broken {
+                        self.lost(number, "its agent does not answer", &broken);
+                    }
+                }
+            }
         }
     }
 
@@ -135,6 +182,10 @@ impl Follower {
                 self.stdin_answered(number, None, &StdinOutcome::Closed);
             }
             NodeEvent::Message(_) => {}
+            NodeEvent::Killed => {
+                let step = Instant::now().checked_add(OPEN_AFTER_KILL).map(|time| (time, LastStep::CutOff));
+                self.last_step = self.last_step.or(step);
+            }
             NodeEvent::Lost { reason, broken } => self.lost(number, &reason, &broken),
         }
     }
@@ -161,11 +212,15 @@ impl Follower {
     fn lost(&mut self, number: usize, reason: &str, broken: &BrokenEnd) {
         let Some(node) = self.remote.nodes.get(number) else { return };
         let mut state = self.remote.state();
-        state.open.remove(&number);
+        if !state.open.remove(&number) {
+            // It was given up.
+            return;
+        }
         if let Some(edge) = state.edges.get_mut(number) {
             *edge = None;
         }
         drop(state);
+        self.break_off(broken);
         self.stdin_answered(number, None, &StdinOutcome::Closed);
         let line = lost_line(&self.remote.nspace, &node.host, reason, broken);
         for rank in &broken.ranks {
@@ -181,6 +236,18 @@ impl Follower {
         }
         self.report(JobEvent::NodeLost(line));
         self.report_exited();
+    }
+
+    /// Ends the streams of a lost node, as broken.
+    fn break_off(&self, broken: &BrokenEnd) {
+        // The command may end.
+        let Some(engine) = self.engine.upgrade() else { return };
+        for BrokenStream { stream: StreamKey { rank, channel }, missing, .. } in &broken.streams {
+            let source = Proc { nspace: self.remote.nspace.clone(), rank: *rank };
+            let end = [Info::new(key::IOF_BROKEN, *missing)];
+            // Refused if the engine ends.
+            let _ = engine.deliver(&source, *channel, Vec::new(), &end, || {});
+        }
     }
 
     /// Notes the answer of a node for one piece of stdin, or for all pieces of a lost node.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crossbeam::channel::Sender;
 use iof_capture::{check_files, check_maps};
 use iof_engine::{Exit, HostReply, JobStatus, QueryReply, Signal as RankSignal, StdinPush};
 use iof_nodes::limits::MAX_STDIN;
@@ -10,7 +11,7 @@ use iof_nodes::{StdinOutcome, ToAgent};
 use iof_proto::query::key;
 use iof_proto::{Found, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, Value};
 
-use super::edge::Edge;
+use super::edge::{Edge, NodeEvent, NumberedEvent};
 use super::hosts::Node;
 use crate::error::Failure;
 
@@ -40,6 +41,8 @@ pub(super) struct State {
     /// The pieces of stdin that some nodes have not answered.
     pub(super) calls: BTreeMap<u64, StdinCall>,
     next_call: u64,
+    /// For the thread that follows the ranks, once they are started.
+    pub(super) events: Option<Sender<NumberedEvent>>,
 }
 
 /// A rank that was started.
@@ -116,16 +119,21 @@ impl Remote {
             .map_err(|files| Failure::Usage(format!("too few files for {ranks} ranks: {files}")))
     }
 
-    pub(super) fn send_all(&self, message: &ToAgent) -> usize {
+    pub(super) fn send_all(&self, message: &ToAgent) {
         let state = self.state();
-        let edges = state.edges.iter().flatten();
         // Messages of this module are within their limits.
-        edges.filter(|edge| edge.send(message).is_ok()).count()
+        state.edges.iter().flatten().for_each(|edge| drop(edge.send(message)));
     }
 
     /// Sends a signal to all ranks.
-    pub fn signal(&self, signal: RankSignal) -> usize {
-        self.send_all(&ToAgent::Signal { signal: signal.number() })
+    pub fn signal(&self, signal: RankSignal) {
+        self.send_all(&ToAgent::Signal { signal: signal.number() });
+        if signal == RankSignal::KILL
+            && let Some(events) = &self.state().events
+        {
+            // The follower may have ended.
+            let _ = events.send((usize::MAX, NodeEvent::Killed));
+        }
     }
 
     /// Returns the status of the job if all ranks have exited.

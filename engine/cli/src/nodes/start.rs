@@ -32,6 +32,7 @@ pub struct Launch<'a> {
     pub cache_size: Option<u32>,
     pub cache_total: u64,
     pub drop: DropPolicy,
+    pub hide_launcher: bool,
     pub backend: Option<String>,
 }
 
@@ -56,10 +57,15 @@ impl Remote {
         self.note_ranks(launch.spec);
         let (events, queue) = unbounded();
         let started = self.start_agents(launch, engine, (&events, &queue), signals);
+        let mut state = self.state();
         if started.is_err() {
             // Agents end their ranks when their edges end.
-            self.state().edges.iter_mut().for_each(|edge| *edge = None);
+            for edge in state.edges.iter_mut().filter_map(Option::take) {
+                edge.end_carrier();
+            }
         }
+        state.events = Some(events);
+        drop(state);
         started.map(|early| NodeEvents { queue, early })
     }
 
@@ -87,10 +93,7 @@ impl Remote {
                 }
                 next = next.saturating_add(1);
             }
-            // A signal that arrives after the start of the ranks is sent to them later.
-            while ready < self.nodes.len()
-                && let Some(received) = signals.wait_for(Duration::ZERO)
-            {
+            while let Some(received) = signals.wait_for(Duration::ZERO) {
                 if matches!(
                     received.signal,
                     Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT
@@ -203,6 +206,7 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
         drop: launch.drop,
         grace: spec.grace.map(millis),
         kill_wait: millis(spec.kill_wait),
+        hide_launcher: launch.hide_launcher,
         backend: launch.backend.clone(),
     })
 }

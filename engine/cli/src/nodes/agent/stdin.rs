@@ -18,15 +18,35 @@ use crate::threads::start_thread;
 /// The largest number of threads that push stdin. Each serves one set of ranks.
 const MAX_STDIN_THREADS: usize = 64;
 
-/// The pieces for one set of ranks, each with the number of its request.
-type Pieces = Sender<(u64, Vec<u8>)>;
+/// A piece of stdin.
+struct Piece {
+    /// The number of the request.
+    call: u64,
+    bytes: Vec<u8>,
+    /// Kept until the answer.
+    _busy: Arc<()>,
+}
+
+/// The thread that pushes stdin to one set of ranks. It ends with the sender of its pieces.
+#[derive(Clone)]
+struct Worker {
+    pieces: Sender<Piece>,
+    busy: Arc<()>,
+}
+
+impl Worker {
+    /// Returns whether the worker has answered all pieces.
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.busy) == 1
+    }
+}
 
 /// The threads that push stdin. Each waits for its ranks; other ranks go on.
 pub struct StdinWorkers {
     engine: Arc<Engine>,
     uplink: Arc<Uplink>,
     nspace: Nspace,
-    workers: HashMap<Vec<Rank>, Pieces>,
+    workers: HashMap<Vec<Rank>, Worker>,
 }
 
 impl StdinWorkers {
@@ -37,11 +57,19 @@ impl StdinWorkers {
     /// Pushes a piece. The front end sends the next piece for these ranks after the answer, so that one
     /// piece waits for each set.
     pub fn push(&mut self, call: u64, ranks: Vec<Rank>, bytes: Vec<u8>) {
-        let worker = match self.workers.get(&ranks) {
-            Some(worker) => Ok(worker.clone()),
-            None => self.start(ranks),
+        let worker = match self.workers.remove(&ranks) {
+            Some(worker) => Ok(worker),
+            None => self.start(&ranks),
         };
-        let reason = match worker.map(|worker| worker.send((call, bytes))) {
+        let is_end = bytes.is_empty();
+        let sent = worker.map(|worker| {
+            let sent = worker.pieces.send(Piece { call, bytes, _busy: Arc::clone(&worker.busy) });
+            if !is_end {
+                self.workers.insert(ranks, worker);
+            }
+            sent
+        });
+        let reason = match sent {
             Ok(Ok(())) => return,
             Ok(Err(_)) => "the thread that pushes stdin has ended".into(),
             Err(reason) => reason,
@@ -50,17 +78,20 @@ impl StdinWorkers {
         self.uplink.send(&ToFrontEnd::StdinTaken { call, outcome });
     }
 
-    fn start(&mut self, ranks: Vec<Rank>) -> Result<Pieces, String> {
-        if self.workers.len() >= MAX_STDIN_THREADS {
+    fn start(&mut self, ranks: &[Rank]) -> Result<Worker, String> {
+        let idle = self.workers.iter().find(|(_, worker)| worker.is_idle()).map(|(ranks, _)| ranks.clone());
+        if self.workers.len() >= MAX_STDIN_THREADS
+            && idle.is_none_or(|ranks| self.workers.remove(&ranks).is_none())
+        {
             return Err(format!("more than {MAX_STDIN_THREADS} sets of ranks receive stdin on this node"));
         }
         let tool = self.engine.attach(NAME, Grant::Never).map_err(|error| error.to_string())?;
-        let (pieces, queue) = unbounded::<(u64, Vec<u8>)>();
+        let (pieces, queue) = unbounded::<Piece>();
         let target = |rank: &Rank| Proc { nspace: self.nspace.clone(), rank: *rank };
         let (targets, uplink) = (ranks.iter().map(target).collect::<Vec<Proc>>(), Arc::clone(&self.uplink));
         let mut tool: Tool = tool;
         let body = move || {
-            for (call, bytes) in queue {
+            for Piece { call, bytes, _busy } in queue {
                 let outcome = push(&mut tool, &targets, &bytes);
                 uplink.send(&ToFrontEnd::StdinTaken { call, outcome });
             }
@@ -69,8 +100,7 @@ impl StdinWorkers {
             Failure::Running(reason) => reason,
             _ => "cannot start a thread".into(),
         })?;
-        self.workers.insert(ranks, pieces.clone());
-        Ok(pieces)
+        Ok(Worker { pieces, busy: Arc::default() })
     }
 }
 
