@@ -1,8 +1,9 @@
 //! Commands to the capture thread, as data.
 //!
 //! Code that has the tables locked only queues commands. They are sent in this order before the
-//! next input is handled and before the lock is released (`Tables::lock`), so the capture thread performs them in the order of the
-//! changes to the tables, whichever thread made these. Sending never waits.
+//! next input is handled and before the lock is released (`Tables::lock`), so the capture thread
+//! performs them in the order of the changes to the tables, whichever thread made these. Sending
+//! never waits.
 
 use iof_capture::{PushId, SourceBytes, SourceId, StreamRequest, TargetId};
 
