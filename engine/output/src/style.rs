@@ -118,7 +118,7 @@ pub struct Run<'b, 't> {
 
 /// The key of the stream whose last line the destination has received only in part; `None` after
 /// a newline. The caller chooses keys that are unique among the streams that write to the
-/// destination, and that do not have the bit [`CUT`].
+/// destination, and in which the highest bit is clear.
 pub type OpenLine = Option<u64>;
 
 /// Added to the key of an open line without tags that a gap has cut. The stream's own bytes continue
