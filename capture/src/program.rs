@@ -182,7 +182,7 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             check_program(&ProcessSpec::new(&path, [""; 0]))
         };
-        for text in ["#!/bin/sh\n", "#! /bin/sh -e\nx", "#!\t/bin/sh", "#!\n", "exit 0", "", "#!"] {
+        for text in ["#!/bin/sh\n", "#! /bin/sh -e\nx", "#!\t/bin/sh", "#!\n", "exit 0", ""] {
             assert!(check(text).is_ok(), "{text:?}");
         }
         let too_long = format!("#!/{}\n", "x".repeat(300));

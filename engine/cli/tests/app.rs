@@ -82,10 +82,13 @@ fn an_unset_variable_is_reported_and_the_job_runs() {
 }
 
 #[test]
-fn variables_of_an_app_do_not_change_the_identity_of_a_rank() {
-    let done =
-        Site::new().run(&["-x", "IOF_RANK=7", "-x", "IOF_NPROCS=9"], ["sh", "-c", DESCRIBE, "me"]).finish();
-    assert_eq!(lines(&done), ["0 of 1, app 0: me "]);
+fn variables_of_an_app_that_would_change_the_identity_of_a_rank_are_refused() {
+    for variable in ["IOF_RANK=7", "IOF_NPROCS=9"] {
+        let done = Site::new().run(&["-x", variable], ["sh", "-c", DESCRIBE, "me"]).finish();
+        let name = variable.split('=').next().unwrap();
+        assert_eq!((done.code, done.text()), (2, ""), "{done:?}");
+        assert!(done.stderr.starts_with(&format!("iof: -x {name}=VALUE has no effect")), "{done:?}");
+    }
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn stats_counts_open_and_complete_streams() {
         let reader = json!({ "tool": "iof run", "pid": run.pid(), "handler": handler, "lag": 0 });
         json!({
             "nspace": "job", "rank": rank, "channel": channel, "logged": false, "produced": bytes, "cached": bytes, "dropped": 0,
-            "generation": 0, "complete": rank == 1,
+            "generation": 0, "complete": rank == 1, "missing": null,
             "readers": if rank == 1 { vec![] } else { vec![reader] },
         })
     };

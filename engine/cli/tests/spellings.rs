@@ -19,6 +19,8 @@ const SHOW: &str =
 /// Spellings with values, and the same in the options of `iof run`.
 const SAME: &[(&[&str], &[&str])] = &[
     (&["-np", "2"], &["-n", "2"]),
+    (&["--bind-to-core"], &["--bind-to", "core"]),
+    (&["--bind-to-none"], &["--bind-to", "none"]),
     (&["--np", "2"], &["-n", "2"]),
     (&["--np=2"], &["-n", "2"]),
     (&["--ntasks=2"], &["-n", "2"]),
@@ -80,7 +82,6 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["--export=ALL,SPELLED=1"], &["-x", "SPELLED=1"]),
     (&["--export", "ALL"], &[]),
     (&["--bind-to", "none"], &[]),
-    (&["--bind_to", "none"], &[]),
     (&["--host", "localhost:2", "-n2"], &["-n", "2"]),
     (&["--gwdir", "/"], &["--wdir", "/"]),
     (&["--maxtime", "60"], &["--timeout", "60"]),
@@ -97,7 +98,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--input=in.%t"], "in.$IOF_RANK"),
     (&["--export=NONE"], "--export=ALL,NAME=VALUE"),
     (&["--mpi=pmi2"], "pmi1"),
-    (&["--bind-to", "core"], "taskset"),
+    (&["--bind-to", "socket"], "core"),
     (&["-map-by", "slot"], "leave it out"),
     (&["--output", "out.%t"], "-o PATTERN"),
     (&["-o", "3"], "--ranks 3"),
