@@ -7,7 +7,7 @@ use std::num::NonZero;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{env, iter, thread};
+use std::{env, thread};
 
 use iof_capture::{ProcessSpec, find_program};
 use iof_pmix_server::{AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError};
@@ -32,6 +32,11 @@ const SYSTEM_LIBRARY: &str = "libpmix.so.2";
 /// The variable with directories for the dynamic linker.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
+/// The programs that start the program among their arguments.
+const STARTERS: [&str; 16] = [
+    "chrt", "env", "gdb", "ionice", "ltrace", "nice", "nohup", "numactl", "perf", "setsid", "stdbuf",
+    "strace", "taskset", "time", "timeout", "valgrind",
+];
 /// The number of arguments that are looked at for a program to be started.
 const WORDS_OF_STARTER: usize = 16;
 /// The number of files that libpmix opens for itself.
@@ -141,7 +146,14 @@ impl Engine {
     pub(crate) fn pmix_job(&self, spec: &JobSpec, job: &Job) -> Result<Option<PmixJob>, LaunchError> {
         warn_if_alone(spec);
         let Some(library) = library(spec) else { return Ok(None) };
-        let server = self.pmix.start(&library, &self.tables.reports).map_err(PmixError::from)?;
+        let server = match self.pmix.start(&library, &self.tables.reports) {
+            Ok(server) => server,
+            Err(error) if is_optional(spec) => {
+                tracing::warn!(job = %spec.nspace, %error, "cannot serve PMIx: the rank is alone");
+                return Ok(None);
+            }
+            Err(error) => return Err(PmixError::from(error).into()),
+        };
         Ok(Some(self.pmix.register(server, spec, job.id()).map_err(PmixError::from)?))
     }
 }
@@ -151,7 +163,7 @@ fn library(spec: &JobSpec) -> Option<PathBuf> {
     if matches!(spec.mpi, Mpi::None | Mpi::Pmi1) {
         return None;
     }
-    let named = env::var_os(LIBRARY_VARIABLE).filter(|library| !library.is_empty()).map(PathBuf::from);
+    let named = named_library();
     let needs = needs(spec);
     let is_mpich = needs.contains(&Need::Pmi1);
     let needed = needs.into_iter().find_map(|need| match need {
@@ -162,6 +174,17 @@ fn library(spec: &JobSpec) -> Option<PathBuf> {
         return None;
     }
     named.or(needed).or_else(|| (spec.mpi == Mpi::Pmix).then(|| SYSTEM_LIBRARY.into()))
+}
+
+/// Returns whether a job can run without the PMIx server: a program of one rank can, unless the
+/// library is asked for.
+fn is_optional(spec: &JobSpec) -> bool {
+    spec.mpi == Mpi::Auto && spec.nprocs() < 2 && named_library().is_none()
+}
+
+/// Returns the library that the environment names.
+fn named_library() -> Option<PathBuf> {
+    env::var_os(LIBRARY_VARIABLE).filter(|library| !library.is_empty()).map(PathBuf::from)
 }
 
 /// Returns the number of files that the PMIx server may open for a job.
@@ -199,14 +222,18 @@ fn needs(spec: &JobSpec) -> Vec<Need> {
     first_processes(spec).map(|process| need_behind(&process)).collect()
 }
 
-/// Returns what a program needs, or else the first program among its arguments that needs anything:
-/// it may start that one, as env(1) and taskset(1) do.
+/// Returns what a program needs. For a program that starts another one, this is what the first
+/// program among its arguments needs.
 fn need_behind(process: &ProcessSpec) -> Need {
+    let own = need(process);
+    let name = Path::new(&process.program).file_name();
+    if own != Need::None || !STARTERS.iter().any(|starter| name == Some(OsStr::new(starter))) {
+        return own;
+    }
     let words = process.args.iter().take(WORDS_OF_STARTER);
     let named = words.filter(|word| !word.as_bytes().starts_with(b"-"));
     let behind = named.map(|word| need(&ProcessSpec { program: word.clone(), ..process.clone() }));
-    let all = iter::once(need(process)).chain(behind);
-    all.into_iter().find(|need| *need != Need::None).unwrap_or(Need::None)
+    behind.into_iter().find(|need| *need != Need::None).unwrap_or(Need::None)
 }
 
 /// Returns what the program of a process needs to start MPI.
