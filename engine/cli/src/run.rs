@@ -129,7 +129,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
     };
     new_files.keep();
-    let pmix_tools = PmixTools::start(&engine, &spec.nspace);
+    // libpmix listens for tools on a port that other users can reach, so they must be asked for.
+    let pmix_tools =
+        matches!(args.mpi, MpiChoice::Pmix).then(|| PmixTools::start(&engine, &spec.nspace)).flatten();
     // A rank in the process group of this command misses a signal from the terminal if it is
     // started after the signal. Signals that arrived until now are therefore sent to all ranks.
     while let Some(received) = signals.wait_for(Duration::ZERO) {

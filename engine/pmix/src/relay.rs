@@ -51,6 +51,14 @@ impl Relay {
         Ok(Relay { tool, server, to_tool, to_server, carried: 0, is_drained: false })
     }
 
+    /// Returns the address of the relay's socket that is connected to the server.
+    ///
+    /// # Errors
+    /// The error of getsockname(2).
+    pub fn server_side(&self) -> io::Result<SocketAddr> {
+        self.server.local_addr()
+    }
+
     /// Returns what to wait for before the next call of [`Relay::carry`], with the same `requests`.
     pub fn poll_fds(&self, requests: bool) -> [PollFd<'_>; 2] {
         let flags = |read: bool, write: bool| {

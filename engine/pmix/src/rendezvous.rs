@@ -64,8 +64,17 @@ fn host_names() -> Vec<String> {
 /// # Errors
 /// The table of the kernel cannot be read.
 pub fn user_of_peer(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Option<u32>> {
-    Ok(find_user(&std::fs::read_to_string("/proc/net/tcp")?, local, peer))
+    let find = || -> io::Result<Option<u32>> {
+        Ok(find_user(&std::fs::read_to_string("/proc/net/tcp")?, local, peer))
+    };
+    // The kernel writes the state and the user of a row one after the other: a socket that is closed
+    // in between has another user in the second table.
+    let first = find()?;
+    Ok(find()?.filter(|user| first == Some(*user)))
 }
+
+/// The state of a connected socket in the table.
+const ESTABLISHED: &str = "01";
 
 /// Finds the user in a table, see proc_net_tcp.rst of the kernel.
 fn find_user(table: &str, local: SocketAddrV4, peer: SocketAddrV4) -> Option<u32> {
@@ -74,8 +83,13 @@ fn find_user(table: &str, local: SocketAddrV4, peer: SocketAddrV4) -> Option<u32
     table.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let matches = fields.next()? == from && fields.next()? == to;
-        // The fields between: state, queues, timer, retransmissions.
-        if matches { fields.nth(4)?.parse().ok() } else { None }
+        if !matches || fields.next()? != ESTABLISHED {
+            return None;
+        }
+        // The fields between: queues, timer, retransmissions; and after the user: timeouts. A socket
+        // that its process has closed has no inode, and the user is 0 then.
+        let user = fields.nth(3)?.parse().ok()?;
+        fields.nth(1).filter(|inode| *inode != "0").map(|_| user)
     })
 }
 
@@ -97,6 +111,16 @@ mod tests {
             SocketAddr::V4(address) => address,
             SocketAddr::V6(address) => panic!("{address}"),
         }
+    }
+
+    #[test]
+    fn a_socket_that_is_closed_has_no_user_and_not_root() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, peer) = listener.accept().unwrap();
+        let local = v4(accepted.local_addr().unwrap());
+        drop(client);
+        assert_eq!(user_of_peer(local, v4(peer)).unwrap(), None);
     }
 
     #[test]

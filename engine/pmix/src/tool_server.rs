@@ -69,6 +69,13 @@ impl ToolServer {
         self.address
     }
 
+    /// Names the socket of the relay. Until then, and if another socket has connected to the server,
+    /// the process ends when a tool introduces itself: libpmix's socket is open to all users of the
+    /// host, and libpmix believes the user that a tool states.
+    pub fn serve_only(&self, relay: SocketAddr) {
+        tool_upcalls::set_relay(self.address, relay);
+    }
+
     /// Delivers output to the tool. libpmix keeps a copy until the tool's socket has taken it.
     ///
     /// # Errors

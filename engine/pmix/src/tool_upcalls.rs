@@ -3,6 +3,9 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{FromRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
@@ -10,6 +13,7 @@ use iof_proto::attribute::library::PMIX_IOF_STOP;
 use iof_proto::directive::{DirectiveLevel, Directives};
 use iof_proto::log::key::PMIX_LOG_SOURCE;
 use iof_proto::{Answer, Channels, InfoValue, Log, Proc, Status};
+use nix::libc;
 
 use crate::answer;
 use crate::info::{CInfos, characters};
@@ -69,12 +73,38 @@ fn receive(read: impl FnOnce() -> Read<ToolRequest>) -> types::Status {
     SUCCESS
 }
 
-/// Approves the tool, which connects through a socket that only this process uses. A tool that has
-/// a name keeps it.
+/// The addresses of the server and of the relay's socket.
+static RELAY: Mutex<Option<(SocketAddr, SocketAddr)>> = Mutex::new(None);
+
+/// Names the only socket that may connect to the server.
+pub(crate) fn set_relay(server: SocketAddr, relay: SocketAddr) {
+    *RELAY.lock().unwrap_or_else(PoisonError::into_inner) = Some((server, relay));
+}
+
+/// Returns whether every socket that is connected to the server is that of the relay. A socket
+/// whose tool introduces itself is open in this process by then.
+fn has_only_the_relay() -> bool {
+    let Some((server, relay)) = *RELAY.lock().unwrap_or_else(PoisonError::into_inner) else { return false };
+    let Ok(files) = std::fs::read_dir("/proc/self/fd") else { return false };
+    let numbers = files.filter_map(|file| file.ok()?.file_name().to_str()?.parse::<RawFd>().ok());
+    let connected = |fd: RawFd| {
+        // SAFETY: the two calls fail for what is no socket, and the descriptor is not closed here.
+        let socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
+        Some((socket.local_addr().ok()?, socket.peer_addr().ok()?))
+    };
+    numbers.filter_map(connected).all(|(local, peer)| local != server || peer == relay)
+}
+
+/// Approves the tool, if only the relay has connected to the server. Otherwise the process ends,
+/// because libpmix 4 cannot refuse every tool without harm. A tool that has a name keeps it.
 unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCallback, data: *mut c_void) {
     /// The key of the name and of the rank that the tool has chosen.
     const NSPACE: &str = "pmix.nspace";
     const RANK: &str = "pmix.rank";
+    if !has_only_the_relay() {
+        // SAFETY: _exit(2) has no precondition. It runs no handler of libpmix, whose thread this is.
+        unsafe { libc::_exit(1) }
+    }
     // SAFETY: the contract of the server module.
     let infos = unsafe { read::infos(infos, count) }.unwrap_or_default();
     let find = |key: &str| infos.iter().find(|info| info.key == key).map(|info| info.value.clone());

@@ -69,9 +69,13 @@ impl Pace {
         !has_arrived && self.batch.is_none()
     }
 
-    /// Returns when to call [`Pace::update`] even if the relay has carried nothing.
-    pub fn deadline(&self) -> Option<Duration> {
-        self.batch.as_ref().map(|batch| LOST.saturating_sub(batch.since.elapsed()))
+    /// Returns when to call [`Pace::update`] even if the relay has carried nothing. While the relay
+    /// keeps bytes for the tool, the tool's socket tells when.
+    pub fn deadline(&self, relay: &Relay) -> Option<Duration> {
+        self.batch
+            .as_ref()
+            .filter(|_| relay.is_clear())
+            .map(|batch| LOST.saturating_sub(batch.since.elapsed()))
     }
 
     /// Returns whether the tool's socket has taken everything.

@@ -20,6 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::SigSet;
+use nix::unistd::{Pid, getppid};
 
 use super::deliveries::Deliveries;
 use super::pace::Pace;
@@ -28,6 +29,8 @@ use crate::error::Failure;
 
 /// The name of a tool of PMIx among the readers of the engine.
 pub const NAME: &str = "PMIx tool";
+/// How often to look for the engine's end while its messages are not read.
+const ENGINE_CHECK: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub struct PmixArgs {
@@ -41,6 +44,7 @@ pub struct PmixArgs {
 
 /// Serves the tool. Returns when it has disconnected, or has everything after the engine's end.
 pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
+    let engine = getppid();
     // Otherwise it would be that of /proc/self/exe.
     prctl::set_name(c"iof-pmix-tool").map_err(Failure::running)?;
     // The blocked signals of the launcher's threads are inherited.
@@ -59,7 +63,9 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
     let server = ToolServer::start(&args.library, &args.nspace, move |request| intake.receive(request));
     let server = server.map_err(Failure::running)?;
     let relay = Relay::connect(TcpStream::from(connection), server.address()).map_err(Failure::running)?;
+    server.serve_only(relay.server_side().map_err(Failure::running)?);
     let mut session = Session {
+        engine,
         server,
         relay,
         tool,
@@ -98,6 +104,8 @@ struct Session {
     requests: Receiver<ToolRequest>,
     waiting: Waiting,
     wakeups: UnixStream,
+    /// The process of the engine.
+    engine: Pid,
     /// Since when the engine is gone and the tool has read nothing, with the bytes that it had.
     lingers: Option<(Instant, u64)>,
 }
@@ -181,7 +189,8 @@ impl Session {
 
     /// Returns whether the engine has ended, and the tool has everything or does not read it.
     fn is_over(&mut self) -> bool {
-        if !self.tool.is_gone() {
+        // Messages of the engine are not read while the tool has too much to take.
+        if !self.tool.is_gone() && getppid() == self.engine {
             return false;
         }
         let carried = self.relay.carried();
@@ -197,7 +206,8 @@ impl Session {
     fn wait(&mut self) -> Result<(), String> {
         let linger = self.lingers.map(|(since, _)| PMIX_TOOL_LINGER.saturating_sub(since.elapsed()));
         let engine = if self.pace.has_room() { self.tool.timeout() } else { None };
-        let timeout = [linger, engine, self.pace.deadline()].into_iter().flatten().min();
+        let check = (!self.pace.has_room()).then_some(ENGINE_CHECK);
+        let timeout = [linger, engine, check, self.pace.deadline(&self.relay)].into_iter().flatten().min();
         let [tool, server] = self.relay.poll_fds(self.waiting.has_room());
         let mut fds = vec![tool, server, PollFd::new(self.wakeups.as_fd(), PollFlags::POLLIN)];
         if self.pace.has_room() && !self.tool.is_done() {
