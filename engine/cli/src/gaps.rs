@@ -90,7 +90,8 @@ impl Gaps {
         self.changed.notify_one();
     }
 
-    /// Reports what is not reported yet, and the sums of the channels with more than one report. To be called after the last gap.
+    /// Reports what is not reported yet, and the sums of the channels with more than one report.
+    /// Call it after the last gap.
     pub fn finish(&self) {
         let mut table = self.lock();
         table.is_over = true;

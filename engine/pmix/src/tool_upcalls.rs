@@ -88,7 +88,7 @@ fn has_only_the_relay() -> bool {
     let Ok(files) = std::fs::read_dir("/proc/self/fd") else { return false };
     let numbers = files.filter_map(|file| file.ok()?.file_name().to_str()?.parse::<RawFd>().ok());
     let connected = |fd: RawFd| {
-        // SAFETY: the two calls fail for what is no socket, and the descriptor is not closed here.
+        // SAFETY: the two calls fail for other files, and the descriptor is not closed here.
         let socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
         Some((socket.local_addr().ok()?, socket.peer_addr().ok()?))
     };
