@@ -226,7 +226,7 @@ fn gaps_of_a_stream_are_summed_and_told_at_most_once_a_second() {
     let mut gate = site.gate("gate");
     let (total, closed) = ((64u64 << 20).to_string(), format!("0:{}", gate.path()));
     let program = rank(["--length", &total, "--write-size", "5000", "--gate", &closed]);
-    let options = ["--cache-size", "16K", "--drop", "newest", "--output", "json"];
+    let options = ["--cache-size", "16KiB", "--drop", "newest", "--output", "json"];
     let start = std::time::Instant::now();
     let mut run = site.run(&options, program);
     let (stdout, stderr) = run.collect();

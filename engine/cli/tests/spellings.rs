@@ -388,6 +388,11 @@ fn patterns_of_srun_name_files_and_stderr_follows_stdout() {
     assert_eq!((files, shown), (vec!["errors: err 0 err 1".into()], ["out 0 out 1".into(), String::new()]));
     let (files, shown) = written(&["-o", "made/both"]);
     assert_eq!((files, &shown), (vec!["made/both: err 0 err 1 out 0 out 1".into()], &nothing));
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let host = host.trim().split('.').next().unwrap();
+    let (files, shown) = written(&["--output-file", "%N.%n.%r"]);
+    let wanted = [0, 1].map(|rank| format!("{host}.job.{rank}: err {rank} out {rank}"));
+    assert_eq!((files, &shown), (wanted.into(), &nothing));
     for attached in [&["-oo.%t"][..], &["-o=o.%t"]] {
         let (files, shown) = written(attached);
         assert_eq!((files, &shown), (vec!["o.0: err 0 out 0".into(), "o.1: err 1 out 1".into()], &nothing));
