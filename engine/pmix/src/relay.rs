@@ -229,6 +229,8 @@ mod tests {
             while read < written {
                 read += tool.read(&mut bytes).unwrap();
             }
+            // Its end would end the relay.
+            tool
         });
         carry_until(&mut relay, |relay| relay.is_clear() && relay.carried() == written as u64);
         reader.join().unwrap();
