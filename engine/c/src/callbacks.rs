@@ -49,7 +49,7 @@ pub type iof_info_cbfunc_t = Option<
 ///   IOF_GONE           the engine has ended; whether the source wrote more is unknown
 ///
 /// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE, IOF_BROKEN or
-/// IOF_GONE, one of which a registration receives for each stream, it is the end of the stream. With IOF_LOST alone,
+/// IOF_GONE, it is the end of the stream: a registration receives one for each stream. With IOF_LOST alone,
 /// and a source with the wildcard rank, whole streams of that job and channel are missing, because
 /// this tool read too little for too long.
 ///

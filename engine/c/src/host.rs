@@ -375,7 +375,7 @@ unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
     })
 }
 
-/// Returns the entry of a process of which only the name is known.
+/// Returns the entry of a process if only its name is known.
 fn unknown_proc(from: &iof_proc_t) -> Outcome<ProcInfo> {
     Ok(ProcInfo {
         proc: read::proc(from)?,

@@ -9,12 +9,12 @@ use std::process::{Command, Output, Stdio};
 
 use common::{compiler, environment, library_directory, source};
 
-/// Runs a scenario of tests/c/edges.c. Returns `None` if there is no compiler.
+/// Runs a scenario of tests/c/edges.c. Returns `None` without a compiler.
 fn run_scenario(scenario: &str) -> Option<Output> {
     run_scenario_of("edges.c", scenario)
 }
 
-/// Runs a scenario of a program in tests/c. Returns `None` if there is no compiler.
+/// Runs a scenario of a program in tests/c. Returns `None` without a compiler.
 fn run_scenario_of(program: &str, scenario: &str) -> Option<Output> {
     let compiler = compiler()?;
     let program = compiler.program(&source(program), &[]);

@@ -210,7 +210,7 @@ fn timings_name_the_protocols_of_mpi() {
     }
 }
 
-/// A libpmix that starts no rank, and of which the call that the variable STUCK names does not
+/// A libpmix that starts no rank. Its call that the variable STUCK names does not
 /// return.
 const LIBPMIX: &str = r#"
 #include <stdlib.h>

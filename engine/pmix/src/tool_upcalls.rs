@@ -176,7 +176,7 @@ unsafe extern "C" fn log(
             let client = read::procs(client, 1)?;
             (client, read::log_entries(entries, entry_count)?, read::infos(directives, count)?)
         };
-        // libpmix names the tool as the source, of which the engine knows nothing.
+        // libpmix names the tool as the source. The engine does not know it.
         directives.retain(|directive| match &directive.value {
             InfoValue::Proc(source) => directive.key != PMIX_LOG_SOURCE || !client.contains(source),
             _ => true,

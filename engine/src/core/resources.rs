@@ -69,7 +69,7 @@ impl PageSlots {
         Ok(id)
     }
 
-    /// Returns the slot of a reader that no longer uses it. Does nothing for a slot that is not taken.
+    /// Returns the slot of a reader that has stopped using it. Does nothing for a slot that is not taken.
     pub(crate) fn put_back(&mut self, id: ReaderId) {
         self.slots.put_back(id);
     }

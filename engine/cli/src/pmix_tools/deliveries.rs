@@ -22,7 +22,7 @@ pub struct Deliveries {
     streams: BTreeMap<(Proc, Channel, bool), Stream>,
     /// The number of the registration that only reports the ends of jobs.
     watch: u32,
-    /// The number of registrations that have ended, and of which libpmix has not told which they
+    /// The number of registrations that have ended, and about which libpmix has not said which they
     /// are.
     stopped: usize,
     /// The registration of the last message.
@@ -38,7 +38,7 @@ struct Registration {
     ended: BTreeSet<Nspace>,
 }
 
-/// A stream of which the tool has a part.
+/// A stream that the tool has in part.
 struct Stream {
     /// The registration that delivers it; `None` if that has ended.
     handler: Option<u32>,

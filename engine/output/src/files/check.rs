@@ -75,7 +75,7 @@ pub fn find_clash(files: &[(Channels, Files)], nspace: &Nspace) -> Option<(PathB
     paths.iter().filter_map(renamed).find(|(original, _)| paths.contains(original))
 }
 
-/// Returns the path of the file of which `path` is the name when it is full, or while it is replaced.
+/// Returns the path of the file that is renamed to `path` when it is full, or while it is replaced.
 fn renamed_to(path: &Path) -> Option<PathBuf> {
     let suffix = path.extension()?.as_bytes();
     let is_number = suffix.iter().all(u8::is_ascii_digit) && suffix.first() != Some(&b'0');
@@ -140,7 +140,7 @@ mod tests {
         };
         assert_eq!(clash(&["out", "out.1"], Some(1)), Some("out out.1".into()));
         assert_eq!(clash(&["d/out", "d/out.%t"], Some(2)), Some("d/out d/out.1".into()));
-        assert_eq!(clash(&["d/out", "d/out.%t"], Some(1)), None, "NAME.0 is no name of a full file");
+        assert_eq!(clash(&["d/out", "d/out.%t"], Some(1)), None, "no full file is named NAME.0");
         assert_eq!(clash(&["out", "out.%t"], None), Some("out out.1".into()));
         assert_eq!(clash(&["out.iof-new", "out"], Some(1)), Some("out out.iof-new".into()));
         assert_eq!(clash(&["%n", "job.7"], Some(1)), Some("job job.7".into()));
