@@ -1,8 +1,7 @@
 //! Processes that were started: their pidfds, signals to them, and their exit status.
 
-use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitStatus;
 use std::sync::Arc;
 
@@ -10,6 +9,7 @@ use nix::sys::signal::{kill, killpg};
 use nix::unistd::{Pid, getpgid};
 
 use crate::descendants::Descendants;
+use crate::pidfd;
 use crate::signal::Signal;
 use crate::wait;
 
@@ -67,11 +67,11 @@ impl Signaller {
     /// Sends `signal` to the process or the group that it leads.
     fn send_alone(&self, signal: Signal) -> io::Result<()> {
         let flags = if self.leads_group { PROCESS_GROUP } else { 0 };
-        match send_to(self.pidfd.as_fd(), Some(signal), flags) {
+        match pidfd::send_signal(self.pidfd.as_fd(), Some(signal), flags) {
             Err(error) if self.leads_group && error.raw_os_error() == Some(libc::EINVAL) => {
                 self.send_by_number(signal)
             }
-            Err(error) if is_refused(&error) => self.send_to_child(signal),
+            Err(error) if pidfd::is_refused(&error) => self.send_to_child(signal),
             sent => sent,
         }
     }
@@ -85,7 +85,7 @@ impl Signaller {
     /// a pidfd.
     fn send_by_number(&self, signal: Signal) -> io::Result<()> {
         // Fails once the process is reaped. Until then no other process or group can have the number.
-        send_to(self.pidfd.as_fd(), None, 0)?;
+        pidfd::send_signal(self.pidfd.as_fd(), None, 0)?;
         self.kill(signal)
     }
 
@@ -98,7 +98,7 @@ impl Signaller {
     /// Fails with `ESRCH` once the process is reaped, and if it is not a child of this process.
     fn check_not_reaped(&self) -> io::Result<()> {
         let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        let waited = wait::waitid(libc::P_PIDFD, id_of(&self.pidfd)?, flags);
+        let waited = wait::waitid(libc::P_PIDFD, pidfd::id_of(&self.pidfd)?, flags);
         waited.map(drop).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))
     }
 
@@ -109,26 +109,6 @@ impl Signaller {
     }
 }
 
-/// Calls pidfd_send_signal(2). Without a signal, only checks whether one could be sent.
-pub(crate) fn send_to(pidfd: BorrowedFd<'_>, signal: Option<Signal>, flags: libc::c_uint) -> io::Result<()> {
-    let none = std::ptr::null::<libc::siginfo_t>();
-    let signal = signal.map_or(0, Signal::number);
-    // SAFETY: the arguments are numbers and a null pointer, which means "no siginfo". The call
-    // writes no memory.
-    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, flags) };
-    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Returns whether pidfd_send_signal(2) may have been refused by a seccomp filter.
-pub(crate) fn is_refused(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
-}
-
-/// Returns the number of a pidfd as an id for waitid(2).
-fn id_of(pidfd: &OwnedFd) -> io::Result<libc::id_t> {
-    pidfd.as_raw_fd().try_into().map_err(io::Error::other)
-}
-
 impl Child {
     /// Adopts a child that other code in this process has started and not reaped. If the child
     /// leads a process group, signals go to the whole group, otherwise as [`Signaller::send`] specifies.
@@ -136,7 +116,7 @@ impl Child {
     /// # Errors
     /// `ESRCH` if the process does not exist, or another error of pidfd_open(2).
     pub fn adopt(pid: u32) -> io::Result<Child> {
-        Child::from_parts(pid, pidfd_open(pid)?)
+        Child::from_parts(pid, pidfd::open(pid)?)
     }
 
     /// Adopts a child by its pidfd, as [`Child::adopt`] does by its pid.
@@ -144,8 +124,8 @@ impl Child {
     /// # Errors
     /// `EBADF` if the descriptor is not a pidfd, `ESRCH` if the process was reaped.
     pub fn adopt_pidfd(pidfd: OwnedFd) -> io::Result<Child> {
-        send_to(pidfd.as_fd(), None, 0)?;
-        let pid = pid_of(pidfd.as_fd())?;
+        pidfd::send_signal(pidfd.as_fd(), None, 0)?;
+        let pid = pidfd::pid_of(pidfd.as_fd())?;
         Child::from_parts(pid, pidfd)
     }
 
@@ -174,30 +154,9 @@ impl Child {
     /// Reaps the child if it has ended, and returns its exit status. Does not block.
     pub(crate) fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         let flags = libc::WEXITED | libc::WNOHANG;
-        let ended = wait::waitid(libc::P_PIDFD, id_of(&self.signaller.pidfd)?, flags)?;
+        let ended = wait::waitid(libc::P_PIDFD, pidfd::id_of(&self.signaller.pidfd)?, flags)?;
         Ok(ended.map(|ended| ended.status))
     }
-}
-
-/// Calls pidfd_open(2).
-fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
-    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
-    // SAFETY: the arguments are numbers. The call returns a new descriptor or -1.
-    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    match libc::c_int::try_from(pidfd) {
-        // SAFETY: the kernel has just created the descriptor (close-on-exec), and nothing else owns
-        // it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Returns the process id of a pidfd, see proc_pid_fdinfo(5).
-fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<u32> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
-    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
-    // The field is -1 if the process was reaped.
-    pid.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
 }
 
 impl AsFd for Child {
@@ -272,7 +231,7 @@ mod tests {
         for send in [by_number, to_child] {
             assert_eq!(send(Signal::KILL).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         }
-        if send_to(child.signaller.pidfd.as_fd(), None, PROCESS_GROUP).is_ok() {
+        if pidfd::send_signal(child.signaller.pidfd.as_fd(), None, PROCESS_GROUP).is_ok() {
             by_pidfd(Signal::KILL).unwrap();
             assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
         } else {
@@ -306,7 +265,7 @@ mod tests {
         child.signaller().send(Signal::TERM).unwrap();
         wait_until_ended(&child);
         let other: i32 = lines.iter().find_map(|line| line.parse().ok()).unwrap();
-        let command = fs::read(format!("/proc/{other}/cmdline")).unwrap();
+        let command = std::fs::read(format!("/proc/{other}/cmdline")).unwrap();
         assert!(!command.is_empty(), "the process in another session has received the signal");
         kill(Pid::from_raw(other), Signal::KILL.to_nix()).unwrap();
         assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");

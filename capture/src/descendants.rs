@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use nix::sys::signal::kill;
 use nix::unistd::{Pid, getpgrp};
 
-use crate::child::{is_refused, send_to};
+use crate::pidfd;
 use crate::signal::Signal;
 
 /// Most descendants of a process that a signal reaches.
@@ -95,8 +95,8 @@ impl Process {
         if !self.is_left() {
             return false;
         }
-        match send_to(directory.as_fd(), Some(signal), 0) {
-            Err(error) if is_refused(&error) => {
+        match pidfd::send_signal(directory.as_fd(), Some(signal), 0) {
+            Err(error) if pidfd::is_refused(&error) => {
                 i32::try_from(self.pid).is_ok_and(|pid| kill(Pid::from_raw(pid), signal.to_nix()).is_ok())
             }
             sent => sent.is_ok(),

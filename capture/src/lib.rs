@@ -82,6 +82,7 @@ mod inbox;
 mod ioctl;
 mod isolated;
 mod limit;
+mod pidfd;
 mod process_spec;
 mod processors;
 mod program;

@@ -1,0 +1,44 @@
+//! What a child executes, and with which descriptors.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::Path;
+
+use libc::rlim_t;
+
+use crate::environment::Environment;
+
+/// The program to execute, its environment and its descriptors.
+#[derive(Debug)]
+pub(crate) struct ExecPlan<'a> {
+    pub program: &'a OsStr,
+    pub args: &'a [OsString],
+    pub env: Environment<'a>,
+    pub cwd: Option<&'a Path>,
+    /// Inherited if `None`. Like the other descriptors, it is not one of the numbers 0 to 2.
+    pub stdin: Option<OwnedFd>,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+    pub stddiag: OwnedFd,
+    /// The number that stddiag gets in the child. No other inherited descriptor has it.
+    pub stddiag_number: RawFd,
+    /// A further file, and the number that it gets in the child. No other inherited descriptor has
+    /// it.
+    pub passed: Option<(OwnedFd, RawFd)>,
+    pub group: ChildGroup,
+    /// The soft and the hard limit on open files; `None` leaves them unchanged.
+    pub files: Option<(rlim_t, rlim_t)>,
+    /// The number above all descriptors that the child inherits, if that is known.
+    pub above_inheritable: Option<RawFd>,
+}
+
+/// The process group and the session of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChildGroup {
+    /// The group of this process.
+    Inherit,
+    /// A new group, which the child leads.
+    Own,
+    /// A new session, which the child leads and whose controlling terminal is the child's stdin.
+    Session,
+}
