@@ -63,7 +63,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The job has no PMIx server ([`Mpi::Pmix`](crate::Mpi::Pmix)).
-    #[error("{0}; name a libpmix.so.2 by the variable IOF_LIBPMIX, or choose another protocol for MPI")]
+    #[error("{0}; {remedy}, or choose another protocol for MPI", remedy = pmix_remedy(.0))]
     Pmix(#[from] PmixError),
     /// The engine is to serve MPI to a job that has ranks elsewhere.
     #[error(
@@ -187,6 +187,16 @@ pub enum PmixError {
     /// The server has not accepted the job.
     #[error(transparent)]
     Register(#[from] iof_pmix_server::RegisterError),
+}
+
+/// Returns what the user can do about a missing PMIx server.
+fn pmix_remedy(error: &PmixError) -> &'static str {
+    match error {
+        PmixError::Start(iof_pmix_server::StartError::Directory { .. }) => {
+            "set TMPDIR to a directory in which iof can create files"
+        }
+        _ => "name a libpmix.so.2 by the variable IOF_LIBPMIX",
+    }
 }
 
 /// Largest number of ranks in one job.

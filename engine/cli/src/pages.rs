@@ -99,12 +99,12 @@ impl Page {
     }
 }
 
-/// Appends a section of terms and their explanations, unless it is empty.
+/// Appends a section of terms and their explanations.
 fn entries(roff: &mut Roff, title: &str, entries: &[(&str, &str)]) {
-    if entries.is_empty() {
-        return;
-    }
     roff.control("SH", [title]);
+    if entries.is_empty() {
+        roff.text([roman("None.")]);
+    }
     for (term, text) in entries {
         roff.control("TP", []).text([bold(*term)]).text([roman(*text)]);
     }
@@ -148,7 +148,7 @@ mod tests {
             page.render(&mut roff).unwrap();
             let (name, roff) = (page.man.get_filename(), String::from_utf8(roff).unwrap());
             assert!(!roff.contains(".SH EXTRA"), "{name}");
-            for title in ["EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
+            for title in ["EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES", "SEE ALSO"] {
                 let heading = format!(".SH {title}\n");
                 assert_eq!(roff.replace('"', "").matches(&heading).count(), 1, "{name}: {roff}");
             }

@@ -4,8 +4,10 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::process::{Done, Process};
@@ -122,18 +124,67 @@ fn ranks_receive_signals_where_pidfd_send_signal_is_refused() {
     }
 }
 
-#[test]
-fn without_a_temporary_directory_one_line_names_the_remedy() {
+/// Runs jobs with this TMPDIR, which cannot be used for `reason`: refused with the remedy, nothing
+/// started, and with the remedy it runs. `start` returns the command that starts `iof`.
+fn assert_refused_with_a_remedy(start: impl Fn() -> Command, tmpdir: &Path, reason: &str) {
     let run = |options: &[&str]| -> Done {
-        let mut command = iof();
-        command.arg("run").args(options).args(["echo", "hello"]);
-        // The kernel permits no new directory there.
-        command.env("TMPDIR", "/proc/self/task");
-        Process::start(&mut command).finish()
+        let site = Site::new();
+        let mut command = start();
+        let proof = site.path().join("proof");
+        let done =
+            run_in(command.env("TMPDIR", tmpdir), options, &format!("echo hello; : > {}", proof.display()));
+        let done = done.finish();
+        assert_eq!(proof.exists(), done.code == 0, "{done:?}");
+        done
     };
     let refused = run(&[]);
-    assert_eq!((refused.code, refused.stderr.lines().count()), (2, 1), "{refused:?}");
-    assert!(refused.stderr.contains("--rendezvous-dir none"), "{refused:?}");
-    let done = run(&["--rendezvous-dir", "none"]);
-    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "hello\n", ""));
+    assert_eq!((refused.code, refused.text(), refused.stderr.lines().count()), (2, "", 1), "{refused:?}");
+    let named = tmpdir.join(format!("iof-{}", nix::unistd::geteuid()));
+    for told in [named.to_str().unwrap(), reason, "--rendezvous-dir none"] {
+        assert!(refused.stderr.contains(told), "{told}: {refused:?}");
+    }
+    // libpmix keeps files in TMPDIR. If it is not installed, that is told.
+    let refused = run(&["--rendezvous-dir", "none", "--mpi", "pmix"]);
+    assert_eq!((refused.code, refused.text(), refused.stderr.lines().count()), (2, "", 1), "{refused:?}");
+    let remedy = if refused.stderr.contains("iof-pmix-") { "set TMPDIR to" } else { "IOF_LIBPMIX" };
+    assert!(refused.stderr.contains(remedy), "{refused:?}");
+    let elsewhere = Site::new();
+    for directory in ["none", elsewhere.path().to_str().unwrap()] {
+        let done = run(&["--rendezvous-dir", directory]);
+        assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "hello\n", ""));
+    }
+}
+
+#[test]
+fn with_a_missing_temporary_directory_one_line_names_the_remedy() {
+    let site = Site::new();
+    let missing = site.path().join("missing/directory");
+    assert_refused_with_a_remedy(|| Command::new("env"), &missing, "No such file or directory");
+    assert!(!site.path().join("missing").exists(), "the parents of the rendezvous directory are not created");
+    // The kernel permits no new directory there.
+    assert_refused_with_a_remedy(|| Command::new("env"), Path::new("/proc/self/task"), "");
+}
+
+#[test]
+fn with_a_read_only_temporary_directory_one_line_names_the_remedy() {
+    let site = Site::new();
+    let directory = site.path().join("read-only");
+    fs::create_dir(&directory).unwrap();
+    if nix::unistd::geteuid().is_root() {
+        // The mode of a directory does not restrict root.
+        if unshare(&["--mount"]).is_none() {
+            return;
+        }
+        let script = "mount --bind -o ro \"$0\" \"$0\" && exec \"$@\"";
+        let start = || {
+            let mut container = unshare(&["--mount"]).unwrap();
+            container.args(["sh", "-c", script]).arg(&directory);
+            container
+        };
+        assert_refused_with_a_remedy(start, &directory, "Read-only file system");
+    } else {
+        fs::set_permissions(&directory, Permissions::from_mode(0o555)).unwrap();
+        assert_refused_with_a_remedy(|| Command::new("env"), &directory, "Permission denied");
+    }
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
 }

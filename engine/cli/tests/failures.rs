@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::process::{Done, Process, Stat};
 use common::site::{Site, iof};
@@ -246,6 +247,28 @@ fn ranks_and_children_that_ignore_sigterm_are_killed_after_the_kill_wait() {
         let warned = String::from_utf8(stdout.get()).unwrap().matches("got it").count();
         if warned == 2 { Ok(()) } else { Err(format!("{warned} of 2 ranks got SIGTERM")) }
     });
+}
+
+#[test]
+fn without_kill_wait_sigkill_comes_two_seconds_after_sigterm_and_not_earlier() {
+    let help = Process::start(iof().args(["run", "--help"])).finish();
+    let (_, own) = help.text().split_once("--kill-wait <DURATION>").unwrap();
+    assert!(own.split("--timeout <DURATION>").next().unwrap().contains("[default: 2]"), "{own}");
+    let site = Site::new();
+    let script = "if [ $IOF_RANK = 0 ]; then read line; kill -KILL $$; fi
+        trap 'echo got it' TERM; echo ready; while :; do (trap '' TERM; exec sleep 0.05); done";
+    let mut run = start(&site, &["-n", "2"], script);
+    site.wait_for_bytes(1, "stdout", 6);
+    // Closes stdin: rank 0 fails.
+    let failed = Instant::now();
+    drop(run.stdin());
+    let done = run.finish();
+    assert!(failed.elapsed() >= Duration::from_secs(2), "{:?}: {done:?}", failed.elapsed());
+    assert_eq!((done.code, done.text()), (137, "ready\ngot it\n"), "{done:?}");
+    let lines = told(&done);
+    assert_eq!(without_pid(lines[0]), "rank 0 (sh, PID on HOST) was killed by SIGKILL");
+    let killed = "terminated 1 other rank (1), 1 by SIGKILL, because rank 0 failed (see --kill-on-bad-exit)";
+    assert_eq!(lines[1..], [killed]);
 }
 
 #[test]

@@ -119,10 +119,32 @@ fn manual_pages_are_written_for_every_command_without_groff_warnings() {
         assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{page}");
         assert!(done.text().contains("iof"), "{page}");
         let shown = without_overstrikes(done.text());
-        for title in ["EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
-            assert!(shown.contains(title), "{page}: {title}");
-        }
         assert!(!shown.contains("EXTRA"), "{page}");
+        // A heading begins its line, and the text of its section does not.
+        let is_heading = |line: &&str| line.starts_with(|letter: char| letter.is_ascii_uppercase());
+        let titles = ["EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES", "SEE ALSO"];
+        let sections: Vec<&str> =
+            shown.lines().filter(is_heading).filter(|title| titles.contains(title)).collect();
+        assert_eq!(sections, titles, "{page}");
+        let text_of = |title: &str| -> String {
+            let lines = shown.lines().skip_while(|line| *line != title).skip(1);
+            lines.take_while(|line| !is_heading(line)).map(str::trim).collect::<Vec<_>>().join(" ")
+        };
+        for title in titles {
+            assert!(!text_of(title).trim().is_empty(), "{page}: {title}");
+        }
+        let has = |title: &str, texts: &[&str]| texts.iter().all(|text| text_of(title).contains(text));
+        let (environment, files): (&[&str], &[&str]) = match page.as_str() {
+            "iof-run.1" => (
+                &["TMPDIR", "NO_COLOR", "IOF_RANK", "IOF_LIBPMIX"],
+                &["/tmp/iof-UID/iof.HOST.tool.PID", "iof-pmix"],
+            ),
+            "iof-inspect.1" => (&["None."], &["/proc/PID/fd/N"]),
+            "iof-man.1" => (&["None."], &["DIR/iof.1"]),
+            "iof-gateway.1" => (&["IOF_SYSLOG"], &["DIR/iof.sys.HOST"]),
+            _ => (&["IOF_SERVER", "TMPDIR"], &["iof.HOST.tool.PID", "iof.HOST.nspace.PID.NAME"]),
+        };
+        assert!(has("ENVIRONMENT", environment) && has("FILES", files), "{page}: {shown}");
     }
 }
 

@@ -28,6 +28,11 @@ const SERVER: Entry = (
     "The socket of the engine that started this rank. The command attaches to it, unless an option selects \
      another engine.",
 );
+/// For commands that do not attach to that engine unless an option selects it.
+const SERVER_DIRECTORY: Entry = (
+    "IOF_SERVER",
+    "The socket of the engine that started this rank. The command looks for engines in its directory, too.",
+);
 const TMPDIR: Entry = (
     "PMIX_SERVER_TMPDIR, TMPDIR, TEMP, TMP",
     "The first that is not empty is the directory in which the rendezvous directory is. By default, /tmp.",
@@ -142,7 +147,7 @@ const TOP: Sections = Sections {
 
 const PS: Sections = Sections {
     exit_status: EXIT_STATUS,
-    environment: &[TMPDIR, SYSTEM_TMPDIR],
+    environment: &[SERVER_DIRECTORY, TMPDIR, SYSTEM_TMPDIR],
     files: TOOL_FILES,
     examples: &[("iof ps", "List your engines on this node and their jobs.")],
     see_also: &["run", "query", "kill"],
@@ -150,7 +155,7 @@ const PS: Sections = Sections {
 
 const KILL: Sections = Sections {
     exit_status: EXIT_STATUS,
-    environment: &[TMPDIR, SYSTEM_TMPDIR],
+    environment: &[SERVER_DIRECTORY, TMPDIR, SYSTEM_TMPDIR],
     files: TOOL_FILES,
     examples: &[
         ("iof kill a.out", "Send SIGTERM to all ranks of a job."),
@@ -214,8 +219,8 @@ const INSPECT: Sections = Sections {
 
 const COMPLETIONS: Sections = Sections {
     exit_status: EXIT_STATUS,
-    environment: &[TMPDIR],
-    files: &[],
+    environment: &[SERVER_DIRECTORY, TMPDIR],
+    files: &[SOCKET, JOB_LINK],
     examples: &[("source <(iof completions bash)", "Complete the words of `iof` in this shell.")],
     see_also: &["run"],
 };
@@ -223,7 +228,7 @@ const COMPLETIONS: Sections = Sections {
 const MAN: Sections = Sections {
     exit_status: EXIT_STATUS,
     environment: &[],
-    files: &[],
+    files: &[("DIR/iof.1, DIR/iof-run.1 and so on", "The pages. Existing files are replaced.")],
     examples: &[("iof man ~/.local/share/man/man1", "Install the manual pages for one user.")],
     see_also: &["run"],
 };
