@@ -11,7 +11,7 @@ use iof_capture::{
     BackendKind, Capture, Event, PipeId, StartError as CaptureError, check_files, raise_file_limit,
 };
 use iof_proto::Nspace;
-use iof_proto::rendezvous::{JobLink, Level, Listener};
+use iof_proto::rendezvous::{AnnounceError, JobLink, Level, Listener};
 use iof_shm_ring::{CacheBudget, MAX_SLOTS, ReaderPage};
 use iof_tool::{AttachError, LocalRings, Tool};
 use nix::unistd::geteuid;
@@ -227,6 +227,18 @@ impl Engine {
         let warn = |error: &io::Error| tracing::warn!(%error, "cannot look for other jobs of this name");
         let reserved = reserved.and_then(|reserved| reserved.inspect_err(warn).ok());
         reserved.unwrap_or_else(|| (base.clone(), None))
+    }
+
+    /// Lets tools find this engine by the name of a job that does not exist yet. The job shares the
+    /// returned link if it starts while the link exists. Returns `None` without a directory, and for
+    /// a system-level engine.
+    ///
+    /// A job that starts without this call is announced as well, but then a failure is only logged.
+    ///
+    /// # Errors
+    /// [`AnnounceError`], usually because the name is too long for the name of a file.
+    pub fn announce(&self, nspace: &Nspace) -> Result<Option<JobLink>, AnnounceError> {
+        self.listener.as_deref().map_or(Ok(None), |listener| listener.announce(nspace))
     }
 
     /// Returns the backend that reads the ranks' pipes.

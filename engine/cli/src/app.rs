@@ -60,7 +60,7 @@ fn app(args: &AppArgs, command: &[OsString]) -> Result<App, Failure> {
     };
     if program.is_empty() {
         return Err(Failure::usage(
-            "the name of the program is empty: an unset variable of the shell may be the reason",
+            "no program: its name is empty, perhaps because a variable of the shell is not set",
         ));
     }
     if let Some(Variable { name, .. }) =

@@ -1,9 +1,12 @@
 //! The printers that implement the output options.
 
+use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
+use iof_capture::{ProcessSpec, find_program};
+use iof_engine::App;
 use iof_output::{Destination, FileError, NewFiles, Options, PrintError, PrintReport, Printer};
 use iof_proto::{Channels, Nspace, Proc};
 use iof_tool::Tool;
@@ -72,6 +75,27 @@ impl AttachedOutputs {
         Ok(())
     }
 
+    /// Checks that none of the locked files is the program of one of `apps`, whose contents writing
+    /// the file would replace.
+    pub fn check_programs(&self, apps: &[App]) -> Result<(), Failure> {
+        for app in apps {
+            // A program that cannot be started is reported elsewhere.
+            let Some(program) = file_of(app) else { continue };
+            let same = self.0.iter().find_map(|(.., target)| match &target.destination {
+                Destination::LockedFiles(files) => files.find(&program),
+                _ => None,
+            });
+            if let Some(path) = same {
+                return Err(Failure::Usage(format!(
+                    "the output file {} is the program '{}': name another file",
+                    path.display(),
+                    app.program.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Opens the FIFOs that have a reader by now. Returns the path of one that has none.
     pub fn open_fifos(&mut self, new: &mut NewFiles) -> Result<Option<&Path>, Failure> {
         for (.., target) in &mut self.0 {
@@ -88,6 +112,13 @@ impl AttachedOutputs {
     pub fn start(self) -> Result<Vec<OutputWriter>, Failure> {
         self.0.into_iter().map(|(tool, _, target)| OutputWriter::start(tool, target)).collect()
     }
+}
+
+/// Returns the metadata of the file that the ranks of `app` execute.
+fn file_of(app: &App) -> Option<Metadata> {
+    let App { program, env, cwd, .. } = app;
+    let spec = ProcessSpec { env: env.clone(), cwd: cwd.clone(), ..ProcessSpec::new(program, [""; 0]) };
+    find_program(&spec).and_then(fs::metadata).ok()
 }
 
 fn not_writable(error: FileError) -> Failure {

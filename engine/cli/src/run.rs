@@ -82,7 +82,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let engine = Arc::new(engine);
     // The reservation ends with the job, so that a concurrent run gets another name.
     let (nspace, reserved, base) = match &args.nspace {
-        Some(nspace) => (nspace.clone(), None, None),
+        Some(nspace) => {
+            let without = "or run without a socket for tools: --rendezvous-dir none";
+            let unfindable = |error| Failure::Usage(format!("--nspace: {error}; {without}"));
+            (nspace.clone(), engine.announce(nspace).map_err(unfindable)?, None)
+        }
         None => choose_name(&engine, &apps)?,
     };
     let spec = JobSpec {
@@ -109,6 +113,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     // Removes on each error below what was created, until the job has started.
     let mut new_files = NewFiles::default();
     attached.lock_files(&nspace, spare_files, &mut new_files)?;
+    attached.check_programs(&spec.apps)?;
     wait_for_readers(&mut attached, &mut new_files, &signals, args.give_up)?;
     let writers = attached.start()?;
     let screen = watch_screen(&engine, &nspace, stdin.inherits(), args, events.clone())?;

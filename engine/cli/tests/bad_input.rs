@@ -112,7 +112,8 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         ),
         (&["run", "--rendezvous-dir", directory, "-n", "3", "--", "/etc/passwd"], "not executable"),
         (&["run", "--rendezvous-dir", directory, "--", "/"], "/"),
-        (&["run", "--rendezvous-dir", directory, "--", ""], "the name of the program is empty"),
+        (&["run", "--rendezvous-dir", directory, "--", ""], "no program: its name is empty"),
+        (&["run", ""], "no program: its name is empty"),
         (&["run", "-x", "IOF_RANK=7", "true"], "-x IOF_RANK=VALUE has no effect"),
         (&["run", "-K2", "true"], "invalid value '2' for '-K': expected one of 0, 1 (try"),
         (
@@ -250,6 +251,66 @@ fn a_rejected_run_starts_no_rank() {
         assert!(!proof.exists(), "{options:?}");
     }
     assert_eq!(run(&[]).code, 0);
+    assert!(proof.exists());
+}
+
+#[test]
+fn a_job_name_by_which_tools_cannot_find_the_job_is_refused_before_the_start() {
+    let site = Site::new();
+    let proof = site.path().join("proof");
+    let run = |options: &[&str]| site.run(options, ["touch".as_ref(), proof.as_os_str()]).finish();
+    let long = "n".repeat(255);
+    let refused = run(&["--nspace", &long]);
+    assert_refused(&refused, "--nspace: tools cannot find a job by a name of 255 bytes");
+    assert_refused(&refused, "--rendezvous-dir none");
+    assert!(!proof.exists());
+    let (_, rest) = refused.stderr.split_once("with the host and the pid it is ").unwrap();
+    let excess: usize = rest.split(' ').next().unwrap().parse().unwrap();
+    // The pid of the next command may have more digits.
+    let longest = &long[..long.len() - excess - 7];
+    let done = run(&["--nspace", longest]);
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let done = start(&["run", "--rendezvous-dir", "none", "--nspace", &long, "echo"]);
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "\n", ""));
+}
+
+#[test]
+fn an_output_file_that_is_a_program_of_the_job_is_refused_and_keeps_its_contents() {
+    let site = Site::new();
+    let proof = site.path().join("proof");
+    let script = format!("#!/bin/sh\n: > {}\n", proof.display());
+    let path = |name: &str| site.path().join(name).into_os_string().into_string().unwrap();
+    let program = path("model.0");
+    fs::write(&program, &script).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let (symbolic, hard, pattern) = (path("symbolic"), path("hard"), path("model.%t"));
+    std::os::unix::fs::symlink(&program, &symbolic).unwrap();
+    fs::hard_link(&program, &hard).unwrap();
+    let listed = format!("file={pattern}:pattern");
+    let apps = ["touch", proof.to_str().unwrap(), ":", "model.0"];
+    for (options, named) in [
+        (&["-o", &program][..], &program),
+        (&["-o", &pattern], &program),
+        (&["-e", &symbolic], &symbolic),
+        (&["-o", &hard, "--open-mode", "append"], &hard),
+        (&["--output", &listed], &program),
+        (&["-n", "2", "-o", &path("%n")], &program),
+    ] {
+        for apps in [&[program.as_str()][..], &apps] {
+            let mut run = site.iof("run");
+            // The second program is found in PATH.
+            let directories = format!("{}:{}", site.path().display(), std::env::var("PATH").unwrap());
+            run.env("PATH", directories).args(options).args(["--nspace", "model.0", "--"]).args(apps);
+            let done = Process::start(&mut run).finish();
+            assert_refused(
+                &done,
+                &format!("the output file {named} is the program '{}': name", apps.last().unwrap()),
+            );
+            assert_eq!((fs::read_to_string(&program).unwrap(), proof.exists()), (script.clone(), false));
+        }
+    }
+    assert!(!site.path().join("model.1").exists());
+    assert_eq!(site.run(&["-o", &path("output")], [&program]).finish().code, 0);
     assert!(proof.exists());
 }
 

@@ -105,19 +105,6 @@ fn a_name_that_two_jobs_have_is_reported_as_ambiguous() {
 }
 
 #[test]
-fn a_job_whose_name_is_too_long_for_a_file_name_is_found_by_pid() {
-    let site = Site::new();
-    let name = "n".repeat(255);
-    let run = site.run(&["--nspace", &name], ["cat"]);
-    site.wait_for_ranks(1);
-    assert_found(&site.query(&["namespaces", "--pid", &run.pid().to_string()]), &name);
-    let done = run.finish();
-    assert_eq!(done.code, 0);
-    let message = "iof: tools find this job only by the pid of its launcher: cannot create the link";
-    assert!(done.stderr.starts_with(message) && done.stderr.lines().count() == 1, "{done:?}");
-}
-
-#[test]
 fn a_process_started_by_a_rank_finds_the_engine_of_that_rank() {
     let site = Site::new();
     let _other = site.run(&["--nspace", "other"], ["cat"]);

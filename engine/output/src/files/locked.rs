@@ -1,5 +1,6 @@
 //! The files of a job that are locked before it starts.
 
+use std::fs::Metadata;
 use std::path::Path;
 
 use iof_proto::{Channels, Nspace, Rank};
@@ -57,6 +58,12 @@ impl Files {
 }
 
 impl LockedFiles {
+    /// Returns the path of one of the files that is the file with this metadata, under whatever
+    /// name. Files that are not open are not compared.
+    pub fn find(&self, file: &Metadata) -> Option<&Path> {
+        self.open.find(file)
+    }
+
     /// Opens the FIFOs that have a reader by now, without waiting. Returns the path of one that has
     /// none, or `None` if all are open. A printer waits for the readers of the others. Adds to `new`
     /// a file that this creates where a FIFO was.

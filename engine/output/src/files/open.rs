@@ -1,7 +1,9 @@
 //! The files of one printer. A limited number of them is open.
 
 use std::collections::BTreeMap;
+use std::fs::Metadata;
 use std::io::{self, IoSlice};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use iof_proto::Nspace;
@@ -69,6 +71,16 @@ impl OpenFiles {
 
     pub fn path(&self, id: FileId) -> Option<&Path> {
         self.entries.get(id.0).map(|entry| &*entry.path)
+    }
+
+    /// Returns the path of the open file that has this metadata.
+    pub fn find(&self, file: &Metadata) -> Option<&Path> {
+        let inode = |file: &Metadata| (file.dev(), file.ino());
+        let is_same = |entry: &&Entry| {
+            let open = entry.file.as_ref().and_then(|open| open.metadata().ok());
+            open.is_some_and(|open| inode(&open) == inode(file))
+        };
+        self.entries.iter().find(is_same).map(|entry| &*entry.path)
     }
 
     /// Returns whether as many files are open as may be.

@@ -18,6 +18,9 @@ use super::probe::{has_listener, is_live_socket, metadata_if_exists, unix_socket
 use super::stale::remove_stale;
 use crate::names::Nspace;
 
+/// The longest name of a file, see pathname(7).
+const NAME_MAX: usize = 255;
+
 /// The reason why an engine cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -45,7 +48,7 @@ pub enum BindError {
 
 /// The reason why tools cannot find a job by its name. They still find the engine by its pid.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot create the link by which tools find job {nspace}: {}: {source}", path.display())]
+#[error("{}", self.reason())]
 pub struct AnnounceError {
     /// The name of the job.
     pub nspace: Nspace,
@@ -54,6 +57,24 @@ pub struct AnnounceError {
     /// The error. `ENAMETOOLONG` means that the host name, the pid and the job's name together
     /// exceed the 255 bytes of a file name.
     pub source: io::Error,
+}
+
+impl AnnounceError {
+    fn reason(&self) -> String {
+        let AnnounceError { nspace, path, source } = self;
+        let length = path.file_name().map_or(0, |name| name.len());
+        match length.checked_sub(NAME_MAX) {
+            Some(excess @ 1..) => format!(
+                "tools cannot find a job by a name of {} bytes: with the host and the pid it is {excess} bytes too long \
+                 for the name of a file: shorten it",
+                nspace.as_str().len()
+            ),
+            _ => format!(
+                "cannot create the link by which tools find job {nspace}: {}: {source}",
+                path.display()
+            ),
+        }
+    }
 }
 
 /// Returns a function that adds the path and the failed step to an I/O error.
