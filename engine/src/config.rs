@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -347,7 +346,7 @@ pub struct JobSpec {
     /// The ranks that this engine starts; `None` for all. The numbers of ranks in `apps` are those of
     /// the whole job, also if this engine starts some of its ranks only. The engine of a node does
     /// not know the other ranks unless `elsewhere` is set.
-    pub local: Option<Range<u32>>,
+    pub local: Option<BTreeSet<Rank>>,
     /// Whether the job also has remote ranks. If so, their output may be
     /// [delivered](crate::Engine::deliver), and the job does not end before
     /// [`Engine::end_job`](crate::Engine::end_job) is called.
@@ -377,6 +376,12 @@ impl JobSpec {
             local: None,
             elsewhere: false,
         }
+    }
+
+    /// Returns whether the ranks would start MPI: `mpi` is not [`Mpi::None`], and a program is linked with
+    /// an MPI library. Looks for the programs on this node.
+    pub fn needs_mpi(&self) -> bool {
+        self.mpi != Mpi::None && crate::pmix::is_mpi(self)
     }
 
     /// Returns the settings of a rank's pty, if it has one.

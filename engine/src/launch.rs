@@ -1,7 +1,6 @@
 //! Starting a job: the checks before it, and the ranks' processes.
 
 use std::collections::BTreeSet;
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -55,7 +54,7 @@ impl PlannedRank<'_> {
 
 /// Returns the ranks of a job that this engine starts, in the order of its apps.
 fn planned_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
-    let is_local = |rank: &Rank| spec.local.as_ref().is_none_or(|local| local.contains(&rank.0));
+    let is_local = |rank: &Rank| spec.local.as_ref().is_none_or(|local| local.contains(rank));
     let apps = spec.apps.iter().enumerate();
     let ranked_apps = apps.flat_map(|(appnum, app)| (0..app.nprocs).map(move |_| (appnum, app)));
     let ranks = (0..).map(Rank).zip(ranked_apps).filter(move |(rank, _)| is_local(rank));
@@ -118,7 +117,7 @@ impl Engine {
         let pmi = if pmix.is_none() { PmiJob::of(spec, job) } else { None };
         let mpi = MpiJob { pmi, pmix };
         // A client would take variables of another launcher for its own.
-        let has_pmix = env::var_os("PMIX_NAMESPACE").is_some();
+        let has_pmix = pmi::has_pmix();
         let is_of_a_launcher = |name: &OsStr| pmi::is_of_a_launcher(name, has_pmix);
         let hides = spec.hide_launcher || spec.mpi != Mpi::None;
         let spawner = if hides { spawner.hiding(is_of_a_launcher) } else { spawner };

@@ -108,3 +108,4 @@ pub use iof_log::{
 };
 pub use iof_shm_ring::Policy;
 pub use job::Job;
+pub use pmi::is_launcher_variable;

@@ -77,6 +77,17 @@ pub(crate) fn socket() -> io::Result<(UnixStream, PassedFile)> {
     Ok((ours, PassedFile { file: theirs.into(), variable: PMI_FD.into() }))
 }
 
+/// Returns whether a launcher has set this variable of the environment to connect the processes that it
+/// starts. [`Engine::spawn`](crate::Engine::spawn) hides these variables from the ranks of MPI jobs.
+pub fn is_launcher_variable(name: &OsStr) -> bool {
+    is_of_a_launcher(name, has_pmix())
+}
+
+/// Returns whether this process is one that a server of PMIx serves.
+pub(crate) fn has_pmix() -> bool {
+    std::env::var_os("PMIX_NAMESPACE").is_some()
+}
+
 /// Returns whether a launcher sets this variable to connect the processes that it starts. Returns
 /// `false` for settings of users: `PMIX_MCA_`, and directories unless the launcher of `has_pmix` set
 /// them.

@@ -198,6 +198,11 @@ pub(crate) fn is_mixed(spec: &JobSpec) -> bool {
     needs.contains(&Need::Pmi1) && needs.iter().any(|need| matches!(need, Need::Pmix(_)))
 }
 
+/// Returns whether a program is linked with an MPI library.
+pub(crate) fn is_mpi(spec: &JobSpec) -> bool {
+    needs(spec).iter().any(|need| *need != Need::None)
+}
+
 /// Warns if ranks of a job are alone, as its protocol is not that of their MPI library.
 fn warn_if_alone(spec: &JobSpec) {
     if spec.mpi == Mpi::None || spec.nprocs() < 2 {

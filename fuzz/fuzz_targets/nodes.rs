@@ -30,7 +30,7 @@ fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
 }
 
 fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
-    let (mut front, mut agent) = (FrontEnd::new(0..1), AgentEnd::default());
+    let (mut front, mut agent) = (FrontEnd::new(&(0..1).map(Rank).collect()), AgentEnd::default());
     let (mut to_front, mut to_agent) = (Decoder::default(), Decoder::default());
     let (mut delivered, mut lost) = (0u64, 0u64);
     let now = Instant::now();

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use iof_engine::App;
+use iof_engine::{App, is_launcher_variable};
 
 use crate::args::{AppArgs, Variable};
 use crate::error::Failure;
@@ -71,8 +71,11 @@ fn app(args: &AppArgs, command: &[OsString]) -> Result<App, Failure> {
             name = name.display()
         )));
     }
-    let assignment = |Variable { name, value }: &Variable| Some((name.clone(), value.clone()?));
-    // The ranks inherit variables without a value from this process.
+    // Ranks on this node inherit variables without a value, ranks on other nodes do not.
+    let assignment = |Variable { name, value }: &Variable| {
+        let inherited = || env::var_os(name).filter(|_| !is_launcher_variable(name));
+        Some((name.clone(), value.clone().or_else(inherited)?))
+    };
     for Variable { name, .. } in args.env.iter().filter(|variable| variable.value.is_none()) {
         if env::var_os(name).is_none() {
             print_message(format_args!(

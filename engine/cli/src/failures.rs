@@ -2,6 +2,7 @@
 //! one that ended the job, and one for all others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use iof_engine::{EarlyEnd, EndCause, Exit, JobStatus, RankExit, Signal};
@@ -11,6 +12,7 @@ use nix::unistd::gethostname;
 
 use crate::args::values::show_duration;
 use crate::exits::{ExitGroups, listed, number_of_ranks};
+use crate::nodes::hosts::Node;
 
 /// The number of failed ranks that have a line of their own, besides the one that ended the job.
 pub const MAX_FAILURE_LINES: usize = 10;
@@ -33,8 +35,8 @@ const DUMPING: [i32; 10] = [
 pub struct Failures {
     nspace: Nspace,
     host: String,
-    /// The hosts of the ranks, by the first rank of each, if they are other nodes.
-    hosts: BTreeMap<u32, String>,
+    /// The other nodes with their ranks.
+    nodes: Arc<[Node]>,
     /// The job's time limit.
     timeout: Option<Duration>,
     /// The number of lines about one rank so far.
@@ -56,7 +58,7 @@ impl Failures {
         Failures {
             nspace,
             host,
-            hosts: BTreeMap::new(),
+            nodes: Arc::default(),
             timeout,
             lines: 0,
             others: BTreeMap::new(),
@@ -67,9 +69,9 @@ impl Failures {
         }
     }
 
-    /// Returns the same for ranks on other nodes: the first rank of each, with its name.
-    pub fn on(self, hosts: BTreeMap<u32, String>) -> Failures {
-        Failures { hosts, ..self }
+    /// Returns the same for ranks on other nodes.
+    pub fn on(self, nodes: Arc<[Node]>) -> Failures {
+        Failures { nodes, ..self }
     }
 
     /// Notes the end of a rank. Returns the line about it, if it has one.
@@ -114,7 +116,8 @@ impl Failures {
 
     fn name_of(&self, rank: &RankExit) -> String {
         let RankExit { rank, pid, executable, .. } = rank;
-        let host = self.hosts.range(..=rank.0).next_back().map_or(&self.host, |(_, host)| host);
+        let node = self.nodes.iter().find(|node| node.ranks.contains(rank));
+        let host = node.map_or(&self.host, |node| &node.host);
         format!("job {}: rank {rank} ({executable}, pid {pid} on {host})", self.nspace)
     }
 

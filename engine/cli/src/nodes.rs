@@ -2,8 +2,11 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `hosts` | the value of `--hosts`, and the ranks of each node |
-//! | `options` | the options of `iof run` that do not work with `--hosts` |
+//! | `options` | the options of `iof run` for nodes, and those that do not work with nodes |
+//! | `hosts` | the hosts with their slots, and the ranks of each |
+//! | `hostfile` | a file of hosts |
+//! | `allocation` | the hosts that a resource manager has allocated |
+//! | `environment` | the variables of this process that ranks on other nodes have |
 //! | `carrier` | the process that carries the frames of one node, such as ssh |
 //! | `edge` | the front end's edge to one node: its threads |
 //! | `start` | the start of all agents and ranks |
@@ -12,9 +15,12 @@
 //! | `agent` | `iof agent` |
 
 pub mod agent;
+mod allocation;
 pub mod carrier;
 mod edge;
+pub mod environment;
 mod follower;
+mod hostfile;
 pub mod hosts;
 pub mod options;
 pub mod remote;

@@ -33,13 +33,11 @@ use crate::launched_job::LaunchedJob;
 use crate::log;
 use crate::message::{self, print_message};
 use crate::name;
-use crate::nodes::carrier::{DEFAULT_RSH, Template};
-use crate::nodes::hosts::Node;
-use crate::nodes::options;
 use crate::nodes::remote::Remote;
 use crate::nodes::start::Launch;
+use crate::nodes::{environment, options};
 use crate::orphans::reap_if_first_process;
-use crate::output::{Outputs, Part, with_job};
+use crate::output::{Part, with_job};
 use crate::pmix_tools::PmixTools;
 use crate::printers::OutputWriter;
 use crate::signals::{ReceivedSignal, Signals};
@@ -61,15 +59,18 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             "{option} cannot be combined with --merge-at-source, which leaves nothing on stderr: leave one out"
         )));
     }
-    let nodes = nodes(args, &outputs, nprocs)?;
+    let nodes = args.nodes.choose(nprocs)?;
+    if nodes.is_some() {
+        options::check(args, &outputs)?;
+    }
     let stdin = args.stdin.plan(nprocs)?;
     let stdin = if nodes.is_some() { stdin.over_nodes() } else { stdin };
     let (events, event_queue) = unbounded();
     let signals = Signals::take().map_err(Failure::running)?;
     let host =
         Arc::new(Launcher { events: events.clone(), has_nodes: nodes.is_some(), remote: OnceLock::new() });
-    let engine =
-        Engine::start_with(config(args)?, Arc::<Launcher>::clone(&host)).map_err(|error| match error {
+    let engine = Engine::start_with(config(args, nodes.is_some())?, Arc::<Launcher>::clone(&host)).map_err(
+        |error| match error {
             StartError::Rendezvous(error) => {
                 Failure::Usage(format!("{error}; or run without a socket for tools: --rendezvous-dir none"))
             }
@@ -78,7 +79,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
                 Failure::Usage(format!("{error}; or use --backend epoll"))
             }
             error => Failure::running(error),
-        })?;
+        },
+    )?;
     let engine = Arc::new(engine);
     // The reservation ends with the job, so that a concurrent run gets another name.
     let (nspace, reserved, base) = match &args.nspace {
@@ -101,6 +103,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         binding: args.bind_to.into(),
         ..JobSpec::new(nspace.clone(), apps)
     };
+    if nodes.is_some() && spec.needs_mpi() {
+        return Err(Failure::Usage(format!(
+            "MPI programs run on one node only: write --hosts localhost:{nprocs} for this node, or --mpi none for \
+             ranks that are alone"
+        )));
+    }
     // The printers register before the job exists, so that they receive its first byte.
     let mut attached = outputs.attach(u32::try_from(nprocs).ok(), |parts| {
         parts.iter().map(|part| attach(&engine, &nspace, part).map(Some)).collect()
@@ -127,8 +135,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             let drop = args.drop.into();
             // As on this node: the ranks are not those of another launcher.
             let hide_launcher = !matches!(args.mpi, MpiChoice::None);
+            let env = environment::of_ranks(&args.nodes.host_env);
             let launch =
-                Launch { spec: &spec, template, cache_size, cache_total, drop, hide_launcher, backend };
+                Launch { spec: &spec, env, template, cache_size, cache_total, drop, hide_launcher, backend };
             let node_events = remote.start(&launch, &engine, &signals)?;
             (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
         }
@@ -192,8 +201,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         // The ranks would run without a launcher.
         job.signal(Signal::KILL);
     }
-    let hosts = remote.map(|(remote, _)| remote.hosts()).unwrap_or_default();
-    let failures = (Failures::new(nspace, args.ending.timeout).on(hosts), args.ending.quiet);
+    let nodes = remote.map(|(remote, _)| Arc::clone(&remote.nodes)).unwrap_or_default();
+    let failures = (Failures::new(nspace, args.ending.timeout).on(nodes), args.ending.quiet);
     let outputs = (output_count, write_wait, args.ending.kill_wait.max(GRACE));
     let running = RunningJob::new(job, event_queue, outputs, failures, screen, keyboard?);
     let (result, forwarded, failures) = running.wait_for_end(&engine);
@@ -238,22 +247,6 @@ fn choose_name(engine: &Engine, apps: &[App]) -> Result<(Nspace, Option<JobLink>
     Ok((nspace, reserved, taken))
 }
 
-/// Returns the nodes of the job, and the command that starts agents on them. Returns `None` for ranks
-/// on this node.
-fn nodes(
-    args: &RunArgs,
-    outputs: &Outputs<'_>,
-    nprocs: u64,
-) -> Result<Option<(Vec<Node>, Template)>, Failure> {
-    let Some(hosts) = &args.hosts else { return Ok(None) };
-    let nodes = hosts.place(nprocs).map_err(Failure::Usage)?;
-    if args.rsh == DEFAULT_RSH && nodes.iter().all(Node::is_here) {
-        return Ok(None);
-    }
-    options::check(args, outputs)?;
-    Ok(Some((nodes, Template::new(&args.rsh)?)))
-}
-
 /// The host of the command's engine.
 struct Launcher {
     events: Sender<JobEvent>,
@@ -296,7 +289,7 @@ impl Host for Launcher {
     }
 }
 
-fn config(args: &RunArgs) -> Result<Config, Failure> {
+fn config(args: &RunArgs, has_nodes: bool) -> Result<Config, Failure> {
     let rendezvous = match &args.rendezvous_dir {
         Some(directory) if directory.as_os_str() == "none" => Rendezvous::None,
         directory => Rendezvous::Session(directory.clone()),
@@ -304,7 +297,7 @@ fn config(args: &RunArgs) -> Result<Config, Failure> {
     let backend = args.backend.map(Into::into);
     let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
     // What the ranks of other nodes write is dropped there, if at all.
-    let drop = if args.hosts.is_some() { Drop::None } else { args.drop };
+    let drop = if has_nodes { Drop::None } else { args.drop };
     let (policy, log) = (drop.into(), log::config()?);
     Ok(Config { cache_size, cache_total, policy, backend, rendezvous, log, ..Config::default() })
 }

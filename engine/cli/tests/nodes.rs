@@ -62,6 +62,126 @@ fn ranks_fill_the_slots_of_their_hosts_and_have_the_numbers_of_the_whole_job() {
     assert_eq!(lines.len(), 3);
 }
 
+/// Returns the host of each rank, from the output of `--output tag-detailed`.
+fn hosts_of(done: &Done) -> BTreeMap<u32, String> {
+    let tagged = done.text().lines().map(|line| {
+        let (rank, rest) = line.strip_prefix("[demo,").unwrap().split_once("][").unwrap();
+        (rank.parse().unwrap(), rest.split(':').next().unwrap().to_owned())
+    });
+    tagged.collect()
+}
+
+fn named(hosts: &[(u32, &str)]) -> BTreeMap<u32, String> {
+    hosts.iter().map(|(rank, host)| (*rank, (*host).to_owned())).collect()
+}
+
+#[test]
+fn a_hostfile_lists_hosts_and_by_node_ranks_take_their_slots_in_turn() {
+    let site = Site::new();
+    let path = site.path().join("hosts");
+    fs::write(&path, "# the nodes\na slots=3\n\nb:1 # small\nc\nc\n").unwrap();
+    let path = path.to_str().unwrap();
+    let run = |options: &[&str]| {
+        let nodes = ["--nspace", "demo", "--rsh", "sh -c", "-n", "5", "--output", "tag-detailed"];
+        site.run_sh(&[&nodes, options].concat(), "echo; [ $IOF_RANK != 4 ] || exit 3").finish()
+    };
+    let done = run(&["--hostfile", path, "--map-by", "node"]);
+    assert_eq!(hosts_of(&done), named(&[(0, "a"), (1, "b"), (2, "c"), (3, "a"), (4, "c")]), "{done:?}");
+    assert!(done.code == 3 && done.stderr.contains(" on c) ended with exit code 3"), "{done:?}");
+    let done = run(&["-machinefile", path]);
+    assert_eq!(hosts_of(&done), named(&[(0, "a"), (1, "a"), (2, "a"), (3, "b"), (4, "c")]), "{done:?}");
+    fs::write(path, "a\nb slots=many\n").unwrap();
+    let done = run(&["--hostfile", path]);
+    let told =
+        format!("iof: --hostfile {path}: line 2: unexpected 'slots=many': expected NAME, NAME:SLOTS or ");
+    assert!(done.code == 2 && done.stderr.starts_with(&told), "{done:?}");
+    let done = run(&[]);
+    assert_eq!(
+        (done.code, done.stderr.as_str()),
+        (2, "iof: --rsh needs nodes: write --hosts or --hostfile\n")
+    );
+}
+
+#[test]
+fn in_an_allocation_of_several_nodes_ranks_run_on_all_of_them_by_srun() {
+    let site = Site::new();
+    let programs = site.path().join("programs");
+    fs::create_dir(&programs).unwrap();
+    // Prints its options to stderr, and runs the last word.
+    let srun = "#!/bin/sh\nfor word; do :; done; echo \"$@\" | cut -d/ -f1 >&2; exec sh -c \"$word\"\n";
+    fs::write(programs.join("srun"), srun).unwrap();
+    fs::set_permissions(programs.join("srun"), Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let run = |nodes: &str, options: &[&str]| {
+        let options = [&["--nspace", "demo", "-n", "3", "--output", "tag-detailed"], options].concat();
+        let mut command = site.iof("run");
+        command.args(options).args(["sh", "-c", "echo"]).env("PATH", &path);
+        let variables = [("SLURM_JOB_NODELIST", nodes), ("SLURM_TASKS_PER_NODE", "2(x2)")];
+        Process::start(command.envs(variables)).finish()
+    };
+    let done = run("n[1-2]", &[]);
+    assert_eq!(hosts_of(&done), named(&[(0, "n1"), (1, "n1"), (2, "n2")]), "{done:?}");
+    let mut lines: Vec<&str> = done.stderr.lines().collect();
+    lines.sort_unstable();
+    let words = |node| format!("-N1 -n1 --overlap --cpu-bind=none --mpi=none -w {node} sh -c exec '");
+    assert_eq!(lines, [words("n1"), words("n2")]);
+    // The user's choice precedes the allocation.
+    let done = run("n[1-2]", &["--hosts", "localhost:3"]);
+    assert!(done.code == 0 && done.stderr.is_empty() && !done.text().contains("n1"), "{done:?}");
+    let done = run("n[1-3]", &[]);
+    let told = "iof: SLURM_JOB_NODELIST: SLURM_TASKS_PER_NODE is '2(x2)', which are not the slots of 3 nodes; write ";
+    assert!(done.code == 2 && done.stderr.starts_with(told), "{done:?}");
+    let done = run("n1", &[]);
+    assert!(done.code == 0 && done.stderr.is_empty(), "{done:?}");
+}
+
+#[test]
+fn ranks_on_other_nodes_have_the_variables_of_iof_except_those_of_a_host() {
+    let run = |options: &[&str]| {
+        let site = Site::new();
+        let node = ["--hosts", "a", "--rsh", "env KEPT=node OWN=node SSH_TTY=node sh -c"];
+        let mut command = site.iof("run");
+        command.args(node).args(options).args(["sh", "-c", "echo $KEPT $OWN $SSH_TTY"]);
+        let variables = [("KEPT", "front"), ("OWN", "front"), ("SSH_TTY", "front")];
+        Process::start(command.envs(variables)).finish().text().to_owned()
+    };
+    assert_eq!(run(&[]), "front front node\n");
+    assert_eq!(run(&["--host-env", "OWN"]), "front node node\n");
+    assert_eq!(run(&["-x", "SSH_TTY", "-x", "KEPT=set"]), "set front front\n");
+}
+
+#[test]
+fn a_program_that_is_linked_with_mpi_is_refused_on_several_nodes() {
+    let site = Site::new();
+    let compile = |file: &str, text: &str, options: &[&str]| {
+        let source = site.path().join(format!("{file}.c"));
+        fs::write(&source, text).unwrap();
+        let mut cc = std::process::Command::new("cc");
+        let cc = cc.current_dir(site.path()).args(["-o", file]).arg(source).args(options);
+        cc.status().is_ok_and(|status| status.success())
+    };
+    if !compile("libmpi.so.12", "int MPI_Init(void) { return 0; }", &["-shared", "-fPIC"])
+        || !compile(
+            "program",
+            "int main(void) { return 0; }",
+            &["-Wl,--no-as-needed,-rpath,$ORIGIN", "libmpi.so.12"],
+        )
+    {
+        println!("skipped: no C compiler");
+        return;
+    }
+    let program = site.path().join("program");
+    let run = |options: &[&str]| {
+        let nodes = ["--hosts", "a,b", "-n", "2", "--rsh", "sh -c"];
+        Process::start(site.iof("run").args(nodes).args(options).arg(&program)).finish()
+    };
+    let done = run(&[]);
+    let told = "iof: MPI programs run on one node only: write --hosts localhost:2 for this node, or --mpi none for \
+                ranks that are alone\n";
+    assert_eq!((done.code, done.stderr.as_str()), (2, told));
+    assert_eq!(run(&["--mpi", "none"]).code, 0);
+}
+
 #[test]
 fn all_bytes_of_1_3_and_20_agents_arrive_once_and_in_order() {
     for (agents, ranks, lines) in [(1, 1, 100_000), (3, 6, 20_000), (20, 40, 2_000)] {
@@ -371,7 +491,7 @@ fn options_that_do_not_work_with_hosts_are_refused_by_name() {
         (&["-o", "%h"], "%h or %N in the name of a file"),
     ] {
         let done = run("a", option, "echo started >&2");
-        let told = format!("iof: {name} does not work with --hosts yet: ");
+        let told = format!("iof: {name} does not work on several nodes yet: ");
         assert!(done.code == 2 && done.stderr.starts_with(&told), "{done:?}");
         assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
     }
@@ -379,7 +499,7 @@ fn options_that_do_not_work_with_hosts_are_refused_by_name() {
     assert_eq!(done.code, 2);
     assert_eq!(
         done.stderr,
-        "iof: 3 ranks need as many slots, but --hosts has 2 slots: write more, such as a:3\n"
+        "iof: 3 ranks need as many slots, but --hosts has 2 slots: write more, such as --hosts a:3\n"
     );
 }
 

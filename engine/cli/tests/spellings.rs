@@ -86,6 +86,15 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["--gwdir", "/"], &["--wdir", "/"]),
     (&["--maxtime", "60"], &["--timeout", "60"]),
     (&["--map-by", ":OVERSUBSCRIBE"], &[]),
+    (&["--machinefile", "hosts", "-n2"], &["-n", "2"]),
+    (&["--default-hostfile=hosts", "-n2"], &["-n", "2"]),
+    (&["--launcher-hostfile", "hosts"], &[]),
+    (&["-f", "hosts"], &["--hostfile", "hosts"]),
+    (&["--bynode"], &["--map-by", "node"]),
+    (&["--byslot"], &["--map-by", "slot"]),
+    (&["--distribution", "block"], &["--map-by", "slot"]),
+    (&["-map-by", "SLOT"], &["--map-by", "slot"]),
+    (&["-m", "cyclic"], &["--map-by", "node"]),
 ];
 
 /// Spellings that are refused for some values, and a part of the line.
@@ -99,7 +108,8 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--export=NONE"], "--export=ALL,NAME=VALUE"),
     (&["--mpi=pmi2"], "pmi1"),
     (&["--bind-to", "socket"], "core"),
-    (&["-map-by", "slot"], "leave it out"),
+    (&["-m", "plane=2"], "write --map-by slot"),
+    (&["-map-by", "ppr:2:node"], "write --map-by slot"),
     (&["--output", "out.%t"], "-o PATTERN"),
     (&["-o", "3"], "--ranks 3"),
     (&["-o", "out.%q"], "%q"),
@@ -141,12 +151,13 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--drop", "oldst"], "did you mean 'oldest'?"),
 ];
 
-/// Runs `iof run OPTIONS PROGRAM` in a directory of its own, with a file `input`.
+/// Runs `iof run OPTIONS PROGRAM` in a directory of its own, with the files `input` and `hosts`.
 fn run(options: &[&str], program: &[&str]) -> (Done, BTreeMap<String, String>) {
     let site = Site::new();
     let directory = site.path().join("work");
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("input"), "from the file\n").unwrap();
+    fs::write(directory.join("hosts"), "localhost slots=4\n").unwrap();
     let mut command = site.iof("run");
     command.current_dir(&directory).env_remove("SPELLED").args(["--nspace", "job"]);
     if options.iter().any(|option| {

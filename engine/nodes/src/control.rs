@@ -1,6 +1,6 @@
 //! Control messages: all that is not output. Their encoding is [postcard](https://postcard.jamesmunns.com/wire-format).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
 use iof_proto::{Channel, Nspace, Rank};
@@ -46,7 +46,7 @@ pub struct Program {
     pub program: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Variables that are added to the agent's environment.
+    /// Variables of this program, which override those for all ranks.
     pub env: Vec<(OsString, OsString)>,
     /// The working directory.
     pub cwd: OsString,
@@ -81,10 +81,10 @@ pub struct Start {
     pub nspace: Nspace,
     /// All programs of the job.
     pub programs: Vec<Program>,
-    /// The first rank of the node.
-    pub first: u32,
-    /// The number of ranks of the node.
-    pub count: u32,
+    /// Variables for all ranks, which override those of the agent.
+    pub env: Vec<(OsString, OsString)>,
+    /// The ranks of the node.
+    pub ranks: BTreeSet<Rank>,
     /// The stdin of the node's ranks.
     pub stdin: BTreeMap<Rank, RankStdin>,
     /// The size of each cache, in bytes; `None` for the engine's default.

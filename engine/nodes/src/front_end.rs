@@ -1,7 +1,6 @@
 //! The front end's end of an edge: what arrived from one node, and the credit for it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::time::Instant;
 
 use iof_proto::{Channel, Rank};
@@ -95,7 +94,8 @@ pub struct BrokenEnd {
 /// The front end's end of the edge to one node.
 #[derive(Debug)]
 pub struct FrontEnd {
-    ranks: Range<u32>,
+    /// The number of ranks.
+    ranks: usize,
     phase: Phase,
     streams: BTreeMap<StreamKey, Progress>,
     running: BTreeSet<Rank>,
@@ -108,11 +108,10 @@ pub struct FrontEnd {
 
 impl FrontEnd {
     /// Creates the end of an edge to a node that runs these ranks.
-    pub fn new(ranks: Range<u32>) -> FrontEnd {
-        let keys =
-            ranks.clone().flat_map(|rank| CHANNELS.map(|channel| StreamKey { rank: Rank(rank), channel }));
+    pub fn new(ranks: &BTreeSet<Rank>) -> FrontEnd {
+        let keys = ranks.iter().flat_map(|rank| CHANNELS.map(|channel| StreamKey { rank: *rank, channel }));
         let streams = keys.map(|key| (key, Progress::default())).collect();
-        let running = ranks.clone().map(Rank).collect();
+        let (running, ranks) = (ranks.clone(), ranks.len());
         let none = || Bundle::ALL.into_iter().map(|bundle| (bundle, 0)).collect();
         let (outstanding, due) = (none(), none());
         FrontEnd { ranks, phase: Phase::Connecting, streams, running, totals: None, outstanding, due }
@@ -191,7 +190,7 @@ impl FrontEnd {
         match &message {
             ToFrontEnd::Ready if phase == Phase::Greeted => self.phase = Phase::Ready,
             ToFrontEnd::Failed { .. } if matches!(phase, Phase::Greeted | Phase::Ready) => {}
-            ToFrontEnd::Started { pids } if phase == Phase::Ready && pids.len() == self.ranks.len() => {
+            ToFrontEnd::Started { pids } if phase == Phase::Ready && pids.len() == self.ranks => {
                 self.phase = Phase::Started;
             }
             ToFrontEnd::Exited { rank, .. } if phase == Phase::Started => {

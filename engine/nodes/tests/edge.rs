@@ -67,7 +67,7 @@ impl World {
         let mut world = World {
             random: Random(seed),
             agent: AgentEnd::default(),
-            front: FrontEnd::new(FIRST..FIRST + RANKS),
+            front: FrontEnd::new(&(FIRST..FIRST + RANKS).map(Rank).collect()),
             sources: streams.map(|stream| (stream, Source::default())).collect(),
             up: VecDeque::new(),
             down: VecDeque::new(),
@@ -314,7 +314,7 @@ fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
 
 /// A front end to which the ranks of a node have started.
 fn started() -> FrontEnd {
-    let mut front = FrontEnd::new(FIRST..FIRST + 1);
+    let mut front = FrontEnd::new(&(FIRST..FIRST + 1).map(Rank).collect());
     let now = Instant::now();
     front.receive(&Frame::HELLO, now).unwrap();
     for message in [ToFrontEnd::Ready, ToFrontEnd::Started { pids: vec![1] }] {
@@ -358,10 +358,13 @@ fn an_agent_that_breaks_a_rule_is_refused() {
     let mut front = started();
     front.receive(&Frame::End { stream, produced: 0 }, Instant::now()).unwrap();
     assert!(front.receive(&record(stream, 0, b"x"), Instant::now()).is_err());
-    let mut stranger = FrontEnd::new(0..1);
+    let mut stranger = FrontEnd::new(&(0..1).map(Rank).collect());
     let error = stranger.receive(&Frame::Hello { version: 7 }, Instant::now());
-    assert_eq!(error, Err(EdgeError::Version { theirs: 7, ours: 1 }));
-    assert_eq!(FrontEnd::new(0..1).receive(&Frame::Padding, Instant::now()), Err(EdgeError::NoHello));
+    assert_eq!(error, Err(EdgeError::Version { theirs: 7, ours: 2 }));
+    assert_eq!(
+        FrontEnd::new(&(0..1).map(Rank).collect()).receive(&Frame::Padding, Instant::now()),
+        Err(EdgeError::NoHello)
+    );
 }
 
 #[test]

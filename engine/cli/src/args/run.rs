@@ -13,8 +13,7 @@ use iof_proto::Nspace;
 
 use super::ending::EndingArgs;
 use super::values::{Ranks, cache_size, cache_total, duration, give_up, nprocs, ranks};
-use crate::nodes::carrier::DEFAULT_RSH;
-use crate::nodes::hosts::Hosts;
+use crate::nodes::options::NodeArgs;
 use crate::output::OutputArgs;
 use crate::stdin::StdinArgs;
 
@@ -31,22 +30,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub app: AppArgs,
 
-    /// Run the ranks on these nodes, such as a:4,b:4
-    ///
-    /// Each host has a number of slots, by default 1. Ranks fill the slots of one host after the other.
-    /// Each node needs iof at the same path. localhost and the name of this node need neither that nor
-    /// --rsh if no other node is listed.
-    #[arg(long, short = 'H', value_name = "LIST", help_heading = "Node options")]
-    pub hosts: Option<Hosts>,
-
-    /// Start processes on nodes by this command
-    ///
-    /// %h stands for the host. A shell command is appended as the last word. The words are separated by
-    /// spaces. The default is ssh, without a terminal and without questions for passwords. Another
-    /// example is 'srun -N1 -n1 --overlap -w %h sh -c'.
-    #[arg(long, value_name = "TEMPLATE", default_value = DEFAULT_RSH, hide_default_value = true,
-          requires = "hosts", help_heading = "Node options")]
-    pub rsh: String,
+    #[command(flatten)]
+    pub nodes: NodeArgs,
 
     #[command(flatten)]
     pub stdin: StdinArgs,

@@ -7,9 +7,8 @@ mod bundles;
 mod stdin;
 mod uplink;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,7 +54,7 @@ pub fn agent() -> Result<ExitCode, Failure> {
         None => return Ok(ExitCode::SUCCESS),
     };
     let kill_wait = Duration::from_millis(start.kill_wait);
-    let ranks = start.first..start.first.saturating_add(start.count);
+    let ranks = start.ranks.clone();
     let (engine, spec, bundles) = match prepare(&start) {
         Ok(prepared) => prepared,
         Err(failure) => return refuse(&uplink, failure),
@@ -157,7 +156,7 @@ fn spec(start: &Start) -> JobSpec {
         nprocs: program.nprocs,
         program: program.program.clone(),
         args: program.args.clone(),
-        env: program.env.clone(),
+        env: start.env.iter().chain(&program.env).cloned().collect(),
         cwd: Some(PathBuf::from(&program.cwd)),
         merge_stderr: program.merge_stderr,
     };
@@ -173,7 +172,7 @@ fn spec(start: &Start) -> JobSpec {
         stdin,
         grace: start.grace.map(Duration::from_millis),
         hide_launcher: start.hide_launcher,
-        local: Some(start.first..start.first.saturating_add(start.count)),
+        local: Some(start.ranks.clone()),
         ..JobSpec::new(start.nspace.clone(), start.programs.iter().map(app).collect())
     }
 }
@@ -263,7 +262,7 @@ fn asks_to_end(signal: nix::sys::signal::Signal) -> bool {
 fn serve(
     queue: &Receiver<Input>,
     job: &Job,
-    ranks: &Range<u32>,
+    ranks: &BTreeSet<Rank>,
     mut stdin: StdinWorkers,
 ) -> Result<End, Failure> {
     let mut is_over = false;
@@ -294,10 +293,10 @@ fn serve(
 }
 
 /// Completes all streams with the bytes written so far.
-fn cut_off(job: &Job, ranks: &Range<u32>) {
-    for rank in ranks.clone().map(Rank) {
+fn cut_off(job: &Job, ranks: &BTreeSet<Rank>) {
+    for rank in ranks {
         for channel in [Channel::Stdout, Channel::Stderr, Channel::Stddiag] {
-            job.close(rank, channel);
+            job.close(*rank, channel);
         }
     }
 }

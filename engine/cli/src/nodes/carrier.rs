@@ -8,9 +8,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::error::Failure;
 
-/// The default of `--rsh`. The cipher costs half as much as the default of OpenSSH. A terminal that a
+/// The command that starts processes on other nodes. The cipher costs half as much as the default of OpenSSH. A terminal that a
 /// configuration of the user asks for would change the bytes (-T).
-pub const DEFAULT_RSH: &str = "ssh -T -o BatchMode=yes -o Compression=no -o ServerAliveInterval=15 -o Ciphers=^aes128-gcm@openssh.com %h";
+pub const SSH: &str = "ssh -T -o BatchMode=yes -o Compression=no -o ServerAliveInterval=15 -o Ciphers=^aes128-gcm@openssh.com %h";
+
+/// The same inside an allocation of Slurm. The process may use all processors of its node.
+pub const SRUN: &str = "srun -N1 -n1 --overlap --cpu-bind=none --mpi=none -w %h sh -c";
 
 /// The words of `--rsh`.
 #[derive(Clone, Debug)]

@@ -71,7 +71,7 @@ impl Edge {
         let (down, frames) = unbounded::<Vec<u8>>();
         // The queue is bounded: credit by the windows, stdin by its replies.
         start_thread("iof-down", move || send(pipe, &frames))?;
-        let end = Arc::new(Mutex::new(FrontEnd::new(node.ranks.clone())));
+        let end = Arc::new(Mutex::new(FrontEnd::new(&node.ranks)));
         let edge = Edge { down: Arc::new(down), end, carrier: Arc::new(Mutex::new(child)) };
         let receiving = Receiving {
             nspace: remote.nspace.clone(),

@@ -1,10 +1,93 @@
-//! The options of `iof run` that do not work with `--hosts`.
+//! The options of `iof run` for several nodes, and those that do not work with them.
 
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
+
+use super::carrier::{SSH, Template};
+use super::hosts::{Hosts, MapBy, Node};
+use super::{allocation, hostfile};
 use crate::args::{BindingChoice, MpiChoice, RunArgs};
 use crate::error::Failure;
 use crate::output::Outputs;
 
-/// Refuses options that do not work with `--hosts`, each by its name.
+/// The options for nodes.
+#[derive(Args)]
+#[command(next_help_heading = "Node options")]
+pub struct NodeArgs {
+    /// Run the ranks on these nodes, such as a:4,b:4
+    ///
+    /// Each host has a number of slots, by default 1. Each node needs iof at the same path. localhost
+    /// and the name of this node need neither that nor --rsh if no other node is listed.
+    #[arg(long, short = 'H', value_name = "LIST")]
+    hosts: Option<Hosts>,
+
+    /// Run the ranks on the nodes that this file lists
+    ///
+    /// Each line has a host and its slots, as 'a slots=4' or 'a:4', by default 1. A host that occurs
+    /// twice has the sum. What follows # is ignored. Without --hosts and --hostfile, the ranks
+    /// run on the nodes of the allocation of Slurm, PBS or LSF in which iof runs, if it has more than
+    /// one, and otherwise on this node.
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    hostfile: Option<PathBuf>,
+
+    /// Map ranks by slot or node
+    ///
+    /// With slot, the default, ranks fill the slots of one host after the other. With node, ranks take
+    /// one slot of each host in turn.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = MapBy::Slot)]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    map_by: MapBy,
+
+    /// Leave this environment variable to each node
+    ///
+    /// Ranks on other nodes have the variables of iof, except those of the host and of the session,
+    /// such as DISPLAY and SSH_AUTH_SOCK. With this option they have NAME as their node sets it. May be
+    /// repeated.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new().map(OsString::from))]
+    pub host_env: Vec<OsString>,
+
+    /// Start processes on nodes by this command
+    ///
+    /// %h stands for the host. A shell command is appended as the last word. The words are separated by
+    /// spaces. The default is srun inside an allocation of Slurm, and otherwise ssh, without a terminal
+    /// and without questions for passwords.
+    #[arg(long, value_name = "TEMPLATE")]
+    rsh: Option<String>,
+}
+
+impl NodeArgs {
+    /// Returns the nodes of a job, and the command that starts agents on them. Returns `None` for ranks
+    /// on this node.
+    pub fn choose(&self, nprocs: u64) -> Result<Option<(Vec<Node>, Template)>, Failure> {
+        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let found = match (&self.hosts, &self.hostfile) {
+            (Some(hosts), _) => Some((hosts.clone(), SSH)),
+            (None, Some(path)) => Some((hostfile::read(path, "--hostfile").map_err(Failure::Usage)?, SSH)),
+            (None, None) => {
+                let found = allocation::find(variable).map_err(Failure::Usage)?;
+                found.map(|allocation| (allocation.hosts, allocation.rsh))
+            }
+        };
+        let Some((hosts, default)) = found else {
+            return match self.rsh {
+                Some(_) => Err(Failure::usage("--rsh needs nodes: write --hosts or --hostfile")),
+                None => Ok(None),
+            };
+        };
+        let nodes = hosts.place(nprocs, self.map_by).map_err(Failure::Usage)?;
+        if self.rsh.is_none() && nodes.iter().all(Node::is_here) {
+            return Ok(None);
+        }
+        let template = Template::new(self.rsh.as_deref().unwrap_or(default))?;
+        Ok(Some((nodes, template)))
+    }
+}
+
+/// Refuses options that do not work with several nodes, each by its name.
 pub fn check(args: &RunArgs, outputs: &Outputs<'_>) -> Result<(), Failure> {
     let refused = [
         (args.bind_to == BindingChoice::Core, "--bind-to core", "ranks are bound on this node only"),
@@ -15,9 +98,10 @@ pub fn check(args: &RunArgs, outputs: &Outputs<'_>) -> Result<(), Failure> {
         (outputs.names_host(), "%h or %N in the name of a file", "files are on this node only"),
     ];
     match refused.into_iter().find(|(is_given, ..)| *is_given) {
-        Some((_, option, reason)) => {
-            Err(Failure::Usage(format!("{option} does not work with --hosts yet: {reason}; leave one out")))
-        }
+        Some((_, option, reason)) => Err(Failure::Usage(format!(
+            "{option} does not work on several nodes yet: {reason}; leave it out, or write --hosts localhost:N for \
+             N ranks on this node"
+        ))),
         None => Ok(()),
     }
 }

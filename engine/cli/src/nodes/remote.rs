@@ -1,7 +1,7 @@
 //! The ranks of a job on other nodes: signals, stdin and queries.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam::channel::Sender;
 use iof_capture::{check_files, check_maps};
@@ -25,7 +25,7 @@ const OTHER_FILES: u64 = 64;
 /// The ranks of a job on other nodes.
 pub struct Remote {
     pub(super) nspace: Nspace,
-    pub(super) nodes: Vec<Node>,
+    pub nodes: Arc<[Node]>,
     state: Mutex<State>,
 }
 
@@ -48,6 +48,8 @@ pub(super) struct State {
 /// A rank that was started.
 #[derive(Default)]
 pub(super) struct RankInfo {
+    /// The number of the node.
+    pub(super) node: usize,
     pub(super) pid: u32,
     pub(super) exit: Option<Exit>,
     pub(super) executable: String,
@@ -90,21 +92,11 @@ impl Remote {
             open: (0..nodes.len()).collect(),
             ..State::default()
         };
-        Remote { nspace, nodes, state: Mutex::new(state) }
+        Remote { nspace, nodes: nodes.into(), state: Mutex::new(state) }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the first rank of each node with its name.
-    pub fn hosts(&self) -> BTreeMap<u32, String> {
-        self.nodes.iter().map(|node| (node.ranks.start, node.host.clone())).collect()
-    }
-
-    fn host_of(&self, rank: Rank) -> &str {
-        let node = self.nodes.iter().find(|node| node.ranks.contains(&rank.0));
-        node.map_or("", |node| node.host.as_str())
     }
 
     /// Checks that this process can have the rings of all ranks. Returns the number of further files that
@@ -150,7 +142,7 @@ impl Remote {
             let is_target = |rank: &Rank| {
                 push.targets.iter().any(|target| target.rank == *rank || target.rank == Rank::WILDCARD)
             };
-            let ranks: Vec<Rank> = node.ranks.clone().map(Rank).filter(is_target).collect();
+            let ranks: Vec<Rank> = node.ranks.iter().copied().filter(is_target).collect();
             if !ranks.is_empty() {
                 by_node.insert(number, ranks);
             }
@@ -188,7 +180,7 @@ impl Remote {
         let info = |(rank, info): (&Rank, &RankInfo)| ProcInfo {
             proc: Proc { nspace: self.nspace.clone(), rank: *rank },
             pid: info.pid,
-            host: self.host_of(*rank).to_owned(),
+            host: self.nodes.get(info.node).map(|node| node.host.clone()).unwrap_or_default(),
             executable: info.executable.clone(),
             state: proc_state(info.exit),
             exit_code: info.exit.filter(|exit| *exit != Exit::Unknown).map(Exit::code),

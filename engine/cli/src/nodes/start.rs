@@ -1,5 +1,6 @@
 //! The start of a job on its nodes: first all agents, then all ranks.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,8 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 /// What is to be started.
 pub struct Launch<'a> {
     pub spec: &'a JobSpec,
+    /// Variables for all ranks.
+    pub env: Vec<(OsString, OsString)>,
     pub template: &'a Template,
     pub cache_size: Option<u32>,
     pub cache_total: u64,
@@ -136,8 +139,8 @@ impl Remote {
     /// Makes the ranks of a node known to the engine, so that tools can push to them before they write.
     fn announce(&self, number: usize, engine: &Engine) -> Result<(), Failure> {
         let Some(node) = self.nodes.get(number) else { return Ok(()) };
-        for rank in node.ranks.clone() {
-            let source = Proc { nspace: self.nspace.clone(), rank: Rank(rank) };
+        for rank in &node.ranks {
+            let source = Proc { nspace: self.nspace.clone(), rank: *rank };
             for channel in [Channel::Stdout, Channel::Stderr, Channel::Stddiag] {
                 // A stream may have ended before.
                 let _ = engine.deliver(&source, channel, Vec::new(), &[], || {});
@@ -148,8 +151,11 @@ impl Remote {
 
     /// Notes the ranks that are to be started, so that their hosts are known before their output.
     fn note_ranks(&self, spec: &JobSpec) {
-        let ranks = self.nodes.iter().flat_map(|node| node.ranks.clone());
-        let info = |rank| (Rank(rank), RankInfo { pid: 0, exit: None, executable: executable(spec, rank) });
+        let nodes = self.nodes.iter().enumerate();
+        let ranks = nodes.flat_map(|(number, node)| node.ranks.iter().map(move |rank| (*rank, number)));
+        let info = |(rank, node): (Rank, usize)| {
+            (rank, RankInfo { node, pid: 0, exit: None, executable: executable(spec, rank.0) })
+        };
         self.state().ranks = ranks.map(info).collect();
     }
 
@@ -157,8 +163,8 @@ impl Remote {
     pub(super) fn note_pids(&self, number: usize, pids: &[u32]) {
         let Some(node) = self.nodes.get(number) else { return };
         let mut state = self.state();
-        for (rank, pid) in node.ranks.clone().zip(pids) {
-            if let Some(info) = state.ranks.get_mut(&Rank(rank)) {
+        for (rank, pid) in node.ranks.iter().zip(pids) {
+            if let Some(info) = state.ranks.get_mut(rank) {
                 info.pid = *pid;
             }
         }
@@ -189,7 +195,7 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
         merge_stderr: app.merge_stderr,
     };
     let spec = launch.spec;
-    let stdin = node.ranks.clone().map(Rank).filter_map(|rank| match spec.stdin.get(&rank)? {
+    let stdin = node.ranks.iter().copied().filter_map(|rank| match spec.stdin.get(&rank)? {
         Stdin::Pipe => Some((rank, RankStdin::Forwarded)),
         Stdin::File(path) => Some((rank, RankStdin::File(absolute(path)))),
         _ => None,
@@ -198,8 +204,8 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
     Ok(Start {
         nspace: spec.nspace.clone(),
         programs: spec.apps.iter().map(program).collect(),
-        first: node.ranks.start,
-        count: u32::try_from(node.ranks.len()).unwrap_or(u32::MAX),
+        env: launch.env.clone(),
+        ranks: node.ranks.clone(),
         stdin: stdin.collect(),
         cache_size: launch.cache_size,
         cache_total: launch.cache_total,

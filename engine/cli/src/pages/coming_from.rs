@@ -20,6 +20,7 @@ changed. `iof pull` takes those for output.
 | another launcher | iof |
 |---|---|
 | `mpirun -np 4 prog`, `srun -n 4 prog`, `mpiexec -n 4 prog` | `iof run -n 4 prog` |
+| `mpirun --hostfile FILE -np 8 prog`, `mpiexec -f FILE -n 8 prog` | `iof run --hostfile FILE -n 8 prog` |
 | `mpirun -n 2 a : -n 4 b` | `iof run -n 2 a : -n 4 b` |
 | `mpirun --output tag` (Open MPI 5) | `iof run --output tag` |
 | `srun -o 'out.%t' -e 'err.%t' prog` | `iof run -o 'out.%t' -e 'err.%t' prog` |
@@ -31,7 +32,8 @@ changed. `iof pull` takes those for output.
 
 ## What differs
 
-* Ranks run on this node unless `--hosts` names others ([Several nodes](several-nodes.md)), and iof
+* Ranks run on this node, unless `--hosts`, `--hostfile` or an allocation has others
+  ([Several nodes](several-nodes.md)). By default there is one rank, also in an allocation. iof
   binds them to processors only with `--bind-to core`. It starts MPI programs of MPICH and its
   relatives and of Open MPI 5, on one node ([MPI](mpi.md)).
 * Rank 0 has the stdin of `iof run`, as with mpirun. With srun, all ranks have it: `--stdin all`.
@@ -131,8 +133,9 @@ fn each_spelling_occurs_once_and_is_not_an_option_of_iof_run() {
     for name in &names {
         let is_own = run.get_arguments().any(|arg| {
             let long = arg.get_long().is_some_and(|long| name.strip_prefix("--") == Some(long));
-            // The spelling `--pty` adds a default.
-            long && *name != "--pty" || arg.get_short().is_some_and(|short| **name == format!("-{short}"))
+            // The spelling `--pty` adds a default, and `--map-by` has more values.
+            long && !["--pty", "--map-by"].contains(name)
+                || arg.get_short().is_some_and(|short| **name == format!("-{short}"))
         });
         assert!(!is_own, "{name}");
     }

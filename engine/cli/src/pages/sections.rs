@@ -78,6 +78,10 @@ const RUN: Sections = Sections {
              program, from 0.",
         ),
         ("IOF_SERVER", "Set for each rank: the socket of the engine, for `iof` commands in the rank."),
+        (
+            "SLURM_JOB_NODELIST, PBS_NODEFILE, LSB_MCPU_HOSTS",
+            "The hosts of the allocation, unless --hosts or --hostfile is given. Ignored if it is one host.",
+        ),
         ("IOF_LIBPMIX", "The library libpmix.so.2 that serves MPI to programs of Open MPI 5, see --mpi."),
         ("IOF_STDDIAG_FD", "Set for each rank: the descriptor of its channel stddiag."),
         (

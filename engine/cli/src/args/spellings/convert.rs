@@ -24,8 +24,8 @@ pub fn nodes(value: &OsStr) -> Converted {
     if value == "1" {
         return Ok(Vec::new());
     }
-    Err("it asks for nodes (srun) or for ranks on each node (mpirun), and iof runs on this node: write -n with the \
-         number of ranks"
+    Err("it asks for nodes (srun) or for ranks on each node (mpirun): write -n with the number of all ranks, and \
+         --hosts with the slots of each node, such as --hosts a:4,b:4"
         .into())
 }
 
@@ -104,5 +104,19 @@ pub fn export(value: &OsStr) -> Converted {
 
 /// `--map-by POLICY`.
 pub fn map_by(value: &OsStr) -> Converted {
-    if value.eq_ignore_ascii_case(":oversubscribe") { Ok(Vec::new()) } else { Err(NO_MAP.into()) }
+    let is = |policy| value.eq_ignore_ascii_case(policy);
+    match value {
+        _ if is(":oversubscribe") => Ok(Vec::new()),
+        _ if is("slot") || is("node") => Ok(words(["--map-by".as_ref(), &value.to_ascii_lowercase()])),
+        _ => Err(NO_MAP.into()),
+    }
+}
+
+/// srun's `--distribution block|cyclic`.
+pub fn distribution(value: &OsStr) -> Converted {
+    match value.to_str() {
+        Some("block") => Ok(words(["--map-by", "slot"].map(OsStr::new))),
+        Some("cyclic") => Ok(words(["--map-by", "node"].map(OsStr::new))),
+        _ => Err(NO_MAP.into()),
+    }
 }

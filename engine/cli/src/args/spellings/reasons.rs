@@ -1,12 +1,12 @@
 //! The reasons why options of other launchers are refused or have no effect, each with what to
 //! write.
 
-pub const ONE_NODE: &str =
-    "write --hosts with the names of the nodes, or leave it out to run all ranks on this node";
+pub const NAME_NODES: &str =
+    "write --hosts or --hostfile with the nodes to run on, or leave it out to run all ranks on this node";
 pub const PER_NODE: &str =
-    "iof runs all ranks on this node: leave it out, or write -n with the number of ranks";
-pub const NO_MAP: &str =
-    "iof runs all ranks on this node: leave it out; iof query procs shows them while they run";
+    "write -n with the number of all ranks, and --hosts with the slots of each node, such as --hosts a:4,b:4";
+pub const NO_MAP: &str = "iof maps ranks by slot or by node: write --map-by slot or --map-by node, or leave it out; iof query procs \
+     shows the ranks while they run";
 pub const NOT_BOUND: &str = "iof binds ranks to cores or not at all: write --bind-to core, or start the program with taskset(1), such as \
      sh -c 'exec taskset -c $IOF_RANK PROG'";
 pub const ALLOCATION: &str =

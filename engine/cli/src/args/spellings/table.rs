@@ -4,9 +4,9 @@ use super::Meaning::{Always, Depends, Everywhere, Refused, Same};
 use super::Values::{NameAndValue, None as No, One, OptionalRanks};
 use super::convert;
 use super::reasons::{
-    ALLOCATION, APP_FILE, CLEAN_ENVIRONMENT, DIRECT, NO_CHECKPOINT, NO_COPY, NO_DEBUGGER, NO_MAIL, NO_MAP,
-    NO_MCA, NO_MPI, NO_PROFILE, NO_RESTART, NO_SCRIPTS, NOT_BOUND, ONE_NODE, OWN_FILES, PER_NODE, PIDS,
-    REPORTS,
+    ALLOCATION, APP_FILE, CLEAN_ENVIRONMENT, DIRECT, NAME_NODES, NO_CHECKPOINT, NO_COPY, NO_DEBUGGER,
+    NO_MAIL, NO_MAP, NO_MCA, NO_MPI, NO_PROFILE, NO_RESTART, NO_SCRIPTS, NOT_BOUND, OWN_FILES, PER_NODE,
+    PIDS, REPORTS,
 };
 use super::{Group, Meaning, Spelling, Values};
 
@@ -237,15 +237,25 @@ const ENVIRONMENT: &[Spelling] = &[
 
 const RESOURCES: &[Spelling] = &[
     row(&["--host"], One, Same(&["--hosts", "{}"])),
+    row(
+        &["--machinefile", "--default-hostfile", "--launcher-hostfile", "-f"],
+        One,
+        Same(&["--hostfile", "{}"]),
+    ),
+    row(&["--bynode"], No, Same(&["--map-by", "node"])),
+    row(&["--byslot"], No, Same(&["--map-by", "slot"])),
+    row(
+        &["-m", "--distribution"],
+        One,
+        Depends(
+            "`--map-by slot` for `block`, `--map-by node` for `cyclic`; others are refused",
+            convert::distribution,
+        ),
+    ),
     refused(
         &[
-            "--hostfile",
-            "--machinefile",
-            "--default-hostfile",
             "--add-host",
             "--add-hostfile",
-            "--launcher-hostfile",
-            "-f",
             "-w",
             "--nodelist",
             "-F",
@@ -260,20 +270,20 @@ const RESOURCES: &[Spelling] = &[
             "--arch",
             "--hostos",
         ],
-        ONE_NODE,
+        NAME_NODES,
     ),
-    row(&["--map-by"], One, Depends("`:oversubscribe` has no effect, others are refused", convert::map_by)),
+    row(
+        &["--map-by"],
+        One,
+        Depends("`slot` and `node`; `:oversubscribe` has no effect, others are refused", convert::map_by),
+    ),
     refused(
         &[
             "--rank-by",
-            "-m",
-            "--distribution",
             "--rankfile",
             "--rf",
             "--rr",
             "--grr",
-            "--bynode",
-            "--byslot",
             "--bycore",
             "--bysocket",
             "--byboard",
