@@ -86,10 +86,10 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["--gwdir", "/"], &["--wdir", "/"]),
     (&["--maxtime", "60"], &["--timeout", "60"]),
     (&["--map-by", ":OVERSUBSCRIBE"], &[]),
-    (&["--machinefile", "hosts", "-n2"], &["-n", "2"]),
-    (&["--default-hostfile=hosts", "-n2"], &["-n", "2"]),
-    (&["--launcher-hostfile", "hosts"], &[]),
-    (&["-f", "hosts"], &["--hostfile", "hosts"]),
+    (&["--machinefile", "../hosts", "-n2"], &["-n", "2"]),
+    (&["--default-hostfile=../hosts", "-n2"], &["-n", "2"]),
+    (&["--launcher-hostfile", "../hosts"], &[]),
+    (&["-f", "../hosts"], &["--hostfile", "../hosts"]),
     (&["--bynode"], &["--map-by", "node"]),
     (&["--byslot"], &["--map-by", "slot"]),
     (&["--distribution", "block"], &["--map-by", "slot"]),
@@ -151,13 +151,13 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--drop", "oldst"], "did you mean 'oldest'?"),
 ];
 
-/// Runs `iof run OPTIONS PROGRAM` in a directory of its own, with the files `input` and `hosts`.
+/// Runs `iof run OPTIONS PROGRAM` in a directory of its own with a file `input`, beside a file `hosts`.
 fn run(options: &[&str], program: &[&str]) -> (Done, BTreeMap<String, String>) {
     let site = Site::new();
     let directory = site.path().join("work");
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("input"), "from the file\n").unwrap();
-    fs::write(directory.join("hosts"), "localhost slots=4\n").unwrap();
+    fs::write(site.path().join("hosts"), "localhost slots=4\n").unwrap();
     let mut command = site.iof("run");
     command.current_dir(&directory).env_remove("SPELLED").args(["--nspace", "job"]);
     if options.iter().any(|option| {
