@@ -1,7 +1,7 @@
 //! All sources, their readers' notifications and the events: the part of the capture thread that
 //! does no I/O on pipes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
 /// The sources by index and by id, and the notifications and events of one turn.
 pub(crate) struct Sources {
     slots: Slots<Source>,
-    by_id: HashMap<SourceId, usize>,
+    by_id: BTreeMap<SourceId, usize>,
     /// Sources whose readers may have to be notified. A source may occur more than once.
     ready: Vec<usize>,
     /// Sources to drop once the turn's notifications are flushed.
@@ -37,7 +37,7 @@ impl Sources {
     pub(crate) fn new(on_event: OnEvent) -> Sources {
         Sources {
             slots: Slots::default(),
-            by_id: HashMap::new(),
+            by_id: BTreeMap::new(),
             ready: Vec::new(),
             removed: Vec::new(),
             events: Vec::new(),

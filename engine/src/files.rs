@@ -7,7 +7,7 @@ use std::sync::Arc;
 use iof_capture::{TooFewFiles, TooFewMaps, check_files, check_maps};
 use iof_log::Syslog;
 use iof_proto::{Failure, Status};
-use iof_shm_ring::{CacheBudget, CreateError, Inlet, Stream, StreamConfig};
+use iof_shm_ring::{CacheBudget, CreateError, Inlet, ReaderId, ReaderPage, Stream, StreamConfig};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::gethostname;
 
@@ -79,6 +79,10 @@ pub(crate) struct NodeFiles {
 }
 
 impl MemorySource for NodeFiles {
+    fn prepare_slot(&self, page: &ReaderPage, slot: ReaderId) -> Result<(), CreateError> {
+        page.prepare_slot(slot)
+    }
+
     fn inlet(&self, capacity: u64) -> Result<Inlet, Failure> {
         let inlet = Inlet::create(capacity, "stdin").map_err(|error| out_of_resources(&error))?;
         check_spare_files(inlet.as_fd(), &self.caches)?;

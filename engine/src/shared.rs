@@ -36,6 +36,12 @@ pub(crate) trait MemorySource: Send + Sync {
     /// Too little memory or too few files are left.
     fn delivered_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, CreateError>;
 
+    /// Allocates the memory of a slot of a reader page.
+    ///
+    /// # Errors
+    /// Too little memory is left.
+    fn prepare_slot(&self, page: &ReaderPage, slot: ReaderId) -> Result<(), CreateError>;
+
     /// Returns whether this node has a syslog now.
     fn has_syslog(&self) -> bool;
 }
@@ -211,7 +217,8 @@ impl SharedMemory {
 
 impl Resources for Arc<SharedMemory> {
     fn prepare_slot(&self, page: PageId, slot: ReaderId) -> Result<(), CreateError> {
-        self.objects().pages.get(&page).ok_or(CreateError::Slots)?.prepare_slot(slot)
+        let objects = self.objects();
+        self.source.prepare_slot(objects.pages.get(&page).ok_or(CreateError::Slots)?, slot)
     }
 
     fn create_inlet(&self, push: PushId, tool: PeerId, capacity: u64) -> Result<u64, Failure> {

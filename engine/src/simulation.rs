@@ -1,11 +1,13 @@
 //! The core for simulators: its inputs, and what leaves it, without threads, sockets and a clock.
 //! Not for embedders: it may change at any time.
 
+mod digest;
 mod launcher;
 mod socket;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 use std::{io, mem};
 
@@ -14,7 +16,7 @@ use iof_capture::{EndedStreams, Event, NewStream, ProcessId, Signal, SourceId};
 use iof_proto::{
     Channel, Channels, Failure, FromTool, Info, Proc, Query, Status, ToTool, encode, socket as process,
 };
-use iof_shm_ring::{CreateError, Inlet, ReaderPage, Ringer, Stream, StreamConfig, bell};
+use iof_shm_ring::{CreateError, Inlet, ReaderId, ReaderPage, Ringer, Stream, StreamConfig, bell};
 
 use crate::config::Config;
 use crate::core::Core;
@@ -34,6 +36,7 @@ use crate::dispatch;
 use crate::grant::Grant;
 use crate::host::DueUpcall;
 use crate::shared::{MemorySource, SharedMemory};
+pub use digest::Digest;
 pub use launcher::{AddedRank, NewJob, RankStdin};
 pub use process::PeerCredentials;
 use socket::Socket;
@@ -134,12 +137,21 @@ pub struct Setting {
     pub host_channels: BTreeSet<String>,
 }
 
+/// What has run out, apart from the rings of [`HeapMemory`](iof_shm_ring::HeapMemory).
+#[derive(Default)]
+struct Shortages {
+    files: AtomicBool,
+    slots: AtomicBool,
+}
+
 /// Memory on the heap, where a simulator can let it run out.
-struct HeapSource;
+struct HeapSource {
+    shortages: Arc<Shortages>,
+}
 
 impl MemorySource for HeapSource {
     fn inlet(&self, capacity: u64) -> Result<Inlet, Failure> {
-        check_memory()?;
+        self.shortages.check_files()?;
         Inlet::create(capacity, "simulated stdin").map_err(lacking)
     }
 
@@ -151,16 +163,24 @@ impl MemorySource for HeapSource {
         Stream::on_heap(config)
     }
 
+    fn prepare_slot(&self, page: &ReaderPage, slot: ReaderId) -> Result<(), CreateError> {
+        if self.shortages.slots.load(Relaxed) {
+            let source = io::ErrorKind::OutOfMemory.into();
+            return Err(CreateError::Memory { step: "fallocate", len: 4096, source });
+        }
+        page.prepare_slot(slot)
+    }
+
     fn has_syslog(&self) -> bool {
         true
     }
 }
 
-/// Fails if memory has run out. What is not on the heap runs out with the rest: inlets, descriptors
-/// and reader pages.
-fn check_memory() -> Result<(), Failure> {
-    let config = StreamConfig { capacity: 4096, policy: crate::Policy::Block };
-    Stream::on_heap(config).map(drop).map_err(lacking)
+impl Shortages {
+    /// Fails if files have run out.
+    fn check_files(&self) -> Result<(), Failure> {
+        if self.files.load(Relaxed) { Err(lacking("too many open files")) } else { Ok(()) }
+    }
 }
 
 fn lacking(error: impl ToString) -> Failure {
@@ -182,6 +202,9 @@ pub struct SimulatedEngine {
     memory: Arc<SharedMemory>,
     /// Upcalls that were not taken yet.
     upcalls: Vec<DueUpcall>,
+    shortages: Arc<Shortages>,
+    /// Depends on all messages, commands and upcalls.
+    digest: Digest,
 }
 
 impl SimulatedEngine {
@@ -210,10 +233,37 @@ impl SimulatedEngine {
             node: "node".into(),
         };
         let holder = ReaderPage::on_heap(bell()?.0);
-        let memory = Arc::new(SharedMemory::new(Box::new(HeapSource), holder));
+        let shortages = Arc::new(Shortages::default());
+        let source = HeapSource { shortages: Arc::clone(&shortages) };
+        let memory = Arc::new(SharedMemory::new(Box::new(source), holder));
         let core = Core::new(2, settings, Logs::new(routes), Box::new(Arc::clone(&memory)));
         let (sockets, reports, upcalls) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Ok(SimulatedEngine { core, now, sockets, room, ended_streams: None, reports, memory, upcalls })
+        let digest = Digest::default();
+        let ended_streams = None;
+        Ok(SimulatedEngine {
+            core,
+            now,
+            sockets,
+            room,
+            ended_streams,
+            reports,
+            memory,
+            upcalls,
+            shortages,
+            digest,
+        })
+    }
+
+    /// Sets whether files run out, for inlets and reader pages of new tools, and whether memory runs out
+    /// for the slots of reader pages.
+    pub fn refuse(&self, files: bool, slots: bool) {
+        self.shortages.files.store(files, Relaxed);
+        self.shortages.slots.store(slots, Relaxed);
+    }
+
+    /// Returns a word that depends on all messages in both directions, all commands and all upcalls.
+    pub fn digest(&self) -> Digest {
+        self.digest
     }
 
     fn handle(&mut self, input: Input) {
@@ -266,6 +316,7 @@ impl SimulatedEngine {
     pub fn send_commands<B: Backend>(&mut self, capture: &SimulatedCapture<B>) -> Vec<SentCommand> {
         let mut sent = Vec::new();
         for op in mem::take(&mut self.core.effects.handles) {
+            self.digest.add_debug(&op);
             if let HandleOp::Signal { ranks, signal, requested } = op {
                 let count = ranks.len();
                 sent.push(SentCommand::Signal { processes: ranks, signal });
@@ -275,7 +326,16 @@ impl SimulatedEngine {
             }
         }
         let commands = mem::take(&mut self.core.effects.commands);
-        sent.extend(commands.iter().filter_map(|command| self.describe(command)));
+        for command in &commands {
+            match command {
+                Command::Deliver { source, delivery } => {
+                    self.digest.add_word(source.0);
+                    self.digest.add(&delivery.bytes);
+                }
+                command => self.digest.add_debug(command),
+            }
+            sent.extend(self.describe(command));
+        }
         for command in commands {
             let Err(command) = dispatch::drop_memory(command, &self.memory) else { continue };
             match &mut self.ended_streams {
@@ -319,7 +379,9 @@ impl SimulatedEngine {
         let entries = entries.map(|(_, entry)| HostCall::Log(CallToken(Call::Log(entry.step))));
         self.take_upcalls();
         let upcalls = mem::take(&mut self.upcalls).into_iter().filter_map(host_call);
-        entries.chain(upcalls).collect()
+        let calls: Vec<HostCall> = entries.chain(upcalls).collect();
+        calls.iter().for_each(|call| self.digest.add_debug(call));
+        calls
     }
 
     /// Answers a call.
@@ -374,6 +436,7 @@ impl SimulatedEngine {
 
     /// Sends bytes to the engine.
     pub fn send(&mut self, id: ConnectionId, bytes: &[u8]) {
+        self.digest.add(bytes);
         if let Some(socket) = self.sockets.get_mut(&id) {
             socket.send(bytes);
         }
@@ -443,7 +506,7 @@ impl SimulatedEngine {
         for _ in 0..messages {
             let Some(socket) = self.sockets.get_mut(&id) else { return Ok(busy) };
             let Some(peer) = self.core.tool_mut(id) else { return Ok(busy) };
-            busy |= socket.flush((id, peer), &self.memory, self.now);
+            busy |= socket.flush((id, peer), &self.memory, self.now, &mut self.digest);
             let message: Option<FromTool> = peer.next_message(self.now, || socket.next())?;
             let Some(message) = message else { return Ok(busy) };
             busy = true;
@@ -458,7 +521,7 @@ impl SimulatedEngine {
         if self.core.is_own_pending(id).is_none() {
             return Ok(());
         }
-        check_memory()?;
+        self.shortages.check_files()?;
         let (ringer, tool_bell) = bell().map_err(lacking)?;
         let room = if grant == Grant::Block { Some(self.room.try_clone().map_err(lacking)?) } else { None };
         let may_block = room.is_some();
@@ -485,6 +548,11 @@ impl SimulatedEngine {
     pub fn check(&self) {
         self.core.check();
         self.memory.check(&self.core.attachments(), &self.core.push_ids());
+    }
+
+    /// Returns the tables that have entries which do not wait for the host.
+    pub fn remains_without_owed(&self) -> Vec<String> {
+        self.core.remains_without_owed()
     }
 
     /// Returns the tables that are not empty.

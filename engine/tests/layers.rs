@@ -1,4 +1,4 @@
-//! The modules of the core import each other without a circle.
+//! The core is pure, and its modules import each other without a circle.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,42 @@ fn imports(source: &str) -> BTreeSet<String> {
     assert!(!code.contains("crate::core::{"), "imports in a list are not read here");
     let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     code.split("crate::core::").skip(1).map(name).collect()
+}
+
+/// What the core must not contain: threads, sockets, files, locks, clocks, rings, and tables whose
+/// order differs between runs.
+const IMPURE: &[&str] = &[
+    "std::fs",
+    "std::io::",
+    "std::net",
+    "std::thread",
+    "std::sync::mpsc",
+    "Mutex",
+    "RwLock",
+    "Condvar",
+    "Atomic",
+    "crossbeam",
+    "use libc",
+    "use mio",
+    "use nix",
+    "Instant::now",
+    "SystemTime",
+    "HashMap",
+    "HashSet",
+    "Arc<Ring>",
+];
+
+#[test]
+fn the_core_has_no_thread_socket_lock_clock_ring_or_random_order() {
+    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
+    for path in sources(&core) {
+        let source = fs::read_to_string(&path).unwrap();
+        let code = source.lines().take_while(|line| *line != "#[cfg(test)]");
+        for line in code.filter(|line| !line.trim_start().starts_with("//")) {
+            let found = IMPURE.iter().find(|word| line.contains(**word));
+            assert!(found.is_none(), "{}: {line}", path.display());
+        }
+    }
 }
 
 #[test]

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use iof_capture::Event;
 use iof_capture::test_utils::SimulatedCapture;
-use iof_engine::simulation::{SentCommand, Setting as EngineSetting, SimulatedEngine};
+use iof_engine::simulation::{Digest, SentCommand, Setting as EngineSetting, SimulatedEngine};
 use iof_engine::{Config, Policy};
 use iof_shm_ring::{CacheBudget, HeapMemory, MAX_SLOTS};
 use iof_tool::test_utils::StreamInfo;
 
 use crate::kernel::{Kernel, Mood, with_kernel};
-use crate::rng::{Rng, mix};
+use crate::rng::Rng;
 use crate::script::{Action, Kind, Setting};
 use crate::tool::Summary;
 use host::Host;
@@ -52,10 +52,12 @@ pub struct EngineWorld {
     truth: Truth,
     /// From the end of the capture on, jobs are removed as soon as they have ended.
     removes_at_once: bool,
+    /// At the end of the run, tools end their registrations.
+    ends_registrations: bool,
     /// What tools that have ended had read.
     past: Summary,
-    /// A word that depends on all that was read, and when.
-    digest: u64,
+    /// Depends on all that was read and all events of the capture. The engine has one for the rest.
+    digest: Digest,
 }
 
 impl EngineWorld {
@@ -90,12 +92,13 @@ impl EngineWorld {
             caches: Arc::new(CacheBudget::new(setting.cache_total.into())),
             now,
             jobs: Jobs::default(),
-            host: Host::default(),
+            host: Host::new(setting.silent_host),
             tools: Vec::new(),
             truth: Truth::default(),
             removes_at_once: false,
+            ends_registrations: false,
             past: Summary::default(),
-            digest: 0,
+            digest: Digest::default(),
         }
     }
 
@@ -129,12 +132,13 @@ impl EngineWorld {
             Kind::Memory => {
                 self.memory.refuse_rings(!self.setting.calm && rng.chance(128));
                 self.memory.refuse_data(!self.setting.calm && rng.chance(128));
+                self.engine.refuse(rng.chance(64), rng.chance(64));
             }
             Kind::Serve | Kind::Reap | Kind::Reconfigure | Kind::Starve | Kind::Close | Kind::Finish => {}
         }
         self.follow_up();
         let Summary { delivered, lost, .. } = self.summary();
-        self.digest = mix(self.digest ^ delivered ^ (lost << 32) ^ (self.memory.rings() << 56));
+        [delivered, lost, self.memory.rings()].into_iter().for_each(|word| self.digest.add_word(word));
     }
 
     /// Carries out what leaves the core, and checks its tables.
@@ -184,6 +188,7 @@ impl EngineWorld {
         });
         assert!(self.capture.turn() != fails, "the capture has ended");
         for event in self.capture.events() {
+            self.digest.add_debug(&event);
             if let Event::Complete { source, produced, .. } = &event {
                 self.truth.complete(*source, *produced);
             }
@@ -192,7 +197,7 @@ impl EngineWorld {
     }
 
     /// Ends the capture: the kernel fails. In some runs all ranks have exited before, and children
-    /// keep their streams open.
+    /// keep their streams open. In some runs, all tools send requests before the engine knows.
     fn end_capture(&mut self, actor: usize, rng: &mut Rng) {
         if !self.capture.has_ended() {
             if actor.is_multiple_of(2) {
@@ -203,6 +208,22 @@ impl EngineWorld {
             with_kernel(&mut self.capture, |kernel| kernel.fails = true);
             self.truth.is_cut = true;
             self.turn(rng);
+            if rng.chance(128) {
+                self.request_late(rng);
+            }
+        }
+    }
+
+    /// Lets every tool read what there is and request what follows, before the engine knows that the
+    /// capture has ended.
+    fn request_late(&mut self, rng: &mut Rng) {
+        while !self.engine.is_without_capture() {
+            for index in (0..self.tools.len()).rev() {
+                self.tools[index].run(&mut self.engine, &self.truth, rng, true);
+                self.serve(index, 1000);
+                self.follow_up();
+            }
+            self.take_events(1);
         }
     }
 

@@ -26,7 +26,7 @@ pub struct Failure {
     /// What was wrong.
     pub message: String,
     /// The place of the check.
-    pub place: String,
+    pub place: Box<str>,
 }
 
 impl fmt::Display for Failure {
@@ -89,7 +89,7 @@ fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<(Summary
     RUNS.set(false);
     outcome.map_err(|_| {
         let (message, place) = PANIC.take().unwrap_or_default();
-        Failure { seed, setting, script: script[..done].to_vec(), message, place }
+        Failure { seed, setting, script: script[..done].to_vec(), message, place: place.into() }
     })
 }
 
@@ -104,6 +104,12 @@ pub fn run(subject: Subject, seed: u64, steps: usize) -> Result<(Summary, u64), 
 
 /// Returns the smallest failure that can be found by leaving out parts of the script.
 pub fn shrink(failure: Failure) -> Failure {
+    let (seed, setting) = (failure.seed, failure.setting);
+    shrink_by(failure, |script| try_script(seed, setting, script).err())
+}
+
+/// Shrinks a failure. `fails` runs a script, and returns its failure if it has one.
+fn shrink_by(failure: Failure, fails: impl Fn(&[Action]) -> Option<Failure>) -> Failure {
     let (mut smallest, began) = (failure, Instant::now());
     let mut len = smallest.script.len().div_ceil(2);
     while len > 0 && began.elapsed() < SHRINK_TIME {
@@ -113,9 +119,9 @@ pub fn shrink(failure: Failure) -> Failure {
             let end = (start + len).min(smallest.script.len());
             let mut shorter = smallest.script.clone();
             shorter.drain(start..end);
-            match try_script(smallest.seed, smallest.setting, &shorter) {
-                Err(found) if found.place == smallest.place => smallest = found,
-                Ok(_) | Err(_) => start = end,
+            match fails(&shorter) {
+                Some(found) if found.place == smallest.place => smallest = found,
+                _ => start = end,
             }
         }
         // Shorter parts only once no part of this length can be left out.
@@ -124,4 +130,33 @@ pub fn shrink(failure: Failure) -> Failure {
         }
     }
     smallest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Kind;
+
+    #[test]
+    fn shrinking_leaves_what_the_same_failure_needs() {
+        let (setting, script) = of_seed(Subject::Engine, 7, 2000);
+        let failed = |script: &[Action], place: &str| Failure {
+            seed: 7,
+            setting,
+            script: script.to_vec(),
+            message: String::new(),
+            place: place.into(),
+        };
+        // A tool, and a pull after it, fail at one place. A tool without a write fails elsewhere.
+        let fails = |script: &[Action]| {
+            let tool = script.iter().position(|action| action.kind == Kind::NewTool)?;
+            let pull = script[tool..].iter().any(|action| action.kind == Kind::Attach);
+            let writes = script.iter().any(|action| action.kind == Kind::Write);
+            (pull || !writes).then(|| failed(script, if writes { "here" } else { "elsewhere" }))
+        };
+        let smallest = shrink_by(failed(&script, "here"), fails);
+        let mut kinds: Vec<Kind> = smallest.script.iter().map(|action| action.kind).collect();
+        kinds.retain(|kind| *kind != Kind::Write);
+        assert_eq!((kinds, smallest.script.len()), (vec![Kind::NewTool, Kind::Attach], 3));
+    }
 }

@@ -164,6 +164,10 @@ pub struct Setting {
     pub ends_early: bool,
     /// Whether the tools of an engine may have few readers.
     pub few_slots: bool,
+    /// Whether at the end the tools of an engine read everything before jobs are removed.
+    pub drains_first: bool,
+    /// Whether the host of an engine leaves some calls without an answer until all tools have left.
+    pub silent_host: bool,
 }
 
 impl Setting {
@@ -194,8 +198,10 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         cache_total: rng.pick(&[u32::MAX, u32::MAX, 64 << 10]),
         sources: rng.pick(&[3, 4, 6, 9]),
         tools: rng.pick(&[2, 4, 6]),
-        ends_early: rng.chance(32),
+        ends_early: rng.chance(if subject == Subject::Engine { 64 } else { 32 }),
         few_slots: false,
+        drains_first: false,
+        silent_host: false,
     };
     // Each run has weights of its own, so that rare combinations of kinds become common in some.
     let mut weights = Vec::new();
@@ -221,5 +227,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         action.kind = Kind::EndCapture;
     }
     setting.few_slots = rng.chance(48);
+    setting.drains_first = rng.chance(128);
+    setting.silent_host = rng.chance(48);
     (setting, script)
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use iof_capture::test_utils::SimulatedCapture;
 use iof_capture::{End, Event, Gating, NewStream, SourceId};
+use iof_engine::simulation::Digest;
 use iof_shm_ring::{CacheBudget, Growth, HeapMemory, Policy, Ring, Ringer, Stream, StreamConfig};
 
 use crate::kernel::{Kernel, Mood, with_kernel};
-use crate::rng::{Rng, mix};
+use crate::rng::Rng;
 use crate::script::{Action, Kind, Setting};
 use crate::server::Server;
 use crate::source::{self, Completed, Source};
@@ -39,8 +40,8 @@ pub struct World {
     pub(crate) server: Server,
     stdins: Stdins,
     last_handler: u32,
-    /// A word that depends on all that was read, and when.
-    digest: u64,
+    /// Depends on all that was read and all events of the capture.
+    digest: Digest,
 }
 
 impl World {
@@ -65,7 +66,7 @@ impl World {
             server: Server::new(),
             stdins: Stdins::default(),
             last_handler: 0,
-            digest: 0,
+            digest: Digest::default(),
         }
     }
 
@@ -113,7 +114,7 @@ impl World {
         self.serve_prompt();
         self.check_memory();
         let Summary { delivered, lost, .. } = self.summary();
-        self.digest = mix(self.digest ^ delivered ^ (lost << 32) ^ (self.memory.rings() << 56));
+        [delivered, lost, self.memory.rings()].into_iter().for_each(|word| self.digest.add_word(word));
     }
 
     /// Returns what all tools have read.
@@ -269,6 +270,7 @@ impl World {
     fn handle_events(&mut self) {
         self.server.turned();
         for event in self.capture.events() {
+            self.digest.add_debug(&event);
             match event {
                 Event::Complete { source, produced, dropped, generation, end } => {
                     self.complete(source, Completed { produced, dropped }, &end);

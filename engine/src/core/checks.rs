@@ -15,6 +15,7 @@ use crate::core::ids::PeerId;
 use crate::core::logs::ReplyTo;
 use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
+use crate::core::push::Push;
 use crate::core::registration::Registration;
 
 impl Core {
@@ -145,6 +146,20 @@ impl Core {
         assert!(logs <= MAX_LOGS);
         assert!(by_tool.values().all(|logs| *logs <= MAX_WAITING_PER_TOOL));
         assert!(by_process.values().all(|logs| *logs <= MAX_LOGS_PER_PROCESS));
+    }
+
+    /// Returns the names of the tables that are not empty, without what waits for the host alone: the
+    /// upcalls that it has not answered, with the sources that it was asked for, and the pushes that it
+    /// takes.
+    pub(crate) fn remains_without_owed(&self) -> Vec<String> {
+        let is_owed = |push: &Push| push.tool.is_none() && push.local.is_empty() && push.elsewhere.is_some();
+        let mut remains = self.remains();
+        remains.retain(|table| match table.as_str() {
+            "owed answers" | "pulls by call" | "demand" => self.owed.is_empty(),
+            "pushes" => !self.pushes.iter().all(|(_, push)| is_owed(push)),
+            _ => true,
+        });
+        remains
     }
 
     /// Returns the names of the tables that are not empty.

@@ -10,6 +10,7 @@ use iof_capture::{PushId, SourceBytes, SourceId, StreamRequest, TargetId};
 use crate::core::ids::{PageId, PeerId};
 
 /// A command to the capture thread, or about memory that earlier commands use.
+#[cfg_attr(feature = "simulation", derive(Debug))]
 pub(crate) enum Command {
     Request(StreamRequest<PageId>),
     /// Hands over the stream that [`Resources`](super::resources::Resources) has created.

@@ -52,14 +52,14 @@ pub(crate) struct QueryId(pub u64);
 pub(crate) struct LogId(pub u64);
 
 /// The number of a step of an ongoing log request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LogStep {
     pub log: LogId,
     pub step: usize,
 }
 
 /// The subject of an upcall that the host answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Call {
     Approve(PeerId),
     Query(QueryId),

@@ -1,6 +1,6 @@
 //! The table of jobs, with the processes and stdins of their local ranks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use iof_capture::{ProcessId, SourceId, TargetId};
@@ -14,9 +14,9 @@ use crate::core::job::{EndSteps, JobState, RankState};
 pub(crate) struct Jobs {
     by_name: BTreeMap<Nspace, JobState>,
     /// The local ranks whose exits the capture thread reports.
-    processes: HashMap<ProcessId, Proc>,
+    processes: BTreeMap<ProcessId, Proc>,
     /// The local ranks whose stdin can be pushed to.
-    stdins: HashMap<TargetId, Proc>,
+    stdins: BTreeMap<TargetId, Proc>,
     /// The jobs to which something was logged, until the streams of that are finished.
     logged: BTreeSet<Nspace>,
     last_run: u64,
@@ -115,7 +115,7 @@ impl Jobs {
     pub(super) fn capture_ended(&mut self) -> Vec<ProcessId> {
         self.stdins.clear();
         self.by_name.values_mut().for_each(JobState::capture_ended);
-        self.processes.drain().map(|(process, _)| process).collect()
+        std::mem::take(&mut self.processes).into_keys().collect()
     }
 
     /// Notes that the stdin of a rank was shut.

@@ -72,7 +72,7 @@ mod unread;
 pub(crate) mod upcall;
 pub(crate) mod withdrawal;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::SourceId;
 
@@ -106,7 +106,7 @@ pub(crate) struct Core {
     /// Sources that tools have asked the host for.
     demand: Demand,
     /// The pull that caused each upcall that the host has not answered.
-    pulls_by_call: HashMap<CallId, Ticket>,
+    pulls_by_call: BTreeMap<CallId, Ticket>,
     /// Upcalls that the host has not answered.
     owed: Owed,
     /// The requests that the capture thread has not answered.
@@ -144,7 +144,7 @@ impl Core {
             queries: Queries::default(),
             logs,
             demand: Demand::default(),
-            pulls_by_call: HashMap::new(),
+            pulls_by_call: BTreeMap::new(),
             owed: Owed::default(),
             awaited: AwaitedAnswers::default(),
             graces: GracePeriods::default(),

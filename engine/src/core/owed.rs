@@ -1,7 +1,7 @@
 //! Accounting of the upcalls that the host has not answered yet. Their size is bounded for each
 //! user, whether or not the tools that caused them are still connected.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use iof_proto::limits::{MAX_OWED_BYTES_PER_USER, UPCALL_COST, UPCALL_COST_PER_PROC};
 use iof_proto::{Failure, Info, InfoValue, Proc, Status};
@@ -13,9 +13,9 @@ use crate::core::ids::Call;
 #[derive(Default)]
 pub(crate) struct Owed {
     /// The user and the size of each upcall, in bytes.
-    calls: HashMap<Call, (u32, usize)>,
+    calls: BTreeMap<Call, (u32, usize)>,
     /// The sum of these sizes for each user.
-    users: HashMap<u32, usize>,
+    users: BTreeMap<u32, usize>,
 }
 
 impl Owed {
@@ -43,7 +43,7 @@ impl Owed {
     /// Panics if a user's sum is wrong or beyond its limit.
     #[cfg(feature = "simulation")]
     pub(crate) fn check(&self) {
-        let mut sums: HashMap<u32, usize> = HashMap::new();
+        let mut sums: BTreeMap<u32, usize> = BTreeMap::new();
         for (uid, bytes) in self.calls.values() {
             *sums.entry(*uid).or_default() += bytes;
         }

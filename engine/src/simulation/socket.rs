@@ -8,6 +8,7 @@ use std::time::Instant;
 use iof_proto::{Decoder, FromTool};
 use iof_shm_ring::{Bell, Inlet, ReaderPage, Ring, Ringer};
 
+use super::Digest;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::PeerId;
 use crate::core::outgoing::Attachment;
@@ -141,6 +142,7 @@ impl Socket {
         (id, peer): (PeerId, &mut Peer),
         memory: &SharedMemory,
         now: Instant,
+        digest: &mut Digest,
     ) -> bool {
         let mut busy = false;
         memory.remove_unsent(id, peer.take_discarded());
@@ -168,6 +170,8 @@ impl Socket {
             peer.sent(count, now);
             busy = true;
             if end == len {
+                digest.add_word(id as u64);
+                digest.add(&self.partial);
                 let (frame, shared) =
                     (mem::take(&mut self.partial), mem::replace(&mut self.shared, Shared::Nothing));
                 let unread = len.saturating_sub(mem::take(&mut self.received));

@@ -5,7 +5,7 @@ use iof_shm_ring::Policy;
 
 use super::World;
 use crate::kernel::{Mood, with_kernel};
-use crate::rng::{Rng, mix};
+use crate::rng::Rng;
 use crate::source::Source;
 use crate::tool::{Manner, Summary, Tool};
 
@@ -57,7 +57,7 @@ impl World {
         }
         self.check_memory();
         assert_eq!(self.memory.rings(), self.rings_before, "rings are left of removed streams");
-        let result = (self.summary(), self.digest);
+        let result = (self.summary(), self.digest.word());
         self.stop();
         result
     }
@@ -67,7 +67,7 @@ impl World {
     pub fn end_engine(mut self) -> (Summary, u64) {
         let honest = |tool: &&mut Tool| tool.manner != Manner::Hostile && !tool.killed && !tool.gone;
         self.tools.iter_mut().filter(honest).for_each(|tool| tool.read_rest(&self.room));
-        let result = (self.summary(), self.digest);
+        let result = (self.summary(), self.digest.word());
         let World { mut capture, server, tools, memory, rings_before, .. } = self;
         memory.refuse_rings(false);
         memory.refuse_data(false);
@@ -121,8 +121,8 @@ impl World {
 
     /// Runs a turn in which everything is answered.
     fn settle_turn(&mut self) {
-        self.digest = mix(self.digest);
-        let rng = Rng::new(self.digest);
+        self.digest.add_word(0);
+        let rng = Rng::new(self.digest.word());
         with_kernel(&mut self.capture, |kernel| {
             kernel.mood = Mood { rng, answers: 256, faults: 0, may_lack_memory: false }
         });
