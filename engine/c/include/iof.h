@@ -262,6 +262,97 @@
 // older form sets IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR and IOF_FWD_STDDIAG together.
 #define IOF_IOF_SRV_REQ "pmix.iof.req"
 
+// Output that the library writes (bool): tags each line with the part of the job's name after "@",
+// or all of it, and the rank, such as "[1,0]<stdout>: ".
+#define IOF_IOF_TAG_OUTPUT "pmix.iof.tag"
+
+// Output that the library writes (bool): tags each line like IOF_IOF_TAG_OUTPUT, and with the host and
+// the pid of the process, such as "[1,0][node1:4711]<stdout>: ".
+#define IOF_IOF_TAG_DETAILED_OUTPUT "pmix.iof.tagdet"
+
+// Output that the library writes (bool): tags each line with the whole name of the job and the rank,
+// such as "[launcher@1,0]<stdout>: ".
+#define IOF_IOF_TAG_FULLNAME_OUTPUT "pmix.iof.tagfull"
+
+// Output that the library writes (bool): tags each line with the rank, such as "[0]<stdout>: ". If
+// several tags are requested, IOF_IOF_TAG_OUTPUT applies, otherwise the most detailed one.
+#define IOF_IOF_RANK_OUTPUT "pmix.iof.rank"
+
+// Output that the library writes (bool): shows the time at which each line was read from its process,
+// in the form of ctime(3) in brackets before the tag.
+#define IOF_IOF_TIMESTAMP_OUTPUT "pmix.iof.ts"
+
+// Output that the library writes (bool): writes each line as an XML element, such as
+// "<stdout rank="0">text&#010;</stdout>". Tags and times are its attributes.
+#define IOF_IOF_XML_OUTPUT "pmix.iof.xml"
+
+// Output that the library writes (bool): stderr and stddiag go to stdout. For a program of
+// iof_server_spawn (bool): stdout and stderr of a rank are one pipe, whose bytes arrive as stdout in
+// the order in which they were written.
+#define IOF_IOF_MERGE_STDERR_STDOUT "pmix.iof.mrg"
+
+// Output that the library writes (bool): parts of lines are written at once. Otherwise a part waits
+// for the end of its line for 100 ms, or until it has 64 KiB.
+#define IOF_IOF_OUTPUT_RAW "pmix.iof.raw"
+
+// Output that the library writes (string): goes to the files NAME.JOB.RANK.out and NAME.JOB.RANK.err,
+// where NAME is this text, and RANK has as many digits as the number of ranks. stddiag goes to the
+// file of stderr. Existing files are emptied.
+#define IOF_IOF_OUTPUT_TO_FILE "pmix.iof.file"
+
+// Output that the library writes (string): goes to the files DIRECTORY/JOB/rank.RANK/stdout and
+// DIRECTORY/JOB/rank.RANK/stderr, where DIRECTORY is this text. Cannot be combined with
+// IOF_IOF_OUTPUT_TO_FILE.
+#define IOF_IOF_OUTPUT_TO_DIRECTORY "pmix.iof.dir"
+
+// Output that the library writes (bool): the text of IOF_IOF_OUTPUT_TO_FILE is a pattern, in which %n
+// is the job, %r the rank with leading zeros, %R the rank, %h the host and %% a percent sign. Nothing
+// is added to a name with placeholders.
+#define IOF_IOF_FILE_PATTERN "pmix.iof.fpt"
+
+// Output that the library writes (bool): if false, output that goes to files goes to stdout and stderr
+// as well. True by default.
+#define IOF_IOF_FILE_ONLY "pmix.iof.fonly"
+
+// Output that the library writes (bool): whether it goes to the program's own stdout and stderr. For
+// iof_tool_init and iof_IOF_pull it is true by default. For iof_server_init, iof_server_spawn and
+// iof_server_adopt it is false by default, and if it is true, the library writes the output of the jobs
+// although the program has not called iof_IOF_pull.
+#define IOF_IOF_LOCAL_OUTPUT "pmix.iof.local"
+
+// Output that the library writes (bool): the older name of IOF_IOF_TAG_OUTPUT.
+#define IOF_TAG_OUTPUT "pmix.tagout"
+
+// Output that the library writes (bool): the older name of IOF_IOF_TIMESTAMP_OUTPUT.
+#define IOF_TIMESTAMP_OUTPUT "pmix.tsout"
+
+// Output that the library writes (bool): the older name of IOF_IOF_MERGE_STDERR_STDOUT.
+#define IOF_MERGE_STDERR_STDOUT "pmix.mergeerrout"
+
+// Output that the library writes (string): the older name of IOF_IOF_OUTPUT_TO_FILE.
+#define IOF_OUTPUT_TO_FILE "pmix.outfile"
+
+// Output that the library writes (string): the older name of IOF_IOF_OUTPUT_TO_DIRECTORY.
+#define IOF_OUTPUT_TO_DIRECTORY "pmix.outdir"
+
+// Output that the library writes (bool): the older name of IOF_IOF_FILE_ONLY.
+#define IOF_OUTPUT_NOCOPY "pmix.nocopy"
+
+// iof_IOF_pull (bool): accepted without effect. The registration receives a copy of the output in any
+// case.
+#define IOF_IOF_COPY "pmix.iof.cpy"
+
+// iof_IOF_pull (bool): the registration receives the output in place of the launcher's own readers.
+// True is refused with IOF_ERR_NOT_SUPPORTED if it is required, and otherwise ignored.
+#define IOF_IOF_REDIRECT "pmix.iof.redir"
+
+// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child of another
+// one, whose registrations it could inherit.
+#define IOF_IOF_INHERIT "pmix.iof.inhrt"
+
+// iof_tool_init and iof_server_spawn (bool): accepted without effect. Jobs continue when a tool ends.
+#define IOF_NOHUP "pmix.nohup"
+
 // The callback iof_pull (bool): no tool pulls this output any more.
 #define IOF_IOF_STOP "pmix.iof.stop"
 
@@ -520,10 +611,6 @@
 // because a process that it has started holds them, in milliseconds. By default there is no limit.
 // An extension of iof.
 #define IOF_GRACE "iof.grace"
-
-// iof_server_spawn, for a program (bool): stdout and stderr of a rank are one pipe, whose bytes
-// arrive as stdout in the order in which they were written.
-#define IOF_IOF_MERGE_STDERR_STDOUT "pmix.iof.mrg"
 
 // iof_server_init (string): keys of directives that the callbacks iof_pull and log support,
 // separated by commas. The engine passes these directives to them, required or not. With
@@ -931,6 +1018,62 @@ typedef struct iof_info_t {
     struct iof_value_t value;
 } iof_info_t;
 
+// A query: keys, and qualifiers that restrict the answer to jobs or processes, such as IOF_NSPACE.
+typedef struct iof_query_t {
+    // The keys, an array that ends with NULL.
+    char **keys;
+    // The qualifiers.
+    struct iof_info_t *qualifiers;
+    // The number of qualifiers.
+    size_t nqual;
+} iof_query_t;
+
+// Called when the receiver of a callback no longer needs the data of that callback.
+typedef void (*iof_release_cbfunc_t)(void *cbdata);
+
+// Called with the answer to a query. status is IOF_SUCCESS, IOF_ERR_PARTIAL_SUCCESS if only some
+// keys are known, or another error, without infos.
+//
+// The infos are valid until the receiver of the callback calls release_fn with release_cbdata. It
+// must do so once, during the callback or later, on any thread. A launcher that answers a query
+// (iof_server_query_fn_t) may pass NULL as release_fn: the library copies the infos before its
+// callback returns.
+typedef void (*iof_info_cbfunc_t)(iof_status_t status,
+                                  struct iof_info_t *info,
+                                  size_t ninfo,
+                                  void *cbdata,
+                                  iof_release_cbfunc_t release_fn,
+                                  void *release_cbdata);
+
+// Called when an operation is done, with IOF_SUCCESS or an error.
+typedef void (*iof_op_cbfunc_t)(iof_status_t status, void *cbdata);
+
+// Called by an event handler to report that it is done, as in PMIx. The library calls cbfunc,
+// which may be NULL, with IOF_SUCCESS and thiscbdata, and ignores the other arguments.
+typedef void (*iof_event_notification_cbfunc_fn_t)(iof_status_t status,
+                                                   struct iof_info_t *results,
+                                                   size_t nresults,
+                                                   iof_op_cbfunc_t cbfunc,
+                                                   void *thiscbdata,
+                                                   void *notification_cbdata);
+
+// Called for an event: see iof_Register_event_handler. status is the event, and source the job, if
+// the event concerns one. results is NULL. The arguments are valid until the handler returns. It
+// may call cbfunc with cbdata, but need not.
+typedef void (*iof_notification_fn_t)(size_t evhdlr_registration_id,
+                                      iof_status_t status,
+                                      const struct iof_proc_t *source,
+                                      struct iof_info_t *info,
+                                      size_t ninfo,
+                                      struct iof_info_t *results,
+                                      size_t nresults,
+                                      iof_event_notification_cbfunc_fn_t cbfunc,
+                                      void *cbdata);
+
+// Called when a handler is registered. status is IOF_SUCCESS and refid the number of the handler,
+// or status is an error and refid 0.
+typedef void (*iof_hdlr_reg_cbfunc_t)(iof_status_t status, size_t refid, void *cbdata);
+
 // A set of channels: the sum of constants such as IOF_FWD_STDOUT_CHANNEL.
 typedef uint16_t iof_iof_channel_t;
 
@@ -962,62 +1105,6 @@ typedef void (*iof_iof_cbfunc_t)(size_t iofhdlr,
                                  struct iof_byte_object_t *payload,
                                  struct iof_info_t *info,
                                  size_t ninfo);
-
-// Called when a handler is registered. status is IOF_SUCCESS and refid the number of the handler,
-// or status is an error and refid 0.
-typedef void (*iof_hdlr_reg_cbfunc_t)(iof_status_t status, size_t refid, void *cbdata);
-
-// Called when an operation is done, with IOF_SUCCESS or an error.
-typedef void (*iof_op_cbfunc_t)(iof_status_t status, void *cbdata);
-
-// A query: keys, and qualifiers that restrict the answer to jobs or processes, such as IOF_NSPACE.
-typedef struct iof_query_t {
-    // The keys, an array that ends with NULL.
-    char **keys;
-    // The qualifiers.
-    struct iof_info_t *qualifiers;
-    // The number of qualifiers.
-    size_t nqual;
-} iof_query_t;
-
-// Called when the receiver of a callback no longer needs the data of that callback.
-typedef void (*iof_release_cbfunc_t)(void *cbdata);
-
-// Called with the answer to a query. status is IOF_SUCCESS, IOF_ERR_PARTIAL_SUCCESS if only some
-// keys are known, or another error, without infos.
-//
-// The infos are valid until the receiver of the callback calls release_fn with release_cbdata. It
-// must do so once, during the callback or later, on any thread. A launcher that answers a query
-// (iof_server_query_fn_t) may pass NULL as release_fn: the library copies the infos before its
-// callback returns.
-typedef void (*iof_info_cbfunc_t)(iof_status_t status,
-                                  struct iof_info_t *info,
-                                  size_t ninfo,
-                                  void *cbdata,
-                                  iof_release_cbfunc_t release_fn,
-                                  void *release_cbdata);
-
-// Called by an event handler to report that it is done, as in PMIx. The library calls cbfunc,
-// which may be NULL, with IOF_SUCCESS and thiscbdata, and ignores the other arguments.
-typedef void (*iof_event_notification_cbfunc_fn_t)(iof_status_t status,
-                                                   struct iof_info_t *results,
-                                                   size_t nresults,
-                                                   iof_op_cbfunc_t cbfunc,
-                                                   void *thiscbdata,
-                                                   void *notification_cbdata);
-
-// Called for an event: see iof_Register_event_handler. status is the event, and source the job, if
-// the event concerns one. results is NULL. The arguments are valid until the handler returns. It
-// may call cbfunc with cbdata, but need not.
-typedef void (*iof_notification_fn_t)(size_t evhdlr_registration_id,
-                                      iof_status_t status,
-                                      const struct iof_proc_t *source,
-                                      struct iof_info_t *info,
-                                      size_t ninfo,
-                                      struct iof_info_t *results,
-                                      size_t nresults,
-                                      iof_event_notification_cbfunc_fn_t cbfunc,
-                                      void *cbdata);
 
 // A callback that PMIx defines and this library never calls.
 typedef int (*iof_server_unused_fn_t)(void);
@@ -1486,7 +1573,8 @@ extern "C" {
 //
 // Infos: IOF_SERVER_URI, IOF_SERVER_PIDINFO, IOF_SERVER_NSPACE, IOF_CONNECT_TO_SYSTEM,
 // IOF_CONNECT_SYSTEM_FIRST, IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_TOOL_NSPACE, IOF_TOOL_RANK,
-// IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS.
+// IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS, IOF_NOHUP, and the
+// attributes of output (iof_IOF_pull), for registrations without a callback.
 //
 // Blocks until an engine has accepted the tool. It waits at most five seconds to be connected to
 // each engine that it tries, and at most five seconds for its answer. Returns IOF_ERR_WOULD_BLOCK
@@ -1505,78 +1593,6 @@ iof_status_t iof_tool_finalize(void);
 
 // Returns 1 if the process is a tool or a server, otherwise 0. Does not block.
 int iof_Initialized(void);
-
-// Registers for the output of processes, which need not exist yet, on the channels that the set
-// channel contains. Cached output from before the registration is delivered first. If jobs of the
-// same name follow each other, the registration receives the output of all. It lasts until
-// iof_IOF_deregister is called or the library is finalized.
-//
-// cbfunc receives the output, see iof_iof_cbfunc_t. If it is NULL, the library writes stdout to
-// the program's own stdout, and stderr and stddiag to its stderr, and reports missing bytes on
-// stderr. It writes whole lines, except lines that are longer than 64 KiB or are not complete
-// after 100 ms.
-//
-// If regcbfunc is NULL, the function blocks until the engine has answered and returns the
-// handler's number, 1 or more; in a callback it returns IOF_ERR_WOULD_BLOCK. Otherwise it returns
-// IOF_SUCCESS without blocking, and regcbfunc is called with the number or the error before cbfunc
-// is called for the first time.
-//
-// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
-// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG. Errors:
-// IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
-// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
-iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
-                          size_t nprocs,
-                          const struct iof_info_t *directives,
-                          size_t ndirs,
-                          iof_iof_channel_t channel,
-                          iof_iof_cbfunc_t cbfunc,
-                          iof_hdlr_reg_cbfunc_t regcbfunc,
-                          void *regcbdata);
-
-// Ends a registration. Output from before the call is still delivered. Then cbfunc is called, and
-// the callback of the registration is not called any more. If cbfunc is NULL, the function blocks
-// until then instead; in a callback it returns IOF_ERR_WOULD_BLOCK. No directives are supported.
-// Errors: IOF_ERR_NOT_FOUND if the registration does not exist.
-iof_status_t iof_IOF_deregister(size_t iofhdlr,
-                                const struct iof_info_t *directives,
-                                size_t ndirs,
-                                iof_op_cbfunc_t cbfunc,
-                                void *cbdata);
-
-// Pushes bytes to the stdin of processes. Each target receives the bytes of one push in one piece,
-// after those of earlier pushes. With IOF_IOF_COMPLETE the stdin of the targets is closed after
-// the bytes; bo may then be NULL or empty. Without bo and these directives, the function has no
-// effect and returns IOF_OPERATION_SUCCEEDED, and cbfunc is not called.
-//
-// The push is done when all bytes are in the pipes of the targets, which may not have read them
-// yet. For targets on other nodes, it is done when the launcher has accepted the bytes. If cbfunc
-// is NULL, the function blocks until then, and bo is not copied; in a callback it returns
-// IOF_ERR_WOULD_BLOCK. Otherwise the function copies bo and returns without blocking, and cbfunc
-// is called when the push is done.
-//
-// With IOF_IOF_PUSH_STDIN, and NULL as bo, a thread of the library reads the program's own stdin
-// until its end, pushes it, and closes the stdin of the targets. If the value is a process and
-// ntargets is 0, that process is the target. The thread continues after the
-// library is finalized. The function blocks until the push has begun, even with cbfunc, which is
-// then called. The end of the push is not reported. In a callback the function returns
-// IOF_ERR_WOULD_BLOCK. A later call with NULL as bo, and with IOF_IOF_PUSH_STDIN false or with
-// IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
-// thread pushes what it has read, and closes the stdin of its targets.
-//
-// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
-// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
-// given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
-// exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
-// not a pipe of the library. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
-// all bytes; IOF_ERR_IOF_FAILURE if none did.
-iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
-                          size_t ntargets,
-                          struct iof_byte_object_t *bo,
-                          const struct iof_info_t *directives,
-                          size_t ndirs,
-                          iof_op_cbfunc_t cbfunc,
-                          void *cbdata);
 
 // Asks the engine and its launcher, and blocks until the answer arrives. On IOF_SUCCESS, and on
 // IOF_ERR_PARTIAL_SUCCESS if only some keys are known, *results receives an array of *nresults
@@ -1639,6 +1655,90 @@ iof_status_t iof_Register_event_handler(iof_status_t *codes,
 // Removes an event handler, without blocking. The handler may be called for one more event, before
 // cbfunc, which may be NULL, is called. A handler that does not exist is ignored, as in PMIx.
 iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbfunc, void *cbdata);
+
+// Registers for the output of processes, which need not exist yet, on the channels that the set
+// channel contains. Cached output from before the registration is delivered first. If jobs of the
+// same name follow each other, the registration receives the output of all. It lasts until
+// iof_IOF_deregister is called or the library is finalized.
+//
+// cbfunc receives the output, see iof_iof_cbfunc_t. If it is NULL, the library writes stdout to
+// the program's own stdout, and stderr and stddiag to its stderr, and reports missing bytes and
+// files that cannot be written on stderr. It writes whole lines, except lines that are longer than
+// 64 KiB or are not complete after 100 ms.
+//
+// The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have no
+// effect with cbfunc. Those that the registration does not have are taken from iof_tool_init. For a
+// server they are taken from the job (iof_server_spawn, iof_server_adopt), and otherwise from
+// iof_server_init, except those of files and IOF_IOF_LOCAL_OUTPUT.
+//
+// If regcbfunc is NULL, the function blocks until the engine has answered and returns the
+// handler's number, 1 or more; in a callback it returns IOF_ERR_WOULD_BLOCK. Otherwise it returns
+// IOF_SUCCESS without blocking, and regcbfunc is called with the number or the error before cbfunc
+// is called for the first time.
+//
+// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG,
+// IOF_IOF_COPY, IOF_IOF_REDIRECT, IOF_IOF_TAG_OUTPUT, IOF_IOF_TAG_DETAILED_OUTPUT,
+// IOF_IOF_TAG_FULLNAME_OUTPUT, IOF_IOF_RANK_OUTPUT, IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT,
+// IOF_IOF_MERGE_STDERR_STDOUT, IOF_IOF_OUTPUT_RAW, IOF_IOF_OUTPUT_TO_FILE,
+// IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT and their
+// older names IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT, IOF_OUTPUT_TO_FILE,
+// IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY. Errors: IOF_ERR_BAD_PARAM if a file and a directory are
+// given, or a pattern has an unknown placeholder;
+// IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
+// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
+iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
+                          size_t nprocs,
+                          const struct iof_info_t *directives,
+                          size_t ndirs,
+                          iof_iof_channel_t channel,
+                          iof_iof_cbfunc_t cbfunc,
+                          iof_hdlr_reg_cbfunc_t regcbfunc,
+                          void *regcbdata);
+
+// Ends a registration. Output from before the call is still delivered. Then cbfunc is called, and
+// the callback of the registration is not called any more. If cbfunc is NULL, the function blocks
+// until then instead; in a callback it returns IOF_ERR_WOULD_BLOCK. No directives are supported.
+// Errors: IOF_ERR_NOT_FOUND if the registration does not exist.
+iof_status_t iof_IOF_deregister(size_t iofhdlr,
+                                const struct iof_info_t *directives,
+                                size_t ndirs,
+                                iof_op_cbfunc_t cbfunc,
+                                void *cbdata);
+
+// Pushes bytes to the stdin of processes. Each target receives the bytes of one push in one piece,
+// after those of earlier pushes. With IOF_IOF_COMPLETE the stdin of the targets is closed after
+// the bytes; bo may then be NULL or empty. Without bo and these directives, the function has no
+// effect and returns IOF_OPERATION_SUCCEEDED, and cbfunc is not called.
+//
+// The push is done when all bytes are in the pipes of the targets, which may not have read them
+// yet. For targets on other nodes, it is done when the launcher has accepted the bytes. If cbfunc
+// is NULL, the function blocks until then, and bo is not copied; in a callback it returns
+// IOF_ERR_WOULD_BLOCK. Otherwise the function copies bo and returns without blocking, and cbfunc
+// is called when the push is done.
+//
+// With IOF_IOF_PUSH_STDIN, and NULL as bo, a thread of the library reads the program's own stdin
+// until its end, pushes it, and closes the stdin of the targets. If the value is a process and
+// ntargets is 0, that process is the target. The thread continues after the
+// library is finalized. The function blocks until the push has begun, even with cbfunc, which is
+// then called. The end of the push is not reported. In a callback the function returns
+// IOF_ERR_WOULD_BLOCK. A later call with NULL as bo, and with IOF_IOF_PUSH_STDIN false or with
+// IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
+// thread pushes what it has read, and closes the stdin of its targets.
+//
+// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
+// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
+// given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
+// exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
+// not a pipe of the library. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
+// all bytes; IOF_ERR_IOF_FAILURE if none did.
+iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
+                          size_t ntargets,
+                          struct iof_byte_object_t *bo,
+                          const struct iof_info_t *directives,
+                          size_t ndirs,
+                          iof_op_cbfunc_t cbfunc,
+                          void *cbdata);
 
 // Returns whether the process is a tool that is connected, and whose engine has not ended. Does not
 // block.
@@ -1831,7 +1931,8 @@ const char *iof_Get_attribute_name(const char *attrstring);
 // IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY, IOF_GATEWAY, IOF_HOST_DIRECTIVES,
 // IOF_HOST_QUERIES, IOF_HOST_LOG_CHANNELS, IOF_LOG_ORDER, IOF_LOG_ONCE, IOF_IOF_CACHE_SIZE,
 // IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE, IOF_IOF_BUFFERING_SIZE,
-// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND.
+// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND, and the
+// attributes of output (iof_IOF_pull), for all jobs and for registrations without a callback.
 //
 // The engine installs no signal handlers, and raises the soft limit on open files. Returns
 // IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_EXISTS if the process is a server already;
@@ -1904,9 +2005,12 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 // job.
 //
 // Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
-// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
-// IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
-// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
+// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT,
+// IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST,
+// IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US,
+// IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull). With files or
+// IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program has not called
+// iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
 //
 // Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_STDIN_TGT,
 // IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_FWD_STDIN, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of
@@ -1914,8 +2018,10 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 //
 // Errors, after which no process of the job runs: IOF_ERR_BAD_PARAM if a program has no ranks, if
 // an info selects a rank that does not exist, if several ranks are to inherit stdin, or if a rank
-// with a pty has a pipe or a file as stdin; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files
-// or memory are exhausted; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started.
+// with a pty has a pipe or a file as stdin; IOF_ERR_EXISTS if a job has the name already;
+// IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_IOF_FAILURE if a file of its
+// output cannot be written, or another job writes it; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot
+// be started.
 iof_status_t iof_server_spawn(const struct iof_info_t *job_info,
                               size_t ninfo,
                               const struct iof_app_t *apps,
@@ -1929,9 +2035,9 @@ iof_status_t iof_server_spawn(const struct iof_info_t *job_info,
 // IOF_ERR_BAD_PARAM or IOF_ERR_INIT: then the launcher still owns them all. Otherwise the library
 // closes them when the call fails or their streams are complete.
 //
-// Errors: IOF_ERR_BAD_PARAM if the list of ranks is empty, if a rank is out of range or appears twice, if
-// a descriptor is not open or appears twice, or if an info is refused; IOF_ERR_EXISTS if a job has
-// the name already; IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted;
+// Errors: IOF_ERR_BAD_PARAM if the list of ranks is empty, if a rank is out of range or appears
+// twice, if a descriptor is not open or appears twice, or if an info is refused, such as one of files
+// that cannot be written; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted;
 // IOF_ERR_NOT_SUPPORTED if a descriptor is not of a kind that iof_adopted_t lists, or if a process
 // does not exist or was waited for. If a process is not a child of the launcher, its exit is
 // detected, but its exit code is unknown and counts as 1.

@@ -4,14 +4,21 @@ use iof_proto::{Answer, Failure, Log, Query, Status};
 use iof_tool::{Pull, Push};
 
 use crate::callbacks::iof_iof_cbfunc_t;
+use crate::print::Print;
 
 /// Receives the result of a request, once. It is dropped without a call if the session's thread has
 /// panicked.
 pub(crate) type Done<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
 
+/// The receiver of a registration's output.
+pub(crate) enum Sink {
+    Callback(iof_iof_cbfunc_t),
+    Print(Box<Print>),
+}
+
 /// A request of the program.
 pub(crate) enum Command {
-    Pull(Pull, iof_iof_cbfunc_t, Done<usize>),
+    Pull(Pull, Sink, Done<usize>),
     Deregister(usize, Done<()>),
     Push(Push, Payload, Done<()>),
     Query(Vec<Query>, Done<Answer>),

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::directive::key::PMIX_IOF_DROP_NEWEST;
+use iof_proto::query::key::PMIX_QUERY_PROC_TABLE;
 use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc};
 use iof_tool::{Bytes, Delivery, Gap, Origin, Push, Reply, RequestError, Tool};
 
 use crate::callbacks::iof_iof_cbfunc_t;
-use crate::command::{Command, Done, Payload, gone};
+use crate::command::{Command, Done, Payload, Sink, gone};
 use crate::events::Event;
 use crate::guard::lock;
 use crate::keys::*;
-use crate::print::LinePrinter;
+use crate::print::Printers;
 use crate::pushes::Pushes;
 use crate::shared::Shared;
 use crate::types::iof_info_t;
@@ -25,7 +26,7 @@ const DELIVERIES_PER_TURN: usize = 64;
 
 /// A request whose answer is pending.
 enum UnansweredRequest {
-    Pull(iof_iof_cbfunc_t, BTreeMap<Nspace, u64>, Done<usize>),
+    Pull(Registration, Sink, Done<usize>),
     Push(Payload, bool, Done<()>),
     Query(Done<Answer>),
     Log(Done<()>),
@@ -33,8 +34,10 @@ enum UnansweredRequest {
 
 /// A registration.
 struct Registration {
-    /// `None`: output is printed.
+    /// `None` if output is printed.
     callback: iof_iof_cbfunc_t,
+    /// Whether it continues after the end of its jobs.
+    persistent: bool,
     /// The names of its jobs, each with the last run whose end was reported to it; 0 for none.
     jobs: BTreeMap<Nspace, u64>,
 }
@@ -52,7 +55,7 @@ pub(crate) struct Core {
     /// The number of bytes that are missing before the next ones of a stream.
     lost: BTreeMap<Stream, u64>,
     pushes: Pushes,
-    printer: LinePrinter,
+    printers: Printers,
     /// The time at which a push or an unfinished line needs the next turn.
     due: Option<Instant>,
     stopped: bool,
@@ -61,6 +64,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(tool: Tool, shared: Arc<Shared>) -> Core {
+        let printers = Printers::new(Arc::clone(&shared.formats));
         Core {
             tool,
             shared,
@@ -70,7 +74,7 @@ impl Core {
             ends: BTreeMap::new(),
             lost: BTreeMap::new(),
             pushes: Pushes::default(),
-            printer: LinePrinter::default(),
+            printers,
             due: None,
             stopped: false,
             gone: false,
@@ -102,7 +106,7 @@ impl Core {
             }
         }
         let due = self.pushes.advance(&mut self.tool);
-        self.due = self.printer.flush().into_iter().chain(due).min();
+        self.due = self.printers.flush().into_iter().chain(due).min();
         if quiet && self.tool.is_gone() && !self.gone {
             self.lose();
         }
@@ -137,14 +141,16 @@ impl Core {
         for command in self.shared.take().0 {
             command.fail(ended());
         }
-        self.printer.end();
+        self.printers.end_all();
     }
 
     fn run_command(&mut self, command: Command) {
         match command {
-            Command::Pull(pull, callback, done) => {
+            Command::Pull(pull, sink, done) => {
+                let callback = if let Sink::Callback(callback) = &sink { *callback } else { None };
                 let jobs = pull.procs.iter().map(|proc| (proc.nspace.clone(), 0)).collect();
-                self.ask(Tool::submit_pull, &pull, UnansweredRequest::Pull(callback, jobs, done));
+                let registration = Registration { callback, persistent: pull.persistent, jobs };
+                self.ask(Tool::submit_pull, &pull, UnansweredRequest::Pull(registration, sink, done));
             }
             Command::Push(push, payload, done) => {
                 let size = payload.len() as u64;
@@ -190,43 +196,48 @@ impl Core {
 
     /// Delivers what the engine has sent next. Returns `false` if there is nothing.
     fn deliver_next(&mut self) -> bool {
-        let Core { tool, handlers, lost, printer, .. } = self;
+        let Core { tool, handlers, lost, printers, .. } = self;
         let mut deliver = |origin: &Origin<'_>, bytes: &[u8], infos| {
             // A registration that has ended receives nothing more.
-            let registration = handlers.get(&origin.handler);
-            match registration.map(|registration| registration.callback) {
-                Some(None) => printer.print(origin, bytes),
-                Some(callback) => call_with(callback, origin, bytes, infos, lost),
-                None => {}
+            if let Some(Registration { callback, .. }) = handlers.get(&origin.handler) {
+                call_with(*callback, origin, bytes, infos, lost);
             }
         };
-        let end = |produced, key| {
-            vec![make::info(IOF_OFFSET, make::uint64(produced)), make::info(key, make::boolean(true))]
+        let end = |produced, key, value| {
+            vec![make::info(IOF_OFFSET, make::uint64(produced)), make::info(key, value)]
         };
         match tool.try_recv() {
             Ok(None) => return false,
             // The engine violated the protocol. This is returned once, and the engine counts as
             // gone.
             Err(_) => {}
+            Ok(Some(Delivery::Bytes(bytes))) if printers.has(bytes.origin().handler) => {
+                printers.print(&bytes)
+            }
             Ok(Some(Delivery::Bytes(bytes))) => deliver(&bytes.origin(), bytes.as_slice(), describe(&bytes)),
-            Ok(Some(Delivery::Gap { origin, gap }))
-                if handlers.get(&origin.handler).is_some_and(|handler| handler.callback.is_none()) =>
-            {
-                printer.missing(&origin, &gap);
+            Ok(Some(Delivery::Gap { origin, gap })) if printers.has(origin.handler) => {
+                printers.missing(&origin, &gap);
             }
             Ok(Some(Delivery::Gap { origin, gap })) => {
                 let so_far = lost.entry(stream(&origin)).or_default();
                 *so_far = so_far.saturating_add(gap.lost);
             }
+            Ok(Some(Delivery::Complete { origin, counts } | Delivery::Gone { origin, counts }))
+                if printers.has(origin.handler) =>
+            {
+                printers.end_stream(&origin, counts.produced);
+            }
+            Ok(Some(Delivery::Broken { origin, counts, missing })) if printers.has(origin.handler) => {
+                printers.broken(&origin, counts.produced, missing);
+            }
             Ok(Some(Delivery::Complete { origin, counts })) => {
-                deliver(&origin, &[], end(counts.produced, IOF_IOF_COMPLETE));
+                deliver(&origin, &[], end(counts.produced, IOF_IOF_COMPLETE, make::boolean(true)));
             }
             Ok(Some(Delivery::Broken { origin, counts, missing })) => {
-                let offset = make::info(IOF_OFFSET, make::uint64(counts.produced));
-                deliver(&origin, &[], vec![offset, make::info(IOF_BROKEN, make::uint64(missing))]);
+                deliver(&origin, &[], end(counts.produced, IOF_BROKEN, make::uint64(missing)));
             }
             Ok(Some(Delivery::Gone { origin, counts })) => {
-                deliver(&origin, &[], end(counts.produced, IOF_GONE));
+                deliver(&origin, &[], end(counts.produced, IOF_GONE, make::boolean(true)));
             }
             Ok(Some(Delivery::JobEnded { handler, nspace, run, exit_code, .. })) => {
                 self.job_ended(handler, nspace, run, exit_code);
@@ -234,14 +245,15 @@ impl Core {
             Ok(Some(Delivery::Missed { handler, missed })) => {
                 let source = Proc::all(missed.nspace);
                 let origin = Origin { handler, source: &source, channel: missed.channel, logged: false };
-                if handlers.get(&handler).is_some_and(|handler| handler.callback.is_none()) {
-                    printer.missing(&origin, &Gap { offset: 0, lost: missed.bytes });
+                if printers.has(handler) {
+                    printers.missing(&origin, &Gap { offset: 0, lost: missed.bytes });
                 } else {
                     deliver(&origin, &[], vec![make::info(IOF_LOST, make::uint64(missed.bytes))]);
                 }
             }
             Ok(Some(Delivery::Reply { request, reply })) => self.answered(request, reply),
             Ok(Some(Delivery::Deregistered { handler })) => {
+                self.printers.deregister(handler);
                 let jobs = self.handlers.remove(&handler).map_or_else(BTreeMap::new, |ended| ended.jobs);
                 jobs.keys().for_each(|nspace| self.report_ends(nspace));
                 if let Some(done) = self.ending.remove(&handler) {
@@ -251,15 +263,22 @@ impl Core {
             // A kind of delivery that this version does not know.
             Ok(Some(_)) => {}
         }
+        if self.printers.lacks_process() {
+            // An engine that has gone knows nothing.
+            self.printers.learn(self.tool.query(&[PMIX_QUERY_PROC_TABLE]).unwrap_or_default());
+        }
         true
     }
 
     fn answered(&mut self, request: u32, reply: Reply) {
         let Some(pending) = self.pending.remove(&request) else { return };
         match (pending, reply) {
-            (UnansweredRequest::Pull(callback, jobs, done), Reply::Pulled(result)) => {
+            (UnansweredRequest::Pull(registration, sink, done), Reply::Pulled(result)) => {
                 if let Ok(granted) = &result {
-                    self.handlers.insert(granted.handler, Registration { callback, jobs });
+                    self.handlers.insert(granted.handler, registration);
+                    if let Sink::Print(print) = sink {
+                        self.printers.register(granted.handler, *print);
+                    }
                 }
                 done(result.map(|granted| granted.handler as usize));
             }
@@ -277,10 +296,16 @@ impl Core {
 
     /// Notes that the end of run `run` of `nspace` was reported to a registration.
     fn job_ended(&mut self, handler: u32, nspace: Nspace, run: u64, exit_code: Option<i32>) {
-        if let Some(reported) =
-            self.handlers.get_mut(&handler).and_then(|registration| registration.jobs.get_mut(&nspace))
-        {
-            *reported = run;
+        self.printers.end_job(handler, &nspace);
+        match self.handlers.get_mut(&handler) {
+            Some(Registration { persistent: false, .. }) => {
+                self.printers.deregister(handler);
+                self.handlers.remove(&handler);
+            }
+            Some(Registration { jobs, .. }) => {
+                jobs.entry(nspace.clone()).and_modify(|reported| *reported = run);
+            }
+            None => {}
         }
         self.ends.entry(nspace.clone()).or_default().insert(run, exit_code);
         self.report_ends(&nspace);

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::process;
 
 use iof_engine::{BackendKind, Config, Policy, Rendezvous};
-use iof_proto::attribute::{Given, Place};
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channels, Info, InfoValue, Nspace, Proc, Rank};
 use iof_tool::Pull;
 
 use crate::constants::*;
+use crate::format::Format;
 use crate::guard::{OrStatus, Outcome, or_failure};
 use crate::keys::*;
 use crate::read;
@@ -126,6 +126,7 @@ pub(crate) struct ToolInfos {
     pub may_fail: bool,
     /// Whether the library has a thread for callbacks.
     pub own_thread: bool,
+    pub format: Format,
     pub search: Search,
 }
 
@@ -139,8 +140,11 @@ impl ToolInfos {
             connects: infos.flag(IOF_TOOL_DO_NOT_CONNECT)? != Some(true),
             may_fail: infos.flag(IOF_TOOL_CONNECT_OPTIONAL)? == Some(true),
             own_thread: infos.flag(IOF_EXTERNAL_PROGRESS)? != Some(true),
+            format: Format::take(&mut infos)?,
             search: infos.search()?,
         };
+        // Accepted without effect: jobs continue when a tool ends.
+        infos.flag(IOF_NOHUP)?;
         infos.done()?;
         Ok(all)
     }
@@ -151,6 +155,7 @@ pub(crate) struct ServerInfos {
     pub config: Config,
     /// Whether the library has a thread for callbacks.
     pub own_thread: bool,
+    pub format: Format,
     pub host: HostInfos,
 }
 
@@ -190,6 +195,7 @@ impl ServerInfos {
             config.log.order = order.parse().or_status(IOF_ERR_BAD_PARAM)?;
         }
         config.log.once = infos.flag(IOF_LOG_ONCE)? == Some(true);
+        let format = Format::take(&mut infos)?;
         let block = infos.flag(IOF_DROP_NONE)?;
         config.backend = match infos.text(IOF_BACKEND)?.as_deref() {
             None => None,
@@ -203,22 +209,26 @@ impl ServerInfos {
             Some(false) if config.policy == Policy::Block => config.policy = Policy::DropNewest,
             _ => {}
         }
-        Ok(ServerInfos { config, own_thread, host })
+        Ok(ServerInfos { config, own_thread, format, host })
     }
 }
 
-/// Returns a pull with the directives of C. The library itself honours IOF_NO_BACKLOG.
-pub(crate) fn pull(procs: Vec<Proc>, channels: Channels, infos: Vec<Info>) -> Pull {
-    let (own, directives): (Vec<Info>, Vec<Info>) =
-        infos.into_iter().partition(|info| Given::new(info, Place::LibraryPull).is_ok());
-    let backlog = !own.iter().any(|info| info.key == IOF_NO_BACKLOG && info.value == InfoValue::Bool(true));
+/// Returns a pull with the directives of C, and the attributes of its output. The library itself
+/// honours the latter and IOF_NO_BACKLOG.
+pub(crate) fn pull(procs: Vec<Proc>, channels: Channels, infos: Vec<Info>) -> Outcome<(Pull, Format)> {
+    let mut infos = Infos(infos);
+    let format = Format::take(&mut infos)?;
+    let backlog = infos.flag(IOF_NO_BACKLOG)? != Some(true);
     // PMIx's registrations last until they are deregistered.
-    Pull { backlog, persistent: true, directives, ..Pull::new(procs, channels) }
+    Ok((Pull { backlog, persistent: true, directives: infos.0, ..Pull::new(procs, channels) }, format))
 }
 
 /// Returns the keys on which a reader and the table disagree.
 #[cfg(test)]
-pub(crate) fn wrong(places: &[Place], accepts: impl Fn(Vec<Info>) -> bool) -> Vec<String> {
+pub(crate) fn wrong(
+    places: &[iof_proto::attribute::Place],
+    accepts: impl Fn(Vec<Info>) -> bool,
+) -> Vec<String> {
     let infos = iof_proto::attribute::mismatches(places, |info| accepts(vec![info.clone()]));
     infos.into_iter().map(|info| info.key).collect()
 }
@@ -232,6 +242,7 @@ pub(crate) fn infos(entries: &[(&str, InfoValue)]) -> Vec<Info> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use iof_proto::attribute::Place;
     use iof_proto::directive::DirectiveLevel;
     use iof_proto::{Directives, PushDirectives};
 
@@ -244,9 +255,11 @@ mod tests {
         assert_eq!(server, [IOF_BACKEND], "only two texts are names of backends");
         let pull = |infos| {
             let pull = pull(Vec::new(), Channels::ALL, infos);
-            Directives::read(&pull.directives, DirectiveLevel::Registration).is_ok()
+            let read = |pull: Pull| Directives::read(&pull.directives, DirectiveLevel::Registration).is_ok();
+            pull.is_ok_and(|(pull, _)| read(pull))
         };
-        assert_eq!(wrong(&[Place::LibraryPull, Place::Pull], pull), [""; 0]);
+        let pull = wrong(&[Place::LibraryPull, Place::Pull], pull);
+        assert_eq!(pull, [IOF_IOF_REDIRECT], "only false is accepted");
         let push = |infos| {
             let mut infos = Infos(infos);
             infos.push_stdin().is_ok() && PushDirectives::read(&infos.0).is_ok()

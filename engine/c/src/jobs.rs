@@ -13,12 +13,13 @@ use std::time::Duration;
 use iof_engine::{
     AdoptError, AdoptSpec, AdoptedRank, App, Exit, Job, JobStatus, LaunchError, MAX_RANKS, Process, Signal,
 };
-use iof_proto::{Proc, Rank};
+use iof_proto::{Nspace, Proc, Rank};
 
 use crate::constants::*;
 use crate::guard::{OrStatus, Outcome, guard, lock, may_wait};
-use crate::library::server;
-use crate::spec::{self, Program};
+use crate::job_output::JobOutput;
+use crate::library::{Server, server};
+use crate::spec::{self, Adoption, Program};
 use crate::types::{iof_adopted_t, iof_app_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
 use crate::{memory, read};
 
@@ -41,9 +42,12 @@ pub(crate) const MAX_ARG: usize = 128 << 10;
 /// job.
 ///
 /// Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
-/// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR,
-/// IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
-/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US.
+/// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT,
+/// IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST,
+/// IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US,
+/// IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull). With files or
+/// IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program has not called
+/// iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
 ///
 /// Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_STDIN_TGT,
 /// IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_FWD_STDIN, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of
@@ -51,8 +55,10 @@ pub(crate) const MAX_ARG: usize = 128 << 10;
 ///
 /// Errors, after which no process of the job runs: IOF_ERR_BAD_PARAM if a program has no ranks, if
 /// an info selects a rank that does not exist, if several ranks are to inherit stdin, or if a rank
-/// with a pty has a pipe or a file as stdin; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files
-/// or memory are exhausted; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started.
+/// with a pty has a pipe or a file as stdin; IOF_ERR_EXISTS if a job has the name already;
+/// IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_IOF_FAILURE if a file of its
+/// output cannot be written, or another job writes it; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot
+/// be started.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_spawn(
     job_info: *const iof_info_t,
@@ -69,16 +75,28 @@ pub unsafe extern "C" fn iof_server_spawn(
         let programs = apps.iter().map(|from| unsafe { program(from) }).collect::<Outcome<Vec<_>>>()?;
         let default_name =
             || format!("iof-{}@{}", process::id(), server.spawned.fetch_add(1, Relaxed).wrapping_add(1));
-        let spec = spec::job_spec(infos, programs, default_name)?;
+        let (spec, format) = spec::job_spec(infos, programs, default_name)?;
+        check_name(&server, &spec.nspace)?;
+        let nprocs = spec.apps.iter().fold(0, |sum: u32, app| sum.saturating_add(app.nprocs));
+        let output = JobOutput::prepare(&server, &spec.nspace, nprocs, format)?;
         let job = server.engine.spawn(&spec);
         let status = job.as_ref().err().map_or(IOF_SUCCESS, launch_status);
         lock(&server.jobs).insert(spec.nspace.clone(), job.or_status(status)?);
+        output.keep();
         if !nspace.is_null() {
             // SAFETY: the contract in the header: it is an iof_nspace_t.
             *unsafe { read::place(nspace.cast()) }? = memory::nspace(spec.nspace.as_str());
         }
         Ok(IOF_SUCCESS)
     })
+}
+
+/// Refuses a name that a job has already, whose output the new job must not change.
+fn check_name(server: &Server, nspace: &Nspace) -> Outcome<()> {
+    if lock(&server.jobs).contains_key(nspace) {
+        return Err(LaunchError::NameTaken(nspace.clone())).or_status(IOF_ERR_EXISTS);
+    }
+    Ok(())
 }
 
 fn launch_status(error: &LaunchError) -> iof_status_t {
@@ -132,9 +150,9 @@ unsafe fn program(from: &iof_app_t) -> Outcome<Program> {
 /// IOF_ERR_BAD_PARAM or IOF_ERR_INIT: then the launcher still owns them all. Otherwise the library
 /// closes them when the call fails or their streams are complete.
 ///
-/// Errors: IOF_ERR_BAD_PARAM if the list of ranks is empty, if a rank is out of range or appears twice, if
-/// a descriptor is not open or appears twice, or if an info is refused; IOF_ERR_EXISTS if a job has
-/// the name already; IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted;
+/// Errors: IOF_ERR_BAD_PARAM if the list of ranks is empty, if a rank is out of range or appears
+/// twice, if a descriptor is not open or appears twice, or if an info is refused, such as one of files
+/// that cannot be written; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted;
 /// IOF_ERR_NOT_SUPPORTED if a descriptor is not of a kind that iof_adopted_t lists, or if a process
 /// does not exist or was waited for. If a process is not a child of the launcher, its exit is
 /// detected, but its exit code is unknown and counts as 1.
@@ -156,7 +174,7 @@ pub unsafe extern "C" fn iof_server_adopt(
         // SAFETY: the contract in the header.
         let options = unsafe { read::infos(info, ninfo) }.and_then(spec::adoption);
         // This status tells the launcher that it still owns the descriptors.
-        let (elsewhere, directives) = options.map_err(|_| IOF_ERR_BAD_PARAM)?;
+        let Adoption { elsewhere, directives, format } = options.map_err(|_| IOF_ERR_BAD_PARAM)?;
         // SAFETY: the contract in the header.
         let names = all.iter().map(|rank| unsafe { executable(rank) }).collect::<Outcome<Vec<String>>>()?;
         // All arguments are checked before the library takes any descriptor.
@@ -175,7 +193,15 @@ pub unsafe extern "C" fn iof_server_adopt(
                 return Err(IOF_ERR_BAD_PARAM);
             }
         }
-        let ranks = all.iter().zip(names).map(|(rank, executable)| adopted(rank, executable)).collect();
+        let take = || all.iter().zip(names).map(|(rank, executable)| adopted(rank, executable)).collect();
+        if let Err(status) = check_name(&server, &name) {
+            // The library owns the descriptors.
+            drop::<Vec<AdoptedRank>>(take());
+            return Err(status);
+        }
+        let nprocs = u32::try_from(all.len()).or_status(IOF_ERR_BAD_PARAM)?;
+        let output = JobOutput::prepare(&server, &name, nprocs, format).map_err(|_| IOF_ERR_BAD_PARAM)?;
+        let ranks = take();
         let spec = AdoptSpec { directives, elsewhere, ..AdoptSpec::new(name.clone(), ranks) };
         let job = server.engine.adopt(spec);
         let status = match &job {
@@ -185,7 +211,8 @@ pub unsafe extern "C" fn iof_server_adopt(
             }
             _ => IOF_ERR_NOT_SUPPORTED,
         };
-        lock(&server.jobs).insert(name, job.or_status(status)?);
+        lock(&server.jobs).insert(name.clone(), job.or_status(status)?);
+        output.keep();
         Ok(IOF_SUCCESS)
     })
 }
@@ -385,6 +412,7 @@ pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_
             return Err(IOF_ERR_RESOURCE_BUSY);
         }
         jobs.remove(&name);
+        server.formats.forget(&name);
         Ok(IOF_SUCCESS)
     })
 }

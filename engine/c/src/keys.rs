@@ -122,6 +122,74 @@ pub const IOF_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
 /// iof_server_spawn and iof_server_adopt (uint16): the channels to forward, as a bit mask. This
 /// older form sets IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR and IOF_FWD_STDDIAG together.
 pub const IOF_IOF_SRV_REQ: &str = "pmix.iof.req";
+/// Output that the library writes (bool): tags each line with the part of the job's name after "@",
+/// or all of it, and the rank, such as "[1,0]<stdout>: ".
+pub const IOF_IOF_TAG_OUTPUT: &str = "pmix.iof.tag";
+/// Output that the library writes (bool): tags each line like IOF_IOF_TAG_OUTPUT, and with the host and
+/// the pid of the process, such as "[1,0][node1:4711]<stdout>: ".
+pub const IOF_IOF_TAG_DETAILED_OUTPUT: &str = "pmix.iof.tagdet";
+/// Output that the library writes (bool): tags each line with the whole name of the job and the rank,
+/// such as "[launcher@1,0]<stdout>: ".
+pub const IOF_IOF_TAG_FULLNAME_OUTPUT: &str = "pmix.iof.tagfull";
+/// Output that the library writes (bool): tags each line with the rank, such as "[0]<stdout>: ". If
+/// several tags are requested, IOF_IOF_TAG_OUTPUT applies, otherwise the most detailed one.
+pub const IOF_IOF_RANK_OUTPUT: &str = "pmix.iof.rank";
+/// Output that the library writes (bool): shows the time at which each line was read from its process,
+/// in the form of ctime(3) in brackets before the tag.
+pub const IOF_IOF_TIMESTAMP_OUTPUT: &str = "pmix.iof.ts";
+/// Output that the library writes (bool): writes each line as an XML element, such as
+/// "<stdout rank="0">text&#010;</stdout>". Tags and times are its attributes.
+pub const IOF_IOF_XML_OUTPUT: &str = "pmix.iof.xml";
+/// Output that the library writes (bool): stderr and stddiag go to stdout. For a program of
+/// iof_server_spawn (bool): stdout and stderr of a rank are one pipe, whose bytes arrive as stdout in
+/// the order in which they were written.
+pub const IOF_IOF_MERGE_STDERR_STDOUT: &str = "pmix.iof.mrg";
+/// Output that the library writes (bool): parts of lines are written at once. Otherwise a part waits
+/// for the end of its line for 100 ms, or until it has 64 KiB.
+pub const IOF_IOF_OUTPUT_RAW: &str = "pmix.iof.raw";
+/// Output that the library writes (string): goes to the files NAME.JOB.RANK.out and NAME.JOB.RANK.err,
+/// where NAME is this text, and RANK has as many digits as the number of ranks. stddiag goes to the
+/// file of stderr. Existing files are emptied.
+pub const IOF_IOF_OUTPUT_TO_FILE: &str = "pmix.iof.file";
+/// Output that the library writes (string): goes to the files DIRECTORY/JOB/rank.RANK/stdout and
+/// DIRECTORY/JOB/rank.RANK/stderr, where DIRECTORY is this text. Cannot be combined with
+/// IOF_IOF_OUTPUT_TO_FILE.
+pub const IOF_IOF_OUTPUT_TO_DIRECTORY: &str = "pmix.iof.dir";
+/// Output that the library writes (bool): the text of IOF_IOF_OUTPUT_TO_FILE is a pattern, in which %n
+/// is the job, %r the rank with leading zeros, %R the rank, %h the host and %% a percent sign. Nothing
+/// is added to a name with placeholders.
+pub const IOF_IOF_FILE_PATTERN: &str = "pmix.iof.fpt";
+/// Output that the library writes (bool): if false, output that goes to files goes to stdout and stderr
+/// as well. True by default.
+pub const IOF_IOF_FILE_ONLY: &str = "pmix.iof.fonly";
+/// Output that the library writes (bool): whether it goes to the program's own stdout and stderr. For
+/// iof_tool_init and iof_IOF_pull it is true by default. For iof_server_init, iof_server_spawn and
+/// iof_server_adopt it is false by default, and if it is true, the library writes the output of the jobs
+/// although the program has not called iof_IOF_pull.
+pub const IOF_IOF_LOCAL_OUTPUT: &str = "pmix.iof.local";
+/// Output that the library writes (bool): the older name of IOF_IOF_TAG_OUTPUT.
+pub const IOF_TAG_OUTPUT: &str = "pmix.tagout";
+/// Output that the library writes (bool): the older name of IOF_IOF_TIMESTAMP_OUTPUT.
+pub const IOF_TIMESTAMP_OUTPUT: &str = "pmix.tsout";
+/// Output that the library writes (bool): the older name of IOF_IOF_MERGE_STDERR_STDOUT.
+pub const IOF_MERGE_STDERR_STDOUT: &str = "pmix.mergeerrout";
+/// Output that the library writes (string): the older name of IOF_IOF_OUTPUT_TO_FILE.
+pub const IOF_OUTPUT_TO_FILE: &str = "pmix.outfile";
+/// Output that the library writes (string): the older name of IOF_IOF_OUTPUT_TO_DIRECTORY.
+pub const IOF_OUTPUT_TO_DIRECTORY: &str = "pmix.outdir";
+/// Output that the library writes (bool): the older name of IOF_IOF_FILE_ONLY.
+pub const IOF_OUTPUT_NOCOPY: &str = "pmix.nocopy";
+/// iof_IOF_pull (bool): accepted without effect. The registration receives a copy of the output in any
+/// case.
+pub const IOF_IOF_COPY: &str = "pmix.iof.cpy";
+/// iof_IOF_pull (bool): the registration receives the output in place of the launcher's own readers.
+/// True is refused with IOF_ERR_NOT_SUPPORTED if it is required, and otherwise ignored.
+pub const IOF_IOF_REDIRECT: &str = "pmix.iof.redir";
+/// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child of another
+/// one, whose registrations it could inherit.
+pub const IOF_IOF_INHERIT: &str = "pmix.iof.inhrt";
+/// iof_tool_init and iof_server_spawn (bool): accepted without effect. Jobs continue when a tool ends.
+pub const IOF_NOHUP: &str = "pmix.nohup";
 /// The callback iof_pull (bool): no tool pulls this output any more.
 pub const IOF_IOF_STOP: &str = "pmix.iof.stop";
 /// Query (string): the names of the running jobs, separated by commas.
@@ -315,9 +383,6 @@ pub const IOF_PTY: &str = "iof.pty";
 /// because a process that it has started holds them, in milliseconds. By default there is no limit.
 /// An extension of iof.
 pub const IOF_GRACE: &str = "iof.grace";
-/// iof_server_spawn, for a program (bool): stdout and stderr of a rank are one pipe, whose bytes
-/// arrive as stdout in the order in which they were written.
-pub const IOF_IOF_MERGE_STDERR_STDOUT: &str = "pmix.iof.mrg";
 /// iof_server_init (string): keys of directives that the callbacks iof_pull and log support,
 /// separated by commas. The engine passes these directives to them, required or not. With
 /// IOF_LOG_SOURCE among them, messages may name a source that the engine does not know. An extension

@@ -15,10 +15,12 @@
 //! | `spec` | the infos of jobs and their programs |
 //! | `command`, `shared` | requests of the program; the queue that hands them to the core |
 //! | `session`, `core`, `turns` | one connection: the thread that progresses it, and pending requests |
-//! | `pushes`, `print`, `events` | pushes in progress; output without a callback; event handlers |
-//! | `tool`, `servers`, `progress`, `helpers`, `strings`, `pretty` | entry points of tools |
+//! | `pushes`, `events` | pushes in progress; event handlers |
+//! | `print`, `format` | output without a callback; its attributes |
+//! | `tool`, `forwarding`, `servers`, `progress`, `helpers`, `strings`, `pretty` | entry points of tools |
 //! | `local_answers` | queries that need no engine |
 //! | `server`, `jobs`, `host` | entry points of launchers: the engine, its jobs; the engine's upcalls |
+//! | `job_output` | output of a job that the library writes without a registration of the program |
 //!
 //! # Safety
 //! The header states the contract of the entry points: pointers that are not NULL point to values
@@ -34,10 +36,13 @@ mod command;
 mod constants;
 mod core;
 mod events;
+mod format;
+mod forwarding;
 mod guard;
 mod helpers;
 mod host;
 mod init;
+mod job_output;
 mod jobs;
 mod keys;
 mod library;
@@ -63,6 +68,7 @@ mod value;
 
 pub use callbacks::*;
 pub use constants::*;
+pub use forwarding::*;
 pub use helpers::*;
 pub use jobs::*;
 pub use keys::*;

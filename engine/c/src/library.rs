@@ -15,6 +15,7 @@ use iof_tool::LostError;
 
 use crate::constants::*;
 use crate::events::Events;
+use crate::format::{Format, Formats};
 use crate::guard::{OrStatus, Outcome, lock, may_wait};
 use crate::session::{Session, attach_status};
 
@@ -36,6 +37,8 @@ pub(crate) struct Tool {
     pub session: Option<Arc<Session>>,
     /// The event handlers of a tool without a session.
     pub events: Events,
+    /// The formats of output without a callback.
+    pub formats: Arc<Formats>,
 }
 
 /// A launcher: the engine of this process.
@@ -49,6 +52,10 @@ pub(crate) struct Server {
     /// The path of the engine's socket, if it has one.
     pub socket: Option<CString>,
     pub spawned: AtomicU32,
+    /// The attributes for the output of each job that the library writes.
+    pub format: Format,
+    /// The formats of the output of registrations without a callback.
+    pub formats: Arc<Formats>,
 }
 
 impl Server {
@@ -72,7 +79,8 @@ impl Server {
             Err(_) => Err(LostError::Closed.into()),
         };
         let socket = self.engine.socket().map(Into::into);
-        let begun = Session::begin(tool.or_status(status)?, Box::new(connect), socket, self.own_thread);
+        let (tool, formats) = (tool.or_status(status)?, Arc::clone(&self.formats));
+        let begun = Session::begin(tool, Box::new(connect), socket, self.own_thread, formats);
         let begun = Arc::new(begun.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
         *lock(&self.session) = Some(Arc::clone(&begun));
         Ok(begun)

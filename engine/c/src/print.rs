@@ -1,98 +1,266 @@
-//! Prints the output of registrations without a callback to the program's own stdout or stderr.
-//! Lines of different ranks are not mixed.
-//!
-//! PMIx specifies this for a callback that is NULL. Tags, files and times need a callback, or the
-//! `iof` command.
+//! Writes the output of registrations without a callback to the program's own stdout and stderr, or
+//! to files, in the formats that the program requests.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Instant;
 
-use iof_proto::{Channel, Proc};
-use iof_tool::{Gap, Origin};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use iof_output::{LinePrinter, LockedFiles, Output, PrintError, Processes, Run};
+use iof_proto::{Channel, Channels, Found, Nspace, Proc};
+use iof_tool::{Bytes, Gap, Origin};
 
-/// The longest time for which the beginning of a line waits for its end.
-const LINE_TIMEOUT: Duration = Duration::from_millis(100);
-/// The number of bytes after which an unfinished line is written, too.
-const MAX_LINE: usize = 64 << 10;
+use crate::format::{Format, Formats};
 
-type Stream = (u32, Proc, Channel, bool);
-
-/// The output of all streams, with the unfinished line of each.
+/// How the output of a registration is written.
 #[derive(Default)]
-pub(crate) struct LinePrinter {
-    unfinished: BTreeMap<Stream, (Instant, Vec<u8>)>,
+pub(crate) struct Print {
+    /// Its own attributes. Those of its job apply for the others.
+    pub format: Format,
+    /// The files, if they were locked before the job started.
+    pub files: Option<LockedFiles>,
 }
 
-impl LinePrinter {
-    /// Writes complete lines, and keeps the rest. `bytes` is empty at the end of the stream.
-    pub(crate) fn print(&mut self, origin: &Origin<'_>, bytes: &[u8]) {
-        let stream = (origin.handler, origin.source.clone(), origin.channel, origin.logged);
-        let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |index| index.saturating_add(1));
-        let (lines, rest) = bytes.split_at(end);
-        let (_, mut unfinished) =
-            self.unfinished.remove(&stream).unwrap_or_else(|| (Instant::now(), Vec::new()));
-        if bytes.is_empty() || !lines.is_empty() {
-            write(origin.channel, &unfinished);
-            write(origin.channel, lines);
-            unfinished.clear();
+/// The printers of all registrations.
+pub(crate) struct Printers {
+    formats: Arc<Formats>,
+    registrations: BTreeMap<u32, Print>,
+    /// The printers of each registration for each of its jobs.
+    jobs: BTreeMap<(u32, Nspace), Vec<Printer>>,
+    /// The program's stdout and stderr, unless they are closed. Opened when they are first needed.
+    outputs: Option<[Option<Output>; 2]>,
+    processes: Processes,
+    /// Bytes of a process for which the engine has to be queried first.
+    held: Option<Held>,
+}
+
+/// A printer, and the channels that it writes.
+struct Printer {
+    channels: Channels,
+    lines: LinePrinter,
+}
+
+/// A delivery that waits.
+struct Held {
+    handler: u32,
+    source: Proc,
+    channel: Channel,
+    logged: bool,
+    bytes: Vec<u8>,
+    offset: u64,
+    times: Vec<(u64, u64)>,
+    /// Whether the stream ends after the bytes.
+    ends: bool,
+}
+
+impl Printers {
+    pub(crate) fn new(formats: Arc<Formats>) -> Printers {
+        Printers {
+            formats,
+            registrations: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            outputs: None,
+            processes: Processes::default(),
+            held: None,
         }
-        unfinished.extend_from_slice(rest);
-        if unfinished.len() >= MAX_LINE {
-            write(origin.channel, &unfinished);
-        } else if !unfinished.is_empty() {
-            self.unfinished.insert(stream, (Instant::now(), unfinished));
+    }
+
+    /// Begins to write the output of a registration.
+    pub(crate) fn register(&mut self, handler: u32, print: Print) {
+        self.registrations.insert(handler, print);
+    }
+
+    /// Returns whether the output of a registration is written here.
+    pub(crate) fn has(&self, handler: u32) -> bool {
+        self.registrations.contains_key(&handler)
+    }
+
+    /// Writes the rest of a registration's output, and ends it.
+    pub(crate) fn deregister(&mut self, handler: u32) {
+        self.registrations.remove(&handler);
+        let is_ended = |(of, _): &(u32, Nspace), _: &mut Vec<Printer>| *of == handler;
+        let ended: Vec<_> = self.jobs.extract_if(.., is_ended).map(|(_, printers)| printers).collect();
+        ended.into_iter().for_each(|printers| self.end(printers));
+    }
+
+    /// Writes the rest of a job's output for a registration, after the ends of all its streams.
+    pub(crate) fn end_job(&mut self, handler: u32, nspace: &Nspace) {
+        if let Some(printers) = self.jobs.remove(&(handler, nspace.clone())) {
+            self.end(printers);
         }
+    }
+
+    /// Writes the rests of all output.
+    pub(crate) fn end_all(&mut self) {
+        for printers in std::mem::take(&mut self.jobs).into_values() {
+            self.end(printers);
+        }
+    }
+
+    fn end(&mut self, mut printers: Vec<Printer>) {
+        for printer in &mut printers {
+            let ended = printer.lines.end_all();
+            self.is_usable(ended);
+        }
+    }
+
+    /// Writes bytes, or holds them if [`Printers::lacks_process`] returns `true` afterwards.
+    pub(crate) fn print(&mut self, bytes: &Bytes<'_>) {
+        let mut times = Vec::new();
+        bytes.times(&mut times);
+        self.write(&bytes.origin(), &Run { bytes, offset: bytes.offset(), times: &times }, false);
+    }
+
+    /// Writes the rest of a stream that has ended with `produced` bytes.
+    pub(crate) fn end_stream(&mut self, origin: &Origin<'_>, produced: u64) {
+        self.write(origin, &Run { bytes: &[], offset: produced, times: &[] }, true);
+    }
+
+    /// Returns whether the engine has to be queried for the process whose bytes are held.
+    pub(crate) fn lacks_process(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Adds the engine's answer, and writes the bytes that are held.
+    pub(crate) fn learn(&mut self, answer: Vec<Found>) {
+        let Some(held) = self.held.take() else { return };
+        self.processes.learn(&held.source, answer);
+        let Held { handler, source, channel, logged, bytes, offset, times, ends } = &held;
+        let origin = Origin { handler: *handler, source, channel: *channel, logged: *logged };
+        self.write(&origin, &Run { bytes, offset: *offset, times }, *ends);
+    }
+
+    /// Writes bytes of a stream, which ends after them if `ends`.
+    fn write(&mut self, origin: &Origin<'_>, run: &Run<'_, '_>, ends: bool) {
+        let processes = std::mem::take(&mut self.processes);
+        if self.printers(origin).iter().any(|printer| printer.lines.lacks(origin, &processes)) {
+            let Origin { handler, channel, logged, .. } = *origin;
+            let (source, bytes, times) = (origin.source.clone(), run.bytes.to_vec(), run.times.to_vec());
+            self.held =
+                Some(Held { handler, source, channel, logged, bytes, offset: run.offset, times, ends });
+        } else if ends {
+            self.each(origin, |lines| lines.end(origin, &processes));
+        } else {
+            self.each(origin, |lines| lines.print(origin, run, &processes));
+        }
+        self.processes = processes;
     }
 
     /// Reports on stderr that bytes are missing, because stdout does not show it.
     pub(crate) fn missing(&mut self, origin: &Origin<'_>, gap: &Gap) {
         // Output from before the gap is written first.
-        self.print(origin, &[]);
+        self.each(origin, |lines| lines.cut(origin));
         let (rank, channel, Gap { offset, lost }) = (origin.source.rank, origin.channel, gap);
-        let line = format!("iof: rank {rank} {channel}: {lost} bytes are missing at offset {offset}\n");
-        write(Channel::Stderr, line.as_bytes());
+        self.note(&format!("rank {rank} {channel}: {lost} bytes are missing at offset {offset}"));
+    }
+
+    /// Reports on stderr that a stream has ended, with `produced` bytes, because its node was lost.
+    pub(crate) fn broken(&mut self, origin: &Origin<'_>, produced: u64, missing: u64) {
+        self.end_stream(origin, produced);
+        let (rank, channel) = (origin.source.rank, origin.channel);
+        self.note(&format!(
+            "rank {rank} {channel}: at least {missing} bytes are missing at offset {produced}: its node was lost"
+        ));
     }
 
     /// Writes unfinished lines whose time has passed. Returns the time of the next such line.
     pub(crate) fn flush(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        let due = |since: &Instant| since.checked_add(LINE_TIMEOUT);
-        self.unfinished.retain(|(_, _, channel, _), (since, unfinished)| {
-            let waits = due(since).is_some_and(|due| due > now);
-            if !waits {
-                write(*channel, unfinished);
+        let mut next = None;
+        let mut failed = Vec::new();
+        for printers in self.jobs.values_mut() {
+            printers.retain_mut(|printer| match printer.lines.flush(now) {
+                Ok(due) => {
+                    next = next.into_iter().chain(due).min();
+                    true
+                }
+                Err(PrintError::Write(_)) => true,
+                Err(error) => {
+                    failed.push(error);
+                    false
+                }
+            });
+        }
+        failed.iter().for_each(|error| self.note(&error.to_string()));
+        next
+    }
+
+    /// Calls `write` with each printer of a stream. Ends those of files that cannot be written.
+    fn each(
+        &mut self,
+        origin: &Origin<'_>,
+        mut write: impl FnMut(&mut LinePrinter) -> Result<(), PrintError>,
+    ) {
+        let mut printers = std::mem::take(self.printers(origin));
+        let channel = Channels::from(origin.channel);
+        printers.retain_mut(|printer| {
+            let is_meant = printer.channels.contains(channel);
+            !is_meant || {
+                let written = write(&mut printer.lines);
+                self.is_usable(written)
             }
-            waits
         });
-        self.unfinished.values().filter_map(|(since, _)| due(since)).min()
+        *self.printers(origin) = printers;
     }
 
-    /// Writes all unfinished lines.
-    pub(crate) fn end(&mut self) {
-        for ((_, _, channel, _), (_, unfinished)) in std::mem::take(&mut self.unfinished) {
-            write(channel, &unfinished);
-        }
-    }
-}
-
-/// Writes all bytes, and waits for that, even if the program has made its output non-blocking.
-/// Errors are ignored: the program itself notices that the reader of its output has gone.
-fn write(channel: Channel, mut bytes: &[u8]) {
-    let (stdout, stderr) = (io::stdout(), io::stderr());
-    let output = if channel == Channel::Stdout { stdout.as_fd() } else { stderr.as_fd() };
-    while !bytes.is_empty() {
-        match nix::unistd::write(output, bytes) {
-            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
-            Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) => {
-                // An error of poll is ignored, because the next write reports it.
-                let _ = poll(&mut [PollFd::new(output, PollFlags::POLLOUT)], PollTimeout::NONE);
+    /// Returns whether a printer can be used further. Reports an error of a file. Errors of stdout
+    /// and stderr are ignored: the program itself notices that the reader of its output has gone.
+    fn is_usable(&mut self, written: Result<(), PrintError>) -> bool {
+        match written {
+            Ok(()) | Err(PrintError::Write(_)) => true,
+            Err(error) => {
+                self.note(&error.to_string());
+                false
             }
-            Err(_) => return,
         }
+    }
+
+    /// Writes a message to the program's stderr.
+    fn note(&mut self, message: &str) {
+        if let [_, Some(err)] = self.outputs() {
+            // There is no other place for the message.
+            let _ = err.notes().write_all(format!("iof: {message}\n").as_bytes());
+        }
+    }
+
+    fn outputs(&mut self) -> &[Option<Output>; 2] {
+        self.outputs.get_or_insert_with(|| {
+            let out = Output::new(io::stdout()).ok();
+            let err = out.as_ref().map_or_else(|| Output::new(io::stderr()), |out| out.beside(io::stderr()));
+            [out, err.ok()]
+        })
+    }
+
+    /// Returns the printers of a registration for the job of a stream. Begins them if necessary.
+    fn printers(&mut self, origin: &Origin<'_>) -> &mut Vec<Printer> {
+        let key = (origin.handler, origin.source.nspace.clone());
+        if !self.jobs.contains_key(&key) {
+            let begun = self.begin(origin.handler, &key.1);
+            self.jobs.insert(key.clone(), begun);
+        }
+        self.jobs.entry(key).or_default()
+    }
+
+    fn begin(&mut self, handler: u32, nspace: &Nspace) -> Vec<Printer> {
+        let of_job = self.formats.of_job(nspace);
+        let Some(Print { format, files }) = self.registrations.get_mut(&handler) else { return Vec::new() };
+        let (format, locked) = (format.over(&of_job), files.take());
+        let mut printers = Vec::new();
+        let mut add = |channels, lines| printers.push(Printer { channels, lines });
+        if format.shows() {
+            let out_channels = if format.merges() { Channels::ALL } else { Channels::STDOUT };
+            let [out, err] = self.outputs().clone();
+            out.into_iter().for_each(|out| add(out_channels, LinePrinter::new(out, format.options())));
+            let err_channels = Channels::ALL - out_channels;
+            err.into_iter().for_each(|err| add(err_channels, LinePrinter::new(err, format.options())));
+        }
+        let lines = match (locked, format.files(None)) {
+            (Some(files), _) => Some(LinePrinter::new(files, format.options())),
+            (None, Ok(files)) => files.map(|files| LinePrinter::new(files, format.options())),
+            // The attributes of several levels do not fit together.
+            (None, Err(_)) => None,
+        };
+        lines.into_iter().for_each(|lines| add(Channels::ALL, lines));
+        printers
     }
 }

@@ -11,6 +11,7 @@ use iof_proto::Channel;
 use crate::call::{self, CbData};
 use crate::callbacks::{iof_op_cbfunc_t, iof_server_module_t};
 use crate::constants::*;
+use crate::format::Formats;
 use crate::guard::{OrStatus, guard, guard_or, may_wait};
 use crate::host::CHost;
 use crate::init::{Infos, ServerInfos};
@@ -30,7 +31,8 @@ const MAX_DELIVERY: usize = 1 << 30;
 /// IOF_SERVER_TMPDIR, IOF_SYSTEM_TMPDIR, IOF_SERVER_GATEWAY, IOF_GATEWAY, IOF_HOST_DIRECTIVES,
 /// IOF_HOST_QUERIES, IOF_HOST_LOG_CHANNELS, IOF_LOG_ORDER, IOF_LOG_ONCE, IOF_IOF_CACHE_SIZE,
 /// IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_DROP_NONE, IOF_IOF_BUFFERING_SIZE,
-/// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND.
+/// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND, and the
+/// attributes of output (iof_IOF_pull), for all jobs and for registrations without a callback.
 ///
 /// The engine installs no signal handlers, and raises the soft limit on open files. Returns
 /// IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_EXISTS if the process is a server already;
@@ -54,7 +56,7 @@ pub unsafe extern "C" fn iof_server_init(
             Library::Server(_) => return Err(IOF_ERR_EXISTS),
             Library::Tool(_) => return Err(IOF_ERR_INIT),
         }
-        let ServerInfos { config, own_thread, host } = ServerInfos::read(infos)?;
+        let ServerInfos { config, own_thread, format, host } = ServerInfos::read(infos)?;
         let engine = Engine::start_with(config, Arc::new(CHost { module, infos: host }));
         let engine = engine.or_status(IOF_ERR_OUT_OF_RESOURCE)?;
         let socket = engine.socket().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
@@ -66,6 +68,8 @@ pub unsafe extern "C" fn iof_server_init(
             own_thread,
             socket,
             spawned: AtomicU32::default(),
+            formats: Arc::new(Formats::new(format.clone().look())),
+            format,
         }));
         Ok(IOF_SUCCESS)
     })

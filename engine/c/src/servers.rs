@@ -95,7 +95,7 @@ pub unsafe extern "C" fn iof_tool_attach_to_server(
             if tool.session.is_some() {
                 return Err(IOF_ERR_NOT_SUPPORTED);
             }
-            let session = connect(&search, tool.proc.to_string(), own_thread)?;
+            let session = connect(&search, tool.proc.to_string(), own_thread, &tool.formats)?;
             *session.events() = std::mem::take(&mut tool.events);
             let engine = session.engine().clone();
             tool.session = Some(Arc::new(session));

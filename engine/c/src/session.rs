@@ -20,6 +20,7 @@ use crate::command::{Command, Done, gone};
 use crate::constants::{IOF_ERR_OUT_OF_RESOURCE, IOF_ERR_TIMEOUT, IOF_ERR_UNREACH, IOF_ERROR};
 use crate::core::Core;
 use crate::events::Events;
+use crate::format::Formats;
 use crate::guard::{OrStatus, Outcome, lock, may_wait, or_failure};
 use crate::shared::Shared;
 use crate::turns::{Turns, Waited};
@@ -61,8 +62,9 @@ impl Session {
         connect: Connect,
         socket: Option<PathBuf>,
         own_thread: bool,
+        formats: Arc<Formats>,
     ) -> io::Result<Session> {
-        let shared = Arc::new(Shared::new(&tool)?);
+        let shared = Arc::new(Shared::new(&tool, formats)?);
         let engine = Proc::new(Nspace::of_engine(tool.engine_pid()), Rank(0));
         let core = Core::new(tool, Arc::clone(&shared));
         let progress = if own_thread {
@@ -82,6 +84,11 @@ impl Session {
     /// Returns whether the engine has ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.shared.is_gone()
+    }
+
+    /// Returns the formats of output without a callback.
+    pub(crate) fn formats(&self) -> &Formats {
+        &self.shared.formats
     }
 
     pub(crate) fn events(&self) -> MutexGuard<'_, Events> {

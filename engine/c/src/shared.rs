@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use iof_proto::{Failure, Status};
@@ -15,6 +15,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::command::{Command, gone};
 use crate::events::Events;
+use crate::format::Formats;
 use crate::guard::lock;
 
 /// The maximum number of commands in the queue.
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     /// Readable when the core has work.
     poll: Epoll,
     pub(crate) events: Mutex<Events>,
+    /// The formats of output without a callback.
+    pub(crate) formats: Arc<Formats>,
     /// Whether the connection has ended.
     gone: AtomicBool,
 }
@@ -40,7 +43,7 @@ struct Queue {
 }
 
 impl Shared {
-    pub(crate) fn new(tool: &Tool) -> io::Result<Shared> {
+    pub(crate) fn new(tool: &Tool, formats: Arc<Formats>) -> io::Result<Shared> {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let poll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         poll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
@@ -50,6 +53,7 @@ impl Shared {
             wake,
             poll,
             events: Mutex::default(),
+            formats,
             gone: AtomicBool::new(false),
         })
     }

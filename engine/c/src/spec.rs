@@ -8,6 +8,7 @@ use iof_proto::directive::DirectiveLevel;
 use iof_proto::{Directives, Info, Rank};
 
 use crate::constants::*;
+use crate::format::Format;
 use crate::guard::{Outcome, or_failure};
 use crate::init::Infos;
 use crate::keys::*;
@@ -60,13 +61,13 @@ fn in_job(rank: Rank, first: u32, count: u32) -> Outcome<std::ops::Range<u32>> {
     if to > count { Err(IOF_ERR_BAD_PARAM) } else { Ok(first.saturating_add(from).min(end)..end) }
 }
 
-/// Reads the infos of `iof_server_spawn`, for a job of `programs`. `default_name` names the job if
-/// they do not.
+/// Reads the infos of `iof_server_spawn`, for a job of `programs`: the job, and the attributes of its
+/// output. `default_name` names the job if they do not.
 pub(crate) fn job_spec(
     infos: Vec<Info>,
     programs: Vec<Program>,
     default_name: impl FnOnce() -> String,
-) -> Outcome<JobSpec> {
+) -> Outcome<(JobSpec, Format)> {
     let mut infos = Infos(infos);
     let name = infos.text(IOF_NSPACE)?.unwrap_or_else(default_name);
     let mut spec = JobSpec::new(read::nspace(&name)?, Vec::with_capacity(programs.len()));
@@ -96,15 +97,31 @@ pub(crate) fn job_spec(
     if spec.mpi != Mpi::None {
         spec.kill_on_bad_exit = KillOnBadExit::Signal;
     }
-    (spec.elsewhere, spec.directives) = adoption(infos.0)?;
-    Ok(spec)
+    // Accepted without effect: the job continues when a tool ends.
+    infos.flag(IOF_NOHUP)?;
+    let Adoption { elsewhere, directives, format } = adoption(infos.0)?;
+    (spec.elsewhere, spec.directives) = (elsewhere, directives);
+    Ok((spec, format))
 }
 
-/// Reads the infos of `iof_server_adopt`: whether the job has ranks elsewhere, and its directives.
-pub(crate) fn adoption(infos: Vec<Info>) -> Outcome<(bool, Directives)> {
+/// The infos of `iof_server_adopt`, which a job that is started has, too.
+pub(crate) struct Adoption {
+    /// Whether the job has ranks on other nodes.
+    pub elsewhere: bool,
+    pub directives: Directives,
+    /// The attributes of the job's output.
+    pub format: Format,
+}
+
+/// Reads the infos of `iof_server_adopt`.
+pub(crate) fn adoption(infos: Vec<Info>) -> Outcome<Adoption> {
     let mut infos = Infos(infos);
     let elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
-    Ok((elsewhere, or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?.0))
+    // Accepted without effect: no job is the child of another one.
+    infos.flag(IOF_IOF_INHERIT)?;
+    let format = Format::take(&mut infos)?;
+    let (directives, _) = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?;
+    Ok(Adoption { elsewhere, directives, format })
 }
 
 #[cfg(test)]
@@ -133,7 +150,7 @@ mod tests {
             Program::new(App::new("sh", [""; 0]).ranks(*ranks), infos(entries))
         };
         let programs = programs.iter().map(program).collect::<Outcome<_>>()?;
-        job_spec(infos(job), programs, || "job".into())
+        job_spec(infos(job), programs, || "job".into()).map(|(spec, _)| spec)
     }
 
     #[test]

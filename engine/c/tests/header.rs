@@ -39,6 +39,7 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
         "types",
         "callbacks",
         "tool",
+        "forwarding",
         "servers",
         "progress",
         "helpers",

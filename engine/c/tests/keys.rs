@@ -64,6 +64,15 @@ fn the_keys_of_the_header_are_those_of_the_table_with_their_types() {
     }
 }
 
+/// Stands for the attributes of output in the documentation of a function.
+const OF_OUTPUT: &str = "and the attributes of output (iof_IOF_pull)";
+
+/// Returns the attributes of output.
+fn of_output() -> BTreeSet<String> {
+    let topic = attribute::TOPICS.iter().find(|topic| topic.heading.starts_with("Output"));
+    topic.unwrap().attributes.iter().map(c_name).collect()
+}
+
 /// Returns the keys that the documentation of a function lists after `label`.
 fn listed(source: &str, function: &str, label: &str) -> BTreeSet<String> {
     let (before, _) = source.split_once(&format!("extern \"C\" fn {function}(")).unwrap();
@@ -74,16 +83,18 @@ fn listed(source: &str, function: &str, label: &str) -> BTreeSet<String> {
     let (list, _) = list.split_once('.').unwrap();
     let words =
         list.split(|letter: char| !letter.is_ascii_uppercase() && letter != '_' && !letter.is_ascii_digit());
-    words.filter(|word| word.starts_with("IOF_")).map(str::to_owned).collect()
+    let words = words.filter(|word| word.starts_with("IOF_")).map(str::to_owned);
+    words.chain(of_output().into_iter().filter(|_| list.contains(OF_OUTPUT))).collect()
 }
 
 #[test]
 fn the_documentation_of_each_function_lists_its_attributes_of_the_table() {
-    let (tool, server, jobs) = (read("src/tool.rs"), read("src/server.rs"), read("src/jobs.rs"));
+    let [tool, forwarding, server, jobs] =
+        ["tool", "forwarding", "server", "jobs"].map(|name| read(&format!("src/{name}.rs")));
     let cases: [(&str, &str, &str, &[Place]); 7] = [
         (&tool, "iof_tool_init", "Infos: ", &[Place::ToolInit]),
-        (&tool, "iof_IOF_pull", "Directives: ", &[Place::Pull, Place::LibraryPull]),
-        (&tool, "iof_IOF_push", "Directives: ", &[Place::Push]),
+        (&forwarding, "iof_IOF_pull", "Directives: ", &[Place::Pull, Place::LibraryPull]),
+        (&forwarding, "iof_IOF_push", "Directives: ", &[Place::Push]),
         (&server, "iof_server_init", "Infos: ", &[Place::Server, Place::ServerInit]),
         (&jobs, "iof_server_spawn", "Infos of the job: ", &[Place::Spawn, Place::ServerSpawn]),
         (&jobs, "iof_server_spawn", "counted within the program: ", &[Place::Program]),

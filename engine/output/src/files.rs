@@ -172,7 +172,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(super) fn files(place: Place) -> Files {
+    pub(crate) fn files(place: Place) -> Files {
         Files {
             place,
             merge: false,

@@ -6,6 +6,8 @@
 //! that a user requests, in the grammar of prterun's `--output`. [`Style::new`] turns it into a
 //! [`Style`], which is a part of the printer's [`Options`].
 //!
+//! A program that receives the bytes itself passes them to a [`LinePrinter`], which has no thread.
+//!
 //! The formats can also be used without a printer. They do no I/O:
 //!
 //! ```
@@ -28,7 +30,9 @@
 
 mod batch;
 mod choice;
+mod destination;
 mod files;
+mod line_printer;
 mod lines;
 mod options;
 mod order;
@@ -43,14 +47,17 @@ mod watch;
 
 pub use batch::{Batch, MIN_LENT};
 pub use choice::{Choice, ChoiceError, Markup, OUTPUT_WORDS, Place};
+pub use destination::Destination;
 pub use files::{
     FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
 };
+pub use line_printer::LinePrinter;
 pub use lines::FlushTimeout;
 pub use options::Options;
 pub use output::{Notes, Output};
 pub use pattern::{Pattern, PatternError, PatternValues};
-pub use printer::{Destination, PrintError, PrintReport, Printer};
+pub use printer::{PrintError, PrintReport, Printer};
+pub use processes::Processes;
 pub use stamp::Stamp;
 pub use style::{Label, OpenLine, Run, Source, Style, StyleExtras};
 pub use watch::{WriteProgress, WriteWatch};

@@ -48,12 +48,12 @@ const PAUSE_STEPS: u32 = 2;
 
 impl FlushTimeout {
     /// Returns how long the stream of a part of `len` bytes must be quiet.
-    fn quiet_time(&self, len: usize) -> Duration {
+    pub(crate) fn quiet_time(&self, len: usize) -> Duration {
         if len < PIPE_BUF { self.max_time } else { self.longest() }
     }
 
     /// Returns how long a part that grows waits.
-    fn longest(&self) -> Duration {
+    pub(crate) fn longest(&self) -> Duration {
         self.max_time.saturating_mul(LONG_WAIT)
     }
 }

@@ -12,11 +12,11 @@ use iof_proto::{Channel, Missed, Proc};
 use iof_tool::{BatchReader, FeedId, Gap, LostError, Origin, Peeked, PollReady, Tool};
 
 use crate::batch::Batch;
-use crate::files::{FileError, Files, LockedFiles, OpenFiles};
+use crate::destination::{Destination, OpenDestination};
+use crate::files::FileError;
 use crate::lines::FlushClock;
 use crate::options::Options;
 use crate::order::Siblings;
-use crate::output::Output;
 use crate::processes::Processes;
 use crate::stream::{BatchBuilder, Outcome, ReadyStream, Stream};
 use crate::style::{Loss, OpenLine, Source};
@@ -78,35 +78,6 @@ pub struct PrintReport {
     pub misses_streams: bool,
 }
 
-/// The destination of a printer.
-#[derive(Debug)]
-pub enum Destination {
-    /// One file, pipe or terminal for all streams.
-    Output(Output),
-    /// A file for each rank.
-    Files(Files),
-    /// The same, with files that are locked already.
-    LockedFiles(LockedFiles),
-}
-
-impl From<Output> for Destination {
-    fn from(output: Output) -> Destination {
-        Destination::Output(output)
-    }
-}
-
-impl From<Files> for Destination {
-    fn from(files: Files) -> Destination {
-        Destination::Files(files)
-    }
-}
-
-impl From<LockedFiles> for Destination {
-    fn from(files: LockedFiles) -> Destination {
-        Destination::LockedFiles(files)
-    }
-}
-
 /// A thread that writes everything that a tool pulls to a file, pipe or terminal, or to a file for
 /// each rank.
 ///
@@ -145,19 +116,8 @@ impl Printer {
         options: Options,
         on_gap: impl FnMut(&Proc, Channel, Gap) + Send + 'static,
     ) -> io::Result<Printer> {
-        let mut destination = match destination.into() {
-            Destination::Output(output) => OpenDestination::Output(output),
-            Destination::Files(files) => OpenDestination::Files(OpenFiles::new(files)),
-            Destination::LockedFiles(files) => OpenDestination::Files(files.open),
-        };
-        // An element of XML or JSON must not be cut.
-        if let OpenDestination::Files(files) = &mut destination
-            && options.style.joins_parts()
-        {
-            files.max_line = options.flush_timeout.max_line;
-        }
         let task = PrinterTask {
-            destination,
+            destination: destination.into().open(&options),
             clock: FlushClock::new(&options.flush_timeout, Instant::now()),
             options,
             streams: Vec::new(),
@@ -186,11 +146,6 @@ impl Printer {
     pub fn join(self) -> Result<PrintReport, PrintError> {
         self.thread.join().unwrap_or(Err(PrintError::Died))
     }
-}
-
-enum OpenDestination {
-    Output(Output),
-    Files(OpenFiles),
 }
 
 /// The state of the printer's thread.
@@ -355,12 +310,18 @@ impl PrinterTask {
         let proc = source.clone();
         let shows_process = self.options.style.shows_process()
             || matches!(&self.destination, OpenDestination::Files(open) if open.files.shows_host());
-        let (host, pid) = if shows_process { self.processes.find(reader, &proc) } else { (None, None) };
+        if shows_process {
+            self.processes.complete(reader, &proc);
+        }
+        let (host, pid) = if shows_process { self.processes.find(&proc) } else { (None, None) };
         let source = Source { nspace: proc.nspace, rank: proc.rank, channel, logged, host, pid };
         let (file, sole) = match &mut self.destination {
             OpenDestination::Output(_) => (None, false),
             OpenDestination::Files(open) => {
-                let count = || self.processes.count(reader, &source.nspace);
+                let count = || {
+                    self.processes.refresh(reader);
+                    self.processes.count(&source.nspace)
+                };
                 let (file, _) = open.file_for(&source, count);
                 open.begin(file).map_err(|error| {
                     let proc = Proc::new(source.nspace.clone(), source.rank);

@@ -20,6 +20,12 @@ const PART_DIVISOR: u64 = 4;
 /// The key of the next stream, unique among all printers of this process.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 
+/// Returns a key for a stream, by which a destination knows whose line is open.
+pub(crate) fn new_key() -> u64 {
+    // Relaxed: only the uniqueness of the number matters.
+    NEXT_KEY.fetch_add(1, Relaxed)
+}
+
 /// The state of a stream, from its first byte on.
 pub(crate) struct Stream {
     key: u64,
@@ -99,9 +105,7 @@ impl Outcome {
 
 impl Stream {
     pub fn new(label: Label, file: Option<FileId>, sole: bool) -> Stream {
-        // Relaxed: only the uniqueness of the number matters.
-        let key = NEXT_KEY.fetch_add(1, Relaxed);
-        Stream { key, label, partial: PartialLine::default(), due: None, file, sole, taken: 0 }
+        Stream { key: new_key(), label, partial: PartialLine::default(), due: None, file, sole, taken: 0 }
     }
 
     /// Adds to the batch what is to be written now, about `room` bytes at most.

@@ -50,6 +50,7 @@ macro_rules! attributes {
     (@range $min:literal, $max:literal) => { $min..=$max };
 }
 
+pub mod formats;
 pub(crate) mod forwarding;
 pub mod library;
 pub(crate) mod logs;
@@ -59,10 +60,11 @@ mod read;
 pub use read::{AttributeError, Given, read};
 
 /// The tables, by topic.
-pub static TOPICS: [Topic; 4] = [
+pub static TOPICS: [Topic; 5] = [
     Topic { heading: "I/O forwarding (RFC0025)", attributes: forwarding::TABLE },
     Topic { heading: "Queries (RFC0001, RFC0010)", attributes: queries::TABLE },
     Topic { heading: "Logs (RFC0032)", attributes: logs::TABLE },
+    Topic { heading: "Output that the C library writes", attributes: formats::TABLE },
     Topic { heading: "C library", attributes: library::TABLE },
 ];
 
@@ -296,6 +298,7 @@ fn samples(range: &RangeInclusive<u64>) -> Vec<InfoValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directive::key::PMIX_IOF_REDIRECT;
     use crate::directive::{DirectiveLevel, Directives};
     use crate::push::PushDirectives;
 
@@ -314,7 +317,9 @@ mod tests {
     fn the_readers_of_directives_honour_exactly_what_the_table_says() {
         for level in [DirectiveLevel::Server, DirectiveLevel::Spawn, DirectiveLevel::Registration] {
             let accepts = |info: &Info| Directives::read(std::slice::from_ref(info), level).is_ok();
-            assert_eq!(mismatches(&[level.place()], accepts), []);
+            let redirects = Info::required(PMIX_IOF_REDIRECT, true);
+            let refused = if level == DirectiveLevel::Registration { vec![redirects] } else { Vec::new() };
+            assert_eq!(mismatches(&[level.place()], accepts), refused);
         }
         let accepts = |info: &Info| PushDirectives::read(std::slice::from_ref(info)).is_ok();
         assert_eq!(mismatches(&[Place::Push], accepts), []);

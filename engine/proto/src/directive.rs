@@ -118,6 +118,10 @@ impl Directives {
                 key::PMIX_FWD_STDOUT => forward(Channels::STDOUT, given.bool()?),
                 key::PMIX_FWD_STDERR => forward(Channels::STDERR, given.bool()?),
                 key::PMIX_FWD_STDDIAG => forward(Channels::STDDIAG, given.bool()?),
+                // Every registration receives a copy.
+                key::PMIX_IOF_COPY => {}
+                key::PMIX_IOF_REDIRECT if given.bool()? => return Err(given.unsupported()),
+                key::PMIX_IOF_REDIRECT => {}
                 _ => return Err(given.unread()),
             }
             Ok(())

@@ -5,7 +5,8 @@ use std::mem;
 use iof_proto::{Channel, Proc};
 use iof_tool::{BatchReader, FeedId, Gap};
 
-use super::{OpenDestination, PrintError, PrinterTask};
+use super::{PrintError, PrinterTask};
+use crate::destination::OpenDestination;
 use crate::order::{Found, pieces};
 use crate::stream::ReadyStream;
 

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use iof_proto::{Channel, Proc};
 use iof_tool::{BatchReader, FeedId, Gap};
 
-use super::{MAX_STREAMS, OpenDestination, PrintError, PrintReport, PrinterTask};
+use super::{MAX_STREAMS, PrintError, PrintReport, PrinterTask};
+use crate::destination::OpenDestination;
 use crate::output::MAX_WRITTEN_NOW;
 
 /// A printer that runs: what its thread and its step share.

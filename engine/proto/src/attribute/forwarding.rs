@@ -18,6 +18,11 @@ attributes! {
     /// Ends the stream after the delivered bytes. In a push: closes the stdin of the processes
     /// after the last byte. With output, or in an answer: the stream is complete.
     PMIX_IOF_COMPLETE = "pmix.iof.cmp": Bool, at Push Deliver Output Answer;
+    /// Accepted without effect: a registration always receives a copy of the output.
+    PMIX_IOF_COPY = "pmix.iof.cpy": Bool, at Pull;
+    /// Whether the registration receives the output in place of the launcher's own readers. True is
+    /// not supported: a tool takes no output from other readers.
+    PMIX_IOF_REDIRECT = "pmix.iof.redir": Bool, at Pull;
     /// Makes the tool's C library read the tool's own stdin and push it.
     PMIX_IOF_PUSH_STDIN = "pmix.iof.stdin": Bool or Process, at Push;
     /// The channels to forward, as a bit mask. This older form, from the RFC's draft, sets all

@@ -60,12 +60,15 @@ attributes! {
     IOF_PTY = "iof.pty": Number or Process from 0 to 4294967295, at ServerSpawn Program;
     /// The time for which streams may stay open after the exit of their rank, in milliseconds.
     IOF_GRACE = "iof.grace": Number from 0 to 4294967295, at ServerSpawn;
-    /// Gives each rank one pipe for stdout and stderr.
-    PMIX_IOF_MERGE_STDERR_STDOUT = "pmix.iof.mrg": Bool, at Program;
     /// The protocol by which the ranks start MPI: "auto", "pmi1", "pmix" or "none". By default "none".
     IOF_MPI = "iof.mpi": Text, at ServerSpawn;
     /// The job has further ranks on other nodes.
     IOF_ELSEWHERE = "iof.elsewhere": Bool, at ServerSpawn ServerAdopt;
+    /// Accepted without effect: jobs continue when a tool ends, because tools do not start jobs.
+    PMIX_NOHUP = "pmix.nohup": Bool, at ToolInit ServerSpawn;
+    /// Accepted without effect: no job is the child of another one, from which it could inherit
+    /// registrations.
+    PMIX_IOF_INHERIT = "pmix.iof.inhrt": Bool, at ServerSpawn ServerAdopt;
     /// Skips bytes that were cached before the registration.
     IOF_NO_BACKLOG = "iof.pull.now": Bool, at LibraryPull;
 

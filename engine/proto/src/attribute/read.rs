@@ -27,6 +27,18 @@ pub enum AttributeError {
         /// The attribute.
         attribute: &'static Attribute,
     },
+    /// The value is valid, but cannot be honoured.
+    #[error(
+        "attribute {:?} is marked as required but {} is not supported: drop it or make it optional",
+        .attribute.key,
+        found(.value)
+    )]
+    Unsupported {
+        /// The attribute.
+        attribute: &'static Attribute,
+        /// The value.
+        value: InfoValue,
+    },
     /// The value is of the wrong type or out of range.
     #[error("invalid value for attribute {:?}: expected a {}, found {}", .attribute.key, .attribute.values(), found(.value))]
     Value {
@@ -42,7 +54,9 @@ impl AttributeError {
     /// [`Status::ERR_NOT_SUPPORTED`].
     pub fn status(&self) -> Status {
         match self {
-            AttributeError::Unknown { .. } | AttributeError::Elsewhere { .. } => Status::ERR_NOT_SUPPORTED,
+            AttributeError::Unknown { .. }
+            | AttributeError::Elsewhere { .. }
+            | AttributeError::Unsupported { .. } => Status::ERR_NOT_SUPPORTED,
             AttributeError::Value { .. } => Status::ERR_BAD_PARAM,
         }
     }
@@ -127,6 +141,11 @@ impl<'a> Given<'a> {
     /// Returns the error for a value that the reader cannot use.
     pub fn invalid(&self) -> AttributeError {
         AttributeError::Value { attribute: self.attribute, value: self.info.value.clone() }
+    }
+
+    /// Returns the error for a valid value that the reader cannot honour.
+    pub fn unsupported(&self) -> AttributeError {
+        AttributeError::Unsupported { attribute: self.attribute, value: self.info.value.clone() }
     }
 
     /// Returns the error for a key that the reader does not read.

@@ -1,0 +1,261 @@
+//! The attributes of output that the library writes itself, as the program gives them at different
+//! levels: for itself, for a job and for a registration.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use iof_output::{Choice, Files, MAX_OPEN_FILES, Markup, Options, Pattern, Place, Stamp, Style, StyleExtras};
+use iof_proto::Nspace;
+
+use crate::constants::IOF_ERR_BAD_PARAM;
+use crate::guard::{OrStatus, Outcome, lock};
+use crate::init::Infos;
+use crate::keys::*;
+use crate::print::Print;
+
+/// The keys of flags, each with its older name.
+const FLAGS: [(&str, Option<&str>); 11] = [
+    (IOF_IOF_TAG_OUTPUT, Some(IOF_TAG_OUTPUT)),
+    (IOF_IOF_TAG_DETAILED_OUTPUT, None),
+    (IOF_IOF_TAG_FULLNAME_OUTPUT, None),
+    (IOF_IOF_RANK_OUTPUT, None),
+    (IOF_IOF_TIMESTAMP_OUTPUT, Some(IOF_TIMESTAMP_OUTPUT)),
+    (IOF_IOF_XML_OUTPUT, None),
+    (IOF_IOF_MERGE_STDERR_STDOUT, Some(IOF_MERGE_STDERR_STDOUT)),
+    (IOF_IOF_OUTPUT_RAW, None),
+    (IOF_IOF_FILE_PATTERN, None),
+    (IOF_IOF_FILE_ONLY, Some(IOF_OUTPUT_NOCOPY)),
+    (IOF_IOF_LOCAL_OUTPUT, None),
+];
+
+/// The flags that concern where output goes, and not how it looks.
+const DESTINATIONS: [&str; 3] = [IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT];
+
+/// The attributes of one level. Those that are absent are left to the level below.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Format {
+    flags: BTreeMap<&'static str, bool>,
+    files: Option<Location>,
+}
+
+/// The location of per-rank files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Location {
+    Name(PathBuf),
+    Directory(PathBuf),
+}
+
+impl Format {
+    /// Takes the attributes from `infos`.
+    pub(crate) fn take(infos: &mut Infos) -> Outcome<Format> {
+        let mut format = Format::default();
+        for (key, old) in FLAGS {
+            let older = old.map_or(Ok(None), |old| infos.flag(old))?;
+            let flag = infos.flag(key)?.or(older);
+            format.flags.extend(flag.map(|flag| (key, flag)));
+        }
+        let name = [infos.path(IOF_OUTPUT_TO_FILE)?, infos.path(IOF_IOF_OUTPUT_TO_FILE)?];
+        let directory = [infos.path(IOF_OUTPUT_TO_DIRECTORY)?, infos.path(IOF_IOF_OUTPUT_TO_DIRECTORY)?];
+        let [name, directory] = [name, directory].map(|paths| paths.into_iter().flatten().next_back());
+        format.files = match (name, directory) {
+            (Some(_), Some(_)) => {
+                let reason = "output goes to a file or to a directory: leave one of the attributes out";
+                return Err(reason).or_status(IOF_ERR_BAD_PARAM);
+            }
+            (Some(name), None) => Some(Location::Name(name)),
+            (None, directory) => directory.map(Location::Directory),
+        };
+        format.place()?;
+        Ok(format)
+    }
+
+    /// Returns these attributes, and for those that are absent the ones of `below`.
+    pub(crate) fn over(&self, below: &Format) -> Format {
+        let mut format = below.clone();
+        format.flags.extend(&self.flags);
+        format.files = self.files.clone().or(format.files);
+        format
+    }
+
+    /// Returns the attributes that concern how the output looks, and not where it goes.
+    pub(crate) fn look(mut self) -> Format {
+        self.flags.retain(|key, _| !DESTINATIONS.contains(key));
+        Format { files: None, ..self }
+    }
+
+    /// Returns the attributes for the output of a job that the library writes without a registration
+    /// of the program, or `None` if it writes none.
+    pub(crate) fn of_own_output(mut self) -> Option<Format> {
+        let has_files = self.files.is_some();
+        // Where it goes to files, IOF_IOF_FILE_ONLY decides whether it is shown, too.
+        let is_local = *self.flags.entry(IOF_IOF_LOCAL_OUTPUT).or_insert(has_files);
+        (has_files || is_local).then_some(self)
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        self.flags.get(key).copied().unwrap_or(false)
+    }
+
+    /// Returns whether output goes to the program's own stdout and stderr.
+    pub(crate) fn shows(&self) -> bool {
+        let is_local = self.flags.get(IOF_IOF_LOCAL_OUTPUT) != Some(&false);
+        is_local && (self.files.is_none() || self.flags.get(IOF_IOF_FILE_ONLY) == Some(&false))
+    }
+
+    /// Returns whether stderr and stddiag go to stdout.
+    pub(crate) fn merges(&self) -> bool {
+        self.flag(IOF_IOF_MERGE_STDERR_STDOUT)
+    }
+
+    /// Returns the options of a printer.
+    pub(crate) fn options(&self) -> Options {
+        let choice = Choice {
+            tag: self.flag(IOF_IOF_TAG_OUTPUT),
+            detailed: self.flag(IOF_IOF_TAG_DETAILED_OUTPUT),
+            fullname: self.flag(IOF_IOF_TAG_FULLNAME_OUTPUT),
+            rank: self.flag(IOF_IOF_RANK_OUTPUT),
+            stamp: self.flag(IOF_IOF_TIMESTAMP_OUTPUT).then_some(Stamp::Calendar),
+            markup: if self.flag(IOF_IOF_XML_OUTPUT) { Markup::Xml } else { Markup::Text },
+            ..Choice::default()
+        };
+        let style = Style::new(&choice, &StyleExtras::default());
+        Options { style, raw: self.flag(IOF_IOF_OUTPUT_RAW), ..Options::default() }
+    }
+
+    /// Returns the files to which output goes, of a job with this number of ranks.
+    pub(crate) fn files(&self, nprocs: Option<u32>) -> Outcome<Option<Files>> {
+        let files = |place| Files {
+            place,
+            merge: self.merges(),
+            append: false,
+            rotation: None,
+            nprocs,
+            max_open: MAX_OPEN_FILES,
+            watch: None,
+        };
+        Ok(self.place()?.map(files))
+    }
+
+    fn place(&self) -> Outcome<Option<Place>> {
+        let pattern = |name: &Path| Pattern::new(name).or_status(IOF_ERR_BAD_PARAM);
+        Ok(match &self.files {
+            None => None,
+            Some(Location::Directory(directory)) => Some(Place::Tree(directory.clone())),
+            Some(Location::Name(name)) if self.flag(IOF_IOF_FILE_PATTERN) => {
+                Some(Place::Pattern(pattern(name)?))
+            }
+            Some(Location::Name(name)) => Some(Place::Name(name.clone())),
+        })
+    }
+}
+
+/// The formats of output that registrations without a callback receive, as far as they do not specify
+/// them: those of the process and of each job.
+#[derive(Debug, Default)]
+pub(crate) struct Formats {
+    default: Format,
+    jobs: Mutex<BTreeMap<Nspace, Format>>,
+}
+
+impl Formats {
+    pub(crate) fn new(default: Format) -> Formats {
+        Formats { default, jobs: Mutex::default() }
+    }
+
+    /// Returns the format for the output of a job.
+    pub(crate) fn of_job(&self, nspace: &Nspace) -> Format {
+        lock(&self.jobs).get(nspace).map_or_else(|| self.default.clone(), |job| job.over(&self.default))
+    }
+
+    /// Checks the attributes of a registration together with those of the process, and returns how
+    /// its output is written.
+    pub(crate) fn registration(&self, format: Format) -> Outcome<Print> {
+        format.over(&self.default).place()?;
+        Ok(Print { format, files: None })
+    }
+
+    /// Sets the format of a job, until [`Formats::forget`].
+    pub(crate) fn set(&self, nspace: &Nspace, format: Format) {
+        if format != Format::default() {
+            lock(&self.jobs).insert(nspace.clone(), format);
+        }
+    }
+
+    pub(crate) fn forget(&self, nspace: &Nspace) {
+        lock(&self.jobs).remove(nspace);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use iof_proto::InfoValue;
+
+    use super::*;
+    use crate::constants::IOF_ERR_TYPE_MISMATCH;
+    use crate::init::infos;
+
+    fn format(entries: &[(&str, InfoValue)]) -> Format {
+        Format::take(&mut Infos(infos(entries))).unwrap()
+    }
+
+    #[test]
+    fn the_newer_name_of_an_attribute_prevails_over_the_older_one() {
+        let both = format(&[(IOF_IOF_TAG_OUTPUT, false.into()), (IOF_TAG_OUTPUT, true.into())]);
+        assert!(!both.flag(IOF_IOF_TAG_OUTPUT));
+        assert!(format(&[(IOF_TAG_OUTPUT, true.into())]).flag(IOF_IOF_TAG_OUTPUT));
+        let file = format(&[(IOF_IOF_OUTPUT_TO_FILE, "new".into()), (IOF_OUTPUT_TO_FILE, "old".into())]);
+        assert_eq!(file.place().unwrap(), Some(Place::Name("new".into())));
+    }
+
+    #[test]
+    fn a_level_overrides_only_what_it_sets() {
+        let below = format(&[(IOF_IOF_RANK_OUTPUT, true.into()), (IOF_IOF_OUTPUT_TO_FILE, "below".into())]);
+        let above =
+            format(&[(IOF_IOF_XML_OUTPUT, true.into()), (IOF_IOF_OUTPUT_TO_DIRECTORY, "above".into())]);
+        let both = above.over(&below);
+        assert!(both.flag(IOF_IOF_RANK_OUTPUT) && both.flag(IOF_IOF_XML_OUTPUT));
+        assert_eq!(both.place().unwrap(), Some(Place::Tree("above".into())));
+        assert_eq!(Format::default().over(&both), both);
+        let no_rank = format(&[(IOF_IOF_RANK_OUTPUT, false.into())]);
+        assert!(!no_rank.over(&both).flag(IOF_IOF_RANK_OUTPUT));
+    }
+
+    #[test]
+    fn output_goes_to_the_files_alone_unless_they_are_to_be_copies() {
+        let (file, only, local) = (IOF_IOF_OUTPUT_TO_FILE, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT);
+        let shows = |entries: &[_]| format(entries).shows();
+        assert!(shows(&[]) && shows(&[(only, true.into())]) && !shows(&[(local, false.into())]));
+        assert!(!shows(&[(file, "x".into())]) && shows(&[(file, "x".into()), (only, false.into())]));
+        // The output of a job goes nowhere by default.
+        let own = |entries: &[_]| format(entries).of_own_output().map(|format| format.shows());
+        assert_eq!(own(&[]), None);
+        assert_eq!(own(&[(IOF_IOF_TAG_OUTPUT, true.into())]), None);
+        assert_eq!(own(&[(local, true.into())]), Some(true));
+        assert_eq!(own(&[(file, "x".into())]), Some(false));
+        assert_eq!(own(&[(file, "x".into()), (only, false.into())]), Some(true));
+        assert_eq!(own(&[(file, "x".into()), (only, false.into()), (local, false.into())]), Some(false));
+    }
+
+    #[test]
+    fn a_file_and_a_directory_an_unknown_placeholder_and_a_wrong_type_are_refused() {
+        let refused = |entries: &[_]| Format::take(&mut Infos(infos(entries))).unwrap_err();
+        let both = [(IOF_IOF_OUTPUT_TO_FILE, "x".into()), (IOF_IOF_OUTPUT_TO_DIRECTORY, "y".into())];
+        assert_eq!(refused(&both), IOF_ERR_BAD_PARAM);
+        let pattern = [(IOF_IOF_OUTPUT_TO_FILE, "x%y".into()), (IOF_IOF_FILE_PATTERN, true.into())];
+        assert_eq!(refused(&pattern), IOF_ERR_BAD_PARAM);
+        assert_eq!(refused(&[(IOF_IOF_TAG_OUTPUT, "x".into())]), IOF_ERR_TYPE_MISMATCH);
+    }
+
+    #[test]
+    fn a_job_has_its_format_until_it_is_forgotten() {
+        let job = Nspace::new("job").unwrap();
+        let formats = Formats::new(format(&[(IOF_IOF_TAG_OUTPUT, true.into())]));
+        formats.set(&job, format(&[(IOF_IOF_XML_OUTPUT, true.into())]));
+        let of_job = formats.of_job(&job);
+        assert!(of_job.flag(IOF_IOF_TAG_OUTPUT) && of_job.flag(IOF_IOF_XML_OUTPUT));
+        formats.forget(&job);
+        assert_eq!(formats.of_job(&job), formats.default);
+    }
+}

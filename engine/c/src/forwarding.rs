@@ -1,0 +1,225 @@
+//! The functions of tools for output and stdin. A server may call them as well: the output on its own
+//! terminal is an ordinary registration.
+
+use std::ffi::c_void;
+use std::io;
+
+use iof_proto::{Info, InfoValue};
+use iof_tool::{Push, Pusher};
+
+use crate::call::{self, CbData};
+use crate::callbacks::{iof_hdlr_reg_cbfunc_t, iof_iof_cbfunc_t, iof_op_cbfunc_t};
+use crate::command::{Command, Done, Payload, Sink};
+use crate::constants::*;
+use crate::guard::{OrStatus, Outcome, guard, may_wait};
+use crate::init::{Infos, pull};
+use crate::keys::*;
+use crate::library::session;
+use crate::session::attach_status;
+use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
+use crate::{memory, read};
+
+/// Registers for the output of processes, which need not exist yet, on the channels that the set
+/// channel contains. Cached output from before the registration is delivered first. If jobs of the
+/// same name follow each other, the registration receives the output of all. It lasts until
+/// iof_IOF_deregister is called or the library is finalized.
+///
+/// cbfunc receives the output, see iof_iof_cbfunc_t. If it is NULL, the library writes stdout to
+/// the program's own stdout, and stderr and stddiag to its stderr, and reports missing bytes and
+/// files that cannot be written on stderr. It writes whole lines, except lines that are longer than
+/// 64 KiB or are not complete after 100 ms.
+///
+/// The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have no
+/// effect with cbfunc. Those that the registration does not have are taken from iof_tool_init. For a
+/// server they are taken from the job (iof_server_spawn, iof_server_adopt), and otherwise from
+/// iof_server_init, except those of files and IOF_IOF_LOCAL_OUTPUT.
+///
+/// If regcbfunc is NULL, the function blocks until the engine has answered and returns the
+/// handler's number, 1 or more; in a callback it returns IOF_ERR_WOULD_BLOCK. Otherwise it returns
+/// IOF_SUCCESS without blocking, and regcbfunc is called with the number or the error before cbfunc
+/// is called for the first time.
+///
+/// Directives: IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST,
+/// IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_NO_BACKLOG,
+/// IOF_IOF_COPY, IOF_IOF_REDIRECT, IOF_IOF_TAG_OUTPUT, IOF_IOF_TAG_DETAILED_OUTPUT,
+/// IOF_IOF_TAG_FULLNAME_OUTPUT, IOF_IOF_RANK_OUTPUT, IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT,
+/// IOF_IOF_MERGE_STDERR_STDOUT, IOF_IOF_OUTPUT_RAW, IOF_IOF_OUTPUT_TO_FILE,
+/// IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT and their
+/// older names IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT, IOF_OUTPUT_TO_FILE,
+/// IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY. Errors: IOF_ERR_BAD_PARAM if a file and a directory are
+/// given, or a pattern has an unknown placeholder;
+/// IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
+/// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_IOF_pull(
+    procs: *const iof_proc_t,
+    nprocs: usize,
+    directives: *const iof_info_t,
+    ndirs: usize,
+    channel: iof_iof_channel_t,
+    cbfunc: iof_iof_cbfunc_t,
+    regcbfunc: iof_hdlr_reg_cbfunc_t,
+    regcbdata: *mut c_void,
+) -> iof_status_t {
+    guard(|| {
+        // Like PMIx's library, it checks for stdin and for a connection before all other arguments.
+        if channel & IOF_FWD_STDIN_CHANNEL != 0 {
+            return Err(IOF_ERR_NOT_SUPPORTED);
+        }
+        let session = session()?;
+        // SAFETY: the contract in the header.
+        let (procs, infos) = unsafe { (read::procs(procs, nprocs)?, read::infos(directives, ndirs)?) };
+        let (pull, format) = pull(procs, read::channels(channel)?, infos)?;
+        let sink = match cbfunc {
+            Some(_) => Sink::Callback(cbfunc),
+            None => Sink::Print(Box::new(session.formats().registration(format)?)),
+        };
+        if regcbfunc.is_none() {
+            let id = session.blocking(|done| Command::Pull(pull, sink, done))?;
+            return iof_status_t::try_from(id).or_status(IOF_ERR_OUT_OF_RESOURCE);
+        }
+        let cbdata = CbData(regcbdata);
+        let done = Box::new(move |result| call::registered(regcbfunc, &result, cbdata));
+        session.submit(Command::Pull(pull, sink, done))?;
+        Ok(IOF_SUCCESS)
+    })
+}
+
+/// Ends a registration. Output from before the call is still delivered. Then cbfunc is called, and
+/// the callback of the registration is not called any more. If cbfunc is NULL, the function blocks
+/// until then instead; in a callback it returns IOF_ERR_WOULD_BLOCK. No directives are supported.
+/// Errors: IOF_ERR_NOT_FOUND if the registration does not exist.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_IOF_deregister(
+    iofhdlr: usize,
+    directives: *const iof_info_t,
+    ndirs: usize,
+    cbfunc: iof_op_cbfunc_t,
+    cbdata: *mut c_void,
+) -> iof_status_t {
+    guard(|| {
+        // SAFETY: the contract in the header.
+        Infos(unsafe { read::infos(directives, ndirs) }?).done()?;
+        operate(cbfunc, cbdata, |done| Command::Deregister(iofhdlr, done))
+    })
+}
+
+/// Pushes bytes to the stdin of processes. Each target receives the bytes of one push in one piece,
+/// after those of earlier pushes. With IOF_IOF_COMPLETE the stdin of the targets is closed after
+/// the bytes; bo may then be NULL or empty. Without bo and these directives, the function has no
+/// effect and returns IOF_OPERATION_SUCCEEDED, and cbfunc is not called.
+///
+/// The push is done when all bytes are in the pipes of the targets, which may not have read them
+/// yet. For targets on other nodes, it is done when the launcher has accepted the bytes. If cbfunc
+/// is NULL, the function blocks until then, and bo is not copied; in a callback it returns
+/// IOF_ERR_WOULD_BLOCK. Otherwise the function copies bo and returns without blocking, and cbfunc
+/// is called when the push is done.
+///
+/// With IOF_IOF_PUSH_STDIN, and NULL as bo, a thread of the library reads the program's own stdin
+/// until its end, pushes it, and closes the stdin of the targets. If the value is a process and
+/// ntargets is 0, that process is the target. The thread continues after the
+/// library is finalized. The function blocks until the push has begun, even with cbfunc, which is
+/// then called. The end of the push is not reported. In a callback the function returns
+/// IOF_ERR_WOULD_BLOCK. A later call with NULL as bo, and with IOF_IOF_PUSH_STDIN false or with
+/// IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
+/// thread pushes what it has read, and closes the stdin of its targets.
+///
+/// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
+/// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
+/// given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
+/// exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
+/// not a pipe of the library. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
+/// all bytes; IOF_ERR_IOF_FAILURE if none did.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_IOF_push(
+    targets: *const iof_proc_t,
+    ntargets: usize,
+    bo: *mut iof_byte_object_t,
+    directives: *const iof_info_t,
+    ndirs: usize,
+    cbfunc: iof_op_cbfunc_t,
+    cbdata: *mut c_void,
+) -> iof_status_t {
+    guard(|| {
+        // SAFETY: the contract in the header.
+        let mut infos = Infos(unsafe { read::infos(directives, ndirs) }?);
+        let stdin = infos.push_stdin()?;
+        let targets = match &stdin {
+            Some((true, Some(target))) if ntargets == 0 => vec![target.clone()],
+            // SAFETY: the contract in the header.
+            _ if bo.is_null() && ntargets == 0 => Vec::new(),
+            // SAFETY: the contract in the header.
+            _ => unsafe { read::procs(targets, ntargets) }?,
+        };
+        let mut push = Push { directives: infos.0, ..Push::new(targets) };
+        let completes = push
+            .directives
+            .iter()
+            .any(|info| info.key == IOF_IOF_COMPLETE && info.value == InfoValue::Bool(true));
+        if bo.is_null() {
+            let is_ended = match stdin {
+                Some((true, _)) => {
+                    push.directives.push(Info::new(IOF_IOF_COMPLETE, true));
+                    push_stdin(&push)?;
+                    true
+                }
+                Some((false, _)) => {
+                    session()?.stop_stdin();
+                    true
+                }
+                // The push that is stopped closes the stdin of its targets.
+                None if completes => session()?.stop_stdin(),
+                // As in PMIx, there is nothing to do.
+                None => return Ok(IOF_OPERATION_SUCCEEDED),
+            };
+            if is_ended {
+                return call_back(cbfunc, CbData(cbdata));
+            }
+        }
+        // SAFETY: the contract in the header.
+        let bytes = unsafe { read::payload(bo, isize::MAX.cast_unsigned()) }?;
+        let payload = if cbfunc.is_some() {
+            Payload::Copied(memory::owned(bytes)?)
+        } else {
+            Payload::Lent(bytes.as_ptr(), bytes.len())
+        };
+        operate(cbfunc, cbdata, |done| Command::Push(push, payload, done))
+    })
+}
+
+/// Pushes the program's own stdin, on its own thread and its own connection.
+fn push_stdin(push: &Push) -> Outcome<()> {
+    may_wait()?;
+    let session = session()?;
+    let tool = (session.connect)();
+    let status = tool.as_ref().err().map_or(IOF_SUCCESS, attach_status);
+    let pusher = Pusher::start(tool.or_status(status)?, push, io::stdin(), |_| {});
+    // The pusher's thread runs until stdin ends, all targets are closed, or it is stopped.
+    session.keep_pusher(pusher.or_status(IOF_ERR_IOF_FAILURE)?);
+    Ok(())
+}
+
+/// Calls `cbfunc`, if there is one, on the thread of the callbacks.
+fn call_back(cbfunc: iof_op_cbfunc_t, cbdata: CbData) -> Outcome<iof_status_t> {
+    if cbfunc.is_some() {
+        let done = Box::new(move |result| call::op(cbfunc, call::status_of(&result), cbdata));
+        session()?.submit(Command::Call(done))?;
+    }
+    Ok(IOF_SUCCESS)
+}
+
+/// Submits a command that ends with a status, and waits for that if there is no callback.
+fn operate(
+    cbfunc: iof_op_cbfunc_t,
+    cbdata: *mut c_void,
+    command: impl FnOnce(Done<()>) -> Command,
+) -> Outcome<iof_status_t> {
+    let session = session()?;
+    if cbfunc.is_none() {
+        session.blocking(command)?;
+        return Ok(IOF_SUCCESS);
+    }
+    let cbdata = CbData(cbdata);
+    session.submit(command(Box::new(move |result| call::op(cbfunc, call::status_of(&result), cbdata))))?;
+    Ok(IOF_SUCCESS)
+}

@@ -1,0 +1,74 @@
+//! The output of a job that the library writes without a registration of the program, because of
+//! attributes of the job or of the engine.
+
+use iof_output::NewFiles;
+use iof_proto::{Channels, Nspace, Proc};
+use iof_tool::Pull;
+
+use crate::command::{Command, Sink};
+use crate::constants::IOF_ERR_IOF_FAILURE;
+use crate::format::Format;
+use crate::guard::{OrStatus, Outcome};
+use crate::library::Server;
+use crate::print::Print;
+
+/// The output of a job that is being started. Dropping it removes what was prepared, unless
+/// [`JobOutput::keep`] was called.
+pub(crate) struct JobOutput<'a> {
+    server: &'a Server,
+    nspace: &'a Nspace,
+    /// The number of the library's registration for the job, if there is one.
+    handler: Option<usize>,
+    new_files: NewFiles,
+    started: bool,
+}
+
+impl<'a> JobOutput<'a> {
+    /// Sets the format of a job of `nprocs` ranks. If the library writes its output, opens its files
+    /// and registers for it, which blocks until the engine has answered.
+    pub(crate) fn prepare(
+        server: &'a Server,
+        nspace: &'a Nspace,
+        nprocs: u32,
+        format: Format,
+    ) -> Outcome<JobOutput<'a>> {
+        let own = format.over(&server.format).of_own_output();
+        server.formats.set(nspace, format.look());
+        let mut output =
+            JobOutput { server, nspace, handler: None, new_files: NewFiles::default(), started: false };
+        if let Some(format) = own {
+            output.handler = Some(output.register(format, nprocs)?);
+        }
+        Ok(output)
+    }
+
+    fn register(&mut self, format: Format, nprocs: u32) -> Outcome<usize> {
+        let session = self.server.session()?;
+        let files = format.files(Some(nprocs))?;
+        let locked = files.map(|files| files.lock(self.nspace, Channels::ALL, &mut self.new_files));
+        let files = locked.transpose().or_status(IOF_ERR_IOF_FAILURE)?;
+        // It ends with the job.
+        let pull = Pull::new(vec![Proc::all(self.nspace.clone())], Channels::ALL);
+        let sink = Sink::Print(Box::new(Print { format, files }));
+        session.blocking(|done| Command::Pull(pull, sink, done))
+    }
+
+    /// Keeps what was prepared, because the job has started.
+    pub(crate) fn keep(mut self) {
+        self.started = true;
+        std::mem::take(&mut self.new_files).keep();
+    }
+}
+
+impl Drop for JobOutput<'_> {
+    fn drop(&mut self) {
+        if self.started {
+            return;
+        }
+        self.server.formats.forget(self.nspace);
+        if let (Some(handler), Some(session)) = (self.handler, self.server.session_so_far()) {
+            // It fails only if the session has ended, and the registration with it.
+            let _ = session.submit(Command::Deregister(handler, Box::new(drop)));
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The destination of a printer.
+
+use crate::files::{Files, LockedFiles, OpenFiles};
+use crate::options::Options;
+use crate::output::Output;
+
+/// The destination of a printer.
+#[derive(Debug)]
+pub enum Destination {
+    /// One file, pipe or terminal for all streams.
+    Output(Output),
+    /// A file for each rank.
+    Files(Files),
+    /// The same, with files that are locked already.
+    LockedFiles(LockedFiles),
+}
+
+impl From<Output> for Destination {
+    fn from(output: Output) -> Destination {
+        Destination::Output(output)
+    }
+}
+
+impl From<Files> for Destination {
+    fn from(files: Files) -> Destination {
+        Destination::Files(files)
+    }
+}
+
+impl From<LockedFiles> for Destination {
+    fn from(files: LockedFiles) -> Destination {
+        Destination::LockedFiles(files)
+    }
+}
+
+/// A destination that is being written.
+#[derive(Debug)]
+pub(crate) enum OpenDestination {
+    Output(Output),
+    Files(OpenFiles),
+}
+
+impl Destination {
+    /// Prepares to write with `options`.
+    pub(crate) fn open(self, options: &Options) -> OpenDestination {
+        let mut files = match self {
+            Destination::Output(output) => return OpenDestination::Output(output),
+            Destination::Files(files) => OpenFiles::new(files),
+            Destination::LockedFiles(files) => files.open,
+        };
+        // An element of XML or JSON must not be cut.
+        if options.style.joins_parts() {
+            files.max_line = options.flush_timeout.max_line;
+        }
+        OpenDestination::Files(files)
+    }
+}
