@@ -1580,7 +1580,8 @@ extern "C" {
 // each engine that it tries, and at most five seconds for its answer. Returns IOF_ERR_WOULD_BLOCK
 // in a callback.
 //
-// Errors: IOF_ERR_UNREACH if no engine is found, or several session-level engines are;
+// Errors: IOF_ERR_UNREACH if no engine is found, or several session-level engines are, which
+// iof_last_error then lists with their pids and jobs;
 // IOF_ERR_TIMEOUT if the engine does not answer; IOF_ERR_INIT if this process is a server; the
 // error with which the engine or its launcher refuses the tool, such as IOF_ERR_NO_PERMISSIONS.
 iof_status_t iof_tool_init(struct iof_proc_t *proc, struct iof_info_t *info, size_t ninfo);

@@ -38,6 +38,18 @@ pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
     }
 }
 
+/// Returns the reason why an engine could not be attached to. The names of infos take the place of the
+/// options of the command, which are the remedies in Rust's messages.
+pub(crate) fn attach_reason(error: &AttachError) -> String {
+    let remedies = [
+        ("--pid", "IOF_SERVER_PIDINFO"),
+        ("--nspace", "IOF_SERVER_NSPACE"),
+        ("--server", "IOF_SERVER_URI"),
+        ("--rendezvous-dir", "IOF_SERVER_TMPDIR"),
+    ];
+    remedies.iter().fold(error.to_string(), |text, (option, info)| text.replace(option, info))
+}
+
 /// A connection to an engine, see the module.
 pub(crate) struct Session {
     shared: Arc<Shared>,

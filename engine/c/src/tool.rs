@@ -20,7 +20,7 @@ use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait, or_failure};
 use crate::init::{Infos, ToolInfos};
 use crate::library::{Library, Tool, library, library_to_begin, session, session_so_far, with_events};
 use crate::local_answers::LocalAnswers;
-use crate::session::{Session, attach_status};
+use crate::session::{Session, attach_reason, attach_status};
 use crate::types::{iof_info_t, iof_proc_t, iof_query_t, iof_status_t};
 use crate::{memory, read};
 
@@ -42,7 +42,8 @@ use crate::{memory, read};
 /// each engine that it tries, and at most five seconds for its answer. Returns IOF_ERR_WOULD_BLOCK
 /// in a callback.
 ///
-/// Errors: IOF_ERR_UNREACH if no engine is found, or several session-level engines are;
+/// Errors: IOF_ERR_UNREACH if no engine is found, or several session-level engines are, which
+/// iof_last_error then lists with their pids and jobs;
 /// IOF_ERR_TIMEOUT if the engine does not answer; IOF_ERR_INIT if this process is a server; the
 /// error with which the engine or its launcher refuses the tool, such as IOF_ERR_NO_PERMISSIONS.
 #[unsafe(no_mangle)]
@@ -115,7 +116,7 @@ pub(crate) fn connect(
             }
             Err(error) => {
                 let status = attach_status(&error);
-                failed = Err(error).or_status(status);
+                failed = Err(attach_reason(&error)).or_status(status);
             }
         }
     }
