@@ -1,10 +1,12 @@
 //! Ending a job early: when a rank fails, or at a time limit. The decision does no I/O.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use iof_capture::Signal;
 use iof_proto::Rank;
 
-use crate::exit::Exit;
+use crate::exit::{Exit, REQUESTS_TO_END};
 
 /// Default of [`JobSpec::kill_wait`](crate::JobSpec::kill_wait): 2 seconds.
 pub const DEFAULT_KILL_WAIT: Duration = Duration::from_secs(2);
@@ -16,11 +18,20 @@ pub const TIMEOUT_CODE: i32 = 124;
 /// them.
 pub const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
 
+/// Time within which equal requests to end are the same request: 250 ms.
+///
+/// A signal to a process group, or to all processes of a container, can end a rank before the
+/// embedder reads the same signal. If the embedder passes it on ([`Job::signal`](crate::Job::signal))
+/// within this time, the rank has not failed.
+pub const SAME_REQUEST: Duration = Duration::from_millis(250);
+
 /// The failures of a rank that end its whole job, see
 /// [`JobSpec::kill_on_bad_exit`](crate::JobSpec::kill_on_bad_exit).
 ///
 /// If a rank ends because of a signal that the engine sent to it, this is never such a failure (see
-/// [`RankExit::requested`](crate::RankExit::requested)).
+/// [`RankExit::requested`](crate::RankExit::requested)). If SIGHUP, SIGINT, SIGQUIT or SIGTERM killed
+/// it, the job ends [`SAME_REQUEST`] later, unless the embedder has sent that signal to the job by
+/// then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KillOnBadExit {
     /// No failure. A rank that calls `MPI_Abort` ends the job nevertheless.
@@ -95,6 +106,8 @@ enum Phase {
         timeout: Option<Instant>,
         /// Why the job ends with the next step, unless no rank is left.
         cause: Option<EndCause>,
+        /// The first rank that each signal which asks to end has killed, and when that is a failure.
+        suspects: BTreeMap<i32, (Rank, Instant)>,
     },
     /// SIGTERM was sent.
     Terminating {
@@ -115,28 +128,42 @@ impl EarlyEndPolicy {
     ) -> EarlyEndPolicy {
         // A time that an `Instant` can't represent is never reached.
         let timeout = timeout.and_then(|timeout| now.checked_add(timeout));
-        EarlyEndPolicy { kill_on, kill_wait, phase: Phase::Running { timeout, cause: None } }
+        let phase = Phase::Running { timeout, cause: None, suspects: BTreeMap::new() };
+        EarlyEndPolicy { kill_on, kill_wait, phase }
     }
 
     /// Creates the policy of a job that is never ended early.
     pub(crate) fn never() -> EarlyEndPolicy {
-        let phase = Phase::Running { timeout: None, cause: None };
+        let phase = Phase::Running { timeout: None, cause: None, suspects: BTreeMap::new() };
         EarlyEndPolicy { kill_on: KillOnBadExit::Never, kill_wait: Duration::ZERO, phase }
     }
 
-    /// Notes that a rank has exited. `requested` specifies that it did so because of a signal that
-    /// the engine sent, and `unfinalized` that it did so between `MPI_Init` and `MPI_Finalize`.
-    pub fn exited(&mut self, rank: Rank, exit: Exit, requested: bool, unfinalized: bool) {
+    /// Notes that a rank has exited at `now`. `requested` specifies that it did so because of a
+    /// signal that the engine sent, and `unfinalized` that it did so between `MPI_Init` and
+    /// `MPI_Finalize`.
+    pub fn exited(&mut self, rank: Rank, exit: Exit, requested: bool, unfinalized: bool, now: Instant) {
         let is_bad = match self.kill_on {
             KillOnBadExit::Never => false,
             KillOnBadExit::Signal => exit.signal().is_some() || unfinalized,
             KillOnBadExit::Always => !exit.success(),
         };
-        if let Phase::Running { cause: cause @ None, .. } = &mut self.phase
+        if let Phase::Running { cause: cause @ None, suspects, .. } = &mut self.phase
             && is_bad
             && !requested
         {
-            *cause = Some(EndCause::BadExit(rank));
+            let request = exit.signal().filter(|number| asks_to_end(*number));
+            match (request, now.checked_add(SAME_REQUEST)) {
+                (Some(signal), Some(time)) => drop(suspects.entry(signal).or_insert((rank, time))),
+                _ => *cause = Some(EndCause::BadExit(rank)),
+            }
+        }
+    }
+
+    /// Notes that the embedder has sent a signal to all ranks. Ranks that it killed less than
+    /// [`SAME_REQUEST`] before have not failed.
+    pub fn signalled(&mut self, signal: Signal) {
+        if let Phase::Running { suspects, .. } = &mut self.phase {
+            suspects.remove(&signal.number());
         }
     }
 
@@ -173,9 +200,12 @@ impl EarlyEndPolicy {
     /// specifies that some ranks have not exited; otherwise a failure has nothing to end.
     pub fn next_step(&mut self, now: Instant, ranks_left: bool) -> Option<EarlyEndStep> {
         match &mut self.phase {
-            Phase::Running { timeout, cause } => {
+            Phase::Running { timeout, cause, suspects } => {
+                let failed = suspects.extract_if(.., |_, (_, time)| *time <= now);
+                let failed = failed.map(|(_, failed)| failed).min_by_key(|(_, time)| *time);
+                let failed = failed.map(|(rank, _)| EndCause::BadExit(rank));
                 let has_effect = |cause: &EndCause| ranks_left || matches!(cause, EndCause::Abort { .. });
-                let cause = cause.take().filter(has_effect);
+                let cause = cause.take().or(failed).filter(has_effect);
                 let is_late = || timeout.is_some_and(|timeout| timeout <= now).then_some(EndCause::Timeout);
                 let cause = cause.or_else(is_late)?;
                 self.phase = Phase::Terminating { kill: now.checked_add(self.kill_wait) };
@@ -191,20 +221,26 @@ impl EarlyEndPolicy {
 
     /// Returns when [`EarlyEndPolicy::next_step`] is to be called: `now` if a step is due.
     pub fn next_time(&self, now: Instant) -> Option<Instant> {
-        match self.phase {
+        match &self.phase {
             Phase::Running { cause: Some(_), .. } => Some(now),
-            Phase::Running { timeout: time, .. } | Phase::Terminating { kill: time } => time,
+            Phase::Running { timeout, suspects, .. } => {
+                suspects.values().map(|(_, time)| *time).chain(*timeout).min()
+            }
+            Phase::Terminating { kill } => *kill,
             Phase::Killed => None,
         }
     }
+}
+
+/// Returns whether a signal asks a program to end.
+fn asks_to_end(number: i32) -> bool {
+    REQUESTS_TO_END.iter().any(|signal| signal.number() == number)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
-
-    use iof_capture::Signal;
 
     use super::*;
 
@@ -230,7 +266,7 @@ mod tests {
         ] {
             for (exit, ends) in [code(0), code(3), Exit::Unknown, killed()].into_iter().zip(ends) {
                 let mut policy = policy(kill_on, None, now);
-                policy.exited(Rank(4), exit, false, false);
+                policy.exited(Rank(4), exit, false, false, now);
                 assert_eq!(policy.next_time(now), ends.then_some(now), "{kill_on:?} {exit:?}");
                 let step = ends.then_some(EarlyEndStep::Terminate(EndCause::BadExit(Rank(4))));
                 assert_eq!(policy.next_step(now, true), step, "{kill_on:?} {exit:?}");
@@ -242,9 +278,9 @@ mod tests {
     fn a_requested_exit_and_the_exit_of_the_last_rank_do_not_end_the_job() {
         let now = Instant::now();
         let mut policy = policy(KillOnBadExit::Always, Some(5), now);
-        policy.exited(Rank(0), killed(), true, false);
+        policy.exited(Rank(0), killed(), true, false, now);
         assert_eq!(policy.next_step(now, true), None);
-        policy.exited(Rank(1), killed(), false, false);
+        policy.exited(Rank(1), killed(), false, false, now);
         assert_eq!(policy.next_step(now, false), None);
         // The time limit still applies: a child of a rank may hold the output.
         let late = now + Duration::from_secs(5);
@@ -257,7 +293,7 @@ mod tests {
         let now = Instant::now();
         for kill_on in [KillOnBadExit::Never, KillOnBadExit::Signal, KillOnBadExit::Always] {
             let mut policy = policy(kill_on, None, now);
-            policy.exited(Rank(0), killed(), false, false);
+            policy.exited(Rank(0), killed(), false, false, now);
             policy.aborted(Rank(1), 7);
             policy.aborted(Rank(2), 8);
             let abort = EarlyEndStep::Terminate(EndCause::Abort { rank: Rank(1), code: 7 });
@@ -286,7 +322,7 @@ mod tests {
         {
             for exit in [Exit::Unfinalized, code(3)] {
                 let mut policy = policy(kill_on, None, now);
-                policy.exited(Rank(0), exit, false, true);
+                policy.exited(Rank(0), exit, false, true, now);
                 assert_eq!(policy.next_step(now, true).is_some(), ends, "{kill_on:?} {exit:?}");
             }
         }
@@ -296,10 +332,10 @@ mod tests {
     fn the_ranks_are_killed_once_after_the_kill_wait() {
         let now = Instant::now();
         let mut policy = policy(KillOnBadExit::Signal, Some(1), now);
-        policy.exited(Rank(0), killed(), false, false);
+        policy.exited(Rank(0), killed(), false, false, now);
         assert_eq!(policy.next_step(now, true), Some(EarlyEndStep::Terminate(EndCause::BadExit(Rank(0)))));
         // Neither further failures nor the time limit change the end that has begun.
-        policy.exited(Rank(1), killed(), false, false);
+        policy.exited(Rank(1), killed(), false, false, now);
         let kill = now + Duration::from_secs(2);
         assert_eq!(policy.next_step(now + Duration::from_secs(1), true), None);
         assert_eq!(policy.next_time(now), Some(kill));
@@ -312,8 +348,35 @@ mod tests {
         let now = Instant::now();
         let mut policy = EarlyEndPolicy::new(KillOnBadExit::Signal, Duration::MAX, Some(Duration::MAX), now);
         assert_eq!(policy.next_time(now), None);
-        policy.exited(Rank(0), killed(), false, false);
+        policy.exited(Rank(0), killed(), false, false, now);
         assert!(policy.next_step(now, true).is_some());
         assert_eq!(policy.next_time(now), None);
+    }
+
+    #[test]
+    fn a_rank_killed_by_a_signal_that_the_embedder_then_passes_on_has_not_failed() {
+        let now = Instant::now();
+        let term = Exit::Status(ExitStatus::from_raw(Signal::TERM.number()));
+        let late = now + SAME_REQUEST;
+        for kill_on in [KillOnBadExit::Signal, KillOnBadExit::Always] {
+            for (sent, fails) in [(None, true), (Some(Signal::INT), true), (Some(Signal::TERM), false)] {
+                let mut policy = policy(kill_on, None, now);
+                policy.exited(Rank(3), term, false, false, now);
+                policy.exited(Rank(4), term, false, false, late);
+                assert_eq!((policy.next_step(now, true), policy.next_time(now)), (None, Some(late)));
+                sent.into_iter().for_each(|signal| policy.signalled(signal));
+                let step = fails.then_some(EarlyEndStep::Terminate(EndCause::BadExit(Rank(3))));
+                assert_eq!(policy.next_time(now), fails.then_some(late), "{sent:?}");
+                assert_eq!(policy.next_step(late, true), step, "{sent:?}");
+            }
+        }
+        // Another failure ends the job at once, and nothing is left to end after the last rank.
+        let mut running = policy(KillOnBadExit::Signal, None, now);
+        running.exited(Rank(3), term, false, false, now);
+        running.exited(Rank(4), killed(), false, false, now);
+        assert_eq!(running.next_step(now, true), Some(EarlyEndStep::Terminate(EndCause::BadExit(Rank(4)))));
+        let mut ended = policy(KillOnBadExit::Signal, None, now);
+        ended.exited(Rank(0), term, false, false, now);
+        assert_eq!((ended.next_step(late, false), ended.next_time(late)), (None, None));
     }
 }

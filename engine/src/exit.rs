@@ -68,13 +68,14 @@ impl fmt::Display for Exit {
     }
 }
 
+/// Signals after which a program is expected to exit, with any exit code.
+pub(crate) const REQUESTS_TO_END: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+
 /// The signals that were sent to a rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SentSignals(u64);
 
 impl SentSignals {
-    /// Signals after which a program is expected to exit, with any exit code.
-    const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
     /// Signals that a terminal sends to its foreground process group, and that kill by default.
     const FROM_TERMINAL: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::QUIT];
 
@@ -96,7 +97,7 @@ impl SentSignals {
 
     /// Returns whether one of the signals asks a program to exit.
     pub(crate) fn asks_to_end(self) -> bool {
-        Self::ENDING.iter().any(|signal| self.0 & Self::bit(signal.number()) != 0)
+        REQUESTS_TO_END.iter().any(|signal| self.0 & Self::bit(signal.number()) != 0)
     }
 
     fn bit(number: i32) -> u64 {

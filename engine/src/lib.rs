@@ -91,7 +91,7 @@ pub use config::{
 };
 pub use early_end::{
     DEFAULT_KILL_WAIT, EarlyEnd, EarlyEndPolicy, EarlyEndStep, EndCause, KillOnBadExit, OPEN_AFTER_KILL,
-    TIMEOUT_CODE,
+    SAME_REQUEST, TIMEOUT_CODE,
 };
 pub use endings::Endings;
 pub use engine::Engine;

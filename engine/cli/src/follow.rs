@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
-use iof_engine::{Ending, Engine, JobStatus, RankExit, Remedy, Signal as RankSignal};
+use iof_engine::{Ending, Engine, JobStatus, RankExit, Remedy, SAME_REQUEST, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
@@ -20,14 +20,11 @@ use crate::launched_job::LaunchedJob;
 use crate::message::{self, print_message};
 use crate::run::FLUSH_LIMIT;
 use crate::signals::{self, ReceivedSignal};
+use crate::suspects::{REQUESTS_TO_END, Suspects};
 
 /// How long the ranks may run on after SIGTERM when their output has lost its reader, and how long
 /// the command waits for the end of the output after it killed the ranks.
 pub const GRACE: Duration = Duration::from_secs(2);
-
-/// Two equal requests to end within this time count as one: timeout(1) signals its child and then
-/// its whole process group.
-const SAME_REQUEST: Duration = Duration::from_millis(250);
 
 /// The action at the end of the grace period.
 #[derive(Clone, Copy)]
@@ -96,6 +93,8 @@ pub struct RunningJob {
     stopped: bool,
     /// Ranks that were reported to wait for the terminal.
     reported: BTreeSet<Rank>,
+    /// Ranks that the next signal to this command may explain.
+    suspects: Suspects,
     /// Whether a rank fills the screen of the command's terminal.
     screen: FullScreen,
     /// Lines about failed ranks that wait until no rank fills the screen.
@@ -131,6 +130,7 @@ impl RunningJob {
             asked_to_end: None,
             stopped: false,
             reported: BTreeSet::new(),
+            suspects: Suspects::default(),
             screen,
             held: Vec::new(),
         }
@@ -142,7 +142,7 @@ impl RunningJob {
         while !self.is_over() {
             match self.next() {
                 Some(JobEvent::Signal(received)) => self.signal(received),
-                Some(JobEvent::Ending(ending)) => self.report_ending(&ending),
+                Some(JobEvent::Ending(ending)) => self.report_ending(ending),
                 Some(JobEvent::Exited(status)) => self.status = Some(status),
                 Some(JobEvent::Over(status)) => {
                     self.over = true;
@@ -155,10 +155,12 @@ impl RunningJob {
                 Some(JobEvent::ScreenClosed(rank)) => self.screen_closed(rank),
                 Some(JobEvent::Output(Ok(report))) => self.written(report),
                 Some(JobEvent::Output(Err(failure))) => self.output_failed(failure),
-                None => self.grace_is_over(),
+                None => self.time_passed(),
             }
             self.check_outputs();
         }
+        let failed = self.suspects.take_all();
+        self.report_exits(failed);
         self.print_held();
         if let Some(blocked) = &self.given_up {
             report_given_up(blocked, engine);
@@ -177,15 +179,15 @@ impl RunningJob {
     /// Returns `true` if there is nothing left to wait for. Output that cannot be written is not
     /// waited for.
     fn is_over(&self) -> bool {
-        let written = self.over && self.outputs == 0;
+        let written = self.over && self.outputs == 0 && self.suspects.next_time().is_none();
         self.status.is_some() && (written || self.failure.is_some() || self.given_up.is_some())
     }
 
-    /// Blocks until the next event. Returns `None` when a check of the outputs or the end of the
-    /// grace period is due.
+    /// Blocks until the next event. Returns `None` when a check of the outputs, the end of the grace
+    /// period or the report of a failed rank is due.
     fn next(&self) -> Option<JobEvent> {
         let grace = self.grace.map(|(deadline, _)| deadline);
-        match grace.into_iter().chain(self.write_wait.next_check()).min() {
+        match grace.into_iter().chain(self.write_wait.next_check()).chain(self.suspects.next_time()).min() {
             Some(deadline) => self.events.recv_deadline(deadline).ok(),
             None => self.events.recv().ok(),
         }
@@ -207,14 +209,35 @@ impl RunningJob {
         }
     }
 
-    fn report_ending(&mut self, ending: &Ending) {
-        self.is_ending |= matches!(ending, Ending::Early(_) | Ending::Rank(RankExit { requested: true, .. }));
-        let line = match ending {
-            Ending::Rank(rank) => self.failures.exited(rank),
-            Ending::Early(end) => self.failures.ends_early(end),
-        };
+    fn report_ending(&mut self, ending: Ending) {
+        match ending {
+            Ending::Rank(exit) => {
+                let decided = self.suspects.keep(exit, Instant::now());
+                self.report_exits(decided);
+            }
+            Ending::Early(end) => {
+                self.is_ending = true;
+                // One of them may be the cause.
+                let failed = self.suspects.take_all();
+                self.report_exits(failed);
+                let line = self.failures.ends_early(&end);
+                self.report_line(line);
+            }
+        }
+    }
+
+    fn report_exits(&mut self, exits: impl IntoIterator<Item = RankExit>) {
+        for exit in exits {
+            self.is_ending |= exit.requested;
+            let line = self.failures.exited(&exit);
+            self.report_line(line);
+        }
+    }
+
+    /// Prints a line about a failed rank. The number of these lines is limited, see
+    /// `MAX_FAILURE_LINES`.
+    fn report_line(&mut self, line: Option<String>) {
         self.held.extend(line.filter(|_| !self.is_quiet));
-        // The number of these lines is limited, see `MAX_FAILURE_LINES`.
         if !self.screen.is_on() {
             self.print_held();
         }
@@ -260,7 +283,9 @@ impl RunningJob {
         }
     }
 
-    fn grace_is_over(&mut self) {
+    fn time_passed(&mut self) {
+        let failed = self.suspects.take_failed(Instant::now());
+        self.report_exits(failed);
         match self.grace.take_if(|(deadline, _)| *deadline <= Instant::now()) {
             Some((_, AfterGrace::Kill)) => self.job.signal(RankSignal::KILL),
             Some((_, AfterGrace::Leave(signal))) => self.failure = Some(Failure::Signal(signal)),
@@ -279,8 +304,11 @@ impl RunningJob {
 
     fn pass_on(&mut self, received: ReceivedSignal) {
         let signal = received.signal;
-        let asks_to_end =
-            matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT);
+        let asks_to_end = REQUESTS_TO_END.contains(&signal);
+        if asks_to_end {
+            let requested = self.suspects.take_requested(signal);
+            self.report_exits(requested);
+        }
         if asks_to_end && self.asked_to_end.is_some_and(|last| received.repeats(last, SAME_REQUEST)) {
             return;
         }

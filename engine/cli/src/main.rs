@@ -40,6 +40,7 @@ mod run;
 mod signals;
 mod singletons;
 mod stdin;
+mod suspects;
 mod threads;
 mod top;
 mod usage;

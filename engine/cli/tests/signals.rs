@@ -15,6 +15,9 @@ use common::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+/// The time for which a rank's death of a request to end is not a failure, as documented.
+const SAME_REQUEST: Duration = Duration::from_millis(250);
+
 /// Returns the pids of ranks `0..ranks`.
 fn pids(site: &Site, ranks: usize) -> Vec<u32> {
     site.wait_for_ranks(ranks);
@@ -183,6 +186,58 @@ fn a_rank_that_ctrl_c_ends_before_the_command_reads_it_is_told() {
         assert_eq!(run.wait(), 130);
         terminal.wait_for("SIGINT", 1);
     }
+}
+
+#[test]
+fn ranks_that_a_signal_to_all_processes_ends_before_the_command_reads_it_are_asked_to_end() {
+    // At a terminal, rank 0 is in the process group of the command. Otherwise the signal goes to each
+    // process, as that of a container runtime does.
+    for (at_terminal, signal) in [(true, Signal::SIGTERM), (false, Signal::SIGTERM), (false, Signal::SIGHUP)]
+    {
+        let attempt = || {
+            let site = Site::new();
+            let args = ["-n", "3", "--nspace", "demo", "--kill-wait", "0", "--", "sleep", "1000"];
+            let (terminal, mut run) = if at_terminal {
+                let (terminal, run) = site.run_at_terminal(args);
+                (Some(terminal), run)
+            } else {
+                (None, Process::start(site.iof("run").args(args)))
+            };
+            let pids = pids(&site, 3);
+            run.stop();
+            let sent = Instant::now();
+            pids.iter().filter(|pid| !at_terminal || **pid == pids[0]).for_each(|pid| send(*pid, signal));
+            wait_for_state("rank 0", pids[0], 'Z');
+            run.signal(signal);
+            run.signal(Signal::SIGCONT);
+            assert_eq!(run.wait(), 128 + signal as i32);
+            let told = match terminal {
+                Some(terminal) => terminal.all_shown().replace("\r\n", "\n"),
+                None => String::from_utf8(run.collect().1.get()).unwrap(),
+            };
+            let asked = format!("iof: job demo: terminated 3 ranks on request: {signal}: 3 ranks (0-2)\n");
+            // The command waits for a signal of its own before it reports a failure.
+            assert!(told == asked || sent.elapsed() >= SAME_REQUEST, "{told}");
+            (told == asked).then_some(())
+        };
+        // On a machine so busy that the command reads the signal too late, it reports a failure.
+        wait_for("a request that is recognized", attempt);
+    }
+}
+
+#[test]
+fn a_rank_that_a_signal_ends_which_the_command_does_not_receive_has_failed() {
+    let site = Site::new();
+    let run = Process::start(site.iof("run").args(["-n", "3", "--nspace", "demo", "--", "sleep", "1000"]));
+    send(pids(&site, 3)[1], Signal::SIGTERM);
+    let done = run.finish();
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    assert_eq!((done.code, lines.len()), (143, 2), "{done:?}");
+    assert!(lines[0].starts_with("iof: job demo: rank 1 (sleep, pid "), "{done:?}");
+    assert!(lines[0].ends_with(") was killed by SIGTERM"), "{done:?}");
+    let others =
+        "iof: job demo: terminated 2 other ranks (0,2) because rank 1 failed (see --kill-on-bad-exit)";
+    assert_eq!(lines[1], others);
 }
 
 #[test]

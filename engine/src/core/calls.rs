@@ -197,6 +197,7 @@ impl Core {
     /// to receive it.
     pub(crate) fn signal_job(&mut self, job: &JobId, signal: Signal, groups_only: bool) -> Vec<ProcessId> {
         let Some(job) = self.job_mut(job) else { return Vec::new() };
+        job.note_request(signal);
         if groups_only {
             job.note_signal_of_terminal(signal);
         }

@@ -24,7 +24,7 @@ impl Core {
         self.has_capture = false;
         self.end_local_pushes();
         self.effects.upcalls.extend(self.streams.take_callbacks().into_iter().map(Upcall::Taken));
-        let running = self.jobs.capture_ended();
+        let running = self.jobs.capture_ended(now);
         self.effects.handles.extend(running.into_iter().map(HandleOp::HangUp));
         self.queries.streams_changed();
         let streams: Vec<SourceId> = self.streams.iter().map(|(source, _)| *source).collect();

@@ -69,7 +69,7 @@ impl Core {
             tracing::warn!(source = %proc, %error, "the exit status of a rank is not available");
             Exit::Unknown
         });
-        job.exited(proc.rank, exit);
+        job.exited(proc.rank, exit, now);
         self.effects.handles.push(HandleOp::HangUp(process));
         if let (Some(grace), Some(rank)) = (job.grace(), job.rank(proc.rank)) {
             self.graces.begin(now, grace, rank.streams().to_vec());

@@ -112,9 +112,9 @@ impl Jobs {
 
     /// Notes that no local process is watched any more, and that all streams of all jobs are
     /// complete. Returns the processes that were watched.
-    pub(super) fn capture_ended(&mut self) -> Vec<ProcessId> {
+    pub(super) fn capture_ended(&mut self, now: Instant) -> Vec<ProcessId> {
         self.stdins.clear();
-        self.by_name.values_mut().for_each(JobState::capture_ended);
+        self.by_name.values_mut().for_each(|job| job.capture_ended(now));
         std::mem::take(&mut self.processes).into_keys().collect()
     }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use iof_engine::Engine;
+use iof_engine::{Engine, Signal as RankSignal};
 use iof_nodes::{BrokenEnd, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, StreamKey, ToAgent, ToFrontEnd};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Info, Nspace, Proc};
@@ -31,8 +31,8 @@ pub enum NodeEvent {
         reason: String,
         broken: BrokenEnd,
     },
-    /// The ranks of all nodes were sent SIGKILL.
-    Killed,
+    /// The ranks of all nodes were sent this signal.
+    Signalled(RankSignal),
 }
 
 /// An event of the node with this number.

@@ -182,10 +182,11 @@ impl Follower {
                 self.stdin_answered(number, None, &StdinOutcome::Closed);
             }
             NodeEvent::Message(_) => {}
-            NodeEvent::Killed => {
+            NodeEvent::Signalled(RankSignal::KILL) => {
                 let step = Instant::now().checked_add(OPEN_AFTER_KILL).map(|time| (time, LastStep::CutOff));
                 self.last_step = self.last_step.or(step);
             }
+            NodeEvent::Signalled(signal) => self.policy.signalled(signal),
             NodeEvent::Lost { reason, broken } => self.lost(number, &reason, &broken),
         }
     }
@@ -196,7 +197,7 @@ impl Follower {
         if !exit.success() {
             state.status.first_failure.get_or_insert((rank, exit));
         }
-        self.policy.exited(rank, exit, requested, false);
+        self.policy.exited(rank, exit, requested, false, Instant::now());
         let Some(info) = state.ranks.get_mut(&rank) else { return 0 };
         info.exit = Some(exit);
         info.pid

@@ -120,11 +120,9 @@ impl Remote {
     /// Sends a signal to all ranks.
     pub fn signal(&self, signal: RankSignal) {
         self.send_all(&ToAgent::Signal { signal: signal.number() });
-        if signal == RankSignal::KILL
-            && let Some(events) = &self.state().events
-        {
+        if let Some(events) = &self.state().events {
             // The follower may have ended.
-            let _ = events.send((usize::MAX, NodeEvent::Killed));
+            let _ = events.send((usize::MAX, NodeEvent::Signalled(signal)));
         }
     }
 

@@ -48,8 +48,8 @@ pub(crate) struct EndSteps {
 }
 
 impl JobState {
-    /// Notes that a local rank has exited.
-    pub(crate) fn exited(&mut self, rank: Rank, exit: Exit) {
+    /// Notes that a local rank has exited at `now`.
+    pub(crate) fn exited(&mut self, rank: Rank, exit: Exit, now: Instant) {
         let Some(state) = self.ranks.get_mut(&rank) else { return };
         let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !state.was_asked_to_end();
         let exit = if unfinalized && exit.success() { Exit::Unfinalized } else { exit };
@@ -59,7 +59,7 @@ impl JobState {
         if state.exited(exit) {
             self.running = self.running.saturating_sub(1);
         }
-        self.early_end_policy.exited(rank, exit, state.is_exit_requested(), unfinalized);
+        self.early_end_policy.exited(rank, exit, state.is_exit_requested(), unfinalized, now);
         self.endings.push(EndingEntry::Rank(rank));
         if exit.success() && !self.mpi.contains_key(&rank) && self.uninitialized.is_none() {
             self.uninitialized = Some(rank);
@@ -82,8 +82,8 @@ impl JobState {
     }
 
     /// Notes that the ends of its ranks remain unknown, and that all of its streams are complete.
-    pub(crate) fn capture_ended(&mut self) {
-        self.running_ranks().into_iter().for_each(|rank| self.exited(rank, Exit::Unknown));
+    pub(crate) fn capture_ended(&mut self, now: Instant) {
+        self.running_ranks().into_iter().for_each(|rank| self.exited(rank, Exit::Unknown, now));
         self.ranks.values_mut().for_each(RankState::close_stdin);
         (self.open_streams, self.open_deliveries, self.open_logs) = (0, 0, 0);
     }
@@ -91,6 +91,11 @@ impl JobState {
     /// Returns the local ranks that have not exited.
     fn running_ranks(&self) -> Vec<Rank> {
         self.ranks().filter(|(_, state)| state.exit().is_none()).map(|(rank, _)| rank).collect()
+    }
+
+    /// Notes that the embedder sends a signal to all local ranks.
+    pub(crate) fn note_request(&mut self, signal: Signal) {
+        self.early_end_policy.signalled(signal);
     }
 
     /// Notes that a rank has called `MPI_Abort`.
