@@ -14,10 +14,10 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iof_engine::Engine;
 use iof_pmix_server::limits::MAX_PMIX_TOOLS;
@@ -33,6 +33,13 @@ const COMMAND: &str = "pmix";
 const SELF: &str = "/proc/self/exe";
 /// The pause after a connection could not be accepted, such as for lack of descriptors.
 const RETRY: Duration = Duration::from_millis(200);
+/// The largest number of warnings about tools that cannot attach: every user of the host can
+/// connect.
+const WARNINGS: usize = 10;
+/// The shortest pause after a connection was refused.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
+/// The pause after a connection was refused, in units of the time that this took.
+const PAUSE_FACTOR: u32 = 4;
 
 /// The files by which tools of PMIx find this command. They are removed when this is dropped.
 pub struct PmixTools {
@@ -58,6 +65,24 @@ struct Listener {
     nspace: String,
 }
 
+/// The connections that were refused.
+#[derive(Default)]
+struct Refusals(usize);
+
+impl Refusals {
+    /// Takes note of one, which was accepted at `since`. Pauses, so that connections cannot use much
+    /// of the processor.
+    fn add(&mut self, reason: &str, since: Instant) {
+        if self.0 < WARNINGS {
+            tracing::warn!(reason, "a tool of PMIx cannot attach");
+        } else {
+            tracing::debug!(reason, "a tool of PMIx cannot attach");
+        }
+        self.0 = self.0.saturating_add(1);
+        thread::sleep(since.elapsed().saturating_mul(PAUSE_FACTOR).max(REFUSAL_PAUSE));
+    }
+}
+
 impl Listener {
     fn start(self, version: &str, job: &Nspace) -> Result<PmixTools, String> {
         let failed = |error: io::Error| error.to_string();
@@ -66,37 +91,46 @@ impl Listener {
         let names = [std::process::id().to_string(), self.nspace.clone(), job.to_string()];
         let files = RendezvousFiles::create(&self.nspace, address, version, &names);
         let files = files.map_err(|error| error.to_string())?;
-        start_thread("iof-pmix-tools", move || self.accept(&socket)).map_err(|_| "no thread".to_owned())?;
+        let directory = files.directory().to_owned();
+        let accept = move || self.accept(&socket, &directory);
+        start_thread("iof-pmix-tools", accept).map_err(|_| "no thread".to_owned())?;
         Ok(PmixTools { _files: files })
     }
 
     /// Serves each connection in a process of its own.
-    fn accept(&self, socket: &TcpListener) {
+    fn accept(&self, socket: &TcpListener, directory: &Path) {
         let mut servers: Vec<Child> = Vec::new();
+        let mut refusals = Refusals::default();
         loop {
             let Ok((connection, peer)) = socket.accept() else {
                 thread::sleep(RETRY);
                 continue;
             };
+            let since = Instant::now();
             // A process that something else has waited for has ended as well.
             servers.retain_mut(|server| matches!(server.try_wait(), Ok(None)));
             if let Err(reason) = may_attach(&connection, peer, servers.len()) {
-                tracing::warn!(reason, "a tool of PMIx cannot attach");
+                // Closed before the pause.
+                drop(connection);
+                refusals.add(reason, since);
                 continue;
             }
-            match self.serve(connection) {
+            match self.serve(connection, directory) {
                 Ok(server) => servers.push(server),
-                Err(error) => tracing::warn!(%error, "cannot start a server for a tool of PMIx"),
+                Err(error) => refusals.add(&format!("cannot start its server: {error}"), since),
             }
         }
     }
 
-    fn serve(&self, connection: TcpStream) -> io::Result<Child> {
+    /// Starts the server of a tool, whose files are in `directory`.
+    fn serve(&self, connection: TcpStream, directory: &Path) -> io::Result<Child> {
         Command::new(SELF)
             .arg0("iof")
             .arg(COMMAND)
             .args([&self.socket, &self.library])
             .arg(&self.nspace)
+            // A server that is killed leaves its files to this command.
+            .env("TMPDIR", directory)
             .stdin(OwnedFd::from(connection))
             .stdout(Stdio::null())
             .stderr(Stdio::null())

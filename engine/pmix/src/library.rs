@@ -12,6 +12,7 @@ use nix::sys::signal::SigSet;
 
 use crate::error::StartError;
 use crate::info::{CInfos, Info, characters};
+use crate::server::MAX_CALL_WAIT;
 use crate::types::{self, ByteObject, Module, OPERATION_SUCCEEDED, Proc, SUCCESS, Status};
 
 /// The versions of libpmix whose structures are those of `types`: at least the first, and less than
@@ -197,7 +198,8 @@ impl Library {
         Ok(variables.into_iter().filter_map(split).collect())
     }
 
-    /// Passes output to the tools that have pulled it. Blocks until libpmix has queued it.
+    /// Passes output to the tools that have pulled it. Blocks until libpmix has queued it, see
+    /// [`Library::wait`].
     pub(crate) fn iof_deliver(
         &self,
         source: &Proc,
@@ -215,7 +217,8 @@ impl Library {
         })
     }
 
-    /// Reports an event to the tools that have a handler for it. Blocks until libpmix has queued it.
+    /// Reports an event to the tools that have a handler for it. Blocks until libpmix has queued it,
+    /// see [`Library::wait`].
     pub(crate) fn notify_event(&self, event: Status, source: &Proc, infos: Vec<Info>) -> Result<(), String> {
         let mut infos = CInfos::new(infos);
         let (array, length) = infos.as_parts();
@@ -225,7 +228,9 @@ impl Library {
         })
     }
 
-    /// Calls a function of libpmix that does its work later, and blocks until the work is done.
+    /// Calls a function of libpmix that does its work later, and blocks until the work is done. Ends
+    /// the process if that takes longer than [`MAX_CALL_WAIT`]: libpmix may use the arguments at any
+    /// later time, and the process serves nothing but this library's tool.
     fn wait(&self, call: impl FnOnce(Callback, *mut c_void) -> Status) -> Result<(), String> {
         let work = Arc::new(Work::default());
         let status = call(Some(done), Arc::into_raw(Arc::clone(&work)).cast_mut().cast());
@@ -234,12 +239,11 @@ impl Library {
             drop(unsafe { Arc::from_raw(Arc::as_ptr(&work)) });
             return self.check(status);
         }
-        let mut ended = work.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(status) = *ended {
-                return self.check(status);
-            }
-            ended = work.changed.wait(ended).unwrap_or_else(PoisonError::into_inner);
+        let ended = work.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let awaited = work.changed.wait_timeout_while(ended, MAX_CALL_WAIT, |ended| ended.is_none());
+        match *awaited.unwrap_or_else(PoisonError::into_inner).0 {
+            Some(status) => self.check(status),
+            None => end_process(),
         }
     }
 
@@ -250,6 +254,13 @@ impl Library {
         // SAFETY: the function returns a text that stays valid.
         Err(unsafe { text((self.error_string)(status)) })
     }
+}
+
+/// Ends the process at once. The handlers of exit(3) are left out, which may wait for locks of
+/// libpmix.
+pub(crate) fn end_process() -> ! {
+    // SAFETY: _exit(2) has no precondition.
+    unsafe { libc::_exit(1) }
 }
 
 /// Work that libpmix does on its thread.

@@ -23,3 +23,7 @@ pub const MAX_PMIX_TOOL_MEMORY: u64 = 512 << 20;
 
 /// How long a tool may read nothing after the launcher has ended, before it is disconnected.
 pub const PMIX_TOOL_LINGER: Duration = Duration::from_secs(5);
+
+/// The longest time from the start of the process that serves a tool until the tool has introduced
+/// itself. Then the process ends, and the tool is disconnected.
+pub const PMIX_TOOL_HANDSHAKE: Duration = Duration::from_secs(10);

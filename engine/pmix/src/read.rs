@@ -16,6 +16,10 @@ use iof_proto::{Info, InfoValue, LogEntry, LogValue, Nspace, Proc, Query, Rank, 
 
 use crate::types::{self, kind};
 
+/// The keys of the name and of the rank of a tool.
+const NSPACE: &str = "pmix.nspace";
+const RANK: &str = "pmix.rank";
+
 /// A value, or the status with which the request is refused.
 pub(crate) type Read<T> = Result<T, Status>;
 
@@ -94,6 +98,25 @@ pub(crate) unsafe fn infos(start: *const types::Info, count: usize) -> Read<Vec<
         let all = slice(start, count, MAX_DIRECTIVES)?.iter();
         all.filter_map(|from| info(from, MAX_TEXT).transpose()).collect()
     }
+}
+
+/// Reads the name and the rank that a tool has, from the infos of its connection.
+///
+/// # Safety
+/// The module's contract.
+pub(crate) unsafe fn tool_name(start: *const types::Info, count: usize) -> Read<(String, u32)> {
+    let (mut name, mut number) = (None, 0);
+    // SAFETY: the module's contract.
+    let all = unsafe { slice(start, count, MAX_DIRECTIVES)?.iter().map(|from| info(from, MAX_TEXT)) };
+    // Those that cannot be read are the tool's.
+    for info in all.filter_map(Result::ok).flatten() {
+        match (info.key.as_str(), info.value) {
+            (NSPACE, InfoValue::Text(text)) => name = Some(text),
+            (RANK, InfoValue::Number(rank)) => number = u32::try_from(rank).unwrap_or_default(),
+            _ => {}
+        }
+    }
+    name.map(|name| (name, number)).ok_or(Status::ERR_NOT_FOUND)
 }
 
 /// Reads an info whose text has at most `limit` bytes. Returns `None` for an optional one of

@@ -12,6 +12,9 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// The largest number of times that one call reads each socket.
 const READS_PER_CALL: usize = 8;
 
+/// The flag by which poll(2) reports that the other end sends no more.
+const END_OF_INPUT: PollFlags = PollFlags::from_bits_retain(libc::POLLRDHUP);
+
 /// Two connected sockets, and the bytes between them. libpmix queues without a limit what a tool
 /// does not receive. The relay reads the server only when the tool has taken what was read before,
 /// so that it knows when nothing waits any more.
@@ -25,6 +28,8 @@ pub struct Relay {
     carried: u64,
     /// Whether the last read of the server has found nothing.
     is_drained: bool,
+    /// Whether poll(2) has reported that a socket is closed.
+    is_closed: bool,
 }
 
 /// Whether a relay goes on.
@@ -48,7 +53,7 @@ impl Relay {
             socket.set_nodelay(true)?;
         }
         let (to_tool, to_server) = (Buffer::new(), Buffer::new());
-        Ok(Relay { tool, server, to_tool, to_server, carried: 0, is_drained: false })
+        Ok(Relay { tool, server, to_tool, to_server, carried: 0, is_drained: false, is_closed: false })
     }
 
     /// Returns the address of the relay's socket that is connected to the server.
@@ -60,25 +65,33 @@ impl Relay {
     }
 
     /// Returns what to wait for before the next call of [`Relay::carry`], with the same `requests`.
+    /// The results are to be passed to [`Relay::polled`].
     pub fn poll_fds(&self, requests: bool) -> [PollFd<'_>; 2] {
         let flags = |read: bool, write: bool| {
             let flag = |flag, is_wanted| if is_wanted { flag } else { PollFlags::empty() };
             flag(PollFlags::POLLIN, read) | flag(PollFlags::POLLOUT, write)
         };
+        let tool = flags(requests && self.to_server.is_empty(), !self.to_tool.is_empty());
+        // Otherwise a read finds the end.
+        let end = if requests { PollFlags::empty() } else { END_OF_INPUT };
         [
-            PollFd::new(
-                self.tool.as_fd(),
-                flags(requests && self.to_server.is_empty(), !self.to_tool.is_empty()),
-            ),
+            PollFd::new(self.tool.as_fd(), tool | end),
             PollFd::new(self.server.as_fd(), flags(self.to_tool.is_empty(), !self.to_server.is_empty())),
         ]
+    }
+
+    /// Takes note of what poll(2) has reported for the sockets. `None` stands for POLLRDHUP, which
+    /// [`PollFd::revents`] does not know.
+    pub fn polled(&mut self, results: [Option<PollFlags>; 2]) {
+        let is_end = |result: PollFlags| result.intersects(PollFlags::POLLERR | PollFlags::POLLHUP);
+        self.is_closed |= results.into_iter().any(|result| result.is_none_or(is_end));
     }
 
     /// Carries bytes in both directions, those of the tool only if `requests`. Does not block.
     pub fn carry(&mut self, requests: bool) -> Carried {
         match self.carry_some(requests) {
-            Ok(()) => Carried::Open,
-            Err(_) => Carried::Ended,
+            Ok(()) if !self.is_closed => Carried::Open,
+            _ => Carried::Ended,
         }
     }
 
@@ -178,6 +191,8 @@ fn is_passing(error: &io::Error) -> bool {
 mod tests {
     use std::net::TcpListener;
 
+    use nix::poll::{PollTimeout, poll};
+
     use super::*;
 
     /// Returns a relay, the other end of the tool's socket, and that of the server's.
@@ -234,6 +249,28 @@ mod tests {
         });
         carry_until(&mut relay, |relay| relay.is_clear() && relay.carried() == written as u64);
         reader.join().unwrap();
+    }
+
+    #[test]
+    fn a_relay_that_reads_no_requests_ends_with_the_tool() {
+        for resets in [false, true] {
+            let (mut relay, mut tool, mut server) = relay();
+            if resets {
+                // A socket that is closed with unread bytes resets its connection.
+                server.write_all(b"answer").unwrap();
+                carry_until(&mut relay, |relay| relay.carried() == 6);
+                tool.peek(&mut [0]).unwrap();
+            }
+            assert_eq!(relay.carry(false), Carried::Open);
+            // A request that is not read.
+            tool.write_all(b"request").unwrap();
+            drop(tool);
+            let mut fds = relay.poll_fds(false);
+            poll(&mut fds, PollTimeout::NONE).unwrap();
+            let results = fds.map(|fd| fd.revents());
+            relay.polled(results);
+            assert_eq!(relay.carry(false), Carried::Ended, "resets: {resets}");
+        }
     }
 
     #[test]

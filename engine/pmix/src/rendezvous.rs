@@ -1,7 +1,9 @@
 //! The files by which PMIx tools find a server.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::Path;
 use std::time::SystemTime;
 
 use crate::directory::PrivateDirectory;
@@ -11,7 +13,7 @@ use crate::error::StartError;
 /// of a job. They are removed when this is dropped.
 #[derive(Debug)]
 pub struct RendezvousFiles {
-    _directory: PrivateDirectory,
+    directory: PrivateDirectory,
 }
 
 impl RendezvousFiles {
@@ -41,7 +43,12 @@ impl RendezvousFiles {
                 directory.write(&file, &text)?;
             }
         }
-        Ok(RendezvousFiles { _directory: directory })
+        Ok(RendezvousFiles { directory })
+    }
+
+    /// Returns the directory of the files. What other processes create in it is removed with it.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 }
 
@@ -64,9 +71,7 @@ fn host_names() -> Vec<String> {
 /// # Errors
 /// The table of the kernel cannot be read.
 pub fn user_of_peer(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Option<u32>> {
-    let find = || -> io::Result<Option<u32>> {
-        Ok(find_user(&std::fs::read_to_string("/proc/net/tcp")?, local, peer))
-    };
+    let find = || find_user(BufReader::new(File::open("/proc/net/tcp")?), local, peer);
     // The kernel writes the state and the user of a row one after the other: a socket that is closed
     // in between has another user in the second table.
     let first = find()?;
@@ -77,20 +82,27 @@ pub fn user_of_peer(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Optio
 const ESTABLISHED: &str = "01";
 
 /// Finds the user in a table, see proc_net_tcp.rst of the kernel.
-fn find_user(table: &str, local: SocketAddrV4, peer: SocketAddrV4) -> Option<u32> {
+fn find_user(table: impl BufRead, local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Option<u32>> {
     // The peer's socket has the addresses the other way round.
     let (from, to) = (field(peer), field(local));
-    table.lines().find_map(|line| {
+    for line in table.lines() {
+        let line = line?;
         let mut fields = line.split_ascii_whitespace().skip(1);
-        let matches = fields.next()? == from && fields.next()? == to;
-        if !matches || fields.next()? != ESTABLISHED {
-            return None;
+        if fields.next() == Some(&from) && fields.next() == Some(&to) {
+            return Ok(user(fields));
         }
-        // The fields between: queues, timer, retransmissions; and after the user: timeouts. A socket
-        // that its process has closed has no inode, and the user is 0 then.
-        let user = fields.nth(3)?.parse().ok()?;
-        fields.nth(1).filter(|inode| *inode != "0").map(|_| user)
-    })
+    }
+    Ok(None)
+}
+
+/// Returns the user of a row, whose fields after the addresses are given. `None` if the socket is
+/// closed.
+fn user<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<u32> {
+    fields.next().filter(|state| *state == ESTABLISHED)?;
+    // The fields between: queues, timer, retransmissions; and after the user: timeouts. A socket
+    // that its process has closed has no inode, and the user is 0 then.
+    let user = fields.nth(3)?.parse().ok()?;
+    fields.nth(1).filter(|inode| *inode != "0").map(|_| user)
 }
 
 /// Returns an address as the table has it.
@@ -102,6 +114,7 @@ fn field(address: SocketAddrV4) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -116,9 +129,10 @@ mod tests {
     #[test]
     fn a_socket_that_is_closed_has_no_user_and_not_root() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, peer) = listener.accept().unwrap();
         let local = v4(accepted.local_addr().unwrap());
+        client.write_all(b"request").unwrap();
         drop(client);
         assert_eq!(user_of_peer(local, v4(peer)).unwrap(), None);
     }
@@ -144,9 +158,9 @@ mod tests {
             format!("  0: {from} {to} 01 00000000:00000000 00:00000000 00000000 {user} 0 7\n")
         };
         let table = format!("  sl  local_address\n{}{}", row(&ours, &theirs, 5), row(&theirs, &ours, 1000));
-        assert_eq!(find_user(&table, at(80), at(9000)), Some(1000));
-        assert_eq!(find_user(&table, at(81), at(9000)), None);
-        assert_eq!(find_user("0: \n\n garbage", at(80), at(9000)), None);
+        assert_eq!(find_user(table.as_bytes(), at(80), at(9000)).unwrap(), Some(1000));
+        assert_eq!(find_user(table.as_bytes(), at(81), at(9000)).unwrap(), None);
+        assert_eq!(find_user(&b"0: \n\n garbage"[..], at(80), at(9000)).unwrap(), None);
     }
 
     #[test]

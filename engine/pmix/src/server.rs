@@ -142,6 +142,7 @@ impl PmixServer {
         // libpmix maps files of the job in it.
         let directory = self.directory.create_inner(&job.nspace).map_err(|error| error.to_string())?;
         let infos = job.infos(&directory);
+        upcalls::add_job(&job.nspace);
         let (nspace, ranks) = (job.nspace.clone(), size.cast_signed());
         let register = move |library: &Library| {
             library.register_nspace(&name, ranks, infos)?;
@@ -153,6 +154,7 @@ impl PmixServer {
 
     /// Forgets a job. Does nothing if it is not known.
     pub fn deregister(&self, nspace: &str) {
+        upcalls::remove_job(nspace);
         let Ok(name) = c_string(nspace) else { return };
         if let Err(error) = self.caller.call(MAX_CALL_WAIT, move |library| library.deregister_nspace(&name)) {
             tracing::warn!(nspace, %error, "the PMIx server still has a job that has ended");

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::thread;
 
 use iof_proto::{Channel, Channels, Info as Directive, Proc, Status};
 
@@ -10,7 +11,8 @@ use crate::answer::{from_infos, proc};
 use crate::directory::PrivateDirectory;
 use crate::error::StartError;
 use crate::info::{Info, Value};
-use crate::library::Library;
+use crate::library::{Library, end_process};
+use crate::limits::PMIX_TOOL_HANDSHAKE;
 use crate::request::ToolRequest;
 use crate::server::claim_process;
 use crate::tool_upcalls;
@@ -19,8 +21,11 @@ use crate::tool_upcalls;
 /// keeps what a tool has not received yet, sends output to each tool that has asked for it, and its
 /// memory is not safe from a tool that breaks its protocol.
 ///
-/// The server ends with the process. Dropping it removes its files only. Its methods block until
-/// libpmix's thread has done the work, so they must not be called by the receiver of requests.
+/// The server ends with the process, and the process ends if the tool has not introduced itself
+/// within [`PMIX_TOOL_HANDSHAKE`], or if libpmix does not answer within
+/// [`MAX_CALL_WAIT`](crate::MAX_CALL_WAIT). Dropping the server removes its files only. Its methods
+/// block until libpmix's thread has done the work, so they must not be called by the receiver of
+/// requests.
 pub struct ToolServer {
     library: Library,
     address: SocketAddr,
@@ -44,6 +49,13 @@ impl ToolServer {
         nspace: &str,
         receive: impl Fn(ToolRequest) + Send + 'static,
     ) -> Result<ToolServer, StartError> {
+        let limited = thread::Builder::new().name("iof-pmix-limit".into());
+        let limited = limited.spawn(|| {
+            if !tool_upcalls::await_introduction(PMIX_TOOL_HANDSHAKE) {
+                end_process();
+            }
+        });
+        limited.map_err(StartError::Thread)?;
         let library = Library::open(library)?;
         claim_process(&library)?;
         let directory = PrivateDirectory::create()?;
@@ -111,9 +123,11 @@ impl ToolServer {
         self.library.notify_event(JOB_END, &job, infos)
     }
 
-    /// Removes the files of the server, for a process that is about to exit.
-    pub fn remove_files(&self) {
+    /// Removes the files of the server and ends the process with exit code 1, without the handlers of
+    /// exit(3), which may wait for locks of libpmix.
+    pub fn end_process(&self) -> ! {
         self.directory.remove();
+        end_process()
     }
 }
 

@@ -7,16 +7,18 @@ use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{FromRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use iof_proto::attribute::library::PMIX_IOF_STOP;
 use iof_proto::directive::{DirectiveLevel, Directives};
 use iof_proto::log::key::PMIX_LOG_SOURCE;
 use iof_proto::{Answer, Channels, InfoValue, Log, Proc, Status};
-use nix::libc;
+use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::answer;
 use crate::info::{CInfos, characters};
+use crate::library::end_process;
 use crate::read::{self, Read};
 use crate::request::ToolRequest;
 use crate::types::{
@@ -73,52 +75,56 @@ fn receive(read: impl FnOnce() -> Read<ToolRequest>) -> types::Status {
     SUCCESS
 }
 
-/// The addresses of the server and of the relay's socket.
-static RELAY: Mutex<Option<(SocketAddr, SocketAddr)>> = Mutex::new(None);
+/// The port of the server and the address of the relay's socket.
+static RELAY: Mutex<Option<(u16, SocketAddr)>> = Mutex::new(None);
 
 /// Names the only socket that may connect to the server.
 pub(crate) fn set_relay(server: SocketAddr, relay: SocketAddr) {
-    *RELAY.lock().unwrap_or_else(PoisonError::into_inner) = Some((server, relay));
+    *RELAY.lock().unwrap_or_else(PoisonError::into_inner) = Some((server.port(), relay));
 }
 
 /// Returns whether every socket that is connected to the server is that of the relay. A socket
-/// whose tool introduces itself is open in this process by then.
+/// whose tool introduces itself is open in this process by then, even if it was reset.
 fn has_only_the_relay() -> bool {
-    let Some((server, relay)) = *RELAY.lock().unwrap_or_else(PoisonError::into_inner) else { return false };
+    let Some((port, relay)) = *RELAY.lock().unwrap_or_else(PoisonError::into_inner) else { return false };
     let Ok(files) = std::fs::read_dir("/proc/self/fd") else { return false };
     let numbers = files.filter_map(|file| file.ok()?.file_name().to_str()?.parse::<RawFd>().ok());
-    let connected = |fd: RawFd| {
-        // SAFETY: the two calls fail for other files, and the descriptor is not closed here.
-        let socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
-        Some((socket.local_addr().ok()?, socket.peer_addr().ok()?))
-    };
-    numbers.filter_map(connected).all(|(local, peer)| local != server || peer == relay)
+    let mut sockets = numbers.map(|fd| {
+        // SAFETY: the calls below fail for other files, and the descriptor is not closed here.
+        ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) })
+    });
+    sockets.all(|socket| {
+        let is_ours = socket.local_addr().is_ok_and(|local| local.port() == port);
+        let listens = || getsockopt(&*socket, sockopt::AcceptConn).unwrap_or_default();
+        !is_ours || socket.peer_addr().map_or_else(|_| listens(), |peer| peer == relay)
+    })
+}
+
+/// Whether the tool has introduced itself.
+static INTRODUCED: Mutex<bool> = Mutex::new(false);
+static INTRODUCTION: Condvar = Condvar::new();
+
+/// Blocks until the tool has introduced itself, at most until `limit` has elapsed. Returns whether
+/// it has.
+pub(crate) fn await_introduction(limit: Duration) -> bool {
+    let introduced = INTRODUCED.lock().unwrap_or_else(PoisonError::into_inner);
+    let awaited = INTRODUCTION.wait_timeout_while(introduced, limit, |introduced| !*introduced);
+    *awaited.unwrap_or_else(PoisonError::into_inner).0
 }
 
 /// Approves the tool, if only the relay has connected to the server. Otherwise the process ends,
 /// because libpmix 4 cannot refuse every tool without harm. A tool that has a name keeps it.
 unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCallback, data: *mut c_void) {
-    /// The key of the name and of the rank that the tool has chosen.
-    const NSPACE: &str = "pmix.nspace";
-    const RANK: &str = "pmix.rank";
     if !has_only_the_relay() {
-        // SAFETY: _exit(2) has no precondition. It runs no handler of libpmix, whose thread this is.
-        unsafe { libc::_exit(1) }
+        end_process();
     }
+    *INTRODUCED.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    INTRODUCTION.notify_all();
     // SAFETY: the contract of the server module.
-    let infos = unsafe { read::infos(infos, count) }.unwrap_or_default();
-    let find = |key: &str| infos.iter().find(|info| info.key == key).map(|info| info.value.clone());
-    let name = match find(NSPACE) {
-        Some(InfoValue::Text(name)) => name,
-        _ => {
-            let receiver = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
-            receiver.as_ref().map(|receiver| receiver.name.clone()).unwrap_or_default()
-        }
-    };
-    let rank = match find(RANK) {
-        Some(InfoValue::Number(rank)) => u32::try_from(rank).unwrap_or_default(),
-        _ => 0,
-    };
+    let (name, rank) = unsafe { read::tool_name(infos, count) }.unwrap_or_else(|_| {
+        let receiver = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
+        (receiver.as_ref().map(|receiver| receiver.name.clone()).unwrap_or_default(), 0)
+    });
     let mut proc = types::Proc { nspace: characters(&name), rank };
     if let Some(done) = done {
         // SAFETY: libpmix copies the name.

@@ -1,12 +1,16 @@
 //! The functions that libpmix calls on its own thread.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 
+use crate::info::characters;
+use crate::read;
 use crate::server::{Event, EventKind};
 use crate::types::{
-    Info, InfoCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, Proc, Status,
+    Info, InfoCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, Proc, SUCCESS, Status,
+    ToolCallback,
 };
 
 /// The receiver of events. One server exists in a process, and libpmix passes no pointer of ours to
@@ -21,11 +25,25 @@ pub(crate) fn set_receiver(receiver: Option<Receiver>) {
     drop(previous);
 }
 
+/// The names of the jobs that the server knows.
+static JOBS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Approves tools that know the name of this job, which is secret.
+pub(crate) fn add_job(name: &str) {
+    JOBS.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into());
+}
+
+/// Approves them no more.
+pub(crate) fn remove_job(name: &str) {
+    JOBS.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+}
+
 /// Returns the upcalls of this host.
 pub(crate) fn module() -> Module {
     Module {
         client_finalized: Some(client_finalized),
         abort: Some(abort),
+        tool_connected: Some(tool_connected),
         job_control: Some(job_control),
         client_connected2: Some(client_connected2),
         ..Module::default()
@@ -82,6 +100,19 @@ unsafe extern "C" fn abort(
 ) -> Status {
     // SAFETY: libpmix passes the rank that has called PMIx_Abort.
     unsafe { report(proc, EventKind::Aborted { code }) }
+}
+
+/// Approves a tool that a rank has started, which has the name of the job. Others, also those of
+/// other users, get no answer: libpmix 4 releases memory that it uses later if they are refused.
+unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCallback, data: *mut c_void) {
+    // SAFETY: libpmix passes this number of infos.
+    let Ok((nspace, rank)) = (unsafe { read::tool_name(infos, count) }) else { return };
+    let is_known = JOBS.lock().unwrap_or_else(PoisonError::into_inner).contains(&nspace);
+    if let Some(done) = done.filter(|_| is_known) {
+        let mut proc = Proc { nspace: characters(&nspace), rank };
+        // SAFETY: libpmix copies the name.
+        unsafe { done(SUCCESS, &raw mut proc, data) }
+    }
 }
 
 /// Refuses requests to control jobs. With this upcall, libpmix carries out those that ask it to

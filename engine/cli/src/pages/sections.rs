@@ -97,7 +97,7 @@ const RUN: Sections = Sections {
     files: &[
         SOCKET,
         JOB_LINK,
-        ("/tmp/iof-pmix-PID-N", "The directory of the PMIx server. TMPDIR may set another place."),
+        ("/tmp/iof-pmix-HOST-PID-LETTERS", "The directory of the PMIx server. TMPDIR may set another place."),
     ],
     examples: &[
         ("iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'", "Start four ranks."),

@@ -76,9 +76,9 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
         wakeups,
         lingers: None,
     };
-    let result = session.run();
-    session.server.remove_files();
-    result.map(|()| ExitCode::SUCCESS).map_err(Failure::Running)
+    // The connection ends the same way, whatever the reason.
+    let _ = session.run();
+    session.server.end_process()
 }
 
 /// Registers for the ends of the engine's jobs, with a channel on which little is written and of
@@ -217,6 +217,9 @@ impl Session {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.to_string()),
         }
+        let result = |fd: Option<&PollFd<'_>>| fd.map_or(Some(PollFlags::empty()), PollFd::revents);
+        let results = [result(fds.first()), result(fds.get(1))];
+        self.relay.polled(results);
         while (&self.wakeups).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
         Ok(())
     }

@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod isolation;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -65,13 +66,16 @@ impl Place {
 
     /// Returns the content of the file that names the job, once it is whole.
     fn rendezvous_file(&self) -> Option<String> {
-        let files = fs::read_dir(self.site.path()).unwrap().filter_map(|entry| {
-            let directory = entry.unwrap().path();
-            let files = fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-            let is_named = |path: &PathBuf| path.to_str().unwrap().ends_with(".tool.demo");
-            fs::read_to_string(files.into_iter().find(is_named)?).ok()
-        });
-        files.into_iter().find(|text| text.ends_with('\n'))
+        let texts = self.rendezvous_paths().into_iter().filter_map(|path| fs::read_to_string(path).ok());
+        texts.into_iter().find(|text| text.ends_with('\n'))
+    }
+
+    /// Returns the files that name the job.
+    fn rendezvous_paths(&self) -> Vec<PathBuf> {
+        let directories = fs::read_dir(self.site.path()).unwrap().map(|entry| entry.unwrap().path());
+        let files = directories.filter_map(|directory| fs::read_dir(directory).ok()).flatten();
+        let paths = files.filter_map(|entry| Some(entry.ok()?.path()));
+        paths.filter(|path| path.to_str().unwrap().ends_with(".tool.demo")).collect()
     }
 
     /// Starts a tool that attaches to the run of the job.
@@ -85,8 +89,19 @@ impl Place {
         server: &str,
         args: impl IntoIterator<Item = A>,
     ) -> Process {
+        self.start_in(self.site.path(), program, server, args)
+    }
+
+    /// Starts a tool that looks for rendezvous files in `directory`.
+    fn start_in<A: AsRef<OsStr>>(
+        &self,
+        directory: &Path,
+        program: &Path,
+        server: &str,
+        args: impl IntoIterator<Item = A>,
+    ) -> Process {
         let mut command = Command::new(program);
-        command.arg(server).args(args).env("TMPDIR", self.site.path());
+        command.arg(server).args(args).env("TMPDIR", directory);
         if let Some(library) = &self.tools {
             command.env("LD_LIBRARY_PATH", library.parent().unwrap());
         }
