@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use iof_capture::Signal;
 use iof_proto::{Channel, Channels, Failure, Found, Info, Log, Proc, Query, Status, socket};
 use nix::unistd::{Uid, geteuid};
 
@@ -134,6 +135,15 @@ pub trait Host: Send + Sync {
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: HostReply) {
         let (_, _) = (stdin, bytes);
         reply.deny(Status::ERR_NOT_SUPPORTED, "the host does not forward stdin");
+    }
+
+    /// Sends a signal that a tool of the engine's user requests to those of `procs` that run elsewhere.
+    /// A wildcard rank stands for all remote processes of its job. Returns their number, of which the
+    /// tool is told. The engine itself signals local processes. The default implementation has no
+    /// remote processes.
+    fn signal(&self, procs: &[Proc], signal: Signal) -> usize {
+        let (_, _) = (procs, signal);
+        0
     }
 
     /// Returns the query keys that this host can answer, completely or in part. An example is
@@ -379,6 +389,10 @@ pub(crate) fn make_upcall(DueUpcall { upcall, bytes }: DueUpcall, host: &dyn Hos
         Upcall::Stop(Sources { procs, channels }) => host.iof_stop(&procs, channels),
         Upcall::Stdin { push, stdin, .. } => {
             host.push_stdin(&stdin, &bytes, HostReply::new(Call::Stdin(push), Arc::clone(reports)));
+        }
+        Upcall::Signal { procs, signal, mut requested, ranks } => {
+            requested.elsewhere = host.signal(&procs, signal);
+            reports.send(Input::SignalledElsewhere { request: requested, signal, ranks });
         }
         Upcall::Query { id, queries } => host.query(&queries, QueryReply::new(id, Arc::clone(reports))),
         Upcall::Log { step, log } => host.log(&log, HostReply::new(Call::Log(step), Arc::clone(reports))),

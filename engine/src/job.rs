@@ -157,9 +157,10 @@ impl Job {
         self.flush_streams(&streams, timeout)
     }
 
-    /// Blocks as [`Job::flush`] does, but only for the output of one local rank.
+    /// Blocks as [`Job::flush`] does, but only for the output of one rank. Of a remote rank, this is the
+    /// output that was delivered.
     pub fn flush_rank(&self, rank: Rank, timeout: Option<Duration>) -> bool {
-        let streams = self.rank(rank, |rank| rank.streams().to_vec()).unwrap_or_default();
+        let streams = self.tables.lock().job(&self.id).map(|job| job.streams_of(rank)).unwrap_or_default();
         self.flush_streams(&streams, timeout)
     }
 

@@ -1,7 +1,7 @@
 //! Registration of jobs and their ranks in the tables, however they were started.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use iof_capture::{AddError, Child, Event, FirstWrites, NewStream, PipeId, PtyMaster, Stopped};
@@ -10,7 +10,9 @@ use iof_shm_ring::{CreateError, Growth, Stream};
 use nix::unistd::isatty;
 
 use crate::core::calls::{NewJob, NewRank, RegisteredRank};
+use crate::core::ids::JobId;
 use crate::core::job::{CHANNELS, SignalReach};
+use crate::core::job_status::JobStatus;
 use crate::core::stream_options::StreamOptions;
 use crate::dispatch::answered;
 use crate::engine::Engine;
@@ -44,12 +46,20 @@ impl Engine {
         let mut tables = self.tables.lock();
         let id = tables.begin_job(new)?;
         let final_status = tables.handles().final_status(&id);
-        Some(Job {
-            tables: Arc::clone(&self.tables),
-            capture: Arc::downgrade(&self.capture),
-            id,
-            final_status,
-        })
+        Some(self.handle(id, final_status))
+    }
+
+    /// Returns a handle of the present job of this name. It may be one whose ranks are all remote, which
+    /// is known when output of its ranks was [delivered](Engine::deliver).
+    pub fn job(&self, nspace: &Nspace) -> Option<Job> {
+        let mut tables = self.tables.lock();
+        let id = JobId { nspace: nspace.clone(), run: tables.job_named(nspace)?.run() };
+        let final_status = tables.handles().final_status(&id);
+        Some(self.handle(id, final_status))
+    }
+
+    fn handle(&self, id: JobId, final_status: Arc<OnceLock<JobStatus>>) -> Job {
+        Job { tables: Arc::clone(&self.tables), capture: Arc::downgrade(&self.capture), id, final_status }
     }
 
     /// Creates the streams of a rank in a job with `ranks` ranks, in the order of [`CHANNELS`].

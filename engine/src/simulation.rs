@@ -274,8 +274,16 @@ impl SimulatedEngine {
 
     /// Takes the queued upcalls, and copies what they need.
     fn take_upcalls(&mut self) {
-        let upcalls = mem::take(&mut self.core.effects.upcalls).into_iter();
-        self.upcalls.extend(upcalls.map(|upcall| DueUpcall::new(upcall, &self.memory)));
+        for upcall in mem::take(&mut self.core.effects.upcalls) {
+            match upcall {
+                // The host has no remote processes to signal.
+                Upcall::Signal { signal, requested: request, ranks, .. } => {
+                    // Only messages can break the protocol.
+                    let _ = self.core.handle(Input::SignalledElsewhere { request, signal, ranks }, self.now);
+                }
+                upcall => self.upcalls.push(DueUpcall::new(upcall, &self.memory)),
+            }
+        }
     }
 
     /// Sets the time, and handles what is due.
@@ -573,7 +581,8 @@ fn host_call(DueUpcall { upcall, bytes }: DueUpcall) -> Option<HostCall> {
         }
         Upcall::Query { id, queries } => HostCall::Query(CallToken(Call::Query(id)), queries),
         Upcall::Log { step, .. } => HostCall::Log(CallToken(Call::Log(step))),
-        Upcall::Logged { .. } => return None,
+        // Signals were answered when they were taken.
+        Upcall::Signal { .. } | Upcall::Logged { .. } => return None,
         Upcall::Taken(taken) => {
             taken();
             return None;

@@ -16,7 +16,7 @@ use crate::error::Failure;
 #[command(
     after_help = "The signal goes to each rank and to its process group. Unlike a signal to `iof run`, a second SIGTERM \
                   does not kill the ranks. Only the user of `iof run` may send signals; root first becomes that user. \
-                  Ranks that `iof run --hosts` runs on other nodes receive only signals to `iof run`.",
+                  Ranks of `iof run` on other nodes receive it, too.",
     // The job is an argument.
     mut_arg("nspace", |arg| arg.hide(true))
 )]

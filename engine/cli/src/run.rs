@@ -268,6 +268,10 @@ impl Host for Launcher {
         }
     }
 
+    fn signal(&self, procs: &[Proc], signal: Signal) -> usize {
+        self.remote.get().map_or(0, |remote| remote.signal_ranks(procs, signal))
+    }
+
     fn queries(&self) -> Vec<String> {
         if self.has_nodes { vec![key::PMIX_QUERY_PROC_TABLE.into()] } else { Vec::new() }
     }

@@ -543,11 +543,43 @@ fn an_agent_cuts_off_a_front_end_that_speaks_wrongly() {
 }
 
 #[test]
-fn iof_kill_names_the_process_to_signal_for_ranks_on_other_nodes() {
+fn iof_kill_signals_all_or_some_ranks_on_other_nodes() {
     let site = Site::new();
-    let run = start(&site, "a:1,b:1", &["-n", "2"], "exec sleep 1000");
-    wait_for("the ranks", || (run.running("sleep").len() == 2).then_some(()));
-    let done = Process::start(site.iof("kill").arg("demo")).finish();
-    let told = format!("run on other nodes: send the signal to its iof run (pid {})\n", run.pid());
-    assert!(done.code == 1 && done.stderr.ends_with(&told), "{done:?}");
+    let script = "trap 'echo got it' USR1; trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done";
+    let options = ["-n", "3", "--output", "rank", "--no-forward", "stderr"];
+    let mut run = start(&site, "a:2,b:1", &options, script);
+    let mut stdout = BufReader::new(run.stdout());
+    let mut lines = |count: usize| {
+        let mut lines = Vec::new();
+        for _ in 0..count {
+            let mut line = String::new();
+            stdout.read_line(&mut line).unwrap();
+            lines.push(line);
+        }
+        lines.sort_unstable();
+        lines.concat()
+    };
+    lines(3);
+    let kill = |words: &[&str]| Process::start(site.iof("kill").args(words)).finish();
+    let done = kill(&["demo", "USR1"]);
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+    assert_eq!(lines(3), "[0]<stdout>: got it\n[1]<stdout>: got it\n[2]<stdout>: got it\n");
+    assert_eq!(kill(&["demo", "USR1", "--rank", "1"]).code, 0);
+    assert_eq!(lines(1), "[1]<stdout>: got it\n");
+    let done = kill(&["demo", "--rank", "7"]);
+    assert_eq!((done.code, done.stderr.as_str()), (1, "iof: no selected rank of job demo is running\n"));
+    assert_eq!(kill(&["demo"]).code, 0);
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn the_line_about_a_failed_rank_follows_its_last_output() {
+    let done = run("a:2,b:2", &["-n", "4"], "seq 20000 >&2; exit 3");
+    assert_eq!(done.code, 3, "{done:?}");
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    let first = lines.iter().position(|line| line.starts_with("iof: job demo: rank ")).unwrap();
+    assert!(lines[..first].contains(&"20000"), "{}", lines[first]);
+    for line in lines.iter().filter(|line| line.starts_with("iof: ")) {
+        assert!(line.contains(") ended with exit code 3") || line.contains("terminated"), "{line}");
+    }
 }

@@ -110,10 +110,17 @@ pub enum ToAgent {
     Start(Start),
     /// Starts the ranks.
     Go,
-    /// Sends a signal to the ranks.
+    /// Sends a signal to all ranks, which are then expected to end if the signal ends a process.
     Signal {
         /// The number of the signal.
         signal: i32,
+    },
+    /// Sends a signal of a tool to some ranks.
+    SignalRanks {
+        /// The number of the signal.
+        signal: i32,
+        /// The ranks.
+        ranks: Vec<Rank>,
     },
     /// Bytes for the stdin of ranks. The agent answers with `StdinTaken`.
     Stdin {
@@ -218,9 +225,12 @@ impl Message for ToAgent {
     fn check(&self) -> Result<(), ControlError> {
         match self {
             ToAgent::Stdin { bytes, .. } => limit("bytes of stdin", bytes.len(), MAX_STDIN),
-            ToAgent::Start(_) | ToAgent::Go | ToAgent::Signal { .. } | ToAgent::CutOff | ToAgent::Close => {
-                Ok(())
-            }
+            ToAgent::Start(_)
+            | ToAgent::Go
+            | ToAgent::Signal { .. }
+            | ToAgent::SignalRanks { .. }
+            | ToAgent::CutOff
+            | ToAgent::Close => Ok(()),
         }
     }
 }

@@ -218,7 +218,6 @@ impl Core {
     }
 
     /// Returns the present job of a name.
-    #[cfg(feature = "simulation")]
     pub(crate) fn job_named(&self, nspace: &Nspace) -> Option<&JobState> {
         self.jobs.get(nspace)
     }

@@ -5,7 +5,7 @@ use iof_proto::Failure;
 
 use crate::core::channel_entry::{ChannelEntry, LogRoute};
 use crate::core::commands::Command;
-use crate::core::ids::{JobId, PeerId};
+use crate::core::ids::{JobId, PeerId, SignalRequest};
 use crate::core::job_status::JobStatus;
 use crate::core::upcall::Upcall;
 
@@ -45,11 +45,4 @@ pub(crate) enum HandleOp {
     HangUp(ProcessId),
     /// Forgets the process and the terminal of a rank.
     RemoveRank(ProcessId),
-}
-
-/// A tool's request to signal ranks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SignalRequest {
-    pub peer: PeerId,
-    pub request: u32,
 }

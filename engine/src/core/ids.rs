@@ -67,3 +67,12 @@ pub(crate) enum Call {
     Stdin(PushId),
     Log(LogStep),
 }
+
+/// A tool's request to signal ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SignalRequest {
+    pub peer: PeerId,
+    pub request: u32,
+    /// The number of remote ranks that the host has signalled.
+    pub elsewhere: usize,
+}

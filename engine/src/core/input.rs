@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use iof_capture::{Event, RequestId, StreamAnswer};
+use iof_capture::{Event, ProcessId, RequestId, Signal, StreamAnswer};
 use iof_proto::{Failure, Found, FromTool, Proc, Rank};
 
 use crate::core::Core;
 use crate::core::commands::Command;
 use crate::core::completion::Completion;
 use crate::core::disconnect::DisconnectReason;
-use crate::core::effects::{HandleOp, SignalRequest};
-use crate::core::ids::{Call, JobId, PeerId, QueryId};
+use crate::core::effects::HandleOp;
+use crate::core::ids::{Call, JobId, PeerId, QueryId, SignalRequest};
 use crate::core::job::EndSteps;
 use crate::core::mpi::MpiEvent;
 use crate::core::requests::serve;
@@ -35,6 +35,8 @@ pub(crate) enum Input {
     QueryAnswered { id: QueryId, answer: Result<Vec<Found>, Failure> },
     /// The signal that a tool has requested was sent to `count` ranks.
     Signalled { request: SignalRequest, count: usize },
+    /// The host has signalled the remote ranks of a request. The local ones `ranks` follow.
+    SignalledElsewhere { request: SignalRequest, signal: Signal, ranks: Vec<ProcessId> },
     /// A tool has sent a message, and [`Peer::defer`](super::peer::Peer::defer) has not deferred it.
     Message { peer: PeerId, message: FromTool },
     /// A rank has begun, ended or aborted MPI.
@@ -53,6 +55,7 @@ impl Input {
                 Event::Freed { .. } | Event::Fed { .. } | Event::Delivered { .. } | Event::Moved { .. }
             ) | Input::StreamAnswered { .. }
                 | Input::Signalled { .. }
+                | Input::SignalledElsewhere { .. }
                 | Input::Message { .. }
                 | Input::Time
         )
@@ -90,6 +93,9 @@ impl Core {
                 self.query_answered(id, answer);
             }
             Input::Signalled { request, count } => self.signalled(request, count),
+            Input::SignalledElsewhere { request, signal, ranks } => {
+                self.effects.handles.push(HandleOp::Signal { ranks, signal, requested: Some(request) });
+            }
             Input::Message { peer, message } => serve(self, peer, message, now)?,
             Input::Mpi { job, rank, event } => self.mpi_event(&job, rank, event, now),
             Input::Time => self.time_passed(now),

@@ -347,6 +347,13 @@ impl JobState {
         self.delivered.get(&(rank, channel)).copied()
     }
 
+    /// Returns the streams of a local or remote rank.
+    pub(crate) fn streams_of(&self, rank: Rank) -> Vec<SourceId> {
+        let local = self.rank(rank).into_iter().flat_map(|rank| rank.streams().to_vec());
+        let delivered = CHANNELS.iter().filter_map(|channel| self.delivered_stream(rank, *channel));
+        local.chain(delivered).collect()
+    }
+
     /// Adds the stream of a remote rank.
     pub(super) fn add_delivered(&mut self, rank: Rank, channel: Channel, stream: SourceId) {
         self.delivered.insert((rank, channel), stream);

@@ -7,27 +7,38 @@ use iof_proto::{Failure, Nspace, Proc, Rank, Status, ToTool};
 
 use crate::core::Core;
 use crate::core::client::Client;
-use crate::core::effects::{HandleOp, SignalRequest};
-use crate::core::ids::PeerId;
+use crate::core::effects::HandleOp;
+use crate::core::ids::{PeerId, SignalRequest};
+use crate::core::job::RemoteRanks;
+use crate::core::upcall::Upcall;
 
 impl Core {
-    /// Sends the signal with this number to the local ranks among `procs`. The answer to the tool
-    /// follows when the signals are sent.
+    /// Sends the signal with this number to the local ranks among `procs`, and has the host send it to
+    /// the remote ones. The answer to the tool follows when the signals are sent.
     pub(crate) fn signal(&mut self, peer_id: PeerId, request: u32, procs: &[Proc], number: i32) {
         let Some(peer) = self.tools.get(&peer_id) else { return };
         let permitted = permit(peer.client(), self.settings.uid);
         match permitted.and_then(|()| self.note_signal(procs, number)) {
             Ok((signal, ranks)) => {
-                let requested = Some(SignalRequest { peer: peer_id, request });
+                let requested = SignalRequest { peer: peer_id, request, elsewhere: 0 };
                 self.request_begun(peer_id);
-                self.effects.handles.push(HandleOp::Signal { ranks, signal, requested });
+                let remote: Vec<Proc> =
+                    procs.iter().filter(|proc| self.is_elsewhere(proc)).cloned().collect();
+                if remote.is_empty() {
+                    let requested = Some(requested);
+                    self.effects.handles.push(HandleOp::Signal { ranks, signal, requested });
+                } else {
+                    self.effects.upcalls.push(Upcall::Signal { procs: remote, signal, requested, ranks });
+                }
             }
             Err(failure) => self.answer_signal(peer_id, request, Err(failure)),
         }
     }
 
-    /// Answers a tool whose signal was sent to `count` ranks.
-    pub(crate) fn signalled(&mut self, SignalRequest { peer, request }: SignalRequest, count: usize) {
+    /// Answers a tool whose signal was sent to `count` local ranks.
+    pub(crate) fn signalled(&mut self, requested: SignalRequest, count: usize) {
+        let SignalRequest { peer, request, elsewhere } = requested;
+        let count = count.saturating_add(elsewhere);
         self.request_done(peer);
         self.answer_signal(peer, request, Ok(u32::try_from(count).unwrap_or(u32::MAX)));
     }
@@ -58,9 +69,16 @@ impl Core {
         Ok((signal, processes))
     }
 
-    /// Checks that `proc` is a local rank, or the wildcard rank of a job whose local ranks are all
-    /// started.
-    fn check_signalled(&self, Proc { nspace, rank }: &Proc) -> Result<(), Failure> {
+    /// Returns whether remote ranks are, or may be, among `proc`.
+    fn is_elsewhere(&self, Proc { nspace, rank }: &Proc) -> bool {
+        let job = self.jobs.get(nspace).filter(|job| job.remote() == RemoteRanks::Running);
+        job.is_some_and(|job| !job.has_local_rank(*rank))
+    }
+
+    /// Checks that `proc` is a local rank, one that may be remote, or the wildcard rank of a job whose
+    /// local ranks are all started.
+    fn check_signalled(&self, proc: &Proc) -> Result<(), Failure> {
+        let Proc { nspace, rank } = proc;
         let failed = |status, reason: String| Err(Failure::new(status, reason));
         let Some(job) = self.jobs.get(nspace) else {
             return failed(Status::ERR_NOT_FOUND, format!("there is no job {nspace}"));
@@ -68,7 +86,7 @@ impl Core {
         if job.is_starting() {
             return failed(Status::ERR_RESOURCE_BUSY, format!("job {nspace} is being started: try again"));
         }
-        if *rank == Rank::WILDCARD || job.has_local_rank(*rank) {
+        if *rank == Rank::WILDCARD || job.has_local_rank(*rank) || self.is_elsewhere(proc) {
             return Ok(());
         }
         failed(Status::ERR_NOT_FOUND, format!("job {nspace} has no rank {rank} on this node"))

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use iof_capture::PushId;
+use iof_capture::{ProcessId, PushId, Signal};
 use iof_proto::{Info, Log, LogReport, Proc, Query, socket};
 
 use crate::core::demand::{CallId, Sources};
-use crate::core::ids::{LogStep, PeerId, QueryId};
+use crate::core::ids::{LogStep, PeerId, QueryId, SignalRequest};
 
 /// The callback that an embedder passes with a message.
 pub(crate) type LogCallback = Box<dyn FnOnce(LogReport) + Send>;
@@ -61,6 +61,14 @@ pub(crate) enum Upcall {
     Query {
         id: QueryId,
         queries: Vec<Query>,
+    },
+    /// The answer is [`Input::SignalledElsewhere`](super::input::Input::SignalledElsewhere).
+    Signal {
+        procs: Vec<Proc>,
+        signal: Signal,
+        /// The request, and the local ranks to signal afterwards.
+        requested: SignalRequest,
+        ranks: Vec<ProcessId>,
     },
     Log {
         step: LogStep,

@@ -24,14 +24,15 @@ use iof_engine::{
 use iof_nodes::limits::MAX_TOTALS;
 use iof_nodes::{DropPolicy, Program, RankStdin, RankTotal, Start, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::query::key;
-use iof_proto::{Channel, Found, Rank, Value};
+use iof_proto::{Channel, Found, Nspace, Proc, Rank, Value};
 use iof_tool::Tool;
 
-use self::bundles::Bundles;
+use self::bundles::{Batch, Bundles};
 use self::stdin::StdinWorkers;
 use self::uplink::{Input, Uplink};
 use crate::args::Backend;
 use crate::error::Failure;
+use crate::message::print_message;
 use crate::run::FLUSH_LIMIT;
 use crate::signals::Signals;
 use crate::threads::start_thread;
@@ -73,7 +74,7 @@ pub fn agent() -> Result<ExitCode, Failure> {
     let followed = follow(&engine, &job, (&uplink, inputs), bundles);
     let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(&uplink), spec.nspace.clone());
     let result = match followed {
-        Ok(()) => serve(&queue, &job, &ranks, stdin),
+        Ok(()) => serve(&queue, (&job, &engine), &ranks, stdin),
         Err(failure) => Err(failure),
     };
     if !matches!(result, Ok(End::Over)) {
@@ -186,12 +187,12 @@ fn follow(
 ) -> Result<(), Failure> {
     let mut tool = engine.attach(NAME, Grant::Never).map_err(Failure::running)?;
     uplink.send(&ToFrontEnd::Started { pids: pids(&mut tool)? });
-    let output = bundles.start(uplink)?;
+    let (output, batches) = bundles.start(uplink)?;
     let (job, up) = (job.clone(), Arc::clone(uplink));
     start_thread("iof-endings", move || {
         for ending in job.endings() {
             if let Ending::Rank(rank) = ending {
-                send_exit(&job, &up, rank);
+                send_exit(&job, (&up, &batches), rank);
             }
         }
         output.into_iter().for_each(|thread| drop(thread.join()));
@@ -212,9 +213,10 @@ fn follow(
 }
 
 /// Sends the exit of a rank. That of a failed rank follows its output.
-fn send_exit(job: &Job, uplink: &Uplink, rank: RankExit) {
+fn send_exit(job: &Job, (uplink, batches): (&Uplink, &[Batch]), rank: RankExit) {
     if !rank.exit.success() {
         job.flush_rank(rank.rank, Some(FLUSH_LIMIT));
+        batches.iter().for_each(|batch| batch.write(uplink));
     }
     let RankExit { rank, exit, executable, requested, .. } = rank;
     let status = match exit {
@@ -261,7 +263,7 @@ fn asks_to_end(signal: nix::sys::signal::Signal) -> bool {
 /// The edge has ended before, or a signal ends this process.
 fn serve(
     queue: &Receiver<Input>,
-    job: &Job,
+    (job, engine): (&Job, &Engine),
     ranks: &BTreeSet<Rank>,
     mut stdin: StdinWorkers,
 ) -> Result<End, Failure> {
@@ -272,6 +274,9 @@ fn serve(
                 if let Ok(signal) = Signal::try_from(signal) {
                     job.signal(signal);
                 }
+            }
+            Ok(Input::Message(ToAgent::SignalRanks { signal, ranks })) => {
+                signal_ranks(engine, job.nspace(), ranks, signal);
             }
             Ok(Input::Message(ToAgent::Stdin { call, ranks, bytes })) => stdin.push(call, ranks, bytes),
             Ok(Input::Message(ToAgent::CutOff)) => cut_off(job, ranks),
@@ -289,6 +294,15 @@ fn serve(
             }
             Err(_) => return Err(Failure::running("the agent lost its threads")),
         }
+    }
+}
+
+/// Sends a signal of a tool, as a tool on this node would.
+fn signal_ranks(engine: &Engine, nspace: &Nspace, ranks: Vec<Rank>, signal: i32) {
+    let procs: Vec<Proc> = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();
+    let sent = engine.attach(NAME, Grant::Never).map(|mut tool| tool.signal(&procs, signal));
+    if !matches!(sent, Ok(Ok(_))) {
+        print_message(format_args!("cannot send signal {signal} to {} ranks", procs.len()));
     }
 }
 

@@ -20,7 +20,9 @@ use super::remote::{Remote, StdinCall};
 use super::start::NodeEvents;
 use crate::error::Failure;
 use crate::exits::listed;
+use crate::failures::MAX_FAILURE_LINES;
 use crate::follow::JobEvent;
+use crate::run::FLUSH_LIMIT;
 use crate::threads::start_thread;
 
 impl Remote {
@@ -39,6 +41,7 @@ impl Remote {
             policy,
             last_step: None,
             reports,
+            flushed: 0,
         };
         start_thread("iof-nodes", move || follower.run(events))
     }
@@ -52,6 +55,8 @@ struct Follower {
     /// What follows SIGKILL, and when.
     last_step: Option<(Instant, LastStep)>,
     reports: Sender<JobEvent>,
+    /// The number of failed ranks whose output was waited for.
+    flushed: usize,
 }
 
 /// A step after SIGKILL of all ranks, for nodes that have not ended.
@@ -161,6 +166,9 @@ impl Follower {
             NodeEvent::Message(ToFrontEnd::Exited { rank, status, executable, requested }) => {
                 let exit = status.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)));
                 let pid = self.note_exit(rank, exit, requested);
+                if !exit.success() && !requested {
+                    self.flush_failed(rank);
+                }
                 self.report(JobEvent::Ending(Ending::Rank(RankExit {
                     rank,
                     exit,
@@ -188,6 +196,17 @@ impl Follower {
             }
             NodeEvent::Signalled(signal) => self.policy.signalled(signal),
             NodeEvent::Lost { reason, broken } => self.lost(number, &reason, &broken),
+        }
+    }
+
+    /// Waits until the output of a failed rank is written, so that the line about it follows.
+    fn flush_failed(&mut self, rank: Rank) {
+        if self.flushed >= MAX_FAILURE_LINES {
+            return;
+        }
+        self.flushed = self.flushed.saturating_add(1);
+        if let Some(job) = self.engine.upgrade().and_then(|engine| engine.job(&self.remote.nspace)) {
+            job.flush_rank(rank, Some(FLUSH_LIMIT));
         }
     }
 

@@ -126,6 +126,26 @@ impl Remote {
         }
     }
 
+    /// Sends a signal of a tool to the ranks among `procs`. Returns the number of those that run.
+    pub fn signal_ranks(&self, procs: &[Proc], signal: RankSignal) -> usize {
+        let state = self.state();
+        let is_meant =
+            |rank: &Rank| procs.iter().any(|proc| proc.rank == *rank || proc.rank == Rank::WILDCARD);
+        let mut by_node: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
+        for (rank, info) in state.ranks.iter().filter(|(rank, info)| info.exit.is_none() && is_meant(rank)) {
+            by_node.entry(info.node).or_default().push(*rank);
+        }
+        let mut count = 0usize;
+        for (number, ranks) in by_node {
+            if let Some(Some(edge)) = state.edges.get(number) {
+                count = count.saturating_add(ranks.len());
+                // At most the ranks of a node, so the message is within its limits.
+                let _ = edge.send(&ToAgent::SignalRanks { signal: signal.number(), ranks });
+            }
+        }
+        count
+    }
+
     /// Returns the status of the job if all ranks have exited.
     pub fn try_wait_exit(&self) -> Option<JobStatus> {
         let state = self.state();

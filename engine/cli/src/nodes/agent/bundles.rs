@@ -1,6 +1,6 @@
 //! The output of all ranks of a node, as two bundles.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use iof_engine::{Engine, Grant};
@@ -29,29 +29,53 @@ impl Bundles {
         bundles.into_iter().map(attach).collect::<Result<_, _>>().map(Bundles)
     }
 
-    /// Starts one thread for each bundle. They end after the last byte.
-    pub fn start(self, uplink: &Arc<Uplink>) -> Result<Vec<JoinHandle<()>>, Failure> {
+    /// Starts one thread for each bundle. They end after the last byte. Returns them with their batches.
+    pub fn start(self, uplink: &Arc<Uplink>) -> Result<(Vec<JoinHandle<()>>, Vec<Batch>), Failure> {
         let start = |tool| {
-            let uplink = Arc::clone(uplink);
-            let sender = Sender { uplink, batch: Vec::new() };
-            thread::Builder::new()
-                .name("iof-bundle".into())
-                .spawn(move || sender.run(tool))
-                .map_err(no_thread)
+            let sender = Sender { uplink: Arc::clone(uplink), batch: Batch::default() };
+            let batch = sender.batch.clone();
+            let thread = thread::Builder::new().name("iof-bundle".into()).spawn(move || sender.run(tool));
+            thread.map_err(no_thread).map(|thread| (thread, batch))
         };
         self.0.into_iter().map(start).collect()
+    }
+}
+
+/// The frames of a bundle that are not written. Records that wait are written together.
+#[derive(Clone, Default)]
+pub struct Batch(Arc<Mutex<Vec<u8>>>);
+
+impl Batch {
+    /// Writes the frames. Frames that another thread writes meanwhile are written first.
+    pub fn write(&self, uplink: &Uplink) {
+        let mut frames = self.frames();
+        if !frames.is_empty() {
+            uplink.write(&frames);
+            frames.clear();
+        }
+    }
+
+    /// Adds a frame. Returns the length of the batch.
+    fn add(&self, frame: &Frame<'_>) -> usize {
+        let mut frames = self.frames();
+        frames.extend(frame.header().into_iter().flatten());
+        frames.extend_from_slice(frame.payload());
+        frames.len()
+    }
+
+    fn frames(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The sender of one bundle.
 struct Sender {
     uplink: Arc<Uplink>,
-    /// Frames that are not written. Records that wait are written together.
-    batch: Vec<u8>,
+    batch: Batch,
 }
 
 impl Sender {
-    fn run(mut self, mut tool: Tool) {
+    fn run(self, mut tool: Tool) {
         // The engine lives as long as the agent.
         loop {
             match tool.try_recv() {
@@ -69,7 +93,7 @@ impl Sender {
     }
 
     /// Adds the frames of a delivery. Returns `None` when the edge has ended.
-    fn add(&mut self, delivery: &Delivery<'_>) -> Option<()> {
+    fn add(&self, delivery: &Delivery<'_>) -> Option<()> {
         match delivery {
             Delivery::Bytes(bytes) => {
                 let origin = bytes.origin();
@@ -89,7 +113,7 @@ impl Sender {
         Some(())
     }
 
-    fn record(&mut self, stream: StreamKey, mut offset: u64, time: u64, mut bytes: &[u8]) -> Option<()> {
+    fn record(&self, stream: StreamKey, mut offset: u64, time: u64, mut bytes: &[u8]) -> Option<()> {
         while !bytes.is_empty() {
             let length = match self.uplink.take_window(stream.channel, bytes.len()) {
                 0 => {
@@ -107,18 +131,13 @@ impl Sender {
         Some(())
     }
 
-    fn frame(&mut self, frame: &Frame<'_>) {
-        self.batch.extend(frame.header().into_iter().flatten());
-        self.batch.extend_from_slice(frame.payload());
-        if self.batch.len() >= MAX_RECORD {
+    fn frame(&self, frame: &Frame<'_>) {
+        if self.batch.add(frame) >= MAX_RECORD {
             self.flush();
         }
     }
 
-    fn flush(&mut self) {
-        if !self.batch.is_empty() {
-            self.uplink.write(&self.batch);
-            self.batch.clear();
-        }
+    fn flush(&self) {
+        self.batch.write(&self.uplink);
     }
 }
