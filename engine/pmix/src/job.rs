@@ -56,12 +56,12 @@ impl JobInfo {
             Info::text("pmix.anlmap", &format!("(vector,(0,1,{size}))")),
             Info::text("pmix.lpeers", &peers),
             Info::new("pmix.lldr", Value::Rank(0)),
-            // Ranks then yield their processor while they wait.
-            Info::new("pmix.ndosub", Value::Flag(self.oversubscribed)),
             Info::text("pmix.tmpdir", &path),
             Info::text("pmix.nsdir", &path),
             Info::new("pmix.tdir.rmclean", Value::Flag(true)),
         ];
+        // Ranks then yield their processor while they wait. Open MPI 5 does not look at the value.
+        infos.extend(self.oversubscribed.then(|| Info::new("pmix.ndosub", Value::Flag(true))));
         infos.extend(self.open_mpi_infos());
         let mut first = 0u32;
         for (number, app) in (0u32..).zip(&self.apps) {
@@ -119,5 +119,20 @@ impl AppInfo {
             Info::text("pmix.wdir", &self.directory),
             Info::text("pmix.app.argv", &self.command),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ranks_that_share_processors_are_told_to_yield() {
+        for oversubscribed in [false, true] {
+            let job =
+                JobInfo { nspace: "demo".into(), node: "node1".into(), oversubscribed, apps: Vec::new() };
+            let infos = job.infos(Path::new("/tmp"));
+            assert_eq!(infos.iter().any(|info| info.key == "pmix.ndosub"), oversubscribed);
+        }
     }
 }
