@@ -131,8 +131,8 @@
 #define IOF_SERVER_GATEWAY "pmix.srv.gway"
 
 // iof_tool_init (string): connects to the engine that listens on this socket path
-// (iof_server_uri). In a query of the library, and in IOF_SERVER_INFO_ARRAY: the path of an engine's
-// socket.
+// (iof_server_uri). In a query of the library, and in IOF_SERVER_INFO_ARRAY: the path of an
+// engine's socket.
 #define IOF_SERVER_URI "pmix.srvr.uri"
 
 // iof_tool_init (pid): connects to the user's session-level engine in the process with this pid.
@@ -205,8 +205,8 @@
 #define IOF_EVENT_AFFECTED_PROC "pmix.evproc"
 
 // iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
-// IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this key nor
-// IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
+// IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this key
+// nor IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
 #define IOF_STDIN_TGT "pmix.stdin"
 
 // iof_server_spawn (bool): the stdin of rank 0 is a pipe that iof_IOF_push fills, unless
@@ -266,20 +266,20 @@
 // or all of it, and the rank, such as "[1,0]<stdout>: ".
 #define IOF_IOF_TAG_OUTPUT "pmix.iof.tag"
 
-// Output that the library writes (bool): tags each line like IOF_IOF_TAG_OUTPUT, and with the host and
-// the pid of the process, such as "[1,0][node1:4711]<stdout>: ".
+// Output that the library writes (bool): tags each line like IOF_IOF_TAG_OUTPUT, and with the host
+// and the pid of the process, such as "[1,0][node1:4711]<stdout>: ".
 #define IOF_IOF_TAG_DETAILED_OUTPUT "pmix.iof.tagdet"
 
-// Output that the library writes (bool): tags each line with the whole name of the job and the rank,
-// such as "[launcher@1,0]<stdout>: ".
+// Output that the library writes (bool): tags each line with the whole name of the job and the
+// rank, such as "[launcher@1,0]<stdout>: ".
 #define IOF_IOF_TAG_FULLNAME_OUTPUT "pmix.iof.tagfull"
 
 // Output that the library writes (bool): tags each line with the rank, such as "[0]<stdout>: ". If
 // several tags are requested, IOF_IOF_TAG_OUTPUT applies, otherwise the most detailed one.
 #define IOF_IOF_RANK_OUTPUT "pmix.iof.rank"
 
-// Output that the library writes (bool): shows the time at which each line was read from its process,
-// in the form of ctime(3) in brackets before the tag.
+// Output that the library writes (bool): shows the time at which each line was read from its
+// process, in the form of ctime(3) in brackets before the tag.
 #define IOF_IOF_TIMESTAMP_OUTPUT "pmix.iof.ts"
 
 // Output that the library writes (bool): writes each line as an XML element, such as
@@ -287,17 +287,17 @@
 #define IOF_IOF_XML_OUTPUT "pmix.iof.xml"
 
 // Output that the library writes (bool): stderr and stddiag go to stdout. For a program of
-// iof_server_spawn (bool): stdout and stderr of a rank are one pipe, whose bytes arrive as stdout in
-// the order in which they were written.
+// iof_server_spawn (bool): stdout and stderr of a rank are one pipe, whose bytes arrive as stdout
+// in the order in which they were written.
 #define IOF_IOF_MERGE_STDERR_STDOUT "pmix.iof.mrg"
 
-// Output that the library writes (bool): parts of lines are written at once. Otherwise a part waits
-// for the end of its line for 100 ms, or until it has 64 KiB.
+// Output that the library writes (bool): parts of lines are written at once. Otherwise a part
+// waits for the end of its line for 100 ms, or until it has 64 KiB.
 #define IOF_IOF_OUTPUT_RAW "pmix.iof.raw"
 
-// Output that the library writes (string): goes to the files NAME.JOB.RANK.out and NAME.JOB.RANK.err,
-// where NAME is this text, and RANK has as many digits as the number of ranks. stddiag goes to the
-// file of stderr. Existing files are emptied.
+// Output that the library writes (string): goes to the files NAME.JOB.RANK.out and
+// NAME.JOB.RANK.err, where NAME is this text, and RANK has as many digits as the number of ranks.
+// stddiag goes to the file of stderr. Existing files are emptied.
 #define IOF_IOF_OUTPUT_TO_FILE "pmix.iof.file"
 
 // Output that the library writes (string): goes to the files DIRECTORY/JOB/rank.RANK/stdout and
@@ -305,19 +305,19 @@
 // IOF_IOF_OUTPUT_TO_FILE.
 #define IOF_IOF_OUTPUT_TO_DIRECTORY "pmix.iof.dir"
 
-// Output that the library writes (bool): the text of IOF_IOF_OUTPUT_TO_FILE is a pattern, in which %n
-// is the job, %r the rank with leading zeros, %R the rank, %h the host and %% a percent sign. Nothing
-// is added to a name with placeholders.
+// Output that the library writes (bool): the text of IOF_IOF_OUTPUT_TO_FILE is a pattern, in which
+// %n is the job, %r the rank with leading zeros, %R the rank, %h the host and %% a percent sign.
+// Nothing is added to a name with placeholders.
 #define IOF_IOF_FILE_PATTERN "pmix.iof.fpt"
 
-// Output that the library writes (bool): if false, output that goes to files goes to stdout and stderr
-// as well. True by default.
+// Output that the library writes (bool): if false, output that goes to files goes to stdout and
+// stderr as well. True by default.
 #define IOF_IOF_FILE_ONLY "pmix.iof.fonly"
 
-// Output that the library writes (bool): whether it goes to the program's own stdout and stderr. For
-// iof_tool_init and iof_IOF_pull it is true by default. For iof_server_init, iof_server_spawn and
-// iof_server_adopt it is false by default, and if it is true, the library writes the output of the jobs
-// although the program has not called iof_IOF_pull.
+// Output that the library writes (bool): whether it goes to the program's own stdout and stderr.
+// For iof_tool_init and iof_IOF_pull it is true by default. For iof_server_init, iof_server_spawn
+// and iof_server_adopt it is false by default, and if it is true, the library writes the output of
+// the jobs although the program has not called iof_IOF_pull.
 #define IOF_IOF_LOCAL_OUTPUT "pmix.iof.local"
 
 // Output that the library writes (bool): the older name of IOF_IOF_TAG_OUTPUT.
@@ -338,19 +338,20 @@
 // Output that the library writes (bool): the older name of IOF_IOF_FILE_ONLY.
 #define IOF_OUTPUT_NOCOPY "pmix.nocopy"
 
-// iof_IOF_pull (bool): accepted without effect. The registration receives a copy of the output in any
-// case.
+// iof_IOF_pull (bool): accepted without effect. The registration receives a copy of the output in
+// any case.
 #define IOF_IOF_COPY "pmix.iof.cpy"
 
-// iof_IOF_pull (bool): the registration receives the output in place of the launcher's own readers.
-// True is refused with IOF_ERR_NOT_SUPPORTED if it is required, and otherwise ignored.
+// iof_IOF_pull (bool): the registration receives the output in place of the launcher's own
+// readers. True is refused with IOF_ERR_NOT_SUPPORTED if it is required, and otherwise ignored.
 #define IOF_IOF_REDIRECT "pmix.iof.redir"
 
-// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child of another
-// one, whose registrations it could inherit.
+// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child of
+// another one, whose registrations it could inherit.
 #define IOF_IOF_INHERIT "pmix.iof.inhrt"
 
-// iof_tool_init and iof_server_spawn (bool): accepted without effect. Jobs continue when a tool ends.
+// iof_tool_init and iof_server_spawn (bool): accepted without effect. Jobs continue when a tool
+// ends.
 #define IOF_NOHUP "pmix.nohup"
 
 // The callback iof_pull (bool): no tool pulls this output any more.
@@ -366,8 +367,9 @@
 
 // Query (status): the status of the job that the qualifier IOF_NSPACE names, or of the only job.
 // It is IOF_EVENT_JOB_START while the job runs, and then IOF_EVENT_JOB_END,
-// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG. If the qualifier names several jobs, the
-// answer is an array of infos, each with the name of a job as its key and the status as its value.
+// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG. If the qualifier names several jobs,
+// the answer is an array of infos, each with the name of a job as its key and the status as its
+// value.
 #define IOF_QUERY_JOB_STATUS "pmix.qry.jst"
 
 // Query (string): the scheduler's queues, separated by commas. Answered by the launcher.
@@ -405,8 +407,8 @@
 // has none; the launcher may add some (IOF_HOST_QUERIES).
 #define IOF_QUERY_SPAWN_SUPPORT "pmix.qry.spawn"
 
-// Query (string): the attributes with which tools control processes, separated by commas. The engine
-// has none; the launcher may add some (IOF_HOST_QUERIES).
+// Query (string): the attributes with which tools control processes, separated by commas. The
+// engine has none; the launcher may add some (IOF_HOST_QUERIES).
 #define IOF_QUERY_DEBUG_SUPPORT "pmix.qry.debug"
 
 // Query (array of infos): the engines of this node to which the user can connect. Each is an info
@@ -417,8 +419,8 @@
 // IOF_SERVER_PIDINFO (0 for a system-level engine), and IOF_SERVER_NSPACE for each of its jobs.
 #define IOF_SERVER_INFO_ARRAY "pmix.srv.arr"
 
-// Query (string): the version of the PMIx Standard's stable ABI that the library claims: "0.0", none.
-// Answered by the library.
+// Query (string): the version of the PMIx Standard's stable ABI that the library claims: "0.0",
+// none. Answered by the library.
 #define IOF_QUERY_STABLE_ABI_VERSION "pmix.qry.stabiver"
 
 // Query (string): the same for the provisional ABI.
@@ -543,8 +545,8 @@
 #define IOF_LOG_JOB_RECORD "pmix.log.jrec"
 
 // In a payload (uint64): the number of bytes of the stream before the payload, including missing
-// ones. For iof_server_IOF_deliver: the bytes between the last delivery and this offset are missing.
-// An extension of iof.
+// ones. For iof_server_IOF_deliver: the bytes between the last delivery and this offset are
+// missing. An extension of iof.
 #define IOF_OFFSET "iof.offset"
 
 // In a payload, and for iof_server_IOF_deliver (uint64): the time at which the first byte was read
@@ -564,9 +566,9 @@
 // extension of iof.
 #define IOF_GONE "iof.gone"
 
-// In a payload, which is then empty, and for iof_server_IOF_deliver (uint64): the stream ends although
-// its source may have written more, because the node of the source was lost. The value is the number
-// of further bytes that the source has written, at least. An extension of iof.
+// In a payload, which is then empty, and for iof_server_IOF_deliver (uint64): the stream ends
+// although its source may have written more, because the node of the source was lost. The value is
+// the number of further bytes that the source has written, at least. An extension of iof.
 #define IOF_BROKEN "iof.broken"
 
 // iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint64): the same as
@@ -592,10 +594,10 @@
 #define IOF_STDIN_INHERIT "iof.stdin.inherit"
 
 // iof_server_spawn (string): the protocol by which the ranks start MPI: "pmi1" (MPICH, Intel MPI,
-// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmix" for programs
-// linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless it is "none", a rank
-// that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An extension
-// of iof.
+// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmix" for
+// programs linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless it is "none",
+// a rank that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An
+// extension of iof.
 #define IOF_MPI "iof.mpi"
 
 // iof_server_spawn, for a program (string): each rank of the program reads this file as its stdin,
@@ -603,19 +605,19 @@
 #define IOF_STDIN_FILE "iof.stdin.file"
 
 // iof_server_spawn (rank or proc): the rank has a pseudo-terminal of 24 lines of 80 characters
-// without echo as stdin, stdout and stderr, whose output arrives as stdout. IOF_RANK_WILDCARD means
-// all ranks. May be repeated. iof_server_pty returns its other end. An extension of iof.
+// without echo as stdin, stdout and stderr, whose output arrives as stdout. IOF_RANK_WILDCARD
+// means all ranks. May be repeated. iof_server_pty returns its other end. An extension of iof.
 #define IOF_PTY "iof.pty"
 
-// iof_server_spawn (uint32): the time for which the streams of a rank that has ended may stay open,
-// because a process that it has started holds them, in milliseconds. By default there is no limit.
-// An extension of iof.
+// iof_server_spawn (uint32): the time for which the streams of a rank that has ended may stay
+// open, because a process that it has started holds them, in milliseconds. By default there is no
+// limit. An extension of iof.
 #define IOF_GRACE "iof.grace"
 
 // iof_server_init (string): keys of directives that the callbacks iof_pull and log support,
 // separated by commas. The engine passes these directives to them, required or not. With
-// IOF_LOG_SOURCE among them, messages may name a source that the engine does not know. An extension
-// of iof.
+// IOF_LOG_SOURCE among them, messages may name a source that the engine does not know. An
+// extension of iof.
 #define IOF_HOST_DIRECTIVES "iof.host.directives"
 
 // iof_server_init (string): keys of queries that the callback query answers even if the engine
@@ -644,11 +646,12 @@
 // default the engine uses io_uring where the kernel supports it. An extension of iof.
 #define IOF_BACKEND "iof.backend"
 
-// The macros below have the names and arguments of PMIx's, with another prefix. A macro may evaluate
-// an argument more than once. CONSTRUCT makes a structure empty, without freeing what it held.
-// DESTRUCT frees what a structure holds, and makes it empty. CREATE allocates an array of n empty
-// structures by calloc(3): the pointer is NULL if memory is exhausted or n is 0. FREE and RELEASE
-// free such an array, of n structures or of one, with all that it holds, and set the pointer to NULL.
+// The macros below have the names and arguments of PMIx's, with another prefix. A macro may
+// evaluate an argument more than once. CONSTRUCT makes a structure empty, without freeing what it
+// held. DESTRUCT frees what a structure holds, and makes it empty. CREATE allocates an array of n
+// empty structures by calloc(3): the pointer is NULL if memory is exhausted or n is 0. FREE and
+// RELEASE free such an array, of n structures or of one, with all that it holds, and set the
+// pointer to NULL.
 
 // Frees what n structures hold, and the array itself, and sets the pointer to NULL.
 #define IOF_FREE_ARRAY(m, n, destruct)                                                                        \
@@ -669,7 +672,8 @@
         (text) = NULL;                                                                                        \
     } while (0)
 
-// Copies a text, cut to size - 1 bytes, into an array of size bytes. The rest of the array becomes 0.
+// Copies a text, cut to size - 1 bytes, into an array of size bytes. The rest of the array becomes
+// 0.
 #define IOF_COPY_TEXT(array, text, size)                                                                      \
     do {                                                                                                      \
         const char *iof_text_ = (text);                                                                       \
@@ -844,8 +848,8 @@
         IOF_INFO_CREATE((m)->info, (m)->ninfo);                                                               \
     } while (0)
 
-// Appends a copy of the text b to the array of texts a, which ends with NULL and may be NULL. Stores
-// the status of iof_Argv_append_nosize in r.
+// Appends a copy of the text b to the array of texts a, which ends with NULL and may be NULL.
+// Stores the status of iof_Argv_append_nosize in r.
 #define IOF_ARGV_APPEND(r, a, b) ((r) = iof_Argv_append_nosize(&(a), (b)))
 // Returns the number of texts in an array that ends with NULL or is NULL, as an int.
 #define IOF_ARGV_COUNT(r, a) ((r) = iof_Argv_count(a))
@@ -1088,12 +1092,12 @@ typedef uint16_t iof_iof_channel_t;
 //   IOF_LOST           the number of bytes that are missing before the payload, if any
 //   IOF_LOGGED         the bytes were logged for the source, which did not write them
 //   IOF_IOF_COMPLETE   the stream is complete
-//   IOF_BROKEN         the node of the source was lost; the number of further bytes that the source
-//                      has written, at least
+//   IOF_BROKEN         the node of the source was lost; the number of further bytes that it has
+//                      written, at least
 //   IOF_GONE           the engine has ended; whether the source wrote more is unknown
 //
-// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE, IOF_BROKEN or
-// IOF_GONE, it is the end of the stream: a registration receives one for each stream. With IOF_LOST alone,
+// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE, IOF_BROKEN or IOF_GONE,
+// it is the end of the stream: a registration receives one for each stream. With IOF_LOST alone,
 // and a source with the wildcard rank, whole streams of that job and channel are missing, because
 // this tool read too little for too long.
 //
@@ -1133,9 +1137,9 @@ typedef void (*iof_server_tool_connection_fn_t)(struct iof_info_t *info,
                                                 iof_tool_connection_cbfunc_t cbfunc,
                                                 void *cbdata);
 
-// Asks the launcher to log data to a channel that the engine does not know. The directives are those
-// that the engine honours and those of IOF_HOST_DIRECTIVES. client is the source
-// of the message; its nspace is empty if there is none. The launcher calls cbfunc with cbdata and
+// Asks the launcher to log data to a channel that the engine does not know. The directives are
+// those that the engine honours and those of IOF_HOST_DIRECTIVES. client is the source of the
+// message; its nspace is empty if there is none. The launcher calls cbfunc with cbdata and
 // IOF_SUCCESS or an error once, during this callback or later, on any thread. The arguments are
 // valid until then. The launcher must not pass the request to iof_Log.
 typedef void (*iof_server_log_fn_t)(const struct iof_proc_t *client,
@@ -1149,9 +1153,10 @@ typedef void (*iof_server_log_fn_t)(const struct iof_proc_t *client,
 // Asks the launcher whether tools may receive output of processes that was not granted before. The
 // rank of a process may be IOF_RANK_WILDCARD. For processes on this node, a grant is only a
 // permission. For processes on other nodes, the launcher then passes their output to
-// iof_server_IOF_deliver. The directives are those of the tool. A tool's required directive that the
-// engine does not honour is refused unless IOF_HOST_DIRECTIVES contains its key. With the directive IOF_IOF_STOP,
-// no tool pulls the output any more; the result is ignored, and cbfunc need not be called.
+// iof_server_IOF_deliver. The directives are those of the tool. A tool's required directive that
+// the engine does not honour is refused unless IOF_HOST_DIRECTIVES contains its key. With the
+// directive IOF_IOF_STOP, no tool pulls the output any more; the result is ignored, and cbfunc
+// need not be called.
 //
 // Returns IOF_SUCCESS if the launcher calls cbfunc with cbdata once, during this callback or
 // later, on any thread, with IOF_SUCCESS to grant the output or with an error to deny it;
@@ -1168,10 +1173,11 @@ typedef iof_status_t (*iof_server_iof_fn_t)(const struct iof_proc_t *procs,
 // Passes bytes that a tool pushes to the stdin of processes on other nodes. If bo contains no
 // bytes, their stdin is to be closed. source is the tool that pushes, by the name that it has
 // chosen (iof_tool_init). The next bytes of the push follow after cbfunc was called. The result is
-// that of iof_server_iof_fn_t. Two errors have a meaning of their own, as the result and in cbfunc:
-// IOF_ERR_IOF_XOFF takes the bytes, but the tool may push no more until iof_server_IOF_flow_control
-// resumes it; IOF_ERR_IOF_COMPLETE ends the push, because the stdin of the processes is closed. The
-// arguments, including the bytes, are valid until this callback returns.
+// that of iof_server_iof_fn_t. Two errors have a meaning of their own, as the result and in
+// cbfunc: IOF_ERR_IOF_XOFF takes the bytes, but the tool may push no more until
+// iof_server_IOF_flow_control resumes it; IOF_ERR_IOF_COMPLETE ends the push, because the stdin of
+// the processes is closed. The arguments, including the bytes, are valid until this callback
+// returns.
 typedef iof_status_t (*iof_server_stdin_fn_t)(const struct iof_proc_t *source,
                                               const struct iof_proc_t *targets,
                                               size_t ntargets,
@@ -1597,10 +1603,11 @@ int iof_Initialized(void);
 
 // Asks the engine and its launcher, and blocks until the answer arrives. On IOF_SUCCESS, and on
 // IOF_ERR_PARTIAL_SUCCESS if only some keys are known, *results receives an array of *nresults
-// infos, one for each known key in the order of the queries; those of keys that the library answers
-// without the engine follow. The program frees it with iof_Info_free. On other errors *results is NULL and *nresults 0. Returns IOF_ERR_WOULD_BLOCK in
-// a callback. Errors: IOF_ERR_NOT_FOUND if no key is known; IOF_ERR_BAD_PARAM if the qualifiers
-// are invalid, or if a key concerns one job and there are several.
+// infos, one for each known key in the order of the queries; those of keys that the library
+// answers without the engine follow. The program frees it with iof_Info_free. On other errors
+// *results is NULL and *nresults 0. Returns IOF_ERR_WOULD_BLOCK in a callback. Errors:
+// IOF_ERR_NOT_FOUND if no key is known; IOF_ERR_BAD_PARAM if the qualifiers are invalid, or if a
+// key concerns one job and there are several.
 iof_status_t iof_Query_info(struct iof_query_t *queries,
                             size_t nqueries,
                             struct iof_info_t **results,
@@ -1642,9 +1649,9 @@ iof_status_t iof_Log_nb(const struct iof_info_t *data,
 //
 // If cbfunc is NULL, the function returns the handler's number, 1 or more. Otherwise it returns
 // IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case. A tool
-// without a connection can register handlers, too: cbfunc is then called before the function returns,
-// and the handlers receive events after iof_tool_attach_to_server. Errors: IOF_ERR_OUT_OF_RESOURCE if
-// 64 handlers exist.
+// without a connection can register handlers, too: cbfunc is then called before the function
+// returns, and the handlers receive events after iof_tool_attach_to_server. Errors:
+// IOF_ERR_OUT_OF_RESOURCE if 64 handlers exist.
 iof_status_t iof_Register_event_handler(iof_status_t *codes,
                                         size_t ncodes,
                                         struct iof_info_t *info,
@@ -1667,10 +1674,10 @@ iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbf
 // files that cannot be written on stderr. It writes whole lines, except lines that are longer than
 // 64 KiB or are not complete after 100 ms.
 //
-// The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have no
-// effect with cbfunc. Those that the registration does not have are taken from iof_tool_init. For a
-// server they are taken from the job (iof_server_spawn, iof_server_adopt), and otherwise from
-// iof_server_init, except those of files and IOF_IOF_LOCAL_OUTPUT.
+// The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have
+// no effect with cbfunc. Those that the registration does not have are taken from iof_tool_init.
+// For a server they are taken from the job (iof_server_spawn, iof_server_adopt), and otherwise
+// from iof_server_init, except those of files and IOF_IOF_LOCAL_OUTPUT.
 //
 // If regcbfunc is NULL, the function blocks until the engine has answered and returns the
 // handler's number, 1 or more; in a callback it returns IOF_ERR_WOULD_BLOCK. Otherwise it returns
@@ -1682,12 +1689,12 @@ iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbf
 // IOF_IOF_COPY, IOF_IOF_REDIRECT, IOF_IOF_TAG_OUTPUT, IOF_IOF_TAG_DETAILED_OUTPUT,
 // IOF_IOF_TAG_FULLNAME_OUTPUT, IOF_IOF_RANK_OUTPUT, IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT,
 // IOF_IOF_MERGE_STDERR_STDOUT, IOF_IOF_OUTPUT_RAW, IOF_IOF_OUTPUT_TO_FILE,
-// IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT and their
-// older names IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT, IOF_OUTPUT_TO_FILE,
-// IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY. Errors: IOF_ERR_BAD_PARAM if a file and a directory are
-// given, or a pattern has an unknown placeholder;
-// IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
-// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
+// IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT and
+// their older names IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT,
+// IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY. Errors: IOF_ERR_BAD_PARAM if a
+// file and a directory are given, or a pattern has an unknown placeholder; IOF_ERR_NOT_SUPPORTED
+// if channel contains stdin, as IOF_FWD_ALL_CHANNELS does; IOF_ERR_NO_PERMISSIONS or another error
+// if the launcher denies the output.
 iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
                           size_t nprocs,
                           const struct iof_info_t *directives,
@@ -1741,33 +1748,35 @@ iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
                           iof_op_cbfunc_t cbfunc,
                           void *cbdata);
 
-// Returns whether the process is a tool that is connected, and whose engine has not ended. Does not
-// block.
+// Returns whether the process is a tool that is connected, and whose engine has not ended. Does
+// not block.
 bool iof_tool_is_connected(void);
 
 // Stores an array with the names of the engines to which the tool is connected, one or none, in
-// *servers, and their number in *nservers. The name of an engine is "iof-engine-" and its pid, with
-// rank 0. The program frees the array with free(3). Does not block.
+// *servers, and their number in *nservers. The name of an engine is "iof-engine-" and its pid,
+// with rank 0. The program frees the array with free(3). Does not block.
 iof_status_t iof_tool_get_servers(struct iof_proc_t **servers, size_t *nservers);
 
-// Selects the engine that receives the requests of the tool: the one to which it is connected. Does
-// not block. Errors: IOF_ERR_UNREACH if the tool is not connected to this engine.
+// Selects the engine that receives the requests of the tool: the one to which it is connected.
+// Does not block. Errors: IOF_ERR_UNREACH if the tool is not connected to this engine.
 iof_status_t iof_tool_set_server(const struct iof_proc_t *server,
                                  const struct iof_info_t *info,
                                  size_t ninfo);
 
 // Connects a tool that has no connection, because of IOF_TOOL_DO_NOT_CONNECT,
-// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect. The infos are those of iof_tool_init that select
-// an engine; at least one must be given. myproc and server, which may be NULL, receive the names of
-// the tool and of the engine. Blocks as iof_tool_init does. Errors: those of iof_tool_init;
-// IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one connection.
+// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect. The infos are those of iof_tool_init that
+// select an engine; at least one must be given. myproc and server, which may be NULL, receive the
+// names of the tool and of the engine. Blocks as iof_tool_init does. Errors: those of
+// iof_tool_init; IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one
+// connection.
 iof_status_t iof_tool_attach_to_server(struct iof_proc_t *myproc,
                                        struct iof_proc_t *server,
                                        struct iof_info_t *info,
                                        size_t ninfo);
 
-// Closes the connection to an engine, as the last iof_tool_finalize does. The process remains a tool,
-// and keeps its event handlers. Errors: IOF_ERR_NOT_FOUND if the tool is not connected to this engine.
+// Closes the connection to an engine, as the last iof_tool_finalize does. The process remains a
+// tool, and keeps its event handlers. Errors: IOF_ERR_NOT_FOUND if the tool is not connected to
+// this engine.
 iof_status_t iof_tool_disconnect(const struct iof_proc_t *server);
 
 // Processes what is pending and calls callbacks, without waiting, if the program has chosen
@@ -1841,8 +1850,8 @@ void iof_Info_free(struct iof_info_t *info, size_t ninfo);
 // IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported.
 iof_status_t iof_Info_xfer(struct iof_info_t *dest, const struct iof_info_t *src);
 
-// Appends a copy of arg to an array of texts, which ends with NULL. *argv may be NULL, for an empty
-// array, and receives the new array, to be freed by iof_Argv_free. On an error the array is
+// Appends a copy of arg to an array of texts, which ends with NULL. *argv may be NULL, for an
+// empty array, and receives the new array, to be freed by iof_Argv_free. On an error the array is
 // unchanged. Errors: IOF_ERR_BAD_PARAM if arg is longer than 128 KiB; IOF_ERR_OUT_OF_RESOURCE if
 // the array has 65,536 texts; IOF_ERR_NOMEM.
 iof_status_t iof_Argv_append_nosize(char ***argv, const char *arg);
@@ -1891,15 +1900,16 @@ const char *iof_Data_type_string(iof_data_type_t type);
 // Returns a description of a scope (pmix_scope_t), in PMIx's words. The text is valid for ever.
 const char *iof_Scope_string(uint8_t scope);
 
-// Returns a description of a persistence (pmix_persistence_t), in PMIx's words. The text is valid for
-// ever.
+// Returns a description of a persistence (pmix_persistence_t), in PMIx's words. The text is valid
+// for ever.
 const char *iof_Persistence_string(uint8_t persist);
 
-// Returns a description of a data range (pmix_data_range_t), in PMIx's words. The text is valid for
-// ever.
+// Returns a description of a data range (pmix_data_range_t), in PMIx's words. The text is valid
+// for ever.
 const char *iof_Data_range_string(uint8_t range);
 
-// Returns a description of the flags of an info, in PMIx's words. The program frees it with free(3).
+// Returns a description of the flags of an info, in PMIx's words. The program frees it with
+// free(3).
 char *iof_Info_directives_string(iof_info_directives_t directives);
 
 // Returns a rank as text: its number, or the name of a special rank. The program frees it with
@@ -1907,20 +1917,20 @@ char *iof_Info_directives_string(iof_info_directives_t directives);
 char *iof_Proc_rank_string(iof_rank_t rank);
 
 // Returns a value as text, with its type, in the form of PMIx. Of an array, the text contains the
-// type and the number of elements. The program frees it with free(3). Returns NULL if val is NULL or
-// invalid.
+// type and the number of elements. The program frees it with free(3). Returns NULL if val is NULL
+// or invalid.
 char *iof_Value_string(const struct iof_value_t *val);
 
-// Returns an info as text: its key, its flags and its value, in the form of PMIx. The program frees
-// it with free(3). Returns NULL if info is NULL or invalid.
+// Returns an info as text: its key, its flags and its value, in the form of PMIx. The program
+// frees it with free(3). Returns NULL if info is NULL or invalid.
 char *iof_Info_string(const struct iof_info_t *info);
 
-// Returns the key of an attribute of this library, such as "pmix.log.stderr" for "PMIX_LOG_STDERR",
-// or the argument if the name is unknown. The text is valid for ever.
+// Returns the key of an attribute of this library, such as "pmix.log.stderr" for
+// "PMIX_LOG_STDERR", or the argument if the name is unknown. The text is valid for ever.
 const char *iof_Get_attribute_string(const char *attribute);
 
-// Returns the name of an attribute of this library, such as "PMIX_LOG_STDERR" for "pmix.log.stderr",
-// or the argument if the key is unknown. The text is valid for ever.
+// Returns the name of an attribute of this library, such as "PMIX_LOG_STDERR" for
+// "pmix.log.stderr", or the argument if the key is unknown. The text is valid for ever.
 const char *iof_Get_attribute_name(const char *attrstring);
 
 // Starts the engine and makes the process a server. A process has at most one engine, and a tool
@@ -1963,8 +1973,9 @@ const char *iof_server_uri(void);
 // Errors, after which the engine has none of the bytes: IOF_ERR_IOF_XOFF if more than 4 MiB of the
 // stream wait for a registration of the server itself: deliver the bytes again after cbfunc was
 // called for earlier ones; IOF_ERR_IOF_COMPLETE if the stream is complete; IOF_ERR_BAD_PARAM if
-// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), if IOF_OFFSET
-// lies before the end of the last delivery, or if source or channel is not a single one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
+// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), if
+// IOF_OFFSET lies before the end of the last delivery, or if source or channel is not a single
+// one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
 iof_status_t iof_server_IOF_deliver(const struct iof_proc_t *source,
                                     iof_iof_channel_t channel,
                                     const struct iof_byte_object_t *bo,
@@ -1974,11 +1985,11 @@ iof_status_t iof_server_IOF_deliver(const struct iof_proc_t *source,
                                     void *cbdata);
 
 // Suspends (xoff) or resumes the stdin that tools push to processes on other nodes, which the
-// callback push_stdin receives. source is the tool, or NULL for all tools. Each
-// IOF_ERR_IOF_XOFF of that callback needs a later call with xoff false. cbfunc, which may be NULL,
-// is called on the engine's thread once this has taken effect. The call that runs in another thread
-// at that moment is not affected. Does not block. No directives are supported. Errors:
-// IOF_ERR_NOT_SUPPORTED if channel does not contain IOF_FWD_STDIN_CHANNEL.
+// callback push_stdin receives. source is the tool, or NULL for all tools. Each IOF_ERR_IOF_XOFF
+// of that callback needs a later call with xoff false. cbfunc, which may be NULL, is called on the
+// engine's thread once this has taken effect. The call that runs in another thread at that moment
+// is not affected. Does not block. No directives are supported. Errors: IOF_ERR_NOT_SUPPORTED if
+// channel does not contain IOF_FWD_STDIN_CHANNEL.
 iof_status_t iof_server_IOF_flow_control(const struct iof_proc_t *source,
                                          iof_iof_channel_t channel,
                                          bool xoff,
@@ -2010,8 +2021,8 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 // IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST,
 // IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US,
 // IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull). With files or
-// IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program has not called
-// iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
+// IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program has not
+// called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
 //
 // Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_STDIN_TGT,
 // IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_FWD_STDIN, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of
@@ -2021,8 +2032,8 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 // an info selects a rank that does not exist, if several ranks are to inherit stdin, or if a rank
 // with a pty has a pipe or a file as stdin; IOF_ERR_EXISTS if a job has the name already;
 // IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_IOF_FAILURE if a file of its
-// output cannot be written, or another job writes it; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot
-// be started.
+// output cannot be written, or another job writes it; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program
+// cannot be started.
 iof_status_t iof_server_spawn(const struct iof_info_t *job_info,
                               size_t ninfo,
                               const struct iof_app_t *apps,
@@ -2037,11 +2048,12 @@ iof_status_t iof_server_spawn(const struct iof_info_t *job_info,
 // closes them when the call fails or their streams are complete.
 //
 // Errors: IOF_ERR_BAD_PARAM if the list of ranks is empty, if a rank is out of range or appears
-// twice, if a descriptor is not open or appears twice, or if an info is refused, such as one of files
-// that cannot be written; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted;
-// IOF_ERR_NOT_SUPPORTED if a descriptor is not of a kind that iof_adopted_t lists, or if a process
-// does not exist or was waited for. If a process is not a child of the launcher, its exit is
-// detected, but its exit code is unknown and counts as 1.
+// twice, if a descriptor is not open or appears twice, or if an info is refused, such as one of
+// files that cannot be written; IOF_ERR_EXISTS if a job has the name already;
+// IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_NOT_SUPPORTED if a descriptor
+// is not of a kind that iof_adopted_t lists, or if a process does not exist or was waited for. If
+// a process is not a child of the launcher, its exit is detected, but its exit code is unknown and
+// counts as 1.
 iof_status_t iof_server_adopt(const char *nspace,
                               const struct iof_adopted_t *ranks,
                               size_t nranks,
@@ -2063,24 +2075,24 @@ iof_status_t iof_server_report_exit(const struct iof_proc_t *proc, int wait_stat
 iof_status_t iof_server_wait(const char *nspace, int *exit_code);
 
 // Completes output streams of a process on this node with the bytes that were written so far, as
-// many as channel contains. The process receives SIGPIPE when it writes more. Registrations receive
-// the bytes and then the end. Does not block. Errors: IOF_ERR_NOT_FOUND if the process does not
-// exist, or if none of these streams is open.
+// many as channel contains. The process receives SIGPIPE when it writes more. Registrations
+// receive the bytes and then the end. Does not block. Errors: IOF_ERR_NOT_FOUND if the process
+// does not exist, or if none of these streams is open.
 iof_status_t iof_server_close(const struct iof_proc_t *proc, iof_iof_channel_t channel);
 
-// Blocks until all bytes that a process on this node, or with IOF_RANK_WILDCARD all of its job, has
-// written before the call are read, and the server's own registrations have received them. Tools
-// can then receive them from the caches. timeout is in milliseconds, -1 means without limit.
+// Blocks until all bytes that a process on this node, or with IOF_RANK_WILDCARD all of its job,
+// has written before the call are read, and the server's own registrations have received them.
+// Tools can then receive them from the caches. timeout is in milliseconds, -1 means without limit.
 // Returns IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_NOT_FOUND if no job of this name was
 // spawned or adopted; IOF_ERR_TIMEOUT if the time has passed, or the library is finalized.
 iof_status_t iof_server_flush(const struct iof_proc_t *proc, int timeout);
 
-// Returns a descriptor of the pseudo-terminal of a process (IOF_PTY), which the caller closes. What
-// is written to it is typed at the terminal; TIOCSWINSZ (ioctl_tty(2)) changes its size. It must not
-// be read: the engine reads the output. It is non-blocking. The terminal is hung up when the engine
-// has ended and all such descriptors are closed. Does not block. Errors: IOF_ERR_NOT_FOUND if the
-// process does not exist, has no pseudo-terminal or has ended; IOF_ERR_OUT_OF_RESOURCE if the
-// process can open no further descriptor.
+// Returns a descriptor of the pseudo-terminal of a process (IOF_PTY), which the caller closes.
+// What is written to it is typed at the terminal; TIOCSWINSZ (ioctl_tty(2)) changes its size. It
+// must not be read: the engine reads the output. It is non-blocking. The terminal is hung up when
+// the engine has ended and all such descriptors are closed. Does not block. Errors:
+// IOF_ERR_NOT_FOUND if the process does not exist, has no pseudo-terminal or has ended;
+// IOF_ERR_OUT_OF_RESOURCE if the process can open no further descriptor.
 int iof_server_pty(const struct iof_proc_t *proc);
 
 // Sends a signal to all processes of a job on this node, each with its process group if it leads

@@ -44,12 +44,12 @@ pub type iof_info_cbfunc_t = Option<
 ///   IOF_LOST           the number of bytes that are missing before the payload, if any
 ///   IOF_LOGGED         the bytes were logged for the source, which did not write them
 ///   IOF_IOF_COMPLETE   the stream is complete
-///   IOF_BROKEN         the node of the source was lost; the number of further bytes that the source
-///                      has written, at least
+///   IOF_BROKEN         the node of the source was lost; the number of further bytes that it has
+///                      written, at least
 ///   IOF_GONE           the engine has ended; whether the source wrote more is unknown
 ///
-/// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE, IOF_BROKEN or
-/// IOF_GONE, it is the end of the stream: a registration receives one for each stream. With IOF_LOST alone,
+/// A payload without bytes has one of two meanings. With IOF_IOF_COMPLETE, IOF_BROKEN or IOF_GONE,
+/// it is the end of the stream: a registration receives one for each stream. With IOF_LOST alone,
 /// and a source with the wildcard rank, whole streams of that job and channel are missing, because
 /// this tool read too little for too long.
 ///
@@ -129,9 +129,9 @@ pub type iof_server_query_fn_t = Option<
     ) -> iof_status_t,
 >;
 
-/// Asks the launcher to log data to a channel that the engine does not know. The directives are those
-/// that the engine honours and those of IOF_HOST_DIRECTIVES. client is the source
-/// of the message; its nspace is empty if there is none. The launcher calls cbfunc with cbdata and
+/// Asks the launcher to log data to a channel that the engine does not know. The directives are
+/// those that the engine honours and those of IOF_HOST_DIRECTIVES. client is the source of the
+/// message; its nspace is empty if there is none. The launcher calls cbfunc with cbdata and
 /// IOF_SUCCESS or an error once, during this callback or later, on any thread. The arguments are
 /// valid until then. The launcher must not pass the request to iof_Log.
 pub type iof_server_log_fn_t = Option<
@@ -149,9 +149,10 @@ pub type iof_server_log_fn_t = Option<
 /// Asks the launcher whether tools may receive output of processes that was not granted before. The
 /// rank of a process may be IOF_RANK_WILDCARD. For processes on this node, a grant is only a
 /// permission. For processes on other nodes, the launcher then passes their output to
-/// iof_server_IOF_deliver. The directives are those of the tool. A tool's required directive that the
-/// engine does not honour is refused unless IOF_HOST_DIRECTIVES contains its key. With the directive IOF_IOF_STOP,
-/// no tool pulls the output any more; the result is ignored, and cbfunc need not be called.
+/// iof_server_IOF_deliver. The directives are those of the tool. A tool's required directive that
+/// the engine does not honour is refused unless IOF_HOST_DIRECTIVES contains its key. With the
+/// directive IOF_IOF_STOP, no tool pulls the output any more; the result is ignored, and cbfunc
+/// need not be called.
 ///
 /// Returns IOF_SUCCESS if the launcher calls cbfunc with cbdata once, during this callback or
 /// later, on any thread, with IOF_SUCCESS to grant the output or with an error to deny it;
@@ -172,10 +173,11 @@ pub type iof_server_iof_fn_t = Option<
 /// Passes bytes that a tool pushes to the stdin of processes on other nodes. If bo contains no
 /// bytes, their stdin is to be closed. source is the tool that pushes, by the name that it has
 /// chosen (iof_tool_init). The next bytes of the push follow after cbfunc was called. The result is
-/// that of iof_server_iof_fn_t. Two errors have a meaning of their own, as the result and in cbfunc:
-/// IOF_ERR_IOF_XOFF takes the bytes, but the tool may push no more until iof_server_IOF_flow_control
-/// resumes it; IOF_ERR_IOF_COMPLETE ends the push, because the stdin of the processes is closed. The
-/// arguments, including the bytes, are valid until this callback returns.
+/// that of iof_server_iof_fn_t. Two errors have a meaning of their own, as the result and in
+/// cbfunc: IOF_ERR_IOF_XOFF takes the bytes, but the tool may push no more until
+/// iof_server_IOF_flow_control resumes it; IOF_ERR_IOF_COMPLETE ends the push, because the stdin of
+/// the processes is closed. The arguments, including the bytes, are valid until this callback
+/// returns.
 pub type iof_server_stdin_fn_t = Option<
     unsafe extern "C" fn(
         source: *const iof_proc_t,

@@ -84,8 +84,8 @@ impl Format {
         Format { files: None, ..self }
     }
 
-    /// Returns the attributes for the output of a job that the library writes without a registration
-    /// of the program, or `None` if it writes none.
+    /// Returns the attributes for the output of a job that the library writes without a
+    /// registration of the program, or `None` if it writes none.
     pub(crate) fn of_own_output(mut self) -> Option<Format> {
         let has_files = self.files.is_some();
         // Where it goes to files, IOF_IOF_FILE_ONLY decides whether it is shown, too.
@@ -150,8 +150,8 @@ impl Format {
     }
 }
 
-/// The formats of output that registrations without a callback receive, as far as they do not specify
-/// them: those of the process and of each job.
+/// The formats of output that registrations without a callback receive, as far as they do not
+/// specify them: those of the process and of each job.
 #[derive(Debug, Default)]
 pub(crate) struct Formats {
     default: Format,

@@ -1,5 +1,5 @@
-//! The functions of tools for output and stdin. A server may call them as well: the output on its own
-//! terminal is an ordinary registration.
+//! The functions of tools for output and stdin. A server may call them as well: the output on its
+//! own terminal is an ordinary registration.
 
 use std::ffi::c_void;
 use std::io;
@@ -29,10 +29,10 @@ use crate::{memory, read};
 /// files that cannot be written on stderr. It writes whole lines, except lines that are longer than
 /// 64 KiB or are not complete after 100 ms.
 ///
-/// The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have no
-/// effect with cbfunc. Those that the registration does not have are taken from iof_tool_init. For a
-/// server they are taken from the job (iof_server_spawn, iof_server_adopt), and otherwise from
-/// iof_server_init, except those of files and IOF_IOF_LOCAL_OUTPUT.
+/// The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have
+/// no effect with cbfunc. Those that the registration does not have are taken from iof_tool_init.
+/// For a server they are taken from the job (iof_server_spawn, iof_server_adopt), and otherwise
+/// from iof_server_init, except those of files and IOF_IOF_LOCAL_OUTPUT.
 ///
 /// If regcbfunc is NULL, the function blocks until the engine has answered and returns the
 /// handler's number, 1 or more; in a callback it returns IOF_ERR_WOULD_BLOCK. Otherwise it returns
@@ -44,12 +44,12 @@ use crate::{memory, read};
 /// IOF_IOF_COPY, IOF_IOF_REDIRECT, IOF_IOF_TAG_OUTPUT, IOF_IOF_TAG_DETAILED_OUTPUT,
 /// IOF_IOF_TAG_FULLNAME_OUTPUT, IOF_IOF_RANK_OUTPUT, IOF_IOF_TIMESTAMP_OUTPUT, IOF_IOF_XML_OUTPUT,
 /// IOF_IOF_MERGE_STDERR_STDOUT, IOF_IOF_OUTPUT_RAW, IOF_IOF_OUTPUT_TO_FILE,
-/// IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT and their
-/// older names IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT, IOF_OUTPUT_TO_FILE,
-/// IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY. Errors: IOF_ERR_BAD_PARAM if a file and a directory are
-/// given, or a pattern has an unknown placeholder;
-/// IOF_ERR_NOT_SUPPORTED if channel contains stdin, as IOF_FWD_ALL_CHANNELS does;
-/// IOF_ERR_NO_PERMISSIONS or another error if the launcher denies the output.
+/// IOF_IOF_OUTPUT_TO_DIRECTORY, IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT and
+/// their older names IOF_TAG_OUTPUT, IOF_TIMESTAMP_OUTPUT, IOF_MERGE_STDERR_STDOUT,
+/// IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY, IOF_OUTPUT_NOCOPY. Errors: IOF_ERR_BAD_PARAM if a
+/// file and a directory are given, or a pattern has an unknown placeholder; IOF_ERR_NOT_SUPPORTED
+/// if channel contains stdin, as IOF_FWD_ALL_CHANNELS does; IOF_ERR_NO_PERMISSIONS or another error
+/// if the launcher denies the output.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_pull(
     procs: *const iof_proc_t,

@@ -230,8 +230,8 @@ unsafe fn copied(from: &iof_info_t) -> Outcome<iof_info_t> {
     Ok(iof_info_t { flags: from.flags & !IOF_INFO_PERSISTENT, value, ..*from })
 }
 
-/// Appends a copy of arg to an array of texts, which ends with NULL. *argv may be NULL, for an empty
-/// array, and receives the new array, to be freed by iof_Argv_free. On an error the array is
+/// Appends a copy of arg to an array of texts, which ends with NULL. *argv may be NULL, for an
+/// empty array, and receives the new array, to be freed by iof_Argv_free. On an error the array is
 /// unchanged. Errors: IOF_ERR_BAD_PARAM if arg is longer than 128 KiB; IOF_ERR_OUT_OF_RESOURCE if
 /// the array has 65,536 texts; IOF_ERR_NOMEM.
 #[unsafe(no_mangle)]

@@ -1,5 +1,5 @@
-//! The infos of the functions that begin a tool or an engine, and of pulls and pushes. A key has the
-//! same meaning in all of them.
+//! The infos of the functions that begin a tool or an engine, and of pulls and pushes. A key has
+//! the same meaning in all of them.
 
 use std::path::PathBuf;
 use std::process;

@@ -24,8 +24,8 @@ pub(crate) struct JobOutput<'a> {
 }
 
 impl<'a> JobOutput<'a> {
-    /// Sets the format of a job of `nprocs` ranks. If the library writes its output, opens its files
-    /// and registers for it, which blocks until the engine has answered.
+    /// Sets the format of a job of `nprocs` ranks. If the library writes its output, opens its
+    /// files and registers for it, which blocks until the engine has answered.
     pub(crate) fn prepare(
         server: &'a Server,
         nspace: &'a Nspace,

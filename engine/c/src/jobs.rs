@@ -46,8 +46,8 @@ pub(crate) const MAX_ARG: usize = 128 << 10;
 /// IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST,
 /// IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US,
 /// IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull). With files or
-/// IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program has not called
-/// iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
+/// IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program has not
+/// called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
 ///
 /// Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_STDIN_TGT,
 /// IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_FWD_STDIN, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of
@@ -57,8 +57,8 @@ pub(crate) const MAX_ARG: usize = 128 << 10;
 /// an info selects a rank that does not exist, if several ranks are to inherit stdin, or if a rank
 /// with a pty has a pipe or a file as stdin; IOF_ERR_EXISTS if a job has the name already;
 /// IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_IOF_FAILURE if a file of its
-/// output cannot be written, or another job writes it; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot
-/// be started.
+/// output cannot be written, or another job writes it; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program
+/// cannot be started.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_spawn(
     job_info: *const iof_info_t,
@@ -151,11 +151,12 @@ unsafe fn program(from: &iof_app_t) -> Outcome<Program> {
 /// closes them when the call fails or their streams are complete.
 ///
 /// Errors: IOF_ERR_BAD_PARAM if the list of ranks is empty, if a rank is out of range or appears
-/// twice, if a descriptor is not open or appears twice, or if an info is refused, such as one of files
-/// that cannot be written; IOF_ERR_EXISTS if a job has the name already; IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted;
-/// IOF_ERR_NOT_SUPPORTED if a descriptor is not of a kind that iof_adopted_t lists, or if a process
-/// does not exist or was waited for. If a process is not a child of the launcher, its exit is
-/// detected, but its exit code is unknown and counts as 1.
+/// twice, if a descriptor is not open or appears twice, or if an info is refused, such as one of
+/// files that cannot be written; IOF_ERR_EXISTS if a job has the name already;
+/// IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_NOT_SUPPORTED if a descriptor
+/// is not of a kind that iof_adopted_t lists, or if a process does not exist or was waited for. If
+/// a process is not a child of the launcher, its exit is detected, but its exit code is unknown and
+/// counts as 1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_adopt(
     nspace: *const c_char,
@@ -317,9 +318,9 @@ unsafe fn named(proc: *const iof_proc_t) -> Outcome<(Job, Rank)> {
 }
 
 /// Completes output streams of a process on this node with the bytes that were written so far, as
-/// many as channel contains. The process receives SIGPIPE when it writes more. Registrations receive
-/// the bytes and then the end. Does not block. Errors: IOF_ERR_NOT_FOUND if the process does not
-/// exist, or if none of these streams is open.
+/// many as channel contains. The process receives SIGPIPE when it writes more. Registrations
+/// receive the bytes and then the end. Does not block. Errors: IOF_ERR_NOT_FOUND if the process
+/// does not exist, or if none of these streams is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_close(
     proc: *const iof_proc_t,
@@ -334,9 +335,9 @@ pub unsafe extern "C" fn iof_server_close(
     })
 }
 
-/// Blocks until all bytes that a process on this node, or with IOF_RANK_WILDCARD all of its job, has
-/// written before the call are read, and the server's own registrations have received them. Tools
-/// can then receive them from the caches. timeout is in milliseconds, -1 means without limit.
+/// Blocks until all bytes that a process on this node, or with IOF_RANK_WILDCARD all of its job,
+/// has written before the call are read, and the server's own registrations have received them.
+/// Tools can then receive them from the caches. timeout is in milliseconds, -1 means without limit.
 /// Returns IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_NOT_FOUND if no job of this name was
 /// spawned or adopted; IOF_ERR_TIMEOUT if the time has passed, or the library is finalized.
 #[unsafe(no_mangle)]
@@ -360,12 +361,12 @@ pub unsafe extern "C" fn iof_server_flush(proc: *const iof_proc_t, timeout: c_in
     })
 }
 
-/// Returns a descriptor of the pseudo-terminal of a process (IOF_PTY), which the caller closes. What
-/// is written to it is typed at the terminal; TIOCSWINSZ (ioctl_tty(2)) changes its size. It must not
-/// be read: the engine reads the output. It is non-blocking. The terminal is hung up when the engine
-/// has ended and all such descriptors are closed. Does not block. Errors: IOF_ERR_NOT_FOUND if the
-/// process does not exist, has no pseudo-terminal or has ended; IOF_ERR_OUT_OF_RESOURCE if the
-/// process can open no further descriptor.
+/// Returns a descriptor of the pseudo-terminal of a process (IOF_PTY), which the caller closes.
+/// What is written to it is typed at the terminal; TIOCSWINSZ (ioctl_tty(2)) changes its size. It
+/// must not be read: the engine reads the output. It is non-blocking. The terminal is hung up when
+/// the engine has ended and all such descriptors are closed. Does not block. Errors:
+/// IOF_ERR_NOT_FOUND if the process does not exist, has no pseudo-terminal or has ended;
+/// IOF_ERR_OUT_OF_RESOURCE if the process can open no further descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_pty(proc: *const iof_proc_t) -> c_int {
     guard(|| {

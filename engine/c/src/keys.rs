@@ -24,8 +24,8 @@ pub const IOF_SYSTEM_TMPDIR: &str = "pmix.sys.tmpdir";
 /// engines.
 pub const IOF_SERVER_GATEWAY: &str = "pmix.srv.gway";
 /// iof_tool_init (string): connects to the engine that listens on this socket path
-/// (iof_server_uri). In a query of the library, and in IOF_SERVER_INFO_ARRAY: the path of an engine's
-/// socket.
+/// (iof_server_uri). In a query of the library, and in IOF_SERVER_INFO_ARRAY: the path of an
+/// engine's socket.
 pub const IOF_SERVER_URI: &str = "pmix.srvr.uri";
 /// iof_tool_init (pid): connects to the user's session-level engine in the process with this pid.
 pub const IOF_SERVER_PIDINFO: &str = "pmix.srvr.pidinfo";
@@ -78,8 +78,8 @@ pub const IOF_JOB_TERM_STATUS: &str = "pmix.job.term.status";
 /// The event IOF_EVENT_JOB_END (proc): the job that ended, with the wildcard rank.
 pub const IOF_EVENT_AFFECTED_PROC: &str = "pmix.evproc";
 /// iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
-/// IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this key nor
-/// IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
+/// IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this key
+/// nor IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
 pub const IOF_STDIN_TGT: &str = "pmix.stdin";
 /// iof_server_spawn (bool): the stdin of rank 0 is a pipe that iof_IOF_push fills, unless
 /// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects rank 0. For a program: the same for its first rank.
@@ -125,47 +125,47 @@ pub const IOF_IOF_SRV_REQ: &str = "pmix.iof.req";
 /// Output that the library writes (bool): tags each line with the part of the job's name after "@",
 /// or all of it, and the rank, such as "[1,0]<stdout>: ".
 pub const IOF_IOF_TAG_OUTPUT: &str = "pmix.iof.tag";
-/// Output that the library writes (bool): tags each line like IOF_IOF_TAG_OUTPUT, and with the host and
-/// the pid of the process, such as "[1,0][node1:4711]<stdout>: ".
+/// Output that the library writes (bool): tags each line like IOF_IOF_TAG_OUTPUT, and with the host
+/// and the pid of the process, such as "[1,0][node1:4711]<stdout>: ".
 pub const IOF_IOF_TAG_DETAILED_OUTPUT: &str = "pmix.iof.tagdet";
-/// Output that the library writes (bool): tags each line with the whole name of the job and the rank,
-/// such as "[launcher@1,0]<stdout>: ".
+/// Output that the library writes (bool): tags each line with the whole name of the job and the
+/// rank, such as "[launcher@1,0]<stdout>: ".
 pub const IOF_IOF_TAG_FULLNAME_OUTPUT: &str = "pmix.iof.tagfull";
 /// Output that the library writes (bool): tags each line with the rank, such as "[0]<stdout>: ". If
 /// several tags are requested, IOF_IOF_TAG_OUTPUT applies, otherwise the most detailed one.
 pub const IOF_IOF_RANK_OUTPUT: &str = "pmix.iof.rank";
-/// Output that the library writes (bool): shows the time at which each line was read from its process,
-/// in the form of ctime(3) in brackets before the tag.
+/// Output that the library writes (bool): shows the time at which each line was read from its
+/// process, in the form of ctime(3) in brackets before the tag.
 pub const IOF_IOF_TIMESTAMP_OUTPUT: &str = "pmix.iof.ts";
 /// Output that the library writes (bool): writes each line as an XML element, such as
 /// "<stdout rank="0">text&#010;</stdout>". Tags and times are its attributes.
 pub const IOF_IOF_XML_OUTPUT: &str = "pmix.iof.xml";
 /// Output that the library writes (bool): stderr and stddiag go to stdout. For a program of
-/// iof_server_spawn (bool): stdout and stderr of a rank are one pipe, whose bytes arrive as stdout in
-/// the order in which they were written.
+/// iof_server_spawn (bool): stdout and stderr of a rank are one pipe, whose bytes arrive as stdout
+/// in the order in which they were written.
 pub const IOF_IOF_MERGE_STDERR_STDOUT: &str = "pmix.iof.mrg";
-/// Output that the library writes (bool): parts of lines are written at once. Otherwise a part waits
-/// for the end of its line for 100 ms, or until it has 64 KiB.
+/// Output that the library writes (bool): parts of lines are written at once. Otherwise a part
+/// waits for the end of its line for 100 ms, or until it has 64 KiB.
 pub const IOF_IOF_OUTPUT_RAW: &str = "pmix.iof.raw";
-/// Output that the library writes (string): goes to the files NAME.JOB.RANK.out and NAME.JOB.RANK.err,
-/// where NAME is this text, and RANK has as many digits as the number of ranks. stddiag goes to the
-/// file of stderr. Existing files are emptied.
+/// Output that the library writes (string): goes to the files NAME.JOB.RANK.out and
+/// NAME.JOB.RANK.err, where NAME is this text, and RANK has as many digits as the number of ranks.
+/// stddiag goes to the file of stderr. Existing files are emptied.
 pub const IOF_IOF_OUTPUT_TO_FILE: &str = "pmix.iof.file";
 /// Output that the library writes (string): goes to the files DIRECTORY/JOB/rank.RANK/stdout and
 /// DIRECTORY/JOB/rank.RANK/stderr, where DIRECTORY is this text. Cannot be combined with
 /// IOF_IOF_OUTPUT_TO_FILE.
 pub const IOF_IOF_OUTPUT_TO_DIRECTORY: &str = "pmix.iof.dir";
-/// Output that the library writes (bool): the text of IOF_IOF_OUTPUT_TO_FILE is a pattern, in which %n
-/// is the job, %r the rank with leading zeros, %R the rank, %h the host and %% a percent sign. Nothing
-/// is added to a name with placeholders.
+/// Output that the library writes (bool): the text of IOF_IOF_OUTPUT_TO_FILE is a pattern, in which
+/// %n is the job, %r the rank with leading zeros, %R the rank, %h the host and %% a percent sign.
+/// Nothing is added to a name with placeholders.
 pub const IOF_IOF_FILE_PATTERN: &str = "pmix.iof.fpt";
-/// Output that the library writes (bool): if false, output that goes to files goes to stdout and stderr
-/// as well. True by default.
+/// Output that the library writes (bool): if false, output that goes to files goes to stdout and
+/// stderr as well. True by default.
 pub const IOF_IOF_FILE_ONLY: &str = "pmix.iof.fonly";
-/// Output that the library writes (bool): whether it goes to the program's own stdout and stderr. For
-/// iof_tool_init and iof_IOF_pull it is true by default. For iof_server_init, iof_server_spawn and
-/// iof_server_adopt it is false by default, and if it is true, the library writes the output of the jobs
-/// although the program has not called iof_IOF_pull.
+/// Output that the library writes (bool): whether it goes to the program's own stdout and stderr.
+/// For iof_tool_init and iof_IOF_pull it is true by default. For iof_server_init, iof_server_spawn
+/// and iof_server_adopt it is false by default, and if it is true, the library writes the output of
+/// the jobs although the program has not called iof_IOF_pull.
 pub const IOF_IOF_LOCAL_OUTPUT: &str = "pmix.iof.local";
 /// Output that the library writes (bool): the older name of IOF_IOF_TAG_OUTPUT.
 pub const IOF_TAG_OUTPUT: &str = "pmix.tagout";
@@ -179,16 +179,17 @@ pub const IOF_OUTPUT_TO_FILE: &str = "pmix.outfile";
 pub const IOF_OUTPUT_TO_DIRECTORY: &str = "pmix.outdir";
 /// Output that the library writes (bool): the older name of IOF_IOF_FILE_ONLY.
 pub const IOF_OUTPUT_NOCOPY: &str = "pmix.nocopy";
-/// iof_IOF_pull (bool): accepted without effect. The registration receives a copy of the output in any
-/// case.
+/// iof_IOF_pull (bool): accepted without effect. The registration receives a copy of the output in
+/// any case.
 pub const IOF_IOF_COPY: &str = "pmix.iof.cpy";
-/// iof_IOF_pull (bool): the registration receives the output in place of the launcher's own readers.
-/// True is refused with IOF_ERR_NOT_SUPPORTED if it is required, and otherwise ignored.
+/// iof_IOF_pull (bool): the registration receives the output in place of the launcher's own
+/// readers. True is refused with IOF_ERR_NOT_SUPPORTED if it is required, and otherwise ignored.
 pub const IOF_IOF_REDIRECT: &str = "pmix.iof.redir";
-/// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child of another
-/// one, whose registrations it could inherit.
+/// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child of
+/// another one, whose registrations it could inherit.
 pub const IOF_IOF_INHERIT: &str = "pmix.iof.inhrt";
-/// iof_tool_init and iof_server_spawn (bool): accepted without effect. Jobs continue when a tool ends.
+/// iof_tool_init and iof_server_spawn (bool): accepted without effect. Jobs continue when a tool
+/// ends.
 pub const IOF_NOHUP: &str = "pmix.nohup";
 /// The callback iof_pull (bool): no tool pulls this output any more.
 pub const IOF_IOF_STOP: &str = "pmix.iof.stop";
@@ -200,8 +201,9 @@ pub const IOF_QUERY_NAMESPACES: &str = "pmix.qry.ns";
 pub const IOF_QUERY_NAMESPACE_INFO: &str = "pmix.qry.nsinfo";
 /// Query (status): the status of the job that the qualifier IOF_NSPACE names, or of the only job.
 /// It is IOF_EVENT_JOB_START while the job runs, and then IOF_EVENT_JOB_END,
-/// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG. If the qualifier names several jobs, the
-/// answer is an array of infos, each with the name of a job as its key and the status as its value.
+/// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG. If the qualifier names several jobs,
+/// the answer is an array of infos, each with the name of a job as its key and the status as its
+/// value.
 pub const IOF_QUERY_JOB_STATUS: &str = "pmix.qry.jst";
 /// Query (string): the scheduler's queues, separated by commas. Answered by the launcher.
 pub const IOF_QUERY_QUEUE_LIST: &str = "pmix.qry.qlst";
@@ -229,8 +231,8 @@ pub const IOF_NODEID: &str = "pmix.nodeid";
 /// Query (string): the attributes with which tools spawn processes, separated by commas. The engine
 /// has none; the launcher may add some (IOF_HOST_QUERIES).
 pub const IOF_QUERY_SPAWN_SUPPORT: &str = "pmix.qry.spawn";
-/// Query (string): the attributes with which tools control processes, separated by commas. The engine
-/// has none; the launcher may add some (IOF_HOST_QUERIES).
+/// Query (string): the attributes with which tools control processes, separated by commas. The
+/// engine has none; the launcher may add some (IOF_HOST_QUERIES).
 pub const IOF_QUERY_DEBUG_SUPPORT: &str = "pmix.qry.debug";
 /// Query (array of infos): the engines of this node to which the user can connect. Each is an info
 /// IOF_SERVER_INFO_ARRAY. Answered by the library, also without a connection, by iof_Query_info.
@@ -238,8 +240,8 @@ pub const IOF_QUERY_AVAIL_SERVERS: &str = "pmix.qry.asrvrs";
 /// In an answer to IOF_QUERY_AVAIL_SERVERS (array of infos): an engine, with IOF_SERVER_URI,
 /// IOF_SERVER_PIDINFO (0 for a system-level engine), and IOF_SERVER_NSPACE for each of its jobs.
 pub const IOF_SERVER_INFO_ARRAY: &str = "pmix.srv.arr";
-/// Query (string): the version of the PMIx Standard's stable ABI that the library claims: "0.0", none.
-/// Answered by the library.
+/// Query (string): the version of the PMIx Standard's stable ABI that the library claims: "0.0",
+/// none. Answered by the library.
 pub const IOF_QUERY_STABLE_ABI_VERSION: &str = "pmix.qry.stabiver";
 /// Query (string): the same for the provisional ABI.
 pub const IOF_QUERY_PROVISIONAL_ABI_VERSION: &str = "pmix.qry.prabiver";
@@ -329,8 +331,8 @@ pub const IOF_LOG_GLOBAL_DATASTORE: &str = "pmix.log.gstore";
 /// Data of a log request (string): the message, for the engine's job record, which is a file.
 pub const IOF_LOG_JOB_RECORD: &str = "pmix.log.jrec";
 /// In a payload (uint64): the number of bytes of the stream before the payload, including missing
-/// ones. For iof_server_IOF_deliver: the bytes between the last delivery and this offset are missing.
-/// An extension of iof.
+/// ones. For iof_server_IOF_deliver: the bytes between the last delivery and this offset are
+/// missing. An extension of iof.
 pub const IOF_OFFSET: &str = "iof.offset";
 /// In a payload, and for iof_server_IOF_deliver (uint64): the time at which the first byte was read
 /// from its source, in nanoseconds since 1970. An extension of iof.
@@ -345,9 +347,9 @@ pub const IOF_LOGGED: &str = "iof.logged";
 /// In a payload, which is then empty (bool): the engine ended before the stream was complete. An
 /// extension of iof.
 pub const IOF_GONE: &str = "iof.gone";
-/// In a payload, which is then empty, and for iof_server_IOF_deliver (uint64): the stream ends although
-/// its source may have written more, because the node of the source was lost. The value is the number
-/// of further bytes that the source has written, at least. An extension of iof.
+/// In a payload, which is then empty, and for iof_server_IOF_deliver (uint64): the stream ends
+/// although its source may have written more, because the node of the source was lost. The value is
+/// the number of further bytes that the source has written, at least. An extension of iof.
 pub const IOF_BROKEN: &str = "iof.broken";
 /// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint64): the same as
 /// IOF_IOF_BUFFERING_TIME, in microseconds. Takes precedence over the time in seconds. An extension
@@ -367,26 +369,26 @@ pub const IOF_DROP_NONE: &str = "iof.drop.none";
 /// extension of iof.
 pub const IOF_STDIN_INHERIT: &str = "iof.stdin.inherit";
 /// iof_server_spawn (string): the protocol by which the ranks start MPI: "pmi1" (MPICH, Intel MPI,
-/// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmix" for programs
-/// linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless it is "none", a rank
-/// that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An extension
-/// of iof.
+/// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmix" for
+/// programs linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless it is "none",
+/// a rank that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An
+/// extension of iof.
 pub const IOF_MPI: &str = "iof.mpi";
 /// iof_server_spawn, for a program (string): each rank of the program reads this file as its stdin,
 /// from its beginning. An extension of iof.
 pub const IOF_STDIN_FILE: &str = "iof.stdin.file";
 /// iof_server_spawn (rank or proc): the rank has a pseudo-terminal of 24 lines of 80 characters
-/// without echo as stdin, stdout and stderr, whose output arrives as stdout. IOF_RANK_WILDCARD means
-/// all ranks. May be repeated. iof_server_pty returns its other end. An extension of iof.
+/// without echo as stdin, stdout and stderr, whose output arrives as stdout. IOF_RANK_WILDCARD
+/// means all ranks. May be repeated. iof_server_pty returns its other end. An extension of iof.
 pub const IOF_PTY: &str = "iof.pty";
-/// iof_server_spawn (uint32): the time for which the streams of a rank that has ended may stay open,
-/// because a process that it has started holds them, in milliseconds. By default there is no limit.
-/// An extension of iof.
+/// iof_server_spawn (uint32): the time for which the streams of a rank that has ended may stay
+/// open, because a process that it has started holds them, in milliseconds. By default there is no
+/// limit. An extension of iof.
 pub const IOF_GRACE: &str = "iof.grace";
 /// iof_server_init (string): keys of directives that the callbacks iof_pull and log support,
 /// separated by commas. The engine passes these directives to them, required or not. With
-/// IOF_LOG_SOURCE among them, messages may name a source that the engine does not know. An extension
-/// of iof.
+/// IOF_LOG_SOURCE among them, messages may name a source that the engine does not know. An
+/// extension of iof.
 pub const IOF_HOST_DIRECTIVES: &str = "iof.host.directives";
 /// iof_server_init (string): keys of queries that the callback query answers even if the engine
 /// knows an answer, separated by commas, such as IOF_QUERY_PROC_TABLE for processes on other nodes.

@@ -7,19 +7,20 @@
 //! | module | concept |
 //! |---|---|
 //! | `types`, `callbacks`, `constants`, `keys` | the declarations of the header |
-//! | `guard` | the border around every entry point: no panic crosses it, and nothing blocks in a callback |
+//! | `guard` | the border around entry points: no panic crosses it, and no callback blocks |
 //! | `read`, `make` | conversion of C's values into Rust's, and back |
-//! | `memory`, `value`, `owned` | memory of malloc(3); values with all that they point to; arrays lent to C |
+//! | `memory`, `value`, `owned` | memory of malloc(3); values with what they own; arrays lent to C |
 //! | `call` | calls of C's callbacks |
-//! | `library`, `init` | the state of the process: nothing, a tool or a server; the infos of its initialization |
+//! | `library`, `init` | the process: nothing, a tool or a server; its initialization |
 //! | `spec` | the infos of jobs and their programs |
 //! | `command`, `shared` | requests of the program; the queue that hands them to the core |
-//! | `session`, `core`, `turns` | one connection: the thread that progresses it, and pending requests |
+//! | `session`, `core`, `turns` | one connection: the thread that progresses it, pending requests |
 //! | `pushes`, `events` | pushes in progress; event handlers |
 //! | `print`, `format` | output without a callback; its attributes |
-//! | `tool`, `forwarding`, `servers`, `progress`, `helpers`, `strings`, `pretty` | entry points of tools |
+//! | `tool`, `forwarding`, `servers`, `progress` | entry points of tools |
+//! | `helpers`, `strings`, `pretty` | functions for values, lists and names |
 //! | `local_answers` | queries that need no engine |
-//! | `server`, `jobs`, `host` | entry points of launchers: the engine, its jobs; the engine's upcalls |
+//! | `server`, `jobs`, `host` | entry points of launchers: the engine, its jobs, its upcalls |
 //! | `job_output` | output of a job that the library writes without a registration of the program |
 //!
 //! # Safety

@@ -22,8 +22,8 @@ enum LocalValue {
 }
 
 impl LocalAnswers {
-    /// Answers the keys that the library knows, and removes them from the queries. `socket` is that of
-    /// the engine to which the process is connected.
+    /// Answers the keys that the library knows, and removes them from the queries. `socket` is that
+    /// of the engine to which the process is connected.
     pub(crate) fn take_from(queries: &mut Vec<Query>, socket: Option<PathBuf>) -> LocalAnswers {
         let mut all = LocalAnswers::default();
         let socket = socket.and_then(|path| path.into_os_string().into_string().ok());
@@ -82,8 +82,8 @@ fn server(from: &Candidate) -> iof_info_t {
     make::info(IOF_SERVER_INFO_ARRAY, make::infos(&fields))
 }
 
-/// Returns the engines of this node to which the user could connect. Those that cannot be found, for
-/// whatever reason, are left out.
+/// Returns the engines of this node to which the user could connect. Those that cannot be found,
+/// for whatever reason, are left out.
 fn servers() -> Vec<Candidate> {
     let system = Search { target: Target::System, ..Search::default() };
     let system: Vec<PathBuf> = system.sockets().filter_map(Result::ok).collect();

@@ -1,9 +1,10 @@
 
-// The macros below have the names and arguments of PMIx's, with another prefix. A macro may evaluate
-// an argument more than once. CONSTRUCT makes a structure empty, without freeing what it held.
-// DESTRUCT frees what a structure holds, and makes it empty. CREATE allocates an array of n empty
-// structures by calloc(3): the pointer is NULL if memory is exhausted or n is 0. FREE and RELEASE
-// free such an array, of n structures or of one, with all that it holds, and set the pointer to NULL.
+// The macros below have the names and arguments of PMIx's, with another prefix. A macro may
+// evaluate an argument more than once. CONSTRUCT makes a structure empty, without freeing what it
+// held. DESTRUCT frees what a structure holds, and makes it empty. CREATE allocates an array of n
+// empty structures by calloc(3): the pointer is NULL if memory is exhausted or n is 0. FREE and
+// RELEASE free such an array, of n structures or of one, with all that it holds, and set the
+// pointer to NULL.
 
 // Frees what n structures hold, and the array itself, and sets the pointer to NULL.
 #define IOF_FREE_ARRAY(m, n, destruct)                                                                        \
@@ -24,7 +25,8 @@
         (text) = NULL;                                                                                        \
     } while (0)
 
-// Copies a text, cut to size - 1 bytes, into an array of size bytes. The rest of the array becomes 0.
+// Copies a text, cut to size - 1 bytes, into an array of size bytes. The rest of the array becomes
+// 0.
 #define IOF_COPY_TEXT(array, text, size)                                                                      \
     do {                                                                                                      \
         const char *iof_text_ = (text);                                                                       \
@@ -199,8 +201,8 @@
         IOF_INFO_CREATE((m)->info, (m)->ninfo);                                                               \
     } while (0)
 
-// Appends a copy of the text b to the array of texts a, which ends with NULL and may be NULL. Stores
-// the status of iof_Argv_append_nosize in r.
+// Appends a copy of the text b to the array of texts a, which ends with NULL and may be NULL.
+// Stores the status of iof_Argv_append_nosize in r.
 #define IOF_ARGV_APPEND(r, a, b) ((r) = iof_Argv_append_nosize(&(a), (b)))
 // Returns the number of texts in an array that ends with NULL or is NULL, as an int.
 #define IOF_ARGV_COUNT(r, a) ((r) = iof_Argv_count(a))

@@ -77,8 +77,8 @@ pub(crate) unsafe fn count_texts(texts: *mut *mut c_char) -> usize {
     count
 }
 
-/// Returns `texts`, which ends with NULL or is NULL, with a copy of `added` at its end. The array may
-/// have moved. Fails if it has `limit` texts or memory is exhausted; then it is unchanged.
+/// Returns `texts`, which ends with NULL or is NULL, with a copy of `added` at its end. The array
+/// may have moved. Fails if it has `limit` texts or memory is exhausted; then it is unchanged.
 ///
 /// # Safety
 /// C's malloc allocated the array, which nothing else refers to.
@@ -99,7 +99,8 @@ pub(crate) unsafe fn append_text(
     let size = count.saturating_add(2).saturating_mul(size_of::<*mut c_char>());
     // SAFETY: the caller's promise.
     let array: *mut *mut c_char = unsafe { libc::realloc(texts.cast(), size) }.cast();
-    // SAFETY: the copy was allocated here; the array has room for `count` texts, this one and a NULL.
+    // SAFETY: the copy was allocated here; the array has room for `count` texts, this one and a
+    // NULL.
     unsafe {
         if array.is_null() {
             free(copy);

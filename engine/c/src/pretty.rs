@@ -27,8 +27,8 @@ pub extern "C" fn iof_Scope_string(scope: u8) -> *const c_char {
     text.as_ptr()
 }
 
-/// Returns a description of a persistence (pmix_persistence_t), in PMIx's words. The text is valid for
-/// ever.
+/// Returns a description of a persistence (pmix_persistence_t), in PMIx's words. The text is valid
+/// for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Persistence_string(persist: u8) -> *const c_char {
     let text = match persist {
@@ -43,8 +43,8 @@ pub extern "C" fn iof_Persistence_string(persist: u8) -> *const c_char {
     text.as_ptr()
 }
 
-/// Returns a description of a data range (pmix_data_range_t), in PMIx's words. The text is valid for
-/// ever.
+/// Returns a description of a data range (pmix_data_range_t), in PMIx's words. The text is valid
+/// for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Data_range_string(range: u8) -> *const c_char {
     let text = match range {
@@ -62,7 +62,8 @@ pub extern "C" fn iof_Data_range_string(range: u8) -> *const c_char {
     text.as_ptr()
 }
 
-/// Returns a description of the flags of an info, in PMIx's words. The program frees it with free(3).
+/// Returns a description of the flags of an info, in PMIx's words. The program frees it with
+/// free(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Info_directives_string(directives: iof_info_directives_t) -> *mut c_char {
     guard_or(std::ptr::null_mut(), || memory::text(directives_text(directives).as_bytes()))
@@ -97,8 +98,8 @@ fn rank_text(rank: iof_rank_t) -> String {
 }
 
 /// Returns a value as text, with its type, in the form of PMIx. Of an array, the text contains the
-/// type and the number of elements. The program frees it with free(3). Returns NULL if val is NULL or
-/// invalid.
+/// type and the number of elements. The program frees it with free(3). Returns NULL if val is NULL
+/// or invalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_string(val: *const iof_value_t) -> *mut c_char {
     guard_or(std::ptr::null_mut(), || {
@@ -108,8 +109,8 @@ pub unsafe extern "C" fn iof_Value_string(val: *const iof_value_t) -> *mut c_cha
     })
 }
 
-/// Returns an info as text: its key, its flags and its value, in the form of PMIx. The program frees
-/// it with free(3). Returns NULL if info is NULL or invalid.
+/// Returns an info as text: its key, its flags and its value, in the form of PMIx. The program
+/// frees it with free(3). Returns NULL if info is NULL or invalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_string(info: *const iof_info_t) -> *mut c_char {
     guard_or(std::ptr::null_mut(), || {
@@ -197,16 +198,16 @@ unsafe fn counterpart(name: *const c_char) -> *const c_char {
     })
 }
 
-/// Returns the key of an attribute of this library, such as "pmix.log.stderr" for "PMIX_LOG_STDERR",
-/// or the argument if the name is unknown. The text is valid for ever.
+/// Returns the key of an attribute of this library, such as "pmix.log.stderr" for
+/// "PMIX_LOG_STDERR", or the argument if the name is unknown. The text is valid for ever.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Get_attribute_string(attribute: *const c_char) -> *const c_char {
     // SAFETY: the contract in the header.
     unsafe { counterpart(attribute) }
 }
 
-/// Returns the name of an attribute of this library, such as "PMIX_LOG_STDERR" for "pmix.log.stderr",
-/// or the argument if the key is unknown. The text is valid for ever.
+/// Returns the name of an attribute of this library, such as "PMIX_LOG_STDERR" for
+/// "pmix.log.stderr", or the argument if the key is unknown. The text is valid for ever.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Get_attribute_name(attrstring: *const c_char) -> *const c_char {
     // SAFETY: the contract in the header.

@@ -160,8 +160,8 @@ pub(crate) fn key(info: &iof_info_t) -> Outcome<&str> {
     text_within(&info.key)
 }
 
-/// Reads the value of a directive. A rank may be a signed number, as in programs that pass a rank of
-/// PMIx's as an int.
+/// Reads the value of a directive. A rank may be a signed number, as in programs that pass a rank
+/// of PMIx's as an int.
 ///
 /// # Safety
 /// The module's contract, for what the value points to.

@@ -121,8 +121,9 @@ pub extern "C" fn iof_server_uri() -> *const c_char {
 /// Errors, after which the engine has none of the bytes: IOF_ERR_IOF_XOFF if more than 4 MiB of the
 /// stream wait for a registration of the server itself: deliver the bytes again after cbfunc was
 /// called for earlier ones; IOF_ERR_IOF_COMPLETE if the stream is complete; IOF_ERR_BAD_PARAM if
-/// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), if IOF_OFFSET
-/// lies before the end of the last delivery, or if source or channel is not a single one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
+/// the process runs on this node, if its job has no ranks on other nodes (IOF_ELSEWHERE), if
+/// IOF_OFFSET lies before the end of the last delivery, or if source or channel is not a single
+/// one; IOF_ERR_OUT_OF_RESOURCE if memory is exhausted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_IOF_deliver(
     source: *const iof_proc_t,
@@ -158,11 +159,11 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
 }
 
 /// Suspends (xoff) or resumes the stdin that tools push to processes on other nodes, which the
-/// callback push_stdin receives. source is the tool, or NULL for all tools. Each
-/// IOF_ERR_IOF_XOFF of that callback needs a later call with xoff false. cbfunc, which may be NULL,
-/// is called on the engine's thread once this has taken effect. The call that runs in another thread
-/// at that moment is not affected. Does not block. No directives are supported. Errors:
-/// IOF_ERR_NOT_SUPPORTED if channel does not contain IOF_FWD_STDIN_CHANNEL.
+/// callback push_stdin receives. source is the tool, or NULL for all tools. Each IOF_ERR_IOF_XOFF
+/// of that callback needs a later call with xoff false. cbfunc, which may be NULL, is called on the
+/// engine's thread once this has taken effect. The call that runs in another thread at that moment
+/// is not affected. Does not block. No directives are supported. Errors: IOF_ERR_NOT_SUPPORTED if
+/// channel does not contain IOF_FWD_STDIN_CHANNEL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_IOF_flow_control(
     source: *const iof_proc_t,
@@ -193,7 +194,8 @@ pub unsafe extern "C" fn iof_server_IOF_flow_control(
     })
 }
 
-/// Calls a callback when it is dropped: with success, or with the error if the request was not performed.
+/// Calls a callback when it is dropped: with success, or with the error if the request was not
+/// performed.
 struct DoneOnDrop {
     cbfunc: iof_op_cbfunc_t,
     cbdata: CbData,

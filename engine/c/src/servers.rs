@@ -17,8 +17,8 @@ fn with_tool<T>(body: impl FnOnce(&mut Tool) -> Outcome<T>) -> Outcome<T> {
     }
 }
 
-/// Returns whether the process is a tool that is connected, and whose engine has not ended. Does not
-/// block.
+/// Returns whether the process is a tool that is connected, and whose engine has not ended. Does
+/// not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_tool_is_connected() -> bool {
     guard_or(false, || {
@@ -27,8 +27,8 @@ pub extern "C" fn iof_tool_is_connected() -> bool {
 }
 
 /// Stores an array with the names of the engines to which the tool is connected, one or none, in
-/// *servers, and their number in *nservers. The name of an engine is "iof-engine-" and its pid, with
-/// rank 0. The program frees the array with free(3). Does not block.
+/// *servers, and their number in *nservers. The name of an engine is "iof-engine-" and its pid,
+/// with rank 0. The program frees the array with free(3). Does not block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_tool_get_servers(
     servers: *mut *mut iof_proc_t,
@@ -51,8 +51,8 @@ pub unsafe extern "C" fn iof_tool_get_servers(
     })
 }
 
-/// Selects the engine that receives the requests of the tool: the one to which it is connected. Does
-/// not block. Errors: IOF_ERR_UNREACH if the tool is not connected to this engine.
+/// Selects the engine that receives the requests of the tool: the one to which it is connected.
+/// Does not block. Errors: IOF_ERR_UNREACH if the tool is not connected to this engine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_tool_set_server(
     server: *const iof_proc_t,
@@ -72,10 +72,11 @@ pub unsafe extern "C" fn iof_tool_set_server(
 }
 
 /// Connects a tool that has no connection, because of IOF_TOOL_DO_NOT_CONNECT,
-/// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect. The infos are those of iof_tool_init that select
-/// an engine; at least one must be given. myproc and server, which may be NULL, receive the names of
-/// the tool and of the engine. Blocks as iof_tool_init does. Errors: those of iof_tool_init;
-/// IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one connection.
+/// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect. The infos are those of iof_tool_init that
+/// select an engine; at least one must be given. myproc and server, which may be NULL, receive the
+/// names of the tool and of the engine. Blocks as iof_tool_init does. Errors: those of
+/// iof_tool_init; IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one
+/// connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_tool_attach_to_server(
     myproc: *mut iof_proc_t,
@@ -111,8 +112,9 @@ pub unsafe extern "C" fn iof_tool_attach_to_server(
     })
 }
 
-/// Closes the connection to an engine, as the last iof_tool_finalize does. The process remains a tool,
-/// and keeps its event handlers. Errors: IOF_ERR_NOT_FOUND if the tool is not connected to this engine.
+/// Closes the connection to an engine, as the last iof_tool_finalize does. The process remains a
+/// tool, and keeps its event handlers. Errors: IOF_ERR_NOT_FOUND if the tool is not connected to
+/// this engine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_tool_disconnect(server: *const iof_proc_t) -> iof_status_t {
     guard(|| {

@@ -38,8 +38,8 @@ pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
     }
 }
 
-/// Returns the reason why an engine could not be attached to. The names of infos take the place of the
-/// options of the command, which are the remedies in Rust's messages.
+/// Returns the reason why an engine could not be attached to. The names of infos take the place of
+/// the options of the command, which are the remedies in Rust's messages.
 pub(crate) fn attach_reason(error: &AttachError) -> String {
     let remedies = [
         ("--pid", "IOF_SERVER_PIDINFO"),
@@ -58,7 +58,8 @@ pub(crate) struct Session {
     /// The engine's socket, if it has one.
     pub(crate) socket: Option<PathBuf>,
     engine: Proc,
-    /// The pushers of the program's own stdin. Those that remain at the end of the session continue.
+    /// The pushers of the program's own stdin. Those that remain at the end of the session
+    /// continue.
     pushers: Mutex<Vec<Pusher>>,
 }
 

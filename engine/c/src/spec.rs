@@ -61,8 +61,8 @@ fn in_job(rank: Rank, first: u32, count: u32) -> Outcome<std::ops::Range<u32>> {
     if to > count { Err(IOF_ERR_BAD_PARAM) } else { Ok(first.saturating_add(from).min(end)..end) }
 }
 
-/// Reads the infos of `iof_server_spawn`, for a job of `programs`: the job, and the attributes of its
-/// output. `default_name` names the job if they do not.
+/// Reads the infos of `iof_server_spawn`, for a job of `programs`: the job, and the attributes of
+/// its output. `default_name` names the job if they do not.
 pub(crate) fn job_spec(
     infos: Vec<Info>,
     programs: Vec<Program>,

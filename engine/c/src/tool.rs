@@ -1,5 +1,5 @@
-//! The functions of tools for their connection, queries, logs and events. A server may call the last
-//! three as well.
+//! The functions of tools for their connection, queries, logs and events. A server may call the
+//! last three as well.
 
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
@@ -154,10 +154,11 @@ pub extern "C" fn iof_Initialized() -> c_int {
 
 /// Asks the engine and its launcher, and blocks until the answer arrives. On IOF_SUCCESS, and on
 /// IOF_ERR_PARTIAL_SUCCESS if only some keys are known, *results receives an array of *nresults
-/// infos, one for each known key in the order of the queries; those of keys that the library answers
-/// without the engine follow. The program frees it with iof_Info_free. On other errors *results is NULL and *nresults 0. Returns IOF_ERR_WOULD_BLOCK in
-/// a callback. Errors: IOF_ERR_NOT_FOUND if no key is known; IOF_ERR_BAD_PARAM if the qualifiers
-/// are invalid, or if a key concerns one job and there are several.
+/// infos, one for each known key in the order of the queries; those of keys that the library
+/// answers without the engine follow. The program frees it with iof_Info_free. On other errors
+/// *results is NULL and *nresults 0. Returns IOF_ERR_WOULD_BLOCK in a callback. Errors:
+/// IOF_ERR_NOT_FOUND if no key is known; IOF_ERR_BAD_PARAM if the qualifiers are invalid, or if a
+/// key concerns one job and there are several.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Query_info(
     queries: *mut iof_query_t,
@@ -265,8 +266,8 @@ pub unsafe extern "C" fn iof_Log_nb(
     })
 }
 
-/// Returns the session for a log request. Like PMIx's library, it checks the number of data first, and
-/// then the connection.
+/// Returns the session for a log request. Like PMIx's library, it checks the number of data first,
+/// and then the connection.
 fn with_data(ndata: usize) -> Outcome<Arc<Session>> {
     if ndata == 0 { Err(IOF_ERR_BAD_PARAM) } else { session() }
 }
@@ -304,9 +305,9 @@ unsafe fn log(
 ///
 /// If cbfunc is NULL, the function returns the handler's number, 1 or more. Otherwise it returns
 /// IOF_SUCCESS, and cbfunc is called with the number. It does not block in either case. A tool
-/// without a connection can register handlers, too: cbfunc is then called before the function returns,
-/// and the handlers receive events after iof_tool_attach_to_server. Errors: IOF_ERR_OUT_OF_RESOURCE if
-/// 64 handlers exist.
+/// without a connection can register handlers, too: cbfunc is then called before the function
+/// returns, and the handlers receive events after iof_tool_attach_to_server. Errors:
+/// IOF_ERR_OUT_OF_RESOURCE if 64 handlers exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Register_event_handler(
     codes: *mut iof_status_t,

@@ -142,7 +142,8 @@ fn stderr_goes_to_stdout_if_they_are_merged() {
 #[test]
 fn raw_output_passes_parts_of_lines_on_at_once() {
     let Some(program) = Program::new() else { return };
-    // Without the attribute, a part as long as this waits for a second. In XML each part is an element.
+    // Without the attribute, a part as long as this waits for a second. In XML each part is an
+    // element.
     let script = "head -c 5000 /dev/zero | tr '\\0' x; sleep 0.5; echo";
     let Written { out, .. } = program.run("job", 1, script, &["pmix.iof.xml=true", "pmix.iof.raw=true"]);
     assert!(out.matches("</stdout>").count() > 1, "{out}");

@@ -1,5 +1,6 @@
-/* Programs in unusual situations: they finalize at exit or while other threads wait, fork, and call the library from
- * within callbacks. The first argument selects the scenario. Each ends only if nothing hangs. */
+/* Programs in unusual situations: they finalize at exit or while other threads wait, fork, and
+ * call the library from within callbacks. The first argument selects the scenario. Each ends
+ * only if nothing hangs. */
 #define _GNU_SOURCE
 #include <assert.h>
 #include <fcntl.h>
@@ -71,7 +72,8 @@ static void ends_well(pid_t child)
     assert(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* Pushes stdin, which stays open, to a job, and stops: once by the directive itself, once by its end. */
+/* Pushes stdin, which stays open, to a job, and stops: once by the directive itself, once by its
+ * end. */
 static void stdin_that_is_stopped(void)
 {
     static const char *const stops[] = {IOF_IOF_PUSH_STDIN, IOF_IOF_COMPLETE};
@@ -142,7 +144,8 @@ static void *pushes(void *arg)
     return NULL;
 }
 
-/* One thread waits for its push and thereby progresses the library. The other queries, and finalizes. */
+/* One thread waits for its push and thereby progresses the library. The other queries, and
+ * finalizes. */
 static void tool_with_threads(void)
 {
     pthread_t thread;

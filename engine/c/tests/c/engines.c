@@ -1,10 +1,10 @@
 /*
  * Several session-level engines of one user.
  *
- *   engines launcher NSPACE      starts an engine with a job of this name, prints its pid, and runs until the
- *                                end of its stdin
- *   engines tool [KEY=VALUE]     calls iof_tool_init, and prints its status with the pid of the engine, or
- *                                with the reason for the error
+ *   engines launcher NSPACE    starts an engine with a job of this name, prints its pid, and runs
+ *                              until the end of its stdin
+ *   engines tool [KEY=VALUE]   calls iof_tool_init, and prints its status with the name of the
+ *                              engine, or with the reason for the error
  */
 #include <assert.h>
 #include <iof.h>

@@ -3,10 +3,10 @@
  *
  *   formats LEVEL NPROCS SCRIPT [KEY=VALUE]...
  *
- * LEVEL is "init" (iof_server_init), "job" (iof_server_spawn), "pull" (iof_IOF_pull), "tool" (iof_tool_init of
- * a tool) or "tool-pull" (iof_IOF_pull of a tool). With "own" before "init" or "job", the launcher registers
- * for nothing. A VALUE is a flag if it is "true" or "false", otherwise a text. "stdout" and "stderr" of the
- * program are then what the library wrote.
+ * LEVEL is "init" (iof_server_init), "job" (iof_server_spawn), "pull" (iof_IOF_pull), "tool"
+ * (iof_tool_init of a tool) or "tool-pull" (iof_IOF_pull of a tool). With "own" before "init" or
+ * "job", the launcher registers for nothing. A VALUE is a flag if it is "true" or "false", and a
+ * text otherwise. The stdout and stderr of the program are what the library has written.
  */
 #include <assert.h>
 #include <iof.h>

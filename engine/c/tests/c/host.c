@@ -1,5 +1,5 @@
-/* Launchers with directives, queries, log channels and a gateway of their own, and with control of their jobs' streams.
- * The first argument selects the scenario. */
+/* Launchers with directives, queries, log channels and a gateway of their own, and with control
+ * of their jobs' streams. The first argument selects the scenario. */
 #define _GNU_SOURCE
 #include <assert.h>
 #include <fcntl.h>
@@ -280,7 +280,8 @@ static void streams(void)
     assert(iof_server_close(&none, IOF_FWD_STDOUT_CHANNEL) == IOF_ERR_NOT_FOUND);
     assert(iof_server_flush(&none, 0) == IOF_ERR_NOT_FOUND);
     CHECK(iof_server_signal("job", 9));
-    /* The process that the second program has left behind holds its output only for the grace period. */
+    /* The process that the second program has left behind holds its output only for the grace
+     * period. */
     CHECK(iof_server_wait("job", NULL));
     assert(unlink(file) == 0 && has("left\n"));
     for (int i = 0; i < 3; i++) {

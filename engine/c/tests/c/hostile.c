@@ -1,6 +1,7 @@
-/* Calls every entry point with invalid arguments: NULL, lengths that are too large, unaligned pointers, names without a
- * terminator, unknown types. It does so before initialization, as a server, and as a tool. Nothing may crash, and the
- * library must work afterwards. The first argument is the seed. */
+/* Calls every entry point with invalid arguments: NULL, lengths that are too large, unaligned
+ * pointers, names without a terminator, unknown types. It does so before initialization, as a
+ * server, and as a tool. Nothing may crash, and the library must work afterwards. The first
+ * argument is the seed. */
 #define _GNU_SOURCE
 #include <assert.h>
 #include <stdio.h>
@@ -53,8 +54,8 @@ static void *invalid_or(void *pointer)
     }
 }
 
-/* Returns a count up to `actual`, or one that is far too large. The library cannot detect a count that is only slightly
- * too large. */
+/* Returns a count up to `actual`, or one that is far too large. The library cannot detect a
+ * count that is only slightly too large. */
 static size_t count(size_t actual)
 {
     return pick(6) ? pick(actual + 1) : SIZE_MAX >> pick(30);
@@ -166,7 +167,8 @@ static void event(size_t id, iof_status_t status, const iof_proc_t *source, iof_
     done(status, NULL, 0, NULL, NULL, cbdata);
 }
 
-/* Makes one random call. Blocking calls have arguments that cannot succeed, so that none blocks forever. */
+/* Makes one random call. Blocking calls have arguments that cannot succeed, so that none blocks
+ * forever. */
 static void make_call(void)
 {
     iof_info_t *results, info_out;

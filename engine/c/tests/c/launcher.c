@@ -1,4 +1,5 @@
-/* A launcher with all host callbacks. It takes its commands from lines on stdin, and spawns ranks. */
+/* A launcher with all host callbacks. It takes its commands from lines on stdin, and spawns
+ * ranks. */
 #define _GNU_SOURCE
 #include <assert.h>
 #include <fcntl.h>
@@ -142,8 +143,8 @@ static void delivered(iof_status_t status, void *cbdata)
     __atomic_add_fetch(&deliveries, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Starts ranks without the library, as many launchers do, and hands over their pipes. If `reap`, the launcher waits for
- * the ranks and reports their exits; otherwise the library does. */
+/* Starts ranks without the library, as many launchers do, and hands over their pipes. If `reap`,
+ * the launcher waits for the ranks and reports their exits; otherwise the library does. */
 static void adopt(const char *nspace, const char *script, int count, pid_t *pids, bool reap)
 {
     iof_adopted_t ranks[8];

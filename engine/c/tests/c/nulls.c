@@ -1,6 +1,6 @@
-/* Calls a function of PMIx with NULL, zero or wrong arguments, in a tool without a connection, and prints what it
- * returns. The first argument is the number of the call. Compiled against the system's pmix.h, and run with the system's
- * libpmix and with this library. */
+/* Calls a function of PMIx with NULL, zero or wrong arguments, in a tool without a connection,
+ * and prints what it returns. The first argument is the number of the call. Compiled against the
+ * system's pmix.h, and run with the system's libpmix and with this library. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* A tool for the job `job`. It pulls, pushes, queries and logs. Compiled with -DPMIX, it uses only PMIx's own header
- * and names. */
+/* A tool for the job `job`. It pulls, pushes, queries and logs. Compiled with -DPMIX, it uses
+ * only PMIx's own header and names. */
 #include <assert.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -165,7 +165,8 @@ static void query_attributes(void)
 #endif
 }
 
-/* Queries the process table, which the engine answers, and the list of queues, which the launcher answers. */
+/* Queries the process table, which the engine answers, and the list of queues, which the
+ * launcher answers. */
 static void query_job(int ranks)
 {
     char *keys[] = {C(QUERY_LOCAL_PROC_TABLE), C(QUERY_QUEUE_LIST), NULL};

@@ -1,4 +1,5 @@
-/* Loads the library, uses it as a server and as a tool, and unloads it. Its threads and callbacks may end later. */
+/* Loads the library, uses it as a server and as a tool, and unloads it. Its threads and
+ * callbacks may end later. */
 #include <assert.h>
 #include <dlfcn.h>
 #include <stdio.h>

@@ -141,8 +141,8 @@ pub fn run_launcher_and_tool(
     assert_eq!(next_line(), "spawned");
     run(command(tool).args([&uri, RANKS]).args(tool_args).envs(tool_env.iter().copied()));
     running.write("wait\n");
-    // The engine asks the launcher once for two equal pulls of the tool, and not for the launcher's own
-    // pull.
+    // The engine asks the launcher once for two equal pulls of the tool, and not for the launcher's
+    // own pull.
     let expected = format!("exit 0 bytes {BYTES} lost 0 pulls 1 tools 1 logs 2 pushed hello");
     assert_eq!(next_line(), expected);
     assert_eq!(next_line(), "$");
