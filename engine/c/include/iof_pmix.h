@@ -3,7 +3,8 @@
  * of libpmix.so, or that has it preloaded. The tool attaches to an engine of iof through PMIx's own
  * names.
  *
- *     cc tool.c $(pkg-config --cflags pmix iof) -liof-pmix       or       LD_PRELOAD=libiof-pmix.so ./tool
+ *     cc tool.c $(pkg-config --cflags pmix iof) -liof-pmix
+ *     LD_PRELOAD=libiof-pmix.so ./tool
  *
  * A tool need not include this header. It includes pmix_tool.h, and iof.h for keys and functions
  * that PMIx lacks, such as IOF_LOST, iof_progress_fd and iof_last_error. The library contains both
@@ -21,20 +22,27 @@
  * PMIx_Get_attribute_name; PMIx_tool_get_servers, PMIx_tool_set_server, PMIx_tool_attach_to_server,
  * PMIx_tool_connect_to_server, PMIx_tool_disconnect, for one connection of a process.
  *
- * All other functions of pmix.h and pmix_tool.h return PMIX_ERR_NOT_SUPPORTED, for these reasons:
+ * A process that no PMIx server has started can use PMIx_Init, PMIx_Finalize, PMIx_Put, PMIx_Commit,
+ * PMIx_Fence and PMIx_Get. As with PMIx's library, PMIx_Init returns PMIX_ERR_UNREACH, and the process
+ * is a job of its own with one rank. A rank that a PMIx server has started (IOF_MPI) needs PMIx's own
+ * library, which speaks the server's protocol: PMIx_Init then returns PMIX_ERR_NOT_SUPPORTED.
  *
- *   PMIx_Init, PMIx_Finalize, PMIx_Put, PMIx_Commit, PMIx_Fence, PMIx_Get, PMIx_Publish and the like,
- *   PMIx_Connect, PMIx_Group_*     they are for the ranks of a job, which link PMIx's own library: an
- *                                  engine that serves MPI by PMIx (IOF_MPI) is their server
+ * All other functions of pmix.h and pmix_tool.h return PMIX_ERR_NOT_SUPPORTED, and iof_last_error
+ * returns the reason:
+ *
+ *   PMIx_Fence_nb, PMIx_Get_nb, PMIx_Publish and the like, PMIx_Connect, PMIx_Group_*
+ *                                  ranks use them, and an engine keeps no data of processes, and has
+ *                                  no collective operations
  *   PMIx_Spawn, PMIx_Abort, PMIx_Job_control, PMIx_Allocation_request, PMIx_Process_monitor
- *                                  tools of an engine neither start nor control processes
- *   PMIx_Notify_event              the engine alone has events, and no tool adds some
+ *                                  only launchers start and control processes
+ *   PMIx_Notify_event              the engine alone has events, and does not pass on those of tools
  *   PMIx_Get_credential, PMIx_Validate_credential
  *                                  the engine identifies tools by what the kernel reports
  *   PMIx_Data_*, PMIx_Fabric_*, PMIx_Load_topology, PMIx_Compute_distances and the like
  *                                  the library has no packed data, fabrics and topologies
  *
- * Those that do not return a status return NULL, false or a text that states this.
+ * Those that do not return a status return NULL, false or a text that states this. The library does
+ * not have the functions of pmix_server.h: a launcher uses those of iof.h.
  */
 #ifndef IOF_PMIX_H
 #define IOF_PMIX_H

@@ -93,6 +93,13 @@ fn set_reason(reason: &str) {
     REASON.with(|place| place.iter().zip(bytes.chain([0])).for_each(|(cell, byte)| cell.set(byte)));
 }
 
+/// Returns `status`, after `iof_last_error` was given the reason: for the functions of `iof-pmix`.
+#[doc(hidden)]
+pub fn fail(status: iof_status_t, reason: &str) -> iof_status_t {
+    set_reason(reason);
+    status
+}
+
 /// Returns the reason why the last call on this thread failed.
 pub(crate) fn reason() -> *const c_char {
     REASON.with(|place| place.as_ptr().cast())

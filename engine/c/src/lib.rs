@@ -70,6 +70,7 @@ mod value;
 pub use callbacks::*;
 pub use constants::*;
 pub use forwarding::*;
+pub use guard::fail;
 pub use helpers::*;
 pub use jobs::*;
 pub use keys::*;

@@ -405,4 +405,5 @@ pub unsafe extern "C" fn PMIx_tool_connect_to_server(
     unsafe { iof_tool_attach_to_server(proc, std::ptr::null_mut(), info, ninfo) }
 }
 
+mod client;
 mod unsupported;

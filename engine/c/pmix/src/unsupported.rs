@@ -1,58 +1,32 @@
 //! The functions of PMIx's tool API that this library does not support. They exist, so that no
-//! symbol is missing, and always return the same value.
+//! symbol is missing, and always return the same value. `iof_last_error` then returns the reason.
 //!
 //! They take no arguments. The C calling conventions of all platforms of Linux allow a caller to
 //! pass more arguments than a function takes.
 
 use std::ffi::{c_char, c_int};
 
-use iof_c::{IOF_ERR_NOT_SUPPORTED, iof_status_t};
+use iof_c::{IOF_ERR_NOT_SUPPORTED, fail, iof_status_t};
 
 macro_rules! not_supported {
-    ($($name:ident)+) => {
+    ($reason:literal: $($name:ident)+) => {
         $(
             #[unsafe(no_mangle)]
             extern "C" fn $name() -> iof_status_t {
-                IOF_ERR_NOT_SUPPORTED
+                fail(IOF_ERR_NOT_SUPPORTED, $reason)
             }
         )+
     };
 }
 
 not_supported! {
-    PMIx_Abort
-    PMIx_Allocation_request
-    PMIx_Allocation_request_nb
-    PMIx_Commit
-    PMIx_Compute_distances
-    PMIx_Compute_distances_nb
+    "ranks use it, and an engine keeps no data of processes, and has no collective operations":
     PMIx_Connect
     PMIx_Connect_nb
-    PMIx_Data_copy
-    PMIx_Data_copy_payload
-    PMIx_Data_embed
-    PMIx_Data_load
-    PMIx_Data_pack
-    PMIx_Data_print
-    PMIx_Data_unload
-    PMIx_Data_unpack
     PMIx_Disconnect
     PMIx_Disconnect_nb
-    PMIx_Fabric_deregister
-    PMIx_Fabric_deregister_nb
-    PMIx_Fabric_register
-    PMIx_Fabric_register_nb
-    PMIx_Fabric_update
-    PMIx_Fabric_update_nb
-    PMIx_Fence
     PMIx_Fence_nb
-    PMIx_Finalize
-    PMIx_Get
-    PMIx_Get_cpuset
-    PMIx_Get_credential
-    PMIx_Get_credential_nb
     PMIx_Get_nb
-    PMIx_Get_relative_locality
     PMIx_Group_construct
     PMIx_Group_construct_nb
     PMIx_Group_destruct
@@ -63,28 +37,65 @@ not_supported! {
     PMIx_Group_join_nb
     PMIx_Group_leave
     PMIx_Group_leave_nb
-    PMIx_Init
-    PMIx_Job_control
-    PMIx_Job_control_nb
-    PMIx_Load_topology
     PMIx_Lookup
     PMIx_Lookup_nb
-    PMIx_Notify_event
-    PMIx_Parse_cpuset_string
-    PMIx_Process_monitor
-    PMIx_Process_monitor_nb
     PMIx_Publish
     PMIx_Publish_nb
-    PMIx_Put
     PMIx_Resolve_nodes
     PMIx_Resolve_peers
-    PMIx_Spawn
-    PMIx_Spawn_nb
     PMIx_Store_internal
     PMIx_Unpublish
     PMIx_Unpublish_nb
+}
+
+not_supported! {
+    "only launchers start and control processes":
+    PMIx_Abort
+    PMIx_Allocation_request
+    PMIx_Allocation_request_nb
+    PMIx_Job_control
+    PMIx_Job_control_nb
+    PMIx_Process_monitor
+    PMIx_Process_monitor_nb
+    PMIx_Spawn
+    PMIx_Spawn_nb
+}
+
+not_supported! {
+    "the engine alone has events, and does not pass on those of tools":
+    PMIx_Notify_event
+}
+
+not_supported! {
+    "the engine identifies tools by what the kernel reports":
+    PMIx_Get_credential
+    PMIx_Get_credential_nb
     PMIx_Validate_credential
     PMIx_Validate_credential_nb
+}
+
+not_supported! {
+    "the library has no packed data, fabrics and topologies":
+    PMIx_Compute_distances
+    PMIx_Compute_distances_nb
+    PMIx_Data_copy
+    PMIx_Data_copy_payload
+    PMIx_Data_embed
+    PMIx_Data_load
+    PMIx_Data_pack
+    PMIx_Data_print
+    PMIx_Data_unload
+    PMIx_Data_unpack
+    PMIx_Fabric_deregister
+    PMIx_Fabric_deregister_nb
+    PMIx_Fabric_register
+    PMIx_Fabric_register_nb
+    PMIx_Fabric_update
+    PMIx_Fabric_update_nb
+    PMIx_Get_cpuset
+    PMIx_Get_relative_locality
+    PMIx_Load_topology
+    PMIx_Parse_cpuset_string
 }
 
 macro_rules! not_supported_string {

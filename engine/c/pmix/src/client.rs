@@ -1,0 +1,257 @@
+//! The functions of PMIx's clients, for a process that no PMIx server has started: a job of its own
+//! with one rank, as with PMIx's library.
+//!
+//! A rank that a PMIx server has started needs PMIx's library, which speaks the server's protocol.
+//! The functions refuse it, and `iof_last_error` states why.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::mem::MaybeUninit;
+use std::process;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use iof_c::*;
+
+/// The variable that PMIx's servers set for their ranks.
+const SERVED: &str = "PMIX_NAMESPACE";
+
+/// The client of this process.
+struct Client {
+    /// The number of calls of `PMIx_Init` that are not yet matched by `PMIx_Finalize`.
+    count: usize,
+    name: Option<iof_proc_t>,
+    /// What the process has put.
+    values: BTreeMap<CString, Stored>,
+}
+
+/// A value with all that it points to.
+struct Stored(iof_value_t);
+
+// SAFETY: the value owns the memory that it points to, and is used behind a lock.
+unsafe impl Send for Stored {}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        // SAFETY: `iof_Value_xfer` has made the value, and this is its only owner.
+        unsafe { iof_Value_destruct(&raw mut self.0) };
+    }
+}
+
+static CLIENT: Mutex<Client> = Mutex::new(Client { count: 0, name: None, values: BTreeMap::new() });
+
+fn client() -> MutexGuard<'static, Client> {
+    CLIENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the client if the process is one, and otherwise the status of its calls.
+fn initialized() -> Result<MutexGuard<'static, Client>, iof_status_t> {
+    let client = client();
+    if client.count > 0 {
+        return Ok(client);
+    }
+    drop(client);
+    Err(match iof_Initialized() {
+        0 => IOF_ERR_INIT,
+        _ if iof_tool_is_connected() => fail(
+            IOF_ERR_NOT_SUPPORTED,
+            "an engine keeps no data of processes, and has no collective operations",
+        ),
+        _ => fail(IOF_ERR_UNREACH, "the process is a tool, and no rank of a PMIx server"),
+    })
+}
+
+/// Makes the process a job of its own with one rank. As with PMIx's library, the status is then
+/// `PMIX_ERR_UNREACH`, because the process has no server, and the other functions can be called.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_Init(
+    proc: *mut iof_proc_t,
+    _info: *mut iof_info_t,
+    _ninfo: usize,
+) -> iof_status_t {
+    if env::var_os(SERVED).is_some() {
+        let reason = "a PMIx server has started this process: link it with PMIx's library, which speaks the \
+                      server's protocol, and do not preload libiof-pmix";
+        return fail(IOF_ERR_NOT_SUPPORTED, reason);
+    }
+    let mut client = client();
+    let mut own = iof_proc_t { nspace: [0; 256], rank: 0 };
+    let status = begin(&mut own);
+    if status != IOF_SUCCESS {
+        return status;
+    }
+    client.count = client.count.saturating_add(1);
+    client.name = Some(own);
+    if !proc.is_null() {
+        // SAFETY: the caller's promise: a pointer that is not NULL points to a process.
+        unsafe { proc.write(own) };
+    }
+    fail(IOF_ERR_UNREACH, "no PMIx server has started this process: it is a job of its own with one rank")
+}
+
+/// Makes the process a tool without a connection, whose name `own` receives.
+fn begin(own: &mut iof_proc_t) -> iof_status_t {
+    let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
+    let name = CString::new(format!("singleton.{host}.{}", process::id())).unwrap_or_default();
+    let mut infos = [const { MaybeUninit::<iof_info_t>::zeroed() }; 2];
+    let [not_connected, nspace] = &mut infos;
+    // SAFETY: the infos are of C, for which zeros are a valid value. The texts are terminated, and
+    // NULL stands for true.
+    unsafe {
+        let key = c"pmix.tool.nocon".as_ptr();
+        iof_Info_load(not_connected.as_mut_ptr(), key, std::ptr::null(), IOF_BOOL);
+        iof_Info_load(nspace.as_mut_ptr(), c"pmix.tool.nspace".as_ptr(), name.as_ptr().cast(), IOF_STRING);
+        let status = iof_tool_init(own, infos.as_mut_ptr().cast(), infos.len());
+        let [_, nspace] = &mut infos;
+        iof_Value_destruct(&raw mut (*nspace.as_mut_ptr()).value);
+        status
+    }
+}
+
+/// Reverts one call of `PMIx_Init`.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMIx_Finalize(_info: *const iof_info_t, _ninfo: usize) -> iof_status_t {
+    let mut client = client();
+    if client.count == 0 {
+        return IOF_ERR_INIT;
+    }
+    client.count = client.count.saturating_sub(1);
+    if client.count == 0 {
+        client.values.clear();
+    }
+    drop(client);
+    iof_tool_finalize()
+}
+
+/// Keeps a value, which [`PMIx_Get`] returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_Put(_scope: u8, key: *const c_char, val: *const iof_value_t) -> iof_status_t {
+    if key.is_null() || val.is_null() {
+        return IOF_ERR_BAD_PARAM;
+    }
+    let mut client = match initialized() {
+        Ok(client) => client,
+        Err(status) => return status,
+    };
+    let mut copy = MaybeUninit::<iof_value_t>::zeroed();
+    // SAFETY: the caller's promise: the key is terminated, and the value is one of C.
+    let key = unsafe {
+        let status = iof_Value_xfer(copy.as_mut_ptr(), val);
+        if status != IOF_SUCCESS {
+            return status;
+        }
+        CStr::from_ptr(key).to_owned()
+    };
+    // SAFETY: it was written, and has no other owner.
+    client.values.insert(key, Stored(unsafe { copy.assume_init() }));
+    IOF_SUCCESS
+}
+
+/// Returns success: there is no other process.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMIx_Commit() -> iof_status_t {
+    initialized().map_or_else(|status| status, |_| IOF_SUCCESS)
+}
+
+/// Returns success: there is no other process.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMIx_Fence(
+    _procs: *const iof_proc_t,
+    _nprocs: usize,
+    _info: *const iof_info_t,
+    _ninfo: usize,
+) -> iof_status_t {
+    initialized().map_or_else(|status| status, |_| IOF_SUCCESS)
+}
+
+/// Returns a value that the process has put, or one of its job. The caller frees it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_Get(
+    proc: *const iof_proc_t,
+    key: *const c_char,
+    _info: *const iof_info_t,
+    _ninfo: usize,
+    val: *mut *mut iof_value_t,
+) -> iof_status_t {
+    if key.is_null() || val.is_null() {
+        return IOF_ERR_BAD_PARAM;
+    }
+    let client = match initialized() {
+        Ok(client) => client,
+        Err(status) => return status,
+    };
+    let Some(own) = client.name else { return IOF_ERR_INIT };
+    // SAFETY: the caller's promise: the key is terminated, and a process that is not NULL is one.
+    let (key, of) = unsafe { (CStr::from_ptr(key), if proc.is_null() { own } else { *proc }) };
+    let is_own_job =
+        of.nspace.iter().take_while(|byte| **byte != 0).eq(own.nspace.iter().take_while(|byte| **byte != 0));
+    if !is_own_job {
+        return IOF_ERR_NOT_FOUND;
+    }
+    // SAFETY: a value of C, for which zeros are valid, or NULL.
+    let place: *mut iof_value_t = unsafe { libc::calloc(1, size_of::<iof_value_t>()) }.cast();
+    if place.is_null() {
+        return IOF_ERR_NOMEM;
+    }
+    let status = match (client.values.get(key), known(key, &of, &own)) {
+        // SAFETY: both are values, and the second one is written.
+        (Some(Stored(value)), _) if of.rank == own.rank => unsafe { iof_Value_xfer(place, value) },
+        (_, Some(known)) => known.store(place),
+        _ => IOF_ERR_NOT_FOUND,
+    };
+    // SAFETY: the caller's promise: it points to a pointer. The memory is freed only if the caller
+    // does not receive it.
+    unsafe {
+        if status == IOF_SUCCESS {
+            val.write(place);
+        } else {
+            libc::free(place.cast());
+        }
+    }
+    status
+}
+
+/// A fact about a job of one rank.
+enum Known {
+    Number16(u16),
+    Number32(u32),
+    Rank(u32),
+    Text(&'static CStr),
+}
+
+impl Known {
+    /// Stores a value of C.
+    fn store(self, place: *mut iof_value_t) -> iof_status_t {
+        let load = |data: *const c_void, of| {
+            // SAFETY: the data has this type, and there is room for a value.
+            unsafe { iof_Value_load(place, data, of) }
+        };
+        match self {
+            Known::Number16(number) => load((&raw const number).cast(), IOF_UINT16),
+            Known::Number32(number) => load((&raw const number).cast(), IOF_UINT32),
+            Known::Rank(rank) => load((&raw const rank).cast(), IOF_PROC_RANK),
+            Known::Text(text) => load(text.as_ptr().cast(), IOF_STRING),
+        }
+    }
+}
+
+/// Returns what is known of the job (the wildcard rank) or of its rank.
+fn known(key: &CStr, of: &iof_proc_t, own: &iof_proc_t) -> Option<Known> {
+    let key = key.to_bytes();
+    if of.rank == IOF_RANK_WILDCARD {
+        return match key {
+            b"pmix.job.size" | b"pmix.local.size" | b"pmix.node.size" | b"pmix.max.size" => {
+                Some(Known::Number32(1))
+            }
+            b"pmix.lpeers" => Some(Known::Text(c"0")),
+            _ => None,
+        };
+    }
+    match key {
+        _ if of.rank != own.rank => None,
+        b"pmix.rank" => Some(Known::Rank(own.rank)),
+        b"pmix.lrank" => Some(Known::Number16(0)),
+        b"pmix.grank" | b"pmix.apprank" | b"pmix.appnum" => Some(Known::Number32(0)),
+        _ => None,
+    }
+}
