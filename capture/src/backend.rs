@@ -36,8 +36,23 @@ pub const READ_MAX: usize = 64 * 1024;
 /// The offset that means "at the file's own position", see preadv2(2).
 const NO_OFFSET: libc::off_t = -1;
 
-/// The longest time until a [`Backend::pause`] is answered.
-const PAUSE: Duration = Duration::from_millis(20);
+/// The length of a pause: the longest time until [`Backend::pause`] is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// While a pipe collects bytes: 250 µs. With epoll, up to 2 ms, because it counts milliseconds.
+    Short,
+    /// Until the kernel may have memory, or a process may have changed: 20 ms.
+    Long,
+}
+
+impl Pause {
+    const fn length(self) -> Duration {
+        match self {
+            Pause::Short => Duration::from_micros(250),
+            Pause::Long => Duration::from_millis(20),
+        }
+    }
+}
 
 /// The kernel facility that a capture works with. Both give the same results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,9 +180,9 @@ pub trait Backend {
     /// Answers when `file` is readable; for a [`Token::Target`], when it is writable.
     fn poll(&mut self, token: Token, file: BorrowedFd<'_>);
 
-    /// Answers within `PAUSE` (20 ms). Pauses end together, so that many of them wake the thread no
-    /// more often than one.
-    fn pause(&mut self, token: Token);
+    /// Answers within the length of `pause`. Pauses end together, so that many of them wake the
+    /// thread no more often than one.
+    fn pause(&mut self, token: Token, pause: Pause);
 
     /// Cancels the request of `token`, so that its answer comes soon, if it has one in flight.
     fn cancel(&mut self, token: Token);

@@ -17,7 +17,7 @@ use crossbeam::channel::Receiver;
 use iof_shm_ring::{Bell, Inlet, Stream, Utilization, current_thread_cpu};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::backend::{Answer, Backend, Token};
+use crate::backend::{Answer, Backend, Pause, Token};
 use crate::child::Child;
 use crate::coalescing::{Coalescing, Yield};
 use crate::ended_streams::EndedStreams;
@@ -244,7 +244,7 @@ impl<B: Backend> Driver<B> {
         let grows = self.sources.source_mut(index).is_some_and(|source| source.waits_to_grow());
         if grows && !self.checks_growth && !self.stopping {
             self.checks_growth = true;
-            self.backend.pause(Token::Growth);
+            self.backend.pause(Token::Growth, Pause::Long);
         }
     }
 
@@ -333,7 +333,7 @@ impl<B: Backend> Driver<B> {
                 self.advance(index, step);
             }
             SourceAction::Wait => self.wait(index),
-            SourceAction::Pause => self.backend.pause(Token::Source(index)),
+            SourceAction::Pause(pause) => self.backend.pause(Token::Source(index), pause),
             SourceAction::Nothing => {}
         }
     }
@@ -455,7 +455,7 @@ impl<B: Backend> Driver<B> {
             None if self.stopping => self.remove_process(index),
             // The process has ended, but a debugger that traces it must release it first, see
             // ptrace(2). There is no notification for that.
-            None => self.backend.pause(Token::Process(index)),
+            None => self.backend.pause(Token::Process(index), Pause::Long),
         }
     }
 

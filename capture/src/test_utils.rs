@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use iof_shm_ring::{Inlet, Ringer, bell};
 
-pub use crate::backend::{Answer, Backend, Token};
+pub use crate::backend::{Answer, Backend, Pause, Token};
 use crate::driver::{Command, Driver, NewSource};
 use crate::event::{Event, PushId, SourceId, TargetId};
 use crate::fills::Fill;

@@ -132,6 +132,8 @@ pub struct Stream {
     spare: Option<Arc<Ring>>,
     /// Its part in the order of reads that it shares with other streams.
     turn: Option<ReadTurn>,
+    /// Whether another of these streams was read before the last read of this one.
+    alternates: bool,
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
     /// The first ring, while it has no memory.
     owed: Option<OwedRing>,
@@ -209,6 +211,7 @@ impl Stream {
             filled: false,
             spare: None,
             turn: None,
+            alternates: false,
             new_ring,
             owed: None,
             refusal: None,
@@ -374,9 +377,9 @@ impl Stream {
     /// `time` (nanoseconds since 1970).
     pub fn commit(&mut self, n: usize, time: u64) {
         if !self.complete {
-            let alternates = self.turn.as_ref().is_some_and(ReadTurn::take);
+            self.alternates = self.turn.as_ref().is_some_and(ReadTurn::take);
             self.filled = n as u64 >= self.span_len;
-            self.writer.commit(n as u64, time, alternates);
+            self.writer.commit(n as u64, time, self.alternates);
             self.trim_claim();
         }
     }

@@ -21,7 +21,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-use super::{Answer, Backend, BackendKind, DiscardSink, NO_OFFSET, PAUSE, Token, count, is_transient};
+use super::{Answer, Backend, BackendKind, DiscardSink, NO_OFFSET, Pause, Token, count, is_transient};
 use crate::start::StartError;
 
 /// Most events that one call to epoll returns. Further events wait in the kernel, in order.
@@ -59,7 +59,7 @@ pub(crate) struct Epoll {
     files: Vec<Option<File>>,
     /// Ready files that had a request when they were queued. The request may be cancelled since.
     runnable: VecDeque<Token>,
-    /// Pauses with their deadlines. All last equally long, so the earliest deadline is in front.
+    /// Pauses with their deadlines, the earliest deadline in front.
     pauses: VecDeque<(Instant, Token)>,
     answers: Vec<Answer>,
     /// The number of files that have a request.
@@ -213,8 +213,10 @@ impl Backend for Epoll {
         self.request(token, Request::Poll);
     }
 
-    fn pause(&mut self, token: Token) {
-        self.pauses.push_back((Instant::now() + PAUSE, token));
+    fn pause(&mut self, token: Token, pause: Pause) {
+        let deadline = Instant::now() + pause.length();
+        let index = self.pauses.partition_point(|(earlier, _)| *earlier <= deadline);
+        self.pauses.insert(index, (deadline, token));
     }
 
     fn cancel(&mut self, token: Token) {

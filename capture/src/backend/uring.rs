@@ -11,7 +11,7 @@ use io_uring::{Builder, IoUring, opcode, squeue};
 use iof_shm_ring::{Lent, Span};
 use nix::time::{ClockId, clock_gettime};
 
-use super::{Answer, Backend, BackendKind, DiscardSink, PAUSE, Token};
+use super::{Answer, Backend, BackendKind, DiscardSink, Pause, Token};
 use crate::start::StartError;
 
 /// Most requests that are submitted together.
@@ -30,8 +30,9 @@ pub(crate) struct Uring {
     backlog: VecDeque<squeue::Entry>,
     /// The number of requests without an answer, not counting cancellations.
     in_flight: usize,
-    /// The deadline of the newest pause. The kernel reads it when it takes the request.
-    pause_deadline: Box<Timespec>,
+    /// The deadlines of the newest short and the newest long pause. The kernel reads them when it
+    /// takes the requests.
+    pause_deadlines: Box<(Timespec, Timespec)>,
     discard: DiscardSink,
 }
 
@@ -64,8 +65,8 @@ impl Uring {
             return Err(StartError::too_old());
         }
         tracing::debug!(deferred = ring.params().is_setup_single_issuer(), "io_uring is ready");
-        let (backlog, pause_deadline) = (VecDeque::new(), Box::default());
-        Ok(Uring { ring, backlog, in_flight: 0, pause_deadline, discard: DiscardSink::new() })
+        let (backlog, pause_deadlines) = (VecDeque::new(), Box::default());
+        Ok(Uring { ring, backlog, in_flight: 0, pause_deadlines, discard: DiscardSink::new() })
     }
 
     /// Queues `entry` as the request of `token`.
@@ -124,13 +125,14 @@ impl Uring {
     }
 }
 
-/// Returns the next pause deadline on CLOCK_MONOTONIC, the clock of io_uring's timeouts. Deadlines
-/// are the multiples of [`PAUSE`], so that pauses which begin at different times end together.
-fn next_pause_deadline() -> Timespec {
+/// Returns the deadline of a pause that begins now, on CLOCK_MONOTONIC, the clock of io_uring's
+/// timeouts. Deadlines are the multiples of a pause's length, so that pauses which begin at
+/// different times end together.
+fn deadline_of(pause: Pause) -> Timespec {
     // The call cannot fail: Linux always has this clock.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
-    let elapsed = now.as_nanos().checked_rem(PAUSE.as_nanos()).unwrap_or(0);
-    let left = PAUSE.saturating_sub(Duration::from_nanos(u64::try_from(elapsed).unwrap_or(0)));
+    let elapsed = now.as_nanos().checked_rem(pause.length().as_nanos()).unwrap_or(0);
+    let left = pause.length().saturating_sub(Duration::from_nanos(u64::try_from(elapsed).unwrap_or(0)));
     Timespec::from(now.saturating_add(left))
 }
 
@@ -168,12 +170,14 @@ impl Backend for Uring {
         unsafe { self.request(token, poll) }
     }
 
-    fn pause(&mut self, token: Token) {
-        *self.pause_deadline = next_pause_deadline();
-        let pause = opcode::Timeout::new(&raw const *self.pause_deadline).flags(TimeoutFlags::ABS);
+    fn pause(&mut self, token: Token, pause: Pause) {
+        let (short, long) = &mut *self.pause_deadlines;
+        let deadline = if pause == Pause::Short { short } else { long };
+        *deadline = deadline_of(pause);
+        let request = opcode::Timeout::new(&raw const *deadline).flags(TimeoutFlags::ABS).build();
         // SAFETY: the kernel reads the deadline when it takes the request, so while `self` exists.
         // If a newer pause has overwritten the deadline by then, this pause lasts longer.
-        unsafe { self.request(token, pause.build()) }
+        unsafe { self.request(token, request) }
     }
 
     fn cancel(&mut self, token: Token) {
@@ -304,14 +308,14 @@ mod tests {
         let mut uring = Uring::new().unwrap();
         let begin = Instant::now();
         for number in 0..PAUSES {
-            uring.pause(Token::Source(number));
+            uring.pause(Token::Source(number), Pause::Long);
             uring.ring.submit().unwrap();
             let submitted = Instant::now();
             while submitted.elapsed() < Duration::from_micros(200) {}
         }
         // The most deadlines that can have passed meanwhile. The kernel may report only 20 expired
         // timeouts in a turn.
-        let deadlines = (begin.elapsed().as_nanos() / PAUSE.as_nanos()) as usize + 2;
+        let deadlines = (begin.elapsed().as_nanos() / Pause::Long.length().as_nanos()) as usize + 2;
         let (mut turns, mut answers) = (0, Vec::new());
         while !uring.is_quiet() {
             uring.turn(Duration::ZERO).unwrap();

@@ -33,7 +33,7 @@ impl<B: Backend> Driver<B> {
         match after_pour {
             AfterPour::Nothing => {}
             AfterPour::Wait => self.wait(index),
-            AfterPour::Pause => self.backend.pause(Token::Source(index)),
+            AfterPour::Pause => self.backend.pause(Token::Source(index), Pause::Long),
             AfterPour::End => self.end(index, End::EndOfFile),
         }
     }

@@ -168,7 +168,7 @@ fn first_bytes_stay_in_the_pipe_until_they_have_memory() {
     assert_eq!(span.len as u64, CAPACITY / 4);
     let no_memory = io::Error::from_raw_os_error(libc::EFAULT);
     assert!(matches!(source.done(Err(no_memory), 1), Step::Go { readable: false }));
-    assert!(matches!(source.next(false), SourceAction::Pause));
+    assert!(matches!(source.next(false), SourceAction::Pause(_)));
     assert!(matches!(source.done(Ok(0), 1), Step::Go { readable: false }));
     assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert!(matches!(source.done(Ok(10), 1), Step::Go { readable: false }));
@@ -306,7 +306,7 @@ fn pauses_without_memory(source: &mut Source) -> bool {
         let arch = std::env::consts::ARCH.try_into().unwrap();
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
         seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
-        matches!(source.next(false), SourceAction::Pause)
+        matches!(source.next(false), SourceAction::Pause(_))
     };
     std::thread::scope(|scope| scope.spawn(next_is_pause).join().unwrap())
 }
@@ -338,7 +338,7 @@ fn hung_up() -> (Source, OwnedFd) {
     source.set_reopenable(true);
     assert!(matches!(source.next(false), SourceAction::Read(..)));
     assert!(matches!(source.done(errno(libc::EIO), 1), Step::Go { readable: false }));
-    assert!(matches!(source.next(false), SourceAction::Pause));
+    assert!(matches!(source.next(false), SourceAction::Pause(_)));
     (source, slave)
 }
 
@@ -487,4 +487,36 @@ fn bytes_read_by_an_isolated_thread_before_the_end_are_counted_as_dropped() {
     source.end();
     let stats = source.stream().stats();
     assert_eq!((stats.produced, stats.dropped), (1000, 1000));
+}
+
+#[test]
+fn small_reads_are_collected_only_while_no_reader_needs_them() {
+    let (mut source, _write) = source(Policy::Block);
+    let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
+    let reader_id = page.take_slot().unwrap();
+    let attached = source.stream_mut().attach(&page, reader_id, Start::Oldest, true).unwrap();
+    // SAFETY: the stream belongs to this test, which neither moves nor detaches a reader in use.
+    let mut reader = unsafe { Reader::new(attached, page, Start::Oldest) }.unwrap();
+    let read = |source: &mut Source, n| {
+        assert!(matches!(source.next(false), SourceAction::Read(..)));
+        source.done(Ok(n), 1);
+    };
+    read(&mut source, LARGE_READ);
+    read(&mut source, 80);
+    for answer in pause_answers() {
+        assert!(matches!(source.next(false), SourceAction::Pause(Pause::Short)));
+        assert!(matches!(source.done(answer, 1), Step::Go { readable: false }));
+        read(&mut source, 80);
+    }
+    assert_eq!(reader.peek(), Peek::Bytes);
+    reader.consume(usize::MAX);
+    read(&mut source, BACKLOG as usize - 1);
+    read(&mut source, 1);
+    assert!(matches!(source.next(false), SourceAction::Pause(Pause::Short)));
+    assert_eq!(source.finish(), Close::Cancel);
+    assert!(matches!(source.done(errno(libc::ECANCELED), 1), Step::Measure));
+    assert!(matches!(source.measured(100), Step::Go { .. }));
+    read(&mut source, 80);
+    assert!(matches!(source.measured(20), Step::Go { .. }));
+    assert!(matches!(source.next(false), SourceAction::Read(..)), "a source that is to end does not wait");
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use iof_capture::BackendKind;
-use iof_capture::test_utils::{Answer, Backend, SimulatedCapture, Token};
+use iof_capture::test_utils::{Answer, Backend, Pause, SimulatedCapture, Token};
 use iof_shm_ring::{Lent, Span};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{read, write};
@@ -248,7 +248,7 @@ impl Backend for Kernel {
         self.request(token, Operation::Poll);
     }
 
-    fn pause(&mut self, token: Token) {
+    fn pause(&mut self, token: Token, _: Pause) {
         self.request(token, Operation::Pause);
     }
 

@@ -179,6 +179,20 @@ impl Stream {
         pending >= words.threshold.load(Relaxed)
     }
 
+    /// Returns the number of bytes that no reader has consumed yet, by the cursors that the readers
+    /// publish. Returns 0 if no reader may hold the source back, and if the newest bytes have to
+    /// [alternate](Stream::share_order) with those of another stream.
+    pub fn backlog(&self) -> u64 {
+        if self.alternates || self.blockers().next().is_none() {
+            return 0;
+        }
+        // The tools' words, each loaded once. A false value affects only when bytes are read. Partner:
+        // the stores in `Reader::consume`. Relaxed, because nothing else depends on the value.
+        let cursors = self.members.iter().filter_map(|member| member.page.slot(member.id));
+        let nearest = cursors.map(|slot| slot.cursor.load(Relaxed)).max();
+        nearest.map_or(0, |nearest| self.writer.tail().saturating_sub(nearest))
+    }
+
     /// Returns the number of bytes between the cursor, as the reader publishes it, and the newest
     /// byte; `None` if there is no such reader.
     pub fn lag(&self, page: &Arc<ReaderPage>, id: ReaderId) -> Option<u64> {

@@ -5,9 +5,10 @@ use std::io::ErrorKind;
 
 use super::*;
 use crate::attach::Start;
-use crate::doorbell::doorbell;
+use crate::doorbell::{bell, doorbell};
 use crate::reader::{Peek, Reader};
 use crate::reader_page::ReaderPage;
+use crate::sync::Ordering::Relaxed;
 
 const CAPACITY: u64 = 16 * 1024;
 
@@ -104,4 +105,31 @@ fn read_all(stream: &mut Stream, reader: &mut Reader, page: &Arc<ReaderPage>) {
             _ => break,
         }
     }
+}
+
+#[test]
+fn the_backlog_is_what_the_nearest_reader_has_not_consumed_if_one_may_hold_the_source_back() {
+    let page = Arc::new(ReaderPage::create(bell().unwrap().0).unwrap());
+    let config = StreamConfig { capacity: 1 << 16, policy: Policy::Block };
+    let mut streams = [(); 2].map(|()| Stream::create(config, "").unwrap());
+    Stream::share_order(&mut streams);
+    let [mut stream, mut other] = streams;
+    assert_eq!(stream.push(&[0; 50], 0), 50);
+    assert_eq!(stream.backlog(), 0, "a reader that attaches now reads from here on");
+    let far = page.take_slot().unwrap();
+    stream.attach(&page, far, Start::Oldest, false).unwrap();
+    assert_eq!(stream.push(&[0; 50], 0), 50);
+    assert_eq!(stream.backlog(), 0, "no reader may hold the source back");
+    let near = page.take_slot().unwrap();
+    stream.attach(&page, near, Start::Now, true).unwrap();
+    assert_eq!(stream.push(&[0; 50], 0), 50);
+    assert_eq!(stream.backlog(), 50);
+    assert_eq!(other.push(&[0; 50], 0), 50);
+    assert_eq!(stream.push(&[0; 50], 0), 50);
+    assert_eq!(stream.backlog(), 0, "the bytes alternate with those of another stream");
+    assert_eq!(stream.push(&[0; 50], 0), 50);
+    assert_eq!(stream.backlog(), 150);
+    // A tool may store anything.
+    page.slot(far).unwrap().cursor.store(u64::MAX, Relaxed);
+    assert_eq!(stream.backlog(), 0);
 }

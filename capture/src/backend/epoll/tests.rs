@@ -194,7 +194,7 @@ fn a_cancelled_request_is_answered_once_and_an_answer_cannot_be_cancelled() {
     harness.epoll.poll(SOURCE, read.as_fd());
     harness.epoll.cancel(SOURCE);
     assert!(cancelled(harness.answers()));
-    harness.epoll.pause(SOURCE);
+    harness.epoll.pause(SOURCE, Pause::Long);
     harness.epoll.cancel(SOURCE);
     assert!(cancelled(harness.answers()));
 
@@ -207,12 +207,19 @@ fn a_cancelled_request_is_answered_once_and_an_answer_cannot_be_cancelled() {
 }
 
 #[test]
-fn a_pause_is_answered_at_its_deadline_and_not_before() {
+fn pauses_are_answered_at_their_deadlines_and_not_before() {
+    const OTHER: Token = Token::Source(2);
     let mut harness = Harness::new();
     let started = Instant::now();
-    harness.epoll.pause(SOURCE);
-    assert!(matches!(harness.answers()[..], [(SOURCE, Ok(0))]));
-    assert!(started.elapsed() >= PAUSE);
+    harness.epoll.pause(OTHER, Pause::Long);
+    harness.epoll.pause(SOURCE, Pause::Short);
+    assert!(matches!(harness.answers()[0], (SOURCE, Ok(0))));
+    assert!(started.elapsed() >= Pause::Short.length());
+    while !harness.epoll.is_quiet() {
+        harness.epoll.turn(Duration::ZERO).unwrap();
+        harness.epoll.take(&mut Vec::new());
+    }
+    assert!(started.elapsed() >= Pause::Long.length());
 }
 
 #[test]

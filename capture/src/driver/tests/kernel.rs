@@ -14,7 +14,7 @@ use super::pipe::Leader;
 use super::script::{BreakdownKind, Outcome};
 use super::simulation::Simulation;
 use super::target::Loan;
-use crate::backend::BackendKind;
+use crate::backend::{BackendKind, Pause};
 use crate::driver::*;
 
 /// A file that the driver has registered.
@@ -275,7 +275,7 @@ impl Backend for SimulatedBackend {
         self.simulation.borrow_mut().request_on(token, file, Operation::Poll);
     }
 
-    fn pause(&mut self, token: Token) {
+    fn pause(&mut self, token: Token, _: Pause) {
         self.simulation.borrow_mut().request(token, Operation::Pause);
     }
 
