@@ -9,7 +9,7 @@
 //!
 //! A reader in the engine's process that may hold sources back, such as a printer, writes what
 //! users see, so each line matters more to it than a system call. It sleeps on the timer only while
-//! it is busy, and only for a short time.
+//! it is busy or reads bulk data, and only for a short time.
 
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,13 @@ const MAX_PRINTER_INTERVAL: Duration = Duration::from_micros(50);
 const MIN_POLL_INTERVAL: Duration = Duration::from_micros(60);
 /// The number of doorbell waits after timed sleeps that did not pay. It doubles with each failure.
 const MIN_HOLD_OFF: u32 = 256;
-/// A read of at least the ring's capacity divided by this number counts as large. After a longer
-/// sleep the reader could not catch up.
-pub(crate) const LARGE_READ_DIVISOR: u64 = 3;
+/// A printer that finds this many bytes after each sleep reads bulk data.
+const BULK_READ: u64 = 32 * 1024;
+/// A read of at least this part of a ring, in percent, counts as large. After a longer sleep the
+/// reader could not catch up.
+const LARGE_PERCENT: u64 = 33;
+/// The same for a printer, which loses nothing: its sources would have to wait.
+const LARGE_PRINTER_PERCENT: u64 = 75;
 
 /// The decision before each sleep of a tool: a timed sleep, or a wait for the doorbell.
 pub(crate) struct AdaptivePolling {
@@ -57,10 +61,11 @@ impl AdaptivePolling {
         }
     }
 
-    /// Records a read of `bytes`; `large` if they were a large part of their ring.
-    pub(crate) fn record_read(&mut self, bytes: u64, large: bool) {
+    /// Records a read of `bytes`, of which those of one stream were up to `percent` of its ring.
+    pub(crate) fn record_read(&mut self, bytes: u64, percent: u64) {
+        let large = if self.utilization.is_some() { LARGE_PRINTER_PERCENT } else { LARGE_PERCENT };
         self.read = self.read.saturating_add(bytes);
-        self.large |= large;
+        self.large |= percent >= large;
     }
 
     /// Records the duration of the sleep that [`AdaptivePolling::next_interval`] decided.
@@ -81,7 +86,7 @@ impl AdaptivePolling {
     /// Decides the next sleep of a tool that is busy or not.
     fn next(&mut self, busy: bool) -> Option<Duration> {
         if let Some(time) = self.last.take() {
-            self.evaluate(time, busy);
+            self.evaluate(time, busy || self.read >= BULK_READ);
         }
         (self.read, self.large) = (0, false);
         let longest = if self.utilization.is_some() { MAX_PRINTER_INTERVAL } else { MAX_POLL_INTERVAL };
@@ -130,7 +135,7 @@ mod tests {
         bytes: u64,
         /// How long the sleep lasted.
         time: Duration,
-        large: bool,
+        percent: u64,
     }
 
     /// Sleeps `sleeps` times; `yields` gives each sleep's yield, given whether it is a timed sleep.
@@ -139,9 +144,9 @@ mod tests {
         (0..sleeps)
             .map(|_| {
                 let timed = polling.next(true).is_some();
-                let Yield { bytes, time, large } = yields(timed);
+                let Yield { bytes, time, percent } = yields(timed);
                 polling.record_sleep(time);
-                polling.record_read(bytes, large);
+                polling.record_read(bytes, percent);
                 u32::from(timed)
             })
             .sum()
@@ -152,7 +157,7 @@ mod tests {
     /// A batch of 100 bytes each 50 µs.
     fn dense(timed: bool) -> Yield {
         let (bytes, time) = if timed { (1000, MAX_POLL_INTERVAL) } else { (100, 50 * MICRO) };
-        Yield { bytes, time, large: false }
+        Yield { bytes, time, percent: 1 }
     }
 
     #[test]
@@ -167,7 +172,7 @@ mod tests {
         sleep(&mut polling, 100, dense);
         let mut next = |busy| {
             polling.record_sleep(MAX_PRINTER_INTERVAL);
-            polling.record_read(100, false);
+            polling.record_read(100, 1);
             polling.next(busy)
         };
         assert_eq!(next(true), Some(MAX_PRINTER_INTERVAL));
@@ -175,9 +180,27 @@ mod tests {
     }
 
     #[test]
+    fn a_printer_sleeps_on_a_timer_while_it_reads_bulk_data() {
+        let mut polling = AdaptivePolling::new(true);
+        let mut timed_sleeps = |bytes: fn(bool) -> u64| {
+            let sleeps = (0..100).map(|_| {
+                let timed = polling.next(false).is_some();
+                polling.record_sleep(MAX_PRINTER_INTERVAL);
+                // Not so much that its sources would have to wait.
+                polling.record_read(bytes(timed), LARGE_PRINTER_PERCENT - 1);
+                u32::from(timed)
+            });
+            sleeps.sum::<u32>()
+        };
+        let bulk = |timed| if timed { 4 * BULK_READ } else { BULK_READ };
+        assert!(timed_sleeps(bulk) > 90 - SAMPLE_SLEEPS);
+        assert!(timed_sleeps(|_| BULK_READ - 1) <= 1, "the first of these sleeps shows the change");
+    }
+
+    #[test]
     fn lone_lines_are_read_with_doorbell_waits() {
         let mut polling = AdaptivePolling::new(false);
-        let lone = |_| Yield { bytes: 80, time: 1000 * MICRO, large: false };
+        let lone = |_| Yield { bytes: 80, time: 1000 * MICRO, percent: 1 };
         assert_eq!(sleep(&mut polling, 1000, lone), 0);
     }
 
@@ -185,11 +208,8 @@ mod tests {
     fn a_conversation_is_rarely_delayed_by_timed_sleeps() {
         let mut polling = AdaptivePolling::new(false);
         // The next line is written once the last was read, however long the reader slept.
-        let turns = |timed| Yield {
-            bytes: 80,
-            time: if timed { MAX_POLL_INTERVAL } else { 30 * MICRO },
-            large: false,
-        };
+        let turns =
+            |timed| Yield { bytes: 80, time: if timed { MAX_POLL_INTERVAL } else { 30 * MICRO }, percent: 1 };
         let first = sleep(&mut polling, 10_000, turns);
         assert!(first <= 6 * SAMPLE_SLEEPS, "{first}");
         let later = sleep(&mut polling, 100_000, turns);
@@ -200,11 +220,11 @@ mod tests {
     fn timed_sleeps_end_when_they_yield_nothing_or_too_much() {
         let mut polling = AdaptivePolling::new(false);
         sleep(&mut polling, 100, dense);
-        let nothing = |_| Yield { bytes: 0, time: MAX_POLL_INTERVAL, large: false };
+        let nothing = |_| Yield { bytes: 0, time: MAX_POLL_INTERVAL, percent: 1 };
         assert_eq!(sleep(&mut polling, 1, nothing), 1);
         assert_eq!(sleep(&mut polling, 1, dense), 0, "a sample of doorbell waits comes first");
         sleep(&mut polling, 100, dense);
-        let much = |_| Yield { bytes: 1 << 20, time: MAX_POLL_INTERVAL, large: true };
+        let much = |_| Yield { bytes: 1 << 20, time: MAX_POLL_INTERVAL, percent: 100 };
         assert_eq!(sleep(&mut polling, 1, much), 1);
         assert_eq!(sleep(&mut polling, SAMPLE_SLEEPS, dense), 0);
     }
@@ -212,7 +232,7 @@ mod tests {
     #[test]
     fn floods_are_read_with_doorbell_waits() {
         let mut polling = AdaptivePolling::new(false);
-        let flood = |_| Yield { bytes: 1 << 20, time: 20 * MICRO, large: true };
+        let flood = |_| Yield { bytes: 1 << 20, time: 20 * MICRO, percent: 100 };
         assert!(sleep(&mut polling, 1000, flood) <= 8, "ever shorter intervals are tried");
         assert_eq!(sleep(&mut polling, 1000, flood), 0);
     }

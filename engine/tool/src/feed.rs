@@ -7,8 +7,6 @@ use std::time::Instant;
 use iof_proto::{Channel, Proc};
 use iof_shm_ring::{Attached, Behind, Gap, OpenError, Peek, Reader, ReaderId, ReaderPage, Start};
 
-use crate::adaptive_polling::LARGE_READ_DIVISOR;
-
 /// The next item of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
@@ -305,12 +303,12 @@ impl Feed {
         self.settled = true;
     }
 
-    /// Returns the bytes consumed since the last call, and whether they were a large part of the
-    /// ring.
-    pub(crate) fn take_read(&mut self) -> (u64, bool) {
+    /// Returns the bytes consumed since the last call, and how many percent of the ring they were.
+    pub(crate) fn take_read(&mut self) -> (u64, u64) {
         let read = self.reader.delivered().saturating_sub(self.read_before);
         self.read_before = self.reader.delivered();
-        (read, read >= self.reader.ring().capacity() / LARGE_READ_DIVISOR)
+        let percent = read.saturating_mul(100).checked_div(self.reader.ring().capacity());
+        (read, percent.unwrap_or(0))
     }
 
     /// Returns whether the writer waits for a reader, or the next generation has not arrived yet.

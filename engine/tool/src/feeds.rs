@@ -44,8 +44,8 @@ pub(crate) struct Settled {
     pub over: Vec<Feed>,
     /// The bytes consumed since the last call.
     pub read: u64,
-    /// Whether a feed's share of them was a large part of its ring.
-    pub large: bool,
+    /// The largest part of a ring that a feed has consumed of them, in percent.
+    pub percent: u64,
 }
 
 impl Feeds {
@@ -132,14 +132,14 @@ impl Feeds {
     /// Removes feeds that were read to their end, and deactivates those that were found quiet or
     /// deferred.
     pub(crate) fn settle(&mut self) -> Settled {
-        let mut settled = Settled { drained: Vec::new(), over: Vec::new(), read: 0, large: false };
+        let mut settled = Settled { drained: Vec::new(), over: Vec::new(), read: 0, percent: 0 };
         let mut active = mem::take(&mut self.active);
         active.retain(|&id| {
             let Some(feed) = self.get_mut(id) else { return false };
             settled.drained.extend(feed.take_drained());
-            let (read, large) = feed.take_read();
+            let (read, percent) = feed.take_read();
             settled.read = settled.read.saturating_add(read);
-            settled.large |= large;
+            settled.percent = settled.percent.max(percent);
             feed.active = !feed.is_settled();
             let active = feed.active && !feed.is_over();
             if feed.is_over() {

@@ -225,8 +225,8 @@ impl Tool {
     /// Removes feeds that were read to their end, and requests the next generation of feeds that
     /// have drained theirs.
     fn settle(&mut self) -> Result<(), LostError> {
-        let Settled { drained, over, read, large } = self.feeds.settle();
-        self.polling.record_read(read, large);
+        let Settled { drained, over, read, percent } = self.feeds.settle();
+        self.polling.record_read(read, percent);
         let slots: Vec<u32> = over.iter().map(|feed| feed.reader_id().into()).collect();
         let ended: Vec<(u32, Nspace, u64)> =
             over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone(), feed.run())).collect();
