@@ -1,7 +1,7 @@
 //! The files and memory maps that ranks, tools and pushes may use.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use iof_capture::{TooFewFiles, TooFewMaps, check_files, check_maps};
@@ -65,6 +65,19 @@ pub(crate) fn check_files_of_job(needed: u64, caches: &CacheBudget) -> Result<u6
     check_files(needed.saturating_add(caches.owed_rings()))
 }
 
+/// Checks that the pipes of a rank, which were opened after [`check_files_of_job`], leave a file to
+/// each stream that has no memory yet: another job may have been checked in between, and opens files,
+/// too. `highest` is the highest descriptor of the rank's pipes.
+///
+/// # Errors
+/// [`TooFewFiles`] if it is one of those that the streams need.
+pub(crate) fn check_files_of_rank(highest: RawFd, caches: &CacheBudget) -> Result<(), TooFewFiles> {
+    // The kernel assigns the lowest free number, so all lower ones are open.
+    let open = u64::try_from(highest).unwrap_or(u64::MAX).saturating_add(1);
+    let (needed, limit) = (caches.owed_rings(), file_limit());
+    if open.saturating_add(needed) <= limit { Ok(()) } else { Err(TooFewFiles { needed, open, limit }) }
+}
+
 /// Checks that a job may create `needed` memory maps besides those of streams that have no memory
 /// yet.
 pub(crate) fn check_maps_of_job(needed: u64, caches: &CacheBudget) -> Result<(), TooFewMaps> {
@@ -111,4 +124,28 @@ fn out_of_resources(error: &dyn ToString) -> Failure {
 /// Returns this node's name, as process tables show it.
 pub(crate) fn node_name() -> io::Result<String> {
     Ok(gethostname()?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use iof_shm_ring::{Growth, Policy};
+
+    use super::*;
+
+    #[test]
+    fn a_rank_is_refused_if_its_pipes_take_the_files_of_streams_without_memory() {
+        const OWED: u64 = 10;
+        let growth = Growth { first: 4096, budget: Arc::new(CacheBudget::new(u64::MAX)) };
+        let config = StreamConfig { capacity: 4096, policy: Policy::Block };
+        let stream = |_| Stream::create_growing(config, &growth, "silent").unwrap();
+        let streams: Vec<Stream> = (0..OWED).map(stream).collect();
+        let limit = file_limit();
+        let check = |open: u64| check_files_of_rank(open as RawFd - 1, &growth.budget);
+        assert_eq!(check(limit - OWED), Ok(()));
+        let refused = TooFewFiles { needed: OWED, open: limit - OWED + 1, limit };
+        assert_eq!(check(limit - OWED + 1), Err(refused));
+        drop(streams);
+        assert_eq!(check(limit - OWED + 1), Ok(()));
+    }
 }

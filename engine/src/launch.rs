@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Instant;
@@ -22,7 +23,8 @@ use crate::core::job::Launching;
 use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
 use crate::error::{LaunchError, MAX_RANKS};
-use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS, check_files_of_job, check_maps_of_job};
+use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
+use crate::files::{check_files_of_job, check_files_of_rank, check_maps_of_job};
 use crate::job::Job;
 use crate::pmi::{self, PmiJob};
 use crate::pmix::{self, PmixJob};
@@ -164,6 +166,9 @@ impl Engine {
         let Spawned { child, stdin, stdout, stderr, stddiag, pty } =
             spawned.map_err(|source| planned.spawn_failed(source))?;
         signallers.push(child.signaller());
+        let pipes = [&stdout, &stderr, &stddiag].map(AsRawFd::as_raw_fd);
+        check_files_of_rank(pipes.into_iter().max().unwrap_or(-1), &self.caches)
+            .map_err(|files| LaunchError::Files { ranks: spec.nprocs(), files })?;
         if let Some((pmi, socket)) = pmi.zip(socket) {
             // Before the registration, so that what the rank reports precedes its exit.
             self.tables.reports.send(pmi.report(rank, socket));
