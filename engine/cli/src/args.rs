@@ -165,6 +165,13 @@ pub struct CompletionsArgs {
     #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true, conflicts_with = "shell")]
     pub list: Option<List>,
 
+    /// Print only values that begin with this text
+    ///
+    /// With --list output, the last word of the text is completed, with qualifiers and paths.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, requires = "list")]
+    #[arg(allow_hyphen_values = true)]
+    pub typed: String,
+
     /// Look for engines in this directory
     #[arg(long, value_name = "DIR", requires = "list")]
     pub rendezvous_dir: Option<PathBuf>,

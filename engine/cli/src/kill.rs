@@ -17,17 +17,17 @@ use crate::error::Failure;
     after_help = "The signal goes to each rank and to its process group. Unlike a signal to `iof run`, a second SIGTERM \
                   does not kill the ranks. Only the user of `iof run` may send signals; root first becomes that user. \
                   Ranks of `iof run` on other nodes receive it, too.",
-    // The job is an argument.
-    mut_arg("nspace", |arg| arg.hide(true))
+    override_usage = "iof kill [OPTIONS] <JOB> [SIGNAL]\n       iof kill [OPTIONS] --nspace <JOB> [SIGNAL]",
+    mut_arg("nspace", |arg| arg.help("Job whose ranks get the signal, in place of JOB").long_help(None))
 )]
 pub struct KillArgs {
     /// Job whose ranks get the signal
-    #[arg(value_name = "JOB", conflicts_with = "nspace")]
-    job: Nspace,
+    #[arg(value_name = "JOB", required_unless_present = "nspace")]
+    job: Option<String>,
 
-    /// Signal, such as TERM, SIGTERM or 15
-    #[arg(value_name = "SIGNAL", default_value = "TERM")]
-    signal: Signal,
+    /// Signal, such as TERM, SIGTERM or 15 [default: TERM]
+    #[arg(value_name = "SIGNAL")]
+    signal: Option<String>,
 
     /// Signal only these ranks, such as 0,3-5
     #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks)]
@@ -36,6 +36,25 @@ pub struct KillArgs {
 
     #[command(flatten)]
     engine: EngineArgs,
+}
+
+impl KillArgs {
+    /// Returns the job and the signal. With --nspace, the first argument is the signal.
+    fn target(&self) -> Result<(Nspace, Signal), Failure> {
+        let KillArgs { job, signal, engine, .. } = self;
+        let (nspace, signal) = match (&engine.nspace, job, signal) {
+            (Some(_), Some(_), Some(_)) => {
+                return Err(Failure::usage("--nspace and JOB both name a job: leave one out"));
+            }
+            (Some(nspace), signal, None) | (Some(nspace), None, signal) => (nspace.clone(), signal),
+            (None, job, signal) => {
+                let job = job.as_deref().unwrap_or_default();
+                (Nspace::new(job).map_err(Failure::usage)?, signal)
+            }
+        };
+        let signal = signal.as_deref().map_or(Ok(Signal::TERM), str::parse).map_err(Failure::usage)?;
+        Ok((nspace, signal))
+    }
 }
 
 /// Returns the command to write in place of `iof kill WORDS` if these name the signal as kill(1) or
@@ -61,7 +80,8 @@ pub fn rewritten(words: &[String]) -> Option<String> {
 
 /// Sends the signal.
 pub fn kill(args: &KillArgs) -> Result<(), Failure> {
-    let KillArgs { job, signal, rank, engine } = args;
+    let KillArgs { rank, engine, .. } = args;
+    let (job, signal) = args.target()?;
     let search = match engine.search() {
         Search { target: Target::Any, session_directory, .. } => {
             Search::nspace(job.clone()).within(session_directory.or_else(own_directory))
@@ -82,7 +102,7 @@ pub fn kill(args: &KillArgs) -> Result<(), Failure> {
         }
         Err(RequestError::Denied(failure)) => {
             let jobs = namespaces(&mut tool)?;
-            let hint = if jobs.contains(job) { String::new() } else { format!("; {}", listed(jobs.iter())) };
+            let hint = if jobs.contains(&job) { String::new() } else { format!("; {}", listed(jobs.iter())) };
             Err(Failure::Usage(format!("{}{hint}", failure.reason)))
         }
         Err(RequestError::Unsendable(error)) => Err(Failure::usage(error)),

@@ -1,6 +1,7 @@
 //! Shell completions and manual pages, generated from clap's description of the command line.
 
 mod complete;
+mod output_words;
 mod sections;
 
 use std::fs::File;
@@ -18,7 +19,7 @@ use crate::print::write;
 /// Prints the completion script of a shell, or the candidates for the value of an option.
 pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
     let text = match (args.shell, args.list) {
-        (_, Some(list)) => complete::candidates(list, args.rendezvous_dir.as_deref()),
+        (_, Some(list)) => complete::candidates(list, &args.typed, args.rendezvous_dir.as_deref()),
         (Some(shell), None) => complete::script(shell),
         (None, None) => String::new(),
     };

@@ -220,6 +220,15 @@ fn bash_completes_jobs_pids_and_the_words_of_output() {
         assert_eq!(complete(&[&["run"], split, &["rf"]].concat()), ["rfc3339"], "{split:?}");
     }
     assert_eq!(complete(&["run", "--output", "dir", "=", "x", ":", "copy,f"]), ["copy,file="]);
+    assert_eq!(complete(&["run", "--output", "tag", ":", ""]), ["raw"]);
+    assert_eq!(complete(&["run", "--output", "tag", ":"]), ["raw"]);
+    assert_eq!(complete(&["run", "--output", "=", "file", "=", "x", ":", "copy", ":", "p"]), ["pattern"]);
+    fs::create_dir(site.path().join("new logs")).unwrap();
+    fs::write(site.path().join("new.txt"), "").unwrap();
+    let path = |name: &str| site.path().join(name).into_os_string().into_string().unwrap();
+    let quoted = path("new logs/").replace(' ', "\\ ");
+    assert_eq!(complete(&["run", "--output", "tag,dir", "=", &path("n")]), [quoted.as_str()]);
+    assert_eq!(complete(&["run", "--output", "file", "=", &path("new")]), [quoted, path("new.txt")]);
     assert_eq!(complete(&["run", "--drop", "old"]), ["oldest"]);
     assert_eq!(complete(&["comp"]), ["completions"]);
 }
@@ -295,6 +304,12 @@ fn fish_completes_jobs_signals_and_programs() {
         ("iof run --output tag-d", "tag-detailed"),
         ("iof run --output tag,jso", "tag,json"),
         ("iof run --output=tag,jso", "--output=tag,json"),
+        ("iof run --output tag,x", "tag,xml"),
+        ("iof run --output tag,xml:", "tag,xml:raw"),
+        ("iof run --output=dir=logs:c", "--output=dir=logs:copy"),
+        ("iof run --output dir=/pro", "dir=/proc/"),
+        ("iof pm", ""),
+        ("iof kill --nspace oc", "ocean"),
         ("iof age", ""),
         ("iof run -n 2 sha256s", "sha256sum"),
         ("iof run true sha256s", ""),
@@ -334,6 +349,9 @@ fn zsh_completes_jobs_signals_and_programs() {
         ("iof kill --rank 0 ocean STO\t", "iof kill --rank 0 ocean STOP"),
         ("iof query --nspace oc\t", "iof query --nspace ocean"),
         ("iof run --output tag-d\t", "iof run --output tag-detailed"),
+        ("iof run --output tag,xm\t", "iof run --output tag,xml"),
+        ("iof run --output tag:r\t", "iof run --output tag:raw"),
+        ("iof run --output dir=/pro\t", "iof run --output dir=/proc/"),
         ("iof run -n 2 sha256s\t", "iof run -n 2 sha256sum"),
     ] {
         terminal.type_keys(typed);

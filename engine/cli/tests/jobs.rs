@@ -96,9 +96,15 @@ fn ps_marks_engines_that_were_killed_or_do_not_answer() {
 
 #[test]
 fn kill_sends_sigterm_to_all_ranks_unless_told_otherwise() {
-    for (args, code) in
-        [(&["demo"][..], 143), (&["demo", "KILL"], 137), (&["demo", "SIGINT"], 130), (&["demo", "10"], 138)]
-    {
+    for (args, code) in [
+        (&["demo"][..], 143),
+        (&["demo", "KILL"], 137),
+        (&["demo", "SIGINT"], 130),
+        (&["demo", "10"], 138),
+        (&["--nspace", "demo"], 143),
+        (&["--nspace", "demo", "KILL"], 137),
+        (&["QUIT", "--nspace=demo"], 131),
+    ] {
         let site = Site::new();
         let run = site.run(&["--nspace", "demo", "-n", "2"], ["sleep", "1000"]);
         site.wait_for_ranks(2);

@@ -142,6 +142,9 @@ pub const OUTPUT_WORDS: [&str; 14] = [
     "file=",
 ];
 const QUALIFIERS: [&str; 4] = ["copy", "nocopy", "raw", "pattern"];
+/// The qualifiers behind each word for files, and those behind any other word.
+pub const OUTPUT_QUALIFIERS: [(&str, &[&str]); 3] =
+    [("file=", &QUALIFIERS), ("dir=", &["copy", "nocopy", "raw"]), ("", &["raw"])];
 
 /// The qualifiers read so far.
 #[derive(Default)]
@@ -434,6 +437,16 @@ mod tests {
             |word: &&str| OUTPUT_WORDS.iter().any(|known| known.trim_end_matches('=') == *word);
         let missing: Vec<_> = WORDS.iter().filter(|word| !is_completed(word)).collect();
         assert_eq!(missing, [&"directory"], "it means the same as dir");
+    }
+
+    #[test]
+    fn each_qualifier_for_completion_is_accepted_behind_its_word() {
+        for (word, qualifiers) in OUTPUT_QUALIFIERS {
+            let word = if word.is_empty() { "tag".to_owned() } else { format!("{word}name") };
+            let accepted = |qualifier: &&str| format!("{word}:{qualifier}").parse::<Choice>().is_ok();
+            let all: Vec<&str> = QUALIFIERS.into_iter().filter(accepted).collect();
+            assert_eq!(all, qualifiers, "{word}");
+        }
     }
 
     #[test]

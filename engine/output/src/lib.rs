@@ -46,7 +46,7 @@ mod style;
 mod watch;
 
 pub use batch::{Batch, MIN_LENT};
-pub use choice::{Choice, ChoiceError, Markup, OUTPUT_WORDS, Place};
+pub use choice::{Choice, ChoiceError, Markup, OUTPUT_QUALIFIERS, OUTPUT_WORDS, Place};
 pub use destination::Destination;
 pub use files::{
     FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,

@@ -6,16 +6,17 @@ use std::path::Path;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use iof_engine::Signal;
-use iof_output::OUTPUT_WORDS;
 use iof_proto::names::sanitize;
 use iof_proto::rendezvous::{Candidate, Search};
 
+use super::output_words;
 use crate::args::engine::own_directory;
 use crate::args::spellings::{GROUPS, Values};
 use crate::args::{Iof, List};
 
-/// Returns the candidates of a list, one in each line; empty if the engines cannot be found.
-pub fn candidates(list: List, directory: Option<&Path>) -> String {
+/// Returns the candidates of a list that begin with `typed`, one in each line; empty if the engines
+/// cannot be found.
+pub fn candidates(list: List, typed: &str, directory: Option<&Path>) -> String {
     let engines = || {
         let directory = directory.map(Path::to_owned).or_else(own_directory);
         let search = Search::default().within(directory);
@@ -30,10 +31,10 @@ pub fn candidates(list: List, directory: Option<&Path>) -> String {
             names
         }
         List::Pids => engines().iter().map(|Candidate { pid, .. }| pid.to_string()).collect(),
-        List::Output => OUTPUT_WORDS.iter().map(|word| (*word).to_owned()).collect(),
+        List::Output => output_words::complete(typed),
         List::Signals => signals(),
     };
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines.iter().filter(|line| line.starts_with(typed)).map(|line| format!("{line}\n")).collect()
 }
 
 /// Returns the names of the signals without `SIG`. Real-time signals have none.
@@ -66,7 +67,7 @@ fn shown() -> Command {
 const BASH: &str = r#"
 _iof_with_lists() {
     local IFS=$'\n' word="${COMP_WORDS[COMP_CWORD]}" start=$COMP_CWORD
-    local list="" option="" value="" before="" index position=0 directory=()
+    local list="" option="" value="" index position=0 options=()
     # Bash splits --option=word=value:qualifier at each "=" and ":".
     while ((start > 1)); do
         value="${COMP_WORDS[start]}$value"
@@ -117,25 +118,24 @@ _iof_with_lists() {
     fi
     for ((index = 1; index < COMP_CWORD; index++)); do
         if [[ ${COMP_WORDS[index]} == --rendezvous-dir ]]; then
-            directory=(--rendezvous-dir "${COMP_WORDS[index + 1]}")
+            options+=(--rendezvous-dir "${COMP_WORDS[index + 1]}")
         fi
     done
-    if [[ $list == output && $value == *,* ]]; then
-        before="${value%,*},"
-    fi
+    [[ $list == output ]] && options+=(--typed "$value")
     # Bash replaces only the last of these words.
     local kept="${value%"$word"}"
     COMPREPLY=()
     local line
     while read -r line; do
         [[ $list == signals && $value == SIG* ]] && line="SIG$line"
-        if [[ $line == "${value#"$before"}"* ]]; then
+        if [[ $line == "$value"* ]]; then
+            line="${line#"$kept"}"
             # A name may contain blanks.
             [[ $list == jobs ]] && printf -v line %q "$line"
-            line="$before$line"
-            COMPREPLY+=("${line#"$kept"}")
+            [[ $list == output ]] && line="${line// /\\ }"
+            COMPREPLY+=("$line")
         fi
-    done < <("${COMP_WORDS[0]}" completions --list "$list" "${directory[@]}" 2>/dev/null)
+    done < <("${COMP_WORDS[0]}" completions --list "$list" "${options[@]}" 2>/dev/null)
     if [[ ${#COMPREPLY[@]} == 1 && $list == output ]]; then
         compopt -o nospace 2>/dev/null
     fi
@@ -231,14 +231,11 @@ function __fish_iof_position
 end
 ";
 
-/// Completes the last word of a list.
+/// Completes the last word of a list, with its qualifiers and paths.
 const FISH_OUTPUT: &str = r#"
 function __fish_iof_output
     set -l value (string replace -r -- '^--output=' '' (commandline -ct))
-    set -l before (string match -r -- '^.*,' $value)
-    for word in (iof completions --list output 2>/dev/null)
-        echo "$before$word"
-    end
+    iof completions --list output --typed "$value" 2>/dev/null
 end
 complete -c iof -n "__fish_seen_subcommand_from run pull" -l output -x -a "(__fish_iof_output)"
 "#;
@@ -251,6 +248,7 @@ fn zsh(text: &str) -> String {
     let list = |line: &str| {
         let starts = [
             ("--nspace=[Attach", "jobs"),
+            ("--nspace=[Job", "jobs"),
             ("--pid=[Attach", "pids"),
             ("--output=[", "output"),
             (":job -- Job", "jobs"),
@@ -269,11 +267,11 @@ fn zsh(text: &str) -> String {
 const ZSH: &str = r#"
 _iof_list() {
     local -a found
-    found=(${(f)"$(iof completions --list $1 2>/dev/null)"})
     if [[ $1 == output ]]; then
-        compset -P '*,'
+        found=(${(f)"$(iof completions --list output --typed "$PREFIX" 2>/dev/null)"})
         compadd -S '' -a found
     else
+        found=(${(f)"$(iof completions --list $1 2>/dev/null)"})
         compadd -a found
     fi
 }
