@@ -199,23 +199,23 @@ impl BatchReader {
     pub fn begin_step(&mut self, streams: &mut Vec<FeedId>) -> bool {
         streams.clear();
         let steps = self.tool.begin_step();
-        streams.extend_from_slice(self.tool.feeds.active());
+        streams.extend_from_slice(self.tool.session.feeds.active());
         steps && streams.iter().all(|stream| self.peek(*stream) == Peeked::Bytes)
     }
 
     /// Ends a step that has consumed all bytes: the owner of this reader sleeps on.
     pub fn end_step(&mut self) {
-        self.tool.feeds.settle_step();
+        self.tool.session.feeds.settle_step();
     }
 
     fn polled(&mut self, poll: Poll, streams: &mut Vec<FeedId>) -> PollReady {
         streams.clear();
-        if !self.tool.events.is_empty() {
+        if !self.tool.session.events.is_empty() {
             let missed = |event| if let Event::Missed { missed, .. } = event { Some(missed) } else { None };
-            self.missed.extend(self.tool.events.drain(..).filter_map(missed));
-            self.tool.registrations.retain(|_, registration| !registration.is_over());
+            self.missed.extend(self.tool.session.events.drain(..).filter_map(missed));
+            self.tool.session.registrations.retain(|_, registration| !registration.is_over());
         }
-        streams.extend_from_slice(self.tool.feeds.active());
+        streams.extend_from_slice(self.tool.session.feeds.active());
         match poll {
             Poll::Ready => PollReady::Ready,
             Poll::Quiet => PollReady::Quiet,
@@ -232,31 +232,31 @@ impl BatchReader {
 
     /// Returns the next item of a stream without consuming bytes. A gap or an end is returned once.
     pub fn peek(&mut self, stream: FeedId) -> Peeked {
-        peek(&mut self.tool.feeds, stream)
+        peek(&mut self.tool.session.feeds, stream)
     }
 
     /// Returns the bytes that [`BatchReader::peek`] found, or `None` if the stream has ended. They
     /// may be borrowed together with those of other streams.
     pub fn bytes(&self, stream: FeedId) -> Option<Bytes<'_>> {
-        self.tool.feeds.get(stream).map(|feed| Bytes { feed })
+        self.tool.session.feeds.get(stream).map(|feed| Bytes { feed })
     }
 
     /// Returns the source, channel and registration of a stream.
     pub fn origin(&self, stream: FeedId) -> Option<Origin<'_>> {
-        self.tool.feeds.get(stream).map(origin)
+        self.tool.session.feeds.get(stream).map(origin)
     }
 
     /// Returns whether a stream cannot proceed although its source may have more: either the source
     /// waits until a reader makes room, or the stream continues in a ring that has not arrived yet.
     pub fn is_stalled(&self, stream: FeedId) -> bool {
-        self.tool.feeds.get(stream).is_some_and(Feed::is_stalled)
+        self.tool.session.feeds.get(stream).is_some_and(Feed::is_stalled)
     }
 
     /// Consumes the first `n` of the bytes that [`BatchReader::peek`] found, or all if there are
     /// fewer. This makes room for the source. The next [`BatchReader::peek`] finds the remaining
     /// bytes again.
     pub fn consume(&mut self, stream: FeedId, n: usize) {
-        if let Some(feed) = self.tool.feeds.get_mut(stream) {
+        if let Some(feed) = self.tool.session.feeds.get_mut(stream) {
             feed.consume(feed.bytes().len().min(n));
             feed.release();
         }
@@ -265,7 +265,7 @@ impl BatchReader {
     /// Leaves the bytes that [`BatchReader::peek`] found unread. [`BatchReader::poll_ready`] lists
     /// the stream again when more bytes or its end have arrived.
     pub fn defer(&mut self, stream: FeedId) {
-        if let Some(feed) = self.tool.feeds.get_mut(stream) {
+        if let Some(feed) = self.tool.session.feeds.get_mut(stream) {
             feed.defer();
         }
     }
@@ -273,12 +273,12 @@ impl BatchReader {
     /// Makes the next [`BatchReader::poll_ready`] list a deferred stream and return without
     /// blocking.
     pub fn rearm(&mut self, stream: FeedId) {
-        self.tool.feeds.activate(stream);
+        self.tool.session.feeds.activate(stream);
     }
 
     /// Returns whether at most one stream (one channel of one process) has not ended, and no
     /// further stream will be announced.
     pub fn has_one_stream(&self) -> bool {
-        self.tool.all_announced() && self.tool.feeds.len() <= 1
+        self.tool.all_announced() && self.tool.session.feeds.len() <= 1
     }
 }

@@ -1,8 +1,8 @@
 //! All feeds of a tool: which of them may have something to read, and when held-back bytes are due.
 
 use std::collections::{BTreeSet, HashMap};
-use std::mem;
 use std::time::Instant;
+use std::{fmt, mem};
 
 use iof_shm_ring::{Attached, ReaderId, ReaderPage};
 
@@ -22,7 +22,7 @@ impl FeedId {
 
 /// The feeds that have not ended.
 #[derive(Default)]
-pub(crate) struct Feeds {
+pub struct Feeds {
     feeds: Vec<Option<Feed>>,
     /// The empty entries of `feeds`.
     free: Vec<FeedId>,
@@ -34,6 +34,12 @@ pub(crate) struct Feeds {
     active: Vec<FeedId>,
     /// When to check again the feeds that hold bytes back.
     due: BTreeSet<(Instant, FeedId)>,
+}
+
+impl fmt::Debug for Feeds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Feeds").field("len", &self.len()).finish_non_exhaustive()
+    }
 }
 
 /// The result of [`Feeds::settle`].

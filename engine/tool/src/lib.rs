@@ -141,6 +141,7 @@ mod pusher;
 mod registration;
 mod reply;
 mod request;
+mod session;
 #[cfg(feature = "test-utils")]
 pub mod test_utils;
 mod tool;

@@ -8,24 +8,21 @@
 //! | `attach` | connecting to an engine |
 //! | `submit` | the core of all requests: sending one, passing on its answer, waiting for the answer |
 //! | `pull`, `query`, `log`, `push`, `signal` | the requests, non-blocking (`submit_`) and blocking |
-//! | `poll` | handling messages, the doorbell and timers |
+//! | `poll` | receiving messages, the doorbell and timers |
 //! | `receive` | returning one delivery after the other |
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use iof_shm_ring::{ReaderPage, Ringer, Stepper};
+use iof_shm_ring::Stepper;
 
 use crate::adaptive_polling::AdaptivePolling;
-use crate::event::{Event, Next};
-use crate::feeds::{FeedId, Feeds};
+use crate::event::Next;
+use crate::feeds::FeedId;
 use crate::link::Link;
-use crate::push::Pushing;
 use crate::registration::Registration;
-use crate::request::Requests;
+use crate::session::Session;
 use crate::wakeup::{Sleeper, Wakeup};
 
 mod attach;
@@ -51,30 +48,18 @@ mod submit;
 /// engine has other jobs.
 pub struct Tool {
     link: Link,
-    page: Arc<ReaderPage>,
+    pub(crate) session: Session,
     wakeup: Wakeup,
     polling: AdaptivePolling,
     /// When the socket was last checked for messages.
     messages_checked: Instant,
-    /// Whether streams were announced by the messages that were read last. The other streams of
-    /// their processes may be announced by the next ones.
-    has_new_feeds: bool,
-    /// Wakes the engine when room is made. Only a gating tool has one.
-    room: Option<Arc<Ringer>>,
     engine_pid: u32,
-    pub(crate) registrations: BTreeMap<u32, Registration>,
-    pub(crate) feeds: Feeds,
-    /// The pushes, by their numbers.
-    pushes: BTreeMap<u32, Pushing>,
-    requests: Requests,
-    pub(crate) events: VecDeque<Event>,
     /// The feeds that have not been read yet in the current round.
     turn: Vec<FeedId>,
     /// What was found but not delivered yet.
     put_back: Option<Next>,
     /// The feed whose bytes were delivered and are not consumed yet.
     lent: Option<FeedId>,
-    gone: bool,
 }
 
 impl Tool {
@@ -86,14 +71,14 @@ impl Tool {
     /// Returns whether the connection has ended: the engine ended or closed it. Bytes that are in
     /// memory are still delivered.
     pub fn is_gone(&self) -> bool {
-        self.gone
+        self.session.gone
     }
 
     /// Returns whether the engine disconnected before it had announced every stream of every
     /// registration, so that streams may be missing. [Persistent](crate::Pull::persistent)
     /// registrations do not count: they have no last stream.
     pub fn misses_streams(&self) -> bool {
-        self.gone && self.registrations.values().any(Registration::misses_streams)
+        self.session.gone && self.session.registrations.values().any(Registration::misses_streams)
     }
 
     /// Returns whether nothing more will be delivered. This is the case when everything received
@@ -101,9 +86,10 @@ impl Tool {
     /// has. A registration ends when the end of every job that it names was delivered. A
     /// [persistent](crate::Pull::persistent) one ends only when it is deregistered.
     pub fn is_done(&self) -> bool {
-        let over = self.gone || self.registrations.values().all(Registration::is_over);
-        let delivered = self.events.is_empty() && self.put_back.is_none() && self.requests.is_empty();
-        over && delivered && self.feeds.is_empty()
+        let over = self.session.gone || self.session.registrations.values().all(Registration::is_over);
+        let delivered =
+            self.session.events.is_empty() && self.put_back.is_none() && self.session.requests.is_empty();
+        over && delivered && self.session.feeds.is_empty()
     }
 
     /// Returns the place of the tool's step, if the engine is in this process.
@@ -126,7 +112,7 @@ impl Tool {
         if self.link.has_received() || (pending && !self.is_done()) {
             return Some(Duration::ZERO);
         }
-        self.feeds.next_due().map(|due| due.saturating_duration_since(Instant::now()))
+        self.session.feeds.next_due().map(|due| due.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -145,8 +131,10 @@ impl AsFd for Tool {
 impl fmt::Debug for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Tool");
-        shown.field("engine_pid", &self.engine_pid).field("gone", &self.gone);
-        shown.field("registrations", &self.registrations.keys()).field("streams", &self.feeds.len());
-        shown.field("pushes", &self.pushes.keys()).finish_non_exhaustive()
+        shown.field("engine_pid", &self.engine_pid).field("gone", &self.session.gone);
+        shown
+            .field("registrations", &self.session.registrations.keys())
+            .field("streams", &self.session.feeds.len());
+        shown.field("pushes", &self.session.pushes.keys()).finish_non_exhaustive()
     }
 }

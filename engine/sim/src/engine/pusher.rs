@@ -1,7 +1,7 @@
 //! A tool's pushes.
 
 use iof_proto::PushReport;
-use iof_shm_ring::Filler;
+use iof_tool::test_utils::ProtocolSide;
 
 /// What a tool pushes.
 #[derive(Clone, Copy, Debug)]
@@ -14,38 +14,32 @@ pub struct PushPlan {
 #[derive(Debug)]
 pub struct Push {
     plan: PushPlan,
-    filler: Filler,
+    filled: u64,
     over: bool,
 }
 
 impl Push {
     /// Begins to fill an inlet.
-    pub fn new(plan: PushPlan, filler: Filler) -> Push {
-        Push { plan, filler, over: false }
+    pub fn new(plan: PushPlan) -> Push {
+        Push { plan, filled: 0, over: false }
     }
 
-    /// Fills in at most `most` bytes. Returns what the engine is to be told.
-    pub fn fill(&mut self, most: u64) -> Option<(u64, bool)> {
-        if self.over {
-            return None;
+    /// Fills in at most `most` bytes of the push `number` of a tool.
+    pub fn fill(&mut self, side: &mut ProtocolSide, number: u32, most: u64) {
+        if !self.over {
+            let left = self.plan.size - self.filled;
+            let bytes = left.min(most).min(side.push_room(number).len() as u64);
+            self.filled += bytes;
+            self.over = bytes == left;
+            side.fill(number, bytes as usize, self.over);
         }
-        let left = self.plan.size - self.filler.filled();
-        let bytes = self.filler.fill(left.min(most) as usize) as u64;
-        let last = bytes == left;
-        self.over = last;
-        (bytes > 0 || last).then_some((bytes, last))
-    }
-
-    /// Takes back room.
-    pub fn freed(&mut self, position: u64) {
-        assert!(self.filler.freed(position), "room at {position} for bytes that were not filled in");
     }
 
     /// Checks the report at its end.
     pub fn check(&self, report: &PushReport) {
         assert!(report.complete == 0 || self.over, "a push is complete before its end");
         // When no target is left, the engine takes no more bytes.
-        let filled = self.filler.filled();
+        let filled = self.filled;
         assert!(
             report.bytes == filled || report.complete == 0 && report.bytes < filled,
             "{report:?} of {filled}"

@@ -48,8 +48,6 @@ pub struct Feed {
 pub enum Closing {
     /// It is not being ended.
     No,
-    /// The engine's answer to the barrier is awaited.
-    Awaiting,
     /// The rest is read.
     Flushing,
     /// The engine was asked to end it.
@@ -66,6 +64,8 @@ pub struct Registration {
     announced: bool,
     /// The runs of each name whose ends were reported.
     ends: BTreeMap<Nspace, Vec<u64>>,
+    /// The last run of each name whose end was delivered.
+    delivered: BTreeMap<Nspace, u64>,
     /// The streams and bytes that it misses.
     missed: BTreeMap<(Nspace, Channel), (u64, u64)>,
     /// Its streams.
@@ -98,6 +98,7 @@ impl Registration {
             closing: Closing::No,
             announced: false,
             ends: BTreeMap::new(),
+            delivered: BTreeMap::new(),
             missed: BTreeMap::new(),
             feeds: BTreeMap::new(),
             past,
@@ -151,6 +152,18 @@ impl Registration {
         if self.closing == Closing::No {
             self.check_streams(nspace, truth);
         }
+    }
+
+    /// Notes that the end of a run is delivered: everything of it was read, and it is delivered once.
+    pub fn end_delivered(&mut self, nspace: &Nspace, run: u64) {
+        assert_eq!(self.closing, Closing::No, "the end of {nspace} after the end of the registration");
+        let reported = self.ends.get(nspace).is_some_and(|runs| runs.contains(&run));
+        assert!(reported, "the end of {nspace}, which the engine has not reported");
+        let before = self.delivered.insert(nspace.clone(), run);
+        assert!(before.is_none_or(|before| before < run), "the end of {nspace} twice");
+        let of_run = |info: &StreamInfo| info.source.nspace == *nspace && info.run <= run;
+        let are_read = self.feeds.iter().filter(|(info, _)| of_run(info)).all(|(_, feed)| feed.ended);
+        assert!(are_read, "the end of {nspace} precedes that of a stream");
     }
 
     /// Checks that all streams of ended runs were announced or are missed.

@@ -4,7 +4,7 @@ use iof_engine::Grant;
 use iof_engine::simulation::{OWN_USER, PeerCredentials};
 use iof_proto::directive::{DropPolicy, key};
 use iof_proto::log::key as log_key;
-use iof_proto::{Channels, FromTool, Info, InfoValue, Log, Proc, Query, Rank};
+use iof_proto::{Channels, Info, InfoValue, Log, Proc, Query, Rank};
 use iof_shm_ring::Start;
 
 use super::EngineWorld;
@@ -86,14 +86,8 @@ impl EngineWorld {
         let (own, drops) = (tool.own, drop.is_some());
         let pull = Pull { procs: procs.clone(), channels, start, persistent, own, drops, past };
         let backlog = start == Start::Oldest;
-        tool.request(engine, Request::Pull(pull), |request| FromTool::Pull {
-            request,
-            procs,
-            channels,
-            backlog,
-            persistent,
-            directives,
-        });
+        let asked = iof_tool::Pull { procs, channels, backlog, persistent, directives };
+        tool.request(engine, Request::Pull(pull), |side| side.pull(&asked));
     }
 
     /// A tool ends a registration.
@@ -117,8 +111,7 @@ impl EngineWorld {
             && rng.chance(64)
         {
             let cut_off = rng.chance(128).then(|| rng.below(4096));
-            let message = |request| FromTool::SlowTargets { request, push, cut_off };
-            return tool.request(engine, Request::SlowTargets, message);
+            return tool.request(engine, Request::SlowTargets, |side| side.slow_targets(push, cut_off));
         }
         let begun = tool.requests.values().filter(|request| matches!(request, Request::Push(_))).count();
         if tool.pushes.len() + begun >= MAX_PUSHES {
@@ -133,12 +126,8 @@ impl EngineWorld {
             directives.push(Info::new(key::IOF_PARTIAL, true));
         }
         let plan = PushPlan { size: rng.size(40_000) };
-        tool.request(engine, Request::Push(plan), |request| FromTool::Push {
-            request,
-            targets,
-            size: None,
-            directives,
-        });
+        let push = iof_tool::Push { targets, directives };
+        tool.request(engine, Request::Push(plan), |side| side.push(&push, None));
     }
 
     /// A tool queries, logs or signals.
@@ -150,11 +139,11 @@ impl EngineWorld {
                 let keys: Vec<&str> =
                     rng.pick(&[&["iof.qry.stats"][..], &["pmix.qry.ns"], &["their.key"]]).to_vec();
                 let queries = vec![Query::new(keys)];
-                tool.request(engine, Request::Query, |request| FromTool::Query { request, queries });
+                tool.request(engine, Request::Query, |side| side.query(queries));
             }
             1 => {
                 let (procs, signal) = (vec![proc(rng)], rng.below(70) as i32);
-                tool.request(engine, Request::Signal, |request| FromTool::Signal { request, procs, signal });
+                tool.request(engine, Request::Signal, |side| side.signal(procs, signal));
             }
             _ => {
                 let channels = [
@@ -172,7 +161,7 @@ impl EngineWorld {
                     value: InfoValue::Proc(source),
                     required: false,
                 });
-                tool.request(engine, Request::Log, |request| FromTool::Log { request, log });
+                tool.request(engine, Request::Log, |side| side.log(log));
             }
         }
     }

@@ -45,8 +45,9 @@ impl EngineWorld {
         self.drain();
         self.ends_registrations = true;
         self.run_until("a registration has not ended", |world| {
-            world.tools.iter().all(|tool| tool.registrations.is_empty() && tool.side.is_empty())
+            world.tools.iter().all(|tool| tool.registrations.is_empty() && !tool.has_streams())
         });
+        assert!(self.setting.silent_host || self.tools.iter().all(Tool::is_idle), "{}", self.describe());
         self.tools.iter_mut().for_each(|tool| tool.close(&mut self.engine));
         self.run_until("a tool is not disconnected", |world| world.tools.is_empty());
         self.advance(Duration::from_secs(3600));

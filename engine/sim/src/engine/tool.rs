@@ -1,17 +1,16 @@
-//! Simulated tools: the protocol's other side, and the reading with the real state machines of
-//! `iof-tool`.
+//! Simulated tools: the real state machines of `iof-tool`, with decisions of the run in place of a
+//! program, and checks of all that they receive, send and deliver.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use iof_engine::Grant;
 use iof_engine::simulation::{ConnectionId, Packet, Shared, SimulatedEngine};
-use iof_proto::{Decoder, FromTool, PROTOCOL_VERSION, Query, ToTool, encode};
-use iof_shm_ring::{Attached, Bell, Filler, Grouping, ReaderId, ReaderPage, Ringer};
-use iof_tool::test_utils::{NewStream, ReadingSide, StreamInfo};
-use iof_tool::{FeedId, Peeked};
+use iof_proto::{Decoder, FromTool, PROTOCOL_VERSION, ToTool, encode};
+use iof_shm_ring::{Attached, Bell, ReaderId, ReaderPage, Ring};
+use iof_tool::test_utils::{Delivered, Feeds, ProtocolSide, ReadingSide, StreamInfo};
+use iof_tool::{FeedId, Peeked, Reply};
 
 use super::pusher::{Push, PushPlan};
 use super::registration::{Closing, Pull, Registration};
@@ -36,8 +35,6 @@ pub enum Manner {
 #[derive(Debug)]
 pub enum Request {
     Pull(Pull),
-    Barrier(u32),
-    Deregister(u32),
     Query,
     Log,
     Signal,
@@ -65,10 +62,10 @@ pub struct Tool {
     /// Its reader page, once it is welcome.
     pub page: Option<Arc<ReaderPage>>,
     bell: Option<Bell>,
-    room: Option<Arc<Ringer>>,
-    /// The streams that it reads.
-    pub side: ReadingSide,
-    last_request: u32,
+    /// Whether it may hold back sources.
+    may_block: bool,
+    /// What a real tool keeps, once it is welcome.
+    side: Option<ProtocolSide>,
     /// The registrations whose pulls were answered.
     granted: BTreeSet<u32>,
     /// Its requests without an answer.
@@ -99,9 +96,8 @@ impl Tool {
             lost: false,
             page: None,
             bell: None,
-            room: None,
-            side: ReadingSide::default(),
-            last_request: 0,
+            may_block: false,
+            side: None,
             granted: BTreeSet::new(),
             requests: BTreeMap::new(),
             registrations: BTreeMap::new(),
@@ -134,29 +130,61 @@ impl Tool {
         engine.send(self.id, &frame);
     }
 
-    /// Sends a request.
+    /// Sends a request, which `submit` makes.
     pub fn request(
         &mut self,
         engine: &mut SimulatedEngine,
         request: Request,
-        message: impl FnOnce(u32) -> FromTool,
+        submit: impl FnOnce(&mut ProtocolSide) -> (u32, FromTool),
     ) {
-        self.last_request += 1;
-        self.requests.insert(self.last_request, request);
-        self.send(engine, &message(self.last_request));
+        let Some(side) = &mut self.side else { return };
+        let (number, message) = submit(side);
+        self.requests.insert(number, request);
+        self.send(engine, &message);
     }
 
     /// Begins to end a registration.
     pub fn deregister(&mut self, engine: &mut SimulatedEngine, handler: u32) {
-        let Some(registration) = self.registrations.get_mut(&handler) else { return };
-        if registration.closing != Closing::No {
+        let (Some(registration), Some(side)) = (self.registrations.get_mut(&handler), &mut self.side) else {
             return;
+        };
+        if registration.closing == Closing::No {
+            registration.closing = Closing::Flushing;
+            side.deregister(handler).expect("the registration of a tool that is connected");
+            self.send_outgoing(engine);
         }
-        registration.closing = Closing::Awaiting;
-        self.side.flush(handler);
-        // As the real tool does: the engine answers in order, so this is a barrier.
-        let barrier = |request| FromTool::Query { request, queries: Vec::<Query>::new() };
-        self.request(engine, Request::Barrier(handler), barrier);
+    }
+
+    /// Returns whether nothing is left of its requests, registrations and streams.
+    pub fn is_idle(&self) -> bool {
+        self.registrations.is_empty() && self.side.as_ref().is_none_or(ProtocolSide::is_idle)
+    }
+
+    /// Returns whether it has streams.
+    pub fn has_streams(&self) -> bool {
+        self.side.as_ref().is_some_and(ProtocolSide::has_streams)
+    }
+
+    fn side(&mut self) -> &mut ProtocolSide {
+        self.side.as_mut().expect("the side of a tool that is welcome")
+    }
+
+    fn reading(&mut self) -> ReadingSide<&mut Feeds> {
+        self.side().reading()
+    }
+
+    /// Sends what follows from what the tool has received and read. Returns whether there was something.
+    fn send_outgoing(&mut self, engine: &mut SimulatedEngine) -> bool {
+        let messages = self.side().take_outgoing();
+        for message in &messages {
+            if let FromTool::Deregister { handler, .. } = message {
+                let registration = self.registrations.get_mut(handler).expect("the registration to end");
+                assert!(registration.closing == Closing::Flushing && registration.is_drained());
+                registration.closing = Closing::Asked;
+            }
+            self.send(engine, message);
+        }
+        !messages.is_empty()
     }
 
     /// Takes messages, reads what is ready, and sends what follows. Returns whether it did anything.
@@ -181,20 +209,21 @@ impl Tool {
         let Some(page) = self.page.clone() else { return busy };
         page.disarm();
         self.bell.as_ref().inspect(|bell| _ = bell.silence());
-        self.side.take_ready(&page);
+        self.reading().take_ready(&page);
         if eager || rng.chance(128) {
-            std::mem::take(&mut self.deferred).into_iter().for_each(|feed| self.side.rearm(feed));
+            let deferred = std::mem::take(&mut self.deferred);
+            deferred.into_iter().for_each(|feed| self.reading().rearm(feed));
         }
-        for feed in self.side.active() {
+        for feed in self.reading().active() {
             if eager || rng.chance(160) {
                 busy |= self.read(feed, truth, rng, eager);
             }
         }
-        busy |= self.settle_feeds(engine);
+        busy |= self.settle_feeds(engine, truth);
         self.fill_pushes(engine, rng, eager);
-        self.side.take_ready(&page);
-        if self.side.active().is_empty() {
-            self.side.arm(&page);
+        self.reading().take_ready(&page);
+        if self.reading().active().is_empty() {
+            self.reading().arm(&page);
         }
         busy
     }
@@ -204,32 +233,31 @@ impl Tool {
         match (message, shared) {
             (ToTool::Welcome { may_block, .. }, Shared::Welcome { page, bell, room }) => {
                 assert_eq!(may_block, room.is_some());
-                assert!(self.page.replace(page).is_none(), "a second welcome");
-                (self.bell, self.room) = (Some(bell), room.map(Arc::new));
+                assert!(self.page.replace(Arc::clone(&page)).is_none(), "a second welcome");
+                self.bell = Some(bell);
+                self.may_block = may_block;
+                // SAFETY: the engine keeps the protocol.
+                self.side = Some(unsafe { ProtocolSide::new(page, room.map(Arc::new)) });
             }
             (ToTool::Refused { .. }, _) => self.refused = true,
-            (message @ ToTool::Ring { .. }, Shared::Ring(ring)) => self.take_ring(message, ring, truth),
-            (ToTool::Announced { handler }, _) => {
-                self.registration(handler).map(Registration::announced);
-            }
-            (ToTool::JobEnded { handler, nspace, run, skipped, .. }, _) => {
-                if let Some(registration) = self.registration(handler) {
-                    registration.job_ended(&nspace, run, skipped, truth);
+            (message, shared) => {
+                self.check(&message, &shared, truth);
+                let (ring, inlet) = match shared {
+                    Shared::Ring(ring) => (Some(ring), None),
+                    Shared::Inlet(inlet) => {
+                        (None, Some(inlet.as_fd().try_clone_to_owned().expect("a descriptor")))
+                    }
+                    Shared::Nothing | Shared::Welcome { .. } => (None, None),
+                };
+                let pushed = if let ToTool::Pushed { push, .. } = &message { Some(*push) } else { None };
+                self.side().receive(message, ring, inlet).expect("a message that fits");
+                if let Some(push) = pushed {
+                    let report = self.side().take_report(push).expect("the report of a push");
+                    self.pushes.remove(&push).expect("a push that was begun").check(&report);
                 }
+                self.take_delivered(truth);
+                self.send_outgoing(engine);
             }
-            (ToTool::Missed { handler, missed }, _) => {
-                if let Some(registration) = self.registration(handler) {
-                    registration.missed(missed.nspace, missed.channel, missed.streams, missed.bytes);
-                }
-            }
-            (ToTool::Room { push, position }, _) => {
-                let push = self.pushes.get_mut(&push).expect("room in a push that was begun");
-                push.freed(position);
-            }
-            (ToTool::Pushed { push, report }, _) => {
-                self.pushes.remove(&push).expect("a push that was begun").check(&report);
-            }
-            (message, shared) => self.answered(engine, message, shared, truth),
         }
     }
 
@@ -240,139 +268,136 @@ impl Tool {
         self.registrations.get_mut(&handler)
     }
 
-    fn take_ring(&mut self, message: ToTool, ring: Arc<iof_shm_ring::Ring>, truth: &Truth) {
-        let ToTool::Ring {
-            handler,
-            source,
-            channel,
-            logged,
-            run,
-            slot,
-            follows,
-            start,
-            dropped,
-            non_gating,
-            options,
-        } = message
-        else {
-            return;
-        };
-        let attached = Attached { ring, id: slot.into(), start, dropped, non_gating };
-        if let Some(old) = follows {
-            self.summary.follows += 1;
-            // SAFETY: the engine keeps the protocol.
-            return unsafe { self.side.follow(old.into(), attached) };
-        }
-        let may_block = self.room.is_some();
-        let Some(registration) = self.registration(handler) else { return };
-        if registration.closing == Closing::Asked {
-            return;
-        }
-        let stream = StreamInfo { source, channel, logged, run };
-        registration.opened(&stream, &attached, truth, may_block);
-        let time = options.buffering_time.map(Duration::from_micros);
-        let grouping =
-            (options.buffering_size > 0).then_some(Grouping { bytes: options.buffering_size, time });
-        let (start, flushes) = (registration.pull.start, registration.closing != Closing::No);
-        let page = self.page.as_ref().expect("a welcome");
-        let new = NewStream { handler, stream, ring: attached, start, room: self.room.clone(), grouping };
-        // SAFETY: the engine keeps the protocol.
-        unsafe { self.side.add(page, new) }.expect("the slot is there");
-        if flushes {
-            self.side.flush(handler);
+    /// Checks a message before the tool handles it.
+    fn check(&mut self, message: &ToTool, shared: &Shared, truth: &Truth) {
+        match message {
+            ToTool::Ring { follows: Some(_), .. } => self.summary.follows += 1,
+            ToTool::Ring { .. } => self.check_ring(message, shared, truth),
+            ToTool::Announced { handler } => {
+                self.registration(*handler).map(Registration::announced);
+            }
+            ToTool::JobEnded { handler, nspace, run, skipped, .. } => {
+                if let Some(registration) = self.registration(*handler) {
+                    registration.job_ended(nspace, *run, *skipped, truth);
+                }
+            }
+            ToTool::Missed { handler, missed } => {
+                let missed = missed.clone();
+                if let Some(registration) = self.registration(*handler) {
+                    registration.missed(missed.nspace, missed.channel, missed.streams, missed.bytes);
+                }
+            }
+            ToTool::Room { push, .. } => assert!(self.pushes.contains_key(push), "room in no push"),
+            _ => {}
         }
     }
 
-    fn answered(&mut self, engine: &mut SimulatedEngine, message: ToTool, shared: Shared, truth: &Truth) {
-        let number = match &message {
-            ToTool::Pulled { request, .. }
-            | ToTool::Deregistered { request, .. }
-            | ToTool::Answer { request, .. }
-            | ToTool::PushBegun { request, .. }
-            | ToTool::SlowTargets { request, .. }
-            | ToTool::Logged { request, .. }
-            | ToTool::Signalled { request, .. } => *request,
-            other => panic!("unexpected {other:?}"),
+    fn check_ring(&mut self, message: &ToTool, shared: &Shared, truth: &Truth) {
+        let ToTool::Ring { handler, source, channel, logged, run, slot, start, dropped, non_gating, .. } =
+            message
+        else {
+            return;
         };
-        let request = self.requests.remove(&number).expect("a request that was not answered");
-        match (request, message) {
-            (Request::Pull(pull), ToTool::Pulled { result, .. }) => {
+        let Shared::Ring(ring) = shared else { panic!("a ring without its memory") };
+        let (ring, id): (Arc<Ring>, ReaderId) = (Arc::clone(ring), (*slot).into());
+        let attached = Attached { ring, id, start: *start, dropped: *dropped, non_gating: *non_gating };
+        let may_block = self.may_block;
+        let Some(registration) = self.registration(*handler) else { return };
+        if registration.closing != Closing::Asked {
+            let stream = StreamInfo { source: source.clone(), channel: *channel, logged: *logged, run: *run };
+            registration.opened(&stream, &attached, truth, may_block);
+        }
+    }
+
+    /// Takes what the tool delivers, and checks it.
+    fn take_delivered(&mut self, truth: &Truth) {
+        while let Some(delivered) = self.side().take_delivered() {
+            match delivered {
+                Delivered::Reply { request, reply } => {
+                    let sent = self.requests.remove(&request).expect("a request that was not answered");
+                    self.answered(sent, reply, truth);
+                }
+                Delivered::JobEnded { handler, nspace, run, .. } => {
+                    let registration = self.registrations.get_mut(&handler).expect("a registration");
+                    registration.end_delivered(&nspace, run);
+                    if !self.side().has_registration(handler) {
+                        let registration = self.registrations.remove(&handler);
+                        assert!(registration.is_some_and(|found| found.is_over()), "it ended too early");
+                    }
+                }
+                Delivered::Missed { handler, .. } => {
+                    assert!(self.granted.contains(&handler), "streams of no registration are missing");
+                }
+                Delivered::Deregistered { handler } => {
+                    let registration = self.registrations.remove(&handler).expect("a registration");
+                    assert_eq!(registration.closing, Closing::Asked);
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, request: Request, reply: Reply, truth: &Truth) {
+        match (request, reply) {
+            (Request::Pull(pull), Reply::Pulled(result)) => {
                 if let Ok(granted) = result {
                     self.granted.insert(granted.handler);
                     let registration = Registration::new(pull, truth);
                     assert!(self.registrations.insert(granted.handler, registration).is_none());
                 }
             }
-            (Request::Barrier(handler), ToTool::Answer { .. }) => {
-                if let Some(registration) = self.registrations.get_mut(&handler) {
-                    registration.closing = Closing::Flushing;
-                }
-                self.end_if_flushed(engine, handler);
-            }
-            (Request::Deregister(handler), ToTool::Deregistered { .. }) => {
-                self.registrations.remove(&handler);
-            }
-            (Request::Push(plan), ToTool::PushBegun { result, .. }) => {
-                if let (Ok(granted), Shared::Inlet(inlet)) = (result, shared) {
-                    let file = inlet.as_fd().try_clone_to_owned().expect("a descriptor");
-                    // SAFETY: this is the only filler.
-                    let filler = unsafe { Filler::open(file) }.expect("an inlet");
-                    self.pushes.insert(granted.push, Push::new(plan, filler));
+            (Request::Push(plan), Reply::PushBegun(result)) => {
+                if let Ok(granted) = result {
+                    self.pushes.insert(granted.push, Push::new(plan));
                 }
             }
-            (Request::Query, ToTool::Answer { .. })
-            | (Request::Log, ToTool::Logged { .. })
-            | (Request::Signal, ToTool::Signalled { .. })
-            | (Request::SlowTargets, ToTool::SlowTargets { .. }) => {}
-            (request, answer) => panic!("{answer:?} answers {request:?}"),
-        }
-    }
-
-    /// Asks the engine to end a registration once everything due was read.
-    fn end_if_flushed(&mut self, engine: &mut SimulatedEngine, handler: u32) {
-        let Some(registration) = self.registrations.get_mut(&handler) else { return };
-        if registration.closing == Closing::Flushing && registration.is_drained() {
-            registration.closing = Closing::Asked;
-            let message = |request| FromTool::Deregister { request, handler };
-            self.request(engine, Request::Deregister(handler), message);
+            (Request::Query, Reply::Answered(_))
+            | (Request::Log, Reply::Logged(_))
+            | (Request::Signal, Reply::Signalled(_))
+            | (Request::SlowTargets, Reply::SlowTargets(_)) => {}
+            (request, reply) => panic!("{reply:?} answers {request:?}"),
         }
     }
 
     /// Checks that the bytes which it has borrowed are still what they were.
     fn check_held(&mut self, truth: &Truth) {
+        let Some(side) = &mut self.side else { return };
         for id in std::mem::take(&mut self.held) {
-            let (Some((handler, _)), Some(info)) = (self.side.counts(id), self.side.info(id)) else {
+            let (Some((handler, _)), Some(info)) = (side.reading().counts(id), side.reading().info(id))
+            else {
                 continue;
             };
             let feed = self.registrations.get(&handler).and_then(|found| found.feeds.get(&info));
-            let right = feed.is_none_or(|feed| truth.has(&info, feed.next, self.side.bytes(id)));
+            let right = feed.is_none_or(|feed| truth.has(&info, feed.next, side.reading().bytes(id)));
             assert!(right, "borrowed bytes of {info:?} have changed");
         }
     }
 
     /// Reads what a stream has next. Returns whether there was something.
     fn read(&mut self, id: FeedId, truth: &Truth, rng: &mut Rng, eager: bool) -> bool {
+        let side = self.side.as_mut().expect("the side of a tool that is welcome");
         for step in 0..if eager { 1000 } else { 1 + rng.below(3) } {
-            let (Some((handler, _)), Some(info)) = (self.side.counts(id), self.side.info(id)) else {
+            let (Some((handler, _)), Some(info)) = (side.reading().counts(id), side.reading().info(id))
+            else {
                 return step > 0;
             };
-            let peeked = self.side.peek(id);
+            let peeked = side.reading().peek(id);
             let registration = self.registrations.get_mut(&handler).expect("the registration of a stream");
             let feed = registration.feeds.get_mut(&info).expect("an announced stream");
             match peeked {
                 Peeked::Bytes => {
-                    let found = self.side.bytes(id);
+                    let reading = side.reading();
+                    let found = reading.bytes(id);
                     let most = if eager { found.len() } else { rng.size(found.len() as u64) as usize };
                     assert!(truth.has(&info, feed.next, &found[..most]), "wrong bytes of {info:?}");
                     if !eager && rng.chance(24) {
-                        self.side.defer(id);
+                        side.reading().defer(id);
                         self.deferred.push(id);
                         return true;
                     }
                     self.summary.delivered += most as u64;
                     feed.deliver(most as u64);
                     let keep = !eager && rng.chance(48);
-                    self.side.consume(id, most, !keep);
+                    side.reading().consume(id, most, !keep);
                     if keep {
                         self.held.push(id);
                         return true;
@@ -404,47 +429,30 @@ impl Tool {
     }
 
     /// Sends what follows from the reading. Returns whether there was something.
-    fn settle_feeds(&mut self, engine: &mut SimulatedEngine) -> bool {
-        let requests = self.side.settle();
-        let busy = !requests.drained.is_empty() || !requests.follow.is_empty();
-        let slots: Vec<u32> = requests.drained.iter().map(|(reader, ..)| (*reader).into()).collect();
-        if !slots.is_empty() {
-            self.send(engine, &FromTool::Drained { slots });
-        }
-        for reader in requests.follow {
-            self.send(engine, &FromTool::Follow { slot: reader.into() });
-        }
-        let handlers: Vec<u32> = self.registrations.keys().copied().collect();
-        for handler in handlers {
-            self.end_if_flushed(engine, handler);
-            let registration = &self.registrations[&handler];
-            if registration.closing == Closing::No && registration.is_over() {
-                self.registrations.remove(&handler);
-            }
-        }
-        busy
+    fn settle_feeds(&mut self, engine: &mut SimulatedEngine, truth: &Truth) -> bool {
+        self.side().settle();
+        self.take_delivered(truth);
+        self.send_outgoing(engine)
     }
 
     fn fill_pushes(&mut self, engine: &mut SimulatedEngine, rng: &mut Rng, eager: bool) {
+        let side = self.side.as_mut().expect("the side of a tool that is welcome");
         for (number, push) in &mut self.pushes {
             if eager || rng.chance(128) {
-                let most = if eager { 1 << 20 } else { rng.size(16384) };
-                if let Some((bytes, last)) = push.fill(most) {
-                    let frame = encode(&FromTool::Fill { push: *number, bytes, last }).expect("a message");
-                    engine.send(self.id, &frame);
-                }
+                push.fill(side, *number, if eager { 1 << 20 } else { rng.size(16384) });
             }
         }
+        self.send_outgoing(engine);
     }
 
     /// Closes its end of the connection.
     pub fn close(&mut self, engine: &mut SimulatedEngine) {
         self.closed = true;
         engine.close(self.id);
-        self.side = ReadingSide::default();
+        self.side = None;
         self.registrations.clear();
         self.requests.clear();
         self.pushes.clear();
-        (self.page, self.bell, self.room) = (None, None, None);
+        (self.page, self.bell) = (None, None);
     }
 }

@@ -1,6 +1,5 @@
 //! Attaching to an engine.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -17,10 +16,9 @@ use nix::unistd::geteuid;
 use super::Tool;
 use crate::adaptive_polling::AdaptivePolling;
 use crate::error::{AttachError, LostError, RequestError};
-use crate::feeds::Feeds;
 use crate::link::{Link, Received};
 use crate::local_rings::LocalRings;
-use crate::request::Requests;
+use crate::session::Session;
 use crate::wakeup::Wakeup;
 
 impl Tool {
@@ -119,24 +117,17 @@ impl Tool {
             return Err(LostError::Unexpected { what: "a welcome without its descriptors" }.into());
         };
         let wakeup = Wakeup::new(Bell::from(bell), &link).map_err(LostError::Socket)?;
+        let room = room.map(|room| Arc::new(Ringer::from(room)));
         Ok(Tool {
             link,
-            page: Arc::new(ReaderPage::open(page)?),
+            session: Session::new(Arc::new(ReaderPage::open(page)?), room),
             wakeup,
             polling: AdaptivePolling::new(may_block && engine_pid == process::id()),
             messages_checked: now,
-            has_new_feeds: false,
-            room: room.map(|room| Arc::new(Ringer::from(room))),
             engine_pid,
-            registrations: BTreeMap::new(),
-            feeds: Feeds::default(),
-            pushes: BTreeMap::new(),
-            requests: Requests::default(),
-            events: VecDeque::new(),
             turn: Vec::new(),
             put_back: None,
             lent: None,
-            gone: false,
         })
     }
 }

@@ -2,22 +2,14 @@
 //! to its end.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use iof_proto::limits::MAX_SLOTS_PER_MESSAGE;
-use iof_proto::{EffectiveOptions, FromTool, Nspace, ToTool};
-use iof_shm_ring::{Attached, Grouping};
 
 use super::Tool;
 use crate::adaptive_polling::MAX_POLL_INTERVAL;
 use crate::error::LostError;
-use crate::event::Event;
-use crate::feed::{Feed, StreamInfo, reader};
-use crate::feeds::Settled;
 use crate::link::Received;
-use crate::registration::{Closing, Registration};
-use crate::reply::Reply;
+use crate::registration::Registration;
+use crate::session::ReadSince;
 use crate::wakeup::Woken;
 
 /// The longest time for which a tool that always has something to read leaves messages unread.
@@ -116,8 +108,8 @@ impl Tool {
         }
         loop {
             self.take_queued()?;
-            self.feeds.take_ready(&self.page);
-            self.feeds.take_due();
+            self.session.take_ready();
+            self.session.feeds.take_due();
             let ready = self.has_ready();
             if ready || is_over(self) {
                 // Messages are read however much there is to read, but not each time: that costs as
@@ -125,19 +117,19 @@ impl Tool {
                 let recent = self.messages_checked.elapsed() < MESSAGE_CHECK_INTERVAL;
                 // All streams of a process are announced before the first of them has bytes. The
                 // announcements may have arrived after the messages were read, before the bytes.
-                let behind = self.has_new_feeds && !call.caught_up;
+                let behind = self.session.has_new_feeds && !call.caught_up;
                 if behind || !(call.socket_checked || ready && recent) {
                     self.take_messages()?;
                     (call.socket_checked, call.caught_up) = (true, true);
                     continue;
                 }
-                self.wakeup.disarm(&self.page);
+                self.wakeup.disarm(self.session.page());
                 return Ok(Some(if ready { Poll::Ready } else { Poll::Done }));
             }
             if call.timed_out && call.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(Some(Poll::Quiet));
             }
-            let until = [call.deadline, self.feeds.next_due()].into_iter().flatten().min();
+            let until = [call.deadline, self.session.feeds.next_due()].into_iter().flatten().min();
             if !call.timed
                 && let Some(interval) = self.timed_sleep(until)
             {
@@ -146,7 +138,7 @@ impl Tool {
                 call.sleep =
                     Some(Sleep { until: Instant::now().checked_add(interval), timed: Some(interval) });
                 return Ok(None);
-            } else if self.wakeup.arm(&self.page, self.feeds.slots()) {
+            } else if self.wakeup.arm(self.session.page(), self.session.feeds.slots()) {
                 call.sleep = Some(Sleep { until, timed: None });
                 return Ok(None);
             }
@@ -186,7 +178,7 @@ impl Tool {
     fn awake(&mut self, woken: Woken) -> Result<bool, LostError> {
         self.messages_checked = Instant::now();
         let Woken::Ready { socket } = woken else { return Ok(false) };
-        self.wakeup.disarm(&self.page);
+        self.wakeup.disarm(self.session.page());
         if socket {
             self.take_messages()?;
         }
@@ -199,71 +191,46 @@ impl Tool {
     /// [`Feeds::settle_step`](crate::feeds::Feeds::settle_step).
     pub(crate) fn begin_step(&mut self) -> bool {
         // Messages come first: the streams of a process must all be known before one is read.
-        if !self.wakeup.is_armed() || self.has_new_feeds || self.gone || self.has_ready() {
+        if !self.wakeup.is_armed() || self.session.has_new_feeds || self.session.gone || self.has_ready() {
             return false;
         }
-        self.feeds.take_ready(&self.page);
-        self.feeds.have_only_bytes()
+        self.session.take_ready();
+        self.session.feeds.have_only_bytes()
     }
 
     /// Returns whether something can be delivered without a wait.
     pub(super) fn has_ready(&self) -> bool {
-        !self.feeds.active().is_empty() || !self.events.is_empty() || self.put_back.is_some()
+        !self.session.feeds.active().is_empty() || !self.session.events.is_empty() || self.put_back.is_some()
     }
 
     /// Returns whether every stream of every registration was read to its end and none will be
     /// announced any more.
     pub(crate) fn is_drained(&self) -> bool {
-        self.all_announced() && self.feeds.is_empty()
+        self.all_announced() && self.session.feeds.is_empty()
     }
 
     /// Returns whether no further stream will be announced.
     pub(crate) fn all_announced(&self) -> bool {
-        self.gone || self.registrations.values().all(Registration::has_all_streams)
+        self.session.gone || self.session.registrations.values().all(Registration::has_all_streams)
     }
 
     /// Removes feeds that were read to their end, and requests the next generation of feeds that
     /// have drained theirs.
     fn settle(&mut self) -> Result<(), LostError> {
-        let Settled { drained, over, read, percent } = self.feeds.settle();
-        self.polling.record_read(read, percent);
-        let slots: Vec<u32> = over.iter().map(|feed| feed.reader_id().into()).collect();
-        let ended: Vec<(u32, Nspace, u64)> =
-            over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone(), feed.run())).collect();
-        // The readers are dropped first: once the engine is notified, their rings must not be
-        // touched.
-        drop(over);
-        for slots in slots.chunks(MAX_SLOTS_PER_MESSAGE) {
-            self.notify(&FromTool::Drained { slots: slots.to_vec() })?;
-        }
-        for (handler, nspace, run) in &ended {
-            if let Some(registration) = self.registrations.get_mut(handler) {
-                registration.closed(nspace, *run);
-            }
-            self.note_job_ends(*handler, nspace);
-        }
-        for reader in drained {
-            self.notify(&FromTool::Follow { slot: reader.into() })?;
-        }
-        ended.iter().try_for_each(|(handler, ..)| self.end_if_flushed(*handler))
-    }
-
-    fn note_job_ends(&mut self, handler: u32, nspace: &Nspace) {
-        let Some(registration) = self.registrations.get_mut(&handler) else { return };
-        while let Some(end) = registration.take_end(nspace) {
-            self.events.push_back(Event::JobEnded { handler, nspace: nspace.clone(), end });
-        }
+        let ReadSince { bytes, percent } = self.session.settle();
+        self.polling.record_read(bytes, percent);
+        self.send_outgoing()
     }
 
     /// Handles every message that the engine has sent.
     pub(super) fn take_messages(&mut self) -> Result<(), LostError> {
         self.messages_checked = Instant::now();
-        self.has_new_feeds = false;
-        while !self.gone {
+        self.session.has_new_feeds = false;
+        while !self.session.gone {
             match self.link.receive() {
                 Ok(Some(received)) => self.handle(received)?,
                 Ok(None) => break,
-                Err(LostError::Closed) => self.engine_gone(),
+                Err(LostError::Closed) => self.session.engine_gone(),
                 Err(lost) => return Err(self.lost(lost)),
             }
         }
@@ -279,126 +246,13 @@ impl Tool {
     }
 
     pub(super) fn handle(&mut self, received: Received) -> Result<(), LostError> {
-        self.process(received).map_err(|lost| self.lost(lost))
-    }
-
-    fn process(&mut self, Received { message, mut fds, ring }: Received) -> Result<(), LostError> {
-        match message {
-            ToTool::Ring {
-                handler,
-                source,
-                channel,
-                logged,
-                run,
-                slot,
-                follows,
-                start,
-                dropped,
-                non_gating,
-                options,
-            } => {
-                let ring = ring.ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
-                let attached = Attached { ring, id: slot.into(), start, dropped, non_gating };
-                self.feeds.use_slot(attached.id);
-                match follows {
-                    Some(old) => self.feeds.next_generation(old.into(), attached),
-                    None => {
-                        let stream = StreamInfo { source, channel, logged, run };
-                        self.new_feed(handler, stream, attached, options)?;
-                    }
-                }
-            }
-            ToTool::Announced { handler } => {
-                if let Some(registration) = self.registrations.get_mut(&handler) {
-                    registration.announced = true;
-                    // A tool that deferred bytes may consume them now if there are no other
-                    // streams.
-                    self.feeds.activate_all(handler);
-                }
-            }
-            ToTool::JobEnded { handler, nspace, run, exit_code, skipped } => {
-                if let Some(registration) = self.registrations.get_mut(&handler) {
-                    registration.ended(&nspace, run, exit_code, skipped);
-                }
-                self.note_job_ends(handler, &nspace);
-            }
-            ToTool::Missed { handler, missed } => {
-                if self.registrations.contains_key(&handler) {
-                    self.events.push_back(Event::Missed { handler, missed });
-                }
-            }
-            ToTool::Deregistered { request, result: _ } => self.deregistered(request)?,
-            ToTool::Answer { request, result } => self.answered(request, Reply::Answered(result))?,
-            ToTool::Pulled { request, result } => self.answered(request, Reply::Pulled(result))?,
-            ToTool::PushBegun { request, result } => {
-                if let Ok(granted) = &result {
-                    self.open_inlet(granted, fds.pop())?;
-                }
-                self.answered(request, Reply::PushBegun(result))?;
-            }
-            ToTool::Room { push, position } => {
-                let pushing = self.pushes.get_mut(&push);
-                if pushing.is_some_and(|pushing| !pushing.freed(position)) {
-                    return Err(LostError::Unexpected { what: "room for bytes that were never filled" });
-                }
-            }
-            ToTool::Pushed { push, report } => {
-                if let Some(pushing) = self.pushes.get_mut(&push) {
-                    pushing.ended(report);
-                }
-            }
-            ToTool::Logged { request, result } => self.answered(request, Reply::Logged(result))?,
-            ToTool::SlowTargets { request, slow } => self.answered(request, Reply::SlowTargets(Ok(slow)))?,
-            ToTool::Signalled { request, result } => self.answered(request, Reply::Signalled(result))?,
-            ToTool::Welcome { .. } | ToTool::Refused { .. } => {
-                return Err(LostError::Unexpected { what: "a second welcome" });
-            }
-        }
-        Ok(())
-    }
-
-    fn new_feed(
-        &mut self,
-        handler: u32,
-        stream: StreamInfo,
-        first: Attached,
-        options: EffectiveOptions,
-    ) -> Result<(), LostError> {
-        let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
-        if registration.closing == Closing::Asked {
-            // The ring was on its way when the engine received the request to end the registration.
-            return Ok(());
-        }
-        let mut reader = reader(first, Arc::clone(&self.page), registration.start)?;
-        if let Some(room) = &self.room {
-            reader.set_room_bell(Arc::clone(room));
-        }
-        if options.buffering_size > 0 {
-            let time = options.buffering_time.map(Duration::from_micros);
-            reader.group(Some(Grouping { bytes: options.buffering_size, time }));
-        }
-        registration.opened(&stream.source.nspace, stream.run);
-        let mut feed = Feed::new(handler, stream, reader);
-        if registration.closing != Closing::No {
-            feed.flush();
-        }
-        if self.gone {
-            feed.engine_gone();
-        }
-        self.feeds.add(feed);
-        self.has_new_feeds = true;
-        Ok(())
+        self.session.receive(received).map_err(|lost| self.lost(lost))?;
+        self.send_outgoing()
     }
 
     /// Records that the engine has disconnected because of `lost`, and returns `lost`.
     pub(super) fn lost(&mut self, lost: LostError) -> LostError {
-        self.engine_gone();
+        self.session.engine_gone();
         lost
-    }
-
-    fn engine_gone(&mut self) {
-        self.gone = true;
-        self.feeds.engine_gone();
-        self.fail_requests();
     }
 }

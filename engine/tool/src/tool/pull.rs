@@ -1,13 +1,12 @@
 //! Registering for output (`PMIx_IOF_pull`) and deregistering (`PMIx_IOF_deregister`).
 
-use iof_proto::{Failure, FromTool, Granted, Status};
+use iof_proto::Granted;
 
 use super::Tool;
 use crate::delivery::Delivery;
-use crate::error::{LostError, RequestError};
-use crate::event::Event;
+use crate::error::RequestError;
 use crate::pull::Pull;
-use crate::registration::{Callback, Closing, Registration};
+use crate::registration::{Callback, Registration};
 use crate::request::Request;
 
 impl Tool {
@@ -81,60 +80,13 @@ impl Tool {
     /// their own. The ends of jobs are not reported any more.
     ///
     /// # Errors
-    /// Returns [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`] if the registration does not
+    /// Returns [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`](iof_proto::Status::ERR_NOT_FOUND) if the registration does not
     /// exist, is being ended already, or has ended. Returns [`RequestError::Lost`] if the
     /// connection has ended; unread bytes are still delivered.
     pub fn deregister(&mut self, handler: u32) -> Result<(), RequestError> {
         // Streams that the engine has announced already are to be flushed, too.
         self.take_messages()?;
-        if self.gone {
-            return Err(LostError::Closed.into());
-        }
-        let registration = self.registrations.get_mut(&handler).filter(|found| found.closing == Closing::No);
-        let Some(registration) = registration else {
-            let reason = format!("this tool has no registration {handler}");
-            return Err(Failure::new(Status::ERR_NOT_FOUND, reason).into());
-        };
-        registration.closing = Closing::Awaiting;
-        self.feeds.flush(handler);
-        // A query without keys serves as a barrier, because the engine answers in order. It refuses
-        // the query, which costs it nothing.
-        let barrier = |request| FromTool::Query { request, queries: Vec::new() };
-        Ok(self.submit_own(Request::Barrier { handler }, barrier)?)
-    }
-
-    /// Handles the answer to a barrier: everything that the engine sent before it has arrived.
-    pub(super) fn barrier_answered(&mut self, handler: u32) -> Result<(), LostError> {
-        if let Some(registration) = self.registrations.get_mut(&handler) {
-            registration.closing = Closing::Flushing;
-        }
-        self.end_if_flushed(handler)
-    }
-
-    /// Asks the engine to end a registration that is closing, once everything due to it was
-    /// delivered.
-    pub(super) fn end_if_flushed(&mut self, handler: u32) -> Result<(), LostError> {
-        let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
-        if registration.closing != Closing::Flushing || !registration.is_drained() {
-            return Ok(());
-        }
-        // Its readers are dropped: once the engine knows, it gives their slots to other rings.
-        registration.closing = Closing::Asked;
-        self.submit_own(Request::Deregister { handler }, |request| FromTool::Deregister { request, handler })
-    }
-
-    /// Removes a registration that is over once none of its events is queued.
-    pub(super) fn remove_if_over(&mut self, handler: u32) {
-        let is_queued = |event: &Event| match event {
-            Event::JobEnded { handler: other, .. } | Event::Missed { handler: other, .. } => {
-                *other == handler
-            }
-            Event::Deregistered { .. } | Event::Reply { .. } => false,
-        };
-        if self.registrations.get(&handler).is_some_and(Registration::is_over)
-            && !self.events.iter().any(is_queued)
-        {
-            self.registrations.remove(&handler);
-        }
+        self.session.deregister(handler)?;
+        Ok(self.send_outgoing()?)
     }
 }

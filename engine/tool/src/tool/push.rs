@@ -1,10 +1,9 @@
 //! Pushing stdin (`PMIx_IOF_push`, RFC0025).
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use iof_proto::{FromTool, PushGranted, PushReport, SlowTargets};
-use iof_shm_ring::Filler;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 
@@ -88,25 +87,10 @@ impl Tool {
         self.submit(Request::Push, |request| push.message(request, size))
     }
 
-    /// Maps the inlet of a push that the engine has granted.
-    pub(super) fn open_inlet(
-        &mut self,
-        granted: &PushGranted,
-        inlet: Option<OwnedFd>,
-    ) -> Result<(), LostError> {
-        let inlet = inlet.ok_or(LostError::Unexpected { what: "a granted push without its inlet" })?;
-        // SAFETY: the engine created the inlet for this push alone, and there is one push of this
-        // number. It sent the inlet on this tool's connection, which nothing else uses (see
-        // `Tool::over`). The positions passed to `freed` come from the same connection.
-        let filler = unsafe { Filler::open(inlet) }?;
-        self.pushes.insert(granted.push, Pushing::new(filler));
-        Ok(())
-    }
-
     /// Returns the memory for the next bytes of a push. It is empty while no memory is free, and if
     /// the push does not exist or has ended. Does not block.
     pub fn push_room(&mut self, push: u32) -> &mut [u8] {
-        self.pushes.get_mut(&push).map_or(&mut [], Pushing::room)
+        self.session.pushes.get_mut(&push).map_or(&mut [], Pushing::room)
     }
 
     /// Hands the first `bytes` bytes of [`Tool::push_room`] over to the engine. `over` specifies
@@ -115,10 +99,10 @@ impl Tool {
     /// # Errors
     /// Returns [`LostError`] if the engine is gone.
     pub fn fill(&mut self, push: u32, bytes: usize, over: bool) -> Result<(), LostError> {
-        if self.gone {
+        if self.session.gone {
             return Err(LostError::Closed);
         }
-        if let Some(pushing) = self.pushes.get_mut(&push) {
+        if let Some(pushing) = self.session.pushes.get_mut(&push) {
             pushing.put(bytes);
             if over {
                 pushing.end_bytes();
@@ -133,13 +117,13 @@ impl Tool {
     /// # Errors
     /// Returns [`LostError::Closed`] if the engine is gone; it is unknown how much arrived.
     pub fn take_report(&mut self, push: u32) -> Result<Option<PushReport>, LostError> {
-        let report = self.pushes.get_mut(&push).and_then(Pushing::take_report);
+        let report = self.session.pushes.get_mut(&push).and_then(Pushing::take_report);
         match report {
             Some(report) => {
-                self.pushes.remove(&push);
+                self.session.pushes.remove(&push);
                 Ok(Some(report))
             }
-            None if self.gone => Err(LostError::Closed),
+            None if self.session.gone => Err(LostError::Closed),
             None => Ok(None),
         }
     }
@@ -178,7 +162,7 @@ impl Tool {
             if let Some(report) = self.take_report(push)? {
                 return Ok(report);
             }
-            let Some(pushing) = self.pushes.get_mut(&push) else {
+            let Some(pushing) = self.session.pushes.get_mut(&push) else {
                 return Err(LostError::Closed.into());
             };
             let part = pushing.part();
@@ -262,8 +246,7 @@ impl Tool {
 
     /// Reports to the engine the bytes put into an inlet since the last report, and their end.
     fn report_filled(&mut self, push: u32) -> Result<(), LostError> {
-        let unreported = self.pushes.get_mut(&push).and_then(Pushing::take_unreported);
-        let Some((bytes, last)) = unreported else { return Ok(()) };
-        self.notify(&FromTool::Fill { push, bytes, last })
+        self.session.report_filled(push);
+        self.send_outgoing()
     }
 }

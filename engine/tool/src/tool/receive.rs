@@ -123,7 +123,7 @@ impl Tool {
     /// (then they are reported as a gap). Does nothing if the last delivery was consumed already or
     /// contained no bytes.
     pub fn consume(&mut self, n: usize) {
-        if let Some(feed) = self.lent.take().and_then(|id| self.feeds.get_mut(id)) {
+        if let Some(feed) = self.lent.take().and_then(|id| self.session.feeds.get_mut(id)) {
             feed.consume(feed.bytes().len().min(n));
             // The remaining bytes may be overwritten if the policy permits it.
             feed.release();
@@ -133,7 +133,7 @@ impl Tool {
     fn step(&mut self, deadline: Option<Instant>) -> Result<Step, LostError> {
         let Some(next) = self.find_next(deadline)? else { return Ok(Step::Nothing) };
         let handler = match &next {
-            Next::Item(id, _) => self.feeds.get(*id).map(Feed::handler),
+            Next::Item(id, _) => self.session.feeds.get(*id).map(Feed::handler),
             Next::Event(
                 Event::JobEnded { handler, .. }
                 | Event::Missed { handler, .. }
@@ -143,7 +143,7 @@ impl Tool {
             Next::Event(Event::Reply { .. }) => return Ok(Step::Found(next)),
         };
         let Some(handler) = handler else { return Ok(Step::Nothing) };
-        let registration = self.registrations.get_mut(&handler);
+        let registration = self.session.registrations.get_mut(&handler);
         let Some(mut callback) = registration.and_then(|registration| registration.callback.take()) else {
             return Ok(Step::Found(next));
         };
@@ -152,7 +152,7 @@ impl Tool {
         }
         self.consume(usize::MAX);
         // The registration may have ended with this delivery.
-        if let Some(registration) = self.registrations.get_mut(&handler) {
+        if let Some(registration) = self.session.registrations.get_mut(&handler) {
             registration.callback = Some(callback);
         }
         Ok(Step::Called)
@@ -165,11 +165,11 @@ impl Tool {
             return Ok(Some(next));
         }
         loop {
-            if let Some(event) = self.events.pop_front() {
+            if let Some(event) = self.session.events.pop_front() {
                 return Ok(Some(Next::Event(event)));
             }
             while let Some(id) = self.turn.pop() {
-                match self.feeds.get_mut(id).map(Feed::next) {
+                match self.session.feeds.get_mut(id).map(Feed::next) {
                     None | Some(Item::Quiet | Item::Flushed) => {}
                     Some(item) => return Ok(Some(Next::Item(id, item))),
                 }
@@ -177,7 +177,7 @@ impl Tool {
             if self.poll(deadline, Tool::is_done)? != Poll::Ready {
                 return Ok(None);
             }
-            self.turn.extend(self.feeds.active().iter().rev());
+            self.turn.extend(self.session.feeds.active().iter().rev());
         }
     }
 
@@ -185,7 +185,7 @@ impl Tool {
         Some(match next {
             Next::Item(id, item) => {
                 self.lent = (item == Item::Bytes).then_some(id);
-                let feed = self.feeds.get(id)?;
+                let feed = self.session.feeds.get(id)?;
                 match item {
                     Item::Bytes => Delivery::Bytes(Bytes { feed }),
                     Item::Gap(gap) => Delivery::Gap { origin: origin(feed), gap },
@@ -198,13 +198,13 @@ impl Tool {
                 }
             }
             Next::Event(Event::JobEnded { handler, nspace, end: JobEnd { run, exit_code, skipped } }) => {
-                self.remove_if_over(handler);
+                self.session.remove_if_over(handler);
                 Delivery::JobEnded { handler, nspace, run, exit_code, skipped }
             }
             Next::Event(Event::Missed { handler, missed }) => Delivery::Missed { handler, missed },
             Next::Event(Event::Reply { request, reply }) => Delivery::Reply { request, reply },
             Next::Event(Event::Deregistered { handler }) => {
-                self.registrations.remove(&handler);
+                self.session.registrations.remove(&handler);
                 Delivery::Deregistered { handler }
             }
         })

@@ -7,12 +7,9 @@ use iof_proto::FromTool;
 
 use super::Tool;
 use crate::error::{LostError, RequestError};
-use crate::event::Event;
-use crate::reply::{FromReply, Reply};
+use crate::reply::FromReply;
 use crate::request::Request;
-
-/// An answer that no correct engine sends.
-const UNFIT: LostError = LostError::Unexpected { what: "an answer of another kind than its request" };
+use crate::session::UNFIT;
 
 impl Tool {
     /// Sends a request, whose number `message` receives. Returns the number.
@@ -21,28 +18,22 @@ impl Tool {
         request: Request,
         message: impl FnOnce(u32) -> FromTool,
     ) -> Result<u32, RequestError> {
-        if self.gone {
+        if self.session.gone {
             return Err(LostError::Closed.into());
         }
-        let number = self.requests.next_number();
+        let number = self.session.requests.next_number();
         self.send(&message(number))?;
-        self.requests.sent(number, request);
+        self.session.requests.sent(number, request);
         Ok(number)
     }
 
-    /// Sends a request of the tool itself, as [`Tool::notify`] sends a message.
-    pub(super) fn submit_own(
-        &mut self,
-        request: Request,
-        message: impl FnOnce(u32) -> FromTool,
-    ) -> Result<(), LostError> {
-        unless_closed(self.submit(request, message))
-    }
-
-    /// Sends a message that is not answered at once. A disconnected engine is not an error here:
+    /// Sends the messages that the session has queued. A disconnected engine is not an error here:
     /// reading detects it.
-    pub(super) fn notify(&mut self, message: &FromTool) -> Result<(), LostError> {
-        unless_closed(self.send(message))
+    pub(super) fn send_outgoing(&mut self) -> Result<(), LostError> {
+        for message in self.session.take_outgoing() {
+            unless_closed(self.send(&message))?;
+        }
+        Ok(())
     }
 
     fn send(&mut self, message: &FromTool) -> Result<(), RequestError> {
@@ -68,61 +59,20 @@ impl Tool {
         number: u32,
         deadline: Option<Instant>,
     ) -> Result<Option<T>, RequestError> {
-        self.requests.begin_wait(number);
+        self.session.requests.begin_wait(number);
         loop {
             match self.link.receive_until(deadline) {
                 Ok(Some(received)) => self.handle(received)?,
                 Ok(None) => {
-                    self.requests.abandon(number);
+                    self.session.requests.abandon(number);
                     return Ok(None);
                 }
                 Err(lost) => return Err(self.lost(lost).into()),
             }
-            if let Some(reply) = self.requests.take_answer() {
+            if let Some(reply) = self.session.requests.take_answer() {
                 return Ok(Some(T::from_reply(reply).ok_or(UNFIT)??));
             }
         }
-    }
-
-    /// Passes the answer to the request `number` on to its owner. Ignores it if the request was
-    /// abandoned.
-    pub(super) fn answered(&mut self, number: u32, reply: Reply) -> Result<(), LostError> {
-        let Some(request) = self.requests.take(number) else { return Ok(()) };
-        match (request, &reply) {
-            (Request::Pull(registration), Reply::Pulled(result)) => {
-                if let Ok(granted) = result {
-                    self.registrations.insert(granted.handler, registration);
-                }
-            }
-            (Request::Query, Reply::Answered(_))
-            | (Request::Push, Reply::PushBegun(_))
-            | (Request::SlowTargets, Reply::SlowTargets(_))
-            | (Request::Log, Reply::Logged(_))
-            | (Request::Signal, Reply::Signalled(_)) => {}
-            (Request::Barrier { handler }, Reply::Answered(_)) => return self.barrier_answered(handler),
-            _ => return Err(UNFIT),
-        }
-        if let Some(reply) = self.requests.end_wait(number, reply) {
-            self.events.push_back(Event::Reply { request: number, reply });
-        }
-        Ok(())
-    }
-
-    /// Handles the answer to the end of a registration, which is always a success: the engine knows
-    /// each registration that this tool ends.
-    pub(super) fn deregistered(&mut self, number: u32) -> Result<(), LostError> {
-        match self.requests.take(number) {
-            Some(Request::Deregister { handler }) => self.events.push_back(Event::Deregistered { handler }),
-            Some(_) => return Err(UNFIT),
-            None => {}
-        }
-        Ok(())
-    }
-
-    /// Ends every request, because the engine is gone.
-    pub(super) fn fail_requests(&mut self) {
-        let failed = self.requests.fail_all().into_iter();
-        self.events.extend(failed.map(|(request, reply)| Event::Reply { request, reply }));
     }
 }
 

@@ -1,0 +1,356 @@
+//! A tool's side of the protocol, without its connection: what it has requested, received and not
+//! delivered yet. Messages to the engine are queued; the owner of the connection sends them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iof_proto::limits::MAX_SLOTS_PER_MESSAGE;
+use iof_proto::{EffectiveOptions, Failure, FromTool, Nspace, PushGranted, Status, ToTool};
+use iof_shm_ring::{Attached, Filler, Grouping, ReaderPage, Ringer};
+
+use crate::error::{LostError, RequestError};
+use crate::event::Event;
+use crate::feed::{Feed, StreamInfo, reader};
+use crate::feeds::{Feeds, Settled};
+use crate::link::Received;
+use crate::push::Pushing;
+use crate::registration::{Closing, Registration};
+use crate::reply::Reply;
+use crate::request::{Request, Requests};
+
+/// An answer that no correct engine sends.
+pub(crate) const UNFIT: LostError =
+    LostError::Unexpected { what: "an answer of another kind than its request" };
+
+/// What a tool keeps of its requests, registrations, streams and pushes.
+pub(crate) struct Session {
+    page: Arc<ReaderPage>,
+    /// Wakes the engine when room is made. Only a gating tool has one.
+    room: Option<Arc<Ringer>>,
+    pub registrations: BTreeMap<u32, Registration>,
+    pub feeds: Feeds,
+    /// The pushes, by their numbers.
+    pub pushes: BTreeMap<u32, Pushing>,
+    pub requests: Requests,
+    /// What was received and not delivered yet.
+    pub events: VecDeque<Event>,
+    /// Whether streams were announced since this was last set to `false`.
+    pub has_new_feeds: bool,
+    /// The engine has disconnected.
+    pub gone: bool,
+    outgoing: Vec<FromTool>,
+}
+
+/// What was read since the last call of [`Session::settle`].
+pub(crate) struct ReadSince {
+    pub bytes: u64,
+    /// The largest part of a ring that a stream has had of them, in percent.
+    pub percent: u64,
+}
+
+impl Session {
+    pub(crate) fn new(page: Arc<ReaderPage>, room: Option<Arc<Ringer>>) -> Session {
+        Session {
+            page,
+            room,
+            registrations: BTreeMap::new(),
+            feeds: Feeds::default(),
+            pushes: BTreeMap::new(),
+            requests: Requests::default(),
+            events: VecDeque::new(),
+            has_new_feeds: false,
+            gone: false,
+            outgoing: Vec::new(),
+        }
+    }
+
+    pub(crate) fn page(&self) -> &Arc<ReaderPage> {
+        &self.page
+    }
+
+    /// Activates the feeds whose ready bits are set.
+    pub(crate) fn take_ready(&mut self) {
+        self.feeds.take_ready(&self.page);
+    }
+
+    /// Removes and returns the messages that are to be sent, in this order.
+    pub(crate) fn take_outgoing(&mut self) -> Vec<FromTool> {
+        mem::take(&mut self.outgoing)
+    }
+
+    /// Queues a request of the session itself.
+    fn request(&mut self, request: Request, message: impl FnOnce(u32) -> FromTool) {
+        if !self.gone {
+            let number = self.requests.next_number();
+            self.outgoing.push(message(number));
+            self.requests.sent(number, request);
+        }
+    }
+
+    /// Begins to end a registration, see [`Tool::deregister`](crate::Tool::deregister).
+    ///
+    /// # Errors
+    /// The engine is gone, or the registration does not exist or is being ended already.
+    pub(crate) fn deregister(&mut self, handler: u32) -> Result<(), RequestError> {
+        if self.gone {
+            return Err(LostError::Closed.into());
+        }
+        let registration = self.registrations.get_mut(&handler).filter(|found| found.closing == Closing::No);
+        let Some(registration) = registration else {
+            let reason = format!("this tool has no registration {handler}");
+            return Err(Failure::new(Status::ERR_NOT_FOUND, reason).into());
+        };
+        registration.closing = Closing::Awaiting;
+        self.feeds.flush(handler);
+        // A query without keys serves as a barrier, because the engine answers in order. It refuses
+        // the query, which costs it nothing.
+        let barrier = |request| FromTool::Query { request, queries: Vec::new() };
+        self.request(Request::Barrier { handler }, barrier);
+        Ok(())
+    }
+
+    /// Handles the answer to a barrier: everything that the engine sent before it has arrived.
+    fn barrier_answered(&mut self, handler: u32) {
+        if let Some(registration) = self.registrations.get_mut(&handler) {
+            registration.closing = Closing::Flushing;
+        }
+        self.end_if_flushed(handler);
+    }
+
+    /// Asks the engine to end a registration that is closing, once everything due to it was
+    /// delivered.
+    fn end_if_flushed(&mut self, handler: u32) {
+        let Some(registration) = self.registrations.get_mut(&handler) else { return };
+        if registration.closing == Closing::Flushing && registration.is_drained() {
+            // Its readers are dropped: once the engine knows, it gives their slots to other rings.
+            registration.closing = Closing::Asked;
+            self.request(Request::Deregister { handler }, |request| FromTool::Deregister {
+                request,
+                handler,
+            });
+        }
+    }
+
+    /// Removes a registration that is over once none of its events is queued.
+    pub(crate) fn remove_if_over(&mut self, handler: u32) {
+        let is_queued = |event: &Event| match event {
+            Event::JobEnded { handler: other, .. } | Event::Missed { handler: other, .. } => {
+                *other == handler
+            }
+            Event::Deregistered { .. } | Event::Reply { .. } => false,
+        };
+        if self.registrations.get(&handler).is_some_and(Registration::is_over)
+            && !self.events.iter().any(is_queued)
+        {
+            self.registrations.remove(&handler);
+        }
+    }
+
+    /// Removes feeds that were read to their end, and requests the next generation of feeds that
+    /// have drained theirs.
+    pub(crate) fn settle(&mut self) -> ReadSince {
+        let Settled { drained, over, read, percent } = self.feeds.settle();
+        let slots: Vec<u32> = over.iter().map(|feed| feed.reader_id().into()).collect();
+        let ended: Vec<(u32, Nspace, u64)> =
+            over.iter().map(|feed| (feed.handler(), feed.source().nspace.clone(), feed.run())).collect();
+        // The readers are dropped first: once the engine is notified, their rings must not be
+        // touched.
+        drop(over);
+        let messages = slots.chunks(MAX_SLOTS_PER_MESSAGE);
+        self.outgoing.extend(messages.map(|slots| FromTool::Drained { slots: slots.to_vec() }));
+        for (handler, nspace, run) in &ended {
+            if let Some(registration) = self.registrations.get_mut(handler) {
+                registration.closed(nspace, *run);
+            }
+            self.note_job_ends(*handler, nspace);
+        }
+        self.outgoing.extend(drained.into_iter().map(|reader| FromTool::Follow { slot: reader.into() }));
+        ended.iter().for_each(|(handler, ..)| self.end_if_flushed(*handler));
+        ReadSince { bytes: read, percent }
+    }
+
+    fn note_job_ends(&mut self, handler: u32, nspace: &Nspace) {
+        let Some(registration) = self.registrations.get_mut(&handler) else { return };
+        while let Some(end) = registration.take_end(nspace) {
+            self.events.push_back(Event::JobEnded { handler, nspace: nspace.clone(), end });
+        }
+    }
+
+    /// Handles a message of the engine.
+    ///
+    /// # Errors
+    /// The engine violates the protocol.
+    pub(crate) fn receive(&mut self, Received { message, mut fds, ring }: Received) -> Result<(), LostError> {
+        match message {
+            ToTool::Ring {
+                handler,
+                source,
+                channel,
+                logged,
+                run,
+                slot,
+                follows,
+                start,
+                dropped,
+                non_gating,
+                options,
+            } => {
+                let ring = ring.ok_or(LostError::Unexpected { what: "a ring without its descriptor" })?;
+                let attached = Attached { ring, id: slot.into(), start, dropped, non_gating };
+                self.feeds.use_slot(attached.id);
+                match follows {
+                    Some(old) => self.feeds.next_generation(old.into(), attached),
+                    None => {
+                        let stream = StreamInfo { source, channel, logged, run };
+                        self.new_feed(handler, stream, attached, options)?;
+                    }
+                }
+            }
+            ToTool::Announced { handler } => {
+                if let Some(registration) = self.registrations.get_mut(&handler) {
+                    registration.announced = true;
+                    // A tool that deferred bytes may consume them now if there are no other
+                    // streams.
+                    self.feeds.activate_all(handler);
+                }
+            }
+            ToTool::JobEnded { handler, nspace, run, exit_code, skipped } => {
+                if let Some(registration) = self.registrations.get_mut(&handler) {
+                    registration.ended(&nspace, run, exit_code, skipped);
+                }
+                self.note_job_ends(handler, &nspace);
+            }
+            ToTool::Missed { handler, missed } => {
+                if self.registrations.contains_key(&handler) {
+                    self.events.push_back(Event::Missed { handler, missed });
+                }
+            }
+            ToTool::Deregistered { request, result: _ } => self.deregistered(request)?,
+            ToTool::Answer { request, result } => self.answered(request, Reply::Answered(result))?,
+            ToTool::Pulled { request, result } => self.answered(request, Reply::Pulled(result))?,
+            ToTool::PushBegun { request, result } => {
+                if let Ok(granted) = &result {
+                    self.open_inlet(granted, fds.pop())?;
+                }
+                self.answered(request, Reply::PushBegun(result))?;
+            }
+            ToTool::Room { push, position } => {
+                let pushing = self.pushes.get_mut(&push);
+                if pushing.is_some_and(|pushing| !pushing.freed(position)) {
+                    return Err(LostError::Unexpected { what: "room for bytes that were never filled" });
+                }
+            }
+            ToTool::Pushed { push, report } => {
+                if let Some(pushing) = self.pushes.get_mut(&push) {
+                    pushing.ended(report);
+                }
+            }
+            ToTool::Logged { request, result } => self.answered(request, Reply::Logged(result))?,
+            ToTool::SlowTargets { request, slow } => self.answered(request, Reply::SlowTargets(Ok(slow)))?,
+            ToTool::Signalled { request, result } => self.answered(request, Reply::Signalled(result))?,
+            ToTool::Welcome { .. } | ToTool::Refused { .. } => {
+                return Err(LostError::Unexpected { what: "a second welcome" });
+            }
+        }
+        Ok(())
+    }
+
+    fn new_feed(
+        &mut self,
+        handler: u32,
+        stream: StreamInfo,
+        first: Attached,
+        options: EffectiveOptions,
+    ) -> Result<(), LostError> {
+        let Some(registration) = self.registrations.get_mut(&handler) else { return Ok(()) };
+        if registration.closing == Closing::Asked {
+            // The ring was on its way when the engine received the request to end the registration.
+            return Ok(());
+        }
+        let mut reader = reader(first, Arc::clone(&self.page), registration.start)?;
+        if let Some(room) = &self.room {
+            reader.set_room_bell(Arc::clone(room));
+        }
+        if options.buffering_size > 0 {
+            let time = options.buffering_time.map(Duration::from_micros);
+            reader.group(Some(Grouping { bytes: options.buffering_size, time }));
+        }
+        registration.opened(&stream.source.nspace, stream.run);
+        let mut feed = Feed::new(handler, stream, reader);
+        if registration.closing != Closing::No {
+            feed.flush();
+        }
+        if self.gone {
+            feed.engine_gone();
+        }
+        self.feeds.add(feed);
+        self.has_new_feeds = true;
+        Ok(())
+    }
+
+    /// Maps the inlet of a push that the engine has granted.
+    fn open_inlet(&mut self, granted: &PushGranted, inlet: Option<OwnedFd>) -> Result<(), LostError> {
+        let inlet = inlet.ok_or(LostError::Unexpected { what: "a granted push without its inlet" })?;
+        // SAFETY: the engine created the inlet for this push alone, and there is one push of this
+        // number. It sent the inlet on this tool's connection, which nothing else uses (see
+        // `Tool::over`). The positions passed to `freed` come from the same connection.
+        let filler = unsafe { Filler::open(inlet) }?;
+        self.pushes.insert(granted.push, Pushing::new(filler));
+        Ok(())
+    }
+
+    /// Queues the report of the bytes put into an inlet since the last report, and of their end.
+    pub(crate) fn report_filled(&mut self, push: u32) {
+        let unreported = self.pushes.get_mut(&push).and_then(Pushing::take_unreported);
+        self.outgoing.extend(unreported.map(|(bytes, last)| FromTool::Fill { push, bytes, last }));
+    }
+
+    /// Passes the answer to the request `number` on to its owner. Ignores it if the request was
+    /// abandoned.
+    fn answered(&mut self, number: u32, reply: Reply) -> Result<(), LostError> {
+        let Some(request) = self.requests.take(number) else { return Ok(()) };
+        match (request, &reply) {
+            (Request::Pull(registration), Reply::Pulled(result)) => {
+                if let Ok(granted) = result {
+                    self.registrations.insert(granted.handler, registration);
+                }
+            }
+            (Request::Query, Reply::Answered(_))
+            | (Request::Push, Reply::PushBegun(_))
+            | (Request::SlowTargets, Reply::SlowTargets(_))
+            | (Request::Log, Reply::Logged(_))
+            | (Request::Signal, Reply::Signalled(_)) => {}
+            (Request::Barrier { handler }, Reply::Answered(_)) => {
+                self.barrier_answered(handler);
+                return Ok(());
+            }
+            _ => return Err(UNFIT),
+        }
+        if let Some(reply) = self.requests.end_wait(number, reply) {
+            self.events.push_back(Event::Reply { request: number, reply });
+        }
+        Ok(())
+    }
+
+    /// Handles the answer to the end of a registration, which is always a success: the engine knows
+    /// each registration that this tool ends.
+    fn deregistered(&mut self, number: u32) -> Result<(), LostError> {
+        match self.requests.take(number) {
+            Some(Request::Deregister { handler }) => self.events.push_back(Event::Deregistered { handler }),
+            Some(_) => return Err(UNFIT),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Records that the engine has disconnected, and ends every request.
+    pub(crate) fn engine_gone(&mut self) {
+        self.gone = true;
+        self.feeds.engine_gone();
+        let failed = self.requests.fail_all().into_iter();
+        self.events.extend(failed.map(|(request, reply)| Event::Reply { request, reply }));
+    }
+}
