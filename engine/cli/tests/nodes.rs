@@ -62,6 +62,14 @@ fn ranks_fill_the_slots_of_their_hosts_and_have_the_numbers_of_the_whole_job() {
     assert_eq!(lines.len(), 3);
 }
 
+#[test]
+fn the_pids_of_ranks_are_shown_although_their_nodes_start_at_different_times() {
+    let done = run("a,b,c,d", &["-n", "4", "--output", "json"], "sleep 0.$IOF_RANK; echo x");
+    let lines: Vec<&str> = done.text().lines().filter(|line| line.contains("x\\n")).collect();
+    assert_eq!(lines.len(), 4, "{done:?}");
+    assert!(lines.iter().all(|line| line.contains("\"pid\":") && !line.contains("\"pid\":null")), "{done:?}");
+}
+
 /// Returns the host of each rank, from the output of `--output tag-detailed`.
 fn hosts_of(done: &Done) -> BTreeMap<u32, String> {
     let tagged = done.text().lines().map(|line| {
@@ -128,6 +136,13 @@ fn in_an_allocation_of_several_nodes_ranks_run_on_all_of_them_by_srun() {
     // The user's choice precedes the allocation.
     let done = run("n[1-2]", &["--hosts", "localhost:3"]);
     assert!(done.code == 0 && done.stderr.is_empty() && !done.text().contains("n1"), "{done:?}");
+    // Nodes of the allocation are reached by srun, however they are named.
+    let done = run("n[1-2]", &["--hosts", "n2:3"]);
+    assert_eq!(hosts_of(&done), named(&[(0, "n2"), (1, "n2"), (2, "n2")]), "{done:?}");
+    assert_eq!(done.stderr.trim_end(), words("n2"));
+    // A node needs no carrier if it is the only one.
+    let done = run("n1", &["--rsh", "false"]);
+    assert!(done.code == 0 && done.stderr.is_empty(), "{done:?}");
     let done = run("n[1-3]", &[]);
     let told = "iof: SLURM_JOB_NODELIST: SLURM_TASKS_PER_NODE is '2(x2)', which are not the slots of 3 nodes; write ";
     assert!(done.code == 2 && done.stderr.starts_with(told), "{done:?}");
@@ -495,11 +510,15 @@ fn options_that_do_not_work_with_hosts_are_refused_by_name() {
         assert!(done.code == 2 && done.stderr.starts_with(&told), "{done:?}");
         assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
     }
+    for names in ["A=1", "A,B", "A*", ""] {
+        let done = run("a", &["--host-env", names], "echo started >&2");
+        assert!(done.code == 2 && done.stderr.contains("--host-env"), "{names}: {done:?}");
+    }
     let done = run("a,b", &["-n", "3"], "echo started >&2");
     assert_eq!(done.code, 2);
     assert_eq!(
         done.stderr,
-        "iof: 3 ranks need as many slots, but --hosts has 2 slots: write more, such as --hosts a:3\n"
+        "iof: 3 ranks need as many slots, but --hosts has 2 slots: write more, such as --hosts a:2,b:2\n"
     );
 }
 

@@ -1,7 +1,7 @@
 //! Facts about processes that only the engine knows and output shows: hosts, pids, the number of
 //! ranks of a job.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use iof_proto::query::key::PMIX_QUERY_PROC_TABLE;
 use iof_proto::{Found, Nspace, Proc, Value};
@@ -13,6 +13,8 @@ use nix::unistd::gethostname;
 pub struct Processes {
     /// The host and pid of a process; `None` if the engine does not know the process.
     known: BTreeMap<Proc, Option<(String, u32)>>,
+    /// The processes whose pid the engine did not know when it was queried because of them.
+    without_pid: BTreeSet<Proc>,
 }
 
 impl Processes {
@@ -20,8 +22,9 @@ impl Processes {
     pub fn lacks(&self, proc: &Proc) -> bool {
         match self.known.get(proc) {
             None => true,
-            // The rank had not been started when the engine was queried last.
-            Some(Some((host, 0))) => is_own_host(host),
+            // The rank had not been started when the engine was queried last, or the host of the
+            // engine, which knows the ranks of other nodes, does not tell pids.
+            Some(Some((host, 0))) => is_own_host(host) || !self.without_pid.contains(proc),
             Some(_) => false,
         }
     }
@@ -30,7 +33,10 @@ impl Processes {
     /// process, it is not queried again for it.
     pub fn learn(&mut self, proc: &Proc, answer: Vec<Found>) {
         self.add(answer);
-        self.known.entry(proc.clone()).or_default();
+        let known = self.known.entry(proc.clone()).or_default();
+        if known.as_ref().is_some_and(|(_, pid)| *pid == 0) {
+            self.without_pid.insert(proc.clone());
+        }
     }
 
     fn add(&mut self, answer: Vec<Found>) {
@@ -70,4 +76,40 @@ impl Processes {
 /// Returns whether `host` is the name of this node.
 fn is_own_host(host: &str) -> bool {
     gethostname().is_ok_and(|own| own == host)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use iof_proto::Rank;
+    use iof_proto::query::{ProcInfo, ProcState};
+
+    use super::*;
+
+    #[test]
+    fn a_pid_that_was_unknown_at_the_query_for_another_rank_is_queried_again() {
+        let proc = |rank| Proc { nspace: "job".parse().unwrap(), rank: Rank(rank) };
+        let answer = |pids: &[u32]| {
+            let info = |(rank, pid): (u32, &u32)| ProcInfo {
+                proc: proc(rank),
+                pid: *pid,
+                host: "another.node".into(),
+                executable: String::new(),
+                state: ProcState::Running,
+                exit_code: None,
+            };
+            let value = Value::Procs((0..).zip(pids).map(info).collect());
+            vec![Found { query: 0, key: PMIX_QUERY_PROC_TABLE.into(), value }]
+        };
+        let mut processes = Processes::default();
+        assert!(processes.lacks(&proc(0)));
+        processes.learn(&proc(0), answer(&[7, 0, 0]));
+        assert!(!processes.lacks(&proc(0)) && processes.lacks(&proc(1)) && processes.lacks(&proc(2)));
+        processes.learn(&proc(1), answer(&[7, 8, 0]));
+        assert_eq!(processes.find(&proc(1)), (Some("another.node".into()), Some(8)));
+        // The host does not know this one.
+        processes.learn(&proc(2), answer(&[7, 8, 0]));
+        assert!(!processes.lacks(&proc(2)));
+        assert_eq!(processes.find(&proc(2)), (Some("another.node".into()), None));
+    }
 }

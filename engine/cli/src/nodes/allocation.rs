@@ -4,10 +4,7 @@ use std::path::Path;
 
 use super::carrier::{SRUN, SSH};
 use super::hostfile;
-use super::hosts::{Hosts, MAX_HOST_NAME, slots};
-
-/// The largest number of hosts in a list, ones that occur twice included.
-const MAX_LISTED_HOSTS: usize = 4096;
+use super::hosts::{Hosts, MAX_HOST_NAME, MAX_LISTED_HOSTS, shown, slots};
 
 /// The largest number of pairs of brackets in one part of a list.
 const MAX_BRACKETS: usize = 8;
@@ -26,13 +23,33 @@ pub struct Allocation {
     pub rsh: &'static str,
 }
 
-/// Returns the allocation of more than one node in which this process runs. `variable` returns the
-/// value of a variable.
+/// The variable that has the names of the nodes of an allocation of Slurm.
+const SLURM_NODES: &str = "SLURM_JOB_NODELIST";
+
+/// Returns the command that starts processes on these hosts: srun(1) if all are in the allocation of
+/// Slurm in which this process runs, otherwise ssh(1). `variable` returns the value of a variable.
+pub fn command_for(hosts: &Hosts, variable: impl Fn(&str) -> Option<String>) -> &'static str {
+    let nodes = variable(SLURM_NODES).and_then(|nodes| slurm(&nodes, None).ok());
+    let is_inside = |nodes: Hosts| hosts.names().all(|name| nodes.contains(name));
+    if nodes.is_some_and(is_inside) { SRUN } else { SSH }
+}
+
+/// Returns whether this process runs in an allocation.
+pub fn is_inside(variable: impl Fn(&str) -> Option<String>) -> bool {
+    [SLURM_NODES, "PBS_NODEFILE", "LSB_MCPU_HOSTS"].iter().any(|name| variable(name).is_some())
+}
+
+/// Returns the allocation of more than one node in which this process runs, unless it is a rank.
+/// `variable` returns the value of a variable.
 ///
 /// # Errors
 /// A variable can't be read.
 pub fn find(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Allocation>, String> {
-    let found = if let Some(nodes) = variable("SLURM_JOB_NODELIST") {
+    // A rank of a job is one of many, which do not share one further job.
+    if variable("IOF_RANK").is_some() {
+        return Ok(None);
+    }
+    let found = if let Some(nodes) = variable(SLURM_NODES) {
         // A process of a step is one of many, which do not share one job.
         if variable("SLURM_STEP_ID").is_some_and(|step| step != INTERACTIVE_STEP) {
             return Ok(None);
@@ -43,7 +60,7 @@ pub fn find(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Allocati
         }
         let names = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"];
         let counts = names.into_iter().find_map(|name| Some((name, variable(name)?)));
-        Some(("SLURM_JOB_NODELIST", slurm(&nodes, counts), SRUN))
+        Some((SLURM_NODES, slurm(&nodes, counts), SRUN))
     } else if let Some(path) = variable("PBS_NODEFILE") {
         Some(("PBS_NODEFILE", hostfile::read(Path::new(&path), "PBS_NODEFILE"), SSH))
     } else {
@@ -61,12 +78,14 @@ pub fn find(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Allocati
 fn slurm(nodes: &str, counts: Option<(&str, String)>) -> Result<Hosts, String> {
     let names = expand(nodes)?;
     let counts = match counts {
-        Some((name, text)) => repeated(&text)
-            .filter(|counts| counts.len() == names.len())
-            .ok_or_else(|| format!("{name} is '{text}', which are not the slots of {} nodes", names.len()))?,
+        Some((name, text)) => {
+            repeated(&text).filter(|counts| counts.len() == names.len()).ok_or_else(|| {
+                format!("{name} is '{}', which are not the slots of {} nodes", shown(&text), names.len())
+            })?
+        }
         None => vec![1; names.len()],
     };
-    let mut hosts = Hosts::new("SLURM_JOB_NODELIST");
+    let mut hosts = Hosts::new(SLURM_NODES);
     names.iter().zip(counts).try_for_each(|(name, slots)| hosts.add(name, slots))?;
     Ok(hosts)
 }
@@ -76,10 +95,12 @@ fn repeated(text: &str) -> Option<Vec<u32>> {
     let mut numbers = Vec::new();
     for part in text.split(',') {
         let (number, times) = match part.split_once("(x") {
-            Some((number, times)) => (number, times.strip_suffix(')')?.parse().ok()?),
-            None => (part, 1usize),
+            Some((number, times)) => (number, slots(times.strip_suffix(')')?)?),
+            None => (part, 1),
         };
-        let times = Some(times).filter(|times| numbers.len().saturating_add(*times) <= MAX_LISTED_HOSTS)?;
+        let times = usize::try_from(times)
+            .ok()
+            .filter(|times| numbers.len().saturating_add(*times) <= MAX_LISTED_HOSTS)?;
         numbers.extend(std::iter::repeat_n(slots(number)?, times));
     }
     Some(numbers)
@@ -91,7 +112,10 @@ fn lsf(text: &str) -> Result<Hosts, String> {
     let mut words = text.split_whitespace();
     while let Some(name) = words.next() {
         let slots = words.next().and_then(slots);
-        hosts.add(name, slots.ok_or_else(|| format!("the number of slots of '{name}' is missing"))?)?;
+        hosts.add(
+            name,
+            slots.ok_or_else(|| format!("the number of slots of '{}' is missing", shown(name)))?,
+        )?;
     }
     if hosts.len() == 0 { Err("no hosts".into()) } else { Ok(hosts) }
 }
@@ -106,14 +130,15 @@ fn expand(list: &str) -> Result<Vec<String>, String> {
             b']' => depth = depth.saturating_sub(1),
             b',' if depth == 0 => {
                 let part = list.get(start..index).unwrap_or_default();
-                expand_part(String::new(), part, &mut names)
-                    .ok_or_else(|| format!("cannot expand '{part}' to at most {MAX_LISTED_HOSTS} hosts"))?;
+                expand_part(String::new(), part, &mut names).ok_or_else(|| {
+                    format!("cannot expand '{}' to at most {MAX_LISTED_HOSTS} hosts", shown(part))
+                })?;
                 start = index.saturating_add(1);
             }
             _ => {}
         }
     }
-    if depth > 0 { Err(format!("'{list}' has an open bracket")) } else { Ok(names) }
+    if depth > 0 { Err(format!("'{}' has an open bracket", shown(list))) } else { Ok(names) }
 }
 
 /// Adds the names that begin with `before` and end as `part` expands. Returns `None` if there are too
@@ -169,6 +194,23 @@ mod tests {
         let hosts = allocation.unwrap().unwrap().hosts;
         let all = (1..).map_while(|count| hosts.place(count, MapBy::Slot).ok()).last().unwrap();
         all.into_iter().map(|node| (node.host, node.ranks.len())).collect()
+    }
+
+    #[test]
+    fn srun_starts_agents_on_nodes_of_its_allocation_and_ssh_all_others() {
+        let command = |hosts: &str| {
+            command_for(&hosts.parse().unwrap(), |name| (name == SLURM_NODES).then(|| "n[1-3]".into()))
+        };
+        assert_eq!(command("n1,n3:4"), SRUN);
+        assert_eq!(command("n1,n4"), SSH);
+        assert_eq!(command_for(&"n1".parse().unwrap(), |_| None), SSH);
+    }
+
+    #[test]
+    fn a_rank_does_not_take_the_allocation_of_its_job() {
+        let allocation = [("LSB_MCPU_HOSTS", "a 1 b 1")];
+        assert_eq!(hosts(find_in(&allocation)).len(), 2);
+        assert!(find_in(&[&allocation[..], &[("IOF_RANK", "0")]].concat()).unwrap().is_none());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::hosts::{Hosts, name_and_slots, slots};
+use super::hosts::{Hosts, name_and_slots, shown, slots};
 
 /// The longest file of hosts, in bytes.
 const MAX_HOSTFILE: u64 = 1 << 20;
@@ -46,7 +46,10 @@ fn add(hosts: &mut Hosts, line: &str) -> Result<(), String> {
             Some(("slots", slots)) if number.is_none() => number = Some(slots),
             // A host never has more ranks than slots.
             Some(("max_slots" | "max-slots", _)) => {}
-            _ => return Err(format!("unexpected '{word}': expected NAME, NAME:SLOTS or NAME slots=SLOTS")),
+            _ => {
+                let word = shown(word);
+                return Err(format!("unexpected '{word}': expected NAME, NAME:SLOTS or NAME slots=SLOTS"));
+            }
         }
     }
     hosts.add(name, number.unwrap_or(1))

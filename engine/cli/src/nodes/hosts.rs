@@ -1,5 +1,6 @@
 //! The nodes of a job and the ranks of each.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
@@ -10,6 +11,15 @@ use nix::unistd::gethostname;
 
 /// The longest name of a host, in bytes.
 pub(super) const MAX_HOST_NAME: usize = 255;
+
+/// Most hosts of a list. Those without ranks need no agents.
+pub(super) const MAX_LISTED_HOSTS: usize = 4096;
+
+/// Characters of a wrong text that a message shows.
+const MAX_SHOWN: usize = 100;
+
+/// Hosts that the advice for too few slots lists.
+const MAX_ADVISED: usize = 4;
 
 /// Names of hosts with their numbers of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,14 +66,24 @@ pub(super) fn name_and_slots(text: &str) -> Result<(&str, Option<u32>), String> 
     match slots(number) {
         Some(slots) => Ok((name, Some(slots))),
         None => Err(format!(
-            "invalid host '{text}': expected NAME or NAME:SLOTS, with a positive number of slots"
+            "invalid host '{}': expected NAME or NAME:SLOTS, with a positive number of slots",
+            shown(text)
         )),
     }
 }
 
 /// Parses a positive number of slots.
 pub(super) fn slots(text: &str) -> Option<u32> {
-    text.parse().ok().filter(|slots| *slots > 0)
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|slots| is_number && *slots > 0)
+}
+
+/// Returns the beginning of a wrong text, for a message.
+pub(super) fn shown(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_SHOWN) {
+        None => text.into(),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
+    }
 }
 
 impl Hosts {
@@ -80,7 +100,7 @@ impl Hosts {
     /// # Errors
     /// The name is invalid, or a limit is exceeded.
     pub(super) fn add(&mut self, name: &str, slots: u32) -> Result<(), String> {
-        let invalid = |reason: &str| Err(format!("invalid host '{name}': {reason}"));
+        let invalid = |reason: &str| Err(format!("invalid host '{}': {reason}", shown(name)));
         // A name that begins with '-' would be an option of ssh.
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
         if name.is_empty() || name.starts_with('-') || !name.chars().all(is_name) {
@@ -97,42 +117,74 @@ impl Hosts {
         }
         match place {
             Some((_, slots)) => *slots = sum,
-            None if count < MAX_NODES => self.hosts.push((name.to_owned(), slots)),
-            None => return Err(format!("more than {MAX_NODES} hosts")),
+            None if count < MAX_LISTED_HOSTS => self.hosts.push((name.to_owned(), slots)),
+            None => return Err(format!("more than {MAX_LISTED_HOSTS} hosts")),
         }
         Ok(())
+    }
+
+    /// Returns whether one of the hosts has this name.
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.hosts.iter().any(|(host, _)| host == name)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.hosts.iter().map(|(name, _)| name.as_str())
     }
 
     /// Places the ranks. Hosts without ranks are left out.
     ///
     /// # Errors
-    /// There are fewer slots than ranks.
+    /// There are fewer slots than ranks, or more than [`MAX_NODES`] hosts get ranks.
     pub fn place(&self, nprocs: u64, map_by: MapBy) -> Result<Vec<Node>, String> {
         let sum: u64 = self.hosts.iter().map(|(_, slots)| u64::from(*slots)).sum();
-        let Some(nprocs) = u32::try_from(nprocs).ok().filter(|_| nprocs <= sum) else {
+        let Some(ranks) = u32::try_from(nprocs).ok().filter(|_| nprocs <= sum) else {
             let (source, noun) = (self.source, if sum == 1 { "slot" } else { "slots" });
-            let first = self.hosts.first().map_or("HOST", |(name, _)| name.as_str());
+            let advice = self.with_slots_for(nprocs);
             return Err(format!(
                 "{nprocs} ranks need as many slots, but {source} has {sum} {noun}: write more, such as \
-                 --hosts {first}:{nprocs}"
+                 --hosts {advice}"
             ));
         };
-        // The host of each slot, in the order in which ranks take them.
-        let all = self.hosts.iter().enumerate();
-        let mut order: Vec<(u32, usize)> =
-            all.flat_map(|(host, (_, slots))| (0..*slots).map(move |slot| (slot, host))).collect();
-        if map_by == MapBy::Node {
-            order.sort_unstable();
-        }
-        let node = |(host, _): &(String, u32)| Node { host: host.clone(), ranks: BTreeSet::new() };
-        let mut nodes: Vec<Node> = self.hosts.iter().map(node).collect();
-        for (rank, (_, host)) in (0..nprocs).zip(order) {
+        let mut nodes: Vec<Node> =
+            self.names().map(|name| Node { host: name.to_owned(), ranks: BTreeSet::new() }).collect();
+        let mut place = |(rank, host): (u32, usize)| {
             if let Some(node) = nodes.get_mut(host) {
                 node.ranks.insert(Rank(rank));
             }
+        };
+        let slots = || self.hosts.iter().map(|(_, slots)| *slots).enumerate();
+        match map_by {
+            MapBy::Slot => {
+                let hosts = slots().flat_map(|(host, slots)| (0..slots).map(move |_| host));
+                (0..ranks).zip(hosts).for_each(&mut place);
+            }
+            MapBy::Node => {
+                let turn = |turn| slots().filter(move |(_, slots)| turn < *slots).map(|(host, _)| host);
+                (0..ranks).zip((0..MAX_RANKS_OF_NODE).flat_map(turn)).for_each(&mut place);
+            }
         }
         nodes.retain(|node| !node.ranks.is_empty());
+        if nodes.len() > MAX_NODES {
+            return Err(format!(
+                "{nprocs} ranks take slots of {} hosts of {}, and a job has at most {MAX_NODES}: give each host \
+                 more slots",
+                nodes.len(),
+                self.source
+            ));
+        }
         Ok(nodes)
+    }
+
+    /// Returns these hosts with slots for `nprocs` ranks.
+    fn with_slots_for(&self, nprocs: u64) -> String {
+        let each = nprocs.div_ceil(self.hosts.len().max(1) as u64);
+        let mut hosts: Vec<String> = self.names().map(|name| format!("{name}:{each}")).collect();
+        if hosts.len() > MAX_ADVISED {
+            hosts.truncate(MAX_ADVISED);
+            hosts.push("...".into());
+        }
+        hosts.join(",")
     }
 }
 
@@ -181,12 +233,26 @@ mod tests {
         let error = hosts.place(4, MapBy::Slot).unwrap_err();
         assert_eq!(
             error,
-            "4 ranks need as many slots, but --hosts has 3 slots: write more, such as --hosts a:4"
+            "4 ranks need as many slots, but --hosts has 3 slots: write more, such as --hosts a:2,b:2"
         );
         for text in ["", "a,", "a:0", "a:x", "-oProxyCommand=x", "a b", "a;b", "a:5000"] {
             assert!(text.parse::<Hosts>().is_err(), "{text}");
         }
-        let many: Vec<String> = (0..=MAX_NODES).map(|number| format!("n{number}")).collect();
+        let many: Vec<String> = (0..=MAX_LISTED_HOSTS).map(|number| format!("n{number}")).collect();
         assert!(many.join(",").parse::<Hosts>().is_err());
+        let error = format!("x{}", ";".repeat(10_000)).parse::<Hosts>().unwrap_err();
+        assert!(error.len() < 300, "{error}");
+    }
+
+    #[test]
+    fn only_hosts_that_get_ranks_count_as_nodes() {
+        let many: Vec<String> = (0..MAX_LISTED_HOSTS).map(|number| format!("n{number}:2")).collect();
+        let hosts: Hosts = many.join(",").parse().unwrap();
+        let count = |nprocs, map_by| hosts.place(nprocs, map_by).map(|nodes| nodes.len());
+        assert_eq!(count(3, MapBy::Slot), Ok(2));
+        assert_eq!(count(MAX_NODES as u64, MapBy::Node), Ok(MAX_NODES));
+        assert!(count(MAX_NODES as u64 + 1, MapBy::Node).is_err());
+        let error = hosts.place(10_000, MapBy::Slot).unwrap_err();
+        assert!(error.ends_with("--hosts n0:3,n1:3,n2:3,n3:3,..."), "{error}");
     }
 }

@@ -5,9 +5,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 
-use super::carrier::{SSH, Template};
+use super::carrier::Template;
 use super::hosts::{Hosts, MapBy, Node};
 use super::{allocation, hostfile};
 use crate::args::{BindingChoice, MpiChoice, RunArgs};
@@ -47,14 +46,14 @@ pub struct NodeArgs {
     /// Ranks on other nodes have the variables of iof, except those of the host and of the session,
     /// such as DISPLAY and SSH_AUTH_SOCK. With this option they have NAME as their node sets it. May be
     /// repeated.
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new().map(OsString::from))]
+    #[arg(long, value_name = "NAME", value_parser = variable_name)]
     pub host_env: Vec<OsString>,
 
     /// Start processes on nodes by this command
     ///
     /// %h stands for the host. A shell command is appended as the last word. The words are separated by
-    /// spaces. The default is srun inside an allocation of Slurm, and otherwise ssh, without a terminal
-    /// and without questions for passwords.
+    /// spaces. The default is srun if all nodes are in the allocation of Slurm in which iof runs, and
+    /// otherwise ssh, without a terminal and without questions for passwords.
     #[arg(long, value_name = "TEMPLATE")]
     rsh: Option<String>,
 }
@@ -63,19 +62,32 @@ impl NodeArgs {
     /// Returns the nodes of a job, and the command that starts agents on them. Returns `None` for ranks
     /// on this node.
     pub fn choose(&self, nprocs: u64) -> Result<Option<(Vec<Node>, Template)>, Failure> {
-        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        let found = match (&self.hosts, &self.hostfile) {
-            (Some(hosts), _) => Some((hosts.clone(), SSH)),
-            (None, Some(path)) => Some((hostfile::read(path, "--hostfile").map_err(Failure::Usage)?, SSH)),
-            (None, None) => {
+        let variable = |name: &str| {
+            env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(|value| value.to_string_lossy().into_owned())
+        };
+        let listed = match (&self.hosts, &self.hostfile) {
+            (Some(hosts), _) => Some(hosts.clone()),
+            (None, Some(path)) => Some(hostfile::read(path, "--hostfile").map_err(Failure::Usage)?),
+            (None, None) => None,
+        };
+        let found = match listed {
+            Some(hosts) => {
+                let command = allocation::command_for(&hosts, variable);
+                Some((hosts, command))
+            }
+            None => {
                 let found = allocation::find(variable).map_err(Failure::Usage)?;
                 found.map(|allocation| (allocation.hosts, allocation.rsh))
             }
         };
         let Some((hosts, default)) = found else {
             return match self.rsh {
-                Some(_) => Err(Failure::usage("--rsh needs nodes: write --hosts or --hostfile")),
-                None => Ok(None),
+                Some(_) if !allocation::is_inside(variable) => {
+                    Err(Failure::usage("--rsh needs nodes: write --hosts or --hostfile"))
+                }
+                _ => Ok(None),
             };
         };
         let nodes = hosts.place(nprocs, self.map_by).map_err(Failure::Usage)?;
@@ -84,6 +96,15 @@ impl NodeArgs {
         }
         let template = Template::new(self.rsh.as_deref().unwrap_or(default))?;
         Ok(Some((nodes, template)))
+    }
+}
+
+/// Parses the name of a variable.
+fn variable_name(text: &str) -> Result<OsString, String> {
+    match text {
+        "" => Err("the name is empty".into()),
+        text if text.contains(['=', ',', '*']) => Err("expected the name of one variable".into()),
+        text => Ok(text.into()),
     }
 }
 
