@@ -381,7 +381,7 @@ impl JobSpec {
     /// Returns whether the ranks would start MPI: `mpi` is not [`Mpi::None`], and a program is linked with
     /// an MPI library. Looks for the programs on this node.
     pub fn needs_mpi(&self) -> bool {
-        self.mpi != Mpi::None && crate::pmix::is_mpi(self)
+        crate::pmix::MpiNeeds::of(self).is_mpi()
     }
 
     /// Returns the settings of a rank's pty, if it has one.

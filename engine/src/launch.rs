@@ -27,7 +27,7 @@ use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
 use crate::files::{check_files_of_job, check_files_of_rank, check_maps_of_job};
 use crate::job::Job;
 use crate::pmi::{self, PmiJob};
-use crate::pmix::{self, PmixJob};
+use crate::pmix::{MpiNeeds, PmixJob};
 use crate::register::{RankStdin, RunningRank};
 use crate::reports::Report;
 
@@ -71,7 +71,7 @@ impl Engine {
     /// # Errors
     /// [`LaunchError`].
     pub fn check(&self, spec: &JobSpec) -> Result<u64, LaunchError> {
-        check_spec(spec, self.server(), &self.caches)
+        check_spec(spec, &MpiNeeds::of(spec), self.server(), &self.caches)
     }
 
     /// Starts the ranks of a job. Tools that registered for the job before receive its output from
@@ -81,7 +81,8 @@ impl Engine {
     /// [`LaunchError`]. Names, numbers, directories and programs are checked before the first rank
     /// is started. If a later step fails, the ranks that were started already are killed.
     pub fn spawn(&self, spec: &JobSpec) -> Result<Job, LaunchError> {
-        check_spec(spec, self.server(), &self.caches)?;
+        let needs = MpiNeeds::of(spec);
+        check_spec(spec, &needs, self.server(), &self.caches)?;
         let launching = planned_ranks(spec).map(|planned| (planned.rank, planned.launching())).collect();
         let job = self
             .begin(NewJob {
@@ -98,7 +99,7 @@ impl Engine {
                 launching,
             })
             .ok_or(LaunchError::NameTaken(spec.nspace.clone()))?;
-        let started = self.start_ranks(spec, &job);
+        let started = self.start_ranks(spec, &needs, &job);
         if started.is_err() {
             self.tables.lock().withdraw_ranks(&spec.nspace);
             self.pmix.remove(job.id());
@@ -110,11 +111,11 @@ impl Engine {
 
     /// Starts all ranks. Each is registered before the next is started, so that its output is read
     /// as it is written. Kills those that were started if one fails.
-    fn start_ranks(&self, spec: &JobSpec, job: &Job) -> Result<(), LaunchError> {
+    fn start_ranks(&self, spec: &JobSpec, needs: &MpiNeeds, job: &Job) -> Result<(), LaunchError> {
         // A rank may write before the capture thread reads its pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.
         let spawner = Spawner::watching(FirstWrites::new().ok());
-        let pmix = self.pmix_job(spec, job)?;
+        let pmix = self.pmix_job(spec, needs, job)?;
         // MPICH refuses to start with the variables of both protocols.
         let pmi = if pmix.is_none() { PmiJob::of(spec, job) } else { None };
         let mpi = MpiJob { pmi, pmix };
@@ -199,7 +200,12 @@ impl Engine {
 
 /// Checks a job before any of its ranks is started. Returns the number of files that this process
 /// may open besides those of the job.
-fn check_spec(spec: &JobSpec, server: &OsStr, caches: &CacheBudget) -> Result<u64, LaunchError> {
+fn check_spec(
+    spec: &JobSpec,
+    needs: &MpiNeeds,
+    server: &OsStr,
+    caches: &CacheBudget,
+) -> Result<u64, LaunchError> {
     let ranks = spec.nprocs();
     if ranks == 0 || ranks > u64::from(MAX_RANKS) {
         return Err(LaunchError::Ranks { asked: ranks });
@@ -225,11 +231,11 @@ fn check_spec(spec: &JobSpec, server: &OsStr, caches: &CacheBudget) -> Result<u6
         return Err(LaunchError::MpiElsewhere);
     }
     binding::cores(spec, planned_ranks(spec).count())?;
-    if pmix::is_mixed(spec) {
+    if needs.is_mixed(spec.mpi) {
         return Err(LaunchError::MixedMpi);
     }
     let needed = started.saturating_mul(FILES_PER_RANK).saturating_add(ptys).saturating_add(open);
-    let needed = needed.saturating_add(TRANSIENT_FDS).saturating_add(pmix::files(spec));
+    let needed = needed.saturating_add(TRANSIENT_FDS).saturating_add(needs.files(spec));
     let spare_files =
         check_files_of_job(needed, caches).map_err(|files| LaunchError::Files { ranks: started, files })?;
     check_maps_of_job(started.saturating_mul(MAPS_PER_RANK), caches)

@@ -143,13 +143,19 @@ impl Engine {
     ///
     /// # Errors
     /// [`LaunchError::Pmix`].
-    pub(crate) fn pmix_job(&self, spec: &JobSpec, job: &Job) -> Result<Option<PmixJob>, LaunchError> {
-        warn_if_alone(spec);
-        let Some(library) = library(spec) else { return Ok(None) };
+    pub(crate) fn pmix_job(
+        &self,
+        spec: &JobSpec,
+        needs: &MpiNeeds,
+        job: &Job,
+    ) -> Result<Option<PmixJob>, LaunchError> {
+        needs.warn_if_alone(spec);
+        let Some(library) = needs.library(spec.mpi) else { return Ok(None) };
         let server = match self.pmix.start(&library, &self.tables.reports) {
             Ok(server) => server,
-            Err(error) if is_optional(spec) => {
-                tracing::warn!(job = %spec.nspace, %error, "cannot serve PMIx: the rank is alone");
+            Err(error) if needs.can_be_alone(spec) => {
+                let job = &spec.nspace;
+                tracing::warn!(%job, %error, "cannot serve PMIx: each rank is alone if it uses Open MPI");
                 return Ok(None);
             }
             Err(error) => return Err(PmixError::from(error).into()),
@@ -158,73 +164,75 @@ impl Engine {
     }
 }
 
-/// Returns the library with which to serve a job, or `None` if it needs none.
-fn library(spec: &JobSpec) -> Option<PathBuf> {
-    if matches!(spec.mpi, Mpi::None | Mpi::Pmi1) {
-        return None;
+/// What the programs of a job need to start MPI. To find out, files are opened and read.
+pub(crate) struct MpiNeeds(Vec<Need>);
+
+impl MpiNeeds {
+    /// Looks at the programs of a job, unless it does not serve MPI.
+    pub(crate) fn of(spec: &JobSpec) -> MpiNeeds {
+        match spec.mpi {
+            Mpi::None => MpiNeeds(Vec::new()),
+            _ => MpiNeeds(first_processes(spec).map(|process| need_behind(&process)).collect()),
+        }
     }
-    let named = named_library();
-    let needs = needs(spec);
-    let is_mpich = needs.contains(&Need::Pmi1);
-    let needed = needs.into_iter().find_map(|need| match need {
-        Need::Pmix(library) => Some(library),
-        Need::None | Need::Pmi1 | Need::OldOpenMpi => None,
-    });
-    if spec.mpi == Mpi::Auto && needed.is_none() && is_mpich {
-        return None;
+
+    /// Returns whether a program is linked with an MPI library.
+    pub(crate) fn is_mpi(&self) -> bool {
+        self.0.iter().any(|need| *need != Need::None)
     }
-    named.or(needed).or_else(|| (spec.mpi == Mpi::Pmix).then(|| SYSTEM_LIBRARY.into()))
-}
 
-/// Returns whether a job can run without the PMIx server: a program of one rank can, unless the
-/// library is asked for.
-fn is_optional(spec: &JobSpec) -> bool {
-    spec.mpi == Mpi::Auto && spec.nprocs() < 2 && named_library().is_none()
-}
-
-/// Returns the library that the environment names.
-fn named_library() -> Option<PathBuf> {
-    env::var_os(LIBRARY_VARIABLE).filter(|library| !library.is_empty()).map(PathBuf::from)
-}
-
-/// Returns the number of files that the PMIx server may open for a job.
-pub(crate) fn files(spec: &JobSpec) -> u64 {
-    library(spec).map_or(0, |_| spec.nprocs().saturating_add(FILES_OF_SERVER))
-}
-
-/// Returns whether some programs need PMI-1, others PMIx, and the protocol is not chosen.
-pub(crate) fn is_mixed(spec: &JobSpec) -> bool {
-    let needs = if spec.mpi == Mpi::Auto { needs(spec) } else { Vec::new() };
-    needs.contains(&Need::Pmi1) && needs.iter().any(|need| matches!(need, Need::Pmix(_)))
-}
-
-/// Returns whether a program is linked with an MPI library.
-pub(crate) fn is_mpi(spec: &JobSpec) -> bool {
-    needs(spec).iter().any(|need| *need != Need::None)
-}
-
-/// Warns if ranks of a job are alone, as its protocol is not that of their MPI library.
-fn warn_if_alone(spec: &JobSpec) {
-    if spec.mpi == Mpi::None || spec.nprocs() < 2 {
-        return;
+    /// Returns whether some programs need PMI-1, others PMIx, and the protocol is not chosen.
+    pub(crate) fn is_mixed(&self, mpi: Mpi) -> bool {
+        mpi == Mpi::Auto && self.0.contains(&Need::Pmi1) && self.pmix().is_some()
     }
-    let needs = needs(spec);
-    let has_pmix = |need: &Need| matches!(need, Need::Pmix(_));
-    let reason = if needs.contains(&Need::OldOpenMpi) {
-        "only its own mpirun can start Open MPI 4, and iof starts Open MPI 5"
-    } else if spec.mpi == Mpi::Pmi1 && needs.iter().any(has_pmix) {
-        "Open MPI starts by PMIx, and the job has PMI-1: choose auto"
-    } else if spec.mpi == Mpi::Pmix && needs.contains(&Need::Pmi1) {
-        "MPICH starts by PMI-1 unless it was built with PMIx, and the job has PMIx: choose auto"
-    } else {
-        return;
-    };
-    tracing::warn!(job = %spec.nspace, "each rank is alone: {reason}");
-}
 
-/// Returns what each program needs to start MPI.
-fn needs(spec: &JobSpec) -> Vec<Need> {
-    first_processes(spec).map(|process| need_behind(&process)).collect()
+    /// Returns the number of files that the PMIx server may open for a job.
+    pub(crate) fn files(&self, spec: &JobSpec) -> u64 {
+        self.library(spec.mpi).map_or(0, |_| spec.nprocs().saturating_add(FILES_OF_SERVER))
+    }
+
+    /// Returns the library of the first program that needs PMIx.
+    fn pmix(&self) -> Option<&Path> {
+        self.0.iter().find_map(|need| match need {
+            Need::Pmix(library) => Some(library.as_path()),
+            Need::None | Need::Pmi1 | Need::OldOpenMpi => None,
+        })
+    }
+
+    /// Returns the library with which to serve a job, or `None` if it needs none.
+    fn library(&self, mpi: Mpi) -> Option<PathBuf> {
+        let named = || env::var_os(LIBRARY_VARIABLE).filter(|library| !library.is_empty()).map(PathBuf::from);
+        let needed = || self.pmix().map(Path::to_owned);
+        match mpi {
+            Mpi::None | Mpi::Pmi1 => None,
+            Mpi::Auto if self.pmix().is_none() && self.0.contains(&Need::Pmi1) => None,
+            Mpi::Auto => named().or_else(needed),
+            Mpi::Pmix => named().or_else(needed).or_else(|| Some(SYSTEM_LIBRARY.into())),
+        }
+    }
+
+    /// Returns whether a job can run without the PMIx server, unless it is asked for: one rank can,
+    /// and so can programs that are not linked with Open MPI.
+    fn can_be_alone(&self, spec: &JobSpec) -> bool {
+        spec.mpi == Mpi::Auto && (spec.nprocs() < 2 || self.pmix().is_none())
+    }
+
+    /// Warns if ranks of a job are alone, as its protocol is not that of their MPI library.
+    fn warn_if_alone(&self, spec: &JobSpec) {
+        if spec.nprocs() < 2 {
+            return;
+        }
+        let reason = if self.0.contains(&Need::OldOpenMpi) {
+            "only its own mpirun can start Open MPI 4, and iof starts Open MPI 5"
+        } else if spec.mpi == Mpi::Pmi1 && self.pmix().is_some() {
+            "Open MPI starts by PMIx, and the job has PMI-1: choose auto"
+        } else if spec.mpi == Mpi::Pmix && self.0.contains(&Need::Pmi1) {
+            "MPICH starts by PMI-1 unless it was built with PMIx, and the job has PMIx: choose auto"
+        } else {
+            return;
+        };
+        tracing::warn!(job = %spec.nspace, "each rank is alone: {reason}");
+    }
 }
 
 /// Returns what a program needs. For a program that starts another one, this is what the first

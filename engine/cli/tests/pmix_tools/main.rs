@@ -345,6 +345,29 @@ fn garbage_on_the_socket_of_tools_harms_nothing() {
 }
 
 #[test]
+fn a_job_is_refused_without_its_library_only_if_its_programs_need_it() {
+    // The tool is linked with libpmix, as programs of Open MPI are.
+    let Some(tool) = &*TOOL else { return };
+    let tool = tool.to_str().unwrap();
+    let run = |ranks: &str, program: &[&str]| {
+        let site = Site::new();
+        let mut command = site.iof("run");
+        command.args(["-n", ranks, "--"]).args(program).env("IOF_LIBPMIX", "/nonexistent/libpmix.so.2");
+        Process::start(&mut command).finish()
+    };
+    let listed = run("2", &["ls", tool]);
+    assert_eq!((listed.text(), listed.code), (format!("{tool}\n{tool}\n").as_str(), 0), "{listed:?}");
+    assert!(listed.stderr.contains("cannot serve PMIx"), "{listed:?}");
+    for needed in [&["env", tool, "rank"][..], &[tool, "rank"]] {
+        let refused = run("2", needed);
+        assert!(refused.code == 2 && refused.stderr.contains("cannot open the PMIx library"), "{refused:?}");
+        // One rank alone starts, and reports that it has no server.
+        let alone = run("1", needed);
+        assert!(alone.code == 3 && alone.stderr.contains("cannot serve PMIx"), "{alone:?}");
+    }
+}
+
+#[test]
 fn pps_of_the_system_lists_the_job() {
     if !Path::new("/usr/bin/pps").exists() {
         eprintln!("skipped: pps is not installed (libpmix-bin)");
