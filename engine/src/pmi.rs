@@ -269,6 +269,10 @@ impl Link {
             if !self.write(server) {
                 return Served::Closed;
             }
+            // The socket is empty, and the next bytes are reported anew, see epoll(7).
+            if count < bytes.len() {
+                return Served::Waits;
+            }
         }
         Served::More
     }
