@@ -154,7 +154,7 @@ impl Engine {
         let server = match self.pmix.start(&library, &self.tables.reports) {
             Ok(server) => server,
             Err(error) if needs.can_be_alone(spec) => {
-                let job = &spec.nspace;
+                let (job, error) = (&spec.nspace, LaunchError::from(PmixError::from(error)));
                 tracing::warn!(%job, %error, "cannot serve PMIx: each rank is alone if it uses Open MPI");
                 return Ok(None);
             }

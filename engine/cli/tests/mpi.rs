@@ -161,8 +161,8 @@ fn variables_of_an_outer_launcher_reach_ranks_only_without_mpi() {
 }
 
 #[test]
-fn a_named_library_for_pmix_that_cannot_be_opened_is_an_error_unless_pmi1_is_chosen() {
-    for (choice, text, code) in [("pmix", "", 2), ("auto", "", 2), ("pmi1", "0\n", 0)] {
+fn a_named_library_for_pmix_that_cannot_be_opened_is_told_and_an_error_if_pmix_is_chosen() {
+    for (choice, text, code) in [("pmix", "", 2), ("auto", "0\n", 0), ("pmi1", "0\n", 0)] {
         let site = Site::new();
         let mut command = site.iof("run");
         command
