@@ -219,7 +219,9 @@ impl EngineWorld {
     fn request_late(&mut self, rng: &mut Rng) {
         while !self.engine.is_without_capture() {
             for index in (0..self.tools.len()).rev() {
-                self.tools[index].run(&mut self.engine, &self.truth, rng, true);
+                // Several may be forgotten at once.
+                let Some(tool) = self.tools.get_mut(index) else { continue };
+                tool.run(&mut self.engine, &self.truth, rng, true);
                 self.serve(index, 1000);
                 self.follow_up();
             }

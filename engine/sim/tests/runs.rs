@@ -49,6 +49,7 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a reader whose job was removed while the capture ended missed its last generation",
     ),
+    (Subject::Engine, 1_170_001_095, 2000, "the simulator served a tool that it had forgotten"),
     (Subject::Engine, 1006, 300, "an early end of a job that was removed left a time to wake up at"),
 ];
 

@@ -105,7 +105,8 @@ impl EngineWorld {
         self.advance(Duration::from_millis(20));
         self.host.answer_all(&mut self.engine);
         for index in (0..self.tools.len()).rev() {
-            let tool = &mut self.tools[index];
+            // Several may be forgotten at once.
+            let Some(tool) = self.tools.get_mut(index) else { continue };
             tool.run(&mut self.engine, &self.truth, rng, true);
             self.engine.serve(tool.id, 1000);
             self.forget_ended();
