@@ -712,6 +712,7 @@
     } while (0)
 // Copies a process.
 #define IOF_XFER_PROCID(a, b) (*(a) = *(b))
+#define IOF_PROCID_XFER(a, b) IOF_XFER_PROCID(a, b)
 
 #define IOF_PROC_CONSTRUCT(m) (memset((m), 0, sizeof(iof_proc_t)), (void)((m)->rank = IOF_RANK_UNDEF))
 #define IOF_PROC_DESTRUCT(m) IOF_PROC_CONSTRUCT(m)
@@ -773,6 +774,32 @@
 #define IOF_VALUE_UNLOAD(r, k, d, s) ((r) = iof_Value_unload((k), (void **)(d), (s)))
 // Stores the status in r.
 #define IOF_VALUE_XFER(r, v, s) ((r) = iof_Value_xfer((v), (s)))
+#define IOF_VALUE_XFER_DIRECT(r, v, s) IOF_VALUE_XFER(r, v, s)
+// Stores the number that a value contains in n, as type t, and the status in s: IOF_ERR_BAD_PARAM if
+// the value is not a number.
+#define IOF_VALUE_GET_NUMBER(s, m, n, t)                                                                      \
+    do {                                                                                                      \
+        (s) = IOF_SUCCESS;                                                                                    \
+        switch ((m)->type) {                                                                                  \
+        case IOF_SIZE: (n) = (t)(m)->data.size; break;                                                        \
+        case IOF_INT: (n) = (t)(m)->data.integer; break;                                                      \
+        case IOF_INT8: (n) = (t)(m)->data.int8; break;                                                        \
+        case IOF_INT16: (n) = (t)(m)->data.int16; break;                                                      \
+        case IOF_INT32: (n) = (t)(m)->data.int32; break;                                                      \
+        case IOF_INT64: (n) = (t)(m)->data.int64; break;                                                      \
+        case IOF_UINT: (n) = (t)(m)->data.uint; break;                                                        \
+        case IOF_UINT8: (n) = (t)(m)->data.uint8; break;                                                      \
+        case IOF_UINT16: (n) = (t)(m)->data.uint16; break;                                                    \
+        case IOF_UINT32: (n) = (t)(m)->data.uint32; break;                                                    \
+        case IOF_UINT64: (n) = (t)(m)->data.uint64; break;                                                    \
+        case IOF_FLOAT: (n) = (t)(m)->data.fval; break;                                                       \
+        case IOF_DOUBLE: (n) = (t)(m)->data.dval; break;                                                      \
+        case IOF_PID: (n) = (t)(m)->data.pid; break;                                                          \
+        case IOF_STATUS: (n) = (t)(m)->data.status; break;                                                    \
+        case IOF_PROC_RANK: (n) = (t)(m)->data.rank; break;                                                   \
+        default: (s) = IOF_ERR_BAD_PARAM;                                                                     \
+        }                                                                                                     \
+    } while (0)
 
 #define IOF_INFO_CONSTRUCT(m) memset((m), 0, sizeof(iof_info_t))
 #define IOF_INFO_DESTRUCT(m) iof_Value_destruct(&(m)->value)
@@ -798,6 +825,12 @@
 #define IOF_INFO_IS_OPTIONAL(m) (((m)->flags & IOF_INFO_REQD) == 0)
 #define IOF_INFO_SET_END(m) ((m)->flags |= IOF_INFO_ARRAY_END)
 #define IOF_INFO_IS_END(m) (((m)->flags & IOF_INFO_ARRAY_END) != 0)
+#define IOF_INFO_PROCESSED(m) ((m)->flags |= IOF_INFO_REQD_PROCESSED)
+#define IOF_INFO_WAS_PROCESSED(m) (((m)->flags & IOF_INFO_REQD_PROCESSED) != 0)
+#define IOF_INFO_SET_PERSISTENT(m) ((m)->flags |= IOF_INFO_PERSISTENT)
+#define IOF_INFO_IS_PERSISTENT(m) (((m)->flags & IOF_INFO_PERSISTENT) != 0)
+#define IOF_INFO_SET_QUALIFIER(m) ((m)->flags |= IOF_INFO_QUALIFIER)
+#define IOF_INFO_IS_QUALIFIER(m) (((m)->flags & IOF_INFO_QUALIFIER) != 0)
 // Returns whether an info is true: a bool that is true, or no value.
 #define IOF_INFO_TRUE(m)                                                                                      \
     ((m)->value.type == IOF_UNDEF || ((m)->value.type == IOF_BOOL && (m)->value.data.flag))
@@ -810,6 +843,17 @@
 #define IOF_INFO_LIST_CONVERT(r, p, m) ((r) = iof_Info_list_convert((p), (m)))
 #define IOF_INFO_LIST_RELEASE(p) iof_Info_list_release(p)
 
+// Makes a structure an array of n elements of type t, which are all zero.
+#define IOF_DATA_ARRAY_CONSTRUCT(m, n, t) iof_Data_array_construct((m), (n), (t))
+#define IOF_DATA_ARRAY_CREATE(m, n, t)                                                                        \
+    do {                                                                                                      \
+        (m) = (iof_data_array_t *)calloc(1, sizeof(iof_data_array_t));                                        \
+        if ((m) != NULL) {                                                                                    \
+            IOF_DATA_ARRAY_CONSTRUCT((m), (n), (t));                                                          \
+        }                                                                                                     \
+    } while (0)
+// Makes a structure an array of no elements.
+#define IOF_DATA_ARRAY_INIT(m, t) IOF_DATA_ARRAY_CONSTRUCT(m, 0, t)
 #define IOF_DATA_ARRAY_DESTRUCT(m) iof_Data_array_destruct(m)
 #define IOF_DATA_ARRAY_FREE(m) (iof_Data_array_destruct(m), free(m), (void)((m) = NULL))
 
@@ -853,11 +897,50 @@
 #define IOF_ARGV_APPEND(r, a, b) ((r) = iof_Argv_append_nosize(&(a), (b)))
 // Returns the number of texts in an array that ends with NULL or is NULL, as an int.
 #define IOF_ARGV_COUNT(r, a) ((r) = iof_Argv_count(a))
+// The same before the texts of the array.
+#define IOF_ARGV_PREPEND(r, a, b) ((r) = iof_Argv_prepend_nosize(&(a), (b)))
+// The same as APPEND unless the array has the text. a is the address of the array.
+#define IOF_ARGV_APPEND_UNIQUE(r, a, b) ((r) = iof_Argv_append_unique_nosize((a), (b)))
+// Stores a copy of the array b in a.
+#define IOF_ARGV_COPY(a, b) ((a) = iof_Argv_copy(b))
+// Stores the texts of the array b, separated by the character c, in a.
+#define IOF_ARGV_JOIN(a, b, c) ((a) = iof_Argv_join((b), (c)))
+// Stores the parts of the text b between characters c in the array a.
+#define IOF_ARGV_SPLIT(a, b, c) ((a) = iof_Argv_split((b), (c)))
+// Sets the variable a to b in the environment c, the address of an array of texts. Stores the status
+// in r.
+#define IOF_SETENV(r, a, b, c) ((r) = iof_Setenv((a), (b), true, (c)))
 // Frees an array of texts that ends with NULL, and sets the pointer to NULL.
 #define IOF_ARGV_FREE(a)                                                                                      \
     do {                                                                                                      \
         iof_Argv_free(a);                                                                                     \
         (a) = NULL;                                                                                           \
+    } while (0)
+
+#define IOF_REGATTR_CONSTRUCT(m) memset((m), 0, sizeof(iof_regattr_t))
+#define IOF_REGATTR_DESTRUCT(m)                                                                               \
+    do {                                                                                                      \
+        IOF_FREE_TEXT((m)->name);                                                                             \
+        IOF_ARGV_FREE((m)->description);                                                                      \
+    } while (0)
+#define IOF_REGATTR_CREATE(m, n) ((m) = (iof_regattr_t *)calloc((n), sizeof(iof_regattr_t)))
+#define IOF_REGATTR_FREE(m, n) IOF_FREE_ARRAY(m, n, IOF_REGATTR_DESTRUCT)
+// Fills an attribute with copies of its name n and its key k, with its type t, and adds a copy of the
+// text v to its description.
+#define IOF_REGATTR_LOAD(m, n, k, t, v)                                                                       \
+    do {                                                                                                      \
+        (m)->name = strdup(n);                                                                                \
+        IOF_LOAD_KEY((m)->string, (k));                                                                       \
+        (m)->type = (t);                                                                                      \
+        (void)iof_Argv_append_nosize(&(m)->description, (v));                                                 \
+    } while (0)
+// Makes a a copy of the attribute b.
+#define IOF_REGATTR_XFER(a, b)                                                                                \
+    do {                                                                                                      \
+        (a)->name = (b)->name != NULL ? strdup((b)->name) : NULL;                                             \
+        IOF_LOAD_KEY((a)->string, (b)->string);                                                               \
+        (a)->type = (b)->type;                                                                                \
+        IOF_ARGV_COPY((a)->description, (b)->description);                                                    \
     } while (0)
 
 
@@ -1521,6 +1604,12 @@ typedef struct iof_regattr_t {
 // Flag: the last info of an array. The library ignores it.
 #define IOF_INFO_ARRAY_END 2
 
+// Flag: a required info was honoured. The library ignores it.
+#define IOF_INFO_REQD_PROCESSED 4
+
+// Flag: the info qualifies another one. The library ignores it.
+#define IOF_INFO_QUALIFIER 8
+
 // Flag: the library does not free the value when it frees the info.
 #define IOF_INFO_PERSISTENT 16
 
@@ -1827,6 +1916,11 @@ void iof_Value_destruct(struct iof_value_t *val);
 // supported.
 iof_status_t iof_Value_xfer(struct iof_value_t *dest, const struct iof_value_t *src);
 
+// Makes a structure an array of n elements of a type, which are all zero, to be freed by
+// iof_Data_array_destruct. What the structure held is not freed. If memory is exhausted, the type
+// is unknown or n is 0, the array is empty.
+void iof_Data_array_construct(struct iof_data_array_t *d, size_t n, iof_data_type_t type);
+
 // Frees the elements of an array and all that they point to, and makes the array empty. Does not
 // free the structure itself. NULL has no effect.
 void iof_Data_array_destruct(struct iof_data_array_t *d);
@@ -1850,18 +1944,6 @@ void iof_Info_free(struct iof_info_t *info, size_t ninfo);
 // IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported.
 iof_status_t iof_Info_xfer(struct iof_info_t *dest, const struct iof_info_t *src);
 
-// Appends a copy of arg to an array of texts, which ends with NULL. *argv may be NULL, for an
-// empty array, and receives the new array, to be freed by iof_Argv_free. On an error the array is
-// unchanged. Errors: IOF_ERR_BAD_PARAM if arg is longer than 128 KiB; IOF_ERR_OUT_OF_RESOURCE if
-// the array has 65,536 texts; IOF_ERR_NOMEM.
-iof_status_t iof_Argv_append_nosize(char ***argv, const char *arg);
-
-// Returns the number of texts in an array that ends with NULL. A NULL array is empty.
-int iof_Argv_count(char **argv);
-
-// Frees an array of texts that ends with NULL, and its texts. NULL has no effect.
-void iof_Argv_free(char **argv);
-
 // Creates a list of infos, to be freed by iof_Info_list_release. Only one thread at a time may use
 // a list. Returns NULL on an internal error.
 void *iof_Info_list_start(void);
@@ -1880,6 +1962,44 @@ iof_status_t iof_Info_list_convert(void *ptr, struct iof_data_array_t *par);
 
 // Frees a list and all its infos. NULL has no effect.
 void iof_Info_list_release(void *ptr);
+
+// Appends a copy of arg to an array of texts, which ends with NULL. *argv may be NULL, for an
+// empty array, and receives the new array, to be freed by iof_Argv_free. On an error the array is
+// unchanged. Errors: IOF_ERR_BAD_PARAM if arg is longer than 128 KiB; IOF_ERR_OUT_OF_RESOURCE if
+// the array has 65,536 texts; IOF_ERR_NOMEM.
+iof_status_t iof_Argv_append_nosize(char ***argv, const char *arg);
+
+// Returns the number of texts in an array that ends with NULL. A NULL array is empty.
+int iof_Argv_count(char **argv);
+
+// Frees an array of texts that ends with NULL, and its texts. NULL has no effect.
+void iof_Argv_free(char **argv);
+
+// Adds a copy of arg before the texts of an array, as iof_Argv_append_nosize does behind them.
+iof_status_t iof_Argv_prepend_nosize(char ***argv, const char *arg);
+
+// The same as iof_Argv_append_nosize, without effect if the array has the text already.
+iof_status_t iof_Argv_append_unique_nosize(char ***argv, const char *arg);
+
+// Returns a copy of an array of texts, to be freed by iof_Argv_free. Returns NULL if the array is
+// NULL or empty, if it has more than 65,536 texts or one that is longer than 128 KiB, or if memory
+// is exhausted.
+char **iof_Argv_copy(char **argv);
+
+// Returns the texts of an array, separated by delimiter, as one text, to be freed by free(3).
+// Returns NULL in the cases in which iof_Argv_copy does, except that an array that is NULL or
+// empty makes an empty text.
+char *iof_Argv_join(char **argv, int delimiter);
+
+// Returns the parts of a text between delimiters, without empty ones, as an array of texts, to be
+// freed by iof_Argv_free. Returns NULL if there are none, if the text is NULL or longer than 128
+// KiB, or if memory is exhausted.
+char **iof_Argv_split(const char *src, int delimiter);
+
+// Sets a variable in an environment, an array of texts of the form NAME=VALUE, which is changed as
+// by iof_Argv_append_nosize. A value that is NULL is empty. Errors: those of
+// iof_Argv_append_nosize; IOF_ERR_EXISTS if the variable is set and overwrite is false.
+iof_status_t iof_Setenv(const char *name, const char *value, bool overwrite, char ***env);
 
 // Returns the name and version of the library. The text is valid for ever.
 const char *iof_Get_version(void);

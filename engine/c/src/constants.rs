@@ -152,6 +152,10 @@ pub const IOF_PROC_NSPACE: iof_data_type_t = 60;
 pub const IOF_INFO_REQD: iof_info_directives_t = 0x1;
 /// Flag: the last info of an array. The library ignores it.
 pub const IOF_INFO_ARRAY_END: iof_info_directives_t = 0x2;
+/// Flag: a required info was honoured. The library ignores it.
+pub const IOF_INFO_REQD_PROCESSED: iof_info_directives_t = 0x4;
+/// Flag: the info qualifies another one. The library ignores it.
+pub const IOF_INFO_QUALIFIER: iof_info_directives_t = 0x8;
 /// Flag: the library does not free the value when it frees the info.
 pub const IOF_INFO_PERSISTENT: iof_info_directives_t = 0x10;
 

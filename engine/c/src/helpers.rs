@@ -1,12 +1,11 @@
 //! The functions with which C programs fill, copy and free values, infos and processes. They need
 //! no initialization.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_void};
 use std::ptr;
 
 use crate::constants::*;
 use crate::guard::{Outcome, guard, guard_or};
-use crate::jobs::{MAX_ARG, MAX_ARGS};
 use crate::types::{
     iof_data_array_t, iof_data_type_t, iof_info_t, iof_proc_t, iof_rank_t, iof_status_t, iof_value_t,
 };
@@ -130,6 +129,23 @@ pub unsafe extern "C" fn iof_Value_xfer(dest: *mut iof_value_t, src: *const iof_
     })
 }
 
+/// Makes a structure an array of n elements of a type, which are all zero, to be freed by
+/// iof_Data_array_destruct. What the structure held is not freed. If memory is exhausted, the type
+/// is unknown or n is 0, the array is empty.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iof_Data_array_construct(
+    d: *mut iof_data_array_t,
+    n: usize,
+    r#type: iof_data_type_t,
+) {
+    guard_or((), || {
+        // SAFETY: the contract in the header.
+        if let Ok(place) = unsafe { read::place(d) } {
+            *place = value::empty_array(n, r#type);
+        }
+    });
+}
+
 /// Frees the elements of an array and all that they point to, and makes the array empty. Does not
 /// free the structure itself. NULL has no effect.
 #[unsafe(no_mangle)]
@@ -228,39 +244,6 @@ unsafe fn copied(from: &iof_info_t) -> Outcome<iof_info_t> {
     // SAFETY: the caller's promise.
     let value = unsafe { value::copy(&from.value, 0) }?;
     Ok(iof_info_t { flags: from.flags & !IOF_INFO_PERSISTENT, value, ..*from })
-}
-
-/// Appends a copy of arg to an array of texts, which ends with NULL. *argv may be NULL, for an
-/// empty array, and receives the new array, to be freed by iof_Argv_free. On an error the array is
-/// unchanged. Errors: IOF_ERR_BAD_PARAM if arg is longer than 128 KiB; IOF_ERR_OUT_OF_RESOURCE if
-/// the array has 65,536 texts; IOF_ERR_NOMEM.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iof_Argv_append_nosize(
-    argv: *mut *mut *mut c_char,
-    arg: *const c_char,
-) -> iof_status_t {
-    guard(|| {
-        // SAFETY: the contract in the header.
-        unsafe {
-            let place = read::place(argv)?;
-            *place = memory::append_text(*place, read::bytes(arg, MAX_ARG)?, MAX_ARGS)?;
-        }
-        Ok(IOF_SUCCESS)
-    })
-}
-
-/// Returns the number of texts in an array that ends with NULL. A NULL array is empty.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iof_Argv_count(argv: *mut *mut c_char) -> c_int {
-    // SAFETY: the contract in the header.
-    guard_or(0, || c_int::try_from(unsafe { memory::count_texts(argv) }).unwrap_or(c_int::MAX))
-}
-
-/// Frees an array of texts that ends with NULL, and its texts. NULL has no effect.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn iof_Argv_free(argv: *mut *mut c_char) {
-    // SAFETY: the contract in the header.
-    guard_or((), || unsafe { memory::free_texts(argv) });
 }
 
 /// A growable list of infos. [`list`] checks the mark before it uses anything else.

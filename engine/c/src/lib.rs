@@ -18,7 +18,7 @@
 //! | `pushes`, `events` | pushes in progress; event handlers |
 //! | `print`, `format` | output without a callback; its attributes |
 //! | `tool`, `forwarding`, `servers`, `progress` | entry points of tools |
-//! | `helpers`, `strings`, `pretty` | functions for values, lists and names |
+//! | `helpers`, `argv`, `strings`, `pretty` | functions for values, lists and names |
 //! | `local_answers` | queries that need no engine |
 //! | `server`, `jobs`, `host` | entry points of launchers: the engine, its jobs, its upcalls |
 //! | `job_output` | output of a job that the library writes without a registration of the program |
@@ -31,6 +31,7 @@
 #![allow(non_snake_case, reason = "PMIx's names")]
 #![allow(clippy::missing_safety_doc, reason = "the head of the header states the contract once")]
 
+mod argv;
 mod call;
 mod callbacks;
 mod command;
@@ -67,6 +68,7 @@ mod turns;
 mod types;
 mod value;
 
+pub use argv::*;
 pub use callbacks::*;
 pub use constants::*;
 pub use forwarding::*;

@@ -65,6 +65,7 @@
     } while (0)
 // Copies a process.
 #define IOF_XFER_PROCID(a, b) (*(a) = *(b))
+#define IOF_PROCID_XFER(a, b) IOF_XFER_PROCID(a, b)
 
 #define IOF_PROC_CONSTRUCT(m) (memset((m), 0, sizeof(iof_proc_t)), (void)((m)->rank = IOF_RANK_UNDEF))
 #define IOF_PROC_DESTRUCT(m) IOF_PROC_CONSTRUCT(m)
@@ -126,6 +127,32 @@
 #define IOF_VALUE_UNLOAD(r, k, d, s) ((r) = iof_Value_unload((k), (void **)(d), (s)))
 // Stores the status in r.
 #define IOF_VALUE_XFER(r, v, s) ((r) = iof_Value_xfer((v), (s)))
+#define IOF_VALUE_XFER_DIRECT(r, v, s) IOF_VALUE_XFER(r, v, s)
+// Stores the number that a value contains in n, as type t, and the status in s: IOF_ERR_BAD_PARAM if
+// the value is not a number.
+#define IOF_VALUE_GET_NUMBER(s, m, n, t)                                                                      \
+    do {                                                                                                      \
+        (s) = IOF_SUCCESS;                                                                                    \
+        switch ((m)->type) {                                                                                  \
+        case IOF_SIZE: (n) = (t)(m)->data.size; break;                                                        \
+        case IOF_INT: (n) = (t)(m)->data.integer; break;                                                      \
+        case IOF_INT8: (n) = (t)(m)->data.int8; break;                                                        \
+        case IOF_INT16: (n) = (t)(m)->data.int16; break;                                                      \
+        case IOF_INT32: (n) = (t)(m)->data.int32; break;                                                      \
+        case IOF_INT64: (n) = (t)(m)->data.int64; break;                                                      \
+        case IOF_UINT: (n) = (t)(m)->data.uint; break;                                                        \
+        case IOF_UINT8: (n) = (t)(m)->data.uint8; break;                                                      \
+        case IOF_UINT16: (n) = (t)(m)->data.uint16; break;                                                    \
+        case IOF_UINT32: (n) = (t)(m)->data.uint32; break;                                                    \
+        case IOF_UINT64: (n) = (t)(m)->data.uint64; break;                                                    \
+        case IOF_FLOAT: (n) = (t)(m)->data.fval; break;                                                       \
+        case IOF_DOUBLE: (n) = (t)(m)->data.dval; break;                                                      \
+        case IOF_PID: (n) = (t)(m)->data.pid; break;                                                          \
+        case IOF_STATUS: (n) = (t)(m)->data.status; break;                                                    \
+        case IOF_PROC_RANK: (n) = (t)(m)->data.rank; break;                                                   \
+        default: (s) = IOF_ERR_BAD_PARAM;                                                                     \
+        }                                                                                                     \
+    } while (0)
 
 #define IOF_INFO_CONSTRUCT(m) memset((m), 0, sizeof(iof_info_t))
 #define IOF_INFO_DESTRUCT(m) iof_Value_destruct(&(m)->value)
@@ -151,6 +178,12 @@
 #define IOF_INFO_IS_OPTIONAL(m) (((m)->flags & IOF_INFO_REQD) == 0)
 #define IOF_INFO_SET_END(m) ((m)->flags |= IOF_INFO_ARRAY_END)
 #define IOF_INFO_IS_END(m) (((m)->flags & IOF_INFO_ARRAY_END) != 0)
+#define IOF_INFO_PROCESSED(m) ((m)->flags |= IOF_INFO_REQD_PROCESSED)
+#define IOF_INFO_WAS_PROCESSED(m) (((m)->flags & IOF_INFO_REQD_PROCESSED) != 0)
+#define IOF_INFO_SET_PERSISTENT(m) ((m)->flags |= IOF_INFO_PERSISTENT)
+#define IOF_INFO_IS_PERSISTENT(m) (((m)->flags & IOF_INFO_PERSISTENT) != 0)
+#define IOF_INFO_SET_QUALIFIER(m) ((m)->flags |= IOF_INFO_QUALIFIER)
+#define IOF_INFO_IS_QUALIFIER(m) (((m)->flags & IOF_INFO_QUALIFIER) != 0)
 // Returns whether an info is true: a bool that is true, or no value.
 #define IOF_INFO_TRUE(m)                                                                                      \
     ((m)->value.type == IOF_UNDEF || ((m)->value.type == IOF_BOOL && (m)->value.data.flag))
@@ -163,6 +196,17 @@
 #define IOF_INFO_LIST_CONVERT(r, p, m) ((r) = iof_Info_list_convert((p), (m)))
 #define IOF_INFO_LIST_RELEASE(p) iof_Info_list_release(p)
 
+// Makes a structure an array of n elements of type t, which are all zero.
+#define IOF_DATA_ARRAY_CONSTRUCT(m, n, t) iof_Data_array_construct((m), (n), (t))
+#define IOF_DATA_ARRAY_CREATE(m, n, t)                                                                        \
+    do {                                                                                                      \
+        (m) = (iof_data_array_t *)calloc(1, sizeof(iof_data_array_t));                                        \
+        if ((m) != NULL) {                                                                                    \
+            IOF_DATA_ARRAY_CONSTRUCT((m), (n), (t));                                                          \
+        }                                                                                                     \
+    } while (0)
+// Makes a structure an array of no elements.
+#define IOF_DATA_ARRAY_INIT(m, t) IOF_DATA_ARRAY_CONSTRUCT(m, 0, t)
 #define IOF_DATA_ARRAY_DESTRUCT(m) iof_Data_array_destruct(m)
 #define IOF_DATA_ARRAY_FREE(m) (iof_Data_array_destruct(m), free(m), (void)((m) = NULL))
 
@@ -206,9 +250,48 @@
 #define IOF_ARGV_APPEND(r, a, b) ((r) = iof_Argv_append_nosize(&(a), (b)))
 // Returns the number of texts in an array that ends with NULL or is NULL, as an int.
 #define IOF_ARGV_COUNT(r, a) ((r) = iof_Argv_count(a))
+// The same before the texts of the array.
+#define IOF_ARGV_PREPEND(r, a, b) ((r) = iof_Argv_prepend_nosize(&(a), (b)))
+// The same as APPEND unless the array has the text. a is the address of the array.
+#define IOF_ARGV_APPEND_UNIQUE(r, a, b) ((r) = iof_Argv_append_unique_nosize((a), (b)))
+// Stores a copy of the array b in a.
+#define IOF_ARGV_COPY(a, b) ((a) = iof_Argv_copy(b))
+// Stores the texts of the array b, separated by the character c, in a.
+#define IOF_ARGV_JOIN(a, b, c) ((a) = iof_Argv_join((b), (c)))
+// Stores the parts of the text b between characters c in the array a.
+#define IOF_ARGV_SPLIT(a, b, c) ((a) = iof_Argv_split((b), (c)))
+// Sets the variable a to b in the environment c, the address of an array of texts. Stores the status
+// in r.
+#define IOF_SETENV(r, a, b, c) ((r) = iof_Setenv((a), (b), true, (c)))
 // Frees an array of texts that ends with NULL, and sets the pointer to NULL.
 #define IOF_ARGV_FREE(a)                                                                                      \
     do {                                                                                                      \
         iof_Argv_free(a);                                                                                     \
         (a) = NULL;                                                                                           \
+    } while (0)
+
+#define IOF_REGATTR_CONSTRUCT(m) memset((m), 0, sizeof(iof_regattr_t))
+#define IOF_REGATTR_DESTRUCT(m)                                                                               \
+    do {                                                                                                      \
+        IOF_FREE_TEXT((m)->name);                                                                             \
+        IOF_ARGV_FREE((m)->description);                                                                      \
+    } while (0)
+#define IOF_REGATTR_CREATE(m, n) ((m) = (iof_regattr_t *)calloc((n), sizeof(iof_regattr_t)))
+#define IOF_REGATTR_FREE(m, n) IOF_FREE_ARRAY(m, n, IOF_REGATTR_DESTRUCT)
+// Fills an attribute with copies of its name n and its key k, with its type t, and adds a copy of the
+// text v to its description.
+#define IOF_REGATTR_LOAD(m, n, k, t, v)                                                                       \
+    do {                                                                                                      \
+        (m)->name = strdup(n);                                                                                \
+        IOF_LOAD_KEY((m)->string, (k));                                                                       \
+        (m)->type = (t);                                                                                      \
+        (void)iof_Argv_append_nosize(&(m)->description, (v));                                                 \
+    } while (0)
+// Makes a a copy of the attribute b.
+#define IOF_REGATTR_XFER(a, b)                                                                                \
+    do {                                                                                                      \
+        (a)->name = (b)->name != NULL ? strdup((b)->name) : NULL;                                             \
+        IOF_LOAD_KEY((a)->string, (b)->string);                                                               \
+        (a)->type = (b)->type;                                                                                \
+        IOF_ARGV_COPY((a)->description, (b)->description);                                                    \
     } while (0)

@@ -58,6 +58,14 @@ fn element_size(kind: iof_data_type_t) -> Option<usize> {
     })
 }
 
+/// Returns an array of `count` elements that are all zero, or an empty one if it cannot be made.
+pub(crate) fn empty_array(count: usize, kind: iof_data_type_t) -> iof_data_array_t {
+    let length = element_size(kind).and_then(|size| size.checked_mul(count)).unwrap_or(0);
+    let array: *mut u8 = memory::zeroed(length);
+    let size = if array.is_null() { 0 } else { count };
+    iof_data_array_t { r#type: kind, size, array: array.cast() }
+}
+
 /// Returns a value with a copy of `data`, for `iof_Value_load`.
 ///
 /// # Safety

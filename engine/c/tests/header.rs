@@ -43,6 +43,7 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
         "servers",
         "progress",
         "helpers",
+        "argv",
         "strings",
         "pretty",
         "server",

@@ -4,9 +4,10 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use common::{compiler, environment, has, root, run, source};
+use common::{compiler, environment, has, pmix_flags, root, run, source};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
@@ -40,4 +41,38 @@ fn the_program_uses_every_macro() {
     let unused: Vec<&str> =
         names.filter(|name| !parts.contains(name) && !program.contains(&format!("{name}("))).collect();
     assert!(unused.is_empty(), "{unused:?}");
+}
+
+/// The beginnings of the names of PMIx's macros that the header lacks.
+const ABSENT: [(&str, &str); 8] = [
+    (
+        "COORD_ CPUSET_ TOPOLOGY_ GEOMETRY_ DEVICE_DIST_ ENDPOINT_ FABRIC_",
+        "hardware, which the library ignores",
+    ),
+    ("PROC_STATS_ NODE_STATS_ NET_STATS_ DISK_STATS_", "statistics, which it does not have"),
+    ("DATA_BUFFER_", "packed data, which it does not have"),
+    ("PDATA_", "data that ranks publish"),
+    ("MULTICLUSTER_", "names of jobs of several clusters"),
+    ("SYSTEM_EVENT", "events of other systems"),
+    ("CHECK_TRUE CHECK_BOOL", "not in all versions of PMIx; IOF_INFO_TRUE"),
+    ("INFO_LIST_INSERT", "not in all versions of PMIx; IOF_INFO_LIST_XFER"),
+];
+
+#[test]
+fn the_header_has_the_macros_of_pmix_for_its_structures() {
+    let Some(flags) = pmix_flags() else { return };
+    let directory = flags.iter().filter_map(|flag| flag.strip_prefix("-I")).map(Path::new);
+    let header =
+        directory.map(|directory| directory.join("pmix_common.h")).find(|path| path.exists()).unwrap();
+    let theirs = fs::read_to_string(header).unwrap();
+    let ours = fs::read_to_string(root().join("src/macros.h")).unwrap();
+    let names = theirs.lines().filter_map(|line| line.strip_prefix("#define PMIX_")?.split_once('('));
+    let names: Vec<&str> = names.map(|(name, _)| name).filter(|name| !name.contains(' ')).collect();
+    assert!(names.len() > 100, "{names:?}");
+    let is_absent = |name: &&str| {
+        ABSENT.iter().any(|(names, _)| names.split(' ').any(|beginning| name.starts_with(beginning)))
+    };
+    let has = |name: &&str| ours.contains(&format!("#define IOF_{name}("));
+    let missing: Vec<&&str> = names.iter().filter(|name| !is_absent(name) && !has(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

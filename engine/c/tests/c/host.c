@@ -135,6 +135,19 @@ static void tool(void)
     assert(strstr(results[1].value.data.string, "site.book"));
     iof_Info_free(results, count);
 
+    /* Tools of PMIx give a rank as any kind of integer. */
+    int32_t rank = 0;
+    char *local[] = {IOF_QUERY_LOCAL_PROC_TABLE, NULL};
+    iof_info_t qualifiers[2];
+    CHECK(iof_Info_load(&qualifiers[0], IOF_NSPACE, "job", IOF_STRING));
+    CHECK(iof_Info_load(&qualifiers[1], IOF_RANK, &rank, IOF_INT32));
+    iof_query_t of_rank = {.keys = local, .qualifiers = qualifiers, .nqual = 2};
+    CHECK(iof_Query_info(&of_rank, 1, &results, &count));
+    table = results[0].value.data.darray;
+    assert(table->size == 1 && ((iof_proc_info_t *)table->array)->proc.rank == 0);
+    iof_Info_free(results, count);
+    iof_Value_destruct(&qualifiers[0].value);
+
     CHECK(iof_Info_load(&info, IOF_LOG_MSG, "a note", IOF_STRING));
     CHECK(iof_Log(&info, 1, NULL, 0));
     iof_Value_destruct(&info.value);

@@ -37,7 +37,8 @@ static int answers;
 
 static const char *known[] = {IOF_NSPACE, IOF_SERVER_URI, IOF_IOF_CACHE_SIZE, IOF_IOF_COMPLETE, IOF_IOF_DROP_NEWEST,
                               IOF_LOG_EMAIL, IOF_LOG_STDOUT, IOF_STDIN_TGT, IOF_RANK, IOF_NO_BACKLOG,
-                              IOF_EXTERNAL_PROGRESS, IOF_BACKEND, "no.such.key", ""};
+                              IOF_EXTERNAL_PROGRESS, IOF_BACKEND, IOF_IOF_XML_OUTPUT, IOF_IOF_OUTPUT_RAW,
+                              IOF_IOF_TAG_DETAILED_OUTPUT, IOF_IOF_LOCAL_OUTPUT, "no.such.key", ""};
 
 static void *null_or(void *pointer)
 {
@@ -179,7 +180,7 @@ static void make_call(void)
     iof_data_array_t listed;
     iof_op_cbfunc_t cb = pick(2) ? op : NULL;
     fill_arguments();
-    switch (pick(27)) {
+    switch (pick(29)) {
     case 0: iof_IOF_pull(invalid_or(procs), count(4), invalid_or(infos), count(4), pick(20), pick(2) ? output : NULL,
                          pick(2) ? registered : NULL, NULL); break;
     case 1: iof_IOF_deregister(pick(8), invalid_or(infos), count(4), cb, NULL); break;
@@ -246,6 +247,21 @@ static void make_call(void)
     case 24: iof_server_IOF_deliver(invalid_or(&procs[0]), pick(20), pick(8) ? &bytes : NULL, invalid_or(infos), count(4), cb, NULL); break;
     case 25: iof_server_end_job(null_or(texts[pick(3)]), pick(9)); break;
     case 26: assert(iof_last_error()); break;
+    case 27: {
+        char **list = iof_Argv_split(null_or(texts[pick(3)]), pick(300)), **copy;
+        iof_Argv_prepend_nosize(pick(8) ? &list : NULL, null_or(texts[pick(3)]));
+        iof_Argv_append_unique_nosize(pick(8) ? &list : NULL, null_or(texts[pick(3)]));
+        iof_Setenv(null_or(texts[0]), null_or(texts[1]), pick(2), pick(8) ? &list : NULL);
+        copy = iof_Argv_copy(list);
+        free(iof_Argv_join(copy, pick(300)));
+        iof_Argv_free(copy), iof_Argv_free(list);
+        break;
+    }
+    case 28:
+        iof_Data_array_construct(NULL, 1, IOF_INFO);
+        iof_Data_array_construct(&listed, pick(1000), pick(8) ? pick(72) : pick(UINT16_MAX));
+        iof_Data_array_destruct(&listed);
+        break;
     }
 }
 

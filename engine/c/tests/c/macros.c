@@ -188,8 +188,109 @@ static void test_arrays(void)
     assert(count == 0);
 }
 
+static void test_attributes(void)
+{
+    iof_regattr_t *attributes, single;
+    IOF_REGATTR_CREATE(attributes, 2);
+    IOF_REGATTR_LOAD(&attributes[0], "PMIX_IOF_CACHE_SIZE", IOF_IOF_CACHE_SIZE, IOF_UINT32, "its meaning");
+    IOF_REGATTR_XFER(&attributes[1], &attributes[0]);
+    assert(strcmp(attributes[1].name, "PMIX_IOF_CACHE_SIZE") == 0 && attributes[1].type == IOF_UINT32);
+    assert(strcmp(attributes[1].string, IOF_IOF_CACHE_SIZE) == 0);
+    assert(strcmp(attributes[1].description[0], "its meaning") == 0);
+    IOF_REGATTR_FREE(attributes, 2);
+    assert(attributes == NULL);
+    IOF_REGATTR_CONSTRUCT(&single);
+    IOF_REGATTR_DESTRUCT(&single);
+}
+
+static void test_texts(void)
+{
+    iof_status_t status;
+    char **texts, **copy, **environment = NULL, *joined;
+    int count;
+
+    IOF_ARGV_SPLIT(texts, ",one,,two,", ',');
+    IOF_ARGV_COUNT(count, texts);
+    assert(count == 2 && strcmp(texts[0], "one") == 0 && strcmp(texts[1], "two") == 0);
+    IOF_ARGV_PREPEND(status, texts, "zero");
+    assert(status == IOF_SUCCESS);
+    IOF_ARGV_APPEND_UNIQUE(status, &texts, "one");
+    assert(status == IOF_SUCCESS);
+    IOF_ARGV_APPEND_UNIQUE(status, &texts, "three");
+    assert(status == IOF_SUCCESS);
+    IOF_ARGV_COPY(copy, texts);
+    IOF_ARGV_FREE(texts);
+    IOF_ARGV_JOIN(joined, copy, ' ');
+    assert(strcmp(joined, "zero one two three") == 0);
+    free(joined);
+    IOF_ARGV_FREE(copy);
+    IOF_ARGV_JOIN(joined, copy, ' ');
+    assert(strcmp(joined, "") == 0);
+    free(joined);
+    IOF_ARGV_SPLIT(texts, ",", ',');
+    assert(texts == NULL && iof_Argv_split(NULL, ',') == NULL && iof_Argv_copy(NULL) == NULL);
+    assert(iof_Argv_prepend_nosize(NULL, "text") == IOF_ERR_BAD_PARAM);
+
+    IOF_SETENV(status, "NAME", "old", &environment);
+    assert(status == IOF_SUCCESS);
+    IOF_SETENV(status, "NAMED", NULL, &environment);
+    assert(status == IOF_SUCCESS);
+    IOF_SETENV(status, "NAME", "new", &environment);
+    assert(status == IOF_SUCCESS && iof_Setenv("NAME", "newer", false, &environment) == IOF_ERR_EXISTS);
+    assert(strcmp(environment[0], "NAME=new") == 0 && strcmp(environment[1], "NAMED=") == 0 && !environment[2]);
+    IOF_ARGV_FREE(environment);
+}
+
+static void test_data(void)
+{
+    iof_data_array_t array, *created;
+    iof_info_t info;
+    iof_proc_t one, other;
+    iof_value_t value;
+    iof_status_t status;
+    uint16_t small = 300;
+    long number = 0;
+
+    IOF_DATA_ARRAY_CREATE(created, 2, IOF_INFO);
+    assert(created->size == 2 && created->type == IOF_INFO);
+    IOF_INFO_LOAD(&((iof_info_t *)created->array)[1], IOF_NSPACE, "job", IOF_STRING);
+    IOF_DATA_ARRAY_FREE(created);
+    IOF_DATA_ARRAY_CONSTRUCT(&array, 3, IOF_UINT64);
+    assert(array.size == 3 && ((uint64_t *)array.array)[2] == 0);
+    IOF_DATA_ARRAY_DESTRUCT(&array);
+    IOF_DATA_ARRAY_INIT(&array, IOF_PROC);
+    assert(array.size == 0 && array.array == NULL && array.type == IOF_PROC);
+    IOF_DATA_ARRAY_CONSTRUCT(&array, SIZE_MAX, IOF_INFO);
+    assert(array.size == 0 && array.array == NULL);
+
+    IOF_INFO_CONSTRUCT(&info);
+    IOF_INFO_SET_PERSISTENT(&info);
+    assert(IOF_INFO_IS_PERSISTENT(&info) && !IOF_INFO_WAS_PROCESSED(&info) && !IOF_INFO_IS_QUALIFIER(&info));
+    IOF_INFO_PROCESSED(&info);
+    IOF_INFO_SET_QUALIFIER(&info);
+    assert(IOF_INFO_WAS_PROCESSED(&info) && IOF_INFO_IS_QUALIFIER(&info) && !IOF_INFO_IS_REQUIRED(&info));
+
+    IOF_LOAD_PROCID(&one, "job", 7);
+    IOF_PROCID_XFER(&other, &one);
+    assert(IOF_CHECK_PROCID(&one, &other));
+    assert(IOF_VALUE_LOAD(&value, &small, IOF_UINT16) == IOF_SUCCESS);
+    IOF_VALUE_GET_NUMBER(status, &value, number, long);
+    assert(status == IOF_SUCCESS && number == 300);
+    assert(IOF_VALUE_LOAD(&value, "text", IOF_STRING) == IOF_SUCCESS);
+    IOF_VALUE_GET_NUMBER(status, &value, number, long);
+    assert(status == IOF_ERR_BAD_PARAM);
+    iof_value_t copy;
+    IOF_VALUE_XFER_DIRECT(status, &copy, &value);
+    assert(status == IOF_SUCCESS && strcmp(copy.data.string, "text") == 0);
+    IOF_VALUE_DESTRUCT(&value);
+    IOF_VALUE_DESTRUCT(&copy);
+}
+
 int main(void)
 {
+    test_attributes();
+    test_texts();
+    test_data();
     test_processes();
     test_infos();
     test_arrays();
