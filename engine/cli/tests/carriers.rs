@@ -1,0 +1,231 @@
+//! `iof run` over the carriers of real sites: OpenSSH and Slurm. Each test starts its own servers, in
+//! network namespaces, and is skipped where that is impossible (see `carriers/rig`).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use common::process::{Done, Process};
+use common::site::Site;
+use common::wait_for;
+use nix::sys::signal::Signal;
+
+/// Servers of a carrier, in a network namespace of their own.
+struct Rig {
+    site: Site,
+    name: String,
+}
+
+impl Rig {
+    /// Starts the servers of `carrier`. Returns `None`, and tells why, if that is impossible.
+    fn start(carrier: &str) -> Option<Rig> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        // The names of links have at most 15 letters. Only the number counts, so no order is needed.
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let rig = Rig { site: Site::new(), name: format!("iof{}n{number}", std::process::id()) };
+        let status = rig.call(carrier);
+        let told = fs::read_to_string(rig.site.path().join("rig.out")).unwrap_or_default();
+        match status {
+            Some(0) => Some(rig),
+            Some(3) => {
+                println!("{told}");
+                None
+            }
+            _ => panic!("{carrier}: {told}"),
+        }
+    }
+
+    fn call(&self, action: &str) -> Option<i32> {
+        // Servers keep the descriptors, so a pipe would not end.
+        let out = fs::File::create(self.site.path().join("rig.out")).unwrap();
+        let mut rig = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/carriers/rig"));
+        rig.arg(action).arg(self.site.path()).arg(&self.name);
+        rig.stdin(Stdio::null()).stderr(out.try_clone().unwrap()).stdout(out);
+        rig.status().unwrap().code()
+    }
+
+    /// Returns the words that run a command in the front end's network.
+    fn inside(&self) -> Command {
+        let mut inside = Command::new("nsenter");
+        inside.arg(format!("--net=/run/netns/{}", self.name));
+        inside
+    }
+
+    /// Starts `iof run OPTIONS sh -c SCRIPT` with the template for ssh.
+    fn run_by_ssh(&self, options: &[&str], script: &str) -> Process {
+        let rsh = format!(
+            "ssh -F {}/ssh_config -T -o BatchMode=yes -o Compression=no -o ServerAliveInterval=1 \
+             -o ServerAliveCountMax=3 -o Ciphers=^aes128-gcm@openssh.com %h",
+            self.site.path().display()
+        );
+        let mut run = self.inside();
+        run.arg(env!("CARGO_BIN_EXE_iof")).args(["run", "--nspace", "demo", "--rsh", &rsh]);
+        run.arg("--rendezvous-dir").arg(self.site.path()).args(options);
+        Process::start(run.args(["sh", "-c", script]))
+    }
+
+    /// Takes the link to a node down, or up.
+    fn set_link(&self, node: &str, state: &str) {
+        let link = format!("{}-{node}", self.name);
+        let status = Command::new("ip").args(["-n", &self.name, "link", "set", &link, state]).status();
+        assert!(status.unwrap().success());
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.call("down");
+    }
+}
+
+/// Checks that each rank has written the numbers from 1 on, as `seq` does, and returns how many.
+fn counts(output: &str) -> BTreeMap<u32, usize> {
+    let mut counts = BTreeMap::new();
+    for line in output.lines() {
+        let (rank, number) = line.split_once(' ').unwrap();
+        let count = counts.entry(rank.parse().unwrap()).or_insert(0usize);
+        *count += 1;
+        assert_eq!(number, count.to_string(), "rank {rank}");
+    }
+    counts
+}
+
+/// Writes numbered lines, each with the rank.
+const COUNT: &str = "seq -f \"$IOF_RANK %.0f\"";
+
+#[test]
+fn all_bytes_of_two_nodes_arrive_over_ssh_also_through_a_short_cut() {
+    let Some(rig) = Rig::start("ssh") else { return };
+    let lines = 300_000;
+    let script = format!("{COUNT} {lines}; [ $IOF_RANK != 3 ] || exit 7");
+    // A cut in the middle of a line ends the wait for the rest of the line, so each rank has a file.
+    let file = |rank: &str| format!("{}/out.{rank}", rig.site.path().display());
+    let options = ["--hosts", "a:2,b:2", "-n", "4", "--map-by", "node", "-o", &file("%t")];
+    let run = rig.run_by_ssh(&options, &script);
+    let length = |rank| fs::metadata(file(rank)).map_or(0, |data| data.len());
+    wait_for("output of both nodes", || (length("0") > 0 && length("1") > 0).then_some(()));
+    rig.set_link("a", "down");
+    // The time of the cut, less than that after which ssh gives up.
+    std::thread::sleep(Duration::from_millis(800));
+    rig.set_link("a", "up");
+    let done = run.finish();
+    assert_eq!(done.code, 7, "{done:?}");
+    for rank in 0..4 {
+        let output = fs::read_to_string(file(&rank.to_string())).unwrap();
+        assert_eq!(counts(&output), BTreeMap::from([(rank, lines)]));
+    }
+}
+
+#[test]
+fn stdin_and_signals_reach_the_ranks_over_ssh() {
+    let Some(rig) = Rig::start("ssh") else { return };
+    let script = "cat; trap 'exit 5' USR1; echo ready; while :; do sleep 0.01; done";
+    let mut run = rig.run_by_ssh(&["--hosts", "a,b", "-n", "2", "--stdin", "all"], script);
+    let input = "some line\n".repeat(20_000);
+    let mut stdin = run.stdin();
+    let mut stdout = BufReader::new(run.stdout());
+    let copied = input.clone();
+    let writer = std::thread::spawn(move || stdin.write_all(copied.as_bytes()).unwrap());
+    let (mut copies, mut ready) = (0, 0);
+    while ready < 2 {
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        match line.as_str() {
+            "ready\n" => ready += 1,
+            _ => copies += line.len(),
+        }
+    }
+    writer.join().unwrap();
+    assert_eq!(copies, 2 * input.len());
+    let done = Process::start(rig.site.iof("kill").args(["demo", "USR1"])).finish();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+    assert_eq!(run.wait(), 5);
+}
+
+#[test]
+fn a_cut_of_ssh_breaks_the_streams_of_its_node_with_true_figures_and_ends_the_job() {
+    let Some(rig) = Rig::start("ssh") else { return };
+    let mark = format!("{}/rank", rig.site.path().display());
+    let script = format!(
+        "echo $$ > {mark}.$IOF_RANK; i=0; while :; do i=$((i+1)); echo $IOF_RANK $i; sleep 0.001; done"
+    );
+    let mut run = rig.run_by_ssh(&["--hosts", "a,b", "-n", "2", "--summary", "--kill-wait", "1"], &script);
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = common::bytes::collect(run.stderr());
+    let mut output = String::new();
+    while counts(&output).len() < 2 {
+        stdout.read_line(&mut output).unwrap();
+    }
+    rig.set_link("a", "down");
+    stdout.read_to_string(&mut output).unwrap();
+    let code = run.wait();
+    let errors = String::from_utf8(stderr.get()).unwrap();
+    assert_eq!(code, 1, "{errors}");
+    let lost =
+        "node a is lost with rank 0: its carrier ended with exit status: 255; of its unfinished output ";
+    assert!(errors.contains(lost), "{errors}");
+    // What arrived is whole up to its end, and the line has the number of its bytes.
+    let arrived: usize =
+        output.lines().filter(|line| line.starts_with("0 ")).map(|line| line.len() + 1).sum();
+    assert!(errors.contains(&format!("{lost}{arrived} bytes arrived, ")), "{arrived}: {errors}");
+    assert_eq!(counts(&output).len(), 2);
+    // The rank on the other node was ended. The server of node a takes up to minutes to notice the cut.
+    let pid = fs::read_to_string(format!("{mark}.1")).unwrap();
+    wait_for("the end of the rank", || (!fs::exists(format!("/proc/{}", pid.trim())).unwrap()).then_some(()));
+}
+
+#[test]
+fn a_front_end_that_stands_still_stops_the_ranks_over_ssh_and_loses_nothing() {
+    const LENGTH: usize = 64 << 20;
+    let Some(rig) = Rig::start("ssh") else { return };
+    let mark = format!("{}/pid", rig.site.path().display());
+    let script = format!("echo $$ > {mark}; exec head -c {LENGTH} /dev/zero");
+    let mut run = rig.run_by_ssh(&["--hosts", "a", "-n", "1"], &script);
+    let mut stdout = run.stdout();
+    let mut first = [0];
+    stdout.read_exact(&mut first).unwrap();
+    run.signal(Signal::SIGSTOP);
+    let pid = fs::read_to_string(&mark).unwrap();
+    let mut written = 0u64;
+    wait_for("the rank to stop", || {
+        let io = fs::read_to_string(format!("/proc/{}/io", pid.trim())).unwrap_or_default();
+        let now = io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok()).unwrap_or(0);
+        std::thread::sleep(Duration::from_millis(300));
+        let is_still = now > 0 && now == written;
+        written = now;
+        is_still.then_some(())
+    });
+    // The cache of the front end, the window, the cache of the agent, and three pipes.
+    assert!(written < 4 << 20, "{written}");
+    run.signal(Signal::SIGCONT);
+    let mut rest = Vec::new();
+    stdout.read_to_end(&mut rest).unwrap();
+    assert_eq!((rest.len() + 1, run.wait()), (LENGTH, 0));
+    println!("a rank whose front end stood still had written {written} bytes");
+}
+
+#[test]
+fn in_an_allocation_of_slurm_srun_starts_the_ranks_on_its_nodes() {
+    let Some(rig) = Rig::start("slurm") else { return };
+    let run = |words: &[&str], script: &str| -> Done {
+        let mut run = rig.inside();
+        run.env("SLURM_CONF", rig.site.path().join("slurm.conf")).args(["salloc", "-Q", "-N3", "-n6"]);
+        run.arg(env!("CARGO_BIN_EXE_iof")).args(["run", "--nspace", "demo", "--rendezvous-dir", "none"]);
+        Process::start(run.args(words).args(["sh", "-c", script])).finish()
+    };
+    let done = run(&["-n", "6", "--output", "tag-detailed"], "echo");
+    let mut hosts: Vec<&str> = done.text().lines().map(|line| line.split(':').next().unwrap()).collect();
+    hosts.sort_unstable();
+    let expected = ["[demo,0][n1", "[demo,1][n1", "[demo,2][n2", "[demo,3][n2", "[demo,4][n3", "[demo,5][n3"];
+    assert_eq!((done.code, hosts), (0, expected.to_vec()), "{done:?}");
+    let done = run(&["-n", "3", "--map-by", "node"], &format!("{COUNT} 100000; exit $IOF_RANK"));
+    assert_eq!(counts(done.text()), (0..3).map(|rank| (rank, 100_000)).collect());
+    assert!(done.code == 1 || done.code == 2, "{done:?}");
+    assert!(done.stderr.contains(" on n2) ended with exit code 1"), "{}", done.stderr);
+}
