@@ -1,12 +1,15 @@
-//! What either end of an edge sends, at any boundaries, costs the other end nothing but this edge:
-//! its memory stays bounded, and its figures stay true.
+//! What either end of an edge sends, at any boundaries, costs the other end or a relay nothing but this
+//! edge: memory stays bounded, and figures stay true.
 
 #![no_main]
 
 use std::time::Instant;
 
-use iof_nodes::limits::{MAX_CONTROL, MAX_RECORD};
-use iof_nodes::{AgentEnd, Decoder, Frame, FrontEnd, FrontEvent, HEADER, StreamKey, ToFrontEnd};
+use iof_nodes::limits::{MAX_ANSWER, MAX_RECORD};
+use iof_nodes::{
+    AgentEnd, Branch, ChildNode, ChildUp, Decoder, Frame, FrontEnd, FrontEvent, HEADER, Place, RelayDown,
+    StartRelay, StreamKey, ToFrontEnd, window,
+};
 use iof_proto::{Channel, Rank};
 use libfuzzer_sys::fuzz_target;
 
@@ -29,16 +32,64 @@ fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
     header.iter().chain(frame.payload()).copied().collect()
 }
 
+/// The other ends of a relay with two edges, behind the first of which are two nodes.
+struct RelayEnds {
+    down: RelayDown,
+    up: ChildUp,
+    passed: Vec<u8>,
+    is_cut: bool,
+}
+
+impl RelayEnds {
+    fn new() -> RelayEnds {
+        let child = |nodes| ChildNode { host: "a".into(), nodes };
+        let children = vec![child(2), child(1)];
+        let down = RelayDown::new(&StartRelay { rsh: Vec::new(), agent: "".into(), children });
+        RelayEnds { down, up: ChildUp::new(1..3), passed: Vec::new(), is_cut: false }
+    }
+
+    /// Passes up what a child sends. What it passes on is whole frames of the nodes behind the edge.
+    fn pass_up(&mut self, bytes: &[u8]) {
+        if self.is_cut {
+            return;
+        }
+        self.passed.clear();
+        self.is_cut = self.up.pass(bytes, &mut self.passed).is_err();
+        assert!(self.up.held() <= HEADER + MAX_ANSWER + bytes.len());
+        let mut decoder = Decoder::of_agent();
+        decoder.receive(&self.passed);
+        while let Some((place, _)) = decoder.decode().expect("frames") {
+            assert!((1..3).contains(&place.0));
+        }
+        assert_eq!(decoder.held(), 0);
+    }
+
+    fn pass_down(&mut self, place: Place, frame: &Frame<'_>) {
+        if let Ok(child) = self.down.pass(place, frame) {
+            assert!(self.down.take(child).is_some_and(|bytes| bytes.len() >= HEADER));
+        }
+    }
+}
+
 fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
-    let (mut front, mut agent) = (FrontEnd::new(&(0..1).map(Rank).collect()), AgentEnd::default());
-    let (mut to_front, mut to_agent) = (Decoder::default(), Decoder::default());
+    let (ranks, window) = ([Rank(0)].into(), window(1));
+    let (mut front, mut agent) = (FrontEnd::new(&ranks, window), AgentEnd::default());
+    let (mut branch, mut relay) = (Branch::new([&ranks, &ranks, &ranks], 1, window), RelayEnds::new());
+    let (mut to_front, mut to_agent) = (Decoder::of_agent(), Decoder::of_front_end());
     let (mut delivered, mut lost) = (0u64, 0u64);
     let now = Instant::now();
     for (number, bytes) in pieces {
         let bytes = frame(number, bytes);
+        relay.pass_up(&bytes);
         to_front.receive(&bytes);
         to_agent.receive(&bytes);
-        while let Ok(Some(frame)) = to_front.decode() {
+        while let Ok(Some((place, frame))) = to_front.decode() {
+            if let Err(fault) = branch.receive(place, &frame, now) {
+                assert!(branch.cut(fault.place).len() <= 3);
+            }
+            if place != Place::NEXT {
+                continue;
+            }
             match front.receive(&frame, now) {
                 Ok(FrontEvent::Record { stream, bytes, .. }) => {
                     delivered += bytes.len() as u64;
@@ -49,11 +100,12 @@ fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
                 Err(_) => return,
             }
         }
-        assert!(to_front.held() <= HEADER + MAX_CONTROL + bytes.len());
+        assert!(to_front.held() <= HEADER + MAX_ANSWER + bytes.len());
         let open = front.broken().streams;
         assert!(open.iter().map(|stream| stream.delivered).sum::<u64>() <= delivered);
         assert!(open.iter().fold(0u64, |sum, stream| sum.saturating_add(stream.lost)) <= lost);
-        while let Ok(Some(frame)) = to_agent.decode() {
+        while let Ok(Some((place, frame))) = to_agent.decode() {
+            relay.pass_down(place, &frame);
             if agent.receive(&frame).is_err() {
                 break;
             }

@@ -8,7 +8,7 @@
 //! | `allocation` | the hosts that a resource manager has allocated |
 //! | `environment` | the variables of this process that ranks on other nodes have |
 //! | `carrier` | the process that carries the frames of one node, such as ssh |
-//! | `edge` | the front end's edge to one node: its threads |
+//! | `edge` | the front end's edges, each to one node or a subtree: their threads |
 //! | `start` | the start of all agents and ranks |
 //! | `remote` | the ranks on all nodes: signals, stdin, queries |
 //! | `follower` | the exits of the ranks, lost nodes, and the end of the job |

@@ -135,9 +135,19 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             let drop = args.drop.into();
             // As on this node: the ranks are not those of another launcher.
             let hide_launcher = !matches!(args.mpi, MpiChoice::None);
+            let radix = args.nodes.radix();
             let env = environment::of_ranks(&args.nodes.host_env);
-            let launch =
-                Launch { spec: &spec, env, template, cache_size, cache_total, drop, hide_launcher, backend };
+            let launch = Launch {
+                spec: &spec,
+                env,
+                template,
+                radix,
+                cache_size,
+                cache_total,
+                drop,
+                hide_launcher,
+                backend,
+            };
             let node_events = remote.start(&launch, &engine, &signals)?;
             (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
         }

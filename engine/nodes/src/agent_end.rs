@@ -25,17 +25,12 @@ pub enum AgentEvent {
 }
 
 /// The agent's end of an edge.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AgentEnd {
     greeted: bool,
-    /// The bytes that each bundle may still send, headers of records included.
+    /// The bytes that each bundle may still send, headers of records included. The front end opens the
+    /// windows.
     windows: [u64; Bundle::ALL.len()],
-}
-
-impl Default for AgentEnd {
-    fn default() -> AgentEnd {
-        AgentEnd { greeted: false, windows: [MAX_WINDOW; Bundle::ALL.len()] }
-    }
 }
 
 impl AgentEnd {

@@ -7,8 +7,8 @@ use iof_proto::{Channel, Nspace, Rank};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::frame::{Frame, HEADER};
-use crate::limits::{MAX_CONTROL, MAX_STDIN, MAX_TEXT, MAX_TOTALS};
+use crate::frame::{Frame, Place};
+use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_RADIX, MAX_STDIN, MAX_TEXT, MAX_TOTALS};
 
 /// The reason why a control message is not valid, or can't be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,10 +20,12 @@ pub enum ControlError {
         length: usize,
     },
     /// The message is too long.
-    #[error("a control message of {length} bytes exceeds the limit of {limit}", limit = MAX_CONTROL)]
+    #[error("a control message of {length} bytes exceeds the limit of {limit}")]
     TooLong {
         /// Its length, in bytes.
         length: usize,
+        /// The limit, in bytes.
+        limit: usize,
     },
     /// A part of the message exceeds a limit.
     #[error("{length} {what} in a control message exceed the limit of {limit}")]
@@ -103,11 +105,38 @@ pub struct Start {
     pub backend: Option<String>,
 }
 
+/// An edge that a relay starts, and the subtree behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChildNode {
+    /// The name of the node at the end of the edge.
+    pub host: String,
+    /// The number of nodes of the subtree, that node included.
+    pub nodes: u32,
+}
+
+/// What makes an agent a relay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartRelay {
+    /// The words of the command of a carrier. `%h` stands for the host.
+    pub rsh: Vec<String>,
+    /// The shell command of an agent.
+    pub agent: OsString,
+    /// The edges. Their subtrees have the places after that of the relay, in this order.
+    pub children: Vec<ChildNode>,
+}
+
 /// A message of the front end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
     /// Prepares the start of ranks. The agent answers with `Ready` or `Failed`.
     Start(Start),
+    /// Starts the agents of further nodes, whose frames the agent passes on from then on.
+    Relay(StartRelay),
+    /// Ends the edge to the child at this place.
+    CutChild {
+        /// The place.
+        child: Place,
+    },
     /// Starts the ranks.
     Go,
     /// Sends a signal to all ranks, which are then expected to end if the signal ends a process.
@@ -196,6 +225,13 @@ pub enum ToFrontEnd {
     },
     /// How much the node has read, once a second.
     Produced(Vec<RankTotal>),
+    /// The edge of a relay to one of its children has ended. Nothing follows from its subtree.
+    ChildLost {
+        /// The place of the child, seen from the relay.
+        child: Place,
+        /// The reason.
+        reason: String,
+    },
     /// All ranks have exited and all streams have ended.
     Over {
         /// The streams that were completed before their end of file.
@@ -218,14 +254,23 @@ fn limit(what: &'static str, length: usize, limit: usize) -> Result<(), ControlE
 
 /// A message whose parts have limits.
 pub(crate) trait Message: Serialize + DeserializeOwned {
+    /// The longest encoding, in bytes.
+    const LIMIT: usize;
+
     fn check(&self) -> Result<(), ControlError>;
 }
 
 impl Message for ToAgent {
+    const LIMIT: usize = MAX_CONTROL;
+
     fn check(&self) -> Result<(), ControlError> {
         match self {
             ToAgent::Stdin { bytes, .. } => limit("bytes of stdin", bytes.len(), MAX_STDIN),
+            ToAgent::Relay(relay) => {
+                limit("edges of a relay", relay.children.len(), usize::try_from(MAX_RADIX).unwrap_or(0))
+            }
             ToAgent::Start(_)
+            | ToAgent::CutChild { .. }
             | ToAgent::Go
             | ToAgent::Signal { .. }
             | ToAgent::SignalRanks { .. }
@@ -236,9 +281,12 @@ impl Message for ToAgent {
 }
 
 impl Message for ToFrontEnd {
+    const LIMIT: usize = MAX_ANSWER;
+
     fn check(&self) -> Result<(), ControlError> {
         match self {
             ToFrontEnd::Failed { reason: text, .. }
+            | ToFrontEnd::ChildLost { reason: text, .. }
             | ToFrontEnd::Exited { executable: text, .. }
             | ToFrontEnd::StdinTaken { outcome: StdinOutcome::Failed(text), .. } => {
                 limit("bytes of text", text.len(), MAX_TEXT)
@@ -252,14 +300,15 @@ impl Message for ToFrontEnd {
     }
 }
 
-/// Returns the frame of a message.
-fn encode<M: Message>(message: &M) -> Result<Vec<u8>, ControlError> {
+/// Returns the frame of a message to, or from, the node at this place.
+fn encode<M: Message>(message: &M, place: Place) -> Result<Vec<u8>, ControlError> {
     message.check()?;
     let body = postcard::to_stdvec(message).map_err(|_| ControlError::Body { length: 0 })?;
-    let header = Frame::Control(&body).header().ok_or(ControlError::TooLong { length: body.len() })?;
-    let mut frame = Vec::with_capacity(HEADER.saturating_add(body.len()));
-    frame.extend_from_slice(&header);
-    frame.extend_from_slice(&body);
+    if body.len() > M::LIMIT {
+        return Err(ControlError::TooLong { length: body.len(), limit: M::LIMIT });
+    }
+    let mut frame = Vec::new();
+    Frame::Control(&body).append_to(&mut frame, place);
     Ok(frame)
 }
 
@@ -271,12 +320,12 @@ pub(crate) fn decode<M: Message>(payload: &[u8]) -> Result<M, ControlError> {
 }
 
 impl ToAgent {
-    /// Returns the whole frame of this message.
+    /// Returns the whole frame of this message to the node at this place.
     ///
     /// # Errors
     /// The message exceeds a limit.
-    pub fn frame(&self) -> Result<Vec<u8>, ControlError> {
-        encode(self)
+    pub fn frame(&self, place: Place) -> Result<Vec<u8>, ControlError> {
+        encode(self, place)
     }
 }
 
@@ -286,6 +335,6 @@ impl ToFrontEnd {
     /// # Errors
     /// The message exceeds a limit.
     pub fn frame(&self) -> Result<Vec<u8>, ControlError> {
-        encode(self)
+        encode(self, Place::NEXT)
     }
 }

@@ -10,11 +10,14 @@
 //! | 3 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
 //! | 4 | 4 | length of the payload | 0 | 0 | 0 | length of the payload | 0 | 0 |
 //! | 8 | 4 | rank | rank | rank | 0 | 0 | version | 0 |
-//! | 12 | 4 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
+//! | 12 | 4 | place | place | place | place | place | place | 0 |
 //! | 16 | 8 | offset in the stream | offset of the first lost byte | bytes produced | bytes of window | 0 | 0 | 0 |
 //! | 24 | 8 | time, in ns since 1970; 0 if unknown | bytes lost | 0 | 0 | 0 | `"iofedge\n"` | a newline in the last byte |
 //!
-//! Kinds from 128 are skipped, with payloads of at most [`MAX_CONTROL`] bytes: a later version can add
+//! The place says which node of the subtree behind the edge a frame comes from or goes to. A relay
+//! changes nothing else ([`RelayDown`](crate::RelayDown), [`ChildUp`](crate::ChildUp)).
+//!
+//! Kinds from 128 are skipped, with payloads no longer than those of control messages: a later version can add
 //! frames that the other end may ignore. All other unknown kinds are errors, and so are numbers where
 //! the table has 0.
 //!
@@ -24,11 +27,12 @@
 use std::mem;
 
 use iof_proto::{Channel, Rank};
+use serde::{Deserialize, Serialize};
 
-use crate::limits::{MAX_CONTROL, MAX_RECORD};
+use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_RECORD};
 
 /// The version of the frames. Both ends of an edge have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The length of a frame without its payload, in bytes.
 pub const HEADER: usize = 32;
@@ -77,6 +81,16 @@ impl Bundle {
             Bundle::Errors => 2,
         }
     }
+}
+
+/// The place of a node in the subtree behind an edge. The agent at the end of the edge has 0, and the
+/// nodes behind it follow, subtree by subtree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place(pub u32);
+
+impl Place {
+    /// The agent at the end of the edge.
+    pub const NEXT: Place = Place(0);
 }
 
 /// One output stream of one rank.
@@ -150,7 +164,7 @@ pub enum FrameError {
         /// The field.
         field: &'static str,
     },
-    /// A payload is longer than the limit.
+    /// A payload is longer than the limit of its kind and sender.
     #[error("a frame of kind {kind} announces {length} bytes, which exceeds the limit of {limit}")]
     TooLong {
         /// The kind of the frame.
@@ -171,7 +185,7 @@ struct Header {
     zero: u8,
     length: u32,
     rank: u32,
-    reserved: u32,
+    place: u32,
     offset: u64,
     time: [u8; 8],
 }
@@ -184,7 +198,7 @@ impl Header {
         zero: 0,
         length: 0,
         rank: 0,
-        reserved: 0,
+        place: 0,
         offset: 0,
         time: [0; 8],
     };
@@ -198,8 +212,7 @@ impl Header {
         let mut bytes = [0; HEADER];
         let fields = [self.kind, self.channel, self.bundle, self.zero];
         let fields = fields.into_iter().chain(self.length.to_le_bytes()).chain(self.rank.to_le_bytes());
-        let fields =
-            fields.chain(self.reserved.to_le_bytes()).chain(self.offset.to_le_bytes()).chain(self.time);
+        let fields = fields.chain(self.place.to_le_bytes()).chain(self.offset.to_le_bytes()).chain(self.time);
         for (byte, field) in bytes.iter_mut().zip(fields) {
             *byte = field;
         }
@@ -207,7 +220,7 @@ impl Header {
     }
 
     fn decode(bytes: &[u8; HEADER]) -> Header {
-        let [kind, channel, bundle, zero, l0, l1, l2, l3, r0, r1, r2, r3, z0, z1, z2, z3, rest @ ..] = *bytes;
+        let [kind, channel, bundle, zero, l0, l1, l2, l3, r0, r1, r2, r3, p0, p1, p2, p3, rest @ ..] = *bytes;
         let [o0, o1, o2, o3, o4, o5, o6, o7, time @ ..] = rest;
         Header {
             kind,
@@ -216,19 +229,18 @@ impl Header {
             zero,
             length: u32::from_le_bytes([l0, l1, l2, l3]),
             rank: u32::from_le_bytes([r0, r1, r2, r3]),
-            reserved: u32::from_le_bytes([z0, z1, z2, z3]),
+            place: u32::from_le_bytes([p0, p1, p2, p3]),
             offset: u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, o7]),
             time,
         }
     }
 
     /// Returns the length of the payload, which is at most the limit of the kind.
-    fn payload(&self) -> Result<usize, FrameError> {
+    fn payload(&self, max_control: usize) -> Result<usize, FrameError> {
         let limit = match self.kind {
             RECORD => MAX_RECORD,
-            CONTROL => MAX_CONTROL,
+            CONTROL | OPTIONAL.. => max_control,
             GAP | END | CREDIT | HELLO | PADDING => 0,
-            OPTIONAL.. => MAX_CONTROL,
             kind => return Err(FrameError::Kind(kind)),
         };
         let length = usize::try_from(self.length).unwrap_or(usize::MAX);
@@ -266,7 +278,8 @@ impl Header {
             kind => return Err(FrameError::Kind(kind)),
         };
         // Fields that a kind of frame does not use are 0, so that each frame has one encoding.
-        if header_of(&frame).is_some_and(|header| header.encode() != self.encode()) {
+        let place = if self.kind == PADDING { 0 } else { self.place };
+        if header_of(&frame).is_some_and(|header| Header { place, ..header }.encode() != self.encode()) {
             return Err(self.invalid("field without a meaning"));
         }
         Ok(Some(frame))
@@ -318,9 +331,23 @@ impl Frame<'_> {
     /// The first frame that each end sends.
     pub const HELLO: Frame<'static> = Frame::Hello { version: VERSION };
 
-    /// Returns the header, after which the payload follows; `None` if the payload exceeds its limit.
+    /// Returns the header, after which the payload follows; `None` if the payload exceeds its limit. The
+    /// frame goes to, or comes from, the next agent.
     pub fn header(&self) -> Option<[u8; HEADER]> {
-        header_of(self).map(Header::encode)
+        self.header_at(Place::NEXT)
+    }
+
+    /// Returns the header of a frame that goes to, or comes from, the node at this place.
+    pub fn header_at(&self, place: Place) -> Option<[u8; HEADER]> {
+        header_of(self).map(|header| Header { place: place.0, ..header }.encode())
+    }
+
+    /// Appends the whole frame, unless the payload exceeds its limit.
+    pub fn append_to(&self, bytes: &mut Vec<u8>, place: Place) {
+        if let Some(header) = self.header_at(place) {
+            bytes.extend_from_slice(&header);
+            bytes.extend_from_slice(self.payload());
+        }
     }
 
     /// Returns the payload.
@@ -337,24 +364,36 @@ impl Frame<'_> {
 /// It holds at most one incomplete frame and what was read behind it.
 ///
 /// ```
-/// use iof_nodes::{Decoder, Frame};
-/// let mut decoder = Decoder::default();
+/// use iof_nodes::{Decoder, Frame, Place};
+/// let mut decoder = Decoder::of_front_end();
 /// let hello = Frame::HELLO.header().unwrap_or_default();
 /// for byte in hello {
 ///     assert_eq!(decoder.decode(), Ok(None));
 ///     decoder.receive(&[byte]);
 /// }
-/// assert_eq!(decoder.decode(), Ok(Some(Frame::HELLO)));
+/// assert_eq!(decoder.decode(), Ok(Some((Place::NEXT, Frame::HELLO))));
 /// # assert_eq!(decoder.decode(), Ok(None));
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
     /// The position of the next frame.
     position: usize,
+    /// The longest control message, in bytes.
+    max_control: usize,
 }
 
 impl Decoder {
+    /// Creates a parser of what a front end sends.
+    pub fn of_front_end() -> Decoder {
+        Decoder { bytes: Vec::new(), position: 0, max_control: MAX_CONTROL }
+    }
+
+    /// Creates a parser of what an agent sends. Its control messages are shorter.
+    pub fn of_agent() -> Decoder {
+        Decoder { max_control: MAX_ANSWER, ..Decoder::of_front_end() }
+    }
+
     /// Adds bytes that were read. Frames that were returned are forgotten.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.bytes.drain(..mem::take(&mut self.position));
@@ -365,16 +404,16 @@ impl Decoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the next frame, or `None` if more bytes are needed.
+    /// Returns the next frame with its place, or `None` if more bytes are needed.
     ///
     /// # Errors
     /// [`FrameError`]. The decoder then returns the same error again.
-    pub fn decode(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
+    pub fn decode(&mut self) -> Result<Option<(Place, Frame<'_>)>, FrameError> {
         loop {
             let rest = self.bytes.get(self.position..).unwrap_or_default();
             let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
             let header = Header::decode(header);
-            let length = header.payload()?;
+            let length = header.payload(self.max_control)?;
             if rest.len() < length {
                 return Ok(None);
             }
@@ -383,7 +422,8 @@ impl Decoder {
             let is_skipped = header.frame(rest.get(..length).unwrap_or_default())?.is_none();
             self.position = end;
             if !is_skipped {
-                return header.frame(self.bytes.get(start..end).unwrap_or_default());
+                let frame = header.frame(self.bytes.get(start..end).unwrap_or_default())?;
+                return Ok(frame.map(|frame| (Place(header.place), frame)));
             }
         }
     }

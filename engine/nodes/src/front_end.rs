@@ -8,20 +8,28 @@ use iof_proto::{Channel, Rank};
 use crate::EdgeError;
 use crate::agent_end::{charge, check_version};
 use crate::control::{ToFrontEnd, decode};
-use crate::frame::{Bundle, Frame, StreamKey};
-use crate::limits::MAX_WINDOW;
+use crate::frame::{Bundle, Frame, Place, StreamKey};
+use crate::limits::{MAX_WINDOW, MAX_WINDOWS};
 
 /// The output channels of each rank.
 const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
 
-/// Credit is given for at least this many bytes, so that its frames cost little.
-const CREDIT_STEP: u64 = MAX_WINDOW / 4;
+/// Credit is given for at least this part of a window, so that its frames cost little.
+const CREDIT_PART: u64 = 4;
+
+/// Returns the window of each bundle, in bytes, in a job on this number of nodes.
+pub fn window(nodes: usize) -> u64 {
+    let bundles = nodes.saturating_mul(Bundle::ALL.len()).max(1) as u64;
+    MAX_WINDOW.min(MAX_WINDOWS.checked_div(bundles).unwrap_or(MAX_WINDOW))
+}
 
 /// What a frame of an agent means to the front end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrontEvent<'a> {
     /// Nothing to do.
     None,
+    /// The agent runs. It waits for [`FrontEnd::greeting`], and what follows it.
+    Greeted,
     /// Bytes of a stream. Credit is due when they are where they belong.
     Record {
         /// The stream.
@@ -100,6 +108,8 @@ pub struct FrontEnd {
     streams: BTreeMap<StreamKey, Progress>,
     running: BTreeSet<Rank>,
     totals: Option<Instant>,
+    /// The window of each bundle, in bytes.
+    window: u64,
     /// The bytes of each bundle that arrived and are not credited.
     outstanding: BTreeMap<Bundle, u64>,
     /// Those of them for which credit is due.
@@ -107,14 +117,25 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Creates the end of an edge to a node that runs these ranks.
-    pub fn new(ranks: &BTreeSet<Rank>) -> FrontEnd {
+    /// Creates the front end's end for a node that runs these ranks, whose bundles have windows of this
+    /// number of bytes.
+    pub fn new(ranks: &BTreeSet<Rank>, window: u64) -> FrontEnd {
         let keys = ranks.iter().flat_map(|rank| CHANNELS.map(|channel| StreamKey { rank: *rank, channel }));
         let streams = keys.map(|key| (key, Progress::default())).collect();
         let (running, ranks) = (ranks.clone(), ranks.len());
         let none = || Bundle::ALL.into_iter().map(|bundle| (bundle, 0)).collect();
         let (outstanding, due) = (none(), none());
-        FrontEnd { ranks, phase: Phase::Connecting, streams, running, totals: None, outstanding, due }
+        FrontEnd { ranks, phase: Phase::Connecting, streams, running, totals: None, window, outstanding, due }
+    }
+
+    /// Returns the first frames to the agent, which has this place: a hello, and its windows.
+    pub fn greeting(&self, place: Place) -> Vec<u8> {
+        let mut greeting = Vec::new();
+        Frame::HELLO.append_to(&mut greeting, place);
+        for bundle in Bundle::ALL {
+            Frame::Credit { bundle, bytes: self.window }.append_to(&mut greeting, place);
+        }
+        greeting
     }
 
     /// Processes a frame of the agent, which arrived at `now`.
@@ -125,7 +146,7 @@ impl FrontEnd {
         match *frame {
             Frame::Hello { version } if self.phase == Phase::Connecting => {
                 self.phase = Phase::Greeted;
-                check_version(version).map(|()| FrontEvent::None)
+                check_version(version).map(|()| FrontEvent::Greeted)
             }
             _ if self.phase == Phase::Connecting => Err(EdgeError::NoHello),
             Frame::Hello { .. } => Err(EdgeError::Unexpected("second hello")),
@@ -161,7 +182,7 @@ impl FrontEnd {
         let cost = charge(bytes.len());
         let bundle = Bundle::of(stream.channel).ok_or(EdgeError::Unexpected("channel"))?;
         let outstanding = self.outstanding.entry(bundle).or_default();
-        let left = MAX_WINDOW.saturating_sub(*outstanding);
+        let left = self.window.saturating_sub(*outstanding);
         if cost > left {
             return Err(EdgeError::Window { bytes: cost, left });
         }
@@ -209,6 +230,7 @@ impl FrontEnd {
             // Totals and answers may follow the end of the last rank.
             ToFrontEnd::Produced(_) if phase == Phase::Over => {}
             ToFrontEnd::StdinTaken { .. } if self.has_started() => {}
+            ToFrontEnd::ChildLost { .. } => {}
             ToFrontEnd::Over { .. }
                 if phase == Phase::Started
                     && self.running.is_empty()
@@ -227,7 +249,7 @@ impl FrontEnd {
         let bundle = Bundle::of(channel)?;
         let due = self.due.entry(bundle).or_default();
         *due = due.saturating_add(charge(bytes));
-        if *due < CREDIT_STEP {
+        if *due < self.window / CREDIT_PART {
             return None;
         }
         let bytes = std::mem::take(due);

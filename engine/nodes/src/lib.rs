@@ -6,9 +6,12 @@
 //! delivers what it delivers in order.
 //!
 //! * **An edge never drops output.** All output of a node goes through two [`Bundle`]s. Each has a
-//!   window of [`MAX_WINDOW`] bytes; the window of the whole edge is their sum. The agent sends only
+//!   window of at most [`MAX_WINDOW`] bytes. The agent sends only
 //!   what fits. The front end gives credit when the bytes are where they belong. So the memory of
 //!   both ends is bounded, and an output that is slow stops ranks and loses nothing.
+//! * **An agent may be a relay.** It has edges to further agents, and passes their frames on unchanged
+//!   except for the [`Place`] of the node. Windows are those between the front end and each agent, so
+//!   a relay has no window of its own: it ceases to read where it can't write.
 //! * **Offsets are checked.** Each record has its position in its stream. What was lost at the node is
 //!   a gap with its own position. An agent that repeats or skips bytes is cut off.
 //! * **A broken end has figures.** When an edge ends before its streams have, [`FrontEnd::broken`]
@@ -23,23 +26,32 @@
 //! | `control` | control messages: start, exits, signals, stdin, totals |
 //! | `agent_end` | the agent's end: what may be sent now |
 //! | `front_end` | the front end's end: what arrived, and credit |
+//! | `tree` | the subtrees behind edges |
+//! | `branch` | one edge of the front end, with the nodes of its subtree |
+//! | `relay` | what an agent passes on between the front end and further agents |
 //! | `limits` | limits |
 
 mod agent_end;
+mod branch;
 mod control;
 mod frame;
 mod front_end;
 pub mod limits;
+mod relay;
+mod tree;
 
 pub use agent_end::{AgentEnd, AgentEvent};
+pub use branch::{Branch, Fault};
 pub use control::{
-    ControlError, DropPolicy, Program, RankStdin, RankTotal, Start, StdinOutcome, ToAgent, ToFrontEnd,
-    cut_text,
+    ChildNode, ControlError, DropPolicy, Program, RankStdin, RankTotal, Start, StartRelay, StdinOutcome,
+    ToAgent, ToFrontEnd, cut_text,
 };
-pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, StreamKey};
-pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent};
+pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, Place, StreamKey};
+pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};
 #[cfg(doc)]
 use limits::MAX_WINDOW;
+pub use relay::{ChildUp, RelayDown, Turns};
+pub use tree::subtrees;
 
 /// The reason why the peer of an edge is cut off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +79,9 @@ pub enum EdgeError {
     /// The peer sent a frame or a message that its end does not send, or not now.
     #[error("unexpected {0}")]
     Unexpected(&'static str),
+    /// A node is not in the subtree behind the edge.
+    #[error("node {0} of a subtree of {1}")]
+    Place(u32, u32),
     /// A rank does not belong to the node.
     #[error("rank {0} does not run on this node")]
     Rank(iof_proto::Rank),

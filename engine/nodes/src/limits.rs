@@ -1,7 +1,7 @@
 //! The limits of an edge.
 
 /// The largest number of nodes of one job.
-pub const MAX_NODES: usize = 256;
+pub const MAX_NODES: usize = 1024;
 
 /// The largest number of bytes of output in one record.
 pub const MAX_RECORD: usize = 64 << 10;
@@ -10,11 +10,27 @@ pub const MAX_RECORD: usize = 64 << 10;
 /// variables.
 pub const MAX_CONTROL: usize = 4 << 20;
 
+/// The largest control message of an agent, in bytes.
+pub const MAX_ANSWER: usize = 256 << 10;
+
 /// The largest piece of stdin in one control message, in bytes.
 pub const MAX_STDIN: usize = 64 << 10;
 
-/// The window of one bundle in bytes: records and their headers that the receiver has not credited.
+/// The largest window of one bundle in bytes: records and their headers that the receiver has not
+/// credited.
 pub const MAX_WINDOW: u64 = 1 << 20;
+
+/// The sum of the windows of all nodes of a job, in bytes. With more than 128 nodes each window is smaller
+/// than [`MAX_WINDOW`].
+pub const MAX_WINDOWS: u64 = 256 << 20;
+
+/// The largest number of nodes to which one process has an edge, if `--tree` is given.
+pub const MAX_RADIX: u32 = 256;
+
+/// The number of bytes that wait in a relay for one of its children, and at which the relay ceases to
+/// read what its own front end sends. What was read before comes on top: at most one control message
+/// and 64 KiB.
+pub const MAX_RELAY_DOWN: usize = 8 << 20;
 
 /// The largest number of ranks of one node.
 pub const MAX_RANKS_OF_NODE: u32 = 4096;

@@ -2,18 +2,19 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use iof_nodes::limits::{MAX_RECORD, MAX_WINDOW};
+use iof_nodes::limits::{MAX_NODES, MAX_RECORD, MAX_WINDOW, MAX_WINDOWS};
 use iof_nodes::{
-    AgentEnd, AgentEvent, Bundle, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, HEADER, RankTotal,
-    StdinOutcome, StreamKey, ToFrontEnd,
+    AgentEnd, AgentEvent, Bundle, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, HEADER, Place, RankTotal,
+    StdinOutcome, StreamKey, ToFrontEnd, window,
 };
 use iof_proto::{Channel, Rank};
 
 const FIRST: u32 = 8;
 const RANKS: u32 = 3;
+const WINDOW: u64 = MAX_WINDOW / 2;
 const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
 
 /// SplitMix64.
@@ -67,12 +68,12 @@ impl World {
         let mut world = World {
             random: Random(seed),
             agent: AgentEnd::default(),
-            front: FrontEnd::new(&(FIRST..FIRST + RANKS).map(Rank).collect()),
+            front: FrontEnd::new(&(FIRST..FIRST + RANKS).map(Rank).collect(), WINDOW),
             sources: streams.map(|stream| (stream, Source::default())).collect(),
             up: VecDeque::new(),
             down: VecDeque::new(),
-            agent_decoder: Decoder::default(),
-            front_decoder: Decoder::default(),
+            agent_decoder: Decoder::of_front_end(),
+            front_decoder: Decoder::of_agent(),
             waiting: VecDeque::new(),
             delivered: BTreeMap::new(),
             lost: BTreeMap::new(),
@@ -80,7 +81,7 @@ impl World {
             is_over: false,
             now: Instant::now(),
         };
-        world.down.extend(Frame::HELLO.header().unwrap());
+        world.down.extend(world.front.greeting(Place::NEXT));
         world.up.extend(Frame::HELLO.header().unwrap());
         world.tell(&ToFrontEnd::Ready);
         world.tell(&ToFrontEnd::Started { pids: vec![7; RANKS as usize] });
@@ -172,7 +173,7 @@ impl World {
     fn arrive(&mut self, length: usize) {
         let bytes: Vec<u8> = self.up.drain(..length).collect();
         self.front_decoder.receive(&bytes);
-        while let Some(frame) = self.front_decoder.decode().unwrap() {
+        while let Some((_, frame)) = self.front_decoder.decode().unwrap() {
             match self.front.receive(&frame, self.now).unwrap() {
                 FrontEvent::Record { stream, bytes, .. } => {
                     let delivered = self.delivered.entry(stream).or_default();
@@ -193,13 +194,13 @@ impl World {
                         self.told.insert(StreamKey { rank, channel }, produced);
                     }
                 }
-                FrontEvent::None | FrontEvent::End(_) | FrontEvent::Message(_) => {}
+                FrontEvent::None | FrontEvent::Greeted | FrontEvent::End(_) | FrontEvent::Message(_) => {}
             }
         }
         for bundle in Bundle::ALL {
             let waiting = self.waiting.iter().filter(|(channel, _)| Bundle::of(*channel) == Some(bundle));
             let waiting: usize = waiting.map(|(_, length)| length + HEADER).sum();
-            assert!(waiting as u64 <= MAX_WINDOW);
+            assert!(waiting as u64 <= WINDOW);
         }
         assert!(self.front_decoder.held() <= HEADER + MAX_RECORD + 100_000);
     }
@@ -216,7 +217,7 @@ impl World {
         let length = (1 + self.random.below(100) as usize).min(self.down.len());
         let bytes: Vec<u8> = self.down.drain(..length).collect();
         self.agent_decoder.receive(&bytes);
-        while let Some(frame) = self.agent_decoder.decode().unwrap() {
+        while let Some((_, frame)) = self.agent_decoder.decode().unwrap() {
             let event = self.agent.receive(&frame).unwrap();
             assert!(matches!(event, AgentEvent::None | AgentEvent::Credit));
         }
@@ -294,8 +295,13 @@ fn an_edge_cut_at_any_byte_has_a_broken_end_with_true_figures() {
 
 #[test]
 fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
-    let mut agent = AgentEnd::default();
-    let mut sent = 0;
+    let (mut agent, mut sent) = (AgentEnd::default(), 0);
+    assert_eq!(agent.take_window(Channel::Stdout, 1), 0);
+    let (mut decoder, front) = (Decoder::of_front_end(), FrontEnd::new(&BTreeSet::new(), MAX_WINDOW));
+    decoder.receive(&front.greeting(Place::NEXT));
+    while let Some((_, frame)) = decoder.decode().unwrap() {
+        agent.receive(&frame).unwrap();
+    }
     loop {
         match agent.take_window(Channel::Stdout, 100_000) {
             0 => break,
@@ -304,7 +310,6 @@ fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
     }
     assert!(sent <= MAX_WINDOW && sent > MAX_WINDOW - 8192, "{sent}");
     assert_eq!(agent.take_window(Channel::Stddiag, 10), 10);
-    agent.receive(&Frame::HELLO).unwrap();
     let credit = |bytes| Frame::Credit { bundle: Bundle::Stdout, bytes };
     assert_eq!(agent.receive(&credit(5000)), Ok(AgentEvent::Credit));
     assert_eq!(agent.take_window(Channel::Stdout, 100), 100);
@@ -314,7 +319,7 @@ fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
 
 /// A front end to which the ranks of a node have started.
 fn started() -> FrontEnd {
-    let mut front = FrontEnd::new(&(FIRST..FIRST + 1).map(Rank).collect());
+    let mut front = FrontEnd::new(&(FIRST..FIRST + 1).map(Rank).collect(), MAX_WINDOW);
     let now = Instant::now();
     front.receive(&Frame::HELLO, now).unwrap();
     for message in [ToFrontEnd::Ready, ToFrontEnd::Started { pids: vec![1] }] {
@@ -358,11 +363,11 @@ fn an_agent_that_breaks_a_rule_is_refused() {
     let mut front = started();
     front.receive(&Frame::End { stream, produced: 0 }, Instant::now()).unwrap();
     assert!(front.receive(&record(stream, 0, b"x"), Instant::now()).is_err());
-    let mut stranger = FrontEnd::new(&(0..1).map(Rank).collect());
+    let mut stranger = FrontEnd::new(&(0..1).map(Rank).collect(), MAX_WINDOW);
     let error = stranger.receive(&Frame::Hello { version: 7 }, Instant::now());
-    assert_eq!(error, Err(EdgeError::Version { theirs: 7, ours: 2 }));
+    assert_eq!(error, Err(EdgeError::Version { theirs: 7, ours: 3 }));
     assert_eq!(
-        FrontEnd::new(&(0..1).map(Rank).collect()).receive(&Frame::Padding, Instant::now()),
+        FrontEnd::new(&(0..1).map(Rank).collect(), MAX_WINDOW).receive(&Frame::Padding, Instant::now()),
         Err(EdgeError::NoHello)
     );
 }
@@ -388,6 +393,15 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
     send(&mut front, ToFrontEnd::StdinTaken { call: 7, outcome }).unwrap();
     send(&mut front, ToFrontEnd::Produced(Vec::new())).unwrap();
     assert_eq!(send(&mut front, ToFrontEnd::Ready), Err(EdgeError::Unexpected("control message")));
+}
+
+#[test]
+fn the_windows_of_all_nodes_are_bounded_together() {
+    assert_eq!((window(1), window(128)), (MAX_WINDOW, MAX_WINDOW));
+    for nodes in 1..=MAX_NODES {
+        let sum = 2 * nodes as u64 * window(nodes);
+        assert!(sum <= MAX_WINDOWS && window(nodes) > 2 * MAX_RECORD as u64 - 1, "{nodes}");
+    }
 }
 
 #[test]

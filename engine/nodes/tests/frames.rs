@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use iof_nodes::limits::{MAX_CONTROL, MAX_RECORD, MAX_STDIN, MAX_TEXT};
-use iof_nodes::{Bundle, Decoder, Frame, FrameError, HEADER, StreamKey, ToAgent, ToFrontEnd, cut_text};
+use iof_nodes::limits::{
+    MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
+};
+use iof_nodes::{
+    Bundle, Decoder, Frame, FrameError, HEADER, Place, RankTotal, StreamKey, ToAgent, ToFrontEnd, cut_text,
+};
 use iof_proto::{Channel, Rank};
 use proptest::prelude::*;
 
@@ -30,6 +34,11 @@ fn frame(payload: &[u8]) -> impl Strategy<Value = Frame<'_>> {
     ]
 }
 
+/// Returns a place for a frame. Padding has none.
+fn place_of(number: usize, frame: Frame<'_>) -> u32 {
+    if frame == Frame::Padding { 0 } else { number as u32 * 1001 }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -39,18 +48,17 @@ proptest! {
         pieces in prop::collection::vec(1usize..90, 1..50),
     ) {
         let mut bytes = Vec::new();
-        for frame in &frames {
-            bytes.extend(frame.header().unwrap());
-            bytes.extend(frame.payload());
+        for (number, frame) in frames.iter().enumerate() {
+            frame.append_to(&mut bytes, Place(place_of(number, *frame)));
             // A kind that is skipped.
             bytes.extend([200, 9, 9, 9, 3, 0, 0, 0].into_iter().chain([1; HEADER - 8 + 3]));
         }
-        let (mut decoder, mut decoded, mut rest) = (Decoder::default(), 0, bytes.as_slice());
+        let (mut decoder, mut decoded, mut rest) = (Decoder::of_agent(), 0, bytes.as_slice());
         for length in pieces.into_iter().cycle() {
             let (piece, after) = rest.split_at(length.min(rest.len()));
             decoder.receive(piece);
-            while let Some(frame) = decoder.decode().unwrap() {
-                prop_assert_eq!(frame, frames[decoded]);
+            while let Some((place, frame)) = decoder.decode().unwrap() {
+                prop_assert_eq!((place, frame), (Place(place_of(decoded, frame)), frames[decoded]));
                 decoded += 1;
             }
             rest = after;
@@ -63,19 +71,19 @@ proptest! {
 
     #[test]
     fn any_bytes_are_frames_or_an_error(bytes in prop::collection::vec(prop_oneof![0u8..8, any::<u8>()], 0..300)) {
-        let mut decoder = Decoder::default();
+        let mut decoder = Decoder::of_agent();
         decoder.receive(&bytes);
-        while let Ok(Some(frame)) = decoder.decode() {
+        while let Ok(Some((place, frame))) = decoder.decode() {
             // Each frame has one encoding.
-            let mut encoded = frame.header().unwrap().to_vec();
-            encoded.extend(frame.payload());
+            let mut encoded = Vec::new();
+            frame.append_to(&mut encoded, place);
             prop_assert!(bytes.windows(encoded.len()).any(|window| window == encoded));
         }
     }
 }
 
 fn error(bytes: &[u8]) -> FrameError {
-    let mut decoder = Decoder::default();
+    let mut decoder = Decoder::of_front_end();
     decoder.receive(bytes);
     let error = decoder.decode().unwrap_err();
     assert_eq!(decoder.decode(), Err(error.clone()));
@@ -99,6 +107,27 @@ fn what_is_not_a_frame_is_an_error_before_its_payload_is_read() {
 }
 
 #[test]
+fn control_messages_of_agents_have_a_lower_limit() {
+    let header = |length: usize| -> Vec<u8> {
+        let length = u32::try_from(length).unwrap().to_le_bytes();
+        [5, 0, 0, 0].into_iter().chain(length).chain([0; HEADER - 8]).collect()
+    };
+    let mut decoder = Decoder::of_agent();
+    decoder.receive(&header(MAX_ANSWER));
+    assert_eq!(decoder.decode(), Ok(None));
+    let mut decoder = Decoder::of_agent();
+    decoder.receive(&header(MAX_ANSWER + 1));
+    let error = FrameError::TooLong { kind: 5, length: MAX_ANSWER + 1, limit: MAX_ANSWER };
+    assert_eq!(decoder.decode(), Err(error));
+    let cut_off = vec![(Rank(u32::MAX), Channel::Stddiag); 3 * MAX_RANKS_OF_NODE as usize];
+    assert!(ToFrontEnd::Over { cut_off }.frame().is_ok());
+    let pids = vec![u32::MAX; MAX_RANKS_OF_NODE as usize];
+    assert!(ToFrontEnd::Started { pids }.frame().is_ok());
+    let total = RankTotal { rank: Rank(u32::MAX), channel: Channel::Stddiag, produced: u64::MAX };
+    assert!(ToFrontEnd::Produced(vec![total; MAX_TOTALS]).frame().is_ok());
+}
+
+#[test]
 fn hello_and_padding_end_in_a_newline() {
     assert_eq!(Frame::HELLO.header().unwrap().last(), Some(&b'\n'));
     assert_eq!(Frame::Padding.header().unwrap().last(), Some(&b'\n'));
@@ -107,7 +136,8 @@ fn hello_and_padding_end_in_a_newline() {
 #[test]
 fn messages_beyond_a_limit_are_not_sent() {
     let stdin = |length| ToAgent::Stdin { call: 1, ranks: vec![Rank(0)], bytes: vec![0; length] };
-    assert!(stdin(MAX_STDIN).frame().is_ok() && stdin(MAX_STDIN + 1).frame().is_err());
+    let is_sent = |length| stdin(length).frame(Place(7)).is_ok();
+    assert!(is_sent(MAX_STDIN) && !is_sent(MAX_STDIN + 1));
     let failed = |reason| ToFrontEnd::Failed { reason, is_usage: true };
     let long = "ä".repeat(MAX_TEXT);
     assert!(failed(long.clone()).frame().is_err() && failed(cut_text(&long)).frame().is_ok());

@@ -4,6 +4,8 @@
 //! ended: nothing on this node would know of them.
 
 mod bundles;
+mod relay;
+mod shared_pipe;
 mod stdin;
 mod uplink;
 
@@ -287,7 +289,8 @@ fn serve(
                 return Err(Failure::running("the front end started ranks twice"));
             }
             Ok(Input::Signal(signal)) if asks_to_end(signal) => return Err(Failure::Signal(signal)),
-            Ok(Input::Signal(_)) => {}
+            // The thread that receives does these.
+            Ok(Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. }) | Input::Signal(_)) => {}
             Ok(Input::Lost(None)) => return Ok(End::Alone),
             Ok(Input::Lost(Some(reason))) => {
                 return Err(Failure::Running(format!("{reason}; the ranks of this node are ended")));

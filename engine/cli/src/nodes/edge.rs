@@ -1,32 +1,32 @@
-//! The front end's edge to one node: a carrier, a thread that receives and one that sends.
+//! The front end's edges: a carrier, a thread that receives and one that sends, and the nodes behind.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
+use std::ops::Range;
 use std::process::{Child, ChildStdin, ChildStdout};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::{Engine, Signal as RankSignal};
-use iof_nodes::{BrokenEnd, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, StreamKey, ToAgent, ToFrontEnd};
+use iof_nodes::{
+    Branch, BrokenEnd, ChildNode, Decoder, Fault, FrontEnd, FrontEvent, Place, StreamKey, ToAgent, ToFrontEnd,
+};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Info, Nspace, Proc};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, ended, lock, signal_group, write_frames};
 use super::hosts::Node;
 use super::remote::Remote;
 use crate::error::Failure;
 use crate::threads::start_thread;
 
-/// How long a carrier may take to exit: after it has ended its output, and after SIGTERM.
-pub(super) const EXIT_LIMIT: Duration = Duration::from_millis(500);
-
 /// What arrives from a node.
 pub enum NodeEvent {
+    /// The agent runs.
+    Greeted,
     Message(ToFrontEnd),
-    /// The edge has ended before its end was due.
+    /// The node can't be reached any more, and its end was not due.
     Lost {
         reason: String,
         broken: BrokenEnd,
@@ -38,32 +38,37 @@ pub enum NodeEvent {
 /// An event of the node with this number.
 pub type NumberedEvent = (usize, NodeEvent);
 
-/// The edge to one node.
+/// What the front end has of one node: its place behind an edge.
 #[derive(Clone)]
 pub struct Edge {
     /// Frames to send. The thread that sends ends with the last sender.
     down: Arc<Sender<Vec<u8>>>,
-    end: Arc<Mutex<FrontEnd>>,
+    branch: Arc<Mutex<Branch>>,
     carrier: Arc<Mutex<Child>>,
+    /// The number of the node at the end of the edge.
+    first: usize,
+    place: Place,
 }
 
 /// What the thread that receives needs.
 struct Receiving {
     nspace: Nspace,
+    nodes: Arc<[Node]>,
     remote: Weak<Remote>,
     engine: Weak<Engine>,
-    end: Arc<Mutex<FrontEnd>>,
+    branch: Arc<Mutex<Branch>>,
     down: Weak<Sender<Vec<u8>>>,
     carrier: Arc<Mutex<Child>>,
     events: Sender<NumberedEvent>,
-    node: usize,
+    first: usize,
 }
 
 impl Edge {
-    /// Starts the threads of the edge to `node`, whose number is `number`.
+    /// Starts the threads of the edge behind which are the nodes of `branch`, from number `first` on.
+    /// Returns the node at its end.
     pub fn start(
         carrier: Carrier,
-        (number, node): (usize, &Node),
+        (first, branch): (usize, Branch),
         (remote, engine): (&Arc<Remote>, &Arc<Engine>),
         events: &Sender<NumberedEvent>,
     ) -> Result<Edge, Failure> {
@@ -71,49 +76,86 @@ impl Edge {
         let (down, frames) = unbounded::<Vec<u8>>();
         // The queue is bounded: credit by the windows, stdin by its replies.
         start_thread("iof-down", move || send(pipe, &frames))?;
-        let end = Arc::new(Mutex::new(FrontEnd::new(&node.ranks)));
-        let edge = Edge { down: Arc::new(down), end, carrier: Arc::new(Mutex::new(child)) };
+        let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(child)));
+        let edge = Edge { down: Arc::new(down), branch, carrier, first, place: Place::NEXT };
         let receiving = Receiving {
             nspace: remote.nspace.clone(),
+            nodes: Arc::clone(&remote.nodes),
             remote: Arc::downgrade(remote),
             engine: Arc::downgrade(engine),
-            end: Arc::clone(&edge.end),
+            branch: Arc::clone(&edge.branch),
             down: Arc::downgrade(&edge.down),
             carrier: Arc::clone(&edge.carrier),
             events: events.clone(),
-            node: number,
+            first,
         };
         start_thread("iof-up", move || receiving.run(up))?;
-        edge.send_frame(&Frame::HELLO);
         Ok(edge)
+    }
+
+    /// Returns what the front end has of the node with this number behind the same edge.
+    pub(super) fn to(&self, number: usize) -> Edge {
+        let place = u32::try_from(number.saturating_sub(self.first)).unwrap_or(u32::MAX);
+        Edge { place: Place(place), ..self.clone() }
     }
 
     /// Queues a message. It is lost if the edge has ended.
     pub fn send(&self, message: &ToAgent) -> Result<(), Failure> {
-        let frame = message.frame().map_err(Failure::usage)?;
-        drop(self.down.send(frame));
+        drop(self.down.send(message.frame(self.place).map_err(Failure::usage)?));
         Ok(())
     }
 
-    /// Sends a signal to the carrier and what it has started on this node.
+    /// Greets an agent, and opens its windows.
+    pub(super) fn greet(&self) {
+        if let Some(end) = lock(&self.branch).end(self.place) {
+            drop(self.down.send(end.greeting(self.place)));
+        }
+    }
+
+    /// Returns the nodes to which the agent of this one has edges.
+    pub(super) fn children(&self, nodes: &[Node]) -> Vec<ChildNode> {
+        let children = lock(&self.branch).children(self.place);
+        let child = |places: Range<u32>| {
+            let host = nodes.get(number(self.first, Place(places.start)))?.host.clone();
+            Some(ChildNode { host, nodes: places.end.saturating_sub(places.start) })
+        };
+        children.into_iter().filter_map(child).collect()
+    }
+
+    /// Sends a signal to the carrier and what it has started on this node. A carrier on another node is
+    /// ended by its relay.
     pub(super) fn signal_carrier(&self, signal: Signal) {
-        signal_group(&mut lock(&self.carrier), signal);
+        let relay = lock(&self.branch).relay(self.place);
+        match relay {
+            None => signal_group(&self.carrier, signal),
+            Some((relay, child)) => cut_child(&self.down, relay, child),
+        }
     }
 
     /// Ends the carrier of a job that does not start.
     pub(super) fn end_carrier(&self) {
         // One that still connects has no agent. It may have inherited a mask without SIGTERM.
-        let has_agent = lock(&self.end).has_greeted();
-        self.signal_carrier(if has_agent { Signal::SIGTERM } else { Signal::SIGKILL });
+        let has_agent = lock(&self.branch).end(Place::NEXT).is_some_and(FrontEnd::has_greeted);
+        signal_group(&self.carrier, if has_agent { Signal::SIGTERM } else { Signal::SIGKILL });
     }
 
-    /// Returns what is known when the agent does not answer any more.
-    pub(super) fn broken(&self) -> BrokenEnd {
-        lock(&self.end).broken()
+    /// Gives up the node, and those behind it. Returns what is known about them.
+    pub(super) fn give_up(&self) -> Vec<(usize, BrokenEnd)> {
+        let cut = lock(&self.branch).cut(self.place);
+        cut.into_iter().map(|(place, broken)| (number(self.first, place), broken)).collect()
     }
+}
 
-    fn send_frame(&self, frame: &Frame<'_>) {
-        drop(self.down.send(frame.header().into_iter().flatten().collect()));
+/// Returns the number of the node at `place` behind the edge to the node with number `first`.
+fn number(first: usize, place: Place) -> usize {
+    first.saturating_add(usize::try_from(place.0).unwrap_or(usize::MAX))
+}
+
+/// Asks a relay to end the edge to one of its children.
+fn cut_child(down: &Sender<Vec<u8>>, relay: Place, child: Place) {
+    // The message is within its limits.
+    if let Ok(frame) = (ToAgent::CutChild { child }).frame(relay) {
+        drop(down.send(frame));
     }
 }
 
@@ -121,12 +163,7 @@ impl Edge {
 /// has ended.
 fn send(mut pipe: ChildStdin, frames: &Receiver<Vec<u8>>) {
     for frame in frames {
-        let written = pipe.write_all(&frame).and_then(|()| match frame.last() {
-            Some(b'\n') | None => Ok(()),
-            // Carriers may hold back what does not end in a newline.
-            Some(_) => pipe.write_all(&Frame::Padding.header().unwrap_or_default()),
-        });
-        if written.is_err() {
+        if write_frames(&mut pipe, &frame).is_err() {
             return;
         }
     }
@@ -135,20 +172,20 @@ fn send(mut pipe: ChildStdin, frames: &Receiver<Vec<u8>>) {
 impl Receiving {
     fn run(&self, up: ChildStdout) {
         let result = self.receive(up);
-        let end = lock(&self.end);
-        let (is_over, broken) = (end.is_over(), end.broken());
-        drop(end);
-        let reason = match result {
+        let cut = lock(&self.branch).cut(Place::NEXT);
+        if cut.is_empty() {
             // Whatever follows the end has no meaning.
-            _ if is_over => return,
+            return;
+        }
+        let reason = match result {
             Ok(()) => ended(&self.carrier),
             Err(reason) => {
                 // The agent ends its ranks when its edge ends.
-                signal_group(&mut lock(&self.carrier), Signal::SIGTERM);
+                signal_group(&self.carrier, Signal::SIGTERM);
                 reason
             }
         };
-        let _ = self.events.send((self.node, NodeEvent::Lost { reason, broken }));
+        self.lose(Place::NEXT, cut, &reason);
     }
 
     /// Receives until the end of the carrier's output.
@@ -156,8 +193,7 @@ impl Receiving {
     /// # Errors
     /// The agent has broken a rule, or the output can't be taken.
     fn receive(&self, mut up: ChildStdout) -> Result<(), String> {
-        let (mut decoder, mut piece) = (Decoder::default(), vec![0; 64 << 10]);
-        let refused = |error: EdgeError| format!("its agent is cut off: {error}");
+        let (mut decoder, mut piece) = (Decoder::of_agent(), vec![0; 64 << 10]);
         loop {
             let length = match up.read(&mut piece) {
                 Ok(0) => return Ok(()),
@@ -167,35 +203,81 @@ impl Receiving {
             };
             decoder.receive(piece.get(..length).unwrap_or_default());
             let now = Instant::now();
-            while let Some(frame) = decoder.decode().map_err(|error| refused(error.into()))? {
-                let event = lock(&self.end).receive(&frame, now);
-                match event.map_err(refused)? {
-                    FrontEvent::None => {}
-                    FrontEvent::Record { stream, time, bytes } => self.deliver(stream, time, bytes)?,
-                    FrontEvent::Gap { stream, end, .. } => {
-                        self.pass_on(stream, Vec::new(), &[Info::new(key::IOF_OFFSET, end)], || {})?;
-                    }
-                    FrontEvent::End(stream) => self.complete(stream)?,
-                    // `FrontEnd` has noted the totals.
-                    FrontEvent::Message(ToFrontEnd::Produced(_)) => {}
-                    FrontEvent::Message(message) => {
-                        if let (ToFrontEnd::Started { pids }, Some(remote)) =
-                            (&message, self.remote.upgrade())
-                        {
-                            remote.note_pids(self.node, pids);
-                        }
-                        let _ = self.events.send((self.node, NodeEvent::Message(message)));
-                    }
+            let refused = |error| format!("its agent is cut off: {error}");
+            while let Some((place, frame)) = decoder.decode().map_err(|error| refused(error.to_string()))? {
+                let event = lock(&self.branch).receive(place, &frame, now);
+                match event {
+                    Ok(event) => self.handle(place, event)?,
+                    Err(Fault { place: Place::NEXT, error }) => return Err(refused(error.to_string())),
+                    Err(Fault { place, error }) => self.cut(place, &refused(error.to_string())),
                 }
             }
         }
     }
 
+    fn handle(&self, place: Place, event: FrontEvent<'_>) -> Result<(), String> {
+        match event {
+            FrontEvent::None => {}
+            FrontEvent::Greeted => self.tell(place, NodeEvent::Greeted),
+            FrontEvent::Record { stream, time, bytes } => self.deliver(place, stream, time, bytes)?,
+            FrontEvent::Gap { stream, end, .. } => {
+                self.pass_on(stream, Vec::new(), &[Info::new(key::IOF_OFFSET, end)], || {})?;
+            }
+            FrontEvent::End(stream) => self.complete(stream)?,
+            // The front end's end of the node has noted the totals.
+            FrontEvent::Message(ToFrontEnd::Produced(_)) => {}
+            FrontEvent::Message(ToFrontEnd::ChildLost { child, reason }) => {
+                let mut branch = lock(&self.branch);
+                if let Some(child) = branch.child(place, child) {
+                    let cut = branch.cut(child);
+                    drop(branch);
+                    self.lose(child, cut, &reason);
+                }
+            }
+            FrontEvent::Message(message) => {
+                if let (ToFrontEnd::Started { pids }, Some(remote)) = (&message, self.remote.upgrade()) {
+                    remote.note_pids(number(self.first, place), pids);
+                }
+                self.tell(place, NodeEvent::Message(message));
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, place: Place, event: NodeEvent) {
+        // The command may have decided to end.
+        let _ = self.events.send((number(self.first, place), event));
+    }
+
+    /// Cuts off a node that has broken a rule and is behind a relay.
+    fn cut(&self, place: Place, reason: &str) {
+        let mut branch = lock(&self.branch);
+        let (relay, cut) = (branch.relay(place), branch.cut(place));
+        drop(branch);
+        if let (Some((relay, child)), Some(down)) = (relay, self.down.upgrade()) {
+            cut_child(&down, relay, child);
+        }
+        self.lose(place, cut, reason);
+    }
+
+    /// Tells that the node at `first` is lost for this reason, and with it those behind it.
+    fn lose(&self, first: Place, cut: Vec<(Place, BrokenEnd)>, reason: &str) {
+        let host = self.nodes.get(number(self.first, first)).map_or("", |node| node.host.as_str());
+        for (place, broken) in cut {
+            let reason = if place == first {
+                reason.to_owned()
+            } else {
+                format!("its relay {host} is lost: {reason}")
+            };
+            self.tell(place, NodeEvent::Lost { reason, broken });
+        }
+    }
+
     /// Puts bytes into the ring of their stream, and gives credit when they are there.
-    fn deliver(&self, stream: StreamKey, time: u64, bytes: &[u8]) -> Result<(), String> {
+    fn deliver(&self, place: Place, stream: StreamKey, time: u64, bytes: &[u8]) -> Result<(), String> {
         let time = (time != 0).then(|| Info::new(key::IOF_READ_TIME, time));
-        let (end, down, length) = (Arc::clone(&self.end), self.down.clone(), bytes.len());
-        let taken = move || give_credit(&end, &down, stream.channel, length);
+        let (branch, down, length) = (Arc::clone(&self.branch), self.down.clone(), bytes.len());
+        let taken = move || give_credit(&branch, &down, (place, stream.channel), length);
         self.pass_on(stream, bytes.to_vec(), time.as_slice(), taken)
     }
 
@@ -218,39 +300,16 @@ impl Receiving {
 }
 
 /// Gives credit for bytes that are in their ring.
-fn give_credit(end: &Mutex<FrontEnd>, down: &Weak<Sender<Vec<u8>>>, channel: Channel, length: usize) {
-    let credit = lock(end).taken(channel, length);
-    if let Some(header) = credit.and_then(|credit| credit.header())
+fn give_credit(
+    branch: &Mutex<Branch>,
+    down: &Weak<Sender<Vec<u8>>>,
+    (place, channel): (Place, Channel),
+    length: usize,
+) {
+    let credit = lock(branch).taken(place, channel, length);
+    if let Some(header) = credit.and_then(|credit| credit.header_at(place))
         && let Some(down) = down.upgrade()
     {
         drop(down.send(header.to_vec()));
     }
-}
-
-/// Returns how a carrier has ended that has ended its output.
-fn ended(carrier: &Mutex<Child>) -> String {
-    let deadline = Instant::now() + EXIT_LIMIT;
-    loop {
-        match lock(carrier).try_wait() {
-            Ok(Some(status)) => return format!("its carrier ended with {status}"),
-            Ok(None) if Instant::now() < deadline => {}
-            Ok(None) | Err(_) => break,
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    signal_group(&mut lock(carrier), Signal::SIGTERM);
-    "its carrier has closed its output".into()
-}
-
-/// Sends a signal to the process group of a carrier, which the carrier leads, unless the carrier has
-/// ended.
-fn signal_group(carrier: &mut Child, signal: Signal) {
-    // The pid can't belong to another process: only these functions wait for the carrier, with its lock.
-    if let (Ok(None), Ok(pid)) = (carrier.try_wait(), i32::try_from(carrier.id())) {
-        let _ = killpg(Pid::from_raw(pid), signal);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,7 +15,8 @@ use iof_proto::directive::key;
 use iof_proto::{Info, Nspace, Proc, Rank};
 use nix::sys::signal::Signal;
 
-use super::edge::{EXIT_LIMIT, Edge, NodeEvent};
+use super::carrier::EXIT_LIMIT;
+use super::edge::{Edge, NodeEvent};
 use super::remote::{Remote, StdinCall};
 use super::start::NodeEvents;
 use crate::error::Failure;
@@ -76,9 +77,12 @@ impl Follower {
         for (number, event) in early {
             self.handle(number, event);
         }
-        while !self.remote.state().open.is_empty() {
+        loop {
             let now = Instant::now();
             self.end_early(now);
+            if self.remote.state().open.is_empty() {
+                break;
+            }
             let last_step = self.last_step.map(|(time, _)| time);
             let times = self.policy.next_time(now).into_iter().chain(last_step);
             let event = match times.min() {
@@ -146,14 +150,14 @@ impl Follower {
                 self.last_step = next(EXIT_LIMIT).map(|time| (time, LastStep::GiveUp));
             }
             LastStep::GiveUp => {
-                signal(Signal::SIGKILL);
-                let open: Vec<usize> = self.remote.state().open.iter().copied().collect();
-                for number in open {
-                    let broken = {
-                        let state = self.remote.state();
-                        state.edges.get(number).and_then(Option::as_ref).map(Edge::broken)
-                    };
-                    if let Some(broken) = broken {
+                let edges: Vec<Edge> = {
+                    let state = self.remote.state();
+                    state.open.iter().filter_map(|number| state.edges.get(*number)?.clone()).collect()
+                };
+                for edge in &edges {
+                    let given_up = edge.give_up();
+                    edge.signal_carrier(Signal::SIGKILL);
+                    for (number, broken) in given_up {
                         self.lost(number, "its agent does not answer", &broken);
                     }
                 }
@@ -189,7 +193,7 @@ impl Follower {
                 // No rank is left to read what the node has not answered.
                 self.stdin_answered(number, None, &StdinOutcome::Closed);
             }
-            NodeEvent::Message(_) => {}
+            NodeEvent::Greeted | NodeEvent::Message(_) => {}
             NodeEvent::Signalled(RankSignal::KILL) => {
                 let step = Instant::now().checked_add(OPEN_AFTER_KILL).map(|time| (time, LastStep::CutOff));
                 self.last_step = self.last_step.or(step);

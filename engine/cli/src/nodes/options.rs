@@ -4,7 +4,8 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, value_parser};
+use iof_nodes::limits::MAX_RADIX;
 
 use super::carrier::Template;
 use super::hosts::{Hosts, MapBy, Node};
@@ -56,9 +57,21 @@ pub struct NodeArgs {
     /// otherwise ssh, without a terminal and without questions for passwords.
     #[arg(long, value_name = "TEMPLATE")]
     rsh: Option<String>,
+
+    /// Start agents by a tree of this radix
+    ///
+    /// This process starts RADIX agents, and each of them at most RADIX further ones, for which it relays.
+    /// --rsh must work on these nodes, too. By default this process starts all agents.
+    #[arg(long, value_name = "RADIX", value_parser = value_parser!(u32).range(1..=i64::from(MAX_RADIX)))]
+    tree: Option<u32>,
 }
 
 impl NodeArgs {
+    /// Returns the largest number of edges of this process, and of each relay.
+    pub fn radix(&self) -> u32 {
+        self.tree.unwrap_or(u32::MAX)
+    }
+
     /// Returns the nodes of a job, and the command that starts agents on them. Returns `None` for ranks
     /// on this node.
     pub fn choose(&self, nprocs: u64) -> Result<Option<(Vec<Node>, Template)>, Failure> {
@@ -83,9 +96,10 @@ impl NodeArgs {
             }
         };
         let Some((hosts, default)) = found else {
-            return match self.rsh {
-                Some(_) if !allocation::is_inside(variable) => {
-                    Err(Failure::usage("--rsh needs nodes: write --hosts or --hostfile"))
+            let option = self.rsh.as_ref().map(|_| "--rsh").or(self.tree.map(|_| "--tree"));
+            return match option {
+                Some(option) if !allocation::is_inside(variable) => {
+                    Err(Failure::Usage(format!("{option} needs nodes: write --hosts or --hostfile")))
                 }
                 _ => Ok(None),
             };

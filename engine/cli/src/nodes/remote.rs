@@ -113,8 +113,9 @@ impl Remote {
 
     pub(super) fn send_all(&self, message: &ToAgent) {
         let state = self.state();
-        // Messages of this module are within their limits.
-        state.edges.iter().flatten().for_each(|edge| drop(edge.send(message)));
+        // Messages of this module are within their limits. A relay that ends has passed on what was sent
+        // before.
+        state.edges.iter().rev().flatten().for_each(|edge| drop(edge.send(message)));
     }
 
     /// Sends a signal to all ranks.

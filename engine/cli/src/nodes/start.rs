@@ -1,6 +1,9 @@
 //! The start of a job on its nodes: first all agents, then all ranks.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +11,18 @@ use std::{env, io};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{App, Engine, JobSpec, Stdin};
-use iof_nodes::{DropPolicy, Program, RankStdin, Start, ToAgent, ToFrontEnd};
+use iof_nodes::{
+    Branch, DropPolicy, Program, RankStdin, Start, StartRelay, ToAgent, ToFrontEnd, subtrees, window,
+};
 use iof_proto::{Channel, Proc, Rank};
 use nix::sys::signal::Signal;
 
-use super::carrier::{Template, agent_command};
+use super::carrier::{MAX_STARTS, Template, agent_command};
 use super::edge::{Edge, NodeEvent, NumberedEvent};
 use super::hosts::Node;
 use super::remote::{RankInfo, Remote};
 use crate::error::Failure;
 use crate::signals::Signals;
-
-/// The largest number of agents that are being started at the same time. OpenSSH refuses more than ten
-/// (MaxStartups in sshd_config(5)), which counts for jump hosts.
-const MAX_STARTS: usize = 8;
 
 /// The interval at which signals are looked for while agents start.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -32,6 +33,8 @@ pub struct Launch<'a> {
     /// Variables for all ranks.
     pub env: Vec<(OsString, OsString)>,
     pub template: &'a Template,
+    /// The largest number of edges of this process, and of each relay.
+    pub radix: u32,
     pub cache_size: Option<u32>,
     pub cache_total: u64,
     pub drop: DropPolicy,
@@ -80,21 +83,20 @@ impl Remote {
         signals: &Signals,
     ) -> Result<Vec<NumberedEvent>, Failure> {
         let command = agent_command().map_err(Failure::running)?;
-        let (mut next, mut ready, mut started) = (0usize, 0usize, 0usize);
+        let mut subtrees = subtrees(0..self.nodes.len() as u32, launch.radix).into_iter().peekable();
+        // By node. What stands here has not greeted.
+        let mut edges: Vec<Option<Edge>> = Vec::new();
+        let (mut starting, mut ready, mut started) = (BTreeSet::new(), 0usize, 0usize);
         let mut early = Vec::new();
         while started < self.nodes.len() {
-            while next < self.nodes.len() && next.saturating_sub(ready) < MAX_STARTS {
-                let Some(node) = self.nodes.get(next) else { break };
-                let not_started = |error: io::Error| {
-                    Failure::Usage(format!("cannot start an agent on {}: {error} (see --rsh)", node.host))
-                };
-                let carrier = launch.template.start(&node.host, &command).map_err(not_started)?;
-                let edge = Edge::start(carrier, (next, node), (self, engine), events)?;
-                edge.send(&ToAgent::Start(start_of(launch, node)?))?;
-                if let Some(place) = self.state().edges.get_mut(next) {
-                    *place = Some(edge);
+            while let Some(subtree) = subtrees.next_if(|_| starting.len() < MAX_STARTS) {
+                let edge = self.start_edge(subtree.clone(), (launch, &command), engine, events)?;
+                let numbers = subtree.start as usize..subtree.end as usize;
+                starting.insert(numbers.start);
+                if let Some(place) = self.state().edges.get_mut(numbers.start) {
+                    *place = Some(edge.clone());
                 }
-                next = next.saturating_add(1);
+                edges.extend(numbers.map(|number| Some(edge.to(number))));
             }
             while let Some(received) = signals.wait_for(Duration::ZERO) {
                 if matches!(
@@ -111,6 +113,12 @@ impl Remote {
             };
             let host = self.nodes.get(number).map_or("", |node| node.host.as_str());
             match event {
+                NodeEvent::Greeted => {
+                    starting.remove(&number);
+                    if let Some(edge) = edges.get_mut(number).and_then(Option::take) {
+                        self.prepare(number, edge, (launch, &command))?;
+                    }
+                }
                 NodeEvent::Message(ToFrontEnd::Ready) => {
                     ready = ready.saturating_add(1);
                     if ready == self.nodes.len() {
@@ -134,6 +142,47 @@ impl Remote {
             }
         }
         Ok(early)
+    }
+
+    /// Starts the agent of the first of these nodes, with an edge to all of them.
+    fn start_edge(
+        self: &Arc<Self>,
+        subtree: Range<u32>,
+        (launch, command): (&Launch<'_>, &OsStr),
+        engine: &Arc<Engine>,
+        events: &Sender<NumberedEvent>,
+    ) -> Result<Edge, Failure> {
+        let numbers = subtree.start as usize..subtree.end as usize;
+        let nodes = self.nodes.get(numbers.clone()).unwrap_or_default();
+        let host = nodes.first().map_or("", |node| node.host.as_str());
+        let not_started = |error: io::Error| {
+            Failure::Usage(format!("cannot start an agent on {host}: {error} (see --rsh)"))
+        };
+        let carrier = launch.template.start(host, command).map_err(not_started)?;
+        let window = window(self.nodes.len());
+        let branch = Branch::new(nodes.iter().map(|node| &node.ranks), launch.radix, window);
+        Edge::start(carrier, (numbers.start, branch), (self, engine), events)
+    }
+
+    /// Lets an agent that has greeted prepare the start of its ranks, and start the agents behind it.
+    fn prepare(
+        &self,
+        number: usize,
+        edge: Edge,
+        (launch, command): (&Launch<'_>, &OsStr),
+    ) -> Result<(), Failure> {
+        let Some(node) = self.nodes.get(number) else { return Ok(()) };
+        edge.greet();
+        let children = edge.children(&self.nodes);
+        if !children.is_empty() {
+            let (rsh, agent) = (launch.template.words().to_vec(), command.to_owned());
+            edge.send(&ToAgent::Relay(StartRelay { rsh, agent, children }))?;
+        }
+        edge.send(&ToAgent::Start(start_of(launch, node)?))?;
+        if let Some(place) = self.state().edges.get_mut(number) {
+            *place = Some(edge);
+        }
+        Ok(())
     }
 
     /// Makes the ranks of a node known to the engine, so that tools can push to them before they write.

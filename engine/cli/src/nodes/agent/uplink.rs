@@ -1,15 +1,17 @@
 //! The agent's edge: what its threads send, and the thread that receives.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::io::Read;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam::channel::Sender;
-use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, ToAgent, ToFrontEnd};
+use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, Place, ToAgent, ToFrontEnd};
 use iof_proto::Channel;
 use nix::sys::signal::Signal;
 
 use super::own_files;
+use super::relay::Relay;
+use super::shared_pipe::SharedPipe;
 use crate::error::Failure;
 use crate::threads::start_thread;
 
@@ -27,9 +29,11 @@ pub enum Input {
 ///
 /// The thread that receives never sends, so the two ends can't wait for each other.
 pub struct Uplink {
-    pipe: Mutex<File>,
+    pipe: SharedPipe,
     state: Mutex<State>,
     credit: Condvar,
+    /// The edges to further agents, if this one is a relay.
+    relay: OnceLock<Arc<Relay>>,
 }
 
 struct State {
@@ -42,8 +46,12 @@ impl Uplink {
     pub fn start(inputs: Sender<Input>) -> Result<Arc<Uplink>, Failure> {
         let (down, up) = own_files().map_err(Failure::running)?;
         let state = State { end: AgentEnd::default(), is_closed: false };
-        let uplink =
-            Arc::new(Uplink { pipe: Mutex::new(up), state: Mutex::new(state), credit: Condvar::new() });
+        let uplink = Arc::new(Uplink {
+            pipe: SharedPipe::new(up),
+            state: Mutex::new(state),
+            credit: Condvar::new(),
+            relay: OnceLock::new(),
+        });
         uplink.write(&Frame::HELLO.header().unwrap_or_default());
         let receiving = Arc::clone(&uplink);
         start_thread("iof-down", move || {
@@ -55,8 +63,8 @@ impl Uplink {
         Ok(uplink)
     }
 
-    fn receive(&self, mut down: File, inputs: &Sender<Input>) -> Result<(), String> {
-        let (mut decoder, mut piece) = (Decoder::default(), vec![0; 64 << 10]);
+    fn receive(self: &Arc<Self>, mut down: File, inputs: &Sender<Input>) -> Result<(), String> {
+        let (mut decoder, mut piece) = (Decoder::of_front_end(), vec![0; 64 << 10]);
         loop {
             let length = match down.read(&mut piece) {
                 Ok(0) => return Ok(()),
@@ -66,11 +74,27 @@ impl Uplink {
             };
             decoder.receive(piece.get(..length).unwrap_or_default());
             let refused = |error: EdgeError| format!("the front end is cut off: {error}");
-            while let Some(frame) = decoder.decode().map_err(|error| refused(error.into()))? {
+            while let Some((place, frame)) = decoder.decode().map_err(|error| refused(error.into()))? {
+                if place != Place::NEXT {
+                    let unknown = EdgeError::Place(place.0, 1);
+                    let passed = self.relay.get().ok_or(unknown).and_then(|relay| relay.pass(place, &frame));
+                    passed.map_err(refused)?;
+                    continue;
+                }
                 let event = self.state().end.receive(&frame).map_err(refused)?;
                 match event {
                     AgentEvent::None => {}
                     AgentEvent::Credit => self.credit.notify_all(),
+                    AgentEvent::Message(ToAgent::Relay(start)) => {
+                        if self.relay.set(Relay::start(start, self)?).is_err() {
+                            return Err(refused(EdgeError::Unexpected("second start of a relay")));
+                        }
+                    }
+                    AgentEvent::Message(ToAgent::CutChild { child }) => {
+                        if let Some(relay) = self.relay.get() {
+                            relay.cut(child);
+                        }
+                    }
                     AgentEvent::Message(message) => drop(inputs.send(Input::Message(message))),
                 }
             }
@@ -108,22 +132,19 @@ impl Uplink {
     /// Writes whole frames. Blocks while the carrier takes nothing. When it can't be written, the edge
     /// is closed.
     pub fn write(&self, frames: &[u8]) {
-        let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = pipe.write_all(frames).and_then(|()| match frames.last() {
-            // srun holds back what does not end in a newline.
-            Some(b'\n') | None => Ok(()),
-            Some(_) => pipe.write_all(&Frame::Padding.header().unwrap_or_default()),
-        });
-        drop(pipe);
+        let written = self.pipe.write(frames);
         if written.is_err() {
             self.close();
         }
     }
 
-    /// Lets threads that wait for credit go on.
+    /// Lets threads that wait for credit go on, and ends the edges of a relay.
     pub fn close(&self) {
         self.state().is_closed = true;
         self.credit.notify_all();
+        if let Some(relay) = self.relay.get() {
+            relay.close();
+        }
     }
 
     pub fn is_closed(&self) -> bool {

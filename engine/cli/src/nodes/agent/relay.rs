@@ -1,0 +1,235 @@
+//! The edges of an agent that is a relay. Each has a carrier, a thread that starts it and passes frames up,
+//! and a thread that passes frames down.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::Read;
+use std::process::{Child, ChildStdin, ChildStdout};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+
+use iof_nodes::{ChildUp, EdgeError, Frame, Place, RelayDown, StartRelay};
+use nix::sys::signal::Signal;
+
+use super::uplink::Uplink;
+use crate::nodes::carrier::{
+    Carrier, EXIT_LIMIT, MAX_STARTS, Template, ended, lock, signal_group, write_frames,
+};
+use crate::threads::start_thread;
+
+/// The edges of a relay.
+pub struct Relay {
+    state: Mutex<State>,
+    /// By child: frames wait for it, or its edge has ended.
+    wake: Vec<Condvar>,
+    /// A child has taken its frames, has greeted, or is lost.
+    progress: Condvar,
+    template: Template,
+    /// The shell command of an agent.
+    agent: OsString,
+}
+
+struct State {
+    down: RelayDown,
+    /// The carriers that were started, by child.
+    carriers: Vec<Option<Arc<Mutex<Child>>>>,
+    /// The children that are being started, and have not greeted.
+    starting: BTreeSet<usize>,
+    /// The front end is gone.
+    is_closed: bool,
+}
+
+/// One edge, as its thread that passes frames up sees it.
+struct ChildEdge {
+    relay: Arc<Relay>,
+    uplink: Arc<Uplink>,
+    child: usize,
+    host: String,
+    up: ChildUp,
+}
+
+impl Relay {
+    /// Starts the edges to all children. Frames for them may be passed at once.
+    pub fn start(start: StartRelay, uplink: &Arc<Uplink>) -> Result<Arc<Relay>, String> {
+        let down = RelayDown::new(&start);
+        let ups: Vec<ChildUp> = down.places().map(ChildUp::new).collect();
+        let carriers = ups.iter().map(|_| None).collect();
+        let wake = ups.iter().map(|_| Condvar::new()).collect();
+        let state = State { down, carriers, starting: BTreeSet::new(), is_closed: false };
+        let StartRelay { rsh, agent, children } = start;
+        let (state, template) = (Mutex::new(state), Template::of_words(rsh));
+        let relay = Arc::new(Relay { state, wake, progress: Condvar::new(), template, agent });
+        for (child, (node, up)) in children.into_iter().zip(ups).enumerate() {
+            let (relay, uplink) = (Arc::clone(&relay), Arc::clone(uplink));
+            let edge = ChildEdge { relay, uplink, child, host: node.host, up };
+            start_thread("iof-up", move || edge.run()).map_err(|_| "cannot start a thread".to_owned())?;
+        }
+        Ok(relay)
+    }
+
+    /// Passes a frame of the front end to a node behind this one. Blocks while too much waits for a child.
+    pub fn pass(&self, place: Place, frame: &Frame<'_>) -> Result<(), EdgeError> {
+        let mut state = lock(&self.state);
+        let child = state.down.pass(place, frame)?;
+        self.wake(child);
+        while !state.down.has_room() && !state.is_closed {
+            state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    /// Ends the edge to the child at this place.
+    pub fn cut(&self, place: Place) {
+        let state = lock(&self.state);
+        let child = state.down.places().position(|places| places.start == place.0);
+        let Some(carrier) = child.and_then(|child| state.carriers.get(child)?.clone()) else { return };
+        drop(state);
+        signal_group(&carrier, Signal::SIGTERM);
+        let kill = move || {
+            thread::sleep(EXIT_LIMIT);
+            signal_group(&carrier, Signal::SIGKILL);
+        };
+        // Without a thread, SIGTERM has to do.
+        let _ = start_thread("iof-cut", kill);
+    }
+
+    /// Ends all edges: the front end is gone.
+    pub fn close(&self) {
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        for child in 0..self.wake.len() {
+            state.down.close(child);
+            self.wake(child);
+        }
+        self.progress.notify_all();
+        // Agents end with their edge. What still connects is not one.
+        let starting = state.starting.iter().filter_map(|child| state.carriers.get(*child)?.clone());
+        let starting: Vec<_> = starting.collect();
+        drop(state);
+        starting.iter().for_each(|carrier| signal_group(carrier, Signal::SIGKILL));
+    }
+
+    fn wake(&self, child: usize) {
+        if let Some(wake) = self.wake.get(child) {
+            wake.notify_one();
+        }
+    }
+
+    /// Returns the frames that wait for a child, or `None` when its edge has ended. Blocks until there are
+    /// some.
+    fn take(&self, child: usize) -> Option<Vec<u8>> {
+        let wake = self.wake.get(child)?;
+        let mut state = lock(&self.state);
+        loop {
+            let frames = state.down.take(child)?;
+            if !frames.is_empty() {
+                self.progress.notify_all();
+                return Some(frames);
+            }
+            state = wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Notes that a child has greeted, or is lost.
+    fn started(&self, child: usize) {
+        lock(&self.state).starting.remove(&child);
+        self.progress.notify_all();
+    }
+}
+
+impl ChildEdge {
+    fn run(mut self) {
+        let reason = match self.start() {
+            Ok(Some((pipe, carrier))) => match self.receive(pipe) {
+                Ok(()) => ended(&carrier),
+                Err(reason) => {
+                    signal_group(&carrier, Signal::SIGTERM);
+                    reason
+                }
+            },
+            Ok(None) => return,
+            Err(reason) => reason,
+        };
+        self.lose(&reason);
+    }
+
+    /// Starts the carrier when few others are being started, and the thread that passes frames down.
+    /// Returns `None` if the front end is gone.
+    fn start(&self) -> Result<Option<(ChildStdout, Arc<Mutex<Child>>)>, String> {
+        let relay = &self.relay;
+        let mut state = lock(&relay.state);
+        while state.starting.len() >= MAX_STARTS && !state.is_closed {
+            state = relay.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.is_closed {
+            return Ok(None);
+        }
+        state.starting.insert(self.child);
+        drop(state);
+        let started = relay.template.start(&self.host, &relay.agent);
+        let Carrier { child, down, up } = started.map_err(|error| format!("{error} (see --rsh)"))?;
+        let carrier = Arc::new(Mutex::new(child));
+        let mut state = lock(&relay.state);
+        if let Some(place) = state.carriers.get_mut(self.child) {
+            *place = Some(Arc::clone(&carrier));
+        }
+        if state.is_closed {
+            signal_group(&carrier, Signal::SIGKILL);
+            return Ok(None);
+        }
+        drop(state);
+        let (relay, child) = (Arc::clone(relay), self.child);
+        let sends = start_thread("iof-down", move || send(&relay, child, down));
+        sends.map_err(|_| "its relay cannot start a thread".to_owned())?;
+        Ok(Some((up, carrier)))
+    }
+
+    /// Passes frames up until the carrier ends its output, or the front end is gone.
+    ///
+    /// # Errors
+    /// The child has broken a rule, or its output can't be read.
+    fn receive(&mut self, mut pipe: ChildStdout) -> Result<(), String> {
+        let (mut piece, mut frames) = (vec![0; 64 << 10], Vec::new());
+        while !self.uplink.is_closed() {
+            let length = match pipe.read(&mut piece) {
+                Ok(0) => return Ok(()),
+                Ok(length) => length,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(format!("cannot read from its carrier: {error}")),
+            };
+            let is_starting = !self.up.has_greeted();
+            let passed = self.up.pass(piece.get(..length).unwrap_or_default(), &mut frames);
+            if is_starting && self.up.has_greeted() {
+                self.relay.started(self.child);
+            }
+            if !frames.is_empty() {
+                self.uplink.write(&frames);
+                frames.clear();
+            }
+            passed.map_err(|error| format!("its agent is cut off: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Tells the front end that the edge has ended.
+    fn lose(self, reason: &str) {
+        self.relay.started(self.child);
+        let is_new = lock(&self.relay.state).down.close(self.child);
+        self.relay.wake(self.child);
+        // The relay may have waited for this child to take its frames.
+        self.relay.progress.notify_all();
+        if is_new {
+            self.uplink.send(&self.up.lost(reason));
+        }
+    }
+}
+
+/// Writes the frames for a child until its edge has ended or can't be written. The thread that passes frames
+/// up notices that it has ended.
+fn send(relay: &Relay, child: usize, mut pipe: ChildStdin) {
+    while let Some(frames) = relay.take(child) {
+        if write_frames(&mut pipe, &frames).is_err() {
+            return;
+        }
+    }
+}

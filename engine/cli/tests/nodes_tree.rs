@@ -1,0 +1,296 @@
+//! `iof run --tree`: agents that relay for further agents, which `sh -c` starts on this node.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+
+use common::process::{Done, Process};
+use common::site::Site;
+use common::wait_for;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sha2::{Digest, Sha256};
+
+/// Returns the names of this number of hosts, each with a slot.
+fn hosts(count: usize) -> String {
+    (0..count).map(|number| format!("n{number}")).collect::<Vec<_>>().join(",")
+}
+
+/// Starts a job named demo with a rank on each of `count` hosts. With 3 edges at each node, n0 of 13 nodes
+/// relays for n1 to n4, and n1 for n2; with 2 edges, n0 of 7 nodes relays for n1, n3.
+fn start(site: &Site, (count, radix): (usize, &str), options: &[&str], script: &str) -> Process {
+    let (hosts, ranks) = (hosts(count), count.to_string());
+    let nodes = ["--nspace", "demo", "--rsh", "env NODE=%h sh -c", "--hosts", &hosts, "-n", &ranks];
+    site.run_sh(&[&nodes[..], &["--tree", radix], options].concat(), script)
+}
+
+fn run(tree: (usize, &str), options: &[&str], script: &str) -> Done {
+    start(&Site::new(), tree, options, script).finish()
+}
+
+/// Returns the pid of the agent on a host.
+fn agent_of(run: &Process, host: &str) -> u32 {
+    let words = |pid: &u32, file| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let is_agent = |pid: &u32| {
+        let node = format!("NODE={host}");
+        words(pid, "cmdline").split(|byte| *byte == 0).nth(1) == Some(b"agent")
+            && words(pid, "environ").split(|byte| *byte == 0).any(|word| word == node.as_bytes())
+    };
+    run.running("iof").into_iter().find(is_agent).unwrap()
+}
+
+fn send(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
+}
+
+/// Reads one line of each rank.
+fn read_lines(stdout: &mut impl BufRead, count: usize) -> String {
+    let mut lines = String::new();
+    for _ in 0..count {
+        stdout.read_line(&mut lines).unwrap();
+    }
+    lines
+}
+
+/// Returns the lines of each rank, in order, from the output of `--output rank`.
+fn by_rank(output: &str) -> BTreeMap<u32, Vec<&str>> {
+    let mut ranks: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
+    for line in output.lines() {
+        let (rank, line) = line.strip_prefix('[').and_then(|line| line.split_once(']')).unwrap();
+        ranks.entry(rank.parse().unwrap()).or_default().push(line.trim_start_matches("<stdout>:").trim());
+    }
+    ranks
+}
+
+#[test]
+fn all_bytes_of_40_agents_in_trees_arrive_once_and_in_order() {
+    // Lines of 16 bytes, so that none is divided between two writes of seq(1).
+    let script = "seq -f %015.0f 2000; echo $IOF_RANK >&2";
+    for radix in ["1", "4", "39"] {
+        let done = run((40, radix), &["--output", "rank", "--summary"], script);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let output = by_rank(done.text());
+        assert_eq!(output.len(), 40);
+        for lines in output.values() {
+            assert!(lines.iter().zip(1..).all(|(line, number)| *line == format!("{number:015}")));
+            assert_eq!(lines.len(), 2000);
+        }
+        assert!(done.stderr.contains(" 0 lost"), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn stdin_goes_through_relays_to_one_rank_and_to_all() {
+    for (options, ranks) in [(&["--stdin", "all"] as &[&str], 13), (&["--stdin", "4"], 1)] {
+        let site = Site::new();
+        let mut run = start(&site, (13, "3"), options, "sha256sum");
+        let input: String = (0..100_000).map(|number| format!("{number}\n")).collect();
+        let mut stdin = run.stdin();
+        let (stdout, stderr) = run.collect();
+        stdin.write_all(input.as_bytes()).unwrap();
+        drop(stdin);
+        assert_eq!(run.wait(), 0, "{}", String::from_utf8_lossy(&stderr.get()));
+        let output = String::from_utf8(stdout.get()).unwrap();
+        let sum = |input: &str| -> String {
+            Sha256::digest(input).iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let with_input = output.lines().filter(|line| line.starts_with(&sum(&input))).count();
+        let without = output.lines().filter(|line| line.starts_with(&sum(""))).count();
+        assert_eq!((with_input, without), (ranks, 13 - ranks), "{output}");
+    }
+}
+
+#[test]
+fn signals_and_exit_codes_go_through_relays() {
+    let site = Site::new();
+    let script = "trap 'echo got it; exit 3' TERM; echo ready; while :; do sleep 0.02; done";
+    let mut run = start(&site, (13, "3"), &["--summary"], script);
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = common::bytes::collect(run.stderr());
+    assert_eq!(read_lines(&mut stdout, 13), "ready\n".repeat(13));
+    // Until all agents have told that their ranks run, a signal ends the command.
+    let names = || fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap().flatten();
+    let is_follower = |path: PathBuf| fs::read(path.join("comm")).is_ok_and(|name| name == b"iof-nodes\n");
+    wait_for("the end of the start", || names().any(|task| is_follower(task.path())).then_some(()));
+    run.signal(Signal::SIGTERM);
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest, run.wait()), ("got it\n".repeat(13), 3));
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.contains("exit code 3: 13 ranks (0-12)"), "{stderr}");
+}
+
+#[test]
+fn a_failed_rank_behind_a_relay_is_told_with_its_host_and_ends_the_job() {
+    let done = run((13, "3"), &["-K"], "[ $IOF_RANK != 3 ] || exit 7; exec sleep 1000");
+    assert_eq!(done.code, 7);
+    assert!(done.stderr.contains(" on n3) ended with exit code 7"), "{done:?}");
+    let told = "terminated 12 other ranks (0-2,4-12) because rank 3 failed (see --kill-on-bad-exit)\n";
+    assert!(done.stderr.ends_with(told), "{done:?}");
+}
+
+#[test]
+fn the_death_of_a_relay_breaks_its_whole_subtree_and_no_other_stream() {
+    let site = Site::new();
+    let script = "echo $IOF_RANK; exec sleep 1000";
+    let mut run = start(&site, (13, "3"), &["--kill-on-bad-exit=0", "--output", "json"], script);
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = common::bytes::collect(run.stderr());
+    read_lines(&mut stdout, 13);
+    // Its subtree is n1 and n2.
+    send(agent_of(&run, "n1"), Signal::SIGKILL);
+    let broken = |rank| site.stream(rank, "stdout").is_some_and(|stream| stream.0["missing"] == 0);
+    wait_for("the broken streams", || (broken(1) && broken(2)).then_some(()));
+    assert!((0..13).filter(|rank| ![1, 2].contains(rank)).all(|rank| !broken(rank)));
+    // Their ranks have ended, too, since their agents have lost the front end. The rank of n1 itself
+    // runs on: SIGKILL leaves nothing that could end it.
+    wait_for("the ranks to end", || (run.running("sleep").len() == 12).then_some(()));
+    // The other relays still pass signals.
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 1);
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    let lost = |line: &str| stderr.lines().any(|other| other.starts_with(line));
+    assert!(
+        lost(
+            "iof: job demo: node n1 is lost with rank 1: its carrier ended with signal: 9 (SIGKILL); of its \
+              unfinished output 2 bytes arrived, at least 0 are missing, and"
+        ),
+        "{stderr}"
+    );
+    assert!(
+        lost(
+            "iof: job demo: node n2 is lost with rank 2: its relay n1 is lost: its carrier ended with signal: 9"
+        ),
+        "{stderr}"
+    );
+    assert_eq!(stderr.matches(" is lost with rank").count(), 2, "{stderr}");
+}
+
+#[test]
+fn the_death_of_a_node_behind_a_relay_ends_the_job() {
+    let site = Site::new();
+    let mut run = start(&site, (7, "2"), &[], "echo $IOF_RANK; exec sleep 1000");
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = common::bytes::collect(run.stderr());
+    read_lines(&mut stdout, 7);
+    send(agent_of(&run, "n2"), Signal::SIGKILL);
+    assert_eq!(run.wait(), 1);
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert!(
+        lines[0].starts_with("iof: job demo: node n2 is lost with rank 2: its carrier ended"),
+        "{stderr}"
+    );
+    let told = "terminated 6 other ranks (0-1,3-6) because rank 2 failed (see --kill-on-bad-exit)";
+    assert!(lines[1].ends_with(told) && lines.len() == 2, "{stderr}");
+}
+
+#[test]
+fn a_relay_that_stands_still_holds_back_its_subtree_alone_and_bounds_its_memory() {
+    const LENGTH: u64 = 8 << 20;
+    let site = Site::new();
+    // Of 9 nodes, n0 relays for n1 to n4, and n5 for n6 to n8.
+    let script = format!("head -c {LENGTH} /dev/zero | tr '\\0' x; echo; exec sleep 1000");
+    let mut run = start(&site, (9, "2"), &["--output", "rank"], &script);
+    let mut stdout = BufReader::new(run.stdout());
+    let mut first = [0];
+    stdout.read_exact(&mut first).unwrap();
+    let relay = agent_of(&run, "n0");
+    send(relay, Signal::SIGSTOP);
+    let output = common::bytes::collect(stdout);
+    let has_ended =
+        |rank| site.stream(rank, "stdout").is_some_and(|stream| stream.number("produced") == LENGTH + 1);
+    wait_for("the output of the other subtree", || (5..9).all(has_ended).then_some(()));
+    assert!(!(0..5).all(has_ended));
+    // An agent has a cache of 1 MiB for each rank. A relay holds little of each child, and what it has
+    // read down.
+    let memory = |pid: u32| -> u64 {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let field = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        field.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    assert!(memory(relay) < 32 << 10, "{} KiB", memory(relay));
+    send(relay, Signal::SIGCONT);
+    wait_for("all output", || (0..9).all(has_ended).then_some(()));
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+    let x = output.get().into_iter().chain(first).filter(|byte| *byte == b'x').count();
+    assert_eq!(x as u64, 9 * LENGTH);
+}
+
+#[test]
+fn a_frozen_node_behind_a_relay_is_given_up_after_a_time_limit() {
+    let site = Site::new();
+    let options = ["--kill-wait", "0.1", "--timeout", "2"];
+    let mut run = start(&site, (7, "2"), &options, "echo ready; exec sleep 1000");
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = common::bytes::collect(run.stderr());
+    read_lines(&mut stdout, 7);
+    send(agent_of(&run, "n2"), Signal::SIGSTOP);
+    assert_eq!(run.wait(), 124);
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    // Its relay may have ended it first.
+    assert!(stderr.contains("node n2 is lost with rank 2: its "), "{stderr}");
+    assert_eq!(stderr.matches(" is lost with rank").count(), 1, "{stderr}");
+    wait_for("the frozen agent to end", || run.running("iof").is_empty().then_some(()));
+}
+
+#[test]
+fn agents_and_ranks_end_when_their_front_end_dies() {
+    let site = Site::new();
+    let mut run = start(&site, (13, "3"), &[], "echo ready; exec sleep 1000");
+    read_lines(&mut BufReader::new(run.stdout()), 13);
+    assert_eq!(run.running("sleep").len(), 13);
+    run.signal(Signal::SIGKILL);
+    wait_for("the agents and their ranks to end", || (run.living().len() <= 1).then_some(()));
+}
+
+#[test]
+fn no_rank_starts_if_a_node_behind_a_relay_does_not_start() {
+    let site = Site::new();
+    let path = site.path().join("carrier");
+    // The carrier of n4 fails, as one that can't connect; that of n2 speaks wrongly.
+    for (host, does, reason) in [
+        ("n4", "echo no such host >&2; exit 255", "its carrier ended with exit status: 255"),
+        ("n2", "echo Welcome to this node, which greets its users", "its agent is cut off: unknown kind"),
+    ] {
+        fs::write(&path, format!("[ $1 != {host} ] || {{ {does}; exit; }}; exec sh -c \"$2\"\n")).unwrap();
+        let carrier = format!("sh {} %h", path.display());
+        let options = ["--hosts", &hosts(7), "-n", "7", "--tree", "2", "--rsh", &carrier];
+        let done = site.run_sh(&options, "echo started").finish();
+        assert_eq!((done.code, done.text()), (1, ""), "{done:?}");
+        let told = format!("iof: cannot start ranks on {host}: {reason}");
+        assert!(done.stderr.lines().any(|line| line.starts_with(&told)), "{done:?}");
+        // What the carrier of a relay writes to stderr arrives, too.
+        assert_eq!(done.stderr.contains("no such host\n"), host == "n4", "{done:?}");
+    }
+}
+
+#[test]
+fn a_start_that_hangs_behind_a_relay_ends_at_an_interrupt() {
+    let site = Site::new();
+    let path = site.path().join("carrier");
+    fs::write(&path, "[ $1 = n0 ] || exec sleep 1000; exec sh -c \"$2\"\n").unwrap();
+    let carrier = format!("sh {} %h", path.display());
+    let options = ["--hosts", "n0,n1,n2", "-n", "3", "--tree", "1", "--rsh", &carrier];
+    let run = site.run_sh(&options, "true");
+    wait_for("the carriers", || (run.running("sleep").len() == 1).then_some(()));
+    run.signal(Signal::SIGINT);
+    assert_eq!(run.wait(), 130);
+    wait_for("the end of the carriers", || run.running("sleep").is_empty().then_some(()));
+}
+
+#[test]
+fn a_tree_needs_nodes_and_a_positive_radix() {
+    let site = Site::new();
+    let done = site.run_sh(&["--tree", "2"], "true").finish();
+    assert_eq!(
+        (done.code, done.stderr.as_str()),
+        (2, "iof: --tree needs nodes: write --hosts or --hostfile\n")
+    );
+    assert_eq!(run((2, "0"), &[], "true").code, 2);
+}

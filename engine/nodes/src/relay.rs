@@ -1,0 +1,171 @@
+//! What an agent passes on between the front end and the agents behind its own edges.
+//!
+//! A relay drops nothing and has no window. Down, frames wait for each child; when
+//! [`MAX_RELAY_DOWN`] bytes wait for one, the relay ceases to read what the front end sends. Up, a relay
+//! holds at most what it read from each child at once, and reads on when that is written. All that
+//! writes to the edge to the front end takes turns.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::ops::Range;
+
+use crate::EdgeError;
+use crate::control::{StartRelay, ToFrontEnd, cut_text};
+use crate::frame::{Decoder, Frame, Place};
+use crate::limits::MAX_RELAY_DOWN;
+
+/// The children of a relay, and the frames that wait for them.
+#[derive(Debug, Default)]
+pub struct RelayDown {
+    children: Vec<ChildDown>,
+}
+
+#[derive(Debug)]
+struct ChildDown {
+    places: Range<u32>,
+    /// Whole frames.
+    waiting: Vec<u8>,
+    is_closed: bool,
+}
+
+impl RelayDown {
+    /// Creates the children of a relay: the agents that it is to start, with the nodes behind them.
+    pub fn new(relay: &StartRelay) -> RelayDown {
+        let mut next = 1u32;
+        let mut child = |nodes: u32| {
+            let end = next.saturating_add(nodes);
+            let places = mem::replace(&mut next, end)..end;
+            ChildDown { places, waiting: Vec::new(), is_closed: false }
+        };
+        RelayDown { children: relay.children.iter().map(|node| child(node.nodes)).collect() }
+    }
+
+    /// Returns the places behind each edge of the relay.
+    pub fn places(&self) -> impl Iterator<Item = Range<u32>> {
+        self.children.iter().map(|child| child.places.clone())
+    }
+
+    /// Queues a frame for a node behind this one. Returns the number of the child that has the node
+    /// behind its edge. Frames for a child whose edge has ended are dropped.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn pass(&mut self, place: Place, frame: &Frame<'_>) -> Result<usize, EdgeError> {
+        let nodes = self.children.last().map_or(1, |child| child.places.end);
+        let mut children = self.children.iter_mut().enumerate();
+        let found = children.find(|(_, child)| child.places.contains(&place.0));
+        let (number, child) = found.ok_or(EdgeError::Place(place.0, nodes))?;
+        if !child.is_closed {
+            let inner = Place(place.0.saturating_sub(child.places.start));
+            frame.append_to(&mut child.waiting, inner);
+        }
+        Ok(number)
+    }
+
+    /// Returns whether the relay reads on what the front end sends.
+    pub fn has_room(&self) -> bool {
+        self.children.iter().all(|child| child.waiting.len() < MAX_RELAY_DOWN)
+    }
+
+    /// Returns all frames that wait for a child; `None` if its edge has ended.
+    pub fn take(&mut self, child: usize) -> Option<Vec<u8>> {
+        let child = self.children.get_mut(child).filter(|child| !child.is_closed)?;
+        Some(mem::take(&mut child.waiting))
+    }
+
+    /// Returns the number of bytes that wait for a child.
+    pub fn held(&self, child: usize) -> usize {
+        self.children.get(child).map_or(0, |child| child.waiting.len())
+    }
+
+    /// Notes that the edge to a child has ended. Returns whether it had not before.
+    pub fn close(&mut self, child: usize) -> bool {
+        let Some(child) = self.children.get_mut(child) else { return false };
+        child.waiting = Vec::new();
+        !mem::replace(&mut child.is_closed, true)
+    }
+}
+
+/// What a relay passes up from one of its children.
+#[derive(Debug)]
+pub struct ChildUp {
+    places: Range<u32>,
+    decoder: Decoder,
+    has_greeted: bool,
+}
+
+impl ChildUp {
+    /// Creates the end of an edge behind which are the nodes with these places.
+    pub fn new(places: Range<u32>) -> ChildUp {
+        ChildUp { places, decoder: Decoder::of_agent(), has_greeted: false }
+    }
+
+    /// Processes bytes that were read from the child, and appends to `up` the frames that are whole.
+    ///
+    /// # Errors
+    /// [`EdgeError`]: the edge to the child is to be closed. What was appended is to be sent.
+    pub fn pass(&mut self, bytes: &[u8], up: &mut Vec<u8>) -> Result<(), EdgeError> {
+        self.decoder.receive(bytes);
+        let nodes = self.places.end.saturating_sub(self.places.start);
+        while let Some((place, frame)) = self.decoder.decode()? {
+            let outer = self.places.start.checked_add(place.0).filter(|place| self.places.contains(place));
+            let outer = outer.ok_or(EdgeError::Place(place.0, nodes))?;
+            match frame {
+                Frame::Hello { .. } if place == Place::NEXT => self.has_greeted = true,
+                _ if !self.has_greeted => return Err(EdgeError::NoHello),
+                Frame::Padding => continue,
+                _ => {}
+            }
+            frame.append_to(up, Place(outer));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the agent at the end of the edge has sent anything.
+    pub fn has_greeted(&self) -> bool {
+        self.has_greeted
+    }
+
+    /// Returns the message about the end of the edge.
+    pub fn lost(&self, reason: &str) -> ToFrontEnd {
+        ToFrontEnd::ChildLost { child: Place(self.places.start), reason: cut_text(reason) }
+    }
+
+    /// Returns the number of bytes that it holds.
+    pub fn held(&self) -> usize {
+        self.decoder.held()
+    }
+}
+
+/// The turns of those who write to one pipe: first come, first served. So a lone line waits for at most
+/// one turn of each other writer, whatever they have to write.
+#[derive(Debug)]
+pub struct Turns<T> {
+    waiting: VecDeque<T>,
+    is_taken: bool,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Turns<T> {
+        Turns { waiting: VecDeque::new(), is_taken: false }
+    }
+}
+
+impl<T> Turns<T> {
+    /// Begins a turn if the pipe is free. Returns whether it was.
+    pub fn begin(&mut self) -> bool {
+        !mem::replace(&mut self.is_taken, true)
+    }
+
+    /// Lets a writer wait until [`Turns::end`] returns it.
+    pub fn wait(&mut self, writer: T) {
+        self.waiting.push_back(writer);
+    }
+
+    /// Ends the turn. Returns the writer whose turn begins.
+    pub fn end(&mut self) -> Option<T> {
+        let next = self.waiting.pop_front();
+        self.is_taken = next.is_some();
+        next
+    }
+}

@@ -1,0 +1,162 @@
+//! The tree: its shape, what a relay passes on, and the nodes that are cut off with it.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use iof_nodes::limits::{MAX_CONTROL, MAX_RELAY_DOWN, MAX_WINDOW};
+use iof_nodes::{
+    Branch, Bundle, ChildNode, ChildUp, Decoder, EdgeError, Fault, Frame, FrontEvent, Place, RelayDown,
+    StartRelay, ToFrontEnd, Turns, subtrees,
+};
+use iof_proto::Rank;
+use proptest::prelude::*;
+
+/// Returns the down side of a relay whose children have subtrees with these numbers of nodes.
+fn relay(nodes: &[u32]) -> RelayDown {
+    let child = |nodes: &u32| ChildNode { host: "a".into(), nodes: *nodes };
+    let children = nodes.iter().map(child).collect();
+    RelayDown::new(&StartRelay { rsh: Vec::new(), agent: "".into(), children })
+}
+
+/// Returns the ends of a branch of nodes with one rank each.
+fn branch(nodes: u32, radix: u32) -> Branch {
+    let ranks: Vec<BTreeSet<Rank>> = (0..nodes).map(|rank| [Rank(rank)].into()).collect();
+    Branch::new(&ranks, radix, MAX_WINDOW)
+}
+
+fn control(message: &ToFrontEnd) -> Vec<u8> {
+    message.frame().unwrap()[iof_nodes::HEADER..].to_vec()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_node_is_behind_one_edge_and_subtrees_are_even(nodes in 0u32..3000, radix in 1u32..100) {
+        let parts = subtrees(0..nodes, radix);
+        prop_assert_eq!(parts.len() as u32, nodes.min(radix));
+        prop_assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+        if let (Some(first), Some(last)) = (parts.first(), parts.last()) {
+            prop_assert!((first.start, last.end) == (0, nodes) && first.len() - last.len() <= 1);
+            prop_assert!(parts.iter().all(|part| !part.is_empty()));
+        }
+    }
+
+    #[test]
+    fn a_frame_arrives_at_the_place_to_which_it_was_sent_and_comes_back_from_it(
+        nodes in prop::collection::vec(1u32..9, 1..9),
+        places in prop::collection::vec(any::<u32>(), 1..20),
+        piece in 1usize..200,
+    ) {
+        let mut down = relay(&nodes);
+        let all: Vec<_> = down.places().collect();
+        let count = all.last().unwrap().end;
+        for place in places.into_iter().map(|place| Place(1 + place % (count - 1))) {
+            let credit = Frame::Credit { bundle: Bundle::Errors, bytes: 7 };
+            let child = down.pass(place, &credit).unwrap();
+            let mut decoder = Decoder::of_front_end();
+            decoder.receive(&down.take(child).unwrap());
+            let (inner, frame) = decoder.decode().unwrap().unwrap();
+            prop_assert_eq!(frame, credit);
+            prop_assert!(inner.0 < nodes[child]);
+
+            let (mut end, mut sent, mut up) = (ChildUp::new(all[child].clone()), Vec::new(), Vec::new());
+            Frame::HELLO.append_to(&mut sent, Place::NEXT);
+            Frame::Padding.append_to(&mut sent, Place::NEXT);
+            Frame::Control(b"some text").append_to(&mut sent, inner);
+            for bytes in sent.chunks(piece) {
+                end.pass(bytes, &mut up).unwrap();
+            }
+            prop_assert_eq!(end.held(), 0);
+            let mut decoder = Decoder::of_agent();
+            decoder.receive(&up);
+            let hello = (Place(all[child].start), Frame::HELLO);
+            prop_assert_eq!(decoder.decode().unwrap(), Some(hello));
+            prop_assert_eq!(decoder.decode().unwrap(), Some((place, Frame::Control(b"some text"))));
+            prop_assert_eq!(decoder.decode().unwrap(), None);
+        }
+        prop_assert_eq!(down.pass(Place(count), &Frame::HELLO), Err(EdgeError::Place(count, count)));
+    }
+}
+
+#[test]
+fn a_child_that_sends_no_frames_or_frames_of_other_nodes_is_refused() {
+    let refused = |frames: &[(Place, Frame<'_>)]| {
+        let (mut end, mut sent, mut up) = (ChildUp::new(4..6), Vec::new(), Vec::new());
+        frames.iter().for_each(|(place, frame)| frame.append_to(&mut sent, *place));
+        let error = end.pass(&sent, &mut up).unwrap_err();
+        assert_eq!(up.len(), (frames.len() - 1) * iof_nodes::HEADER);
+        error
+    };
+    let hello = |place| (Place(place), Frame::HELLO);
+    assert_eq!(refused(&[(Place(0), Frame::Padding)]), EdgeError::NoHello);
+    assert_eq!(refused(&[hello(1)]), EdgeError::NoHello);
+    assert_eq!(refused(&[hello(0), hello(1), hello(2)]), EdgeError::Place(2, 2));
+    assert_eq!(refused(&[hello(0), hello(u32::MAX)]), EdgeError::Place(u32::MAX, 2));
+    assert!(matches!(ChildUp::new(1..2).pass(&[99; 40], &mut Vec::new()), Err(EdgeError::Frame(_))));
+}
+
+#[test]
+fn a_relay_reads_on_while_no_child_has_too_much_to_take() {
+    let mut down = relay(&[1, 3]);
+    let text = vec![0; MAX_CONTROL];
+    let mut passed = 0;
+    while down.has_room() {
+        assert_eq!(down.pass(Place(3), &Frame::Control(&text)), Ok(1));
+        passed += text.len() + iof_nodes::HEADER;
+    }
+    assert!((MAX_RELAY_DOWN..MAX_RELAY_DOWN + MAX_CONTROL).contains(&passed), "{passed}");
+    assert_eq!(down.take(1).map(|bytes| bytes.len()), Some(passed));
+    assert!(down.has_room());
+    // What waits for a child that is gone holds up no other.
+    while down.has_room() {
+        down.pass(Place(3), &Frame::Control(&text)).unwrap();
+    }
+    assert!(down.close(1) && !down.close(1) && down.has_room());
+    assert_eq!(down.pass(Place(2), &Frame::HELLO), Ok(1));
+    assert_eq!((down.take(1), down.take(0)), (None, Some(Vec::new())));
+}
+
+#[test]
+fn writers_take_turns_in_the_order_of_their_requests() {
+    let mut turns = Turns::default();
+    assert!(turns.begin() && !turns.begin());
+    turns.wait(2);
+    turns.wait(3);
+    assert_eq!(turns.end(), Some(2));
+    // One that has more to write waits for all others.
+    assert!(!turns.begin());
+    turns.wait(1);
+    assert_eq!((turns.end(), turns.end(), turns.end()), (Some(3), Some(1), None));
+    assert!(turns.begin());
+}
+
+#[test]
+fn a_relay_that_is_cut_off_takes_its_whole_subtree_along_and_no_other_node() {
+    let now = Instant::now();
+    // Node 0 relays for 1, 4 and 7; node 4 for 5 and 6.
+    let mut branch = branch(10, 3);
+    assert_eq!(branch.relay(Place(6)), Some((Place(4), Place(2))));
+    assert_eq!((branch.child(Place(0), Place(4)), branch.relay(Place(0))), (Some(Place(4)), None));
+    for place in [0, 4, 5] {
+        assert_eq!(branch.receive(Place(place), &Frame::HELLO, now), Ok(FrontEvent::Greeted));
+    }
+    for child in [0, 1, 5, u32::MAX] {
+        let lost = control(&ToFrontEnd::ChildLost { child: Place(child), reason: "x".into() });
+        let fault = branch.receive(Place(0), &Frame::Control(&lost), now);
+        assert_eq!(fault.is_err(), child != 1, "{child}");
+    }
+    let error = EdgeError::Unexpected("second hello");
+    let fault = Fault { place: Place(4), error };
+    assert_eq!(branch.receive(Place(4), &Frame::HELLO, now), Err(fault));
+    let cut: Vec<u32> = branch.cut(Place(4)).into_iter().map(|(place, _)| place.0).collect();
+    assert_eq!(cut, [4, 5, 6]);
+    assert_eq!(branch.receive(Place(5), &Frame::HELLO, now), Ok(FrontEvent::None));
+    let cut: Vec<u32> = branch.cut(Place(0)).into_iter().map(|(place, _)| place.0).collect();
+    assert_eq!(cut, [0, 1, 2, 3, 7, 8, 9]);
+    assert!(branch.cut(Place(0)).is_empty());
+    let stranger = branch.receive(Place(10), &Frame::HELLO, now).unwrap_err();
+    assert_eq!(stranger, Fault { place: Place(0), error: EdgeError::Place(10, 10) });
+}
