@@ -25,7 +25,8 @@ type StreamKey = (Proc, Channel, bool);
 ///
 /// Like a [`Printer`](crate::Printer), it writes whole lines, and a part of a line only if its end is
 /// late ([`FlushTimeout`]). Unlike a printer, it has neither a thread nor a tool: its caller passes
-/// the bytes, and they are written in that order. The calls block while the destination is full.
+/// the bytes, and they are written in that order. The calls block while the destination is full. A
+/// FIFO without a reader cannot be written.
 #[derive(Debug)]
 pub struct LinePrinter {
     destination: OpenDestination,
@@ -57,7 +58,10 @@ struct Part {
 impl LinePrinter {
     /// Creates a printer. Writes nothing yet.
     pub fn new(destination: impl Into<Destination>, options: Options) -> LinePrinter {
-        let destination = destination.into().open(&options);
+        let mut destination = destination.into().open(&options);
+        if let OpenDestination::Files(open) = &mut destination {
+            open.waits_for_readers = false;
+        }
         LinePrinter { destination, options, streams: BTreeMap::new() }
     }
 

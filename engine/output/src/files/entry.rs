@@ -106,6 +106,23 @@ impl Entry {
         Ok(true)
     }
 
+    /// Opens the file if it is a FIFO, without waiting for its reader.
+    ///
+    /// # Errors
+    /// Fails if it has none.
+    pub fn open_if_fifo(&mut self) -> io::Result<()> {
+        if self.file.is_none() && fs::metadata(&self.path).is_ok_and(|found| found.file_type().is_fifo()) {
+            let file = match open_fifo(&self.path) {
+                Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
+                    return Err(io::Error::new(ErrorKind::NotConnected, "no process reads this FIFO"));
+                }
+                opened => opened?,
+            };
+            self.file = Some(Arc::new(file));
+        }
+        Ok(())
+    }
+
     /// Opens the file, which is created if necessary.
     fn open(&mut self, append: bool) -> io::Result<File> {
         let mut options = File::options();

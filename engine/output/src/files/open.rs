@@ -32,6 +32,8 @@ pub(crate) struct OpenFiles {
     pub files: Files,
     /// The longest line that is not cut for a file's size.
     pub max_line: usize,
+    /// Whether a FIFO without a reader is waited for. Otherwise it cannot be opened.
+    pub waits_for_readers: bool,
     entries: Vec<Entry>,
     by_path: BTreeMap<PathBuf, FileId>,
     /// The number of files that are open.
@@ -45,6 +47,7 @@ impl OpenFiles {
         OpenFiles {
             files,
             max_line: usize::MAX,
+            waits_for_readers: true,
             entries: Vec::new(),
             by_path: BTreeMap::new(),
             open: 0,
@@ -156,7 +159,11 @@ impl OpenFiles {
         if self.is_full() {
             self.close_all();
         }
+        let waits = self.waits_for_readers;
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
+        if !waits {
+            entry.open_if_fifo()?;
+        }
         match entry.file(append) {
             Err(error) if self.open > 0 && error.raw_os_error() == Some(Errno::EMFILE as i32) => {
                 self.close_all();
