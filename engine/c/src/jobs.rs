@@ -57,8 +57,8 @@ pub(crate) const MAX_ARG: usize = 128 << 10;
 /// an info selects a rank that does not exist, if several ranks are to inherit stdin, or if a rank
 /// with a pty has a pipe or a file as stdin; IOF_ERR_EXISTS if a job has the name already;
 /// IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_IOF_FAILURE if a file of its
-/// output cannot be written, or another job writes it; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program
-/// cannot be started.
+/// output cannot be written, such as a FIFO that no process reads, or another job writes it;
+/// IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_spawn(
     job_info: *const iof_info_t,
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn iof_server_spawn(
         let default_name =
             || format!("iof-{}@{}", process::id(), server.spawned.fetch_add(1, Relaxed).wrapping_add(1));
         let (spec, format) = spec::job_spec(infos, programs, default_name)?;
-        check_name(&server, &spec.nspace)?;
+        let _reserved = ReservedName::reserve(&server, &spec.nspace)?;
         let nprocs = spec.apps.iter().fold(0, |sum: u32, app| sum.saturating_add(app.nprocs));
         let output = JobOutput::prepare(&server, &spec.nspace, nprocs, format)?;
         let job = server.engine.spawn(&spec);
@@ -91,12 +91,27 @@ pub unsafe extern "C" fn iof_server_spawn(
     })
 }
 
-/// Refuses a name that a job has already, whose output the new job must not change.
-fn check_name(server: &Server, nspace: &Nspace) -> Outcome<()> {
-    if lock(&server.jobs).contains_key(nspace) {
-        return Err(LaunchError::NameTaken(nspace.clone())).or_status(IOF_ERR_EXISTS);
+/// The name of a job that is being started. No other job can be started with it meanwhile.
+struct ReservedName<'a> {
+    server: &'a Server,
+    nspace: &'a Nspace,
+}
+
+impl<'a> ReservedName<'a> {
+    /// Reserves a name, unless a job has it, whose output the new job must not change.
+    fn reserve(server: &'a Server, nspace: &'a Nspace) -> Outcome<ReservedName<'a>> {
+        let jobs = lock(&server.jobs);
+        if jobs.contains_key(nspace) || !lock(&server.starting).insert(nspace.clone()) {
+            return Err(LaunchError::NameTaken(nspace.clone())).or_status(IOF_ERR_EXISTS);
+        }
+        Ok(ReservedName { server, nspace })
     }
-    Ok(())
+}
+
+impl Drop for ReservedName<'_> {
+    fn drop(&mut self) {
+        lock(&self.server.starting).remove(self.nspace);
+    }
 }
 
 fn launch_status(error: &LaunchError) -> iof_status_t {
@@ -195,11 +210,14 @@ pub unsafe extern "C" fn iof_server_adopt(
             }
         }
         let take = || all.iter().zip(names).map(|(rank, executable)| adopted(rank, executable)).collect();
-        if let Err(status) = check_name(&server, &name) {
-            // The library owns the descriptors.
-            drop::<Vec<AdoptedRank>>(take());
-            return Err(status);
-        }
+        let _reserved = match ReservedName::reserve(&server, &name) {
+            Ok(reserved) => reserved,
+            Err(status) => {
+                // The library owns the descriptors.
+                drop::<Vec<AdoptedRank>>(take());
+                return Err(status);
+            }
+        };
         let nprocs = u32::try_from(all.len()).or_status(IOF_ERR_BAD_PARAM)?;
         let output = JobOutput::prepare(&server, &name, nprocs, format).map_err(|_| IOF_ERR_BAD_PARAM)?;
         let ranks = take();

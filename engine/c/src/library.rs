@@ -1,7 +1,7 @@
 //! The state of the library in this process: nothing, a tool or a server. PMIx's functions name no
 //! connection, so a process has at most one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -45,6 +45,8 @@ pub(crate) struct Tool {
 pub(crate) struct Server {
     pub engine: Engine,
     pub jobs: Mutex<BTreeMap<Nspace, Job>>,
+    /// The names of jobs that are being started. Locked while `jobs` is, or alone.
+    pub starting: Mutex<BTreeSet<Nspace>>,
     pub session: Mutex<Option<Arc<Session>>>,
     /// Locked by the thread that begins the session.
     pub beginning: Mutex<()>,

@@ -63,6 +63,7 @@ pub unsafe extern "C" fn iof_server_init(
         *library = Library::Server(Arc::new(Server {
             engine,
             jobs: Mutex::default(),
+            starting: Mutex::default(),
             session: Mutex::default(),
             beginning: Mutex::default(),
             own_thread,
