@@ -2,7 +2,6 @@
 //! own terminal is an ordinary registration.
 
 use std::ffi::c_void;
-use std::io;
 
 use iof_proto::{Info, InfoValue};
 use iof_tool::{Push, Pusher};
@@ -17,7 +16,7 @@ use crate::keys::*;
 use crate::library::session;
 use crate::session::attach_status;
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
-use crate::{memory, read};
+use crate::{memory, read, stdio};
 
 /// Registers for the output of processes, which need not exist yet, on the channels that the set
 /// channel contains. Cached output from before the registration is delivered first. If jobs of the
@@ -26,8 +25,15 @@ use crate::{memory, read};
 ///
 /// cbfunc receives the output, see iof_iof_cbfunc_t. If it is NULL, the library writes stdout to
 /// the program's own stdout, and stderr and stddiag to its stderr, and reports missing bytes and
-/// files that cannot be written on stderr. It writes whole lines, except lines that are longer than
-/// 64 KiB or are not complete after 100 ms.
+/// files that cannot be written on stderr. What is closed, or is closed on exec, is not written. It
+/// writes whole lines, except lines that are longer than 64 KiB or are not complete after 100 ms.
+/// While a reader of stdout, stderr or a FIFO accepts nothing, the library waits for it: it calls
+/// no callback, and functions that wait for output, and iof_Progress, do not return.
+///
+/// A file is emptied before the first job of a name writes it, and later jobs of the name add to
+/// it. A FIFO that no process reads is a file that cannot be written. A tag may need an answer of
+/// the engine or its launcher (IOF_HOST_QUERIES). Output waits for it for at most five seconds, and
+/// is then tagged without it; callbacks do not wait.
 ///
 /// The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have
 /// no effect with cbfunc. Those that the registration does not have are taken from iof_tool_init.
@@ -128,7 +134,8 @@ pub unsafe extern "C" fn iof_IOF_deregister(
 /// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
 /// given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
 /// exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
-/// not a pipe of the library. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
+/// not a pipe of the library; IOF_ERR_BAD_PARAM if the program's own stdin is to be pushed and is
+/// closed. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
 /// all bytes; IOF_ERR_IOF_FAILURE if none did.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_push(
@@ -190,10 +197,10 @@ pub unsafe extern "C" fn iof_IOF_push(
 /// Pushes the program's own stdin, on its own thread and its own connection.
 fn push_stdin(push: &Push) -> Outcome<()> {
     may_wait()?;
-    let session = session()?;
+    let (session, stdin) = (session()?, stdio::stdin()?);
     let tool = (session.connect)();
     let status = tool.as_ref().err().map_or(IOF_SUCCESS, attach_status);
-    let pusher = Pusher::start(tool.or_status(status)?, push, io::stdin(), |_| {});
+    let pusher = Pusher::start(tool.or_status(status)?, push, stdin, |_| {});
     // The pusher's thread runs until stdin ends, all targets are closed, or it is stopped.
     session.keep_pusher(pusher.or_status(IOF_ERR_IOF_FAILURE)?);
     Ok(())

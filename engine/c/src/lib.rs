@@ -17,6 +17,7 @@
 //! | `session`, `core`, `turns` | one connection: the thread that progresses it, pending requests |
 //! | `pushes`, `events` | pushes in progress; event handlers |
 //! | `print`, `format` | output without a callback; its attributes |
+//! | `stdio` | the program's own stdin, stdout and stderr |
 //! | `tool`, `forwarding`, `servers`, `progress` | entry points of tools |
 //! | `helpers`, `argv`, `strings`, `pretty` | functions for values, lists and names |
 //! | `local_answers` | queries that need no engine |
@@ -62,6 +63,7 @@ mod servers;
 mod session;
 mod shared;
 mod spec;
+mod stdio;
 mod strings;
 mod tool;
 mod turns;

@@ -18,6 +18,7 @@ use crate::events::Events;
 use crate::format::{Format, Formats};
 use crate::guard::{OrStatus, Outcome, lock, may_wait};
 use crate::session::{Session, attach_status};
+use crate::stdio;
 
 /// The state of the library in this process.
 #[derive(Default)]
@@ -118,10 +119,12 @@ pub(crate) fn library() -> Outcome<MutexGuard<'static, Library>> {
     Ok(lock(&LIBRARY))
 }
 
-/// Like [`library`], for initialization: makes this process the owner.
+/// Like [`library`], for initialization: makes this process the owner, and reserves the numbers of
+/// its standard files.
 pub(crate) fn library_to_begin() -> Outcome<MutexGuard<'static, Library>> {
     let library = library()?;
     OWNER.store(process::id(), Relaxed);
+    stdio::reserve_numbers();
     Ok(library)
 }
 

@@ -11,6 +11,7 @@ use iof_proto::{Channel, Channels, Found, Nspace, Proc};
 use iof_tool::{Bytes, Gap, Origin};
 
 use crate::format::{Format, Formats};
+use crate::stdio::program_file;
 
 /// How the output of a registration is written.
 #[derive(Default)]
@@ -225,9 +226,11 @@ impl Printers {
 
     fn outputs(&mut self) -> &[Option<Output>; 2] {
         self.outputs.get_or_insert_with(|| {
-            let out = Output::new(io::stdout()).ok();
-            let err = out.as_ref().map_or_else(|| Output::new(io::stderr()), |out| out.beside(io::stderr()));
-            [out, err.ok()]
+            let (stdout, stderr) = (io::stdout(), io::stderr());
+            let out = program_file(&stdout).and_then(|out| Output::new(out).ok());
+            let beside_out = |err| out.as_ref().map_or_else(|| Output::new(err), |out| out.beside(err));
+            let err = program_file(&stderr).and_then(|err| beside_out(err).ok());
+            [out, err]
         })
     }
 

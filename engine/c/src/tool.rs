@@ -38,6 +38,9 @@ use crate::{memory, read};
 /// IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS, IOF_NOHUP, and the
 /// attributes of output (iof_IOF_pull), for registrations without a callback.
 ///
+/// If stdin, stdout or stderr is closed, the library reserves its descriptor, which cannot be read
+/// or written, for the rest of the process.
+///
 /// Blocks until an engine has accepted the tool. It waits at most five seconds to be connected to
 /// each engine that it tries, and at most five seconds for its answer. Returns IOF_ERR_WOULD_BLOCK
 /// in a callback.

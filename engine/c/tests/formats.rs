@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use common::{Compiler, compiler, environment, source};
 
@@ -36,11 +36,24 @@ impl Program {
 
     /// Runs a job of `nprocs` ranks with attributes, each a key and a value, at a level.
     fn run(&self, level: &str, nprocs: u32, script: &str, attributes: &[&str]) -> Written {
+        self.run_with("</dev/null", level, nprocs, script, attributes)
+    }
+
+    /// Like [`Program::run`], with a shell's redirections.
+    fn run_with(
+        &self,
+        redirections: &str,
+        level: &str,
+        nprocs: u32,
+        script: &str,
+        attributes: &[&str],
+    ) -> Written {
         let mut command = Command::new("timeout");
         environment(&mut command, &self.path, self.directory.path());
-        command.args(["--signal=KILL", "60"]).arg(&self.path).args(level.split(' '));
+        command.args(["--signal=KILL", "60", "sh", "-c", &format!("exec \"$@\" {redirections}"), "sh"]);
+        command.arg(&self.path).args(level.split(' '));
         command.arg(nprocs.to_string()).arg(script).args(attributes);
-        command.current_dir(self.directory.path()).stdin(Stdio::null());
+        command.current_dir(self.directory.path());
         let output = common::output(&mut command);
         assert!(output.status.success(), "{level} {attributes:?}: {output:?}");
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -95,6 +108,21 @@ fn each_tag_and_markup_applies_at_each_level() {
         for (attributes, out) in cases {
             assert_eq!(program.run(level, 1, OUT, attributes), written(out, ""), "{level} {attributes:?}");
         }
+    }
+}
+
+#[test]
+fn output_for_a_closed_stdout_or_stderr_goes_nowhere() {
+    let Some(program) = Program::new() else { return };
+    for level in ["job", "pull", "tool", "tool-pull"] {
+        let closed = |redirections: &str| {
+            let Written { out, err } = program.run_with(redirections, level, 1, OUT_AND_ERR, &[]);
+            [out, err]
+        };
+        assert_eq!(closed("<&- >&-"), ["", "err\n"], "{level}");
+        assert_eq!(closed(">&-"), ["", "err\n"], "{level}");
+        assert_eq!(closed("<&- 2>&-"), ["out\n", ""], "{level}");
+        assert_eq!(closed("<&- >&- 2>&-"), ["", ""], "{level}");
     }
 }
 
