@@ -1671,6 +1671,9 @@ extern "C" {
 // IOF_TOOL_DO_NOT_CONNECT, IOF_TOOL_CONNECT_OPTIONAL, IOF_EXTERNAL_PROGRESS, IOF_NOHUP, and the
 // attributes of output (iof_IOF_pull), for registrations without a callback.
 //
+// If stdin, stdout or stderr is closed, the library reserves its descriptor, which cannot be read
+// or written, for the rest of the process.
+//
 // Blocks until an engine has accepted the tool. It waits at most five seconds to be connected to
 // each engine that it tries, and at most five seconds for its answer. Returns IOF_ERR_WOULD_BLOCK
 // in a callback.
@@ -1760,8 +1763,15 @@ iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbf
 //
 // cbfunc receives the output, see iof_iof_cbfunc_t. If it is NULL, the library writes stdout to
 // the program's own stdout, and stderr and stddiag to its stderr, and reports missing bytes and
-// files that cannot be written on stderr. It writes whole lines, except lines that are longer than
-// 64 KiB or are not complete after 100 ms.
+// files that cannot be written on stderr. What is closed, or is closed on exec, is not written. It
+// writes whole lines, except lines that are longer than 64 KiB or are not complete after 100 ms.
+// While a reader of stdout, stderr or a FIFO accepts nothing, the library waits for it: it calls
+// no callback, and functions that wait for output, and iof_Progress, do not return.
+//
+// A file is emptied before the first job of a name writes it, and later jobs of the name add to
+// it. A FIFO that no process reads is a file that cannot be written. A tag may need an answer of
+// the engine or its launcher (IOF_HOST_QUERIES). Output waits for it for at most five seconds, and
+// is then tagged without it; callbacks do not wait.
 //
 // The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have
 // no effect with cbfunc. Those that the registration does not have are taken from iof_tool_init.
@@ -1827,7 +1837,8 @@ iof_status_t iof_IOF_deregister(size_t iofhdlr,
 // IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
 // given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
 // exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
-// not a pipe of the library. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
+// not a pipe of the library; IOF_ERR_BAD_PARAM if the program's own stdin is to be pushed and is
+// closed. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
 // all bytes; IOF_ERR_IOF_FAILURE if none did.
 iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
                           size_t ntargets,
@@ -2065,6 +2076,9 @@ const char *iof_Get_attribute_name(const char *attrstring);
 // IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND, and the
 // attributes of output (iof_IOF_pull), for all jobs and for registrations without a callback.
 //
+// If stdin, stdout or stderr is closed, the library reserves its descriptor, which cannot be read
+// or written, for the rest of the process.
+//
 // The engine installs no signal handlers, and raises the soft limit on open files. Returns
 // IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_EXISTS if the process is a server already;
 // IOF_ERR_INIT if the process is a tool; IOF_ERR_OUT_OF_RESOURCE if the engine cannot be started,
@@ -2152,8 +2166,8 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 // an info selects a rank that does not exist, if several ranks are to inherit stdin, or if a rank
 // with a pty has a pipe or a file as stdin; IOF_ERR_EXISTS if a job has the name already;
 // IOF_ERR_OUT_OF_RESOURCE if files or memory are exhausted; IOF_ERR_IOF_FAILURE if a file of its
-// output cannot be written, or another job writes it; IOF_ERR_JOB_FAILED_TO_LAUNCH if a program
-// cannot be started.
+// output cannot be written, such as a FIFO that no process reads, or another job writes it;
+// IOF_ERR_JOB_FAILED_TO_LAUNCH if a program cannot be started.
 iof_status_t iof_server_spawn(const struct iof_info_t *job_info,
                               size_t ninfo,
                               const struct iof_app_t *apps,

@@ -23,7 +23,7 @@ pub(crate) enum Command {
     Push(Push, Payload, Done<()>),
     Query(Vec<Query>, Done<Answer>),
     Log(Log, Done<()>),
-    /// Calls back on the thread that has the core.
+    /// Calls back on the thread that has the core, after output that was delivered is printed.
     Call(Done<()>),
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::directive::key::PMIX_IOF_DROP_NEWEST;
-use iof_proto::query::key::PMIX_QUERY_PROC_TABLE;
 use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc};
 use iof_tool::{Bytes, Delivery, Gap, Origin, Push, Reply, RequestError, Tool};
 
@@ -15,11 +14,15 @@ use crate::command::{Command, Done, Payload, Sink, gone};
 use crate::events::Event;
 use crate::guard::lock;
 use crate::keys::*;
-use crate::print::Printers;
+use crate::print::{Content, Held, Printers};
 use crate::pushes::Pushes;
 use crate::shared::Shared;
 use crate::types::iof_info_t;
 use crate::{call, make, memory};
+
+mod waiting;
+
+use waiting::Waiting;
 
 /// The maximum number of deliveries between two checks for commands.
 const DELIVERIES_PER_TURN: usize = 64;
@@ -30,6 +33,8 @@ enum UnansweredRequest {
     Push(Payload, bool, Done<()>),
     Query(Done<Answer>),
     Log(Done<()>),
+    /// A query for a tag or a file of output that waits.
+    Processes,
 }
 
 /// A registration.
@@ -56,6 +61,7 @@ pub(crate) struct Core {
     lost: BTreeMap<Stream, u64>,
     pushes: Pushes,
     printers: Printers,
+    waiting: Waiting,
     /// The time at which a push or an unfinished line needs the next turn.
     due: Option<Instant>,
     stopped: bool,
@@ -75,6 +81,7 @@ impl Core {
             lost: BTreeMap::new(),
             pushes: Pushes::default(),
             printers,
+            waiting: Waiting::default(),
             due: None,
             stopped: false,
             gone: false,
@@ -105,8 +112,9 @@ impl Core {
                 break;
             }
         }
+        self.settle();
         let due = self.pushes.advance(&mut self.tool);
-        self.due = self.printers.flush().into_iter().chain(due).min();
+        self.due = self.printers.flush().into_iter().chain(due).chain(self.waiting.deadline()).min();
         if quiet && self.tool.is_gone() && !self.gone {
             self.lose();
         }
@@ -130,6 +138,7 @@ impl Core {
 
     /// Fails all pending requests.
     fn end(&mut self) {
+        self.stop_waiting();
         let ended = || gone("the library was finalized");
         for pending in std::mem::take(&mut self.pending).into_values() {
             pending.fail(ended());
@@ -170,7 +179,7 @@ impl Core {
             }
             Command::Log(log, done) => self.ask(Tool::submit_log, &log, UnansweredRequest::Log(done)),
             Command::Deregister(handler, done) => self.deregister(handler, done),
-            Command::Call(done) => done(Ok(())),
+            Command::Call(done) => self.in_order(move |_| done(Ok(()))),
         }
     }
 
@@ -196,7 +205,7 @@ impl Core {
 
     /// Delivers what the engine has sent next. Returns `false` if there is nothing.
     fn deliver_next(&mut self) -> bool {
-        let Core { tool, handlers, lost, printers, .. } = self;
+        let Core { tool, handlers, lost, printers, waiting, .. } = self;
         let mut deliver = |origin: &Origin<'_>, bytes: &[u8], infos| {
             // A registration that has ended receives nothing more.
             if let Some(Registration { callback, .. }) = handlers.get(&origin.handler) {
@@ -212,23 +221,28 @@ impl Core {
             // gone.
             Err(_) => {}
             Ok(Some(Delivery::Bytes(bytes))) if printers.has(bytes.origin().handler) => {
-                printers.print(&bytes)
+                if printers.lacks_process() {
+                    waiting.print(printers, Held::bytes(&bytes));
+                } else {
+                    printers.print(&bytes);
+                }
             }
             Ok(Some(Delivery::Bytes(bytes))) => deliver(&bytes.origin(), bytes.as_slice(), describe(&bytes)),
             Ok(Some(Delivery::Gap { origin, gap })) if printers.has(origin.handler) => {
-                printers.missing(&origin, &gap);
+                waiting.print(printers, Held::new(&origin, Content::Gap(gap)));
             }
             Ok(Some(Delivery::Gap { origin, gap })) => {
                 let so_far = lost.entry(stream(&origin)).or_default();
                 *so_far = so_far.saturating_add(gap.lost);
             }
-            Ok(Some(Delivery::Complete { origin, counts } | Delivery::Gone { origin, counts }))
+            Ok(Some(Delivery::Complete { origin, .. } | Delivery::Gone { origin, .. }))
                 if printers.has(origin.handler) =>
             {
-                printers.end_stream(&origin, counts.produced);
+                waiting.print(printers, Held::new(&origin, Content::End));
             }
             Ok(Some(Delivery::Broken { origin, counts, missing })) if printers.has(origin.handler) => {
-                printers.broken(&origin, counts.produced, missing);
+                let content = Content::Broken { produced: counts.produced, missing };
+                waiting.print(printers, Held::new(&origin, content));
             }
             Ok(Some(Delivery::Complete { origin, counts })) => {
                 deliver(&origin, &[], end(counts.produced, IOF_IOF_COMPLETE, make::boolean(true)));
@@ -240,34 +254,41 @@ impl Core {
                 deliver(&origin, &[], end(counts.produced, IOF_GONE, make::boolean(true)));
             }
             Ok(Some(Delivery::JobEnded { handler, nspace, run, exit_code, .. })) => {
-                self.job_ended(handler, nspace, run, exit_code);
+                self.after_output(handler, move |core| core.job_ended(handler, nspace, run, exit_code));
             }
             Ok(Some(Delivery::Missed { handler, missed })) => {
                 let source = Proc::all(missed.nspace);
                 let origin = Origin { handler, source: &source, channel: missed.channel, logged: false };
                 if printers.has(handler) {
-                    printers.missing(&origin, &Gap { offset: 0, lost: missed.bytes });
+                    let gap = Gap { offset: 0, lost: missed.bytes };
+                    waiting.print(printers, Held::new(&origin, Content::Gap(gap)));
                 } else {
                     deliver(&origin, &[], vec![make::info(IOF_LOST, make::uint64(missed.bytes))]);
                 }
             }
             Ok(Some(Delivery::Reply { request, reply })) => self.answered(request, reply),
             Ok(Some(Delivery::Deregistered { handler })) => {
-                self.printers.deregister(handler);
-                let jobs = self.handlers.remove(&handler).map_or_else(BTreeMap::new, |ended| ended.jobs);
-                jobs.keys().for_each(|nspace| self.report_ends(nspace));
-                if let Some(done) = self.ending.remove(&handler) {
-                    done(Ok(()));
-                }
+                self.after_output(handler, move |core| core.deregistered(handler));
             }
             // A kind of delivery that this version does not know.
             Ok(Some(_)) => {}
         }
-        if self.printers.lacks_process() {
-            // An engine that has gone knows nothing.
-            self.printers.learn(self.tool.query(&[PMIX_QUERY_PROC_TABLE]).unwrap_or_default());
-        }
+        self.settle();
         true
+    }
+
+    /// Calls `then` when all output of a registration was delivered or printed.
+    fn after_output(&mut self, handler: u32, then: impl FnOnce(&mut Core) + Send + 'static) {
+        if self.printers.has(handler) { self.in_order(then) } else { then(self) }
+    }
+
+    fn deregistered(&mut self, handler: u32) {
+        self.printers.deregister(handler);
+        let jobs = self.handlers.remove(&handler).map_or_else(BTreeMap::new, |ended| ended.jobs);
+        jobs.keys().for_each(|nspace| self.report_ends(nspace));
+        if let Some(done) = self.ending.remove(&handler) {
+            done(Ok(()));
+        }
     }
 
     fn answered(&mut self, request: u32, reply: Reply) {
@@ -286,6 +307,9 @@ impl Core {
                 self.pushes.begin(granted.push, payload, drop, done);
             }
             (UnansweredRequest::Query(done), Reply::Answered(result)) => done(result),
+            (UnansweredRequest::Processes, Reply::Answered(result)) => {
+                self.learn(request, result.map(|answer| answer.found).unwrap_or_default());
+            }
             (UnansweredRequest::Log(done), Reply::Logged(result)) => {
                 done(result.and_then(|report| logged(&report)))
             }
@@ -329,6 +353,7 @@ impl Core {
     /// Reports that the engine has gone. Everything in memory must have been delivered.
     fn lose(&mut self) {
         self.gone = true;
+        self.stop_waiting();
         self.shared.unregister(&self.tool);
         for done in std::mem::take(&mut self.ending).into_values() {
             done(Err(gone("the engine has ended")));
@@ -354,6 +379,7 @@ impl UnansweredRequest {
             }
             UnansweredRequest::Query(done) => done(Err(failure)),
             UnansweredRequest::Log(done) => done(Err(failure)),
+            UnansweredRequest::Processes => {}
         }
     }
 }

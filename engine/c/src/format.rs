@@ -55,8 +55,15 @@ impl Format {
             let flag = infos.flag(key)?.or(older);
             format.flags.extend(flag.map(|flag| (key, flag)));
         }
-        let name = [infos.path(IOF_OUTPUT_TO_FILE)?, infos.path(IOF_IOF_OUTPUT_TO_FILE)?];
-        let directory = [infos.path(IOF_OUTPUT_TO_DIRECTORY)?, infos.path(IOF_IOF_OUTPUT_TO_DIRECTORY)?];
+        let mut path = |key| match infos.path(key)? {
+            // The reason is usually a variable that is not set.
+            Some(path) if path.as_os_str().is_empty() => {
+                Err(format!("{key} is empty: give a path, or leave it out")).or_status(IOF_ERR_BAD_PARAM)
+            }
+            path => Ok(path),
+        };
+        let name = [path(IOF_OUTPUT_TO_FILE)?, path(IOF_IOF_OUTPUT_TO_FILE)?];
+        let directory = [path(IOF_OUTPUT_TO_DIRECTORY)?, path(IOF_IOF_OUTPUT_TO_DIRECTORY)?];
         let [name, directory] = [name, directory].map(|paths| paths.into_iter().flatten().next_back());
         format.files = match (name, directory) {
             (Some(_), Some(_)) => {
@@ -172,7 +179,7 @@ impl Formats {
     /// its output is written.
     pub(crate) fn registration(&self, format: Format) -> Outcome<Print> {
         format.over(&self.default).place()?;
-        Ok(Print { format, files: None })
+        Ok(Print { format, ..Print::default() })
     }
 
     /// Sets the format of a job, until [`Formats::forget`].
@@ -239,10 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_and_a_directory_an_unknown_placeholder_and_a_wrong_type_are_refused() {
+    fn two_or_empty_paths_an_unknown_placeholder_and_a_wrong_type_are_refused() {
         let refused = |entries: &[_]| Format::take(&mut Infos(infos(entries))).unwrap_err();
         let both = [(IOF_IOF_OUTPUT_TO_FILE, "x".into()), (IOF_IOF_OUTPUT_TO_DIRECTORY, "y".into())];
         assert_eq!(refused(&both), IOF_ERR_BAD_PARAM);
+        for key in [IOF_IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY] {
+            assert_eq!(refused(&[(key, "".into())]), IOF_ERR_BAD_PARAM);
+        }
         let pattern = [(IOF_IOF_OUTPUT_TO_FILE, "x%y".into()), (IOF_IOF_FILE_PATTERN, true.into())];
         assert_eq!(refused(&pattern), IOF_ERR_BAD_PARAM);
         assert_eq!(refused(&[(IOF_IOF_TAG_OUTPUT, "x".into())]), IOF_ERR_TYPE_MISMATCH);

@@ -46,10 +46,16 @@ impl<'a> JobOutput<'a> {
         let session = self.server.session()?;
         let files = format.files(Some(nprocs))?;
         let locked = files.map(|files| files.lock(self.nspace, Channels::ALL, &mut self.new_files));
-        let files = locked.transpose().or_status(IOF_ERR_IOF_FAILURE)?;
+        let mut files = locked.transpose().or_status(IOF_ERR_IOF_FAILURE)?;
+        if let Some(files) = &mut files
+            && let Some(fifo) = files.open_fifos(&mut self.new_files).or_status(IOF_ERR_IOF_FAILURE)?
+        {
+            let reason = format!("no process reads the FIFO {}: start its reader first", fifo.display());
+            return Err(reason).or_status(IOF_ERR_IOF_FAILURE);
+        }
         // It ends with the job.
         let pull = Pull::new(vec![Proc::all(self.nspace.clone())], Channels::ALL);
-        let sink = Sink::Print(Box::new(Print { format, files }));
+        let sink = Sink::Print(Box::new(Print { format, files, ..Print::default() }));
         session.blocking(|done| Command::Pull(pull, sink, done))
     }
 

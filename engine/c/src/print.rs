@@ -1,12 +1,12 @@
 //! Writes the output of registrations without a callback to the program's own stdout and stderr, or
 //! to files, in the formats that the program requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-use iof_output::{LinePrinter, LockedFiles, Output, PrintError, Processes, Run};
+use iof_output::{Files, LinePrinter, LockedFiles, Output, PrintError, Processes, Run};
 use iof_proto::{Channel, Channels, Found, Nspace, Proc};
 use iof_tool::{Bytes, Gap, Origin};
 
@@ -20,6 +20,8 @@ pub(crate) struct Print {
     pub format: Format,
     /// The files, if they were locked before the job started.
     pub files: Option<LockedFiles>,
+    /// The jobs whose files have been written. A later job of the same name adds to them.
+    pub begun: BTreeSet<Nspace>,
 }
 
 /// The printers of all registrations.
@@ -41,17 +43,49 @@ struct Printer {
     lines: LinePrinter,
 }
 
-/// A delivery that waits.
-struct Held {
+/// A copy of a delivery, which waits.
+pub(crate) struct Held {
     handler: u32,
     source: Proc,
     channel: Channel,
     logged: bool,
-    bytes: Vec<u8>,
-    offset: u64,
-    times: Vec<(u64, u64)>,
-    /// Whether the stream ends after the bytes.
-    ends: bool,
+    content: Content,
+}
+
+/// What a delivery to a printer contains.
+pub(crate) enum Content {
+    Bytes {
+        bytes: Vec<u8>,
+        offset: u64,
+        times: Vec<(u64, u64)>,
+    },
+    /// The stream has ended.
+    End,
+    Gap(Gap),
+    /// The stream has ended, because its node was lost.
+    Broken {
+        produced: u64,
+        missing: u64,
+    },
+}
+
+impl Held {
+    pub(crate) fn new(origin: &Origin<'_>, content: Content) -> Held {
+        let Origin { handler, channel, logged, .. } = *origin;
+        Held { handler, source: origin.source.clone(), channel, logged, content }
+    }
+
+    pub(crate) fn bytes(bytes: &Bytes<'_>) -> Held {
+        let mut times = Vec::new();
+        bytes.times(&mut times);
+        let content = Content::Bytes { bytes: bytes.to_vec(), offset: bytes.offset(), times };
+        Held::new(&bytes.origin(), content)
+    }
+
+    /// Returns the number of bytes.
+    pub(crate) fn len(&self) -> usize {
+        if let Content::Bytes { bytes, .. } = &self.content { bytes.len() } else { 0 }
+    }
 }
 
 impl Printers {
@@ -107,14 +141,38 @@ impl Printers {
 
     /// Writes bytes, or holds them if [`Printers::lacks_process`] returns `true` afterwards.
     pub(crate) fn print(&mut self, bytes: &Bytes<'_>) {
-        let mut times = Vec::new();
-        bytes.times(&mut times);
-        self.write(&bytes.origin(), &Run { bytes, offset: bytes.offset(), times: &times }, false);
+        let origin = bytes.origin();
+        if self.lacks(&origin) {
+            self.held = Some(Held::bytes(bytes));
+        } else {
+            let mut times = Vec::new();
+            bytes.times(&mut times);
+            self.write(&origin, &Run { bytes, offset: bytes.offset(), times: &times });
+        }
     }
 
-    /// Writes the rest of a stream that has ended with `produced` bytes.
-    pub(crate) fn end_stream(&mut self, origin: &Origin<'_>, produced: u64) {
-        self.write(origin, &Run { bytes: &[], offset: produced, times: &[] }, true);
+    /// Performs a delivery, or holds it if [`Printers::lacks_process`] returns `true` afterwards.
+    pub(crate) fn perform(&mut self, held: Held) {
+        let Held { handler, source, channel, logged, content } = &held;
+        let origin = Origin { handler: *handler, source, channel: *channel, logged: *logged };
+        if matches!(content, Content::Gap(_)) || !self.lacks(&origin) {
+            self.write_held(&held);
+        } else {
+            self.held = Some(held);
+        }
+    }
+
+    fn write_held(&mut self, held: &Held) {
+        let Held { handler, source, channel, logged, content } = held;
+        let origin = Origin { handler: *handler, source, channel: *channel, logged: *logged };
+        match content {
+            Content::Bytes { bytes, offset, times } => {
+                self.write(&origin, &Run { bytes, offset: *offset, times });
+            }
+            Content::End => self.end_stream(&origin),
+            Content::Gap(gap) => self.missing(&origin, gap),
+            Content::Broken { produced, missing } => self.broken(&origin, *produced, *missing),
+        }
     }
 
     /// Returns whether the engine has to be queried for the process whose bytes are held.
@@ -122,33 +180,42 @@ impl Printers {
         self.held.is_some()
     }
 
-    /// Adds the engine's answer, and writes the bytes that are held.
+    /// Adds the engine's answer, which may lack the process, and writes the bytes that are held.
     pub(crate) fn learn(&mut self, answer: Vec<Found>) {
         let Some(held) = self.held.take() else { return };
         self.processes.learn(&held.source, answer);
-        let Held { handler, source, channel, logged, bytes, offset, times, ends } = &held;
-        let origin = Origin { handler: *handler, source, channel: *channel, logged: *logged };
-        self.write(&origin, &Run { bytes, offset: *offset, times }, *ends);
+        self.write_held(&held);
     }
 
-    /// Writes bytes of a stream, which ends after them if `ends`.
-    fn write(&mut self, origin: &Origin<'_>, run: &Run<'_, '_>, ends: bool) {
+    /// Adds an answer that has arrived after its process was written without it.
+    pub(crate) fn learn_late(&mut self, answer: Vec<Found>) {
+        self.processes.add(answer);
+    }
+
+    /// Returns whether the engine has to be queried for the process of a stream.
+    fn lacks(&mut self, origin: &Origin<'_>) -> bool {
         let processes = std::mem::take(&mut self.processes);
-        if self.printers(origin).iter().any(|printer| printer.lines.lacks(origin, &processes)) {
-            let Origin { handler, channel, logged, .. } = *origin;
-            let (source, bytes, times) = (origin.source.clone(), run.bytes.to_vec(), run.times.to_vec());
-            self.held =
-                Some(Held { handler, source, channel, logged, bytes, offset: run.offset, times, ends });
-        } else if ends {
-            self.each(origin, |lines| lines.end(origin, &processes));
-        } else {
-            self.each(origin, |lines| lines.print(origin, run, &processes));
-        }
+        let lacks = self.printers(origin).iter().any(|printer| printer.lines.lacks(origin, &processes));
+        self.processes = processes;
+        lacks
+    }
+
+    /// Writes bytes of a stream.
+    fn write(&mut self, origin: &Origin<'_>, run: &Run<'_, '_>) {
+        let processes = std::mem::take(&mut self.processes);
+        self.each(origin, |lines| lines.print(origin, run, &processes));
+        self.processes = processes;
+    }
+
+    /// Writes the rest of a stream that has ended.
+    fn end_stream(&mut self, origin: &Origin<'_>) {
+        let processes = std::mem::take(&mut self.processes);
+        self.each(origin, |lines| lines.end(origin, &processes));
         self.processes = processes;
     }
 
     /// Reports on stderr that bytes are missing, because stdout does not show it.
-    pub(crate) fn missing(&mut self, origin: &Origin<'_>, gap: &Gap) {
+    fn missing(&mut self, origin: &Origin<'_>, gap: &Gap) {
         // Output from before the gap is written first.
         self.each(origin, |lines| lines.cut(origin));
         let (rank, channel, Gap { offset, lost }) = (origin.source.rank, origin.channel, gap);
@@ -156,8 +223,8 @@ impl Printers {
     }
 
     /// Reports on stderr that a stream has ended, with `produced` bytes, because its node was lost.
-    pub(crate) fn broken(&mut self, origin: &Origin<'_>, produced: u64, missing: u64) {
-        self.end_stream(origin, produced);
+    fn broken(&mut self, origin: &Origin<'_>, produced: u64, missing: u64) {
+        self.end_stream(origin);
         let (rank, channel) = (origin.source.rank, origin.channel);
         self.note(&format!(
             "rank {rank} {channel}: at least {missing} bytes are missing at offset {produced}: its node was lost"
@@ -246,8 +313,11 @@ impl Printers {
 
     fn begin(&mut self, handler: u32, nspace: &Nspace) -> Vec<Printer> {
         let of_job = self.formats.of_job(nspace);
-        let Some(Print { format, files }) = self.registrations.get_mut(&handler) else { return Vec::new() };
+        let Some(Print { format, files, begun }) = self.registrations.get_mut(&handler) else {
+            return Vec::new();
+        };
         let (format, locked) = (format.over(&of_job), files.take());
+        let append = !begun.insert(nspace.clone());
         let mut printers = Vec::new();
         let mut add = |channels, lines| printers.push(Printer { channels, lines });
         if format.shows() {
@@ -259,7 +329,9 @@ impl Printers {
         }
         let lines = match (locked, format.files(None)) {
             (Some(files), _) => Some(LinePrinter::new(files, format.options())),
-            (None, Ok(files)) => files.map(|files| LinePrinter::new(files, format.options())),
+            (None, Ok(files)) => {
+                files.map(|files| LinePrinter::new(Files { append, ..files }, format.options()))
+            }
             // The attributes of several levels do not fit together.
             (None, Err(_)) => None,
         };

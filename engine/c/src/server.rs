@@ -34,6 +34,9 @@ const MAX_DELIVERY: usize = 1 << 30;
 /// IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US, IOF_EXTERNAL_PROGRESS, IOF_BACKEND, and the
 /// attributes of output (iof_IOF_pull), for all jobs and for registrations without a callback.
 ///
+/// If stdin, stdout or stderr is closed, the library reserves its descriptor, which cannot be read
+/// or written, for the rest of the process.
+///
 /// The engine installs no signal handlers, and raises the soft limit on open files. Returns
 /// IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_EXISTS if the process is a server already;
 /// IOF_ERR_INIT if the process is a tool; IOF_ERR_OUT_OF_RESOURCE if the engine cannot be started,
@@ -94,8 +97,9 @@ pub extern "C" fn iof_server_finalize() -> iof_status_t {
         drop(library);
         let Library::Server(server) = found else { return Err(IOF_ERR_INIT) };
         let Server { engine, session, .. } = unused(server);
-        drop(engine);
         let session = session.into_inner().unwrap_or_else(PoisonError::into_inner);
+        session.iter().for_each(|session| session.finish_printing());
+        drop(engine);
         session.map_or(Ok(()), |session| session.drain_and_end())?;
         Ok(IOF_SUCCESS)
     })

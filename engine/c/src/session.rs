@@ -209,7 +209,9 @@ impl Session {
         wait: impl FnOnce() -> T + Send + 'static,
     ) -> Outcome<T> {
         if matches!(self.progress, Progress::Thread(_)) {
-            return Ok(wait());
+            let result = wait();
+            self.finish_printing();
+            return Ok(result);
         }
         let (sender, receiver) = sync_channel(1);
         let session = Arc::clone(self);
@@ -221,6 +223,17 @@ impl Session {
         });
         drop(waiting.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
         or_failure(self.wait_for(&receiver))
+    }
+
+    /// Blocks until output that was received is printed, which the answer of the engine may delay.
+    pub(crate) fn finish_printing(&self) {
+        let (sender, receiver) = sync_channel(1);
+        if self.shared.is_waiting()
+            && self.shared.submit(Command::Call(Box::new(move |called| drop(sender.send(called))))).is_ok()
+        {
+            // It fails if the session ends, which prints everything.
+            let _ = self.wait_for(&receiver);
+        }
     }
 
     /// Ends the session. Pending requests fail before this returns.

@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) formats: Arc<Formats>,
     /// Whether the connection has ended.
     gone: AtomicBool,
+    /// Whether output that was delivered waits to be printed.
+    waiting: AtomicBool,
 }
 
 #[derive(Default)]
@@ -55,6 +57,7 @@ impl Shared {
             events: Mutex::default(),
             formats,
             gone: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
         })
     }
 
@@ -125,6 +128,18 @@ impl Shared {
     pub(crate) fn is_gone(&self) -> bool {
         // A flag of its own, which orders nothing else.
         self.gone.load(Relaxed)
+    }
+
+    /// Sets whether output that was delivered waits to be printed.
+    pub(crate) fn set_waiting(&self, waiting: bool) {
+        self.waiting.store(waiting, Relaxed);
+    }
+
+    /// Whether output that was delivered waits to be printed. A thread that knows that output was
+    /// received is told of its wait: receipt is reported after the flag is set, and the rings of
+    /// the output order the two.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Relaxed)
     }
 }
 

@@ -39,7 +39,8 @@ impl Processes {
         }
     }
 
-    fn add(&mut self, answer: Vec<Found>) {
+    /// Adds an answer of the engine.
+    pub fn add(&mut self, answer: Vec<Found>) {
         for found in answer {
             let Value::Procs(procs) = found.value else { continue };
             self.known.extend(procs.into_iter().map(|info| (info.proc, Some((info.host, info.pid)))));
