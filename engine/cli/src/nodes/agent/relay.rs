@@ -39,6 +39,9 @@ struct State {
     is_closed: bool,
 }
 
+/// A carrier's output, and the carrier.
+type StartedCarrier = (ChildStdout, Arc<Mutex<Child>>);
+
 /// One edge, as its thread that passes frames up sees it.
 struct ChildEdge {
     relay: Arc<Relay>,
@@ -155,7 +158,7 @@ impl ChildEdge {
 
     /// Starts the carrier when few others are being started, and the thread that passes frames down.
     /// Returns `None` if the front end is gone.
-    fn start(&self) -> Result<Option<(ChildStdout, Arc<Mutex<Child>>)>, String> {
+    fn start(&self) -> Result<Option<StartedCarrier>, String> {
         let relay = &self.relay;
         let mut state = lock(&relay.state);
         while state.starting.len() >= MAX_STARTS && !state.is_closed {
