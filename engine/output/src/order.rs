@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use iof_proto::Proc;
+use iof_proto::{Channels, Proc};
 use iof_tool::FeedId;
 
 use crate::files::FileId;
@@ -31,16 +31,23 @@ struct Group {
     members: Vec<FeedId>,
     /// The last round in which the group was peeked at.
     round: u64,
+    /// The channels of the streams that were added.
+    channels: Channels,
+    /// Whether no stream of the process is missing that has bytes which were read before those of
+    /// the members.
+    whole: bool,
 }
 
 impl Siblings {
-    /// Adds a stream of `source`. `file` is its file, if its destination is one.
-    pub fn add(&mut self, id: FeedId, source: &Proc, file: Option<FileId>) {
+    /// Adds a stream of `source`. `file` is its file, if its destination is one. `channels` is its
+    /// channel; empty if the process has not written the stream.
+    pub fn add(&mut self, id: FeedId, source: &Proc, channels: Channels, file: Option<FileId>) {
         let key = (source.clone(), file);
         let index = match self.by_key.get(&key) {
             Some(index) => *index,
             None => {
-                let group = Group { key: key.clone(), members: Vec::new(), round: 0 };
+                let (members, channels) = (Vec::new(), Channels::empty());
+                let group = Group { key: key.clone(), members, round: 0, channels, whole: false };
                 let index = self.free.pop().unwrap_or(self.groups.len());
                 match self.groups.get_mut(index) {
                     Some(free) => *free = group,
@@ -52,6 +59,7 @@ impl Siblings {
         };
         if let Some(group) = self.groups.get_mut(index) {
             group.members.push(id);
+            group.channels |= channels;
         }
         if self.by_feed.len() <= id.index() {
             self.by_feed.resize(id.index().saturating_add(1), None);
@@ -77,11 +85,29 @@ impl Siblings {
         self.by_feed.get(id.index()).is_some_and(Option::is_some)
     }
 
+    /// Returns whether all streams were added that the group of `id` needs, if streams of the channels
+    /// `unannounced` may be added later. Once this is so, it remains so.
+    pub fn is_whole(&mut self, id: FeedId, unannounced: Channels) -> bool {
+        let Some(group) = self.group_mut(id) else { return true };
+        group.whole |= group.channels.contains(unannounced);
+        group.whole
+    }
+
+    /// Records that all streams were added that the group of `id` needs.
+    pub fn complete(&mut self, id: FeedId) {
+        if let Some(group) = self.group_mut(id) {
+            group.whole = true;
+        }
+    }
+
+    fn group_mut(&mut self, id: FeedId) -> Option<&mut Group> {
+        let index = self.by_feed.get(id.index()).copied().flatten()?;
+        self.groups.get_mut(index)
+    }
+
     /// Records that the group of `id` is peeked at in `round`. Returns `false` if it was already.
     pub fn begin_round(&mut self, id: FeedId, round: u64) -> bool {
-        let index = self.by_feed.get(id.index()).copied().flatten();
-        let group = index.and_then(|index| self.groups.get_mut(index));
-        group.is_none_or(|group| mem::replace(&mut group.round, round) != round)
+        self.group_mut(id).is_none_or(|group| mem::replace(&mut group.round, round) != round)
     }
 
     /// Stores the streams of the group of `id`, including `id`, in `members`.

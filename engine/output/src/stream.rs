@@ -36,7 +36,7 @@ pub(crate) struct Stream {
     /// The file of its rank, if that is its destination.
     pub file: Option<FileId>,
     /// Whether no other stream of the printer has this destination.
-    sole: bool,
+    pub sole: bool,
     /// The number of bytes in its ring that are in the present batch, or were copied elsewhere.
     pub taken: usize,
 }

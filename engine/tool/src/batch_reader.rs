@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use iof_proto::{Found, Missed};
+use iof_proto::{Channels, Found, Missed};
 use iof_shm_ring::{Gap, Stepper};
 
 use crate::delivery::{Bytes, Origin, origin};
@@ -274,6 +274,21 @@ impl BatchReader {
     /// blocking.
     pub fn rearm(&mut self, stream: FeedId) {
         self.tool.session.feeds.activate(stream);
+    }
+
+    /// Returns the streams that the last call of [`BatchReader::poll_ready`] has listed, and those that
+    /// were announced since.
+    pub fn listed(&self) -> &[FeedId] {
+        self.tool.session.feeds.active()
+    }
+
+    /// Returns the output channels whose streams may be announced later; none if all streams were
+    /// announced.
+    pub fn unannounced(&self) -> Channels {
+        const OUTPUT: Channels = Channels::STDOUT.union(Channels::STDERR).union(Channels::STDDIAG);
+        let registrations = self.tool.session.registrations.values();
+        let open = registrations.filter(|registration| !registration.has_all_streams());
+        open.fold(Channels::empty(), |all, registration| all | (registration.channels & OUTPUT))
     }
 
     /// Returns whether at most one stream (one channel of one process) has not ended, and no

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use iof_proto::Nspace;
+use iof_proto::{Channels, Nspace};
 use iof_shm_ring::Start;
 
 use crate::delivery::Delivery;
@@ -14,6 +14,8 @@ pub(crate) type Callback = Box<dyn FnMut(&Delivery<'_>) + Send>;
 /// The state of a registration.
 pub(crate) struct Registration {
     pub start: Start,
+    /// The channels that it delivers.
+    pub channels: Channels,
     /// Whether the engine has announced all streams of this registration.
     pub announced: bool,
     /// The callback that receives the deliveries; without one, [`Tool::recv`](crate::Tool::recv)
@@ -77,6 +79,7 @@ impl Registration {
     pub(crate) fn new(pull: &Pull, callback: Option<Callback>) -> Registration {
         Registration {
             start: if pull.backlog { Start::Oldest } else { Start::Now },
+            channels: pull.channels,
             announced: false,
             callback,
             closing: Closing::No,

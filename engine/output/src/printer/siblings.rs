@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use iof_proto::{Channel, Proc};
+use iof_proto::{Channel, Channels, Proc};
 use iof_tool::{BatchReader, FeedId, Gap};
 
 use super::{PrintError, PrinterTask};
@@ -23,9 +23,25 @@ impl PrinterTask {
             }
             let file = self.stream(id).and_then(|stream| stream.file);
             if let Some(origin) = reader.origin(id) {
-                self.siblings.add(id, origin.source, file);
+                let written = if origin.logged { Channels::empty() } else { origin.channel.into() };
+                self.siblings.add(id, origin.source, written, file);
             }
         }
+        Ok(())
+    }
+
+    /// Waits until all streams of the process of `id` are known that may have older bytes than `id`.
+    /// The engine announces the streams of a process one after the other, and the process may write
+    /// meanwhile.
+    pub(super) fn complete_group(&mut self, reader: &mut BatchReader, id: FeedId) -> Result<(), PrintError> {
+        let is_sole = self.stream(id).is_some_and(|stream| stream.sole);
+        if is_sole || self.siblings.is_whole(id, reader.unannounced()) {
+            return Ok(());
+        }
+        reader.wait_for_streams()?;
+        let listed = reader.listed().to_vec();
+        self.add_new(reader, &listed)?;
+        self.siblings.complete(id);
         Ok(())
     }
 
@@ -38,6 +54,7 @@ impl PrinterTask {
         ready: &mut Vec<ReadyStream>,
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
     ) -> Result<(), PrintError> {
+        self.complete_group(reader, first.id)?;
         let mut members = mem::take(&mut self.members);
         self.siblings.group_of(first.id, &mut members);
         // Bytes that were read before those of `first` are visible by now, because one thread reads

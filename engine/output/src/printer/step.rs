@@ -139,6 +139,10 @@ impl PrinterTask {
         if !self.siblings.contains(id) || !self.siblings.begin_round(id, self.round) {
             return None;
         }
+        // Another stream of the process may be announced that has older bytes.
+        if !self.siblings.is_whole(id, reader.unannounced()) {
+            return None;
+        }
         let stream = self.stream(id)?;
         let lines = reader.bytes(id)?.as_slice();
         let is_whole =
