@@ -21,22 +21,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use iof_shm_ring::{Policy, Reserve, Span, Stream, StreamStats};
-use nix::unistd::isatty;
 
 use crate::backend::{Pause, READ_MAX};
 use crate::event::{End, SourceId};
 use crate::isolated::IsolatedReader;
 use crate::queue::DeliveryQueue;
 
+mod ending;
+mod isolation;
 mod queued;
 
 /// The largest packet of a pipe in packet mode (O_DIRECT), see pipe(2). A read that asks for fewer
 /// bytes loses the rest of the packet without an error.
 pub(crate) const PACKET_MAX: usize = libc::PIPE_BUF;
 
-/// Number of checks, one in each pause, after which a stream in a small ring grows if it has waited all
-/// the time. With fewer, the streams of many ranks grow while the only reader is busy with the other
-/// streams, and then do not fit the processor's cache.
+/// Number of checks, one in each pause, after which a stream in a small ring grows if it has waited
+/// all the time. With fewer, the streams of many ranks grow while the only reader is busy with the
+/// other streams, and then do not fit the processor's cache.
 const GROWTH_CHECKS: u32 = 10;
 
 /// The size, in bytes, of a read that is worth a turn: half of what pipes hold by default. Both
@@ -253,8 +254,8 @@ impl Source {
         mem::take(&mut self.is_ready)
     }
 
-    /// Returns the number of the newest generation if the stream has moved to it since the last call
-    /// and is not complete.
+    /// Returns the number of the newest generation if the stream has moved to it since the last
+    /// call and is not complete.
     pub(crate) fn take_moved(&mut self) -> Option<u64> {
         let StreamStats { generation, complete, .. } = self.stream.stats();
         let before = mem::replace(&mut self.generation, generation);
@@ -310,8 +311,8 @@ impl Source {
         }
         let drops_newest = self.stream.policy() == Policy::DropNewest;
         match reserve {
-            // No reader needs the next bytes yet. Line by line, each read would wake this thread for
-            // a few of them.
+            // No reader needs the next bytes yet. Line by line, each read would wake this thread
+            // for a few of them.
             Reserve::Ready(_)
                 if mem::take(&mut self.may_collect)
                     && self.finish.is_none()
@@ -322,8 +323,8 @@ impl Source {
             }
             Reserve::Ready(span) if span.len >= PACKET_MAX || !drops_newest => {
                 self.state = SourceState::Reading;
-                // Read first bytes at once, because pipes are read in the order in which they became
-                // readable.
+                // Read first bytes at once, because pipes are read in the order in which they
+                // became readable.
                 if is_first { SourceAction::ReadNow(pipe, span) } else { SourceAction::Read(pipe, span) }
             }
             // Poll first, because readers may make room before the next bytes arrive.
@@ -350,14 +351,14 @@ impl Source {
         }
     }
 
-    /// Returns whether the source waits for its readers and its stream may grow, so that it is to be
-    /// checked by [`Source::check_growth`].
+    /// Returns whether the source waits for its readers and its stream may grow, so that it is to
+    /// be checked by [`Source::check_growth`].
     pub(crate) fn waits_to_grow(&self) -> bool {
         self.state == SourceState::Waiting && self.stream.may_grow()
     }
 
-    /// Lets the stream grow if it has waited for many checks without a break and `allowed`, which it
-    /// then lowers, is not 0. A growth that is refused is tried again after as many checks.
+    /// Lets the stream grow if it has waited for many checks without a break and `allowed`, which
+    /// it then lowers, is not 0. A growth that is refused is tried again after as many checks.
     pub(crate) fn check_growth(&mut self, allowed: &mut u64) {
         if self.waits_to_grow() {
             self.starved = self.starved.saturating_add(1);
@@ -474,96 +475,6 @@ impl Source {
             }
             Err(error) => Step::End(End::Error(error)),
         }
-    }
-
-    pub(crate) fn is_terminal(&self) -> bool {
-        self.pipe().is_some_and(|pipe| isatty(pipe).unwrap_or(false))
-    }
-
-    /// Requests that a thread of its own reads the pipe. Has no effect on terminals, which do not
-    /// block.
-    pub(crate) fn isolate(&mut self) -> Close {
-        if self.closing || self.pipe().is_none() || self.is_terminal() {
-            return Close::Already;
-        }
-        self.isolating = true;
-        if self.in_flight() { Close::Cancel } else { Close::Now }
-    }
-
-    /// Returns whether isolation is requested and nothing is in flight, so that the pipe can move.
-    pub(crate) fn can_be_isolated(&self) -> bool {
-        self.isolating && !self.in_flight()
-    }
-
-    /// Moves the pipe to `reader`, or leaves it if the thread could not be started (`None`).
-    /// Nothing may be in flight.
-    pub(crate) fn isolated(&mut self, reader: Option<IsolatedReader>) -> Step {
-        self.isolating = false;
-        self.state = SourceState::Idle;
-        match reader {
-            Some(reader) => {
-                if self.finish.is_some() {
-                    reader.finish();
-                }
-                self.input = Input::Isolated(DeliveryQueue::default(), reader);
-                Step::Go { readable: false }
-            }
-            // `finish` cancelled the read in flight. Another read might wait for ever.
-            None if self.finish.is_some() => Step::Measure,
-            None => Step::Go { readable: false },
-        }
-    }
-
-    /// Notes that the stream is broken: at least `missing` bytes will not be there when it ends.
-    pub(crate) fn break_off(&mut self, missing: u64) {
-        self.missing = Some(missing);
-    }
-
-    /// Requests the end of the source once the bytes that the pipe has now are read. Only the first
-    /// call has an effect.
-    pub(crate) fn finish(&mut self) -> Close {
-        if self.closing || self.finish.is_some() || self.has_ended() {
-            return Close::Already;
-        }
-        self.finish = Some(Finish::Requested);
-        if self.in_flight() { Close::Cancel } else { Close::Now }
-    }
-
-    /// Takes the number of bytes in the pipe of a source that is to be finished. `unread` may
-    /// include bytes that were read or flushed since. Nothing may be in flight.
-    pub(crate) fn measured(&mut self, unread: u64) -> Step {
-        let wanted = match self.finish {
-            Some(Finish::Wanted(wanted)) => wanted.min(unread),
-            _ => unread,
-        };
-        self.finish = Some(Finish::Wanted(wanted));
-        if wanted == 0 { Step::End(End::Closed) } else { Step::Go { readable: false } }
-    }
-
-    /// Requests the end of the source with the bytes that the stream has.
-    pub(crate) fn close(&mut self) -> Close {
-        self.closing = true;
-        match self.state {
-            SourceState::Reading | SourceState::Polling | SourceState::Pausing => Close::Cancel,
-            SourceState::Idle | SourceState::Waiting => Close::Now,
-            SourceState::Ended => Close::Already,
-        }
-    }
-
-    /// Closes the pipe and completes the stream. Nothing may be in flight.
-    pub(crate) fn end(&mut self) {
-        self.input = Input::Ended;
-        self.state = SourceState::Ended;
-        self.abandon();
-    }
-
-    /// Completes the stream with the bytes that it has. A read may be in flight.
-    pub(crate) fn abandon(&mut self) {
-        match self.missing {
-            Some(missing) => self.stream.break_off(missing),
-            None => self.stream.complete(),
-        }
-        self.is_ready = true;
     }
 }
 

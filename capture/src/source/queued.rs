@@ -1,5 +1,5 @@
-//! Sources without a pipe of their own: bytes that were delivered, or that the thread of an isolated
-//! pipe has read, wait in a queue and are poured into the stream.
+//! Sources without a pipe of their own: bytes that were delivered, or that the thread of an
+//! isolated pipe has read, wait in a queue and are poured into the stream.
 
 use super::{Input, Ready, Source, SourceState, log_refusal};
 use crate::isolated::ThreadId;
@@ -45,8 +45,8 @@ impl Source {
         if self.state == SourceState::Idle { Ready::Now } else { Ready::Later }
     }
 
-    /// Queues a delivery, with `now` as its time unless it has one. Returns `None`, and drops it, if the source has a pipe, is finished or
-    /// has ended.
+    /// Queues a delivery, with `now` as its time unless it has one. Returns `None`, and drops it,
+    /// if the source has a pipe, is finished or has ended.
     pub(crate) fn deliver(&mut self, delivery: SourceBytes, now: u64) -> Option<Ready> {
         let Input::Queue(queue) = &mut self.input else { return None };
         queue.push(delivery, now).then(|| self.ready())

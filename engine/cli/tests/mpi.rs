@@ -234,8 +234,13 @@ int PMIx_server_IOF_deliver(void *rank, int channel, void *bytes, void *infos, s
 int PMIx_Notify_event(int status, void *rank, int range, void *infos, size_t count, void *done, void *data) { return 0; }
 "#;
 
-/// Compiles this library. Returns `None` where no C compiler is installed.
+/// Compiles this library. Returns `None` where no C compiler is installed, or a static executable
+/// cannot open libraries.
 fn libpmix(site: &Site, name: &str) -> Option<PathBuf> {
+    if cfg!(target_env = "musl") {
+        eprintln!("skipped: a static executable cannot open libraries");
+        return None;
+    }
     let (source, library) = (site.path().join("libpmix.c"), site.path().join(name));
     std::fs::write(&source, LIBPMIX).unwrap();
     let mut cc = Command::new("cc");
