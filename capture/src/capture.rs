@@ -170,17 +170,17 @@ impl Capture {
 
     /// Adds the sources of one process, as [`Capture::add`] does, and watches the process, as
     /// [`Capture::watch`] does. The process is `None` if its exit is not to be reported. With
-    /// `first_writes`, those of the pipes that have bytes already are read in the order in which they
-    /// became readable.
+    /// `first_writes`, those of the pipes that have bytes already are read in the order in which
+    /// they became readable.
     ///
-    /// If the first source is the master of a pty, the process must be the leader of the session whose
-    /// terminal it is. As long as the leader runs, that source does not end when no process has the
-    /// terminal open, because a process of the session may open it again as /dev/tty. While no process
-    /// has it open, the capture checks the terminal every 20 ms.
+    /// If the first source is the master of a pty, the process must be the leader of the session
+    /// whose terminal it is. As long as the leader runs, that source does not end when no process
+    /// has the terminal open, because a process of the session may open it again as /dev/tty. While
+    /// no process has it open, the capture checks the terminal every 20 ms.
     ///
     /// # Errors
-    /// [`AddError::Taken`] if an id is in use, or [`AddError::Stopped`]. No source is added, the pipes
-    /// are closed, and the child stays unreaped.
+    /// [`AddError::Taken`] if an id is in use, or [`AddError::Stopped`]. No source is added, the
+    /// pipes are closed, and the child stays unreaped.
     pub fn add_process<S: Into<NewStream>>(
         &self,
         process: Option<(ProcessId, Child)>,
@@ -259,8 +259,8 @@ impl Capture {
         self.send(Command::Finish { id, missing: None })
     }
 
-    /// Ends a source without a pipe as [`Capture::finish`] does, but its stream is broken: its source
-    /// may have produced more bytes, at least `missing`, which will not arrive.
+    /// Ends a source without a pipe as [`Capture::finish`] does, but its stream is broken: its
+    /// source may have produced more bytes, at least `missing`, which will not arrive.
     ///
     /// # Errors
     /// [`Stopped`].

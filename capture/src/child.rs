@@ -48,11 +48,12 @@ impl Signaller {
     ///
     /// If the process leads no group, its descendants in the process group of this process receive
     /// the signal, up to [`MAX_SIGNALLED_DESCENDANTS`](crate::MAX_SIGNALLED_DESCENDANTS). They are
-    /// found in `/proc` by their parents, so those whose parent ended before the first signal do not
-    /// receive it, and none do where `/proc` does not list children (`CONFIG_PROC_CHILDREN`).
+    /// found in `/proc` by their parents, so those whose parent ended before the first signal do
+    /// not receive it, and none do where `/proc` does not list children (`CONFIG_PROC_CHILDREN`).
     ///
     /// # Errors
-    /// `ESRCH` if all of these processes have ended; `EPERM` if the process now runs as another user.
+    /// `ESRCH` if all of these processes have ended; `EPERM` if the process now runs as another
+    /// user.
     pub fn send(&self, signal: Signal) -> io::Result<()> {
         if self.leads_group {
             return self.send_alone(signal);
@@ -81,10 +82,11 @@ impl Signaller {
         self.leads_group
     }
 
-    /// Signals by the number of the process or group, for kernels that cannot signal a group through
-    /// a pidfd.
+    /// Signals by the number of the process or group, for kernels that cannot signal a group
+    /// through a pidfd.
     fn send_by_number(&self, signal: Signal) -> io::Result<()> {
-        // Fails once the process is reaped. Until then no other process or group can have the number.
+        // Fails once the process is reaped. Until then no other process or group can have the
+        // number.
         pidfd::send_signal(self.pidfd.as_fd(), None, 0)?;
         self.kill(signal)
     }
@@ -111,7 +113,8 @@ impl Signaller {
 
 impl Child {
     /// Adopts a child that other code in this process has started and not reaped. If the child
-    /// leads a process group, signals go to the whole group, otherwise as [`Signaller::send`] specifies.
+    /// leads a process group, signals go to the whole group, otherwise as [`Signaller::send`]
+    /// specifies.
     ///
     /// # Errors
     /// `ESRCH` if the process does not exist, or another error of pidfd_open(2).
@@ -202,8 +205,8 @@ mod tests {
     /// A way to signal a group.
     type SendFn = Box<dyn Fn(Signal) -> io::Result<()>>;
 
-    /// Returns the ways to signal the child's group: through the pidfd, by number for kernels that do
-    /// not support the first, and by number where the system call is refused.
+    /// Returns the ways to signal the child's group: through the pidfd, by number for kernels that
+    /// do not support the first, and by number where the system call is refused.
     fn ways_to_send(child: &Child) -> [SendFn; 3] {
         let [first, second, third] = [child.signaller(), child.signaller(), child.signaller()];
         [
@@ -250,7 +253,8 @@ mod tests {
         }
     }
 
-    /// Starts `script` in the process group of this process. Returns its output up to `lines` lines.
+    /// Starts `script` in the process group of this process. Returns its output up to `lines`
+    /// lines.
     fn start_in_own_group(script: &str, lines: usize) -> (Child, Vec<String>, BufReader<std::fs::File>) {
         let Spawned { child, stdout, .. } = spawn(ProcessSpec::new("/bin/sh", ["-c", script])).unwrap();
         let mut stdout = BufReader::new(stdout.into());

@@ -30,7 +30,8 @@ pub(crate) struct Yield {
     pub largest: usize,
     /// Time since the previous turn.
     pub elapsed: Duration,
-    /// The thread uses so much of a processor that a delay may pay, see [`iof_shm_ring::Utilization`].
+    /// The thread uses so much of a processor that a delay may pay, see
+    /// [`iof_shm_ring::Utilization`].
     pub busy: bool,
 }
 

@@ -31,8 +31,9 @@ pub(crate) struct Process {
 impl Descendants {
     /// Returns the descendants of the process `root` that are in the process group of this process,
     /// each after its parent: those that live now, and those that were found before and still live.
-    /// What a descendant in another group has started is not found. `root_exists` is called after the
-    /// children of `root` are read, and returns `false` if `root` may be another process by then.
+    /// What a descendant in another group has started is not found. `root_exists` is called after
+    /// the children of `root` are read, and returns `false` if `root` may be another process by
+    /// then.
     pub(crate) fn find(&self, root: u32, root_exists: impl FnOnce() -> bool) -> Vec<Process> {
         let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         found.retain(|process| process.is_left());
@@ -89,8 +90,8 @@ impl Process {
 
     /// Sends `signal` to the process. Returns whether the process received it.
     pub(crate) fn send(self, signal: Signal) -> bool {
-        // A signal through this directory reaches the process that had the pid when it was opened, or
-        // none, see pidfd_send_signal(2).
+        // A signal through this directory reaches the process that had the pid when it was opened,
+        // or none, see pidfd_send_signal(2).
         let Ok(directory) = File::open(format!("/proc/{}", self.pid)) else { return false };
         if !self.is_left() {
             return false;

@@ -300,11 +300,11 @@ impl<B: Backend> Driver<B> {
             // SAFETY: the span lies in the source's stream. `Sources` drops a source only when it
             // has ended. A source with a read in flight neither ends nor writes its stream
             // (`Source::next`, `Source::close`) before `Source::done`, which `handle` calls with
-            // the answer. If this thread unwinds or the kernel fails, `into_streams` or `drop` below
-            // collects the answers first, or the streams are leaked, at the latest by
-            // `EndedStreams`. `Streams`, the only other access to a stream, neither writes nor drops
-            // it, and `Stream::allocate` leaves a ring alone that can have given a span. The source
-            // itself may move; the span does not.
+            // the answer. If this thread unwinds or the kernel fails, `into_streams` or `drop`
+            // below collects the answers first, or the streams are leaked, at the latest by
+            // `EndedStreams`. `Streams`, the only other access to a stream, neither writes nor
+            // drops it, and `Stream::allocate` leaves a ring alone that can have given a span. The
+            // source itself may move; the span does not.
             SourceAction::Read(pipe, span) => unsafe { self.backend.read(Token::Source(index), pipe, span) },
             SourceAction::Poll(pipe) => self.backend.poll(Token::Source(index), pipe),
             SourceAction::Drain(pipe) => {
@@ -319,8 +319,8 @@ impl<B: Backend> Driver<B> {
                 self.advance(index, step);
             }
             SourceAction::ReadNow(pipe, span) => {
-                // SAFETY: the span lies in the source's stream, which only this thread changes. It is
-                // the first of its ring, so no reader copies older bytes from there meanwhile.
+                // SAFETY: the span lies in the source's stream, which only this thread changes. It
+                // is the first of its ring, so no reader copies older bytes from there meanwhile.
                 let result = unsafe { self.backend.read_now(pipe, &span) };
                 let step = source.done(result, self.time);
                 self.advance(index, step);
@@ -338,16 +338,16 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Adds a source with a pipe, and starts to read it. Returns its index. `reopenable` specifies that
-    /// the pipe is a terminal that a process may open again.
+    /// Adds a source with a pipe, and starts to read it. Returns its index. `reopenable` specifies
+    /// that the pipe is a terminal that a process may open again.
     fn add(&mut self, NewSource { id, pipe, stream, first }: NewSource, reopenable: bool) -> usize {
         let index = self.sources.add(Source::new(id, pipe, *stream));
         if let Some(source) = self.sources.source_mut(index) {
             source.set_reopenable(reopenable);
             if let Some(pipe) = source.pipe() {
-                // SAFETY: a source closes its pipe when it ends. Only `Driver::end` ends a source, and
-                // it deregisters the pipe first. The sources that have not ended are dropped after the
-                // backend.
+                // SAFETY: a source closes its pipe when it ends. Only `Driver::end` ends a source,
+                // and it deregisters the pipe first. The sources that have not ended are dropped
+                // after the backend.
                 unsafe { self.backend.register(Token::Source(index), pipe) };
             }
             if let Some(pipe) = source.shared_pipe() {
@@ -389,8 +389,8 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Ends a source once the bytes are read that are in its pipe or queue now. If `missing` bytes are
-    /// known to follow, its stream is broken.
+    /// Ends a source once the bytes are read that are in its pipe or queue now. If `missing` bytes
+    /// are known to follow, its stream is broken.
     fn finish(&mut self, index: usize, missing: Option<u64>) {
         if let (Some(source), Some(missing)) = (self.sources.source_mut(index), missing) {
             source.break_off(missing);
@@ -472,16 +472,16 @@ fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
     is_readable(&pipe) && ioctl::unread(pipe).is_ok_and(|bytes| bytes == 0)
 }
 
-/// Returns whether `pipe` has no bytes, and no process has it open for writing. A file that does not
-/// show that by poll(2), such as a socket, counts as open.
+/// Returns whether `pipe` has no bytes, and no process has it open for writing. A file that does
+/// not show that by poll(2), such as a socket, counts as open.
 fn is_hung_up(pipe: BorrowedFd<'_>) -> bool {
     let shows_end = || {
         let mut polled = [PollFd::new(pipe, PollFlags::POLLIN)];
         let found = poll(&mut polled, PollTimeout::ZERO).ok().and_then(|_| polled[0].revents());
         found.is_some_and(|found| found.contains(PollFlags::POLLHUP) && !found.contains(PollFlags::POLLIN))
     };
-    // The kernel looks for bytes before it looks for writers. A process may write and close the pipe
-    // in between; the second call then finds its bytes.
+    // The kernel looks for bytes before it looks for writers. A process may write and close the
+    // pipe in between; the second call then finds its bytes.
     shows_end() && shows_end()
 }
 

@@ -12,8 +12,8 @@ use crate::targets::Targets;
 /// The streams of a capture that has ended. All of them are complete, and readers can still be
 /// attached to them, moved to their last generations, and detached.
 ///
-/// Dropping it drops the streams. Readers keep their mappings. If the kernel has not answered a read
-/// into a stream, the memory of all streams stays mapped until the process ends.
+/// Dropping it drops the streams. Readers keep their mappings. If the kernel has not answered a
+/// read into a stream, the memory of all streams stays mapped until the process ends.
 #[derive(Default)]
 pub struct EndedStreams {
     sources: Sources,

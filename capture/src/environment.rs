@@ -31,8 +31,8 @@ impl BaseEnvironment {
         self.0.retain(|name, _| !is_hidden(name));
     }
 
-    /// Returns this environment with the variables `own` added or replaced. If a name occurs more than
-    /// once, the last value is used.
+    /// Returns this environment with the variables `own` added or replaced. If a name occurs more
+    /// than once, the last value is used.
     ///
     /// # Errors
     /// A string contains a zero byte.

@@ -31,8 +31,8 @@ pub enum PipeId {
     Target(TargetId),
 }
 
-/// A report of the capture: an end, an answer, free room in an inlet, finished deliveries, or a pipe
-/// that blocks.
+/// A report of the capture: an end, an answer, free room in an inlet, finished deliveries, or a
+/// pipe that blocks.
 #[derive(Debug)]
 pub enum Event {
     /// A source has ended, after its last byte. Reported once for each source, after its readers
@@ -121,9 +121,9 @@ pub enum Event {
         push: PushId,
     },
     /// The capture thread has ended and accepts no command any more: later ones fail with
-    /// [`Stopped`](crate::Stopped), and earlier ones that no other event has reported were discarded.
-    /// It is the last event of that thread, which reports it after a failure of the kernel facility,
-    /// after a panic of the thread, and when the capture is dropped.
+    /// [`Stopped`](crate::Stopped), and earlier ones that no other event has reported were
+    /// discarded. It is the last event of that thread, which reports it after a failure of the
+    /// kernel facility, after a panic of the thread, and when the capture is dropped.
     Ended {
         /// The streams of all sources, which can still be read.
         streams: EndedStreams,

@@ -18,8 +18,8 @@ const EVENTS: usize = 256;
 ///
 /// A process may write before its pipes are added to a [`Capture`](crate::Capture).
 /// [`Capture::add_process`](crate::Capture::add_process) reads the first bytes of a process that
-/// was started by a [watching](crate::Spawner::watching) spawner in the order in which its pipes became
-/// readable.
+/// was started by a [watching](crate::Spawner::watching) spawner in the order in which its pipes
+/// became readable.
 #[derive(Clone, Debug)]
 pub struct FirstWrites(Arc<Mutex<Watch>>);
 
@@ -48,8 +48,8 @@ impl FirstWrites {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches `pipe` until it is closed or becomes readable. A pipe that cannot be watched counts as
-    /// empty.
+    /// Watches `pipe` until it is closed or becomes readable. A pipe that cannot be watched counts
+    /// as empty.
     pub(crate) fn watch(&self, pipe: BorrowedFd<'_>) {
         let mut watch = self.lock();
         let fd = pipe.as_raw_fd();
@@ -118,8 +118,8 @@ pub(crate) struct WatchedPipes {
 }
 
 impl WatchedPipes {
-    /// Puts the answers of these pipes, in the turn after they were added, in the order of their first
-    /// writes. Several may have become readable while they were added one after the other.
+    /// Puts the answers of these pipes, in the turn after they were added, in the order of their
+    /// first writes. Several may have become readable while they were added one after the other.
     pub fn sort(self, answers: &mut [Answer]) {
         let WatchedPipes { pipes, first_writes } = self;
         let pipe_of = |answer: &Answer| match answer {

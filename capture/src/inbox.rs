@@ -1,4 +1,5 @@
-//! The sending end of the capture thread's command queue, with the fills that are summed up beside it.
+//! The sending end of the capture thread's command queue, with the fills that are summed up beside
+//! it.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// Adds to the fills of a push. Sends a command only if the capture thread has taken those before.
+    /// Adds to the fills of a push. Sends a command only if the capture thread has taken those
+    /// before.
     ///
     /// # Errors
     /// The capture thread ends or has ended.

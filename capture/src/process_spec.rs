@@ -55,9 +55,9 @@ pub struct ProcessSpec {
     /// terminal's input is at the end of file. With any other `stdin`, the input is what is typed
     /// at [`Spawned::pty`](crate::Spawned::pty).
     pub pty: Option<Pty>,
-    /// Whether stderr is the pipe of stdout, as with `2>&1` in a shell, so that both are read in the
-    /// order of the writes. [`Spawned::stderr`](crate::Spawned::stderr) is then at the end of file.
-    /// With a pty this is so in any case.
+    /// Whether stderr is the pipe of stdout, as with `2>&1` in a shell, so that both are read in
+    /// the order of the writes. [`Spawned::stderr`](crate::Spawned::stderr) is then at the end of
+    /// file. With a pty this is so in any case.
     pub merge_stderr: bool,
 }
 

@@ -26,8 +26,8 @@ pub struct StreamRequest<P = Arc<ReaderPage>> {
 }
 
 impl<P> StreamRequest<P> {
-    /// Returns the request with the pages that `page` returns for those of its steps; `None` if `page`
-    /// returns `None` for one of them.
+    /// Returns the request with the pages that `page` returns for those of its steps; `None` if
+    /// `page` returns `None` for one of them.
     pub fn with_pages<Q>(self, page: impl Fn(P) -> Option<Q>) -> Option<StreamRequest<Q>> {
         let steps: Option<_> = self.steps.into_iter().map(|step| step.with_pages(&page)).collect();
         Some(StreamRequest { id: self.id, steps: steps? })
@@ -131,10 +131,10 @@ impl<P> StreamStep<P> {
         })
     }
 
-    /// Returns whether the step attaches a reader for which `stream` should grow before: it reads more
-    /// bytes at a time than the ring gives, or the stream has no memory yet and the reader may not hold
-    /// the source back, or keeps the stream from growing later. (With memory, the stream grows as the
-    /// reader attaches.)
+    /// Returns whether the step attaches a reader for which `stream` should grow before: it reads
+    /// more bytes at a time than the ring gives, or the stream has no memory yet and the reader may
+    /// not hold the source back, or keeps the stream from growing later. (With memory, the stream
+    /// grows as the reader attaches.)
     pub(crate) fn needs_full_size(&self, stream: &Stream) -> bool {
         match self {
             StreamStep::Attach { gating: Gating::Block, group, .. } => *group > stream.largest_group(),

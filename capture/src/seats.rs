@@ -18,16 +18,16 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::utsname::uname;
 use nix::unistd::dup3;
 
-/// The variable with which users choose how children start: with `copied`, each starts with a copy of
-/// the descriptor table, as debuggers and emulators may require.
+/// The variable with which users choose how children start: with `copied`, each starts with a copy
+/// of the descriptor table, as debuggers and emulators may require.
 pub(crate) const TABLE_VARIABLE: &str = "IOF_SPAWN_TABLE";
 /// The lowest number of a seat. Lower numbers are left to programs that use numbers of one digit.
 const LOWEST: RawFd = 10;
 /// The number of seats: stdin, stdout, stderr, stddiag and a passed file.
 pub(crate) const SEATS: usize = 5;
 
-/// Set once the kernel, or a seccomp filter, has refused a shared table. Relaxed: it only saves later
-/// attempts.
+/// Set once the kernel, or a seccomp filter, has refused a shared table. Relaxed: it only saves
+/// later attempts.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// The seats of this process. While a seat is free, its descriptor is that of `null`.
@@ -41,8 +41,8 @@ struct Reserved {
     seats: Mutex<Seats>,
     /// The number of the last seat.
     last: RawFd,
-    /// Set once a seat is closed. Another file may get its number. Relaxed: that follows only from an
-    /// error of dup3(2) that is not expected.
+    /// Set once a seat is closed. Another file may get its number. Relaxed: that follows only from
+    /// an error of dup3(2) that is not expected.
     lost: AtomicBool,
 }
 
@@ -70,7 +70,8 @@ pub(crate) fn reserve() {
 }
 
 /// Returns the number of the last seat, which no inherited descriptor has: the number that a passed
-/// file gets in a child. `None` if numbers were short when the seats were reserved, or a seat is lost.
+/// file gets in a child. `None` if numbers were short when the seats were reserved, or a seat is
+/// lost.
 pub(crate) fn last_number() -> Option<RawFd> {
     reserved().filter(|reserved| !reserved.lost.load(Ordering::Relaxed)).map(|reserved| reserved.last)
 }
@@ -102,11 +103,12 @@ pub(crate) fn above_inheritable() -> Option<RawFd> {
     Some(above)
 }
 
-/// Returns the unit in which close_range(2) with `CLOSE_RANGE_UNSHARE` copies descriptors correctly.
+/// Returns the unit in which close_range(2) with `CLOSE_RANGE_UNSHARE` copies descriptors
+/// correctly.
 ///
-/// Kernels before 6.11 may copy a bitmap with one bit for each 64 numbers as a whole (CVE-2024-45025):
-/// the new table has numbers that count as used although nothing is open there, so that the child
-/// runs out of descriptors early. A unit of that bitmap is 64 times 64 numbers.
+/// Kernels before 6.11 may copy a bitmap with one bit for each 64 numbers as a whole
+/// (CVE-2024-45025): the new table has numbers that count as used although nothing is open there,
+/// so that the child runs out of descriptors early. A unit of that bitmap is 64 times 64 numbers.
 pub(crate) fn copy_unit() -> c_uint {
     static UNIT: OnceLock<c_uint> = OnceLock::new();
     *UNIT.get_or_init(|| {
@@ -134,8 +136,8 @@ pub(crate) struct Seated {
 }
 
 impl Seated {
-    /// Seats copies of `files`. Returns `None` if another thread starts a child at the moment, or the
-    /// seats are not usable.
+    /// Seats copies of `files`. Returns `None` if another thread starts a child at the moment, or
+    /// the seats are not usable.
     pub(crate) fn new(files: [Option<&OwnedFd>; SEATS]) -> Option<Seated> {
         if REFUSED.load(Ordering::Relaxed) {
             return None;
@@ -163,8 +165,8 @@ impl Drop for Seated {
     fn drop(&mut self) {
         let Seats { null, ends } = &mut *self.seats;
         for seat in ends {
-            // A seat that cannot be freed is closed, and later children start with a copy of the table.
-            // Otherwise the pipes of this child would not end.
+            // A seat that cannot be freed is closed, and later children start with a copy of the
+            // table. Otherwise the pipes of this child would not end.
             let lost = seat.take_if(|seat| dup3(&*null, seat, OFlag::O_CLOEXEC).is_err());
             if let Some((_, reserved)) = lost.zip(reserved()) {
                 reserved.lost.store(true, Ordering::Relaxed);

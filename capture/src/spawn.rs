@@ -43,7 +43,8 @@ pub struct Spawned {
 /// A file that a process inherits besides its standard files and stddiag.
 #[derive(Debug)]
 pub struct PassedFile {
-    /// The file. This process's descriptor, which has the close-on-exec flag, is closed at the start.
+    /// The file. This process's descriptor, which has the close-on-exec flag, is closed at the
+    /// start.
     pub file: OwnedFd,
     /// The environment variable that tells the process the number of the file.
     pub variable: OsString,
@@ -105,8 +106,8 @@ impl Stdio {
     }
 }
 
-/// Starts a process as a [`Spawner`] does, but with a copy of the descriptor table: to find out which
-/// descriptors it inherits pays only for many processes.
+/// Starts a process as a [`Spawner`] does, but with a copy of the descriptor table: to find out
+/// which descriptors it inherits pays only for many processes.
 ///
 /// # Errors
 /// [`SpawnError`]. No process runs then.
@@ -118,11 +119,11 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
 /// Starts processes, all with the environment that this process has when the spawner is created.
 ///
 /// Each process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. It also
-/// inherits the descriptors that had no close-on-exec flag when the spawner was created, and perhaps
-/// others that have none at the start. It stays in the session of this process, unless it has a pty.
-/// It starts with no signal blocked, with the default actions of SIGPIPE, SIGCHLD and SIGXFSZ, and
-/// with the soft limit on open files from before [`raise_file_limit`](crate::raise_file_limit). May be
-/// used from several threads at once.
+/// inherits the descriptors that had no close-on-exec flag when the spawner was created, and
+/// perhaps others that have none at the start. It stays in the session of this process, unless it
+/// has a pty. It starts with no signal blocked, with the default actions of SIGPIPE, SIGCHLD and
+/// SIGXFSZ, and with the soft limit on open files from before
+/// [`raise_file_limit`](crate::raise_file_limit). May be used from several threads at once.
 ///
 /// While it executes its program, a process shares the descriptor table of this process. If the
 /// environment variable `IOF_SPAWN_TABLE` is `copied`, or the kernel refuses to share it, it starts
@@ -162,8 +163,8 @@ impl Spawner {
         self.first_writes.as_ref()
     }
 
-    /// Hides variables of this process's environment from the processes: all whose names `is_hidden`
-    /// selects.
+    /// Hides variables of this process's environment from the processes: all whose names
+    /// `is_hidden` selects.
     pub fn hiding(mut self, is_hidden: impl Fn(&OsStr) -> bool) -> Spawner {
         self.environment.hide(is_hidden);
         self
@@ -184,8 +185,8 @@ impl Spawner {
         if let Some(first_writes) = &self.first_writes {
             [&stdout, &stderr, &stddiag].into_iter().for_each(|pipe| first_writes.watch(pipe.as_fd()));
         }
-        // No descriptor may have one of the numbers 0 to 2, which the child overwrites one after the
-        // other.
+        // No descriptor may have one of the numbers 0 to 2, which the child overwrites one after
+        // the other.
         let above = |end| above_stdio(end).map_err(|error| failed(&program, "fcntl", error));
         let stddiag_child = above(stddiag_child)?;
         let stddiag_number = reserve_stddiag_fd().unwrap_or(stddiag_child.as_raw_fd());
@@ -223,7 +224,8 @@ impl Spawner {
             files: limit::for_children(),
             above_inheritable: self.above_inheritable,
         };
-        // This closes this process's copies of the child's ends. Otherwise the pipes would never end.
+        // This closes this process's copies of the child's ends. Otherwise the pipes would never
+        // end.
         let started = exec::start(plan);
         let (pid, pidfd) = started.map_err(|error| spawn_failed(&program, cwd, error))?;
         let child = Child::started(pid, pidfd, group != ChildGroup::Inherit);

@@ -115,7 +115,8 @@ impl<'a> Streams<'a> {
 
 /// Limited access to one stream: readers can be attached and detached, and counters read. The
 /// kernel may be writing into the stream at the same time, so a tap can neither write to it nor
-/// drop it. It allocates memory only for a stream that has none, into which the kernel cannot write.
+/// drop it. It allocates memory only for a stream that has none, into which the kernel cannot
+/// write.
 pub struct Tap<'a> {
     stream: &'a mut Stream,
 }

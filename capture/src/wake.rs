@@ -21,13 +21,13 @@ impl PendingWake {
     /// Notes that the taker is to look at the queue. Called by a sender after it has added an item.
     /// Returns whether the sender must wake the taker, which it must then do.
     pub fn mark(&self) -> bool {
-        // Release: pairs with the acquire in `take`. All swaps are read-modify-write operations, so a
-        // `take` after this one sees the item, also if other senders came between.
+        // Release: pairs with the acquire in `take`. All swaps are read-modify-write operations, so
+        // a `take` after this one sees the item, also if other senders came between.
         !self.0.swap(true, Ordering::Release)
     }
 
-    /// Notes that the taker is about to look at the queue. Called by the taker after it has taken the
-    /// wake-up, so that no wake-up is lost, and before it takes items.
+    /// Notes that the taker is about to look at the queue. Called by the taker after it has taken
+    /// the wake-up, so that no wake-up is lost, and before it takes items.
     pub fn take(&self) {
         // Acquire: pairs with the release in `mark`.
         self.0.swap(false, Ordering::Acquire);

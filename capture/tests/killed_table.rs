@@ -1,5 +1,5 @@
-//! Children where a filter kills those that leave the shared descriptor table. The process remembers
-//! it, so this program has one test.
+//! Children where a filter kills those that leave the shared descriptor table. The process
+//! remembers it, so this program has one test.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail this way")]
 

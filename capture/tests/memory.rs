@@ -32,8 +32,8 @@ fn protect(access: libc::c_int) {
         if start == end {
             continue;
         }
-        // SAFETY: this is the writer's mapping of the data. Only the kernel writes through it, and nothing
-        // reads through it.
+        // SAFETY: this is the writer's mapping of the data. Only the kernel writes through it, and
+        // nothing reads through it.
         let result =
             unsafe { libc::mprotect(std::ptr::with_exposed_provenance_mut(start), end - start, access) };
         assert_eq!(result, 0);

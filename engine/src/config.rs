@@ -248,7 +248,8 @@ pub enum Mpi {
     None,
     /// PMIx if a program of the job needs it as far as its file tells (linked with Open MPI 5 or
     /// libpmix), or if the variable `IOF_LIBPMIX` is set and no program is linked with MPICH.
-    /// Otherwise PMI-1. Programs that such a program is an argument of, as of env(1), count as well.
+    /// Otherwise PMI-1. Programs that such a program is an argument of, as of env(1), count as
+    /// well.
     Auto,
     /// PMI-1, as of MPICH, Intel MPI and MVAPICH. Each rank has a socket to the engine. Ranks do
     /// not inherit the variables by which another launcher has connected the embedder.
@@ -343,9 +344,9 @@ pub struct JobSpec {
     /// Whether variables by which another launcher serves MPI to this process are hidden from the
     /// ranks. A job with an MPI protocol hides them always.
     pub hide_launcher: bool,
-    /// The ranks that this engine starts; `None` for all. The numbers of ranks in `apps` are those of
-    /// the whole job, also if this engine starts some of its ranks only. The engine of a node does
-    /// not know the other ranks unless `elsewhere` is set.
+    /// The ranks that this engine starts; `None` for all. The numbers of ranks in `apps` are those
+    /// of the whole job, also if this engine starts some of its ranks only. The engine of a node
+    /// does not know the other ranks unless `elsewhere` is set.
     pub local: Option<BTreeSet<Rank>>,
     /// Whether the job also has remote ranks. If so, their output may be
     /// [delivered](crate::Engine::deliver), and the job does not end before
@@ -378,8 +379,8 @@ impl JobSpec {
         }
     }
 
-    /// Returns whether the ranks would start MPI: `mpi` is not [`Mpi::None`], and a program is linked with
-    /// an MPI library. Looks for the programs on this node.
+    /// Returns whether the ranks would start MPI: `mpi` is not [`Mpi::None`], and a program is
+    /// linked with an MPI library. Looks for the programs on this node.
     pub fn needs_mpi(&self) -> bool {
         crate::pmix::MpiNeeds::of(self).is_mpi()
     }

@@ -103,9 +103,9 @@ impl Connection {
         self.in_flight.fds()
     }
 
-    /// Sends the messages that are queued for `peer`, with what `memory` has for them, as far as the
-    /// socket accepts them and `budget` allows. `used` is how much of the budget's shared pool all
-    /// tools use.
+    /// Sends the messages that are queued for `peer`, with what `memory` has for them, as far as
+    /// the socket accepts them and `budget` allows. `used` is how much of the budget's shared pool
+    /// all tools use.
     pub(crate) fn flush(
         &mut self,
         (id, peer): (PeerId, &mut Peer),

@@ -59,12 +59,12 @@ impl Engine {
     /// job, the options are those of the engine.
     ///
     /// `infos` may contain these attributes; others are ignored unless they are required:
-    /// * [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE): the stream ends after these bytes (`bytes` may
-    ///   be empty);
-    /// * [`IOF_BROKEN`](key::IOF_BROKEN): the stream ends after these bytes, but its source may have
-    ///   produced more, for example because its node was lost. The value is the number of further
-    ///   bytes that it has produced, at least. Tools receive another end than that of a complete
-    ///   stream;
+    /// * [`PMIX_IOF_COMPLETE`](key::PMIX_IOF_COMPLETE): the stream ends after these bytes (`bytes`
+    ///   may be empty);
+    /// * [`IOF_BROKEN`](key::IOF_BROKEN): the stream ends after these bytes, but its source may
+    ///   have produced more, for example because its node was lost. The value is the number of
+    ///   further bytes that it has produced, at least. Tools receive another end than that of a
+    ///   complete stream;
     /// * [`IOF_OFFSET`](key::IOF_OFFSET): the number of bytes that the source had produced before
     ///   these. The bytes between the end of the last delivery and this offset are a gap;
     /// * [`IOF_READ_TIME`](key::IOF_READ_TIME): the time at which the bytes were read from their
@@ -131,7 +131,8 @@ impl Engine {
     /// called before, and is called once more if that happens at the same time. Stdin of local
     /// processes is not paused. A pause of a name that no connected tool has, and no push, has no
     /// effect. Does not block. `done` is called on the control thread, under the same rules as
-    /// [upcalls](crate::Host), once the pause has taken effect. If the engine ends first, it is dropped.
+    /// [upcalls](crate::Host), once the pause has taken effect. If the engine ends first, it is
+    /// dropped.
     pub fn pause_stdin(&self, source: Option<&Proc>, done: impl FnOnce() + Send + 'static) {
         self.set_stdin_flow(source, true, Box::new(done));
     }

@@ -21,8 +21,8 @@ pub(crate) fn drop_memory(command: Command, memory: &SharedMemory) -> Result<Rem
 /// The capture thread has ended.
 pub(crate) fn send(command: Command, memory: &SharedMemory, capture: &Capture) -> Result<(), Stopped> {
     match command {
-        // The command that drops a page, stream or inlet follows all others that name it, so none of
-        // them is missing here.
+        // The command that drops a page, stream or inlet follows all others that name it, so none
+        // of them is missing here.
         Command::Request(request) => capture.request(memory.with_pages(request).ok_or(Stopped)?),
         Command::Open { source, first } => {
             let stream = memory.take_stream(source).ok_or(Stopped)?;
@@ -63,8 +63,8 @@ pub(crate) fn perform_on(command: Command, memory: &SharedMemory, streams: &mut 
     }
 }
 
-/// Drops a command that the capture thread cannot perform any more. Returns the events that stand for
-/// its effect.
+/// Drops a command that the capture thread cannot perform any more. Returns the events that stand
+/// for its effect.
 pub(crate) fn discard(command: Command, memory: &SharedMemory) -> Vec<Event> {
     if let Command::Open { source, .. } = &command {
         drop(memory.take_stream(*source));
@@ -72,8 +72,8 @@ pub(crate) fn discard(command: Command, memory: &SharedMemory) -> Vec<Event> {
     instead(&command)
 }
 
-/// Returns the events that stand for the effect of the command if the capture thread discards it and
-/// has not reported its end.
+/// Returns the events that stand for the effect of the command if the capture thread discards it
+/// and has not reported its end.
 pub(crate) fn instead(command: &Command) -> Vec<Event> {
     match command {
         Command::Request(request) => answered(request).into_iter().collect(),

@@ -21,17 +21,17 @@ pub const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
 /// Time within which equal requests to end are the same request: 250 ms.
 ///
 /// A signal to a process group, or to all processes of a container, can end a rank before the
-/// embedder reads the same signal. If the embedder passes it on ([`Job::signal`](crate::Job::signal))
-/// within this time, the rank has not failed.
+/// embedder reads the same signal. If the embedder passes it on
+/// ([`Job::signal`](crate::Job::signal)) within this time, the rank has not failed.
 pub const SAME_REQUEST: Duration = Duration::from_millis(250);
 
 /// The failures of a rank that end its whole job, see
 /// [`JobSpec::kill_on_bad_exit`](crate::JobSpec::kill_on_bad_exit).
 ///
 /// If a rank ends because of a signal that the engine sent to it, this is never such a failure (see
-/// [`RankExit::requested`](crate::RankExit::requested)). If SIGHUP, SIGINT, SIGQUIT or SIGTERM killed
-/// it, the job ends [`SAME_REQUEST`] later, unless the embedder has sent that signal to the job by
-/// then.
+/// [`RankExit::requested`](crate::RankExit::requested)). If SIGHUP, SIGINT, SIGQUIT or SIGTERM
+/// killed it, the job ends [`SAME_REQUEST`] later, unless the embedder has sent that signal to the
+/// job by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KillOnBadExit {
     /// No failure. A rank that calls `MPI_Abort` ends the job nevertheless.
@@ -106,7 +106,8 @@ enum Phase {
         timeout: Option<Instant>,
         /// Why the job ends with the next step, unless no rank is left.
         cause: Option<EndCause>,
-        /// The first rank that each signal which asks to end has killed, and when that is a failure.
+        /// The first rank that each signal which asks to end has killed, and when that is a
+        /// failure.
         suspects: BTreeMap<i32, (Rank, Instant)>,
     },
     /// SIGTERM was sent.

@@ -230,8 +230,8 @@ impl Engine {
     }
 
     /// Lets tools find this engine by the name of a job that does not exist yet. The job shares the
-    /// returned link if it starts while the link exists. Returns `None` without a directory, and for
-    /// a system-level engine.
+    /// returned link if it starts while the link exists. Returns `None` without a directory, and
+    /// for a system-level engine.
     ///
     /// A job that starts without this call is announced as well, but then a failure is only logged.
     ///

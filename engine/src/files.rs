@@ -33,7 +33,8 @@ pub(crate) fn file_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }
 
-/// Returns whether the address space of this process (`ulimit -v`) or the size of its files (`ulimit
+/// Returns whether the address space of this process (`ulimit -v`) or the size of its files
+/// (`ulimit
 /// -f`), which memory files are, too, is limited.
 pub(crate) fn is_memory_limited() -> bool {
     let is_limited = |limit| getrlimit(limit).is_ok_and(|(soft, _)| soft != RLIM_INFINITY);
@@ -66,8 +67,8 @@ pub(crate) fn check_files_of_job(needed: u64, caches: &CacheBudget) -> Result<u6
 }
 
 /// Checks that the pipes of a rank, which were opened after [`check_files_of_job`], leave a file to
-/// each stream that has no memory yet: another job may have been checked in between, and opens files,
-/// too. `highest` is the highest descriptor of the rank's pipes.
+/// each stream that has no memory yet: another job may have been checked in between, and opens
+/// files, too. `highest` is the highest descriptor of the rank's pipes.
 ///
 /// # Errors
 /// [`TooFewFiles`] if it is one of those that the streams need.

@@ -124,23 +124,23 @@ pub trait Host: Send + Sync {
     /// engine itself pushes to local processes.
     ///
     /// `reply` is the flow control: the push waits until the host grants it, which means that the
-    /// host has taken the bytes and can take more. With [`HostReply::pause`] the host has taken them,
-    /// but no tool named [`StdinPush::source`] may push more until
+    /// host has taken the bytes and can take more. With [`HostReply::pause`] the host has taken
+    /// them, but no tool named [`StdinPush::source`] may push more until
     /// [`Engine::resume_stdin`](crate::Engine::resume_stdin). A denial ends the push for these
-    /// processes; with `PMIX_ERR_IOF_COMPLETE` it states that they have ended or closed their stdin,
-    /// which confirms the end of the push if `bytes` is empty. With
-    /// the directive `PMIX_IOF_DROP_NEWEST`, a tool of `iof-tool` abandons a push if the host does
-    /// not reply for about two seconds. The host then receives neither more bytes of that push nor
-    /// its end, and may receive bytes of the next push.
+    /// processes; with `PMIX_ERR_IOF_COMPLETE` it states that they have ended or closed their
+    /// stdin, which confirms the end of the push if `bytes` is empty. With the directive
+    /// `PMIX_IOF_DROP_NEWEST`, a tool of `iof-tool` abandons a push if the host does not reply for
+    /// about two seconds. The host then receives neither more bytes of that push nor its end, and
+    /// may receive bytes of the next push.
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: HostReply) {
         let (_, _) = (stdin, bytes);
         reply.deny(Status::ERR_NOT_SUPPORTED, "the host does not forward stdin");
     }
 
-    /// Sends a signal that a tool of the engine's user requests to those of `procs` that run elsewhere.
-    /// A wildcard rank stands for all remote processes of its job. Returns their number, of which the
-    /// tool is told. The engine itself signals local processes. The default implementation has no
-    /// remote processes.
+    /// Sends a signal that a tool of the engine's user requests to those of `procs` that run
+    /// elsewhere. A wildcard rank stands for all remote processes of its job. Returns their number,
+    /// of which the tool is told. The engine itself signals local processes. The default
+    /// implementation has no remote processes.
     fn signal(&self, procs: &[Proc], signal: Signal) -> usize {
         let (_, _) = (procs, signal);
         0
@@ -290,7 +290,8 @@ impl HostReply {
     }
 
     /// Takes the bytes of [`Host::push_stdin`], and pauses the stdin of their source until
-    /// [`Engine::resume_stdin`](crate::Engine::resume_stdin). For other requests this is a denial with
+    /// [`Engine::resume_stdin`](crate::Engine::resume_stdin). For other requests this is a denial
+    /// with
     /// [`Status::ERR_IOF_XOFF`].
     pub fn pause(self) {
         self.deny(Status::ERR_IOF_XOFF, "the host takes no more stdin at present");

@@ -99,8 +99,8 @@ impl Job {
 
     /// Sends `signal` to every local rank. If a rank leads a process group, the whole group
     /// receives the signal, even if the rank itself has exited and left children in the group.
-    /// Before Linux 6.9, the children of an exited rank do not receive it. If a rank leads no process
-    /// group, its descendants in the embedder's group receive the signal, as
+    /// Before Linux 6.9, the children of an exited rank do not receive it. If a rank leads no
+    /// process group, its descendants in the embedder's group receive the signal, as
     /// [`Signaller::send`](iof_capture::Signaller::send) specifies. Returns the number of ranks and
     /// groups that were signalled.
     pub fn signal(&self, signal: Signal) -> usize {
@@ -157,8 +157,8 @@ impl Job {
         self.flush_streams(&streams, timeout)
     }
 
-    /// Blocks as [`Job::flush`] does, but only for the output of one rank. Of a remote rank, this is the
-    /// output that was delivered.
+    /// Blocks as [`Job::flush`] does, but only for the output of one rank. Of a remote rank, this
+    /// is the output that was delivered.
     pub fn flush_rank(&self, rank: Rank, timeout: Option<Duration>) -> bool {
         let streams = self.tables.lock().job(&self.id).map(|job| job.streams_of(rank)).unwrap_or_default();
         self.flush_streams(&streams, timeout)

@@ -77,8 +77,9 @@ pub(crate) fn socket() -> io::Result<(UnixStream, PassedFile)> {
     Ok((ours, PassedFile { file: theirs.into(), variable: PMI_FD.into() }))
 }
 
-/// Returns whether a launcher has set this variable of the environment to connect the processes that it
-/// starts. [`Engine::spawn`](crate::Engine::spawn) hides these variables from the ranks of MPI jobs.
+/// Returns whether a launcher has set this variable of the environment to connect the processes
+/// that it starts. [`Engine::spawn`](crate::Engine::spawn) hides these variables from the ranks of
+/// MPI jobs.
 pub fn is_launcher_variable(name: &OsStr) -> bool {
     is_of_a_launcher(name, has_pmix())
 }
@@ -89,8 +90,8 @@ pub(crate) fn has_pmix() -> bool {
 }
 
 /// Returns whether a launcher sets this variable to connect the processes that it starts. Returns
-/// `false` for settings of users: `PMIX_MCA_`, and directories unless the launcher of `has_pmix` set
-/// them.
+/// `false` for settings of users: `PMIX_MCA_`, and directories unless the launcher of `has_pmix`
+/// set them.
 pub(crate) fn is_of_a_launcher(name: &OsStr, has_pmix: bool) -> bool {
     let name = name.as_bytes();
     let prefixes: [&[u8]; 5] = [b"PMI_", b"PMI2_", b"PMIX_", b"HYDI_", b"OMPI_COMM_WORLD_"];

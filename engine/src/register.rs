@@ -49,8 +49,8 @@ impl Engine {
         Some(self.handle(id, final_status))
     }
 
-    /// Returns a handle of the present job of this name. It may be one whose ranks are all remote, which
-    /// is known when output of its ranks was [delivered](Engine::deliver).
+    /// Returns a handle of the present job of this name. It may be one whose ranks are all remote,
+    /// which is known when output of its ranks was [delivered](Engine::deliver).
     pub fn job(&self, nspace: &Nspace) -> Option<Job> {
         let mut tables = self.tables.lock();
         let id = JobId { nspace: nspace.clone(), run: tables.job_named(nspace)?.run() };

@@ -86,8 +86,8 @@ pub(crate) struct Released {
     streams: HashMap<SourceId, Stream>,
 }
 
-/// All shared memory that the driver holds. Used only while the tables are locked, so its own lock is
-/// always free.
+/// All shared memory that the driver holds. Used only while the tables are locked, so its own lock
+/// is always free.
 pub(crate) struct SharedMemory {
     source: Box<dyn MemorySource>,
     objects: Mutex<Objects>,
@@ -177,8 +177,8 @@ impl SharedMemory {
         bytes
     }
 
-    /// Keeps the rings of the answers to `request` for `tools`, each of which has one answer that may
-    /// have a ring. Returns the answers without rings.
+    /// Keeps the rings of the answers to `request` for `tools`, each of which has one answer that
+    /// may have a ring. Returns the answers without rings.
     pub(crate) fn keep_rings(
         &self,
         tools: &[PeerId],
@@ -255,8 +255,8 @@ impl Resources for Arc<SharedMemory> {
 /// Checks for simulators.
 #[cfg(feature = "simulation")]
 impl SharedMemory {
-    /// Panics unless exactly this is kept: the pages of `tools`, each with what it is to receive, the
-    /// inlets of `pushes`, and no stream.
+    /// Panics unless exactly this is kept: the pages of `tools`, each with what it is to receive,
+    /// the inlets of `pushes`, and no stream.
     pub(crate) fn check(&self, tools: &BTreeMap<PeerId, BTreeSet<Attachment>>, pushes: &BTreeSet<PushId>) {
         let objects = self.objects();
         let pages = tools.keys().map(|tool| PageId::Tool(*tool)).chain([PageId::BacklogHolder]);

@@ -95,8 +95,8 @@ impl LockedTables<'_> {
         &mut self.state.handles
     }
 
-    /// Passes the core an input, and carries out the effects before anything else: a piece of a push
-    /// is copied before its tool receives credit for the bytes.
+    /// Passes the core an input, and carries out the effects before anything else: a piece of a
+    /// push is copied before its tool receives credit for the bytes.
     ///
     /// # Errors
     /// As [`Core::handle`].

@@ -33,7 +33,8 @@ fn facility(engine: &Engine) -> RawFd {
 /// Puts a file that no backend can wait for in the place of `facility`.
 fn break_facility(facility: RawFd) {
     let null = fs::File::open("/dev/null").unwrap();
-    // SAFETY: the descriptor stays open, and its owner still closes it: `into_raw_fd` gives it back.
+    // SAFETY: the descriptor stays open, and its owner still closes it: `into_raw_fd` gives it
+    // back.
     let mut facility = unsafe { OwnedFd::from_raw_fd(facility) };
     nix::unistd::dup2(&null, &mut facility).unwrap();
     let _ = facility.into_raw_fd();

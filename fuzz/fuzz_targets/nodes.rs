@@ -1,5 +1,5 @@
-//! What either end of an edge sends, at any boundaries, costs the other end or a relay nothing but this
-//! edge: memory stays bounded, and figures stay true.
+//! What either end of an edge sends, at any boundaries, costs the other end or a relay nothing but
+//! this edge: memory stays bounded, and figures stay true.
 
 #![no_main]
 
@@ -48,7 +48,8 @@ impl RelayEnds {
         RelayEnds { down, up: ChildUp::new(1..3), passed: Vec::new(), is_cut: false }
     }
 
-    /// Passes up what a child sends. What it passes on is whole frames of the nodes behind the edge.
+    /// Passes up what a child sends. What it passes on is whole frames of the nodes behind the
+    /// edge.
     fn pass_up(&mut self, bytes: &[u8]) {
         if self.is_cut {
             return;

@@ -51,9 +51,9 @@ impl CacheBudget {
         self.used.load(Relaxed)
     }
 
-    /// Returns the number of streams that have no memory yet and have not ended. Each needs one file
-    /// and two memory maps with its first byte, so whatever else opens files or creates maps should
-    /// leave these.
+    /// Returns the number of streams that have no memory yet and have not ended. Each needs one
+    /// file and two memory maps with its first byte, so whatever else opens files or creates maps
+    /// should leave these.
     pub fn owed_rings(&self) -> u64 {
         self.owed.load(Relaxed)
     }
@@ -68,11 +68,12 @@ impl CacheBudget {
         self.refusals.fetch_add(1, Relaxed) == 0
     }
 
-    /// Checks that `ring`, which is not the first one of its stream, leaves files and memory maps for
-    /// the first rings of all streams.
+    /// Checks that `ring`, which is not the first one of its stream, leaves files and memory maps
+    /// for the first rings of all streams.
     pub(crate) fn check(&self, ring: &Ring) -> Result<(), CreateError> {
         let (Some(file), owed @ 1..) = (ring.as_fd(), self.owed_rings()) else { return Ok(()) };
-        // The kernel assigns the lowest free number, so a high number means that few files are left.
+        // The kernel assigns the lowest free number, so a high number means that few files are
+        // left.
         let number = u64::try_from(file.as_raw_fd()).unwrap_or(u64::MAX);
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
         let maps = maps_in_use().saturating_add(owed.saturating_mul(MAPS)).saturating_add(OTHER_MAPS);

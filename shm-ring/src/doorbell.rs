@@ -91,8 +91,8 @@ pub struct Bell(OwnedFd);
 impl Bell {
     /// Silences the bell, so that the next ring makes it readable again.
     ///
-    /// The work is bounded: a bell with more rings than a [`Ringer`] leaves in it stays readable. So
-    /// wait for it with a level-triggered poll.
+    /// The work is bounded: a bell with more rings than a [`Ringer`] leaves in it stays readable.
+    /// So wait for it with a level-triggered poll.
     ///
     /// Returns `false` if no [`Ringer`] is left. The descriptor of a [`doorbell`] then stays
     /// readable for ever, so do not wait for it any more.

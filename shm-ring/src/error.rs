@@ -129,8 +129,8 @@ pub enum SendError {
     },
 }
 
-/// An error of [`SentReader::serve`](crate::handoff::SentReader::serve) and of the methods that call
-/// it.
+/// An error of [`SentReader::serve`](crate::handoff::SentReader::serve) and of the methods that
+/// call it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {

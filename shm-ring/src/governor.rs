@@ -22,8 +22,8 @@ const LONGEST_HOLD_OFF: u32 = 64 * 1024;
 /// before it or without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// The turn found nothing or came after a pause, or the thread is mostly idle: a wait would only
-    /// delay the bytes.
+    /// The turn found nothing or came after a pause, or the thread is mostly idle: a wait would
+    /// only delay the bytes.
     Sparse,
     /// The turn read a large part of a buffer: a longer wait could block a writer or let a
     /// reader fall behind.

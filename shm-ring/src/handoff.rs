@@ -147,8 +147,8 @@ impl SentReader {
     }
 
     /// Answers the reader's next request, if there is one, without blocking. `stream` is the stream
-    /// for which [`send`] was called. Returns `false` if the reader has closed the connection and is
-    /// therefore detached.
+    /// for which [`send`] was called. Returns `false` if the reader has closed the connection and
+    /// is therefore detached.
     ///
     /// Each call takes at most one request, so that a faulty reader that sends requests without end
     /// does not keep the owner here. The connection remains readable while there are more, so wait
@@ -182,9 +182,9 @@ impl SentReader {
     /// the stream has no room, blocks and [serves](SentReader::serve) this reader.
     ///
     /// # Errors
-    /// [`ServeError`]; some of the bytes may be written then. [`ServeError::Closed`] if the reader has
-    /// closed the connection and is therefore detached, which is noticed only while the stream has no
-    /// room.
+    /// [`ServeError`]; some of the bytes may be written then. [`ServeError::Closed`] if the reader
+    /// has closed the connection and is therefore detached, which is noticed only while the stream
+    /// has no room.
     pub fn push_all(&mut self, stream: &mut Stream, bytes: &[u8], time: u64) -> Result<(), ServeError> {
         let mut rest = bytes;
         loop {
@@ -324,17 +324,17 @@ impl ReceivedReader {
     ///
     /// # Errors
     /// [`ReceiveError`]; the reader stays at the end of its generation.
-    /// * [`ReceiveError::Socket`]: the caller may call this again, best when the socket is readable.
-    ///   This is the error when the read timeout has passed, or when the answer has not arrived and
-    ///   the socket is in non-blocking mode. The next call waits for the same answer and does not
-    ///   send a second request.
+    /// * [`ReceiveError::Socket`]: the caller may call this again, best when the socket is
+    ///   readable. This is the error when the read timeout has passed, or when the answer has not
+    ///   arrived and the socket is in non-blocking mode. The next call waits for the same answer
+    ///   and does not send a second request.
     /// * [`ReceiveError::Closed`]: from then on, the reader returns
     ///   [`Peek::Gone`](crate::Peek::Gone).
-    /// * All other errors are final, and each later call returns [`ReceiveError::Failed`]. Drop this
-    ///   value then.
+    /// * All other errors are final, and each later call returns [`ReceiveError::Failed`]. Drop
+    ///   this value then.
     pub fn follow(&mut self) -> Result<(), ReceiveError> {
-        // Once it has the request, the owner may reuse the ring and the slot. Only a reader that has
-        // seen the seal borrows nothing and accesses neither. An owner also does not answer the
+        // Once it has the request, the owner may reuse the ring and the slot. Only a reader that
+        // has seen the seal borrows nothing and accesses neither. An owner also does not answer the
         // request of a reader in the newest generation.
         if !self.reader.has_seen_seal() {
             return Ok(());

@@ -110,8 +110,8 @@ pub(crate) struct Published {
     pub complete: AtomicU64,
     /// Entries of the newest reads below this number are readable.
     pub recent_tail: AtomicU64,
-    /// One more than the number of bytes that are known to be missing at the end of a broken stream; 0
-    /// if the stream is not broken.
+    /// One more than the number of bytes that are known to be missing at the end of a broken
+    /// stream; 0 if the stream is not broken.
     pub missing: AtomicU64,
 }
 

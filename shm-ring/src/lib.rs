@@ -26,8 +26,9 @@
 //! | `utilization` | whether a thread uses so much of a processor that waits may pay |
 //! | [`handoff`] | giving a reader to another process over a socket (unsafe) |
 //!
-//! All modules except `handoff` are private; the public items are listed below. Apart from doorbells
-//! and the hand-off, this crate does no I/O: its user, or the kernel, writes the bytes into a
+//! All modules except `handoff` are private; the public items are listed below. Apart from
+//! doorbells and the hand-off, this crate does no I/O: its user, or the kernel, writes the bytes
+//! into a
 //! [`Span`].
 //!
 //! # Two processes

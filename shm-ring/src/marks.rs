@@ -62,7 +62,8 @@ impl<'a> Marks<'a> {
     /// Returns the range of entries that may be read.
     pub(crate) fn published(&self) -> Range<u64> {
         let tail = self.tail.load(Relaxed);
-        // Partner: the Release store of `tail` in `put`. (A fence, not an acquire load: read-only maps.)
+        // Partner: the Release store of `tail` in `put`. (A fence, not an acquire load: read-only
+        // maps.)
         fence_at(Point::IndexFence, Acquire);
         let head = self.head.load(Relaxed);
         // At most one ring of entries: a head and tail from a broken file cannot make a caller read

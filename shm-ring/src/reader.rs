@@ -117,9 +117,9 @@ impl Reader {
     ///   generation](crate::Stream::follow), except that of a complete stream.
     /// * Only its [`Stream`](crate::Stream) writes the ring.
     /// * Nothing writes the file of `page` by its descriptor
-    ///   ([`ReaderPage::as_fd`](crate::ReaderPage::as_fd), which is safe to call), or a `page` on the
-    ///   heap by `ReaderPage::overwrite` (feature `test-utils`), because this reader publishes its
-    ///   pinned position there.
+    ///   ([`ReaderPage::as_fd`](crate::ReaderPage::as_fd), which is safe to call), or a `page` on
+    ///   the heap by `ReaderPage::overwrite` (feature `test-utils`), because this reader publishes
+    ///   its pinned position there.
     pub unsafe fn new(given: Attached, page: Arc<ReaderPage>, start: Start) -> Result<Reader, OpenError> {
         // Position and drop count at which the reader's accounting begins.
         let (cursor, dropped_seen) = match start {
@@ -288,8 +288,8 @@ impl Reader {
     ///
     /// # Safety
     /// As for [`Reader::new`]: `given` is what the engine's
-    /// [`Stream::follow`](crate::Stream::follow) returned for this reader. The id may be the same as
-    /// before.
+    /// [`Stream::follow`](crate::Stream::follow) returned for this reader. The id may be the same
+    /// as before.
     pub unsafe fn follow(&mut self, given: Attached) -> Result<(), OpenError> {
         let Attached { ring, id, start, non_gating, .. } = given;
         if self.page.slot(id).is_none() {

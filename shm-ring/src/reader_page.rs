@@ -88,8 +88,8 @@ impl ReaderPage {
         Ok(page)
     }
 
-    /// Lets the thread that would ring the doorbell of this tool, which is in the same process, do the
-    /// tool's step first.
+    /// Lets the thread that would ring the doorbell of this tool, which is in the same process, do
+    /// the tool's step first.
     #[must_use]
     pub fn with_stepper(mut self, stepper: Stepper) -> ReaderPage {
         if let Some(owner) = &mut self.owner {
@@ -141,12 +141,13 @@ impl ReaderPage {
 
     // Engine's side.
 
-    /// Allocates the memory of a slot, unless it has some. Needed before the first use of a slot from
+    /// Allocates the memory of a slot, unless it has some. Needed before the first use of a slot
+    /// from
     /// [`Slots::take`] of an owner that keeps [`Slots`] apart from the page.
     ///
     /// # Errors
-    /// [`CreateError::Slots`] if the page has no such slot, [`CreateError::Memory`] if the kernel has
-    /// no memory.
+    /// [`CreateError::Slots`] if the page has no such slot, [`CreateError::Memory`] if the kernel
+    /// has no memory.
     pub fn prepare_slot(&self, id: ReaderId) -> Result<(), CreateError> {
         let Some(owner) = self.owner.as_ref().filter(|_| id.index() < MAX_SLOTS) else {
             return Err(CreateError::Slots);
@@ -206,15 +207,16 @@ impl ReaderPage {
         Some((word, 1u64 << (id.index() % 64)))
     }
 
-    /// Rings the doorbell for the reader `id` if the tool sleeps, unless the tool's step leaves nothing
-    /// to do. A SeqCst fence must lie between `mark_ready` and this call.
+    /// Rings the doorbell for the reader `id` if the tool sleeps, unless the tool's step leaves
+    /// nothing to do. A SeqCst fence must lie between `mark_ready` and this call.
     pub(crate) fn ring_if_armed(&self, id: ReaderId) {
         let armed = &self.table().head.armed;
         let stepper = self.owner.as_ref().and_then(|owner| owner.stepper.as_ref());
         if let Some(stepper) = stepper
             && armed.load(Relaxed) == 1
         {
-            // A step takes the ready bits of all readers. If it has left bytes, it has rung already.
+            // A step takes the ready bits of all readers. If it has left bytes, it has rung
+            // already.
             if !self.is_marked(id) || stepper.step() {
                 return;
             }

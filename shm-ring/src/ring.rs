@@ -2,8 +2,8 @@
 //!
 //! The engine's [`Ring`] is mapped read-write, and only [`Writer`](crate::writer::Writer) writes
 //! through it. Readers in the engine's process share it. A reader in another process has a
-//! read-only map, through which std defines only relaxed loads of at most eight bytes. All sides use
-//! the same relaxed loads with fences, so one implementation serves them and loom checks it.
+//! read-only map, through which std defines only relaxed loads of at most eight bytes. All sides
+//! use the same relaxed loads with fences, so one implementation serves them and loom checks it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{fmt, slice};
@@ -354,8 +354,8 @@ impl Ring {
     pub(crate) fn copy(&self, position: u64, buffer: &mut [u8]) {
         let len = buffer.len().min(usize::try_from(self.capacity()).unwrap_or(usize::MAX));
         if let Some(buffer) = buffer.get_mut(..len).filter(|_| self.has_data()) {
-            // SAFETY: `capacity` bytes are mapped and readable from that address on, and `buffer` is
-            // at most that long.
+            // SAFETY: `capacity` bytes are mapped and readable from that address on, and `buffer`
+            // is at most that long.
             unsafe { copy_racy(self.address(self.offset_of(position)), buffer) };
         }
     }

@@ -45,8 +45,8 @@ impl Slots {
         Some(id)
     }
 
-    /// Returns a slot that its reader has stopped using, in constant time. Does nothing for a slot that
-    /// is not taken.
+    /// Returns a slot that its reader has stopped using, in constant time. Does nothing for a slot
+    /// that is not taken.
     pub fn put_back(&mut self, id: ReaderId) {
         if let Some(taken) = self.taken.get_mut(id.index())
             && std::mem::replace(taken, false)

@@ -1,18 +1,18 @@
-//! Reading without a wake-up: the thread that would wake a reader in its own process does the reader's
-//! work instead.
+//! Reading without a wake-up: the thread that would wake a reader in its own process does the
+//! reader's work instead.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// The work of a sleeping reader. Must not block. Returns whether nothing is left to do, so that the
-/// reader may continue to sleep.
+/// The work of a sleeping reader. Must not block. Returns whether nothing is left to do, so that
+/// the reader may continue to sleep.
 type Step = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The place where a reader in the engine's process puts its step. The engine has a clone, which it
 /// adds to the reader page by [`ReaderPage::with_stepper`](crate::ReaderPage::with_stepper).
 ///
-/// The step runs on the thread that writes the streams, after the ready bits of the page are set. It
-/// may find the reader awake or about to sleep, so both must use a lock.
+/// The step runs on the thread that writes the streams, after the ready bits of the page are set.
+/// It may find the reader awake or about to sleep, so both must use a lock.
 #[derive(Clone, Default)]
 pub struct Stepper(Arc<OnceLock<Step>>);
 

@@ -16,8 +16,8 @@ const IDLE_PERCENT: u32 = 25;
 
 /// The utilization of a processor by one thread, measured over periods of at least 5 ms.
 ///
-/// Waits that pay lower the use, and must not end for that reason. So while the thread waits, its use
-/// counts as what the same bytes would cost without waits, by the last period without any.
+/// Waits that pay lower the use, and must not end for that reason. So while the thread waits, its
+/// use counts as what the same bytes would cost without waits, by the last period without any.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -51,10 +51,10 @@ impl Utilization {
         Utilization { since: now, cpu, bytes: 0, waited: false, without_waits: (cpu, 0), busy: false }
     }
 
-    /// Records a turn of the thread that has ended at `now`: its bytes, and whether the thread waited
-    /// before it to let them accumulate. Returns whether the thread is busy: it has used two fifths
-    /// of a processor in a period, and not less than a quarter in any period since. `cpu` returns the
-    /// CPU time of the thread, and is called if a period has ended.
+    /// Records a turn of the thread that has ended at `now`: its bytes, and whether the thread
+    /// waited before it to let them accumulate. Returns whether the thread is busy: it has used two
+    /// fifths of a processor in a period, and not less than a quarter in any period since. `cpu`
+    /// returns the CPU time of the thread, and is called if a period has ended.
     pub fn is_busy(
         &mut self,
         now: Instant,

@@ -234,8 +234,8 @@ impl Writer {
         self.ring.control().published.sealed.store(self.tail, order_at(Point::Sealed, Release));
     }
 
-    /// Ends the stream: no byte follows those in the ring. `missing` is the number of bytes that are
-    /// known to be missing if the stream is broken.
+    /// Ends the stream: no byte follows those in the ring. `missing` is the number of bytes that
+    /// are known to be missing if the stream is broken.
     pub(crate) fn end(&mut self, missing: Option<u64>) {
         self.stop_waiting();
         self.mark_gap(true);
@@ -253,7 +253,8 @@ impl Writer {
         self.trim_claim(0);
     }
 
-    /// Withdraws the claim of all bytes but the next `rest`. None of the others may have been written.
+    /// Withdraws the claim of all bytes but the next `rest`. None of the others may have been
+    /// written.
     pub(crate) fn trim_claim(&mut self, rest: u64) {
         // Not below the positions that the index still covers.
         let end = self.tail.saturating_add(rest);
@@ -273,8 +274,8 @@ impl Writer {
         let wanted = self.tail.saturating_add(room).saturating_sub(self.ring.capacity());
         // Partner: the load of `wanted` in `Reader::notify_of_room`.
         self.ring.control().claimed.wanted.store(wanted, Relaxed);
-        // One of this fence and the one in `Reader::notify_of_room` is first. Either the reader sees
-        // `wanted`, or the writer sees its pinned position.
+        // One of this fence and the one in `Reader::notify_of_room` is first. Either the reader
+        // sees `wanted`, or the writer sees its pinned position.
         fence_at(Point::WantedFence, SeqCst);
     }
 

@@ -294,7 +294,8 @@ impl World {
         self.opening = may_block;
         self.push(late);
         self.opening = false;
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         let reader = unsafe { Reader::new(attached, Arc::clone(&self.page), start) }.unwrap();
         let began = if start == Start::Now { now } else { 0 };
         let lossless_from = (may_block && self.policy == Policy::Block).then_some(now);
@@ -331,7 +332,8 @@ impl World {
             let id = self.page.take_slot().unwrap();
             let old = client.reader.id();
             let attached = self.stream.follow(&self.page, old, id).expect("a sealed ring has a successor");
-            // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+            // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+            // done.
             unsafe { client.reader.follow(attached) }.unwrap();
             self.page.return_slot(old);
             if self.policy == Policy::Block && client.may_block && !client.non_gating {

@@ -41,7 +41,8 @@ impl Tool {
         let given = stream.attach(&page, id, Start::Oldest, may_block).unwrap();
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
         let mapped = Arc::new(ReaderPage::open(own(page.as_fd().unwrap())).unwrap());
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         let reader = unsafe { Reader::new(Attached { ring, ..given }, mapped, Start::Oldest) }.unwrap();
         Tool { page, reader }
     }
@@ -52,7 +53,8 @@ impl Tool {
         let Some(given) = stream.follow(&self.page, old, id) else { return self.page.return_slot(id) };
         self.page.return_slot(old);
         let ring = Arc::new(Ring::open(own(given.ring.as_fd().unwrap())).unwrap());
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         unsafe { self.reader.follow(Attached { ring, ..given }) }.unwrap();
     }
 
@@ -207,10 +209,12 @@ fn ids_beyond_the_reader_page_are_rejected() {
     for id in [MAX_SLOTS as u32, u32::MAX].map(ReaderId::from) {
         assert!(matches!(stream.attach(&tool.page, id, Start::Now, false), Err(CreateError::Slots)));
         let given = || Attached { ring: Arc::clone(&ring), id, start: 0, dropped: 0, non_gating: false };
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         let moved = unsafe { tool.reader.follow(given()) };
         assert!(matches!(moved, Err(OpenError::Slot { .. })));
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         let new = unsafe { Reader::new(given(), Arc::clone(&tool.page), Start::Oldest) };
         assert!(matches!(new, Err(OpenError::Slot { .. })));
     }
@@ -368,8 +372,8 @@ fn a_ring_of_the_largest_capacity_that_was_never_written_is_empty() {
     let meta = (3200 + head[3] * 24).next_multiple_of(PAGE);
     let ring = Arc::new(Ring::open(file(&head, meta + MAX_CAPACITY, &RING_SEALS)).unwrap());
     let page = Arc::new(ReaderPage::create(doorbell().unwrap().0).unwrap());
-    // SAFETY: the file is sealed, nothing writes it, and no other reader has the slot. All words are 0,
-    // so the stream is complete at 0.
+    // SAFETY: the file is sealed, nothing writes it, and no other reader has the slot. All words
+    // are 0, so the stream is complete at 0.
     let mut reader = unsafe {
         Reader::new(
             Attached { ring, id: 0.into(), start: 0, dropped: 0, non_gating: false },

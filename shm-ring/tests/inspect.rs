@@ -34,7 +34,8 @@ impl Scene {
         let id = page.take_slot().unwrap();
         let attached = stream.attach(&page, id, Start::Oldest, policy == Policy::Block).unwrap();
         let (ring, outside) = (opened(&attached.ring), opened(&attached.ring));
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         let reader =
             unsafe { Reader::new(Attached { ring, ..attached }, Arc::clone(&page), Start::Oldest) }.unwrap();
         Scene { stream, page, reader, outside }
@@ -69,7 +70,8 @@ impl Scene {
         let id = self.page.take_slot().unwrap();
         let attached = self.stream.follow(&self.page, self.reader.id(), id).unwrap();
         self.page.return_slot(self.reader.id());
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         unsafe { self.reader.follow(Attached { ring: opened(&attached.ring), ..attached }) }.unwrap();
     }
 }

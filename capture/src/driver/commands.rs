@@ -141,8 +141,8 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Adds a process and its sources. Sources whose pipes have bytes already are added, and so read,
-    /// in the order of their first writes.
+    /// Adds a process and its sources. Sources whose pipes have bytes already are added, and so
+    /// read, in the order of their first writes.
     fn add_process(
         &mut self,
         process: Option<(ProcessId, Child)>,

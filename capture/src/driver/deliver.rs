@@ -13,8 +13,8 @@ impl<B: Backend> Driver<B> {
         let source = index.and_then(|index| self.sources.source_mut(index));
         match source.and_then(|source| source.deliver(delivery, self.time)) {
             Some(Ready::Now) => index.into_iter().for_each(|index| self.pour(index)),
-            // The source continues after this command, when the bell retries the waiting sources, or
-            // after its pause.
+            // The source continues after this command, when the bell retries the waiting sources,
+            // or after its pause.
             Some(Ready::Later) => {}
             None => self.report_dequeued(id, Dequeued { deliveries: 1, bytes: len }),
         }

@@ -40,7 +40,8 @@ impl<B: Backend> Driver<B> {
 
     /// Handles bytes, or the end, that an isolated source's thread has read.
     pub(super) fn take_outcome(&mut self, index: usize, thread: &ThreadId, outcome: ReadOutcome) {
-        // The source may have ended, which counted these bytes, and another source may have its number.
+        // The source may have ended, which counted these bytes, and another source may have its
+        // number.
         let Some(source) = self.sources.source_mut(index) else { return };
         match outcome {
             ReadOutcome::Bytes { bytes, time } => {

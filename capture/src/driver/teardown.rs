@@ -35,8 +35,8 @@ impl<B: Backend> Driver<B> {
 
     /// Ends everything after the kernel facility has failed, or after a panic.
     pub(super) fn fail(&mut self, error: &io::Error) {
-        // Before the queue is closed: a fill that adds to an earlier one sends no command, which could
-        // be refused.
+        // Before the queue is closed: a fill that adds to an earlier one sends no command, which
+        // could be refused.
         self.inbox.fills().close();
         tracing::error!(%error, backend = %B::KIND, "capture ends after a failure");
         let is_quiet = self.quiesce();
@@ -46,7 +46,8 @@ impl<B: Backend> Driver<B> {
             };
             let end = End::Error(clone_error(error));
             if source.in_flight() && !is_quiet {
-                // The kernel may still use its memory, which `Drop` keeps. No reader waits for more.
+                // The kernel may still use its memory, which `Drop` keeps. No reader waits for
+                // more.
                 self.sources.abandon(index, end);
             } else {
                 self.end(index, end);
@@ -62,14 +63,14 @@ impl<B: Backend> Driver<B> {
         self.sources.flush_notifications();
     }
 
-    /// Closes the command queue. Takes the targets, pushes and requests that it still has, so that they
-    /// are ended and reported with the others. Sources are not added any more. The requests find all
-    /// streams complete, because the deliveries that precede them are discarded.
+    /// Closes the command queue. Takes the targets, pushes and requests that it still has, so that
+    /// they are ended and reported with the others. Sources are not added any more. The requests
+    /// find all streams complete, because the deliveries that precede them are discarded.
     fn take_remaining(&mut self) {
         let commands = mem::replace(&mut self.commands, never());
         let remaining: Vec<Command> = commands.try_iter().collect();
-        // Closed before a command is discarded: a thread that waits for its command learns then that
-        // the capture has ended, and its next command must be refused.
+        // Closed before a command is discarded: a thread that waits for its command learns then
+        // that the capture has ended, and its next command must be refused.
         drop(commands);
         for command in remaining {
             match command {

@@ -48,8 +48,8 @@ impl TargetRig {
     /// Starts the next write and returns its bytes.
     fn start_write(&mut self) -> Vec<u8> {
         let TargetAction::Write(_, lent) = self.next() else { panic!("the target has nothing to write") };
-        // SAFETY: the bytes lie in the inlet of a push, which stays mapped, and which only this thread
-        // fills.
+        // SAFETY: the bytes lie in the inlet of a push, which stays mapped, and which only this
+        // thread fills.
         unsafe { std::slice::from_raw_parts(lent.ptr, lent.len) }.to_vec()
     }
 

@@ -135,8 +135,8 @@ fn wait_for_error_or_end(pipe: &impl AsFd) {
     assert_eq!(poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::empty())], timeout), Ok(1));
 }
 
-/// Waits until the capture thread has submitted the requests for all earlier commands. No source has
-/// the id 99.
+/// Waits until the capture thread has submitted the requests for all earlier commands. No source
+/// has the id 99.
 pub fn wait_for_turn(rig: &CaptureRig) {
     // The first event ends a turn, and the second belongs to a later turn.
     for _ in 0..2 {
@@ -146,8 +146,8 @@ pub fn wait_for_turn(rig: &CaptureRig) {
     }
 }
 
-/// The number of bytes after which a [`pattern`] repeats: a prime, so that no capacity and no size of
-/// a write is a multiple of it.
+/// The number of bytes after which a [`pattern`] repeats: a prime, so that no capacity and no size
+/// of a write is a multiple of it.
 const PERIOD: usize = 1_048_583;
 
 /// Returns pseudo-random bytes, in which a wrong position or order shows.
@@ -269,8 +269,8 @@ impl TestTool {
                         streams.get_mut(id).unwrap().follow(page, old, new).unwrap()
                     };
                     let attached = capture.with_streams(follow).unwrap();
-                    // SAFETY: the stream belongs to the test, which neither moves nor detaches a reader in
-                    // use.
+                    // SAFETY: the stream belongs to the test, which neither moves nor detaches a
+                    // reader in use.
                     unsafe { reader.follow(attached) }.unwrap();
                 }
                 Peek::Ended | Peek::Broken { .. } => break,

@@ -90,7 +90,8 @@ fn on_a_terminal_stddiag_has_a_pipe_and_the_stderr_pipe_is_empty() {
 
 #[test]
 fn the_process_leads_a_session_with_the_terminal_as_controlling_terminal() {
-    // Pid, group, session, and the foreground group of the controlling terminal, see proc_pid_stat(5).
+    // Pid, group, session, and the foreground group of the controlling terminal, see
+    // proc_pid_stat(5).
     let ids = script_output("cut -d' ' -f1,5,6,8 /proc/$$/stat");
     let ids: Vec<&str> = ids.split_whitespace().collect();
     assert_eq!(ids, [ids[0]; 4]);
@@ -154,8 +155,8 @@ fn a_process_whose_terminal_is_closed_receives_sighup() {
 
 #[test]
 fn the_exit_of_the_leader_sends_sighup_to_its_children_unless_they_ignore_it() {
-    // The background child dies of SIGHUP, and then the terminal ends. The child must not inherit an
-    // ignored SIGHUP from the tests, so the leader waits until env(1) has reset it.
+    // The background child dies of SIGHUP, and then the terminal ends. The child must not inherit
+    // an ignored SIGHUP from the tests, so the leader waits until env(1) has reset it.
     let started = tempfile::NamedTempFile::new().unwrap();
     let started = started.path().display();
     let child = format!("env --default-signal=HUP sh -c 'rm {started}; exec sleep 1000'");

@@ -119,7 +119,8 @@ fn all_writers_that_hold_pipe_locks_are_reported_whichever_stalls_the_capture() 
     for (id, ((read, mut write), page)) in (0..).map(SourceId).zip(pipes.into_iter().zip(&pages)) {
         let add = |read| rig.capture.add(id, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
         if id.0 < 2 {
-            // The capture waits for bytes of these pipes. It does not access them while they are locked.
+            // The capture waits for bytes of these pipes. It does not access them while they are
+            // locked.
             add(read);
             wait_for_turn(&rig);
             holders.push(hold_lock(&write, page));

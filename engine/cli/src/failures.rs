@@ -148,8 +148,8 @@ impl Failures {
         format!("job {}: not finished after {timeout} (--timeout): {what}", self.nspace)
     }
 
-    /// Returns the lines about ranks whose output may be incomplete: one for all ranks with the same
-    /// channels.
+    /// Returns the lines about ranks whose output may be incomplete: one for all ranks with the
+    /// same channels.
     pub fn cut_off_lines(&self, status: &JobStatus) -> Vec<String> {
         let mut channels: BTreeMap<Rank, Vec<Channel>> = BTreeMap::new();
         for (rank, channel) in &status.cut_off {

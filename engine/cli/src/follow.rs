@@ -136,8 +136,8 @@ impl RunningJob {
         }
     }
 
-    /// Blocks until the job and its output have ended. Returns the exit code, what was forwarded, and
-    /// the failed ranks.
+    /// Blocks until the job and its output have ended. Returns the exit code, what was forwarded,
+    /// and the failed ranks.
     pub fn wait_for_end(mut self, engine: &Engine) -> (Result<ExitCode, Failure>, Forwarded, Failures) {
         while !self.is_over() {
             match self.next() {
@@ -183,8 +183,8 @@ impl RunningJob {
         self.status.is_some() && (written || self.failure.is_some() || self.given_up.is_some())
     }
 
-    /// Blocks until the next event. Returns `None` when a check of the outputs, the end of the grace
-    /// period or the report of a failed rank is due.
+    /// Blocks until the next event. Returns `None` when a check of the outputs, the end of the
+    /// grace period or the report of a failed rank is due.
     fn next(&self) -> Option<JobEvent> {
         let grace = self.grace.map(|(deadline, _)| deadline);
         match grace.into_iter().chain(self.write_wait.next_check()).chain(self.suspects.next_time()).min() {

@@ -52,7 +52,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Starts the thread that writes the messages to `stderr`. Returns `None` if it cannot be started.
+    /// Starts the thread that writes the messages to `stderr`. Returns `None` if it cannot be
+    /// started.
     fn start(mut stderr: impl Write + Send + 'static) -> Option<Queue> {
         let (sender, messages) = unbounded();
         let bytes = Arc::<AtomicUsize>::default();
@@ -73,8 +74,8 @@ impl Queue {
         Some(Queue { sender, bytes, dropped: AtomicU64::new(0) })
     }
 
-    /// Queues lines, or drops them if too much waits. The next lines that are queued follow a report
-    /// of the number of messages that were dropped before.
+    /// Queues lines, or drops them if too much waits. The next lines that are queued follow a
+    /// report of the number of messages that were dropped before.
     fn send(&self, lines: &[u8]) {
         let add = |waiting: usize| waiting.checked_add(lines.len()).filter(|sum| *sum <= MAX_MESSAGE_BYTES);
         if self.bytes.fetch_update(Relaxed, Relaxed, add).is_err() {

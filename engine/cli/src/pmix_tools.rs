@@ -70,8 +70,8 @@ struct Listener {
 struct Refusals(usize);
 
 impl Refusals {
-    /// Takes note of one, which was accepted at `since`. Pauses, so that connections cannot use much
-    /// of the processor.
+    /// Takes note of one, which was accepted at `since`. Pauses, so that connections cannot use
+    /// much of the processor.
     fn add(&mut self, reason: &str, since: Instant) {
         if self.0 < WARNINGS {
             tracing::warn!(reason, "a tool of PMIx cannot attach");

@@ -58,8 +58,8 @@ impl AttachedOutputs {
     }
 
     /// Creates and locks the files of the job `nspace`, with their directories, and adds what this
-    /// creates to `new`. The printers keep up to `spare` of the files open. A job that cannot start is
-    /// to be refused before.
+    /// creates to `new`. The printers keep up to `spare` of the files open. A job that cannot start
+    /// is to be refused before.
     pub fn lock_files(&mut self, nspace: &Nspace, spare: u64, new: &mut NewFiles) -> Result<(), Failure> {
         self.create_directories(new)?;
         let targets = || self.0.iter().map(|(.., target)| &target.destination);

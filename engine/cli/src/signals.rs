@@ -60,8 +60,8 @@ impl Signals {
         Signals::block(&ENDING, &[Signal::SIGTSTP, Signal::SIGCONT])
     }
 
-    /// Blocks the signals that end `iof gateway`. Call it before a thread is started, because threads
-    /// inherit the mask.
+    /// Blocks the signals that end `iof gateway`. Call it before a thread is started, because
+    /// threads inherit the mask.
     pub fn take_fatal() -> io::Result<Signals> {
         Signals::block(&ENDING, &[])
     }

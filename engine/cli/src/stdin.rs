@@ -24,8 +24,9 @@ const STDIN: &str = "Stdin options";
 pub struct StdinArgs {
     /// Give the stdin of iof to these ranks [default: 0]
     ///
-    /// One rank inherits it; each of several ranks receives a copy of every byte. With --stdin-file,
-    /// these ranks read the file instead, and the default is all ranks without --stdin-open.
+    /// One rank inherits it; each of several ranks receives a copy of every byte. With
+    /// --stdin-file, these ranks read the file instead, and the default is all ranks without
+    /// --stdin-open.
     #[arg(long, help_heading = STDIN, value_name = "LIST|all|none", value_parser = ranks_or_none)]
     stdin: Option<Ranks>,
 
@@ -101,8 +102,8 @@ impl StdinArgs {
 }
 
 impl StdinPlan {
-    /// Returns the same plan for ranks on other nodes. The rank that would inherit the command's stdin
-    /// receives it through a pipe.
+    /// Returns the same plan for ranks on other nodes. The rank that would inherit the command's
+    /// stdin receives it through a pipe.
     pub fn over_nodes(mut self) -> StdinPlan {
         if let Some(rank) = self.inherits() {
             self.ranks.insert(rank, Stdin::Pipe);

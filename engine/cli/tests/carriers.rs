@@ -1,6 +1,6 @@
-//! `iof run` over the carriers of real sites: OpenSSH and Slurm. Each test starts its own servers, in
-//! network namespaces, and is skipped where that is impossible (see `carriers/rig`). `.ci/carriers`
-//! runs them.
+//! `iof run` over the carriers of real sites: OpenSSH and Slurm. Each test starts its own servers,
+//! in network namespaces, and is skipped where that is impossible (see `carriers/rig`).
+//! `.ci/carriers` runs them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -30,7 +30,8 @@ impl Rig {
     /// Starts the servers of `carrier`. Returns `None`, and tells why, if that is impossible.
     fn start(carrier: &str) -> Option<Rig> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // The names of links have at most 15 letters. Only the number counts, so no order is needed.
+        // The names of links have at most 15 letters. Only the number counts, so no order is
+        // needed.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let rig = Rig { site: Site::new(), name: format!("iof{}n{number}", std::process::id()) };
         let status = rig.call(carrier);
@@ -110,7 +111,8 @@ fn all_bytes_of_two_nodes_arrive_over_ssh_also_through_a_short_cut() {
     let Some(rig) = Rig::start("ssh") else { return };
     let lines = 300_000;
     let script = format!("{COUNT} {lines}; [ $IOF_RANK != 3 ] || exit 7");
-    // A cut in the middle of a line ends the wait for the rest of the line, so each rank has a file.
+    // A cut in the middle of a line ends the wait for the rest of the line, so each rank has a
+    // file.
     let file = |rank: &str| format!("{}/out.{rank}", rig.site.path().display());
     let options = ["--hosts", "a:2,b:2", "-n", "4", "--map-by", "node", "-o", &file("%t")];
     let run = rig.run_by_ssh(PATIENCE, &options, &script);
@@ -183,7 +185,8 @@ fn a_cut_of_ssh_breaks_the_streams_of_its_node_with_true_figures_and_ends_the_jo
         output.lines().filter(|line| line.starts_with("0 ")).map(|line| line.len() + 1).sum();
     assert!(errors.contains(&format!("{lost}{arrived} bytes arrived, ")), "{arrived}: {errors}");
     assert_eq!(counts(&output).len(), 2);
-    // The rank on the other node was ended. The server of node a takes up to minutes to notice the cut.
+    // The rank on the other node was ended. The server of node a takes up to minutes to notice the
+    // cut.
     let pid = fs::read_to_string(format!("{mark}.1")).unwrap();
     wait_for("the end of the rank", || (!fs::exists(format!("/proc/{}", pid.trim())).unwrap()).then_some(()));
 }

@@ -91,8 +91,8 @@ fn a_job_runs_without_proc() {
     assert_eq!((done.code, &lines[..], done.stderr.as_str()), (0, &["0", "1"][..], ""));
 }
 
-/// Runs `iof run` with `options` where the kernel refuses these system calls, as some seccomp filters
-/// do.
+/// Runs `iof run` with `options` where the kernel refuses these system calls, as some seccomp
+/// filters do.
 fn run_without(calls: &[i64], options: &[&str], script: &str) -> Done {
     let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());

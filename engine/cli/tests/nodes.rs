@@ -487,8 +487,8 @@ fn a_reader_that_stops_holds_the_ranks_back_and_nothing_is_lost() {
         before = written;
         is_still.then_some(())
     });
-    // The front end has a cache of 1 MiB for each rank and a window of 1 MiB for each node, and what is
-    // about to be delivered; an agent has its cache.
+    // The front end has a cache of 1 MiB for each rank and a window of 1 MiB for each node, and
+    // what is about to be delivered; an agent has its cache.
     assert!(run.memory_kib() < 48 << 10, "{} KiB", run.memory_kib());
     let mut rest = Vec::new();
     stdout.read_to_end(&mut rest).unwrap();

@@ -20,8 +20,8 @@ fn hosts(count: usize) -> String {
     (0..count).map(|number| format!("n{number}")).collect::<Vec<_>>().join(",")
 }
 
-/// Starts a job named demo with a rank on each of `count` hosts. With 3 edges at each node, n0 of 13 nodes
-/// relays for n1 to n4, and n1 for n2; with 2 edges, n0 of 7 nodes relays for n1, n3.
+/// Starts a job named demo with a rank on each of `count` hosts. With 3 edges at each node, n0 of
+/// 13 nodes relays for n1 to n4, and n1 for n2; with 2 edges, n0 of 7 nodes relays for n1, n3.
 fn start(site: &Site, (count, radix): (usize, &str), options: &[&str], script: &str) -> Process {
     let (hosts, ranks) = (hosts(count), count.to_string());
     let nodes = ["--nspace", "demo", "--rsh", "env NODE=%h sh -c", "--hosts", &hosts, "-n", &ranks];
@@ -146,8 +146,8 @@ fn the_death_of_a_relay_breaks_its_whole_subtree_and_no_other_stream() {
     let broken = |rank| site.stream(rank, "stdout").is_some_and(|stream| stream.0["missing"] == 0);
     wait_for("the broken streams", || (broken(1) && broken(2)).then_some(()));
     assert!((0..13).filter(|rank| ![1, 2].contains(rank)).all(|rank| !broken(rank)));
-    // Their ranks have ended, too, since their agents have lost the front end. The rank of n1 itself
-    // runs on: SIGKILL leaves nothing that could end it.
+    // Their ranks have ended, too, since their agents have lost the front end. The rank of n1
+    // itself runs on: SIGKILL leaves nothing that could end it.
     wait_for("the ranks to end", || (run.running("sleep").len() == 12).then_some(()));
     // The other relays still pass signals.
     run.signal(Signal::SIGTERM);
@@ -206,8 +206,8 @@ fn a_relay_that_stands_still_holds_back_its_subtree_alone_and_bounds_its_memory(
         |rank| site.stream(rank, "stdout").is_some_and(|stream| stream.number("produced") == LENGTH + 1);
     wait_for("the output of the other subtree", || (5..9).all(has_ended).then_some(()));
     assert!(!(0..5).all(has_ended));
-    // An agent has a cache of 1 MiB for each rank. A relay holds little of each child, and what it has
-    // read down.
+    // An agent has a cache of 1 MiB for each rank. A relay holds little of each child, and what it
+    // has read down.
     let memory = |pid: u32| -> u64 {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let field = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

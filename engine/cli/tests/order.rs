@@ -143,14 +143,14 @@ fn a_late_pull_writes_all_lines_in_the_order_in_which_they_were_read() {
 
 /// Of this many runs, at most [`TOLERATED`] may have their two lines in the wrong order.
 ///
-/// None should: the pipes are read in the order in which they became readable, as the kernel reports
-/// it, and their lines are written in the order of these reads. The kernel does not promise that
-/// order, so that one run may be swapped.
+/// None should: the pipes are read in the order in which they became readable, as the kernel
+/// reports it, and their lines are written in the order of these reads. The kernel does not promise
+/// that order, so that one run may be swapped.
 const RUNS: usize = 200;
 const TOLERATED: usize = 1;
 
-/// Returns how many of `runs` runs on `backend` wrote `last` before `first`, which `script` writes in
-/// this order.
+/// Returns how many of `runs` runs on `backend` wrote `last` before `first`, which `script` writes
+/// in this order.
 fn swapped(backend: &str, runs: usize, script: &str, [first, last]: [&str; 2]) -> usize {
     let site = Site::on(backend);
     let is_swapped = |_: &usize| {

@@ -190,8 +190,8 @@ fn a_rank_that_ctrl_c_ends_before_the_command_reads_it_is_told() {
 
 #[test]
 fn ranks_that_a_signal_to_all_processes_ends_before_the_command_reads_it_are_asked_to_end() {
-    // At a terminal, rank 0 is in the process group of the command. Otherwise the signal goes to each
-    // process, as that of a container runtime does.
+    // At a terminal, rank 0 is in the process group of the command. Otherwise the signal goes to
+    // each process, as that of a container runtime does.
     for (at_terminal, signal) in [(true, Signal::SIGTERM), (false, Signal::SIGTERM), (false, Signal::SIGHUP)]
     {
         let attempt = || {

@@ -151,7 +151,8 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--drop", "oldst"], "did you mean 'oldest'?"),
 ];
 
-/// Runs `iof run OPTIONS PROGRAM` in a directory of its own with a file `input`, beside a file `hosts`.
+/// Runs `iof run OPTIONS PROGRAM` in a directory of its own with a file `input`, beside a file
+/// `hosts`.
 fn run(options: &[&str], program: &[&str]) -> (Done, BTreeMap<String, String>) {
     let site = Site::new();
     let directory = site.path().join("work");

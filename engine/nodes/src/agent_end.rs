@@ -28,8 +28,8 @@ pub enum AgentEvent {
 #[derive(Debug, Default)]
 pub struct AgentEnd {
     greeted: bool,
-    /// The bytes that each bundle may still send, headers of records included. The front end opens the
-    /// windows.
+    /// The bytes that each bundle may still send, headers of records included. The front end opens
+    /// the windows.
     windows: [u64; Bundle::ALL.len()],
 }
 
@@ -63,8 +63,8 @@ impl AgentEnd {
         }
     }
 
-    /// Takes window for a record of `channel`, which has `waiting` bytes to send. Returns the number
-    /// of bytes that the record may have; 0 if it must wait for credit.
+    /// Takes window for a record of `channel`, which has `waiting` bytes to send. Returns the
+    /// number of bytes that the record may have; 0 if it must wait for credit.
     pub fn take_window(&mut self, channel: Channel, waiting: usize) -> usize {
         let Some(bundle) = Bundle::of(channel) else { return 0 };
         let window = self.window(bundle);

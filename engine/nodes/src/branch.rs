@@ -70,8 +70,8 @@ impl Branch {
         self.nodes.get_mut(usize::try_from(place.0).ok()?)
     }
 
-    /// Processes a frame of the node at `place`, which arrived at `now`. Frames of nodes that were cut
-    /// off mean nothing.
+    /// Processes a frame of the node at `place`, which arrived at `now`. Frames of nodes that were
+    /// cut off mean nothing.
     ///
     /// # Errors
     /// [`Fault`]: a node is to be cut off. It is the first one if no node has that place.
@@ -104,22 +104,22 @@ impl Branch {
         subtrees(subtree.start.saturating_add(1)..subtree.end, self.radix)
     }
 
-    /// Returns the place of a relay's child, which the relay calls `child`; `None` if the relay has no
-    /// such child.
+    /// Returns the place of a relay's child, which the relay calls `child`; `None` if the relay has
+    /// no such child.
     pub fn child(&self, relay: Place, child: Place) -> Option<Place> {
         let place = Place(relay.0.checked_add(child.0)?);
         (self.node(place)?.relay == Some(relay)).then_some(place)
     }
 
-    /// Returns the relay that has the edge to the node at `place`, and what it calls that node. `None` if
-    /// that is the front end.
+    /// Returns the relay that has the edge to the node at `place`, and what it calls that node.
+    /// `None` if that is the front end.
     pub fn relay(&self, place: Place) -> Option<(Place, Place)> {
         let relay = self.node(place)?.relay?;
         Some((relay, Place(place.0.saturating_sub(relay.0))))
     }
 
-    /// Cuts off the node at `place` and those behind it. Returns what is known about those that were not
-    /// over, the first one first.
+    /// Cuts off the node at `place` and those behind it. Returns what is known about those that
+    /// were not over, the first one first.
     pub fn cut(&mut self, place: Place) -> Vec<(Place, BrokenEnd)> {
         let subtree = self.node(place).map_or(0..0, |node| node.subtree.clone());
         let mut cut = Vec::new();
@@ -134,8 +134,8 @@ impl Branch {
         cut
     }
 
-    /// Notes that `bytes` bytes of a record are where they belong, as [`FrontEnd::taken`]. Returns the
-    /// frame to send, if any.
+    /// Notes that `bytes` bytes of a record are where they belong, as [`FrontEnd::taken`]. Returns
+    /// the frame to send, if any.
     pub fn taken(&mut self, place: Place, channel: Channel, bytes: usize) -> Option<Frame<'static>> {
         self.node_mut(place)?.end.taken(channel, bytes)
     }

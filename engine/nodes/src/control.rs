@@ -1,4 +1,5 @@
-//! Control messages: all that is not output. Their encoding is [postcard](https://postcard.jamesmunns.com/wire-format).
+//! Control messages: all that is not output. Their encoding is
+//! [postcard](https://postcard.jamesmunns.com/wire-format).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

@@ -17,12 +17,12 @@
 //! The place says which node of the subtree behind the edge a frame comes from or goes to. A relay
 //! changes nothing else ([`RelayDown`](crate::RelayDown), [`ChildUp`](crate::ChildUp)).
 //!
-//! Kinds from 128 are skipped, with payloads no longer than those of control messages: a later version can add
-//! frames that the other end may ignore. All other unknown kinds are errors, and so are numbers where
-//! the table has 0.
+//! Kinds from 128 are skipped, with payloads no longer than those of control messages: a later
+//! version can add frames that the other end may ignore. All other unknown kinds are errors, and so
+//! are numbers where the table has 0.
 //!
-//! Hello and padding end in a newline. Slurm's `srun` keeps what a task has written until a newline or
-//! 1,024 bytes follow; an end of an edge therefore pads what it writes.
+//! Hello and padding end in a newline. Slurm's `srun` keeps what a task has written until a newline
+//! or 1,024 bytes follow; an end of an edge therefore pads what it writes.
 
 use std::mem;
 
@@ -83,8 +83,8 @@ impl Bundle {
     }
 }
 
-/// The place of a node in the subtree behind an edge. The agent at the end of the edge has 0, and the
-/// nodes behind it follow, subtree by subtree.
+/// The place of a node in the subtree behind an edge. The agent at the end of the edge has 0, and
+/// the nodes behind it follow, subtree by subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place(pub u32);
 
@@ -331,8 +331,8 @@ impl Frame<'_> {
     /// The first frame that each end sends.
     pub const HELLO: Frame<'static> = Frame::Hello { version: VERSION };
 
-    /// Returns the header, after which the payload follows; `None` if the payload exceeds its limit. The
-    /// frame goes to, or comes from, the next agent.
+    /// Returns the header, after which the payload follows; `None` if the payload exceeds its
+    /// limit. The frame goes to, or comes from, the next agent.
     pub fn header(&self) -> Option<[u8; HEADER]> {
         self.header_at(Place::NEXT)
     }

@@ -117,8 +117,8 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Creates the front end's end for a node that runs these ranks, whose bundles have windows of this
-    /// number of bytes.
+    /// Creates the front end's end for a node that runs these ranks, whose bundles have windows of
+    /// this number of bytes.
     pub fn new(ranks: &BTreeSet<Rank>, window: u64) -> FrontEnd {
         let keys = ranks.iter().flat_map(|rank| CHANNELS.map(|channel| StreamKey { rank: *rank, channel }));
         let streams = keys.map(|key| (key, Progress::default())).collect();
@@ -243,8 +243,8 @@ impl FrontEnd {
         Ok(message)
     }
 
-    /// Notes that `bytes` bytes of a record are where they belong. Returns the credit to send, if it
-    /// is enough for a frame.
+    /// Notes that `bytes` bytes of a record are where they belong. Returns the credit to send, if
+    /// it is enough for a frame.
     pub fn taken(&mut self, channel: Channel, bytes: usize) -> Option<Frame<'static>> {
         let bundle = Bundle::of(channel)?;
         let due = self.due.entry(bundle).or_default();
@@ -273,8 +273,8 @@ impl FrontEnd {
         matches!(self.phase, Phase::Started | Phase::Over)
     }
 
-    /// Returns what is known when the edge has ended too early. Streams that have ended are whole, and
-    /// not included.
+    /// Returns what is known when the edge has ended too early. Streams that have ended are whole,
+    /// and not included.
     pub fn broken(&self) -> BrokenEnd {
         let open = self.streams.iter().filter(|(_, progress)| !progress.ended);
         let broken = |(stream, progress): (&StreamKey, &Progress)| BrokenStream {

@@ -1,19 +1,19 @@
 //! The edges between the nodes of a job: the frames on them, and the state of their two ends.
 //!
-//! An *edge* is a pair of byte streams between the *front end* of a job and an *agent*, which runs the
-//! job's ranks on one node. Output, exits and totals go up, ranks to start, stdin and signals go
-//! down. What carries the bytes (ssh, srun, a pipe) may stop at any time and may end at any byte, but
-//! delivers what it delivers in order.
+//! An *edge* is a pair of byte streams between the *front end* of a job and an *agent*, which runs
+//! the job's ranks on one node. Output, exits and totals go up, ranks to start, stdin and signals
+//! go down. What carries the bytes (ssh, srun, a pipe) may stop at any time and may end at any
+//! byte, but delivers what it delivers in order.
 //!
 //! * **An edge never drops output.** All output of a node goes through two [`Bundle`]s. Each has a
 //!   window of at most [`MAX_WINDOW`] bytes. The agent sends only
 //!   what fits. The front end gives credit when the bytes are where they belong. So the memory of
 //!   both ends is bounded, and an output that is slow stops ranks and loses nothing.
-//! * **An agent may be a relay.** It has edges to further agents, and passes their frames on unchanged
-//!   except for the [`Place`] of the node. Windows are those between the front end and each agent, so
-//!   a relay has no window of its own: it ceases to read where it can't write.
-//! * **Offsets are checked.** Each record has its position in its stream. What was lost at the node is
-//!   a gap with its own position. An agent that repeats or skips bytes is cut off.
+//! * **An agent may be a relay.** It has edges to further agents, and passes their frames on
+//!   unchanged except for the [`Place`] of the node. Windows are those between the front end and
+//!   each agent, so a relay has no window of its own: it ceases to read where it can't write.
+//! * **Offsets are checked.** Each record has its position in its stream. What was lost at the node
+//!   is a gap with its own position. An agent that repeats or skips bytes is cut off.
 //! * **A broken end has figures.** When an edge ends before its streams have, [`FrontEnd::broken`]
 //!   returns how many bytes of each stream arrived, and how many the node had read from the rank
 //!   according to its totals, which it sends once a second. More may have been produced since then.

@@ -20,16 +20,16 @@ pub const MAX_STDIN: usize = 64 << 10;
 /// credited.
 pub const MAX_WINDOW: u64 = 1 << 20;
 
-/// The sum of the windows of all nodes of a job, in bytes. With more than 128 nodes each window is smaller
-/// than [`MAX_WINDOW`].
+/// The sum of the windows of all nodes of a job, in bytes. With more than 128 nodes each window is
+/// smaller than [`MAX_WINDOW`].
 pub const MAX_WINDOWS: u64 = 256 << 20;
 
 /// The largest number of nodes to which one process has an edge, if `--tree` is given.
 pub const MAX_RADIX: u32 = 256;
 
-/// The number of bytes that wait in a relay for one of its children, and at which the relay ceases to
-/// read what its own front end sends. What was read before comes on top: at most one control message
-/// and 64 KiB.
+/// The number of bytes that wait in a relay for one of its children, and at which the relay ceases
+/// to read what its own front end sends. What was read before comes on top: at most one control
+/// message and 64 KiB.
 pub const MAX_RELAY_DOWN: usize = 8 << 20;
 
 /// The largest number of ranks of one node.

@@ -1,9 +1,9 @@
 //! What an agent passes on between the front end and the agents behind its own edges.
 //!
 //! A relay drops nothing and has no window. Down, frames wait for each child; when
-//! [`MAX_RELAY_DOWN`] bytes wait for one, the relay ceases to read what the front end sends. Up, a relay
-//! holds at most what it read from each child at once, and reads on when that is written. All that
-//! writes to the edge to the front end takes turns.
+//! [`MAX_RELAY_DOWN`] bytes wait for one, the relay ceases to read what the front end sends. Up, a
+//! relay holds at most what it read from each child at once, and reads on when that is written. All
+//! that writes to the edge to the front end takes turns.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -100,7 +100,8 @@ impl ChildUp {
         ChildUp { places, decoder: Decoder::of_agent(), has_greeted: false }
     }
 
-    /// Processes bytes that were read from the child, and appends to `up` the frames that are whole.
+    /// Processes bytes that were read from the child, and appends to `up` the frames that are
+    /// whole.
     ///
     /// # Errors
     /// [`EdgeError`]: the edge to the child is to be closed. What was appended is to be sent.
@@ -137,8 +138,8 @@ impl ChildUp {
     }
 }
 
-/// The turns of those who write to one pipe: first come, first served. So a lone line waits for at most
-/// one turn of each other writer, whatever they have to write.
+/// The turns of those who write to one pipe: first come, first served. So a lone line waits for at
+/// most one turn of each other writer, whatever they have to write.
 #[derive(Debug)]
 pub struct Turns<T> {
     waiting: VecDeque<T>,

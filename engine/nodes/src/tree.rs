@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-/// Divides nodes among at most `radix` edges. Each part is the subtree behind one edge, and its first node
-/// is the one at the end of that edge. The numbers of nodes of the parts differ by at most one.
+/// Divides nodes among at most `radix` edges. Each part is the subtree behind one edge, and its
+/// first node is the one at the end of that edge. The numbers of nodes of the parts differ by at
+/// most one.
 ///
 /// ```
 /// use iof_nodes::subtrees;

@@ -23,10 +23,10 @@ type StreamKey = (Proc, Channel, bool);
 
 /// Writes the bytes of streams line by line to one [`Destination`].
 ///
-/// Like a [`Printer`](crate::Printer), it writes whole lines, and a part of a line only if its end is
-/// late ([`FlushTimeout`]). Unlike a printer, it has neither a thread nor a tool: its caller passes
-/// the bytes, and they are written in that order. The calls block while the destination is full. A
-/// FIFO without a reader cannot be written.
+/// Like a [`Printer`](crate::Printer), it writes whole lines, and a part of a line only if its end
+/// is late ([`FlushTimeout`]). Unlike a printer, it has neither a thread nor a tool: its caller
+/// passes the bytes, and they are written in that order. The calls block while the destination is
+/// full. A FIFO without a reader cannot be written.
 #[derive(Debug)]
 pub struct LinePrinter {
     destination: OpenDestination,

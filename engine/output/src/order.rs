@@ -85,8 +85,8 @@ impl Siblings {
         self.by_feed.get(id.index()).is_some_and(Option::is_some)
     }
 
-    /// Returns whether all streams were added that the group of `id` needs, if streams of the channels
-    /// `unannounced` may be added later. Once this is so, it remains so.
+    /// Returns whether all streams were added that the group of `id` needs, if streams of the
+    /// channels `unannounced` may be added later. Once this is so, it remains so.
     pub fn is_whole(&mut self, id: FeedId, unannounced: Channels) -> bool {
         let Some(group) = self.group_mut(id) else { return true };
         group.whole |= group.channels.contains(unannounced);

@@ -121,8 +121,8 @@ pub struct Run<'b, 't> {
 /// destination, and in which the highest bit is clear.
 pub type OpenLine = Option<u64>;
 
-/// Added to the key of an open line without tags that a gap has cut. The stream's own bytes continue
-/// it, but before those of another stream it gets a newline.
+/// Added to the key of an open line without tags that a gap has cut. The stream's own bytes
+/// continue it, but before those of another stream it gets a newline.
 const CUT: u64 = 1 << 63;
 
 /// The key of the text in JSON.

@@ -96,8 +96,8 @@ impl Server {
     }
 
     /// Handles bytes that `rank` has sent, at any boundaries. Appends the events for the job to
-    /// `events`, also those of the requests before an error. [`Server::unsent`] of this rank, and of
-    /// those that [`Server::take_answered`] returns, contains the replies.
+    /// `events`, also those of the requests before an error. [`Server::unsent`] of this rank, and
+    /// of those that [`Server::take_answered`] returns, contains the replies.
     ///
     /// # Errors
     /// The rank breaks the protocol. The caller closes its socket and passes no more of its bytes.

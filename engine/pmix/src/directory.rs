@@ -25,8 +25,8 @@ pub(crate) struct PrivateDirectory {
 }
 
 impl PrivateDirectory {
-    /// Creates a directory in the one for temporary files, and removes those there that processes of
-    /// this user and host have left behind, such as one that was killed.
+    /// Creates a directory in the one for temporary files, and removes those there that processes
+    /// of this user and host have left behind, such as one that was killed.
     pub(crate) fn create() -> Result<PrivateDirectory, StartError> {
         PrivateDirectory::create_in(&std::env::temp_dir())
     }

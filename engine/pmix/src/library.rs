@@ -217,8 +217,8 @@ impl Library {
         })
     }
 
-    /// Reports an event to the tools that have a handler for it. Blocks until libpmix has queued it,
-    /// see [`Library::wait`].
+    /// Reports an event to the tools that have a handler for it. Blocks until libpmix has queued
+    /// it, see [`Library::wait`].
     pub(crate) fn notify_event(&self, event: Status, source: &Proc, infos: Vec<Info>) -> Result<(), String> {
         let mut infos = CInfos::new(infos);
         let (array, length) = infos.as_parts();
@@ -228,9 +228,9 @@ impl Library {
         })
     }
 
-    /// Calls a function of libpmix that does its work later, and blocks until the work is done. Ends
-    /// the process if that takes longer than [`MAX_CALL_WAIT`]: libpmix may use the arguments at any
-    /// later time, and the process serves nothing but this library's tool.
+    /// Calls a function of libpmix that does its work later, and blocks until the work is done.
+    /// Ends the process if that takes longer than [`MAX_CALL_WAIT`]: libpmix may use the arguments
+    /// at any later time, and the process serves nothing but this library's tool.
     fn wait(&self, call: impl FnOnce(Callback, *mut c_void) -> Status) -> Result<(), String> {
         let work = Arc::new(Work::default());
         let status = call(Some(done), Arc::into_raw(Arc::clone(&work)).cast_mut().cast());

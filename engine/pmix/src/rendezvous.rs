@@ -72,8 +72,8 @@ fn host_names() -> Vec<String> {
 /// The table of the kernel cannot be read.
 pub fn user_of_peer(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Option<u32>> {
     let find = || find_user(BufReader::new(File::open("/proc/net/tcp")?), local, peer);
-    // The kernel writes the state and the user of a row one after the other: a socket that is closed
-    // in between has another user in the second table.
+    // The kernel writes the state and the user of a row one after the other: a socket that is
+    // closed in between has another user in the second table.
     let first = find()?;
     Ok(find()?.filter(|user| first == Some(*user)))
 }

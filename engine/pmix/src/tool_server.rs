@@ -81,9 +81,9 @@ impl ToolServer {
         self.address
     }
 
-    /// Names the socket of the relay. Until then, and if another socket has connected to the server,
-    /// the process ends when a tool introduces itself: libpmix's socket is open to all users of the
-    /// host, and libpmix believes the user that a tool states.
+    /// Names the socket of the relay. Until then, and if another socket has connected to the
+    /// server, the process ends when a tool introduces itself: libpmix's socket is open to all
+    /// users of the host, and libpmix believes the user that a tool states.
     pub fn serve_only(&self, relay: SocketAddr) {
         tool_upcalls::set_relay(self.address, relay);
     }
@@ -123,8 +123,8 @@ impl ToolServer {
         self.library.notify_event(JOB_END, &job, infos)
     }
 
-    /// Removes the files of the server and ends the process with exit code 1, without the handlers of
-    /// exit(3), which may wait for locks of libpmix.
+    /// Removes the files of the server and ends the process with exit code 1, without the handlers
+    /// of exit(3), which may wait for locks of libpmix.
     pub fn end_process(&self) -> ! {
         self.directory.remove();
         end_process()

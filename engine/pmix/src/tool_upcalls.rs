@@ -1,5 +1,5 @@
-//! The functions that libpmix calls on its own thread for requests of a tool, and the callbacks with
-//! which requests are answered.
+//! The functions that libpmix calls on its own thread for requests of a tool, and the callbacks
+//! with which requests are answered.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -58,8 +58,8 @@ pub(crate) fn module() -> Module {
 }
 
 /// Passes a request to the receiver. `read` reads its arguments. Returns the status with which the
-/// upcall ends: success, after which the reply follows, or the reason of a refusal. No panic crosses
-/// the border to C.
+/// upcall ends: success, after which the reply follows, or the reason of a refusal. No panic
+/// crosses the border to C.
 fn receive(read: impl FnOnce() -> Read<ToolRequest>) -> types::Status {
     let request = match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(request)) => request,

@@ -214,8 +214,8 @@ impl EngineWorld {
         }
     }
 
-    /// Lets every tool read what there is and request what follows, before the engine knows that the
-    /// capture has ended.
+    /// Lets every tool read what there is and request what follows, before the engine knows that
+    /// the capture has ended.
     fn request_late(&mut self, rng: &mut Rng) {
         while !self.engine.is_without_capture() {
             for index in (0..self.tools.len()).rev() {
@@ -229,8 +229,8 @@ impl EngineWorld {
         }
     }
 
-    /// Passes the next events to the engine, `most` at most. The commands of each are sent before the
-    /// next.
+    /// Passes the next events to the engine, `most` at most. The commands of each are sent before
+    /// the next.
     fn take_events(&mut self, most: usize) {
         self.follow_up();
         for _ in 0..most {

@@ -140,8 +140,8 @@ impl Kernel {
             Operation::Poll if is_ready(file, token) => Ok(1),
             Operation::Read(_) | Operation::Write(_) if fault => self.fault(token, pipe),
             Operation::Read(Span { ptr, len }) => {
-                // SAFETY: the request is in flight, so `len` bytes at `ptr` are mapped, and only the
-                // kernel writes them.
+                // SAFETY: the request is in flight, so `len` bytes at `ptr` are mapped, and only
+                // the kernel writes them.
                 let span = unsafe { std::slice::from_raw_parts_mut(ptr, len) };
                 match self.give(file, pipe, span) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => fails(libc::EAGAIN),

@@ -1,11 +1,11 @@
 //! A simulator: random runs of ranks, capture, streams, the engine's core and tools, with faults. A
-//! run is determined by one seed, and checks after each step that every byte is delivered or reported
-//! as lost, in order and unchanged.
+//! run is determined by one seed, and checks after each step that every byte is delivered or
+//! reported as lost, in order and unchanged.
 //!
 //! What runs is the code that ships: the streams and readers of `iof-shm-ring` (with rings on the
 //! heap), the capture thread's state machines, the reading side of `iof-tool`, and in every second
-//! run the core of `iof-engine`. Simulated are the launcher, the ranks, the host, sockets, the times
-//! and results of kernel calls, and the memory.
+//! run the core of `iof-engine`. Simulated are the launcher, the ranks, the host, sockets, the
+//! times and results of kernel calls, and the memory.
 //!
 //! | module | concept |
 //! |---|---|

@@ -1,9 +1,9 @@
 //! Runs the simulator:
 //! `iof-sim [--seed N] [--steps M] [--seconds S] [--from N] [--streams | --engine] [--no-shrink]`.
 //!
-//! With `--seed`, runs that seed alone. Otherwise runs one seed after the other, from `--from` on, on
-//! all processors, until `--seconds` have passed or a check fails. Prints a failure with the smallest
-//! script that still fails.
+//! With `--seed`, runs that seed alone. Otherwise runs one seed after the other, from `--from` on,
+//! on all processors, until `--seconds` have passed or a check fails. Prints a failure with the
+//! smallest script that still fails.
 #![allow(clippy::expect_used, reason = "wrong arguments end the program")]
 
 use std::process::ExitCode;

@@ -38,8 +38,8 @@ pub enum Kind {
     Reap,
     /// A stream's capacity or policy is changed.
     Reconfigure,
-    /// The tools that may hold a stream back stop, and its rank writes until the stream has grown, if
-    /// it is small.
+    /// The tools that may hold a stream back stop, and its rank writes until the stream has grown,
+    /// if it is small.
     Starve,
     /// The backlog of a stream is released.
     ReleaseBacklog,
@@ -159,8 +159,8 @@ pub struct Setting {
     pub sources: usize,
     /// Most tools at a time.
     pub tools: usize,
-    /// Whether the engine ends after the script, with nothing completed, or the capture of an engine
-    /// within it.
+    /// Whether the engine ends after the script, with nothing completed, or the capture of an
+    /// engine within it.
     pub ends_early: bool,
     /// Whether the tools of an engine may have few readers.
     pub few_slots: bool,

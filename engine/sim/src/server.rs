@@ -167,8 +167,8 @@ impl Server {
         ]
     }
 
-    /// Returns the step by which the backlog holder reads a stream from `start` on, if the stream has
-    /// no other reader and keeps a backlog.
+    /// Returns the step by which the backlog holder reads a stream from `start` on, if the stream
+    /// has no other reader and keeps a backlog.
     fn hold_backlog(&mut self, source: &mut Source, start: Start) -> Option<StreamStep> {
         let blocks = source.policy == Policy::Block;
         let keeps = source.policy == Policy::DropNewest || blocks && source.backlog_blocks;
@@ -297,8 +297,8 @@ impl Server {
         }
     }
 
-    /// Sends the last generation of a complete stream, which has this number, to the readers that are
-    /// not in it.
+    /// Sends the last generation of a complete stream, which has this number, to the readers that
+    /// are not in it.
     pub fn send_last_generation(
         &mut self,
         capture: &mut Capture,

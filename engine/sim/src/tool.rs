@@ -187,8 +187,8 @@ impl Tool {
         !self.asleep || !self.inbox.is_empty() || self.side.has_due() || !self.deferred.is_empty() || rung()
     }
 
-    /// Reads once, if it is awake: takes messages, reads what is ready, sends requests, and sleeps if
-    /// there is nothing more. Returns whether it did anything.
+    /// Reads once, if it is awake: takes messages, reads what is ready, sends requests, and sleeps
+    /// if there is nothing more. Returns whether it did anything.
     pub fn run(&mut self, rng: &mut Rng, eager: bool, room: &Arc<Ringer>) -> bool {
         if !self.reads() || !self.is_woken() {
             return false;

@@ -1,5 +1,5 @@
-//! A run: ranks, the capture on the simulated kernel, the engine's part, and tools, one action after
-//! the other, with all checks.
+//! A run: ranks, the capture on the simulated kernel, the engine's part, and tools, one action
+//! after the other, with all checks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -442,8 +442,8 @@ impl World {
         }
     }
 
-    /// Stops the slow tools that may hold a source back, and lets its rank write until its stream has
-    /// waited for long, and so has grown if it was small.
+    /// Stops the slow tools that may hold a source back, and lets its rank write until its stream
+    /// has waited for long, and so has grown if it was small.
     fn starve(&mut self, actor: usize, rng: &mut Rng) {
         let Some(number) = self.source(actor) else { return };
         let id = self.sources[number].id;
@@ -500,8 +500,8 @@ impl World {
                 }
             }
         }
-        // Beside those that readers are in: the newest of each stream, its spare one, and the one that
-        // the backlog holder is in.
+        // Beside those that readers are in: the newest of each stream, its spare one, and the one
+        // that the backlog holder is in.
         let of_stream = |source: &Source| match source.completed {
             Some(_) => 1 + u64::from(source.backlog.is_some()),
             None => 2 + u64::from(source.backlog.is_some()),

@@ -156,8 +156,9 @@ impl Core {
         self.pending.values().filter_map(|pending| pending.deadline).min()
     }
 
-    /// Turns a pending connection into a tool, and sends it what the driver has made for it: its reader
-    /// page, its doorbell and, if it may hold back sources, the bell by which it signals room.
+    /// Turns a pending connection into a tool, and sends it what the driver has made for it: its
+    /// reader page, its doorbell and, if it may hold back sources, the bell by which it signals
+    /// room.
     pub(crate) fn welcome(&mut self, id: PeerId, may_block: bool, now: Instant) {
         let Some(PendingPeer { credentials, name, own, .. }) = self.pending.remove(&id) else { return };
         let slots = PageSlots::new(PageId::Tool(id), self.settings.slots);
@@ -183,8 +184,8 @@ impl Core {
         self.tools.get(&id).is_some_and(|peer| !peer.is_own())
     }
 
-    /// Notes that descriptors are in flight on the connection of `client`, which has ended. It counts
-    /// until [`Core::departed_received`].
+    /// Notes that descriptors are in flight on the connection of `client`, which has ended. It
+    /// counts until [`Core::departed_received`].
     pub(crate) fn departs(&mut self, id: PeerId, client: Client) {
         self.departed.insert(id, client);
     }
@@ -194,8 +195,8 @@ impl Core {
         self.departed.remove(&id);
     }
 
-    /// Returns until when an engine that ends waits for its tools after `now`; `None` if it need not
-    /// wait.
+    /// Returns until when an engine that ends waits for its tools after `now`; `None` if it need
+    /// not wait.
     pub(crate) fn lingers_until(&self, linger: &Linger, now: Instant) -> Option<Instant> {
         let tools = self.tools.values().map(Peer::last_activity);
         linger.until(tools.chain(self.pending.values().map(PendingPeer::last_activity)), now)

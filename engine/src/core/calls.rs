@@ -1,5 +1,5 @@
-//! The calls of the embedder. Each is an input of the core that is answered at once; its effects are
-//! queued as those of [`Core::handle`].
+//! The calls of the embedder. Each is an input of the core that is answered at once; its effects
+//! are queued as those of [`Core::handle`].
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -186,15 +186,15 @@ impl Core {
         Some(job)
     }
 
-    /// Notes that the embedder has reported the exit of a rank. Returns the rank's process; `None` if
-    /// the engine detects the exit of this rank, or it was reported before.
+    /// Notes that the embedder has reported the exit of a rank. Returns the rank's process; `None`
+    /// if the engine detects the exit of this rank, or it was reported before.
     pub(crate) fn report_exit(&mut self, job: &JobId, rank: Rank) -> Option<ProcessId> {
         self.job_mut(job)?.report_exit(rank)
     }
 
     /// Notes that `signal` is sent to the ranks of a job, or with `groups_only`, to those that lead
-    /// process groups because the terminal has sent it to the others. Returns the processes that are
-    /// to receive it.
+    /// process groups because the terminal has sent it to the others. Returns the processes that
+    /// are to receive it.
     pub(crate) fn signal_job(&mut self, job: &JobId, signal: Signal, groups_only: bool) -> Vec<ProcessId> {
         let Some(job) = self.job_mut(job) else { return Vec::new() };
         job.note_request(signal);
@@ -345,8 +345,8 @@ impl Core {
         self.stopping
     }
 
-    /// Removes all tools and connections, because the control thread has ended. Returns the callbacks
-    /// of all deliveries that were not reported as taken.
+    /// Removes all tools and connections, because the control thread has ended. Returns the
+    /// callbacks of all deliveries that were not reported as taken.
     pub(crate) fn end_control(&mut self) -> Vec<TakenCallback> {
         self.stopping = true;
         self.tools.remove_all();

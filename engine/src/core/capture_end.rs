@@ -2,8 +2,8 @@
 //!
 //! Commands that were sent while the thread ended are discarded. So everything that waits for it
 //! ends here: otherwise tools and threads of the embedder would wait for ever. The driver sends the
-//! commands of an input before the next input, so none from before the end is queued here. The streams
-//! remain, and tools can read them to their ends: later requests are performed on them.
+//! commands of an input before the next input, so none from before the end is queued here. The
+//! streams remain, and tools can read them to their ends: later requests are performed on them.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -39,9 +39,9 @@ impl Core {
         jobs.iter().for_each(|nspace| self.announce_end(nspace));
     }
 
-    /// Returns which streams the driver keeps of those that the capture thread has left: not those that
-    /// were removed while the thread ended, except those that a reader has not been moved to the end
-    /// of.
+    /// Returns which streams the driver keeps of those that the capture thread has left: not those
+    /// that were removed while the thread ended, except those that a reader has not been moved to
+    /// the end of.
     pub(crate) fn keeps(&self) -> impl Fn(SourceId) -> bool {
         let stranded: BTreeSet<SourceId> = self.stranded().map(|(_, _, reading)| reading.source).collect();
         move |source| self.streams.get(&source).is_some() || stranded.contains(&source)
@@ -59,8 +59,8 @@ impl Core {
         }
     }
 
-    /// Returns whether every stream is complete, so that the capture thread has nothing more to do for
-    /// them.
+    /// Returns whether every stream is complete, so that the capture thread has nothing more to do
+    /// for them.
     pub(crate) fn is_complete(&self) -> bool {
         self.streams.iter().all(|(_, stream)| stream.is_complete())
     }

@@ -148,9 +148,9 @@ impl Core {
         assert!(by_process.values().all(|logs| *logs <= MAX_LOGS_PER_PROCESS));
     }
 
-    /// Returns the names of the tables that are not empty, without what waits for the host alone: the
-    /// upcalls that it has not answered, with the sources that it was asked for, and the pushes that it
-    /// takes.
+    /// Returns the names of the tables that are not empty, without what waits for the host alone:
+    /// the upcalls that it has not answered, with the sources that it was asked for, and the pushes
+    /// that it takes.
     pub(crate) fn remains_without_owed(&self) -> Vec<String> {
         let is_owed = |push: &Push| push.tool.is_none() && push.local.is_empty() && push.elsewhere.is_some();
         let mut remains = self.remains();

@@ -46,7 +46,8 @@ pub(crate) struct Answered {
 }
 
 /// One process, or one job, on one channel. In the derived order, the ranks of a job on one channel
-/// are neighbours. The wildcard rank follows them, and the undefined rank follows the wildcard rank.
+/// are neighbours. The wildcard rank follows them, and the undefined rank follows the wildcard
+/// rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Source {
     /// Shared by all sources of one pull.

@@ -28,9 +28,9 @@ pub(crate) struct Effects {
     pub ended_early: bool,
 }
 
-/// A change of the driver's handles: the rendezvous entries of jobs, and the pidfds and terminals of
-/// ranks. None of these waits for another thread. What is removed is closed once the
-/// tables are unlocked.
+/// A change of the driver's handles: the rendezvous entries of jobs, and the pidfds and terminals
+/// of ranks. None of these waits for another thread. What is removed is closed once the tables are
+/// unlocked.
 #[derive(Debug)]
 pub(crate) enum HandleOp {
     /// Publishes the name of a job, so that tools find the engine by it.

@@ -30,7 +30,8 @@ impl Core {
         let name = Arc::clone(state.name());
         let StreamName { source, channel, logged, .. } = &*name;
         self.queries.streams_changed();
-        // A complete stream keeps its bytes without the backlog holder, so the slot is free for others.
+        // A complete stream keeps its bytes without the backlog holder, so the slot is free for
+        // others.
         self.release_backlog(&[stream]);
         if *logged {
             self.logged_all(stream, &source.nspace);

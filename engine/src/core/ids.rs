@@ -24,8 +24,8 @@ pub(crate) struct RingId {
     pub index: usize,
 }
 
-/// One job: its name, and its number among all jobs, which distinguishes successive jobs of the same
-/// name.
+/// One job: its name, and its number among all jobs, which distinguishes successive jobs of the
+/// same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JobId {
     pub nspace: Nspace,

@@ -24,7 +24,8 @@ pub(crate) enum Input {
     /// The capture thread has performed a request. The driver keeps the rings of the answers, see
     /// [`RingId`](super::ids::RingId).
     StreamAnswered { request: RequestId, answers: Vec<StreamAnswer<()>> },
-    /// The capture thread has ended. The driver keeps its streams, and performs later requests on them.
+    /// The capture thread has ended. The driver keeps its streams, and performs later requests on
+    /// them.
     CaptureEnded,
     /// The host, or a thread that logs, has answered an upcall.
     Answered { call: Call, answer: Result<(), Failure> },
@@ -37,7 +38,8 @@ pub(crate) enum Input {
     Signalled { request: SignalRequest, count: usize },
     /// The host has signalled the remote ranks of a request. The local ones `ranks` follow.
     SignalledElsewhere { request: SignalRequest, signal: Signal, ranks: Vec<ProcessId> },
-    /// A tool has sent a message, and [`Peer::defer`](super::peer::Peer::defer) has not deferred it.
+    /// A tool has sent a message, and [`Peer::defer`](super::peer::Peer::defer) has not deferred
+    /// it.
     Message { peer: PeerId, message: FromTool },
     /// A rank has begun, ended or aborted MPI.
     Mpi { job: JobId, rank: Rank, event: MpiEvent },
@@ -123,8 +125,8 @@ impl Core {
         }
     }
 
-    /// Ends jobs early and completes streams for which it is time. Completes logged streams to which
-    /// nothing can be logged any more.
+    /// Ends jobs early and completes streams for which it is time. Completes logged streams to
+    /// which nothing can be logged any more.
     pub(super) fn time_passed(&mut self, now: Instant) {
         if let Some(EndSteps { signals, finish }) = self.jobs.end_early(now) {
             let send = |(signal, ranks)| HandleOp::Signal { ranks, signal, requested: None };

@@ -281,16 +281,16 @@ impl JobState {
         u32::try_from(local.saturating_add(self.delivered_ranks().len())).unwrap_or(u32::MAX)
     }
 
-    /// Notes that the embedder has reported the exit of a rank. Returns the rank's process; `None` if
-    /// the engine detects the exit of this rank, or it was reported before.
+    /// Notes that the embedder has reported the exit of a rank. Returns the rank's process; `None`
+    /// if the engine detects the exit of this rank, or it was reported before.
     pub(super) fn report_exit(&mut self, rank: Rank) -> Option<ProcessId> {
         let rank = self.ranks.get_mut(&rank)?;
         rank.report_exit().then(|| rank.process())
     }
 
-    /// Notes that the stream of a local rank is complete, which was `closed` if it did not reach its
-    /// end of file. Returns whether it was cut off: it was closed while the rank may have written
-    /// more.
+    /// Notes that the stream of a local rank is complete, which was `closed` if it did not reach
+    /// its end of file. Returns whether it was cut off: it was closed while the rank may have
+    /// written more.
     pub(super) fn stream_completed(&mut self, rank: Rank, channel: Channel, closed: bool) -> bool {
         self.open_streams = self.open_streams.saturating_sub(1);
         let was_cut_off = self.cut_off.iter().any(|(other, _)| *other == rank);

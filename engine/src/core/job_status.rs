@@ -15,9 +15,9 @@ pub struct JobStatus {
     /// [`Exit::Unfinalized`].
     pub first_failure: Option<(Rank, Exit)>,
     /// The streams that were completed before their end of file: at the end of their rank's grace
-    /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), by [`Job::close`](crate::Job::close), or
-    /// some time after the engine killed the ranks. A stddiag that ends with its rank is not among
-    /// them.
+    /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), by
+    /// [`Job::close`](crate::Job::close), or some time after the engine killed the ranks. A stddiag
+    /// that ends with its rank is not among them.
     pub cut_off: Vec<(Rank, Channel)>,
     /// How the engine ended the job early; `None` if it did not.
     pub early_end: Option<EarlyEnd>,

@@ -13,8 +13,8 @@ pub(crate) struct LogRoutes {
     pub config: LogConfig,
     /// Whether the engine keeps a job record.
     pub has_record: bool,
-    /// Whether messages can be relayed to a gateway. A gateway has none, so that a relayed message is
-    /// not relayed again.
+    /// Whether messages can be relayed to a gateway. A gateway has none, so that a relayed message
+    /// is not relayed again.
     pub has_gateway: bool,
     /// The keys of the host's channels.
     pub host: BTreeSet<String>,

@@ -2,13 +2,14 @@
 //!
 //! Each table is a type with private fields: [`Jobs`], [`StreamTable`], [`Tools`], [`Pushes`],
 //! [`Queries`], [`Logs`], [`Demand`], [`Owed`] and [`AwaitedAnswers`]. [`Core`] holds one of each.
-//! The modules of requests (`pulls`, `pushes`, `queries`, `logging`) and events (`events`, `answers`)
-//! are methods of [`Core`]. A table imports no table above it, so the imports form no circle.
+//! The modules of requests (`pulls`, `pushes`, `queries`, `logging`) and events (`events`,
+//! `answers`) are methods of [`Core`]. A table imports no table above it, so the imports form no
+//! circle.
 //!
-//! The inputs are [`Core::handle`] for what happens (`input`), the calls of the embedder (`calls`) and
-//! those of connections (`admission`). Nothing here waits or reads a clock. What leaves the core is
-//! queued in [`Effects`]. Reader pages, rings, inlets and streams are held by the driver; the core
-//! names them by the ids of `ids` and `iof-capture`.
+//! The inputs are [`Core::handle`] for what happens (`input`), the calls of the embedder (`calls`)
+//! and those of connections (`admission`). Nothing here waits or reads a clock. What leaves the
+//! core is queued in [`Effects`]. Reader pages, rings, inlets and streams are held by the driver;
+//! the core names them by the ids of `ids` and `iof-capture`.
 
 mod admission;
 mod answers;

@@ -56,7 +56,8 @@ impl Outgoing {
     }
 }
 
-/// What the driver sends with the first byte of a message. It holds that until the message is sent or
+/// What the driver sends with the first byte of a message. It holds that until the message is sent
+/// or
 /// [discarded](super::peer::Peer::take_discarded).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Attachment {

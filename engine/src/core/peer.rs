@@ -218,8 +218,8 @@ impl Peer {
         !self.deferred.is_empty()
     }
 
-    /// Takes a message that has arrived. Returns it if it can be served now. While many answers wait
-    /// for the tool, its requests are deferred, but not messages without an answer.
+    /// Takes a message that has arrived. Returns it if it can be served now. While many answers
+    /// wait for the tool, its requests are deferred, but not messages without an answer.
     pub(crate) fn defer(
         &mut self,
         message: FromTool,

@@ -63,8 +63,8 @@ struct Stats {
 }
 
 impl Queries {
-    /// Discards the counters, including those that are just read: a stream was added or is complete,
-    /// and the next query must see it.
+    /// Discards the counters, including those that are just read: a stream was added or is
+    /// complete, and the next query must see it.
     pub(crate) fn streams_changed(&mut self) {
         self.discard_counters();
         self.counting = None;

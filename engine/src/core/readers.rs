@@ -22,8 +22,8 @@ use crate::core::stream_options::StreamOptions;
 use crate::core::stream_state::StreamState;
 
 impl Core {
-    /// Adds the new stream `source`. Returns the request that attaches every tool that registered for it, which
-    /// the capture thread performs before the first byte of the stream.
+    /// Adds the new stream `source`. Returns the request that attaches every tool that registered
+    /// for it, which the capture thread performs before the first byte of the stream.
     pub(crate) fn add_stream(&mut self, source: SourceId, mut new: StreamState) -> StreamRequest<PageId> {
         let request = self.awaited.next_id();
         let (mut steps, mut readers) = (Vec::new(), Vec::new());
@@ -147,8 +147,8 @@ impl Core {
             match joined {
                 Some(joined) => peer.reader_joined(RingId { request, index }, id, joined),
                 None => {
-                    // The capture thread ends or has discarded the stream, or the kernel has no memory
-                    // for its ring.
+                    // The capture thread ends or has discarded the stream, or the kernel has no
+                    // memory for its ring.
                     if let Some(reading) = peer.join_failed(request, id) {
                         let produced = match self.streams.get_mut(&reading.source) {
                             Some(stream) => {
@@ -178,9 +178,9 @@ impl Core {
 
     /// Moves the reader `id` of `peer_id` to the newest generation, at its tool's request.
     ///
-    /// A tool sees the end of its generation before [`Core::stream_moved`] is called, so its request
-    /// is remembered until then. A request that comes too early or twice does not wake the capture
-    /// thread and queues no ring.
+    /// A tool sees the end of its generation before [`Core::stream_moved`] is called, so its
+    /// request is remembered until then. A request that comes too early or twice does not wake the
+    /// capture thread and queues no ring.
     pub(crate) fn follow(&mut self, peer_id: PeerId, id: ReaderId) {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
         let Some(reading) = peer.follow_requested(id) else { return };
@@ -220,8 +220,8 @@ impl Core {
         self.move_left_behind(readers, generation);
     }
 
-    /// Moves those of `readers` to the last generation of their stream, `newest`, that are not in it
-    /// yet.
+    /// Moves those of `readers` to the last generation of their stream, `newest`, that are not in
+    /// it yet.
     fn move_left_behind(&mut self, readers: Vec<(PeerId, ReaderId)>, newest: u64) {
         if readers.is_empty() {
             return;
@@ -259,9 +259,9 @@ impl Core {
         }
     }
 
-    /// Moves the `readers` of a forgotten stream to its last generation, `newest`, and lets the capture
-    /// thread remove the stream. It is kept while a reader waits for a free slot of its tool: the tool
-    /// sends a request when it has drained its generation.
+    /// Moves the `readers` of a forgotten stream to its last generation, `newest`, and lets the
+    /// capture thread remove the stream. It is kept while a reader waits for a free slot of its
+    /// tool: the tool sends a request when it has drained its generation.
     pub(crate) fn remove_stream(&mut self, source: SourceId, readers: Vec<(PeerId, ReaderId)>, newest: u64) {
         self.move_left_behind(readers.clone(), newest);
         let remains = |(peer_id, id): (PeerId, ReaderId)| {
@@ -276,7 +276,8 @@ impl Core {
         }
     }
 
-    /// Lets the capture thread remove the kept streams whose readers have all been moved or have ended.
+    /// Lets the capture thread remove the kept streams whose readers have all been moved or have
+    /// ended.
     pub(crate) fn remove_kept_streams(&mut self) {
         if self.kept_streams.is_empty() {
             return;

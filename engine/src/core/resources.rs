@@ -6,8 +6,8 @@ use iof_shm_ring::{CreateError, ReaderId, Slots, StreamConfig};
 
 use crate::core::ids::{PageId, PeerId};
 
-/// The memory that the engine shares with tools, and facts about this node. The driver holds what is
-/// created here until the core queues the command that uses or drops it. No method blocks.
+/// The memory that the engine shares with tools, and facts about this node. The driver holds what
+/// is created here until the core queues the command that uses or drops it. No method blocks.
 pub(crate) trait Resources: Send {
     /// Allocates the memory of a slot of a reader page.
     ///
@@ -69,7 +69,8 @@ impl PageSlots {
         Ok(id)
     }
 
-    /// Returns the slot of a reader that has stopped using it. Does nothing for a slot that is not taken.
+    /// Returns the slot of a reader that has stopped using it. Does nothing for a slot that is not
+    /// taken.
     pub(crate) fn put_back(&mut self, id: ReaderId) {
         self.slots.put_back(id);
     }

@@ -13,8 +13,8 @@ use crate::core::job::RemoteRanks;
 use crate::core::upcall::Upcall;
 
 impl Core {
-    /// Sends the signal with this number to the local ranks among `procs`, and has the host send it to
-    /// the remote ones. The answer to the tool follows when the signals are sent.
+    /// Sends the signal with this number to the local ranks among `procs`, and has the host send it
+    /// to the remote ones. The answer to the tool follows when the signals are sent.
     pub(crate) fn signal(&mut self, peer_id: PeerId, request: u32, procs: &[Proc], number: i32) {
         let Some(peer) = self.tools.get(&peer_id) else { return };
         let permitted = permit(peer.client(), self.settings.uid);
@@ -49,8 +49,8 @@ impl Core {
         }
     }
 
-    /// Notes that a signal is sent. Returns it, with the processes that are to receive it. Nothing is
-    /// sent if a job or a rank does not exist.
+    /// Notes that a signal is sent. Returns it, with the processes that are to receive it. Nothing
+    /// is sent if a job or a rank does not exist.
     fn note_signal(&mut self, procs: &[Proc], number: i32) -> Result<(Signal, Vec<ProcessId>), Failure> {
         let signal = Signal::try_from(number)
             .map_err(|error| Failure::new(Status::ERR_BAD_PARAM, error.to_string()))?;
@@ -75,8 +75,8 @@ impl Core {
         job.is_some_and(|job| !job.has_local_rank(*rank))
     }
 
-    /// Checks that `proc` is a local rank, one that may be remote, or the wildcard rank of a job whose
-    /// local ranks are all started.
+    /// Checks that `proc` is a local rank, one that may be remote, or the wildcard rank of a job
+    /// whose local ranks are all started.
     fn check_signalled(&self, proc: &Proc) -> Result<(), Failure> {
         let Proc { nspace, rank } = proc;
         let failed = |status, reason: String| Err(Failure::new(status, reason));

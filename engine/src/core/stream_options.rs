@@ -7,7 +7,8 @@ use iof_shm_ring::{Policy, StreamConfig};
 
 use crate::config::{Buffering, Config, DEFAULT_CACHE_SIZE, MIN_CACHE_SIZE, policy};
 
-/// Least size of the ring in which a stream begins, in bytes. The kernel fills at most 64 KiB at a time.
+/// Least size of the ring in which a stream begins, in bytes. The kernel fills at most 64 KiB at a
+/// time.
 const LEAST_SMALL: u64 = 64 * 1024;
 /// The sum of the rings in which the streams of a job begin, one for each rank, before each size is
 /// rounded up to a power of two. It is in the order of the processors' caches.

@@ -82,8 +82,8 @@ impl StreamState {
         &self.name
     }
 
-    /// Returns whether the stream was withdrawn because its job failed to start. It is forgotten when
-    /// it is complete.
+    /// Returns whether the stream was withdrawn because its job failed to start. It is forgotten
+    /// when it is complete.
     pub(crate) fn is_withdrawn(&self) -> bool {
         self.withdrawn
     }

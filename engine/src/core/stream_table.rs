@@ -77,8 +77,8 @@ impl StreamTable {
         stream.change(source, (&mut self.backlog_holder, resources), Start::Now)
     }
 
-    /// Returns the steps that follow after a reader could not join a stream. It has read nothing, so
-    /// a backlog begins with the oldest byte.
+    /// Returns the steps that follow after a reader could not join a stream. It has read nothing,
+    /// so a backlog begins with the oldest byte.
     pub(super) fn changes_without_join(
         &mut self,
         source: SourceId,

@@ -15,15 +15,15 @@ pub(crate) type LogCallback = Box<dyn FnOnce(LogReport) + Send>;
 /// was performed.
 pub(crate) type TakenCallback = Box<dyn FnOnce() + Send>;
 
-/// A push to the stdin of remote processes. [`Host::push_stdin`](crate::Host::push_stdin) receives its
-/// bytes piece by piece.
+/// A push to the stdin of remote processes. [`Host::push_stdin`](crate::Host::push_stdin) receives
+/// its bytes piece by piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdinPush {
     /// The number of the push. The pieces of one push arrive in order, and after those of all
     /// earlier pushes to any of the same processes.
     pub id: u64,
-    /// The tool that pushes. The text `name.rank` that the tool attached with is its job and rank. A
-    /// text without a rank means rank 0, and one that is not a name of a job becomes
+    /// The tool that pushes. The text `name.rank` that the tool attached with is its job and rank.
+    /// A text without a rank means rank 0, and one that is not a name of a job becomes
     /// `iof-tool-<pid>`. A tool chooses its name freely, so the name proves nothing.
     pub source: Proc,
     /// The processes that receive the bytes. A wildcard rank stands for all remote processes of its

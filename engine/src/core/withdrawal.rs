@@ -8,9 +8,9 @@ use crate::core::commands::Command;
 use crate::core::effects::HandleOp;
 
 impl Core {
-    /// Removes all ranks from a job that failed to start, so that its name is free. Their streams are
-    /// closed at once, and forgotten when they are complete. The capture thread reaps the processes,
-    /// whose exits are not used.
+    /// Removes all ranks from a job that failed to start, so that its name is free. Their streams
+    /// are closed at once, and forgotten when they are complete. The capture thread reaps the
+    /// processes, whose exits are not used.
     pub(crate) fn withdraw_ranks(&mut self, nspace: &Nspace) {
         for rank in self.jobs.take_ranks(nspace) {
             self.effects.handles.push(HandleOp::RemoveRank(rank.process()));

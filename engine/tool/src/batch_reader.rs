@@ -43,8 +43,8 @@ pub enum Peeked {
     Nothing,
     /// The end of a complete stream: every byte of it was consumed or reported as a gap.
     Complete(Counts),
-    /// The end of a broken stream. The bytes that arrived were consumed or reported as gaps, and its
-    /// process may have written more.
+    /// The end of a broken stream. The bytes that arrived were consumed or reported as gaps, and
+    /// its process may have written more.
     Broken {
         /// The counters up to this point.
         counts: Counts,
@@ -276,8 +276,8 @@ impl BatchReader {
         self.tool.session.feeds.activate(stream);
     }
 
-    /// Returns the streams that the last call of [`BatchReader::poll_ready`] has listed, and those that
-    /// were announced since.
+    /// Returns the streams that the last call of [`BatchReader::poll_ready`] has listed, and those
+    /// that were announced since.
     pub fn listed(&self) -> &[FeedId] {
         self.tool.session.feeds.active()
     }

@@ -26,10 +26,10 @@ pub struct Origin<'a> {
 /// The next item of any registration.
 ///
 /// Each stream of each registration delivers its bytes and gaps in order, and then one `Complete`,
-/// `Broken` or `Gone`. Each job of each registration delivers one `JobEnded` after the ends of all its
-/// streams. There are two exceptions: after [`Tool::deregister`](crate::Tool::deregister), streams
-/// that are not complete and jobs end with `Deregistered` instead; and a `JobEnded` may stand for
-/// several jobs (`skipped`).
+/// `Broken` or `Gone`. Each job of each registration delivers one `JobEnded` after the ends of all
+/// its streams. There are two exceptions: after [`Tool::deregister`](crate::Tool::deregister),
+/// streams that are not complete and jobs end with `Deregistered` instead; and a `JobEnded` may
+/// stand for several jobs (`skipped`).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Delivery<'a> {
@@ -51,7 +51,8 @@ pub enum Delivery<'a> {
         counts: Counts,
     },
     /// The end of a broken stream: its process runs on another node, which was lost. The bytes that
-    /// arrived from there were delivered or reported as gaps, and the process may have written more.
+    /// arrived from there were delivered or reported as gaps, and the process may have written
+    /// more.
     Broken {
         /// The stream.
         origin: Origin<'a>,

@@ -1,4 +1,5 @@
-//! A tool without a connection, for simulators: its side of the protocol, and its reading of streams.
+//! A tool without a connection, for simulators: its side of the protocol, and its reading of
+//! streams.
 
 use std::borrow::BorrowMut;
 use std::os::fd::OwnedFd;
@@ -45,8 +46,8 @@ impl ProtocolSide {
     /// Creates the side of a tool that the engine has welcomed.
     ///
     /// # Safety
-    /// As for [`Tool::over`](crate::Tool::over): the messages that are passed on come from one engine,
-    /// which keeps the protocol, and its messages go to that engine.
+    /// As for [`Tool::over`](crate::Tool::over): the messages that are passed on come from one
+    /// engine, which keeps the protocol, and its messages go to that engine.
     pub unsafe fn new(page: Arc<ReaderPage>, room: Option<Arc<Ringer>>) -> ProtocolSide {
         ProtocolSide(Session::new(page, room))
     }
@@ -57,8 +58,8 @@ impl ProtocolSide {
         (number, message(number))
     }
 
-    /// See [`Tool::submit_pull`](crate::Tool::submit_pull). Returns the number of the request, and its
-    /// message.
+    /// See [`Tool::submit_pull`](crate::Tool::submit_pull). Returns the number of the request, and
+    /// its message.
     pub fn pull(&mut self, pull: &Pull) -> (u32, FromTool) {
         self.submit(Request::Pull(Registration::new(pull, None)), |request| pull.message(request))
     }
@@ -132,7 +133,8 @@ impl ProtocolSide {
         self.0.receive(Received { message, fds: inlet.into_iter().collect(), ring })
     }
 
-    /// Removes and returns what is due for delivery next. What has been read is delivered by the caller.
+    /// Removes and returns what is due for delivery next. What has been read is delivered by the
+    /// caller.
     pub fn take_delivered(&mut self) -> Option<Delivered> {
         Some(match self.0.events.pop_front()? {
             Event::JobEnded { handler, nspace, end: JobEnd { run, exit_code, skipped } } => {

@@ -94,7 +94,8 @@ pub fn reconfigured_twice() {
 
 /// A stream grows because its small ring is full, while its blocking reader reads.
 ///
-/// Bound: 4 bytes that fill the small ring, then the growth and 2 more bytes, concurrent with 3 reads.
+/// Bound: 4 bytes that fill the small ring, then the growth and 2 more bytes, concurrent with 3
+/// reads.
 pub fn grown() {
     let mut model = Model::growing(2 * CAPACITY, u64::MAX);
     let reader = model.reader(true);
@@ -133,7 +134,8 @@ pub fn growth_refused() {
     model.settle(&mut blocker);
 }
 
-/// The first ring of a stream that is to grow is allocated, in its full size, while a reader reads it.
+/// The first ring of a stream that is to grow is allocated, in its full size, while a reader reads
+/// it.
 ///
 /// Bound: the allocation and 1 byte concurrent with 2 reads.
 pub fn allocated() {

@@ -89,8 +89,8 @@ impl Reader {
         self.peek_carefully()
     }
 
-    /// Returns whether there are bytes, and behind them neither a gap nor an end. Not for readers that
-    /// group bytes or do not gate the writer.
+    /// Returns whether there are bytes, and behind them neither a gap nor an end. Not for readers
+    /// that group bytes or do not gate the writer.
     pub fn has_only_bytes(&self) -> bool {
         let now = self.observe();
         self.plain

@@ -48,7 +48,8 @@ impl ReaderPage {
         matches!(self._memory, Memory::Heap(_))
     }
 
-    /// Sets or clears the ready bit of a slot, as a hostile tool can. Does nothing to a mapped page.
+    /// Sets or clears the ready bit of a slot, as a hostile tool can. Does nothing to a mapped
+    /// page.
     pub fn overwrite_ready(&self, id: ReaderId, ready: bool) {
         if let Some((word, bit)) = self.ready_bit(id).filter(|_| self.is_on_heap()) {
             if ready {

@@ -33,9 +33,9 @@ impl Heap {
         let half = self.data.len() / 2;
         let before_seam = n.min(half.saturating_sub(start.addr().wrapping_sub(data.addr())));
         // SAFETY: `Ring::address` keeps `start` in the first half, and `Writer::commit`, the only
-        // caller, limits `n` to the claimed bytes, at most as many as fit into one half. So the bytes
-        // before the seam have their twins in the second half, and those behind it at the beginning
-        // of the first one, below `start`. As they are claimed, no reader borrows them.
+        // caller, limits `n` to the claimed bytes, at most as many as fit into one half. So the
+        // bytes before the seam have their twins in the second half, and those behind it at the
+        // beginning of the first one, below `start`. As they are claimed, no reader borrows them.
         unsafe {
             start.wrapping_add(half).copy_from_nonoverlapping(start, before_seam);
             data.copy_from_nonoverlapping(data.wrapping_add(half), n.saturating_sub(before_seam));

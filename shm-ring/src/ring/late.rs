@@ -106,8 +106,8 @@ impl Ring {
         matches!(&self.place, Place::Late(late) if !late.is_set())
     }
 
-    /// Gives a ring without memory that of `ring`, a new ring for the same bytes and generation. Its
-    /// capacity may be larger.
+    /// Gives a ring without memory that of `ring`, a new ring for the same bytes and generation.
+    /// Its capacity may be larger.
     pub(crate) fn allocate(&self, ring: Ring) {
         if let (Place::Late(late), Place::Fixed(memory)) = (&self.place, ring.place)
             && !late.is_set()

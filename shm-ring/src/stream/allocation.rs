@@ -27,19 +27,19 @@ impl Stream {
         self.budget.as_ref().map_or(0, |budget| budget.owed_rings())
     }
 
-    /// Returns the error with which the kernel refused memory for the first ring, once, and only for
-    /// the first such stream of a budget.
+    /// Returns the error with which the kernel refused memory for the first ring, once, and only
+    /// for the first such stream of a budget.
     pub fn take_refusal(&mut self) -> Option<CreateError> {
         self.refusal.take()
     }
 
     /// Allocates the memory of the stream. A reader that attaches afterwards receives a ring with a
     /// file, and so may be in another process. If that reader may not hold the source back, call
-    /// [`Stream::grow`] before: the first ring of a stream that is to grow has the configured size, as
-    /// far as the budget has room.
+    /// [`Stream::grow`] before: the first ring of a stream that is to grow has the configured size,
+    /// as far as the budget has room.
     ///
-    /// May be called while a span is in use: a stream whose ring has memory for bytes stays as it is,
-    /// and no other stream has given a span.
+    /// May be called while a span is in use: a stream whose ring has memory for bytes stays as it
+    /// is, and no other stream has given a span.
     ///
     /// # Errors
     /// [`CreateError`] if the kernel has no memory or descriptor. The stream remains as it was.
@@ -94,8 +94,8 @@ impl Stream {
         }
     }
 
-    /// Returns the size of the first ring: the configured one if the stream is to grow and the budget
-    /// has room.
+    /// Returns the size of the first ring: the configured one if the stream is to grow and the
+    /// budget has room.
     fn first_capacity(&self) -> u64 {
         let grows = self.pending.filter(|wanted| wanted.grows && !self.complete && self.affords(wanted));
         grows.map_or(self.writer.ring().capacity(), |wanted| wanted.config.capacity)

@@ -27,9 +27,9 @@ pub struct Growth {
     /// Size of the first ring in bytes. Without effect if it is not below the configured capacity,
     /// or under a policy other than [`Policy::Block`].
     pub first: u64,
-    /// The budget of all rings. A stream does not grow beyond it (streams that grow at the same moment
-    /// on different threads may exceed it), but its first ring and further
-    /// rings of the same size are always created.
+    /// The budget of all rings. A stream does not grow beyond it (streams that grow at the same
+    /// moment on different threads may exceed it), but its first ring and further rings of the same
+    /// size are always created.
     pub budget: Arc<CacheBudget>,
 }
 
@@ -76,17 +76,17 @@ impl Stream {
         self.is_small && !self.complete
     }
 
-    /// Returns whether [`Stream::grow`] may have an effect: the stream is small, or the budget or the
-    /// kernel had no memory when it was to grow.
+    /// Returns whether [`Stream::grow`] may have an effect: the stream is small, or the budget or
+    /// the kernel had no memory when it was to grow.
     pub fn may_grow(&self) -> bool {
         !self.complete && (self.is_small || self.pending.is_some_and(|pending| pending.refused))
     }
 
     /// Lets a stream that is in a small ring continue in one of its configured size, in one of the
-    /// next calls of [`Stream::reserve`]. A stream without memory begins in a ring of that size. If the
-    /// budget or the kernel has no memory for it then, the stream tries again only after another call
-    /// of this, or of a method that attaches a reader that may not hold the source back, or when it
-    /// moves because a reader is in the way.
+    /// next calls of [`Stream::reserve`]. A stream without memory begins in a ring of that size. If
+    /// the budget or the kernel has no memory for it then, the stream tries again only after
+    /// another call of this, or of a method that attaches a reader that may not hold the source
+    /// back, or when it moves because a reader is in the way.
     pub fn grow(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.refused = false;
@@ -99,7 +99,8 @@ impl Stream {
         self.pending = Some(PendingConfig { config, unread: false, grows: true, refused: false });
     }
 
-    /// Returns the greatest number of bytes that a reader of the present ring receives at a time if it
+    /// Returns the greatest number of bytes that a reader of the present ring receives at a time if
+    /// it
     /// [groups](crate::Grouping) them.
     pub fn largest_group(&self) -> u64 {
         self.writer.ring().capacity() / 2
@@ -118,15 +119,15 @@ impl Stream {
         if self.is_small() && self.filled { capacity.min(SMALL_CLAIM) } else { self.claim_part() }
     }
 
-    /// Returns whether the last span was larger than a usual claim. It may be a whole small ring. The
-    /// next claim would then overwrite bytes that a reader which may not hold the source back had no
-    /// time to read.
+    /// Returns whether the last span was larger than a usual claim. It may be a whole small ring.
+    /// The next claim would then overwrite bytes that a reader which may not hold the source back
+    /// had no time to read.
     pub(super) fn has_large_span(&self) -> bool {
         self.span_len > self.claim_part() && !broken(Point::LargeSpan)
     }
 
-    /// Withdraws what a large claim has left in a small ring whose source has no more bytes for now,
-    /// so that late readers find the bytes there.
+    /// Withdraws what a large claim has left in a small ring whose source has no more bytes for
+    /// now, so that late readers find the bytes there.
     pub(super) fn trim_claim(&mut self) {
         if self.is_small() && !self.filled && self.has_large_span() {
             self.writer.trim_claim(self.claim_part());

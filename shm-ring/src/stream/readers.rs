@@ -24,7 +24,8 @@ impl Stream {
     /// [`ReaderPage::take_slot`] returned as `id`.
     ///
     /// `may_block` lets the reader hold the source back while the policy is
-    /// [`Policy::Block`](crate::Policy::Block). Grant it only to a reader that must never lose a byte.
+    /// [`Policy::Block`](crate::Policy::Block). Grant it only to a reader that must never lose a
+    /// byte.
     ///
     /// For a reader in another process, call [`Stream::allocate`] before.
     ///
@@ -61,9 +62,10 @@ impl Stream {
         self.join(Placement { page: Arc::clone(page), id, start }, false, true)
     }
 
-    /// Attaches a reader that keeps the bytes from `start` on for a later reader, for which the source
-    /// waits as for one with `may_block`. The stream stays in this generation until the reader is
-    /// detached, so that the later reader, which joins the newest generation, finds the bytes there.
+    /// Attaches a reader that keeps the bytes from `start` on for a later reader, for which the
+    /// source waits as for one with `may_block`. The stream stays in this generation until the
+    /// reader is detached, so that the later reader, which joins the newest generation, finds the
+    /// bytes there.
     ///
     /// # Errors
     /// As [`Stream::attach`].
@@ -186,8 +188,9 @@ impl Stream {
         if self.alternates || self.blockers().next().is_none() {
             return 0;
         }
-        // The tools' words, each loaded once. A false value affects only when bytes are read. Partner:
-        // the stores in `Reader::consume`. Relaxed, because nothing else depends on the value.
+        // The tools' words, each loaded once. A false value affects only when bytes are read.
+        // Partner: the stores in `Reader::consume`. Relaxed, because nothing else depends on the
+        // value.
         let cursors = self.members.iter().filter_map(|member| member.page.slot(member.id));
         let nearest = cursors.map(|slot| slot.cursor.load(Relaxed)).max();
         nearest.map_or(0, |nearest| self.writer.tail().saturating_sub(nearest))

@@ -32,8 +32,8 @@ impl Stream {
     /// * no reader keeps it for later ones ([`Stream::attach_holder`]);
     /// * if only the capacity changes and becomes smaller: at least the new capacity was stored in
     ///   it, or the stream had no readers when this was called;
-    /// * the kernel has memory for it, and the budget if this is the capacity with which a stream that
-    ///   began smaller was created ([`Growth`](crate::Growth)).
+    /// * the kernel has memory for it, and the budget if this is the capacity with which a stream
+    ///   that began smaller was created ([`Growth`](crate::Growth)).
     ///
     /// The new options also take effect when the stream moves because a reader is in the way. Until
     /// then the stream keeps its options.
@@ -60,15 +60,15 @@ impl Stream {
     pub(super) fn apply_pending(&mut self, want: u64) {
         let can_apply = |wanted: &PendingConfig| !wanted.refused && self.can_apply(*wanted, want);
         let Some(wanted) = self.pending.filter(can_apply) else { return };
-        // Without memory, the next claim tries again, unless the stream only grows: a refusal of the
-        // kernel is not cheap.
+        // Without memory, the next claim tries again, unless the stream only grows: a refusal of
+        // the kernel is not cheap.
         let applied = self.affords(&wanted) && self.next_generation(wanted.config, 0).is_ok();
         if let Some(pending) = &mut self.pending {
             pending.refused = pending.grows;
         }
         if !applied && self.has_large_span() {
-            // A reader that attached while most of the ring was claimed must not lose these bytes. If
-            // the kernel refuses this ring as well, the reader loses them, which is a gap.
+            // A reader that attached while most of the ring was claimed must not lose these bytes.
+            // If the kernel refuses this ring as well, the reader loses them, which is a gap.
             let _ = self.next_generation(self.config(), 0);
         }
     }

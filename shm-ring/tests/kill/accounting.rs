@@ -68,7 +68,8 @@ impl Accounting {
         start: Start,
         began: u64,
     ) -> Accounting {
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         let reader = unsafe { Reader::new(attached(ring, given), Arc::clone(page), start) }.unwrap();
         Accounting { reader, began, delivered: 0, lost: 0 }
     }
@@ -79,7 +80,8 @@ impl Accounting {
     }
 
     pub fn follow(&mut self, ring: OwnedFd, given: [u64; 3]) {
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         unsafe { self.reader.follow(attached(ring, given)) }.unwrap();
     }
 

@@ -136,8 +136,8 @@ fn a_late_reader_finds_most_of_a_small_ring_whose_source_pauses() {
     assert!(catch_up(&tool, &mut stream, &mut late).len() as u64 >= SMALL / 4 * 3);
 }
 
-/// Reads at most `most` bytes, as many as one read returns, and calls `meanwhile` before they arrive.
-/// Returns their number.
+/// Reads at most `most` bytes, as many as one read returns, and calls `meanwhile` before they
+/// arrive. Returns their number.
 fn read(stream: &mut Stream, most: usize, meanwhile: impl FnOnce(&mut Stream)) -> usize {
     let Reserve::Ready(span) = stream.reserve(SMALL as usize) else { panic!("no room") };
     meanwhile(stream);

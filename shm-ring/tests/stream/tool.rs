@@ -46,7 +46,8 @@ impl Tool {
     }
 
     fn open(&self, attached: Attached, start: Start) -> Reader {
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         unsafe { Reader::new(mapped(attached), Arc::clone(&self.page), start) }.unwrap()
     }
 
@@ -54,7 +55,8 @@ impl Tool {
         let id = self.page.take_slot().unwrap();
         let attached = stream.follow(&self.page, reader.id(), id).unwrap();
         self.page.return_slot(reader.id());
-        // SAFETY: this test owns the stream, and moves and detaches readers only when they are done.
+        // SAFETY: this test owns the stream, and moves and detaches readers only when they are
+        // done.
         unsafe { reader.follow(mapped(attached)) }.unwrap();
     }
 

@@ -35,14 +35,15 @@ impl Harness {
     }
 
     fn register_as(&mut self, token: Token, file: impl AsFd) {
-        // SAFETY: each test keeps its files open until it deregisters them, or as long as it uses the
-        // backend.
+        // SAFETY: each test keeps its files open until it deregisters them, or as long as it uses
+        // the backend.
         unsafe { self.epoll.register(token, file.as_fd()) }
     }
 
     fn read(&mut self, file: impl AsFd) {
         let span = Span { ptr: self.memory.as_mut_ptr(), len: self.memory.len() };
-        // SAFETY: the memory is neither moved, read nor written until `epoll` has answered or was dropped.
+        // SAFETY: the memory is neither moved, read nor written until `epoll` has answered or was
+        // dropped.
         unsafe { self.epoll.read(SOURCE, file.as_fd(), span) }
     }
 

@@ -56,8 +56,8 @@ impl PendingRequest {
     /// checks the bytes of a loan.
     pub(super) fn use_memory(&self) {
         match &self.operation {
-            // SAFETY: the request is in flight, so its span must still be mapped. All readers were dropped
-            // before.
+            // SAFETY: the request is in flight, so its span must still be mapped. All readers were
+            // dropped before.
             Operation::Read(span) => unsafe { span.ptr.write_bytes(1, span.len) },
             Operation::Write(loan) => loan.check(),
             Operation::Poll | Operation::Pause => {}
@@ -281,8 +281,8 @@ impl Backend for SimulatedBackend {
 
     fn cancel(&mut self, token: Token) {
         let mut simulation = self.simulation.borrow_mut();
-        // A source that is being finished continues after the cancellation, when the driver has measured
-        // how many bytes are left.
+        // A source that is being finished continues after the cancellation, when the driver has
+        // measured how many bytes are left.
         let finishes = matches!(token, Token::Source(_)) && {
             let pipe = &simulation.pipes[simulation.number(token)];
             pipe.finish_at.is_some() && !pipe.closed

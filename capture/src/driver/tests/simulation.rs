@@ -127,8 +127,8 @@ impl Simulation {
             }
             SourceKind::Terminal => {
                 let (master, _) = pty::open(Pty { size: WindowSize::default(), echo: false }).unwrap();
-                // This process stands in for the leader. It is not a child, so its status cannot be taken.
-                // The simulation decides when it counts as exited.
+                // This process stands in for the leader. It is not a child, so its status cannot be
+                // taken. The simulation decides when it counts as exited.
                 let leader = Child::adopt(std::process::id()).unwrap();
                 (Some(master.into()), Some((ProcessId(id.0), leader)))
             }
@@ -337,7 +337,8 @@ impl Simulation {
             }
         }
         for index in (0..self.requests.len()).rev() {
-            // A driver that has failed has cancelled everything, so only cancelled requests are answered.
+            // A driver that has failed has cancelled everything, so only cancelled requests are
+            // answered.
             let request = &self.requests[index];
             if request.token != Token::Bell && (!self.broken || request.cancelled) {
                 self.answer(index, Outcome::All, (index + self.settle_turns).is_multiple_of(2));

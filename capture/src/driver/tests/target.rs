@@ -45,7 +45,8 @@ impl PushModel {
         known_targets: usize,
     ) -> (PushModel, Arc<Inlet>) {
         let inlet = Arc::new(Inlet::create(pages * 4096, "test").unwrap());
-        // SAFETY: this is the inlet's only filler, and `freed` receives only what the driver reports.
+        // SAFETY: this is the inlet's only filler, and `freed` receives only what the driver
+        // reports.
         let filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()) }.unwrap();
         let start = inlet.lend(0, 0).ptr.addr();
         let push = PushModel {

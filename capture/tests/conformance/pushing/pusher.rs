@@ -84,7 +84,8 @@ impl Pusher {
     /// Begins push `push` with a new inlet.
     pub(super) fn begin(&mut self, push: u64, targets: &[u64], closes: bool) {
         let inlet = Inlet::create(INLET, "test").unwrap();
-        // SAFETY: this is the inlet's only filler, and `freed` receives only what the capture reports.
+        // SAFETY: this is the inlet's only filler, and `freed` receives only what the capture
+        // reports.
         let filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()) }.unwrap();
         let targets = targets.iter().copied().map(TargetId).collect();
         self.capture.begin_push(PushId(push), Arc::new(inlet), targets, closes).unwrap();

@@ -48,8 +48,8 @@ pub struct RunArgs {
     /// Bound the growth of caches
     ///
     /// The caches of all ranks grow up to this sum. In bytes, optionally with a unit such as K, M
-    /// or KiB (powers of 1024). A cache that may not grow keeps the size with which it began. At least
-    /// one --cache-size, by default 1G.
+    /// or KiB (powers of 1024). A cache that may not grow keeps the size with which it began. At
+    /// least one --cache-size, by default 1G.
     #[arg(long, value_name = "BYTES", value_parser = cache_total, allow_hyphen_values = true)]
     cache_total: Option<u64>,
 
@@ -85,9 +85,9 @@ pub struct RunArgs {
 
     /// Serve MPI programs by auto, pmi1, pmix or none
     ///
-    /// With pmi1, programs of MPICH, Intel MPI and MVAPICH start as one MPI job. With pmix, those of
-    /// Open MPI 5 do; this needs libpmix.so.2, which the variable IOF_LIBPMIX can name. auto, the
-    /// default, is pmix if a program is linked with Open MPI 5, or if IOF_LIBPMIX is set and no
+    /// With pmi1, programs of MPICH, Intel MPI and MVAPICH start as one MPI job. With pmix, those
+    /// of Open MPI 5 do; this needs libpmix.so.2, which the variable IOF_LIBPMIX can name. auto,
+    /// the default, is pmix if a program is linked with Open MPI 5, or if IOF_LIBPMIX is set and no
     /// program is linked with MPICH, and otherwise pmi1. With none, each rank of an MPI program is
     /// alone, and the ranks inherit the variables of a launcher that has started iof.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = MpiChoice::Auto)]
@@ -97,7 +97,8 @@ pub struct RunArgs {
     /// Bind each rank to a core or to none
     ///
     /// With core, each rank runs on one core of those on which iof may run: rank 0 on the first.
-    /// The ranks must not outnumber these cores. With none, the default, a rank runs on any of them.
+    /// The ranks must not outnumber these cores. With none, the default, a rank runs on any of
+    /// them.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = BindingChoice::None)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub bind_to: BindingChoice,

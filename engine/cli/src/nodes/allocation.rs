@@ -26,8 +26,9 @@ pub struct Allocation {
 /// The variable that has the names of the nodes of an allocation of Slurm.
 const SLURM_NODES: &str = "SLURM_JOB_NODELIST";
 
-/// Returns the command that starts processes on these hosts: srun(1) if all are in the allocation of
-/// Slurm in which this process runs, otherwise ssh(1). `variable` returns the value of a variable.
+/// Returns the command that starts processes on these hosts: srun(1) if all are in the allocation
+/// of Slurm in which this process runs, otherwise ssh(1). `variable` returns the value of a
+/// variable.
 pub fn command_for(hosts: &Hosts, variable: impl Fn(&str) -> Option<String>) -> &'static str {
     let nodes = variable(SLURM_NODES).and_then(|nodes| slurm(&nodes, None).ok());
     let is_inside = |nodes: Hosts| hosts.names().all(|name| nodes.contains(name));
@@ -141,8 +142,8 @@ fn expand(list: &str) -> Result<Vec<String>, String> {
     if depth > 0 { Err(format!("'{}' has an open bracket", shown(list))) } else { Ok(names) }
 }
 
-/// Adds the names that begin with `before` and end as `part` expands. Returns `None` if there are too
-/// many or `part` can't be expanded.
+/// Adds the names that begin with `before` and end as `part` expands. Returns `None` if there are
+/// too many or `part` can't be expanded.
 fn expand_part(before: String, part: &str, names: &mut Vec<String>) -> Option<()> {
     let is_long = before.len().saturating_add(part.len()) > MAX_HOST_NAME;
     let Some((fixed, rest)) = part.split_once('[') else {

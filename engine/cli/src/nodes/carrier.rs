@@ -15,15 +15,15 @@ use nix::unistd::Pid;
 
 use crate::error::Failure;
 
-/// The command that starts processes on other nodes. The cipher costs half as much as the default of OpenSSH. A terminal that a
-/// configuration of the user asks for would change the bytes (-T).
+/// The command that starts processes on other nodes. The cipher costs half as much as the default
+/// of OpenSSH. A terminal that a configuration of the user asks for would change the bytes (-T).
 pub const SSH: &str = "ssh -T -o BatchMode=yes -o Compression=no -o ServerAliveInterval=15 -o Ciphers=^aes128-gcm@openssh.com %h";
 
 /// The same inside an allocation of Slurm. The process may use all processors of its node.
 pub const SRUN: &str = "srun -N1 -n1 --overlap --cpu-bind=none --mpi=none -w %h sh -c";
 
-/// The largest number of agents that a process starts at the same time. OpenSSH refuses more than ten
-/// (MaxStartups in sshd_config(5)), which counts for jump hosts.
+/// The largest number of agents that a process starts at the same time. OpenSSH refuses more than
+/// ten (MaxStartups in sshd_config(5)), which counts for jump hosts.
 pub const MAX_STARTS: usize = 8;
 
 /// How long a carrier may take to exit: after it has ended its output, and after SIGTERM.
@@ -58,7 +58,8 @@ impl Template {
         &self.0
     }
 
-    /// Starts an agent on `host`. Its command is one word, which ssh(1) and `sh -c` pass to a shell.
+    /// Starts an agent on `host`. Its command is one word, which ssh(1) and `sh -c` pass to a
+    /// shell.
     pub fn start(&self, host: &str, agent: &OsStr) -> io::Result<Carrier> {
         let mut words = self.0.iter().map(|word| word.replace("%h", host));
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -87,11 +88,12 @@ pub fn ended(carrier: &Mutex<Child>) -> String {
     "its carrier has closed its output".into()
 }
 
-/// Sends a signal to the process group of a carrier, which the carrier leads, unless the carrier has
-/// ended.
+/// Sends a signal to the process group of a carrier, which the carrier leads, unless the carrier
+/// has ended.
 pub fn signal_group(carrier: &Mutex<Child>, signal: Signal) {
     let mut carrier = lock(carrier);
-    // The pid can't belong to another process: only these functions wait for the carrier, with its lock.
+    // The pid can't belong to another process: only these functions wait for the carrier, with its
+    // lock.
     if let (Ok(None), Ok(pid)) = (carrier.try_wait(), i32::try_from(carrier.id())) {
         let _ = killpg(Pid::from_raw(pid), signal);
     }
@@ -101,8 +103,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes whole frames. Carriers may hold back what does not end in a newline, so padding follows: srun
-/// does until 1,024 bytes.
+/// Writes whole frames. Carriers may hold back what does not end in a newline, so padding follows:
+/// srun does until 1,024 bytes.
 pub fn write_frames(mut pipe: impl Write, frames: &[u8]) -> io::Result<()> {
     pipe.write_all(frames)?;
     match frames.last() {
@@ -111,7 +113,8 @@ pub fn write_frames(mut pipe: impl Write, frames: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Returns the shell command of the agent: this program, which the other nodes have at the same path.
+/// Returns the shell command of the agent: this program, which the other nodes have at the same
+/// path.
 pub fn agent_command() -> io::Result<OsString> {
     let program = std::env::current_exe()?;
     let mut command = b"exec ".to_vec();

@@ -1,4 +1,5 @@
-//! The front end's edges: a carrier, a thread that receives and one that sends, and the nodes behind.
+//! The front end's edges: a carrier, a thread that receives and one that sends, and the nodes
+//! behind.
 
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
@@ -64,8 +65,8 @@ struct Receiving {
 }
 
 impl Edge {
-    /// Starts the threads of the edge behind which are the nodes of `branch`, from number `first` on.
-    /// Returns the node at its end.
+    /// Starts the threads of the edge behind which are the nodes of `branch`, from number `first`
+    /// on. Returns the node at its end.
     pub fn start(
         carrier: Carrier,
         (first, branch): (usize, Branch),
@@ -122,8 +123,8 @@ impl Edge {
         children.into_iter().filter_map(child).collect()
     }
 
-    /// Sends a signal to the carrier and what it has started on this node. A carrier on another node is
-    /// ended by its relay.
+    /// Sends a signal to the carrier and what it has started on this node. A carrier on another
+    /// node is ended by its relay.
     pub(super) fn signal_carrier(&self, signal: Signal) {
         let relay = lock(&self.branch).relay(self.place);
         match relay {
@@ -159,8 +160,8 @@ fn cut_child(down: &Sender<Vec<u8>>, relay: Place, child: Place) {
     }
 }
 
-/// Writes frames until the edge is dropped or can't be written. The thread that receives notices that it
-/// has ended.
+/// Writes frames until the edge is dropped or can't be written. The thread that receives notices
+/// that it has ended.
 fn send(mut pipe: ChildStdin, frames: &Receiver<Vec<u8>>) {
     for frame in frames {
         if write_frames(&mut pipe, &frame).is_err() {

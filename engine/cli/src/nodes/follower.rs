@@ -27,8 +27,8 @@ use crate::run::FLUSH_LIMIT;
 use crate::threads::start_thread;
 
 impl Remote {
-    /// Follows the ranks until all have ended, in a thread. Ends the job when a rank fails or its time
-    /// is over, as an engine does on one node.
+    /// Follows the ranks until all have ended, in a thread. Ends the job when a rank fails or its
+    /// time is over, as an engine does on one node.
     pub fn follow(
         self: &Arc<Self>,
         events: NodeEvents,
@@ -131,8 +131,8 @@ impl Follower {
         }
     }
 
-    /// Ends what SIGKILL has not ended. A node may be frozen, or its carrier may not notice that the
-    /// network is gone.
+    /// Ends what SIGKILL has not ended. A node may be frozen, or its carrier may not notice that
+    /// the network is gone.
     fn perform(&mut self, step: LastStep, now: Instant) {
         let signal = |signal| {
             let state = self.remote.state();

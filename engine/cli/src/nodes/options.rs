@@ -20,24 +20,24 @@ use crate::output::Outputs;
 pub struct NodeArgs {
     /// Run the ranks on these nodes, such as a:4,b:4
     ///
-    /// Each host has a number of slots, by default 1. Each node needs iof at the same path. localhost
-    /// and the name of this node need neither that nor --rsh if no other node is listed.
+    /// Each host has a number of slots, by default 1. Each node needs iof at the same path.
+    /// localhost and the name of this node need neither that nor --rsh if no other node is listed.
     #[arg(long, short = 'H', value_name = "LIST")]
     hosts: Option<Hosts>,
 
     /// Run the ranks on the nodes that this file lists
     ///
-    /// Each line has a host and its slots, as 'a slots=4' or 'a:4', by default 1. A host that occurs
-    /// twice has the sum. What follows # is ignored. Without --hosts and --hostfile, the ranks
-    /// run on the nodes of the allocation of Slurm, PBS or LSF in which iof runs, if it has more than
-    /// one, and otherwise on this node.
+    /// Each line has a host and its slots, as 'a slots=4' or 'a:4', by default 1. A host that
+    /// occurs twice has the sum. What follows # is ignored. Without --hosts and --hostfile, the
+    /// ranks run on the nodes of the allocation of Slurm, PBS or LSF in which iof runs, if it has
+    /// more than one, and otherwise on this node.
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     hostfile: Option<PathBuf>,
 
     /// Map ranks by slot or node
     ///
-    /// With slot, the default, ranks fill the slots of one host after the other. With node, ranks take
-    /// one slot of each host in turn.
+    /// With slot, the default, ranks fill the slots of one host after the other. With node, ranks
+    /// take one slot of each host in turn.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = MapBy::Slot)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     map_by: MapBy,
@@ -45,22 +45,23 @@ pub struct NodeArgs {
     /// Leave this environment variable to each node
     ///
     /// Ranks on other nodes have the variables of iof, except those of the host and of the session,
-    /// such as DISPLAY and SSH_AUTH_SOCK. With this option they have NAME as their node sets it. May be
-    /// repeated.
+    /// such as DISPLAY and SSH_AUTH_SOCK. With this option they have NAME as their node sets it.
+    /// May be repeated.
     #[arg(long, value_name = "NAME", value_parser = variable_name)]
     pub host_env: Vec<OsString>,
 
     /// Start processes on nodes by this command
     ///
-    /// %h stands for the host. A shell command is appended as the last word. The words are separated by
-    /// spaces. The default is srun if all nodes are in the allocation of Slurm in which iof runs, and
-    /// otherwise ssh, without a terminal and without questions for passwords.
+    /// %h stands for the host. A shell command is appended as the last word. The words are
+    /// separated by spaces. The default is srun if all nodes are in the allocation of Slurm in
+    /// which iof runs, and otherwise ssh, without a terminal and without questions for passwords.
     #[arg(long, value_name = "TEMPLATE")]
     rsh: Option<String>,
 
     /// Start agents by a tree of this radix
     ///
-    /// This process starts RADIX agents, and each of them at most RADIX further ones, for which it relays.
+    /// This process starts RADIX agents, and each of them at most RADIX further ones, for which it
+    /// relays.
     /// --rsh must work on these nodes, too. By default this process starts all agents.
     #[arg(long, value_name = "RADIX", value_parser = value_parser!(u32).range(1..=i64::from(MAX_RADIX)))]
     tree: Option<u32>,
@@ -72,8 +73,8 @@ impl NodeArgs {
         self.tree.unwrap_or(u32::MAX)
     }
 
-    /// Returns the nodes of a job, and the command that starts agents on them. Returns `None` for ranks
-    /// on this node.
+    /// Returns the nodes of a job, and the command that starts agents on them. Returns `None` for
+    /// ranks on this node.
     pub fn choose(&self, nprocs: u64) -> Result<Option<(Vec<Node>, Template)>, Failure> {
         let variable = |name: &str| {
             env::var_os(name)

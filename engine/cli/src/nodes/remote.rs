@@ -99,8 +99,8 @@ impl Remote {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks that this process can have the rings of all ranks. Returns the number of further files that
-    /// it may open.
+    /// Checks that this process can have the rings of all ranks. Returns the number of further
+    /// files that it may open.
     pub fn check(&self) -> Result<u64, Failure> {
         let ranks = self.nodes.iter().map(|node| node.ranks.len() as u64).sum::<u64>();
         let files = ranks.saturating_mul(FILES_PER_RANK);
@@ -113,8 +113,8 @@ impl Remote {
 
     pub(super) fn send_all(&self, message: &ToAgent) {
         let state = self.state();
-        // Messages of this module are within their limits. A relay that ends has passed on what was sent
-        // before.
+        // Messages of this module are within their limits. A relay that ends has passed on what was
+        // sent before.
         state.edges.iter().rev().flatten().for_each(|edge| drop(edge.send(message)));
     }
 

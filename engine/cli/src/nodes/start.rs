@@ -164,7 +164,8 @@ impl Remote {
         Edge::start(carrier, (numbers.start, branch), (self, engine), events)
     }
 
-    /// Lets an agent that has greeted prepare the start of its ranks, and start the agents behind it.
+    /// Lets an agent that has greeted prepare the start of its ranks, and start the agents behind
+    /// it.
     fn prepare(
         &self,
         number: usize,
@@ -185,7 +186,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Makes the ranks of a node known to the engine, so that tools can push to them before they write.
+    /// Makes the ranks of a node known to the engine, so that tools can push to them before they
+    /// write.
     fn announce(&self, number: usize, engine: &Engine) -> Result<(), Failure> {
         let Some(node) = self.nodes.get(number) else { return Ok(()) };
         for rank in &node.ranks {

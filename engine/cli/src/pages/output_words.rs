@@ -8,7 +8,8 @@ use iof_output::{OUTPUT_QUALIFIERS, OUTPUT_WORDS};
 /// The words whose value is a path, and whether it is that of a directory.
 const WITH_PATH: [(&str, bool); 2] = [("dir=", true), ("file=", false)];
 
-/// Returns the values of `--output` that begin with `typed`: the last word of the list is completed.
+/// Returns the values of `--output` that begin with `typed`: the last word of the list is
+/// completed.
 pub fn complete(typed: &str) -> Vec<String> {
     let (before, word) = split_behind(typed, ',');
     let (named, _) = split_behind(word, ':');
@@ -36,7 +37,8 @@ fn split_behind(text: &str, separator: char) -> (&str, &str) {
     text.split_at_checked(end).unwrap_or(("", text))
 }
 
-/// Returns the files and directories whose paths begin with `typed`, sorted. Directories end in `/`.
+/// Returns the files and directories whose paths begin with `typed`, sorted. Directories end in
+/// `/`.
 fn paths(typed: &str, only_directories: bool) -> Vec<String> {
     let (directory, start) = split_behind(typed, '/');
     let entries = fs::read_dir(if directory.is_empty() { "." } else { directory });

@@ -1,5 +1,5 @@
-//! The requests of a tool of PMIx: queries, logs and stdin have threads and connections to the engine
-//! of their own, so that one that waits does not delay others, or the output.
+//! The requests of a tool of PMIx: queries, logs and stdin have threads and connections to the
+//! engine of their own, so that one that waits does not delay others, or the output.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

@@ -51,8 +51,8 @@ impl Files {
 }
 
 /// Returns two files of a job that can't both exist: the path of a file that is renamed when it is
-/// full, and that of another, which is the name of a full file. `files` are all files of the job, with
-/// the channels of each. Hosts in names are not compared.
+/// full, and that of another, which is the name of a full file. `files` are all files of the job,
+/// with the channels of each. Hosts in names are not compared.
 pub fn find_clash(files: &[(Channels, Files)], nspace: &Nspace) -> Option<(PathBuf, PathBuf)> {
     let mut paths = BTreeSet::new();
     for (channels, files) in files.iter().filter(|(_, files)| files.rotation.is_some()) {

@@ -65,8 +65,8 @@ impl LockedFiles {
     }
 
     /// Opens the FIFOs that have a reader by now, without waiting. Returns the path of one that has
-    /// none, or `None` if all are open. A printer waits for the readers of the others. Adds to `new`
-    /// a file that this creates where a FIFO was.
+    /// none, or `None` if all are open. A printer waits for the readers of the others. Adds to
+    /// `new` a file that this creates where a FIFO was.
     ///
     /// # Errors
     /// Returns [`FileError`] if a FIFO can't be opened.

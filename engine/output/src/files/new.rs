@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::make_directory;
 
 /// The files and directories that [`Files`](super::Files) created for a job. Dropping this removes
-/// them, except files with contents, unless [`NewFiles::keep`] was called. A launcher holds this until
-/// the job has started.
+/// them, except files with contents, unless [`NewFiles::keep`] was called. A launcher holds this
+/// until the job has started.
 #[derive(Debug, Default)]
 #[must_use = "dropping this removes the files"]
 pub struct NewFiles {

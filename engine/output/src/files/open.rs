@@ -101,8 +101,8 @@ impl OpenFiles {
         locked.map_err(|error| entry.failed(error))
     }
 
-    /// Creates a file. Unless existing contents are kept, it is emptied, and if files have a limited
-    /// size, the full files of an earlier run are removed.
+    /// Creates a file. Unless existing contents are kept, it is emptied, and if files have a
+    /// limited size, the full files of an earlier run are removed.
     pub fn begin(&mut self, id: FileId) -> Result<(), FileError> {
         if self.entries.get(id.0).is_none_or(|entry| entry.begun) {
             return Ok(());

@@ -30,9 +30,9 @@ impl PrinterTask {
         Ok(())
     }
 
-    /// Waits until all streams of the process of `id` are known that may have older bytes than `id`.
-    /// The engine announces the streams of a process one after the other, and the process may write
-    /// meanwhile.
+    /// Waits until all streams of the process of `id` are known that may have older bytes than
+    /// `id`. The engine announces the streams of a process one after the other, and the process may
+    /// write meanwhile.
     pub(super) fn complete_group(&mut self, reader: &mut BatchReader, id: FeedId) -> Result<(), PrintError> {
         let is_sole = self.stream(id).is_some_and(|stream| stream.sole);
         if is_sole || self.siblings.is_whole(id, reader.unannounced()) {

@@ -1,10 +1,10 @@
 //! The printer's thread, and the printer's step on the thread that reads the ranks' output.
 //!
 //! A lone line would wake two threads one after the other: the engine's capture thread, and the
-//! printer. Instead, the capture thread itself writes whole lines while the printer sleeps. It waits
-//! neither for room in the output nor for another printer. If the output does not take all bytes at
-//! once, or if they are not whole lines of streams that the printer knows, the printer wakes up and
-//! writes them.
+//! printer. Instead, the capture thread itself writes whole lines while the printer sleeps. It
+//! waits neither for room in the output nor for another printer. If the output does not take all
+//! bytes at once, or if they are not whole lines of streams that the printer knows, the printer
+//! wakes up and writes them.
 
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,8 +24,8 @@ pub(super) struct Running<G> {
     pub on_gap: G,
 }
 
-/// A printer with a step, on the printer's thread. At the end the printer is dropped there, with the
-/// caller's closure, although the step exists as long as the reader page.
+/// A printer with a step, on the printer's thread. At the end the printer is dropped there, with
+/// the caller's closure, although the step exists as long as the reader page.
 struct Shared<G>(Arc<Mutex<Option<Running<G>>>>);
 
 impl<G> Shared<G> {
@@ -103,8 +103,8 @@ impl PrinterTask {
         output.is_pipe() && self.options.style.is_plain()
     }
 
-    /// Writes the ready lines if all of them can be written at once. Returns whether the printer may
-    /// continue to sleep.
+    /// Writes the ready lines if all of them can be written at once. Returns whether the printer
+    /// may continue to sleep.
     fn step(&mut self, reader: &mut BatchReader) -> bool {
         let OpenDestination::Output(output) = &self.destination else { return false };
         let output = output.clone();

@@ -47,7 +47,7 @@ attributes! {
     /// The number of bytes of the stream before these, including missing ones. In a delivery: the
     /// bytes between the last delivery and this offset are missing.
     IOF_OFFSET = "iof.offset": Number, at Deliver Output;
-    /// The stream ends although its source may have written more, because the source's node was lost.
-    /// The value is the number of further bytes that the source has written, at least.
+    /// The stream ends although its source may have written more, because the source's node was
+    /// lost. The value is the number of further bytes that the source has written, at least.
     IOF_BROKEN = "iof.broken": Number, at Deliver Output Answer;
 }

@@ -60,7 +60,8 @@ attributes! {
     IOF_PTY = "iof.pty": Number or Process from 0 to 4294967295, at ServerSpawn Program;
     /// The time for which streams may stay open after the exit of their rank, in milliseconds.
     IOF_GRACE = "iof.grace": Number from 0 to 4294967295, at ServerSpawn;
-    /// The protocol by which the ranks start MPI: "auto", "pmi1", "pmix" or "none". By default "none".
+    /// The protocol by which the ranks start MPI: "auto", "pmi1", "pmix" or "none". By default
+    /// "none".
     IOF_MPI = "iof.mpi": Text, at ServerSpawn;
     /// The job has further ranks on other nodes.
     IOF_ELSEWHERE = "iof.elsewhere": Bool, at ServerSpawn ServerAdopt;

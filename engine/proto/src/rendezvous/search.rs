@@ -49,8 +49,8 @@ pub struct Search {
     /// The directory to search for session-level engines (`PMIX_SERVER_TMPDIR`). `None` selects the
     /// default directory (see the [module](super)).
     pub session_directory: Option<PathBuf>,
-    /// The directory to search for the system-level engine (`PMIX_SYSTEM_TMPDIR`). `None` selects the
-    /// default directory.
+    /// The directory to search for the system-level engine (`PMIX_SYSTEM_TMPDIR`). `None` selects
+    /// the default directory.
     pub system_directory: Option<PathBuf>,
 }
 

@@ -1,5 +1,5 @@
-//! The host and the threads that log: they answer late, twice, with a refusal, or not before all tools
-//! have left.
+//! The host and the threads that log: they answer late, twice, with a refusal, or not before all
+//! tools have left.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Tools that break the protocol: any message in any order, garbage, floods, wrong sizes, any values
-//! in the reader page. They read nothing, or take messages and ignore them.
+//! Tools that break the protocol: any message in any order, garbage, floods, wrong sizes, any
+//! values in the reader page. They read nothing, or take messages and ignore them.
 
 use iof_engine::simulation::SimulatedEngine;
 use iof_proto::directive::key;

@@ -154,7 +154,8 @@ impl Registration {
         }
     }
 
-    /// Notes that the end of a run is delivered: everything of it was read, and it is delivered once.
+    /// Notes that the end of a run is delivered: everything of it was read, and it is delivered
+    /// once.
     pub fn end_delivered(&mut self, nspace: &Nspace, run: u64) {
         assert_eq!(self.closing, Closing::No, "the end of {nspace} after the end of the registration");
         let reported = self.ends.get(nspace).is_some_and(|runs| runs.contains(&run));

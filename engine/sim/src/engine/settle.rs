@@ -33,8 +33,8 @@ impl EngineWorld {
             let are_idle = world.setting.silent_host || world.tools.iter().all(idle);
             world.jobs.list.iter().all(|job| ended(&job.nspace)) && are_idle
         });
-        // The removal of a job moves readers that were left behind, so in half of the runs it is too late
-        // for them.
+        // The removal of a job moves readers that were left behind, so in half of the runs it is
+        // too late for them.
         if self.setting.drains_first {
             self.drain();
         }

@@ -173,7 +173,8 @@ impl Tool {
         self.side().reading()
     }
 
-    /// Sends what follows from what the tool has received and read. Returns whether there was something.
+    /// Sends what follows from what the tool has received and read. Returns whether there was
+    /// something.
     fn send_outgoing(&mut self, engine: &mut SimulatedEngine) -> bool {
         let messages = self.side().take_outgoing();
         for message in &messages {
@@ -187,7 +188,8 @@ impl Tool {
         !messages.is_empty()
     }
 
-    /// Takes messages, reads what is ready, and sends what follows. Returns whether it did anything.
+    /// Takes messages, reads what is ready, and sends what follows. Returns whether it did
+    /// anything.
     pub fn run(&mut self, engine: &mut SimulatedEngine, truth: &Truth, rng: &mut Rng, eager: bool) -> bool {
         if !self.runs() {
             return false;

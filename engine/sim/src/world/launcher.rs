@@ -31,8 +31,8 @@ impl World {
         }
     }
 
-    /// Records that readers of a source may lose bytes although they hold it back. Those that keep up
-    /// must lose nothing once they have read everything again.
+    /// Records that readers of a source may lose bytes although they hold it back. Those that keep
+    /// up must lose nothing once they have read everything again.
     fn relax(&mut self, number: usize) {
         let id = self.sources[number].id;
         let registrations = self.tools.iter_mut().flat_map(|tool| tool.registrations.values_mut());

@@ -13,9 +13,9 @@ use crate::tool::{Manner, Summary, Tool};
 const MAX_ROUNDS: u64 = 3000;
 
 impl World {
-    /// Ends the run under fair scheduling, and checks that all honest readers reach the end of their
-    /// streams and that all memory is returned. Returns what was read, and a word that depends on
-    /// all that happened.
+    /// Ends the run under fair scheduling, and checks that all honest readers reach the end of
+    /// their streams and that all memory is returned. Returns what was read, and a word that
+    /// depends on all that happened.
     pub fn settle(mut self) -> (Summary, u64) {
         self.memory.refuse_rings(false);
         self.memory.refuse_data(false);
@@ -62,8 +62,8 @@ impl World {
         result
     }
 
-    /// Ends the run by an end of the engine that nothing announces. Checks that all honest tools read
-    /// what is in memory, and reach an end. Returns the same as [`World::settle`].
+    /// Ends the run by an end of the engine that nothing announces. Checks that all honest tools
+    /// read what is in memory, and reach an end. Returns the same as [`World::settle`].
     pub fn end_engine(mut self) -> (Summary, u64) {
         let honest = |tool: &&mut Tool| tool.manner != Manner::Hostile && !tool.killed && !tool.gone;
         self.tools.iter_mut().filter(honest).for_each(|tool| tool.read_rest(&self.room));

@@ -21,10 +21,10 @@ pub struct RankExit {
     /// The program, as the embedder specified it.
     pub executable: String,
     /// Whether the rank failed because of a signal that the engine had sent to it: on its own, for
-    /// the embedder ([`Job::signal`](crate::Job::signal)), or for a tool. That signal killed it, or it
-    /// exited with another code than 0 after SIGHUP, SIGINT, SIGQUIT or SIGTERM. A rank in the
-    /// embedder's process group is also counted if it was killed by a signal that the terminal sends
-    /// to this group. Always `false` for the rank whose `MPI_Abort` ended the job.
+    /// the embedder ([`Job::signal`](crate::Job::signal)), or for a tool. That signal killed it, or
+    /// it exited with another code than 0 after SIGHUP, SIGINT, SIGQUIT or SIGTERM. A rank in the
+    /// embedder's process group is also counted if it was killed by a signal that the terminal
+    /// sends to this group. Always `false` for the rank whose `MPI_Abort` ended the job.
     pub requested: bool,
 }
 
@@ -42,8 +42,8 @@ pub enum Ending {
 pub(crate) struct EndSteps {
     /// Signals, in this order, with the processes that receive them.
     pub signals: Vec<(Signal, Vec<ProcessId>)>,
-    /// Streams that are to be completed after [`OPEN_AFTER_KILL`](crate::early_end::OPEN_AFTER_KILL)
-    /// if they are still open.
+    /// Streams that are to be completed after
+    /// [`OPEN_AFTER_KILL`](crate::early_end::OPEN_AFTER_KILL) if they are still open.
     pub finish: Vec<SourceId>,
 }
 

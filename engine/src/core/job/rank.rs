@@ -38,8 +38,8 @@ pub(crate) struct RankState {
 pub(crate) enum SignalReach {
     /// None: only the embedder can send signals to the rank.
     Nothing,
-    /// The process and its descendants in the embedder's process group, even after the rank itself has
-    /// exited.
+    /// The process and its descendants in the embedder's process group, even after the rank itself
+    /// has exited.
     Process,
     /// The process group that the rank leads, even after the rank itself has exited.
     Group,
@@ -134,8 +134,8 @@ impl RankState {
         self.exit.replace(exit).is_none()
     }
 
-    /// Notes that the embedder has reported the exit of the rank. Returns whether the engine does not
-    /// detect the exit, and it was not reported before.
+    /// Notes that the embedder has reported the exit of the rank. Returns whether the engine does
+    /// not detect the exit, and it was not reported before.
     pub(super) fn report_exit(&mut self) -> bool {
         self.signals == SignalReach::Nothing && !mem::replace(&mut self.reported, true)
     }

@@ -135,7 +135,8 @@ impl Peer {
         }
     }
 
-    /// Notes that the request for `ring` has attached or moved the reader `id`, and queues the ring.
+    /// Notes that the request for `ring` has attached or moved the reader `id`, and queues the
+    /// ring.
     pub(crate) fn reader_joined(&mut self, ring: RingId, id: ReaderId, joined: Joined<()>) {
         let Joined { attached: Attached { id: new, start, dropped, non_gating, .. }, generation } = joined;
         let Some(mut reading) = self.take_joining(ring.request, id) else {

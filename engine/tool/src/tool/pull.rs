@@ -80,7 +80,8 @@ impl Tool {
     /// their own. The ends of jobs are not reported any more.
     ///
     /// # Errors
-    /// Returns [`RequestError::Denied`] with [`Status::ERR_NOT_FOUND`](iof_proto::Status::ERR_NOT_FOUND) if the registration does not
+    /// Returns [`RequestError::Denied`] with
+    /// [`Status::ERR_NOT_FOUND`](iof_proto::Status::ERR_NOT_FOUND) if the registration does not
     /// exist, is being ended already, or has ended. Returns [`RequestError::Lost`] if the
     /// connection has ended; unread bytes are still delivered.
     pub fn deregister(&mut self, handler: u32) -> Result<(), RequestError> {

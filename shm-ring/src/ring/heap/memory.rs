@@ -10,8 +10,8 @@ thread_local! {
     static OF_THIS_THREAD: HeapMemory = HeapMemory::default();
 }
 
-/// The memory of the rings that one thread creates on the heap. It counts them until they are freed,
-/// and can run out.
+/// The memory of the rings that one thread creates on the heap. It counts them until they are
+/// freed, and can run out.
 #[derive(Clone, Debug, Default)]
 pub struct HeapMemory(Arc<State>);
 

@@ -29,7 +29,8 @@ impl Bundles {
         bundles.into_iter().map(attach).collect::<Result<_, _>>().map(Bundles)
     }
 
-    /// Starts one thread for each bundle. They end after the last byte. Returns them with their batches.
+    /// Starts one thread for each bundle. They end after the last byte. Returns them with their
+    /// batches.
     pub fn start(self, uplink: &Arc<Uplink>) -> Result<(Vec<JoinHandle<()>>, Vec<Batch>), Failure> {
         let start = |tool| {
             let sender = Sender { uplink: Arc::clone(uplink), batch: Batch::default() };

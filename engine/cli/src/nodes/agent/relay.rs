@@ -1,5 +1,5 @@
-//! The edges of an agent that is a relay. Each has a carrier, a thread that starts it and passes frames up,
-//! and a thread that passes frames down.
+//! The edges of an agent that is a relay. Each has a carrier, a thread that starts it and passes
+//! frames up, and a thread that passes frames down.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -70,7 +70,8 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Passes a frame of the front end to a node behind this one. Blocks while too much waits for a child.
+    /// Passes a frame of the front end to a node behind this one. Blocks while too much waits for a
+    /// child.
     pub fn pass(&self, place: Place, frame: &Frame<'_>) -> Result<(), EdgeError> {
         let mut state = lock(&self.state);
         let child = state.down.pass(place, frame)?;
@@ -118,8 +119,8 @@ impl Relay {
         }
     }
 
-    /// Returns the frames that wait for a child, or `None` when its edge has ended. Blocks until there are
-    /// some.
+    /// Returns the frames that wait for a child, or `None` when its edge has ended. Blocks until
+    /// there are some.
     fn take(&self, child: usize) -> Option<Vec<u8>> {
         let wake = self.wake.get(child)?;
         let mut state = lock(&self.state);
@@ -156,8 +157,8 @@ impl ChildEdge {
         self.lose(&reason);
     }
 
-    /// Starts the carrier when few others are being started, and the thread that passes frames down.
-    /// Returns `None` if the front end is gone.
+    /// Starts the carrier when few others are being started, and the thread that passes frames
+    /// down. Returns `None` if the front end is gone.
     fn start(&self) -> Result<Option<StartedCarrier>, String> {
         let relay = &self.relay;
         let mut state = lock(&relay.state);
@@ -227,8 +228,8 @@ impl ChildEdge {
     }
 }
 
-/// Writes the frames for a child until its edge has ended or can't be written. The thread that passes frames
-/// up notices that it has ended.
+/// Writes the frames for a child until its edge has ended or can't be written. The thread that
+/// passes frames up notices that it has ended.
 fn send(relay: &Relay, child: usize, mut pipe: ChildStdin) {
     while let Some(frames) = relay.take(child) {
         if write_frames(&mut pipe, &frames).is_err() {

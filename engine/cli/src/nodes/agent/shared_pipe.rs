@@ -11,8 +11,8 @@ use crate::nodes::carrier::{lock, write_frames};
 
 /// A pipe to which threads write in the order in which they ask.
 ///
-/// A mutex lets the thread that has just released it lock it again, and so a busy thread keeps others
-/// from writing.
+/// A mutex lets the thread that has just released it lock it again, and so a busy thread keeps
+/// others from writing.
 pub struct SharedPipe {
     pipe: File,
     turns: Mutex<Turns<Sender<()>>>,
@@ -23,7 +23,8 @@ impl SharedPipe {
         SharedPipe { pipe, turns: Mutex::default() }
     }
 
-    /// Writes whole frames when it is the turn of this thread. Blocks while the carrier takes nothing.
+    /// Writes whole frames when it is the turn of this thread. Blocks while the carrier takes
+    /// nothing.
     pub fn write(&self, frames: &[u8]) -> io::Result<()> {
         let mut turns = lock(&self.turns);
         if !turns.begin() {

@@ -54,8 +54,8 @@ impl StdinWorkers {
         StdinWorkers { engine, uplink, nspace, workers: HashMap::new() }
     }
 
-    /// Pushes a piece. The front end sends the next piece for these ranks after the answer, so that one
-    /// piece waits for each set.
+    /// Pushes a piece. The front end sends the next piece for these ranks after the answer, so that
+    /// one piece waits for each set.
     pub fn push(&mut self, call: u64, ranks: Vec<Rank>, bytes: Vec<u8>) {
         let worker = match self.workers.remove(&ranks) {
             Some(worker) => Ok(worker),

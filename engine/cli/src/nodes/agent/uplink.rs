@@ -101,8 +101,8 @@ impl Uplink {
         }
     }
 
-    /// Blocks until the front end has room for a record of `channel`. Returns the number of bytes that
-    /// the record may have; `None` when the edge has ended.
+    /// Blocks until the front end has room for a record of `channel`. Returns the number of bytes
+    /// that the record may have; `None` when the edge has ended.
     pub fn wait_for_window(&self, channel: Channel, waiting: usize) -> Option<usize> {
         let mut state = self.state();
         loop {
@@ -129,8 +129,8 @@ impl Uplink {
         }
     }
 
-    /// Writes whole frames. Blocks while the carrier takes nothing. When it can't be written, the edge
-    /// is closed.
+    /// Writes whole frames. Blocks while the carrier takes nothing. When it can't be written, the
+    /// edge is closed.
     pub fn write(&self, frames: &[u8]) {
         let written = self.pipe.write(frames);
         if written.is_err() {
