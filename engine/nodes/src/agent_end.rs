@@ -64,9 +64,9 @@ impl AgentEnd {
     }
 
     /// Takes window for a record of `channel`, which has `waiting` bytes to send. Returns the
-    /// number of bytes that the record may have; 0 if it must wait for credit.
+    /// number of bytes that the record may have; 0 if it must wait for credit, or nothing waits.
     pub fn take_window(&mut self, channel: Channel, waiting: usize) -> usize {
-        let Some(bundle) = Bundle::of(channel) else { return 0 };
+        let Some(bundle) = Bundle::of(channel).filter(|_| waiting > 0) else { return 0 };
         let window = self.window(bundle);
         let room = usize::try_from(*window).unwrap_or(usize::MAX).saturating_sub(HEADER);
         let bytes = waiting.min(MAX_RECORD).min(room);

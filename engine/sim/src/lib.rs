@@ -15,6 +15,7 @@
 //! | `source`, `tool`, `stdin`, `server`, `world` | runs of streams: ranks' channels; tools; pushes; a stand-in for the core; one action after the other, with all checks |
 //! | `engine` | runs of the engine's core, with modules `jobs`, `host`, `tool`, `requests`, `pusher`, `hostile`, and `truth` and `registration`, which know what each tool must receive |
 //! | `settle` in both | the end of a run |
+//! | `tree` | runs of trees of agents, with modules `pipe`, `source`, `node` and `front` |
 //! | `run` | runs, failures, shrinking |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check ends a run")]
@@ -29,8 +30,10 @@ mod server;
 mod source;
 mod stdin;
 mod tool;
+mod tree;
 mod world;
 
 pub use run::{Failure, run, shrink};
 pub use script::{Action, Kind, Setting, Subject};
 pub use tool::Summary;
+pub use tree::{Tree, TreeReport, run_tree};

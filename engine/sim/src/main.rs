@@ -4,15 +4,20 @@
 //! With `--seed`, runs that seed alone. Otherwise runs one seed after the other, from `--from` on,
 //! on all processors, until `--seconds` have passed or a check fails. Prints a failure with the
 //! smallest script that still fails.
+//!
+//! `iof-sim --tree [--seed N] [--seconds S] [--from N]` runs trees of agents: small ones, or the
+//! one of `--nodes N [--ranks N] [--radix N] [--bytes N] [--faults N] [--lines N]`, and prints what
+//! it cost.
 #![allow(clippy::expect_used, reason = "wrong arguments end the program")]
 
+use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_sim::{Failure, Subject, Summary, run, shrink};
+use iof_sim::{Failure, Subject, Summary, Tree, run, run_tree, shrink};
 
 /// The steps of a run if none are given.
 const STEPS: usize = 2000;
@@ -25,6 +30,9 @@ fn option(name: &str) -> Option<u64> {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().any(|arg| arg == "--tree") {
+        return trees();
+    }
     let steps = option("--steps").map_or(STEPS, |steps| steps as usize);
     let failure = match option("--seed") {
         Some(seed) => run(subject_of(seed), seed, steps).err(),
@@ -37,6 +45,38 @@ fn main() -> ExitCode {
         println!("{}", shrink(failure));
     }
     ExitCode::FAILURE
+}
+
+/// Runs trees of agents, which print the check that fails.
+fn trees() -> ExitCode {
+    let number = |name, default| option(name).unwrap_or(default);
+    let small = |name, default| number(name, default).try_into().expect("a small number");
+    let tree = option("--nodes").map(|_| Tree {
+        nodes: small("--nodes", 0),
+        ranks: small("--ranks", 64),
+        radix: small("--radix", 32),
+        bytes: number("--bytes", 32 << 10),
+        faults: number("--faults", 0),
+        lines: number("--lines", 100),
+    });
+    let (began, limit) = (Instant::now(), Duration::from_secs(number("--seconds", 60)));
+    let (from, mut runs) = (option("--seed").unwrap_or_else(|| number("--from", 0)), 0);
+    for seed in from.. {
+        let Ok(report) = catch_unwind(|| run_tree(seed, tree)) else {
+            println!("seed {seed} of --tree failed");
+            return ExitCode::FAILURE;
+        };
+        runs += 1;
+        if tree.is_some() || option("--seed").is_some() {
+            println!("seed {seed}: {report}");
+            break;
+        }
+        if began.elapsed() >= limit {
+            break;
+        }
+    }
+    println!("{runs} trees in {:.1} s", began.elapsed().as_secs_f64());
+    ExitCode::SUCCESS
 }
 
 /// Returns what the run of a seed is about: that of `--streams` or `--engine`, or alternately both.

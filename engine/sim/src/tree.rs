@@ -1,0 +1,296 @@
+//! Runs of a tree of agents: the ends of edges and relays of `iof-nodes` over simulated carriers,
+//! with faults, from one seed.
+//!
+//! In each turn every process does what it can: an agent reads what its carrier has, at most 64 KiB
+//! in each direction, and writes what its pipes take. So a turn is the time of one hop.
+
+mod front;
+mod node;
+mod pipe;
+mod source;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use iof_nodes::{ToAgent, subtrees};
+
+use self::front::Front;
+use self::node::{Node, Pipes};
+use self::pipe::Pipe;
+use self::source::{LINE, Source};
+use crate::rng::Rng;
+
+/// The turns after which a run is stuck.
+const MAX_TURNS: u64 = 100_000;
+
+/// The shape of a tree, and what happens in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tree {
+    /// The number of nodes.
+    pub nodes: u32,
+    /// The number of ranks of each node.
+    pub ranks: u32,
+    /// The most edges of each process.
+    pub radix: u32,
+    /// The most that a rank writes to stdout.
+    pub bytes: u64,
+    /// The number of faults.
+    pub faults: u64,
+    /// The number of lone lines of each node that writes some.
+    pub lines: u64,
+}
+
+/// What a run cost.
+#[derive(Clone, Debug)]
+pub struct TreeReport {
+    /// The turns of the run.
+    pub turns: u64,
+    /// The turns until all ranks had started; 0 if not all did.
+    pub start_turns: u64,
+    /// The number of nodes that were lost.
+    pub lost: usize,
+    /// The bytes of output that arrived.
+    pub bytes: u64,
+    /// The frames that the front end received, and those that agents received.
+    pub frames: (u64, u64),
+    /// The time that the front end spent with frames.
+    pub spent: Duration,
+    /// The most that the front end held of records.
+    pub front_peak: u64,
+    /// The most that a relay held, up and down.
+    pub relay_peak: (usize, usize),
+    /// The delays of lone lines, in turns: median, 99 %, longest.
+    pub delays: (u64, u64, u64),
+}
+
+impl fmt::Display for TreeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gigabytes = self.bytes as f64 / 1e9;
+        write!(
+            f,
+            "{} turns, started after {}; {} nodes lost; {gigabytes:.2} GB in {} frames, {:.2} CPU s/GB at the front \
+             end; {} frames to agents; held at most: front end {} KiB, a relay {} KiB up, {} KiB down; lone lines: \
+             median {} turns, 99 % {}, longest {}",
+            self.turns,
+            self.start_turns,
+            self.lost,
+            self.frames.0,
+            self.spent.as_secs_f64() / gigabytes,
+            self.frames.1,
+            self.front_peak >> 10,
+            self.relay_peak.0 >> 10,
+            self.relay_peak.1 >> 10,
+            self.delays.0,
+            self.delays.1,
+            self.delays.2,
+        )
+    }
+}
+
+/// Returns a small random tree.
+fn small(rng: &mut Rng) -> Tree {
+    Tree {
+        nodes: 1 + rng.below(24) as u32,
+        ranks: 1 + rng.below(3) as u32,
+        radix: 1 + rng.below(6) as u32,
+        bytes: rng.size(1 << 20),
+        faults: rng.below(5),
+        lines: rng.below(20),
+    }
+}
+
+/// Runs the tree of a seed, which is a small one if none is given.
+///
+/// # Panics
+/// A check fails.
+pub fn run_tree(seed: u64, tree: Option<Tree>) -> TreeReport {
+    let mut rng = Rng::new(seed);
+    let tree = tree.unwrap_or_else(|| small(&mut rng));
+    let mut world = World::new(tree, rng);
+    while !world.front.open.is_empty() {
+        world.turn();
+        assert!(world.now < MAX_TURNS, "seed {seed}: stuck with {:?} open", world.front.open);
+    }
+    world.finish()
+}
+
+struct World {
+    tree: Tree,
+    rng: Rng,
+    front: Front,
+    nodes: Vec<Node>,
+    pipes: Pipes,
+    now: u64,
+    start_turns: u64,
+    faults: u64,
+    /// The nodes that a fault concerns, with those behind them.
+    blamed: BTreeSet<usize>,
+    /// The agents that are started in a later turn.
+    starting: Vec<(u64, usize)>,
+    /// The front end takes nothing until then.
+    paused_until: u64,
+}
+
+impl World {
+    fn new(tree: Tree, mut rng: Rng) -> World {
+        let pipes = || (0..tree.nodes).map(|_| Pipe::default()).collect();
+        let nodes = (0..tree.nodes).map(|node| {
+            let source = |limit| Source { limit, ..Source::default() };
+            let ranks = (0..tree.ranks).map(|_| [source(1 + rng.below(tree.bytes)), source(0), source(0)]);
+            let mut sources: Vec<[Source; 3]> = ranks.collect();
+            if node % 7 == 3 {
+                sources[0][1].limit = LINE * tree.lines;
+            }
+            Node::new(node * tree.ranks, sources)
+        });
+        let nodes = nodes.collect();
+        let front = Front::new(&tree);
+        let starting = front.direct().into_iter().map(|node| (rng.below(4), node)).collect();
+        World {
+            tree,
+            rng,
+            front,
+            nodes,
+            pipes: Pipes { up: pipes(), down: pipes() },
+            now: 0,
+            start_turns: 0,
+            faults: tree.faults,
+            blamed: BTreeSet::new(),
+            starting,
+            paused_until: 0,
+        }
+    }
+
+    fn turn(&mut self) {
+        self.now += 1;
+        let now = self.now;
+        for (_, node) in self.starting.extract_if(.., |(time, _)| *time <= now) {
+            if !self.nodes[node].is_gone {
+                self.nodes[node].greet();
+            }
+        }
+        self.front.read(&self.nodes, &mut self.pipes, now);
+        if now >= self.paused_until {
+            // More than arrives in a turn, or less.
+            self.front.take(self.rng.size(64 << 20) as usize);
+            if self.rng.chance(2) {
+                self.paused_until = now + self.rng.below(200);
+            }
+        }
+        self.front.push_stdin(16);
+        self.front.write(&mut self.pipes);
+        let from = self.rng.index(self.nodes.len());
+        for number in (from..self.nodes.len()).chain(0..from) {
+            self.step(number);
+        }
+        if self.front.started == self.nodes.len() && self.start_turns == 0 {
+            self.start_turns = now;
+        }
+        // A job of which a node is lost before that does not start.
+        if self.faults > 0 && self.start_turns > 0 && self.rng.chance(3) {
+            self.faults -= 1;
+            self.fault();
+        }
+    }
+
+    fn step(&mut self, number: usize) {
+        let node = &mut self.nodes[number];
+        if node.is_gone || self.now < node.stopped_until {
+            return;
+        }
+        if self.rng.chance(1) {
+            node.lose(&mut self.rng);
+        }
+        let started = node.step(number, &mut self.pipes, self.now);
+        for child in started {
+            self.starting.push((self.now + self.rng.below(4), child));
+        }
+        if self.nodes[number].is_gone {
+            self.end(number);
+        }
+    }
+
+    /// The process of a node has ended.
+    fn end(&mut self, number: usize) {
+        self.nodes[number].is_gone = true;
+        self.pipes.up[number].end();
+        self.pipes.down[number].break_off();
+        for child in self.children(number) {
+            self.pipes.down[child].end();
+            self.pipes.up[child].break_off();
+        }
+    }
+
+    /// Returns the nodes behind a node, and that node.
+    fn subtree(&self, number: usize) -> std::ops::Range<u32> {
+        let mut open = subtrees(0..self.tree.nodes, self.tree.radix);
+        while let Some(subtree) = open.pop() {
+            if subtree.start == number as u32 {
+                return subtree;
+            }
+            open.extend(subtrees(subtree.start + 1..subtree.end, self.tree.radix));
+        }
+        0..0
+    }
+
+    fn children(&self, number: usize) -> Vec<usize> {
+        let subtree = self.subtree(number);
+        let children = subtrees(subtree.start + 1..subtree.end, self.tree.radix);
+        children.into_iter().map(|subtree| subtree.start as usize).collect()
+    }
+
+    /// Kills or stops a process, or cuts an edge at any byte.
+    fn fault(&mut self) {
+        let number = self.rng.index(self.nodes.len());
+        let kind = self.rng.below(4);
+        if kind == 3 {
+            self.nodes[number].stopped_until = self.now + self.rng.below(300);
+            return;
+        }
+        if self.nodes[number].is_gone || self.front.lost.contains(&number) {
+            return;
+        }
+        self.blamed.extend(self.subtree(number).map(|node| node as usize));
+        match kind {
+            0 => {
+                self.pipes.up[number].cut(&mut self.rng);
+                self.end(number);
+            }
+            1 => {
+                self.pipes.up[number].cut(&mut self.rng);
+                self.pipes.down[number].cut(&mut self.rng);
+            }
+            _ => self.nodes[number].is_wrong = true,
+        }
+    }
+
+    /// Ends the job, and checks that every agent ends.
+    fn finish(mut self) -> TreeReport {
+        assert!(self.front.lost.is_subset(&self.blamed), "a node is lost without a fault");
+        for node in (0..self.nodes.len()).rev() {
+            self.front.send(node, &ToAgent::Close);
+        }
+        let end = self.now + 4000;
+        while self.nodes.iter().any(|node| !node.is_gone) {
+            assert!(self.now < end, "an agent does not end");
+            self.turn();
+        }
+        let node_peaks = self.nodes.iter().map(|node| node.peak);
+        let relay_peak = node_peaks.fold((0, 0), |most, peak| (most.0.max(peak.0), most.1.max(peak.1)));
+        let mut delays = self.front.delays;
+        delays.sort_unstable();
+        let at = |part: usize| delays.get(delays.len().saturating_sub(1) * part / 100).copied().unwrap_or(0);
+        TreeReport {
+            turns: self.now,
+            start_turns: self.start_turns,
+            lost: self.front.lost.len(),
+            bytes: self.front.bytes,
+            frames: (self.front.frames, self.nodes.iter().map(|node| node.frames).sum()),
+            spent: self.front.spent,
+            front_peak: self.front.peak,
+            relay_peak,
+            delays: (at(50), at(99), at(100)),
+        }
+    }
+}

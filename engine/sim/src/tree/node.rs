@@ -1,0 +1,371 @@
+//! An agent: what its threads do in one turn of the simulation.
+
+use std::collections::VecDeque;
+
+use iof_nodes::limits::{MAX_ANSWER, MAX_RECORD, MAX_RELAY_DOWN};
+use iof_nodes::{
+    AgentEnd, AgentEvent, ChildUp, Decoder, Frame, HEADER, Place, RankTotal, RelayDown, StdinOutcome,
+    StreamKey, ToAgent, ToFrontEnd, Turns,
+};
+use iof_proto::{Channel, Rank};
+
+use super::pipe::{CAPACITY, Pipe};
+use super::source::{Source, bytes, written};
+use crate::rng::Rng;
+
+const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
+/// The writers of a node: control messages, the two bundles, and each child.
+const CONTROL: usize = 0;
+const BUNDLES: [(usize, &[usize]); 2] = [(1, &[0]), (2, &[1, 2])];
+const CHILDREN: usize = 3;
+
+/// The turns between two messages with totals.
+const TOTALS_INTERVAL: u64 = 50;
+
+/// A relay's edges.
+struct Relay {
+    down: RelayDown,
+    ups: Vec<Option<ChildUp>>,
+    /// The numbers of the children.
+    children: Vec<usize>,
+    /// What is being written to each child.
+    writing: Vec<Vec<u8>>,
+}
+
+/// An agent.
+pub struct Node {
+    first_rank: u32,
+    /// By rank and channel.
+    pub sources: Vec<[Source; 3]>,
+    agent: AgentEnd,
+    decoder: Decoder,
+    relay: Option<Relay>,
+    /// What each writer has to write in its turn.
+    batches: Vec<Vec<u8>>,
+    turns: Turns<usize>,
+    /// The writer whose turn it is.
+    current: Option<usize>,
+    messages: VecDeque<ToFrontEnd>,
+    /// The message about the start is in the batch, or was.
+    starts: bool,
+    has_started: bool,
+    is_over: bool,
+    pub is_gone: bool,
+    pub stopped_until: u64,
+    pub stdin: u64,
+    /// The rank from which each bundle goes on.
+    cursors: [usize; 2],
+    /// Speaks wrongly in its next turn.
+    pub is_wrong: bool,
+    /// The largest number of bytes held as a relay: up, and down.
+    pub peak: (usize, usize),
+    pub frames: u64,
+}
+
+/// The pipes of all edges, each by the number of its lower node.
+pub struct Pipes {
+    pub up: Vec<Pipe>,
+    pub down: Vec<Pipe>,
+}
+
+impl Node {
+    pub fn new(first_rank: u32, sources: Vec<[Source; 3]>) -> Node {
+        Node {
+            first_rank,
+            sources,
+            agent: AgentEnd::default(),
+            decoder: Decoder::of_front_end(),
+            relay: None,
+            batches: vec![Vec::new(); CHILDREN],
+            turns: Turns::default(),
+            current: None,
+            messages: VecDeque::new(),
+            starts: false,
+            has_started: false,
+            is_over: false,
+            is_gone: false,
+            stopped_until: 0,
+            stdin: 1,
+            cursors: [0; 2],
+            is_wrong: false,
+            peak: (0, 0),
+            frames: 0,
+        }
+    }
+
+    fn key(&self, rank: usize, channel: usize) -> StreamKey {
+        StreamKey { rank: Rank(self.first_rank + rank as u32), channel: CHANNELS[channel] }
+    }
+
+    /// Returns all streams.
+    pub fn streams(&self) -> impl Iterator<Item = (StreamKey, &Source)> {
+        self.sources.iter().enumerate().flat_map(move |(rank, sources)| {
+            sources.iter().enumerate().map(move |(channel, source)| (self.key(rank, channel), source))
+        })
+    }
+
+    /// Starts the agent: it greets.
+    pub fn greet(&mut self) {
+        Frame::HELLO.append_to(&mut self.batches[CONTROL], Place::NEXT);
+        self.request(CONTROL);
+    }
+
+    /// Lets each thread of the agent do what it can. Returns the children that it starts.
+    pub fn step(&mut self, number: usize, pipes: &mut Pipes, now: u64) -> Vec<usize> {
+        let started = self.read_down(number, pipes);
+        self.write_down(pipes);
+        if self.has_started {
+            self.produce(now);
+        }
+        self.read_children(pipes);
+        self.write_up(number, pipes);
+        self.measure();
+        started
+    }
+
+    fn read_down(&mut self, number: usize, pipes: &mut Pipes) -> Vec<usize> {
+        let mut started = Vec::new();
+        if self.relay.as_ref().is_some_and(|relay| !relay.down.has_room()) {
+            return started;
+        }
+        let Some(read) = pipes.down[number].read(CAPACITY) else {
+            self.is_gone = true;
+            return started;
+        };
+        self.decoder.receive(&read);
+        let mut decoder = std::mem::replace(&mut self.decoder, Decoder::of_front_end());
+        while let Some((place, frame)) = decoder.decode().unwrap() {
+            self.frames += 1;
+            if place != Place::NEXT {
+                self.relay.as_mut().unwrap().down.pass(place, &frame).unwrap();
+                continue;
+            }
+            match self.agent.receive(&frame).unwrap() {
+                AgentEvent::Message(ToAgent::Relay(start)) => {
+                    let down = RelayDown::new(&start);
+                    let places: Vec<_> = down.places().collect();
+                    let children: Vec<usize> =
+                        places.iter().map(|places| number + places.start as usize).collect();
+                    let ups = places.into_iter().map(|places| Some(ChildUp::new(places))).collect();
+                    let writing = vec![Vec::new(); children.len()];
+                    self.batches.resize(CHILDREN + children.len(), Vec::new());
+                    started.clone_from(&children);
+                    self.relay = Some(Relay { down, ups, children, writing });
+                }
+                AgentEvent::Message(message) => self.handle(message, pipes),
+                AgentEvent::None | AgentEvent::Credit => {}
+            }
+        }
+        self.decoder = decoder;
+        started
+    }
+
+    fn handle(&mut self, message: ToAgent, pipes: &mut Pipes) {
+        match message {
+            ToAgent::Start(_) => self.messages.push_back(ToFrontEnd::Ready),
+            ToAgent::Go => {
+                let pids = vec![1; self.sources.len()];
+                self.messages.push_back(ToFrontEnd::Started { pids });
+            }
+            ToAgent::Stdin { call, bytes, .. } => {
+                assert_eq!(call, self.stdin, "stdin arrives once and in order");
+                assert!(bytes.iter().all(|byte| *byte == call as u8));
+                self.stdin += 1;
+                let outcome = StdinOutcome::Taken;
+                self.messages.push_back(ToFrontEnd::StdinTaken { call, outcome });
+            }
+            ToAgent::CutChild { child } => {
+                let relay = self.relay.as_ref().unwrap();
+                let index = relay.down.places().position(|places| places.start == child.0).unwrap();
+                // The carrier is ended.
+                pipes.up[relay.children[index]].end();
+                pipes.down[relay.children[index]].end();
+            }
+            ToAgent::Close => self.is_gone = true,
+            _ => panic!("{message:?}"),
+        }
+    }
+
+    fn write_down(&mut self, pipes: &mut Pipes) {
+        let Some(relay) = &mut self.relay else { return };
+        for (child, writing) in relay.writing.iter_mut().enumerate() {
+            if writing.is_empty() {
+                *writing = relay.down.take(child).unwrap_or_default();
+            }
+            // What can't be written is lost with the edge.
+            let written = pipes.down[relay.children[child]].write(writing).unwrap_or(writing.len());
+            writing.drain(..written);
+        }
+    }
+
+    /// Fills the batches of the node's own output and messages.
+    fn produce(&mut self, now: u64) {
+        for (bundle, (writer, channels)) in BUNDLES.into_iter().enumerate() {
+            if self.batches[writer].is_empty() && !self.is_over {
+                self.fill_bundle(bundle, (writer, channels), now);
+            }
+        }
+        let all = || self.sources.iter().flatten();
+        if !self.is_over
+            && all().all(|source| source.is_ended)
+            && self.batches[1].is_empty()
+            && self.batches[2].is_empty()
+        {
+            self.is_over = true;
+            for rank in 0..self.sources.len() {
+                let (rank, status) = (Rank(self.first_rank + rank as u32), Some(0));
+                let exited = ToFrontEnd::Exited { rank, status, executable: "a".into(), requested: false };
+                self.messages.push_back(exited);
+            }
+            self.messages.push_back(ToFrontEnd::Over { cut_off: Vec::new() });
+        } else if !self.is_over && (now + u64::from(self.first_rank)).is_multiple_of(TOTALS_INTERVAL) {
+            let mut totals = Vec::new();
+            for (rank, sources) in self.sources.iter().enumerate() {
+                for (channel, source) in sources.iter().enumerate() {
+                    let StreamKey { rank, channel } = self.key(rank, channel);
+                    totals.push(RankTotal { rank, channel, produced: source.produced });
+                }
+            }
+            self.messages.push_back(ToFrontEnd::Produced(totals));
+        }
+    }
+
+    /// Adds records of one bundle, of one rank after the other, until the batch is full or the
+    /// window is used up.
+    fn fill_bundle(&mut self, bundle: usize, (writer, channels): (usize, &[usize]), now: u64) {
+        let mut batch = Vec::new();
+        for _ in 0..self.sources.len() {
+            let rank = self.cursors[bundle];
+            for &channel in channels {
+                let stream = self.key(rank, channel);
+                let source = &mut self.sources[rank][channel];
+                source.fill(written(channel, now), now);
+                // A window is taken for bytes only.
+                let length = match source.waiting() {
+                    0 => 0,
+                    waiting => self.agent.take_window(stream.channel, waiting),
+                };
+                if length > 0 {
+                    let bytes = bytes(stream, source.sent, length);
+                    Frame::Record { stream, offset: source.sent, time: source.since, bytes: &bytes }
+                        .append_to(&mut batch, Place::NEXT);
+                    source.sent += length as u64;
+                }
+                if source.sent == source.limit && !source.is_ended {
+                    source.is_ended = true;
+                    let end = Frame::End { stream, produced: source.sent };
+                    end.append_to(&mut batch, Place::NEXT);
+                }
+            }
+            if batch.len() >= MAX_RECORD {
+                break;
+            }
+            self.cursors[bundle] = (rank + 1) % self.sources.len();
+        }
+        if !batch.is_empty() {
+            self.batches[writer] = batch;
+            self.request(writer);
+        }
+    }
+
+    /// Loses some bytes of a rank that has sent all that was read.
+    pub fn lose(&mut self, rng: &mut Rng) {
+        let rank = rng.index(self.sources.len());
+        let stream = self.key(rank, 0);
+        let source = &mut self.sources[rank][0];
+        if self.has_started && self.batches[1].is_empty() && !source.is_ended && source.waiting() == 0 {
+            let (offset, lost) = (source.sent, rng.size(100_000));
+            (source.produced, source.sent) = (offset + lost, offset + lost);
+            source.limit = source.limit.max(source.sent);
+            Frame::Gap { stream, offset, lost }.append_to(&mut self.batches[1], Place::NEXT);
+            self.request(1);
+        }
+    }
+
+    /// Passes on what children have sent, as far as what was read before is written.
+    fn read_children(&mut self, pipes: &mut Pipes) {
+        let count = self.relay.as_ref().map_or(0, |relay| relay.children.len());
+        for child in 0..count {
+            let writer = CHILDREN + child;
+            if !self.batches[writer].is_empty() {
+                continue;
+            }
+            let relay = self.relay.as_mut().unwrap();
+            let (Some(up), pipe) = (&mut relay.ups[child], &mut pipes.up[relay.children[child]]) else {
+                continue;
+            };
+            let mut batch = Vec::new();
+            let reason = match pipe.read(MAX_RECORD) {
+                Some(read) => up.pass(&read, &mut batch).err().map(|error| error.to_string()),
+                None => Some("its carrier ended".to_owned()),
+            };
+            if let Some(reason) = reason {
+                batch.extend(up.lost(&reason).frame().unwrap());
+                relay.ups[child] = None;
+                relay.down.close(child);
+                pipe.break_off();
+                pipes.down[relay.children[child]].end();
+            }
+            if !batch.is_empty() {
+                self.batches[writer] = batch;
+                self.request(writer);
+            }
+        }
+    }
+
+    fn request(&mut self, writer: usize) {
+        if self.turns.begin() {
+            self.current = Some(writer);
+        } else {
+            self.turns.wait(writer);
+        }
+    }
+
+    /// Writes turn after turn while there is room.
+    fn write_up(&mut self, number: usize, pipes: &mut Pipes) {
+        if self.is_wrong {
+            self.is_wrong = false;
+            // Whole frames precede it.
+            if self.current.is_none() {
+                let _ = pipes.up[number].write(&[99; HEADER]);
+            }
+        }
+        loop {
+            if self.batches[CONTROL].is_empty() && !self.messages.is_empty() {
+                for message in self.messages.drain(..) {
+                    self.starts |= matches!(message, ToFrontEnd::Started { .. });
+                    self.batches[CONTROL].extend(message.frame().unwrap());
+                }
+                self.request(CONTROL);
+            }
+            let Some(writer) = self.current else { return };
+            let batch = &mut self.batches[writer];
+            let Some(written) = pipes.up[number].write(batch) else {
+                self.is_gone = true;
+                return;
+            };
+            batch.drain(..written);
+            if !batch.is_empty() {
+                return;
+            }
+            // Output follows the message about the start.
+            self.has_started |= self.starts && writer == CONTROL;
+            self.current = self.turns.end();
+        }
+    }
+
+    fn measure(&mut self) {
+        let Some(relay) = &self.relay else { return };
+        let most = MAX_RECORD + HEADER + MAX_ANSWER;
+        let held = relay.ups.iter().flatten().map(ChildUp::held);
+        assert!(held.clone().all(|held| held <= most));
+        assert!(self.batches.iter().skip(CHILDREN).all(|batch| batch.len() <= most));
+        let up = held.sum::<usize>() + self.batches.iter().skip(CHILDREN).map(Vec::len).sum::<usize>();
+        let down: Vec<usize> = (0..relay.children.len())
+            .map(|child| relay.down.held(child) + relay.writing[child].len())
+            .collect();
+        assert!(down.iter().all(|held| *held <= 2 * (MAX_RELAY_DOWN + CAPACITY)));
+        self.peak = (self.peak.0.max(up), self.peak.1.max(down.iter().sum()));
+    }
+}
