@@ -97,13 +97,14 @@ fn counts(output: &str) -> BTreeMap<u32, usize> {
         let (rank, number) = line.split_once(' ').unwrap();
         let count = counts.entry(rank.parse().unwrap()).or_insert(0usize);
         *count += 1;
-        assert_eq!(number, count.to_string(), "rank {rank}");
+        assert_eq!(number.parse(), Ok(*count), "rank {rank}");
     }
     counts
 }
 
-/// Writes numbered lines, each with the rank.
-const COUNT: &str = "seq -f \"$IOF_RANK %.0f\"";
+/// Writes numbered lines, each with the rank. They have 16 bytes, so that none is divided between two
+/// writes of seq(1).
+const COUNT: &str = "seq -f \"$IOF_RANK %013.0f\"";
 
 #[test]
 #[ignore = "starts servers"]

@@ -202,14 +202,16 @@ fn all_bytes_of_1_3_and_20_agents_arrive_once_and_in_order() {
     for (agents, ranks, lines) in [(1, 1, 100_000), (3, 6, 20_000), (20, 40, 2_000)] {
         let slots = ranks / agents;
         let hosts: Vec<String> = (0..agents).map(|number| format!("n{number}:{slots}")).collect();
-        let script = format!("seq {lines}; seq {lines} >&2");
+        // Lines of 16 bytes, so that none is divided between two writes of seq(1).
+        let count = format!("seq -f %015.0f {lines}");
+        let script = format!("{count}; {count} >&2");
         let options = ["-n", &ranks.to_string(), "--output", "rank", "--no-forward", "stderr"];
         let done = run(&hosts.join(","), &options, &script);
         assert_eq!((done.code, done.stderr.as_str()), (0, ""));
         let output = by_rank(done.text());
         assert_eq!(output.len(), ranks);
         for lines_of_rank in output.values() {
-            assert!(lines_of_rank.iter().zip(1..).all(|(line, number)| *line == number.to_string()));
+            assert!(lines_of_rank.iter().zip(1..).all(|(line, number)| *line == format!("{number:015}")));
             assert_eq!(lines_of_rank.len(), lines);
         }
     }
