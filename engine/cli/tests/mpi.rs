@@ -256,15 +256,21 @@ fn libpmix(site: &Site, name: &str) -> Option<PathBuf> {
 fn a_pmix_library_that_does_not_answer_costs_a_job_seconds_at_most() {
     let site = Site::new();
     let Some(library) = libpmix(&site, "libpmix.so") else { return };
-    for (stuck, code, text) in [
+    let cases = [
         ("finalize", 0, ""),
         ("init", 2, "libpmix does not answer"),
         ("register", 2, "libpmix does not answer"),
         ("fork", 2, "libpmix does not answer"),
-    ] {
+    ];
+    // Each waits for a limit of several seconds, so all wait at once.
+    let start = |(stuck, ..): &(&str, i32, &str)| {
         let mut command = site.iof("run");
         command.args(["--mpi", "pmix", "true"]).env("IOF_LIBPMIX", &library).env("STUCK", stuck);
-        let done = Process::start(&mut command).finish();
+        Process::start(&mut command)
+    };
+    let runs = cases.each_ref().map(start);
+    for ((stuck, code, text), run) in cases.into_iter().zip(runs) {
+        let done = run.finish();
         assert_eq!(done.code, code, "{stuck}: {done:?}");
         assert!(done.stderr.contains(text), "{stuck}: {done:?}");
         assert!(!text.is_empty() || done.stderr.is_empty(), "{stuck}: {done:?}");
