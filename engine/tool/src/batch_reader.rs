@@ -277,9 +277,11 @@ impl BatchReader {
     }
 
     /// Returns the streams that the last call of [`BatchReader::poll_ready`] has listed, and those
-    /// that were announced since.
-    pub fn listed(&self) -> &[FeedId] {
-        self.tool.session.feeds.active()
+    /// that were announced since. Those whose end was found are left out.
+    pub fn listed(&self) -> Vec<FeedId> {
+        let feeds = &self.tool.session.feeds;
+        let is_open = |id: &FeedId| feeds.get(*id).is_some_and(|feed| !feed.is_over());
+        feeds.active().iter().copied().filter(is_open).collect()
     }
 
     /// Returns the output channels whose streams may be announced later; none if all streams were

@@ -403,3 +403,29 @@ fn a_stream_whose_end_was_found_while_it_was_inactive_is_not_listed_again() {
     let channels: Vec<_> = streams.iter().map(|id| reader.origin(*id).unwrap().channel).collect();
     assert_eq!(channels, [Channel::Stderr]);
 }
+
+#[test]
+fn a_stream_whose_end_was_found_is_not_listed_while_it_keeps_its_id() {
+    let (engine, mut tool) = connect();
+    pull(&engine, &mut tool, &[]);
+    let mut stdout = engine.announce(Channel::Stdout);
+    stdout.complete();
+    thread::scope(|threads| {
+        let (mut reader, mut streams) = (BatchReader::new(tool), Vec::new());
+        assert_eq!(reader.poll_ready(None, &mut streams).unwrap(), PollReady::Ready);
+        assert_eq!(reader.listed(), streams);
+        assert!(matches!(reader.peek(streams[0]), Peeked::Complete(_)));
+        assert_eq!(reader.listed(), []);
+        // A stream that is announced in the same turn is listed, and does not take the id.
+        let stderr = threads.spawn(|| {
+            let query = engine.receive();
+            let stderr = engine.announce(Channel::Stderr);
+            answer_query(&engine, &query);
+            stderr
+        });
+        reader.wait_for_streams().unwrap();
+        let listed = reader.listed();
+        assert!(listed.len() == 1 && listed != streams, "{listed:?}");
+        drop(stderr.join());
+    });
+}

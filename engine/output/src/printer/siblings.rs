@@ -39,7 +39,7 @@ impl PrinterTask {
             return Ok(());
         }
         reader.wait_for_streams()?;
-        let listed = reader.listed().to_vec();
+        let listed = reader.listed();
         self.add_new(reader, &listed)?;
         self.siblings.complete(id);
         Ok(())
