@@ -39,7 +39,7 @@ const NO_OFFSET: libc::off_t = -1;
 /// The length of a pause: the longest time until [`Backend::pause`] is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// While a pipe collects bytes: 250 µs. With epoll, up to 2 ms, because it counts milliseconds.
+    /// While a pipe collects bytes: 250 µs. With epoll, until the next turn.
     Short,
     /// Until the kernel may have memory, or a process may have changed: 20 ms.
     Long,

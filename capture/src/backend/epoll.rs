@@ -214,7 +214,9 @@ impl Backend for Epoll {
     }
 
     fn pause(&mut self, token: Token, pause: Pause) {
-        let deadline = Instant::now() + pause.length();
+        // epoll counts milliseconds: a short pause would stop a rank that writes fast.
+        let length = if pause == Pause::Short { Duration::ZERO } else { pause.length() };
+        let deadline = Instant::now() + length;
         let index = self.pauses.partition_point(|(earlier, _)| *earlier <= deadline);
         self.pauses.insert(index, (deadline, token));
     }

@@ -145,9 +145,9 @@ fn a_late_pull_writes_all_lines_in_the_order_in_which_they_were_read() {
 ///
 /// None should: the pipes are read in the order in which they became readable, as the kernel
 /// reports it, and their lines are written in the order of these reads. The kernel does not promise
-/// that order, so that one run may be swapped.
+/// that order. If it swaps one run in 500, a failure of a test has a probability of 6 in 100,000.
 const RUNS: usize = 200;
-const TOLERATED: usize = 1;
+const TOLERATED: usize = 4;
 
 /// Returns how many of `runs` runs on `backend` wrote `last` before `first`, which `script` writes
 /// in this order.
@@ -165,7 +165,7 @@ fn swapped(backend: &str, runs: usize, script: &str, [first, last]: [&str; 2]) -
 }
 
 #[test]
-fn a_line_to_stdout_and_then_one_to_stderr_are_swapped_in_at_most_1_of_200_runs() {
+fn a_line_to_stdout_and_then_one_to_stderr_are_hardly_ever_swapped() {
     for backend in BACKENDS {
         let swapped = swapped(backend, RUNS, "echo out; echo err >&2", ["out\n", "err\n"]);
         assert!(swapped <= TOLERATED, "{swapped} of {RUNS} runs on {backend} are swapped");
@@ -173,7 +173,7 @@ fn a_line_to_stdout_and_then_one_to_stderr_are_swapped_in_at_most_1_of_200_runs(
 }
 
 #[test]
-fn a_line_to_stderr_and_then_one_to_stdout_are_swapped_in_at_most_1_of_200_runs() {
+fn a_line_to_stderr_and_then_one_to_stdout_are_hardly_ever_swapped() {
     for backend in BACKENDS {
         let swapped = swapped(backend, RUNS, "echo err >&2; echo out", ["err\n", "out\n"]);
         assert!(swapped <= TOLERATED, "{swapped} of {RUNS} runs on {backend} are swapped");
