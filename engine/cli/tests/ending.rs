@@ -147,6 +147,7 @@ fn an_output_that_is_closed_is_an_error_like_one_that_is_full() {
         "run --help >&-",
         "--version >&-",
         "completions bash >&-",
+        "ps --rendezvous-dir \"$1\" >&-",
     ] {
         let done = in_shell(command);
         assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{command}: {done:?}");

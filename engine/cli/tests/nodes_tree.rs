@@ -285,6 +285,24 @@ fn a_start_that_hangs_behind_a_relay_ends_at_an_interrupt() {
 }
 
 #[test]
+fn a_carrier_that_still_connects_ends_with_a_relay_that_cannot_start_its_ranks() {
+    let site = Site::new();
+    let (carrier, pid) = (site.path().join("carrier"), site.path().join("pid"));
+    let script = "[ $1 = n1 ] && { echo $$ >PID; exec sleep 1000; }; exec sh -c \"$2\"\n";
+    fs::write(&carrier, script.replace("PID", pid.to_str().unwrap())).unwrap();
+    let mut run = site.iof("run");
+    run.args(["--rsh", &format!("sh {} %h", carrier.display()), "--hosts", "n0,n1", "--tree", "1"]);
+    let done = Process::start(run.args(["-n", "2", "/no/such/program"])).finish();
+    assert_eq!(done.code, 2, "{done:?}");
+    // If the refusal came first, no carrier was started.
+    if let Ok(pid) = fs::read_to_string(pid) {
+        wait_for("the end of the carrier", || {
+            (!fs::exists(format!("/proc/{}", pid.trim())).unwrap()).then_some(())
+        });
+    }
+}
+
+#[test]
 fn a_tree_needs_nodes_and_a_positive_radix() {
     let site = Site::new();
     let done = site.run_sh(&["--tree", "2"], "true").finish();

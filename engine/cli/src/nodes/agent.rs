@@ -51,42 +51,50 @@ pub fn agent() -> Result<ExitCode, Failure> {
     let (inputs, queue) = unbounded();
     let uplink = Uplink::start(inputs.clone())?;
     watch_signals(signals, inputs.clone())?;
-    let start = match next_message(&queue)? {
+    let end = run_ranks(&uplink, inputs, &queue);
+    if !matches!(end, Ok(End::Over)) {
+        uplink.close();
+    }
+    end.map(|end| match end {
+        End::Over | End::Unstarted => ExitCode::SUCCESS,
+        End::Refused | End::Alone => ExitCode::FAILURE,
+    })
+}
+
+fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input>) -> Result<End, Failure> {
+    let start = match next_message(queue)? {
         Some(ToAgent::Start(start)) => start,
         Some(_) => return Err(Failure::running("the front end did not start ranks first")),
-        None => return Ok(ExitCode::SUCCESS),
+        None => return Ok(End::Unstarted),
     };
     let kill_wait = Duration::from_millis(start.kill_wait);
     let ranks = start.ranks.clone();
     let (engine, spec, bundles) = match prepare(&start) {
         Ok(prepared) => prepared,
-        Err(failure) => return refuse(&uplink, failure),
+        Err(failure) => return Ok(refuse(uplink, failure)),
     };
     uplink.send(&ToFrontEnd::Ready);
-    match next_message(&queue)? {
+    match next_message(queue)? {
         Some(ToAgent::Go) => {}
         Some(_) => return Err(Failure::running("the front end did not let the ranks go")),
-        None => return Ok(ExitCode::SUCCESS),
+        None => return Ok(End::Unstarted),
     }
     let job = match engine.spawn(&spec) {
         Ok(job) => job,
-        Err(error) => return refuse(&uplink, Failure::running(error)),
+        Err(error) => return Ok(refuse(uplink, Failure::running(error))),
     };
     let engine = Arc::new(engine);
-    let followed = follow(&engine, &job, (&uplink, inputs), bundles);
-    let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(&uplink), spec.nspace.clone());
+    let followed = follow(&engine, &job, (uplink, inputs), bundles);
+    let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), spec.nspace.clone());
     let result = match followed {
-        Ok(()) => serve(&queue, (&job, &engine), &ranks, stdin),
+        Ok(()) => serve(queue, (&job, &engine), &ranks, stdin),
         Err(failure) => Err(failure),
     };
     if !matches!(result, Ok(End::Over)) {
         uplink.close();
         end_ranks(&job, kill_wait);
     }
-    result.map(|end| match end {
-        End::Over => ExitCode::SUCCESS,
-        End::Alone => ExitCode::FAILURE,
-    })
+    result
 }
 
 /// Why an agent ends.
@@ -95,17 +103,21 @@ enum End {
     Over,
     /// The front end is gone, so nothing reads a message either.
     Alone,
+    /// The edge has ended before the ranks ran.
+    Unstarted,
+    /// The ranks can't be started, and the front end was told so.
+    Refused,
 }
 
 /// Tells the front end that the ranks can't be started.
-fn refuse(uplink: &Uplink, failure: Failure) -> Result<ExitCode, Failure> {
+fn refuse(uplink: &Uplink, failure: Failure) -> End {
     let (reason, is_usage) = match failure {
         Failure::Usage(reason) | Failure::Choice(reason) => (reason, true),
         Failure::Running(reason) => (reason, false),
         Failure::Signal(signal) => (signal.to_string(), false),
     };
     uplink.send(&ToFrontEnd::Failed { reason: cut_text(&reason), is_usage });
-    Ok(ExitCode::FAILURE)
+    End::Refused
 }
 
 fn watch_signals(signals: Signals, inputs: Sender<Input>) -> Result<(), Failure> {

@@ -85,8 +85,15 @@ pub fn time(value: &OsStr) -> Converted {
     if value.to_str().is_some_and(is_clock_time) {
         return Ok(words(["--timeout".as_ref(), value]));
     }
-    let minutes = value.to_str().filter(|text| text.parse::<u32>().is_ok()).unwrap_or("5");
-    Err(format!("write --timeout with seconds, or with suffix s, m or h, such as --timeout {minutes}m"))
+    let text = value.to_str().unwrap_or_default();
+    if text.parse() == Ok(0) {
+        return Err("a job has no limit: leave it out".into());
+    }
+    // srun's DAYS-HOURS.
+    let fallback = if text.contains('-') { "24h" } else { "5m" };
+    let minutes = text.parse::<u32>().map(|minutes| format!("{minutes}m"));
+    let time = minutes.unwrap_or(fallback.into());
+    Err(format!("write --timeout with seconds, or with suffix s, m or h, such as --timeout {time}"))
 }
 
 /// srun's `--export ALL|NONE|[ALL,]NAME[=VALUE],...`.

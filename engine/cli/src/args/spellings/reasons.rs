@@ -11,14 +11,15 @@ pub const NOT_BOUND: &str = "iof binds ranks to cores or not at all: write --bin
      sh -c 'exec taskset -c $IOF_RANK PROG'";
 pub const ALLOCATION: &str =
     "iof does not allocate resources: write it to salloc or srun, and start iof run in the allocation";
-pub const NO_COPY: &str = "the ranks see the files of this node: leave it out";
+pub const NO_COPY: &str = "iof copies no files to nodes: leave it out";
 pub const NO_MCA: &str =
     "iof has no MCA parameters: leave it out, or write -x OMPI_MCA_NAME=VALUE to set one for the program";
 pub const NO_MPI: &str =
     "iof serves MPI programs by PMI-1 and PMIx (--mpi) and has no such setting: leave it out";
 pub const CLEAN_ENVIRONMENT: &str =
     "ranks inherit the environment of iof: write env -i NAME=VALUE... before iof run";
-pub const DIRECT: &str = "iof starts ranks without daemons or agents: leave it out";
+pub const DIRECT: &str =
+    "iof starts ranks itself, on other nodes by --rsh and --tree: leave it out, or write those";
 pub const APP_FILE: &str = "iof reads no file of programs: write them in the command, separated by ':'";
 pub const NO_DEBUGGER: &str =
     "iof starts no debugger: attach it to the pid that iof query procs shows, or start it as the program";
@@ -31,7 +32,7 @@ pub const NO_SCRIPTS: &str =
 pub const NO_PROFILE: &str =
     "iof does not measure programs: leave it out, or start the program with time(1) or perf(1)";
 pub const NO_MAIL: &str =
-    "iof sends no mail about jobs: write iof log --channel email MESSAGE when the job ends";
+    "iof sends no mail about jobs: write iof log --channel local-syslog MESSAGE when the job ends";
 pub const PIDS: &str = "write iof ps for the engines and iof query procs for the pids, while they run";
 pub const REPORTS: &str =
     "write --summary or --timings for reports at the end, or iof top in another terminal";

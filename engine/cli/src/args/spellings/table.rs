@@ -115,7 +115,7 @@ const ENDING: &[Spelling] = &[
         "write iof kill JOB SIGNAL; iof run passes on HUP, INT, QUIT, TERM, USR1, USR2",
     ),
     always(&["-X", "--disable-status", "--quit-on-interrupt"], "Ctrl-C goes to the ranks at once"),
-    always(&["-k", "--no-kill"], "iof runs all ranks on this node"),
+    always(&["-k", "--no-kill"], "a lost node ends the job, see --kill-on-bad-exit"),
     always(&["--report-state-on-timeout"], "--timeout lists the ranks that are left"),
     always(&["--oom-kill-step"], "a rank that is killed ends the job, see --kill-on-bad-exit"),
     refused(&["--enable-recovery", "--continuous", "--max-restarts"], NO_RESTART),
@@ -338,7 +338,7 @@ const RESOURCES: &[Spelling] = &[
     ),
     always(
         &["--oversubscribe", "-O", "--overcommit", "--share", "--overlap", "-Z", "--no-allocate"],
-        "iof does not count slots",
+        "ranks may outnumber processors; a list of hosts needs as many slots as ranks",
     ),
     row(&["--bind-to-core"], No, Same(&["--bind-to", "core"])),
     row(&["--bind-to-none"], No, Same(&["--bind-to", "none"])),
