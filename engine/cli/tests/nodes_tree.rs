@@ -297,7 +297,9 @@ fn a_carrier_that_still_connects_ends_with_a_relay_that_cannot_start_its_ranks()
     // If the refusal came first, no carrier was started.
     if let Ok(pid) = fs::read_to_string(pid) {
         wait_for("the end of the carrier", || {
-            (!fs::exists(format!("/proc/{}", pid.trim())).unwrap()).then_some(())
+            // Its new parent may not have reaped it yet.
+            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+            stat.map_or(true, |stat| stat.contains(") Z ")).then_some(())
         });
     }
 }
