@@ -94,7 +94,7 @@ pub struct TooFewMaps {
 /// Checks whether this process may create `needed` more memory maps, given the limit in
 /// /proc/sys/vm/max_map_count and the maps in /proc/self/maps. Succeeds without counting the maps,
 /// which takes time, if `needed` and those of rings and inlets are at most a sixteenth of the
-/// limit. Succeeds if there is no /proc.
+/// limit. Succeeds without /proc.
 ///
 /// # Errors
 /// [`TooFewMaps`] if the limit is too low.

@@ -32,7 +32,7 @@ fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
     header.iter().chain(frame.payload()).copied().collect()
 }
 
-/// The other ends of a relay with two edges, behind the first of which are two nodes.
+/// The other ends of a relay with two edges. Two nodes are behind the first edge.
 struct RelayEnds {
     down: RelayDown,
     up: ChildUp,

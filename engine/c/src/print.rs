@@ -286,7 +286,7 @@ impl Printers {
     /// Writes a message to the program's stderr.
     fn note(&mut self, message: &str) {
         if let [_, Some(err)] = self.outputs() {
-            // There is no other place for the message.
+            // The message has no other place.
             let _ = err.notes().write_all(format!("iof: {message}\n").as_bytes());
         }
     }

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 /// The signals that ask to end.
 pub const REQUESTS_TO_END: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// Ranks of which it is not decided whether they failed.
+/// Ranks that may have failed: this is not decided yet.
 #[derive(Default)]
 pub struct Suspects {
     /// In the order of their ends, each with the time at which it is decided.

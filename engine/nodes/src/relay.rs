@@ -49,7 +49,7 @@ impl RelayDown {
     /// behind its edge. Frames for a child whose edge has ended are dropped.
     ///
     /// # Errors
-    /// There is no such node.
+    /// The node does not exist.
     pub fn pass(&mut self, place: Place, frame: &Frame<'_>) -> Result<usize, EdgeError> {
         let nodes = self.children.last().map_or(1, |child| child.places.end);
         let mut children = self.children.iter_mut().enumerate();

@@ -187,7 +187,7 @@ impl World {
         if self.front.started == self.nodes.len() && self.start_turns == 0 {
             self.start_turns = now;
         }
-        // A job of which a node is lost before that does not start.
+        // A job that loses a node before that does not start.
         if self.faults > 0 && self.start_turns > 0 && self.rng.chance(3) {
             self.faults -= 1;
             self.fault();

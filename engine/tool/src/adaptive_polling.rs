@@ -61,7 +61,7 @@ impl AdaptivePolling {
         }
     }
 
-    /// Records a read of `bytes`, of which those of one stream were up to `percent` of its ring.
+    /// Records a read of `bytes`. Those of one stream were at most `percent` of its ring.
     pub(crate) fn record_read(&mut self, bytes: u64, percent: u64) {
         let large = if self.utilization.is_some() { LARGE_PRINTER_PERCENT } else { LARGE_PERCENT };
         self.read = self.read.saturating_add(bytes);

@@ -147,13 +147,13 @@ pub unsafe extern "C" fn PMIx_Put(_scope: u8, key: *const c_char, val: *const io
     IOF_SUCCESS
 }
 
-/// Returns success: there is no other process.
+/// Returns success: the process is alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Commit() -> iof_status_t {
     initialized().map_or_else(|status| status, |_| IOF_SUCCESS)
 }
 
-/// Returns success: there is no other process.
+/// Returns success: the process is alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Fence(
     _procs: *const iof_proc_t,
