@@ -8,11 +8,11 @@ use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 
+use common::nodes::{agent_of, by_rank, send};
 use common::process::{Done, Process};
 use common::site::{Site, iof};
 use common::wait_for;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 /// Starts a job named demo over agents on `hosts`.
 fn start(site: &Site, hosts: &str, options: &[&str], script: &str) -> Process {
@@ -22,31 +22,6 @@ fn start(site: &Site, hosts: &str, options: &[&str], script: &str) -> Process {
 
 fn run(hosts: &str, options: &[&str], script: &str) -> Done {
     start(&Site::new(), hosts, options, script).finish()
-}
-
-/// Returns the pid of the agent on a host.
-fn agent_of(run: &Process, host: &str) -> u32 {
-    let words = |pid: &u32, file| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let is_agent = |pid: &u32| {
-        let node = format!("NODE={host}");
-        words(pid, "cmdline").split(|byte| *byte == 0).nth(1) == Some(b"agent")
-            && words(pid, "environ").split(|byte| *byte == 0).any(|word| word == node.as_bytes())
-    };
-    run.running("iof").into_iter().find(is_agent).unwrap()
-}
-
-fn kill_process(pid: u32, signal: Signal) {
-    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
-}
-
-/// Returns the lines of each rank, in order, from the output of `--output rank`.
-fn by_rank(output: &str) -> BTreeMap<u32, Vec<&str>> {
-    let mut ranks: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
-    for line in output.lines() {
-        let (rank, line) = line.strip_prefix('[').and_then(|line| line.split_once(']')).unwrap();
-        ranks.entry(rank.parse().unwrap()).or_default().push(line.trim_start_matches("<stdout>:").trim());
-    }
-    ranks
 }
 
 #[test]
@@ -292,7 +267,7 @@ fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
     for _ in 0..3 {
         stdout.read_line(&mut line).unwrap();
     }
-    kill_process(agent_of(&run, "b"), Signal::SIGKILL);
+    send(agent_of(&run, "b"), Signal::SIGKILL);
     assert_eq!(run.wait(), 1);
     let stderr = String::from_utf8(stderr.get()).unwrap();
     let lines: Vec<&str> = stderr.lines().collect();
@@ -318,7 +293,7 @@ fn a_node_that_does_not_answer_is_given_up_after_a_time_limit_or_two_interrupts(
         for _ in 0..2 {
             stdout.read_line(&mut line).unwrap();
         }
-        kill_process(agent_of(&run, "b"), Signal::SIGSTOP);
+        send(agent_of(&run, "b"), Signal::SIGSTOP);
         if timeout.is_none() {
             run.signal(Signal::SIGINT);
             // A second one within 0.25 s counts as the same.
@@ -386,7 +361,7 @@ fn tools_tell_the_broken_streams_of_a_dead_node_from_complete_ones() {
     }
     let pull = site.pull(&["--output", "rank"]);
     site.wait_for_pulls(1, "stddiag", 1);
-    kill_process(agent_of(&run, "b"), Signal::SIGKILL);
+    send(agent_of(&run, "b"), Signal::SIGKILL);
     site.wait_for_stream(1, "stdout", |stream| stream.0["missing"] == 0);
     assert!(!site.stream(0, "stdout").unwrap().is_complete());
     gate.open();

@@ -3,16 +3,15 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 
+use common::nodes::{agent_of, by_rank, send};
 use common::process::{Done, Process};
 use common::site::Site;
 use common::wait_for;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use sha2::{Digest, Sha256};
 
 /// Returns the names of this number of hosts, each with a slot.
@@ -32,21 +31,6 @@ fn run(tree: (usize, &str), options: &[&str], script: &str) -> Done {
     start(&Site::new(), tree, options, script).finish()
 }
 
-/// Returns the pid of the agent on a host.
-fn agent_of(run: &Process, host: &str) -> u32 {
-    let words = |pid: &u32, file| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let is_agent = |pid: &u32| {
-        let node = format!("NODE={host}");
-        words(pid, "cmdline").split(|byte| *byte == 0).nth(1) == Some(b"agent")
-            && words(pid, "environ").split(|byte| *byte == 0).any(|word| word == node.as_bytes())
-    };
-    run.running("iof").into_iter().find(is_agent).unwrap()
-}
-
-fn send(pid: u32, signal: Signal) {
-    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
-}
-
 /// Reads one line of each rank.
 fn read_lines(stdout: &mut impl BufRead, count: usize) -> String {
     let mut lines = String::new();
@@ -54,16 +38,6 @@ fn read_lines(stdout: &mut impl BufRead, count: usize) -> String {
         stdout.read_line(&mut lines).unwrap();
     }
     lines
-}
-
-/// Returns the lines of each rank, in order, from the output of `--output rank`.
-fn by_rank(output: &str) -> BTreeMap<u32, Vec<&str>> {
-    let mut ranks: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
-    for line in output.lines() {
-        let (rank, line) = line.strip_prefix('[').and_then(|line| line.split_once(']')).unwrap();
-        ranks.entry(rank.parse().unwrap()).or_default().push(line.trim_start_matches("<stdout>:").trim());
-    }
-    ranks
 }
 
 #[test]

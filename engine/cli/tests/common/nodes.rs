@@ -1,0 +1,35 @@
+//! Jobs on several nodes, whose agents `sh -c` starts on this one.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::process::Process;
+
+/// Returns the pid of the agent on a host, whose carrier sets `NODE` to the name of the host.
+pub fn agent_of(run: &Process, host: &str) -> u32 {
+    let words = |pid: &u32, file| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let is_agent = |pid: &u32| {
+        let node = format!("NODE={host}");
+        words(pid, "cmdline").split(|byte| *byte == 0).nth(1) == Some(b"agent")
+            && words(pid, "environ").split(|byte| *byte == 0).any(|word| word == node.as_bytes())
+    };
+    run.running("iof").into_iter().find(is_agent).unwrap()
+}
+
+/// Sends a signal to a process.
+pub fn send(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
+}
+
+/// Returns the lines of each rank, in order, from the output of `--output rank`.
+pub fn by_rank(output: &str) -> BTreeMap<u32, Vec<&str>> {
+    let mut ranks: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
+    for line in output.lines() {
+        let (rank, line) = line.strip_prefix('[').and_then(|line| line.split_once(']')).unwrap();
+        ranks.entry(rank.parse().unwrap()).or_default().push(line.trim_start_matches("<stdout>:").trim());
+    }
+    ranks
+}
