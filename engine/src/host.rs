@@ -139,7 +139,7 @@ pub trait Host: Send + Sync {
 
     /// Sends a signal that a tool of the engine's user requests to those of `procs` that run
     /// elsewhere. A wildcard rank stands for all remote processes of its job. Returns their number,
-    /// of which the tool is told. The engine itself signals local processes. The default
+    /// which the tool receives. The engine itself signals local processes. The default
     /// implementation has no remote processes.
     fn signal(&self, procs: &[Proc], signal: Signal) -> usize {
         let (_, _) = (procs, signal);

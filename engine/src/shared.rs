@@ -177,8 +177,8 @@ impl SharedMemory {
         bytes
     }
 
-    /// Keeps the rings of the answers to `request` for `tools`, each of which has one answer that
-    /// may have a ring. Returns the answers without rings.
+    /// Keeps the rings of the answers to `request` for `tools`. One answer for each tool may
+    /// have a ring. Returns the answers without rings.
     pub(crate) fn keep_rings(
         &self,
         tools: &[PeerId],

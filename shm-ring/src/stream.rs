@@ -421,9 +421,9 @@ impl Stream {
         self.end(None);
     }
 
-    /// Ends the stream although its source may have produced more, of which at least `missing`
-    /// bytes are known. Readers then end with [`Peek::Broken`](crate::Peek::Broken). Later commits
-    /// and drops are ignored. Has no effect on a complete stream.
+    /// Ends the stream although its source may have produced more: at least `missing` bytes.
+    /// Readers then end with [`Peek::Broken`](crate::Peek::Broken). Later commits and drops are
+    /// ignored. Has no effect on a complete stream.
     pub fn break_off(&mut self, missing: u64) {
         self.end(Some(missing));
     }

@@ -215,7 +215,7 @@ fn call_back(cbfunc: iof_op_cbfunc_t, cbdata: CbData) -> Outcome<iof_status_t> {
     Ok(IOF_SUCCESS)
 }
 
-/// Submits a command that ends with a status, and waits for that if there is no callback.
+/// Submits a command that ends with a status. Without a callback, waits for the status.
 fn operate(
     cbfunc: iof_op_cbfunc_t,
     cbdata: *mut c_void,

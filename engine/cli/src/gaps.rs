@@ -90,7 +90,7 @@ impl Gaps {
         self.changed.notify_one();
     }
 
-    /// Reports what is not reported yet, and the sums of the channels with more than one report.
+    /// Reports the remaining gaps, and the sums of the channels with more than one report.
     /// Call it after the last gap.
     pub fn finish(&self) {
         let mut table = self.lock();

@@ -70,8 +70,8 @@ pub fn pipe(capacity: i32, packets: bool) -> io::Result<(OwnedFd, File)> {
 }
 
 impl Source {
-    /// Writes at most `n` bytes, as many as the pipe takes. Returns the bytes to deliver if there
-    /// is no pipe.
+    /// Writes at most `n` bytes, as many as the pipe takes. A source without a pipe returns the
+    /// bytes to deliver.
     pub fn write(&mut self, n: usize) -> Option<Vec<u8>> {
         if self.hung_up || self.closed {
             return None;

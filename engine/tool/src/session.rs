@@ -212,7 +212,7 @@ impl Session {
             ToTool::Announced { handler } => {
                 if let Some(registration) = self.registrations.get_mut(&handler) {
                     registration.announced = true;
-                    // A tool that deferred bytes may consume them now if there are no other
+                    // A tool that deferred bytes may consume them now, unless it has other
                     // streams.
                     self.feeds.activate_all(handler);
                 }
