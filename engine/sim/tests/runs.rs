@@ -50,6 +50,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         "a reader whose job was removed while the capture ended missed its last generation",
     ),
     (Subject::Engine, 1_170_001_095, 2000, "the simulator served a tool that it had forgotten"),
+    (
+        Subject::Engine,
+        27_801_763,
+        2000,
+        "a stream that was missed while the capture ended was reported before the pull was answered",
+    ),
     (Subject::Engine, 1006, 300, "an early end of a job that was removed left a time to wake up at"),
 ];
 

@@ -66,6 +66,15 @@ impl AwaitedAnswers {
         self.waiting.keys().copied().collect()
     }
 
+    /// Takes the pulls that are not answered. Their requests remain.
+    pub(super) fn take_pulls(&mut self) -> Vec<(PeerId, RegisteredPull)> {
+        let pull = |awaited: &mut Awaited| match awaited {
+            Awaited::Join { pull, .. } => pull.take(),
+            _ => None,
+        };
+        self.waiting.values_mut().filter_map(pull).collect()
+    }
+
     /// Returns the readers that the request `id` attaches or moves.
     pub(super) fn joining(&self, id: RequestId) -> &[JoiningReader] {
         if let Some(Awaited::Join { readers, .. }) = self.waiting.get(&id) { readers } else { &[] }

@@ -27,6 +27,11 @@ impl Core {
         let running = self.jobs.capture_ended(now);
         self.effects.handles.extend(running.into_iter().map(HandleOp::HangUp));
         self.queries.streams_changed();
+        // Before the tools are informed of streams that their registrations miss.
+        for (peer_id, pull) in self.awaited.take_pulls() {
+            self.request_done(peer_id);
+            self.answer_pull(peer_id, pull);
+        }
         let streams: Vec<SourceId> = self.streams.iter().map(|(source, _)| *source).collect();
         streams.iter().for_each(|source| self.complete_lost_stream(*source));
         for request in self.awaited.ids() {
