@@ -303,10 +303,7 @@ fn messages_that_tools_log_are_written_or_refused() {
     });
 }
 
-// In a tool of libpmix 5.0.11, PMIx_IOF_deregister sometimes waits for a lock that its own process
-// never releases. It was also seen not to return in one of libpmix 4.2.2, for an unknown reason.
 #[test]
-#[ignore = "PMIx_IOF_deregister does not always return"]
 fn a_tool_that_ends_its_registration_can_pull_again() {
     for_each_place(|place| {
         let (mut before, mut after) = (place.site.gate("before"), place.site.gate("after"));

@@ -25,8 +25,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int ended, registered, stalls, prints, deliveries;
 static unsigned long long bytes, lost, streams;
-static int exit_code = -1, pushed;
-static pmix_status_t push_status;
+static int exit_code = -1, completed;
+static pmix_status_t completion;
 
 static void check(pmix_status_t status, const char *what) {
     if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED) {
@@ -149,21 +149,29 @@ static void query(const char *key, const char *job) {
     PMIX_INFO_FREE(found, count);
 }
 
-static void on_pushed(pmix_status_t status, void *data) {
+/* The forms without a callback of PMIx_IOF_push (libpmix 4.2.2) and of PMIx_IOF_deregister (4 and 5)
+ * use memory that they have freed. */
+static void on_completed(pmix_status_t status, void *data) {
     (void) data;
     pthread_mutex_lock(&lock);
-    pushed = 1;
-    push_status = status;
+    completed = 1;
+    completion = status;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
 }
 
-/* The blocking form of PMIx_IOF_push uses memory that it has freed, in libpmix 4.2.2. */
 static void push_one(pmix_proc_t *proc, pmix_byte_object_t *object, pmix_info_t *info, size_t count) {
-    pushed = 0;
-    check(PMIx_IOF_push(proc, 1, object, info, count, on_pushed, NULL), "push");
-    wait_until(&pushed);
-    check(push_status, "pushed");
+    completed = 0;
+    check(PMIx_IOF_push(proc, 1, object, info, count, on_completed, NULL), "push");
+    wait_until(&completed);
+    check(completion, "pushed");
+}
+
+static void deregister(size_t id) {
+    completed = 0;
+    check(PMIx_IOF_deregister(id, NULL, 0, on_completed, NULL), "deregister");
+    wait_until(&completed);
+    check(completion, "deregistered");
 }
 
 static void push(const char *job, const char *rank, int count, char **texts) {
@@ -187,7 +195,7 @@ static void push_stdin(const char *job, const char *rank) {
     pmix_info_t info;
     bool yes = true;
     PMIX_INFO_LOAD(&info, PMIX_IOF_PUSH_STDIN, &yes, PMIX_BOOL);
-    pmix_status_t status = PMIx_IOF_push(&proc, 1, NULL, &info, 1, on_pushed, NULL);
+    pmix_status_t status = PMIx_IOF_push(&proc, 1, NULL, &info, 1, on_completed, NULL);
     check(status, "push");
     printf("pushing\n");
     fflush(stdout);
@@ -242,7 +250,7 @@ int main(int argc, char **argv) {
         register_events();
         size_t id = pull(job, "all", PMIX_FWD_STDOUT_CHANNEL, on_output);
         wait_until(&deliveries);
-        check(PMIx_IOF_deregister(id, NULL, 0, NULL, NULL), "deregister");
+        deregister(id);
         printf("deregistered\n");
         fflush(stdout);
         pull(job, "all", PMIX_FWD_STDOUT_CHANNEL, on_output);
