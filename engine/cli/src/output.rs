@@ -187,12 +187,22 @@ impl OutputArgs {
                 "--ranks does not apply to files, which get all ranks: to show these ranks as well, {remedy}"
             )));
         }
-        if let Some(name) = outputs.choice.unused_placeholder() {
-            let name = name.display();
-            print_message(format_args!(
-                "'%' in file={name} is not a placeholder, because :pattern is missing: write file={name}:pattern, \
-                 or ignore this message"
-            ));
+        match outputs.choice.unused_placeholder() {
+            Some(Place::Name(name)) => {
+                let name = name.display();
+                print_message(format_args!(
+                    "'%' in file={name} is not a placeholder, because :pattern is missing: write \
+                     file={name}:pattern, or ignore this message"
+                ));
+            }
+            Some(Place::Tree(directory)) => {
+                let directory = directory.display();
+                print_message(format_args!(
+                    "'%' in the directory {directory} is not a placeholder: write --output \
+                     file={directory}/%c:pattern, or ignore this message"
+                ));
+            }
+            _ => {}
         }
         check_rotation(&files)?;
         let not_writable = |error| Failure::Usage(format!("cannot write the output file: {error}"));

@@ -118,7 +118,16 @@ fn open(path: &Path) -> Result<File, Failure> {
     let opened = File::open(path).and_then(|file| {
         if file.metadata()?.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(file) }
     });
-    opened.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+    opened.map_err(|error| {
+        // `iof pull`, top and kill take the name of a job at this place.
+        let hint = match path.to_str().and_then(|text| Nspace::new(text).ok()) {
+            Some(job) if error.kind() == io::ErrorKind::NotFound => {
+                format!("; for a job, write --nspace {job}")
+            }
+            _ => String::new(),
+        };
+        Failure::usage(format!("{}: {error}{hint}", path.display()))
+    })
 }
 
 /// Returns the job to push to: the selected one, or the engine's only job.

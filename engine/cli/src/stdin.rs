@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use clap::Args;
@@ -78,6 +78,11 @@ impl StdinArgs {
         plan.ranks.extend(open.iter().map(|rank| (*rank, Stdin::Pipe)));
         let only = targets.first().filter(|_| targets.len() == 1);
         match (&self.stdin_file, only) {
+            (Some(path), _) if path == Path::new("-") => {
+                return Err(Failure::usage(
+                    "--stdin-file takes the path of a file: for the stdin of iof, write --stdin with the ranks",
+                ));
+            }
             (Some(_), _) if targets.is_empty() => {
                 return Err(Failure::usage("--stdin-file has no ranks to read it: name them with --stdin"));
             }

@@ -32,6 +32,24 @@ const LAUNCHERS: [&str; 9] = [
     "srun",
 ];
 
+/// Words that users type for commands of iof, with what to write.
+const OTHER_COMMANDS: [(&str, &str); 11] = [
+    ("attach", "iof pull JOB"),
+    ("jobs", "iof ps"),
+    ("list", "iof ps"),
+    ("sattach", "iof pull JOB"),
+    ("scancel", "iof kill JOB [SIGNAL]"),
+    ("signal", "iof kill JOB [SIGNAL]"),
+    ("squeue", "iof ps"),
+    ("sstat", "iof query stats"),
+    ("stats", "iof query stats"),
+    ("status", "iof ps"),
+    ("version", "iof --version"),
+];
+
+/// Long options of iof itself that users of other launchers write with one dash.
+const WITH_ONE_DASH: [&str; 2] = ["-help", "-version"];
+
 /// Parses the command line. Returns the exit code if there is nothing to do: after an error, help
 /// or the version, which this prints.
 pub fn parse() -> Result<Iof, ExitCode> {
@@ -53,6 +71,9 @@ enum Error {
 }
 
 fn try_parse(mut words: Vec<OsString>) -> Result<Iof, Error> {
+    if let Some(first) = words.first_mut().filter(|first| WITH_ONE_DASH.iter().any(|known| first == known)) {
+        *first = OsString::from(format!("-{}", first.display()));
+    }
     let mut iof = Iof::command();
     iof.build();
     let name = words.first().and_then(|word| word.to_str()).filter(|name| ["run", "pull"].contains(name));
@@ -85,8 +106,11 @@ fn explain(error: &clap::Error, words: &[OsString]) -> ExitCode {
             let topic = words.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
             refuse(&format!("no help for '{topic}': expected one of {}", names_of_commands(&iof)), "")
         }
-        (_, None) if words.first().is_some_and(|word| word == "version") => {
-            refuse("for the version, write iof --version; to start this program, iof run version", "")
+        (_, None) if other_command(words).is_some() => {
+            let written = other_command(words).unwrap_or_default();
+            let message =
+                format!("write {written}; to start a program of this name, iof run {}", repeat(words));
+            refuse(&message, "")
         }
         (_, None) if launcher(words).is_some() => {
             let name = launcher(words).unwrap_or_default();
@@ -140,6 +164,12 @@ fn names_of_commands(iof: &Command) -> String {
 fn launcher(words: &[OsString]) -> Option<&'static str> {
     let first = words.first()?;
     LAUNCHERS.into_iter().find(|name| first == name)
+}
+
+/// Returns what to write for the word that `words` begin with, if users type it for a command.
+fn other_command(words: &[OsString]) -> Option<&'static str> {
+    let first = words.first()?;
+    OTHER_COMMANDS.into_iter().find_map(|(word, written)| (first == word).then_some(written))
 }
 
 /// Returns `true` if `words` are a program or options of `iof run`.

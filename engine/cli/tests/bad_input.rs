@@ -54,11 +54,16 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "-K", "1", "true"], "write -K=1"),
         (&["run", "echo", ":"], "for an argument ':', write sh -c 'PROG :'"),
         (&["run", "-genv", "A", "sh", "-c", "true"], "note that '-genv A sh' has set a variable"),
-        (&["version"], "write iof --version; to start this program, iof run version"),
+        (&["version"], "write iof --version; to start a program of this name, iof run version"),
+        (&["squeue"], "write iof ps; to start a program of this name, iof run squeue"),
+        (&["scancel", "-s", "USR1", "one"], "write iof kill JOB [SIGNAL]; to start"),
+        (&["sattach", "one.0"], "write iof pull JOB; to start"),
+        (&["-versio"], "unexpected argument '-v' found (try 'iof --help')"),
         (&["mpirun", "-n", "2", "a b"], "options of mpirun: write iof run -n 2 'a b'"),
         (&["srun", "--pty", "bash"], "options of srun: write iof run --pty bash"),
         (&["mpiexec"], "write iof run PROG"),
         (&["--frobnicate"], "unexpected argument '--frobnicate' found (try 'iof --help')"),
+        (&["run", "--stdin-file", "-", "true"], "for the stdin of iof, write --stdin with the ranks"),
         (&["run", "--summray", "true"], "did you mean '--summary'? (try 'iof run --help')"),
         (&["query", "stats", "--jsno"], "did you mean '--json'? (try 'iof query --help')"),
         (&["run"], "PROG"),
@@ -169,6 +174,10 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["ps", "one"], "'one'"),
         (&["pull", "--rank", "x"], "invalid rank 'x'"),
         (&["pull", "--rank", ""], "invalid rank ''"),
+        (&["pull", "--rank=-1"], "invalid rank '-1'"),
+        (&["pull", "--rank", "0,3-x"], "invalid rank '3-x'"),
+        (&["run", "--stdin=-1", "true"], "invalid rank '-1' for '--stdin <LIST|all|none>': expected"),
+        (&["push", "one"], "one: No such file or directory (os error 2); for a job, write --nspace one"),
         (&["pull", "--rank", "3-1"], "invalid range '3-1'"),
         (&["pull", "--channel", "stdin"], "stdin can be pushed, but not pulled"),
         (&["pull", "--channel", "stdout,stdin"], "stdin can be pushed, but not pulled"),
@@ -494,6 +503,8 @@ fn help_and_version_end_with_exit_code_0() {
     for args in [
         &["--help"][..],
         &["--version"],
+        &["-version"],
+        &["-help"],
         &["run", "--help"],
         &["run", "--version"],
         &["run", "-n", "2", "-V"],
@@ -502,7 +513,7 @@ fn help_and_version_end_with_exit_code_0() {
         let done = start(args);
         assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{args:?}");
         assert!(!done.stdout.is_empty(), "{args:?}");
-        let is_version = args.iter().any(|arg| ["--version", "-V"].contains(arg));
+        let is_version = args.iter().any(|arg| ["--version", "-version", "-V"].contains(arg));
         assert!(!is_version || done.text() == concat!("iof ", env!("CARGO_PKG_VERSION"), "\n"), "{done:?}");
     }
 }

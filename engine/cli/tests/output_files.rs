@@ -92,6 +92,15 @@ fn a_placeholder_without_pattern_is_hinted_at_and_stays_in_the_name() {
     assert!(done.stderr.contains(&format!("write {list}:pattern")), "{done:?}");
     let wanted = [("f.%r.launcher@1.0.err", ""), ("f.%r.launcher@1.0.out", "x\n")];
     assert_eq!(tree(&out), files(&wanted));
+    let directory = site.path().join("logs.%t");
+    for option in ["--output=dir=", "--output-filename="] {
+        let done = run(&site, &[&format!("{option}{}", directory.display())], "echo x");
+        let hint = format!("--output file={}/%c:pattern", directory.display());
+        assert!(done.stderr.lines().count() == 1 && done.stderr.contains(&hint), "{done:?}");
+    }
+    let remedy = format!("file={}/%c:pattern", directory.display());
+    run(&site, &["--output", &remedy], "echo x; echo y >&2");
+    assert_eq!(tree(&site.path().join("logs.0")), files(&[("stderr", "y\n"), ("stdout", "x\n")]));
 }
 
 #[test]

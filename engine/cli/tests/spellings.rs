@@ -65,6 +65,7 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["--disable-auto-cleanup"], &["--kill-on-bad-exit=0"]),
     (&["-Q"], &["--quiet"]),
     (&["-i", "input"], &["--stdin-file", "input"]),
+    (&["-i", "-"], &["--stdin", "0"]),
     (&["-iinput"], &["--stdin-file", "input"]),
     (&["--input=none"], &["--stdin", "none"]),
     (&["--input", "all"], &["--stdin", "all"]),

@@ -13,6 +13,8 @@ use common::process::{Process, Stat};
 use common::site::{Site, iof};
 use common::terminal::{CTRL_C, CTRL_Z, Settings, Terminal};
 use common::wait_for;
+use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
+use iof_proto::Nspace;
 use nix::libc;
 use nix::sys::signal::Signal;
 use nix::sys::termios::{FlowArg, tcflow};
@@ -207,6 +209,45 @@ fn streams_are_filtered_by_options_and_by_a_key_and_summed_by_rank() {
     wait_for_title(&terminal, "[only 0 stderr; idle hidden]");
     terminal.type_keys("q");
     assert_eq!(top.wait(), 0);
+}
+
+#[test]
+fn of_two_jobs_of_one_engine_the_filter_shows_the_one_that_is_named() {
+    let site = Site::new();
+    let gate = site.gate("gate");
+    let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
+    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let spawn = |name: &str, text: &str| {
+        let script = format!("printf {text}; : < {}", gate.path());
+        let app = App::new("sh", ["-c", &script]);
+        engine.spawn(&JobSpec::new(Nspace::new(name).unwrap(), vec![app])).unwrap()
+    };
+    let jobs = [spawn("one", "1"), spawn("two", "22")];
+    // The jobs, with the bytes that their caches hold.
+    let wait_for_jobs = |terminal: &Terminal, wanted: &[(&str, &str)]| {
+        let shown = |picture: &[String]| -> Vec<(String, String)> {
+            let cells = picture.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let streams = cells.filter(|cells| cells.get(2) == Some(&"stdout"));
+            streams.map(|cells| (cells[0].to_owned(), cells[4].to_owned())).collect()
+        };
+        let wanted: Vec<_> = wanted.iter().map(|(job, held)| (job.to_string(), held.to_string())).collect();
+        terminal.wait_to_see(&format!("{wanted:?}"), |picture| (shown(picture) == wanted).then_some(()));
+    };
+    let mut by_name = command(&site);
+    by_name.args(["two", "--channel", "stdout"]);
+    let (terminal, top) = Terminal::start(&mut by_name, 24, 100);
+    wait_for_jobs(&terminal, &[("two", "2")]);
+    for (filter, wanted) in
+        [("one stdout", &[("one", "1")][..]), ("stdout", &[("one", "1"), ("two", "2")]), ("three", &[])]
+    {
+        // Ctrl-U empties the prompt.
+        terminal.type_keys(&format!("f\x15{filter}\r"));
+        wait_for_jobs(&terminal, wanted);
+    }
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+    drop(engine);
+    jobs.iter().for_each(|job| drop(job.wait()));
 }
 
 #[test]

@@ -268,11 +268,14 @@ impl Choice {
         tags.into_iter().filter(|(wanted, _)| *wanted).map(|(_, word)| word)
     }
 
-    /// Returns the NAME of `file=NAME` if it contains placeholders that are not expanded, because
-    /// `:pattern` is missing.
-    pub fn unused_placeholder(&self) -> Option<&Path> {
-        let Some(Place::Name(name)) = &self.files else { return None };
-        Pattern::new(name).is_ok_and(|pattern| pattern.has_placeholder()).then_some(name.as_path())
+    /// Returns the place of the files if its path contains placeholders that are not expanded:
+    /// those of `dir=DIR`, and of `file=NAME` without `:pattern`.
+    pub fn unused_placeholder(&self) -> Option<&Place> {
+        let has_placeholder = |path: &Path| Pattern::new(path).is_ok_and(|pattern| pattern.has_placeholder());
+        self.files.as_ref().filter(|place| match place {
+            Place::Tree(path) | Place::Name(path) => has_placeholder(path),
+            Place::Pattern(_) | Place::Exact(_) => false,
+        })
     }
 
     /// Returns whether output goes to the command's own stdout and stderr, and not only to files.
@@ -377,13 +380,15 @@ mod tests {
         assert!(matches!(choice("file=a.%r:PATTERN,tag").files, Some(Place::Pattern(_))));
         assert_eq!(choice("file=%x").files, Some(Place::Name("%x".into())), "not a pattern");
         for (list, unused) in [
-            ("file=a.%r", Some("a.%r")),
-            ("file=a.%r:pattern", None),
-            ("file=100%", None),
-            ("file=%%", None),
-            ("dir=%r", None),
+            ("file=a.%r", true),
+            ("file=a.%r:pattern", false),
+            ("file=100%", false),
+            ("file=%%", false),
+            ("dir=a.%r", true),
+            ("dir=100%", false),
+            ("tag", false),
         ] {
-            assert_eq!(choice(list).unused_placeholder(), unused.map(Path::new), "{list}");
+            assert_eq!(choice(list).unused_placeholder().is_some(), unused, "{list}");
         }
     }
 

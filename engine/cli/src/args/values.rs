@@ -45,17 +45,14 @@ pub fn ranks(text: &str) -> Result<Ranks, String> {
     if text == "all" {
         return Ok(Ranks(vec![Rank::WILDCARD]));
     }
-    let number = |part: &str| {
-        let number = part.trim().parse::<u32>().ok().filter(|number| *number < MAX_RANKS);
-        number
-            .ok_or_else(|| format!("invalid rank '{part}': expected 'all' or ranks and ranges such as 0,3-5"))
-    };
+    let number = |text: &str| text.trim().parse::<u32>().ok().filter(|number| *number < MAX_RANKS);
     let mut ranks = Vec::new();
     for part in text.split(',') {
-        let (first, last) = match part.split_once('-') {
-            Some((first, last)) => (number(first)?, number(last)?),
-            None => (number(part)?, number(part)?),
-        };
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let range = number(first).zip(number(last));
+        let (first, last) = range.ok_or_else(|| {
+            format!("invalid rank '{part}': expected 'all' or ranks and ranges such as 0,3-5")
+        })?;
         if first > last {
             return Err(format!("invalid range '{part}': the first rank is greater than the last"));
         }

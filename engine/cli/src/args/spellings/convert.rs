@@ -62,6 +62,9 @@ pub fn is_rank_list(value: &OsStr) -> bool {
 
 /// srun's `--input all|none|RANK|FILE`.
 pub fn input(value: &OsStr) -> Converted {
+    if value == "-" {
+        return Ok(words(["--stdin", "0"].map(OsStr::new)));
+    }
     if value == "none" || is_rank_list(value) {
         return Ok(words(["--stdin".as_ref(), value]));
     }

@@ -91,7 +91,10 @@ const STDIN: &[Spelling] = &[
     row(
         &["-i", "--input"],
         One,
-        Depends("`--stdin` for `all`, `none` or a rank, otherwise `--stdin-file`", convert::input),
+        Depends(
+            "`--stdin` for `all`, `none` or a rank, `--stdin 0` for `-`, otherwise `--stdin-file`",
+            convert::input,
+        ),
     ),
     // Of hydra. srun's letter without a value has no effect either way.
     row(&["-s"], OptionalRanks("0"), Same(&["--stdin", "{}"])),
