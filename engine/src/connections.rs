@@ -12,16 +12,17 @@ use mio::{Interest, Token};
 
 use crate::connection::Connection;
 use crate::control::Control;
-use crate::core::Core;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::PeerId;
 use crate::core::pending::Ended;
 use crate::files::check_spare_files;
 use crate::grant::Grant;
+use crate::log_lines::LogLines;
+use crate::tables::LockedTables;
 
 impl Control {
     /// Adds a connection from the rendezvous socket, or refuses it if no place is free.
-    pub(crate) fn admit(&mut self, core: &mut Core, socket: UnixStream) {
+    pub(crate) fn admit(&mut self, core: &mut LockedTables<'_>, socket: UnixStream) {
         self.forget_departed(core);
         let place = socket::peer(&socket)
             .map_err(|error| Failure::new(Status::ERR_OUT_OF_RESOURCE, format!("engine error: {error}")))
@@ -32,7 +33,7 @@ impl Control {
             });
         match place {
             Ok(()) => self.connect(core, Connection::remote(socket), None),
-            Err(failure) => refuse(&socket, failure),
+            Err(failure) => refuse(&socket, failure, core.log()),
         }
         for (id, failure) in std::mem::take(&mut core.effects.refused) {
             self.end_pending(core, id, failure.into());
@@ -40,7 +41,12 @@ impl Control {
     }
 
     /// Adds a connection. `own` is the grant of an embedder's own connection.
-    pub(crate) fn connect(&mut self, core: &mut Core, connection: Connection, own: Option<Grant>) {
+    pub(crate) fn connect(
+        &mut self,
+        core: &mut LockedTables<'_>,
+        connection: Connection,
+        own: Option<Grant>,
+    ) {
         let connected = connection.open().and_then(|credentials| {
             let id = core.connected(credentials, own, Instant::now());
             let fd = connection.socket().as_raw_fd();
@@ -51,13 +57,13 @@ impl Control {
             Ok(())
         });
         if let Err(error) = connected {
-            tracing::info!(%error, "cannot add a connection");
+            core.log().push(move || tracing::info!(%error, "cannot add a connection"));
         }
     }
 
     /// Reads the hellos of pending connections, and ends connections that have missed their
     /// deadline.
-    pub(crate) fn greet(&mut self, core: &mut Core) {
+    pub(crate) fn greet(&mut self, core: &mut LockedTables<'_>) {
         let now = Instant::now();
         for id in core.pending_ids() {
             if let Err(ended) = self.greet_one(core, id, now) {
@@ -66,7 +72,7 @@ impl Control {
         }
     }
 
-    fn greet_one(&mut self, core: &mut Core, id: PeerId, now: Instant) -> Result<(), Ended> {
+    fn greet_one(&mut self, core: &mut LockedTables<'_>, id: PeerId, now: Instant) -> Result<(), Ended> {
         let connection = self.connections.get_mut(&id).filter(|_| core.expects_hello(id));
         let message = connection.map(Connection::next).transpose()?.flatten();
         let Some(message) = message else { return core.check_deadline(id, now) };
@@ -77,7 +83,12 @@ impl Control {
     }
 
     /// Processes the host's answer about a tool.
-    pub(crate) fn approved(&mut self, core: &mut Core, id: PeerId, answer: Result<Grant, Failure>) {
+    pub(crate) fn approved(
+        &mut self,
+        core: &mut LockedTables<'_>,
+        id: PeerId,
+        answer: Result<Grant, Failure>,
+    ) {
         let result = answer.map_err(Ended::from).and_then(|grant| self.welcome(core, id, grant));
         if let Err(ended) = result {
             self.end_pending(core, id, ended);
@@ -85,7 +96,7 @@ impl Control {
     }
 
     /// Turns a pending connection into a tool: creates its reader page and its bells.
-    fn welcome(&mut self, core: &mut Core, id: PeerId, grant: Grant) -> Result<(), Ended> {
+    fn welcome(&mut self, core: &mut LockedTables<'_>, id: PeerId, grant: Grant) -> Result<(), Ended> {
         // It may have been refused meanwhile.
         let Some(own) = core.is_own_pending(id) else { return Ok(()) };
         let no_room =
@@ -120,25 +131,28 @@ impl Control {
     }
 
     /// Ends a connection that has not become a tool.
-    fn end_pending(&mut self, core: &mut Core, id: PeerId, ended: Ended) {
+    fn end_pending(&mut self, core: &mut LockedTables<'_>, id: PeerId, ended: Ended) {
         core.pending_ended(id);
         let Some(connection) = self.connections.remove(&id) else { return };
         self.deregister(&connection);
         match ended {
-            Ended::Refused(failure) => refuse(connection.socket(), failure),
+            Ended::Refused(failure) => refuse(connection.socket(), failure, core.log()),
             Ended::Closed(DisconnectReason::Closed) => {}
-            Ended::Closed(reason) => tracing::info!(%reason, "a connection was closed"),
+            Ended::Closed(reason) => {
+                core.log().push(move || tracing::info!(%reason, "a connection was closed"));
+            }
         }
     }
 
     /// Removes a tool and everything that it has requested.
-    pub(crate) fn disconnect(&mut self, core: &mut Core, id: PeerId, reason: &DisconnectReason) {
+    pub(crate) fn disconnect(&mut self, core: &mut LockedTables<'_>, id: PeerId, reason: DisconnectReason) {
         let peer = core.disconnected(id);
         let Some((connection, peer)) = self.connections.remove(&id).zip(peer) else { return };
         self.deregister(&connection);
         if !matches!(reason, DisconnectReason::Closed) {
+            let (tool, pid) = (peer.name().to_owned(), peer.client().pid);
             // Not a warning: any tool could make the engine repeat it.
-            tracing::info!(tool = peer.name(), pid = peer.client().pid, %reason, "a tool was disconnected");
+            core.log().push(move || tracing::info!(tool, pid, %reason, "a tool was disconnected"));
         }
         if let Some(departed) = connection.depart() {
             core.departs(id, peer.client());
@@ -151,7 +165,7 @@ impl Control {
     }
 
     /// Forgets ended connections on which no descriptor is in flight any more.
-    fn forget_departed(&mut self, core: &mut Core) {
+    fn forget_departed(&mut self, core: &mut LockedTables<'_>) {
         self.departed.retain(|id, connection| {
             let keeps = connection.update() > 0;
             if !keeps {
@@ -163,7 +177,7 @@ impl Control {
 
     /// Returns how many descriptors in flight count against the shared pool, and forgets ended
     /// connections on which no descriptor is in flight any more.
-    pub(crate) fn fds_in_flight(&mut self, core: &mut Core) -> usize {
+    pub(crate) fn fds_in_flight(&mut self, core: &mut LockedTables<'_>) -> usize {
         self.forget_departed(core);
         let departed = self.departed.values().map(|connection| connection.fds());
         let tools = self.connections.iter().filter(|(id, _)| core.is_counted(**id));
@@ -174,9 +188,9 @@ impl Control {
 
 /// Sends the reason of a refusal. It fits an empty socket buffer; if the send fails, the tool sees
 /// only a closed connection.
-fn refuse(socket: &UnixStream, Failure { status, reason }: Failure) {
-    tracing::info!(reason, "a tool was refused");
-    if let Ok(frame) = encode(&ToTool::Refused { status, reason }) {
+fn refuse(socket: &UnixStream, Failure { status, reason }: Failure, log: &mut LogLines) {
+    if let Ok(frame) = encode(&ToTool::Refused { status, reason: reason.clone() }) {
         let _: io::Result<usize> = socket::send(socket, &frame, &[]);
     }
+    log.push(move || tracing::info!(reason, "a tool was refused"));
 }

@@ -134,6 +134,7 @@ impl Control {
                     break;
                 }
             }
+            core.log().append(self.pmi.take_log());
             let entries = mem::take(&mut core.effects.channel_entries);
             // Those of calls since the last input.
             let _ = core.perform_effects();
@@ -239,7 +240,7 @@ impl Control {
         for peer_id in core.tool_ids() {
             match self.serve(core, peer_id, budget, &mut used) {
                 Ok(flushed) => result = result.max(flushed),
-                Err(reason) => self.disconnect(core, peer_id, &reason),
+                Err(reason) => self.disconnect(core, peer_id, reason),
             }
         }
         if result == Flushed::Crowded {

@@ -14,6 +14,7 @@ use crate::core::ids::JobId;
 use crate::core::input::Input;
 use crate::core::job_status::JobStatus;
 use crate::host::DueUpcall;
+use crate::log_lines::LogLines;
 use crate::shared::{Released, SharedMemory};
 
 /// All handles, by the ids that the core has given the jobs and ranks.
@@ -23,6 +24,8 @@ pub(crate) struct Handles {
     jobs: HashMap<u64, JobHandles>,
     ranks: HashMap<ProcessId, RankHandles>,
     removed: Vec<Removed>,
+    /// Lines of the log, until the tables are unlocked.
+    log: LogLines,
     /// The streams, once the capture thread has ended.
     pub ended_streams: Option<EndedStreams>,
     /// Upcalls and callbacks that the control thread makes after it has unlocked the tables.
@@ -64,6 +67,7 @@ impl Handles {
             jobs: HashMap::new(),
             ranks: HashMap::new(),
             removed: Vec::new(),
+            log: LogLines::default(),
             ended_streams: None,
             upcalls: Vec::new(),
         }
@@ -103,11 +107,17 @@ impl Handles {
         std::mem::take(&mut self.removed)
     }
 
-    fn announce(&self, nspace: &Nspace) -> Option<JobLink> {
-        let warn = |error: &AnnounceError| {
-            tracing::warn!(%error, "tools find this job only by the pid of its launcher");
+    /// Removes and returns the lines of the log since the last call.
+    pub(crate) fn take_log(&mut self) -> LogLines {
+        std::mem::take(&mut self.log)
+    }
+
+    fn announce(&mut self, nspace: &Nspace) -> Option<JobLink> {
+        let mut warn = |error: AnnounceError| {
+            let write = move || tracing::warn!(%error, "tools find this job only by the pid of its launcher");
+            self.log.push(write);
         };
-        self.listener.as_ref()?.announce(nspace).inspect_err(warn).ok().flatten()
+        self.listener.as_ref()?.announce(nspace).map_err(&mut warn).ok().flatten()
     }
 
     /// Returns the cell that receives the exit status of a job when the job is removed.

@@ -23,6 +23,7 @@
 //! | `files` | the limits on files and memory maps |
 //! | `shared`, `dispatch` | reader pages, rings, inlets and streams, which the core names by ids; commands to the capture thread with what they name |
 //! | `connection`, `connections`, `incoming`, `in_flight` | sockets; messages received; descriptors not yet received |
+//! | `log_lines` | what the engine reports to the embedder's subscriber, after the tables are unlocked |
 //! | `log_channels`, `gateway` | the threads that log messages; the relay to a gateway |
 //! | `simulation` | a driver for the simulator (feature `simulation`) |
 //! | `core` | the state, and what changes it |
@@ -31,8 +32,8 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `ids`, `client`, `commands`, `upcall`, `channel_entry`, `effects`, `disconnect`, `settings`, `resources` | names and messages; all that leaves the core; the process behind a connection, to which limits apply; settings; what the core needs of the operating system |
-//! | `stream_options`, `completion`, `stream_state`, `delivery`, `deliver_error`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
+//! | `ids`, `client`, `commands`, `upcall`, `channel_entry`, `effects`, `disconnect`, `notice`, `settings`, `resources` | names and messages; all that leaves the core; the process behind a connection, to which limits apply; settings; what the core needs of the operating system |
+//! | `stream_options`, `completion`, `backlog_holder`, `stream_state`, `delivery`, `deliver_error`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
 //! | `job_status`, `job`, `endings`, `mpi`, `signals`, `jobs` | jobs and ranks |
 //! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
 //! | `push`, `elsewhere`, `push_table` | stdin: pushes and their targets |
@@ -67,6 +68,7 @@ mod job;
 mod launch;
 mod log;
 mod log_channels;
+mod log_lines;
 mod pmi;
 mod pmix;
 mod register;

@@ -19,6 +19,7 @@ use crate::core::ids::JobId;
 use crate::core::input::Input;
 use crate::core::mpi::MpiEvent;
 use crate::job::Job;
+use crate::log_lines::LogLines;
 use crate::reports::Report;
 
 /// The environment variable that tells a rank the number of its socket.
@@ -116,6 +117,7 @@ pub(crate) struct PmiLinks {
     count: usize,
     /// The number of ranks that have broken the protocol.
     warned: usize,
+    log: LogLines,
 }
 
 struct Link {
@@ -151,7 +153,8 @@ impl PmiLinks {
         let fd = socket.as_raw_fd();
         if let Err(error) = registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE) {
             // The rank finds its socket closed.
-            tracing::error!(job = %job.nspace, %rank, %error, "cannot serve PMI to a rank");
+            let job = job.nspace;
+            self.log.push(move || tracing::error!(%job, %rank, %error, "cannot serve PMI to a rank"));
             return;
         }
         self.by_rank.insert((job.run, rank), token);
@@ -218,11 +221,14 @@ impl PmiLinks {
         let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
         let mut reports = Vec::new();
         let mut ended = Vec::new();
-        let served = link.read(&mut server, &mut reports);
-        if let Served::Broken(error) = &served {
-            self.warn(run, rank, error);
-        }
-        if matches!(served, Served::Closed | Served::Broken(_)) {
+        let served = match link.read(&mut server, &mut reports) {
+            Served::Broken(error) => {
+                self.warn(run, rank, error);
+                Served::Closed
+            }
+            served => served,
+        };
+        if matches!(served, Served::Closed) {
             ended.push(rank);
         }
         for rank in server.take_answered().into_iter().map(Rank) {
@@ -237,16 +243,23 @@ impl PmiLinks {
         (reports, served)
     }
 
-    fn warn(&mut self, run: u64, rank: Rank, error: &ProtocolError) {
+    fn warn(&mut self, run: u64, rank: Rank, error: ProtocolError) {
         let link = self.by_rank.get(&(run, rank)).and_then(|token| self.links.get(token));
         let Some(Link { job, .. }) = link else { return };
-        let job = &job.nspace;
-        if self.warned < WARNINGS {
-            tracing::warn!(%job, %rank, %error, "the rank cannot use MPI any more");
-        } else {
-            tracing::debug!(%job, %rank, %error, "the rank cannot use MPI any more");
-        }
+        let (job, warns) = (job.nspace.clone(), self.warned < WARNINGS);
+        self.log.push(move || {
+            if warns {
+                tracing::warn!(%job, %rank, %error, "the rank cannot use MPI any more");
+            } else {
+                tracing::debug!(%job, %rank, %error, "the rank cannot use MPI any more");
+            }
+        });
         self.warned = self.warned.saturating_add(1);
+    }
+
+    /// Removes and returns the lines of the log since the last call.
+    pub(crate) fn take_log(&mut self) -> LogLines {
+        std::mem::take(&mut self.log)
     }
 }
 

@@ -332,6 +332,9 @@ impl SimulatedEngine {
                 }
             }
         }
+        for notice in self.core.take_notices() {
+            self.digest.add_debug(&notice);
+        }
         let commands = mem::take(&mut self.core.effects.commands);
         for command in &commands {
             match command {

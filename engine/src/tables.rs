@@ -14,6 +14,7 @@ use crate::core::input::Input;
 use crate::dispatch;
 use crate::handles::{Handles, Removed};
 use crate::host::DueUpcall;
+use crate::log_lines::LogLines;
 use crate::reports::Reports;
 use crate::shared::SharedMemory;
 
@@ -49,7 +50,13 @@ impl Tables {
     /// Locks the tables. No thread waits for another one while it has the lock. The one file
     /// operation under the lock creates the entry of a new job in the rendezvous directory.
     pub(crate) fn lock(&self) -> LockedTables<'_> {
-        LockedTables { state: self.lock_only(), tables: self, capture: None, removed: Vec::new() }
+        LockedTables {
+            state: self.lock_only(),
+            tables: self,
+            capture: None,
+            removed: Vec::new(),
+            log: LogLines::default(),
+        }
     }
 
     /// Poisoning is ignored: a thread that panicked with the lock held left the tables consistent,
@@ -87,9 +94,16 @@ pub(crate) struct LockedTables<'a> {
     capture: Option<Arc<Capture>>,
     /// Declared, and so dropped, after `state`: no file is closed or unlinked under the lock.
     removed: Vec<Removed>,
+    /// Declared, and so dropped, after `state`: no line of the log is written under the lock.
+    log: LogLines,
 }
 
 impl LockedTables<'_> {
+    /// Returns the lines that are written to the log after unlocking.
+    pub(crate) fn log(&mut self) -> &mut LogLines {
+        &mut self.log
+    }
+
     /// Returns the driver's handles.
     pub(crate) fn handles(&mut self) -> &mut Handles {
         &mut self.state.handles
@@ -119,6 +133,8 @@ impl LockedTables<'_> {
             handles.perform(op).into_iter().for_each(|input| reports.send(input));
         }
         self.removed.append(&mut handles.take_removed());
+        self.log.append(handles.take_log());
+        self.log.extend(core.take_notices());
         let upcalls = mem::take(&mut core.effects.upcalls).into_iter();
         handles.upcalls.extend(upcalls.map(|upcall| DueUpcall::new(upcall, memory)));
         if core.effects.commands.is_empty() {

@@ -174,9 +174,11 @@ impl Core {
         self.tools.ids()
     }
 
-    /// Returns a tool, for the messages to it.
+    /// Returns a tool, for the messages to it. What is worth a line of the log becomes an effect.
     pub(crate) fn tool_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
-        self.tools.get_mut(&id)
+        let peer = self.tools.get_mut(&id)?;
+        self.effects.notices.append(&mut peer.take_notices());
+        Some(peer)
     }
 
     /// Returns whether `id` is a tool that does not belong to the embedder.
@@ -205,7 +207,8 @@ impl Core {
     /// Removes a tool and everything that it has requested.
     pub(crate) fn disconnected(&mut self, id: PeerId) -> Option<Peer> {
         self.detach(id, None);
-        let peer = self.tools.remove(id)?;
+        let mut peer = self.tools.remove(id)?;
+        self.effects.notices.append(&mut peer.take_notices());
         // After the commands that detach its readers.
         self.effects.commands.push(Command::DropPage(id));
         peer.tickets().for_each(|ticket| self.release(ticket));

@@ -7,6 +7,7 @@ use crate::core::channel_entry::{ChannelEntry, LogRoute};
 use crate::core::commands::Command;
 use crate::core::ids::{JobId, PeerId, SignalRequest};
 use crate::core::job_status::JobStatus;
+use crate::core::notice::Notice;
 use crate::core::upcall::Upcall;
 
 /// The effects of inputs and calls, in the order in which they are carried out.
@@ -24,6 +25,8 @@ pub(crate) struct Effects {
     pub channel_entries: Vec<(LogRoute, ChannelEntry)>,
     /// Upcalls and callbacks, which the control thread makes after it has unlocked the tables.
     pub upcalls: Vec<Upcall>,
+    /// What is worth a line of the log, see `Core::take_notices`.
+    pub notices: Vec<Notice>,
     /// Jobs were ended early: threads that wait for a change look at the tables.
     pub ended_early: bool,
 }

@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::core::commands::Command;
 use crate::core::effects::HandleOp;
 use crate::core::ids::StreamName;
+use crate::core::notice::Notice;
 use crate::exit::Exit;
 
 impl Core {
@@ -44,10 +45,13 @@ impl Core {
         let was_cut_off = job.stream_completed(source.rank, *channel, matches!(end, End::Closed));
         match end {
             End::Closed if was_cut_off => {
-                tracing::info!(%source, %channel, "a stream was cut off: it was open at the end of its rank's grace period, or was closed by the embedder");
+                self.effects.notices.push(Notice::CutOff(Arc::clone(&name)));
             }
             End::EndOfFile | End::Closed => {}
-            End::Error(error) => tracing::warn!(%source, %channel, %error, "a stream ended with an error"),
+            End::Error(error) => {
+                let (stream, error) = (Arc::clone(&name), error.to_string());
+                self.effects.notices.push(Notice::StreamFailed { stream, error });
+            }
         }
         self.finish_stddiag(source);
         self.announce_end(&source.nspace);
@@ -67,7 +71,7 @@ impl Core {
         let Some(proc) = self.jobs.take_exited(process) else { return };
         let Some(job) = self.jobs.get_mut(&proc.nspace) else { return };
         let exit = status.map(Exit::Status).unwrap_or_else(|error| {
-            tracing::warn!(source = %proc, %error, "the exit status of a rank is not available");
+            self.effects.notices.push(Notice::ExitUnknown { source: proc.clone(), error });
             Exit::Unknown
         });
         job.exited(proc.rank, exit, now);

@@ -33,7 +33,7 @@ pub(crate) struct JobId {
 }
 
 /// The name of one stream.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct StreamName {
     pub source: Proc,
     pub channel: Channel,

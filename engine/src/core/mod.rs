@@ -15,6 +15,7 @@ mod admission;
 mod answers;
 mod answers_to_queries;
 mod awaited;
+mod backlog_holder;
 pub(crate) mod calls;
 mod capture_end;
 pub(crate) mod channel_entry;
@@ -43,6 +44,7 @@ pub(crate) mod log_routes;
 mod logging;
 pub(crate) mod logs;
 pub(crate) mod mpi;
+pub(crate) mod notice;
 pub(crate) mod outgoing;
 mod owed;
 pub(crate) mod peer;
@@ -85,6 +87,7 @@ use crate::core::grace::GracePeriods;
 use crate::core::ids::PeerId;
 use crate::core::jobs::Jobs;
 use crate::core::logs::Logs;
+use crate::core::notice::Notice;
 use crate::core::owed::Owed;
 use crate::core::pending::Pending;
 use crate::core::push_table::Pushes;
@@ -157,5 +160,12 @@ impl Core {
             has_capture: true,
             stopping: false,
         }
+    }
+
+    /// Removes and returns what is worth a line of the log.
+    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+        let mut notices = std::mem::take(&mut self.effects.notices);
+        notices.extend(self.streams.take_refused().into_iter().map(Notice::NoBacklog));
+        notices
     }
 }

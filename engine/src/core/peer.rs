@@ -27,6 +27,7 @@ use crate::core::demand::Ticket;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::PageId;
 use crate::core::linger::LastActivity;
+use crate::core::notice::Notice;
 use crate::core::outgoing::{Attachment, Outgoing};
 use crate::core::pull::Pull;
 use crate::core::reading::Reading;
@@ -66,6 +67,8 @@ pub(crate) struct Peer {
     outgoing: VecDeque<Outgoing>,
     /// The attachments of messages that will not be sent.
     discarded: Vec<Attachment>,
+    /// What is worth a line of the log.
+    notices: Vec<Notice>,
     /// The bytes of removed jobs that the tool has not read.
     unread: Unread,
     /// The number of outgoing answers, and their size in bytes.
@@ -117,6 +120,7 @@ impl Peer {
             deferred_bytes: 0,
             outgoing: VecDeque::new(),
             discarded: Vec::new(),
+            notices: Vec::new(),
             unread: Unread::default(),
             answers: 0,
             answer_bytes: 0,
@@ -296,7 +300,7 @@ impl Peer {
             }
             Err(error) => {
                 self.discarded.push(attachment);
-                self.queue_replacement(message, &error);
+                self.queue_replacement(message, error);
             }
         }
     }
@@ -306,10 +310,14 @@ impl Peer {
         mem::take(&mut self.discarded)
     }
 
+    /// Removes and returns what is worth a line of the log.
+    pub(super) fn take_notices(&mut self) -> Vec<Notice> {
+        mem::take(&mut self.notices)
+    }
+
     /// Queues a shorter answer, or an error, in place of an answer that exceeds the limit of its
     /// message.
-    fn queue_replacement(&mut self, message: &ToTool, error: &EncodeError) {
-        tracing::warn!(tool = self.name, %error, "an answer is too long to send");
+    fn queue_replacement(&mut self, message: &ToTool, error: EncodeError) {
         let failure = || Failure {
             status: Status::ERR_OUT_OF_RESOURCE,
             reason: format!("cannot send the answer: {error}"),
@@ -333,6 +341,7 @@ impl Peer {
             }
             _ => return,
         };
+        self.notices.push(Notice::TooLong { tool: self.name.clone(), error });
         self.send_with(&replacement, Attachment::None);
     }
 

@@ -16,6 +16,7 @@ use crate::core::awaited::{Awaited, JoiningReader};
 use crate::core::commands::Command;
 use crate::core::completion::Completion;
 use crate::core::ids::{PageId, PeerId, RingId, StreamName};
+use crate::core::notice::Notice;
 use crate::core::pull::RegisteredPull;
 use crate::core::reading::Reading;
 use crate::core::stream_options::StreamOptions;
@@ -41,7 +42,7 @@ impl Core {
                 // The tool is informed when the number of missed bytes is known.
                 missed => {
                     missed.into_iter().for_each(|id| peer.return_slot(id));
-                    tracing::debug!(tool = peer_id, "a tool misses a new source");
+                    self.effects.notices.push(Notice::Missed(peer_id));
                     new.miss(peer_id, handler);
                 }
             }

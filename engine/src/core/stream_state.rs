@@ -14,12 +14,13 @@ use iof_proto::limits::MAX_READERS_PER_TOOL;
 use iof_proto::{Channel, Channels, Proc};
 use iof_shm_ring::{Policy, ReaderId, Start, StreamConfig};
 
+use crate::core::backlog_holder::BacklogHolder;
 use crate::core::completion::Completion;
 use crate::core::ids::{PageId, PeerId, StreamName};
 use crate::core::job::JobState;
 use crate::core::peer::Peer;
 use crate::core::registration::Registration;
-use crate::core::resources::{PageSlots, Resources};
+use crate::core::resources::Resources;
 use crate::core::stream_options::StreamOptions;
 
 /// The engine's state of one stream.
@@ -195,7 +196,7 @@ impl StreamState {
     pub(crate) fn change(
         &mut self,
         source: SourceId,
-        (backlog_holder, resources): (&mut PageSlots, &dyn Resources),
+        (backlog_holder, resources): (&mut BacklogHolder, &dyn Resources),
         start: Start,
     ) -> Vec<StreamStep<PageId>> {
         // The configuration comes first: a cache that no registration reads any more is made
@@ -207,10 +208,7 @@ impl StreamState {
         match (self.backlog_may_block(), self.backlog_reader) {
             (Some(may_block), None) => {
                 // Without a slot, the stream keeps its last bytes, as one without a backlog.
-                self.backlog_reader = backlog_holder
-                    .take(resources)
-                    .inspect_err(|error| tracing::warn!(%error, "no backlog is kept"))
-                    .ok();
+                self.backlog_reader = backlog_holder.take(resources);
                 let gating = if may_block { Gating::Hold } else { Gating::Keep };
                 let hold = |reader| StreamStep::Attach {
                     source,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use iof_capture::{SourceId, StreamStep};
-use iof_shm_ring::{MAX_SLOTS, Start};
+use iof_shm_ring::{CreateError, Start};
 
+use crate::core::backlog_holder::BacklogHolder;
 use crate::core::delivery::Delivery;
 use crate::core::ids::PageId;
-use crate::core::resources::{PageSlots, Resources};
+use crate::core::resources::Resources;
 use crate::core::stream_state::StreamState;
 use crate::core::upcall::TakenCallback;
 
@@ -16,14 +17,13 @@ pub(crate) struct StreamTable {
     by_id: BTreeMap<SourceId, StreamState>,
     /// The deliveries of those streams that deliveries fill.
     deliveries: BTreeMap<SourceId, Delivery>,
-    /// The slots of the backlog holder, which reads the streams that no registration reads.
-    backlog_holder: PageSlots,
+    backlog_holder: BacklogHolder,
     next: u64,
 }
 
 impl StreamTable {
     pub(super) fn new() -> StreamTable {
-        let backlog_holder = PageSlots::new(PageId::BacklogHolder, MAX_SLOTS);
+        let backlog_holder = BacklogHolder::new();
         StreamTable { by_id: BTreeMap::new(), deliveries: BTreeMap::new(), backlog_holder, next: 0 }
     }
 
@@ -86,6 +86,11 @@ impl StreamTable {
     ) -> Vec<StreamStep<PageId>> {
         let Some(stream) = self.by_id.get_mut(&source) else { return Vec::new() };
         stream.change(source, (&mut self.backlog_holder, resources), Start::Oldest)
+    }
+
+    /// Removes and returns the reasons why streams have no backlog.
+    pub(super) fn take_refused(&mut self) -> Vec<CreateError> {
+        self.backlog_holder.take_refused()
     }
 
     /// Notes that deliveries fill a stream.
