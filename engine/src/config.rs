@@ -175,6 +175,10 @@ pub enum Rendezvous {
     /// directory is this one or, if `None`, the user's own one below PMIX_SERVER_TMPDIR, TMPDIR,
     /// TEMP, TMP or /tmp.
     Session(Option<PathBuf>),
+    /// An engine that runs the ranks of one node of a job, and whose front end is elsewhere. Tools
+    /// find it by its pid, or if no engine of a session matches what they search for. The directory
+    /// is chosen as that of a session.
+    Agent(Option<PathBuf>),
     /// The system-level engine of the node, which tools prefer to engines of sessions. The
     /// directory is this one or, if `None`, PMIX_SYSTEM_TMPDIR, TMPDIR, TEMP, TMP or /tmp. Every
     /// user may connect, but only tools of the engine's user and of root are approved unless the

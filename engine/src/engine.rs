@@ -152,6 +152,7 @@ impl Engine {
         let listener = match &config.rendezvous {
             Rendezvous::None => None,
             Rendezvous::Session(directory) => Some(Listener::bind(Level::Session, directory.as_deref())?),
+            Rendezvous::Agent(directory) => Some(Listener::bind(Level::Agent, directory.as_deref())?),
             Rendezvous::System(directory) => Some(Listener::bind(Level::System, directory.as_deref())?),
         };
         let listener = listener.map(Arc::new);

@@ -165,7 +165,9 @@ pub trait Host: Send + Sync {
     /// Returns the keys of the log channels that this host serves, such as
     /// [`PMIX_LOG_GLOBAL_DATASTORE`](log::PMIX_LOG_GLOBAL_DATASTORE) and channels of the site.
     /// Called once, when the engine starts. Tools can query these keys, and
-    /// [`LogConfig::order`](crate::LogConfig::order) may contain them.
+    /// [`LogConfig::order`](crate::LogConfig::order) may contain them. With the keys of stdout and
+    /// stderr ([`PMIX_LOG_STDOUT`](log::PMIX_LOG_STDOUT), [`PMIX_LOG_STDERR`](log::PMIX_LOG_STDERR)),
+    /// the host serves these channels instead of the engine.
     fn log_channels(&self) -> Vec<String> {
         Vec::new()
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use iof_proto::rendezvous::{Candidate, Search, Target};
+use iof_proto::rendezvous::{Candidate, Level, Search, Target};
 use iof_proto::{Answer, Failure, Query, Status};
 
 use crate::keys::*;
@@ -87,6 +87,7 @@ fn server(from: &Candidate) -> iof_info_t {
 fn servers() -> Vec<Candidate> {
     let system = Search { target: Target::System, ..Search::default() };
     let system: Vec<PathBuf> = system.sockets().filter_map(Result::ok).collect();
-    let system = system.into_iter().map(|path| Candidate { pid: 0, path, jobs: Vec::new() });
+    let system =
+        system.into_iter().map(|path| Candidate { pid: 0, level: Level::System, path, jobs: Vec::new() });
     system.chain(Search::default().engines().unwrap_or_default()).collect()
 }

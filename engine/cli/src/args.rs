@@ -16,7 +16,7 @@ use iof_proto::Channels;
 
 pub use self::ending::EndingArgs;
 use self::engine::JobEngineArgs;
-pub use self::run::{AppArgs, Backend, BindingChoice, Drop, MpiChoice, RunArgs, Variable};
+pub use self::run::{AppArgs, Backend, BindingChoice, Drop, MpiChoice, RendezvousDir, RunArgs, Variable};
 use self::values::{ChannelList, Ranks, interval, ranks};
 use crate::gateway::GatewayArgs;
 use crate::kill::KillArgs;

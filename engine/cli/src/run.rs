@@ -21,7 +21,7 @@ use iof_tool::{Pull, Tool};
 
 use crate::account::JobAccount;
 use crate::app::apps;
-use crate::args::{Drop, EndingArgs, MpiChoice, RunArgs};
+use crate::args::{Drop, EndingArgs, MpiChoice, RendezvousDir, RunArgs};
 use crate::error::Failure;
 use crate::failures::{Failures, MAX_FAILURE_LINES};
 use crate::fifos::wait_for_readers;
@@ -69,19 +69,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::take().map_err(Failure::running)?;
     let host =
         Arc::new(Launcher { events: events.clone(), has_nodes: nodes.is_some(), remote: OnceLock::new() });
-    let engine = Engine::start_with(config(args, nodes.is_some())?, Arc::<Launcher>::clone(&host)).map_err(
-        |error| match error {
-            StartError::Rendezvous(error) => {
-                Failure::Usage(format!("{error}; or run without a socket for tools: --rendezvous-dir none"))
-            }
-            error @ StartError::Files(_) => Failure::usage(error),
-            StartError::Capture(error @ CaptureError::Refused { .. }) => {
-                Failure::Usage(format!("{error}; or use --backend epoll"))
-            }
-            error => Failure::running(error),
-        },
-    )?;
-    let engine = Arc::new(engine);
+    let engine = Engine::start_with(config(args, nodes.is_some())?, Arc::<Launcher>::clone(&host));
+    let engine = Arc::new(engine.map_err(engine_failed)?);
     // The reservation ends with the job, so that a concurrent run gets another name.
     let (nspace, reserved, base) = match &args.nspace {
         Some(nspace) => {
@@ -147,6 +136,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
                 drop,
                 hide_launcher,
                 backend,
+                rendezvous: args.rendezvous_dir(),
             };
             let node_events = remote.start(&launch, &engine, &signals)?;
             (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
@@ -304,9 +294,10 @@ impl Host for Launcher {
 }
 
 fn config(args: &RunArgs, has_nodes: bool) -> Result<Config, Failure> {
-    let rendezvous = match &args.rendezvous_dir {
-        Some(directory) if directory.as_os_str() == "none" => Rendezvous::None,
-        directory => Rendezvous::Session(directory.clone()),
+    let rendezvous = match args.rendezvous_dir() {
+        RendezvousDir::None => Rendezvous::None,
+        RendezvousDir::Default => Rendezvous::Session(None),
+        RendezvousDir::Is(directory) => Rendezvous::Session(Some(directory.to_owned())),
     };
     let backend = args.backend.map(Into::into);
     let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
@@ -314,6 +305,20 @@ fn config(args: &RunArgs, has_nodes: bool) -> Result<Config, Failure> {
     let drop = if has_nodes { Drop::None } else { args.drop };
     let (policy, log) = (drop.into(), log::config()?);
     Ok(Config { cache_size, cache_total, policy, backend, rendezvous, log, ..Config::default() })
+}
+
+/// Returns the failure for an engine that did not start.
+pub fn engine_failed(error: StartError) -> Failure {
+    match error {
+        StartError::Rendezvous(error) => {
+            Failure::Usage(format!("{error}; or run without a socket for tools: --rendezvous-dir none"))
+        }
+        error @ StartError::Files(_) => Failure::usage(error),
+        StartError::Capture(error @ CaptureError::Refused { .. }) => {
+            Failure::Usage(format!("{error}; or use --backend epoll"))
+        }
+        error => Failure::running(error),
+    }
 }
 
 /// Returns the failure for a job that did not start. Ranks may have run before some of the errors.

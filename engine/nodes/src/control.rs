@@ -77,6 +77,17 @@ pub enum DropPolicy {
     Oldest,
 }
 
+/// Where tools find the engine of an agent on its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AgentSocket {
+    /// Nowhere.
+    None,
+    /// In the node's default directory.
+    Default,
+    /// In this directory.
+    In(OsString),
+}
+
 /// The ranks that an agent starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
@@ -104,6 +115,8 @@ pub struct Start {
     pub hide_launcher: bool,
     /// The name of the backend, if the user has chosen one.
     pub backend: Option<String>,
+    /// Where tools find the agent's engine.
+    pub socket: AgentSocket,
 }
 
 /// An edge that a relay starts, and the subtree behind it.
@@ -130,7 +143,7 @@ pub struct StartRelay {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
     /// Prepares the start of ranks. The agent answers with `Ready` or `Failed`.
-    Start(Start),
+    Start(Box<Start>),
     /// Starts the agents of further nodes, whose frames the agent passes on from then on.
     Relay(StartRelay),
     /// Ends the edge to the child at this place.

@@ -1,13 +1,16 @@
 //! Rendezvous: how a tool finds an engine (RFC0001, RFC0010).
 //!
-//! An engine listens on a Unix socket at one of two levels:
+//! An engine listens on a Unix socket at one of three levels:
 //!
 //! | [`Level`] | socket | directory, unless the user names one |
 //! |---|---|---|
 //! | session: any number of engines, for their user | `iof.<host>.tool.<pid>` | `iof-<uid>`, with mode 0700, below `PMIX_SERVER_TMPDIR`, `TMPDIR`, `TEMP`, `TMP` or `/tmp` |
+//! | agent: any number of engines with the ranks of one node of a job on several nodes, for their user | `iof.<host>.agent.<pid>` | as for a session |
 //! | system: one engine on each node, for all users | `iof.sys.<host>` | `PMIX_SYSTEM_TMPDIR`, `TMPDIR`, `TEMP`, `TMP` or `/tmp` |
 //!
-//! Beside its socket, a session-level engine creates a symbolic link to the socket for each of its
+//! A tool finds an agent if no session-level engine matches, or by its pid.
+//!
+//! Beside its socket, a session-level engine or an agent creates a symbolic link to the socket for each of its
 //! jobs, `iof.<host>.nspace.<pid>.<nspace>`.
 //!
 //! The names have the form of the RFCs' names but do not begin with `pmix.`. PMIx libraries search
@@ -49,6 +52,9 @@ pub use search::{Candidate, FindError, SERVER_VARIABLE, Search, Target};
 pub enum Level {
     /// One user's session or allocation. A node can have several such engines.
     Session,
+    /// One user's ranks of one node of a job whose front end is elsewhere. Tools find such an
+    /// engine by its pid, or if no session-level engine matches their search.
+    Agent,
     /// All users of a node. A node has at most one such engine, and tools of all users can connect.
     System,
 }

@@ -143,7 +143,9 @@ impl Core {
             return Some(Err(failure));
         }
         let to_output = |channel| (channel, entry.entry.text().unwrap_or_default());
+        let is_hosts = self.logs.routes().host.contains(&entry.entry.channel);
         let output = match kind {
+            _ if is_hosts => None,
             ChannelKind::Stdout => Some(to_output(Channel::Stdout)),
             ChannelKind::Stderr => Some(to_output(Channel::Stderr)),
             _ => None,

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -79,9 +79,10 @@ pub struct RunArgs {
 
     /// Create the socket for tools in this directory
     ///
-    /// With none, iof creates no socket and needs no directory. Tools then cannot find the job.
+    /// On each node, if the ranks run on several. With none, iof creates no socket and needs no
+    /// directory. Tools then cannot find the job.
     #[arg(long, value_name = "DIR")]
-    pub rendezvous_dir: Option<PathBuf>,
+    rendezvous_dir: Option<PathBuf>,
 
     /// Serve MPI programs by auto, pmi1, pmix or none
     ///
@@ -158,7 +159,24 @@ pub struct RunArgs {
     pub output: OutputArgs,
 }
 
+/// Where tools find the engine.
+#[derive(Clone, Copy)]
+pub enum RendezvousDir<'a> {
+    None,
+    Default,
+    Is(&'a Path),
+}
+
 impl RunArgs {
+    /// Returns where tools find the engine.
+    pub fn rendezvous_dir(&self) -> RendezvousDir<'_> {
+        match self.rendezvous_dir.as_deref() {
+            None => RendezvousDir::Default,
+            Some(directory) if directory.as_os_str() == "none" => RendezvousDir::None,
+            Some(directory) => RendezvousDir::Is(directory),
+        }
+    }
+
     /// Returns the bound on the sum of all caches.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! ended: nothing on this node would know of them.
 
 mod bundles;
+mod host;
 mod relay;
 mod shared_pipe;
 mod stdin;
@@ -24,18 +25,22 @@ use iof_engine::{
     App, Config, Ending, Engine, Exit, Grant, Job, JobSpec, Policy, RankExit, Rendezvous, Signal, Stdin,
 };
 use iof_nodes::limits::MAX_TOTALS;
-use iof_nodes::{DropPolicy, Program, RankStdin, RankTotal, Start, ToAgent, ToFrontEnd, cut_text};
+use iof_nodes::{
+    AgentSocket, DropPolicy, Program, RankStdin, RankTotal, Start, ToAgent, ToFrontEnd, cut_text,
+};
 use iof_proto::query::key;
 use iof_proto::{Channel, Found, Nspace, Proc, Rank, Value};
 use iof_tool::Tool;
 
 use self::bundles::{Batch, Bundles};
+use self::host::AgentHost;
 use self::stdin::StdinWorkers;
 use self::uplink::{Input, Uplink};
 use crate::args::Backend;
 use crate::error::Failure;
+use crate::log;
 use crate::message::print_message;
-use crate::run::FLUSH_LIMIT;
+use crate::run::{FLUSH_LIMIT, engine_failed};
 use crate::signals::Signals;
 use crate::threads::start_thread;
 
@@ -93,6 +98,10 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
     if !matches!(result, Ok(End::Over)) {
         uplink.close();
         end_ranks(&job, kill_wait);
+    }
+    // The threads that push stdin have ended with the queue.
+    if let Some(engine) = Arc::into_inner(engine) {
+        engine.end_with_process();
     }
     result
 }
@@ -154,11 +163,15 @@ fn prepare(start: &Start) -> Result<(Engine, JobSpec, Bundles), Failure> {
             DropPolicy::Oldest => Policy::DropOldest,
         },
         backend: backend.map(Into::into),
-        // Tools attach at the front end.
-        rendezvous: Rendezvous::None,
+        rendezvous: match &start.socket {
+            AgentSocket::None => Rendezvous::None,
+            AgentSocket::Default => Rendezvous::Agent(None),
+            AgentSocket::In(directory) => Rendezvous::Agent(Some(PathBuf::from(directory))),
+        },
+        log: log::config()?,
         ..Config::default()
     };
-    let engine = Engine::start(config).map_err(Failure::running)?;
+    let engine = Engine::start_with(config, Arc::new(AgentHost)).map_err(engine_failed)?;
     let spec = spec(start);
     // The readers register before the job exists, so that they receive its first byte.
     let bundles = Bundles::attach(&engine, &spec.nspace)?;

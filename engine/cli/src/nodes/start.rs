@@ -12,7 +12,8 @@ use std::{env, io};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{App, Engine, JobSpec, Stdin};
 use iof_nodes::{
-    Branch, DropPolicy, Program, RankStdin, Start, StartRelay, ToAgent, ToFrontEnd, subtrees, window,
+    AgentSocket, Branch, DropPolicy, Program, RankStdin, Start, StartRelay, ToAgent, ToFrontEnd, subtrees,
+    window,
 };
 use iof_proto::{Channel, Proc, Rank};
 use nix::sys::signal::Signal;
@@ -21,6 +22,7 @@ use super::carrier::{MAX_STARTS, Template, agent_command};
 use super::edge::{Edge, NodeEvent, NumberedEvent};
 use super::hosts::Node;
 use super::remote::{RankInfo, Remote};
+use crate::args::RendezvousDir;
 use crate::error::Failure;
 use crate::signals::Signals;
 
@@ -40,6 +42,7 @@ pub struct Launch<'a> {
     pub drop: DropPolicy,
     pub hide_launcher: bool,
     pub backend: Option<String>,
+    pub rendezvous: RendezvousDir<'a>,
 }
 
 /// The events of a job whose ranks run.
@@ -179,7 +182,7 @@ impl Remote {
             let (rsh, agent) = (launch.template.words().to_vec(), command.to_owned());
             edge.send(&ToAgent::Relay(StartRelay { rsh, agent, children }))?;
         }
-        edge.send(&ToAgent::Start(start_of(launch, node)?))?;
+        edge.send(&ToAgent::Start(Box::new(start_of(launch, node)?)))?;
         if let Some(place) = self.state().edges.get_mut(number) {
             *place = Some(edge);
         }
@@ -265,5 +268,10 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
         kill_wait: millis(spec.kill_wait),
         hide_launcher: launch.hide_launcher,
         backend: launch.backend.clone(),
+        socket: match launch.rendezvous {
+            RendezvousDir::None => AgentSocket::None,
+            RendezvousDir::Default => AgentSocket::Default,
+            RendezvousDir::Is(directory) => AgentSocket::In(absolute(directory)),
+        },
     })
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::{fs, io};
 
+use super::Level;
 use super::directory::Directory;
 use super::names::FileNames;
 use crate::names::Nspace;
@@ -11,18 +12,18 @@ use crate::names::Nspace;
 /// The engines of a session-level directory by the names of their files. An engine that was killed
 /// leaves its files behind.
 pub(super) struct SessionEntries {
-    /// The pids of the engines that have a file for a socket.
-    pub(super) pids: BTreeSet<u32>,
+    /// The levels of the engines that have a file for a socket, by pid.
+    pub(super) levels: BTreeMap<u32, Level>,
     /// The names of the jobs that have a link, by the pids of their engines.
     pub(super) jobs: BTreeMap<u32, BTreeSet<Nspace>>,
 }
 
 impl SessionEntries {
     pub(super) fn read(directory: &Directory, names: &FileNames) -> io::Result<SessionEntries> {
-        let mut entries = SessionEntries { pids: BTreeSet::new(), jobs: BTreeMap::new() };
+        let mut entries = SessionEntries { levels: BTreeMap::new(), jobs: BTreeMap::new() };
         for file in fs::read_dir(directory.short_path(Path::new(".")))? {
             let name = file?.file_name();
-            entries.pids.extend(names.session_pid(&name));
+            entries.levels.extend(names.socket_parts(&name));
             if let Some((pid, nspace)) = names.job_link_parts(&name) {
                 entries.jobs.entry(pid).or_default().insert(nspace);
             }

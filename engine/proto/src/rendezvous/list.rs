@@ -33,8 +33,7 @@ pub struct Listed {
 }
 
 /// Lists the engines whose sockets are in `directory`, or in the default directories (see the
-/// [module](super)): the system-level engine, then the session-level engines by pid. Does not
-/// block.
+/// [module](super)): the system-level engine, then those of the user by pid. Does not block.
 ///
 /// # Errors
 /// [`FindError::Directory`] and [`FindError::Io`] if a directory cannot be read. A directory that
@@ -49,7 +48,7 @@ pub fn list(directory: Option<&Path>) -> Result<Vec<Listed>, FindError> {
         };
         let listed = match level {
             Level::System => list_system(&directory_path, &directory),
-            Level::Session => list_session(&directory),
+            Level::Session | Level::Agent => list_session(&directory),
         };
         engines.extend(listed.map_err(|source| FindError::Io { directory: directory_path.path, source })?);
     }
@@ -68,13 +67,13 @@ fn list_system(directory_path: &DirectoryPath, directory: &Directory) -> io::Res
 
 fn list_session(directory: &Directory) -> io::Result<Vec<Listed>> {
     let names = FileNames::of_this_host()?;
-    let SessionEntries { pids, mut jobs } = SessionEntries::read(directory, &names)?;
+    let SessionEntries { levels, mut jobs } = SessionEntries::read(directory, &names)?;
     let mut engines = Vec::new();
-    for pid in pids {
-        let name = names.session(pid);
+    for (pid, level) in levels {
+        let name = names.socket(level, pid);
         let Some(metadata) = socket_metadata(directory, &name)? else { continue };
         let jobs = jobs.remove(&pid).into_iter().flatten().collect();
-        engines.push(listed(Level::Session, Some(pid), directory, &name, &metadata, jobs));
+        engines.push(listed(level, Some(pid), directory, &name, &metadata, jobs));
     }
     Ok(engines)
 }

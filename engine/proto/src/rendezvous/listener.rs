@@ -85,7 +85,7 @@ fn failed(path: &Path, step: &'static str) -> impl FnOnce(io::Error) -> BindErro
 /// The listening socket of an engine. Dropping it removes the socket's file.
 ///
 /// The socket is non-blocking and close-on-exec. Only the engine's own user can connect to a
-/// session-level socket (mode 0600). All users can connect to a system-level socket (mode 0666):
+/// session-level socket, or that of an agent (mode 0600). All users can connect to a system-level socket (mode 0666):
 /// the engine gets their credentials from the kernel ([`socket::peer`](crate::socket::peer)) and
 /// decides whether to accept them.
 #[derive(Debug)]
@@ -107,8 +107,9 @@ impl Listener {
     ///
     /// A missing session-level directory is created with mode 0700. The default session-level
     /// directory must be private to this user; a given directory is not checked. This removes the
-    /// files that killed engines left in the directory: a session-level engine removes all such
-    /// sockets and links of this user, a system-level engine removes its predecessor's socket.
+    /// files that killed engines left in the directory: a session-level engine or an agent removes
+    /// all such sockets and links of this user, a system-level engine removes its predecessor's
+    /// socket.
     ///
     /// Blocks for a few seconds at most while other engines start in the same directory.
     ///
@@ -136,16 +137,17 @@ impl Listener {
         let directory = path.open()?;
         let level = path.level;
         let names = FileNames::of_this_host().map_err(failed(&path.path, "get the host name"))?;
-        let (name, mode) = match level {
-            Level::Session => (names.session(process::id()), Mode::from_bits_truncate(0o600)),
-            Level::System => (names.system(), Mode::from_bits_truncate(0o666)),
+        let mode = match level {
+            Level::Session | Level::Agent => Mode::from_bits_truncate(0o600),
+            Level::System => Mode::from_bits_truncate(0o666),
         };
+        let name = names.socket(level, process::id());
         let (short, path) = (directory.short_path(&name), directory.full_path(&name));
         // The embedder may change its working directory, and the ranks start in other directories.
         let absolute = path::absolute(&path).map_err(failed(&path, "make the path absolute"))?;
 
         let lock = directory.lock().map_err(failed(&path, "lock the directory"))?;
-        if level == Level::Session {
+        if level != Level::System {
             remove_stale(&directory, &names).map_err(failed(&path, "list the directory"))?;
         }
         remove_stale_socket(&short, &path)?;
@@ -236,7 +238,10 @@ impl Listener {
         let directory = &self.links.directory;
         let _reserving = self.links.reserving.lock().unwrap_or_else(PoisonError::into_inner);
         let _lock = directory.lock()?;
-        let is_live = |pid: u32| is_live_socket(&directory.short_path(self.names.session(pid)));
+        let is_live = |pid: u32| {
+            let names = [self.names.session(pid), self.names.agent(pid)];
+            names.into_iter().any(|name| is_live_socket(&directory.short_path(name)))
+        };
         let mut taken = Vec::new();
         for file in fs::read_dir(directory.short_path("."))? {
             let parts = self.names.job_link_parts(&file?.file_name());

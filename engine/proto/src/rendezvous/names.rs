@@ -6,6 +6,7 @@ use std::io;
 
 use nix::unistd::gethostname;
 
+use super::Level;
 use crate::names::Nspace;
 
 /// The file names of the engines on one host. They contain the host's name because hosts may share
@@ -25,13 +26,27 @@ impl FileNames {
         format!("iof.{}.tool.{pid}", self.host)
     }
 
+    /// Returns the name of the socket of the agent with this pid.
+    pub(super) fn agent(&self, pid: u32) -> String {
+        format!("iof.{}.agent.{pid}", self.host)
+    }
+
+    /// Returns the name of the socket of the engine of this level with this pid.
+    pub(super) fn socket(&self, level: Level, pid: u32) -> String {
+        match level {
+            Level::Session => self.session(pid),
+            Level::Agent => self.agent(pid),
+            Level::System => self.system(),
+        }
+    }
+
     /// Returns the name of the socket of the system-level engine.
     pub(super) fn system(&self) -> String {
         format!("iof.sys.{}", self.host)
     }
 
-    /// Returns the name of the link from a job to the socket of its session-level engine. The name
-    /// contains the pid because two engines may each have a job of the same name.
+    /// Returns the name of the link from a job to the socket of its engine. The name contains the
+    /// pid because two engines may each have a job of the same name.
     pub(super) fn job_link(&self, pid: u32, nspace: &Nspace) -> String {
         format!("iof.{}.nspace.{pid}.{nspace}", self.host)
     }
@@ -42,12 +57,14 @@ impl FileNames {
         format!(".iof.{}.new", self.host)
     }
 
-    /// Returns the pid in `name` if [`FileNames::session`] returns exactly this name for the pid.
-    pub(super) fn session_pid(&self, name: &OsStr) -> Option<u32> {
+    /// Returns the pid in `name` and its level, if [`FileNames::session`] or [`FileNames::agent`]
+    /// returns exactly this name for the pid.
+    pub(super) fn socket_parts(&self, name: &OsStr) -> Option<(u32, Level)> {
         let name = name.to_str()?;
         let (_, digits) = name.rsplit_once('.')?;
         let pid = digits.parse().ok()?;
-        (self.session(pid) == name).then_some(pid)
+        let level = [Level::Session, Level::Agent].into_iter().find(|level| self.socket(*level, pid) == name);
+        Some((pid, level?))
     }
 
     /// Returns the pid and the job in `name` if [`FileNames::job_link`] returns exactly this name
@@ -71,9 +88,11 @@ mod tests {
     #[test]
     fn only_exact_names_of_engine_files_are_parsed() {
         let names = names();
-        assert_eq!(names.session_pid(names.session(17).as_ref()), Some(17));
-        for other in ["iof.node.1.tool.+1", "iof.node.1.tool.01", "iof.node.1.tool.", "iof.node.2.tool.1"] {
-            assert_eq!(names.session_pid(other.as_ref()), None, "{other}");
+        for level in [Level::Session, Level::Agent] {
+            assert_eq!(names.socket_parts(names.socket(level, 17).as_ref()), Some((17, level)));
+        }
+        for other in ["iof.node.1.tool.+1", "iof.node.1.tool.01", "iof.node.1.agent.", "iof.node.2.agent.1"] {
+            assert_eq!(names.socket_parts(other.as_ref()), None, "{other}");
         }
         let nspace = Nspace::new("a.b.1").unwrap();
         assert_eq!(names.job_link_parts(names.job_link(17, &nspace).as_ref()), Some((17, nspace)));
@@ -86,7 +105,9 @@ mod tests {
     fn no_name_matches_the_search_patterns_of_pmix_libraries() {
         let names = names();
         let nspace = Nspace::new("pmix.sys.node.1").unwrap();
-        for name in [names.session(1), names.system(), names.job_link(1, &nspace), names.temporary()] {
+        for name in
+            [names.session(1), names.agent(1), names.system(), names.job_link(1, &nspace), names.temporary()]
+        {
             assert!(!name.starts_with("pmix."), "{name}");
         }
     }

@@ -28,16 +28,17 @@ pub enum Target {
     Any,
     /// The engine that listens on this socket (`PMIX_SERVER_URI`).
     Server(PathBuf),
-    /// The session-level engine with this pid (`PMIX_SERVER_PIDINFO`).
+    /// The session-level engine or the agent with this pid (`PMIX_SERVER_PIDINFO`).
     Pid(u32),
-    /// The session-level engine that has a job of this name (`PMIX_SERVER_NSPACE`).
+    /// The session-level engine that has a job of this name (`PMIX_SERVER_NSPACE`). If there is
+    /// none, the only agent that has ranks of the job.
     Nspace(Nspace),
     /// The system-level engine (`PMIX_CONNECT_TO_SYSTEM`).
     System,
     /// The system-level engine or, if there is none or it refuses the tool, [`Target::Any`]
     /// (`PMIX_CONNECT_SYSTEM_FIRST`).
     SystemFirst,
-    /// The only session-level engine of this user.
+    /// The only session-level engine of this user or, if there is none, the user's only agent.
     Session,
 }
 
@@ -76,6 +77,8 @@ impl Search {
 pub struct Candidate {
     /// The engine's pid, from the name of its socket.
     pub pid: u32,
+    /// The engine's level: a session, or an agent.
+    pub level: Level,
     /// The path of its socket.
     pub path: PathBuf,
     /// The names of its jobs, sorted.
@@ -149,7 +152,7 @@ pub enum FindError {
 const LISTED_JOBS: usize = 4;
 
 fn list(candidates: &[Candidate]) -> String {
-    candidates.iter().fold(String::new(), |mut list, Candidate { pid, path, jobs }| {
+    candidates.iter().fold(String::new(), |mut list, Candidate { pid, path, jobs, .. }| {
         // Writing to a string cannot fail.
         let _ = write!(list, "\n  --pid {pid}  (");
         for job in jobs.iter().take(LISTED_JOBS) {
@@ -172,11 +175,11 @@ enum SearchStep<'a> {
     Environment(PathBuf),
     /// The system-level engine.
     System,
-    /// A session-level engine.
+    /// A session-level engine or an agent.
     Session(SessionFilter<'a>),
 }
 
-/// The session-level engines that match a search.
+/// The session-level engines and agents that match a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionFilter<'a> {
     Any,
@@ -203,7 +206,8 @@ impl Search {
         })
     }
 
-    /// Returns all session-level engines in the directory of the search, whatever its target is.
+    /// Returns all session-level engines and agents in the directory of the search, whatever its
+    /// target is.
     ///
     /// # Errors
     /// [`FindError`] if the directory is unusable or cannot be read. A missing directory has no
@@ -254,9 +258,14 @@ fn find_system(directory_path: &DirectoryPath) -> Result<PathBuf, FindError> {
     if is_live_socket(&short) { Ok(path) } else { Err(FindError::NoSystem(path)) }
 }
 
-/// Returns the socket of the only session-level engine in a directory that matches `filter`.
+/// Returns the socket of the only session-level engine in a directory that matches `filter`; if
+/// none does, that of the only agent.
 fn find_session(directory: DirectoryPath, filter: SessionFilter<'_>) -> Result<PathBuf, FindError> {
     let mut candidates = engines(&directory, filter)?;
+    // An agent has some ranks of a job. A front end on the same node has all of them.
+    if candidates.iter().any(|engine| engine.level == Level::Session) {
+        candidates.retain(|engine| engine.level == Level::Session);
+    }
     match (candidates.pop(), filter) {
         (Some(only), _) if candidates.is_empty() => Ok(only.path),
         (Some(last), _) => {
@@ -276,7 +285,8 @@ fn find_session(directory: DirectoryPath, filter: SessionFilter<'_>) -> Result<P
     }
 }
 
-/// Returns the session-level engines in a directory, which need not exist, that match `filter`.
+/// Returns the session-level engines and agents in a directory, which need not exist, that match
+/// `filter`.
 fn engines(directory: &DirectoryPath, filter: SessionFilter<'_>) -> Result<Vec<Candidate>, FindError> {
     match directory.open() {
         Err(DirectoryError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -288,19 +298,20 @@ fn engines(directory: &DirectoryPath, filter: SessionFilter<'_>) -> Result<Vec<C
 /// Returns the engines that match `filter` and have a listening socket, sorted by pid.
 fn candidates(directory: &Directory, filter: SessionFilter<'_>) -> io::Result<Vec<Candidate>> {
     let names = FileNames::of_this_host()?;
-    let SessionEntries { mut pids, mut jobs } = SessionEntries::read(directory, &names)?;
-    pids.retain(|pid| match filter {
+    let SessionEntries { mut levels, mut jobs } = SessionEntries::read(directory, &names)?;
+    levels.retain(|pid, _| match filter {
         SessionFilter::Any => true,
         SessionFilter::Pid(wanted) => *pid == wanted,
         SessionFilter::Nspace(wanted) => jobs.get(pid).is_some_and(|jobs| jobs.contains(wanted)),
     });
-    pids.retain(|pid| is_live_socket(&directory.short_path(names.session(*pid))));
-    let candidate = |pid| Candidate {
+    levels.retain(|pid, level| is_live_socket(&directory.short_path(names.socket(*level, *pid))));
+    let candidate = |(pid, level)| Candidate {
         pid,
-        path: directory.full_path(names.session(pid)),
+        level,
+        path: directory.full_path(names.socket(level, pid)),
         jobs: jobs.remove(&pid).into_iter().flatten().collect(),
     };
-    Ok(pids.into_iter().map(candidate).collect())
+    Ok(levels.into_iter().map(candidate).collect())
 }
 
 #[cfg(test)]

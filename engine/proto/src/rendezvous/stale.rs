@@ -11,7 +11,7 @@ use super::directory::Directory;
 use super::names::FileNames;
 use super::probe::{has_listener, is_live_socket, metadata_if_exists};
 
-/// Removes this user's session-level sockets without a listener and the links of jobs to them.
+/// Removes this user's sockets without a listener and the links of jobs to them.
 ///
 /// The caller holds the directory's lock, so that no engine creates a socket meanwhile: a socket
 /// without a listener stays so until it is removed.
@@ -20,20 +20,22 @@ pub(super) fn remove_stale(directory: &Directory, names: &FileNames) -> io::Resu
     for file in fs::read_dir(directory.short_path("."))? {
         let name = file?.file_name();
         let path = directory.short_path(&name);
-        if names.session_pid(&name).is_some() {
+        if names.socket_parts(&name).is_some() {
             let is_own = is_own_file(&path, |metadata| metadata.file_type().is_socket());
             // A socket that cannot be checked may be live.
             if is_own && matches!(has_listener(&path), Ok(false)) {
                 try_remove(&path);
             }
         } else if let Some((pid, _)) = names.job_link_parts(&name) {
-            links.push((path, names.session(pid)));
+            links.push((path, pid));
         }
     }
-    for (link, socket) in links {
-        let is_job_link = fs::read_link(&link).is_ok_and(|target| target == Path::new(&socket))
-            && is_own_file(&link, Metadata::is_symlink);
-        if is_job_link && !is_live_socket(&directory.short_path(socket)) {
+    for (link, pid) in links {
+        let Ok(target) = fs::read_link(&link) else { continue };
+        let socket =
+            [names.session(pid), names.agent(pid)].into_iter().find(|name| target == Path::new(name));
+        let Some(socket) = socket.filter(|_| is_own_file(&link, Metadata::is_symlink)) else { continue };
+        if !is_live_socket(&directory.short_path(socket)) {
             try_remove(&link);
         }
     }

@@ -215,7 +215,8 @@ fn a_user_selects_one_of_several_engines_by_pid_or_nspace() {
             error => panic!("{ambiguous:?}: {error}"),
         };
         assert_eq!(candidates.len(), 2, "{ambiguous:?}");
-        let first = Candidate { pid: 1, path: other.clone(), jobs: vec![nspace("both")] };
+        let first =
+            Candidate { pid: 1, level: Level::Session, path: other.clone(), jobs: vec![nspace("both")] };
         assert_eq!(candidates[0], first);
         assert_eq!(candidates[1].jobs, [nspace("both"), nspace("mine")]);
         assert!(text.contains(&format!("\n  --pid 1  (--nspace both, {})", other.display())), "{text}");
@@ -445,4 +446,31 @@ fn connecting_to_a_full_queue_blocks_no_longer_than_the_limit() {
     assert_eq!(full.kind(), io::ErrorKind::WouldBlock, "{full}");
     listener.accept().unwrap();
     queued.push(connect_within(&path, Duration::from_secs(60)).unwrap());
+}
+
+#[test]
+fn an_agent_is_found_by_its_pid_and_otherwise_only_without_a_session() {
+    let dir = tempdir().unwrap();
+    let agents = [1, 2].map(|pid| UnixListener::bind(dir.path().join(names().agent(pid))).unwrap());
+    for pid in [1, 2] {
+        symlink(names().agent(pid), dir.path().join(names().job_link(pid, &nspace("job")))).unwrap();
+    }
+    let path = |pid| dir.path().join(names().agent(pid));
+    let find = |target| find(dir.path(), target);
+    assert_eq!(find(Target::Pid(2)).unwrap(), path(2));
+    for target in [Target::Session, Target::Any] {
+        assert!(matches!(find(target), Err(FindError::Several(engines)) if engines.len() == 2));
+    }
+    let same_name = find(Target::Nspace(nspace("job")));
+    assert!(matches!(same_name, Err(FindError::SameName { engines, .. }) if engines.len() == 2));
+    // The job has the session as its front end, which has removed nothing of the agents.
+    let session = bind_session(&dir).unwrap();
+    let _link = session.announce(&nspace("job")).unwrap();
+    assert_eq!(find(Target::Session).unwrap(), session.path());
+    assert_eq!(find(Target::Nspace(nspace("job"))).unwrap(), session.path());
+    assert_eq!(find(Target::Pid(1)).unwrap(), path(1));
+    drop((session, agents));
+    // The next engine removes what killed agents have left.
+    let _agent = bind(Level::Agent, &dir).unwrap();
+    assert_eq!(file_names(&dir), [names().agent(process::id())]);
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use iof_nodes::{
-    Branch, BrokenEnd, ChildNode, Decoder, DropPolicy, FrontEvent, Place, RankTotal, Start, StartRelay,
-    StreamKey, ToAgent, ToFrontEnd, subtrees, window,
+    AgentSocket, Branch, BrokenEnd, ChildNode, Decoder, DropPolicy, FrontEvent, Place, RankTotal, Start,
+    StartRelay, StreamKey, ToAgent, ToFrontEnd, subtrees, window,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -230,8 +230,9 @@ impl Front {
             kill_wait: 0,
             hide_launcher: true,
             backend: None,
+            socket: AgentSocket::None,
         };
-        self.send(node, &ToAgent::Start(start));
+        self.send(node, &ToAgent::Start(Box::new(start)));
     }
 
     /// All streams of a node have ended: every byte was delivered or is a gap.

@@ -1,0 +1,200 @@
+//! Tools on the nodes of an `iof run --hosts`: the sockets of its agents. A carrier gives each node a
+//! directory of its own by TMPDIR.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::nodes::agent_of;
+use common::process::{Done, Process};
+use common::site::{Site, found, iof};
+use common::wait_for;
+use nix::unistd::geteuid;
+
+/// The nodes a and b, and the front end.
+struct Nodes(Site);
+
+impl Nodes {
+    fn new() -> Nodes {
+        let site = Site::new();
+        for name in ["a", "b", "front"] {
+            fs::create_dir(site.path().join(name)).unwrap();
+        }
+        Nodes(site)
+    }
+
+    /// Starts a job named demo with two ranks on a and one on b. `TMPDIR` of the ranks is that of
+    /// their node.
+    fn start(&self, options: &[&str], script: &str) -> Process {
+        let carrier = format!("env NODE=%h TMPDIR={}/%h sh -c", self.0.path().display());
+        let mut command = self.iof("front", "run");
+        command.args(["--rsh", &carrier, "--hosts", "a:2,b", "-n", "3", "--host-env", "TMPDIR"]);
+        Process::start(command.args(["--nspace", "demo"]).args(options).args(["sh", "-c", script]))
+    }
+
+    /// Returns `iof COMMAND` as a user of this node runs it.
+    fn iof(&self, node: &str, command: &str) -> Command {
+        let mut iof = iof();
+        iof.arg(command).env("TMPDIR", self.0.path().join(node));
+        iof
+    }
+
+    fn run(&self, node: &str, command: &str, options: &[&str]) -> Done {
+        Process::start(self.iof(node, command).args(options)).finish()
+    }
+
+    /// Returns the directory of the engines of a node.
+    fn directory(&self, node: &str) -> PathBuf {
+        self.0.path().join(node).join(format!("iof-{}", geteuid()))
+    }
+
+    /// Returns the names of the files of engines on a node, without the lock.
+    fn files(&self, node: &str) -> Vec<String> {
+        let files = fs::read_dir(self.directory(node)).into_iter().flatten();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.filter(|name| name.starts_with("iof.")).collect();
+        names.sort();
+        names
+    }
+
+    /// Returns the ranks that `iof query procs` on a node shows.
+    fn ranks(&self, node: &str) -> Vec<u64> {
+        let done = self.run(node, "query", &["procs", "--json"]);
+        assert_eq!(done.code, 0, "{done:?}");
+        let procs = found(&done).remove(0);
+        procs.as_array().unwrap().iter().map(|proc| proc["rank"].as_u64().unwrap()).collect()
+    }
+}
+
+/// Reads one line of each of three ranks.
+fn wait_for_lines(run: &mut Process) -> BufReader<std::process::ChildStdout> {
+    let mut stdout = BufReader::new(run.stdout());
+    for _ in 0..3 {
+        stdout.read_line(&mut String::new()).unwrap();
+    }
+    stdout
+}
+
+#[test]
+fn tools_on_a_node_reach_the_engine_of_its_agent() {
+    let nodes = Nodes::new();
+    let mut go = nodes.0.gate("go");
+    let script = format!("echo rank $IOF_RANK; : <{}; echo end $IOF_RANK", go.path());
+    let mut run = nodes.start(&[], &script);
+    let _stdout = wait_for_lines(&mut run);
+    assert_eq!(
+        (nodes.ranks("front"), nodes.ranks("a"), nodes.ranks("b")),
+        (vec![0, 1, 2], vec![0, 1], vec![2])
+    );
+    for (node, host) in [("a", "a"), ("b", "b")] {
+        let agent = agent_of(&run, host);
+        let ps = nodes.run(node, "ps", &[]);
+        let row = ps.text().lines().find(|line| line.contains(" demo ")).unwrap();
+        assert!(row.starts_with(&format!("{agent} (agent)")), "{row}");
+        let socket = nodes.directory(node).join(format!("iof.{}.agent.{agent}", host_name()));
+        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(nodes.directory(node)).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+    // By the only engine, by the name of the job, and by its pid.
+    let agent = agent_of(&run, "a").to_string();
+    let pulls = [["--output", "tag", "--nspace", "demo"], ["--output", "tag", "--pid", &agent]];
+    let pulls = pulls.map(|options| Process::start(nodes.iof("a", "pull").args(options)));
+    let attached = || {
+        let done = nodes.run("a", "query", &["stats", "--json"]);
+        (done.text().matches("iof pull").count() >= 4).then_some(())
+    };
+    wait_for("the pulls", attached);
+    go.open();
+    for pull in pulls {
+        let done = pull.finish();
+        let mut lines: Vec<&str> = done.text().lines().collect();
+        lines.sort_unstable();
+        let of = |rank, line| format!("[demo,{rank}]<stdout>: {line} {rank}");
+        assert_eq!(lines, [of(0, "end"), of(0, "rank"), of(1, "end"), of(1, "rank")], "{done:?}");
+        assert_eq!(done.code, 0, "{done:?}");
+    }
+    assert_eq!(run.wait(), 0);
+    wait_for("the sockets to be removed", || {
+        ["a", "b", "front"].iter().all(|node| nodes.files(node).is_empty()).then_some(())
+    });
+}
+
+fn host_name() -> String {
+    nix::unistd::gethostname().unwrap().into_string().unwrap()
+}
+
+#[test]
+fn a_message_for_stdout_is_refused_on_a_node_and_one_for_its_job_record_is_not() {
+    let nodes = Nodes::new();
+    let program = env!("CARGO_BIN_EXE_iof");
+    let script = format!(
+        "{program} log --channel stdout lost 2>&1; {program} log --channel job_record kept; cat $IOF_SERVER.record"
+    );
+    let done = nodes.start(&[], &script).finish();
+    let count = |text| done.text().matches(text).count();
+    assert!(count("on the node of iof run only") == 3 && count("lost") == 0, "{done:?}");
+    // Both ranks of a show one record.
+    assert!((3..=5).contains(&count("kept")), "{done:?}");
+}
+
+#[test]
+fn a_rank_attaches_to_the_agent_that_started_it() {
+    let nodes = Nodes::new();
+    let program = env!("CARGO_BIN_EXE_iof");
+    let script =
+        format!("{program} query procs | grep -c demo; echo ${{IOF_SERVER#{}/}}", nodes.0.path().display());
+    let done = nodes.start(&["--output", "rank"], &script).finish();
+    let mut lines: Vec<&str> = done.text().lines().collect();
+    lines.sort_unstable();
+    let count = |rank: u32, count: u32| format!("[{rank}]<stdout>: {count}");
+    let starts: Vec<String> = [(0, 2, "a"), (1, 2, "a"), (2, 1, "b")]
+        .into_iter()
+        .flat_map(|(rank, ranks, node)| [count(rank, ranks), format!("[{rank}]<stdout>: {node}/iof-")])
+        .collect();
+    assert!(
+        lines.len() == 6 && lines.iter().zip(&starts).all(|(line, start)| line.starts_with(start)),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn agents_share_a_directory_in_which_the_front_end_is_preferred() {
+    let site = Site::new();
+    let nodes = ["--nspace", "demo", "--rsh", "env NODE=%h sh -c", "--hosts", "a,b,c", "-n", "3"];
+    let mut run = site.run_sh(&nodes, "echo rank $IOF_RANK; exec sleep 1000");
+    let _stdout = wait_for_lines(&mut run);
+    assert_eq!(site.sockets().len(), 4);
+    let rows = |options: &[&str]| {
+        let done = site.query(&[&["procs", "--json"], options].concat());
+        assert_eq!(done.code, 0, "{done:?}");
+        found(&done).remove(0).as_array().unwrap().len()
+    };
+    assert_eq!((rows(&[]), rows(&["--nspace", "demo"]), rows(&["--session"])), (3, 3, 3));
+    assert_eq!(rows(&["--pid", &agent_of(&run, "b").to_string()]), 1);
+}
+
+#[test]
+fn without_a_rendezvous_directory_agents_have_no_sockets() {
+    let nodes = Nodes::new();
+    let done = nodes.start(&["--rendezvous-dir", "none"], "echo server=$IOF_SERVER").finish();
+    assert_eq!((done.code, done.text()), (0, "server=\n".repeat(3).as_str()), "{done:?}");
+    assert!(!nodes.directory("a").exists());
+}
+
+#[test]
+fn a_node_whose_directory_is_not_usable_starts_no_rank_and_is_named() {
+    let nodes = Nodes::new();
+    fs::create_dir(nodes.directory("b")).unwrap();
+    fs::set_permissions(nodes.directory("b"), fs::Permissions::from_mode(0o755)).unwrap();
+    let done = nodes.start(&[], "echo started").finish();
+    assert_eq!((done.code, done.text()), (2, ""), "{done:?}");
+    let told =
+        format!("iof: b: the rendezvous directory {} is accessible to", nodes.directory("b").display());
+    assert!(done.stderr.starts_with(&told), "{done:?}");
+    assert!(done.stderr.contains("--rendezvous-dir none"), "{done:?}");
+}
