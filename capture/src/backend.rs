@@ -39,7 +39,7 @@ const NO_OFFSET: libc::off_t = -1;
 /// The length of a pause: the longest time until [`Backend::pause`] is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// While a pipe collects bytes: 250 µs. With epoll, until the next turn.
+    /// While a pipe collects bytes: 250 µs.
     Short,
     /// Until the kernel may have memory, or a process may have changed: 20 ms.
     Long,
@@ -146,6 +146,9 @@ pub trait Backend {
     /// The kind that [`Capture::backend`](crate::Capture::backend) returns for this backend.
     const KIND: BackendKind;
 
+    /// Whether pauses can be as short as [`Pause::Short`].
+    const HAS_SHORT_PAUSES: bool = true;
+
     /// Registers `file` for requests by `token`. Called once, before the first of them.
     ///
     /// # Safety
@@ -199,8 +202,7 @@ pub trait Backend {
         unsafe { self.read_now(pipe, &span) }
     }
 
-    /// Reads bytes of `pipe`, which was polled and is readable, into `span`. Returns their number
-    /// immediately.
+    /// Reads the bytes that `pipe` has, if any, into `span`. Returns their number immediately.
     ///
     /// # Safety
     /// The memory of `span` must be mapped, and nothing else may write to it during the call, nor

@@ -5,6 +5,7 @@
 //! requests), then notifies the readers once and reports the events. When the bell rings, a turn
 //! also runs the commands of the handle. Readers that have made room ring the same bell.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -71,6 +72,8 @@ pub(crate) struct Driver<B: Backend> {
     processes: Slots<WatchedProcess>,
     /// Sources that wait for their readers.
     waiting: Vec<usize>,
+    /// Sources whose pipes collect bytes.
+    collecting: BTreeSet<usize>,
     /// Whether a pause is in flight after which the sources that wait are checked for growth.
     checks_growth: bool,
     bell: Bell,
@@ -109,6 +112,7 @@ impl<B: Backend> Driver<B> {
             targets: Targets::default(),
             processes: Slots::default(),
             waiting: Vec::new(),
+            collecting: BTreeSet::new(),
             checks_growth: false,
             bell,
             room_bells: None,
@@ -173,6 +177,7 @@ impl<B: Backend> Driver<B> {
         // though the clock may, because they are also the order of the reads.
         self.time = self.backend.now().max(self.time);
         self.added.drain(..).for_each(|added| added.sort(&mut answers));
+        self.catch_up(&answers);
         let mut bell_error = None;
         for answer in answers.drain(..) {
             self.tick();
@@ -206,9 +211,37 @@ impl<B: Backend> Driver<B> {
         self.time = self.time.saturating_add(1);
     }
 
+    /// Reads pipes that collect bytes, if `answers` have bytes of streams in the same order: the
+    /// collected ones are older. Later than this, a pause that ends in this turn would let the
+    /// others overtake.
+    fn catch_up(&mut self, answers: &[Answer]) {
+        if self.collecting.is_empty() {
+            return;
+        }
+        for (token, result) in answers {
+            let (Token::Source(index), Ok(1..)) = (token, result) else { continue };
+            let Some(newer) = self.sources.source(*index) else { continue };
+            let is_overtaken = |older: &usize| {
+                self.sources.source(*older).is_some_and(|source| source.is_overtaken_by(newer))
+            };
+            let overtaken: Vec<usize> = self.collecting.iter().copied().filter(is_overtaken).collect();
+            for index in overtaken {
+                self.tick();
+                let Some(source) = self.sources.mark_ready(index) else { continue };
+                let Some((pipe, span)) = source.catch_up() else { continue };
+                // SAFETY: the span lies in the source's stream, which only this thread changes, and
+                // no request of the source uses it. As with a read in flight, readers of older bytes
+                // there copy them by atomic loads.
+                let result = unsafe { self.backend.read_now(pipe, &span) };
+                source.caught_up(result, self.time);
+            }
+        }
+    }
+
     fn handle(&mut self, (token, result): Answer) {
         match token {
             Token::Source(index) => {
+                self.collecting.remove(&index);
                 let Some(source) = self.sources.mark_ready(index) else { return };
                 let step = source.done(result, self.time);
                 self.advance(index, step);
@@ -333,7 +366,16 @@ impl<B: Backend> Driver<B> {
                 self.advance(index, step);
             }
             SourceAction::Wait => self.wait(index),
-            SourceAction::Pause(pause) => self.backend.pause(Token::Source(index), pause),
+            SourceAction::Pause(Pause::Short) if !B::HAS_SHORT_PAUSES => {
+                let step = source.done(Ok(0), self.time);
+                self.advance(index, step);
+            }
+            SourceAction::Pause(pause) => {
+                if pause == Pause::Short {
+                    self.collecting.insert(index);
+                }
+                self.backend.pause(Token::Source(index), pause);
+            }
             SourceAction::Nothing => {}
         }
     }

@@ -12,6 +12,9 @@
 //!          ----------> Waiting ---------------------------> (as from Idle)
 //!          next: must pause       done
 //!          ----------> Pausing ---------------------------> Idle
+//!          next: no reader needs  done
+//!          the next bytes
+//!          ----------> Collecting ------------------------> Idle
 //!     any, once nothing is in flight: end -> Ended
 //! ```
 
@@ -59,9 +62,11 @@ enum SourceState {
     Polling,
     /// The stream is full and waits for its readers. No request is in flight.
     Waiting,
-    /// A pause is in flight: the kernel has no memory for the stream, no process has the terminal
-    /// open at the moment, or the pipe collects bytes that no reader can use yet.
+    /// A pause is in flight: the kernel has no memory for the stream, or no process has the
+    /// terminal open at the moment.
     Pausing,
+    /// A pause is in flight while the pipe collects bytes that no reader can use yet.
+    Collecting,
     /// The source has ended, and its pipe is closed.
     Ended,
 }
@@ -241,7 +246,8 @@ impl Source {
 
     /// Returns whether a request is in flight.
     pub(crate) fn in_flight(&self) -> bool {
-        matches!(self.state, SourceState::Reading | SourceState::Polling | SourceState::Pausing)
+        use SourceState::{Collecting, Pausing, Polling, Reading};
+        matches!(self.state, Reading | Polling | Pausing | Collecting)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -302,10 +308,7 @@ impl Source {
                 return SourceAction::Probe(pipe);
             }
         }
-        let generation = self.stream.stats().generation;
-        let reserve = self.stream.reserve(READ_MAX);
-        self.is_ready |= self.stream.stats().generation != generation;
-        log_refusal(&mut self.stream);
+        let reserve = reserve(&mut self.stream, &mut self.is_ready);
         if !matches!(reserve, Reserve::Wait) {
             self.starved = 0;
         }
@@ -318,7 +321,7 @@ impl Source {
                     && self.finish.is_none()
                     && self.stream.backlog() >= BACKLOG =>
             {
-                self.state = SourceState::Pausing;
+                self.state = SourceState::Collecting;
                 SourceAction::Pause(Pause::Short)
             }
             Reserve::Ready(span) if span.len >= PACKET_MAX || !drops_newest => {
@@ -390,17 +393,52 @@ impl Source {
             }
             SourceState::Polling if result.is_err() || self.closing => self.after_read(result),
             // Whether the pause was cancelled or elapsed makes no difference.
-            SourceState::Pausing if self.closing => Step::End(End::Closed),
-            SourceState::Polling | SourceState::Pausing if self.finish == Some(Finish::Requested) => {
+            SourceState::Pausing | SourceState::Collecting if self.closing => Step::End(End::Closed),
+            SourceState::Polling | SourceState::Pausing | SourceState::Collecting
+                if self.finish == Some(Finish::Requested) =>
+            {
                 Step::Measure
             }
             SourceState::Polling => Step::Go { readable: true },
-            SourceState::Pausing => Step::Go { readable: false },
+            SourceState::Pausing | SourceState::Collecting => Step::Go { readable: false },
             // No request was in flight.
             other => {
                 self.state = other;
                 Step::Go { readable: false }
             }
+        }
+    }
+
+    /// Returns whether the pipe collects bytes that may be older than those of `other` that are
+    /// about to be stored, and that must be stored before them.
+    pub(crate) fn is_overtaken_by(&self, other: &Source) -> bool {
+        self.state == SourceState::Collecting && self.stream.shares_order_with(&other.stream)
+    }
+
+    /// Returns the pipe, which collects bytes, and room for them, to read them before the pause is
+    /// over. Call [`Source::caught_up`] with the result. Returns `None` if the source is to end or
+    /// to be isolated, or if there is no room.
+    pub(crate) fn catch_up(&mut self) -> Option<(BorrowedFd<'_>, Span)> {
+        let Input::Pipe(pipe) = &self.input else { return None };
+        if self.closing || self.isolating || self.finish.is_some() {
+            return None;
+        }
+        match reserve(&mut self.stream, &mut self.is_ready) {
+            Reserve::Ready(span) => Some((pipe.as_fd(), span)),
+            _ => None,
+        }
+    }
+
+    /// Takes the result, at `time`, of the read for [`Source::catch_up`]. The pause continues. After
+    /// it an end or an error of the pipe is found again.
+    pub(crate) fn caught_up(&mut self, result: io::Result<usize>, time: u64) {
+        match result {
+            Ok(n @ 1..) => {
+                self.stream.commit(n, time);
+                self.is_ready = true;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.would_block = true,
+            _ => {}
         }
     }
 
@@ -476,6 +514,15 @@ impl Source {
             Err(error) => Step::End(End::Error(error)),
         }
     }
+}
+
+/// Reserves room for a read. Sets `is_ready` if the stream has moved to a new generation.
+fn reserve(stream: &mut Stream, is_ready: &mut bool) -> Reserve {
+    let generation = stream.stats().generation;
+    let reserve = stream.reserve(READ_MAX);
+    *is_ready |= stream.stats().generation != generation;
+    log_refusal(stream);
+    reserve
 }
 
 /// Logs why a stream has no memory for its first bytes.

@@ -231,6 +231,12 @@ impl Stream {
         }
     }
 
+    /// Returns whether `self` and `other` are in one [read order](Stream::share_order).
+    pub fn shares_order_with(&self, other: &Stream) -> bool {
+        let turns = self.turn.as_ref().zip(other.turn.as_ref());
+        turns.is_some_and(|(own, other)| own.is_in_order_of(other))
+    }
+
     /// Returns whether a reader that may hold the source back is still in an older generation.
     /// Another generation would cost it the bytes in this one.
     fn has_due_blocker(&self) -> bool {

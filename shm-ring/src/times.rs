@@ -68,6 +68,11 @@ impl ReadTurn {
         (0..count).map(move |own| ReadTurn { newest: Arc::clone(&newest), own })
     }
 
+    /// Returns whether this stream and that of `other` are in one order.
+    pub(crate) fn is_in_order_of(&self, other: &ReadTurn) -> bool {
+        Arc::ptr_eq(&self.newest, &other.newest)
+    }
+
     /// Records a read of this stream. Returns whether the read before it was of another stream.
     pub(crate) fn take(&self) -> bool {
         let alternates = self.newest.load(Relaxed) != self.own;

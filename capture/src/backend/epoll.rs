@@ -167,6 +167,9 @@ impl Epoll {
 impl Backend for Epoll {
     const KIND: BackendKind = BackendKind::Epoll;
 
+    // epoll counts milliseconds: a rank that writes fast would have to wait.
+    const HAS_SHORT_PAUSES: bool = false;
+
     unsafe fn register(&mut self, token: Token, file: BorrowedFd<'_>) {
         let (word, fd) = (token.index(), file.as_raw_fd());
         let (interest, wanted) = match token {
@@ -214,9 +217,7 @@ impl Backend for Epoll {
     }
 
     fn pause(&mut self, token: Token, pause: Pause) {
-        // epoll counts milliseconds: a short pause would stop a rank that writes fast.
-        let length = if pause == Pause::Short { Duration::ZERO } else { pause.length() };
-        let deadline = Instant::now() + length;
+        let deadline = Instant::now() + pause.length();
         let index = self.pauses.partition_point(|(earlier, _)| *earlier <= deadline);
         self.pauses.insert(index, (deadline, token));
     }

@@ -1,6 +1,7 @@
 //! The driver on a simulated kernel. A random script decides when and how each request is answered.
 
 mod kernel;
+mod order;
 mod pipe;
 mod script;
 mod simulation;

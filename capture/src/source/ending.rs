@@ -34,9 +34,9 @@ impl Source {
     pub(crate) fn close(&mut self) -> Close {
         self.closing = true;
         match self.state {
-            SourceState::Reading | SourceState::Polling | SourceState::Pausing => Close::Cancel,
-            SourceState::Idle | SourceState::Waiting => Close::Now,
             SourceState::Ended => Close::Already,
+            _ if self.in_flight() => Close::Cancel,
+            _ => Close::Now,
         }
     }
 

@@ -489,6 +489,19 @@ fn bytes_read_by_an_isolated_thread_before_the_end_are_counted_as_dropped() {
     assert_eq!((stats.produced, stats.dropped), (1000, 1000));
 }
 
+/// Answers a read with `n` bytes.
+fn read(source: &mut Source, n: usize) {
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
+    source.done(Ok(n), 1);
+}
+
+/// Lets the source pause until its pipe has collected bytes.
+fn collect(source: &mut Source) {
+    read(source, BACKLOG as usize - 1);
+    read(source, 1);
+    assert!(matches!(source.next(false), SourceAction::Pause(Pause::Short)));
+}
+
 #[test]
 fn small_reads_are_collected_only_while_no_reader_needs_them() {
     let (mut source, _write) = source(Policy::Block);
@@ -497,10 +510,6 @@ fn small_reads_are_collected_only_while_no_reader_needs_them() {
     let attached = source.stream_mut().attach(&page, reader_id, Start::Oldest, true).unwrap();
     // SAFETY: the stream belongs to this test, which neither moves nor detaches a reader in use.
     let mut reader = unsafe { Reader::new(attached, page, Start::Oldest) }.unwrap();
-    let read = |source: &mut Source, n| {
-        assert!(matches!(source.next(false), SourceAction::Read(..)));
-        source.done(Ok(n), 1);
-    };
     read(&mut source, LARGE_READ);
     read(&mut source, 80);
     for answer in pause_answers() {
@@ -510,13 +519,36 @@ fn small_reads_are_collected_only_while_no_reader_needs_them() {
     }
     assert_eq!(reader.peek(), Peek::Bytes);
     reader.consume(usize::MAX);
-    read(&mut source, BACKLOG as usize - 1);
-    read(&mut source, 1);
-    assert!(matches!(source.next(false), SourceAction::Pause(Pause::Short)));
+    collect(&mut source);
     assert_eq!(source.finish(), Close::Cancel);
     assert!(matches!(source.done(errno(libc::ECANCELED), 1), Step::Measure));
     assert!(matches!(source.measured(100), Step::Go { .. }));
     read(&mut source, 80);
     assert!(matches!(source.measured(20), Step::Go { .. }));
     assert!(matches!(source.next(false), SourceAction::Read(..)), "a source that is to end does not wait");
+}
+
+#[test]
+fn bytes_that_a_pipe_collects_can_be_read_before_the_pause_is_over() {
+    let (mut source, _write) = source(Policy::Block);
+    attach_idle_reader(&mut source, true);
+    collect(&mut source);
+    source.take_ready();
+    assert!(source.catch_up().is_some_and(|(_, span)| span.len >= PACKET_MAX));
+    source.caught_up(errno(libc::EBADF), 2);
+    assert!(!source.take_ready());
+    assert!(source.catch_up().is_some());
+    source.caught_up(Ok(80), 2);
+    assert!(source.take_ready() && source.in_flight());
+    assert_eq!(source.stream().stats().produced, BACKLOG + 80);
+    assert!(matches!(source.done(Ok(0), 3), Step::Go { readable: false }));
+    assert!(matches!(source.next(false), SourceAction::Read(..)));
+    let requests: [fn(&mut Source) -> Close; 3] = [Source::finish, Source::isolate, Source::close];
+    for request in requests {
+        let (mut source, _write) = self::source(Policy::Block);
+        attach_idle_reader(&mut source, true);
+        collect(&mut source);
+        assert_eq!(request(&mut source), Close::Cancel);
+        assert!(source.catch_up().is_none(), "the pipe is to be measured, or may block, or is over");
+    }
 }
