@@ -255,7 +255,7 @@
 #define IOF_IOF_COMPLETE "pmix.iof.cmp"
 
 // iof_IOF_push (bool or proc): the library reads the program's own stdin and pushes it. A process
-// counts as true.
+// counts as true, and is the target if the function is given none.
 #define IOF_IOF_PUSH_STDIN "pmix.iof.stdin"
 
 // iof_server_spawn and iof_server_adopt (uint16): the channels to forward, as a bit mask. This
@@ -646,9 +646,183 @@
 // default the engine uses io_uring where the kernel supports it. An extension of iof.
 #define IOF_BACKEND "iof.backend"
 
+// The constants below are PMIx's, for programs that are written after its Standard. The library
+// returns none of these statuses and states. It ignores these attributes, and refuses a request if
+// one of them is required.
+
+#define IOF_ERR_SILENT -2
+#define IOF_DEBUGGER_RELEASE -3
+#define IOF_ERR_PROC_RESTART -4
+#define IOF_ERR_PROC_CHECKPOINT -5
+#define IOF_ERR_PROC_MIGRATE -6
+#define IOF_ERR_PROC_ABORTED -7
+#define IOF_ERR_PROC_REQUESTED_ABORT -8
+#define IOF_ERR_PROC_ABORTING -9
+#define IOF_ERR_SERVER_FAILED_REQUEST -10
+#define IOF_ERR_INVALID_CRED -12
+#define IOF_ERR_HANDSHAKE_FAILED -13
+#define IOF_ERR_READY_FOR_HANDSHAKE -14
+#define IOF_ERR_PROC_ENTRY_NOT_FOUND -17
+#define IOF_ERR_UNPACK_INADEQUATE_SPACE -19
+#define IOF_ERR_UNPACK_FAILURE -20
+#define IOF_ERR_PACK_FAILURE -21
+#define IOF_ERR_PACK_MISMATCH -22
+#define IOF_ERR_IN_ERRNO -26
+#define IOF_ERR_DATA_VALUE_NOT_FOUND -30
+#define IOF_ERR_INVALID_ARG -33
+#define IOF_ERR_INVALID_KEY -34
+#define IOF_ERR_INVALID_KEY_LENGTH -35
+#define IOF_ERR_INVALID_VAL -36
+#define IOF_ERR_INVALID_VAL_LENGTH -37
+#define IOF_ERR_INVALID_LENGTH -38
+#define IOF_ERR_INVALID_NUM_ARGS -39
+#define IOF_ERR_INVALID_ARGS -40
+#define IOF_ERR_INVALID_NUM_PARSED -41
+#define IOF_ERR_INVALID_KEYVALP -42
+#define IOF_ERR_INVALID_SIZE -43
+#define IOF_ERR_INVALID_NAMESPACE -44
+#define IOF_ERR_SERVER_NOT_AVAIL -45
+#define IOF_ERR_NOT_IMPLEMENTED -48
+#define IOF_ERR_COMM_FAILURE -49
+#define IOF_ERR_UNPACK_READ_PAST_END_OF_BUFFER -50
+#define IOF_ERR_CONFLICTING_CLEANUP_DIRECTIVES -51
+#define IOF_ERR_DUPLICATE_KEY -53
+#define IOF_PROCESS_SET_DEFINE -55
+#define IOF_PROCESS_SET_DELETE -56
+#define IOF_READY_FOR_DEBUG -58
+#define IOF_ERR_PARAM_VALUE_NOT_SUPPORTED -59
+#define IOF_ERR_EXISTS_OUTSIDE_SCOPE -62
+#define IOF_ERR_FATAL -63
+#define IOF_ERR_VALUE_OUT_OF_BOUNDS -65
+#define IOF_ERR_FILE_OPEN_FAILURE -67
+#define IOF_ERR_FILE_READ_FAILURE -68
+#define IOF_ERR_FILE_WRITE_FAILURE -69
+#define IOF_ERR_SYS_LIMITS_PIPES -70
+#define IOF_ERR_SYS_LIMITS_CHILDREN -71
+#define IOF_ERR_PIPE_SETUP_FAILURE -72
+#define IOF_ERR_EXE_NOT_ACCESSIBLE -73
+#define IOF_ERR_JOB_WDIR_NOT_ACCESSIBLE -74
+#define IOF_ERR_SYS_LIMITS_FILES -75
+#define IOF_ERR_LOST_CONNECTION_TO_SERVER -101
+#define IOF_ERR_LOST_PEER_CONNECTION -102
+#define IOF_ERR_LOST_CONNECTION_TO_CLIENT -103
+#define IOF_QUERY_PARTIAL_SUCCESS -104
+#define IOF_NOTIFY_ALLOC_COMPLETE -105
+#define IOF_JCTRL_CHECKPOINT -106
+#define IOF_JCTRL_CHECKPOINT_COMPLETE -107
+#define IOF_JCTRL_PREEMPT_ALERT -108
+#define IOF_MONITOR_HEARTBEAT_ALERT -109
+#define IOF_MONITOR_FILE_ALERT -110
+#define IOF_PROC_TERMINATED -111
+#define IOF_ERR_INVALID_TERMINATION -112
+#define IOF_ERR_EVENT_REGISTRATION -144
+#define IOF_ERR_UPDATE_ENDPOINTS -146
+#define IOF_PROC_HAS_CONNECTED -149
+#define IOF_CONNECT_REQUESTED -150
+#define IOF_LAUNCHER_READY -155
+#define IOF_OPERATION_IN_PROGRESS -156
+#define IOF_ERR_INVALID_OPERATION -158
+#define IOF_ERR_REPEAT_ATTR_REGISTRATION -171
+#define IOF_LAUNCH_COMPLETE -174
+#define IOF_ERR_JOB_APP_NOT_EXECUTABLE -177
+#define IOF_ERR_JOB_NO_EXE_SPECIFIED -178
+#define IOF_ERR_JOB_FAILED_TO_MAP -179
+#define IOF_ERR_JOB_CANCELED -180
+#define IOF_ERR_JOB_ABORTED -182
+#define IOF_ERR_JOB_KILLED_BY_CMD -183
+#define IOF_ERR_JOB_TERM_WO_SYNC -185
+#define IOF_ERR_JOB_SENSOR_BOUND_EXCEEDED -186
+#define IOF_ERR_JOB_ALLOC_FAILED -188
+#define IOF_ERR_JOB_ABORTED_BY_SYS_EVENT -189
+#define IOF_ERR_JOB_EXE_NOT_FOUND -190
+#define IOF_EVENT_SESSION_START -192
+#define IOF_EVENT_SESSION_END -193
+#define IOF_ERR_PROC_TERM_WO_SYNC -200
+#define IOF_EVENT_PROC_TERMINATED -201
+#define IOF_EVENT_SYS_BASE -230
+#define IOF_EVENT_NODE_DOWN -231
+#define IOF_EVENT_NODE_OFFLINE -232
+#define IOF_ERR_JOB_WDIR_NOT_FOUND -233
+#define IOF_ERR_JOB_INSUFFICIENT_RESOURCES -234
+#define IOF_ERR_JOB_SYS_OP_FAILED -235
+#define IOF_EVENT_SYS_OTHER -330
+#define IOF_EVENT_NO_ACTION_TAKEN -331
+#define IOF_EVENT_PARTIAL_ACTION_TAKEN -332
+#define IOF_EVENT_ACTION_DEFERRED -333
+#define IOF_EVENT_ACTION_COMPLETE -334
+#define IOF_ERR_PROC_KILLED_BY_CMD -400
+#define IOF_ERR_PROC_FAILED_TO_START -401
+#define IOF_ERR_PROC_ABORTED_BY_SIG -402
+#define IOF_ERR_PROC_SENSOR_BOUND_EXCEEDED -403
+#define IOF_ERR_EXIT_NONZERO_TERM -404
+
+#define IOF_PROC_STATE_PREPPED 1
+#define IOF_PROC_STATE_RESTART 3
+#define IOF_PROC_STATE_TERMINATE 4
+#define IOF_PROC_STATE_CONNECTED 6
+#define IOF_PROC_STATE_UNTERMINATED 15
+#define IOF_PROC_STATE_ERROR 50
+#define IOF_PROC_STATE_KILLED_BY_CMD 51
+#define IOF_PROC_STATE_ABORTED 52
+#define IOF_PROC_STATE_TERM_WO_SYNC 55
+#define IOF_PROC_STATE_COMM_FAILED 56
+#define IOF_PROC_STATE_SENSOR_BOUND_EXCEEDED 57
+#define IOF_PROC_STATE_CALLED_ABORT 58
+#define IOF_PROC_STATE_HEARTBEAT_FAILED 59
+#define IOF_PROC_STATE_MIGRATING 60
+#define IOF_PROC_STATE_CANNOT_RESTART 61
+#define IOF_PROC_STATE_FAILED_TO_LAUNCH 63
+
+// The state of a job, such as IOF_JOB_STATE_RUNNING.
+typedef uint8_t iof_job_state_t;
+#define IOF_JOB_STATE_UNDEF 0
+#define IOF_JOB_STATE_AWAITING_ALLOC 1
+#define IOF_JOB_STATE_LAUNCH_UNDERWAY 2
+#define IOF_JOB_STATE_RUNNING 3
+#define IOF_JOB_STATE_SUSPENDED 4
+#define IOF_JOB_STATE_CONNECTED 5
+#define IOF_JOB_STATE_UNTERMINATED 15
+#define IOF_JOB_STATE_TERMINATED 20
+#define IOF_JOB_STATE_TERMINATED_WITH_ERROR 50
+#define IOF_JOB_STATE_PREPPED 1
+
+#define IOF_TIMEOUT "pmix.timeout"
+#define IOF_NOTIFY_COMPLETION "pmix.notecomp"
+#define IOF_EVENT_HDLR_NAME "pmix.evname"
+#define IOF_EVENT_HDLR_FIRST "pmix.evfirst"
+#define IOF_EVENT_HDLR_LAST "pmix.evlast"
+#define IOF_EVENT_HDLR_FIRST_IN_CATEGORY "pmix.evfirstcat"
+#define IOF_EVENT_HDLR_LAST_IN_CATEGORY "pmix.evlastcat"
+#define IOF_EVENT_HDLR_BEFORE "pmix.evbefore"
+#define IOF_EVENT_HDLR_AFTER "pmix.evafter"
+#define IOF_EVENT_HDLR_PREPEND "pmix.evprepend"
+#define IOF_EVENT_HDLR_APPEND "pmix.evappend"
+#define IOF_EVENT_CUSTOM_RANGE "pmix.evrange"
+#define IOF_EVENT_AFFECTED_PROCS "pmix.evaffected"
+#define IOF_EVENT_NON_DEFAULT "pmix.evnondef"
+#define IOF_EVENT_RETURN_OBJECT "pmix.evobject"
+#define IOF_EVENT_DO_NOT_CACHE "pmix.evnocache"
+#define IOF_EVENT_SILENT_TERMINATION "pmix.evsilentterm"
+#define IOF_EVENT_PROXY "pmix.evproxy"
+#define IOF_EVENT_TEXT_MESSAGE "pmix.evtext"
+#define IOF_EVENT_TIMESTAMP "pmix.evtstamp"
+#define IOF_EVENT_ONESHOT "pmix.evone"
+#define IOF_EVENT_TERMINATE_SESSION "pmix.evterm.sess"
+#define IOF_EVENT_TERMINATE_JOB "pmix.evterm.job"
+#define IOF_EVENT_TERMINATE_NODE "pmix.evterm.node"
+#define IOF_EVENT_TERMINATE_PROC "pmix.evterm.proc"
+#define IOF_EVENT_ACTION_TIMEOUT "pmix.evtimeout"
+#define IOF_NOTIFY_JOB_EVENTS "pmix.note.jev"
+#define IOF_NOTIFY_PROC_TERMINATION "pmix.noteproc"
+#define IOF_NOTIFY_PROC_ABNORMAL_TERMINATION "pmix.noteabproc"
+#define IOF_EVENT_BASE "pmix.evbase"
+#define IOF_EVENT_NO_TERMINATION "pmix.evnoterm"
+#define IOF_EVENT_WANT_TERMINATION "pmix.evterm"
+#define IOF_NOTIFY_LAUNCH "pmix.note.lnch"
+
 // The macros below have the names and arguments of PMIx's, with another prefix. A macro may
-// evaluate an argument more than once. CONSTRUCT makes a structure empty, without freeing what it
-// held. DESTRUCT frees what a structure holds, and makes it empty. CREATE allocates an array of n
+// evaluate an argument more than once. STATIC_INIT initializes a structure that is declared as empty.
+// CONSTRUCT makes a structure empty, without freeing what it held. DESTRUCT frees what a structure holds, and makes it empty. CREATE allocates an array of n
 // empty structures by calloc(3): the pointer is NULL if memory is exhausted or n is 0. FREE and
 // RELEASE free such an array, of n structures or of one, with all that it holds, and set the
 // pointer to NULL.
@@ -714,6 +888,7 @@
 #define IOF_XFER_PROCID(a, b) (*(a) = *(b))
 #define IOF_PROCID_XFER(a, b) IOF_XFER_PROCID(a, b)
 
+#define IOF_PROC_STATIC_INIT {{0}, IOF_RANK_UNDEF}
 #define IOF_PROC_CONSTRUCT(m) (memset((m), 0, sizeof(iof_proc_t)), (void)((m)->rank = IOF_RANK_UNDEF))
 #define IOF_PROC_DESTRUCT(m) IOF_PROC_CONSTRUCT(m)
 #define IOF_PROC_CREATE(m, n) ((m) = (iof_proc_t *)calloc((n), sizeof(iof_proc_t)))
@@ -721,6 +896,7 @@
 #define IOF_PROC_RELEASE(m) IOF_PROC_FREE(m, 1)
 #define IOF_PROC_LOAD(m, n, r) IOF_LOAD_PROCID(m, n, r)
 
+#define IOF_PROC_INFO_STATIC_INIT {IOF_PROC_STATIC_INIT, NULL, NULL, 0, 0, IOF_PROC_STATE_UNDEF}
 #define IOF_PROC_INFO_CONSTRUCT(m) memset((m), 0, sizeof(iof_proc_info_t))
 #define IOF_PROC_INFO_DESTRUCT(m)                                                                             \
     do {                                                                                                      \
@@ -732,6 +908,7 @@
 #define IOF_PROC_INFO_FREE(m, n) IOF_FREE_ARRAY(m, n, IOF_PROC_INFO_DESTRUCT)
 #define IOF_PROC_INFO_RELEASE(m) IOF_PROC_INFO_FREE(m, 1)
 
+#define IOF_BYTE_OBJECT_STATIC_INIT {NULL, 0}
 #define IOF_BYTE_OBJECT_CONSTRUCT(m) memset((m), 0, sizeof(iof_byte_object_t))
 #define IOF_BYTE_OBJECT_DESTRUCT(m)                                                                           \
     do {                                                                                                      \
@@ -748,6 +925,7 @@
         (b)->size = (s);                                                                                      \
     } while (0)
 
+#define IOF_ENVAR_STATIC_INIT {NULL, NULL, '\0'}
 #define IOF_ENVAR_CONSTRUCT(m) memset((m), 0, sizeof(iof_envar_t))
 #define IOF_ENVAR_DESTRUCT(m)                                                                                 \
     do {                                                                                                      \
@@ -764,6 +942,7 @@
         (m)->separator = (s);                                                                                 \
     } while (0)
 
+#define IOF_VALUE_STATIC_INIT {IOF_UNDEF, {0}}
 #define IOF_VALUE_CONSTRUCT(m) memset((m), 0, sizeof(iof_value_t))
 #define IOF_VALUE_DESTRUCT(m) iof_Value_destruct(m)
 #define IOF_VALUE_CREATE(m, n) ((m) = (iof_value_t *)calloc((n), sizeof(iof_value_t)))
@@ -772,9 +951,15 @@
 #define IOF_VALUE_LOAD(v, d, t) iof_Value_load((v), (d), (t))
 // Stores the status in r. k is the address of the pointer that receives the data.
 #define IOF_VALUE_UNLOAD(r, k, d, s) ((r) = iof_Value_unload((k), (void **)(d), (s)))
-// Stores the status in r.
-#define IOF_VALUE_XFER(r, v, s) ((r) = iof_Value_xfer((v), (s)))
-#define IOF_VALUE_XFER_DIRECT(r, v, s) IOF_VALUE_XFER(r, v, s)
+// Stores the status in r. v is a pointer. If it is NULL, it receives a new value.
+#define IOF_VALUE_XFER(r, v, s)                                                                               \
+    do {                                                                                                      \
+        if ((v) == NULL) {                                                                                    \
+            IOF_VALUE_CREATE((v), 1);                                                                         \
+        }                                                                                                     \
+        (r) = (v) != NULL ? iof_Value_xfer((v), (s)) : IOF_ERR_NOMEM;                                         \
+    } while (0)
+#define IOF_VALUE_XFER_DIRECT(r, v, s) ((r) = iof_Value_xfer((v), (s)))
 // Stores the number that a value contains in n, as type t, and the status in s: IOF_ERR_BAD_PARAM if
 // the value is not a number.
 #define IOF_VALUE_GET_NUMBER(s, m, n, t)                                                                      \
@@ -801,6 +986,7 @@
         }                                                                                                     \
     } while (0)
 
+#define IOF_INFO_STATIC_INIT {{0}, 0, IOF_VALUE_STATIC_INIT}
 #define IOF_INFO_CONSTRUCT(m) memset((m), 0, sizeof(iof_info_t))
 #define IOF_INFO_DESTRUCT(m) iof_Value_destruct(&(m)->value)
 // The last info of the array is marked as such (IOF_INFO_ARRAY_END).
@@ -843,6 +1029,7 @@
 #define IOF_INFO_LIST_CONVERT(r, p, m) ((r) = iof_Info_list_convert((p), (m)))
 #define IOF_INFO_LIST_RELEASE(p) iof_Info_list_release(p)
 
+#define IOF_DATA_ARRAY_STATIC_INIT {IOF_UNDEF, 0, NULL}
 // Makes a structure an array of n elements of type t, which are all zero.
 #define IOF_DATA_ARRAY_CONSTRUCT(m, n, t) iof_Data_array_construct((m), (n), (t))
 #define IOF_DATA_ARRAY_CREATE(m, n, t)                                                                        \
@@ -857,6 +1044,7 @@
 #define IOF_DATA_ARRAY_DESTRUCT(m) iof_Data_array_destruct(m)
 #define IOF_DATA_ARRAY_FREE(m) (iof_Data_array_destruct(m), free(m), (void)((m) = NULL))
 
+#define IOF_QUERY_STATIC_INIT {NULL, NULL, 0}
 #define IOF_QUERY_CONSTRUCT(m) memset((m), 0, sizeof(iof_query_t))
 #define IOF_QUERY_DESTRUCT(m)                                                                                 \
     do {                                                                                                      \
@@ -873,6 +1061,7 @@
         IOF_INFO_CREATE((m)->qualifiers, (m)->nqual);                                                         \
     } while (0)
 
+#define IOF_APP_STATIC_INIT {NULL, NULL, NULL, NULL, 0, NULL, 0}
 #define IOF_APP_CONSTRUCT(m) memset((m), 0, sizeof(iof_app_t))
 #define IOF_APP_DESTRUCT(m)                                                                                   \
     do {                                                                                                      \
@@ -917,6 +1106,7 @@
         (a) = NULL;                                                                                           \
     } while (0)
 
+#define IOF_REGATTR_STATIC_INIT {NULL, {0}, IOF_UNDEF, NULL}
 #define IOF_REGATTR_CONSTRUCT(m) memset((m), 0, sizeof(iof_regattr_t))
 #define IOF_REGATTR_DESTRUCT(m)                                                                               \
     do {                                                                                                      \
@@ -1192,6 +1382,15 @@ typedef void (*iof_iof_cbfunc_t)(size_t iofhdlr,
                                  struct iof_byte_object_t *payload,
                                  struct iof_info_t *info,
                                  size_t ninfo);
+
+// To whom a value is known that a rank has put, such as IOF_GLOBAL.
+typedef uint8_t iof_scope_t;
+
+// For how long published data is kept, such as IOF_PERSIST_SESSION.
+typedef uint8_t iof_persistence_t;
+
+// The processes that receive an event or published data, such as IOF_RANGE_SESSION.
+typedef uint8_t iof_data_range_t;
 
 // A callback that PMIx defines and this library never calls.
 typedef int (*iof_server_unused_fn_t)(void);
@@ -1653,6 +1852,66 @@ typedef struct iof_regattr_t {
 // Ended with a non-zero exit code.
 #define IOF_PROC_STATE_TERM_NON_ZERO 62
 
+// Scope: not defined.
+#define IOF_SCOPE_UNDEF 0
+
+// Scope: processes on the same node.
+#define IOF_LOCAL 1
+
+// Scope: processes on other nodes.
+#define IOF_REMOTE 2
+
+// Scope: all processes.
+#define IOF_GLOBAL 3
+
+// Scope: the process itself.
+#define IOF_INTERNAL 4
+
+// Persistence: until it is deleted.
+#define IOF_PERSIST_INDEF 0
+
+// Persistence: until it is read.
+#define IOF_PERSIST_FIRST_READ 1
+
+// Persistence: until the process ends.
+#define IOF_PERSIST_PROC 2
+
+// Persistence: until the application ends.
+#define IOF_PERSIST_APP 3
+
+// Persistence: until the session ends.
+#define IOF_PERSIST_SESSION 4
+
+// Persistence: invalid.
+#define IOF_PERSIST_INVALID 255
+
+// Range: not defined.
+#define IOF_RANGE_UNDEF 0
+
+// Range: the resource manager.
+#define IOF_RANGE_RM 1
+
+// Range: the node.
+#define IOF_RANGE_LOCAL 2
+
+// Range: the job.
+#define IOF_RANGE_NAMESPACE 3
+
+// Range: the session.
+#define IOF_RANGE_SESSION 4
+
+// Range: all processes.
+#define IOF_RANGE_GLOBAL 5
+
+// Range: the processes that a directive names.
+#define IOF_RANGE_CUSTOM 6
+
+// Range: the process itself.
+#define IOF_RANGE_PROC_LOCAL 7
+
+// Range: invalid.
+#define IOF_RANGE_INVALID 255
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -1706,7 +1965,7 @@ iof_status_t iof_Query_info(struct iof_query_t *queries,
                             size_t *nresults);
 
 // The same as iof_Query_info, without blocking: cbfunc, which may be NULL, is called with the
-// answer.
+// answer. In a tool without a connection, it is called before the function returns.
 iof_status_t iof_Query_info_nb(struct iof_query_t *queries,
                                size_t nqueries,
                                iof_info_cbfunc_t cbfunc,
@@ -1806,7 +2065,7 @@ iof_status_t iof_IOF_pull(const struct iof_proc_t *procs,
 // Ends a registration. Output from before the call is still delivered. Then cbfunc is called, and
 // the callback of the registration is not called any more. If cbfunc is NULL, the function blocks
 // until then instead; in a callback it returns IOF_ERR_WOULD_BLOCK. No directives are supported.
-// Errors: IOF_ERR_NOT_FOUND if the registration does not exist.
+// Errors: IOF_ERR_BAD_PARAM if the registration does not exist.
 iof_status_t iof_IOF_deregister(size_t iofhdlr,
                                 const struct iof_info_t *directives,
                                 size_t ndirs,
@@ -1824,22 +2083,24 @@ iof_status_t iof_IOF_deregister(size_t iofhdlr,
 // IOF_ERR_WOULD_BLOCK. Otherwise the function copies bo and returns without blocking, and cbfunc
 // is called when the push is done.
 //
-// With IOF_IOF_PUSH_STDIN, and NULL as bo, a thread of the library reads the program's own stdin
-// until its end, pushes it, and closes the stdin of the targets. If the value is a process and
-// ntargets is 0, that process is the target. The thread continues after the
-// library is finalized. The function blocks until the push has begun, even with cbfunc, which is
-// then called. The end of the push is not reported. In a callback the function returns
-// IOF_ERR_WOULD_BLOCK. A later call with NULL as bo, and with IOF_IOF_PUSH_STDIN false or with
-// IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
-// thread pushes what it has read, and closes the stdin of its targets.
+// With IOF_IOF_PUSH_STDIN, and bo NULL or empty, a thread of the library reads the program's own
+// stdin until its end, pushes it, and closes the stdin of the targets. If the value is a process
+// and ntargets is 0, that process is the target. The thread continues after the library is
+// finalized. A process has one such push at a time, because several would divide the bytes. The
+// function blocks until the push has begun, even with cbfunc, which is then called. The end of the
+// push is not reported. In a callback the function returns IOF_ERR_WOULD_BLOCK. A later call with
+// bo NULL or empty, and with IOF_IOF_PUSH_STDIN false or with IOF_IOF_COMPLETE, stops the thread,
+// whatever its targets are, without waiting for that: the thread pushes what it has read, and
+// closes the stdin of its targets.
 //
 // Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
 // IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
 // given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
 // exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
 // not a pipe of the library; IOF_ERR_BAD_PARAM if the program's own stdin is to be pushed and is
-// closed. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
-// all bytes; IOF_ERR_IOF_FAILURE if none did.
+// closed or close-on-exec, or if bo contains bytes as well; IOF_ERR_RESOURCE_BUSY if it is being
+// pushed already. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive all bytes;
+// IOF_ERR_IOF_FAILURE if none did.
 iof_status_t iof_IOF_push(const struct iof_proc_t *targets,
                           size_t ntargets,
                           struct iof_byte_object_t *bo,
@@ -1864,7 +2125,8 @@ iof_status_t iof_tool_set_server(const struct iof_proc_t *server,
                                  size_t ninfo);
 
 // Connects a tool that has no connection, because of IOF_TOOL_DO_NOT_CONNECT,
-// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect. The infos are those of iof_tool_init that
+// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect, or because its engine has ended. The tool keeps
+// its event handlers, and registers again for output (iof_IOF_pull). The infos are those of iof_tool_init that
 // select an engine; at least one must be given. myproc and server, which may be NULL, receive the
 // names of the tool and of the engine. Blocks as iof_tool_init does. Errors: those of
 // iof_tool_init; IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one
@@ -2028,16 +2290,14 @@ const char *iof_Proc_state_string(iof_proc_state_t state);
 // Returns the name of a type, with the prefix PMIX_. The text is valid for ever.
 const char *iof_Data_type_string(iof_data_type_t type);
 
-// Returns a description of a scope (pmix_scope_t), in PMIx's words. The text is valid for ever.
-const char *iof_Scope_string(uint8_t scope);
+// Returns a description of a scope, in PMIx's words. The text is valid for ever.
+const char *iof_Scope_string(iof_scope_t scope);
 
-// Returns a description of a persistence (pmix_persistence_t), in PMIx's words. The text is valid
-// for ever.
-const char *iof_Persistence_string(uint8_t persist);
+// Returns a description of a persistence, in PMIx's words. The text is valid for ever.
+const char *iof_Persistence_string(iof_persistence_t persist);
 
-// Returns a description of a data range (pmix_data_range_t), in PMIx's words. The text is valid
-// for ever.
-const char *iof_Data_range_string(uint8_t range);
+// Returns a description of a data range, in PMIx's words. The text is valid for ever.
+const char *iof_Data_range_string(iof_data_range_t range);
 
 // Returns a description of the flags of an info, in PMIx's words. The program frees it with
 // free(3).
@@ -2119,9 +2379,10 @@ iof_status_t iof_server_IOF_deliver(const struct iof_proc_t *source,
                                     void *cbdata);
 
 // Suspends (xoff) or resumes the stdin that tools push to processes on other nodes, which the
-// callback push_stdin receives. source is the tool, or NULL for all tools. Each IOF_ERR_IOF_XOFF
-// of that callback needs a later call with xoff false. cbfunc, which may be NULL, is called on the
-// engine's thread once this has taken effect. The call that runs in another thread at that moment
+// callback push_stdin receives. source is the tool. NULL, an empty name of a job or
+// IOF_RANK_WILDCARD means all tools. Each IOF_ERR_IOF_XOFF of that callback needs a later call with
+// xoff false. cbfunc, which may be NULL, is called on the engine's thread once this has taken
+// effect; the function does not wait for it in either case. The call that runs in another thread at that moment
 // is not affected. Does not block. No directives are supported. Errors: IOF_ERR_NOT_SUPPORTED if
 // channel does not contain IOF_FWD_STDIN_CHANNEL.
 iof_status_t iof_server_IOF_flow_control(const struct iof_proc_t *source,

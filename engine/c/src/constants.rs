@@ -2,7 +2,8 @@
 //! of iof.
 
 use crate::types::{
-    iof_data_type_t, iof_info_directives_t, iof_iof_channel_t, iof_proc_state_t, iof_rank_t, iof_status_t,
+    iof_data_range_t, iof_data_type_t, iof_info_directives_t, iof_iof_channel_t, iof_persistence_t,
+    iof_proc_state_t, iof_rank_t, iof_scope_t, iof_status_t,
 };
 
 /// The longest name of a job, in bytes without the terminator.
@@ -187,3 +188,46 @@ pub const IOF_PROC_STATE_FAILED_TO_START: iof_proc_state_t = 53;
 pub const IOF_PROC_STATE_ABORTED_BY_SIG: iof_proc_state_t = 54;
 /// Ended with a non-zero exit code.
 pub const IOF_PROC_STATE_TERM_NON_ZERO: iof_proc_state_t = 62;
+
+/// Scope: not defined.
+pub const IOF_SCOPE_UNDEF: iof_scope_t = 0;
+/// Scope: processes on the same node.
+pub const IOF_LOCAL: iof_scope_t = 1;
+/// Scope: processes on other nodes.
+pub const IOF_REMOTE: iof_scope_t = 2;
+/// Scope: all processes.
+pub const IOF_GLOBAL: iof_scope_t = 3;
+/// Scope: the process itself.
+pub const IOF_INTERNAL: iof_scope_t = 4;
+
+/// Persistence: until it is deleted.
+pub const IOF_PERSIST_INDEF: iof_persistence_t = 0;
+/// Persistence: until it is read.
+pub const IOF_PERSIST_FIRST_READ: iof_persistence_t = 1;
+/// Persistence: until the process ends.
+pub const IOF_PERSIST_PROC: iof_persistence_t = 2;
+/// Persistence: until the application ends.
+pub const IOF_PERSIST_APP: iof_persistence_t = 3;
+/// Persistence: until the session ends.
+pub const IOF_PERSIST_SESSION: iof_persistence_t = 4;
+/// Persistence: invalid.
+pub const IOF_PERSIST_INVALID: iof_persistence_t = 255;
+
+/// Range: not defined.
+pub const IOF_RANGE_UNDEF: iof_data_range_t = 0;
+/// Range: the resource manager.
+pub const IOF_RANGE_RM: iof_data_range_t = 1;
+/// Range: the node.
+pub const IOF_RANGE_LOCAL: iof_data_range_t = 2;
+/// Range: the job.
+pub const IOF_RANGE_NAMESPACE: iof_data_range_t = 3;
+/// Range: the session.
+pub const IOF_RANGE_SESSION: iof_data_range_t = 4;
+/// Range: all processes.
+pub const IOF_RANGE_GLOBAL: iof_data_range_t = 5;
+/// Range: the processes that a directive names.
+pub const IOF_RANGE_CUSTOM: iof_data_range_t = 6;
+/// Range: the process itself.
+pub const IOF_RANGE_PROC_LOCAL: iof_data_range_t = 7;
+/// Range: invalid.
+pub const IOF_RANGE_INVALID: iof_data_range_t = 255;

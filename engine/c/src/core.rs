@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iof_proto::directive::key::PMIX_IOF_DROP_NEWEST;
-use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc};
+use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc, Status};
 use iof_tool::{Bytes, Delivery, Gap, Origin, Push, Reply, RequestError, Tool};
 
 use crate::callbacks::iof_iof_cbfunc_t;
@@ -199,7 +199,12 @@ impl Core {
         let handler = u32::try_from(handler).unwrap_or(0);
         match self.tool.deregister(handler) {
             Ok(()) => drop(self.ending.insert(handler, done)),
-            Err(error) => done(Err(failure(error))),
+            Err(error) => {
+                let Failure { status, reason } = failure(error);
+                // As in PMIx's library.
+                let is_unknown = status == Status::ERR_NOT_FOUND;
+                done(Err(Failure::new(if is_unknown { Status::ERR_BAD_PARAM } else { status }, reason)));
+            }
         }
     }
 
@@ -418,7 +423,7 @@ fn call_with(
 
 /// Returns the result of a log request.
 fn logged(report: &LogReport) -> Result<(), Failure> {
-    if report.status == iof_proto::Status::SUCCESS {
+    if report.status == Status::SUCCESS {
         return Ok(());
     }
     let reason = |outcome: &iof_proto::LogOutcome| {
@@ -431,7 +436,7 @@ fn logged(report: &LogReport) -> Result<(), Failure> {
 fn failure(error: RequestError) -> Failure {
     match error {
         RequestError::Denied(failure) => failure,
-        RequestError::Unsendable(error) => Failure::new(iof_proto::Status::ERR_BAD_PARAM, error.to_string()),
+        RequestError::Unsendable(error) => Failure::new(Status::ERR_BAD_PARAM, error.to_string()),
         lost => gone(lost),
     }
 }

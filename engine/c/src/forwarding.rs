@@ -4,19 +4,18 @@
 use std::ffi::c_void;
 
 use iof_proto::{Info, InfoValue};
-use iof_tool::{Push, Pusher};
+use iof_tool::Push;
 
 use crate::call::{self, CbData};
 use crate::callbacks::{iof_hdlr_reg_cbfunc_t, iof_iof_cbfunc_t, iof_op_cbfunc_t};
 use crate::command::{Command, Done, Payload, Sink};
 use crate::constants::*;
-use crate::guard::{OrStatus, Outcome, guard, may_wait};
+use crate::guard::{OrStatus, Outcome, guard};
 use crate::init::{Infos, pull};
 use crate::keys::*;
-use crate::library::session;
-use crate::session::attach_status;
+use crate::library::{initialized, session};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
-use crate::{memory, read, stdio};
+use crate::{memory, own_stdin, read};
 
 /// Registers for the output of processes, which need not exist yet, on the channels that the set
 /// channel contains. Cached output from before the registration is delivered first. If jobs of the
@@ -69,6 +68,7 @@ pub unsafe extern "C" fn iof_IOF_pull(
 ) -> iof_status_t {
     guard(|| {
         // Like PMIx's library, it checks for stdin and for a connection before all other arguments.
+        initialized()?;
         if channel & IOF_FWD_STDIN_CHANNEL != 0 {
             return Err(IOF_ERR_NOT_SUPPORTED);
         }
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn iof_IOF_pull(
 /// Ends a registration. Output from before the call is still delivered. Then cbfunc is called, and
 /// the callback of the registration is not called any more. If cbfunc is NULL, the function blocks
 /// until then instead; in a callback it returns IOF_ERR_WOULD_BLOCK. No directives are supported.
-/// Errors: IOF_ERR_NOT_FOUND if the registration does not exist.
+/// Errors: IOF_ERR_BAD_PARAM if the registration does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_deregister(
     iofhdlr: usize,
@@ -121,22 +121,24 @@ pub unsafe extern "C" fn iof_IOF_deregister(
 /// IOF_ERR_WOULD_BLOCK. Otherwise the function copies bo and returns without blocking, and cbfunc
 /// is called when the push is done.
 ///
-/// With IOF_IOF_PUSH_STDIN, and NULL as bo, a thread of the library reads the program's own stdin
-/// until its end, pushes it, and closes the stdin of the targets. If the value is a process and
-/// ntargets is 0, that process is the target. The thread continues after the
-/// library is finalized. The function blocks until the push has begun, even with cbfunc, which is
-/// then called. The end of the push is not reported. In a callback the function returns
-/// IOF_ERR_WOULD_BLOCK. A later call with NULL as bo, and with IOF_IOF_PUSH_STDIN false or with
-/// IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
-/// thread pushes what it has read, and closes the stdin of its targets.
+/// With IOF_IOF_PUSH_STDIN, and bo NULL or empty, a thread of the library reads the program's own
+/// stdin until its end, pushes it, and closes the stdin of the targets. If the value is a process
+/// and ntargets is 0, that process is the target. The thread continues after the library is
+/// finalized. A process has one such push at a time, because several would divide the bytes. The
+/// function blocks until the push has begun, even with cbfunc, which is then called. The end of the
+/// push is not reported. In a callback the function returns IOF_ERR_WOULD_BLOCK. A later call with
+/// bo NULL or empty, and with IOF_IOF_PUSH_STDIN false or with IOF_IOF_COMPLETE, stops the thread,
+/// whatever its targets are, without waiting for that: the thread pushes what it has read, and
+/// closes the stdin of its targets.
 ///
 /// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
 /// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
 /// given. Errors after which nothing was pushed: IOF_ERR_NOT_FOUND if a job or process does not
 /// exist; IOF_ERR_IOF_COMPLETE if the stdin of a target is closed; IOF_ERR_NOT_SUPPORTED if it is
 /// not a pipe of the library; IOF_ERR_BAD_PARAM if the program's own stdin is to be pushed and is
-/// closed. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive
-/// all bytes; IOF_ERR_IOF_FAILURE if none did.
+/// closed or close-on-exec, or if bo contains bytes as well; IOF_ERR_RESOURCE_BUSY if it is being
+/// pushed already. Other errors: IOF_ERR_PARTIAL_SUCCESS if some targets did not receive all bytes;
+/// IOF_ERR_IOF_FAILURE if none did.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_IOF_push(
     targets: *const iof_proc_t,
@@ -148,13 +150,16 @@ pub unsafe extern "C" fn iof_IOF_push(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
+        initialized()?;
         // SAFETY: the contract in the header.
         let mut infos = Infos(unsafe { read::infos(directives, ndirs) }?);
         let stdin = infos.push_stdin()?;
+        let is_null = bo.is_null();
+        // SAFETY: the contract in the header.
+        let bytes = unsafe { read::payload(bo, isize::MAX.cast_unsigned()) }?;
         let targets = match &stdin {
             Some((true, Some(target))) if ntargets == 0 => vec![target.clone()],
-            // SAFETY: the contract in the header.
-            _ if bo.is_null() && ntargets == 0 => Vec::new(),
+            _ if bytes.is_empty() && ntargets == 0 => Vec::new(),
             // SAFETY: the contract in the header.
             _ => unsafe { read::procs(targets, ntargets) }?,
         };
@@ -163,28 +168,33 @@ pub unsafe extern "C" fn iof_IOF_push(
             .directives
             .iter()
             .any(|info| info.key == IOF_IOF_COMPLETE && info.value == InfoValue::Bool(true));
-        if bo.is_null() {
-            let is_ended = match stdin {
-                Some((true, _)) => {
-                    push.directives.push(Info::new(IOF_IOF_COMPLETE, true));
-                    push_stdin(&push)?;
-                    true
-                }
-                Some((false, _)) => {
-                    session()?.stop_stdin();
-                    true
-                }
-                // The push that is stopped closes the stdin of its targets.
-                None if completes => session()?.stop_stdin(),
-                // As in PMIx, there is nothing to do.
-                None => return Ok(IOF_OPERATION_SUCCEEDED),
-            };
-            if is_ended {
-                return call_back(cbfunc, CbData(cbdata));
+        let is_done = match stdin {
+            Some((true, _)) if !bytes.is_empty() => {
+                return Err("IOF_IOF_PUSH_STDIN pushes stdin alone: push the bytes separately")
+                    .or_status(IOF_ERR_BAD_PARAM);
             }
+            Some((true, _)) => {
+                push.directives.push(Info::new(IOF_IOF_COMPLETE, true));
+                own_stdin::push(&*session()?, &push)?;
+                true
+            }
+            Some((false, _)) if bytes.is_empty() => {
+                session()?;
+                own_stdin::stop();
+                true
+            }
+            // The push that is stopped closes the stdin of its targets.
+            None if completes && bytes.is_empty() => {
+                session()?;
+                own_stdin::stop()
+            }
+            // As in PMIx, there is nothing to do.
+            None if is_null => return Ok(IOF_OPERATION_SUCCEEDED),
+            _ => false,
+        };
+        if is_done {
+            return call_back(cbfunc, CbData(cbdata));
         }
-        // SAFETY: the contract in the header.
-        let bytes = unsafe { read::payload(bo, isize::MAX.cast_unsigned()) }?;
         let payload = if cbfunc.is_some() {
             Payload::Copied(memory::owned(bytes)?)
         } else {
@@ -192,18 +202,6 @@ pub unsafe extern "C" fn iof_IOF_push(
         };
         operate(cbfunc, cbdata, |done| Command::Push(push, payload, done))
     })
-}
-
-/// Pushes the program's own stdin, on its own thread and its own connection.
-fn push_stdin(push: &Push) -> Outcome<()> {
-    may_wait()?;
-    let (session, stdin) = (session()?, stdio::stdin()?);
-    let tool = (session.connect)();
-    let status = tool.as_ref().err().map_or(IOF_SUCCESS, attach_status);
-    let pusher = Pusher::start(tool.or_status(status)?, push, stdin, |_| {});
-    // The pusher's thread runs until stdin ends, all targets are closed, or it is stopped.
-    session.keep_pusher(pusher.or_status(IOF_ERR_IOF_FAILURE)?);
-    Ok(())
 }
 
 /// Calls `cbfunc`, if there is one, on the thread of the callbacks.

@@ -117,7 +117,7 @@ pub const IOF_IOF_BUFFERING_TIME: &str = "pmix.iof.btime";
 /// ends the stream after these bytes. In a payload, which is then empty: the stream is complete.
 pub const IOF_IOF_COMPLETE: &str = "pmix.iof.cmp";
 /// iof_IOF_push (bool or proc): the library reads the program's own stdin and pushes it. A process
-/// counts as true.
+/// counts as true, and is the target if the function is given none.
 pub const IOF_IOF_PUSH_STDIN: &str = "pmix.iof.stdin";
 /// iof_server_spawn and iof_server_adopt (uint16): the channels to forward, as a bit mask. This
 /// older form sets IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR and IOF_FWD_STDDIAG together.

@@ -52,6 +52,7 @@ mod library;
 mod local_answers;
 mod make;
 mod memory;
+mod own_stdin;
 mod owned;
 mod pretty;
 mod print;

@@ -128,6 +128,12 @@ pub(crate) fn library_to_begin() -> Outcome<MutexGuard<'static, Library>> {
     Ok(library)
 }
 
+/// Fails if the process is neither a tool nor a server. As in PMIx's library, functions check it
+/// before their arguments.
+pub(crate) fn initialized() -> Outcome<()> {
+    if matches!(*library()?, Library::Nothing) { Err(IOF_ERR_INIT) } else { Ok(()) }
+}
+
 /// Returns the session of this process. A server's session begins when it is first needed.
 pub(crate) fn session() -> Outcome<Arc<Session>> {
     if let Library::Tool(Tool { session, .. }) = &*library()? {

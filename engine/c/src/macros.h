@@ -1,7 +1,7 @@
 
 // The macros below have the names and arguments of PMIx's, with another prefix. A macro may
-// evaluate an argument more than once. CONSTRUCT makes a structure empty, without freeing what it
-// held. DESTRUCT frees what a structure holds, and makes it empty. CREATE allocates an array of n
+// evaluate an argument more than once. STATIC_INIT initializes a structure that is declared as empty.
+// CONSTRUCT makes a structure empty, without freeing what it held. DESTRUCT frees what a structure holds, and makes it empty. CREATE allocates an array of n
 // empty structures by calloc(3): the pointer is NULL if memory is exhausted or n is 0. FREE and
 // RELEASE free such an array, of n structures or of one, with all that it holds, and set the
 // pointer to NULL.
@@ -67,6 +67,7 @@
 #define IOF_XFER_PROCID(a, b) (*(a) = *(b))
 #define IOF_PROCID_XFER(a, b) IOF_XFER_PROCID(a, b)
 
+#define IOF_PROC_STATIC_INIT {{0}, IOF_RANK_UNDEF}
 #define IOF_PROC_CONSTRUCT(m) (memset((m), 0, sizeof(iof_proc_t)), (void)((m)->rank = IOF_RANK_UNDEF))
 #define IOF_PROC_DESTRUCT(m) IOF_PROC_CONSTRUCT(m)
 #define IOF_PROC_CREATE(m, n) ((m) = (iof_proc_t *)calloc((n), sizeof(iof_proc_t)))
@@ -74,6 +75,7 @@
 #define IOF_PROC_RELEASE(m) IOF_PROC_FREE(m, 1)
 #define IOF_PROC_LOAD(m, n, r) IOF_LOAD_PROCID(m, n, r)
 
+#define IOF_PROC_INFO_STATIC_INIT {IOF_PROC_STATIC_INIT, NULL, NULL, 0, 0, IOF_PROC_STATE_UNDEF}
 #define IOF_PROC_INFO_CONSTRUCT(m) memset((m), 0, sizeof(iof_proc_info_t))
 #define IOF_PROC_INFO_DESTRUCT(m)                                                                             \
     do {                                                                                                      \
@@ -85,6 +87,7 @@
 #define IOF_PROC_INFO_FREE(m, n) IOF_FREE_ARRAY(m, n, IOF_PROC_INFO_DESTRUCT)
 #define IOF_PROC_INFO_RELEASE(m) IOF_PROC_INFO_FREE(m, 1)
 
+#define IOF_BYTE_OBJECT_STATIC_INIT {NULL, 0}
 #define IOF_BYTE_OBJECT_CONSTRUCT(m) memset((m), 0, sizeof(iof_byte_object_t))
 #define IOF_BYTE_OBJECT_DESTRUCT(m)                                                                           \
     do {                                                                                                      \
@@ -101,6 +104,7 @@
         (b)->size = (s);                                                                                      \
     } while (0)
 
+#define IOF_ENVAR_STATIC_INIT {NULL, NULL, '\0'}
 #define IOF_ENVAR_CONSTRUCT(m) memset((m), 0, sizeof(iof_envar_t))
 #define IOF_ENVAR_DESTRUCT(m)                                                                                 \
     do {                                                                                                      \
@@ -117,6 +121,7 @@
         (m)->separator = (s);                                                                                 \
     } while (0)
 
+#define IOF_VALUE_STATIC_INIT {IOF_UNDEF, {0}}
 #define IOF_VALUE_CONSTRUCT(m) memset((m), 0, sizeof(iof_value_t))
 #define IOF_VALUE_DESTRUCT(m) iof_Value_destruct(m)
 #define IOF_VALUE_CREATE(m, n) ((m) = (iof_value_t *)calloc((n), sizeof(iof_value_t)))
@@ -125,9 +130,15 @@
 #define IOF_VALUE_LOAD(v, d, t) iof_Value_load((v), (d), (t))
 // Stores the status in r. k is the address of the pointer that receives the data.
 #define IOF_VALUE_UNLOAD(r, k, d, s) ((r) = iof_Value_unload((k), (void **)(d), (s)))
-// Stores the status in r.
-#define IOF_VALUE_XFER(r, v, s) ((r) = iof_Value_xfer((v), (s)))
-#define IOF_VALUE_XFER_DIRECT(r, v, s) IOF_VALUE_XFER(r, v, s)
+// Stores the status in r. v is a pointer. If it is NULL, it receives a new value.
+#define IOF_VALUE_XFER(r, v, s)                                                                               \
+    do {                                                                                                      \
+        if ((v) == NULL) {                                                                                    \
+            IOF_VALUE_CREATE((v), 1);                                                                         \
+        }                                                                                                     \
+        (r) = (v) != NULL ? iof_Value_xfer((v), (s)) : IOF_ERR_NOMEM;                                         \
+    } while (0)
+#define IOF_VALUE_XFER_DIRECT(r, v, s) ((r) = iof_Value_xfer((v), (s)))
 // Stores the number that a value contains in n, as type t, and the status in s: IOF_ERR_BAD_PARAM if
 // the value is not a number.
 #define IOF_VALUE_GET_NUMBER(s, m, n, t)                                                                      \
@@ -154,6 +165,7 @@
         }                                                                                                     \
     } while (0)
 
+#define IOF_INFO_STATIC_INIT {{0}, 0, IOF_VALUE_STATIC_INIT}
 #define IOF_INFO_CONSTRUCT(m) memset((m), 0, sizeof(iof_info_t))
 #define IOF_INFO_DESTRUCT(m) iof_Value_destruct(&(m)->value)
 // The last info of the array is marked as such (IOF_INFO_ARRAY_END).
@@ -196,6 +208,7 @@
 #define IOF_INFO_LIST_CONVERT(r, p, m) ((r) = iof_Info_list_convert((p), (m)))
 #define IOF_INFO_LIST_RELEASE(p) iof_Info_list_release(p)
 
+#define IOF_DATA_ARRAY_STATIC_INIT {IOF_UNDEF, 0, NULL}
 // Makes a structure an array of n elements of type t, which are all zero.
 #define IOF_DATA_ARRAY_CONSTRUCT(m, n, t) iof_Data_array_construct((m), (n), (t))
 #define IOF_DATA_ARRAY_CREATE(m, n, t)                                                                        \
@@ -210,6 +223,7 @@
 #define IOF_DATA_ARRAY_DESTRUCT(m) iof_Data_array_destruct(m)
 #define IOF_DATA_ARRAY_FREE(m) (iof_Data_array_destruct(m), free(m), (void)((m) = NULL))
 
+#define IOF_QUERY_STATIC_INIT {NULL, NULL, 0}
 #define IOF_QUERY_CONSTRUCT(m) memset((m), 0, sizeof(iof_query_t))
 #define IOF_QUERY_DESTRUCT(m)                                                                                 \
     do {                                                                                                      \
@@ -226,6 +240,7 @@
         IOF_INFO_CREATE((m)->qualifiers, (m)->nqual);                                                         \
     } while (0)
 
+#define IOF_APP_STATIC_INIT {NULL, NULL, NULL, NULL, 0, NULL, 0}
 #define IOF_APP_CONSTRUCT(m) memset((m), 0, sizeof(iof_app_t))
 #define IOF_APP_DESTRUCT(m)                                                                                   \
     do {                                                                                                      \
@@ -270,6 +285,7 @@
         (a) = NULL;                                                                                           \
     } while (0)
 
+#define IOF_REGATTR_STATIC_INIT {NULL, {0}, IOF_UNDEF, NULL}
 #define IOF_REGATTR_CONSTRUCT(m) memset((m), 0, sizeof(iof_regattr_t))
 #define IOF_REGATTR_DESTRUCT(m)                                                                               \
     do {                                                                                                      \

@@ -10,12 +10,15 @@ use iof_proto::attribute;
 use crate::constants::*;
 use crate::guard::{Outcome, guard_or};
 use crate::strings::{iof_Data_type_string, iof_Error_string, iof_Proc_state_string};
-use crate::types::{iof_data_array_t, iof_info_directives_t, iof_info_t, iof_rank_t, iof_value_t};
+use crate::types::{
+    iof_data_array_t, iof_data_range_t, iof_info_directives_t, iof_info_t, iof_persistence_t, iof_rank_t,
+    iof_scope_t, iof_value_t,
+};
 use crate::{memory, read};
 
-/// Returns a description of a scope (pmix_scope_t), in PMIx's words. The text is valid for ever.
+/// Returns a description of a scope, in PMIx's words. The text is valid for ever.
 #[unsafe(no_mangle)]
-pub extern "C" fn iof_Scope_string(scope: u8) -> *const c_char {
+pub extern "C" fn iof_Scope_string(scope: iof_scope_t) -> *const c_char {
     let text = match scope {
         0 => c"UNDEFINED",
         1 => c"SHARE ON LOCAL NODE ONLY",
@@ -27,10 +30,9 @@ pub extern "C" fn iof_Scope_string(scope: u8) -> *const c_char {
     text.as_ptr()
 }
 
-/// Returns a description of a persistence (pmix_persistence_t), in PMIx's words. The text is valid
-/// for ever.
+/// Returns a description of a persistence, in PMIx's words. The text is valid for ever.
 #[unsafe(no_mangle)]
-pub extern "C" fn iof_Persistence_string(persist: u8) -> *const c_char {
+pub extern "C" fn iof_Persistence_string(persist: iof_persistence_t) -> *const c_char {
     let text = match persist {
         0 => c"INDEFINITE",
         1 => c"DELETE ON FIRST ACCESS",
@@ -43,10 +45,9 @@ pub extern "C" fn iof_Persistence_string(persist: u8) -> *const c_char {
     text.as_ptr()
 }
 
-/// Returns a description of a data range (pmix_data_range_t), in PMIx's words. The text is valid
-/// for ever.
+/// Returns a description of a data range, in PMIx's words. The text is valid for ever.
 #[unsafe(no_mangle)]
-pub extern "C" fn iof_Data_range_string(range: u8) -> *const c_char {
+pub extern "C" fn iof_Data_range_string(range: iof_data_range_t) -> *const c_char {
     let text = match range {
         0 => c"UNDEFINED",
         1 => c"INTENDED FOR HOST RESOURCE MANAGER ONLY",

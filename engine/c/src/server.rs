@@ -164,9 +164,10 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
 }
 
 /// Suspends (xoff) or resumes the stdin that tools push to processes on other nodes, which the
-/// callback push_stdin receives. source is the tool, or NULL for all tools. Each IOF_ERR_IOF_XOFF
-/// of that callback needs a later call with xoff false. cbfunc, which may be NULL, is called on the
-/// engine's thread once this has taken effect. The call that runs in another thread at that moment
+/// callback push_stdin receives. source is the tool. NULL, an empty name of a job or
+/// IOF_RANK_WILDCARD means all tools. Each IOF_ERR_IOF_XOFF of that callback needs a later call with
+/// xoff false. cbfunc, which may be NULL, is called on the engine's thread once this has taken
+/// effect; the function does not wait for it in either case. The call that runs in another thread at that moment
 /// is not affected. Does not block. No directives are supported. Errors: IOF_ERR_NOT_SUPPORTED if
 /// channel does not contain IOF_FWD_STDIN_CHANNEL.
 #[unsafe(no_mangle)]
@@ -186,7 +187,9 @@ pub unsafe extern "C" fn iof_server_IOF_flow_control(
         // SAFETY: the contract in the header.
         Infos(unsafe { read::infos(directives, ndirs) }?).done()?;
         // SAFETY: the contract in the header.
-        let source = if source.is_null() { None } else { Some(read::proc(unsafe { read::one(source) }?)?) };
+        let source = if source.is_null() { None } else { Some(unsafe { read::one(source) }?) };
+        let is_one = |source: &&iof_proc_t| source.nspace[0] != 0 && source.rank != IOF_RANK_WILDCARD;
+        let source = source.filter(is_one).map(read::proc).transpose()?;
         let server = server()?;
         let done = DoneOnDrop { cbfunc, cbdata: CbData(cbdata), status: IOF_ERR_UNREACH };
         let done = move || done.succeed();

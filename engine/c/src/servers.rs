@@ -1,13 +1,19 @@
 //! The server of a tool: a process has at most one connection.
 
 use crate::constants::*;
-use crate::guard::{Outcome, guard, guard_or, may_wait};
+use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait};
 use crate::init::ToolInfos;
-use crate::library::{Library, Tool, library};
+use crate::library::{Library, Tool, initialized, library};
+use crate::session::Session;
 use crate::tool::connect;
 use crate::types::{iof_info_t, iof_proc_t, iof_status_t};
 use crate::{memory, read};
 use std::sync::Arc;
+
+/// Returns the session of a tool whose engine has not ended.
+fn connected(tool: &Tool) -> Option<&Arc<Session>> {
+    tool.session.as_ref().filter(|session| !session.is_gone())
+}
 
 /// Returns the tool of this process.
 fn with_tool<T>(body: impl FnOnce(&mut Tool) -> Outcome<T>) -> Outcome<T> {
@@ -21,9 +27,7 @@ fn with_tool<T>(body: impl FnOnce(&mut Tool) -> Outcome<T>) -> Outcome<T> {
 /// not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_tool_is_connected() -> bool {
-    guard_or(false, || {
-        with_tool(|tool| Ok(tool.session.as_ref().is_some_and(|session| !session.is_gone()))).unwrap_or(false)
-    })
+    guard_or(false, || with_tool(|tool| Ok(connected(tool).is_some())).unwrap_or(false))
 }
 
 /// Stores an array with the names of the engines to which the tool is connected, one or none, in
@@ -38,7 +42,7 @@ pub unsafe extern "C" fn iof_tool_get_servers(
         // SAFETY: the contract in the header.
         let (servers, count) = unsafe { (read::place(servers)?, read::place(nservers)?) };
         (*servers, *count) = (std::ptr::null_mut(), 0);
-        let engine = with_tool(|tool| Ok(tool.session.as_ref().map(|session| session.engine().clone())))?;
+        let engine = with_tool(|tool| Ok(connected(tool).map(|session| session.engine().clone())))?;
         let Some(engine) = engine else { return Ok(IOF_SUCCESS) };
         let place: *mut iof_proc_t = memory::zeroed(1);
         // SAFETY: there is room for one, and nothing else refers to it.
@@ -60,19 +64,20 @@ pub unsafe extern "C" fn iof_tool_set_server(
     ninfo: usize,
 ) -> iof_status_t {
     guard(|| {
+        initialized()?;
         // SAFETY: the contract in the header.
         let server = unsafe {
             crate::init::Infos(read::infos(info, ninfo)?).done()?;
             read::proc(read::one(server)?)?
         };
-        let is_ours =
-            with_tool(|tool| Ok(tool.session.as_ref().is_some_and(|ours| *ours.engine() == server)))?;
+        let is_ours = with_tool(|tool| Ok(connected(tool).is_some_and(|ours| *ours.engine() == server)))?;
         if is_ours { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_UNREACH) }
     })
 }
 
 /// Connects a tool that has no connection, because of IOF_TOOL_DO_NOT_CONNECT,
-/// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect. The infos are those of iof_tool_init that
+/// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect, or because its engine has ended. The tool keeps
+/// its event handlers, and registers again for output (iof_IOF_pull). The infos are those of iof_tool_init that
 /// select an engine; at least one must be given. myproc and server, which may be NULL, receive the
 /// names of the tool and of the engine. Blocks as iof_tool_init does. Errors: those of
 /// iof_tool_init; IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one
@@ -86,15 +91,23 @@ pub unsafe extern "C" fn iof_tool_attach_to_server(
 ) -> iof_status_t {
     guard(|| {
         may_wait()?;
+        initialized()?;
         // SAFETY: the contract in the header.
         let infos = unsafe { read::infos(info, ninfo) }?;
         if infos.is_empty() {
             return Err(IOF_ERR_BAD_PARAM);
         }
         let ToolInfos { own_thread, search, .. } = ToolInfos::read(infos)?;
+        // The last callbacks of a session whose engine has ended may use the library.
+        let ended = with_tool(|tool| Ok(tool.session.clone().filter(|session| session.is_gone())))?;
+        ended.map_or(Ok(()), |session| session.end())?;
         let (own, engine) = with_tool(|tool| {
+            if let Some(ended) = tool.session.take_if(|session| session.is_gone()) {
+                tool.events = std::mem::take(&mut *ended.events());
+            }
             if tool.session.is_some() {
-                return Err(IOF_ERR_NOT_SUPPORTED);
+                return Err("the tool is connected: call iof_tool_disconnect first")
+                    .or_status(IOF_ERR_NOT_SUPPORTED);
             }
             let session = connect(&search, tool.proc.to_string(), own_thread, &tool.formats)?;
             *session.events() = std::mem::take(&mut tool.events);

@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use iof_proto::{Failure, Nspace, Proc, Rank, Status};
-use iof_tool::{AttachError, Pusher, Tool};
+use iof_tool::{AttachError, Tool};
 
 use crate::command::{Command, Done, gone};
 use crate::constants::{IOF_ERR_OUT_OF_RESOURCE, IOF_ERR_TIMEOUT, IOF_ERR_UNREACH, IOF_ERROR};
@@ -58,9 +58,6 @@ pub(crate) struct Session {
     /// The engine's socket, if it has one.
     pub(crate) socket: Option<PathBuf>,
     engine: Proc,
-    /// The pushers of the program's own stdin. Those that remain at the end of the session
-    /// continue.
-    pushers: Mutex<Vec<Pusher>>,
 }
 
 enum Progress {
@@ -86,7 +83,7 @@ impl Session {
         } else {
             Progress::Caller(Turns::new(core))
         };
-        Ok(Session { shared, progress, connect, socket, engine, pushers: Mutex::default() })
+        Ok(Session { shared, progress, connect, socket, engine })
     }
 
     /// Returns the name of the engine.
@@ -106,21 +103,6 @@ impl Session {
 
     pub(crate) fn events(&self) -> MutexGuard<'_, Events> {
         lock(&self.shared.events)
-    }
-
-    /// Keeps a pusher of the program's own stdin for [`Session::stop_stdin`].
-    pub(crate) fn keep_pusher(&self, pusher: Pusher) {
-        let mut pushers = lock(&self.pushers);
-        pushers.retain(|pusher| !pusher.is_finished());
-        pushers.push(pusher);
-    }
-
-    /// Stops reading the program's own stdin. Returns `false` if it was not read.
-    pub(crate) fn stop_stdin(&self) -> bool {
-        let mut pushers = std::mem::take(&mut *lock(&self.pushers));
-        pushers.retain(|pusher| !pusher.is_finished());
-        pushers.iter().for_each(Pusher::stop);
-        !pushers.is_empty()
     }
 
     /// Queues a command, see [`Shared::submit`].

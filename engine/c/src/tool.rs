@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use iof_proto::log::key::PMIX_LOG_SOURCE;
 use iof_proto::rendezvous::Search;
-use iof_proto::{Info, InfoValue, Log};
+use iof_proto::{Failure, Info, InfoValue, Log};
 use iof_tool::{AttachError, own_proc};
 
 use crate::call::{self, CbData};
@@ -18,7 +18,9 @@ use crate::events::{Events, MAX_CODES};
 use crate::format::Formats;
 use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait, or_failure};
 use crate::init::{Infos, ToolInfos};
-use crate::library::{Library, Tool, library, library_to_begin, session, session_so_far, with_events};
+use crate::library::{
+    Library, Tool, initialized, library, library_to_begin, session, session_so_far, with_events,
+};
 use crate::local_answers::LocalAnswers;
 use crate::session::{Session, attach_reason, attach_status};
 use crate::types::{iof_info_t, iof_proc_t, iof_query_t, iof_status_t};
@@ -178,7 +180,7 @@ pub unsafe extern "C" fn iof_Query_info(
         let local = LocalAnswers::take_from(&mut queries, socket());
         let asked = match session() {
             _ if queries.is_empty() => None,
-            Err(_) if !local.is_empty() => Some(Err(gone("the process is not connected"))),
+            Err(_) if !local.is_empty() => Some(Err(not_connected())),
             Err(status) => return Err(status),
             Ok(session) => Some(session.ask(|done| Command::Query(queries, done))?),
         };
@@ -195,13 +197,18 @@ pub unsafe extern "C" fn iof_Query_info(
     })
 }
 
+/// The failure of the keys that the library cannot answer alone.
+fn not_connected() -> Failure {
+    gone("the process is not connected")
+}
+
 /// Returns the socket of the engine to which this process is connected, or which it is.
 fn socket() -> Option<PathBuf> {
     session_so_far().and_then(|session| session.socket.clone())
 }
 
 /// The same as iof_Query_info, without blocking: cbfunc, which may be NULL, is called with the
-/// answer.
+/// answer. In a tool without a connection, it is called before the function returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Query_info_nb(
     queries: *mut iof_query_t,
@@ -210,11 +217,19 @@ pub unsafe extern "C" fn iof_Query_info_nb(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
+        initialized()?;
         // SAFETY: the contract in the header.
         let mut queries = unsafe { read::queries(queries, nqueries) }?;
-        let session = session()?;
-        let local = LocalAnswers::take_from(&mut queries, session.socket.clone());
+        let local = LocalAnswers::take_from(&mut queries, socket());
         let cbdata = CbData(cbdata);
+        let session = match session() {
+            Err(_) if !local.is_empty() => {
+                let asked = (!queries.is_empty()).then(|| Err(not_connected()));
+                call::answered(cbfunc, local.join(asked), cbdata);
+                return Ok(IOF_SUCCESS);
+            }
+            session => session?,
+        };
         let command = if queries.is_empty() {
             Command::Call(Box::new(move |_| call::answered(cbfunc, local.join(None), cbdata)))
         } else {
@@ -269,9 +284,10 @@ pub unsafe extern "C" fn iof_Log_nb(
     })
 }
 
-/// Returns the session for a log request. Like PMIx's library, it checks the number of data first,
-/// and then the connection.
+/// Returns the session for a log request. Like PMIx's library, it checks the number of data before
+/// the connection.
 fn with_data(ndata: usize) -> Outcome<Arc<Session>> {
+    initialized()?;
     if ndata == 0 { Err(IOF_ERR_BAD_PARAM) } else { session() }
 }
 

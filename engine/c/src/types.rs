@@ -24,6 +24,15 @@ pub type iof_info_directives_t = u32;
 /// The state of a process, such as IOF_PROC_STATE_RUNNING.
 pub type iof_proc_state_t = u8;
 
+/// To whom a value is known that a rank has put, such as IOF_GLOBAL.
+pub type iof_scope_t = u8;
+
+/// For how long published data is kept, such as IOF_PERSIST_SESSION.
+pub type iof_persistence_t = u8;
+
+/// The processes that receive an event or published data, such as IOF_RANGE_SESSION.
+pub type iof_data_range_t = u8;
+
 /// The name of a job, with its terminating NUL.
 pub type iof_nspace_t = [c_char; 256];
 

@@ -103,6 +103,11 @@ fn a_tool_without_a_connection_has_handlers_and_answers_and_can_connect_later() 
 }
 
 #[test]
+fn queries_of_several_jobs_and_wrong_arguments_have_the_results_of_pmix() {
+    assert_completes_of("host.c", "queries");
+}
+
+#[test]
 fn the_library_can_be_unloaded_while_its_engine_runs() {
     let library = library_directory().join("libiof_c.so");
     assert_completes_of("unload.c", library.to_str().unwrap());

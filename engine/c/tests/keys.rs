@@ -40,7 +40,8 @@ fn c_types(types: &[ValueType]) -> &'static [&'static str] {
 fn the_keys_of_the_header_are_those_of_the_table_with_their_types() {
     let mut described = BTreeMap::new();
     let mut doc = Vec::new();
-    let header = read("include/iof.h");
+    let header = read("include/iof.h").replacen(&read("src/standard.h"), "", 1);
+    assert!(!header.contains("IOF_TIMEOUT "), "without the constants that the library ignores");
     for line in header.lines() {
         let key = line.strip_prefix("#define ").and_then(|rest| rest.split_once(" \""));
         let key = key.filter(|(name, _)| !name.contains('('));

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{compiler, environment, has, pmix_flags, root, run, source};
+use common::{STANDARD_OUTPUT, compiler, environment, has, pmix_flags, root, run, run_with_launcher, source};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
@@ -35,12 +35,17 @@ fn the_macros_compile_as_cpp_without_warnings() {
 fn the_program_uses_every_macro() {
     let macros = fs::read_to_string(root().join("src/macros.h")).unwrap();
     let program = fs::read_to_string(source("macros.c")).unwrap();
-    let names = macros.lines().filter_map(|line| line.strip_prefix("#define ")?.split('(').next());
+    let names = macros.lines().filter_map(|line| line.strip_prefix("#define ")?.split(['(', ' ']).next());
     // These are parts of the others.
     let parts = ["IOF_FREE_ARRAY", "IOF_FREE_TEXT", "IOF_COPY_TEXT"];
-    let unused: Vec<&str> =
-        names.filter(|name| !parts.contains(name) && !program.contains(&format!("{name}("))).collect();
+    let unused: Vec<&str> = names.filter(|name| !parts.contains(name) && !has_word(&program, name)).collect();
     assert!(unused.is_empty(), "{unused:?}");
+}
+
+/// Returns whether `text` has `name` as a word.
+fn has_word(text: &str, name: &str) -> bool {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    text.split(|letter| !is_part(letter)).any(|word| word == name)
 }
 
 /// The beginnings of the names of PMIx's macros that the header lacks.
@@ -51,7 +56,7 @@ const ABSENT: [(&str, &str); 8] = [
     ),
     ("PROC_STATS_ NODE_STATS_ NET_STATS_ DISK_STATS_", "statistics, which it does not have"),
     ("DATA_BUFFER_", "packed data, which it does not have"),
-    ("PDATA_", "data that ranks publish"),
+    ("LOOKUP_ PDATA_", "data that ranks publish"),
     ("MULTICLUSTER_", "names of jobs of several clusters"),
     ("SYSTEM_EVENT", "events of other systems"),
     ("CHECK_TRUE CHECK_BOOL", "not in all versions of PMIx; IOF_INFO_TRUE"),
@@ -66,13 +71,35 @@ fn the_header_has_the_macros_of_pmix_for_its_structures() {
         directory.map(|directory| directory.join("pmix_common.h")).find(|path| path.exists()).unwrap();
     let theirs = fs::read_to_string(header).unwrap();
     let ours = fs::read_to_string(root().join("src/macros.h")).unwrap();
-    let names = theirs.lines().filter_map(|line| line.strip_prefix("#define PMIX_")?.split_once('('));
-    let names: Vec<&str> = names.map(|(name, _)| name).filter(|name| !name.contains(' ')).collect();
+    let names = theirs.lines().filter_map(|line| {
+        let name = line.strip_prefix("#define PMIX_")?.split(['(', ' ']).next()?;
+        let is_macro = line.contains(&format!("{name}(")) || name.ends_with("_STATIC_INIT");
+        is_macro.then_some(name)
+    });
+    let names: Vec<&str> = names.collect();
     assert!(names.len() > 100, "{names:?}");
     let is_absent = |name: &&str| {
         ABSENT.iter().any(|(names, _)| names.split(' ').any(|beginning| name.starts_with(beginning)))
     };
-    let has = |name: &&str| ours.contains(&format!("#define IOF_{name}("));
+    let has = |name: &&str| {
+        ours.lines().any(|line| {
+            let rest = line.strip_prefix("#define IOF_").and_then(|line| line.strip_prefix(*name));
+            rest.is_some_and(|rest| rest.starts_with(['(', ' ']))
+        })
+    };
     let missing: Vec<&&str> = names.iter().filter(|name| !is_absent(name) && !has(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn a_program_written_after_the_standard_works_after_its_prefix_is_renamed() {
+    let Some(compiler) = compiler() else { return };
+    let program = fs::read_to_string(source("standard.c")).unwrap();
+    let renamed = compiler.directory.path().join("renamed.c");
+    let program = program.replace("pmix_tool.h", "iof.h");
+    let program = program.replace("PMIx_", "iof_").replace("pmix_", "iof_").replace("PMIX_", "IOF_");
+    fs::write(&renamed, program).unwrap();
+    let launcher = compiler.program(&source("launcher.c"), &[]);
+    let output = run_with_launcher(&launcher, &compiler.program(&renamed, &["-Wpedantic"]));
+    assert_eq!(output, STANDARD_OUTPUT);
 }

@@ -61,6 +61,15 @@ fn initialized() -> Result<MutexGuard<'static, Client>, iof_status_t> {
     })
 }
 
+/// The same for a call whose arguments are valid or not, which PMIx's library checks in between.
+fn initialized_with(valid: bool) -> Result<MutexGuard<'static, Client>, iof_status_t> {
+    match initialized() {
+        Err(IOF_ERR_INIT) => Err(IOF_ERR_INIT),
+        _ if !valid => Err(IOF_ERR_BAD_PARAM),
+        result => result,
+    }
+}
+
 /// Makes the process a job of its own with one rank. As with PMIx's library, the status is then
 /// `PMIX_ERR_UNREACH`, because the process has no server, and the other functions can be called.
 #[unsafe(no_mangle)]
@@ -75,6 +84,9 @@ pub unsafe extern "C" fn PMIx_Init(
         return fail(IOF_ERR_NOT_SUPPORTED, reason);
     }
     let mut client = client();
+    if client.count == 0 && iof_Initialized() != 0 {
+        return fail(IOF_ERR_INIT, "the process is a tool already");
+    }
     let mut own = iof_proc_t { nspace: [0; 256], rank: 0 };
     let status = begin(&mut own);
     if status != IOF_SUCCESS {
@@ -108,12 +120,12 @@ fn begin(own: &mut iof_proc_t) -> iof_status_t {
     }
 }
 
-/// Reverts one call of `PMIx_Init`.
+/// Reverts one call of `PMIx_Init`. As with PMIx's library, a call too many succeeds.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Finalize(_info: *const iof_info_t, _ninfo: usize) -> iof_status_t {
     let mut client = client();
     if client.count == 0 {
-        return IOF_ERR_INIT;
+        return IOF_SUCCESS;
     }
     client.count = client.count.saturating_sub(1);
     if client.count == 0 {
@@ -126,10 +138,7 @@ pub extern "C" fn PMIx_Finalize(_info: *const iof_info_t, _ninfo: usize) -> iof_
 /// Keeps a value, which [`PMIx_Get`] returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Put(_scope: u8, key: *const c_char, val: *const iof_value_t) -> iof_status_t {
-    if key.is_null() || val.is_null() {
-        return IOF_ERR_BAD_PARAM;
-    }
-    let mut client = match initialized() {
+    let mut client = match initialized_with(!key.is_null() && !val.is_null()) {
         Ok(client) => client,
         Err(status) => return status,
     };
@@ -164,6 +173,15 @@ pub extern "C" fn PMIx_Fence(
     initialized().map_or_else(|status| status, |_| IOF_SUCCESS)
 }
 
+/// Returns an error, as with PMIx's library: without a server, only the blocking form succeeds.
+#[unsafe(no_mangle)]
+pub extern "C" fn PMIx_Fence_nb() -> iof_status_t {
+    match initialized() {
+        Ok(_) => fail(IOF_ERR_UNREACH, "the process has no server: call PMIx_Fence, which returns at once"),
+        Err(status) => status,
+    }
+}
+
 /// Returns a value that the process has put, or one of its job. The caller frees it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Get(
@@ -173,25 +191,79 @@ pub unsafe extern "C" fn PMIx_Get(
     _ninfo: usize,
     val: *mut *mut iof_value_t,
 ) -> iof_status_t {
-    if key.is_null() || val.is_null() {
-        return IOF_ERR_BAD_PARAM;
+    // SAFETY: the caller's promise: the key is terminated, a process that is not NULL is one, and
+    // `val` points to a pointer.
+    unsafe {
+        match initialized_with(!key.is_null() && !val.is_null()) {
+            Err(status) => status,
+            Ok(client) => match find(&client, proc, CStr::from_ptr(key)) {
+                Ok(found) => {
+                    val.write(found);
+                    IOF_SUCCESS
+                }
+                Err(status) => status,
+            },
+        }
     }
-    let client = match initialized() {
+}
+
+/// The callback of [`PMIx_Get_nb`].
+type ValueCallback = Option<unsafe extern "C" fn(iof_status_t, *mut iof_value_t, *mut c_void)>;
+
+/// Passes the value of [`PMIx_Get`] to a callback, which is called before the function returns. The
+/// value is valid until the callback returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn PMIx_Get_nb(
+    proc: *const iof_proc_t,
+    key: *const c_char,
+    _info: *const iof_info_t,
+    _ninfo: usize,
+    cbfunc: ValueCallback,
+    cbdata: *mut c_void,
+) -> iof_status_t {
+    let client = match initialized_with(!key.is_null() && cbfunc.is_some()) {
         Ok(client) => client,
         Err(status) => return status,
     };
-    let Some(own) = client.name else { return IOF_ERR_INIT };
-    // SAFETY: the caller's promise: the key is terminated, and a process that is not NULL is one.
-    let (key, of) = unsafe { (CStr::from_ptr(key), if proc.is_null() { own } else { *proc }) };
+    let Some(cbfunc) = cbfunc else { return IOF_ERR_BAD_PARAM };
+    // SAFETY: as in `PMIx_Get`. The value belongs to this function.
+    unsafe {
+        let found = find(&client, proc, CStr::from_ptr(key));
+        // The callback may use the library.
+        drop(client);
+        match found {
+            Ok(value) => {
+                cbfunc(IOF_SUCCESS, value, cbdata);
+                iof_Value_destruct(value);
+                libc::free(value.cast());
+            }
+            Err(status) => cbfunc(status, std::ptr::null_mut(), cbdata),
+        }
+    }
+    IOF_SUCCESS
+}
+
+/// Returns an allocated copy of a value.
+///
+/// # Safety
+/// A process that is not NULL is one.
+unsafe fn find(
+    client: &Client,
+    proc: *const iof_proc_t,
+    key: &CStr,
+) -> Result<*mut iof_value_t, iof_status_t> {
+    let own = client.name.ok_or(IOF_ERR_INIT)?;
+    // SAFETY: the caller's promise.
+    let of = if proc.is_null() { own } else { unsafe { *proc } };
     let is_own_job =
         of.nspace.iter().take_while(|byte| **byte != 0).eq(own.nspace.iter().take_while(|byte| **byte != 0));
     if !is_own_job {
-        return IOF_ERR_NOT_FOUND;
+        return Err(IOF_ERR_NOT_FOUND);
     }
     // SAFETY: a value of C, for which zeros are valid, or NULL.
     let place: *mut iof_value_t = unsafe { libc::calloc(1, size_of::<iof_value_t>()) }.cast();
     if place.is_null() {
-        return IOF_ERR_NOMEM;
+        return Err(IOF_ERR_NOMEM);
     }
     let status = match (client.values.get(key), known(key, &of, &own)) {
         // SAFETY: both are values, and the second one is written.
@@ -199,16 +271,12 @@ pub unsafe extern "C" fn PMIx_Get(
         (_, Some(known)) => known.store(place),
         _ => IOF_ERR_NOT_FOUND,
     };
-    // SAFETY: the caller's promise: it points to a pointer. The memory is freed only if the caller
-    // does not receive it.
-    unsafe {
-        if status == IOF_SUCCESS {
-            val.write(place);
-        } else {
-            libc::free(place.cast());
-        }
+    if status == IOF_SUCCESS {
+        return Ok(place);
     }
-    status
+    // SAFETY: it was allocated above, and is not used further.
+    unsafe { libc::free(place.cast()) };
+    Err(status)
 }
 
 /// A fact about a job of one rank.

@@ -1,32 +1,44 @@
 //! The functions of PMIx's tool API that this library does not support. They exist, so that no
-//! symbol is missing, and always return the same value. `iof_last_error` then returns the reason.
+//! symbol is missing. Like PMIx's library, those that need a server return [`IOF_ERR_INIT`] in a
+//! process that has not initialized the library, and [`IOF_ERR_UNREACH`] in one without a
+//! connection. `iof_last_error` returns the reason why they are not supported.
 //!
 //! They take no arguments. The C calling conventions of all platforms of Linux allow a caller to
 //! pass more arguments than a function takes.
 
 use std::ffi::{c_char, c_int};
 
-use iof_c::{IOF_ERR_NOT_SUPPORTED, fail, iof_status_t};
+use iof_c::{
+    IOF_ERR_INIT, IOF_ERR_NOT_SUPPORTED, IOF_ERR_UNREACH, fail, iof_Initialized, iof_server_uri,
+    iof_status_t, iof_tool_is_connected,
+};
 
 macro_rules! not_supported {
-    ($reason:literal: $($name:ident)+) => {
+    ($status:expr, $reason:literal: $($name:ident)+) => {
         $(
             #[unsafe(no_mangle)]
             extern "C" fn $name() -> iof_status_t {
-                fail(IOF_ERR_NOT_SUPPORTED, $reason)
+                fail($status, $reason)
             }
         )+
     };
 }
 
+/// Returns the status of a function that needs a server.
+fn of_server() -> iof_status_t {
+    match iof_Initialized() {
+        0 => IOF_ERR_INIT,
+        _ if iof_tool_is_connected() || !iof_server_uri().is_null() => IOF_ERR_NOT_SUPPORTED,
+        _ => IOF_ERR_UNREACH,
+    }
+}
+
 not_supported! {
-    "ranks use it, and an engine keeps no data of processes, and has no collective operations":
+    of_server(), "ranks use it, and an engine keeps no data of processes, and has no collective operations":
     PMIx_Connect
     PMIx_Connect_nb
     PMIx_Disconnect
     PMIx_Disconnect_nb
-    PMIx_Fence_nb
-    PMIx_Get_nb
     PMIx_Group_construct
     PMIx_Group_construct_nb
     PMIx_Group_destruct
@@ -49,7 +61,7 @@ not_supported! {
 }
 
 not_supported! {
-    "only launchers start and control processes":
+    of_server(), "only launchers start and control processes":
     PMIx_Abort
     PMIx_Allocation_request
     PMIx_Allocation_request_nb
@@ -62,12 +74,12 @@ not_supported! {
 }
 
 not_supported! {
-    "the engine alone has events, and does not pass on those of tools":
+    of_server(), "the engine alone has events, and does not pass on those of tools":
     PMIx_Notify_event
 }
 
 not_supported! {
-    "the engine identifies tools by what the kernel reports":
+    of_server(), "the engine identifies tools by what the kernel reports":
     PMIx_Get_credential
     PMIx_Get_credential_nb
     PMIx_Validate_credential
@@ -75,9 +87,7 @@ not_supported! {
 }
 
 not_supported! {
-    "the library has no packed data, fabrics and topologies":
-    PMIx_Compute_distances
-    PMIx_Compute_distances_nb
+    IOF_ERR_NOT_SUPPORTED, "the library has no packed data":
     PMIx_Data_copy
     PMIx_Data_copy_payload
     PMIx_Data_embed
@@ -86,6 +96,12 @@ not_supported! {
     PMIx_Data_print
     PMIx_Data_unload
     PMIx_Data_unpack
+}
+
+not_supported! {
+    of_server(), "the library has no fabrics and topologies":
+    PMIx_Compute_distances
+    PMIx_Compute_distances_nb
     PMIx_Fabric_deregister
     PMIx_Fabric_deregister_nb
     PMIx_Fabric_register

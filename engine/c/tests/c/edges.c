@@ -77,6 +77,7 @@ static void ends_well(pid_t child)
 static void stdin_that_is_stopped(void)
 {
     static const char *const stops[] = {IOF_IOF_PUSH_STDIN, IOF_IOF_COMPLETE};
+    iof_byte_object_t empty = {NULL, 0}, bytes = {"x", 1};
     iof_info_t start, stop;
     iof_status_t status;
     int input[2], code;
@@ -88,12 +89,16 @@ static void stdin_that_is_stopped(void)
         spawn("cat", 1);
         /* RFC0025 gives the directive a process. */
         assert(iof_Info_load(&start, IOF_IOF_PUSH_STDIN, &rank0, IOF_PROC) == IOF_SUCCESS);
-        assert(iof_IOF_push(&rank0, round, NULL, &start, 1, NULL, NULL) == IOF_SUCCESS);
+        assert(iof_IOF_push(&rank0, round, &bytes, &start, 1, NULL, NULL) == IOF_ERR_BAD_PARAM && *iof_last_error());
+        iof_byte_object_t *nothing = round == 0 ? NULL : &empty;
+        assert(iof_IOF_push(&rank0, round, nothing, &start, 1, NULL, NULL) == IOF_SUCCESS);
+        /* Two pushes would divide the bytes of stdin. */
+        assert(iof_IOF_push(&rank0, round, NULL, &start, 1, NULL, NULL) == IOF_ERR_RESOURCE_BUSY && *iof_last_error());
         iof_Value_destruct(&start.value);
         assert(write(input[1], "typed\n", 6) == 6);
         wait_for(&reached, 1);
         assert(iof_Info_load(&stop, stops[round], round == 0 ? &no : NULL, IOF_BOOL) == IOF_SUCCESS);
-        assert(iof_IOF_push(&rank0, 1, NULL, &stop, 1, op, &status) == IOF_SUCCESS);
+        assert(iof_IOF_push(&rank0, 1, nothing, &stop, 1, op, &status) == IOF_SUCCESS);
         wait_for(&answered, 1);
         assert(status == IOF_SUCCESS);
         /* cat ends at the end of its stdin. */

@@ -332,6 +332,16 @@ static char *text_of(char *key)
     return text;
 }
 
+static void answered(iof_status_t status, iof_info_t *info, size_t ninfo, void *cbdata,
+                     iof_release_cbfunc_t release_fn, void *release_cbdata)
+{
+    (void)info;
+    *(int *)cbdata = status < 0 ? status : (int)ninfo;
+    if (release_fn) {
+        release_fn(release_cbdata);
+    }
+}
+
 /* A tool that connects after it has begun, disconnects, and connects again. */
 static void later(void)
 {
@@ -352,6 +362,15 @@ static void later(void)
     iof_data_array_t *found = results[0].value.data.darray;
     assert(IOF_CHECK_KEY(&results[0], IOF_QUERY_AVAIL_SERVERS) && found->type == IOF_INFO && found->size >= 1);
     iof_Info_free(results, count);
+    /* The same without blocking. */
+    int answer = 0;
+    CHECK(iof_Query_info_nb(&query, 1, answered, &answer));
+    assert(answer == IOF_ERR_PARTIAL_SUCCESS);
+    keys[1] = NULL;
+    CHECK(iof_Query_info_nb(&query, 1, answered, &answer));
+    assert(answer == 1);
+    keys[0] = IOF_QUERY_NAMESPACES;
+    assert(iof_Query_info_nb(&query, 1, answered, &answer) == IOF_ERR_UNREACH && answer == 1);
     CHECK(iof_tool_get_servers(&servers, &count));
     assert(count == 0 && iof_tool_disconnect(&self) == IOF_ERR_NOT_FOUND);
 
@@ -377,8 +396,75 @@ static void later(void)
     while (__atomic_load_n(&events, __ATOMIC_SEQ_CST) == 0) {
         poll(NULL, 0, 1);
     }
-    assert(!iof_tool_is_connected());
+    assert(!iof_tool_is_connected() && iof_tool_set_server(&engine, NULL, 0) == IOF_ERR_UNREACH);
+    CHECK(iof_tool_get_servers(&servers, &count));
+    assert(count == 0);
+    /* The tool connects to the next engine, and its handler receives the end of that one, too. */
+    while (iof_tool_attach_to_server(&self, &engine, &info, 1) != IOF_SUCCESS) {
+        poll(NULL, 0, 1);
+    }
+    assert(iof_tool_is_connected());
+    printf("ready\n");
+    fflush(stdout);
+    while (__atomic_load_n(&events, __ATOMIC_SEQ_CST) == 1) {
+        poll(NULL, 0, 1);
+    }
     CHECK(iof_tool_finalize());
+}
+
+/* Queries for several jobs, and wrong arguments of a connected process. */
+static void queries(void)
+{
+    char *names[] = {"a", "b"};
+    iof_app_t app = shell("exec sleep 1000", 2);
+    iof_info_t info, qualifiers[2], *results;
+    size_t count;
+    CHECK(iof_server_init(NULL, NULL, 0));
+    for (int i = 0; i < 2; i++) {
+        CHECK(iof_Info_load(&qualifiers[i], IOF_NSPACE, names[i], IOF_STRING));
+        CHECK(iof_server_spawn(&qualifiers[i], 1, &app, 1, NULL));
+    }
+    char *keys[] = {IOF_QUERY_JOB_STATUS, IOF_LOCAL_PROCS, IOF_QUERY_SPAWN_SUPPORT, NULL};
+    iof_query_t query = {.keys = keys, .qualifiers = qualifiers, .nqual = 2};
+    CHECK(iof_Query_info(&query, 1, &results, &count));
+    assert(count == 3);
+    iof_data_array_t *array = results[0].value.data.darray;
+    iof_info_t *status = array->array;
+    assert(IOF_CHECK_KEY(&results[0], IOF_QUERY_JOB_STATUS) && array->type == IOF_INFO && array->size == 2);
+    for (int i = 0; i < 2; i++) {
+        assert(IOF_CHECK_KEY(&status[i], names[i]) && status[i].value.type == IOF_STATUS);
+        assert(status[i].value.data.status == IOF_EVENT_JOB_START);
+    }
+    array = results[1].value.data.darray;
+    iof_proc_t *procs = array->array;
+    assert(array->type == IOF_PROC && array->size == 4);
+    assert(IOF_CHECK_NSPACE(procs[3].nspace, "b") && procs[3].rank == 1);
+    assert(results[2].value.type == IOF_STRING && !strcmp(results[2].value.data.string, ""));
+    iof_Info_free(results, count);
+
+    keys[0] = IOF_JOB_SIZE, keys[1] = IOF_LOCAL_PEERS, keys[2] = NULL;
+    query.nqual = 1;
+    CHECK(iof_Query_info(&query, 1, &results, &count));
+    assert(count == 2 && results[0].value.type == IOF_UINT32 && results[0].value.data.uint32 == 2);
+    assert(results[1].value.type == IOF_STRING && !strcmp(results[1].value.data.string, "0,1"));
+    iof_Info_free(results, count);
+    query.nqual = 0;
+    assert(iof_Query_info(&query, 1, &results, &count) == IOF_ERR_BAD_PARAM && *iof_last_error());
+
+    /* The source of a message is a process. */
+    iof_Value_destruct(&qualifiers[0].value);
+    CHECK(iof_Info_load(&info, IOF_LOG_STDERR, "text", IOF_STRING));
+    CHECK(iof_Info_load(&qualifiers[0], IOF_LOG_SOURCE, "text", IOF_STRING));
+    assert(iof_Log(&info, 1, qualifiers, 1) == IOF_ERR_BAD_PARAM);
+    assert(iof_Log_nb(&info, 1, qualifiers, 1, NULL, NULL) == IOF_ERR_BAD_PARAM);
+    assert(iof_IOF_deregister(99, NULL, 0, NULL, NULL) == IOF_ERR_BAD_PARAM);
+    for (int i = 0; i < 2; i++) {
+        CHECK(iof_server_signal(names[i], 9));
+        CHECK(iof_server_wait(names[i], NULL));
+        iof_Value_destruct(&qualifiers[i].value);
+    }
+    iof_Value_destruct(&info.value);
+    IOF_APP_DESTRUCT(&app);
 }
 
 int main(int argc, char **argv)
@@ -404,14 +490,22 @@ int main(int argc, char **argv)
         assert(pipe2(pipes, O_CLOEXEC) == 0);
         CHECK(iof_server_init(NULL, NULL, 0));
         pid_t child = start("later", pipes[1]);
-        assert(read(pipes[0], &byte, 1) == 1);
-        CHECK(iof_server_finalize());
+        for (int engine = 0; engine < 2; engine++) {
+            while (read(pipes[0], &byte, 1) == 1 && byte != '\n') {
+            }
+            CHECK(iof_server_finalize());
+            if (engine == 0) {
+                CHECK(iof_server_init(NULL, NULL, 0));
+            }
+        }
         ends_well(child);
         printf("done\n");
         return 0;
     }
     if (!strcmp(argv[1], "host")) {
         host();
+    } else if (!strcmp(argv[1], "queries")) {
+        queries();
     } else {
         streams();
     }

@@ -75,10 +75,15 @@ static void *resume(void *arg)
 {
     (void)arg;
     poll(NULL, 0, 100);
+    /* A wildcard means all tools, whose pause the resumption of one of them does not end. */
+    iof_proc_t any = paused, none = {.nspace = ""};
+    any.rank = IOF_RANK_WILDCARD;
+    CHECK(iof_server_IOF_flow_control(&any, IOF_FWD_STDIN_CHANNEL, true, NULL, 0, NULL, NULL));
+    CHECK(iof_server_IOF_flow_control(&paused, IOF_FWD_STDIN_CHANNEL, false, NULL, 0, resumption_done, &paused));
     __atomic_store_n(&resumed, 1, __ATOMIC_SEQ_CST);
     assert(iof_server_IOF_flow_control(NULL, IOF_FWD_STDOUT_CHANNEL, false, NULL, 0, NULL, NULL) ==
            IOF_ERR_NOT_SUPPORTED);
-    CHECK(iof_server_IOF_flow_control(&paused, IOF_FWD_STDIN_CHANNEL, false, NULL, 0, resumption_done, &paused));
+    CHECK(iof_server_IOF_flow_control(&none, IOF_FWD_STDIN_CHANNEL, false, NULL, 0, resumption_done, &paused));
     return NULL;
 }
 

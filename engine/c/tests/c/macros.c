@@ -4,6 +4,28 @@
 
 #include <iof.h>
 
+/* Structures that are declared as empty. */
+static void test_declarations(void)
+{
+    iof_proc_t proc = IOF_PROC_STATIC_INIT;
+    iof_proc_info_t process = IOF_PROC_INFO_STATIC_INIT;
+    iof_byte_object_t bytes = IOF_BYTE_OBJECT_STATIC_INIT;
+    iof_envar_t variable = IOF_ENVAR_STATIC_INIT;
+    iof_value_t value = IOF_VALUE_STATIC_INIT;
+    iof_info_t info = IOF_INFO_STATIC_INIT;
+    iof_data_array_t array = IOF_DATA_ARRAY_STATIC_INIT;
+    iof_query_t query = IOF_QUERY_STATIC_INIT;
+    iof_app_t app = IOF_APP_STATIC_INIT;
+    iof_regattr_t attribute = IOF_REGATTR_STATIC_INIT;
+    assert(proc.nspace[0] == '\0' && proc.rank == IOF_RANK_UNDEF && process.proc.rank == IOF_RANK_UNDEF);
+    assert(process.hostname == NULL && process.state == IOF_PROC_STATE_UNDEF);
+    assert(bytes.bytes == NULL && bytes.size == 0 && variable.envar == NULL && variable.value == NULL);
+    assert(value.type == IOF_UNDEF && info.key[0] == '\0' && info.flags == 0 && info.value.type == IOF_UNDEF);
+    assert(array.type == IOF_UNDEF && array.size == 0 && array.array == NULL);
+    assert(query.keys == NULL && query.nqual == 0 && app.cmd == NULL && app.maxprocs == 0 && app.ninfo == 0);
+    assert(attribute.name == NULL && attribute.string[0] == '\0' && attribute.description == NULL);
+}
+
 static void test_processes(void)
 {
     iof_proc_t *procs, other;
@@ -47,7 +69,7 @@ static void test_infos(void)
 {
     iof_info_t *infos, *listed, single;
     iof_data_array_t array, *given;
-    iof_value_t *values, value;
+    iof_value_t *values, *copy, value;
     iof_status_t status;
     uint32_t number = 7, *unloaded = &number;
     size_t size;
@@ -104,8 +126,13 @@ static void test_infos(void)
     IOF_VALUE_DESTRUCT(&value);
     IOF_VALUE_CREATE(values, 2);
     assert(IOF_VALUE_LOAD(&values[0], "text", IOF_STRING) == IOF_SUCCESS);
-    IOF_VALUE_XFER(status, &values[1], &values[0]);
+    copy = &values[1];
+    IOF_VALUE_XFER(status, copy, &values[0]);
     assert(status == IOF_SUCCESS && strcmp(values[1].data.string, "text") == 0);
+    copy = NULL;
+    IOF_VALUE_XFER(status, copy, &values[0]);
+    assert(status == IOF_SUCCESS && strcmp(copy->data.string, "text") == 0);
+    IOF_VALUE_RELEASE(copy);
     IOF_VALUE_FREE(values, 2);
     IOF_VALUE_CREATE(values, 1);
     IOF_VALUE_RELEASE(values);
@@ -288,6 +315,7 @@ static void test_data(void)
 
 int main(void)
 {
+    test_declarations();
     test_attributes();
     test_texts();
     test_data();

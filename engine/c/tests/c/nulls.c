@@ -1,5 +1,6 @@
-/* Calls a function of PMIx with NULL, zero or wrong arguments, in a tool without a connection,
- * and prints what it returns. The first argument is the number of the call. Compiled against the
+/* Calls a function of PMIx with NULL, zero or wrong arguments, in a tool without a connection, and
+ * prints what it returns. The first argument is the number of the call. With a second one, the
+ * process is not a tool. Compiled against the
  * system's pmix.h, and run with the system's libpmix and with this library. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,13 +66,13 @@ int main(int argc, char **argv)
     size_t nresults = 0;
     void *list = NULL;
     bool yes = true;
-    if (argc != 2) {
+    if (argc < 2) {
         return 2;
     }
     int number = atoi(argv[1]);
     alarm(60);
     PMIX_INFO_LOAD(&info, PMIX_TOOL_DO_NOT_CONNECT, &yes, PMIX_BOOL);
-    if (PMIx_tool_init(&self, &info, 1) != PMIX_SUCCESS) {
+    if (argc == 2 && PMIx_tool_init(&self, &info, 1) != PMIX_SUCCESS) {
         return 1;
     }
     PMIX_QUERY_CONSTRUCT(&query);
@@ -173,6 +174,36 @@ int main(int argc, char **argv)
         TEXT(87, PMIx_Device_type_string(PMIX_DEVTYPE_GPU))
         STATUS(88, PMIx_tool_finalize())
         STATUS(89, PMIx_tool_init(NULL, NULL, 0))
+        STATUS(90, PMIx_Connect(NULL, 0, NULL, 0))
+        STATUS(91, PMIx_Connect_nb(NULL, 0, NULL, 0, op, NULL))
+        STATUS(92, PMIx_Disconnect(NULL, 0, NULL, 0))
+        STATUS(93, PMIx_Get_nb(NULL, NULL, NULL, 0, NULL, NULL))
+        STATUS(94, PMIx_Fence_nb(NULL, 0, NULL, 0, op, NULL))
+        STATUS(95, PMIx_Unpublish(NULL, NULL, 0))
+        STATUS(96, PMIx_Publish_nb(NULL, 0, op, NULL))
+        STATUS(97, PMIx_Lookup_nb(NULL, NULL, 0, NULL, NULL))
+        STATUS(98, PMIx_Spawn_nb(NULL, 0, NULL, 0, NULL, NULL))
+        STATUS(99, PMIx_Resolve_peers(NULL, NULL, NULL, NULL))
+        STATUS(100, PMIx_Resolve_nodes(NULL, NULL))
+        STATUS(101, PMIx_Job_control(NULL, 0, NULL, 0, NULL, NULL))
+        STATUS(102, PMIx_Job_control_nb(NULL, 0, NULL, 0, NULL, NULL))
+        STATUS(103, PMIx_Allocation_request(0, NULL, 0, NULL, NULL))
+        STATUS(104, PMIx_Process_monitor(NULL, 0, NULL, 0, NULL, NULL))
+        STATUS(105, PMIx_Get_credential(NULL, 0, NULL))
+        STATUS(106, PMIx_Validate_credential(NULL, NULL, 0, NULL, NULL))
+        STATUS(107, PMIx_Group_construct(NULL, NULL, 0, NULL, 0, NULL, NULL))
+        STATUS(108, PMIx_Group_destruct(NULL, NULL, 0))
+        STATUS(109, PMIx_Store_internal(NULL, NULL, NULL))
+        STATUS(110, PMIx_Info_list_xfer(NULL, NULL))
+        STATUS(111, PMIx_Finalize(NULL, 0))
+        STATUS(112, PMIx_Init(NULL, NULL, 0))
+        STATUS(113, PMIx_tool_connect_to_server(NULL, NULL, 0))
+        STATUS(114, PMIx_Data_copy(NULL, NULL, 0))
+        STATUS(115, PMIx_Data_pack(NULL, NULL, NULL, 0, 0))
+        STATUS(116, PMIx_Get_relative_locality(NULL, NULL, NULL))
+        STATUS(117, PMIx_Load_topology(NULL))
+        STATUS(118, PMIx_Parse_cpuset_string(NULL, NULL))
+        STATUS(119, PMIx_Fabric_register(NULL, NULL, 0))
     }
     printf("\n");
     fflush(stdout);

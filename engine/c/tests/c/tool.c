@@ -240,7 +240,7 @@ int main(int argc, char **argv)
     info[0].flags = C(INFO_REQD);
     assert(F(IOF_deregister)(handler, info, 1, NULL, NULL) == C(ERR_NOT_SUPPORTED));
     assert(F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == C(SUCCESS));
-    assert(F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == C(ERR_NOT_FOUND));
+    assert(F(IOF_deregister)(handler, NULL, 0, NULL, NULL) == C(ERR_BAD_PARAM));
     assert(blocked && bytes == so_far);
 
     query_job(ranks);

@@ -152,6 +152,34 @@ pub fn run_launcher_and_tool(
     assert!(running.0.wait().unwrap().success());
 }
 
+/// The output of tests/c/standard.c. The names of statuses are those of iof.
+pub const STANDARD_OUTPUT: &str = "copy PMIX_SUCCESS text
+scope SHARE ACROSS ALL NODES, persistence RETAIN UNTIL APPLICATION OF PUBLISHING PROCESS TERMINATES, \
+    range AVAIL TO PROCESSES IN SAME JOB ONLY
+empty 1 1 0 1 1 0
+registered 0 0, running 1, pushed 0, ended 0
+answers 2
+";
+
+/// Runs the launcher of tests/c with a job of two ranks, and then `tool` with the launcher's URI and
+/// this number. Returns the output of the tool.
+pub fn run_with_launcher(launcher: &Path, tool: &Path) -> String {
+    let sockets = tempfile::tempdir().unwrap();
+    let mut starting = Command::new(launcher);
+    environment(&mut starting, launcher, sockets.path());
+    let mut running = Running(starting.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    let mut next_line = || lines.next().expect("a line of the launcher").unwrap();
+    let uri = next_line().strip_prefix("uri ").unwrap().to_owned();
+    running.write("spawn 2\n");
+    assert_eq!(next_line(), "spawned");
+    let output = run(environment(&mut Command::new(tool), tool, sockets.path()).args([&uri, "2"]));
+    drop(running.0.stdin.take());
+    assert!(next_line().starts_with("ends "));
+    assert!(running.0.wait().unwrap().success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// Runs a command, which must succeed. Returns its output.
 pub fn run(command: &mut Command) -> Output {
     let output = output(command.stdin(Stdio::null()));

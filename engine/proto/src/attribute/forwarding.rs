@@ -23,7 +23,8 @@ attributes! {
     /// Whether the registration receives the output in place of the launcher's own readers. True is
     /// not supported: a tool takes no output from other readers.
     PMIX_IOF_REDIRECT = "pmix.iof.redir": Bool, at Pull;
-    /// Makes the tool's C library read the tool's own stdin and push it.
+    /// Makes the tool's C library read the tool's own stdin and push it. If the value is a process, it
+    /// is the target of a push that names none.
     PMIX_IOF_PUSH_STDIN = "pmix.iof.stdin": Bool or Process, at Push;
     /// The channels to forward, as a bit mask. This older form, from the RFC's draft, sets all
     /// `PMIX_FWD_` keys together.
