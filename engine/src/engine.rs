@@ -36,6 +36,7 @@ use crate::reports::{Report, Reports};
 use crate::shared::SharedMemory;
 use crate::stalls::Stalls;
 use crate::tables::Tables;
+use crate::topology::Topology;
 
 /// Number of files that the smallest useful engine has open: two readers in its own process, and a
 /// job of one rank.
@@ -92,6 +93,7 @@ pub struct Engine {
     pub(crate) capture: Arc<Capture>,
     pub(crate) stalls: Arc<Stalls>,
     pub(crate) pmix: PmixHost,
+    pub(crate) topology: Topology,
     control: Option<JoinHandle<()>>,
     pub(crate) listener: Option<Arc<Listener>>,
 }
@@ -207,8 +209,9 @@ impl Engine {
             .name("iof-control".into())
             .spawn(move || control.run())
             .map_err(|source| StartError::Thread { source })?;
-        let pmix = PmixHost::default();
-        Ok(Engine { config, caches, tables, capture, stalls, pmix, control: Some(control), listener })
+        let (pmix, topology) = (PmixHost::default(), Topology::default());
+        let control = Some(control);
+        Ok(Engine { config, caches, tables, capture, stalls, pmix, topology, control, listener })
     }
 
     /// Returns the absolute path of the socket that tools connect to; `None` with

@@ -115,16 +115,19 @@ impl Engine {
         // A rank may write before the capture thread reads its pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.
         let spawner = Spawner::watching(FirstWrites::new().ok());
-        let pmix = self.pmix_job(spec, needs, job)?;
+        let cores = binding::cores(spec, planned_ranks(spec).count())?.unwrap_or_default();
+        let pmix = self.pmix_job(spec, needs, job, &cores)?;
         // MPICH refuses to start with the variables of both protocols.
-        let pmi = if pmix.is_none() { PmiJob::of(spec, job) } else { None };
+        let pmi = match pmix {
+            None => PmiJob::of(spec, job, self.topology.file_for(spec, needs).as_deref()),
+            Some(_) => None,
+        };
         let mpi = MpiJob { pmi, pmix };
         // A client would take variables of another launcher for its own.
         let has_pmix = pmi::has_pmix();
         let is_of_a_launcher = |name: &OsStr| pmi::is_of_a_launcher(name, has_pmix);
         let hides = spec.hide_launcher || spec.mpi != Mpi::None;
         let spawner = if hides { spawner.hiding(is_of_a_launcher) } else { spawner };
-        let cores = binding::cores(spec, planned_ranks(spec).count())?.unwrap_or_default();
         let mut signallers = Vec::new();
         let started = planned_ranks(spec).enumerate().try_for_each(|(index, planned)| {
             let start = || self.start_rank(spec, &planned, &spawner, &mpi, &mut signallers);

@@ -19,6 +19,7 @@
 //! | `tables`, `handles` | the core behind its lock; the descriptors and rendezvous entries that the driver holds for it |
 //! | `binding` | the processor cores of ranks |
 //! | `pmi`, `pmix` | the sockets by which ranks start MPI; the PMIx server in libpmix |
+//! | `topology` | the file with the topology of the node |
 //! | `stalls` | ranks that stall the capture thread |
 //! | `files` | the limits on files and memory maps |
 //! | `shared`, `dispatch` | reader pages, rings, inlets and streams, which the core names by ids; commands to the capture thread with what they name |
@@ -80,6 +81,7 @@ mod shared;
 pub mod simulation;
 mod stalls;
 mod tables;
+mod topology;
 
 pub use crate::core::deliver_error::DeliverError;
 pub use crate::core::delivery::MAX_DELIVERED;

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_capture::PassedFile;
@@ -45,14 +46,16 @@ pub(crate) struct PmiJob {
 }
 
 impl PmiJob {
-    /// Returns the server of a job; `None` if its ranks have none.
-    pub(crate) fn of(spec: &JobSpec, job: &Job) -> Option<PmiJob> {
+    /// Returns the server of a job; `None` if its ranks have none. Ranks are told of the file with
+    /// the topology of the node.
+    pub(crate) fn of(spec: &JobSpec, job: &Job, topology: Option<&Path>) -> Option<PmiJob> {
         match spec.mpi {
             Mpi::None | Mpi::Pmix => None,
             Mpi::Pmi1 | Mpi::Auto => {
                 let job = job.id().clone();
                 let apps: Vec<u32> = spec.apps.iter().map(|app| app.nprocs).collect();
-                let server = Server::new(&format!("iof-{}-{}", std::process::id(), job.run), &apps);
+                let mut server = Server::new(&format!("iof-{}-{}", std::process::id(), job.run), &apps);
+                topology.and_then(Path::to_str).into_iter().for_each(|file| server.set_topology(file));
                 // The number of ranks is limited to `MAX_RANKS`.
                 let size = u32::try_from(spec.nprocs()).unwrap_or(u32::MAX);
                 Some(PmiJob { job, size, server: Arc::new(Mutex::new(server)) })

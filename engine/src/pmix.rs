@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{env, thread};
 
-use iof_capture::{ProcessSpec, find_program};
+use iof_capture::{ProcessSpec, Processors, find_program};
 use iof_pmix_server::{AppInfo, Event, EventKind, JobInfo, Need, PmixServer, RegisterError, StartError};
 use iof_proto::Rank;
 use iof_proto::limits::MAX_NSPACE;
@@ -112,10 +112,11 @@ impl PmixHost {
         server: Arc<PmixServer>,
         spec: &JobSpec,
         job: &JobId,
+        cores: &[Processors],
     ) -> Result<PmixJob, RegisterError> {
         let name = pmix_name(job);
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), job.clone());
-        let registered = server.register(&job_info(spec, name.clone()));
+        let registered = server.register(&job_info(spec, name.clone(), cores));
         if registered.is_err() {
             self.jobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
         }
@@ -139,7 +140,8 @@ impl PmixHost {
 }
 
 impl Engine {
-    /// Makes a job known to the PMIx server. Returns `None` if it needs none.
+    /// Makes a job, whose ranks are bound to `cores` if there are any, known to the PMIx server.
+    /// Returns `None` if it needs none.
     ///
     /// # Errors
     /// [`LaunchError::Pmix`].
@@ -148,6 +150,7 @@ impl Engine {
         spec: &JobSpec,
         needs: &MpiNeeds,
         job: &Job,
+        cores: &[Processors],
     ) -> Result<Option<PmixJob>, LaunchError> {
         needs.warn_if_alone(spec);
         let Some(library) = needs.library(spec.mpi) else { return Ok(None) };
@@ -160,7 +163,7 @@ impl Engine {
             }
             Err(error) => return Err(PmixError::from(error).into()),
         };
-        Ok(Some(self.pmix.register(server, spec, job.id()).map_err(PmixError::from)?))
+        Ok(Some(self.pmix.register(server, spec, job.id(), cores).map_err(PmixError::from)?))
     }
 }
 
@@ -179,6 +182,11 @@ impl MpiNeeds {
     /// Returns whether a program is linked with an MPI library.
     pub(crate) fn is_mpi(&self) -> bool {
         self.0.iter().any(|need| *need != Need::None)
+    }
+
+    /// Returns whether a job has PMI-1 and is known to use it.
+    pub(crate) fn is_pmi1(&self, mpi: Mpi) -> bool {
+        mpi == Mpi::Pmi1 || (mpi == Mpi::Auto && self.0.contains(&Need::Pmi1))
     }
 
     /// Returns whether some programs need PMI-1, others PMIx, and the protocol is not chosen.
@@ -272,7 +280,7 @@ fn pmix_name(job: &JobId) -> String {
     name + &suffix
 }
 
-fn job_info(spec: &JobSpec, nspace: String) -> JobInfo {
+fn job_info(spec: &JobSpec, nspace: String, cores: &[Processors]) -> JobInfo {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     JobInfo {
         nspace,
@@ -280,6 +288,7 @@ fn job_info(spec: &JobSpec, nspace: String) -> JobInfo {
         node: node_name().unwrap_or_else(|_| "localhost".into()),
         oversubscribed: spec.nprocs() > u64::try_from(processors).unwrap_or(u64::MAX),
         apps: spec.apps.iter().map(app_info).collect(),
+        processors: cores.iter().map(Processors::numbers).collect(),
     }
 }
 

@@ -232,6 +232,8 @@ int PMIx_server_register_client(void *rank, int user, int group, void *object, v
 int PMIx_server_setup_fork(void *rank, char ***list) { *list = calloc(1, sizeof(char *)); return call("fork"); }
 int PMIx_server_IOF_deliver(void *rank, int channel, void *bytes, void *infos, size_t count, void *done, void *data) { return 0; }
 int PMIx_Notify_event(int status, void *rank, int range, void *infos, size_t count, void *done, void *data) { return 0; }
+int PMIx_Parse_cpuset_string(const char *text, void *set) { return -1; }
+int PMIx_server_generate_locality_string(void *set, char **text) { return -1; }
 "#;
 
 /// Compiles this library. Returns `None` where no C compiler is installed, or a static executable

@@ -5,7 +5,7 @@ use std::mem;
 use crate::error::ProtocolError;
 use crate::lines::Lines;
 use crate::request::Request;
-use crate::space::{MAX_KEY, MAX_NAME, MAX_VALUE, Space};
+use crate::space::{MAX_KEY, MAX_NAME, MAX_VALUE, Space, is_value};
 
 /// The greatest number of lines of a request to spawn jobs.
 pub const MAX_SPAWN_LINES: u64 = 10_000;
@@ -93,6 +93,15 @@ impl Server {
         space.preset("PMI_process_mapping", format!("(vector,(0,1,{}))", ranks.len()));
         let name = name.chars().filter(char::is_ascii_graphic).take(MAX_NAME.saturating_sub(1)).collect();
         Server { name, ranks, space, waiting: 0, answered: Vec::new() }
+    }
+
+    /// Tells the ranks of a file with the topology of the node in the XML of hwloc, which spares
+    /// them their own search. Does nothing if the protocol cannot carry its name. MPICH takes the
+    /// name up to the first blank.
+    pub fn set_topology(&mut self, file: &str) {
+        if is_value(file) && !file.contains([' ', '\t']) {
+            self.space.preset("PMI_hwloc_xmlfile", file.into());
+        }
     }
 
     /// Handles bytes that `rank` has sent, at any boundaries. Appends the events for the job to

@@ -64,13 +64,7 @@ impl Space {
     /// # Errors
     /// [`PutError`]. Nothing has changed then.
     pub(crate) fn put(&mut self, rank: u32, key: &str, value: &str) -> Result<(), PutError> {
-        let visible = |text: &str| text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
-        if key.is_empty()
-            || key.len() >= MAX_KEY
-            || value.len() >= MAX_VALUE
-            || !visible(key)
-            || !visible(value)
-        {
+        if key.is_empty() || key.len() >= MAX_KEY || !visible(key) || !is_value(value) {
             return Err(PutError::Invalid);
         }
         let size = |value: &str| ENTRY_BYTES.saturating_add(key.len()).saturating_add(value.len());
@@ -93,6 +87,15 @@ impl Space {
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.entries.get(key).map(|entry| entry.value.as_str())
     }
+}
+
+/// Returns whether the protocol can carry a value.
+pub(crate) fn is_value(value: &str) -> bool {
+    value.len() < MAX_VALUE && visible(value)
+}
+
+fn visible(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
 }
 
 #[cfg(test)]

@@ -59,6 +59,19 @@ fn a_rank_learns_its_job() {
 }
 
 #[test]
+fn ranks_learn_the_file_of_the_topology_if_its_name_can_be_sent() {
+    let ask_with = |file: &str| {
+        let mut server = begun(&[1]);
+        server.set_topology(file);
+        ask(&mut server, 0, "cmd=get kvsname=space-1 key=PMI_hwloc_xmlfile")
+    };
+    assert_eq!(ask_with("/tmp/t.xml"), "cmd=get_result rc=0 value=/tmp/t.xml\n");
+    for file in ["/tmp/a b", "/tmp/a\nb", &"/a".repeat(480)] {
+        assert_eq!(ask_with(file), "cmd=get_result rc=1 msg=key_not_found\n");
+    }
+}
+
+#[test]
 fn what_a_rank_puts_before_the_barrier_others_get_after_it() {
     let mut server = begun(&[3]);
     server.take_answered();

@@ -1,8 +1,9 @@
 //! A job, and what libpmix is told about it.
 
+use std::ffi::CString;
 use std::path::Path;
 
-use crate::info::{Info, Value};
+use crate::info::{Info, Value, c_string};
 
 /// A job whose ranks are all on this node. They are numbered in the order of its apps.
 #[derive(Clone, Debug)]
@@ -16,6 +17,18 @@ pub struct JobInfo {
     pub oversubscribed: bool,
     /// The programs, in the order of their ranks.
     pub apps: Vec<AppInfo>,
+    /// The numbers of the processors to which each rank is bound, in the order of the ranks. Empty
+    /// if they are not bound.
+    pub processors: Vec<Vec<usize>>,
+}
+
+/// The processors of a rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The set of the processors, in the form of hwloc.
+    pub cpuset: CString,
+    /// Where they are in the topology of the node, if that is known.
+    pub locality: Option<CString>,
 }
 
 /// A program of a job.
@@ -35,8 +48,17 @@ impl JobInfo {
         self.apps.iter().fold(0, |sum, app| sum.saturating_add(app.ranks))
     }
 
-    /// Returns the infos of the job, whose files are in `directory`.
-    pub(crate) fn infos(&self, directory: &Path) -> Vec<Info> {
+    /// Returns the sets of processors of the ranks, in the form of hwloc.
+    pub(crate) fn cpusets(&self) -> Vec<CString> {
+        let list = |processors: &Vec<usize>| {
+            processors.iter().map(usize::to_string).collect::<Vec<String>>().join(",")
+        };
+        self.processors.iter().map(|processors| c_string(&format!("hwloc:{}", list(processors)))).collect()
+    }
+
+    /// Returns the infos of the job, whose files are in `directory`, and whose ranks are bound to
+    /// `places`, unless that is empty.
+    pub(crate) fn infos(&self, directory: &Path, places: &[Place]) -> Vec<Info> {
         let size = self.size();
         let path = directory.to_string_lossy();
         let count = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
@@ -75,6 +97,8 @@ impl JobInfo {
                     Info::new("pmix.apprank", Value::Rank(index)),
                     Info::text("pmix.wdir", &app.directory),
                 ]);
+                let place = usize::try_from(rank).ok().and_then(|rank| places.get(rank));
+                own.extend(place.into_iter().flat_map(Place::infos));
                 infos.push(Info::new("pmix.pdata", Value::Infos(own)));
             }
             first = first.saturating_add(app.ranks);
@@ -109,6 +133,14 @@ impl JobInfo {
     }
 }
 
+impl Place {
+    fn infos(&self) -> impl Iterator<Item = Info> {
+        let cpuset = Info::new("pmix.cpuset", Value::Text(self.cpuset.clone()));
+        let locality = self.locality.clone();
+        std::iter::once(cpuset).chain(locality.map(|text| Info::new("pmix.locstr", Value::Text(text))))
+    }
+}
+
 impl AppInfo {
     fn infos(&self, number: u32, first: u32) -> Vec<Info> {
         vec![
@@ -129,9 +161,14 @@ mod tests {
     #[test]
     fn only_ranks_that_share_processors_are_told_to_yield() {
         for oversubscribed in [false, true] {
-            let job =
-                JobInfo { nspace: "demo".into(), node: "node1".into(), oversubscribed, apps: Vec::new() };
-            let infos = job.infos(Path::new("/tmp"));
+            let job = JobInfo {
+                nspace: "demo".into(),
+                node: "node1".into(),
+                oversubscribed,
+                apps: Vec::new(),
+                processors: Vec::new(),
+            };
+            let infos = job.infos(Path::new("/tmp"), &[]);
             assert_eq!(infos.iter().any(|info| info.key == "pmix.ndosub"), oversubscribed);
         }
     }

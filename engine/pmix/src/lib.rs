@@ -18,6 +18,7 @@
 //! | `types` | the structures of libpmix |
 //! | `library`, `upcalls`, `tool_upcalls`, `read` | libpmix, and its calls of this crate: all unsafe code |
 //! | `caller` | the thread that calls libpmix |
+//! | `topology` | the topology of the node for ranks of MPICH, from libhwloc |
 //! | `directory` | the directory for the files of jobs |
 //! | `server`, `error` | the server of ranks; why a server does not start |
 //! | `tool_server`, `request`, `answer` | the server of a tool, what it requests, and answers to queries |
@@ -40,6 +41,7 @@ mod request;
 mod server;
 mod tool_server;
 mod tool_upcalls;
+mod topology;
 mod types;
 mod upcalls;
 
@@ -54,3 +56,4 @@ pub use server::{
 };
 pub use tool_server::ToolServer;
 pub use tool_upcalls::{AnswerReply, StatusReply};
+pub use topology::{MAX_TOPOLOGY_WAIT, TopologyError, TopologyFile};

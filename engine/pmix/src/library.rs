@@ -1,7 +1,7 @@
 //! libpmix as opened by dlopen(3), and all calls of it. Unsafe code is here and in `upcalls` only.
 
 use std::error::Error;
-use std::ffi::{CStr, OsString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::ptr;
@@ -13,7 +13,7 @@ use nix::sys::signal::SigSet;
 use crate::error::StartError;
 use crate::info::{CInfos, Info, characters};
 use crate::server::MAX_CALL_WAIT;
-use crate::types::{self, ByteObject, Module, OPERATION_SUCCEEDED, Proc, SUCCESS, Status};
+use crate::types::{self, ByteObject, CpuSet, Module, OPERATION_SUCCEEDED, Proc, SUCCESS, Status};
 
 /// The versions of libpmix whose structures are those of `types`: at least the first, and less than
 /// the second.
@@ -63,6 +63,10 @@ pub(crate) struct Library {
         Callback,
         *mut c_void,
     ) -> Status,
+    parse_cpuset: unsafe extern "C" fn(*const c_char, *mut CpuSet) -> Status,
+    generate_locality: unsafe extern "C" fn(*const CpuSet, *mut *mut c_char) -> Status,
+    /// `None` before version 4.2.
+    cpuset_destruct: Option<unsafe extern "C" fn(*mut CpuSet)>,
 }
 
 /// Looks up a function of the library.
@@ -101,6 +105,10 @@ impl Library {
             setup_fork: function!(handle, failed, b"PMIx_server_setup_fork"),
             iof_deliver: function!(handle, failed, b"PMIx_server_IOF_deliver"),
             notify_event: function!(handle, failed, b"PMIx_Notify_event"),
+            parse_cpuset: function!(handle, failed, b"PMIx_Parse_cpuset_string"),
+            generate_locality: function!(handle, failed, b"PMIx_server_generate_locality_string"),
+            // SAFETY: as above.
+            cpuset_destruct: unsafe { handle.get(b"PMIx_Cpuset_destruct") }.ok().map(|found| *found),
         };
         if library.is_mixed_with_another() {
             return Err(StartError::OtherLibrary { path: path.into() });
@@ -184,6 +192,33 @@ impl Library {
         self.check(unsafe {
             (self.register_client)(&raw const proc, uid, gid, ptr::null_mut(), None, ptr::null_mut())
         })
+    }
+
+    /// Returns where a set of processors is in the topology of this node (`PMIX_LOCALITY_STRING`).
+    ///
+    /// # Errors
+    /// libpmix's reason.
+    pub(crate) fn locality(&self, cpuset: &CStr) -> Result<CString, String> {
+        let mut set = CpuSet { source: ptr::null_mut(), bitmap: ptr::null_mut() };
+        // SAFETY: libpmix fills the set.
+        self.check(unsafe { (self.parse_cpuset)(cpuset.as_ptr(), &raw mut set) })?;
+        let mut text: *mut c_char = ptr::null_mut();
+        // SAFETY: the set is libpmix's own. It stores a text of malloc(3) on success.
+        let status = unsafe { (self.generate_locality)(&raw const set, &raw mut text) };
+        if let Some(destruct) = self.cpuset_destruct {
+            // SAFETY: the set is not used any more.
+            unsafe { destruct(&raw mut set) }
+        }
+        self.check(status)?;
+        if text.is_null() {
+            return Err("no locality".into());
+        }
+        // SAFETY: the text is libpmix's, and nothing else refers to it.
+        unsafe {
+            let locality = CStr::from_ptr(text).to_owned();
+            libc::free(text.cast());
+            Ok(locality)
+        }
     }
 
     /// Returns the variables with which a rank finds the server.

@@ -10,7 +10,7 @@ use crate::caller::Caller;
 use crate::directory::PrivateDirectory;
 use crate::error::{RegisterError, StartError};
 use crate::info::{Info, Value};
-use crate::job::JobInfo;
+use crate::job::{JobInfo, Place};
 use crate::library::Library;
 use crate::upcalls;
 
@@ -99,6 +99,8 @@ impl PmixServer {
                 Info::new("pmix.srv.rank", Value::Rank(0)),
                 Info::text("pmix.srvr.tmpdir", &temporary),
                 Info::text("pmix.sys.tmpdir", &temporary),
+                // libpmix finds out the topology of the node once, and shares it with the ranks.
+                Info::new("pmix.srvr.share", Value::Flag(true)),
             ];
             upcalls::set_receiver(Some(Box::new(receive)));
             library.server_init(upcalls::module(), infos)
@@ -141,12 +143,14 @@ impl PmixServer {
         let name = c_string(&job.nspace)?;
         // libpmix maps files of the job in it.
         let directory = self.directory.create_inner(&job.nspace).map_err(|error| error.to_string())?;
-        let infos = job.infos(&directory);
+        let job = job.clone();
         upcalls::add_job(&job.nspace);
-        let (nspace, ranks) = (job.nspace.clone(), size.cast_signed());
         let register = move |library: &Library| {
-            library.register_nspace(&name, ranks, infos)?;
-            (0..size).try_for_each(|rank| library.register_client(&nspace, rank))
+            let places =
+                job.cpusets().into_iter().map(|cpuset| place(library, cpuset)).collect::<Vec<Place>>();
+            library.register_nspace(&name, size.cast_signed(), job.infos(&directory, &places))?;
+            let nspace = &job.nspace;
+            (0..size).try_for_each(|rank| library.register_client(nspace, rank))
         };
         let limit = MAX_CALL_WAIT.saturating_add(MAX_CALL_WAIT_PER_RANK.saturating_mul(size));
         self.caller.call(limit, register).map_err(|stalled| stalled.to_string())?
@@ -199,6 +203,13 @@ impl Drop for PmixServer {
             tracing::debug!(%error, "the PMIx server does not end");
         }
     }
+}
+
+/// Returns the processors of a rank with their place in the topology, if libpmix knows it.
+fn place(library: &Library, cpuset: CString) -> Place {
+    let locality = library.locality(&cpuset);
+    let locality = locality.inspect_err(|error| tracing::debug!(?cpuset, %error, "no locality")).ok();
+    Place { cpuset, locality }
 }
 
 fn c_string(text: &str) -> Result<CString, String> {

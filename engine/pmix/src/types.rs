@@ -132,6 +132,13 @@ pub(crate) struct RegAttr {
     pub description: *mut *mut c_char,
 }
 
+/// `pmix_cpuset_t`: a set of processors, in the form of the library that `source` names.
+#[repr(C)]
+pub(crate) struct CpuSet {
+    pub source: *mut c_char,
+    pub bitmap: *mut c_void,
+}
+
 /// `pmix_query_t`.
 #[repr(C)]
 pub(crate) struct Query {
@@ -301,6 +308,8 @@ mod tests {
             ("offsetof(pmix_regattr_t, string)", offset_of!(RegAttr, key)),
             ("offsetof(pmix_regattr_t, type)", offset_of!(RegAttr, kind)),
             ("offsetof(pmix_regattr_t, description)", offset_of!(RegAttr, description)),
+            ("sizeof(pmix_cpuset_t)", size_of::<CpuSet>()),
+            ("offsetof(pmix_cpuset_t, bitmap)", offset_of!(CpuSet, bitmap)),
             ("sizeof(pmix_query_t)", size_of::<Query>()),
             ("offsetof(pmix_query_t, qualifiers)", offset_of!(Query, qualifiers)),
             ("offsetof(pmix_query_t, nqual)", offset_of!(Query, qualifier_count)),

@@ -365,6 +365,30 @@ fn a_job_is_refused_without_its_library_only_if_its_programs_need_it() {
 }
 
 #[test]
+fn ranks_share_the_topology_and_learn_the_processors_to_which_they_are_bound() {
+    for_each_place(|place| {
+        let tool = TOOL.as_ref().unwrap();
+        let mut command = place.site.iof("run");
+        command.args(["--mpi", "pmix", "--bind-to", "core", "--"]).arg(tool).arg("processors");
+        command.env("TMPDIR", place.site.path()).env_remove("IOF_LIBPMIX");
+        if let Some(library) = &place.server {
+            command.env("IOF_LIBPMIX", library);
+        }
+        if let Some(library) = &place.tools {
+            command.env("LD_LIBRARY_PATH", library.parent().unwrap());
+        }
+        let done = Process::start(&mut command).finish();
+        assert_eq!(done.code, 0, "{done:?}");
+        let words: Vec<&str> = done.text().split_whitespace().collect();
+        let [cpuset, locality, "1"] = words[..] else { panic!("{done:?}") };
+        let number = |text: &str| text.bytes().next().is_some_and(|byte| byte.is_ascii_digit());
+        assert!(cpuset.strip_prefix("hwloc:").is_some_and(number), "{done:?}");
+        // Such as SK0:L30:L20:L10:CR0:HT0:NM0.
+        assert!(locality.split(':').any(|level| level.starts_with("CR")), "{done:?}");
+    });
+}
+
+#[test]
 fn pps_of_the_system_lists_the_job() {
     if !Path::new("/usr/bin/pps").exists() {
         eprintln!("skipped: pps is not installed (libpmix-bin)");

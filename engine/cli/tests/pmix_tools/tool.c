@@ -13,6 +13,8 @@
  * tool ... log CHANNEL TEXT
  * tool ... end JOB                          waits for the job's end
  * tool rank                                 is a rank, not a tool: connects to its server, and ends
+ * tool processors                           is a rank: its processors, their place, and whether the
+ *                                           topology of the node is shared
  */
 #include <pmix_tool.h>
 #include <pthread.h>
@@ -201,6 +203,21 @@ static void push_stdin(const char *job, const char *rank) {
     fflush(stdout);
 }
 
+static void print_processors(const pmix_proc_t *self) {
+    pmix_proc_t job = *self;
+    pmix_value_t *cpuset, *locality, *topology;
+    job.rank = PMIX_RANK_WILDCARD;
+    check(PMIx_Get(self, PMIX_CPUSET, NULL, 0, &cpuset), "cpuset");
+    check(PMIx_Get(self, PMIX_LOCALITY_STRING, NULL, 0, &locality), "locality");
+    check(PMIx_Get(&job, "pmix.hwlocxml2", NULL, 0, &topology), "topology");
+    printf("%s %s %d\n", cpuset->data.string, locality->data.string,
+           strstr(topology->data.string, "<topology") != NULL);
+    fflush(stdout);
+    PMIX_VALUE_RELEASE(cpuset);
+    PMIX_VALUE_RELEASE(locality);
+    PMIX_VALUE_RELEASE(topology);
+}
+
 static void report(void) {
     wait_until(&ended);
     printf("bytes %llu lost %llu streams %llu\n", bytes, lost, streams);
@@ -212,10 +229,14 @@ int main(int argc, char **argv) {
     pmix_info_t info;
     /* Ends a wait of the library that would never end. */
     alarm(60);
-    if (strcmp(argv[1], "rank") == 0) {
+    if (strcmp(argv[1], "rank") == 0 || strcmp(argv[1], "processors") == 0) {
         check(PMIx_Init(&self, NULL, 0), "init");
-        printf("rank\n");
-        fflush(stdout);
+        if (strcmp(argv[1], "rank") == 0) {
+            printf("rank\n");
+            fflush(stdout);
+        } else {
+            print_processors(&self);
+        }
         check(PMIx_Finalize(NULL, 0), "finalize");
         return 0;
     }
