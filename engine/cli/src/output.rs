@@ -336,11 +336,21 @@ impl Outputs<'_> {
             suffix: args.tag_suffix.clone(),
             colour,
         };
-        let max_line = usize::try_from(args.max_line).unwrap_or(usize::MAX);
         Options {
             style: Style::new(choice, &extras),
-            flush_timeout: FlushTimeout { max_line, max_time: args.max_line_time },
+            flush_timeout: FlushTimeout { max_time: args.max_line_time, ..self.flush_timeout() },
             raw: choice.raw,
+        }
+    }
+
+    /// Returns how long parts of lines wait on their way here: not at all if they are written at
+    /// once.
+    pub fn flush_timeout(&self) -> FlushTimeout {
+        let Outputs { args, choice, .. } = self;
+        let may_write_parts = choice.raw || args.tag_by == TagBy::Fragment;
+        FlushTimeout {
+            max_line: usize::try_from(args.max_line).unwrap_or(usize::MAX),
+            max_time: if may_write_parts { Duration::ZERO } else { args.max_line_time },
         }
     }
 

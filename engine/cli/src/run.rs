@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
@@ -105,7 +106,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let remote = nodes.map(|(nodes, template)| (Arc::new(Remote::new(nspace.clone(), nodes)), template));
     let spare_files = match &remote {
         None => engine.check(&spec).map_err(Failure::usage)?,
-        Some((remote, _)) => remote.check()?,
+        Some((remote, _)) => remote.check(args.nodes.radix())?,
     };
     // Removes on each error below what was created, until the job has started.
     let mut new_files = NewFiles::default();
@@ -133,12 +134,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
                 radix,
                 cache_size,
                 cache_total,
+                lines: outputs.flush_timeout(),
                 drop,
                 hide_launcher,
                 backend,
                 rendezvous: args.rendezvous_dir(),
             };
-            let node_events = remote.start(&launch, &engine, &signals)?;
+            let mut node_events = remote.start(&launch, &engine, &signals)?;
+            for received in mem::take(&mut node_events.signals) {
+                let _ = events.send(JobEvent::Signal(ReceivedSignal { from_terminal: false, ..received }));
+            }
             (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
         }
     };

@@ -42,6 +42,11 @@ const HANDLED: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGCHLD, Signal::SIGWINCH
 /// The signals that end `iof top`, after it has restored the terminal, and `iof gateway`.
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
+/// Returns whether a signal asks a process to end.
+pub fn asks_to_end(signal: Signal) -> bool {
+    ENDING.contains(&signal)
+}
+
 /// A set of blocked signals, to wait for.
 pub struct Signals(SignalFd);
 

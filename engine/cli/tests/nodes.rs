@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::process::ChildStdout;
 
 use common::nodes::{agent_of, by_rank, send};
 use common::process::{Done, Process};
-use common::site::{Site, iof};
+use common::site::{Gate, Site, iof};
 use common::wait_for;
+use iof_nodes::{HEADER, ToFrontEnd};
 use nix::sys::signal::Signal;
 
 /// Starts a job named demo over agents on `hosts`.
@@ -318,6 +320,76 @@ fn a_start_that_hangs_ends_at_an_interrupt() {
     run.signal(Signal::SIGINT);
     assert_eq!(run.wait(), 130);
     wait_for("the end of the carriers", || run.running("sleep").is_empty().then_some(()));
+}
+
+#[test]
+fn carriers_have_no_blocked_signals() {
+    let site = Site::new();
+    let path = site.path().join("carrier");
+    // By the shell itself: it blocks signals while it starts a program.
+    let script =
+        "while read key value; do [ $key != SigBlk: ] || echo $value; done </proc/self/status >&2; exit 1\n";
+    fs::write(&path, script).unwrap();
+    let done = site.run_sh(&["--hosts", "a", "--rsh", &format!("sh {} %h", path.display())], "true").finish();
+    assert_eq!(done.stderr.lines().next(), Some("0000000000000000"), "{done:?}");
+}
+
+/// Starts ranks on the nodes a and b. What the agent of b sends after it is ready arrives when the
+/// gate is opened. Returns when the rank on a runs.
+fn start_with_delay(site: &Site, script: &str, gate: &Gate) -> (Process, BufReader<ChildStdout>) {
+    // A hello, and the message with the padding after it.
+    let length = ToFrontEnd::Ready.frame().unwrap().len() + 2 * HEADER;
+    let path = site.path().join("carrier");
+    let delay = format!("{{ dd bs=1 count={length} 2>/dev/null; : < {}; exec cat; }}", gate.path());
+    fs::write(&path, format!("[ $1 = a ] && exec sh -c \"$2\"; sh -c \"$2\" | {delay}\n")).unwrap();
+    let carrier = format!("sh {} %h", path.display());
+    let mut run = site.run_sh(&["--hosts", "a,b", "-n", "2", "--rsh", &carrier], script);
+    let (mut stdout, mut line) = (BufReader::new(run.stdout()), String::new());
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    (run, stdout)
+}
+
+/// Waits until no signal of a process is pending.
+fn wait_for_signals(run: &Process) {
+    wait_for("the signal to be taken", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", run.pid())).unwrap();
+        status.lines().any(|line| line == "ShdPnd:\t0000000000000000").then_some(())
+    });
+}
+
+#[test]
+fn a_signal_while_some_nodes_have_started_their_ranks_is_for_the_ranks() {
+    let site = Site::new();
+    let (mut gate, ready) = (site.gate("gate"), site.path().join("ready"));
+    let script = format!(
+        "trap 'echo got it; exit 3' TERM; : > {}.$IOF_RANK; echo ready; while :; do sleep 0.01; done",
+        ready.display()
+    );
+    let (run, mut stdout) = start_with_delay(&site, &script, &gate);
+    wait_for("the rank on b", || ready.with_extension("1").exists().then_some(()));
+    run.signal(Signal::SIGTERM);
+    wait_for_signals(&run);
+    gate.open();
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    let mut lines: Vec<&str> = rest.lines().collect();
+    lines.sort_unstable();
+    assert_eq!((lines, run.wait()), (vec!["got it", "got it", "ready"], 3));
+}
+
+#[test]
+fn two_signals_end_a_start_although_a_node_does_not_answer() {
+    let site = Site::new();
+    let gate = site.gate("gate");
+    let (run, _stdout) = start_with_delay(&site, "echo ready; exec sleep 1000", &gate);
+    run.signal(Signal::SIGTERM);
+    wait_for_signals(&run);
+    // A second one within 0.25 s counts as the same.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+    wait_for("the ranks to end", || run.running("sleep").is_empty().then_some(()));
 }
 
 #[test]

@@ -279,6 +279,45 @@ fn a_carrier_that_still_connects_ends_with_a_relay_that_cannot_start_its_ranks()
 }
 
 #[test]
+fn a_node_behind_a_relay_that_speaks_wrongly_has_time_to_end_its_ranks() {
+    let site = Site::new();
+    let (mut gate, mut end, path) = (site.gate("gate"), site.gate("end"), site.path().join("carrier"));
+    // The carrier of n1 is its agent. Another process passes on its output, and adds what is not a
+    // frame.
+    let fifo = site.path().join("fifo");
+    let carrier = format!(
+        "[ $1 = n0 ] && exec sh -c \"$2\"; mkfifo {0}
+         {{ cat < {0} & : < {1}; echo not a frame, but a text of 32 bytes or more; wait; }} &
+         exec sh -c \"$2\" > {0}\n",
+        fifo.display(),
+        gate.path(),
+    );
+    fs::write(&path, carrier).unwrap();
+    let template = format!("env NODE=%h sh {} %h", path.display());
+    let options = ["--hosts", "n0,n1", "-n", "2", "--tree", "1", "--rsh", &template];
+    let options =
+        [&options[..], &["--nspace", "demo", "--kill-on-bad-exit=0", "--kill-wait", "1.5"]].concat();
+    // That of n1 ends by SIGKILL only.
+    let script = format!(
+        "echo ready; [ $IOF_RANK = 1 ] || {{ : < {}; exit; }}; trap '' TERM; exec sleep 1000",
+        end.path()
+    );
+    let mut run = site.run_sh(&options, &script);
+    assert_eq!(read_lines(&mut BufReader::new(run.stdout()), 2), "ready\nready\n");
+    let stderr = common::bytes::collect(run.stderr());
+    wait_for("the rank", || (run.running("sleep").len() == 1).then_some(()));
+    let agent = agent_of(&run, "n1");
+    gate.open();
+    wait_for("the end of the rank", || run.running("sleep").is_empty().then_some(()));
+    // The relay has waited for its carrier.
+    wait_for("the end of the agent", || (!fs::exists(format!("/proc/{agent}")).unwrap()).then_some(()));
+    end.open();
+    assert_eq!(run.wait(), 1);
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.contains("node n1 is lost with rank 1: its agent is cut off: "), "{stderr}");
+}
+
+#[test]
 fn a_tree_needs_nodes_and_a_positive_radix() {
     let site = Site::new();
     let done = site.run_sh(&["--tree", "2"], "true").finish();

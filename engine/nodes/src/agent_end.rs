@@ -10,9 +10,6 @@ use crate::limits::{MAX_RECORD, MAX_WINDOW};
 /// What a record counts for at least, in bytes: the memory of a short one is more than its length.
 const MIN_CHARGE: u64 = 256;
 
-/// The smallest part of waiting bytes for which a record is worth its header, in bytes.
-const WORTHWHILE: usize = 4 << 10;
-
 /// What a frame of the front end means to the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentEvent {
@@ -63,18 +60,17 @@ impl AgentEnd {
         }
     }
 
-    /// Takes window for a record of `channel`, which has `waiting` bytes to send. Returns the
-    /// number of bytes that the record may have; 0 if it must wait for credit, or nothing waits.
-    pub fn take_window(&mut self, channel: Channel, waiting: usize) -> usize {
-        let Some(bundle) = Bundle::of(channel).filter(|_| waiting > 0) else { return 0 };
+    /// Takes window for a record of `channel` with this number of bytes. Returns whether the record
+    /// may be sent now; otherwise it waits for credit, unless it is empty or longer than
+    /// [`MAX_RECORD`]. A record that has waited fits when the front end has everything before it.
+    pub fn take_window(&mut self, channel: Channel, bytes: usize) -> bool {
+        let Some(bundle) = Bundle::of(channel).filter(|_| (1..=MAX_RECORD).contains(&bytes)) else {
+            return false;
+        };
         let window = self.window(bundle);
-        let room = usize::try_from(*window).unwrap_or(usize::MAX).saturating_sub(HEADER);
-        let bytes = waiting.min(MAX_RECORD).min(room);
-        match window.checked_sub(charge(bytes)) {
-            Some(rest) if bytes >= waiting.min(WORTHWHILE) => *window = rest,
-            _ => return 0,
-        }
-        bytes
+        let rest = window.checked_sub(charge(bytes));
+        *window = rest.unwrap_or(*window);
+        rest.is_some()
     }
 
     fn window(&mut self, bundle: Bundle) -> &mut u64 {

@@ -107,6 +107,10 @@ pub struct Start {
     pub cache_total: u64,
     /// What is dropped when a cache is full. The front end drops nothing.
     pub drop: DropPolicy,
+    /// The longest part of a line that waits at the node for the end of the line, in bytes.
+    pub max_line: u32,
+    /// How long such a part waits while its stream is quiet, in milliseconds; 0 if it need not.
+    pub max_line_time: u64,
     /// How long streams may stay open after their rank's exit, in milliseconds.
     pub grace: Option<u64>,
     /// The time from SIGTERM to SIGKILL when the agent has lost the front end, in milliseconds.
@@ -146,10 +150,13 @@ pub enum ToAgent {
     Start(Box<Start>),
     /// Starts the agents of further nodes, whose frames the agent passes on from then on.
     Relay(StartRelay),
-    /// Ends the edge to the child at this place.
+    /// Ends the edge to the child at this place: closes its stdin, and sends a signal to its
+    /// carrier.
     CutChild {
         /// The place.
         child: Place,
+        /// The signal is SIGKILL; otherwise it is SIGTERM, and the agent ends its ranks.
+        kill: bool,
     },
     /// Starts the ranks.
     Go,

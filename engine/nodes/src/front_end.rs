@@ -9,7 +9,7 @@ use crate::EdgeError;
 use crate::agent_end::{charge, check_version};
 use crate::control::{ToFrontEnd, decode};
 use crate::frame::{Bundle, Frame, Place, StreamKey};
-use crate::limits::{MAX_WINDOW, MAX_WINDOWS};
+use crate::limits::{MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
 
 /// The output channels of each rank.
 const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
@@ -155,7 +155,7 @@ impl FrontEnd {
             Frame::Record { stream, offset, time, bytes } => self.record(stream, offset, time, bytes),
             Frame::Gap { stream, offset, lost } => {
                 let progress = self.progress(stream, offset)?;
-                let end = progress.position.checked_add(lost).filter(|_| lost > 0);
+                let end = progress.position.checked_add(lost).filter(|end| lost > 0 && *end <= MAX_STREAM);
                 let end = end.ok_or(EdgeError::Unexpected("size of a gap"))?;
                 progress.position = end;
                 progress.lost = progress.lost.saturating_add(lost);
@@ -224,6 +224,9 @@ impl FrontEnd {
                 for total in totals {
                     let key = StreamKey { rank: total.rank, channel: total.channel };
                     let progress = self.streams.get_mut(&key).ok_or(EdgeError::Rank(total.rank))?;
+                    if total.produced > MAX_STREAM {
+                        return Err(EdgeError::Unexpected("total"));
+                    }
                     progress.produced = progress.produced.max(total.produced);
                 }
             }
@@ -231,11 +234,17 @@ impl FrontEnd {
             ToFrontEnd::Produced(_) if phase == Phase::Over => {}
             ToFrontEnd::StdinTaken { .. } if self.has_started() => {}
             ToFrontEnd::ChildLost { .. } => {}
-            ToFrontEnd::Over { .. }
+            ToFrontEnd::Over { cut_off }
                 if phase == Phase::Started
                     && self.running.is_empty()
                     && self.streams.values().all(|progress| progress.ended) =>
             {
+                let is_own = |(rank, channel): &(Rank, Channel)| {
+                    self.streams.contains_key(&StreamKey { rank: *rank, channel: *channel })
+                };
+                if let Some((rank, _)) = cut_off.iter().find(|stream| !is_own(stream)) {
+                    return Err(EdgeError::Rank(*rank));
+                }
                 self.phase = Phase::Over;
             }
             _ => return Err(EdgeError::Unexpected("control message")),

@@ -24,6 +24,10 @@ pub const MAX_WINDOW: u64 = 1 << 20;
 /// smaller than [`MAX_WINDOW`].
 pub const MAX_WINDOWS: u64 = 256 << 20;
 
+/// The largest number of bytes that a node may report of one stream, produced or lost. What exceeds
+/// it is not true.
+pub const MAX_STREAM: u64 = 1 << 56;
+
 /// The largest number of nodes to which one process has an edge, if `--tree` is given.
 pub const MAX_RADIX: u32 = 256;
 

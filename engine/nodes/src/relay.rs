@@ -78,11 +78,16 @@ impl RelayDown {
         self.children.get(child).map_or(0, |child| child.waiting.len())
     }
 
-    /// Notes that the edge to a child has ended. Returns whether it had not before.
+    /// Notes that the edge to a child has ended, or is to end. Returns whether that is new.
     pub fn close(&mut self, child: usize) -> bool {
         let Some(child) = self.children.get_mut(child) else { return false };
         child.waiting = Vec::new();
         !mem::replace(&mut child.is_closed, true)
+    }
+
+    /// Returns whether the edge to a child has ended, or is to end.
+    pub fn is_closed(&self, child: usize) -> bool {
+        self.children.get(child).is_none_or(|child| child.is_closed)
     }
 }
 

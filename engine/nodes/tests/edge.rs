@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use iof_nodes::limits::{MAX_NODES, MAX_RECORD, MAX_WINDOW, MAX_WINDOWS};
+use iof_nodes::limits::{MAX_NODES, MAX_RECORD, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
 use iof_nodes::{
     AgentEnd, AgentEvent, Bundle, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, HEADER, Place, RankTotal,
     StdinOutcome, StreamKey, ToFrontEnd, window,
@@ -125,9 +125,8 @@ impl World {
     fn transmit(&mut self, stream: StreamKey) {
         let source = self.sources.get_mut(&stream).unwrap();
         let waiting = (source.produced - source.sent) as usize;
-        let length = self.agent.take_window(stream.channel, waiting);
-        assert!(length <= MAX_RECORD && length <= waiting);
-        if length > 0 {
+        let length = waiting.min(MAX_RECORD);
+        if self.agent.take_window(stream.channel, length) {
             let offset = source.sent;
             source.sent += length as u64;
             let bytes: Vec<u8> = (offset..).take(length).map(|position| byte(stream, position)).collect();
@@ -296,23 +295,27 @@ fn an_edge_cut_at_any_byte_has_a_broken_end_with_true_figures() {
 #[test]
 fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
     let (mut agent, mut sent) = (AgentEnd::default(), 0);
-    assert_eq!(agent.take_window(Channel::Stdout, 1), 0);
+    assert!(!agent.take_window(Channel::Stdout, 1));
     let (mut decoder, front) = (Decoder::of_front_end(), FrontEnd::new(&BTreeSet::new(), MAX_WINDOW));
     decoder.receive(&front.greeting(Place::NEXT));
     while let Some((_, frame)) = decoder.decode().unwrap() {
         agent.receive(&frame).unwrap();
     }
-    loop {
-        match agent.take_window(Channel::Stdout, 100_000) {
-            0 => break,
-            length => sent += (length + HEADER) as u64,
-        }
-    }
-    assert!(sent <= MAX_WINDOW && sent > MAX_WINDOW - 8192, "{sent}");
-    assert_eq!(agent.take_window(Channel::Stddiag, 10), 10);
+    // Neither is a record.
+    assert!(!agent.take_window(Channel::Stdout, 0) && !agent.take_window(Channel::Stdout, MAX_RECORD + 1));
+    let mut take = |bytes, count: u64| {
+        (0..count).for_each(|_| assert!(agent.take_window(Channel::Stdout, bytes)));
+        sent += count * (bytes + HEADER) as u64;
+    };
+    take(MAX_RECORD, 15);
+    take(MAX_RECORD - 16 * HEADER, 1);
+    assert_eq!(sent, MAX_WINDOW);
+    assert!(!agent.take_window(Channel::Stdout, 1));
+    assert!(agent.take_window(Channel::Stddiag, 10));
     let credit = |bytes| Frame::Credit { bundle: Bundle::Stdout, bytes };
     assert_eq!(agent.receive(&credit(5000)), Ok(AgentEvent::Credit));
-    assert_eq!(agent.take_window(Channel::Stdout, 100), 100);
+    assert!(!agent.take_window(Channel::Stdout, 5000));
+    assert!(agent.take_window(Channel::Stdout, 100));
     let used = sent - 5000 + 256;
     assert_eq!(agent.receive(&credit(used + 1)), Err(EdgeError::Window { bytes: used + 1, left: used }));
 }
@@ -338,12 +341,15 @@ fn an_agent_that_breaks_a_rule_is_refused() {
     let over = control(ToFrontEnd::Over { cut_off: Vec::new() });
     let stranger = control(exit(Rank(FIRST + 1)));
     let again = control(ToFrontEnd::Started { pids: vec![1] });
+    let total = |produced| vec![RankTotal { rank: stream.rank, channel: stream.channel, produced }];
+    let untrue = control(ToFrontEnd::Produced(total(MAX_STREAM + 1)));
     for frame in [
         record(stream, 1, b"x"),
         record(stream, 0, b""),
         record(other, 0, b"x"),
         Frame::Gap { stream, offset: 0, lost: 0 },
         Frame::Gap { stream, offset: 0, lost: u64::MAX },
+        Frame::Gap { stream, offset: 0, lost: MAX_STREAM + 1 },
         Frame::End { stream, produced: 1 },
         Frame::Credit { bundle: Bundle::Stdout, bytes: 1 },
         Frame::HELLO,
@@ -351,6 +357,7 @@ fn an_agent_that_breaks_a_rule_is_refused() {
         Frame::Control(&over),
         Frame::Control(&stranger),
         Frame::Control(&again),
+        Frame::Control(&untrue),
     ] {
         let mut front = started();
         // The gap of all numbers overflows behind a first byte.
@@ -365,7 +372,7 @@ fn an_agent_that_breaks_a_rule_is_refused() {
     assert!(front.receive(&record(stream, 0, b"x"), Instant::now()).is_err());
     let mut stranger = FrontEnd::new(&(0..1).map(Rank).collect(), MAX_WINDOW);
     let error = stranger.receive(&Frame::Hello { version: 7 }, Instant::now());
-    assert_eq!(error, Err(EdgeError::Version { theirs: 7, ours: 3 }));
+    assert_eq!(error, Err(EdgeError::Version { theirs: 7, ours: 4 }));
     assert_eq!(
         FrontEnd::new(&(0..1).map(Rank).collect(), MAX_WINDOW).receive(&Frame::Padding, Instant::now()),
         Err(EdgeError::NoHello)
@@ -387,7 +394,10 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
         let exited = ToFrontEnd::Exited { rank, status: Some(0), executable: "a".into(), requested: false };
         send(&mut front, exited).unwrap();
     }
-    send(&mut front, ToFrontEnd::Over { cut_off: Vec::new() }).unwrap();
+    // A stream of another node can't have been cut off here.
+    let stranger = ToFrontEnd::Over { cut_off: vec![(Rank(FIRST + 1), Channel::Stdout)] };
+    assert_eq!(send(&mut front, stranger), Err(EdgeError::Rank(Rank(FIRST + 1))));
+    send(&mut front, ToFrontEnd::Over { cut_off: vec![(Rank(FIRST), Channel::Stdout)] }).unwrap();
     assert!(front.is_over());
     let outcome = StdinOutcome::Closed;
     send(&mut front, ToFrontEnd::StdinTaken { call: 7, outcome }).unwrap();

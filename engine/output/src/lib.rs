@@ -52,7 +52,7 @@ pub use files::{
     FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
 };
 pub use line_printer::LinePrinter;
-pub use lines::FlushTimeout;
+pub use lines::{FlushClock, FlushTimeout, PartWait};
 pub use options::Options;
 pub use output::{Notes, Output};
 pub use pattern::{Pattern, PatternError, PatternValues};

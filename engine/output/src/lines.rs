@@ -60,7 +60,7 @@ impl FlushTimeout {
 
 /// The clock of a printer. It advances only while the printer checks its streams, in short steps.
 #[derive(Debug)]
-pub(crate) struct FlushClock {
+pub struct FlushClock {
     /// The time since the printer began, without its pauses.
     now: Duration,
     /// The time at which the printer continued after its last pause.
@@ -96,7 +96,7 @@ impl FlushClock {
 
 /// The wait of a part of a line for its rest, measured by a [`FlushClock`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
+pub struct PartWait {
     /// When the part was first seen.
     began: Duration,
     /// When its last byte was first seen.
@@ -104,17 +104,17 @@ pub(crate) struct Wait {
     len: usize,
 }
 
-impl Wait {
+impl PartWait {
     /// Begins the wait of a part of `len` bytes.
-    pub fn begin(len: usize, clock: &FlushClock) -> Wait {
-        Wait { began: clock.now, grew: clock.now, len }
+    pub fn begin(len: usize, clock: &FlushClock) -> PartWait {
+        PartWait { began: clock.now, grew: clock.now, len }
     }
 
     /// Records that the part now has `len` bytes. `is_stalled` specifies whether its stream has to
     /// wait for a reader, which restarts the wait.
     pub fn update(&mut self, len: usize, is_stalled: bool, clock: &FlushClock) {
         if is_stalled {
-            *self = Wait::begin(len, clock);
+            *self = PartWait::begin(len, clock);
         } else if len != self.len {
             (self.grew, self.len) = (clock.now, len);
         }
@@ -168,7 +168,7 @@ pub(crate) struct PartialLine {
     /// When the first of them was read.
     pub time: Option<u64>,
     /// The wait of the part, here or in the ring, for its rest.
-    pub wait: Option<Wait>,
+    pub wait: Option<PartWait>,
 }
 
 #[cfg(test)]
@@ -199,7 +199,7 @@ mod tests {
     struct Rig {
         timeout: FlushTimeout,
         clock: FlushClock,
-        wait: Wait,
+        wait: PartWait,
         len: usize,
         is_stalled: bool,
     }
@@ -208,7 +208,7 @@ mod tests {
         fn new(len: usize) -> Rig {
             let timeout = FlushTimeout::default();
             let clock = FlushClock::new(&timeout, Instant::now());
-            let wait = Wait::begin(len, &clock);
+            let wait = PartWait::begin(len, &clock);
             Rig { timeout, clock, wait, len, is_stalled: false }
         }
 
@@ -287,7 +287,7 @@ mod tests {
     fn no_part_waits_if_the_time_is_zero() {
         let timeout = FlushTimeout { max_time: Duration::ZERO, ..FlushTimeout::default() };
         let clock = FlushClock::new(&timeout, Instant::now());
-        assert!(Wait::begin(1, &clock).has_expired(&timeout, &clock));
+        assert!(PartWait::begin(1, &clock).has_expired(&timeout, &clock));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use memchr::memchr;
 
 use crate::batch::Batch;
 use crate::files::FileId;
-use crate::lines::{Cut, FlushClock, PartialLine, Wait, cut};
+use crate::lines::{Cut, FlushClock, PartWait, PartialLine, cut};
 use crate::options::Options;
 use crate::style::{Label, Loss, OpenLine, Run};
 
@@ -214,7 +214,7 @@ impl Stream {
                 wait.update(len, reader.is_stalled(id), clock);
                 wait
             }
-            wait => wait.insert(Wait::begin(len, clock)),
+            wait => wait.insert(PartWait::begin(len, clock)),
         };
         !wait.has_expired(&builder.options.flush_timeout, clock)
     }

@@ -32,7 +32,7 @@ use iof_proto::query::key;
 use iof_proto::{Channel, Found, Nspace, Proc, Rank, Value};
 use iof_tool::Tool;
 
-use self::bundles::{Batch, Bundles};
+use self::bundles::Bundles;
 use self::host::AgentHost;
 use self::stdin::StdinWorkers;
 use self::uplink::{Input, Uplink};
@@ -41,7 +41,7 @@ use crate::error::Failure;
 use crate::log;
 use crate::message::print_message;
 use crate::run::{FLUSH_LIMIT, engine_failed};
-use crate::signals::Signals;
+use crate::signals::{Signals, asks_to_end};
 use crate::threads::start_thread;
 
 /// The name of the agent's own tools.
@@ -174,7 +174,7 @@ fn prepare(start: &Start) -> Result<(Engine, JobSpec, Bundles), Failure> {
     let engine = Engine::start_with(config, Arc::new(AgentHost)).map_err(engine_failed)?;
     let spec = spec(start);
     // The readers register before the job exists, so that they receive its first byte.
-    let bundles = Bundles::attach(&engine, &spec.nspace)?;
+    let bundles = Bundles::attach(&engine, &spec.nspace, start)?;
     engine.check(&spec).map_err(Failure::usage)?;
     Ok((engine, spec, bundles))
 }
@@ -214,12 +214,12 @@ fn follow(
 ) -> Result<(), Failure> {
     let mut tool = engine.attach(NAME, Grant::Never).map_err(Failure::running)?;
     uplink.send(&ToFrontEnd::Started { pids: pids(&mut tool)? });
-    let (output, batches) = bundles.start(uplink)?;
+    let output = bundles.start(uplink)?;
     let (job, up) = (job.clone(), Arc::clone(uplink));
     start_thread("iof-endings", move || {
         for ending in job.endings() {
             if let Ending::Rank(rank) = ending {
-                send_exit(&job, (&up, &batches), rank);
+                send_exit(&job, &up, rank);
             }
         }
         output.into_iter().for_each(|thread| drop(thread.join()));
@@ -240,10 +240,9 @@ fn follow(
 }
 
 /// Sends the exit of a rank. That of a failed rank follows its output.
-fn send_exit(job: &Job, (uplink, batches): (&Uplink, &[Batch]), rank: RankExit) {
+fn send_exit(job: &Job, uplink: &Uplink, rank: RankExit) {
     if !rank.exit.success() {
         job.flush_rank(rank.rank, Some(FLUSH_LIMIT));
-        batches.iter().for_each(|batch| batch.write(uplink));
     }
     let RankExit { rank, exit, executable, requested, .. } = rank;
     let status = match exit {
@@ -277,11 +276,6 @@ fn totals(tool: &mut Tool) -> Result<Vec<RankTotal>, Failure> {
         produced: stream.produced,
     };
     Ok(streams.flatten().map(total).collect())
-}
-
-fn asks_to_end(signal: nix::sys::signal::Signal) -> bool {
-    use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    matches!(signal, SIGHUP | SIGINT | SIGQUIT | SIGTERM)
 }
 
 /// Does what the front end asks for, until it has everything.

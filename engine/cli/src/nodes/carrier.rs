@@ -1,17 +1,23 @@
 //! Carriers: the processes that start agents on other nodes and carry their frames.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
+use std::env;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_nodes::Frame;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::fcntl::OFlag;
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, pipe2};
 
 use crate::error::Failure;
 
@@ -29,15 +35,24 @@ pub const MAX_STARTS: usize = 8;
 /// How long a carrier may take to exit: after it has ended its output, and after SIGTERM.
 pub const EXIT_LIMIT: Duration = Duration::from_millis(500);
 
+/// The interval at which the end of a carrier is looked for that has closed its output.
+const REAP_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The words of `--rsh`.
 #[derive(Clone, Debug)]
 pub struct Template(Vec<String>);
 
 /// A carrier that runs.
 pub struct Carrier {
-    pub child: Child,
-    pub down: ChildStdin,
-    pub up: ChildStdout,
+    pub process: CarrierProcess,
+    pub down: File,
+    pub up: File,
+}
+
+/// The process of a carrier. Only the functions of this module wait for it.
+pub struct CarrierProcess {
+    pid: Pid,
+    status: Option<ExitStatus>,
 }
 
 impl Template {
@@ -59,22 +74,51 @@ impl Template {
     }
 
     /// Starts an agent on `host`. Its command is one word, which ssh(1) and `sh -c` pass to a
-    /// shell.
+    /// shell. The carrier inherits no blocked signals.
     pub fn start(&self, host: &str, agent: &OsStr) -> io::Result<Carrier> {
-        let mut words = self.0.iter().map(|word| word.replace("%h", host));
-        let mut command = Command::new(words.next().unwrap_or_default());
+        let words = self.0.iter().map(|word| CString::new(word.replace("%h", host)));
+        let words: Vec<CString> = words.chain([CString::new(agent.as_bytes())]).collect::<Result<_, _>>()?;
+        let program = words.first().map(CString::as_c_str).unwrap_or_default();
+        let variable = |(name, value): (OsString, OsString)| {
+            CString::new([name.as_bytes(), b"=", value.as_bytes()].concat())
+        };
+        let variables: Vec<CString> = env::vars_os().map(variable).collect::<Result<_, _>>()?;
+        let (stdin, down) = pipe2(OFlag::O_CLOEXEC)?;
+        let (up, stdout) = pipe2(OFlag::O_CLOEXEC)?;
+        let mut files = PosixSpawnFileActions::init()?;
+        files.add_dup2(stdin.as_raw_fd(), nix::libc::STDIN_FILENO)?;
+        files.add_dup2(stdout.as_raw_fd(), nix::libc::STDOUT_FILENO)?;
+        let mut attributes = PosixSpawnAttr::init()?;
         // Signals of the terminal are for the ranks, to which the front end sends them.
-        command.args(words).arg(agent).process_group(0);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        match (child.stdin.take(), child.stdout.take()) {
-            (Some(down), Some(up)) => Ok(Carrier { child, down, up }),
-            _ => Err(io::Error::other("the carrier has no pipes")),
+        attributes.set_pgroup(Pid::from_raw(0))?;
+        attributes.set_sigmask(&SigSet::empty())?;
+        attributes.set_sigdefault(&Signal::SIGPIPE.into())?;
+        attributes.set_flags(
+            PosixSpawnFlags::POSIX_SPAWN_SETPGROUP
+                | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK
+                | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
+        )?;
+        let pid = posix_spawnp(program, &files, &attributes, &words, &variables)?;
+        Ok(Carrier { process: CarrierProcess { pid, status: None }, down: down.into(), up: up.into() })
+    }
+}
+
+impl CarrierProcess {
+    /// Returns how the process has ended; `None` if it runs.
+    fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            self.status = match waitpid(self.pid, Some(WaitPidFlag::WNOHANG))? {
+                WaitStatus::Exited(_, code) => Some(ExitStatus::from_raw(code.wrapping_shl(8))),
+                WaitStatus::Signaled(_, signal, _) => Some(ExitStatus::from_raw(signal as i32)),
+                _ => None,
+            };
         }
+        Ok(self.status)
     }
 }
 
 /// Returns how a carrier has ended that has ended its output.
-pub fn ended(carrier: &Mutex<Child>) -> String {
+pub fn ended(carrier: &Mutex<CarrierProcess>) -> String {
     let deadline = Instant::now() + EXIT_LIMIT;
     loop {
         match lock(carrier).try_wait() {
@@ -88,14 +132,22 @@ pub fn ended(carrier: &Mutex<Child>) -> String {
     "its carrier has closed its output".into()
 }
 
+/// Waits for the end of a carrier that was asked to end, so that it is not a zombie until this
+/// process ends.
+pub fn reap(carrier: &Mutex<CarrierProcess>) {
+    while let Ok(None) = lock(carrier).try_wait() {
+        thread::sleep(REAP_INTERVAL);
+    }
+}
+
 /// Sends a signal to the process group of a carrier, which the carrier leads, unless the carrier
 /// has ended.
-pub fn signal_group(carrier: &Mutex<Child>, signal: Signal) {
+pub fn signal_group(carrier: &Mutex<CarrierProcess>, signal: Signal) {
     let mut carrier = lock(carrier);
     // The pid can't belong to another process: only these functions wait for the carrier, with its
     // lock.
-    if let (Ok(None), Ok(pid)) = (carrier.try_wait(), i32::try_from(carrier.id())) {
-        let _ = killpg(Pid::from_raw(pid), signal);
+    if let Ok(None) = carrier.try_wait() {
+        let _ = killpg(carrier.pid, signal);
     }
 }
 
@@ -105,12 +157,25 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Writes whole frames. Carriers may hold back what does not end in a newline, so padding follows:
 /// srun does until 1,024 bytes.
-pub fn write_frames(mut pipe: impl Write, frames: &[u8]) -> io::Result<()> {
-    pipe.write_all(frames)?;
-    match frames.last() {
-        Some(b'\n') | None => Ok(()),
-        Some(_) => pipe.write_all(&Frame::Padding.header().unwrap_or_default()),
+pub fn write_frames(mut pipe: impl Write, frames: &[IoSlice<'_>]) -> io::Result<()> {
+    let padding = Frame::Padding.header().unwrap_or_default();
+    let mut slices = Vec::with_capacity(frames.len().saturating_add(1));
+    slices.extend_from_slice(frames);
+    if frames.last().and_then(|last| last.last()) != Some(&b'\n') {
+        slices.push(IoSlice::new(&padding));
     }
+    let mut slices = slices.as_mut_slice();
+    // Leaves out empty slices.
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match pipe.write_vectored(slices) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut slices, written),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Returns the shell command of the agent: this program, which the other nodes have at the same

@@ -1,22 +1,22 @@
 //! The front end's edges: a carrier, a thread that receives and one that sends, and the nodes
 //! behind.
 
-use std::io::{ErrorKind, Read};
+use std::fs::File;
+use std::io::{ErrorKind, IoSlice, Read};
 use std::ops::Range;
-use std::process::{Child, ChildStdin, ChildStdout};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::{Engine, Signal as RankSignal};
 use iof_nodes::{
-    Branch, BrokenEnd, ChildNode, Decoder, Fault, FrontEnd, FrontEvent, Place, StreamKey, ToAgent, ToFrontEnd,
+    Branch, BrokenEnd, ChildNode, Decoder, Fault, FrontEvent, Place, StreamKey, ToAgent, ToFrontEnd,
 };
 use iof_proto::directive::key;
 use iof_proto::{Channel, Info, Nspace, Proc};
 use nix::sys::signal::Signal;
 
-use super::carrier::{Carrier, ended, lock, signal_group, write_frames};
+use super::carrier::{Carrier, CarrierProcess, ended, lock, reap, signal_group, write_frames};
 use super::hosts::Node;
 use super::remote::Remote;
 use crate::error::Failure;
@@ -45,7 +45,7 @@ pub struct Edge {
     /// Frames to send. The thread that sends ends with the last sender.
     down: Arc<Sender<Vec<u8>>>,
     branch: Arc<Mutex<Branch>>,
-    carrier: Arc<Mutex<Child>>,
+    carrier: Arc<Mutex<CarrierProcess>>,
     /// The number of the node at the end of the edge.
     first: usize,
     place: Place,
@@ -59,7 +59,7 @@ struct Receiving {
     engine: Weak<Engine>,
     branch: Arc<Mutex<Branch>>,
     down: Weak<Sender<Vec<u8>>>,
-    carrier: Arc<Mutex<Child>>,
+    carrier: Arc<Mutex<CarrierProcess>>,
     events: Sender<NumberedEvent>,
     first: usize,
 }
@@ -73,11 +73,11 @@ impl Edge {
         (remote, engine): (&Arc<Remote>, &Arc<Engine>),
         events: &Sender<NumberedEvent>,
     ) -> Result<Edge, Failure> {
-        let Carrier { child, down: pipe, up } = carrier;
+        let Carrier { process, down: pipe, up } = carrier;
         let (down, frames) = unbounded::<Vec<u8>>();
         // The queue is bounded: credit by the windows, stdin by its replies.
         start_thread("iof-down", move || send(pipe, &frames))?;
-        let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(child)));
+        let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(process)));
         let edge = Edge { down: Arc::new(down), branch, carrier, first, place: Place::NEXT };
         let receiving = Receiving {
             nspace: remote.nspace.clone(),
@@ -129,15 +129,13 @@ impl Edge {
         let relay = lock(&self.branch).relay(self.place);
         match relay {
             None => signal_group(&self.carrier, signal),
-            Some((relay, child)) => cut_child(&self.down, relay, child),
+            Some((relay, child)) => cut_child(&self.down, relay, child, signal == Signal::SIGKILL),
         }
     }
 
     /// Ends the carrier of a job that does not start.
     pub(super) fn end_carrier(&self) {
-        // One that still connects has no agent. It may have inherited a mask without SIGTERM.
-        let has_agent = lock(&self.branch).end(Place::NEXT).is_some_and(FrontEnd::has_greeted);
-        signal_group(&self.carrier, if has_agent { Signal::SIGTERM } else { Signal::SIGKILL });
+        signal_group(&self.carrier, Signal::SIGTERM);
     }
 
     /// Gives up the node, and those behind it. Returns what is known about them.
@@ -153,26 +151,31 @@ fn number(first: usize, place: Place) -> usize {
 }
 
 /// Asks a relay to end the edge to one of its children.
-fn cut_child(down: &Sender<Vec<u8>>, relay: Place, child: Place) {
+fn cut_child(down: &Sender<Vec<u8>>, relay: Place, child: Place, kill: bool) {
     // The message is within its limits.
-    if let Ok(frame) = (ToAgent::CutChild { child }).frame(relay) {
+    if let Ok(frame) = (ToAgent::CutChild { child, kill }).frame(relay) {
         drop(down.send(frame));
     }
 }
 
 /// Writes frames until the edge is dropped or can't be written. The thread that receives notices
 /// that it has ended.
-fn send(mut pipe: ChildStdin, frames: &Receiver<Vec<u8>>) {
+fn send(mut pipe: File, frames: &Receiver<Vec<u8>>) {
     for frame in frames {
-        if write_frames(&mut pipe, &frame).is_err() {
+        if write_frames(&mut pipe, &[IoSlice::new(&frame)]).is_err() {
             return;
         }
     }
 }
 
 impl Receiving {
-    fn run(&self, up: ChildStdout) {
-        let result = self.receive(up);
+    fn run(&self, up: File) {
+        self.end(self.receive(up));
+        reap(&self.carrier);
+    }
+
+    /// Tells which nodes are lost with the edge.
+    fn end(&self, result: Result<(), String>) {
         let cut = lock(&self.branch).cut(Place::NEXT);
         if cut.is_empty() {
             // Whatever follows the end has no meaning.
@@ -193,7 +196,7 @@ impl Receiving {
     ///
     /// # Errors
     /// The agent has broken a rule, or the output can't be taken.
-    fn receive(&self, mut up: ChildStdout) -> Result<(), String> {
+    fn receive(&self, mut up: File) -> Result<(), String> {
         let (mut decoder, mut piece) = (Decoder::of_agent(), vec![0; 64 << 10]);
         loop {
             let length = match up.read(&mut piece) {
@@ -208,7 +211,11 @@ impl Receiving {
             while let Some((place, frame)) = decoder.decode().map_err(|error| refused(error.to_string()))? {
                 let event = lock(&self.branch).receive(place, &frame, now);
                 match event {
-                    Ok(event) => self.handle(place, event)?,
+                    Ok(event) => match self.handle(place, event) {
+                        Err(reason) if place == Place::NEXT => return Err(reason),
+                        Err(reason) => self.cut(place, &reason),
+                        Ok(()) => {}
+                    },
                     Err(Fault { place: Place::NEXT, error }) => return Err(refused(error.to_string())),
                     Err(Fault { place, error }) => self.cut(place, &refused(error.to_string())),
                 }
@@ -256,7 +263,8 @@ impl Receiving {
         let (relay, cut) = (branch.relay(place), branch.cut(place));
         drop(branch);
         if let (Some((relay, child)), Some(down)) = (relay, self.down.upgrade()) {
-            cut_child(&down, relay, child);
+            // The agent ends its ranks, which takes it a while.
+            cut_child(&down, relay, child, false);
         }
         self.lose(place, cut, reason);
     }

@@ -73,7 +73,7 @@ enum LastStep {
 
 impl Follower {
     fn run(mut self, events: NodeEvents) {
-        let NodeEvents { queue, early } = events;
+        let NodeEvents { queue, early, .. } = events;
         for (number, event) in early {
             self.handle(number, event);
         }

@@ -15,9 +15,9 @@ use super::edge::{Edge, NodeEvent, NumberedEvent};
 use super::hosts::Node;
 use crate::error::Failure;
 
-/// Descriptors of the front end for each rank and each node, and maps for each rank.
+/// Descriptors of the front end for each rank and each edge, and maps for each rank.
 const FILES_PER_RANK: u64 = 4;
-const FILES_PER_NODE: u64 = 4;
+const FILES_PER_EDGE: u64 = 4;
 const MAPS_PER_RANK: u64 = 12;
 /// Descriptors of the front end apart from these.
 const OTHER_FILES: u64 = 64;
@@ -99,12 +99,13 @@ impl Remote {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks that this process can have the rings of all ranks. Returns the number of further
-    /// files that it may open.
-    pub fn check(&self) -> Result<u64, Failure> {
+    /// Checks that this process can have the rings of all ranks, and its edges, at most `radix`.
+    /// Returns the number of further files that it may open.
+    pub fn check(&self, radix: u32) -> Result<u64, Failure> {
         let ranks = self.nodes.iter().map(|node| node.ranks.len() as u64).sum::<u64>();
         let files = ranks.saturating_mul(FILES_PER_RANK);
-        let files = files.saturating_add((self.nodes.len() as u64).saturating_mul(FILES_PER_NODE));
+        let edges = u64::from(radix).min(self.nodes.len() as u64);
+        let files = files.saturating_add(edges.saturating_mul(FILES_PER_EDGE));
         check_maps(ranks.saturating_mul(MAPS_PER_RANK))
             .map_err(|maps| Failure::Usage(format!("too few memory maps for {ranks} ranks: {maps}")))?;
         check_files(files.saturating_add(OTHER_FILES))

@@ -10,13 +10,13 @@ use std::time::Duration;
 use std::{env, io};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use iof_engine::{App, Engine, JobSpec, Stdin};
+use iof_engine::{App, Engine, JobSpec, SAME_REQUEST, Stdin};
 use iof_nodes::{
     AgentSocket, Branch, DropPolicy, Program, RankStdin, Start, StartRelay, ToAgent, ToFrontEnd, subtrees,
     window,
 };
+use iof_output::FlushTimeout;
 use iof_proto::{Channel, Proc, Rank};
-use nix::sys::signal::Signal;
 
 use super::carrier::{MAX_STARTS, Template, agent_command};
 use super::edge::{Edge, NodeEvent, NumberedEvent};
@@ -24,7 +24,7 @@ use super::hosts::Node;
 use super::remote::{RankInfo, Remote};
 use crate::args::RendezvousDir;
 use crate::error::Failure;
-use crate::signals::Signals;
+use crate::signals::{ReceivedSignal, Signals, asks_to_end};
 
 /// The interval at which signals are looked for while agents start.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -39,6 +39,8 @@ pub struct Launch<'a> {
     pub radix: u32,
     pub cache_size: Option<u32>,
     pub cache_total: u64,
+    /// How long parts of lines wait at their nodes.
+    pub lines: FlushTimeout,
     pub drop: DropPolicy,
     pub hide_launcher: bool,
     pub backend: Option<String>,
@@ -50,6 +52,8 @@ pub struct NodeEvents {
     pub(super) queue: Receiver<NumberedEvent>,
     /// Events that arrived before all ranks were started.
     pub(super) early: Vec<NumberedEvent>,
+    /// Signals for the ranks that arrived before all of them were started.
+    pub signals: Vec<ReceivedSignal>,
 }
 
 impl Remote {
@@ -75,7 +79,7 @@ impl Remote {
         }
         state.events = Some(events);
         drop(state);
-        started.map(|early| NodeEvents { queue, early })
+        started.map(|(early, signals)| NodeEvents { queue, early, signals })
     }
 
     fn start_agents(
@@ -84,13 +88,13 @@ impl Remote {
         engine: &Arc<Engine>,
         (events, queue): (&Sender<NumberedEvent>, &Receiver<NumberedEvent>),
         signals: &Signals,
-    ) -> Result<Vec<NumberedEvent>, Failure> {
+    ) -> Result<(Vec<NumberedEvent>, Vec<ReceivedSignal>), Failure> {
         let command = agent_command().map_err(Failure::running)?;
         let mut subtrees = subtrees(0..self.nodes.len() as u32, launch.radix).into_iter().peekable();
         // By node. What stands here has not greeted.
         let mut edges: Vec<Option<Edge>> = Vec::new();
         let (mut starting, mut ready, mut started) = (BTreeSet::new(), 0usize, 0usize);
-        let mut early = Vec::new();
+        let (mut early, mut for_ranks) = (Vec::new(), Vec::new());
         while started < self.nodes.len() {
             while let Some(subtree) = subtrees.next_if(|_| starting.len() < MAX_STARTS) {
                 let edge = self.start_edge(subtree.clone(), (launch, &command), engine, events)?;
@@ -102,11 +106,11 @@ impl Remote {
                 edges.extend(numbers.map(|number| Some(edge.to(number))));
             }
             while let Some(received) = signals.wait_for(Duration::ZERO) {
-                if matches!(
-                    received.signal,
-                    Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT
-                ) {
+                if ready < self.nodes.len() && asks_to_end(received.signal) {
                     return Err(Failure::Signal(received.signal));
+                }
+                if ready == self.nodes.len() {
+                    hold(received, &mut for_ranks)?;
                 }
             }
             let (number, event) = match queue.recv_timeout(SIGNAL_INTERVAL) {
@@ -144,7 +148,7 @@ impl Remote {
                 event => early.push((number, event)),
             }
         }
-        Ok(early)
+        Ok((early, for_ranks))
     }
 
     /// Starts the agent of the first of these nodes, with an edge to all of them.
@@ -225,6 +229,22 @@ impl Remote {
     }
 }
 
+/// Keeps a signal that arrived when ranks already ran, until all agents have told that theirs do.
+///
+/// # Errors
+/// A second signal that asks to end: an agent may not answer.
+fn hold(received: ReceivedSignal, for_ranks: &mut Vec<ReceivedSignal>) -> Result<(), Failure> {
+    let is_second =
+        |before: &ReceivedSignal| asks_to_end(before.signal) && !received.repeats(*before, SAME_REQUEST);
+    if asks_to_end(received.signal) && for_ranks.iter().any(is_second) {
+        return Err(Failure::Signal(received.signal));
+    }
+    if !for_ranks.iter().any(|before| before.signal == received.signal) {
+        for_ranks.push(received);
+    }
+    Ok(())
+}
+
 /// Returns the program of a rank, as the user wrote it.
 fn executable(spec: &JobSpec, rank: u32) -> String {
     let mut end = 0u32;
@@ -261,6 +281,8 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
         env: launch.env.clone(),
         ranks: node.ranks.clone(),
         stdin: stdin.collect(),
+        max_line: u32::try_from(launch.lines.max_line).unwrap_or(u32::MAX),
+        max_line_time: millis(launch.lines.max_time),
         cache_size: launch.cache_size,
         cache_total: launch.cache_total,
         drop: launch.drop,

@@ -225,6 +225,8 @@ impl Front {
             stdin: BTreeMap::new(),
             cache_size: None,
             cache_total: 0,
+            max_line: 1,
+            max_line_time: 0,
             drop: DropPolicy::None,
             grace: None,
             kill_wait: 0,

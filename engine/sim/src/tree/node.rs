@@ -175,7 +175,7 @@ impl Node {
                 let outcome = StdinOutcome::Taken;
                 self.messages.push_back(ToFrontEnd::StdinTaken { call, outcome });
             }
-            ToAgent::CutChild { child } => {
+            ToAgent::CutChild { child, .. } => {
                 let relay = self.relay.as_ref().unwrap();
                 let index = relay.down.places().position(|places| places.start == child.0).unwrap();
                 // The carrier is ended.
@@ -241,12 +241,8 @@ impl Node {
                 let stream = self.key(rank, channel);
                 let source = &mut self.sources[rank][channel];
                 source.fill(written(channel, now), now);
-                // A window is taken for bytes only.
-                let length = match source.waiting() {
-                    0 => 0,
-                    waiting => self.agent.take_window(stream.channel, waiting),
-                };
-                if length > 0 {
+                let length = source.waiting().min(MAX_RECORD);
+                if self.agent.take_window(stream.channel, length) {
                     let bytes = bytes(stream, source.sent, length);
                     Frame::Record { stream, offset: source.sent, time: source.since, bytes: &bytes }
                         .append_to(&mut batch, Place::NEXT);

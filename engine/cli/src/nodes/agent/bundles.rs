@@ -1,144 +1,307 @@
 //! The output of all ranks of a node, as two bundles.
+//!
+//! A record is written to the edge directly from the ring of its stream. It has whole lines, so that
+//! a carrier that stalls does not divide a line. A part of a line waits here for its rest, by the
+//! rules of the front end's outputs.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::mem;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
-use iof_nodes::{Frame, StreamKey};
+use iof_nodes::{Frame, Place, Start, StreamKey};
+use iof_output::{Batch, FlushClock, FlushTimeout, PartWait};
 use iof_proto::{Channels, Nspace, Proc};
-use iof_tool::{Delivery, Pull, Tool};
+use iof_tool::{BatchReader, Behind, Bytes, FeedId, Peeked, PollReady, Pull, Tool};
+use memchr::memrchr;
 
 use super::NAME;
 use super::uplink::Uplink;
 use crate::error::Failure;
 use crate::threads::no_thread;
 
+/// The number of bytes that are written together. A line of another bundle, or of another node
+/// behind the same relay, waits for one write.
+const MAX_BATCH: usize = MAX_RECORD;
+
+/// The largest number of streams whose bytes are held together.
+const MAX_STREAMS: usize = 64;
+
+/// A part of a line may fill the ring's capacity divided by this number. A longer one is copied out
+/// of the ring.
+const PART_DIVISOR: u64 = 4;
+
 /// The readers of a node's output.
-pub struct Bundles(Vec<Tool>);
+pub struct Bundles {
+    tools: Vec<Tool>,
+    timeout: FlushTimeout,
+}
 
 impl Bundles {
     /// Attaches the readers. The ranks wait for them.
-    pub fn attach(engine: &Engine, nspace: &Nspace) -> Result<Bundles, Failure> {
+    pub fn attach(engine: &Engine, nspace: &Nspace, start: &Start) -> Result<Bundles, Failure> {
         let attach = |channels| {
             let mut tool = engine.attach(NAME, Grant::Block).map_err(Failure::running)?;
             tool.pull(&Pull::new(vec![Proc::all(nspace.clone())], channels)).map_err(Failure::running)?;
             Ok(tool)
         };
         let bundles = [Channels::STDOUT, Channels::STDERR | Channels::STDDIAG];
-        bundles.into_iter().map(attach).collect::<Result<_, _>>().map(Bundles)
+        let tools = bundles.into_iter().map(attach).collect::<Result<_, _>>()?;
+        let max_line = usize::try_from(start.max_line).unwrap_or(usize::MAX).clamp(1, MAX_RECORD);
+        let max_time = Duration::from_millis(start.max_line_time);
+        Ok(Bundles { tools, timeout: FlushTimeout { max_line, max_time } })
     }
 
-    /// Starts one thread for each bundle. They end after the last byte. Returns them with their
-    /// batches.
-    pub fn start(self, uplink: &Arc<Uplink>) -> Result<(Vec<JoinHandle<()>>, Vec<Batch>), Failure> {
+    /// Starts one thread for each bundle, and returns them. They end after the last byte.
+    pub fn start(self, uplink: &Arc<Uplink>) -> Result<Vec<JoinHandle<()>>, Failure> {
+        let Bundles { tools, timeout } = self;
         let start = |tool| {
-            let sender = Sender { uplink: Arc::clone(uplink), batch: Batch::default() };
-            let batch = sender.batch.clone();
-            let thread = thread::Builder::new().name("iof-bundle".into()).spawn(move || sender.run(tool));
-            thread.map_err(no_thread).map(|thread| (thread, batch))
+            let (clock, uplink) = (FlushClock::new(&timeout, Instant::now()), Arc::clone(uplink));
+            let (reader, lines) = (BatchReader::new(tool), Lines { timeout, clock, parts: HashMap::new() });
+            let sender = Sender { uplink, reader, lines, buffer: Vec::new(), due: None };
+            let thread = thread::Builder::new().name("iof-bundle".into()).spawn(move || sender.run());
+            thread.map_err(no_thread)
         };
-        self.0.into_iter().map(start).collect()
-    }
-}
-
-/// The frames of a bundle that are not written. Records that wait are written together.
-#[derive(Clone, Default)]
-pub struct Batch(Arc<Mutex<Vec<u8>>>);
-
-impl Batch {
-    /// Writes the frames. Frames that another thread writes meanwhile are written first.
-    pub fn write(&self, uplink: &Uplink) {
-        let mut frames = self.frames();
-        if !frames.is_empty() {
-            uplink.write(&frames);
-            frames.clear();
-        }
-    }
-
-    /// Adds a frame. Returns the length of the batch.
-    fn add(&self, frame: &Frame<'_>) -> usize {
-        let mut frames = self.frames();
-        frames.extend(frame.header().into_iter().flatten());
-        frames.extend_from_slice(frame.payload());
-        frames.len()
-    }
-
-    fn frames(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        tools.into_iter().map(start).collect()
     }
 }
 
 /// The sender of one bundle.
 struct Sender {
     uplink: Arc<Uplink>,
-    batch: Batch,
+    reader: BatchReader,
+    lines: Lines,
+    /// Memory for headers and short records.
+    buffer: Vec<u8>,
+    /// When to look again at the parts of lines that wait.
+    due: Option<Instant>,
+}
+
+/// The parts of lines that wait for their rest.
+struct Lines {
+    timeout: FlushTimeout,
+    clock: FlushClock,
+    /// By stream.
+    parts: HashMap<FeedId, Part>,
+}
+
+/// A part of a line. It waits in its ring, or here if it can't stay there.
+#[derive(Default)]
+struct Part {
+    /// The bytes that were copied out of the ring.
+    bytes: Vec<u8>,
+    /// Where they begin in the stream.
+    offset: u64,
+    /// When the first of them was read.
+    time: u64,
+    wait: Option<PartWait>,
+}
+
+/// What becomes of a stream's bytes.
+enum Next {
+    /// A record of the part that was copied before, if any, and this number of bytes of the ring.
+    Send(usize),
+    /// A part of a line waits in the ring.
+    Defer,
+    /// A part of a line waits, and is copied out of the ring.
+    Copy,
+}
+
+impl Lines {
+    /// Decides what becomes of bytes in the ring of a stream. `is_stalled` specifies whether the
+    /// stream has to wait for a reader.
+    fn next(&mut self, id: FeedId, found: &Bytes<'_>, is_stalled: bool) -> Next {
+        let before = self.held(id);
+        let bytes = found.as_slice();
+        let bytes = bytes.get(..MAX_RECORD.saturating_sub(before)).unwrap_or(bytes);
+        if let Some(newline) = memrchr(b'\n', bytes) {
+            return Next::Send(newline.saturating_add(1));
+        }
+        let (behind, length) = (found.behind(), before.saturating_add(bytes.len()));
+        if length >= self.timeout.max_line
+            || matches!(behind, Behind::Gap | Behind::Nothing)
+            || !self.must_wait(id, length, is_stalled)
+        {
+            return Next::Send(bytes.len());
+        }
+        let fits = bytes.len() as u64 <= found.capacity() / PART_DIVISOR;
+        if behind == Behind::Bytes && fits { Next::Defer } else { Next::Copy }
+    }
+
+    /// Returns whether a part of a line of this length waits for its rest.
+    fn must_wait(&mut self, id: FeedId, length: usize, is_stalled: bool) -> bool {
+        if self.timeout.max_time.is_zero() {
+            return false;
+        }
+        let wait = &mut self.parts.entry(id).or_default().wait;
+        match wait {
+            Some(wait) => wait.update(length, is_stalled, &self.clock),
+            None => *wait = Some(PartWait::begin(length, &self.clock)),
+        }
+        !wait.is_some_and(|wait| wait.has_expired(&self.timeout, &self.clock))
+    }
+
+    /// Returns the number of bytes of a stream that were copied out of its ring.
+    fn held(&self, id: FeedId) -> usize {
+        self.parts.get(&id).map_or(0, |part| part.bytes.len())
+    }
+
+    /// Copies bytes out of the ring, behind those that were copied before. Returns their number.
+    fn copy(&mut self, id: FeedId, found: &Bytes<'_>) -> usize {
+        let part = self.parts.entry(id).or_default();
+        if part.bytes.is_empty() {
+            (part.offset, part.time) = (found.offset(), found.time().unwrap_or(0));
+        }
+        part.bytes.extend_from_slice(found.as_slice());
+        found.len()
+    }
+}
+
+/// What is done with a stream when the batch is written.
+struct Outcome {
+    id: FeedId,
+    /// The number of its bytes that are consumed.
+    consumed: usize,
+    /// Its other bytes wait.
+    defer: bool,
+}
+
+/// The result of adding the frames of a stream to a batch.
+enum Step {
+    Added(Outcome),
+    /// The batch has to be written first: the window has no room.
+    NoRoom,
+    /// The edge has ended.
+    Closed,
 }
 
 impl Sender {
-    fn run(self, mut tool: Tool) {
-        // The engine lives as long as the agent.
-        loop {
-            match tool.try_recv() {
-                Ok(Some(delivery)) if self.add(&delivery).is_none() => return,
-                Ok(Some(_)) => continue,
-                Ok(None) => self.flush(),
-                Err(_) => return,
-            }
-            match tool.recv() {
-                Ok(Some(delivery)) if self.add(&delivery).is_none() => return,
-                Ok(Some(_)) => {}
-                Ok(None) | Err(_) => return self.flush(),
-            }
-        }
-    }
-
-    /// Adds the frames of a delivery. Returns `None` when the edge has ended.
-    fn add(&self, delivery: &Delivery<'_>) -> Option<()> {
-        match delivery {
-            Delivery::Bytes(bytes) => {
-                let origin = bytes.origin();
-                let stream = StreamKey { rank: origin.source.rank, channel: origin.channel };
-                self.record(stream, bytes.offset(), bytes.time().unwrap_or(0), bytes.as_slice())?;
-            }
-            Delivery::Gap { origin, gap } => {
-                let stream = StreamKey { rank: origin.source.rank, channel: origin.channel };
-                self.frame(&Frame::Gap { stream, offset: gap.offset, lost: gap.lost });
-            }
-            Delivery::Complete { origin, counts } => {
-                let stream = StreamKey { rank: origin.source.rank, channel: origin.channel };
-                self.frame(&Frame::End { stream, produced: counts.produced });
-            }
-            _ => {}
-        }
-        Some(())
-    }
-
-    fn record(&self, stream: StreamKey, mut offset: u64, time: u64, mut bytes: &[u8]) -> Option<()> {
-        while !bytes.is_empty() {
-            let length = match self.uplink.take_window(stream.channel, bytes.len()) {
-                0 => {
-                    // The front end credits only what it has.
-                    self.flush();
-                    self.uplink.wait_for_window(stream.channel, bytes.len())?
+    /// Sends until all streams have ended, or the edge has. The engine lives as long as the agent.
+    fn run(mut self) {
+        let mut ids = Vec::new();
+        while let Ok(PollReady::Ready | PollReady::Quiet) = self.reader.poll_ready(self.due, &mut ids) {
+            self.lines.clock.advance(Instant::now());
+            for chunk in ids.chunks(MAX_STREAMS) {
+                let peeked: Vec<_> = chunk.iter().map(|id| (*id, self.reader.peek(*id))).collect();
+                let mut rest = peeked.as_slice();
+                while !rest.is_empty() {
+                    match self.send(rest) {
+                        Some(count) => rest = rest.get(count..).unwrap_or_default(),
+                        None => return,
+                    }
                 }
-                length => length,
-            };
-            let (now, later) = bytes.split_at_checked(length)?;
-            self.frame(&Frame::Record { stream, offset, time, bytes: now });
-            offset = offset.saturating_add(length as u64);
-            bytes = later;
-        }
-        Some(())
-    }
-
-    fn frame(&self, frame: &Frame<'_>) {
-        if self.batch.add(frame) >= MAX_RECORD {
-            self.flush();
+            }
+            self.rearm();
         }
     }
 
-    fn flush(&self) {
-        self.batch.write(&self.uplink);
+    /// Sends one frame of each of these streams by one write, unless that is too much. Returns the
+    /// number of streams, or `None` when the edge has ended.
+    fn send(&mut self, peeked: &[(FeedId, Peeked)]) -> Option<usize> {
+        let Sender { uplink, reader, lines, buffer, .. } = self;
+        let mut batch = Batch::new(mem::take(buffer));
+        let mut outcomes = Vec::with_capacity(peeked.len());
+        for (id, peeked) in peeked {
+            match add(reader, lines, uplink, (*id, *peeked), &mut batch) {
+                Step::Added(outcome) => outcomes.push(outcome),
+                Step::NoRoom => break,
+                Step::Closed => return None,
+            }
+            if batch.len() >= MAX_BATCH {
+                break;
+            }
+        }
+        if !batch.is_empty() {
+            uplink.write(&batch.slices());
+        }
+        *buffer = batch.into_buffer();
+        for Outcome { id, consumed, defer } in &outcomes {
+            reader.consume(*id, *consumed);
+            if *defer {
+                reader.defer(*id);
+            }
+        }
+        Some(outcomes.len())
     }
+
+    /// Lets the next round look at the parts of lines that wait, if it is time.
+    fn rearm(&mut self) {
+        let Lines { clock, parts, .. } = &self.lines;
+        if parts.is_empty() {
+            self.due = None;
+        } else if self.due.is_none_or(|due| due <= Instant::now()) {
+            if self.due.is_some() {
+                parts.keys().for_each(|id| self.reader.rearm(*id));
+            }
+            self.due = clock.next_check();
+        }
+    }
+}
+
+/// Adds to the batch what a stream has to send now. Blocks until the window has room for that if
+/// the batch is empty.
+fn add<'a>(
+    reader: &'a BatchReader,
+    lines: &mut Lines,
+    uplink: &Uplink,
+    (id, peeked): (FeedId, Peeked),
+    batch: &mut Batch<'a>,
+) -> Step {
+    let mut outcome = Outcome { id, consumed: 0, defer: false };
+    let Some(origin) = reader.origin(id) else { return Step::Added(outcome) };
+    let stream = StreamKey { rank: origin.source.rank, channel: origin.channel };
+    let held = lines.held(id);
+    let found = reader.bytes(id).filter(|_| peeked == Peeked::Bytes);
+    let next = match &found {
+        Some(found) => lines.next(id, found, reader.is_stalled(id)),
+        // What was copied precedes a gap and the end.
+        None if held > 0 && peeked == Peeked::Nothing && lines.must_wait(id, held, reader.is_stalled(id)) => {
+            Next::Defer
+        }
+        None => Next::Send(0),
+    };
+    match next {
+        Next::Defer => outcome.defer = found.is_some(),
+        Next::Copy => {
+            let found = found.into_iter();
+            outcome.consumed = found.map(|found| lines.copy(id, &found)).sum();
+        }
+        Next::Send(count) => {
+            let length = held.saturating_add(count);
+            if length > 0 {
+                match uplink.take_window(stream.channel, length, batch.is_empty()) {
+                    Some(true) => {}
+                    Some(false) => return Step::NoRoom,
+                    None => return Step::Closed,
+                }
+            }
+            let bytes = found.map(|found| (found.offset(), found.time().unwrap_or(0), found.as_slice()));
+            let (offset, time, bytes) = bytes.unwrap_or_default();
+            let bytes = bytes.get(..count).unwrap_or_default();
+            match lines.parts.remove(&id).filter(|part| !part.bytes.is_empty()) {
+                Some(Part { bytes: mut whole, offset, time, .. }) => {
+                    whole.extend_from_slice(bytes);
+                    let record = Frame::Record { stream, offset, time, bytes: &whole };
+                    batch.make(|buffer| record.append_to(buffer, Place::NEXT));
+                }
+                None if bytes.is_empty() => {}
+                None => {
+                    let record = Frame::Record { stream, offset, time, bytes };
+                    batch.copy(&record.header().unwrap_or_default());
+                    batch.add(bytes);
+                }
+            }
+            outcome.consumed = count;
+        }
+    }
+    let frame = match peeked {
+        Peeked::Gap(gap) => Frame::Gap { stream, offset: gap.offset, lost: gap.lost },
+        Peeked::Complete(counts) => Frame::End { stream, produced: counts.produced },
+        _ => return Step::Added(outcome),
+    };
+    batch.make(|buffer| frame.append_to(buffer, Place::NEXT));
+    Step::Added(outcome)
 }

@@ -3,19 +3,22 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::Read;
-use std::process::{Child, ChildStdin, ChildStdout};
+use std::fs::File;
+use std::io::{IoSlice, Read};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
+use std::time::Duration;
 
-use iof_nodes::{ChildUp, EdgeError, Frame, Place, RelayDown, StartRelay};
+use iof_nodes::{ChildNode, ChildUp, EdgeError, Frame, Place, RelayDown, StartRelay};
 use nix::sys::signal::Signal;
 
 use super::uplink::Uplink;
 use crate::nodes::carrier::{
-    Carrier, EXIT_LIMIT, MAX_STARTS, Template, ended, lock, signal_group, write_frames,
+    Carrier, CarrierProcess, MAX_STARTS, Template, ended, lock, reap, signal_group, write_frames,
 };
 use crate::threads::start_thread;
+
+/// The interval at which a relay that waits for a child looks whether the front end is gone.
+const GONE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The edges of a relay.
 pub struct Relay {
@@ -32,7 +35,7 @@ pub struct Relay {
 struct State {
     down: RelayDown,
     /// The carriers that were started, by child.
-    carriers: Vec<Option<Arc<Mutex<Child>>>>,
+    carriers: Vec<Option<Arc<Mutex<CarrierProcess>>>>,
     /// The children that are being started, and have not greeted.
     starting: BTreeSet<usize>,
     /// The front end is gone.
@@ -40,7 +43,7 @@ struct State {
 }
 
 /// A carrier's output, and the carrier.
-type StartedCarrier = (ChildStdout, Arc<Mutex<Child>>);
+type StartedCarrier = (File, Arc<Mutex<CarrierProcess>>);
 
 /// One edge, as its thread that passes frames up sees it.
 struct ChildEdge {
@@ -52,49 +55,61 @@ struct ChildEdge {
 }
 
 impl Relay {
-    /// Starts the edges to all children. Frames for them may be passed at once.
-    pub fn start(start: StartRelay, uplink: &Arc<Uplink>) -> Result<Arc<Relay>, String> {
-        let down = RelayDown::new(&start);
+    /// Creates the edges to all children, and their ends for what comes up. Frames for them may be
+    /// passed at once.
+    pub fn new(start: &StartRelay) -> (Arc<Relay>, Vec<ChildUp>) {
+        let down = RelayDown::new(start);
         let ups: Vec<ChildUp> = down.places().map(ChildUp::new).collect();
         let carriers = ups.iter().map(|_| None).collect();
         let wake = ups.iter().map(|_| Condvar::new()).collect();
         let state = State { down, carriers, starting: BTreeSet::new(), is_closed: false };
-        let StartRelay { rsh, agent, children } = start;
-        let (state, template) = (Mutex::new(state), Template::of_words(rsh));
-        let relay = Arc::new(Relay { state, wake, progress: Condvar::new(), template, agent });
+        let (state, template) = (Mutex::new(state), Template::of_words(start.rsh.clone()));
+        let agent = start.agent.clone();
+        (Arc::new(Relay { state, wake, progress: Condvar::new(), template, agent }), ups)
+    }
+
+    /// Starts the threads of the edges.
+    pub fn start(
+        self: &Arc<Self>,
+        children: Vec<ChildNode>,
+        ups: Vec<ChildUp>,
+        uplink: &Arc<Uplink>,
+    ) -> Result<(), String> {
         for (child, (node, up)) in children.into_iter().zip(ups).enumerate() {
-            let (relay, uplink) = (Arc::clone(&relay), Arc::clone(uplink));
+            let (relay, uplink) = (Arc::clone(self), Arc::clone(uplink));
             let edge = ChildEdge { relay, uplink, child, host: node.host, up };
             start_thread("iof-up", move || edge.run()).map_err(|_| "cannot start a thread".to_owned())?;
         }
-        Ok(relay)
+        Ok(())
     }
 
     /// Passes a frame of the front end to a node behind this one. Blocks while too much waits for a
-    /// child.
-    pub fn pass(&self, place: Place, frame: &Frame<'_>) -> Result<(), EdgeError> {
+    /// child, unless `is_gone` finds that the front end is gone.
+    pub fn pass(&self, place: Place, frame: &Frame<'_>, is_gone: impl Fn() -> bool) -> Result<(), EdgeError> {
         let mut state = lock(&self.state);
         let child = state.down.pass(place, frame)?;
         self.wake(child);
-        while !state.down.has_room() && !state.is_closed {
-            state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while !state.down.has_room() && !state.is_closed && !is_gone() {
+            let waited = self.progress.wait_timeout(state, GONE_INTERVAL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }
 
     /// Ends the edge to the child at this place.
-    pub fn cut(&self, place: Place) {
-        let state = lock(&self.state);
-        let child = state.down.places().position(|places| places.start == place.0);
-        let Some(carrier) = child.and_then(|child| state.carriers.get(child)?.clone()) else { return };
+    pub fn cut(&self, place: Place, signal: Signal) {
+        let mut state = lock(&self.state);
+        let Some(child) = state.down.places().position(|places| places.start == place.0) else { return };
+        // The agent at its end sees the end of its stdin.
+        state.down.close(child);
+        self.wake(child);
+        let carrier = state.carriers.get(child).cloned().flatten();
         drop(state);
-        signal_group(&carrier, Signal::SIGTERM);
-        let kill = move || {
-            thread::sleep(EXIT_LIMIT);
-            signal_group(&carrier, Signal::SIGKILL);
-        };
-        // Without a thread, SIGTERM has to do.
-        let _ = start_thread("iof-cut", kill);
+        // It may wait for others to start, and then does not start any more.
+        self.progress.notify_all();
+        if let Some(carrier) = carrier {
+            signal_group(&carrier, signal);
+        }
     }
 
     /// Ends all edges: the front end is gone.
@@ -110,7 +125,7 @@ impl Relay {
         let starting = state.starting.iter().filter_map(|child| state.carriers.get(*child)?.clone());
         let starting: Vec<_> = starting.collect();
         drop(state);
-        starting.iter().for_each(|carrier| signal_group(carrier, Signal::SIGKILL));
+        starting.iter().for_each(|carrier| signal_group(carrier, Signal::SIGTERM));
     }
 
     fn wake(&self, child: usize) {
@@ -143,18 +158,21 @@ impl Relay {
 
 impl ChildEdge {
     fn run(mut self) {
-        let reason = match self.start() {
+        let (reason, carrier) = match self.start() {
             Ok(Some((pipe, carrier))) => match self.receive(pipe) {
-                Ok(()) => ended(&carrier),
+                Ok(()) => (ended(&carrier), Some(carrier)),
                 Err(reason) => {
                     signal_group(&carrier, Signal::SIGTERM);
-                    reason
+                    (reason, Some(carrier))
                 }
             },
             Ok(None) => return,
-            Err(reason) => reason,
+            Err(reason) => (reason, None),
         };
         self.lose(&reason);
+        if let Some(carrier) = carrier {
+            reap(&carrier);
+        }
     }
 
     /// Starts the carrier when few others are being started, and the thread that passes frames
@@ -162,23 +180,29 @@ impl ChildEdge {
     fn start(&self) -> Result<Option<StartedCarrier>, String> {
         let relay = &self.relay;
         let mut state = lock(&relay.state);
-        while state.starting.len() >= MAX_STARTS && !state.is_closed {
+        while state.starting.len() >= MAX_STARTS && !state.down.is_closed(self.child) {
             state = relay.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.is_closed {
             return Ok(None);
         }
+        if state.down.is_closed(self.child) {
+            return Err("it was not started".into());
+        }
         state.starting.insert(self.child);
         drop(state);
         let started = relay.template.start(&self.host, &relay.agent);
-        let Carrier { child, down, up } = started.map_err(|error| format!("{error} (see --rsh)"))?;
-        let carrier = Arc::new(Mutex::new(child));
+        let Carrier { process, down, up } = started.map_err(|error| format!("{error} (see --rsh)"))?;
+        let carrier = Arc::new(Mutex::new(process));
         let mut state = lock(&relay.state);
         if let Some(place) = state.carriers.get_mut(self.child) {
             *place = Some(Arc::clone(&carrier));
         }
+        if state.down.is_closed(self.child) {
+            // The signal of the one who closed it came too early.
+            signal_group(&carrier, Signal::SIGTERM);
+        }
         if state.is_closed {
-            signal_group(&carrier, Signal::SIGKILL);
             return Ok(None);
         }
         drop(state);
@@ -192,7 +216,7 @@ impl ChildEdge {
     ///
     /// # Errors
     /// The child has broken a rule, or its output can't be read.
-    fn receive(&mut self, mut pipe: ChildStdout) -> Result<(), String> {
+    fn receive(&mut self, mut pipe: File) -> Result<(), String> {
         let (mut piece, mut frames) = (vec![0; 64 << 10], Vec::new());
         while !self.uplink.is_closed() {
             let length = match pipe.read(&mut piece) {
@@ -207,7 +231,7 @@ impl ChildEdge {
                 self.relay.started(self.child);
             }
             if !frames.is_empty() {
-                self.uplink.write(&frames);
+                self.uplink.write(&[IoSlice::new(&frames)]);
                 frames.clear();
             }
             passed.map_err(|error| format!("its agent is cut off: {error}"))?;
@@ -216,13 +240,16 @@ impl ChildEdge {
     }
 
     /// Tells the front end that the edge has ended.
-    fn lose(self, reason: &str) {
+    fn lose(&self, reason: &str) {
         self.relay.started(self.child);
-        let is_new = lock(&self.relay.state).down.close(self.child);
+        let mut state = lock(&self.relay.state);
+        state.down.close(self.child);
+        let is_alone = state.is_closed;
+        drop(state);
         self.relay.wake(self.child);
         // The relay may have waited for this child to take its frames.
         self.relay.progress.notify_all();
-        if is_new {
+        if !is_alone {
             self.uplink.send(&self.up.lost(reason));
         }
     }
@@ -230,9 +257,9 @@ impl ChildEdge {
 
 /// Writes the frames for a child until its edge has ended or can't be written. The thread that
 /// passes frames up notices that it has ended.
-fn send(relay: &Relay, child: usize, mut pipe: ChildStdin) {
+fn send(relay: &Relay, child: usize, mut pipe: File) {
     while let Some(frames) = relay.take(child) {
-        if write_frames(&mut pipe, &frames).is_err() {
+        if write_frames(&mut pipe, &[IoSlice::new(&frames)]).is_err() {
             return;
         }
     }

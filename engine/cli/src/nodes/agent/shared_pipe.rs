@@ -1,7 +1,7 @@
 //! A pipe to which several threads write.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Mutex;
 
 use crossbeam::channel::{Sender, bounded};
@@ -25,7 +25,7 @@ impl SharedPipe {
 
     /// Writes whole frames when it is the turn of this thread. Blocks while the carrier takes
     /// nothing.
-    pub fn write(&self, frames: &[u8]) -> io::Result<()> {
+    pub fn write(&self, frames: &[IoSlice<'_>]) -> io::Result<()> {
         let mut turns = lock(&self.turns);
         if !turns.begin() {
             let (begins, turn) = bounded(1);

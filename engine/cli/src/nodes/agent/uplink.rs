@@ -1,12 +1,14 @@
 //! The agent's edge: what its threads send, and the thread that receives.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{IoSlice, Read};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam::channel::Sender;
-use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, Place, ToAgent, ToFrontEnd};
+use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, Place, StartRelay, ToAgent, ToFrontEnd};
 use iof_proto::Channel;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::own_files;
@@ -52,7 +54,7 @@ impl Uplink {
             credit: Condvar::new(),
             relay: OnceLock::new(),
         });
-        uplink.write(&Frame::HELLO.header().unwrap_or_default());
+        uplink.write(&[IoSlice::new(&Frame::HELLO.header().unwrap_or_default())]);
         let receiving = Arc::clone(&uplink);
         start_thread("iof-down", move || {
             let reason = receiving.receive(down, &inputs);
@@ -77,22 +79,18 @@ impl Uplink {
             while let Some((place, frame)) = decoder.decode().map_err(|error| refused(error.into()))? {
                 if place != Place::NEXT {
                     let unknown = EdgeError::Place(place.0, 1);
-                    let passed = self.relay.get().ok_or(unknown).and_then(|relay| relay.pass(place, &frame));
-                    passed.map_err(refused)?;
+                    let relay = self.relay.get().ok_or(unknown).map_err(refused)?;
+                    relay.pass(place, &frame, || has_hung_up(&down)).map_err(refused)?;
                     continue;
                 }
                 let event = self.state().end.receive(&frame).map_err(refused)?;
                 match event {
                     AgentEvent::None => {}
                     AgentEvent::Credit => self.credit.notify_all(),
-                    AgentEvent::Message(ToAgent::Relay(start)) => {
-                        if self.relay.set(Relay::start(start, self)?).is_err() {
-                            return Err(refused(EdgeError::Unexpected("second start of a relay")));
-                        }
-                    }
-                    AgentEvent::Message(ToAgent::CutChild { child }) => {
+                    AgentEvent::Message(ToAgent::Relay(start)) => self.start_relay(start)?,
+                    AgentEvent::Message(ToAgent::CutChild { child, kill }) => {
                         if let Some(relay) = self.relay.get() {
-                            relay.cut(child);
+                            relay.cut(child, if kill { Signal::SIGKILL } else { Signal::SIGTERM });
                         }
                     }
                     AgentEvent::Message(message) => drop(inputs.send(Input::Message(message))),
@@ -101,37 +99,46 @@ impl Uplink {
         }
     }
 
-    /// Blocks until the front end has room for a record of `channel`. Returns the number of bytes
-    /// that the record may have; `None` when the edge has ended.
-    pub fn wait_for_window(&self, channel: Channel, waiting: usize) -> Option<usize> {
-        let mut state = self.state();
-        loop {
-            if state.is_closed {
-                return None;
-            }
-            match state.end.take_window(channel, waiting) {
-                0 => state = self.credit.wait(state).unwrap_or_else(PoisonError::into_inner),
-                bytes => return Some(bytes),
-            }
+    /// Starts the edges to further agents.
+    fn start_relay(self: &Arc<Self>, start: StartRelay) -> Result<(), String> {
+        let (relay, ups) = Relay::new(&start);
+        if self.relay.set(Arc::clone(&relay)).is_err() {
+            return Err("the front end is cut off: unexpected second start of a relay".into());
         }
+        if self.is_closed() {
+            // Closed before it was known.
+            relay.close();
+        }
+        relay.start(start.children, ups, self)
     }
 
-    /// Returns the number of bytes that a record of `channel` may have now.
-    pub fn take_window(&self, channel: Channel, waiting: usize) -> usize {
-        self.state().end.take_window(channel, waiting)
+    /// Takes window for a record of `channel`. Returns whether there was room; if `waits`, blocks
+    /// until there is. Returns `None` when the edge has ended.
+    pub fn take_window(&self, channel: Channel, bytes: usize, waits: bool) -> Option<bool> {
+        let mut state = self.state();
+        while !state.is_closed {
+            if state.end.take_window(channel, bytes) {
+                return Some(true);
+            }
+            if !waits {
+                return Some(false);
+            }
+            state = self.credit.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        None
     }
 
     /// Sends a message. Blocks while the carrier takes nothing.
     pub fn send(&self, message: &ToFrontEnd) {
         // Messages of the agent are within their limits.
         if let Ok(frame) = message.frame() {
-            self.write(&frame);
+            self.write(&[IoSlice::new(&frame)]);
         }
     }
 
     /// Writes whole frames. Blocks while the carrier takes nothing. When it can't be written, the
     /// edge is closed.
-    pub fn write(&self, frames: &[u8]) {
+    pub fn write(&self, frames: &[IoSlice<'_>]) {
         let written = self.pipe.write(frames);
         if written.is_err() {
             self.close();
@@ -154,4 +161,13 @@ impl Uplink {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns whether the other end of a pipe or socket is closed, whatever can still be read.
+fn has_hung_up(down: &File) -> bool {
+    let mut files = [PollFd::new(down.as_fd(), PollFlags::empty())];
+    let hung_up = PollFlags::POLLHUP | PollFlags::POLLERR;
+    poll(&mut files, PollTimeout::ZERO).is_ok_and(|ready| {
+        ready > 0 && files.iter().any(|file| file.revents().is_some_and(|events| events.intersects(hung_up)))
+    })
 }
