@@ -77,7 +77,7 @@ impl Search {
 pub struct Candidate {
     /// The engine's pid, from the name of its socket.
     pub pid: u32,
-    /// The engine's level: a session, or an agent.
+    /// The engine's level.
     pub level: Level,
     /// The path of its socket.
     pub path: PathBuf,

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use nix::unistd::geteuid;
 
+use super::Level;
 use super::directory::Directory;
 use super::names::FileNames;
 use super::probe::{has_listener, is_live_socket, metadata_if_exists};
@@ -20,7 +21,10 @@ pub(super) fn remove_stale(directory: &Directory, names: &FileNames) -> io::Resu
     for file in fs::read_dir(directory.short_path("."))? {
         let name = file?.file_name();
         let path = directory.short_path(&name);
-        if names.socket_parts(&name).is_some() {
+        if let Some((pid, level)) = names.socket_parts(&name) {
+            if has_running_agent(level, pid) {
+                continue;
+            }
             let is_own = is_own_file(&path, |metadata| metadata.file_type().is_socket());
             // A socket that cannot be checked may be live.
             if is_own && matches!(has_listener(&path), Ok(false)) {
@@ -32,14 +36,22 @@ pub(super) fn remove_stale(directory: &Directory, names: &FileNames) -> io::Resu
     }
     for (link, pid) in links {
         let Ok(target) = fs::read_link(&link) else { continue };
-        let socket =
-            [names.session(pid), names.agent(pid)].into_iter().find(|name| target == Path::new(name));
-        let Some(socket) = socket.filter(|_| is_own_file(&link, Metadata::is_symlink)) else { continue };
-        if !is_live_socket(&directory.short_path(socket)) {
+        let mut sockets =
+            [Level::Session, Level::Agent].map(|level| (level, names.socket(level, pid))).into_iter();
+        let Some((level, socket)) = sockets.find(|(_, name)| target == Path::new(name)) else { continue };
+        let is_left = || !is_live_socket(&directory.short_path(socket));
+        if is_own_file(&link, Metadata::is_symlink) && !has_running_agent(level, pid) && is_left() {
             try_remove(&link);
         }
     }
     Ok(())
+}
+
+/// Returns whether the socket with this pid in its name is that of an agent, and a process has the
+/// pid. A hundred agents may start on one node, and each connection would wake the agent. If the
+/// pid has been reused, the files remain until that process has ended.
+fn has_running_agent(level: Level, pid: u32) -> bool {
+    level == Level::Agent && Path::new("/proc").join(pid.to_string()).exists()
 }
 
 /// Returns whether this user owns the file at `path` and the file is of the expected type.

@@ -451,13 +451,14 @@ fn connecting_to_a_full_queue_blocks_no_longer_than_the_limit() {
 #[test]
 fn an_agent_is_found_by_its_pid_and_otherwise_only_without_a_session() {
     let dir = tempdir().unwrap();
-    let agents = [1, 2].map(|pid| UnixListener::bind(dir.path().join(names().agent(pid))).unwrap());
-    for pid in [1, 2] {
+    let (one, two) = (dead_pid(), dead_pid());
+    let agents = [one, two].map(|pid| UnixListener::bind(dir.path().join(names().agent(pid))).unwrap());
+    for pid in [one, two] {
         symlink(names().agent(pid), dir.path().join(names().job_link(pid, &nspace("job")))).unwrap();
     }
     let path = |pid| dir.path().join(names().agent(pid));
     let find = |target| find(dir.path(), target);
-    assert_eq!(find(Target::Pid(2)).unwrap(), path(2));
+    assert_eq!(find(Target::Pid(two)).unwrap(), path(two));
     for target in [Target::Session, Target::Any] {
         assert!(matches!(find(target), Err(FindError::Several(engines)) if engines.len() == 2));
     }
@@ -468,7 +469,7 @@ fn an_agent_is_found_by_its_pid_and_otherwise_only_without_a_session() {
     let _link = session.announce(&nspace("job")).unwrap();
     assert_eq!(find(Target::Session).unwrap(), session.path());
     assert_eq!(find(Target::Nspace(nspace("job"))).unwrap(), session.path());
-    assert_eq!(find(Target::Pid(1)).unwrap(), path(1));
+    assert_eq!(find(Target::Pid(one)).unwrap(), path(one));
     drop((session, agents));
     // The next engine removes what killed agents have left.
     let _agent = bind(Level::Agent, &dir).unwrap();
