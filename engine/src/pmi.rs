@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -54,7 +55,7 @@ impl PmiJob {
             Mpi::Pmi1 | Mpi::Auto => {
                 let job = job.id().clone();
                 let apps: Vec<u32> = spec.apps.iter().map(|app| app.nprocs).collect();
-                let mut server = Server::new(&format!("iof-{}-{}", std::process::id(), job.run), &apps);
+                let mut server = Server::new(&unique_name("iof-", &job), &apps);
                 topology.and_then(Path::to_str).into_iter().for_each(|file| server.set_topology(file));
                 // The number of ranks is limited to `MAX_RANKS`.
                 let size = u32::try_from(spec.nprocs()).unwrap_or(u32::MAX);
@@ -72,6 +73,15 @@ impl PmiJob {
     pub(crate) fn report(&self, rank: Rank, socket: UnixStream) -> Report {
         Report::Pmi { job: self.job.clone(), rank, socket, server: Arc::clone(&self.server) }
     }
+}
+
+/// Returns a name that begins with `start`, and that no other job on this node has, at any time: MPI
+/// libraries name shared memory after it. A later process may have the same pid, and a file of a
+/// job that was killed may remain. Nor can other users guess the name.
+pub(crate) fn unique_name(start: &str, job: &JobId) -> String {
+    // The keys of the hash function are random and secret.
+    let secret = RandomState::new().hash_one(job.run);
+    format!("{start}{}.{}.{secret:016x}", std::process::id(), job.run)
 }
 
 /// Creates the socket of a rank. Returns the engine's end and the file that the rank inherits.

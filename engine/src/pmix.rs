@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::hash::{BuildHasher, RandomState};
 use std::num::NonZero;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use crate::error::{LaunchError, PmixError};
 use crate::files::node_name;
 use crate::job::Job;
 use crate::launch::first_processes;
+use crate::pmi::unique_name;
 use crate::reports::Reports;
 
 /// The variable that names the library.
@@ -265,13 +265,11 @@ fn need(process: &ProcessSpec) -> Need {
     find_program(process).map_or(Need::None, |file| Need::of(&file, search.as_deref()))
 }
 
-/// Returns the name of a job in PMIx. No other job on this node has it, at any time: MPI libraries
-/// name shared memory after it, and engines may run jobs of the same name. Other users cannot guess
-/// it: they could connect as a rank, because libpmix believes the uid that a client sends.
+/// Returns the name of a job in PMIx, which is unique: engines may run jobs of the same name. Other
+/// users who guessed it could connect as a rank, because libpmix believes the uid that a client
+/// sends.
 fn pmix_name(job: &JobId) -> String {
-    // The keys of the hash function are random and secret.
-    let secret = RandomState::new().hash_one(job.run);
-    let suffix = format!("@{}.{}.{secret:016x}", std::process::id(), job.run);
+    let suffix = unique_name("@", job);
     let room = MAX_NSPACE.saturating_sub(suffix.len());
     let mut name = job.nspace.to_string();
     while name.len() > room {

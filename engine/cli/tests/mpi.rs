@@ -1,6 +1,6 @@
 //! MPI programs: ranks that speak PMI-1 as MPICH does. Programs of real MPI libraries are in
 //! `.ci/mpi`.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
 
@@ -42,6 +42,16 @@ fn ranks_learn_what_the_others_have_put() {
     let values =
         [(0, 1), (1, 2), (2, 0)].map(|(rank, next)| format!("{rank}: cmd=get_result rc=0 value=of {next}"));
     assert_eq!((lines(&done), done.code), (values.iter().map(String::as_str).collect(), 0), "{done:?}");
+}
+
+#[test]
+fn the_space_of_a_job_has_a_name_of_its_own_even_if_the_pid_returns() {
+    let names = [0; 2].map(|_| {
+        let done = run(&[], r#"init; space; echo "$name"; finalize"#);
+        let name = done.text().trim_end().rsplit_once('.').map(|(_, random)| random.to_owned());
+        name.unwrap_or_else(|| panic!("{done:?}"))
+    });
+    assert!(names[0] != names[1] && names.iter().all(|name| name.len() == 16), "{names:?}");
 }
 
 #[test]
