@@ -118,6 +118,7 @@ impl Control {
                 sockets.into_iter().for_each(|socket| self.admit(&mut core, socket));
             }
             pmi_reports.into_iter().for_each(|report| self.handle(&mut core, report));
+            self.tables.reports.take_wake();
             self.take_reports(&mut core);
             self.greet(&mut core);
             serving = self.serve_all(&mut core);
@@ -179,7 +180,6 @@ impl Control {
 
     /// Handles all queued reports.
     fn take_reports(&mut self, core: &mut LockedTables<'_>) {
-        self.tables.reports.take_wake();
         let reports: Vec<Report> = self.reports.try_iter().collect();
         for report in reports {
             match report {
@@ -251,7 +251,9 @@ impl Control {
         result
     }
 
-    /// Serves at most [`MESSAGES_PER_TURN`] messages of one tool.
+    /// Serves at most [`MESSAGES_PER_TURN`] messages of one tool, each after all that was reported
+    /// before the tool sent it. So a tool that has found bytes in one stream of a process and sends
+    /// a query learns of the streams that were read before, and then receives the answer.
     fn serve(
         &mut self,
         core: &mut LockedTables<'_>,
@@ -259,12 +261,14 @@ impl Control {
         budget: Budget,
         used: &mut usize,
     ) -> Result<Flushed, DisconnectReason> {
-        let Some(connection) = self.connections.get_mut(&peer_id) else { return Ok(Flushed::Waits) };
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(peer) = core.tool_mut(peer_id) else { return Ok(Flushed::Waits) };
+            let found = self.connections.get_mut(&peer_id).zip(core.tool_mut(peer_id));
+            let Some((connection, peer)) = found else { return Ok(Flushed::Waits) };
             let now = Instant::now();
             let flushed = connection.flush((peer_id, peer), &self.tables.memory, budget, used, now)?;
             let Some(message) = connection.receive(peer, now)? else { return Ok(flushed) };
+            // Their wake-ups are left for another turn, which serves the tools that they concern.
+            self.take_reports(core);
             core.handle(Input::Message { peer: peer_id, message }, now)?;
         }
         Ok(Flushed::More)
@@ -288,5 +292,83 @@ impl Drop for Control {
         // Messages that were accepted are logged, although their requesters are not informed.
         self.submit(entries);
         callbacks.for_each(|taken| taken());
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::thread;
+
+    use iof_capture::StreamAnswer;
+    use iof_proto::{Channels, Nspace, Proc};
+    use iof_tool::{BatchReader, Pull};
+
+    use super::*;
+    use crate::config::{App, Config, JobSpec, Rendezvous};
+    use crate::engine::Engine;
+    use crate::grant::Grant;
+    use crate::host::Standalone;
+
+    /// Runs `tool` on another thread while this thread calls `turn` with the control's state.
+    fn beside<R: Send>(
+        control: &mut Control,
+        tool: impl FnOnce() -> R + Send,
+        turn: impl Fn(&mut Control, &mut LockedTables<'_>),
+    ) -> R {
+        thread::scope(|threads| {
+            let tool = threads.spawn(tool);
+            while !tool.is_finished() {
+                let tables = Arc::clone(&control.tables);
+                control.connections.values_mut().for_each(Connection::now_readable);
+                turn(control, &mut tables.lock());
+                thread::yield_now();
+            }
+            tool.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn streams_that_were_reported_before_a_query_are_announced_before_its_answer() {
+        let config = Config { rendezvous: Rendezvous::None, ..Config::default() };
+        let (engine, mut control) = Engine::prepare(config, Arc::new(Standalone)).unwrap();
+        let nspace = Nspace::new("job").unwrap();
+        let pull = Pull::new(vec![Proc::all(nspace.clone())], Channels::STDOUT | Channels::STDERR);
+        let attach = || {
+            let mut tool = engine.attach("tool", Grant::Never).unwrap();
+            tool.pull(&pull).unwrap();
+            BatchReader::new(tool)
+        };
+        let mut reader = beside(&mut control, attach, |control, core| {
+            control.take_reports(core);
+            control.greet(core);
+            control.serve_all(core);
+        });
+        let job = engine.spawn(&JobSpec::new(nspace, vec![App::new("true", [""; 0])])).unwrap();
+        // The reports of the turn were taken before that of the rank's two streams came.
+        let (mut reports, mut joined) = (Vec::new(), 0);
+        while joined < 2 {
+            let report = control.reports.recv().unwrap();
+            if let Report::StreamAnswered { answers, .. } = &report {
+                joined +=
+                    answers.iter().filter(|answer| matches!(answer, StreamAnswer::Joined { .. })).count();
+            }
+            reports.push(report);
+        }
+        reports.into_iter().for_each(|report| engine.tables.reports.send(report));
+        let mut reader = beside(
+            &mut control,
+            move || {
+                reader.wait_for_streams().unwrap();
+                reader
+            },
+            |control, core| {
+                control.serve_all(core);
+            },
+        );
+        let mut streams = Vec::new();
+        reader.poll_ready(Some(Instant::now()), &mut streams).unwrap();
+        assert_eq!(streams.len(), 2);
+        drop((control, job));
     }
 }

@@ -126,6 +126,17 @@ impl Engine {
     /// # Errors
     /// The errors of [`Engine::start`].
     pub fn start_with(config: Config, host: Arc<dyn Host>) -> Result<Engine, StartError> {
+        let (mut engine, control) = Engine::prepare(config, host)?;
+        let control = thread::Builder::new()
+            .name("iof-control".into())
+            .spawn(move || control.run())
+            .map_err(|source| StartError::Thread { source })?;
+        engine.control = Some(control);
+        Ok(engine)
+    }
+
+    /// Returns an engine without its control thread, and the state of that thread.
+    pub(crate) fn prepare(config: Config, host: Arc<dyn Host>) -> Result<(Engine, Control), StartError> {
         if let Err(error) = raise_file_limit() {
             // A job that needs more files is refused.
             tracing::info!(%error, "cannot raise the limit on open files");
@@ -205,13 +216,10 @@ impl Engine {
             departed: BTreeMap::new(),
         };
         control.listen()?;
-        let control = thread::Builder::new()
-            .name("iof-control".into())
-            .spawn(move || control.run())
-            .map_err(|source| StartError::Thread { source })?;
         let (pmix, topology) = (PmixHost::default(), Topology::default());
-        let control = Some(control);
-        Ok(Engine { config, caches, tables, capture, stalls, pmix, topology, control, listener })
+        let engine =
+            Engine { config, caches, tables, capture, stalls, pmix, topology, control: None, listener };
+        Ok((engine, control))
     }
 
     /// Returns the absolute path of the socket that tools connect to; `None` with
