@@ -86,10 +86,10 @@ impl Siblings {
     }
 
     /// Returns whether all streams were added that the group of `id` needs, if streams of the
-    /// channels `unannounced` may be added later. Once this is so, it remains so.
-    pub fn is_whole(&mut self, id: FeedId, unannounced: Channels) -> bool {
+    /// channels that `unannounced` returns may be added later. Once this is so, it remains so.
+    pub fn is_whole(&mut self, id: FeedId, unannounced: impl FnOnce() -> Channels) -> bool {
         let Some(group) = self.group_mut(id) else { return true };
-        group.whole |= group.channels.contains(unannounced);
+        group.whole = group.whole || group.channels.contains(unannounced());
         group.whole
     }
 

@@ -124,6 +124,7 @@ impl Printer {
             siblings: Siblings::default(),
             round: 0,
             members: Vec::new(),
+            incomplete: Vec::new(),
             due: BTreeSet::new(),
             processes: Processes::default(),
             buffer: Vec::new(),
@@ -161,6 +162,8 @@ struct PrinterTask {
     round: u64,
     /// Reusable memory for the streams of a group.
     members: Vec<FeedId>,
+    /// Streams with bytes that are written once the other streams of their groups are known.
+    incomplete: Vec<FeedId>,
     /// When to check again the streams whose parts of lines wait.
     due: BTreeSet<(Instant, FeedId)>,
     processes: Processes,
@@ -196,6 +199,7 @@ impl PrinterTask {
             self.print(reader, &ready)?;
             self.remove_ended();
         }
+        self.complete_groups(reader)?;
         self.rearm_due(reader);
         Ok(false)
     }
@@ -244,6 +248,10 @@ impl PrinterTask {
                 continue;
             }
             match self.peek(reader, id, on_gap)? {
+                // Its bytes remain in the ring until the next turn.
+                Some(found) if found.has_bytes && self.misses_siblings(reader, id) => {
+                    self.incomplete.push(id)
+                }
                 Some(found) if found.has_bytes => self.peek_siblings(reader, found, &mut ready, on_gap)?,
                 found => ready.extend(found),
             }

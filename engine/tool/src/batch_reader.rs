@@ -127,8 +127,9 @@ impl BatchReader {
     }
 
     /// Blocks until the engine has announced all streams that existed when it answered the tool's
-    /// pulls. A tool that does not wait may find bytes in one stream of a process before it knows
-    /// the others.
+    /// pulls, and those of which the tool could have found bytes by now. The next call of
+    /// [`BatchReader::poll_ready`] lists them. A tool that does not wait may find bytes in one stream
+    /// of a process before it knows the others.
     ///
     /// # Errors
     /// The same as [`Tool::recv`].
@@ -274,14 +275,6 @@ impl BatchReader {
     /// blocking.
     pub fn rearm(&mut self, stream: FeedId) {
         self.tool.session.feeds.activate(stream);
-    }
-
-    /// Returns the streams that the last call of [`BatchReader::poll_ready`] has listed, and those
-    /// that were announced since. Those whose end was found are left out.
-    pub fn listed(&self) -> Vec<FeedId> {
-        let feeds = &self.tool.session.feeds;
-        let is_open = |id: &FeedId| feeds.get(*id).is_some_and(|feed| !feed.is_over());
-        feeds.active().iter().copied().filter(is_open).collect()
     }
 
     /// Returns the output channels whose streams may be announced later; none if all streams were

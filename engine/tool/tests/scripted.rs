@@ -1,95 +1,23 @@
 //! A tool connected to a scripted engine, which sends exactly what the test wants and when.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+mod common;
+
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::{Engine, connect, nspace, stream};
 use iof_proto::{
-    Channel, Channels, Decoder, EffectiveOptions, Failure, FromTool, Granted, Log, LogReport, Nspace,
-    PROTOCOL_VERSION, Proc, PushGranted, PushReport, Query, Rank, SlowTargets, Status, ToTool, Value, encode,
-    socket,
+    Channel, Channels, Failure, FromTool, Log, LogReport, Proc, PushGranted, PushReport, Query, Rank,
+    SlowTargets, Status, ToTool, Value, encode, socket,
 };
-use iof_shm_ring::{Inlet, Policy, ReaderPage, Start, Stream, StreamConfig, doorbell, notify};
+use iof_shm_ring::{Inlet, notify};
 use iof_tool::{BatchReader, Delivery, LostError, Peeked, PollReady, Pull, Push, Reply, RequestError, Tool};
 
-/// The engine's end of a connection.
-struct Engine {
-    socket: UnixStream,
-    /// The reader page. It holds the ringing end of the doorbell, which must stay open.
-    page: Arc<ReaderPage>,
-}
-
-impl Engine {
-    /// Sends `messages` so that they arrive together.
-    fn send(&self, messages: &[ToTool]) {
-        let bytes: Vec<u8> = messages.iter().flat_map(|message| encode(message).unwrap()).collect();
-        assert_eq!(socket::send(&self.socket, &bytes, &[]).unwrap(), bytes.len());
-    }
-
-    /// Announces a stream to handler 1. It must be kept until the tool has read it.
-    fn announce(&self, channel: Channel) -> Stream {
-        let config = StreamConfig { capacity: 4096, policy: Policy::DropNewest };
-        let mut stream = Stream::create(config, "stream").unwrap();
-        let slot = self.page.take_slot().unwrap();
-        let attached = stream.attach(&self.page, slot, Start::Oldest, false).unwrap();
-        let ring = ToTool::Ring {
-            handler: 1,
-            source: Proc::new(nspace(), Rank(0)),
-            channel,
-            logged: false,
-            run: 1,
-            slot: attached.id.into(),
-            follows: None,
-            start: attached.start,
-            dropped: attached.dropped,
-            non_gating: attached.non_gating,
-            options: EffectiveOptions::default(),
-        };
-        let frame = encode(&ring).unwrap();
-        let sent = socket::send(&self.socket, &frame, &[attached.ring.as_fd().unwrap()]);
-        assert_eq!(sent.unwrap(), frame.len());
-        stream
-    }
-
-    /// Receives the next message of the tool; panics if more follows it.
-    fn receive(&self) -> FromTool {
-        let mut bytes = [0; 4096];
-        let received = socket::receive(&self.socket, &mut bytes, &mut Default::default(), false, true);
-        let mut unread = &bytes[..received.unwrap()];
-        let message = Decoder::new().decode(&mut unread).unwrap().unwrap();
-        assert!(unread.is_empty(), "more than {message:?}");
-        message
-    }
-}
-
-fn connect() -> (Engine, Tool) {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let (ringer, bell) = doorbell().unwrap();
-    let page = ReaderPage::create(ringer).unwrap();
-    let welcome = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: 1, may_block: false };
-    let frame = encode(&welcome).unwrap();
-    socket::send(&ours, &frame, &[page.as_fd().unwrap(), bell.as_fd()]).unwrap();
-    // SAFETY: the socket belongs to nothing else.
-    let tool = unsafe { Tool::over(theirs, "test") }.unwrap();
-    let engine = Engine { socket: ours, page: Arc::new(page) };
-    engine.receive();
-    (engine, tool)
-}
-
-fn nspace() -> Nspace {
-    Nspace::new("job").unwrap()
-}
-
-/// Registers for the job as handler 1; `with` arrives together with the answer.
+/// Registers for stdout of the job as handler 1; `with` arrives together with the answer.
 fn pull(engine: &Engine, tool: &mut Tool, with: &[ToTool]) {
-    let result = Ok(Granted { handler: 1, ignored: Vec::new() });
-    engine.send(&[&[ToTool::Pulled { request: 1, result }], with].concat());
-    let all = Proc::all(nspace());
-    assert_eq!(tool.pull(&Pull::new(vec![all], Channels::STDOUT)).unwrap().handler, 1);
-    engine.receive();
+    common::pull(engine, tool, Channels::STDOUT, with);
 }
 
 fn job_ended() -> ToTool {
@@ -128,15 +56,7 @@ fn messages_that_arrive_with_the_answer_to_a_pull_are_delivered_once() {
 
 /// Answers the query that serves as a barrier when a tool deregisters.
 fn answer_the_barrier(engine: &Engine) {
-    let query = engine.receive();
-    answer_query(engine, &query);
-}
-
-/// Refuses request 2, a query without keys.
-fn answer_query(engine: &Engine, query: &FromTool) {
-    assert_eq!(*query, FromTool::Query { request: 2, queries: Vec::new() });
-    let refused = Failure::new(Status::ERR_NOT_FOUND, "no key");
-    engine.send(&[ToTool::Answer { request: 2, result: Err(refused) }]);
+    engine.answer_barrier(engine.receive_barrier());
 }
 
 #[test]
@@ -365,15 +285,15 @@ fn an_engine_that_ends_before_announcing_all_streams_leaves_some_missing() {
 fn a_reader_that_waits_for_the_existing_streams_finds_them_together() {
     let (engine, mut tool) = connect();
     pull(&engine, &mut tool, &[]);
-    let mut stdout = engine.announce(Channel::Stdout);
+    let mut stdout = engine.announce(0, Channel::Stdout, stream(&[]));
     stdout.complete();
     thread::scope(|threads| {
         // The second stream comes late, but before the answer to what follows the pull.
         let stderr = threads.spawn(|| {
-            let query = engine.receive();
-            let mut stderr = engine.announce(Channel::Stderr);
+            let query = engine.receive_barrier();
+            let mut stderr = engine.announce(0, Channel::Stderr, stream(&[]));
             stderr.complete();
-            answer_query(&engine, &query);
+            engine.answer_barrier(query);
             stderr
         });
         let (mut reader, mut streams) = (BatchReader::new(tool), Vec::new());
@@ -388,7 +308,7 @@ fn a_reader_that_waits_for_the_existing_streams_finds_them_together() {
 fn a_stream_whose_end_was_found_while_it_was_inactive_is_not_listed_again() {
     let (engine, mut tool) = connect();
     pull(&engine, &mut tool, &[]);
-    let mut stdout = engine.announce(Channel::Stdout);
+    let mut stdout = engine.announce(0, Channel::Stdout, stream(&[]));
     let (mut reader, mut streams) = (BatchReader::new(tool), Vec::new());
     assert_eq!(reader.poll_ready(None, &mut streams).unwrap(), PollReady::Ready);
     let inactive = streams[0];
@@ -398,34 +318,8 @@ fn a_stream_whose_end_was_found_while_it_was_inactive_is_not_listed_again() {
     stdout.complete();
     assert!(matches!(reader.peek(inactive), Peeked::Complete(_)));
     notify([&stdout]);
-    let _stderr = engine.announce(Channel::Stderr);
+    let _stderr = engine.announce(0, Channel::Stderr, stream(&[]));
     assert_eq!(reader.poll_ready(None, &mut streams).unwrap(), PollReady::Ready);
     let channels: Vec<_> = streams.iter().map(|id| reader.origin(*id).unwrap().channel).collect();
     assert_eq!(channels, [Channel::Stderr]);
-}
-
-#[test]
-fn a_stream_whose_end_was_found_is_not_listed_while_it_keeps_its_id() {
-    let (engine, mut tool) = connect();
-    pull(&engine, &mut tool, &[]);
-    let mut stdout = engine.announce(Channel::Stdout);
-    stdout.complete();
-    thread::scope(|threads| {
-        let (mut reader, mut streams) = (BatchReader::new(tool), Vec::new());
-        assert_eq!(reader.poll_ready(None, &mut streams).unwrap(), PollReady::Ready);
-        assert_eq!(reader.listed(), streams);
-        assert!(matches!(reader.peek(streams[0]), Peeked::Complete(_)));
-        assert_eq!(reader.listed(), []);
-        // A stream that is announced in the same turn is listed, and does not take the id.
-        let stderr = threads.spawn(|| {
-            let query = engine.receive();
-            let stderr = engine.announce(Channel::Stderr);
-            answer_query(&engine, &query);
-            stderr
-        });
-        reader.wait_for_streams().unwrap();
-        let listed = reader.listed();
-        assert!(listed.len() == 1 && listed != streams, "{listed:?}");
-        drop(stderr.join());
-    });
 }

@@ -30,18 +30,24 @@ impl PrinterTask {
         Ok(())
     }
 
-    /// Waits until all streams of the process of `id` are known that may have older bytes than
-    /// `id`. The engine announces the streams of a process one after the other, and the process may
-    /// write meanwhile.
-    pub(super) fn complete_group(&mut self, reader: &mut BatchReader, id: FeedId) -> Result<(), PrintError> {
+    /// Returns whether a stream may be announced later that has older bytes than `id` for the same
+    /// place. The engine announces the streams of a process one after the other, and the process
+    /// may write meanwhile.
+    pub(super) fn misses_siblings(&mut self, reader: &BatchReader, id: FeedId) -> bool {
         let is_sole = self.stream(id).is_some_and(|stream| stream.sole);
-        if is_sole || self.siblings.is_whole(id, reader.unannounced()) {
+        let PrinterTask { siblings, destination, .. } = self;
+        !is_sole && !siblings.is_whole(id, || unannounced(reader, destination))
+    }
+
+    /// Waits until all streams are known that may have older bytes than those of `incomplete`. The
+    /// next poll lists them. A group without bytes stays incomplete: its other streams may not have
+    /// been reported to the engine when it answers.
+    pub(super) fn complete_groups(&mut self, reader: &mut BatchReader) -> Result<(), PrintError> {
+        if self.incomplete.is_empty() {
             return Ok(());
         }
         reader.wait_for_streams()?;
-        let listed = reader.listed();
-        self.add_new(reader, &listed)?;
-        self.siblings.complete(id);
+        self.incomplete.drain(..).for_each(|id| self.siblings.complete(id));
         Ok(())
     }
 
@@ -54,7 +60,6 @@ impl PrinterTask {
         ready: &mut Vec<ReadyStream>,
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
     ) -> Result<(), PrintError> {
-        self.complete_group(reader, first.id)?;
         let mut members = mem::take(&mut self.members);
         self.siblings.group_of(first.id, &mut members);
         // Bytes that were read before those of `first` are visible by now, because one thread reads
@@ -88,6 +93,17 @@ impl PrinterTask {
         }
         self.members = members;
         Ok(())
+    }
+}
+
+/// Returns the channels whose streams may be announced later and go to the place of other streams.
+fn unannounced(reader: &BatchReader, destination: &OpenDestination) -> Channels {
+    let unannounced = reader.unannounced();
+    match destination {
+        OpenDestination::Files(open) if open.files.has_own_file(Channel::Stdout) => {
+            unannounced - Channels::STDOUT
+        }
+        _ => unannounced,
     }
 }
 

@@ -140,7 +140,7 @@ impl PrinterTask {
             return None;
         }
         // Another stream of the process may be announced that has older bytes.
-        if !self.siblings.is_whole(id, reader.unannounced()) {
+        if self.misses_siblings(reader, id) {
             return None;
         }
         let stream = self.stream(id)?;

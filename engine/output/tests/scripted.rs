@@ -1,0 +1,177 @@
+//! A printer of a tool that is connected to a scripted engine, which announces streams late.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+#[path = "../../tool/tests/common/mod.rs"]
+mod engine;
+
+use std::fs;
+use std::io::{PipeReader, Read, pipe};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use engine::{Engine, LIMIT, connect, nspace, pull, stream};
+use iof_output::{Destination, Files, MAX_OPEN_FILES, Options, Output, Place, Printer};
+use iof_proto::{Channel, Channels, ToTool};
+use iof_shm_ring::{Stream, notify};
+
+const OUTPUT: Channels = Channels::STDOUT.union(Channels::STDERR).union(Channels::STDDIAG);
+
+/// A stream to announce: its rank, its channel, and the texts that were read from it, with the times
+/// of the reads.
+type Announced<'a> = (u32, Channel, &'a [(&'a str, u64)]);
+
+/// A printer, and the engine whose streams it writes.
+struct Rig {
+    engine: Engine,
+    printer: Printer,
+    streams: Vec<Stream>,
+}
+
+impl Rig {
+    /// Starts a printer of all channels to `destination`. Also returns the query by which the
+    /// printer waits for the streams that exist.
+    fn start(destination: impl Into<Destination>) -> (Rig, u32) {
+        let (engine, mut tool) = connect();
+        pull(&engine, &mut tool, OUTPUT, &[]);
+        let on_gap = |proc: &_, _, gap| panic!("{proc}: {gap:?}");
+        let printer = Printer::start(tool, destination, Options::default(), on_gap).unwrap();
+        let barrier = engine.receive_barrier();
+        (Rig { engine, printer, streams: Vec::new() }, barrier)
+    }
+
+    /// Starts a printer to `destination`, which finds `streams` at its start. More streams may be
+    /// announced later.
+    fn new(destination: impl Into<Destination>, streams: &[Announced<'_>]) -> Rig {
+        let (mut rig, barrier) = Rig::start(destination);
+        streams.iter().for_each(|(rank, channel, reads)| rig.announce(*rank, *channel, reads));
+        rig.engine.answer_barrier(barrier);
+        rig
+    }
+
+    fn announce(&mut self, rank: u32, channel: Channel, reads: &[(&str, u64)]) {
+        self.streams.push(self.engine.announce(rank, channel, stream(reads)));
+    }
+
+    /// Ends all streams and the printer. Panics if the printer has sent a further message.
+    fn end(mut self) {
+        self.streams.iter_mut().for_each(Stream::complete);
+        notify(&self.streams);
+        let ended = ToTool::JobEnded { handler: 1, nspace: nspace(), run: 1, exit_code: Some(0), skipped: 0 };
+        self.engine.send(&[ToTool::Announced { handler: 1 }, ended]);
+        self.printer.join().unwrap();
+        assert_eq!(self.engine.next_request(), None);
+    }
+}
+
+/// Returns an output into a pipe, and the end to read from.
+fn output() -> (Output, PipeReader) {
+    let (reader, writer) = pipe().unwrap();
+    (Output::new(&writer).unwrap(), reader)
+}
+
+/// Reads `text` from the printer's pipe.
+fn expect(reader: &mut PipeReader, text: &str) {
+    let mut read = vec![0; text.len()];
+    reader.read_exact(&mut read).unwrap();
+    assert_eq!(String::from_utf8(read).unwrap(), text);
+}
+
+fn in_directory(path: &Path) -> Files {
+    Files {
+        place: Place::Tree(path.to_owned()),
+        merge: false,
+        append: false,
+        rotation: None,
+        nprocs: Some(999),
+        max_open: MAX_OPEN_FILES,
+        watch: None,
+    }
+}
+
+#[test]
+fn a_stream_that_was_read_first_but_is_announced_late_is_written_first() {
+    let (output, mut reader) = output();
+    let mut rig = Rig::new(output, &[(0, Channel::Stdout, &[("out\n", 2)])]);
+    let barrier = rig.engine.receive_barrier();
+    rig.announce(0, Channel::Stderr, &[("err\n", 1)]);
+    rig.engine.answer_barrier(barrier);
+    expect(&mut reader, "err\nout\n");
+    rig.end();
+}
+
+#[test]
+fn one_query_is_for_all_processes_whose_bytes_were_found_and_for_no_others() {
+    // More than one write takes.
+    const RANKS: u32 = 150;
+    let (output, mut reader) = output();
+    let texts: Vec<String> = (0..RANKS).map(|rank| format!("out {rank}\n")).collect();
+    let reads: Vec<[(&str, u64); 1]> = texts.iter().map(|text| [(text.as_str(), 2)]).collect();
+    let streams = (0..).zip(&reads).map(|(rank, reads)| (rank, Channel::Stdout, &reads[..]));
+    let streams: Vec<Announced<'_>> = streams.chain([(RANKS, Channel::Stdout, &[][..])]).collect();
+    let mut rig = Rig::new(output, &streams);
+    rig.engine.answer_barrier(rig.engine.receive_barrier());
+    expect(&mut reader, &texts.concat());
+    // These groups are whole.
+    rig.streams[0].push(b"more\n", 3);
+    notify([&rig.streams[0]]);
+    expect(&mut reader, "more\n");
+    // The last one had no bytes then.
+    rig.streams.last_mut().unwrap().push(b"out\n", 5);
+    notify([rig.streams.last().unwrap()]);
+    let barrier = rig.engine.receive_barrier();
+    rig.announce(RANKS, Channel::Stderr, &[("err\n", 4)]);
+    rig.engine.answer_barrier(barrier);
+    expect(&mut reader, "err\nout\n");
+    rig.end();
+}
+
+#[test]
+fn a_file_waits_only_for_streams_that_can_go_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let rig = Rig::new(
+        in_directory(directory.path()),
+        &[
+            (0, Channel::Stderr, &[("err\n", 1)]),
+            (0, Channel::Stddiag, &[]),
+            (1, Channel::Stdout, &[("out\n", 1)]),
+        ],
+    );
+    let begin = Instant::now();
+    for (name, text) in [("rank.000/stderr", "err\n"), ("rank.001/stdout", "out\n")] {
+        let path = directory.path().join("job").join(name);
+        while fs::read_to_string(&path).unwrap_or_default() != text {
+            assert!(begin.elapsed() < LIMIT, "{name}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    rig.end();
+}
+
+#[test]
+fn streams_that_end_while_others_are_awaited_leave_their_files_to_their_ranks() {
+    // More than one write takes, so that most have ended when the last one is found.
+    const RANKS: u32 = 100;
+    let directory = tempfile::tempdir().unwrap();
+    let texts: Vec<String> = (0..RANKS).map(|rank| format!("out {rank}\n")).collect();
+    let (mut rig, start) = Rig::start(in_directory(directory.path()));
+    for (rank, text) in (0..).zip(&texts) {
+        rig.announce(rank, Channel::Stdout, &[(text, 1)]);
+    }
+    rig.streams.iter_mut().for_each(Stream::complete);
+    rig.announce(RANKS, Channel::Stderr, &[("err\n", 1)]);
+    rig.engine.answer_barrier(start);
+    let barrier = rig.engine.receive_barrier();
+    for (rank, text) in (RANKS + 1..).zip(&texts) {
+        rig.announce(rank, Channel::Stdout, &[(text, 1)]);
+    }
+    rig.engine.answer_barrier(barrier);
+    rig.end();
+    let file = |rank: u32, name: &str| {
+        fs::read_to_string(directory.path().join(format!("job/rank.{rank:03}/{name}"))).unwrap()
+    };
+    assert_eq!(file(RANKS, "stderr"), "err\n");
+    for (rank, text) in (0..).zip(&texts) {
+        assert_eq!((&file(rank, "stdout"), &file(RANKS + 1 + rank, "stdout")), (text, text));
+    }
+}
