@@ -13,7 +13,6 @@ use nix::errno::Errno;
 
 use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::PeerId;
-use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
 use crate::in_flight::{Budget, Departed, InFlight};
 use crate::incoming::Incoming;
@@ -121,7 +120,7 @@ impl Connection {
         *used = used.saturating_sub(known.saturating_sub(from_pool(self.in_flight.fds())));
         memory.remove_unsent(id, peer.take_discarded());
         while let Some(out) = peer.front() {
-            let attachment = (out.sent == 0 && out.attachment != Attachment::None).then_some(out.attachment);
+            let attachment = out.due_attachment();
             let shared = attachment.and_then(|attachment| memory.unsent(id, attachment));
             let local = match (&shared, &self.local_rings) {
                 (Some(Shared::Ring(ring)), Some(rings)) => Some((rings, ring)),
@@ -133,8 +132,7 @@ impl Connection {
             if !fds.is_empty() && after > budget.allowance(known, *used, own) {
                 break;
             }
-            let unsent = out.frame.get(out.sent..).unwrap_or_default();
-            let send = || socket::send(self.incoming.socket(), unsent, &fds);
+            let send = || socket::send(self.incoming.socket(), out.unsent(), &fds);
             let sent = match local {
                 Some((rings, ring)) => rings.hand_over(ring, send),
                 None => send(),

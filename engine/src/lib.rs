@@ -37,7 +37,7 @@
 //! | `stream_options`, `completion`, `backlog_holder`, `stream_state`, `delivery`, `deliver_error`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
 //! | `job_status`, `job`, `endings`, `mpi`, `signals`, `jobs` | jobs and ranks |
 //! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
-//! | `push`, `elsewhere`, `push_table` | stdin: pushes and their targets |
+//! | `push`, `push_table` | stdin: pushes and their targets |
 //! | `query`, `logs`, `log_routes`, `demand`, `owed`, `awaited`, `grace`, `linger`, `pending` | requests that wait; what the host is asked for and has not answered; times; connections that are not tools yet |
 //! | `checks` | checks of all tables against each other (feature `simulation`) |
 //! | `input`, `calls`, `events`, `answers`, `capture_end`, `deliveries`, `withdrawal` | the entry for what happens; the calls of the embedder; what the capture thread reports, and its answers; ranks whose job failed to start |

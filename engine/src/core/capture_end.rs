@@ -74,8 +74,7 @@ impl Core {
     /// unknown.
     fn end_local_pushes(&mut self) {
         let fed = |(push, state): (PushId, &Push)| {
-            let freed = state.freed;
-            state.local.keys().map(|target| (push, *target, freed)).collect::<Vec<_>>()
+            state.local_targets().map(|target| (push, target, state.freed())).collect::<Vec<_>>()
         };
         let fed: Vec<(PushId, TargetId, u64)> = self.pushes.iter().flat_map(fed).collect();
         fed.into_iter().for_each(|(push, target, freed)| self.fed(push, target, freed, PushEnd::Stopped));

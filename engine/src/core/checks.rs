@@ -60,7 +60,7 @@ impl Core {
         for (_, reading) in peer.readings() {
             let stream = self.streams.get(&reading.source);
             let reads = stream.is_some_and(|stream| stream.readers().any(|key| key == (id, reading.handler)));
-            assert_eq!(reads, reading.forgotten.is_none(), "a reader of tool {id} at its stream");
+            assert_eq!(reads, reading.forgotten().is_none(), "a reader of tool {id} at its stream");
         }
     }
 
@@ -96,15 +96,12 @@ impl Core {
     fn check_pushes(&self) {
         let (mut bytes, mut by_process) = (0, BTreeMap::new());
         for (id, push) in self.pushes.iter() {
-            // One without targets ends with its first message.
-            assert!(!push.is_done() || push.filled == 0 && !push.has_end, "{id:?} is over");
-            assert!(push.filled.saturating_sub(push.credited) <= push.capacity, "{id:?} has no room");
-            assert!(push.credited <= push.filled, "{id:?} has credit for bytes that were not filled");
-            bytes += push.capacity;
-            if let Some(client) = push.client {
+            push.check();
+            bytes += push.capacity();
+            if let Some(client) = push.client() {
                 *by_process.entry(client).or_insert(0) += 1;
             }
-            if let Some((peer_id, number)) = push.tool {
+            if let Some((peer_id, number)) = push.tool() {
                 let peer = self.tools.get(&peer_id);
                 let known = peer.and_then(|peer| peer.push(number));
                 assert_eq!(known, Some(id), "the tool of {id:?}");
@@ -152,7 +149,7 @@ impl Core {
     /// the upcalls that it has not answered, with the sources that it was asked for, and the pushes
     /// that it takes.
     pub(crate) fn remains_without_owed(&self) -> Vec<String> {
-        let is_owed = |push: &Push| push.tool.is_none() && push.local.is_empty() && push.elsewhere.is_some();
+        let is_owed = |push: &Push| push.tool().is_none() && !push.has_local() && push.elsewhere().is_some();
         let mut remains = self.remains();
         remains.retain(|table| match table.as_str() {
             "owed answers" | "pulls by call" | "demand" => self.owed.is_empty(),

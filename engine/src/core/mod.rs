@@ -30,7 +30,6 @@ pub(crate) mod delivery;
 pub(crate) mod demand;
 pub(crate) mod disconnect;
 pub(crate) mod effects;
-mod elsewhere;
 mod events;
 mod grace;
 pub(crate) mod ids;

@@ -1,25 +1,28 @@
 //! The messages that wait until a tool has room for them, with their descriptors.
 
+use std::collections::BTreeSet;
+
 use iof_capture::PushId;
 use iof_proto::{EncodeError, Message, ToTool, encode};
 use iof_shm_ring::ReaderId;
 
 use crate::core::ids::RingId;
-use crate::core::unread::{QueuedItem, UnreadKey};
+use crate::core::unread::{QueuedItem, Unread, UnreadKey};
 
 /// A message on its way to the tool.
 pub(crate) struct Outgoing {
-    pub frame: Vec<u8>,
-    pub sent: usize,
-    pub attachment: Attachment,
+    frame: Vec<u8>,
+    /// How many bytes of the frame the socket has accepted.
+    sent: usize,
+    attachment: Attachment,
     /// Whether the message is an answer to a request.
-    pub is_answer: bool,
+    is_answer: bool,
     /// The push whose credit the message returns.
-    pub credit_push: Option<u32>,
+    credit_push: Option<u32>,
     /// The reader whose ring the message announces.
-    pub ring_reader: Option<ReaderId>,
+    ring_reader: Option<ReaderId>,
     /// How [`Unread`] counts the message.
-    pub item: QueuedItem,
+    item: QueuedItem,
 }
 
 impl Outgoing {
@@ -52,6 +55,79 @@ impl Outgoing {
             credit_push: None,
             ring_reader: None,
             item: QueuedItem::Missed(key),
+        }
+    }
+    /// Returns the encoded message; empty if it is encoded when it is sent.
+    pub(crate) fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+
+    /// Returns the bytes of the message that the socket has not accepted.
+    pub(crate) fn unsent(&self) -> &[u8] {
+        self.frame.get(self.sent..).unwrap_or_default()
+    }
+
+    /// Returns whether a part of the message was sent, so that the rest must follow.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.sent > 0
+    }
+
+    /// Notes that the socket has accepted `bytes` more bytes. Returns whether these are the last.
+    pub(crate) fn sent(&mut self, bytes: usize) -> bool {
+        self.sent = self.sent.saturating_add(bytes);
+        self.sent >= self.frame.len()
+    }
+
+    /// Returns what is sent with the first byte of the message.
+    pub(crate) fn attachment(&self) -> Attachment {
+        self.attachment
+    }
+
+    /// Returns what is sent with the next byte of the message.
+    pub(crate) fn due_attachment(&self) -> Option<Attachment> {
+        (!self.is_begun() && self.attachment != Attachment::None).then_some(self.attachment)
+    }
+
+    /// Returns whether the message is an answer to a request.
+    pub(crate) fn is_answer(&self) -> bool {
+        self.is_answer
+    }
+
+    /// Returns whether the message returns credit of a push.
+    pub(crate) fn returns_credit_of(&self, push: u32) -> bool {
+        self.credit_push == Some(push)
+    }
+
+    /// Returns the reader whose ring the message announces.
+    pub(crate) fn ring_reader(&self) -> Option<ReaderId> {
+        self.ring_reader
+    }
+
+    /// Notes that readers have ended. Returns whether the message announces the ring of one.
+    pub(crate) fn forget_reader(&mut self, ended: &BTreeSet<ReaderId>) -> bool {
+        self.ring_reader.take_if(|id| ended.contains(id)).is_some()
+    }
+
+    /// Returns how [`Unread`] counts the message.
+    pub(crate) fn item(&self) -> &QueuedItem {
+        &self.item
+    }
+
+    /// Replaces the message, which was not begun, by another of its kind. Keeps it if the other is
+    /// too long.
+    pub(crate) fn replace(&mut self, message: &ToTool) {
+        if let Ok(frame) = encode(message) {
+            self.frame = frame;
+            self.item = QueuedItem::of(message);
+        }
+    }
+
+    /// Encodes a message about missed bytes, with the sums of now.
+    pub(crate) fn encode_missed(&mut self, unread: &mut Unread) {
+        if let QueuedItem::Missed(key) = &self.item
+            && self.frame.is_empty()
+        {
+            self.frame = unread.encode_missed(key).unwrap_or_default();
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::core::pull::Pull;
 use crate::core::reading::Reading;
 use crate::core::registration::Registration;
 use crate::core::resources::PageSlots;
-use crate::core::unread::{QueuedItem, Unread};
+use crate::core::unread::Unread;
 
 /// The number of unsent answers from which on the engine defers a tool's requests. Unsolicited
 /// messages do not count: their number is bounded by the tool's registrations.
@@ -283,7 +283,7 @@ impl Peer {
     /// Returns credit for a push up to `position`. Replaces a queued credit message of this push
     /// that was not sent.
     pub(crate) fn return_credit(&mut self, push: u32, position: u64) {
-        self.outgoing.retain(|out| out.credit_push != Some(push) || out.sent > 0);
+        self.outgoing.retain(|out| !out.returns_credit_of(push) || out.is_begun());
         self.answer(&ToTool::Room { push, position });
     }
 
@@ -291,11 +291,11 @@ impl Peer {
     pub(super) fn send_with(&mut self, message: &ToTool, attachment: Attachment) {
         match Outgoing::new(message, attachment) {
             Ok(out) => {
-                if out.is_answer {
+                if out.is_answer() {
                     self.answers = self.answers.saturating_add(1);
-                    self.answer_bytes = self.answer_bytes.saturating_add(out.frame.len());
+                    self.answer_bytes = self.answer_bytes.saturating_add(out.frame().len());
                 }
-                self.unread.queued(&out.item);
+                self.unread.queued(out.item());
                 self.outgoing.push_back(out);
             }
             Err(error) => {
@@ -348,11 +348,7 @@ impl Peer {
     /// Returns the message that is to be sent next.
     pub(crate) fn front(&mut self) -> Option<&Outgoing> {
         let out = self.outgoing.front_mut()?;
-        if let QueuedItem::Missed(key) = &out.item
-            && out.frame.is_empty()
-        {
-            out.frame = self.unread.encode_missed(key).unwrap_or_default();
-        }
+        out.encode_missed(&mut self.unread);
         Some(out)
     }
 
@@ -360,20 +356,19 @@ impl Peer {
     pub(crate) fn sent(&mut self, bytes: usize, now: Instant) {
         self.last_sent = now;
         let Some(first) = self.outgoing.front_mut() else { return };
-        first.sent = first.sent.saturating_add(bytes);
-        if first.sent < first.frame.len() {
+        if !first.sent(bytes) {
             return;
         }
         let Some(out) = self.outgoing.pop_front() else { return };
-        if out.is_answer {
+        if out.is_answer() {
             self.answers = self.answers.saturating_sub(1);
-            self.answer_bytes = self.answer_bytes.saturating_sub(out.frame.len());
+            self.answer_bytes = self.answer_bytes.saturating_sub(out.frame().len());
         }
-        if let Some(reading) = out.ring_reader.and_then(|id| self.readings.get_mut(&id)) {
+        if let Some(reading) = out.ring_reader().and_then(|id| self.readings.get_mut(&id)) {
             self.unread.ring_sent(reading);
-            reading.sent = true;
+            reading.ring_sent();
         }
-        self.unread.sent(&out.item);
+        self.unread.sent(out.item());
     }
 
     /// Removes and returns all queued messages.
@@ -384,8 +379,8 @@ impl Peer {
 
     /// Drops all queued messages.
     pub(crate) fn drop_outgoing(&mut self) {
-        let unsent = self.outgoing.drain(..).filter(|out| out.sent == 0);
-        self.discarded.extend(unsent.map(|out| out.attachment));
+        let unsent = self.outgoing.drain(..).filter(|out| !out.is_begun());
+        self.discarded.extend(unsent.map(|out| out.attachment()));
         self.unread.clear_unsent();
         (self.answers, self.answer_bytes) = (0, 0);
     }
@@ -393,7 +388,7 @@ impl Peer {
     /// Returns what the engine must know about this tool when it ends.
     pub(crate) fn last_activity(&self) -> LastActivity {
         let last_asked = (!self.own).then_some(self.last_request);
-        let joins = || self.readings.values().any(|reading| reading.joining.is_some());
+        let joins = || self.readings.values().any(|reading| reading.joining().is_some());
         let has_unsent = !self.outgoing.is_empty() || self.awaited > 0 || joins();
         LastActivity { has_unsent, last_taken: self.last_sent, last_asked }
     }

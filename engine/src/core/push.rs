@@ -5,14 +5,18 @@
 //! have taken free room in the inlet, and the tool receives this credit. So one inlet for each push
 //! is all the memory that stdin takes, however long it is.
 
+mod elsewhere;
+
 use std::collections::BTreeMap;
+use std::mem;
 
 use iof_capture::{PushEnd, TargetId};
 use iof_proto::{Info, PartialCause, PartialDelivery, Proc, PushReport};
 
 use crate::core::client::Client;
-use crate::core::elsewhere::Elsewhere;
+use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::PeerId;
+pub(crate) use elsewhere::Elsewhere;
 
 /// A request to push.
 pub(crate) struct PushRequest {
@@ -33,43 +37,162 @@ pub(crate) struct Deferred {
 /// A push under way.
 pub(crate) struct Push {
     /// The tool and its number for the push; `None` after the tool has disconnected.
-    pub(super) tool: Option<(PeerId, u32)>,
+    tool: Option<(PeerId, u32)>,
     /// The process that began the push; `None` for the embedder's own.
-    pub(super) client: Option<Client>,
+    client: Option<Client>,
     /// The size of its inlet in bytes.
-    pub(super) capacity: u64,
+    capacity: u64,
     /// The number of bytes that the tool has filled into the inlet.
-    pub(super) filled: u64,
+    filled: u64,
     /// Whether the tool has filled in its last byte.
-    pub(super) has_end: bool,
+    has_end: bool,
     /// Whether the targets' stdin ends with the push.
-    pub(super) completes: bool,
+    completes: bool,
     /// The position up to which all local targets have taken the bytes, as last reported.
-    pub(super) freed: u64,
+    freed: u64,
     /// The position up to which credit was returned to the tool.
-    pub(super) credited: u64,
+    credited: u64,
     /// The local targets that still take bytes.
-    pub(super) local: BTreeMap<TargetId, Proc>,
-    pub(super) elsewhere: Option<Elsewhere>,
+    local: BTreeMap<TargetId, Proc>,
+    elsewhere: Option<Elsewhere>,
     /// Whether pushes that waited for this one elsewhere may continue.
-    pub(super) yields: bool,
-    pub(super) report: PushReport,
+    yields: bool,
+    report: PushReport,
 }
 
 impl Push {
+    /// Begins the push of a tool with its number for the push. `completes` specifies whether the
+    /// targets' stdin ends with it.
+    pub(crate) fn new(
+        tool: (PeerId, u32),
+        client: Option<Client>,
+        capacity: u64,
+        completes: bool,
+        local: BTreeMap<TargetId, Proc>,
+        elsewhere: Option<Elsewhere>,
+    ) -> Push {
+        Push {
+            tool: Some(tool),
+            client,
+            capacity,
+            filled: 0,
+            has_end: false,
+            completes,
+            freed: 0,
+            credited: 0,
+            local,
+            elsewhere,
+            yields: false,
+            report: PushReport::default(),
+        }
+    }
+
+    /// Returns the tool and its number for the push; `None` after the tool has disconnected.
+    pub(crate) fn tool(&self) -> Option<(PeerId, u32)> {
+        self.tool
+    }
+
+    /// Returns the process that began the push; `None` for the embedder's own.
+    pub(crate) fn client(&self) -> Option<Client> {
+        self.client
+    }
+
+    /// Returns the size of the inlet in bytes.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Returns the number of bytes that the tool has filled into the inlet.
+    pub(crate) fn filled(&self) -> u64 {
+        self.filled
+    }
+
+    /// Returns the process of a local target that still takes bytes.
+    pub(crate) fn local(&self, target: TargetId) -> Option<&Proc> {
+        self.local.get(&target)
+    }
+
+    /// Returns the local targets that still take bytes.
+    pub(crate) fn local_targets(&self) -> impl Iterator<Item = TargetId> {
+        self.local.keys().copied()
+    }
+
+    /// Returns the position up to which all local targets have taken the bytes, as last reported.
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed
+    }
+
+    /// Returns whether local targets still take bytes.
+    pub(crate) fn has_local(&self) -> bool {
+        !self.local.is_empty()
+    }
+
+    /// Returns whether the stdin of `target` ends with the push.
+    pub(crate) fn completes(&self, target: TargetId) -> bool {
+        self.completes && self.local.contains_key(&target)
+    }
+
+    /// Returns the targets elsewhere that still take bytes.
+    pub(crate) fn elsewhere(&self) -> Option<&Elsewhere> {
+        self.elsewhere.as_ref()
+    }
+
+    /// Notes that the tool has put `bytes` more bytes into the inlet, and whether these are the
+    /// last.
+    ///
+    /// # Errors
+    /// The tool has filled in nothing, more than its credit allows, or bytes after its last one.
+    pub(crate) fn fill(&mut self, bytes: u64, last: bool) -> Result<(), DisconnectReason> {
+        if bytes == 0 && !last {
+            return Err(DisconnectReason::Unexpected("an empty fill"));
+        }
+        if bytes > self.capacity.saturating_sub(self.filled.saturating_sub(self.credited)) {
+            return Err(DisconnectReason::Unexpected("more bytes to push than its credit allows"));
+        }
+        if self.has_end {
+            return Err(DisconnectReason::Unexpected("bytes after the end of a push"));
+        }
+        self.filled = self.filled.saturating_add(bytes);
+        self.has_end = last;
+        Ok(())
+    }
+
+    /// Notes that the tool has disconnected. Returns whether the push ends because of that.
+    pub(crate) fn leave(&mut self) -> bool {
+        self.tool = None;
+        !mem::replace(&mut self.has_end, true)
+    }
+
+    /// Notes that all local targets have taken the bytes before `position`.
+    pub(crate) fn free(&mut self, position: u64) {
+        self.freed = position;
+    }
+
+    /// Returns the position up to which all targets have taken the bytes, if it is behind the one
+    /// up to which credit was returned. Marks the credit as returned.
+    pub(crate) fn take_credit(&mut self) -> Option<u64> {
+        let position = self.position();
+        (position > self.credited).then(|| {
+            self.credited = position;
+            position
+        })
+    }
+
     /// Returns the position up to which all targets have taken the bytes.
-    pub(super) fn position(&self) -> u64 {
+    fn position(&self) -> u64 {
         let local = if self.local.is_empty() { u64::MAX } else { self.freed };
-        let elsewhere = self.elsewhere.as_ref().map_or(u64::MAX, |targets| targets.position);
+        let elsewhere = self.elsewhere.as_ref().map_or(u64::MAX, Elsewhere::position);
         local.min(elsewhere).min(self.filled)
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    /// Returns whether no target takes bytes any more.
+    pub(crate) fn is_done(&self) -> bool {
         self.local.is_empty() && self.elsewhere.is_none()
     }
 
-    /// Records that `target` gets no more bytes.
-    pub(super) fn ended(&mut self, target: Proc, delivered: u64, end: PushEnd) {
+    /// Records that a local target gets no more bytes.
+    pub(crate) fn target_ended(&mut self, target: TargetId, delivered: u64, end: PushEnd) {
+        let Some(target) = self.local.remove(&target) else { return };
         let cause = match end {
             PushEnd::Complete => {
                 self.report.complete = self.report.complete.saturating_add(1);
@@ -81,5 +204,22 @@ impl Push {
             PushEnd::Error(error) => PartialCause::Failed(error.to_string()),
         };
         self.report.partial.push(PartialDelivery { target, delivered, cause });
+    }
+
+    /// Returns what the tool receives at the end of the push.
+    pub(crate) fn into_report(self) -> PushReport {
+        PushReport { bytes: self.filled, ..self.report }
+    }
+}
+
+/// Checks for simulators.
+#[cfg(feature = "simulation")]
+impl Push {
+    /// Panics if the positions contradict each other or the push is over.
+    pub(crate) fn check(&self) {
+        // One without targets ends with its first message.
+        assert!(!self.is_done() || self.filled == 0 && !self.has_end, "a push is over");
+        assert!(self.filled.saturating_sub(self.credited) <= self.capacity, "a push has no room");
+        assert!(self.credited <= self.filled, "a push has credit for bytes that were not filled");
     }
 }

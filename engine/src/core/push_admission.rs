@@ -75,7 +75,7 @@ impl Core {
         if client.is_none() {
             return Ok(());
         }
-        let own = self.pushes.values().filter(|push| push.client == client);
+        let own = self.pushes.values().filter(|push| push.client() == client);
         check_limit("the process's", own, capacity, (MAX_PUSHES_PER_PROCESS, MAX_PUSH_BYTES_PER_PROCESS))
     }
 
@@ -142,9 +142,7 @@ impl Core {
     /// pushed, to the unavailable ones.
     pub(super) fn exclude_closed(&self, admitted: Admitted, open: &BTreeSet<TargetId>) -> Admitted {
         let Admitted { mut local, elsewhere, mut unavailable } = admitted;
-        let ends = |target: &TargetId| {
-            self.pushes.values().any(|push| push.completes && push.local.contains_key(target))
-        };
+        let ends = |target: &TargetId| self.pushes.values().any(|push| push.completes(*target));
         let closed = local.extract_if(.., |target, _| !open.contains(target) || ends(target));
         unavailable.extend(closed.map(|(_, proc)| (proc, StdinUnavailable::Closed)));
         Admitted { local, elsewhere, unavailable }
@@ -152,7 +150,7 @@ impl Core {
 
     /// Returns how many pushes have or wait for their turn at a target.
     fn waiting(&self, target: TargetId) -> usize {
-        self.pushes.values().filter(|push| push.local.contains_key(&target)).count()
+        self.pushes.values().filter(|push| push.local(target).is_some()).count()
     }
 }
 
@@ -165,7 +163,7 @@ fn check_limit<'a>(
     (max_count, max_bytes): (usize, u64),
 ) -> Result<(), Failure> {
     let sum = |(count, bytes): (usize, u64), push: &Push| {
-        (count.saturating_add(1), bytes.saturating_add(push.capacity))
+        (count.saturating_add(1), bytes.saturating_add(push.capacity()))
     };
     let (count, bytes) = pushes.fold((0, capacity), sum);
     let limit = if count >= max_count {

@@ -1,23 +1,20 @@
 //! Pushes under way.
 
 use std::collections::BTreeSet;
-use std::mem;
 
 use iof_capture::{PushEnd, PushId, StreamStep, TargetId};
 use iof_proto::limits::{MAX_PROCS_PER_PULL, MAX_PUSHES_PER_TOOL};
-use iof_proto::{Failure, Proc, PushGranted, PushReport, Skipped, SlowTarget, SlowTargets, Status, ToTool};
+use iof_proto::{Failure, Proc, PushGranted, Skipped, SlowTarget, SlowTargets, Status, ToTool};
 
 use crate::core::Core;
 use crate::core::awaited::{Awaited, SlowTargetsRequest};
 use crate::core::commands::Command;
 use crate::core::disconnect::DisconnectReason;
-use crate::core::elsewhere::Elsewhere;
 use crate::core::ids::PeerId;
 use crate::core::job::{JobState, RankState};
 use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
-use crate::core::push::Push;
-use crate::core::push::{Deferred, PushRequest};
+use crate::core::push::{Deferred, Elsewhere, Push, PushRequest};
 use crate::core::push_admission::{Admitted, PushOptions, refusal};
 
 impl Core {
@@ -120,20 +117,7 @@ impl Core {
         let elsewhere =
             (!elsewhere.is_empty()).then(|| Elsewhere::new(id, peer.proc(), elsewhere, infos, waits_for));
         let number = peer.add_push(id);
-        let push = Push {
-            tool: Some((peer_id, number)),
-            client,
-            capacity,
-            filled: 0,
-            has_end: false,
-            completes: directives.complete,
-            freed: 0,
-            credited: 0,
-            local,
-            elsewhere,
-            yields: false,
-            report: PushReport::default(),
-        };
+        let push = Push::new((peer_id, number), client, capacity, directives.complete, local, elsewhere);
         self.pushes.insert(id, push);
         // At most as many as a request may name, so the answer fits a message.
         let skipped = unavailable.into_iter().take(MAX_PROCS_PER_PULL);
@@ -160,19 +144,8 @@ impl Core {
             };
         };
         let Some(push) = self.pushes.get_mut(&id) else { return Ok(()) };
-        if bytes == 0 && !last {
-            return Err(DisconnectReason::Unexpected("an empty fill"));
-        }
-        let room = push.capacity.saturating_sub(push.filled.saturating_sub(push.credited));
-        if bytes > room {
-            return Err(DisconnectReason::Unexpected("more bytes to push than its credit allows"));
-        }
-        if push.has_end {
-            return Err(DisconnectReason::Unexpected("bytes after the end of a push"));
-        }
-        push.filled = push.filled.saturating_add(bytes);
-        push.has_end = last;
-        if !push.local.is_empty() {
+        push.fill(bytes, last)?;
+        if push.has_local() {
             self.effects.commands.push(Command::Fill { push: id, bytes, last });
         }
         self.continue_push(id);
@@ -236,7 +209,7 @@ impl Core {
         lagging: Option<&iof_capture::SlowTargets>,
     ) -> bool {
         let targets = lagging.filter(|lagging| lagging.position <= position).map(|lagging| &lagging.targets);
-        let is_orphan = |push: PushId| self.pushes.get(&push).is_some_and(|push| push.tool.is_none());
+        let is_orphan = |push: PushId| self.pushes.get(&push).is_some_and(|push| push.tool().is_none());
         let waits = targets.into_iter().flatten().filter(|slow| slow.turn != id && is_orphan(slow.turn));
         let before = self.effects.commands.len();
         self.effects.commands.extend(waits.map(|slow| Command::Shut(slow.target)));
@@ -247,14 +220,14 @@ impl Core {
         let push = self.pushes.get(&id)?;
         let (freed, lagging) =
             lagging.map_or((u64::MAX, Vec::new()), |local| (local.position, local.targets));
-        let elsewhere = push.elsewhere.as_ref();
-        let position = freed.min(elsewhere.map_or(u64::MAX, |elsewhere| elsewhere.position)).min(push.filled);
+        let elsewhere = push.elsewhere();
+        let position = freed.min(elsewhere.map_or(u64::MAX, Elsewhere::position)).min(push.filled());
         let slow_here = lagging.into_iter().filter(|_| freed == position).filter_map(|slow| {
-            let target = push.local.get(&slow.target)?.clone();
+            let target = push.local(slow.target)?.clone();
             Some(SlowTarget { target, stalled: slow.turn == id })
         });
         let elsewhere =
-            elsewhere.filter(|elsewhere| elsewhere.position == position && elsewhere.position < push.filled);
+            elsewhere.filter(|elsewhere| elsewhere.position() == position && position < push.filled());
         let slow_elsewhere = elsewhere.into_iter().flat_map(|elsewhere| {
             let stalled = elsewhere.has_turn();
             elsewhere.targets().iter().map(move |target| SlowTarget { target: target.clone(), stalled })
@@ -265,26 +238,23 @@ impl Core {
     /// Records that the local targets have taken all bytes before `position`.
     pub(crate) fn freed(&mut self, id: PushId, position: u64) {
         if let Some(push) = self.pushes.get_mut(&id) {
-            push.freed = position;
+            push.free(position);
         }
         self.continue_push(id);
     }
 
     /// Records that a local target has taken all bytes or gets no more.
     pub(crate) fn fed(&mut self, id: PushId, target: TargetId, delivered: u64, end: PushEnd) {
-        let Some(proc) = self.pushes.get_mut(&id).and_then(|push| push.local.remove(&target)) else {
-            return;
-        };
+        let Some(push) = self.pushes.get_mut(&id) else { return };
+        let Some(proc) = push.local(target) else { return };
         let end = match end {
             // The target was shut because the rank had exited.
-            PushEnd::Stopped if self.jobs.rank(&proc).is_some_and(|rank| rank.exit().is_some()) => {
+            PushEnd::Stopped if self.jobs.rank(proc).is_some_and(|rank| rank.exit().is_some()) => {
                 PushEnd::Closed
             }
             end => end,
         };
-        if let Some(push) = self.pushes.get_mut(&id) {
-            push.ended(proc, delivered, end);
-        }
+        push.target_ended(target, delivered, end);
         self.continue_push(id);
     }
 
@@ -307,8 +277,7 @@ impl Core {
         self.pushes.forget(peer_id);
         for id in pushes {
             let Some(push) = self.pushes.get_mut(&id) else { continue };
-            push.tool = None;
-            if !mem::replace(&mut push.has_end, true) {
+            if push.leave() {
                 self.effects.commands.push(Command::Fill { push: id, bytes: 0, last: true });
             }
             self.continue_push(id);
@@ -321,7 +290,7 @@ impl Core {
         let mut due = vec![id];
         while let Some(id) = due.pop() {
             self.continue_elsewhere(id);
-            if self.pushes.get_mut(&id).is_some_and(|push| mem::take(&mut push.yields)) {
+            if self.pushes.get_mut(&id).is_some_and(Push::take_yields) {
                 due.extend(self.yield_elsewhere(id));
             }
             self.return_credit(id);
@@ -333,25 +302,22 @@ impl Core {
         if push.is_done() {
             return self.end_push(id);
         }
-        let position = push.position();
         // For the host, each of its answers is a step. The capture thread reports local progress in
         // quarters of the inlet.
-        if position > push.credited {
-            push.credited = position;
-            let tool = push.tool.and_then(|(peer, number)| Some((self.tools.get_mut(&peer)?, number)));
-            if let Some((peer, number)) = tool {
-                peer.return_credit(number, position);
-            }
+        let Some(position) = push.take_credit() else { return };
+        let tool = push.tool().and_then(|(peer, number)| Some((self.tools.get_mut(&peer)?, number)));
+        if let Some((peer, number)) = tool {
+            peer.return_credit(number, position);
         }
     }
 
     fn end_push(&mut self, id: PushId) {
-        let Some(Push { tool, filled, report, .. }) = self.pushes.remove(id) else { return };
+        let Some(push) = self.pushes.remove(id) else { return };
         self.effects.commands.push(Command::DropInlet(id));
-        let Some((peer_id, push)) = tool else { return };
+        let Some((peer_id, number)) = push.tool() else { return };
         if let Some(peer) = self.tools.get_mut(&peer_id) {
-            peer.remove_push(push);
-            peer.answer(&ToTool::Pushed { push, report: PushReport { bytes: filled, ..report } });
+            peer.remove_push(number);
+            peer.answer(&ToTool::Pushed { push: number, report: push.into_report() });
         }
     }
 }

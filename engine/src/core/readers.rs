@@ -160,7 +160,7 @@ impl Core {
                                 missed
                             }
                             // Its job was removed meanwhile.
-                            None => Some(reading.forgotten.map_or(0, |completion| completion.produced)),
+                            None => Some(reading.forgotten().map_or(0, |completion| completion.produced)),
                         };
                         if let Some(produced) = produced {
                             peer.add_missed(handler, &reading.name, produced);
@@ -185,7 +185,7 @@ impl Core {
     pub(crate) fn follow(&mut self, peer_id: PeerId, id: ReaderId) {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
         let Some(reading) = peer.follow_requested(id) else { return };
-        let newest = match (self.streams.get(&reading.source), reading.forgotten) {
+        let newest = match (self.streams.get(&reading.source), reading.forgotten()) {
             (Some(stream), _) => stream.generation(),
             (None, Some(last)) => last.generation,
             (None, None) => return,
@@ -201,7 +201,7 @@ impl Core {
         let waiting = |(peer_id, handler)| {
             let peer = self.tools.get(&peer_id)?;
             let id = peer.reader_of(source, handler)?;
-            peer.reading(id)?.waits.then_some((peer_id, id))
+            peer.reading(id)?.waits().then_some((peer_id, id))
         };
         let waiting = stream.readers().filter_map(waiting).collect();
         self.move_left_behind(waiting, generation);
@@ -232,10 +232,10 @@ impl Core {
         for (peer_id, id) in readers {
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
             let Some(reading) = peer.reading(id) else { continue };
-            if reading.joining.is_some() || !reading.is_before(newest) {
+            if !reading.is_left_behind(newest) {
                 continue;
             }
-            let (handler, asks) = (reading.handler, reading.waits);
+            let (handler, asks) = (reading.handler, reading.waits());
             // A tool without a free slot sends a request when it has drained its generation.
             let Ok(new) = (if asks { Ok(id) } else { peer.take_slot(&*self.resources) }) else { continue };
             steps.extend(peer.follow(request, id, new));
@@ -252,7 +252,7 @@ impl Core {
     pub(crate) fn move_stranded(&mut self) {
         let mut stranded: BTreeMap<SourceId, (u64, Vec<(PeerId, ReaderId)>)> = BTreeMap::new();
         for (peer_id, id, reading) in self.stranded() {
-            let newest = reading.forgotten.map_or(0, |completion| completion.generation);
+            let newest = reading.forgotten().map_or(0, |completion| completion.generation);
             stranded.entry(reading.source).or_insert((newest, Vec::new())).1.push((peer_id, id));
         }
         for (source, (newest, readers)) in stranded {
@@ -267,7 +267,7 @@ impl Core {
         self.move_left_behind(readers.clone(), newest);
         let remains = |(peer_id, id): (PeerId, ReaderId)| {
             let reading = self.tools.get(&peer_id).and_then(|peer| peer.reading(id));
-            reading.is_some_and(|reading| reading.joining.is_none() && reading.is_before(newest))
+            reading.is_some_and(|reading| reading.is_left_behind(newest))
         };
         if readers.into_iter().any(remains) {
             self.kept_streams.insert(source);
@@ -292,7 +292,7 @@ impl Core {
     pub(crate) fn stranded(&self) -> impl Iterator<Item = (PeerId, ReaderId, &Reading)> {
         let readings = self.tools.iter().flat_map(|(id, peer)| peer.readings().map(move |found| (id, found)));
         let is_stranded =
-            |reading: &Reading| reading.forgotten.is_some_and(|last| reading.is_before(last.generation));
+            |reading: &Reading| reading.forgotten().is_some_and(|last| reading.is_before(last.generation));
         readings.filter_map(move |(peer_id, (id, reading))| {
             is_stranded(reading).then_some((peer_id, id, reading))
         })
@@ -322,7 +322,7 @@ impl Core {
                     sources.insert(reading.source);
                 }
                 // It has the second id if it was about to move.
-                let moved = reading.joining.map(|joining| joining.id).filter(|moved| moved != id);
+                let moved = reading.moved_id(*id);
                 let page = peer.page();
                 let detach = |reader| StreamStep::Detach { source: reading.source, page, reader };
                 steps.extend([Some(*id), moved].into_iter().flatten().map(detach));

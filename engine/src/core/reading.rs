@@ -16,20 +16,20 @@ pub(crate) struct Reading {
     pub handler: u32,
     pub options: StreamOptions,
     /// The request that attaches or moves the reader, until it is answered.
-    pub joining: Option<Joining>,
+    joining: Option<Joining>,
     /// The generation that it reads; `None` until it is attached.
-    pub generation: Option<u64>,
+    generation: Option<u64>,
     /// The id in the previous generation, until the tool has certainly left its slot.
-    pub old_id: Option<ReaderId>,
+    old_id: Option<ReaderId>,
     /// The tool has requested the next generation, and has not received it: it no longer uses its
     /// slot.
-    pub waits: bool,
+    waits: bool,
     /// The ring was sent to the tool.
-    pub sent: bool,
+    sent: bool,
     /// How many bytes the source had produced at the position where the registration begins.
-    pub begin: u64,
+    begin: u64,
     /// What the stream has come to, once its job is removed.
-    pub forgotten: Option<Completion>,
+    forgotten: Option<Completion>,
 }
 
 /// A request to the capture thread that attaches or moves a reader.
@@ -64,11 +64,110 @@ impl Reading {
         }
     }
 
+    /// Returns the request that attaches or moves the reader, until it is answered.
+    pub(crate) fn joining(&self) -> Option<Joining> {
+        self.joining
+    }
+
+    /// Returns whether the tool has requested the next generation and has not received it.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Returns whether the ring was sent to the tool.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sent
+    }
+
+    /// Returns whether the reader is attached.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.generation.is_some()
+    }
+
+    /// Returns what the stream has come to, once its job is removed.
+    pub(crate) fn forgotten(&self) -> Option<Completion> {
+        self.forgotten
+    }
+
+    /// Notes that the job of the stream, which has come to `completion`, was removed. Returns
+    /// `false` if that was noted before.
+    pub(crate) fn forget(&mut self, completion: Completion) -> bool {
+        self.forgotten.replace(completion).is_none()
+    }
+
+    /// Notes that the tool requests the next generation. Returns `false` if the ring was not sent
+    /// yet, or the next one is on its way.
+    pub(crate) fn request_next(&mut self) -> bool {
+        let accepted = self.sent && self.joining.is_none();
+        self.waits |= accepted;
+        accepted
+    }
+
+    /// Notes that a request moves the reader.
+    pub(crate) fn moves(&mut self, joining: Joining) {
+        self.joining = Some(joining);
+    }
+
+    /// Notes that the reader was attached in a generation. `begin` is the position where the
+    /// registration begins.
+    pub(crate) fn attached(&mut self, generation: u64, begin: u64) {
+        self.begin = begin;
+        self.arrive(generation);
+    }
+
+    /// Notes that the reader, whose id was `id`, was moved to a generation, in which it is `new`.
+    pub(crate) fn moved(&mut self, generation: u64, id: ReaderId, new: ReaderId) {
+        if new != id {
+            // The tool may still borrow bytes through its old slot.
+            self.old_id = Some(id);
+        }
+        self.arrive(generation);
+    }
+
+    fn arrive(&mut self, generation: u64) {
+        self.generation = Some(generation);
+        (self.joining, self.waits, self.sent) = (None, false, false);
+    }
+
+    /// Notes that the reader, whose id is `id`, was not attached or moved. Returns the id that it
+    /// would have had.
+    pub(crate) fn join_failed(&mut self, id: ReaderId) -> Option<ReaderId> {
+        let new = self.joining.take().map(|joining| joining.id);
+        self.waits |= self.is_attached() && new == Some(id);
+        new
+    }
+
+    /// Notes that the ring was sent to the tool.
+    pub(crate) fn ring_sent(&mut self) {
+        self.sent = true;
+    }
+
+    /// Returns the number of bytes that the tool misses if the ring is not sent; `None` while the
+    /// stream's job is known.
+    pub(crate) fn unread_bytes(&self) -> Option<u64> {
+        Some(self.forgotten?.produced.saturating_sub(self.begin))
+    }
+
     /// Returns the slots of this reader, whose id is `id`. One that is about to move, or that has
     /// moved, may have two.
     pub(crate) fn slots(&self, id: ReaderId) -> impl Iterator<Item = ReaderId> {
-        let moved = self.joining.map(|joining| joining.id).filter(|moved| *moved != id);
-        [Some(id), self.old_id, moved].into_iter().flatten()
+        [Some(id), self.old_id, self.moved_id(id)].into_iter().flatten()
+    }
+
+    /// Returns the ids for which a ring may wait to be sent, if the reader's id is `id`.
+    pub(crate) fn unsent_ids(&self, id: ReaderId) -> impl Iterator<Item = ReaderId> {
+        // A reader that was moved to the last generation may have two slots.
+        [(!self.sent).then_some(id), self.old_id].into_iter().flatten()
+    }
+
+    /// Returns the second id of this reader, whose id is `id`, while it moves.
+    pub(crate) fn moved_id(&self, id: ReaderId) -> Option<ReaderId> {
+        self.joining.map(|joining| joining.id).filter(|moved| *moved != id)
+    }
+
+    /// Returns whether the reader is in a generation before `newest`, and no request moves it.
+    pub(crate) fn is_left_behind(&self, newest: u64) -> bool {
+        self.joining.is_none() && self.is_before(newest)
     }
 
     /// Returns whether the reader is in a generation before `newest`.

@@ -5,7 +5,6 @@ use iof_proto::limits::{MAX_FORGOTTEN, MAX_FORGOTTEN_PER_TOOL};
 
 use crate::core::Core;
 use crate::core::completion::Completion;
-use crate::core::unread::Unread;
 
 impl Core {
     /// Forgets the complete stream `source`, and notes that at the tools that read it. The capture
@@ -33,19 +32,19 @@ impl Core {
     fn shed_beyond_limits(&mut self) {
         let mut unsent = 0usize;
         for peer in self.tools.iter_mut().map(|(_, peer)| peer).filter(|peer| peer.may_lose()) {
-            let Unread { forgotten, ends, .. } = *peer.unread();
+            let (forgotten, ends) = (peer.unread().forgotten(), peer.unread().ends());
             if forgotten.max(ends) > MAX_FORGOTTEN_PER_TOOL {
                 let target = MAX_FORGOTTEN_PER_TOOL / 2;
                 peer.shed(forgotten.saturating_sub(target), ends.saturating_sub(target));
             }
-            unsent = unsent.saturating_add(peer.unread().unsent);
+            unsent = unsent.saturating_add(peer.unread().unsent());
         }
         while unsent > MAX_FORGOTTEN {
             let peers = self.tools.iter_mut().map(|(_, peer)| peer).filter(|peer| peer.may_lose());
-            let Some(peer) = peers.max_by_key(|peer| peer.unread().unsent) else { return };
-            let before = peer.unread().unsent;
+            let Some(peer) = peers.max_by_key(|peer| peer.unread().unsent()) else { return };
+            let before = peer.unread().unsent();
             peer.shed(before.div_ceil(2), 0);
-            let shed = before.saturating_sub(peer.unread().unsent);
+            let shed = before.saturating_sub(peer.unread().unsent());
             if shed == 0 {
                 return;
             }

@@ -33,13 +33,13 @@ pub(crate) type UnreadKey = (u32, Nspace, Channel);
 #[derive(Default)]
 pub(crate) struct Unread {
     /// Streams of forgotten jobs that the tool reads, or will read.
-    pub(super) forgotten: usize,
+    forgotten: usize,
     /// Those of `forgotten` whose ring waits to be sent.
-    pub(super) unsent: usize,
+    unsent: usize,
     /// Ends of jobs that wait to be sent.
-    pub(super) ends: usize,
+    ends: usize,
     /// The numbers of streams and bytes that the tool misses and that are not reported to it yet.
-    pub(super) missed: BTreeMap<UnreadKey, (u64, u64)>,
+    missed: BTreeMap<UnreadKey, (u64, u64)>,
 }
 
 impl QueuedItem {
@@ -69,18 +69,56 @@ impl Unread {
         self.ends = self.ends.saturating_sub(usize::from(matches!(item, QueuedItem::End { .. })));
     }
 
+    /// Notes that the end of a job is merged into a later one and not sent.
+    pub(crate) fn end_merged(&mut self) {
+        self.ends = self.ends.saturating_sub(1);
+    }
+
+    /// Notes that the job of the stream that `reading` reads was removed.
+    pub(crate) fn reading_forgotten(&mut self, reading: &Reading) {
+        self.forgotten = self.forgotten.saturating_add(1);
+        self.unsent = self.unsent.saturating_add(usize::from(!reading.is_sent()));
+    }
+
+    /// Notes that `reading` has ended.
+    pub(crate) fn reading_ended(&mut self, reading: &Reading) {
+        self.ring_sent(reading);
+        self.forgotten = self.forgotten.saturating_sub(usize::from(reading.forgotten().is_some()));
+    }
+
     /// Notes that the ring of `reading` is sent.
     pub(crate) fn ring_sent(&mut self, reading: &Reading) {
-        if reading.forgotten.is_some() && !reading.sent {
+        if reading.forgotten().is_some() && !reading.is_sent() {
             self.unsent = self.unsent.saturating_sub(1);
         }
     }
 
     /// Notes that another ring of `reading` is about to be queued.
     pub(crate) fn ring_unsent(&mut self, reading: &Reading) {
-        if reading.forgotten.is_some() && reading.sent {
+        if reading.forgotten().is_some() && reading.is_sent() {
             self.unsent = self.unsent.saturating_add(1);
         }
+    }
+
+    /// Returns the number of streams of removed jobs that the tool reads, or will read.
+    pub(crate) fn forgotten(&self) -> usize {
+        self.forgotten
+    }
+
+    /// Returns the number of those whose ring waits to be sent.
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// Returns the number of ends of jobs that wait to be sent.
+    pub(crate) fn ends(&self) -> usize {
+        self.ends
+    }
+
+    /// Returns the number of sums that are not reported to the tool yet.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn sums(&self) -> usize {
+        self.missed.len()
     }
 
     /// Notes that the queue was dropped: the tool receives nothing more.
@@ -90,7 +128,7 @@ impl Unread {
     }
 
     /// Adds up a stream that is not sent to the tool. Returns whether it is the first of its key.
-    pub(super) fn add(&mut self, key: &UnreadKey, bytes: u64) -> bool {
+    pub(crate) fn add(&mut self, key: &UnreadKey, bytes: u64) -> bool {
         let is_first = !self.missed.contains_key(key);
         let (streams, lost) = self.missed.entry(key.clone()).or_default();
         *streams = streams.saturating_add(1);

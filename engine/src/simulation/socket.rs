@@ -152,15 +152,15 @@ impl Socket {
                 memory.remove_unsent(id, peer.take_discarded());
             }
             let Some(out) = peer.front() else { return busy };
-            let (len, sent) = (out.frame.len(), out.sent);
-            let count = len.saturating_sub(sent).min(self.room);
+            let unsent = out.unsent();
+            let count = unsent.len().min(self.room);
             if count == 0 {
                 return busy;
             }
-            let end = sent.saturating_add(count);
-            self.partial.extend_from_slice(out.frame.get(sent..end).unwrap_or_default());
-            if sent == 0 {
-                let attachment = out.attachment;
+            let ends = count == unsent.len();
+            self.partial.extend_from_slice(unsent.get(..count).unwrap_or_default());
+            if !out.is_begun() {
+                let attachment = out.attachment();
                 let shared = memory.unsent(id, attachment);
                 assert_eq!(shared.is_none(), attachment == Attachment::None, "{attachment:?}");
                 memory.remove_unsent(id, [attachment]);
@@ -169,12 +169,12 @@ impl Socket {
             self.room = self.room.saturating_sub(count);
             peer.sent(count, now);
             busy = true;
-            if end == len {
+            if ends {
                 digest.add_word(id as u64);
                 digest.add(&self.partial);
                 let (frame, shared) =
                     (mem::take(&mut self.partial), mem::replace(&mut self.shared, Shared::Nothing));
-                let unread = len.saturating_sub(mem::take(&mut self.received));
+                let unread = frame.len().saturating_sub(mem::take(&mut self.received));
                 self.output.push_back((Packet { frame, shared }, unread));
             }
         }

@@ -172,8 +172,8 @@ impl Rig {
             other => panic!("unexpected {other:?}"),
         };
         // What the tool misses is encoded when it is sent.
-        let of = |frame: &Vec<u8>| if frame.is_empty() { "missed".to_owned() } else { word(message(frame)) };
-        queue.iter().map(|out| of(&out.frame)).collect()
+        let of = |frame: &[u8]| if frame.is_empty() { "missed".to_owned() } else { word(message(frame)) };
+        queue.iter().map(|out| of(out.frame())).collect()
     }
 
     /// Returns how many of the slots `0..8` of `page` are readers of a stream.
@@ -305,7 +305,7 @@ fn a_tool_that_sees_the_end_of_its_ring_before_the_engine_follows_the_stream_onc
     rig.pull(tool);
     rig.settle();
     let peer = rig.state.tools.get_mut(&tool).unwrap();
-    while let Some(len) = peer.front().map(|out| out.frame.len()) {
+    while let Some(len) = peer.front().map(|out| out.frame().len()) {
         peer.sent(len, Instant::now());
     }
     for _ in 0..2 {
@@ -403,7 +403,7 @@ fn a_stream_is_kept_while_a_reader_of_its_removed_job_waits_for_a_free_slot() {
     rig.pull(tool);
     rig.settle();
     let peer = rig.state.tools.get_mut(&tool).unwrap();
-    while let Some(len) = peer.front().map(|out| out.frame.len()) {
+    while let Some(len) = peer.front().map(|out| out.frame().len()) {
         peer.sent(len, Instant::now());
     }
     while peer.take_slot(&rig.memory).is_ok() {}

@@ -25,20 +25,20 @@ impl Peer {
         assert!(self.pushes.len() <= MAX_PUSHES_PER_TOOL, "tool {id} has too many pushes");
         self.check_readings();
         let items =
-            |matches: fn(&QueuedItem) -> bool| self.outgoing.iter().filter(|out| matches(&out.item)).count();
+            |matches: fn(&QueuedItem) -> bool| self.outgoing.iter().filter(|out| matches(out.item())).count();
         assert_eq!(
             items(|item| matches!(item, QueuedItem::End { .. })),
-            self.unread.ends,
+            self.unread.ends(),
             "ends for tool {id}"
         );
         // One that is encoded is about to be sent, and adds nothing up any more.
-        let adds_up = |out: &&Outgoing| matches!(out.item, QueuedItem::Missed(_)) && out.frame.is_empty();
-        assert_eq!(self.outgoing.iter().filter(adds_up).count(), self.unread.missed.len());
+        let adds_up = |out: &&Outgoing| matches!(out.item(), QueuedItem::Missed(_)) && out.frame().is_empty();
+        assert_eq!(self.outgoing.iter().filter(adds_up).count(), self.unread.sums());
     }
 
     /// Returns what the driver keeps for messages to the tool.
     pub(crate) fn attachments(&self) -> BTreeSet<Attachment> {
-        let unsent = self.outgoing.iter().filter(|out| out.sent == 0).map(|out| out.attachment);
+        let unsent = self.outgoing.iter().filter(|out| !out.is_begun()).map(Outgoing::attachment);
         let all = unsent.chain(self.discarded.iter().copied());
         all.filter(|attachment| *attachment != Attachment::None).collect()
     }
@@ -53,12 +53,16 @@ impl Peer {
             for slot in reading.slots(reader) {
                 assert!(slots.insert(slot), "two readers of tool {id} have the slot {slot:?}");
             }
-            forgotten += usize::from(reading.forgotten.is_some());
-            unsent += usize::from(reading.forgotten.is_some() && !reading.sent);
-            *joining.entry(reading.handler).or_default() += usize::from(reading.joining.is_some());
+            forgotten += usize::from(reading.forgotten().is_some());
+            unsent += usize::from(reading.forgotten().is_some() && !reading.is_sent());
+            *joining.entry(reading.handler).or_default() += usize::from(reading.joining().is_some());
         }
         assert_eq!(self.reader_ids.len(), self.readings.len(), "readers of tool {id}");
-        assert_eq!((forgotten, unsent), (self.unread.forgotten, self.unread.unsent), "unread by tool {id}");
+        assert_eq!(
+            (forgotten, unsent),
+            (self.unread.forgotten(), self.unread.unsent()),
+            "unread by tool {id}"
+        );
         for (handler, registration) in &self.registrations {
             let joining = joining.remove(handler).unwrap_or(0);
             // A reader that was detached while it moved is still waited for.
@@ -68,8 +72,8 @@ impl Peer {
 
     /// Panics if the counters of the queues are wrong or beyond their limits.
     fn check_queues(&self) {
-        let answers = self.outgoing.iter().filter(|out| out.is_answer);
-        let bytes = answers.clone().map(|out| out.frame.len()).sum::<usize>();
+        let answers = self.outgoing.iter().filter(|out| out.is_answer());
+        let bytes = answers.clone().map(|out| out.frame().len()).sum::<usize>();
         assert_eq!((answers.count(), bytes), (self.answers, self.answer_bytes), "answers of {}", self.name);
         let deferred: usize = self.deferred.iter().map(Vec::len).sum();
         assert_eq!(deferred, self.deferred_bytes, "deferred requests of {}", self.name);

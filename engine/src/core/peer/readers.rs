@@ -46,9 +46,7 @@ impl Peer {
     /// [`Peer::release_reading`].
     pub(crate) fn take_readings(&mut self, ids: impl Iterator<Item = ReaderId>) -> Vec<(ReaderId, Reading)> {
         let ended: Vec<_> = ids.filter_map(|id| Some((id, self.readings.remove(&id)?))).collect();
-        // A reader that was moved to the last generation may have two slots.
-        let unsent = |(id, reading): &(ReaderId, Reading)| [(!reading.sent).then_some(*id), reading.old_id];
-        self.drop_rings(&ended.iter().flat_map(unsent).flatten().collect());
+        self.drop_rings(&ended.iter().flat_map(|(id, reading)| reading.unsent_ids(*id)).collect());
         ended
     }
 
@@ -65,10 +63,10 @@ impl Peer {
         }
         let discarded = &mut self.discarded;
         self.outgoing.retain_mut(|out| {
-            let ended = out.ring_reader.take_if(|id| readers.contains(id)).is_some();
+            let ended = out.forget_reader(readers);
             // The tool has received a part of this message and expects the rest.
-            let keeps = !ended || out.sent > 0;
-            discarded.extend((!keeps).then_some(out.attachment));
+            let keeps = !ended || out.is_begun();
+            discarded.extend((!keeps).then_some(out.attachment()));
             keeps
         });
     }
@@ -77,11 +75,7 @@ impl Peer {
     /// unless its ring was not sent yet or the next one is on its way.
     pub(crate) fn follow_requested(&mut self, id: ReaderId) -> Option<&Reading> {
         let reading = self.readings.get_mut(&id)?;
-        if !reading.sent || reading.joining.is_some() {
-            return None;
-        }
-        reading.waits = true;
-        Some(reading)
+        reading.request_next().then_some(reading)
     }
 
     /// Notes that a reader is about to be attached. Returns the step that attaches it.
@@ -118,7 +112,7 @@ impl Peer {
         new: ReaderId,
     ) -> Option<StreamStep<PageId>> {
         let reading = self.readings.get_mut(&id)?;
-        reading.joining = Some(Joining { request, id: new });
+        reading.moves(Joining { request, id: new });
         if let Some(registration) = self.registrations.get_mut(&reading.handler) {
             registration.reader_joins();
         }
@@ -127,7 +121,7 @@ impl Peer {
 
     /// Removes and returns the reader `id`, if `request` attaches or moves it.
     fn take_joining(&mut self, request: RequestId, id: ReaderId) -> Option<Reading> {
-        let joining = self.readings.get(&id)?.joining;
+        let joining = self.readings.get(&id)?.joining();
         if joining.is_some_and(|joining| joining.request == request) {
             self.readings.remove(&id)
         } else {
@@ -144,18 +138,15 @@ impl Peer {
             self.discarded.push(Attachment::Ring(ring));
             return;
         };
-        let follows = reading.generation.is_some().then_some(id);
-        if follows.is_none() {
+        self.unread.ring_unsent(&reading);
+        let follows = reading.is_attached().then_some(id);
+        if follows.is_some() {
+            reading.moved(generation, id, new);
+        } else {
             let registration = self.registrations.get(&reading.handler);
             let from_start = registration.is_none_or(|registration| registration.start == Start::Oldest);
-            reading.begin = if from_start { 0 } else { start.saturating_add(dropped) };
-        } else if new != id {
-            // The tool may still borrow bytes through its old slot.
-            reading.old_id = Some(id);
+            reading.attached(generation, if from_start { 0 } else { start.saturating_add(dropped) });
         }
-        self.unread.ring_unsent(&reading);
-        let reading =
-            Reading { joining: None, waits: false, generation: Some(generation), sent: false, ..reading };
         self.reader_ids.insert((reading.source, reading.handler), new);
         let name = &reading.name;
         let message = ToTool::Ring {
@@ -179,11 +170,10 @@ impl Peer {
     /// to be attached, and is removed.
     pub(crate) fn join_failed(&mut self, request: RequestId, id: ReaderId) -> Option<Reading> {
         let mut reading = self.take_joining(request, id)?;
-        let new = reading.joining.take().map(|joining| joining.id);
-        if reading.generation.is_some() {
+        let new = reading.join_failed(id);
+        if reading.is_attached() {
             // It is in the newest generation already, or the capture thread has ended.
             new.filter(|new| *new != id).inspect(|new| self.slots.put_back(*new));
-            reading.waits |= new == Some(id);
             self.readings.insert(id, reading);
             return None;
         }

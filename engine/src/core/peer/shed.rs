@@ -5,7 +5,7 @@ use std::mem;
 
 use iof_capture::SourceId;
 use iof_proto::limits::MAX_FORGOTTEN_PER_TOOL;
-use iof_proto::{Nspace, ToTool, encode};
+use iof_proto::{Nspace, ToTool};
 use iof_shm_ring::ReaderId;
 
 use super::Peer;
@@ -28,7 +28,7 @@ impl Peer {
 
     /// Returns whether the tool reads too many streams of forgotten jobs to be attached to others.
     pub(crate) fn is_behind(&self) -> bool {
-        self.may_lose() && self.unread.forgotten >= MAX_FORGOTTEN_PER_TOOL
+        self.may_lose() && self.unread.forgotten() >= MAX_FORGOTTEN_PER_TOOL
     }
 
     /// Notes that a stream that has come to `completion`, which the tool reads for `handler`, was
@@ -36,10 +36,9 @@ impl Peer {
     pub(crate) fn forget(&mut self, source: SourceId, handler: u32, completion: Completion) {
         let Some(id) = self.reader_ids.get(&(source, handler)) else { return };
         if let Some(reading) = self.readings.get_mut(id)
-            && reading.forgotten.replace(completion).is_none()
+            && reading.forget(completion)
         {
-            self.unread.forgotten = self.unread.forgotten.saturating_add(1);
-            self.unread.unsent = self.unread.unsent.saturating_add(usize::from(!reading.sent));
+            self.unread.reading_forgotten(reading);
         }
     }
 
@@ -56,8 +55,8 @@ impl Peer {
     pub(crate) fn shed(&mut self, mut rings: usize, mut ends: usize) {
         // An end can be merged into a later one of the same registration and job name.
         let mut later: BTreeMap<(u32, Nspace), usize> = BTreeMap::new();
-        for out in self.outgoing.iter().filter(|out| out.sent == 0) {
-            if let QueuedItem::End { handler, nspace, .. } = &out.item {
+        for out in self.outgoing.iter().filter(|out| !out.is_begun()) {
+            if let QueuedItem::End { handler, nspace, .. } = out.item() {
                 let count = later.entry((*handler, nspace.clone())).or_default();
                 *count = count.saturating_add(1);
             }
@@ -65,11 +64,11 @@ impl Peer {
         let (mut merged, mut missed) = (BTreeMap::<(u32, Nspace), u64>::new(), Vec::new());
         let queue = mem::take(&mut self.outgoing);
         for mut out in queue {
-            match &mut out.item {
-                _ if out.sent > 0 => {}
+            match out.item() {
+                _ if out.is_begun() => {}
                 QueuedItem::Ring(reader, key) if rings > 0 => {
                     if let Some(bytes) = self.drop_unread(*reader) {
-                        self.discarded.push(out.attachment);
+                        self.discarded.push(out.attachment());
                         rings = rings.saturating_sub(1);
                         if self.unread.add(key, bytes) {
                             missed.push(key.clone());
@@ -83,18 +82,16 @@ impl Peer {
                     *left = left.saturating_sub(1);
                     if ends > 0 && *left > 0 {
                         ends = ends.saturating_sub(1);
-                        self.unread.ends = self.unread.ends.saturating_sub(1);
+                        self.unread.end_merged();
                         let sum = merged.entry(key).or_default();
                         *sum = sum.saturating_add(*skipped).saturating_add(1);
                         continue;
                     }
                     if let Some(more) = merged.remove(&key) {
-                        *skipped = skipped.saturating_add(more);
                         let (handler, nspace, run) = (*handler, nspace.clone(), *run);
-                        let (exit_code, skipped) = (*exit_code, *skipped);
+                        let (exit_code, skipped) = (*exit_code, skipped.saturating_add(more));
                         let message = ToTool::JobEnded { handler, nspace, run, exit_code, skipped };
-                        // The new frame is at most a few bytes longer than the old one.
-                        out.frame = encode(&message).unwrap_or(out.frame);
+                        out.replace(&message);
                     }
                 }
                 QueuedItem::Ring(..) | QueuedItem::Missed(_) | QueuedItem::Other => {}
@@ -102,7 +99,7 @@ impl Peer {
             self.outgoing.push_back(out);
         }
         // At the front of the queue, but not within a message that is partly sent.
-        let index = usize::from(self.outgoing.front().is_some_and(|out| out.sent > 0));
+        let index = usize::from(self.outgoing.front().is_some_and(Outgoing::is_begun));
         for key in missed {
             self.outgoing.insert(index, Outgoing::missed(key));
         }
@@ -112,7 +109,7 @@ impl Peer {
     /// the number of bytes that it misses.
     fn drop_unread(&mut self, id: ReaderId) -> Option<u64> {
         let reading = self.readings.get(&id)?;
-        let bytes = reading.forgotten?.produced.saturating_sub(reading.begin);
+        let bytes = reading.unread_bytes()?;
         let reading = self.readings.remove(&id)?;
         self.release_reading(id, &reading);
         Some(bytes)
@@ -121,8 +118,6 @@ impl Peer {
     /// Updates the counters for a reader that was removed.
     pub(super) fn remove_reading(&mut self, reading: &Reading) {
         self.reader_ids.remove(&(reading.source, reading.handler));
-        self.unread.ring_sent(reading);
-        let forgotten = usize::from(reading.forgotten.is_some());
-        self.unread.forgotten = self.unread.forgotten.saturating_sub(forgotten);
+        self.unread.reading_ended(reading);
     }
 }

@@ -21,7 +21,7 @@ fn target(rank: u32) -> Proc {
 
 /// Returns the messages that wait to be sent.
 fn queued(peer: &Peer) -> Vec<ToTool> {
-    let decoded = |out: &Outgoing| Decoder::new().decode(&mut out.frame.as_slice()).unwrap().unwrap();
+    let decoded = |out: &Outgoing| Decoder::new().decode(&mut out.frame()).unwrap().unwrap();
     peer.outgoing.iter().map(decoded).collect()
 }
 
@@ -36,7 +36,7 @@ fn only_the_last_credit_of_a_push_is_queued_and_it_is_not_an_answer() {
     assert_eq!(queued(&peer), [room(1, 1000), room(2, 2000)]);
     assert_eq!((peer.answers, peer.answer_bytes), (0, 0));
     // A message of which the tool has received a part stays queued.
-    peer.outgoing.front_mut().unwrap().sent = 1;
+    peer.outgoing.front_mut().unwrap().sent(1);
     peer.return_credit(1, 1001);
     assert_eq!(queued(&peer), [room(1, 1000), room(2, 2000), room(1, 1001)]);
 }
@@ -65,7 +65,7 @@ fn ring(peer: &mut Peer, slot: u32) -> ToTool {
 fn rings_of_ended_readings_are_not_sent() {
     let mut peer = peer();
     let rings: Vec<ToTool> = (0..4).map(|slot| ring(&mut peer, slot)).collect();
-    peer.outgoing.front_mut().unwrap().sent = 1;
+    peer.outgoing.front_mut().unwrap().sent(1);
     peer.drop_rings(&[0, 1, 3].map(ReaderId::from).into());
     assert_eq!(
         queued(&peer),
