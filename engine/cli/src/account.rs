@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use iof_engine::{BackendKind, Engine, Exit, Grant};
+use iof_engine::{Engine, Exit, Grant};
 use iof_output::PrintReport;
 use iof_proto::query::key;
 use iof_proto::{Channel, Found, ProcInfo, ProcState, Value};
@@ -21,9 +21,7 @@ use crate::message::print_message;
 pub struct JobAccount {
     /// Time since the start of the command.
     elapsed: Duration,
-    backend: BackendKind,
-    /// The reason why the backend is not io_uring although no backend was requested.
-    fallback: Option<String>,
+    backend: String,
     /// User CPU time of this process, without its children.
     user: Duration,
     /// System CPU time of this process, without its children.
@@ -54,15 +52,12 @@ impl JobAccount {
         forwarded: Forwarded,
         failures: &Failures,
     ) -> Result<JobAccount, Box<dyn Error>> {
-        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+        let (user, system) = cpu_time()?;
         let mut tool = engine.attach("iof run", Grant::Never)?;
         let found = tool.query(&[key::IOF_QUERY_STATS, key::PMIX_QUERY_PROC_TABLE])?;
-        let (user, system) = (duration(usage.user_time()), duration(usage.system_time()));
         let (channels, exits) = (BTreeMap::new(), ExitGroups::default());
-        let (backend, fallback) = (engine.backend(), engine.fallback_reason().map(ToString::to_string));
-        let missing = 0;
-        let mut account =
-            JobAccount { elapsed, backend, fallback, user, system, channels, exits, missing, forwarded };
+        let (backend, missing) = (backend_text(engine), 0);
+        let mut account = JobAccount { elapsed, backend, user, system, channels, exits, missing, forwarded };
         for Found { value, .. } in found {
             account.add(value, failures);
         }
@@ -109,8 +104,7 @@ impl JobAccount {
             self.user.as_secs_f64(),
             self.system.as_secs_f64()
         ));
-        let reason = self.fallback.as_ref().map(|reason| format!("; {reason}")).unwrap_or_default();
-        print_message(format_args!("timings: backend {}{reason}", self.backend));
+        print_message(format_args!("timings: backend {}", self.backend));
         let not_counted = self.not_counted();
         for (channel, read) in &self.channels {
             let lost = self.forwarded.report.lost.get(channel).unwrap_or(&0);
@@ -136,6 +130,54 @@ impl JobAccount {
             self.exits,
             self.not_counted()
         )
+    }
+}
+
+/// Returns the user and the system CPU time of this process, without its children.
+pub fn cpu_time() -> nix::Result<(Duration, Duration)> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    Ok((duration(usage.user_time()), duration(usage.system_time())))
+}
+
+/// Returns the backend of an engine, with the reason why it is not io_uring although no backend was
+/// requested.
+pub fn backend_text(engine: &Engine) -> String {
+    let reason = engine.fallback_reason().map(|reason| format!("; {reason}")).unwrap_or_default();
+    format!("{}{reason}", engine.backend())
+}
+
+/// What forwarding has cost the agents of a job.
+#[derive(Default)]
+pub struct AgentCosts {
+    agents: usize,
+    user: Duration,
+    system: Duration,
+    /// The number of agents with each backend.
+    backends: BTreeMap<String, usize>,
+}
+
+impl AgentCosts {
+    /// Adds the cost of an agent, in microseconds, and its backend.
+    pub fn add(&mut self, user: u64, system: u64, backend: String) {
+        self.agents = self.agents.saturating_add(1);
+        self.user = self.user.saturating_add(Duration::from_micros(user));
+        self.system = self.system.saturating_add(Duration::from_micros(system));
+        let count = self.backends.entry(backend).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Prints them on stderr.
+    pub fn report(&self) {
+        let agents = |count: usize| format!("{count} agent{}", if count == 1 { "" } else { "s" });
+        print_message(format_args!(
+            "timings: {}, CPU of them together {:.3} s user and {:.3} s system",
+            agents(self.agents),
+            self.user.as_secs_f64(),
+            self.system.as_secs_f64()
+        ));
+        for (backend, count) in &self.backends {
+            print_message(format_args!("timings: backend of {}: {backend}", agents(*count)));
+        }
     }
 }
 

@@ -52,8 +52,11 @@ pub enum JobEvent {
     },
     /// This rank does not fill the screen of the command's terminal any more.
     ScreenClosed(Rank),
-    /// A node is lost, as this line tells.
-    NodeLost(String),
+    /// A node is lost with these ranks, as the line tells.
+    NodeLost {
+        ranks: BTreeSet<Rank>,
+        line: String,
+    },
     /// The command's stdin could not be read to its end, as a message has told.
     StdinFailed,
     /// One of the command's outputs has ended.
@@ -151,7 +154,10 @@ impl RunningJob {
                 }
                 Some(JobEvent::Stalled { rank, channel, remedy }) => report_stalled(rank, channel, remedy),
                 Some(JobEvent::StdinFailed) => self.stdin_failed = true,
-                Some(JobEvent::NodeLost(line)) => self.report_lost(line),
+                Some(JobEvent::NodeLost { ranks, line }) => {
+                    ranks.into_iter().for_each(|rank| self.take_keyboard(rank));
+                    self.report_lost(line);
+                }
                 Some(JobEvent::ScreenClosed(rank)) => self.screen_closed(rank),
                 Some(JobEvent::Output(Ok(report))) => self.written(report),
                 Some(JobEvent::Output(Err(failure))) => self.output_failed(failure),
@@ -209,9 +215,15 @@ impl RunningJob {
         }
     }
 
+    /// Ends the use of the keyboard by a rank on another node that has exited.
+    fn take_keyboard(&mut self, rank: Rank) {
+        self.keyboard.take_if(|keyboard| keyboard.is_given_elsewhere(rank));
+    }
+
     fn report_ending(&mut self, ending: Ending) {
         match ending {
             Ending::Rank(exit) => {
+                self.take_keyboard(exit.rank);
                 let decided = self.suspects.keep(exit, Instant::now());
                 self.report_exits(decided);
             }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use iof_engine::{PtyMaster, WindowSize};
+use iof_proto::Rank;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{InputFlags, LocalFlags, SetArg, SpecialCharacterIndices, Termios};
@@ -30,7 +31,11 @@ pub fn window_size() -> WindowSize {
 
 /// The command's stdin while it belongs to a rank. If it is a terminal, every key goes to the
 /// rank's terminal, also Ctrl-C. Dropping this restores the settings of the terminal.
-pub struct Keyboard(Arc<Mutex<Settings>>);
+pub struct Keyboard {
+    settings: Arc<Mutex<Settings>>,
+    /// The rank on another node whose exit ends its use of the keyboard.
+    elsewhere: Option<Rank>,
+}
 
 /// The settings of the command's terminal.
 struct Settings {
@@ -47,8 +52,8 @@ impl Keyboard {
     /// If the thread cannot be started.
     pub fn give_to(master: PtyMaster) -> io::Result<Keyboard> {
         let settings = Settings { before: tcgetattr(io::stdin()).ok(), given: true };
-        let keyboard = Keyboard(Arc::new(Mutex::new(settings)));
-        let settings = Arc::clone(&keyboard.0);
+        let keyboard = Keyboard { settings: Arc::new(Mutex::new(settings)), elsewhere: None };
+        let settings = Arc::clone(&keyboard.settings);
         thread::Builder::new().name("iof-keyboard".into()).spawn(move || {
             lock(&settings).give();
             // After an error, too, nothing can be typed to the rank any more.
@@ -58,17 +63,36 @@ impl Keyboard {
         Ok(keyboard)
     }
 
+    /// Passes every key of the command's terminal to its stdin unchanged, from which they are sent
+    /// to `rank` on another node.
+    ///
+    /// # Errors
+    /// If the thread cannot be started that waits until this process is in the foreground.
+    pub fn give_elsewhere(rank: Rank) -> io::Result<Keyboard> {
+        let settings = Settings { before: tcgetattr(io::stdin()).ok(), given: true };
+        let keyboard = Keyboard { settings: Arc::new(Mutex::new(settings)), elsewhere: Some(rank) };
+        let settings = Arc::clone(&keyboard.settings);
+        let give = move || lock(&settings).give();
+        thread::Builder::new().name("iof-keyboard".into()).spawn(give)?;
+        Ok(keyboard)
+    }
+
+    /// Returns whether the keys are sent to `rank` on another node.
+    pub fn is_given_elsewhere(&self, rank: Rank) -> bool {
+        self.elsewhere == Some(rank)
+    }
+
     /// Runs `action`, such as stopping this process, with the original settings of the terminal.
     pub fn with_settings_restored(&self, action: impl FnOnce()) {
-        lock(&self.0).restore();
+        lock(&self.settings).restore();
         action();
-        lock(&self.0).give();
+        lock(&self.settings).give();
     }
 }
 
 impl Drop for Keyboard {
     fn drop(&mut self) {
-        lock(&self.0).take_back();
+        lock(&self.settings).take_back();
     }
 }
 
@@ -154,5 +178,47 @@ fn type_stdin(master: &PtyMaster) -> io::Result<()> {
             }
             at_line_start = matches!(keys.last(), None | Some(b'\n' | b'\r'));
         }
+    }
+}
+
+/// The keys that another node sends for the terminal of a rank.
+pub struct TypedKeys {
+    /// `None` if the rank has exited.
+    master: Option<PtyMaster>,
+    at_line_start: bool,
+}
+
+impl TypedKeys {
+    pub fn new(master: Option<PtyMaster>) -> TypedKeys {
+        TypedKeys { master, at_line_start: true }
+    }
+
+    /// Types all keys, or the end key if there are none. Blocks until the terminal has taken them.
+    ///
+    /// # Errors
+    /// No process has the terminal open.
+    pub fn type_all(&mut self, keys: &[u8]) -> io::Result<()> {
+        let master = self.master.as_ref().ok_or(Errno::EIO)?;
+        // Within a line, the first end key only ends the line.
+        let end = vec![master.end_key()?; if self.at_line_start { 1 } else { 2 }];
+        let mut keys = if keys.is_empty() { end.as_slice() } else { keys };
+        self.at_line_start = matches!(keys.last(), None | Some(b'\n' | b'\r'));
+        while !keys.is_empty() {
+            let mut files = [PollFd::new(master.as_fd(), PollFlags::POLLOUT)];
+            match poll(&mut files, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let hung_up = PollFlags::POLLHUP | PollFlags::POLLERR;
+            if files.iter().any(|file| file.revents().is_some_and(|events| events.intersects(hung_up))) {
+                return Err(Errno::EIO.into());
+            }
+            match master.type_keys(keys) {
+                Ok(taken) => keys = keys.get(taken..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }

@@ -51,10 +51,11 @@ impl LaunchedJob {
         }
     }
 
-    /// Changes the size of the ranks' terminals, which only ranks of this node have.
+    /// Changes the size of the ranks' terminals.
     pub fn resize_ptys(&self, size: WindowSize) {
-        if let LaunchedJob::Local(job) = self {
-            job.resize_ptys(size);
+        match self {
+            LaunchedJob::Local(job) => drop(job.resize_ptys(size)),
+            LaunchedJob::Remote(remote) => remote.resize_ptys(size),
         }
     }
 

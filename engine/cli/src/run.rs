@@ -65,6 +65,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         options::check(args, &outputs)?;
     }
     let stdin = args.stdin.plan(nprocs)?;
+    // The rank at whose terminal the command's stdin is typed.
+    let ptys = ptys(args);
+    let has_pty = |rank: &Rank| ptys.contains_key(rank) || ptys.contains_key(&Rank::WILDCARD);
+    let typed = stdin.inherits().filter(has_pty);
     let stdin = if nodes.is_some() { stdin.over_nodes() } else { stdin };
     let (events, event_queue) = unbounded();
     let signals = Signals::take().map_err(Failure::running)?;
@@ -84,7 +88,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let spec = JobSpec {
         stdin: stdin.ranks.clone(),
         own_stdin: stdin.own(),
-        ptys: ptys(args),
+        ptys,
         grace: args.grace,
         kill_on_bad_exit: args.ending.kill_on_bad_exit(),
         kill_wait: args.ending.kill_wait,
@@ -93,6 +97,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         binding: args.bind_to.into(),
         ..JobSpec::new(nspace.clone(), apps)
     };
+    if let Some(rank) = spec.ptys.keys().copied().filter(|rank| *rank != Rank::WILDCARD).max()
+        && u64::from(rank.0) >= nprocs
+    {
+        return Err(Failure::usage(LaunchError::UnknownPtyRank { rank, ranks: nprocs }));
+    }
     if nodes.is_some() && spec.needs_mpi() {
         return Err(Failure::Usage(format!(
             "MPI programs run on one node only: write --hosts localhost:{nprocs} for this node, or --mpi none for \
@@ -114,7 +123,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     attached.check_programs(&spec.apps)?;
     wait_for_readers(&mut attached, &mut new_files, &signals, args.give_up)?;
     let writers = attached.start()?;
-    let screen = watch_screen(&engine, &nspace, stdin.inherits(), args, events.clone())?;
+    let screen = watch_screen(&engine, &nspace, typed, events.clone())?;
     let (job, node_events) = match &remote {
         None => (LaunchedJob::Local(engine.spawn(&spec).map_err(not_started)?), None),
         Some((remote, template)) => {
@@ -129,6 +138,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             let env = environment::of_ranks(&args.nodes.host_env);
             let launch = Launch {
                 spec: &spec,
+                typed,
                 env,
                 template,
                 radix,
@@ -200,13 +210,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         })
         .and_then(|()| match &job {
             LaunchedJob::Local(job) => give_keyboard(job, stdin.inherits()),
-            LaunchedJob::Remote(_) => Ok(None),
+            LaunchedJob::Remote(_) => typed.map(Keyboard::give_elsewhere).transpose().map_err(no_thread),
         });
     if keyboard.is_err() {
         // The ranks would run without a launcher.
         job.signal(Signal::KILL);
     }
-    let nodes = remote.map(|(remote, _)| Arc::clone(&remote.nodes)).unwrap_or_default();
+    let remote = remote.map(|(remote, _)| remote);
+    let nodes = remote.as_ref().map(|remote| Arc::clone(&remote.nodes)).unwrap_or_default();
     let failures = (Failures::new(nspace, args.ending.timeout).on(nodes), args.ending.quiet);
     let outputs = (output_count, write_wait, args.ending.kill_wait.max(GRACE));
     let running = RunningJob::new(job, event_queue, outputs, failures, screen, keyboard?);
@@ -216,8 +227,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         match account {
             Ok(account) => {
                 account.report(args.timings, args.summary);
-                if args.timings {
-                    print_message(format_args!("timings: {}", mpi_protocol(args.mpi.into(), &engine)));
+                match &remote {
+                    Some(remote) if args.timings => remote.report_timings(),
+                    None if args.timings => {
+                        print_message(format_args!("timings: {}", mpi_protocol(args.mpi.into(), &engine)));
+                    }
+                    _ => {}
                 }
             }
             // The result of the job does not depend on its account.
@@ -366,11 +381,9 @@ fn watch_screen(
     engine: &Engine,
     nspace: &Nspace,
     rank: Option<Rank>,
-    args: &RunArgs,
     events: Sender<JobEvent>,
 ) -> Result<FullScreen, Failure> {
-    let has_pty = |rank: &Rank| args.pty.as_ref().is_some_and(|ranks| ranks.contain(*rank));
-    match rank.filter(|rank| io::stderr().is_terminal() && has_pty(rank)) {
+    match rank.filter(|_| io::stderr().is_terminal()) {
         // The send fails only when the job is over.
         Some(rank) => {
             FullScreen::watch(engine, nspace, rank, move || drop(events.send(JobEvent::ScreenClosed(rank))))

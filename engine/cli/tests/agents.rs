@@ -30,7 +30,7 @@ enum Arrived {
 
 /// The front end of one agent.
 struct Front {
-    agent: Process,
+    _agent: Process,
     stdin: ChildStdin,
     stdout: ChildStdout,
     decoder: Decoder,
@@ -50,7 +50,7 @@ impl Front {
         let (mut stdin, stdout) = (agent.stdin(), agent.stdout());
         let end = FrontEnd::new(&ranks(), MAX_WINDOW);
         stdin.write_all(&end.greeting(Place::NEXT)).unwrap();
-        Front { agent, stdin, stdout, decoder: Decoder::of_agent(), end }
+        Front { _agent: agent, stdin, stdout, decoder: Decoder::of_agent(), end }
     }
 
     fn send(&mut self, place: Place, message: &ToAgent) {
@@ -114,6 +114,7 @@ fn start(script: &str, max_line_time: u64) -> Start {
         env: Vec::new(),
         ranks: ranks(),
         stdin: BTreeMap::new(),
+        ptys: BTreeMap::new(),
         cache_size: None,
         cache_total: 64 << 20,
         max_line: 64 << 10,

@@ -12,6 +12,7 @@ use std::process::ChildStdout;
 use common::nodes::{agent_of, by_rank, send};
 use common::process::{Done, Process};
 use common::site::{Gate, Site, iof};
+use common::terminal::Terminal;
 use common::wait_for;
 use iof_nodes::{HEADER, ToFrontEnd};
 use nix::sys::signal::Signal;
@@ -546,12 +547,54 @@ fn a_reader_that_stops_holds_the_ranks_back_and_nothing_is_lost() {
 }
 
 #[test]
+fn timings_contain_the_cost_of_all_agents() {
+    let done = run("a,b", &["-n", "2", "--timings", "--backend", "epoll"], "echo");
+    assert_eq!(done.code, 0, "{done:?}");
+    for text in
+        ["iof: timings: 2 agents, CPU of them together 0.", "iof: timings: backend of 2 agents: epoll\n"]
+    {
+        assert!(done.stderr.contains(text), "{done:?}");
+    }
+}
+
+#[test]
+fn queries_and_top_show_the_ranks_of_all_nodes() {
+    let site = Site::new();
+    let options = ["--nspace", "demo", "--rsh", "sh -c", "--hosts", "a,b:2", "-n", "3"];
+    let run = site.run_sh(&options, "echo $IOF_RANK; exec sleep 1000");
+    for rank in 0..3 {
+        site.wait_for_bytes(rank, "stdout", 2);
+    }
+    let procs = site.procs().unwrap();
+    let found: Vec<_> = procs.iter().map(|proc| (&proc["rank"], &proc["host"], &proc["state"])).collect();
+    for (rank, host) in [(0, "a"), (1, "b"), (2, "b")] {
+        let wanted = (&rank.into(), &host.into(), &"running".into());
+        assert!(found.contains(&wanted), "{procs:?}");
+    }
+    let mut pids: Vec<u64> = procs.iter().filter_map(|proc| proc["pid"].as_u64()).collect();
+    pids.sort_unstable();
+    let mut sleeps = run.running("sleep");
+    sleeps.sort_unstable();
+    assert_eq!(pids, sleeps.into_iter().map(u64::from).collect::<Vec<_>>());
+    let (terminal, top) = Terminal::start(&mut site.iof("top"), 24, 100);
+    for rank in 0..3 {
+        terminal.wait_to_see("a stream", |picture| {
+            let is_row =
+                |line: &String| line.split_whitespace().take(3).eq(["demo", &rank.to_string(), "stdout"]);
+            picture.iter().any(is_row).then_some(())
+        });
+    }
+    terminal.type_keys("q");
+    assert_eq!(top.wait(), 0);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.wait(), 143);
+}
+
+#[test]
 fn options_that_do_not_work_with_hosts_are_refused_by_name() {
     for (option, name) in [
         (&["--mpi", "pmi1"] as &[&str], "--mpi pmi1"),
         (&["--mpi", "pmix"], "--mpi pmix"),
-        (&["--pty"], "--pty"),
-        (&["--timings"], "--timings"),
         (&["-o", "%h"], "%h or %N in the name of a file"),
     ] {
         let done = run("a", option, "echo started >&2");

@@ -62,8 +62,21 @@ pub struct Program {
 pub enum RankStdin {
     /// The front end sends it.
     Forwarded,
+    /// The front end sends it, and the agent types it at the rank's pseudo-terminal.
+    Typed,
     /// This file of the node.
     File(OsString),
+}
+
+/// A pseudo-terminal of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terminal {
+    /// The number of rows.
+    pub rows: u16,
+    /// The number of columns.
+    pub columns: u16,
+    /// Whether input is echoed as output.
+    pub echo: bool,
 }
 
 /// What a node drops when a cache is full.
@@ -101,6 +114,8 @@ pub struct Start {
     pub ranks: BTreeSet<Rank>,
     /// The stdin of the node's ranks.
     pub stdin: BTreeMap<Rank, RankStdin>,
+    /// The node's ranks with a pseudo-terminal.
+    pub ptys: BTreeMap<Rank, Terminal>,
     /// The size of each cache, in bytes; `None` for the engine's default.
     pub cache_size: Option<u32>,
     /// The sum up to which the caches of the node grow, in bytes.
@@ -171,6 +186,13 @@ pub enum ToAgent {
         signal: i32,
         /// The ranks.
         ranks: Vec<Rank>,
+    },
+    /// The size of the front end's terminal, for all pseudo-terminals of the node.
+    Resize {
+        /// The number of rows.
+        rows: u16,
+        /// The number of columns.
+        columns: u16,
     },
     /// Bytes for the stdin of ranks. The agent answers with `StdinTaken`.
     Stdin {
@@ -253,6 +275,15 @@ pub enum ToFrontEnd {
         /// The reason.
         reason: String,
     },
+    /// What forwarding has cost the agent.
+    Cost {
+        /// The user CPU time of its process, in microseconds.
+        user: u64,
+        /// The system CPU time of its process, in microseconds.
+        system: u64,
+        /// Its backend, and why it was chosen if that was not asked for.
+        backend: String,
+    },
     /// All ranks have exited and all streams have ended.
     Over {
         /// The streams that were completed before their end of file.
@@ -295,6 +326,7 @@ impl Message for ToAgent {
             | ToAgent::Go
             | ToAgent::Signal { .. }
             | ToAgent::SignalRanks { .. }
+            | ToAgent::Resize { .. }
             | ToAgent::CutOff
             | ToAgent::Close => Ok(()),
         }
@@ -309,6 +341,7 @@ impl Message for ToFrontEnd {
             ToFrontEnd::Failed { reason: text, .. }
             | ToFrontEnd::ChildLost { reason: text, .. }
             | ToFrontEnd::Exited { executable: text, .. }
+            | ToFrontEnd::Cost { backend: text, .. }
             | ToFrontEnd::StdinTaken { outcome: StdinOutcome::Failed(text), .. } => {
                 limit("bytes of text", text.len(), MAX_TEXT)
             }

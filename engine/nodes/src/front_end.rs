@@ -230,6 +230,7 @@ impl FrontEnd {
                     progress.produced = progress.produced.max(total.produced);
                 }
             }
+            ToFrontEnd::Cost { .. } if phase == Phase::Started => {}
             // Totals and answers may follow the end of the last rank.
             ToFrontEnd::Produced(_) if phase == Phase::Over => {}
             ToFrontEnd::StdinTaken { .. } if self.has_started() => {}

@@ -22,11 +22,12 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{
-    App, Config, Ending, Engine, Exit, Grant, Job, JobSpec, Policy, RankExit, Rendezvous, Signal, Stdin,
+    App, Config, Ending, Engine, Exit, Grant, Job, JobSpec, Policy, Pty, RankExit, Rendezvous, Signal, Stdin,
+    WindowSize,
 };
 use iof_nodes::limits::MAX_TOTALS;
 use iof_nodes::{
-    AgentSocket, DropPolicy, Program, RankStdin, RankTotal, Start, ToAgent, ToFrontEnd, cut_text,
+    AgentSocket, DropPolicy, Program, RankStdin, RankTotal, Start, Terminal, ToAgent, ToFrontEnd, cut_text,
 };
 use iof_proto::query::key;
 use iof_proto::{Channel, Found, Nspace, Proc, Rank, Value};
@@ -36,6 +37,7 @@ use self::bundles::Bundles;
 use self::host::AgentHost;
 use self::stdin::StdinWorkers;
 use self::uplink::{Input, Uplink};
+use crate::account::{backend_text, cpu_time};
 use crate::args::Backend;
 use crate::error::Failure;
 use crate::log;
@@ -90,7 +92,7 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
     };
     let engine = Arc::new(engine);
     let followed = follow(&engine, &job, (uplink, inputs), bundles);
-    let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), spec.nspace.clone());
+    let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), job.clone(), typed(&start));
     let result = match followed {
         Ok(()) => serve(queue, (&job, &engine), &ranks, stdin),
         Err(failure) => Err(failure),
@@ -193,16 +195,28 @@ fn spec(start: &Start) -> JobSpec {
         .iter()
         .map(|(rank, stdin)| match stdin {
             RankStdin::Forwarded => (*rank, Stdin::Pipe),
+            RankStdin::Typed => (*rank, Stdin::Inherit),
             RankStdin::File(path) => (*rank, Stdin::File(PathBuf::from(path))),
         })
         .collect();
+    let pty = |terminal: &Terminal| Pty {
+        size: WindowSize { rows: terminal.rows, columns: terminal.columns },
+        echo: terminal.echo,
+    };
     JobSpec {
         stdin,
+        ptys: start.ptys.iter().map(|(rank, terminal)| (*rank, pty(terminal))).collect(),
         grace: start.grace.map(Duration::from_millis),
         hide_launcher: start.hide_launcher,
         local: Some(start.ranks.clone()),
         ..JobSpec::new(start.nspace.clone(), start.programs.iter().map(app).collect())
     }
+}
+
+/// Returns the rank to whose terminal stdin is typed, if any.
+fn typed(start: &Start) -> Option<Rank> {
+    let typed = start.stdin.iter().find(|(_, stdin)| **stdin == RankStdin::Typed);
+    typed.map(|(rank, _)| *rank)
 }
 
 /// Starts the threads that send output, exits and totals.
@@ -215,7 +229,7 @@ fn follow(
     let mut tool = engine.attach(NAME, Grant::Never).map_err(Failure::running)?;
     uplink.send(&ToFrontEnd::Started { pids: pids(&mut tool)? });
     let output = bundles.start(uplink)?;
-    let (job, up) = (job.clone(), Arc::clone(uplink));
+    let (job, up, backend) = (job.clone(), Arc::clone(uplink), backend_text(engine));
     start_thread("iof-endings", move || {
         for ending in job.endings() {
             if let Ending::Rank(rank) = ending {
@@ -225,6 +239,7 @@ fn follow(
         output.into_iter().for_each(|thread| drop(thread.join()));
         // The agent may have ended.
         let _ = inputs.send(Input::Over);
+        up.send(&cost(backend));
         up.send(&ToFrontEnd::Over { cut_off: job.wait().cut_off });
     })?;
     let up = Arc::clone(uplink);
@@ -237,6 +252,13 @@ fn follow(
             }
         }
     })
+}
+
+/// Returns what forwarding has cost this process.
+fn cost(backend: String) -> ToFrontEnd {
+    let (user, system) = cpu_time().unwrap_or_default();
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    ToFrontEnd::Cost { user: micros(user), system: micros(system), backend: cut_text(&backend) }
 }
 
 /// Sends the exit of a rank. That of a failed rank follows its output.
@@ -300,6 +322,9 @@ fn serve(
                 signal_ranks(engine, job.nspace(), ranks, signal);
             }
             Ok(Input::Message(ToAgent::Stdin { call, ranks, bytes })) => stdin.push(call, ranks, bytes),
+            Ok(Input::Message(ToAgent::Resize { rows, columns })) => {
+                job.resize_ptys(WindowSize { rows, columns });
+            }
             Ok(Input::Message(ToAgent::CutOff)) => cut_off(job, ranks),
             Ok(Input::Message(ToAgent::Close)) => return Ok(End::Over),
             Ok(Input::Over) => is_over = true,

@@ -193,6 +193,9 @@ impl Follower {
                 // No rank is left to read what the node has not answered.
                 self.stdin_answered(number, None, &StdinOutcome::Closed);
             }
+            NodeEvent::Message(ToFrontEnd::Cost { user, system, backend }) => {
+                self.remote.state().costs.add(user, system, backend);
+            }
             NodeEvent::Greeted | NodeEvent::Message(_) => {}
             NodeEvent::Signalled(RankSignal::KILL) => {
                 let step = Instant::now().checked_add(OPEN_AFTER_KILL).map(|time| (time, LastStep::CutOff));
@@ -258,7 +261,7 @@ impl Follower {
         if let Some(rank) = broken.ranks.first() {
             self.policy.lost(*rank);
         }
-        self.report(JobEvent::NodeLost(line));
+        self.report(JobEvent::NodeLost { ranks: broken.ranks.clone(), line });
         self.report_exited();
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam::channel::Sender;
 use iof_capture::{check_files, check_maps};
-use iof_engine::{Exit, HostReply, JobStatus, QueryReply, Signal as RankSignal, StdinPush};
+use iof_engine::{Exit, HostReply, JobStatus, QueryReply, Signal as RankSignal, StdinPush, WindowSize};
 use iof_nodes::limits::MAX_STDIN;
 use iof_nodes::{StdinOutcome, ToAgent};
 use iof_proto::query::key;
@@ -13,6 +13,7 @@ use iof_proto::{Found, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, V
 
 use super::edge::{Edge, NodeEvent, NumberedEvent};
 use super::hosts::Node;
+use crate::account::AgentCosts;
 use crate::error::Failure;
 
 /// Descriptors of the front end for each rank and each edge, and maps for each rank.
@@ -41,6 +42,8 @@ pub(super) struct State {
     /// The pieces of stdin that some nodes have not answered.
     pub(super) calls: BTreeMap<u64, StdinCall>,
     next_call: u64,
+    /// What forwarding has cost the agents that are over.
+    pub(super) costs: AgentCosts,
     /// For the thread that follows the ranks, once they are started.
     pub(super) events: Option<Sender<NumberedEvent>>,
 }
@@ -117,6 +120,16 @@ impl Remote {
         // Messages of this module are within their limits. A relay that ends has passed on what was
         // sent before.
         state.edges.iter().rev().flatten().for_each(|edge| drop(edge.send(message)));
+    }
+
+    /// Changes the size of the ranks' terminals.
+    pub fn resize_ptys(&self, size: WindowSize) {
+        self.send_all(&ToAgent::Resize { rows: size.rows, columns: size.columns });
+    }
+
+    /// Prints what forwarding has cost the agents.
+    pub fn report_timings(&self) {
+        self.state().costs.report();
     }
 
     /// Sends a signal to all ranks.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use std::{env, io};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use iof_engine::{App, Engine, JobSpec, SAME_REQUEST, Stdin};
+use iof_engine::{App, Engine, JobSpec, Pty, SAME_REQUEST, Stdin};
 use iof_nodes::{
-    AgentSocket, Branch, DropPolicy, Program, RankStdin, Start, StartRelay, ToAgent, ToFrontEnd, subtrees,
-    window,
+    AgentSocket, Branch, DropPolicy, Program, RankStdin, Start, StartRelay, Terminal, ToAgent, ToFrontEnd,
+    subtrees, window,
 };
 use iof_output::FlushTimeout;
 use iof_proto::{Channel, Proc, Rank};
@@ -32,6 +32,8 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 /// What is to be started.
 pub struct Launch<'a> {
     pub spec: &'a JobSpec,
+    /// The rank with a terminal at which the command's stdin is typed.
+    pub typed: Option<Rank>,
     /// Variables for all ranks.
     pub env: Vec<(OsString, OsString)>,
     pub template: &'a Template,
@@ -270,10 +272,14 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
     };
     let spec = launch.spec;
     let stdin = node.ranks.iter().copied().filter_map(|rank| match spec.stdin.get(&rank)? {
+        Stdin::Pipe if launch.typed == Some(rank) => Some((rank, RankStdin::Typed)),
         Stdin::Pipe => Some((rank, RankStdin::Forwarded)),
         Stdin::File(path) => Some((rank, RankStdin::File(absolute(path)))),
         _ => None,
     });
+    let pty = |rank: Rank| spec.ptys.get(&rank).or_else(|| spec.ptys.get(&Rank::WILDCARD));
+    let terminal = |Pty { size, echo }: Pty| Terminal { rows: size.rows, columns: size.columns, echo };
+    let ptys = node.ranks.iter().filter_map(|rank| Some((*rank, terminal(*pty(*rank)?))));
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Ok(Start {
         nspace: spec.nspace.clone(),
@@ -281,6 +287,7 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
         env: launch.env.clone(),
         ranks: node.ranks.clone(),
         stdin: stdin.collect(),
+        ptys: ptys.collect(),
         max_line: u32::try_from(launch.lines.max_line).unwrap_or(u32::MAX),
         max_line_time: millis(launch.lines.max_time),
         cache_size: launch.cache_size,

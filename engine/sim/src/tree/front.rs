@@ -223,6 +223,7 @@ impl Front {
             env: Vec::new(),
             ranks: (first..first + self.ranks).map(Rank).collect(),
             stdin: BTreeMap::new(),
+            ptys: BTreeMap::new(),
             cache_size: None,
             cache_total: 0,
             max_line: 1,

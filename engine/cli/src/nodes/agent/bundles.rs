@@ -4,7 +4,7 @@
 //! a carrier that stalls does not divide a line. A part of a line waits here for its rest, by the
 //! rules of the front end's outputs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -14,7 +14,7 @@ use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{Frame, Place, Start, StreamKey};
 use iof_output::{Batch, FlushClock, FlushTimeout, PartWait};
-use iof_proto::{Channels, Nspace, Proc};
+use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{BatchReader, Behind, Bytes, FeedId, Peeked, PollReady, Pull, Tool};
 use memchr::memrchr;
 
@@ -38,6 +38,7 @@ const PART_DIVISOR: u64 = 4;
 pub struct Bundles {
     tools: Vec<Tool>,
     timeout: FlushTimeout,
+    ptys: BTreeSet<Rank>,
 }
 
 impl Bundles {
@@ -52,15 +53,17 @@ impl Bundles {
         let tools = bundles.into_iter().map(attach).collect::<Result<_, _>>()?;
         let max_line = usize::try_from(start.max_line).unwrap_or(usize::MAX).clamp(1, MAX_RECORD);
         let max_time = Duration::from_millis(start.max_line_time);
-        Ok(Bundles { tools, timeout: FlushTimeout { max_line, max_time } })
+        let ptys = start.ptys.keys().copied().collect();
+        Ok(Bundles { tools, timeout: FlushTimeout { max_line, max_time }, ptys })
     }
 
     /// Starts one thread for each bundle, and returns them. They end after the last byte.
     pub fn start(self, uplink: &Arc<Uplink>) -> Result<Vec<JoinHandle<()>>, Failure> {
-        let Bundles { tools, timeout } = self;
+        let Bundles { tools, timeout, ptys } = self;
         let start = |tool| {
             let (clock, uplink) = (FlushClock::new(&timeout, Instant::now()), Arc::clone(uplink));
-            let (reader, lines) = (BatchReader::new(tool), Lines { timeout, clock, parts: HashMap::new() });
+            let lines = Lines { timeout, clock, ptys: ptys.clone(), parts: HashMap::new() };
+            let reader = BatchReader::new(tool);
             let sender = Sender { uplink, reader, lines, buffer: Vec::new(), due: None };
             let thread = thread::Builder::new().name("iof-bundle".into()).spawn(move || sender.run());
             thread.map_err(no_thread)
@@ -84,6 +87,8 @@ struct Sender {
 struct Lines {
     timeout: FlushTimeout,
     clock: FlushClock,
+    /// The ranks whose parts of lines do not wait: what is typed at their terminals is echoed.
+    ptys: BTreeSet<Rank>,
     /// By stream.
     parts: HashMap<FeedId, Part>,
 }
@@ -114,6 +119,7 @@ impl Lines {
     /// Decides what becomes of bytes in the ring of a stream. `is_stalled` specifies whether the
     /// stream has to wait for a reader.
     fn next(&mut self, id: FeedId, found: &Bytes<'_>, is_stalled: bool) -> Next {
+        let has_pty = self.ptys.contains(&found.origin().source.rank);
         let before = self.held(id);
         let bytes = found.as_slice();
         let bytes = bytes.get(..MAX_RECORD.saturating_sub(before)).unwrap_or(bytes);
@@ -123,6 +129,7 @@ impl Lines {
         let (behind, length) = (found.behind(), before.saturating_add(bytes.len()));
         if length >= self.timeout.max_line
             || matches!(behind, Behind::Gap | Behind::Nothing)
+            || has_pty
             || !self.must_wait(id, length, is_stalled)
         {
             return Next::Send(bytes.len());

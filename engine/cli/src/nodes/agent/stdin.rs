@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crossbeam::channel::{Sender, unbounded};
-use iof_engine::{Engine, Grant};
+use iof_engine::{Engine, Grant, Job};
 use iof_nodes::{StdinOutcome, ToFrontEnd, cut_text};
 use iof_proto::directive::key;
-use iof_proto::{Info, Nspace, Proc, Rank, SlowTargets};
+use iof_proto::{Info, Proc, Rank, SlowTargets};
 use iof_tool::{Push, PushError, Tool};
 
 use super::NAME;
 use super::uplink::Uplink;
 use crate::error::Failure;
+use crate::keyboard::TypedKeys;
 use crate::threads::start_thread;
 
 /// The largest number of threads that push stdin. Each serves one set of ranks.
@@ -45,13 +46,15 @@ impl Worker {
 pub struct StdinWorkers {
     engine: Arc<Engine>,
     uplink: Arc<Uplink>,
-    nspace: Nspace,
+    job: Job,
+    /// The rank whose stdin is typed at its terminal.
+    typed: Option<Rank>,
     workers: HashMap<Vec<Rank>, Worker>,
 }
 
 impl StdinWorkers {
-    pub fn new(engine: Arc<Engine>, uplink: Arc<Uplink>, nspace: Nspace) -> StdinWorkers {
-        StdinWorkers { engine, uplink, nspace, workers: HashMap::new() }
+    pub fn new(engine: Arc<Engine>, uplink: Arc<Uplink>, job: Job, typed: Option<Rank>) -> StdinWorkers {
+        StdinWorkers { engine, uplink, job, typed, workers: HashMap::new() }
     }
 
     /// Pushes a piece. The front end sends the next piece for these ranks after the answer, so that
@@ -85,15 +88,11 @@ impl StdinWorkers {
         {
             return Err(format!("more than {MAX_STDIN_THREADS} sets of ranks receive stdin on this node"));
         }
-        let tool = self.engine.attach(NAME, Grant::Never).map_err(|error| error.to_string())?;
-        let (pieces, queue) = unbounded::<Piece>();
-        let target = |rank: &Rank| Proc { nspace: self.nspace.clone(), rank: *rank };
-        let (targets, uplink) = (ranks.iter().map(target).collect::<Vec<Proc>>(), Arc::clone(&self.uplink));
-        let mut tool: Tool = tool;
+        let mut take = self.taker(ranks)?;
+        let ((pieces, queue), uplink) = (unbounded::<Piece>(), Arc::clone(&self.uplink));
         let body = move || {
             for Piece { call, bytes, _busy } in queue {
-                let outcome = push(&mut tool, &targets, &bytes);
-                uplink.send(&ToFrontEnd::StdinTaken { call, outcome });
+                uplink.send(&ToFrontEnd::StdinTaken { call, outcome: take(&bytes) });
             }
         };
         start_thread("iof-stdin", body).map_err(|failure| match failure {
@@ -101,6 +100,24 @@ impl StdinWorkers {
             _ => "cannot start a thread".into(),
         })?;
         Ok(Worker { pieces, busy: Arc::default() })
+    }
+
+    /// Returns what gives pieces of stdin to these ranks, and blocks until they have them.
+    fn taker(&self, ranks: &[Rank]) -> Result<Box<dyn FnMut(&[u8]) -> StdinOutcome + Send>, String> {
+        if let (Some(typed), [rank]) = (self.typed, ranks)
+            && typed == *rank
+        {
+            let mut keys = TypedKeys::new(self.job.pty(typed).map_err(|error| error.to_string())?);
+            return Ok(Box::new(move |bytes| match keys.type_all(bytes) {
+                Ok(()) => StdinOutcome::Taken,
+                // No process has the terminal open any more.
+                Err(_) => StdinOutcome::Closed,
+            }));
+        }
+        let mut tool = self.engine.attach(NAME, Grant::Never).map_err(|error| error.to_string())?;
+        let target = |rank: &Rank| Proc { nspace: self.job.nspace().clone(), rank: *rank };
+        let targets = ranks.iter().map(target).collect::<Vec<Proc>>();
+        Ok(Box::new(move |bytes| push(&mut tool, &targets, bytes)))
     }
 }
 
