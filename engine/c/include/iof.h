@@ -297,7 +297,9 @@
 
 // Output that the library writes (string): goes to the files NAME.JOB.RANK.out and
 // NAME.JOB.RANK.err, where NAME is this text, and RANK has as many digits as the number of ranks.
-// stddiag goes to the file of stderr. Existing files are emptied.
+// stddiag goes to the file of stderr. Existing files are emptied. A relative name is below the
+// working directory at the call. Channels that IOF_FWD_STDOUT and the like of a job leave out have
+// empty files.
 #define IOF_IOF_OUTPUT_TO_FILE "pmix.iof.file"
 
 // Output that the library writes (string): goes to the files DIRECTORY/JOB/rank.RANK/stdout and
@@ -647,8 +649,8 @@
 #define IOF_BACKEND "iof.backend"
 
 // The constants below are PMIx's, for programs that are written after its Standard. The library
-// returns none of these statuses and states. It ignores these attributes, and refuses a request if
-// one of them is required.
+// itself returns none of these statuses and states. It ignores these attributes, and refuses a
+// request if one of them is required.
 
 #define IOF_ERR_SILENT -2
 #define IOF_DEBUGGER_RELEASE -3
@@ -821,11 +823,11 @@ typedef uint8_t iof_job_state_t;
 #define IOF_NOTIFY_LAUNCH "pmix.note.lnch"
 
 // The macros below have the names and arguments of PMIx's, with another prefix. A macro may
-// evaluate an argument more than once. STATIC_INIT initializes a structure that is declared as empty.
-// CONSTRUCT makes a structure empty, without freeing what it held. DESTRUCT frees what a structure holds, and makes it empty. CREATE allocates an array of n
-// empty structures by calloc(3): the pointer is NULL if memory is exhausted or n is 0. FREE and
-// RELEASE free such an array, of n structures or of one, with all that it holds, and set the
-// pointer to NULL.
+// evaluate an argument more than once. STATIC_INIT initializes a structure that is declared as
+// empty. CONSTRUCT makes a structure empty, without freeing what it held. DESTRUCT frees what a
+// structure holds, and makes it empty. CREATE allocates an array of n empty structures by
+// calloc(3): the pointer is NULL if memory is exhausted or n is 0. FREE and RELEASE free such an
+// array, of n structures or of one, with all that it holds, and set the pointer to NULL.
 
 // Frees what n structures hold, and the array itself, and sets the pointer to NULL.
 #define IOF_FREE_ARRAY(m, n, destruct)                                                                        \
@@ -1965,7 +1967,8 @@ iof_status_t iof_Query_info(struct iof_query_t *queries,
                             size_t *nresults);
 
 // The same as iof_Query_info, without blocking: cbfunc, which may be NULL, is called with the
-// answer. In a tool without a connection, it is called before the function returns.
+// answer. In a tool without a connection, it is called before the function returns, with
+// IOF_ERR_UNREACH if only an engine could answer.
 iof_status_t iof_Query_info_nb(struct iof_query_t *queries,
                                size_t nqueries,
                                iof_info_cbfunc_t cbfunc,
@@ -2028,9 +2031,11 @@ iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbf
 // no callback, and functions that wait for output, and iof_Progress, do not return.
 //
 // A file is emptied before the first job of a name writes it, and later jobs of the name add to
-// it. A FIFO that no process reads is a file that cannot be written. A tag may need an answer of
-// the engine or its launcher (IOF_HOST_QUERIES). Output waits for it for at most five seconds, and
-// is then tagged without it; callbacks do not wait.
+// it. A FIFO that no process reads is a file that cannot be written. So is a file that another
+// registration, of this program or another one, writes: only the first one writes it. A tag may
+// need an answer of the engine or its launcher (IOF_HOST_QUERIES). All output that the library
+// writes waits for it, for at most five seconds, and is then tagged without it; callbacks do not
+// wait.
 //
 // The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have
 // no effect with cbfunc. Those that the registration does not have are taken from iof_tool_init.
@@ -2125,12 +2130,12 @@ iof_status_t iof_tool_set_server(const struct iof_proc_t *server,
                                  size_t ninfo);
 
 // Connects a tool that has no connection, because of IOF_TOOL_DO_NOT_CONNECT,
-// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect, or because its engine has ended. The tool keeps
-// its event handlers, and registers again for output (iof_IOF_pull). The infos are those of iof_tool_init that
-// select an engine; at least one must be given. myproc and server, which may be NULL, receive the
-// names of the tool and of the engine. Blocks as iof_tool_init does. Errors: those of
-// iof_tool_init; IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one
-// connection.
+// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect, or because its engine has ended. The tool
+// keeps its event handlers, and registers again for output (iof_IOF_pull). The infos are those of
+// iof_tool_init that select an engine; at least one must be given. myproc and server, which may be
+// NULL, receive the names of the tool and of the engine. Blocks as iof_tool_init does. Errors:
+// those of iof_tool_init; IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has
+// one connection.
 iof_status_t iof_tool_attach_to_server(struct iof_proc_t *myproc,
                                        struct iof_proc_t *server,
                                        struct iof_info_t *info,
@@ -2380,11 +2385,11 @@ iof_status_t iof_server_IOF_deliver(const struct iof_proc_t *source,
 
 // Suspends (xoff) or resumes the stdin that tools push to processes on other nodes, which the
 // callback push_stdin receives. source is the tool. NULL, an empty name of a job or
-// IOF_RANK_WILDCARD means all tools. Each IOF_ERR_IOF_XOFF of that callback needs a later call with
-// xoff false. cbfunc, which may be NULL, is called on the engine's thread once this has taken
-// effect; the function does not wait for it in either case. The call that runs in another thread at that moment
-// is not affected. Does not block. No directives are supported. Errors: IOF_ERR_NOT_SUPPORTED if
-// channel does not contain IOF_FWD_STDIN_CHANNEL.
+// IOF_RANK_WILDCARD means all tools. Each IOF_ERR_IOF_XOFF of that callback needs a later call
+// with xoff false. cbfunc, which may be NULL, is called on the engine's thread once this has taken
+// effect; the function does not wait for it in either case. The call that runs in another thread
+// at that moment is not affected. Does not block. No directives are supported. Errors:
+// IOF_ERR_NOT_SUPPORTED if channel does not contain IOF_FWD_STDIN_CHANNEL.
 iof_status_t iof_server_IOF_flow_control(const struct iof_proc_t *source,
                                          iof_iof_channel_t channel,
                                          bool xoff,
@@ -2476,7 +2481,8 @@ iof_status_t iof_server_wait(const char *nspace, int *exit_code);
 iof_status_t iof_server_close(const struct iof_proc_t *proc, iof_iof_channel_t channel);
 
 // Blocks until all bytes that a process on this node, or with IOF_RANK_WILDCARD all of its job,
-// has written before the call are read, and the server's own registrations have received them.
+// has written before the call are read, and the server's own registrations have received them; if
+// the library writes them, after they were written.
 // Tools can then receive them from the caches. timeout is in milliseconds, -1 means without limit.
 // Returns IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_NOT_FOUND if no job of this name was
 // spawned or adopted; IOF_ERR_TIMEOUT if the time has passed, or the library is finalized.

@@ -22,11 +22,12 @@
  * PMIx_Get_attribute_name; PMIx_tool_get_servers, PMIx_tool_set_server, PMIx_tool_attach_to_server,
  * PMIx_tool_connect_to_server, PMIx_tool_disconnect, for one connection of a process.
  *
- * A process that no PMIx server has started can use PMIx_Init, PMIx_Finalize, PMIx_Put, PMIx_Commit,
- * PMIx_Fence, PMIx_Get and PMIx_Get_nb, whose callback is called before the function returns. As with
- * PMIx's library, PMIx_Init returns PMIX_ERR_UNREACH, and the process is a job of its own with one
- * rank; PMIx_Fence_nb returns PMIX_ERR_UNREACH, too, and does not call its callback. A rank that a PMIx server has started (IOF_MPI) needs PMIx's own
- * library, which speaks the server's protocol: PMIx_Init then returns PMIX_ERR_NOT_SUPPORTED.
+ * A process that no PMIx server has started can use PMIx_Init, PMIx_Finalize, PMIx_Put,
+ * PMIx_Commit, PMIx_Fence, PMIx_Get and PMIx_Get_nb, whose callback is called before the function
+ * returns. As with PMIx's library, PMIx_Init returns PMIX_ERR_UNREACH, and the process is a job of
+ * its own with one rank; PMIx_Fence_nb returns PMIX_ERR_UNREACH, too, and does not call its
+ * callback. A rank that a PMIx server has started (IOF_MPI) needs PMIx's own library, which speaks
+ * the server's protocol: PMIx_Init then returns PMIX_ERR_NOT_SUPPORTED.
  *
  * All other functions of pmix.h and pmix_tool.h return PMIX_ERR_NOT_SUPPORTED, and iof_last_error
  * returns the reason. Like PMIx's library, those that need a server return PMIX_ERR_INIT before the

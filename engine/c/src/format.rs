@@ -2,6 +2,9 @@
 //! levels: for itself, for a job and for a registration.
 
 use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -41,9 +44,11 @@ pub(crate) struct Format {
 
 /// The location of per-rank files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Location {
-    Name(PathBuf),
-    Directory(PathBuf),
+struct Location {
+    /// The program's working directory when it gave the path, which may be relative to it.
+    base: PathBuf,
+    path: PathBuf,
+    is_directory: bool,
 }
 
 impl Format {
@@ -65,13 +70,16 @@ impl Format {
         let name = [path(IOF_OUTPUT_TO_FILE)?, path(IOF_IOF_OUTPUT_TO_FILE)?];
         let directory = [path(IOF_OUTPUT_TO_DIRECTORY)?, path(IOF_IOF_OUTPUT_TO_DIRECTORY)?];
         let [name, directory] = [name, directory].map(|paths| paths.into_iter().flatten().next_back());
+        // Without a working directory, files are relative to the later one.
+        let base = env::current_dir().unwrap_or_default();
+        let location = |path, is_directory| Location { base, path, is_directory };
         format.files = match (name, directory) {
             (Some(_), Some(_)) => {
                 let reason = "output goes to a file or to a directory: leave one of the attributes out";
                 return Err(reason).or_status(IOF_ERR_BAD_PARAM);
             }
-            (Some(name), None) => Some(Location::Name(name)),
-            (None, directory) => directory.map(Location::Directory),
+            (Some(name), None) => Some(location(name, false)),
+            (None, directory) => directory.map(|path| location(path, true)),
         };
         format.place()?;
         Ok(format)
@@ -145,16 +153,22 @@ impl Format {
     }
 
     fn place(&self) -> Outcome<Option<Place>> {
-        let pattern = |name: &Path| Pattern::new(name).or_status(IOF_ERR_BAD_PARAM);
-        Ok(match &self.files {
-            None => None,
-            Some(Location::Directory(directory)) => Some(Place::Tree(directory.clone())),
-            Some(Location::Name(name)) if self.flag(IOF_IOF_FILE_PATTERN) => {
-                Some(Place::Pattern(pattern(name)?))
+        let Some(Location { base, path, is_directory }) = &self.files else { return Ok(None) };
+        Ok(Some(match is_directory {
+            true => Place::Tree(base.join(path)),
+            false if self.flag(IOF_IOF_FILE_PATTERN) => {
+                let pattern = Pattern::new(&literal(base).join(path));
+                Place::Pattern(pattern.or_status(IOF_ERR_BAD_PARAM)?)
             }
-            Some(Location::Name(name)) => Some(Place::Name(name.clone())),
-        })
+            false => Place::Name(base.join(path)),
+        }))
     }
+}
+
+/// Returns the pattern for exactly this path.
+fn literal(path: &Path) -> PathBuf {
+    let parts: Vec<&[u8]> = path.as_os_str().as_bytes().split(|byte| *byte == b'%').collect();
+    OsString::from_vec(parts.join(&b"%%"[..])).into()
 }
 
 /// The formats of output that registrations without a callback receive, as far as they do not
@@ -212,18 +226,36 @@ mod tests {
         let both = format(&[(IOF_IOF_TAG_OUTPUT, false.into()), (IOF_TAG_OUTPUT, true.into())]);
         assert!(!both.flag(IOF_IOF_TAG_OUTPUT));
         assert!(format(&[(IOF_TAG_OUTPUT, true.into())]).flag(IOF_IOF_TAG_OUTPUT));
-        let file = format(&[(IOF_IOF_OUTPUT_TO_FILE, "new".into()), (IOF_OUTPUT_TO_FILE, "old".into())]);
-        assert_eq!(file.place().unwrap(), Some(Place::Name("new".into())));
+        let file = format(&[(IOF_IOF_OUTPUT_TO_FILE, "/new".into()), (IOF_OUTPUT_TO_FILE, "/old".into())]);
+        assert_eq!(file.place().unwrap(), Some(Place::Name("/new".into())));
+    }
+
+    #[test]
+    fn a_relative_path_is_below_the_directory_in_which_it_was_given_and_no_pattern() {
+        let base = env::current_dir().unwrap();
+        let [mut file, mut tree, mut pattern] = [
+            format(&[(IOF_IOF_OUTPUT_TO_FILE, "x".into())]),
+            format(&[(IOF_IOF_OUTPUT_TO_DIRECTORY, "x".into())]),
+            format(&[(IOF_IOF_OUTPUT_TO_FILE, "%r%%".into()), (IOF_IOF_FILE_PATTERN, true.into())]),
+        ];
+        assert_eq!(file.place().unwrap(), Some(Place::Name(base.join("x"))));
+        for format in [&mut file, &mut tree, &mut pattern] {
+            format.files.as_mut().unwrap().base = "/a%n%".into();
+        }
+        assert_eq!(file.place().unwrap(), Some(Place::Name("/a%n%/x".into())));
+        assert_eq!(tree.place().unwrap(), Some(Place::Tree("/a%n%/x".into())));
+        let expected = Pattern::new(Path::new("/a%%n%%/%r%%")).unwrap();
+        assert_eq!(pattern.place().unwrap(), Some(Place::Pattern(expected)));
     }
 
     #[test]
     fn a_level_overrides_only_what_it_sets() {
         let below = format(&[(IOF_IOF_RANK_OUTPUT, true.into()), (IOF_IOF_OUTPUT_TO_FILE, "below".into())]);
         let above =
-            format(&[(IOF_IOF_XML_OUTPUT, true.into()), (IOF_IOF_OUTPUT_TO_DIRECTORY, "above".into())]);
+            format(&[(IOF_IOF_XML_OUTPUT, true.into()), (IOF_IOF_OUTPUT_TO_DIRECTORY, "/above".into())]);
         let both = above.over(&below);
         assert!(both.flag(IOF_IOF_RANK_OUTPUT) && both.flag(IOF_IOF_XML_OUTPUT));
-        assert_eq!(both.place().unwrap(), Some(Place::Tree("above".into())));
+        assert_eq!(both.place().unwrap(), Some(Place::Tree("/above".into())));
         assert_eq!(Format::default().over(&both), both);
         let no_rank = format(&[(IOF_IOF_RANK_OUTPUT, false.into())]);
         assert!(!no_rank.over(&both).flag(IOF_IOF_RANK_OUTPUT));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process;
 
 use iof_engine::{BackendKind, Config, Policy, Rendezvous};
+use iof_proto::attribute;
 use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Channels, Info, InfoValue, Nspace, Proc, Rank};
 use iof_tool::Pull;
@@ -29,20 +30,20 @@ impl Infos {
 
     pub(crate) fn flag(&mut self, key: &str) -> Outcome<Option<bool>> {
         self.take(key)
-            .map(|value| if let InfoValue::Bool(flag) = value { Ok(flag) } else { mismatch() })
+            .map(|value| if let InfoValue::Bool(flag) = value { Ok(flag) } else { mismatch(key, "a bool") })
             .transpose()
     }
 
     pub(crate) fn text(&mut self, key: &str) -> Outcome<Option<String>> {
         self.take(key)
-            .map(|value| if let InfoValue::Text(text) = value { Ok(text) } else { mismatch() })
+            .map(|value| if let InfoValue::Text(text) = value { Ok(text) } else { mismatch(key, "a string") })
             .transpose()
     }
 
     pub(crate) fn number(&mut self, key: &str) -> Outcome<Option<u32>> {
         let number = |value| match value {
-            InfoValue::Number(number) => u32::try_from(number).map_err(|_| IOF_ERR_BAD_PARAM),
-            _ => mismatch(),
+            InfoValue::Number(number) => u32::try_from(number).or_else(|_| too_large(key, number)),
+            _ => mismatch(key, "an integer"),
         };
         self.take(key).map(number).transpose()
     }
@@ -50,9 +51,9 @@ impl Infos {
     /// Takes all ranks with this key, each given as a number or as a process.
     pub(crate) fn ranks(&mut self, key: &str) -> Outcome<Vec<Rank>> {
         let rank = |info: Info| match info.value {
-            InfoValue::Number(number) => u32::try_from(number).map(Rank).map_err(|_| IOF_ERR_BAD_PARAM),
+            InfoValue::Number(number) => u32::try_from(number).map(Rank).or_else(|_| too_large(key, number)),
             InfoValue::Proc(proc) => Ok(proc.rank),
-            _ => mismatch(),
+            _ => mismatch(key, "a rank or a process"),
         };
         self.0.extract_if(.., |info| info.key == key).map(rank).collect()
     }
@@ -68,13 +69,15 @@ impl Infos {
             None => Ok(None),
             Some(InfoValue::Bool(flag)) => Ok(Some((flag, None))),
             Some(InfoValue::Proc(target)) => Ok(Some((true, Some(target)))),
-            Some(_) => mismatch(),
+            Some(_) => mismatch(IOF_IOF_PUSH_STDIN, "a bool or a process"),
         }
     }
 
     /// Fails if one of the infos that remain, which no method has read, is required.
     pub(crate) fn done(self) -> Outcome<()> {
-        if self.0.iter().any(|info| info.required) { Err(IOF_ERR_NOT_SUPPORTED) } else { Ok(()) }
+        let Some(info) = self.0.iter().find(|info| info.required) else { return Ok(()) };
+        let reason = format!("{} is required, but not supported here", name(&info.key));
+        Err(reason).or_status(IOF_ERR_NOT_SUPPORTED)
     }
 
     /// Takes the way in which a tool finds its engine. If several are given, the first of these
@@ -113,8 +116,20 @@ impl Infos {
     }
 }
 
-fn mismatch<T>() -> Outcome<T> {
-    Err(IOF_ERR_TYPE_MISMATCH)
+/// Fails, because the value of an info has another type than `expected`.
+fn mismatch<T>(key: &str, expected: &str) -> Outcome<T> {
+    Err(format!("{} has a value of another type: give {expected}", name(key)))
+        .or_status(IOF_ERR_TYPE_MISMATCH)
+}
+
+/// Fails, because a number is too large.
+fn too_large<T>(key: &str, number: u64) -> Outcome<T> {
+    Err(format!("{} is {number}: give at most {}", name(key), u32::MAX)).or_status(IOF_ERR_BAD_PARAM)
+}
+
+/// Returns the name of the attribute with this key.
+fn name(key: &str) -> &str {
+    attribute::find(key).map_or(key, |attribute| attribute.name)
 }
 
 /// The infos of `iof_tool_init`.

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{self, ExitStatus};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iof_engine::{
     AdoptError, AdoptSpec, AdoptedRank, App, Exit, Job, JobStatus, LaunchError, MAX_RANKS, Process, Signal,
@@ -313,7 +313,11 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
             job.try_wait_exit()
         };
         let status = match session {
-            Some(session) => session.wait_while(wait)?,
+            Some(session) => {
+                let status = session.wait_while(wait)?;
+                session.finish_printing(None);
+                status
+            }
             None => wait(),
         };
         let status = status.ok_or("the exit status of the job is unknown").or_status(IOF_ERR_UNREACH)?;
@@ -354,7 +358,8 @@ pub unsafe extern "C" fn iof_server_close(
 }
 
 /// Blocks until all bytes that a process on this node, or with IOF_RANK_WILDCARD all of its job,
-/// has written before the call are read, and the server's own registrations have received them.
+/// has written before the call are read, and the server's own registrations have received them; if
+/// the library writes them, after they were written.
 /// Tools can then receive them from the caches. timeout is in milliseconds, -1 means without limit.
 /// Returns IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_NOT_FOUND if no job of this name was
 /// spawned or adopted; IOF_ERR_TIMEOUT if the time has passed, or the library is finalized.
@@ -365,6 +370,7 @@ pub unsafe extern "C" fn iof_server_flush(proc: *const iof_proc_t, timeout: c_in
         // SAFETY: the contract in the header.
         let (job, rank) = unsafe { named(proc) }?;
         let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let flush = move || match rank {
             Rank::WILDCARD => job.flush(timeout),
             rank => job.flush_rank(rank, timeout),
@@ -372,7 +378,7 @@ pub unsafe extern "C" fn iof_server_flush(proc: *const iof_proc_t, timeout: c_in
         // iof_server_finalize waits for uses of the server, and must not wait for this call.
         let session = server()?.session_so_far();
         let is_flushed = match session {
-            Some(session) => session.wait_while(flush)?,
+            Some(session) => session.wait_while(flush)? && session.finish_printing(deadline),
             None => flush(),
         };
         if is_flushed { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_TIMEOUT) }

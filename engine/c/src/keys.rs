@@ -149,7 +149,9 @@ pub const IOF_IOF_MERGE_STDERR_STDOUT: &str = "pmix.iof.mrg";
 pub const IOF_IOF_OUTPUT_RAW: &str = "pmix.iof.raw";
 /// Output that the library writes (string): goes to the files NAME.JOB.RANK.out and
 /// NAME.JOB.RANK.err, where NAME is this text, and RANK has as many digits as the number of ranks.
-/// stddiag goes to the file of stderr. Existing files are emptied.
+/// stddiag goes to the file of stderr. Existing files are emptied. A relative name is below the
+/// working directory at the call. Channels that IOF_FWD_STDOUT and the like of a job leave out have
+/// empty files.
 pub const IOF_IOF_OUTPUT_TO_FILE: &str = "pmix.iof.file";
 /// Output that the library writes (string): goes to the files DIRECTORY/JOB/rank.RANK/stdout and
 /// DIRECTORY/JOB/rank.RANK/stderr, where DIRECTORY is this text. Cannot be combined with

@@ -1,10 +1,10 @@
 
 // The macros below have the names and arguments of PMIx's, with another prefix. A macro may
-// evaluate an argument more than once. STATIC_INIT initializes a structure that is declared as empty.
-// CONSTRUCT makes a structure empty, without freeing what it held. DESTRUCT frees what a structure holds, and makes it empty. CREATE allocates an array of n
-// empty structures by calloc(3): the pointer is NULL if memory is exhausted or n is 0. FREE and
-// RELEASE free such an array, of n structures or of one, with all that it holds, and set the
-// pointer to NULL.
+// evaluate an argument more than once. STATIC_INIT initializes a structure that is declared as
+// empty. CONSTRUCT makes a structure empty, without freeing what it held. DESTRUCT frees what a
+// structure holds, and makes it empty. CREATE allocates an array of n empty structures by
+// calloc(3): the pointer is NULL if memory is exhausted or n is 0. FREE and RELEASE free such an
+// array, of n structures or of one, with all that it holds, and set the pointer to NULL.
 
 // Frees what n structures hold, and the array itself, and sets the pointer to NULL.
 #define IOF_FREE_ARRAY(m, n, destruct)                                                                        \

@@ -98,7 +98,9 @@ pub extern "C" fn iof_server_finalize() -> iof_status_t {
         let Library::Server(server) = found else { return Err(IOF_ERR_INIT) };
         let Server { engine, session, .. } = unused(server);
         let session = session.into_inner().unwrap_or_else(PoisonError::into_inner);
-        session.iter().for_each(|session| session.finish_printing());
+        if let Some(session) = &session {
+            session.finish_printing(None);
+        }
         drop(engine);
         session.map_or(Ok(()), |session| session.drain_and_end())?;
         Ok(IOF_SUCCESS)
@@ -165,11 +167,11 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
 
 /// Suspends (xoff) or resumes the stdin that tools push to processes on other nodes, which the
 /// callback push_stdin receives. source is the tool. NULL, an empty name of a job or
-/// IOF_RANK_WILDCARD means all tools. Each IOF_ERR_IOF_XOFF of that callback needs a later call with
-/// xoff false. cbfunc, which may be NULL, is called on the engine's thread once this has taken
-/// effect; the function does not wait for it in either case. The call that runs in another thread at that moment
-/// is not affected. Does not block. No directives are supported. Errors: IOF_ERR_NOT_SUPPORTED if
-/// channel does not contain IOF_FWD_STDIN_CHANNEL.
+/// IOF_RANK_WILDCARD means all tools. Each IOF_ERR_IOF_XOFF of that callback needs a later call
+/// with xoff false. cbfunc, which may be NULL, is called on the engine's thread once this has taken
+/// effect; the function does not wait for it in either case. The call that runs in another thread
+/// at that moment is not affected. Does not block. No directives are supported. Errors:
+/// IOF_ERR_NOT_SUPPORTED if channel does not contain IOF_FWD_STDIN_CHANNEL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_IOF_flow_control(
     source: *const iof_proc_t,

@@ -8,10 +8,10 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iof_proto::{Failure, Nspace, Proc, Rank, Status};
 use iof_tool::{AttachError, Tool};
@@ -127,22 +127,35 @@ impl Session {
         let (sender, receiver) = sync_channel(1);
         // Sending fails if the caller has stopped waiting.
         self.submit(command(Box::new(move |result| drop(sender.send(result)))))?;
-        Ok(self.wait_for(&receiver))
+        Ok(self.wait_for(&receiver, None))
     }
 
-    fn wait_for<T>(&self, receiver: &Receiver<Result<T, Failure>>) -> Result<T, Failure> {
+    /// Blocks until a result arrives. From `deadline` on, fails with [`Status::ERR_TIMEOUT`].
+    fn wait_for<T>(
+        &self,
+        receiver: &Receiver<Result<T, Failure>>,
+        deadline: Option<Instant>,
+    ) -> Result<T, Failure> {
         let ended = || gone("the library was finalized during the call");
-        let turns = match &self.progress {
-            Progress::Thread(_) => return receiver.recv().unwrap_or_else(|_| Err(ended())),
-            Progress::Caller(turns) => turns,
+        let late = || Failure::new(Status::ERR_TIMEOUT, "the time has passed");
+        let rest = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let turns = match (&self.progress, rest()) {
+            (Progress::Thread(_), None) => return receiver.recv().unwrap_or_else(|_| Err(ended())),
+            (Progress::Thread(_), Some(rest)) => {
+                return receiver.recv_timeout(rest).unwrap_or_else(|error| match error {
+                    RecvTimeoutError::Timeout => Err(late()),
+                    RecvTimeoutError::Disconnected => Err(ended()),
+                });
+            }
+            (Progress::Caller(turns), _) => turns,
         };
         let poll_result = || match receiver.try_recv() {
             Ok(result) => Some(result),
             Err(TryRecvError::Disconnected) => Some(Err(ended())),
-            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Empty) => rest().filter(Duration::is_zero).map(|_| Err(late())),
         };
         loop {
-            let mut turn = match turns.wait(poll_result) {
+            let mut turn = match turns.wait(deadline, poll_result) {
                 Waited::Ready(result) => return result,
                 Waited::Ended => return Err(ended()),
                 Waited::Turn(turn) => turn,
@@ -153,7 +166,7 @@ impl Session {
                 if let Some(result) = poll_result() {
                     return result;
                 }
-                self.shared.wait(timeout);
+                self.shared.wait(timeout.into_iter().chain(rest()).min());
             }
         }
     }
@@ -191,31 +204,29 @@ impl Session {
         wait: impl FnOnce() -> T + Send + 'static,
     ) -> Outcome<T> {
         if matches!(self.progress, Progress::Thread(_)) {
-            let result = wait();
-            self.finish_printing();
-            return Ok(result);
+            return Ok(wait());
         }
         let (sender, receiver) = sync_channel(1);
         let session = Arc::clone(self);
         let waiting = thread::Builder::new().name("iof-c-wait".into()).spawn(move || {
-            let result = wait();
-            let done = move |called: Result<(), Failure>| drop(sender.send(called.map(|()| result)));
-            // If the session has ended, this fails, and `receiver` is disconnected.
-            let _ = session.submit(Command::Call(Box::new(done)));
+            // Sending fails if the caller has stopped waiting. Otherwise a turn makes it look.
+            let _ = sender.send(Ok(wait()));
+            let _ = session.submit(Command::Call(Box::new(drop)));
         });
         drop(waiting.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
-        or_failure(self.wait_for(&receiver))
+        or_failure(self.wait_for(&receiver, None))
     }
 
     /// Blocks until output that was received is printed, which the answer of the engine may delay.
-    pub(crate) fn finish_printing(&self) {
+    /// Returns `false` if that takes until `deadline`.
+    pub(crate) fn finish_printing(&self, deadline: Option<Instant>) -> bool {
         let (sender, receiver) = sync_channel(1);
-        if self.shared.is_waiting()
-            && self.shared.submit(Command::Call(Box::new(move |called| drop(sender.send(called))))).is_ok()
-        {
-            // It fails if the session ends, which prints everything.
-            let _ = self.wait_for(&receiver);
+        let printed = Command::Call(Box::new(move |called| drop(sender.send(called))));
+        if !self.shared.is_waiting() || self.shared.submit(printed).is_err() {
+            return true;
         }
+        // The session prints everything before it ends.
+        !matches!(self.wait_for(&receiver, deadline), Err(Failure { status: Status::ERR_TIMEOUT, .. }))
     }
 
     /// Ends the session. Pending requests fail before this returns.
@@ -241,7 +252,7 @@ impl Session {
             }
             // A thread that waits and has the core may end it instead.
             Progress::Caller(turns) => {
-                if let Waited::Turn(mut turn) = turns.wait(|| None::<()>) {
+                if let Waited::Turn(mut turn) = turns.wait(None, || None::<()>) {
                     turn.turn();
                 }
             }

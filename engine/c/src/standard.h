@@ -1,7 +1,7 @@
 
 // The constants below are PMIx's, for programs that are written after its Standard. The library
-// returns none of these statuses and states. It ignores these attributes, and refuses a request if
-// one of them is required.
+// itself returns none of these statuses and states. It ignores these attributes, and refuses a
+// request if one of them is required.
 
 #define IOF_ERR_SILENT -2
 #define IOF_DEBUGGER_RELEASE -3

@@ -31,7 +31,8 @@ pub(crate) fn reserve_numbers() {
 
 /// Returns a duplicate of the program's stdin.
 pub(crate) fn stdin() -> Outcome<OwnedFd> {
-    let (stdin, closed) = (io::stdin(), "stdin is closed: open it, or push bytes");
+    let (stdin, closed) =
+        (io::stdin(), "stdin is closed or closes on exec: open it or clear FD_CLOEXEC, or push bytes");
     let stdin = program_file(&stdin).ok_or(closed).or_status(IOF_ERR_BAD_PARAM)?;
     stdin.try_clone_to_owned().or_status(IOF_ERR_OUT_OF_RESOURCE)
 }

@@ -208,7 +208,8 @@ fn socket() -> Option<PathBuf> {
 }
 
 /// The same as iof_Query_info, without blocking: cbfunc, which may be NULL, is called with the
-/// answer. In a tool without a connection, it is called before the function returns.
+/// answer. In a tool without a connection, it is called before the function returns, with
+/// IOF_ERR_UNREACH if only an engine could answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Query_info_nb(
     queries: *mut iof_query_t,
@@ -223,7 +224,7 @@ pub unsafe extern "C" fn iof_Query_info_nb(
         let local = LocalAnswers::take_from(&mut queries, socket());
         let cbdata = CbData(cbdata);
         let session = match session() {
-            Err(_) if !local.is_empty() => {
+            Err(status) if status == IOF_ERR_UNREACH || !local.is_empty() => {
                 let asked = (!queries.is_empty()).then(|| Err(not_connected()));
                 call::answered(cbfunc, local.join(asked), cbdata);
                 return Ok(IOF_SUCCESS);

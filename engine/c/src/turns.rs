@@ -3,7 +3,7 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::core::Core;
 use crate::guard::lock;
@@ -51,9 +51,13 @@ impl Turns {
         }
     }
 
-    /// Blocks until `poll` returns a result, or until the core can be taken. The thread that has
-    /// the core wakes the waiting threads after each turn.
-    pub(crate) fn wait<T>(&self, mut poll: impl FnMut() -> Option<T>) -> Waited<'_, T> {
+    /// Blocks until `poll` returns a result, which it does from `deadline` on, or until the core can
+    /// be taken. The thread that has the core wakes the waiting threads after each turn.
+    pub(crate) fn wait<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut poll: impl FnMut() -> Option<T>,
+    ) -> Waited<'_, T> {
         let mut slot = lock(&self.slot);
         loop {
             if let Some(result) = poll() {
@@ -65,7 +69,14 @@ impl Turns {
             if matches!(*slot, CoreSlot::Ended) {
                 return Waited::Ended;
             }
-            slot = self.progressed.wait(slot).unwrap_or_else(PoisonError::into_inner);
+            slot = match deadline {
+                None => self.progressed.wait(slot).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let rest = deadline.saturating_duration_since(Instant::now());
+                    let waited = self.progressed.wait_timeout(slot, rest);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 

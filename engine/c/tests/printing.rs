@@ -37,7 +37,10 @@ fn files_of_the_library_never_have_the_numbers_of_closed_standard_files() {
 fn a_closed_stdin_is_not_pushed() {
     let directory = tempfile::tempdir().unwrap();
     let Some([out, err]) = run("push-stdin", directory.path(), "<&-") else { return };
-    assert_eq!((&*out, &*err), ("push -27 stdin is closed: open it, or push bytes\n", ""));
+    assert_eq!(
+        (&*out, &*err),
+        ("push -27 stdin is closed or closes on exec: open it or clear FD_CLOEXEC, or push bytes\n", "")
+    );
 }
 
 #[test]
@@ -56,6 +59,16 @@ fn a_host_can_answer_the_query_for_a_tag_in_the_loop_that_progresses_the_library
     let texts: Vec<_> = out.lines().filter_map(|line| line.split_once("<stdout>: ")).collect();
     let texts: Vec<_> = texts.into_iter().map(|(_, text)| text).collect();
     assert_eq!((texts, &*err), (vec!["tagged", "last"], ""));
+}
+
+#[test]
+fn a_flush_ends_in_time_while_output_waits_for_its_tag() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some([out, err]) = run("flush-in-time", directory.path(), "</dev/null") else { return };
+    let lines: Vec<&str> = out.lines().collect();
+    let is_line = |line: &str| line.ends_with("<stdout>: x");
+    assert!(matches!(lines[..], [a, "flushed", b, "flushed"] if is_line(a) && is_line(b)), "{out}");
+    assert_eq!(err, "");
 }
 
 #[test]
@@ -85,7 +98,9 @@ fn a_fifo_without_a_reader_is_an_error_and_delays_nothing() {
         mkfifo(&directory.path().join(name), Mode::S_IRWXU).unwrap();
     }
     let Some([out, err]) = run("unread-fifo", directory.path(), "</dev/null") else { return };
-    let spawned = "spawn -172 no process reads the FIFO fifo.out: start its reader first\n";
+    let fifo = directory.path().canonicalize().unwrap().join("fifo.out");
+    let fifo = fifo.display();
+    let spawned = format!("spawn -172 no process reads the FIFO {fifo}: start its reader first\n");
     assert_eq!(out, format!("{spawned}received 2\n"));
-    assert_eq!(err, "iof: cannot write the stdout of rank 0: fifo.out: no process reads this FIFO\n");
+    assert_eq!(err, format!("iof: cannot write the stdout of rank 0: {fifo}: no process reads this FIFO\n"));
 }

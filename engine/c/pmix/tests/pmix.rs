@@ -132,12 +132,11 @@ const NULL_CALLS: u32 = 120;
 
 /// The calls of tests/c/nulls.c whose results differ on purpose, each with the reason, which
 /// docs/src/decisions.md explains.
-const DIFFERENT: [(&str, &str); 21] = [
+const DIFFERENT: [(&str, &str); 20] = [
     ("PMIx_IOF_push(NULL, 0, &bo,", "PMIx accepts bytes for no process, and drops them"),
     ("PMIx_IOF_push(&all, 1, &bo,", "PMIx accepts bytes without a connection, and drops them"),
     ("PMIx_IOF_push(&all, 1, &empty,", "as above"),
     ("PMIx_Query_info(NULL, 0,", "PMIx accepts a query of nothing before initialization only"),
-    ("PMIx_Query_info_nb(&query, 1, NULL,", "PMIx accepts a query without a connection"),
     ("PMIx_Register_event_handler(NULL, 0, NULL, 0, NULL,", "PMIx accepts a handler that is NULL"),
     ("PMIx_tool_init(NULL,", "the name of the tool may be NULL"),
     ("PMIx_tool_finalize()", "PMIx accepts it in a process that is no tool"),

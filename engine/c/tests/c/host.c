@@ -370,7 +370,8 @@ static void later(void)
     CHECK(iof_Query_info_nb(&query, 1, answered, &answer));
     assert(answer == 1);
     keys[0] = IOF_QUERY_NAMESPACES;
-    assert(iof_Query_info_nb(&query, 1, answered, &answer) == IOF_ERR_UNREACH && answer == 1);
+    CHECK(iof_Query_info_nb(&query, 1, answered, &answer));
+    assert(answer == IOF_ERR_UNREACH);
     CHECK(iof_tool_get_servers(&servers, &count));
     assert(count == 0 && iof_tool_disconnect(&self) == IOF_ERR_NOT_FOUND);
 
@@ -458,6 +459,11 @@ static void queries(void)
     assert(iof_Log(&info, 1, qualifiers, 1) == IOF_ERR_BAD_PARAM);
     assert(iof_Log_nb(&info, 1, qualifiers, 1, NULL, NULL) == IOF_ERR_BAD_PARAM);
     assert(iof_IOF_deregister(99, NULL, 0, NULL, NULL) == IOF_ERR_BAD_PARAM);
+    iof_info_t wrong;
+    CHECK(iof_Info_load(&wrong, IOF_IOF_TAG_OUTPUT, "yes", IOF_STRING));
+    assert(iof_IOF_pull(&all, 1, &wrong, 1, IOF_FWD_STDOUT_CHANNEL, NULL, NULL, NULL) == IOF_ERR_TYPE_MISMATCH);
+    assert(!strcmp(iof_last_error(), "PMIX_IOF_TAG_OUTPUT has a value of another type: give a bool"));
+    iof_Value_destruct(&wrong.value);
     for (int i = 0; i < 2; i++) {
         CHECK(iof_server_signal(names[i], 9));
         CHECK(iof_server_wait(names[i], NULL));

@@ -163,6 +163,34 @@ static void answer_in_loop(void)
     assert(iof_server_finalize() == IOF_SUCCESS);
 }
 
+/* Flushes while output waits for its tag, with a thread of the library or without. */
+static void flush_in_time(void)
+{
+    iof_info_t infos[] = {flag(IOF_IOF_TAG_DETAILED_OUTPUT), text(IOF_HOST_QUERIES, IOF_QUERY_PROC_TABLE),
+                          flag(IOF_EXTERNAL_PROGRESS)};
+    iof_server_module_t module = {.query = query};
+    iof_proc_t all;
+    assert(iof_Load_procid(&all, job, IOF_RANK_WILDCARD) == IOF_SUCCESS);
+    for (size_t progresses = 0; progresses < 2; progresses++) {
+        assert(iof_server_init(&module, infos, 2 + progresses) == IOF_SUCCESS);
+        pull(job, NULL, 0, NULL);
+        assert(spawn(job, "echo x; exec sleep 1000", NULL, 0) == IOF_SUCCESS);
+        for (bool waits = false; !waits; poll(NULL, 0, 1)) {
+            iof_Progress();
+            pthread_mutex_lock(&asking);
+            waits = asked != NULL;
+            pthread_mutex_unlock(&asking);
+        }
+        assert(iof_server_flush(&all, 100) == IOF_ERR_TIMEOUT);
+        assert(answer());
+        assert(iof_server_flush(&all, -1) == IOF_SUCCESS);
+        printf("flushed\n");
+        fflush(stdout);
+        assert(iof_server_signal(job, 9) == IOF_SUCCESS && iof_server_wait(job, NULL) == IOF_SUCCESS);
+        assert(iof_server_finalize() == IOF_SUCCESS);
+    }
+}
+
 static pthread_barrier_t both;
 
 /* Starts jobs whose names another thread wants, too. */
@@ -201,13 +229,15 @@ static void same_names(void)
     assert(iof_server_finalize() == IOF_SUCCESS);
 }
 
-/* Runs two jobs of one name, whose output a registration writes to a file. */
+/* Runs two jobs of one name, whose output a registration writes to a file. Its name is relative to
+ * the directory in which the program registers. */
 static void one_after_the_other(void)
 {
     iof_info_t file = text(IOF_IOF_OUTPUT_TO_FILE, "file");
     char *scripts[] = {"echo first", "echo second"};
     assert(iof_server_init(NULL, NULL, 0) == IOF_SUCCESS);
     pull(job, &file, 1, NULL);
+    assert(chdir("/") == 0);
     for (int i = 0; i < 2; i++) {
         assert(spawn(job, scripts[i], NULL, 0) == IOF_SUCCESS);
         assert(iof_server_wait(job, NULL) == IOF_SUCCESS);
@@ -241,6 +271,7 @@ int main(int argc, char **argv)
         {"push-stdin", push_stdin},
         {"external-progress", external_progress},
         {"answer-in-loop", answer_in_loop},
+        {"flush-in-time", flush_in_time},
         {"same-names", same_names},
         {"one-after-the-other", one_after_the_other},
         {"unread-fifo", unread_fifo},
