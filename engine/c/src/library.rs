@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use iof_engine::{Engine, Grant, Job};
+use iof_proto::rendezvous::Search;
 use iof_proto::{Nspace, Proc};
 use iof_tool::LostError;
 
@@ -40,6 +41,8 @@ pub(crate) struct Tool {
     pub events: Events,
     /// The formats of output without a callback.
     pub formats: Arc<Formats>,
+    /// Where it looks for engines, without a selection.
+    pub directories: Search,
 }
 
 /// A launcher: the engine of this process.
@@ -159,6 +162,14 @@ pub(crate) fn session_so_far() -> Option<Arc<Session>> {
         Library::Nothing => None,
         Library::Tool(Tool { session, .. }) => session.clone(),
         Library::Server(server) => server.session_so_far(),
+    }
+}
+
+/// Returns where this process looks for engines.
+pub(crate) fn directories() -> Search {
+    match library().as_deref() {
+        Ok(Library::Tool(tool)) => tool.directories.clone(),
+        _ => Search::default(),
     }
 }
 

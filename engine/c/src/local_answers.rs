@@ -6,6 +6,7 @@ use iof_proto::rendezvous::{Candidate, Level, Search, Target};
 use iof_proto::{Answer, Failure, Query, Status};
 
 use crate::keys::*;
+use crate::library::directories;
 use crate::make;
 use crate::types::iof_info_t;
 
@@ -34,7 +35,7 @@ impl LocalAnswers {
                         Some(LocalValue::Text(NO_ABI.into()))
                     }
                     IOF_SERVER_URI => socket.clone().map(LocalValue::Text),
-                    IOF_QUERY_AVAIL_SERVERS => Some(LocalValue::Servers(servers())),
+                    IOF_QUERY_AVAIL_SERVERS => Some(LocalValue::Servers(servers(directories()))),
                     _ => None,
                 };
                 let is_unknown = value.is_none();
@@ -82,12 +83,12 @@ fn server(from: &Candidate) -> iof_info_t {
     make::info(IOF_SERVER_INFO_ARRAY, make::infos(&fields))
 }
 
-/// Returns the engines of this node to which the user could connect. Those that cannot be found,
+/// Returns the engines in the directories of `session` to which the user could connect. Those that cannot be found,
 /// for whatever reason, are left out.
-fn servers() -> Vec<Candidate> {
-    let system = Search { target: Target::System, ..Search::default() };
+fn servers(session: Search) -> Vec<Candidate> {
+    let system = Search { target: Target::System, ..session.clone() };
     let system: Vec<PathBuf> = system.sockets().filter_map(Result::ok).collect();
     let system =
         system.into_iter().map(|path| Candidate { pid: 0, level: Level::System, path, jobs: Vec::new() });
-    system.chain(Search::default().engines().unwrap_or_default()).collect()
+    system.chain(session.engines().unwrap_or_default()).collect()
 }

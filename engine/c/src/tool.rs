@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use iof_proto::log::key::PMIX_LOG_SOURCE;
-use iof_proto::rendezvous::Search;
+use iof_proto::rendezvous::{Search, Target};
 use iof_proto::{Failure, Info, InfoValue, Log};
 use iof_tool::{AttachError, own_proc};
 
@@ -96,7 +96,8 @@ fn begin(infos: ToolInfos) -> Outcome<Tool> {
     } else {
         None
     };
-    Ok(Tool { count: 1, proc, session, events: Events::default(), formats })
+    let directories = Search { target: Target::default(), ..search };
+    Ok(Tool { count: 1, proc, session, events: Events::default(), formats, directories })
 }
 
 /// Connects to the first engine of `search` that accepts the tool.

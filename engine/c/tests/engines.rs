@@ -73,12 +73,24 @@ fn several_session_engines_are_an_error_that_lists_them_also_beside_stale_socket
     assert_eq!(lines.next(), Some(head), "{reason}");
     let mut engines = [(&first, "one"), (&second, "two")];
     engines.sort_by_key(|(pid, _)| pid.parse::<u32>().unwrap());
-    for (pid, job) in engines {
+    for (pid, job) in &engines {
         let line = lines.next().unwrap();
         let expected = format!("  IOF_SERVER_PIDINFO {pid}  (IOF_SERVER_NSPACE {job}, ");
         assert!(line.starts_with(&expected), "{reason}");
     }
     assert_eq!(lines.next(), None, "{reason}");
+
+    // A tool asks for the engines in the directory that it has chosen.
+    let list = |directory: &Path| {
+        let elsewhere = tempfile::tempdir().unwrap();
+        let mut command = Command::new(&program);
+        let output = run(environment(&mut command, &program, elsewhere.path()).arg("list").arg(directory));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let sorted = engines.map(|(pid, _)| format!("{pid}\n")).concat();
+    let directory = entries(sockets.path()).into_iter().find(|path| path.is_dir()).unwrap();
+    assert_eq!(list(&directory), format!("pids\n{sorted}"));
+    assert_eq!(list(&directory.join("missing")), "pids\n");
 
     // What the list names selects an engine.
     assert_eq!(

@@ -167,6 +167,11 @@ fn null_call(program: &Path, sockets: &Path, number: u32, is_tool: bool) -> Opti
 #[test]
 fn null_and_zero_arguments_return_what_the_systems_library_returns() {
     let (Some(compiler), Some(flags)) = (compiler(), flags()) else { return };
+    let version = run(Command::new("pkg-config").args(["--modversion", "pmix"])).stdout;
+    if !version.starts_with(b"4.2") {
+        eprintln!("skipped: other versions of PMIx than 4.2 return other statuses");
+        return;
+    }
     let (source, flags) = (source("nulls.c"), strs(&flags));
     let theirs = compiler.directory.path().join("theirs");
     fs::rename(compiler.linked(&source, &flags, "-lpmix"), &theirs).unwrap();

@@ -5,6 +5,7 @@
  *                              until the end of its stdin
  *   engines tool [KEY=VALUE]   calls iof_tool_init, and prints its status with the name of the
  *                              engine, or with the reason for the error
+ *   engines list DIRECTORY     prints the pids of the engines in a directory
  */
 #include <assert.h>
 #include <iof.h>
@@ -57,8 +58,36 @@ static int tool(char *selection)
     return iof_tool_finalize();
 }
 
+static int list(const char *directory)
+{
+    char *keys[] = {IOF_QUERY_AVAIL_SERVERS, NULL};
+    iof_query_t query = {.keys = keys};
+    iof_info_t infos[2], *results;
+    size_t count;
+    assert(iof_Info_load(&infos[0], IOF_TOOL_DO_NOT_CONNECT, NULL, IOF_BOOL) == IOF_SUCCESS);
+    assert(iof_Info_load(&infos[1], IOF_SERVER_TMPDIR, directory, IOF_STRING) == IOF_SUCCESS);
+    assert(iof_tool_init(NULL, infos, 2) == IOF_SUCCESS);
+    assert(iof_Query_info(&query, 1, &results, &count) == IOF_SUCCESS && count == 1);
+    iof_data_array_t *servers = results[0].value.data.darray;
+    printf("pids\n");
+    for (size_t i = 0; i < servers->size; i++) {
+        iof_data_array_t *fields = ((iof_info_t *)servers->array)[i].value.data.darray;
+        iof_info_t *field = fields->array;
+        for (size_t j = 0; j < fields->size; j++) {
+            if (IOF_CHECK_KEY(&field[j], IOF_SERVER_PIDINFO)) {
+                printf("%d\n", (int)field[j].value.data.pid);
+            }
+        }
+    }
+    iof_Info_free(results, count);
+    return iof_tool_finalize();
+}
+
 int main(int argc, char **argv)
 {
     assert(argc > 1);
+    if (strcmp(argv[1], "list") == 0) {
+        return list(argv[2]);
+    }
     return strcmp(argv[1], "launcher") == 0 ? launcher(argv[2]) : tool(argv[2]);
 }

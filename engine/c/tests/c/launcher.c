@@ -64,7 +64,7 @@ static iof_status_t pull(const iof_proc_t procs[], size_t nprocs, const iof_info
 }
 
 static iof_proc_t paused;
-static int resumed;
+static int resumed, ended;
 
 static void resumption_done(iof_status_t status, void *cbdata)
 {
@@ -83,7 +83,11 @@ static void *resume(void *arg)
     __atomic_store_n(&resumed, 1, __ATOMIC_SEQ_CST);
     assert(iof_server_IOF_flow_control(NULL, IOF_FWD_STDOUT_CHANNEL, false, NULL, 0, NULL, NULL) ==
            IOF_ERR_NOT_SUPPORTED);
-    CHECK(iof_server_IOF_flow_control(&none, IOF_FWD_STDIN_CHANNEL, false, NULL, 0, resumption_done, &paused));
+    /* A resumption before the answer to the bytes has no effect. */
+    while (!__atomic_load_n(&ended, __ATOMIC_SEQ_CST) &&
+           iof_server_IOF_flow_control(&none, IOF_FWD_STDIN_CHANNEL, false, NULL, 0, NULL, NULL) == IOF_SUCCESS) {
+        poll(NULL, 0, 10);
+    }
     return NULL;
 }
 
@@ -97,6 +101,7 @@ static iof_status_t push_stdin(const iof_proc_t *source, const iof_proc_t target
     strncat(pushed, bo->bytes ? bo->bytes : "", bo->size);
     if (bo->size == 0) {
         assert(__atomic_load_n(&resumed, __ATOMIC_SEQ_CST));
+        __atomic_store_n(&ended, 1, __ATOMIC_SEQ_CST);
         strcat(pushed, "$");
         return IOF_ERR_IOF_COMPLETE;
     }
