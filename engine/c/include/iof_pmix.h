@@ -26,8 +26,9 @@
  * PMIx_Commit, PMIx_Fence, PMIx_Get and PMIx_Get_nb, whose callback is called before the function
  * returns. As with PMIx's library, PMIx_Init returns PMIX_ERR_UNREACH, and the process is a job of
  * its own with one rank; PMIx_Fence_nb returns PMIX_ERR_UNREACH, too, and does not call its
- * callback. A rank that a PMIx server has started (IOF_MPI) needs PMIx's own library, which speaks
- * the server's protocol: PMIx_Init then returns PMIX_ERR_NOT_SUPPORTED.
+ * callback. NULL as a key, which stands for all values in PMIx, is refused. A rank that a PMIx
+ * server has started (IOF_MPI) needs PMIx's own library, which speaks the server's protocol:
+ * PMIx_Init then returns PMIX_ERR_NOT_SUPPORTED.
  *
  * All other functions of pmix.h and pmix_tool.h return PMIX_ERR_NOT_SUPPORTED, and iof_last_error
  * returns the reason. Like PMIx's library, those that need a server return PMIX_ERR_INIT before the
