@@ -72,8 +72,8 @@ pub(crate) struct Driver<B: Backend> {
     processes: Slots<WatchedProcess>,
     /// Sources that wait for their readers.
     waiting: Vec<usize>,
-    /// Sources whose pipes collect bytes.
-    collecting: BTreeSet<usize>,
+    /// Sources whose pipes collect bytes, after the [orders](Stream::order) of their streams.
+    collecting: BTreeSet<(usize, usize)>,
     /// Whether a pause is in flight after which the sources that wait are checked for growth.
     checks_growth: bool,
     bell: Bell,
@@ -220,14 +220,12 @@ impl<B: Backend> Driver<B> {
         }
         for (token, result) in answers {
             let (Token::Source(index), Ok(1..)) = (token, result) else { continue };
-            let Some(newer) = self.sources.source(*index) else { continue };
-            let is_overtaken = |older: &usize| {
-                self.sources.source(*older).is_some_and(|source| source.is_overtaken_by(newer))
-            };
-            let overtaken: Vec<usize> = self.collecting.iter().copied().filter(is_overtaken).collect();
-            for index in overtaken {
-                self.tick();
-                let Some(source) = self.sources.mark_ready(index) else { continue };
+            let order = self.sources.source(*index).and_then(|source| source.stream().order());
+            let Some(order) = order else { continue };
+            for (_, older) in self.collecting.range((order, 0)..=(order, usize::MAX)) {
+                // As in `tick`, which would borrow the set.
+                self.time = self.time.saturating_add(1);
+                let Some(source) = self.sources.mark_ready(*older) else { continue };
                 let Some((pipe, span)) = source.catch_up() else { continue };
                 // SAFETY: the span lies in the source's stream, which only this thread changes, and
                 // no request of the source uses it. As with a read in flight, readers of older bytes
@@ -241,8 +239,10 @@ impl<B: Backend> Driver<B> {
     fn handle(&mut self, (token, result): Answer) {
         match token {
             Token::Source(index) => {
-                self.collecting.remove(&index);
                 let Some(source) = self.sources.mark_ready(index) else { return };
+                if let Some(order) = source.stream().order() {
+                    self.collecting.remove(&(order, index));
+                }
                 let step = source.done(result, self.time);
                 self.advance(index, step);
             }
@@ -371,8 +371,8 @@ impl<B: Backend> Driver<B> {
                 self.advance(index, step);
             }
             SourceAction::Pause(pause) => {
-                if pause == Pause::Short {
-                    self.collecting.insert(index);
+                if let (Pause::Short, Some(order)) = (pause, source.stream().order()) {
+                    self.collecting.insert((order, index));
                 }
                 self.backend.pause(Token::Source(index), pause);
             }

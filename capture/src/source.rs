@@ -409,12 +409,6 @@ impl Source {
         }
     }
 
-    /// Returns whether the pipe collects bytes that may be older than those of `other` that are
-    /// about to be stored, and that must be stored before them.
-    pub(crate) fn is_overtaken_by(&self, other: &Source) -> bool {
-        self.state == SourceState::Collecting && self.stream.shares_order_with(&other.stream)
-    }
-
     /// Returns the pipe, which collects bytes, and room for them, to read them before the pause is
     /// over. Call [`Source::caught_up`] with the result. Returns `None` if the source is to end or
     /// to be isolated, or if there is no room.

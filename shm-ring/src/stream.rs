@@ -231,10 +231,10 @@ impl Stream {
         }
     }
 
-    /// Returns whether `self` and `other` are in one [read order](Stream::share_order).
-    pub fn shares_order_with(&self, other: &Stream) -> bool {
-        let turns = self.turn.as_ref().zip(other.turn.as_ref());
-        turns.is_some_and(|(own, other)| own.is_in_order_of(other))
+    /// Returns what tells the [read order](Stream::share_order) of this stream from those of other
+    /// streams that exist; `None` if it shares none.
+    pub fn order(&self) -> Option<usize> {
+        self.turn.as_ref().map(ReadTurn::order_id)
     }
 
     /// Returns whether a reader that may hold the source back is still in an older generation.

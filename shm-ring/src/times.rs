@@ -68,9 +68,9 @@ impl ReadTurn {
         (0..count).map(move |own| ReadTurn { newest: Arc::clone(&newest), own })
     }
 
-    /// Returns whether this stream and that of `other` are in one order.
-    pub(crate) fn is_in_order_of(&self, other: &ReadTurn) -> bool {
-        Arc::ptr_eq(&self.newest, &other.newest)
+    /// Returns what tells this order from others.
+    pub(crate) fn order_id(&self) -> usize {
+        Arc::as_ptr(&self.newest).addr()
     }
 
     /// Records a read of this stream. Returns whether the read before it was of another stream.
