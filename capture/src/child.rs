@@ -266,11 +266,15 @@ mod tests {
     fn a_signal_reaches_the_descendants_in_the_group_of_this_process_and_no_others() {
         let script = "setsid sh -c 'echo $$; exec sleep 1000' & sh -c 'sleep 1000 & echo ready; wait' & wait";
         let (child, lines, mut stdout) = start_in_own_group(script, 2);
+        let other: i32 = lines.iter().find_map(|line| line.parse().ok()).unwrap();
+        let command = || std::fs::read(format!("/proc/{other}/cmdline")).unwrap();
+        // It is also empty while a process begins another program.
+        while !command().starts_with(b"sleep") {
+            std::thread::yield_now();
+        }
         child.signaller().send(Signal::TERM).unwrap();
         wait_until_ended(&child);
-        let other: i32 = lines.iter().find_map(|line| line.parse().ok()).unwrap();
-        let command = std::fs::read(format!("/proc/{other}/cmdline")).unwrap();
-        assert!(!command.is_empty(), "the process in another session has received the signal");
+        assert!(!command().is_empty(), "the process in another session has received the signal");
         kill(Pid::from_raw(other), Signal::KILL.to_nix()).unwrap();
         assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "no process holds the pipe");
     }
