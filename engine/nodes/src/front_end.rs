@@ -108,6 +108,8 @@ pub struct FrontEnd {
     streams: BTreeMap<StreamKey, Progress>,
     running: BTreeSet<Rank>,
     totals: Option<Instant>,
+    /// Whether the agent has told what forwarding has cost it, which it does once.
+    cost_told: bool,
     /// The window of each bundle, in bytes.
     window: u64,
     /// The bytes of each bundle that arrived and are not credited.
@@ -125,7 +127,17 @@ impl FrontEnd {
         let (running, ranks) = (ranks.clone(), ranks.len());
         let none = || Bundle::ALL.into_iter().map(|bundle| (bundle, 0)).collect();
         let (outstanding, due) = (none(), none());
-        FrontEnd { ranks, phase: Phase::Connecting, streams, running, totals: None, window, outstanding, due }
+        FrontEnd {
+            ranks,
+            phase: Phase::Connecting,
+            streams,
+            running,
+            totals: None,
+            cost_told: false,
+            window,
+            outstanding,
+            due,
+        }
     }
 
     /// Returns the first frames to the agent, which has this place: a hello, and its windows.
@@ -230,7 +242,7 @@ impl FrontEnd {
                     progress.produced = progress.produced.max(total.produced);
                 }
             }
-            ToFrontEnd::Cost { .. } if phase == Phase::Started => {}
+            ToFrontEnd::Cost { .. } if phase == Phase::Started && !self.cost_told => self.cost_told = true,
             // Totals and answers may follow the end of the last rank.
             ToFrontEnd::Produced(_) if phase == Phase::Over => {}
             ToFrontEnd::StdinTaken { .. } if self.has_started() => {}

@@ -394,6 +394,9 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
         let exited = ToFrontEnd::Exited { rank, status: Some(0), executable: "a".into(), requested: false };
         send(&mut front, exited).unwrap();
     }
+    let cost = || ToFrontEnd::Cost { user: 1, system: 1, backend: "epoll".into() };
+    send(&mut front, cost()).unwrap();
+    assert_eq!(send(&mut front, cost()), Err(EdgeError::Unexpected("control message")), "told twice");
     // A stream of another node can't have been cut off here.
     let stranger = ToFrontEnd::Over { cut_off: vec![(Rank(FIRST + 1), Channel::Stdout)] };
     assert_eq!(send(&mut front, stranger), Err(EdgeError::Rank(Rank(FIRST + 1))));
