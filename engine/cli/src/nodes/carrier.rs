@@ -135,7 +135,12 @@ pub fn ended(carrier: &Mutex<CarrierProcess>) -> String {
 /// Waits for the end of a carrier that was asked to end, so that it is not a zombie until this
 /// process ends.
 pub fn reap(carrier: &Mutex<CarrierProcess>) {
-    while let Ok(None) = lock(carrier).try_wait() {
+    loop {
+        // The lock is not held while this thread sleeps: others signal the carrier.
+        let ended = lock(carrier).try_wait();
+        if !matches!(ended, Ok(None)) {
+            return;
+        }
         thread::sleep(REAP_INTERVAL);
     }
 }
