@@ -20,6 +20,7 @@ use crate::launched_job::LaunchedJob;
 use crate::message::{self, print_message};
 use crate::run::FLUSH_LIMIT;
 use crate::signals::{self, ReceivedSignal};
+use crate::stdin::StdinEvent;
 use crate::suspects::{REQUESTS_TO_END, Suspects};
 
 /// How long the ranks may run on after SIGTERM when their output has lost its reader, and how long
@@ -57,8 +58,8 @@ pub enum JobEvent {
         ranks: BTreeSet<Rank>,
         line: String,
     },
-    /// The command's stdin could not be read to its end, as a message has told.
-    StdinFailed,
+    /// The push of the command's stdin.
+    Stdin(StdinEvent),
     /// One of the command's outputs has ended.
     Output(Result<PrintReport, Failure>),
 }
@@ -153,7 +154,11 @@ impl RunningJob {
                     self.status = Some(status);
                 }
                 Some(JobEvent::Stalled { rank, channel, remedy }) => report_stalled(rank, channel, remedy),
-                Some(JobEvent::StdinFailed) => self.stdin_failed = true,
+                Some(JobEvent::Stdin(StdinEvent::Failed)) => self.stdin_failed = true,
+                // A key that no rank takes is lost, also Ctrl-C.
+                Some(JobEvent::Stdin(StdinEvent::Over)) => {
+                    self.keyboard.take_if(|keyboard| keyboard.elsewhere().is_some());
+                }
                 Some(JobEvent::NodeLost { ranks, line }) => {
                     ranks.into_iter().for_each(|rank| self.take_keyboard(rank));
                     self.report_lost(line);
@@ -217,7 +222,7 @@ impl RunningJob {
 
     /// Ends the use of the keyboard by a rank on another node that has exited.
     fn take_keyboard(&mut self, rank: Rank) {
-        self.keyboard.take_if(|keyboard| keyboard.is_given_elsewhere(rank));
+        self.keyboard.take_if(|keyboard| keyboard.elsewhere() == Some(rank));
     }
 
     fn report_ending(&mut self, ending: Ending) {

@@ -77,9 +77,9 @@ impl Keyboard {
         Ok(keyboard)
     }
 
-    /// Returns whether the keys are sent to `rank` on another node.
-    pub fn is_given_elsewhere(&self, rank: Rank) -> bool {
-        self.elsewhere == Some(rank)
+    /// Returns the rank on another node to which the keys are sent.
+    pub fn elsewhere(&self) -> Option<Rank> {
+        self.elsewhere
     }
 
     /// Runs `action`, such as stopping this process, with the original settings of the terminal.

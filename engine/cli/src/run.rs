@@ -206,7 +206,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         })
         .and_then(|()| {
             let events = events.clone();
-            stdin.push(&engine, &nspace, move || drop(events.send(JobEvent::StdinFailed)))
+            stdin.push(&engine, &nspace, move |event| drop(events.send(JobEvent::Stdin(event))))
         })
         .and_then(|()| match &job {
             LaunchedJob::Local(job) => give_keyboard(job, stdin.inherits()),

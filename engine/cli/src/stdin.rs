@@ -54,6 +54,14 @@ pub struct StdinPlan {
     pushed: BTreeMap<Rank, bool>,
 }
 
+/// What becomes of the push of the command's own stdin.
+pub enum StdinEvent {
+    /// The stdin could not be read to its end, as a message has told.
+    Failed,
+    /// The push is over: the stdin has ended, or no rank takes more of it.
+    Over,
+}
+
 impl StdinArgs {
     /// Plans the stdin of a job with `nprocs` ranks.
     pub fn plan(&self, nprocs: u64) -> Result<StdinPlan, Failure> {
@@ -128,13 +136,14 @@ impl StdinPlan {
         self.pushed.iter().filter(|(_, ends)| **ends).map(|(rank, _)| *rank).collect()
     }
 
-    /// Starts to push the command's stdin to its ranks, until the end of the input. If the push
-    /// fails, `on_failure` is called before the ranks can end because of that.
+    /// Starts to push the command's stdin to its ranks, until the end of the input, and calls
+    /// `on_event` at the end. If the push fails, this is also called before the ranks can end
+    /// because of that.
     pub fn push(
         &self,
         engine: &Engine,
         nspace: &Nspace,
-        on_failure: impl FnOnce() + Send + 'static,
+        on_event: impl Fn(StdinEvent) + Send + 'static,
     ) -> Result<(), Failure> {
         if self.pushed.is_empty() {
             return Ok(());
@@ -162,7 +171,10 @@ impl StdinPlan {
         let pusher = match Pusher::start(attach()?, &push, io::stdin(), report_wait) {
             Ok(pusher) => pusher,
             // All ranks have already ended or closed their stdin.
-            Err(PushError::Request(_)) => return Ok(()),
+            Err(PushError::Request(_)) => {
+                on_event(StdinEvent::Over);
+                return Ok(());
+            }
             Err(error) => return Err(Failure::running(error)),
         };
         let end = move || {
@@ -171,10 +183,11 @@ impl StdinPlan {
                 PushError::Request(_) => {}
                 error => {
                     print_message(format_args!("stdin: {error}"));
-                    on_failure();
+                    on_event(StdinEvent::Failed);
                 }
             });
             result.iter().for_each(report);
+            on_event(StdinEvent::Over);
             if let Some(tool) = &mut closer {
                 // Fails if the ranks have ended.
                 let _ = tool.push(&complete(closed), &[], |_: &SlowTargets| {});

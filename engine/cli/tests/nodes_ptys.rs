@@ -118,3 +118,19 @@ fn ctrl_c_goes_to_the_rank_of_another_node_while_it_runs_and_then_to_all_ranks()
         terminal.wait_for(&format!("interrupted {rank}"), 1);
     }
 }
+
+#[test]
+fn keys_interrupt_the_job_after_a_rank_of_another_node_closed_its_terminal() {
+    let site = Site::new();
+    let script = "echo ready; exec </dev/null >/dev/null 2>&1; exec sleep 1000";
+    let (terminal, run) =
+        site.run_at_terminal([&NODES[..], &["--pty", "0", "--", "sh", "-c", script]].concat());
+    terminal.wait_for("ready", 1);
+    wait_for("the rank to have the keyboard", || (!is_cooked(&terminal)).then_some(()));
+    wait_for("the command to have the keyboard back", || {
+        terminal.type_keys("k");
+        is_cooked(&terminal).then_some(())
+    });
+    terminal.type_keys(CTRL_C);
+    assert_eq!(run.wait(), 130);
+}
