@@ -57,7 +57,9 @@ impl FirstWrites {
         // An earlier pipe that was closed since may have had this number.
         watch.positions.remove(&number);
         let registry = watch.poll.registry();
-        if let Err(error) = registry.register(&mut SourceFd(&fd), Token(number), Interest::READABLE) {
+        let watched = registry.register(&mut SourceFd(&fd), Token(number), Interest::READABLE);
+        drop(watch);
+        if let Err(error) = watched {
             tracing::debug!(%error, "cannot watch a pipe for its first bytes");
         }
     }
