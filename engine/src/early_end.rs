@@ -25,13 +25,17 @@ pub const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
 /// ([`Job::signal`](crate::Job::signal)) within this time, the rank has not failed.
 pub const SAME_REQUEST: Duration = Duration::from_millis(250);
 
+/// Time for which a signal that was sent to a rank explains the rank's failure: 10 minutes after
+/// the last one. A program may need a while to save its state.
+pub const REQUEST_LIFETIME: Duration = Duration::from_secs(600);
+
 /// The failures of a rank that end its whole job, see
 /// [`JobSpec::kill_on_bad_exit`](crate::JobSpec::kill_on_bad_exit).
 ///
 /// If a rank ends because of a signal that the engine sent to it, this is never such a failure (see
 /// [`RankExit::requested`](crate::RankExit::requested)). If SIGHUP, SIGINT, SIGQUIT or SIGTERM
-/// killed it, the job ends [`SAME_REQUEST`] later, unless the embedder has sent that signal to the
-/// job by then.
+/// killed it, or its exit code is 128 and the number of that signal, the job ends [`SAME_REQUEST`]
+/// later, unless the embedder has sent that signal to the job by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KillOnBadExit {
     /// No failure. A rank that calls `MPI_Abort` ends the job nevertheless.
@@ -106,7 +110,7 @@ enum Phase {
         timeout: Option<Instant>,
         /// Why the job ends with the next step, unless no rank is left.
         cause: Option<EndCause>,
-        /// The first rank that each signal which asks to end has killed, and when that is a
+        /// The first rank that each signal which asks to end has ended, and when that is a
         /// failure.
         suspects: BTreeMap<i32, (Rank, Instant)>,
     },
@@ -152,7 +156,8 @@ impl EarlyEndPolicy {
             && is_bad
             && !requested
         {
-            let request = exit.signal().filter(|number| asks_to_end(*number));
+            // A handler or a shell exits with this code.
+            let request = exit.code().checked_sub(128).filter(|number| asks_to_end(*number));
             match (request, now.checked_add(SAME_REQUEST)) {
                 (Some(signal), Some(time)) => drop(suspects.entry(signal).or_insert((rank, time))),
                 _ => *cause = Some(EndCause::BadExit(rank)),
@@ -160,7 +165,7 @@ impl EarlyEndPolicy {
         }
     }
 
-    /// Notes that the embedder has sent a signal to all ranks. Ranks that it killed less than
+    /// Notes that the embedder has sent a signal to all ranks. Ranks that it ended less than
     /// [`SAME_REQUEST`] before have not failed.
     pub fn signalled(&mut self, signal: Signal) {
         if let Phase::Running { suspects, .. } = &mut self.phase {
@@ -371,6 +376,12 @@ mod tests {
                 assert_eq!(policy.next_step(late, true), step, "{sent:?}");
             }
         }
+        // So does a rank that has handled the signal.
+        let mut handled = policy(KillOnBadExit::Always, None, now);
+        handled.exited(Rank(3), Exit::Status(ExitStatus::from_raw(143 << 8)), false, false, now);
+        assert_eq!((handled.next_step(now, true), handled.next_time(now)), (None, Some(late)));
+        handled.signalled(Signal::TERM);
+        assert_eq!(handled.next_step(late, true), None);
         // Another failure ends the job at once, and nothing is left to end after the last rank.
         let mut running = policy(KillOnBadExit::Signal, None, now);
         running.exited(Rank(3), term, false, false, now);

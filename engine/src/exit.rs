@@ -3,9 +3,12 @@
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Instant;
 
 use iof_capture::Signal;
 use iof_proto::ProcState;
+
+use crate::early_end::REQUEST_LIFETIME;
 
 /// The exit status of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,31 +76,43 @@ pub(crate) const REQUESTS_TO_END: [Signal; 4] = [Signal::HUP, Signal::INT, Signa
 
 /// The signals that were sent to a rank.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SentSignals(u64);
+pub(crate) struct SentSignals {
+    /// A bit for each number.
+    sent: u64,
+    /// The time of the last one.
+    last: Option<Instant>,
+}
 
 impl SentSignals {
     /// Signals that a terminal sends to its foreground process group, and that kill by default.
     const FROM_TERMINAL: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::QUIT];
 
-    pub(crate) fn insert(&mut self, signal: Signal) {
-        self.0 |= Self::bit(signal.number());
+    pub(crate) fn insert(&mut self, signal: Signal, now: Instant) {
+        self.sent = self.recent(now) | Self::bit(signal.number());
+        self.last = Some(now);
     }
 
-    /// Returns whether a rank failed because of these signals. If it `shares_group` with the
-    /// embedder, it also receives those of the embedder's terminal.
-    pub(crate) fn explains(self, exit: Exit, shares_group: bool) -> bool {
+    /// Returns the bits of the signals, unless they were sent too long ago.
+    fn recent(self, now: Instant) -> u64 {
+        let age = self.last.map(|last| now.saturating_duration_since(last));
+        if age.is_some_and(|age| age < REQUEST_LIFETIME) { self.sent } else { 0 }
+    }
+
+    /// Returns whether a rank that ended at `now` failed because of these signals. If it
+    /// `shares_group` with the embedder, it also receives those of the embedder's terminal.
+    pub(crate) fn explains(self, exit: Exit, shares_group: bool, now: Instant) -> bool {
         match exit.signal() {
             Some(number) => {
                 let from_terminal = Self::FROM_TERMINAL.iter().any(|signal| signal.number() == number);
-                self.0 & Self::bit(number) != 0 || (shares_group && from_terminal)
+                self.recent(now) & Self::bit(number) != 0 || (shares_group && from_terminal)
             }
-            None => !exit.success() && self.asks_to_end(),
+            None => !exit.success() && self.asks_to_end(now),
         }
     }
 
     /// Returns whether one of the signals asks a program to exit.
-    pub(crate) fn asks_to_end(self) -> bool {
-        REQUESTS_TO_END.iter().any(|signal| self.0 & Self::bit(signal.number()) != 0)
+    pub(crate) fn asks_to_end(self, now: Instant) -> bool {
+        REQUESTS_TO_END.iter().any(|signal| self.recent(now) & Self::bit(signal.number()) != 0)
     }
 
     fn bit(number: i32) -> u64 {
@@ -149,14 +164,23 @@ mod tests {
             |code: i32| Exit::Status(ExitStatus::from_raw(code << 8)),
             |signal: Signal| Exit::Status(ExitStatus::from_raw(signal.number())),
         );
+        let now = Instant::now();
+        let explains = |sent: SentSignals, exit, shares_group| {
+            sent.explains(exit, shares_group, now + REQUEST_LIFETIME / 2)
+        };
         let mut sent = SentSignals::default();
-        assert!(!sent.explains(killed(Signal::INT), false) && sent.explains(killed(Signal::INT), true));
-        assert!(!sent.explains(killed(Signal::TERM), true) && !sent.explains(code(1), true));
+        assert!(!explains(sent, killed(Signal::INT), false) && explains(sent, killed(Signal::INT), true));
+        assert!(!explains(sent, killed(Signal::TERM), true) && !explains(sent, code(1), true));
         // A program may exit with any code after a signal that asks it to end.
-        sent.insert(Signal::USR1);
-        assert!(sent.explains(killed(Signal::USR1), false) && !sent.explains(code(1), false));
-        sent.insert(Signal::TERM);
-        assert!(sent.explains(code(1), false) && sent.explains(Exit::Unknown, false));
-        assert!(!sent.explains(code(0), false) && !sent.explains(killed(Signal::KILL), false));
+        sent.insert(Signal::USR1, now);
+        assert!(explains(sent, killed(Signal::USR1), false) && !explains(sent, code(1), false));
+        sent.insert(Signal::TERM, now);
+        assert!(explains(sent, code(1), false) && explains(sent, Exit::Unknown, false));
+        assert!(!explains(sent, code(0), false) && !explains(sent, killed(Signal::KILL), false));
+        // Much later the rank has ended for another reason.
+        let late = now + REQUEST_LIFETIME;
+        assert!(!sent.explains(killed(Signal::TERM), false, late) && !sent.explains(code(1), false, late));
+        sent.insert(Signal::USR1, late);
+        assert!(sent.explains(killed(Signal::USR1), false, late) && !sent.explains(code(1), false, late));
     }
 }

@@ -117,7 +117,7 @@ impl Job {
     fn send(&self, signal: Signal, groups_only: bool) -> usize {
         let mut tables = self.tables.lock();
         // Noted before they are sent, because a rank may end at once.
-        let ranks = tables.signal_job(&self.id, signal, groups_only);
+        let ranks = tables.signal_job(&self.id, signal, groups_only, Instant::now());
         tables.handles().signal(&ranks, signal)
     }
 

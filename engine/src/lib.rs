@@ -86,7 +86,7 @@ mod topology;
 pub use crate::core::deliver_error::DeliverError;
 pub use crate::core::delivery::MAX_DELIVERED;
 pub use crate::core::job::{Ending, RankExit};
-pub use crate::core::job_status::JobStatus;
+pub use crate::core::job_status::{FirstFailure, JobStatus};
 pub use crate::core::upcall::StdinPush;
 pub use adopt::{AdoptError, AdoptSpec, AdoptedRank, Process};
 pub use config::{
@@ -95,7 +95,7 @@ pub use config::{
 };
 pub use early_end::{
     DEFAULT_KILL_WAIT, EarlyEnd, EarlyEndPolicy, EarlyEndStep, EndCause, KillOnBadExit, OPEN_AFTER_KILL,
-    SAME_REQUEST, TIMEOUT_CODE,
+    REQUEST_LIFETIME, SAME_REQUEST, TIMEOUT_CODE,
 };
 pub use endings::Endings;
 pub use engine::Engine;

@@ -323,7 +323,7 @@ impl RunningJob {
         let signal = received.signal;
         let asks_to_end = REQUESTS_TO_END.contains(&signal);
         if asks_to_end {
-            let requested = self.suspects.take_requested(signal);
+            let requested = self.suspects.take_requested(signal, Instant::now());
             self.report_exits(requested);
         }
         if asks_to_end && self.asked_to_end.is_some_and(|last| received.repeats(last, SAME_REQUEST)) {

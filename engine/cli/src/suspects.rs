@@ -1,9 +1,9 @@
-//! Ranks that were killed by a signal which this command may have received, too, and has not read
+//! Ranks that were ended by a signal which this command may have received, too, and has not read
 //! yet. A signal to a process group or to a container reaches all processes at once.
 
 use std::time::Instant;
 
-use iof_engine::{RankExit, SAME_REQUEST};
+use iof_engine::{Exit, REQUEST_LIFETIME, RankExit, SAME_REQUEST};
 use nix::sys::signal::Signal;
 
 /// The signals that ask to end.
@@ -14,19 +14,21 @@ pub const REQUESTS_TO_END: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signa
 pub struct Suspects {
     /// In the order of their ends, each with the time at which it is decided.
     ranks: Vec<(RankExit, Instant)>,
-    /// The signals that this command has received.
-    received: Vec<Signal>,
+    /// The signals that this command has received, each with the time of the last one.
+    received: Vec<(Signal, Instant)>,
 }
 
 impl Suspects {
     /// Keeps the end of a rank that is reported at `now` for [`SAME_REQUEST`] if a signal that asks
-    /// to end has killed it, and returns any other end.
+    /// to end has ended it, and returns any other end.
     pub fn keep(&mut self, exit: RankExit, now: Instant) -> Option<RankExit> {
-        let killed_by = |signal: &&Signal| exit.exit.signal() == Some(**signal as i32);
-        let signal = REQUESTS_TO_END.iter().find(killed_by).filter(|_| !exit.requested);
-        match (signal, now.checked_add(SAME_REQUEST)) {
+        let signal = REQUESTS_TO_END.into_iter().find(|signal| is_end_by(exit.exit, *signal));
+        let is_recent = |(received, time): &(Signal, Instant)| {
+            Some(*received) == signal && now.saturating_duration_since(*time) < REQUEST_LIFETIME
+        };
+        match (signal.filter(|_| !exit.requested), now.checked_add(SAME_REQUEST)) {
             // The engine has sent it to the rank too late, and the report has taken a while.
-            (Some(signal), _) if self.received.contains(signal) => Some(RankExit { requested: true, ..exit }),
+            (Some(_), _) if self.received.iter().any(is_recent) => Some(RankExit { requested: true, ..exit }),
             (Some(_), Some(time)) => {
                 self.ranks.push((exit, time));
                 None
@@ -35,14 +37,13 @@ impl Suspects {
         }
     }
 
-    /// Notes that this command has received `signal`, which asks to end. Returns the ranks that it
-    /// has killed, as ranks that it was sent to.
-    pub fn take_requested(&mut self, signal: Signal) -> Vec<RankExit> {
-        if !self.received.contains(&signal) {
-            self.received.push(signal);
-        }
-        let killed = self.ranks.extract_if(.., |(exit, _)| exit.exit.signal() == Some(signal as i32));
-        killed.map(|(exit, _)| RankExit { requested: true, ..exit }).collect()
+    /// Notes that this command has received `signal`, which asks to end, at `now`. Returns the
+    /// ranks that it has ended, as ranks that it was sent to.
+    pub fn take_requested(&mut self, signal: Signal, now: Instant) -> Vec<RankExit> {
+        self.received.retain(|(received, _)| *received != signal);
+        self.received.push((signal, now));
+        let ended = self.ranks.extract_if(.., |(exit, _)| is_end_by(exit.exit, signal));
+        ended.map(|(exit, _)| RankExit { requested: true, ..exit }).collect()
     }
 
     /// Returns when [`Suspects::take_failed`] is due.
@@ -61,13 +62,18 @@ impl Suspects {
     }
 }
 
+/// Returns whether a rank that ended with `exit` was killed by `signal`, or has handled it in the
+/// usual way: with the exit code that a shell shows for it.
+fn is_end_by(exit: Exit, signal: Signal) -> bool {
+    exit.code().checked_sub(128) == Some(signal as i32)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
     use std::time::Duration;
 
-    use iof_engine::Exit;
     use iof_proto::Rank;
 
     use super::*;
@@ -82,12 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn only_an_unexplained_death_of_a_signal_that_asks_to_end_is_kept() {
+    fn only_an_unexplained_end_by_a_signal_that_asks_to_end_is_kept() {
         let mut suspects = Suspects::default();
         let now = Instant::now();
         for (status, requested) in [
             (0, false),
-            (143 << 8, false),
+            (1 << 8, false),
+            (143 << 8, true),
             (libc::SIGSEGV, false),
             (libc::SIGKILL, false),
             (libc::SIGTERM, true),
@@ -97,28 +104,32 @@ mod tests {
         assert_eq!(suspects.next_time(), None);
         for signal in REQUESTS_TO_END {
             assert!(suspects.keep(ended(0, signal as i32, false), now).is_none(), "{signal}");
+            let handled = (128 + signal as i32) << 8;
+            assert!(suspects.keep(ended(1, handled, false), now).is_none(), "{signal}");
         }
         assert_eq!(suspects.next_time(), Some(now + SAME_REQUEST));
-        assert_eq!(suspects.take_all().len(), REQUESTS_TO_END.len());
+        assert_eq!(suspects.take_all().len(), 2 * REQUESTS_TO_END.len());
     }
 
     #[test]
     fn a_kept_rank_was_asked_to_end_if_its_signal_arrives_in_time_and_failed_otherwise() {
         let mut suspects = Suspects::default();
         let now = Instant::now();
-        for (rank, signal) in [(0, libc::SIGTERM), (1, libc::SIGINT), (2, libc::SIGTERM)] {
+        for (rank, signal) in [(0, libc::SIGTERM), (1, libc::SIGINT), (2, 143 << 8)] {
             let later = now + Duration::from_millis(u64::from(rank));
             assert!(suspects.keep(ended(rank, signal, false), later).is_none());
         }
         assert_eq!(shown(&suspects.take_failed(now)), []);
-        assert_eq!(shown(&suspects.take_requested(Signal::SIGHUP)), []);
+        assert_eq!(shown(&suspects.take_requested(Signal::SIGHUP, now)), []);
         assert_eq!(shown(&suspects.take_failed(now + SAME_REQUEST)), [(0, false)]);
-        assert_eq!(shown(&suspects.take_requested(Signal::SIGTERM)), [(2, true)]);
+        assert_eq!(shown(&suspects.take_requested(Signal::SIGTERM, now)), [(2, true)]);
         assert_eq!(shown(&suspects.take_all()), [(1, false)]);
         assert_eq!(suspects.next_time(), None);
         // Reports after the signal: the ranks have ended just before it.
         let late = suspects.keep(ended(3, libc::SIGTERM, false), now);
         assert_eq!(shown(late.as_slice()), [(3, true)]);
         assert!(suspects.keep(ended(4, libc::SIGINT, false), now).is_none());
+        // Much later the signal came from elsewhere.
+        assert!(suspects.keep(ended(5, libc::SIGTERM, false), now + REQUEST_LIFETIME).is_none());
     }
 }

@@ -367,6 +367,30 @@ fn a_passed_on_signal_is_no_bad_exit_and_has_one_line() {
 }
 
 #[test]
+fn the_exit_code_is_that_of_a_crash_rather_than_of_ranks_that_ended_on_request() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    // Rank 0 crashes in its handler when the others have ended.
+    let script = format!(
+        "[ $IOF_RANK = 0 ] || {{ echo ready; exec sleep 1000; }}
+        trap ': < {}; kill -SEGV $$' TERM; echo ready; while :; do sleep 0.05; done",
+        gate.path()
+    );
+    let mut run = start(&site, &["-n", "3"], &script);
+    let (_stdout, stderr) = run.collect();
+    (0..3).for_each(|rank| drop(site.wait_for_bytes(rank, "stdout", 6)));
+    run.signal(Signal::SIGTERM);
+    [1, 2].into_iter().for_each(|rank| drop(site.wait_for_state(rank, "killed")));
+    gate.open();
+    assert_eq!(run.wait(), 139);
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    // The shell of rank 0 may tell that its child was terminated.
+    let lines: Vec<&str> = stderr.lines().filter_map(|line| line.strip_prefix("iof: job demo: ")).collect();
+    assert!(without_pid(lines[0]).starts_with("rank 0 (sh, PID on HOST) was killed by SIGSEGV"), "{stderr}");
+    assert_eq!(lines[1..], ["terminated 2 ranks on request: SIGTERM: 2 ranks (1-2)"]);
+}
+
+#[test]
 fn ctrl_c_at_a_terminal_has_one_line() {
     let site = Site::new();
     let args = [&DEMO[..], &["-n", "3", "--", "sh", "-c", "echo ready; exec sleep 1000"]].concat();

@@ -195,13 +195,19 @@ impl Core {
     /// Notes that `signal` is sent to the ranks of a job, or with `groups_only`, to those that lead
     /// process groups because the terminal has sent it to the others. Returns the processes that
     /// are to receive it.
-    pub(crate) fn signal_job(&mut self, job: &JobId, signal: Signal, groups_only: bool) -> Vec<ProcessId> {
+    pub(crate) fn signal_job(
+        &mut self,
+        job: &JobId,
+        signal: Signal,
+        groups_only: bool,
+        now: Instant,
+    ) -> Vec<ProcessId> {
         let Some(job) = self.job_mut(job) else { return Vec::new() };
         job.note_request(signal);
         if groups_only {
-            job.note_signal_of_terminal(signal);
+            job.note_signal_of_terminal(signal, now);
         }
-        job.signal(signal, |_, reach| !groups_only || reach == SignalReach::Group)
+        job.signal(signal, now, |_, reach| !groups_only || reach == SignalReach::Group)
     }
 
     /// Ends the backlog of a job, see [`Job::release_backlog`](crate::Job::release_backlog).

@@ -5,12 +5,12 @@ mod rank;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iof_capture::{ProcessId, Signal, SourceId};
 use iof_proto::{Channel, Channels, Rank};
 
-use crate::core::job_status::JobStatus;
+use crate::core::job_status::{FirstFailure, JobStatus};
 use crate::core::stream_options::StreamOptions;
 use crate::early_end::{EarlyEnd, EarlyEndPolicy};
 use crate::exit::Exit;
@@ -84,7 +84,7 @@ pub(crate) struct JobState {
     grace: Option<Duration>,
     /// The streams that were completed before their end of file.
     cut_off: Vec<(Rank, Channel)>,
-    first_failure: Option<(Rank, Exit)>,
+    first_failure: FirstFailure,
     early_end_policy: EarlyEndPolicy,
     /// How the engine ended the job early.
     early_end: Option<EarlyEnd>,
@@ -120,7 +120,7 @@ impl JobState {
             open_streams: 0,
             grace,
             cut_off: Vec::new(),
-            first_failure: None,
+            first_failure: FirstFailure::default(),
             early_end_policy: EarlyEndPolicy::never(),
             early_end: None,
             endings: Vec::new(),
@@ -239,7 +239,7 @@ impl JobState {
     /// Removes and returns the local ranks, with all that they left in the job.
     pub(super) fn take_ranks(&mut self) -> BTreeMap<Rank, RankState> {
         (self.running, self.open_streams) = (0, 0);
-        self.first_failure = None;
+        self.first_failure = FirstFailure::default();
         self.cut_off.clear();
         self.endings.clear();
         self.early_end_policy = EarlyEndPolicy::never();
@@ -309,12 +309,13 @@ impl JobState {
     pub(crate) fn signal(
         &mut self,
         signal: Signal,
+        now: Instant,
         is_wanted: impl Fn(Rank, SignalReach) -> bool,
     ) -> Vec<ProcessId> {
         let mut processes = Vec::new();
         for (rank, state) in &mut self.ranks {
             if state.signal_reach().is_some_and(|reach| is_wanted(*rank, reach)) {
-                state.note_signal(signal);
+                state.note_signal(signal, now);
                 processes.push(state.process());
             }
         }
@@ -322,9 +323,9 @@ impl JobState {
     }
 
     /// Notes that the terminal has sent `signal` to the ranks in the embedder's process group.
-    pub(crate) fn note_signal_of_terminal(&mut self, signal: Signal) {
+    pub(crate) fn note_signal_of_terminal(&mut self, signal: Signal, now: Instant) {
         for state in self.ranks.values_mut().filter(|state| state.shares_group()) {
-            state.note_signal(signal);
+            state.note_signal(signal, now);
         }
     }
 }
@@ -408,7 +409,7 @@ impl JobState {
     /// Returns the exit status of the local ranks so far.
     pub(crate) fn status(&self) -> JobStatus {
         JobStatus {
-            first_failure: self.first_failure,
+            first_failure: self.first_failure.get(),
             cut_off: self.cut_off.clone(),
             early_end: self.early_end.clone(),
         }
@@ -467,7 +468,7 @@ impl JobState {
 
     /// Returns the first local rank that failed, and its exit status.
     pub(crate) fn first_failure(&self) -> Option<(Rank, Exit)> {
-        self.first_failure
+        self.first_failure.get()
     }
 
     /// Panics if the counts of open streams exceed the streams.

@@ -12,7 +12,8 @@ use crate::exit::Exit;
 pub struct JobStatus {
     /// The rank that failed first, with its exit status; `None` if no rank has failed. A rank fails
     /// if its exit code is not 0, a signal ends it, or its status is [`Exit::Unknown`] or
-    /// [`Exit::Unfinalized`].
+    /// [`Exit::Unfinalized`]. Ranks that [ended on request](crate::RankExit::requested) count only
+    /// if no other rank has failed.
     pub first_failure: Option<(Rank, Exit)>,
     /// The streams that were completed before their end of file: at the end of their rank's grace
     /// period (see [`JobSpec::grace`](crate::JobSpec::grace)), by
@@ -35,6 +36,28 @@ impl JobStatus {
             Some(EndCause::Uninitialized(_)) => 1,
             Some(EndCause::BadExit(_)) | None => self.first_failure.map_or(0, |(_, exit)| exit.code()),
         }
+    }
+}
+
+/// The failure of a job's ranks that counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FirstFailure {
+    failure: Option<(Rank, Exit)>,
+    requested: bool,
+}
+
+impl FirstFailure {
+    /// Notes that a rank has failed, and whether it ended [on request](crate::RankExit::requested).
+    pub fn note(&mut self, failure: (Rank, Exit), requested: bool) {
+        if self.failure.is_none() || (self.requested && !requested) {
+            *self = FirstFailure { failure: Some(failure), requested };
+        }
+    }
+
+    /// Returns the first rank that failed, with its exit status. Ranks that ended on request count
+    /// only if no other rank has failed.
+    pub fn get(self) -> Option<(Rank, Exit)> {
+        self.failure
     }
 }
 

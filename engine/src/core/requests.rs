@@ -69,7 +69,7 @@ pub(crate) fn serve(
         FromTool::Push { request, targets, size, directives } => {
             core.push(peer_id, PushRequest { request, targets, size, infos: directives });
         }
-        FromTool::Signal { request, procs, signal } => core.signal(peer_id, request, &procs, signal),
+        FromTool::Signal { request, procs, signal } => core.signal(peer_id, request, &procs, signal, now),
         FromTool::Fill { push, bytes, last } => core.fill(peer_id, push, bytes, last)?,
         FromTool::SlowTargets { request, push, cut_off } => {
             core.report_slow_targets(peer_id, request, push, cut_off);

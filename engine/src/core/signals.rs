@@ -1,6 +1,7 @@
 //! Signals to ranks: from the embedder, from tools, and from the engine itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use iof_capture::{ProcessId, Signal};
 use iof_proto::{Failure, Nspace, Proc, Rank, Status, ToTool};
@@ -15,10 +16,17 @@ use crate::core::upcall::Upcall;
 impl Core {
     /// Sends the signal with this number to the local ranks among `procs`, and has the host send it
     /// to the remote ones. The answer to the tool follows when the signals are sent.
-    pub(crate) fn signal(&mut self, peer_id: PeerId, request: u32, procs: &[Proc], number: i32) {
+    pub(crate) fn signal(
+        &mut self,
+        peer_id: PeerId,
+        request: u32,
+        procs: &[Proc],
+        number: i32,
+        now: Instant,
+    ) {
         let Some(peer) = self.tools.get(&peer_id) else { return };
         let permitted = permit(peer.client(), self.settings.uid);
-        match permitted.and_then(|()| self.note_signal(procs, number)) {
+        match permitted.and_then(|()| self.note_signal(procs, number, now)) {
             Ok((signal, ranks)) => {
                 let requested = SignalRequest { peer: peer_id, request, elsewhere: 0 };
                 self.request_begun(peer_id);
@@ -51,7 +59,12 @@ impl Core {
 
     /// Notes that a signal is sent. Returns it, with the processes that are to receive it. Nothing
     /// is sent if a job or a rank does not exist.
-    fn note_signal(&mut self, procs: &[Proc], number: i32) -> Result<(Signal, Vec<ProcessId>), Failure> {
+    fn note_signal(
+        &mut self,
+        procs: &[Proc],
+        number: i32,
+        now: Instant,
+    ) -> Result<(Signal, Vec<ProcessId>), Failure> {
         let signal = Signal::try_from(number)
             .map_err(|error| Failure::new(Status::ERR_BAD_PARAM, error.to_string()))?;
         procs.iter().try_for_each(|proc| self.check_signalled(proc))?;
@@ -64,7 +77,8 @@ impl Core {
         for (nspace, ranks) in wanted {
             let is_wanted = |local: Rank| ranks.contains(&Rank::WILDCARD) || ranks.contains(&local);
             let job = self.jobs.get_mut(nspace);
-            processes.extend(job.into_iter().flat_map(|job| job.signal(signal, |local, _| is_wanted(local))));
+            processes
+                .extend(job.into_iter().flat_map(|job| job.signal(signal, now, |local, _| is_wanted(local))));
         }
         Ok((signal, processes))
     }

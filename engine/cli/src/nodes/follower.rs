@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crossbeam::channel::{RecvTimeoutError, Sender};
 use iof_engine::{
-    EarlyEnd, EarlyEndPolicy, EarlyEndStep, Ending, Engine, Exit, OPEN_AFTER_KILL, RankExit,
+    EarlyEnd, EarlyEndPolicy, EarlyEndStep, Ending, Engine, Exit, FirstFailure, OPEN_AFTER_KILL, RankExit,
     Signal as RankSignal,
 };
 use iof_nodes::{BrokenEnd, BrokenStream, StdinOutcome, StreamKey, ToAgent, ToFrontEnd};
@@ -43,6 +43,7 @@ impl Remote {
             last_step: None,
             reports,
             flushed: 0,
+            first_failure: FirstFailure::default(),
         };
         start_thread("iof-nodes", move || follower.run(events))
     }
@@ -58,6 +59,7 @@ struct Follower {
     reports: Sender<JobEvent>,
     /// The number of failed ranks whose output was waited for.
     flushed: usize,
+    first_failure: FirstFailure,
 }
 
 /// A step after SIGKILL of all ranks, for nodes that have not ended.
@@ -221,7 +223,8 @@ impl Follower {
     fn note_exit(&mut self, rank: Rank, exit: Exit, requested: bool) -> u32 {
         let mut state = self.remote.state();
         if !exit.success() {
-            state.status.first_failure.get_or_insert((rank, exit));
+            self.first_failure.note((rank, exit), requested);
+            state.status.first_failure = self.first_failure.get();
         }
         self.policy.exited(rank, exit, requested, false, Instant::now());
         let Some(info) = state.ranks.get_mut(&rank) else { return 0 };
@@ -253,7 +256,8 @@ impl Follower {
         for rank in &broken.ranks {
             // As a rank that a signal has killed: most likely it has been.
             let mut state = self.remote.state();
-            state.status.first_failure.get_or_insert((*rank, Exit::Unknown));
+            self.first_failure.note((*rank, Exit::Unknown), false);
+            state.status.first_failure = self.first_failure.get();
             if let Some(info) = state.ranks.get_mut(rank) {
                 info.exit = Some(Exit::Unknown);
             }

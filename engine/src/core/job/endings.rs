@@ -22,7 +22,8 @@ pub struct RankExit {
     pub executable: String,
     /// Whether the rank failed because of a signal that the engine had sent to it: on its own, for
     /// the embedder ([`Job::signal`](crate::Job::signal)), or for a tool. That signal killed it, or
-    /// it exited with another code than 0 after SIGHUP, SIGINT, SIGQUIT or SIGTERM. A rank in the
+    /// it exited with another code than 0 after SIGHUP, SIGINT, SIGQUIT or SIGTERM, within
+    /// [`REQUEST_LIFETIME`](crate::REQUEST_LIFETIME). A rank in the
     /// embedder's process group is also counted if it was killed by a signal that the terminal
     /// sends to this group. Always `false` for the rank whose `MPI_Abort` ended the job.
     pub requested: bool,
@@ -51,15 +52,16 @@ impl JobState {
     /// Notes that a local rank has exited at `now`.
     pub(crate) fn exited(&mut self, rank: Rank, exit: Exit, now: Instant) {
         let Some(state) = self.ranks.get_mut(&rank) else { return };
-        let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !state.was_asked_to_end();
+        let unfinalized = self.mpi.get(&rank) == Some(&MpiPhase::Inside) && !state.was_asked_to_end(now);
         let exit = if unfinalized && exit.success() { Exit::Unfinalized } else { exit };
-        if !exit.success() && self.first_failure.is_none() {
-            self.first_failure = Some((rank, exit));
-        }
-        if state.exited(exit) {
+        if state.exited(exit, now) {
             self.running = self.running.saturating_sub(1);
         }
-        self.early_end_policy.exited(rank, exit, state.is_exit_requested(), unfinalized, now);
+        let requested = state.is_exit_requested();
+        if !exit.success() {
+            self.first_failure.note((rank, exit), requested);
+        }
+        self.early_end_policy.exited(rank, exit, requested, unfinalized, now);
         self.endings.push(EndingEntry::Rank(rank));
         if exit.success() && !self.mpi.contains_key(&rank) && self.uninitialized.is_none() {
             self.uninitialized = Some(rank);
@@ -151,11 +153,11 @@ impl JobState {
                     self.note_early_end(EarlyEnd { cause, left });
                     // A stopped rank handles SIGTERM only when it continues.
                     for signal in [Signal::TERM, Signal::CONT] {
-                        steps.signals.push((signal, self.signal(signal, |_, _| true)));
+                        steps.signals.push((signal, self.signal(signal, now, |_, _| true)));
                     }
                 }
                 Some(EarlyEndStep::Kill) => {
-                    steps.signals.push((Signal::KILL, self.signal(Signal::KILL, |_, _| true)));
+                    steps.signals.push((Signal::KILL, self.signal(Signal::KILL, now, |_, _| true)));
                     steps.finish.extend(self.ranks.values().flat_map(RankState::streams));
                 }
                 None => {}

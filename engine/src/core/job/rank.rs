@@ -1,6 +1,7 @@
 //! The state of a local rank.
 
 use std::mem;
+use std::time::Instant;
 
 use iof_capture::{ProcessId, Signal, SourceId, TargetId};
 use iof_proto::{Channel, Channels, StdinUnavailable};
@@ -124,13 +125,13 @@ impl RankState {
     }
 
     /// Returns whether a signal was sent to the rank that asks it to end.
-    pub(super) fn was_asked_to_end(&self) -> bool {
-        self.sent.asks_to_end()
+    pub(super) fn was_asked_to_end(&self, now: Instant) -> bool {
+        self.sent.asks_to_end(now)
     }
 
-    /// Notes that the rank has exited. Returns whether it was running.
-    pub(super) fn exited(&mut self, exit: Exit) -> bool {
-        self.exit_requested = self.sent.explains(exit, self.shares_group());
+    /// Notes that the rank has exited at `now`. Returns whether it was running.
+    pub(super) fn exited(&mut self, exit: Exit, now: Instant) -> bool {
+        self.exit_requested = self.sent.explains(exit, self.shares_group(), now);
         self.exit.replace(exit).is_none()
     }
 
@@ -140,9 +141,9 @@ impl RankState {
         self.signals == SignalReach::Nothing && !mem::replace(&mut self.reported, true)
     }
 
-    /// Notes that `signal` was sent to the rank.
-    pub(super) fn note_signal(&mut self, signal: Signal) {
-        self.sent.insert(signal);
+    /// Notes that `signal` is sent to the rank at `now`.
+    pub(super) fn note_signal(&mut self, signal: Signal, now: Instant) {
+        self.sent.insert(signal, now);
     }
 
     /// Returns which processes receive a signal to the rank; `None` if none does.
