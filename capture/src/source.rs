@@ -418,7 +418,8 @@ impl Source {
             return None;
         }
         match reserve(&mut self.stream, &mut self.is_ready) {
-            Reserve::Ready(span) => Some((pipe.as_fd(), span)),
+            // A smaller one may cut a packet.
+            Reserve::Ready(span) if span.len >= PACKET_MAX => Some((pipe.as_fd(), span)),
             _ => None,
         }
     }
