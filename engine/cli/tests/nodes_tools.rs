@@ -129,15 +129,19 @@ fn host_name() -> String {
 }
 
 #[test]
-fn a_message_for_stdout_is_refused_on_a_node_and_one_for_its_job_record_is_not() {
+fn the_front_end_logs_messages_of_ranks_and_an_agent_those_for_its_job_record() {
     let nodes = Nodes::new();
     let program = env!("CARGO_BIN_EXE_iof");
     let script = format!(
-        "{program} log --channel stdout lost 2>&1; {program} log --channel job_record kept; cat $IOF_SERVER.record"
+        "{program} log --channel stdout --tag \"of $IOF_RANK\"; {program} log --channel job_record kept; \
+         cat $IOF_SERVER.record; {program} log --channel no.such x 2>&1"
     );
-    let done = nodes.start(&[], &script).finish();
-    let count = |text| done.text().matches(text).count();
-    assert!(count("on the node of iof run only") == 3 && count("lost") == 0, "{done:?}");
+    let done = nodes.start(&["--kill-on-bad-exit=0"], &script).finish();
+    let count = |text: &str| done.text().matches(text).count();
+    for rank in 0..3 {
+        assert_eq!(count(&format!("[demo,{rank}]<stdout>: of {rank}\n")), 1, "{done:?}");
+    }
+    assert_eq!(count("iof: no.such: unknown log channel 'no.such'\n"), 3, "{done:?}");
     // Both ranks of a show one record.
     assert!((3..=5).contains(&count("kept")), "{done:?}");
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
-use iof_proto::{Channel, Nspace, Rank};
+use iof_proto::{Channel, Failure, Log, Nspace, Rank};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -203,6 +203,13 @@ pub enum ToAgent {
         /// The bytes, at most [`MAX_STDIN`]; none closes stdin.
         bytes: Vec<u8>,
     },
+    /// The answer to a message of a tool on the node: `None` if it was logged.
+    Logged {
+        /// The number of the request.
+        call: u64,
+        /// Why it was not logged.
+        failure: Option<Failure>,
+    },
     /// Completes all streams that are still open with the bytes written so far.
     CutOff,
     /// The front end has all output and exits. The agent ends.
@@ -275,6 +282,14 @@ pub enum ToFrontEnd {
         /// The reason.
         reason: String,
     },
+    /// A message of a tool on the node, for a channel of the front end. The front end answers with
+    /// `Logged`.
+    Log {
+        /// The number of the request.
+        call: u64,
+        /// The message.
+        log: Log,
+    },
     /// What forwarding has cost the agent.
     Cost {
         /// The user CPU time of its process, in microseconds.
@@ -327,6 +342,7 @@ impl Message for ToAgent {
             | ToAgent::Signal { .. }
             | ToAgent::SignalRanks { .. }
             | ToAgent::Resize { .. }
+            | ToAgent::Logged { .. }
             | ToAgent::CutOff
             | ToAgent::Close => Ok(()),
         }
@@ -348,6 +364,7 @@ impl Message for ToFrontEnd {
             ToFrontEnd::Produced(totals) => limit("totals", totals.len(), MAX_TOTALS),
             ToFrontEnd::Ready
             | ToFrontEnd::Started { .. }
+            | ToFrontEnd::Log { .. }
             | ToFrontEnd::StdinTaken { .. }
             | ToFrontEnd::Over { .. } => Ok(()),
         }

@@ -245,7 +245,7 @@ impl FrontEnd {
             ToFrontEnd::Cost { .. } if phase == Phase::Started && !self.cost_told => self.cost_told = true,
             // Totals and answers may follow the end of the last rank.
             ToFrontEnd::Produced(_) if phase == Phase::Over => {}
-            ToFrontEnd::StdinTaken { .. } if self.has_started() => {}
+            ToFrontEnd::StdinTaken { .. } | ToFrontEnd::Log { .. } if self.has_started() => {}
             ToFrontEnd::ChildLost { .. } => {}
             ToFrontEnd::Over { cut_off }
                 if phase == Phase::Started

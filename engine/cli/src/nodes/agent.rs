@@ -76,7 +76,8 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
     };
     let kill_wait = Duration::from_millis(start.kill_wait);
     let ranks = start.ranks.clone();
-    let (engine, spec, bundles) = match prepare(&start) {
+    let host = Arc::new(AgentHost::start(uplink)?);
+    let (engine, spec, bundles) = match prepare(&start, &host) {
         Ok(prepared) => prepared,
         Err(failure) => return Ok(refuse(uplink, failure)),
     };
@@ -94,7 +95,7 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
     let followed = follow(&engine, &job, (uplink, inputs), bundles);
     let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), job.clone(), typed(&start));
     let result = match followed {
-        Ok(()) => serve(queue, (&job, &engine), &ranks, stdin),
+        Ok(()) => serve(queue, (&job, &engine, &host), &ranks, stdin),
         Err(failure) => Err(failure),
     };
     if !matches!(result, Ok(End::Over)) {
@@ -153,7 +154,7 @@ fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, Failure> {
     }
 }
 
-fn prepare(start: &Start) -> Result<(Engine, JobSpec, Bundles), Failure> {
+fn prepare(start: &Start, host: &Arc<AgentHost>) -> Result<(Engine, JobSpec, Bundles), Failure> {
     let backend = start.backend.as_deref().map(|name| Backend::from_str(name, false));
     let backend = backend.transpose().map_err(Failure::Usage)?;
     let config = Config {
@@ -173,7 +174,7 @@ fn prepare(start: &Start) -> Result<(Engine, JobSpec, Bundles), Failure> {
         log: log::config()?,
         ..Config::default()
     };
-    let engine = Engine::start_with(config, Arc::new(AgentHost)).map_err(engine_failed)?;
+    let engine = Engine::start_with(config, Arc::<AgentHost>::clone(host)).map_err(engine_failed)?;
     let spec = spec(start);
     // The readers register before the job exists, so that they receive its first byte.
     let bundles = Bundles::attach(&engine, &spec.nspace, start)?;
@@ -306,7 +307,7 @@ fn totals(tool: &mut Tool) -> Result<Vec<RankTotal>, Failure> {
 /// The edge has ended before, or a signal ends this process.
 fn serve(
     queue: &Receiver<Input>,
-    (job, engine): (&Job, &Engine),
+    (job, engine, host): (&Job, &Engine, &AgentHost),
     ranks: &BTreeSet<Rank>,
     mut stdin: StdinWorkers,
 ) -> Result<End, Failure> {
@@ -325,6 +326,7 @@ fn serve(
             Ok(Input::Message(ToAgent::Resize { rows, columns })) => {
                 job.resize_ptys(WindowSize { rows, columns });
             }
+            Ok(Input::Message(ToAgent::Logged { call, failure })) => host.logged(call, failure),
             Ok(Input::Message(ToAgent::CutOff)) => cut_off(job, ranks),
             Ok(Input::Message(ToAgent::Close)) => return Ok(End::Over),
             Ok(Input::Over) => is_over = true,

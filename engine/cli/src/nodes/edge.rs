@@ -10,10 +10,10 @@ use std::time::Instant;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::{Engine, Signal as RankSignal};
 use iof_nodes::{
-    Branch, BrokenEnd, ChildNode, Decoder, Fault, FrontEvent, Place, StreamKey, ToAgent, ToFrontEnd,
+    Branch, BrokenEnd, ChildNode, Decoder, Fault, FrontEvent, Place, StreamKey, ToAgent, ToFrontEnd, cut_text,
 };
 use iof_proto::directive::key;
-use iof_proto::{Channel, Info, Nspace, Proc};
+use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
 use nix::sys::signal::Signal;
 
 use super::carrier::{Carrier, CarrierProcess, ended, lock, reap, signal_group, write_frames};
@@ -242,6 +242,7 @@ impl Receiving {
                     self.lose(child, cut, &reason);
                 }
             }
+            FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(place, call, &log),
             FrontEvent::Message(message) => {
                 if let (ToFrontEnd::Started { pids }, Some(remote)) = (&message, self.remote.upgrade()) {
                     remote.note_pids(number(self.first, place), pids);
@@ -250,6 +251,28 @@ impl Receiving {
             }
         }
         Ok(())
+    }
+
+    /// Logs a message of a tool on a node, and answers when that is done.
+    fn log(&self, place: Place, call: u64, log: &Log) {
+        let down = self.down.clone();
+        let answer = move |failure: Option<LogFailure>| {
+            let cut = |failure: LogFailure| LogFailure { reason: cut_text(&failure.reason), ..failure };
+            let answer = ToAgent::Logged { call, failure: failure.map(cut) };
+            // With a reason that was cut, the message is within its limits.
+            if let (Some(down), Ok(frame)) = (down.upgrade(), answer.frame(place)) {
+                drop(down.send(frame));
+            }
+        };
+        // The command ends.
+        let Some(engine) = self.engine.upgrade() else { return };
+        let done = answer.clone();
+        let logged = engine.log(log, move |report| {
+            done(report.outcomes.into_iter().find_map(|outcome| outcome.result.err()));
+        });
+        if let Err(failure) = logged {
+            answer(Some(failure));
+        }
     }
 
     fn tell(&self, place: Place, event: NodeEvent) {
