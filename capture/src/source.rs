@@ -414,7 +414,8 @@ impl Source {
     /// to be isolated, or if there is no room.
     pub(crate) fn catch_up(&mut self) -> Option<(BorrowedFd<'_>, Span)> {
         let Input::Pipe(pipe) = &self.input else { return None };
-        if self.closing || self.isolating || self.finish.is_some() {
+        let is_collecting = self.state == SourceState::Collecting;
+        if !is_collecting || self.closing || self.isolating || self.finish.is_some() {
             return None;
         }
         match reserve(&mut self.stream, &mut self.is_ready) {
