@@ -19,6 +19,9 @@ use crate::threads::start_thread;
 /// The largest number of threads that push stdin. Each serves one set of ranks.
 const MAX_STDIN_THREADS: usize = 64;
 
+/// What gives a piece of stdin to ranks, and returns when they have it.
+type Taker = Box<dyn FnMut(&[u8]) -> StdinOutcome + Send>;
+
 /// A piece of stdin.
 struct Piece {
     /// The number of the request.
@@ -103,7 +106,7 @@ impl StdinWorkers {
     }
 
     /// Returns what gives pieces of stdin to these ranks, and blocks until they have them.
-    fn taker(&self, ranks: &[Rank]) -> Result<Box<dyn FnMut(&[u8]) -> StdinOutcome + Send>, String> {
+    fn taker(&self, ranks: &[Rank]) -> Result<Taker, String> {
         if let (Some(typed), [rank]) = (self.typed, ranks)
             && typed == *rank
         {
