@@ -87,7 +87,7 @@ pub struct PullArgs {
     ///
     /// Other ranks are neither shown nor written to files. In contrast, --ranks limits only what is
     /// shown.
-    #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks)]
+    #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks, allow_negative_numbers = true)]
     pub rank: Ranks,
 
     /// Pull these channels, such as stdout,stderr
@@ -126,7 +126,7 @@ pub struct TopArgs {
     pub interval: Duration,
 
     /// Show only these ranks, such as 0,3-5
-    #[arg(long, value_name = "LIST|all", value_parser = ranks)]
+    #[arg(long, value_name = "LIST|all", value_parser = ranks, allow_negative_numbers = true)]
     pub rank: Option<Ranks>,
 
     /// Show only these channels, such as stdout,stderr

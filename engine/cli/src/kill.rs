@@ -30,7 +30,7 @@ pub struct KillArgs {
     signal: Option<String>,
 
     /// Signal only these ranks, such as 0,3-5
-    #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks)]
+    #[arg(long, value_name = "LIST|all", default_value = "all", value_parser = ranks, allow_negative_numbers = true)]
     #[arg(hide_default_value = true)]
     rank: Ranks,
 

@@ -68,7 +68,7 @@ pub struct OutputArgs {
     /// Show only these ranks, such as 0,3-5
     ///
     /// Messages logged for the whole job are shown, too. Files contain all ranks.
-    #[arg(long, help_heading = OUTPUT, value_name = "LIST|all", value_parser = ranks)]
+    #[arg(long, help_heading = OUTPUT, value_name = "LIST|all", value_parser = ranks, allow_negative_numbers = true)]
     pub ranks: Option<Ranks>,
 
     /// Do not write these channels

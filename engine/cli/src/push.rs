@@ -32,7 +32,7 @@ pub struct PushArgs {
     engine: EngineArgs,
 
     /// Push to these ranks, such as 0,3-5
-    #[arg(long, value_name = "LIST|all", default_value = "0", value_parser = ranks)]
+    #[arg(long, value_name = "LIST|all", default_value = "0", value_parser = ranks, allow_negative_numbers = true)]
     rank: Ranks,
 
     /// Keep stdin of the ranks open for the next push

@@ -48,7 +48,7 @@ pub struct QueryArgs {
     keys: Vec<String>,
 
     /// Limit the answer to these ranks, such as 0,3-5
-    #[arg(long, value_name = "LIST|all", value_parser = ranks)]
+    #[arg(long, value_name = "LIST|all", value_parser = ranks, allow_negative_numbers = true)]
     rank: Option<Ranks>,
 
     /// Add a qualifier, such as pmix.alloc.queue=night

@@ -27,13 +27,13 @@ pub struct StdinArgs {
     /// One rank inherits it; each of several ranks receives a copy of every byte. With
     /// --stdin-file, these ranks read the file instead, and the default is all ranks without
     /// --stdin-open.
-    #[arg(long, help_heading = STDIN, value_name = "LIST|all|none", value_parser = ranks_or_none)]
+    #[arg(long, help_heading = STDIN, value_name = "LIST|all|none", value_parser = ranks_or_none, allow_negative_numbers = true)]
     stdin: Option<Ranks>,
 
     /// Leave stdin of these ranks open for `iof push`
     ///
     /// Such a rank receives the stdin of iof only if --stdin lists it, too.
-    #[arg(long, help_heading = STDIN, value_name = "LIST|all", value_parser = ranks)]
+    #[arg(long, help_heading = STDIN, value_name = "LIST|all", value_parser = ranks, allow_negative_numbers = true)]
     stdin_open: Option<Ranks>,
 
     /// Let the ranks read this file as stdin

@@ -177,6 +177,8 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["pull", "--rank=-1"], "invalid rank '-1'"),
         (&["pull", "--rank", "0,3-x"], "invalid rank '3-x'"),
         (&["run", "--stdin=-1", "true"], "invalid rank '-1' for '--stdin <LIST|all|none>': expected"),
+        (&["run", "--stdin", "-1", "true"], "invalid rank '-1' for '--stdin <LIST|all|none>': expected"),
+        (&["pull", "--rank", "-1"], "invalid rank '-1' for '--rank <LIST|all>': expected"),
         (&["push", "one"], "one: No such file or directory (os error 2); for a job, write --nspace one"),
         (&["pull", "--rank", "3-1"], "invalid range '3-1'"),
         (&["pull", "--channel", "stdin"], "stdin can be pushed, but not pulled"),

@@ -108,7 +108,7 @@ pub struct RunArgs {
     ///
     /// Without a list, to rank 0. If one of them has the stdin of iof (see --stdin), it receives
     /// every key typed.
-    #[arg(long, value_name = "LIST|all", value_parser = ranks)]
+    #[arg(long, value_name = "LIST|all", value_parser = ranks, allow_negative_numbers = true)]
     pub pty: Option<Ranks>,
 
     /// Give each rank one pipe for stdout and stderr
