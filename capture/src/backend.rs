@@ -39,7 +39,7 @@ const NO_OFFSET: libc::off_t = -1;
 /// The length of a pause: the longest time until [`Backend::pause`] is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// While a pipe collects bytes: 250 µs.
+    /// While a pipe collects bytes: 500 µs.
     Short,
     /// Until the kernel may have memory, or a process may have changed: 20 ms.
     Long,
@@ -48,7 +48,7 @@ pub enum Pause {
 impl Pause {
     const fn length(self) -> Duration {
         match self {
-            Pause::Short => Duration::from_micros(250),
+            Pause::Short => Duration::from_micros(500),
             Pause::Long => Duration::from_millis(20),
         }
     }

@@ -46,7 +46,7 @@ const GROWTH_CHECKS: u32 = 10;
 /// The size, in bytes, of a read that is worth a turn: half of what pipes hold by default. Both
 /// constants are smaller in tests, so that the streams of the simulation reach them.
 const LARGE_READ: usize = if cfg!(test) { PACKET_MAX } else { 32 * 1024 };
-/// The number of bytes that last even the nearest reader for a short pause, at up to 260 MB/s.
+/// The number of bytes that last even the nearest reader for a short pause, at up to 130 MB/s.
 const BACKLOG: u64 = if cfg!(test) { 1024 } else { 64 * 1024 };
 
 /// The state of a source.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::stat::{SFlag, fstat};
+use nix::sys::stat::{FileStat, SFlag, fstat, makedev};
 use nix::sys::uio::writev;
 
 use crate::style::OpenLine;
@@ -20,9 +20,12 @@ use crate::watch::{WATCHED_WRITE, WriteWatch, lock};
 /// The largest number of slices that one writev(2) takes.
 const IOV_MAX: usize = 1024;
 
-/// The largest number of bytes that [`Output::write_now`] writes: a pipe takes this many whole or
-/// not at all (`PIPE_BUF`, pipe(7)).
-pub(crate) const MAX_WRITTEN_NOW: usize = 4096;
+/// The largest number of bytes that [`Output::write_now`] writes to a pipe, which takes this many
+/// whole or not at all (`PIPE_BUF`, pipe(7)).
+const MAX_WRITTEN_NOW: usize = 4096;
+
+/// The number of /dev/null, see null(4).
+const NULL_DEVICE: u64 = makedev(1, 3);
 
 /// The time after which [`Output::write_now`] considers a pipe to be slow. Longer than a thread of
 /// a busy machine waits for a processor.
@@ -50,6 +53,8 @@ pub struct Output {
     shared: Arc<()>,
     /// `None` if the file is not a pipe.
     pipe: Option<Arc<SecondPipe>>,
+    /// The file is /dev/null, where a write never waits.
+    is_null: bool,
     watch: Option<WriteWatch>,
 }
 
@@ -73,7 +78,9 @@ impl Output {
     pub fn new(file: impl AsFd) -> io::Result<Output> {
         let file = Arc::new(file.as_fd().try_clone_to_owned()?);
         let pipe = open_pipe(file.as_fd()).map(Arc::new);
-        Ok(Output { file, open: Arc::default(), shared: Arc::default(), pipe, watch: None })
+        let is_null =
+            fstat(&file).is_ok_and(|found| found.st_rdev == NULL_DEVICE && is_kind(&found, SFlag::S_IFCHR));
+        Ok(Output { file, open: Arc::default(), shared: Arc::default(), pipe, is_null, watch: None })
     }
 
     /// Watches the writes to this output from now on, by which a program can notice a reader that
@@ -129,18 +136,30 @@ impl Output {
     }
 
     /// Returns whether [`Output::write_now`] may succeed.
-    pub(crate) fn is_pipe(&self) -> bool {
-        self.pipe.is_some()
+    pub(crate) fn takes_writes_now(&self) -> bool {
+        self.is_null || self.pipe.is_some()
     }
 
-    /// Writes all bytes of `slices`, at most [`MAX_WRITTEN_NOW`] and [`IOV_MAX`] slices, or none.
-    /// Returns whether they were written; after an error they were not, and [`Output::write`]
-    /// reports it.
+    /// Returns whether the file is /dev/null, where nothing reads what is written.
+    pub(crate) fn is_null(&self) -> bool {
+        self.is_null
+    }
+
+    /// Writes all bytes of `slices`, at most [`IOV_MAX`] slices, or none. A pipe takes at most
+    /// [`MAX_WRITTEN_NOW`] bytes. Returns whether they were written; after an error they were not,
+    /// and [`Output::write`] reports it.
     ///
     /// Does not wait for room. But it waits for the lock of the pipe, which a reader holds while it
     /// stores what it reads, perhaps into memory whose pages arrive slowly. After it has waited so
     /// for [`SLOW_WRITE`] once, it writes nothing any more.
     pub(crate) fn write_now(&self, slices: &[IoSlice<'_>]) -> bool {
+        if self.is_null {
+            return writev(&self.file, slices).is_ok();
+        }
+        let length = slices.iter().fold(0usize, |sum, slice| sum.saturating_add(slice.len()));
+        if length > MAX_WRITTEN_NOW {
+            return false;
+        }
         let Some(pipe) = self.pipe.as_ref().filter(|pipe| !pipe.slow.load(Relaxed)) else { return false };
         let began = Instant::now();
         let busy = self.watch.as_ref().map(|watch| watch.begin(None));
@@ -178,11 +197,15 @@ impl Write for Notes {
 /// Opens a pipe a second time, in non-blocking mode. Other users of the first descriptor would
 /// notice if its mode was changed. Returns `None` for other files, and if the kernel refuses.
 fn open_pipe(file: BorrowedFd<'_>) -> Option<SecondPipe> {
-    let is_pipe = fstat(file)
-        .is_ok_and(|found| SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO);
+    let is_pipe = fstat(file).is_ok_and(|found| is_kind(&found, SFlag::S_IFIFO));
     let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let open = || File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).ok();
     is_pipe.then(open).flatten().map(|file| SecondPipe { file, slow: AtomicBool::new(false) })
+}
+
+/// Returns whether `found` describes a file of this kind.
+fn is_kind(found: &FileStat, kind: SFlag) -> bool {
+    SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == kind
 }
 
 fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
@@ -220,8 +243,7 @@ pub(crate) fn write_all(
 /// for them without a system call.
 fn is_regular(file: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> bool {
     let length = slices.iter().fold(0usize, |sum, slice| sum.saturating_add(slice.len()));
-    let kind = |mode| SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
-    length > WATCHED_WRITE && fstat(file).is_ok_and(|stat| kind(stat.st_mode) == SFlag::S_IFREG)
+    length > WATCHED_WRITE && fstat(file).is_ok_and(|found| is_kind(&found, SFlag::S_IFREG))
 }
 
 /// Writes the first slices to `file` in one call: about `limit` bytes.
@@ -282,6 +304,21 @@ mod tests {
         let mut written = String::new();
         read.read_to_string(&mut written).unwrap();
         assert!(written == lines.concat());
+    }
+
+    #[test]
+    fn dev_null_takes_any_number_of_bytes_at_once_and_a_pipe_only_what_it_takes_whole() {
+        let null = File::options().write(true).open("/dev/null").unwrap();
+        let output = Output::new(&null).unwrap();
+        let bytes = vec![b'x'; 1 << 20];
+        assert!(output.is_null() && output.write_now(&[IoSlice::new(&bytes)]));
+        let (_read, write) = pipe();
+        let output = Output::new(&write).unwrap();
+        assert!(output.takes_writes_now() && !output.is_null());
+        assert!(!output.write_now(&[IoSlice::new(&bytes[..=MAX_WRITTEN_NOW])]));
+        assert!(output.write_now(&[IoSlice::new(&bytes[..MAX_WRITTEN_NOW])]));
+        let zero = File::options().write(true).open("/dev/zero").unwrap();
+        assert!(!Output::new(&zero).unwrap().takes_writes_now());
     }
 
     #[test]

@@ -19,6 +19,9 @@ use iof_shm_ring::{Governor, Traffic, Utilization, current_thread_cpu};
 pub(crate) const MAX_POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// The longest timed sleep of a printer.
 const MAX_PRINTER_INTERVAL: Duration = Duration::from_micros(50);
+/// The longest timed sleep of a printer that reads bulk data. A longer one lets the processor's
+/// cache lose what the printer reads next.
+const MAX_BULK_INTERVAL: Duration = Duration::from_micros(100);
 /// The shortest timed sleep of other tools.
 const MIN_POLL_INTERVAL: Duration = Duration::from_micros(60);
 /// The number of doorbell waits after timed sleeps that did not pay. It doubles with each failure.
@@ -85,11 +88,16 @@ impl AdaptivePolling {
 
     /// Decides the next sleep of a tool that is busy or not.
     fn next(&mut self, busy: bool) -> Option<Duration> {
+        let reads_bulk = self.read >= BULK_READ;
         if let Some(time) = self.last.take() {
-            self.evaluate(time, busy || self.read >= BULK_READ);
+            self.evaluate(time, busy || reads_bulk);
         }
         (self.read, self.large) = (0, false);
-        let longest = if self.utilization.is_some() { MAX_PRINTER_INTERVAL } else { MAX_POLL_INTERVAL };
+        let longest = match self.utilization {
+            Some(_) if reads_bulk => MAX_BULK_INTERVAL,
+            Some(_) => MAX_PRINTER_INTERVAL,
+            None => MAX_POLL_INTERVAL,
+        };
         self.governor.waits().then_some(self.interval.min(longest))
     }
 

@@ -1,5 +1,6 @@
 //! Pushing stdin (`PMIx_IOF_push`, RFC0025).
 
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
@@ -157,8 +158,12 @@ impl Tool {
         mut on_wait: impl FnMut(&SlowTargets),
     ) -> Result<PushReport, PushError> {
         let mut stall = Stall::default();
+        let mut reads_messages = true;
         loop {
-            self.take_messages()?;
+            // Not for each read of the file: that would cost a call each time.
+            if mem::replace(&mut reads_messages, true) {
+                self.take_messages()?;
+            }
             if let Some(report) = self.take_report(push)? {
                 return Ok(report);
             }
@@ -174,7 +179,8 @@ impl Tool {
                 match supply.read(room).map_err(PushError::Read)? {
                     Supplied::Bytes(n) => {
                         pushing.put(n);
-                        if pushing.unreported() >= part as u64 {
+                        reads_messages = pushing.unreported() >= part as u64;
+                        if reads_messages {
                             self.report_filled(push)?;
                         }
                         continue;
