@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{
-    App, Config, Ending, Engine, Exit, Grant, Job, JobSpec, Policy, Pty, RankExit, Rendezvous, Signal, Stdin,
-    WindowSize,
+    App, Config, Ending, Engine, Exit, Grant, Job, JobSpec, Policy, Pty, RankExit, Rendezvous, Signal,
+    StartError, Stdin, WindowSize,
 };
 use iof_nodes::limits::MAX_TOTALS;
 use iof_nodes::{
@@ -32,6 +32,7 @@ use iof_nodes::{
 use iof_proto::query::key;
 use iof_proto::{Channel, Found, Nspace, Proc, Rank, Value};
 use iof_tool::Tool;
+use nix::unistd::gethostname;
 
 use self::bundles::Bundles;
 use self::host::AgentHost;
@@ -174,7 +175,17 @@ fn prepare(start: &Start, host: &Arc<AgentHost>) -> Result<(Engine, JobSpec, Bun
         log: log::config()?,
         ..Config::default()
     };
-    let engine = Engine::start_with(config, Arc::<AgentHost>::clone(host)).map_err(engine_failed)?;
+    let engine = match Engine::start_with(config.clone(), Arc::<AgentHost>::clone(host)) {
+        // The environment of another node may name a directory that this node does not have.
+        Err(StartError::Rendezvous(error)) if start.socket == AgentSocket::Default => {
+            let node = gethostname().unwrap_or_default();
+            print_message(format_args!("tools cannot attach on {}: {error}", node.display()));
+            let config = Config { rendezvous: Rendezvous::None, ..config };
+            Engine::start_with(config, Arc::<AgentHost>::clone(host))
+        }
+        started => started,
+    };
+    let engine = engine.map_err(engine_failed)?;
     let spec = spec(start);
     // The readers register before the job exists, so that they receive its first byte.
     let bundles = Bundles::attach(&engine, &spec.nspace, start)?;
