@@ -6,7 +6,19 @@ use std::fs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::process::Process;
+use super::process::{Done, Process};
+use super::site::Site;
+
+/// Starts a job named demo over agents on `hosts`.
+pub fn start(site: &Site, hosts: &str, options: &[&str], script: &str) -> Process {
+    let nodes = ["--nspace", "demo", "--rsh", "env NODE=%h sh -c", "--hosts", hosts];
+    site.run_sh(&[&nodes, options].concat(), script)
+}
+
+/// Runs a job named demo over agents on `hosts`.
+pub fn run(hosts: &str, options: &[&str], script: &str) -> Done {
+    start(&Site::new(), hosts, options, script).finish()
+}
 
 /// Returns the pid of the agent on a host, whose carrier sets `NODE` to the name of the host.
 pub fn agent_of(run: &Process, host: &str) -> u32 {
