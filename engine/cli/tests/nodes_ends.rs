@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::ChildStdout;
 
-use common::nodes::{agent_of, by_rank, run, send, start};
+use common::nodes::{agent_of, by_rank, has_thread, run, send, start};
 use common::process::Process;
 use common::site::{Gate, Site, iof};
 use common::wait_for;
@@ -85,6 +85,30 @@ fn a_node_that_dies_is_told_with_figures_and_ends_the_job() {
     assert_eq!(lines[1], ended, "{stderr}");
     let ranks = "ended by iof (SIGTERM): 1 rank (0), unknown exit status: 2 ranks (1-2); ";
     assert!(lines[2].contains(ranks), "{stderr}");
+}
+
+#[test]
+fn a_node_that_is_lost_after_a_signal_to_end_leaves_the_exit_code_to_the_signal() {
+    let site = Site::new();
+    let script = "echo ready; exec sleep 1000";
+    let mut run = start(&site, "a,b", &["-n", "2", "--kill-on-bad-exit=0"], script);
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = common::bytes::collect(run.stderr());
+    let mut line = String::new();
+    for _ in 0..2 {
+        stdout.read_line(&mut line).unwrap();
+    }
+    // Until all agents have told that their ranks run, a signal ends the command.
+    wait_for("the end of the start", || has_thread(&run, "iof-nodes").then_some(()));
+    let agent = agent_of(&run, "b");
+    send(agent, Signal::SIGSTOP);
+    run.signal(Signal::SIGTERM);
+    wait_for("the end of the rank on a", || (run.running("sleep").len() == 1).then_some(()));
+    send(agent, Signal::SIGKILL);
+    let code = run.wait();
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.contains("node b is lost with rank 1: its carrier ended with signal: 9"), "{stderr}");
+    assert_eq!(code, 143, "{stderr}");
 }
 
 #[test]

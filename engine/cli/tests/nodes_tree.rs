@@ -5,9 +5,8 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
 
-use common::nodes::{agent_of, by_rank, send};
+use common::nodes::{agent_of, by_rank, has_thread, send};
 use common::process::{Done, Process};
 use common::site::Site;
 use common::wait_for;
@@ -87,9 +86,7 @@ fn signals_and_exit_codes_go_through_relays() {
     let stderr = common::bytes::collect(run.stderr());
     assert_eq!(read_lines(&mut stdout, 13), "ready\n".repeat(13));
     // Until all agents have told that their ranks run, a signal ends the command.
-    let names = || fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap().flatten();
-    let is_follower = |path: PathBuf| fs::read(path.join("comm")).is_ok_and(|name| name == b"iof-nodes\n");
-    wait_for("the end of the start", || names().any(|task| is_follower(task.path())).then_some(()));
+    wait_for("the end of the start", || has_thread(&run, "iof-nodes").then_some(()));
     run.signal(Signal::SIGTERM);
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).unwrap();

@@ -48,8 +48,10 @@ pub struct FirstFailure {
 
 impl FirstFailure {
     /// Notes that a rank has failed, and whether it ended [on request](crate::RankExit::requested).
+    /// Among ranks that did, those with a known exit status come first.
     pub fn note(&mut self, failure: (Rank, Exit), requested: bool) {
-        if self.failure.is_none() || (self.requested && !requested) {
+        let is_unknown = self.failure.is_some_and(|(_, exit)| exit == Exit::Unknown);
+        if self.failure.is_none() || (self.requested && (!requested || is_unknown)) {
             *self = FirstFailure { failure: Some(failure), requested };
         }
     }
@@ -66,5 +68,35 @@ impl From<JobStatus> for ExitCode {
     fn from(status: JobStatus) -> ExitCode {
         // wait(2) reports no greater codes than 255.
         ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use iof_capture::Signal;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_counts_before_ends_on_request_and_those_before_unknown_ones() {
+        let (unknown, request, crash) = (
+            ((Rank(0), Exit::Unknown), true),
+            ((Rank(1), Exit::Status(ExitStatus::from_raw(Signal::TERM.number()))), true),
+            ((Rank(2), Exit::Status(ExitStatus::from_raw(Signal::KILL.number()))), false),
+        );
+        for (failures, first) in [
+            (&[unknown][..], 0),
+            (&[unknown, request], 1),
+            (&[request, unknown], 1),
+            (&[request, crash, unknown], 2),
+            (&[unknown, crash, request], 2),
+        ] {
+            let mut failure = FirstFailure::default();
+            failures.iter().for_each(|(failed, requested)| failure.note(*failed, *requested));
+            assert_eq!(failure.get().map(|(rank, _)| rank), Some(Rank(first)), "{failures:?}");
+        }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use crossbeam::channel::{RecvTimeoutError, Sender};
 use iof_engine::{
-    EarlyEnd, EarlyEndPolicy, EarlyEndStep, Ending, Engine, Exit, FirstFailure, OPEN_AFTER_KILL, RankExit,
-    Signal as RankSignal,
+    EarlyEnd, EarlyEndPolicy, EarlyEndStep, Ending, Engine, Exit, FirstFailure, OPEN_AFTER_KILL,
+    REQUEST_LIFETIME, RankExit, Signal as RankSignal,
 };
 use iof_nodes::{BrokenEnd, BrokenStream, StdinOutcome, StreamKey, ToAgent, ToFrontEnd};
 use iof_proto::directive::key;
@@ -24,6 +24,7 @@ use crate::exits::listed;
 use crate::failures::MAX_FAILURE_LINES;
 use crate::follow::JobEvent;
 use crate::run::FLUSH_LIMIT;
+use crate::suspects::REQUESTS_TO_END;
 use crate::threads::start_thread;
 
 impl Remote {
@@ -44,6 +45,7 @@ impl Remote {
             reports,
             flushed: 0,
             first_failure: FirstFailure::default(),
+            asked_to_end: None,
         };
         start_thread("iof-nodes", move || follower.run(events))
     }
@@ -60,6 +62,8 @@ struct Follower {
     /// The number of failed ranks whose output was waited for.
     flushed: usize,
     first_failure: FirstFailure,
+    /// When all ranks were last sent a signal that asks them to end.
+    asked_to_end: Option<Instant>,
 }
 
 /// A step after SIGKILL of all ranks, for nodes that have not ended.
@@ -203,7 +207,12 @@ impl Follower {
                 let step = Instant::now().checked_add(OPEN_AFTER_KILL).map(|time| (time, LastStep::CutOff));
                 self.last_step = self.last_step.or(step);
             }
-            NodeEvent::Signalled(signal) => self.policy.signalled(signal),
+            NodeEvent::Signalled(signal) => {
+                if REQUESTS_TO_END.iter().any(|request| *request as i32 == signal.number()) {
+                    self.asked_to_end = Some(Instant::now());
+                }
+                self.policy.signalled(signal);
+            }
             NodeEvent::Lost { reason, broken } => self.lost(number, &reason, &broken),
         }
     }
@@ -253,10 +262,12 @@ impl Follower {
         self.break_off(broken);
         self.stdin_answered(number, None, &StdinOutcome::Closed);
         let line = lost_line(&self.remote.nspace, &node.host, reason, broken);
+        // What ends ranks on request may end their node, such as a SIGTERM to the carriers as well.
+        let requested = self.asked_to_end.is_some_and(|time| time.elapsed() < REQUEST_LIFETIME);
         for rank in &broken.ranks {
             // As a rank that a signal has killed: most likely it has been.
             let mut state = self.remote.state();
-            self.first_failure.note((*rank, Exit::Unknown), false);
+            self.first_failure.note((*rank, Exit::Unknown), requested);
             state.status.first_failure = self.first_failure.get();
             if let Some(info) = state.ranks.get_mut(rank) {
                 info.exit = Some(Exit::Unknown);

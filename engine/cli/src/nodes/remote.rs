@@ -134,11 +134,11 @@ impl Remote {
 
     /// Sends a signal to all ranks.
     pub fn signal(&self, signal: RankSignal) {
-        self.send_all(&ToAgent::Signal { signal: signal.number() });
         if let Some(events) = &self.state().events {
-            // The follower may have ended.
+            // Before what the signal causes. The follower may have ended.
             let _ = events.send((usize::MAX, NodeEvent::Signalled(signal)));
         }
+        self.send_all(&ToAgent::Signal { signal: signal.number() });
     }
 
     /// Sends a signal of a tool to the ranks among `procs`. Returns the number of those that run.

@@ -31,6 +31,13 @@ pub fn agent_of(run: &Process, host: &str) -> u32 {
     run.running("iof").into_iter().find(is_agent).unwrap()
 }
 
+/// Returns whether a process has a thread of this name.
+pub fn has_thread(run: &Process, name: &str) -> bool {
+    let threads = fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap().flatten();
+    let mut names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+    names.any(|found| found.trim_end() == name)
+}
+
 /// Sends a signal to a process.
 pub fn send(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid.try_into().unwrap()), signal).unwrap();
