@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use common::bytes::Pending;
 use common::process::{Done, Process};
 use common::site::Site;
 use common::wait_for;
@@ -62,18 +63,30 @@ impl Rig {
         inside
     }
 
+    /// Returns the words that run a command on the node that is the next word. A node that is silent
+    /// for `patience` seconds is lost.
+    fn ssh(&self, patience: u32) -> String {
+        format!(
+            "ssh -F {}/ssh_config -T -o BatchMode=yes -o Compression=no -o ServerAliveInterval=1 \
+             -o ServerAliveCountMax={patience} -o Ciphers=^aes128-gcm@openssh.com",
+            self.site.path().display()
+        )
+    }
+
     /// Starts `iof run OPTIONS sh -c SCRIPT` with the template for ssh. A node that is silent for
     /// `patience` seconds is lost.
     fn run_by_ssh(&self, patience: u32, options: &[&str], script: &str) -> Process {
-        let rsh = format!(
-            "ssh -F {}/ssh_config -T -o BatchMode=yes -o Compression=no -o ServerAliveInterval=1 \
-             -o ServerAliveCountMax={patience} -o Ciphers=^aes128-gcm@openssh.com %h",
-            self.site.path().display()
-        );
+        let directory = self.site.path().to_str().unwrap();
+        let options = [&["--rendezvous-dir", directory], options].concat();
+        Process::start(&mut self.command_by_ssh(patience, &options, script))
+    }
+
+    fn command_by_ssh(&self, patience: u32, options: &[&str], script: &str) -> Command {
+        let rsh = format!("{} %h", self.ssh(patience));
         let mut run = self.inside();
         run.arg(env!("CARGO_BIN_EXE_iof")).args(["run", "--nspace", "demo", "--rsh", &rsh]);
-        run.arg("--rendezvous-dir").arg(self.site.path()).args(options);
-        Process::start(run.args(["sh", "-c", script]))
+        run.args(options).args(["sh", "-c", script]);
+        run
     }
 
     /// Takes the link to a node down, or up.
@@ -194,6 +207,104 @@ fn a_cut_of_ssh_breaks_the_streams_of_its_node_with_true_figures_and_ends_the_jo
 
 #[test]
 #[ignore = "starts servers"]
+fn a_relay_reaches_further_nodes_over_ssh() {
+    let Some(rig) = Rig::start("ssh") else { return };
+    let lines = 100_000;
+    let mark = format!("{}/from", rig.site.path().display());
+    let script = format!(
+        "{{ echo $SSH_CONNECTION; cat; }} > {mark}.$IOF_RANK; {COUNT} {lines}; [ $IOF_RANK != 1 ] || exit 7"
+    );
+    // a relays for b.
+    let options = ["--hosts", "a,b,c", "-n", "3", "--tree", "2", "--host-env", "SSH_CONNECTION"];
+    let mut run = rig.run_by_ssh(PATIENCE, &[&options[..], &["--stdin", "1"]].concat(), &script);
+    run.stdin().write_all(b"some input\n").unwrap();
+    let done = run.finish();
+    assert_eq!(done.code, 7, "{}", done.stderr);
+    assert_eq!(counts(done.text()), (0..3).map(|rank| (rank, lines)).collect());
+    let from = |rank| fs::read_to_string(format!("{mark}.{rank}")).unwrap();
+    for (rank, address) in [(0, "10.77.1.1 "), (1, "10.77.1.2 "), (2, "10.77.3.1 ")] {
+        let is_from = from(rank).starts_with(address);
+        assert!(is_from && from(rank).ends_with("\nsome input\n") == (rank == 1), "{}", from(rank));
+    }
+}
+
+#[test]
+#[ignore = "starts servers"]
+fn a_cut_of_a_relay_over_ssh_breaks_its_subtree_with_true_figures_and_no_other_stream() {
+    let Some(rig) = Rig::start("ssh") else { return };
+    let script = "i=0; while :; do i=$((i+1)); echo $IOF_RANK $i; sleep 0.001; done";
+    let options = ["--hosts", "a,b,c", "-n", "3", "--tree", "2", "--kill-on-bad-exit=0"];
+    let mut run = rig.run_by_ssh(3, &options, script);
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = common::bytes::collect(run.stderr());
+    let mut output = String::new();
+    while counts(&output).len() < 3 {
+        stdout.read_line(&mut output).unwrap();
+    }
+    let output = Pending::start(move || {
+        stdout.read_to_string(&mut output).unwrap();
+        output
+    });
+    // a relays for b.
+    rig.set_link("a", "down");
+    for rank in [0, 1] {
+        rig.site.wait_for_stream(rank, "stdout", |stream| stream.0["missing"].is_u64());
+    }
+    let other = rig.site.stream(2, "stdout").unwrap();
+    assert!(!other.is_complete());
+    rig.site.wait_for_bytes(2, "stdout", other.number("produced") + 1000);
+    run.signal(Signal::SIGTERM);
+    let (code, output) = (run.wait(), output.get());
+    let errors = String::from_utf8(stderr.get()).unwrap();
+    assert_eq!(code, 1, "{errors}");
+    // What arrived is whole up to its end, and the lines have the number of its bytes.
+    assert_eq!(counts(&output).len(), 3);
+    let ended = "its carrier ended with exit status: 255";
+    for (rank, lost) in [
+        (0, format!("node a is lost with rank 0: {ended}; of its unfinished output ")),
+        (1, format!("node b is lost with rank 1: its relay a is lost: {ended}; of its unfinished output ")),
+    ] {
+        let lines = output.lines().filter(|line| line.starts_with(&format!("{rank} ")));
+        let arrived: usize = lines.map(|line| line.len() + 1).sum();
+        assert!(errors.contains(&format!("{lost}{arrived} bytes arrived, ")), "{arrived}: {errors}");
+    }
+    assert_eq!(errors.matches(" is lost with rank").count(), 2, "{errors}");
+}
+
+#[test]
+#[ignore = "starts servers"]
+fn a_tool_on_a_node_reaches_the_agent_that_ssh_has_started_there() {
+    let Some(rig) = Rig::start("ssh") else { return };
+    let front = rig.site.path().join("front");
+    fs::create_dir(&front).unwrap();
+    let mut gate = rig.site.gate("gate");
+    let script = format!("echo $IOF_RANK; : < {}; echo end $IOF_RANK", gate.path());
+    let options = ["--hosts", "a,b", "-n", "2", "--host-env", "TMPDIR"];
+    let mut command = rig.command_by_ssh(PATIENCE, &options, &script);
+    let mut run = Process::start(command.env("TMPDIR", front));
+    let mut stdout = BufReader::new(run.stdout());
+    let mut line = String::new();
+    for _ in 0..2 {
+        stdout.read_line(&mut line).unwrap();
+    }
+    let on_node = |command: &str| {
+        let (ssh, mut inside) = (rig.ssh(PATIENCE), rig.inside());
+        inside.args(ssh.split(' ')).arg("b").arg(format!("{} {command}", env!("CARGO_BIN_EXE_iof")));
+        Process::start(&mut inside)
+    };
+    let pull = on_node("pull --nspace demo");
+    wait_for("the pull", || {
+        let done = on_node("query stats --json").finish();
+        done.text().contains("\"iof pull\"").then_some(())
+    });
+    gate.open();
+    let done = pull.finish();
+    assert_eq!((done.code, done.text()), (0, "1\nend 1\n"), "{done:?}");
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+#[ignore = "starts servers"]
 fn a_front_end_that_stands_still_stops_the_ranks_over_ssh_and_loses_nothing() {
     const LENGTH: usize = 64 << 20;
     let Some(rig) = Rig::start("ssh") else { return };
@@ -239,6 +350,12 @@ fn in_an_allocation_of_slurm_srun_starts_the_ranks_on_its_nodes() {
     let expected = ["[demo,0][n1", "[demo,1][n1", "[demo,2][n2", "[demo,3][n2", "[demo,4][n3", "[demo,5][n3"];
     assert_eq!((done.code, hosts), (0, expected.to_vec()), "{done:?}");
     let done = run(&["-n", "3", "--map-by", "node"], &format!("{COUNT} 100000; exit $IOF_RANK"));
+    assert_eq!(counts(done.text()), (0..3).map(|rank| (rank, 100_000)).collect());
+    assert!(done.code == 1 || done.code == 2, "{done:?}");
+    assert!(done.stderr.contains(" on n2) ended with exit code 1"), "{}", done.stderr);
+    // n1 relays for n2.
+    let done =
+        run(&["-n", "3", "--map-by", "node", "--tree", "2"], &format!("{COUNT} 100000; exit $IOF_RANK"));
     assert_eq!(counts(done.text()), (0..3).map(|rank| (rank, 100_000)).collect());
     assert!(done.code == 1 || done.code == 2, "{done:?}");
     assert!(done.stderr.contains(" on n2) ended with exit code 1"), "{}", done.stderr);
