@@ -1,11 +1,15 @@
 //! The reasons why the command fails, and the exit code of each.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 
 use crate::message::{print_list, print_message, wait_until_written};
 use crate::signals;
+
+/// Characters of a wrong text that a message shows.
+const MAX_SHOWN: usize = 100;
 
 /// The reason why the command failed, as the text of its message.
 pub enum Failure {
@@ -18,6 +22,14 @@ pub enum Failure {
     /// A signal that ended the command, such as SIGPIPE when the reader of its output is gone. The
     /// command raises it in its own process, so that the shell sees it.
     Signal(Signal),
+}
+
+/// Returns the beginning of a wrong text, for a message.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_SHOWN) {
+        None => text.into(),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
+    }
 }
 
 impl Failure {

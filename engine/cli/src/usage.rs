@@ -12,7 +12,7 @@ use clap::{Command, CommandFactory, Parser};
 use crate::args::Iof;
 use crate::args::similar::mistyped;
 use crate::args::spellings::translate::{Refusal, translate};
-use crate::error::{Failure, finish};
+use crate::error::{Failure, finish, shown};
 use crate::kill::rewritten;
 use crate::print;
 
@@ -219,6 +219,7 @@ pub fn in_one_line(error: &clap::Error) -> String {
     let message = lines.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     let message = name_value_once(error, message).unwrap_or_else(|| message.to_owned());
+    let message = shorten_value(error, message);
     match similar(error) {
         Some(names) => format!("{message}: did you mean {names}?"),
         None => message,
@@ -233,6 +234,14 @@ fn name_value_once(error: &clap::Error, message: &str) -> Option<String> {
     let (problem, expected) = reason.split_once(&format!(" '{value}': "))?;
     let option = if name.starts_with('-') { format!(" for '{name}'") } else { String::new() };
     Some(format!("{problem} '{value}'{option}: {expected}"))
+}
+
+/// Returns clap's message with the beginning of a long value in place of the value.
+fn shorten_value(error: &clap::Error, message: String) -> String {
+    match error.get(ContextKind::InvalidValue) {
+        Some(ContextValue::String(value)) if shown(value) != *value => message.replace(value, &shown(value)),
+        _ => message,
+    }
 }
 
 /// Returns the names that are similar to what was typed.

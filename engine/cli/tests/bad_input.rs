@@ -41,6 +41,11 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["tpo"], "'tpo': did you mean 'top'?"),
         (&["-np", "2", "hostname"], "unexpected option '-np'; to start a job, write: iof run -np 2 hostname"),
         (&["run", "-vv", "true"], "unsupported option '-v'"),
+        (
+            &["run", "--host-env", "A=1", "true"],
+            "invalid value 'A=1' for '--host-env <NAME>': expected the name",
+        ),
+        (&["run", "--host-env", "A,B", "true"], "expected the name of one variable"),
         (&["run", "--timeout", "-5", "true"], "invalid time '-5' for '--timeout <DURATION>'"),
         (&["run", "--grace", "-1", "true"], "invalid time '-1' for '--grace <DURATION>'"),
         (
@@ -228,6 +233,25 @@ fn a_message_that_quotes_a_newline_is_one_line() {
     let done = site.run(&[], [&failing]).finish();
     assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{done:?}");
     assert!(done.stderr.contains(r"/no\nprog, pid "), "{done:?}");
+}
+
+#[test]
+fn a_message_repeats_the_beginning_of_a_long_value() {
+    let long = "x;".repeat(10_000);
+    for option in ["--hosts", "--rank", "--timeout", "--cache-size", "--nspace"] {
+        let done = start(&["run", option, &long, "true"]);
+        assert_refused(&done, "");
+        assert!(done.stderr.len() < 700, "{option}: {} bytes", done.stderr.len());
+    }
+}
+
+#[test]
+fn a_list_of_nodes_that_is_not_utf8_is_refused() {
+    for name in ["SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_MCPU_HOSTS"] {
+        let value = OsString::from_vec(b"n[1-2]\xff 1".to_vec());
+        let done = Process::start(iof().args(["run", "true"]).env(name, value)).finish();
+        assert_refused(&done, &format!("iof: {name}"));
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::carrier::{SRUN, SSH};
 use super::hostfile;
-use super::hosts::{Hosts, MAX_HOST_NAME, MAX_LISTED_HOSTS, shown, slots};
+use super::hosts::{Hosts, MAX_HOST_NAME, MAX_LISTED_HOSTS, slots};
+use crate::error::shown;
 
 /// The largest number of pairs of brackets in one part of a list.
 const MAX_BRACKETS: usize = 8;
@@ -131,6 +132,9 @@ fn expand(list: &str) -> Result<Vec<String>, String> {
             b']' => depth = depth.saturating_sub(1),
             b',' if depth == 0 => {
                 let part = list.get(start..index).unwrap_or_default();
+                if names.len() >= MAX_LISTED_HOSTS {
+                    return Err(format!("more than {MAX_LISTED_HOSTS} hosts"));
+                }
                 expand_part(String::new(), part, &mut names).ok_or_else(|| {
                     format!("cannot expand '{}' to at most {MAX_LISTED_HOSTS} hosts", shown(part))
                 })?;
@@ -247,6 +251,7 @@ mod tests {
         ] {
             assert!(expand(list).is_err(), "{list}");
         }
+        assert_eq!(expand(&"n,".repeat(5000)), Err("more than 4096 hosts".into()));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::hosts::{Hosts, name_and_slots, shown, slots};
+use super::hosts::{Hosts, name_and_slots, slots};
+use crate::error::shown;
 
 /// The longest file of hosts, in bytes.
 const MAX_HOSTFILE: u64 = 1 << 20;

@@ -1,6 +1,5 @@
 //! The nodes of a job and the ranks of each.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
@@ -9,14 +8,13 @@ use iof_nodes::limits::{MAX_NODES, MAX_RANKS_OF_NODE};
 use iof_proto::Rank;
 use nix::unistd::gethostname;
 
+use crate::error::shown;
+
 /// The longest name of a host, in bytes.
 pub(super) const MAX_HOST_NAME: usize = 255;
 
 /// Most hosts of a list. Those without ranks need no agents.
 pub(super) const MAX_LISTED_HOSTS: usize = 4096;
-
-/// Characters of a wrong text that a message shows.
-const MAX_SHOWN: usize = 100;
 
 /// Hosts that the advice for too few slots lists.
 const MAX_ADVISED: usize = 4;
@@ -76,14 +74,6 @@ pub(super) fn name_and_slots(text: &str) -> Result<(&str, Option<u32>), String> 
 pub(super) fn slots(text: &str) -> Option<u32> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|slots| is_number && *slots > 0)
-}
-
-/// Returns the beginning of a wrong text, for a message.
-pub(super) fn shown(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(MAX_SHOWN) {
-        None => text.into(),
-        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
-    }
 }
 
 impl Hosts {
@@ -189,12 +179,14 @@ impl Hosts {
 }
 
 impl Node {
-    /// Returns whether this is the node of this process, by one of its names.
+    /// Returns whether this is the node of this process, by one of its names. Upper and lower case
+    /// are the same, and a dot may end a name.
     pub fn is_here(&self) -> bool {
         let own = gethostname().unwrap_or_default();
         let own = own.to_string_lossy();
         let short = own.split('.').next().unwrap_or_default();
-        ["localhost", "127.0.0.1", &own, short].contains(&self.host.as_str())
+        let host = self.host.strip_suffix('.').unwrap_or(&self.host);
+        ["localhost", "127.0.0.1", &own, short].iter().any(|name| name.eq_ignore_ascii_case(host))
     }
 }
 
@@ -242,6 +234,18 @@ mod tests {
         assert!(many.join(",").parse::<Hosts>().is_err());
         let error = format!("x{}", ";".repeat(10_000)).parse::<Hosts>().unwrap_err();
         assert!(error.len() < 300, "{error}");
+    }
+
+    #[test]
+    fn the_own_node_is_known_by_its_names_in_any_case() {
+        let is_here = |host: &str| Node { host: host.into(), ranks: BTreeSet::new() }.is_here();
+        let own = gethostname().unwrap().into_string().unwrap();
+        for host in ["localhost", "LocalHost.", "127.0.0.1", &own, &own.to_uppercase(), &format!("{own}.")] {
+            assert!(is_here(host), "{host}");
+        }
+        for host in ["", ".", "localhost..", "root@localhost", "other", "127.0.0.2"] {
+            assert!(!is_here(host), "{host}");
+        }
     }
 
     #[test]
