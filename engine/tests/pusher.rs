@@ -201,6 +201,24 @@ fn an_unreadable_input_is_an_error_and_the_ranks_see_the_end() {
 }
 
 #[test]
+fn the_targets_of_a_detached_pusher_see_the_end_of_an_unreadable_file_or_a_stop() {
+    let engine = engine_with_cache(16_384);
+    let mut ranks = Stdins::adopt(&engine, 1);
+    let unreadable = File::options().write(true).open("/dev/null").unwrap();
+    let _pusher = start(&engine, &final_push(all_ranks()), &unreadable).detach();
+    assert_eq!(ranks.rest(0), b"");
+
+    let engine = engine_with_cache(16_384);
+    let mut ranks = Stdins::adopt(&engine, 1);
+    let (read, mut write) = pipe();
+    let pusher = start(&engine, &final_push(all_ranks()), &read).detach();
+    write.write_all(b"typed").unwrap();
+    assert_eq!(ranks.read(0, 5), b"typed");
+    pusher.stop();
+    assert_eq!(ranks.rest(0), b"");
+}
+
+#[test]
 fn a_push_is_refused_before_any_input_is_read() {
     let engine = engine_with_cache(16_384);
     let mut ranks = Stdins::adopt(&engine, 2);

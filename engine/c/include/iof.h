@@ -2089,14 +2089,15 @@ iof_status_t iof_IOF_deregister(size_t iofhdlr,
 // is called when the push is done.
 //
 // With IOF_IOF_PUSH_STDIN, and bo NULL or empty, a thread of the library reads the program's own
-// stdin until its end, pushes it, and closes the stdin of the targets. If the value is a process
-// and ntargets is 0, that process is the target. The thread continues after the library is
-// finalized. A process has one such push at a time, because several would divide the bytes. The
-// function blocks until the push has begun, even with cbfunc, which is then called. The end of the
-// push is not reported. In a callback the function returns IOF_ERR_WOULD_BLOCK. A later call with
-// bo NULL or empty, and with IOF_IOF_PUSH_STDIN false or with IOF_IOF_COMPLETE, stops the thread,
-// whatever its targets are, without waiting for that: the thread pushes what it has read, and
-// closes the stdin of its targets.
+// stdin until its end or an error, pushes it, and closes the stdin of the targets. If the value is
+// a process and ntargets is 0, that process is the target. The thread continues after the library
+// is finalized. A process has one such push at a time, because several would divide the bytes. The
+// function blocks until the push has begun, even with cbfunc, which is then called. Before, it
+// waits at most one second for the end of an earlier such push, which ends soon after its last
+// target. The end of the push is not reported. In a callback the function returns
+// IOF_ERR_WOULD_BLOCK. A later call with bo NULL or empty, and with IOF_IOF_PUSH_STDIN false or
+// with IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
+// thread pushes what it has read, and closes the stdin of its targets.
 //
 // Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
 // IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is
@@ -2131,11 +2132,11 @@ iof_status_t iof_tool_set_server(const struct iof_proc_t *server,
 
 // Connects a tool that has no connection, because of IOF_TOOL_DO_NOT_CONNECT,
 // IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect, or because its engine has ended. The tool
-// keeps its event handlers, and registers again for output (iof_IOF_pull). The infos are those of
-// iof_tool_init that select an engine; at least one must be given. myproc and server, which may be
-// NULL, receive the names of the tool and of the engine. Blocks as iof_tool_init does. Errors:
-// those of iof_tool_init; IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has
-// one connection.
+// keeps its event handlers and IOF_EXTERNAL_PROGRESS, and registers again for output
+// (iof_IOF_pull), with new numbers. The infos are those of iof_tool_init that select an engine; at
+// least one must be given. myproc and server, which may be NULL, receive the names of the tool and
+// of the engine. Blocks as iof_tool_init does. Errors: those of iof_tool_init;
+// IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one connection.
 iof_status_t iof_tool_attach_to_server(struct iof_proc_t *myproc,
                                        struct iof_proc_t *server,
                                        struct iof_info_t *info,

@@ -433,7 +433,8 @@ fn logged(report: &LogReport) -> Result<(), Failure> {
     Err(Failure::new(report.status, reasons.join("; ")))
 }
 
-fn failure(error: RequestError) -> Failure {
+/// Converts the error of a request, so that it has a status.
+pub(crate) fn failure(error: RequestError) -> Failure {
     match error {
         RequestError::Denied(failure) => failure,
         RequestError::Unsendable(error) => Failure::new(Status::ERR_BAD_PARAM, error.to_string()),

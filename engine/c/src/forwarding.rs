@@ -124,14 +124,15 @@ pub unsafe extern "C" fn iof_IOF_deregister(
 /// is called when the push is done.
 ///
 /// With IOF_IOF_PUSH_STDIN, and bo NULL or empty, a thread of the library reads the program's own
-/// stdin until its end, pushes it, and closes the stdin of the targets. If the value is a process
-/// and ntargets is 0, that process is the target. The thread continues after the library is
-/// finalized. A process has one such push at a time, because several would divide the bytes. The
-/// function blocks until the push has begun, even with cbfunc, which is then called. The end of the
-/// push is not reported. In a callback the function returns IOF_ERR_WOULD_BLOCK. A later call with
-/// bo NULL or empty, and with IOF_IOF_PUSH_STDIN false or with IOF_IOF_COMPLETE, stops the thread,
-/// whatever its targets are, without waiting for that: the thread pushes what it has read, and
-/// closes the stdin of its targets.
+/// stdin until its end or an error, pushes it, and closes the stdin of the targets. If the value is
+/// a process and ntargets is 0, that process is the target. The thread continues after the library
+/// is finalized. A process has one such push at a time, because several would divide the bytes. The
+/// function blocks until the push has begun, even with cbfunc, which is then called. Before, it
+/// waits at most one second for the end of an earlier such push, which ends soon after its last
+/// target. The end of the push is not reported. In a callback the function returns
+/// IOF_ERR_WOULD_BLOCK. A later call with bo NULL or empty, and with IOF_IOF_PUSH_STDIN false or
+/// with IOF_IOF_COMPLETE, stops the thread, whatever its targets are, without waiting for that: the
+/// thread pushes what it has read, and closes the stdin of its targets.
 ///
 /// Directives: IOF_IOF_COMPLETE, IOF_IOF_PUSH_STDIN, IOF_IOF_DROP_NEWEST, IOF_PARTIAL,
 /// IOF_IOF_CACHE_SIZE. A target that does not read delays the push, unless IOF_IOF_DROP_NEWEST is

@@ -37,6 +37,8 @@ pub(crate) struct Tool {
     pub proc: Proc,
     /// `None` if the tool chose to run without a connection.
     pub session: Option<Arc<Session>>,
+    /// Whether its sessions have a thread, and the program does not progress them.
+    pub own_thread: bool,
     /// The event handlers of a tool without a session.
     pub events: Events,
     /// The formats of output without a callback.

@@ -97,7 +97,7 @@ fn begin(infos: ToolInfos) -> Outcome<Tool> {
         None
     };
     let directories = Search { target: Target::default(), ..search };
-    Ok(Tool { count: 1, proc, session, events: Events::default(), formats, directories })
+    Ok(Tool { count: 1, proc, session, own_thread, events: Events::default(), formats, directories })
 }
 
 /// Connects to the first engine of `search` that accepts the tool.

@@ -88,6 +88,16 @@ fn a_push_of_the_programs_own_stdin_is_stopped_by_the_directive_or_its_end() {
 }
 
 #[test]
+fn a_push_of_stdin_whose_targets_have_ended_makes_way_for_the_next_one() {
+    assert_completes("stdin-again");
+}
+
+#[test]
+fn ranks_see_the_end_of_a_stdin_that_cannot_be_read() {
+    assert_completes("stdin-error");
+}
+
+#[test]
 fn a_launcher_announces_directives_queries_log_channels_and_a_gateway() {
     assert_completes_of("host.c", "host");
 }

@@ -159,7 +159,7 @@ pub use local_rings::LocalRings;
 pub use own_proc::own_proc;
 pub use pull::Pull;
 pub use push::{Push, STALL_TIMEOUT};
-pub use pusher::Pusher;
+pub use pusher::{DetachedPusher, Pusher};
 pub use reply::Reply;
 pub use tool::Tool;
 pub use tool::poll::PollCall;

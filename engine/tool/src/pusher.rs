@@ -23,7 +23,7 @@ use crate::tool::Tool;
 ///
 /// The file may be in blocking or non-blocking mode, which is not changed. No other code should
 /// read the file meanwhile. When no target can receive more, the pusher stops reading. A pusher
-/// that is dropped without [`Pusher::join`] continues.
+/// that is dropped without [`Pusher::join`] continues, as after [`Pusher::detach`].
 ///
 /// # Example
 /// ```
@@ -108,6 +108,12 @@ impl Pusher {
         self.stop.ring();
     }
 
+    /// Lets the pusher continue on its own, and returns what can still stop it. If the push fails,
+    /// its targets see the end of their input then, and not only after [`Pusher::join`].
+    pub fn detach(self) -> DetachedPusher {
+        DetachedPusher { stop: self.stop }
+    }
+
     /// Blocks until the push has ended: every target has received all bytes or can receive no more.
     /// Returns the report.
     ///
@@ -137,6 +143,24 @@ impl fmt::Debug for Pusher {
         let mut shown = f.debug_struct("Pusher");
         shown.field("granted", &self.granted).field("progress", &self.progress());
         shown.field("finished", &self.is_finished()).finish_non_exhaustive()
+    }
+}
+
+/// A pusher that can't be joined, see [`Pusher::detach`]. It continues if this is dropped.
+pub struct DetachedPusher {
+    stop: Ringer,
+}
+
+impl DetachedPusher {
+    /// Ends the push, see [`Pusher::stop`].
+    pub fn stop(&self) {
+        self.stop.ring();
+    }
+}
+
+impl fmt::Debug for DetachedPusher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DetachedPusher").finish_non_exhaustive()
     }
 }
 

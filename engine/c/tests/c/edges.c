@@ -89,6 +89,10 @@ static void stdin_that_is_stopped(void)
         spawn("cat", 1);
         /* RFC0025 gives the directive a process. */
         assert(iof_Info_load(&start, IOF_IOF_PUSH_STDIN, &rank0, IOF_PROC) == IOF_SUCCESS);
+        /* It is refused with the status with which bytes are. */
+        iof_proc_t unknown = rank0;
+        unknown.rank = 1;
+        assert(iof_IOF_push(&unknown, 1, NULL, &start, 1, NULL, NULL) == IOF_ERR_NOT_FOUND && *iof_last_error());
         assert(iof_IOF_push(&rank0, round, &bytes, &start, 1, NULL, NULL) == IOF_ERR_BAD_PARAM && *iof_last_error());
         iof_byte_object_t *nothing = round == 0 ? NULL : &empty;
         assert(iof_IOF_push(&rank0, round, nothing, &start, 1, NULL, NULL) == IOF_SUCCESS);
@@ -110,6 +114,41 @@ static void stdin_that_is_stopped(void)
     /* Nothing is left to stop. */
     assert(iof_Info_load(&stop, IOF_IOF_PUSH_STDIN, &no, IOF_BOOL) == IOF_SUCCESS);
     assert(iof_IOF_push(&rank0, 1, NULL, &stop, 1, NULL, NULL) == IOF_SUCCESS);
+    /* Without a target, and to a stdin that is closed. */
+    assert(iof_Info_load(&start, IOF_IOF_PUSH_STDIN, NULL, IOF_BOOL) == IOF_SUCCESS);
+    assert(iof_Info_load(&stop, IOF_IOF_COMPLETE, NULL, IOF_BOOL) == IOF_SUCCESS);
+    assert(iof_IOF_push(NULL, 0, NULL, &start, 1, NULL, NULL) == IOF_ERR_BAD_PARAM);
+    spawn("exec sleep 1000", 1);
+    assert(iof_IOF_push(&rank0, 1, &bytes, &stop, 1, NULL, NULL) == IOF_SUCCESS);
+    assert(iof_IOF_push(&rank0, 1, NULL, &start, 1, NULL, NULL) == IOF_ERR_IOF_COMPLETE);
+    assert(iof_server_signal("job", SIGKILL) == IOF_SUCCESS && iof_server_wait("job", NULL) == IOF_SUCCESS);
+}
+
+/* Pushes stdin, which stays open, to one job after the other. Each push ends with its target. */
+static void stdin_of_jobs_that_end(void)
+{
+    iof_info_t start;
+    int input[2];
+    assert(pipe2(input, O_CLOEXEC) == 0 && dup2(input[0], 0) == 0);
+    assert(iof_Info_load(&start, IOF_IOF_PUSH_STDIN, NULL, IOF_BOOL) == IOF_SUCCESS);
+    for (int job = 0; job < 20; job++) {
+        spawn("read line", 1);
+        assert(iof_IOF_push(&rank0, 1, NULL, &start, 1, NULL, NULL) == IOF_SUCCESS);
+        assert(write(input[1], "typed\n", 6) == 6);
+        assert(iof_server_wait("job", NULL) == IOF_SUCCESS && iof_server_forget("job") == IOF_SUCCESS);
+    }
+}
+
+/* Pushes a stdin that cannot be read: the rank sees the end of its stdin. */
+static void stdin_that_fails(void)
+{
+    iof_info_t start;
+    int directory = open("/", O_RDONLY | O_CLOEXEC), code;
+    assert(directory > 0 && dup2(directory, 0) == 0);
+    assert(iof_Info_load(&start, IOF_IOF_PUSH_STDIN, NULL, IOF_BOOL) == IOF_SUCCESS);
+    spawn("cat", 1);
+    assert(iof_IOF_push(&rank0, 1, NULL, &start, 1, NULL, NULL) == IOF_SUCCESS);
+    assert(iof_server_wait("job", &code) == IOF_SUCCESS && code == 0);
 }
 
 static void at_exit(void)
@@ -371,6 +410,10 @@ int main(int argc, char **argv)
         return 0;
     } else if (!strcmp(scenario, "stdin")) {
         stdin_that_is_stopped();
+    } else if (!strcmp(scenario, "stdin-again")) {
+        stdin_of_jobs_that_end();
+    } else if (!strcmp(scenario, "stdin-error")) {
+        stdin_that_fails();
     } else if (!strcmp(scenario, "adopt")) {
         refused_adoptions();
     } else if (!strcmp(scenario, "mpi")) {

@@ -342,16 +342,19 @@ static void answered(iof_status_t status, iof_info_t *info, size_t ninfo, void *
     }
 }
 
-/* A tool that connects after it has begun, disconnects, and connects again. */
-static void later(void)
+/* A tool that connects after it has begun, disconnects, and connects again. It uses a thread of the
+ * library, or progresses all of its connections itself. */
+static void later(bool progresses)
 {
     char *uri = getenv("IOF_SERVER"), *keys[] = {IOF_QUERY_AVAIL_SERVERS, IOF_QUERY_NAMESPACES, NULL};
     iof_query_t query = {.keys = keys};
     iof_info_t info, *results;
     iof_proc_t self, engine, *servers;
     size_t id = 0, count;
-    CHECK(iof_Info_load(&info, IOF_TOOL_DO_NOT_CONNECT, NULL, IOF_BOOL));
-    CHECK(iof_tool_init(&self, &info, 1));
+    iof_info_t infos[2];
+    CHECK(iof_Info_load(&infos[0], IOF_TOOL_DO_NOT_CONNECT, NULL, IOF_BOOL));
+    CHECK(iof_Info_load(&infos[1], IOF_EXTERNAL_PROGRESS, NULL, IOF_BOOL));
+    CHECK(iof_tool_init(&self, infos, 1 + progresses));
     assert(!iof_tool_is_connected());
     /* The callback of the registration is called, and answers of the library exist. */
     iof_status_t code = IOF_ERR_LOST_CONNECTION;
@@ -380,6 +383,8 @@ static void later(void)
     for (int round = 0; round < 2; round++) {
         CHECK(iof_tool_attach_to_server(&self, &engine, &info, 1));
         assert(iof_tool_is_connected());
+        /* The program progresses each of its connections. */
+        assert(progresses ? iof_progress_fd() >= 0 : iof_progress_fd() == IOF_ERR_NOT_AVAILABLE);
         assert(iof_tool_attach_to_server(NULL, NULL, &info, 1) == IOF_ERR_NOT_SUPPORTED);
         assert(!strcmp(text_of(IOF_SERVER_URI), uri));
         CHECK(iof_tool_get_servers(&servers, &count));
@@ -396,6 +401,7 @@ static void later(void)
     fflush(stdout);
     while (__atomic_load_n(&events, __ATOMIC_SEQ_CST) == 0) {
         poll(NULL, 0, 1);
+        iof_Progress();
     }
     assert(!iof_tool_is_connected() && iof_tool_set_server(&engine, NULL, 0) == IOF_ERR_UNREACH);
     CHECK(iof_tool_get_servers(&servers, &count));
@@ -403,12 +409,14 @@ static void later(void)
     /* The tool connects to the next engine, and its handler receives the end of that one, too. */
     while (iof_tool_attach_to_server(&self, &engine, &info, 1) != IOF_SUCCESS) {
         poll(NULL, 0, 1);
+        iof_Progress();
     }
     assert(iof_tool_is_connected());
     printf("ready\n");
     fflush(stdout);
     while (__atomic_load_n(&events, __ATOMIC_SEQ_CST) == 1) {
         poll(NULL, 0, 1);
+        iof_Progress();
     }
     CHECK(iof_tool_finalize());
 }
@@ -485,26 +493,29 @@ int main(int argc, char **argv)
         gateway();
         return 0;
     }
-    if (!strcmp(argv[1], "later")) {
-        later();
+    if (!strcmp(argv[1], "later") || !strcmp(argv[1], "later-in-loop")) {
+        later(!strcmp(argv[1], "later-in-loop"));
         return 0;
     }
     if (!strcmp(argv[1], "server")) {
         /* Ends while its tool waits for that. */
-        int pipes[2];
-        char byte;
-        assert(pipe2(pipes, O_CLOEXEC) == 0);
-        CHECK(iof_server_init(NULL, NULL, 0));
-        pid_t child = start("later", pipes[1]);
-        for (int engine = 0; engine < 2; engine++) {
-            while (read(pipes[0], &byte, 1) == 1 && byte != '\n') {
+        static const char *const tools[] = {"later", "later-in-loop"};
+        for (int tool = 0; tool < 2; tool++) {
+            int pipes[2];
+            char byte;
+            assert(pipe2(pipes, O_CLOEXEC) == 0);
+            CHECK(iof_server_init(NULL, NULL, 0));
+            pid_t child = start(tools[tool], pipes[1]);
+            for (int engine = 0; engine < 2; engine++) {
+                while (read(pipes[0], &byte, 1) == 1 && byte != '\n') {
+                }
+                CHECK(iof_server_finalize());
+                if (engine == 0) {
+                    CHECK(iof_server_init(NULL, NULL, 0));
+                }
             }
-            CHECK(iof_server_finalize());
-            if (engine == 0) {
-                CHECK(iof_server_init(NULL, NULL, 0));
-            }
+            ends_well(child);
         }
-        ends_well(child);
         printf("done\n");
         return 0;
     }
