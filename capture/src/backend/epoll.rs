@@ -59,6 +59,8 @@ pub(crate) struct Epoll {
     files: Vec<Option<File>>,
     /// Ready files that had a request when they were queued. The request may be cancelled since.
     runnable: VecDeque<Token>,
+    /// Files that the kernel has reported since `runnable` was extended by them, in that order.
+    arrived: Vec<Token>,
     /// Pauses with their deadlines, the earliest deadline in front.
     pauses: VecDeque<(Instant, Token)>,
     answers: Vec<Answer>,
@@ -74,6 +76,7 @@ impl Epoll {
             events: Events::with_capacity(EVENTS),
             files: Vec::new(),
             runnable: VecDeque::new(),
+            arrived: Vec::new(),
             pauses: VecDeque::new(),
             answers: Vec::new(),
             requests: 0,
@@ -135,16 +138,7 @@ impl Epoll {
                 continue;
             }
             file.ready = true;
-            let token = Token::from(word as u64);
-            match file.request {
-                Some(Request::Poll) => {
-                    file.request = None;
-                    self.requests = self.requests.saturating_sub(1);
-                    self.answers.push((token, Ok(1)));
-                }
-                Some(Request::Read(_) | Request::Write(_)) => self.runnable.push_back(token),
-                None => {}
-            }
+            self.arrived.push(Token::from(word as u64));
         }
         Ok(())
     }
@@ -244,10 +238,16 @@ impl Backend for Epoll {
         }
         // Files that count as ready come first. An attempt often finds one empty after all, and
         // then `wait` waits for that file, too.
+        self.runnable.extend(self.arrived.drain(..));
         self.serve();
         self.wait()?;
         self.end_pauses();
-        self.serve();
+        // What has just been answered may have older bytes than what arrived. The next request for
+        // it comes first.
+        if self.answers.is_empty() {
+            self.runnable.extend(self.arrived.drain(..));
+            self.serve();
+        }
         Ok(())
     }
 

@@ -41,7 +41,12 @@ impl Harness {
     }
 
     fn read(&mut self, file: impl AsFd) {
-        let span = Span { ptr: self.memory.as_mut_ptr(), len: self.memory.len() };
+        self.read_part(file, self.memory.len());
+    }
+
+    /// Requests a read of at most `len` bytes.
+    fn read_part(&mut self, file: impl AsFd, len: usize) {
+        let span = Span { ptr: self.memory.as_mut_ptr(), len };
         // SAFETY: the memory is neither moved, read nor written until `epoll` has answered or was
         // dropped.
         unsafe { self.epoll.read(SOURCE, file.as_fd(), span) }
@@ -264,6 +269,39 @@ fn a_file_that_always_has_bytes_is_read_once_a_turn_and_delays_no_other() {
         assert!(answers.iter().any(|(token, _)| *token == Token::Source(1)));
         assert_eq!(harness.epoll.discard(read.as_fd()).unwrap(), 1);
     }
+}
+
+#[test]
+fn a_file_with_older_bytes_that_was_just_read_comes_before_one_that_arrives() {
+    const OTHER: Token = Token::Source(2);
+    let mut harness = Harness::new();
+    let [(older, mut to_older), (newer, mut to_newer)] = [(); 2].map(|()| pipe(OFlag::empty()));
+    harness.register(&older);
+    harness.register_as(OTHER, &newer);
+    let mut bytes = [0; 4];
+    let span = |part: &mut [u8]| Span { ptr: part.as_mut_ptr(), len: part.len() };
+    let (one, other) = bytes.split_at_mut(2);
+    // The older pipe counts as ready and has two bytes more than a read takes.
+    to_older.write_all(b"abc").unwrap();
+    harness.read_part(&older, 1);
+    assert!(matches!(harness.answers()[..], [(SOURCE, Ok(1))]));
+    // SAFETY: the memory outlives the answers.
+    unsafe {
+        harness.epoll.read(SOURCE, older.as_fd(), span(&mut one[..1]));
+        harness.epoll.read(OTHER, newer.as_fd(), span(other));
+    }
+    to_newer.write_all(b"d").unwrap();
+    let mut answers = Vec::new();
+    let mut turn = |harness: &mut Harness| {
+        harness.epoll.turn(Duration::ZERO).unwrap();
+        harness.epoll.take(&mut answers);
+        answers.drain(..).map(|(token, _)| token).collect::<Vec<_>>()
+    };
+    assert_eq!(turn(&mut harness), [SOURCE]);
+    // SAFETY: as above.
+    unsafe { harness.epoll.read(SOURCE, older.as_fd(), span(&mut one[1..])) };
+    assert_eq!(turn(&mut harness), [SOURCE, OTHER]);
+    assert_eq!(&bytes[..3], b"bcd");
 }
 
 #[test]
