@@ -25,10 +25,6 @@ pub const OPEN_AFTER_KILL: Duration = Duration::from_secs(2);
 /// ([`Job::signal`](crate::Job::signal)) within this time, the rank has not failed.
 pub const SAME_REQUEST: Duration = Duration::from_millis(250);
 
-/// Time for which a signal that was sent to a rank explains the rank's failure: 10 minutes after
-/// the last one. A program may need a while to save its state.
-pub const REQUEST_LIFETIME: Duration = Duration::from_secs(600);
-
 /// The failures of a rank that end its whole job, see
 /// [`JobSpec::kill_on_bad_exit`](crate::JobSpec::kill_on_bad_exit).
 ///

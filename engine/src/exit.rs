@@ -3,12 +3,14 @@
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use iof_capture::Signal;
 use iof_proto::ProcState;
 
-use crate::early_end::REQUEST_LIFETIME;
+/// Time for which a signal that was sent to a rank explains the rank's failure: 10 minutes after
+/// the last one. A program may need a while to save its state.
+pub const REQUEST_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The exit status of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

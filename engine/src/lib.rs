@@ -95,12 +95,12 @@ pub use config::{
 };
 pub use early_end::{
     DEFAULT_KILL_WAIT, EarlyEnd, EarlyEndPolicy, EarlyEndStep, EndCause, KillOnBadExit, OPEN_AFTER_KILL,
-    REQUEST_LIFETIME, SAME_REQUEST, TIMEOUT_CODE,
+    SAME_REQUEST, TIMEOUT_CODE,
 };
 pub use endings::Endings;
 pub use engine::Engine;
 pub use error::{LaunchError, MAX_RANKS, PmixError, StartError};
-pub use exit::Exit;
+pub use exit::{Exit, REQUEST_LIFETIME};
 pub use grant::Grant;
 pub use host::{ApprovalReply, Host, HostReply, QueryReply, Remedy, Standalone, ViaGateway, same_user};
 pub use iof_capture::{

@@ -59,8 +59,8 @@ impl Tables {
         }
     }
 
-    /// Poisoning is ignored: a thread that panicked with the lock held left the tables consistent,
-    /// as each change is one insertion or removal.
+    /// Poisoning is ignored: other threads go on after a panic with the lock held, which would be a
+    /// defect of the core.
     fn lock_only(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -25,6 +25,6 @@ pub(crate) struct RegisteredPull {
 impl Pull {
     /// Returns the sources and directives that the pull asks the host for.
     pub(super) fn asks_for(&self) -> (Vec<Proc>, Channels, Vec<Info>) {
-        (self.registration.procs().to_vec(), self.registration.channels, self.directives.clone())
+        (self.registration.procs().to_vec(), self.registration.channels(), self.directives.clone())
     }
 }

@@ -17,8 +17,8 @@ impl Core {
         if peer.is_own() {
             return self.register(peer_id, pull);
         }
-        let (ticket, calls) = self.demand.ask(pull.registration.procs(), pull.registration.channels);
-        pull.registration.ticket = Some(ticket);
+        let (ticket, calls) = self.demand.ask(pull.registration.procs(), pull.registration.channels());
+        pull.registration.hold(ticket);
         if self.demand.is_granted(ticket) {
             return self.register(peer_id, pull);
         }
@@ -97,7 +97,7 @@ impl Core {
         let Pull { request, registration, ignored, directives: _ } = pull;
         let Some(peer) = self.tools.get(&peer_id) else { return };
         let handler = peer.next_handler();
-        let ticket = registration.ticket;
+        let ticket = registration.ticket();
         self.tools.add_registration(peer_id, handler, registration);
         if let Err(failure) = self.attach_existing(peer_id, RegisteredPull { request, handler, ignored }) {
             self.tools.remove_registration(peer_id, handler);

@@ -2,6 +2,7 @@
 //! its registrations, not to all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use iof_proto::limits::BYTES_PER_PROC;
 use iof_proto::{Channels, Directives, Info, Nspace, Proc, Rank, ToTool};
@@ -16,26 +17,26 @@ use crate::core::owed::size_of_infos;
 /// A registration (one pull).
 pub(crate) struct Registration {
     /// The named processes, sorted and without duplicates.
-    pub(super) procs: Vec<Proc>,
-    pub channels: Channels,
-    pub start: Start,
-    pub directives: Directives,
+    procs: Vec<Proc>,
+    channels: Channels,
+    start: Start,
+    directives: Directives,
     /// The weight in the budgets of its tool, process and user, in processes.
-    pub(super) weight: usize,
+    weight: usize,
     /// The sources that the registration holds at the host; `None` for the embedder's own.
-    pub ticket: Option<Ticket>,
+    ticket: Option<Ticket>,
     /// Whether the registration continues after its jobs have ended, with later jobs of the same
     /// names.
-    pub(super) persistent: bool,
+    persistent: bool,
     /// The tool was informed that no further source will follow.
-    pub(super) announced: bool,
+    announced: bool,
     /// The last run of each name whose end was reported to the tool, or is due.
-    pub(super) reported_ends: BTreeMap<Nspace, u64>,
+    reported_ends: BTreeMap<Nspace, u64>,
     /// The number of readers whose rings are not queued yet. Meanwhile neither the end of a job nor
     /// that no further source follows is reported.
-    pub(super) joining: usize,
+    joining: usize,
     /// The messages about ends of jobs that follow the rings.
-    pub(super) due_ends: Vec<ToTool>,
+    due_ends: Vec<ToTool>,
 }
 
 impl Registration {
@@ -63,6 +64,49 @@ impl Registration {
             joining: 0,
             due_ends: Vec::new(),
         }
+    }
+
+    /// Sets the sources that the registration holds at the host.
+    pub(crate) fn hold(&mut self, ticket: Ticket) {
+        self.ticket = Some(ticket);
+    }
+
+    /// Returns the sources that the registration holds at the host; `None` for the embedder's own.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        self.ticket
+    }
+
+    /// Returns the channels that the registration covers.
+    pub(crate) fn channels(&self) -> Channels {
+        self.channels
+    }
+
+    /// Returns where its readers start.
+    pub(crate) fn start(&self) -> Start {
+        self.start
+    }
+
+    /// Returns the directives for its streams.
+    pub(crate) fn directives(&self) -> &Directives {
+        &self.directives
+    }
+
+    /// Returns the number of readers whose rings are not queued yet.
+    #[cfg(feature = "simulation")]
+    pub(super) fn joining(&self) -> usize {
+        self.joining
+    }
+
+    /// Notes that a message about the end of a job is due. Returns whether it follows no ring that
+    /// is not queued yet.
+    pub(super) fn end_is_due(&mut self, message: ToTool) -> bool {
+        self.due_ends.push(message);
+        self.joining == 0
+    }
+
+    /// Returns the messages about ends of jobs that are due, once.
+    pub(super) fn take_due_ends(&mut self) -> Vec<ToTool> {
+        mem::take(&mut self.due_ends)
     }
 
     /// Notes that a reader is about to be attached or moved.

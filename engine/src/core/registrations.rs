@@ -1,6 +1,6 @@
 //! Registrations of tools, and what they are informed of.
 
-use std::{mem, ptr};
+use std::ptr;
 
 use iof_proto::limits::{
     MAX_PROCS_PER_PROCESS, MAX_PROCS_PER_TOOL, MAX_PROCS_PER_USER, MAX_REGISTRATIONS_PER_TOOL,
@@ -87,8 +87,7 @@ impl Core {
             return;
         }
         let message = ToTool::JobEnded { handler, nspace: nspace.clone(), run, exit_code, skipped: 0 };
-        registration.due_ends.push(message);
-        if registration.joining == 0 {
+        if registration.end_is_due(message) {
             self.send_due_ends(peer_id, handler);
         }
     }
@@ -104,13 +103,13 @@ impl Core {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
         let Some(registration) = peer.registration_mut(handler) else { return };
         let is_over = registration.is_over();
-        let due_ends = mem::take(&mut registration.due_ends);
+        let due_ends = registration.take_due_ends();
         due_ends.iter().for_each(|message| peer.answer(message));
         if is_over {
             // A registration that has ended counts towards no limit and holds no sources at the
             // host. Its readers remain until the tool has drained them.
             let ended = self.tools.remove_registration(peer_id, handler);
-            ended.and_then(|registration| registration.ticket).inspect(|ticket| self.release(*ticket));
+            ended.and_then(|registration| registration.ticket()).inspect(|ticket| self.release(*ticket));
         }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn serve(
             core.detach(peer_id, Some(handler));
             known
                 .as_ref()
-                .and_then(|registration| registration.ticket)
+                .and_then(|registration| registration.ticket())
                 .inspect(|ticket| core.release(*ticket));
             let unknown = || format!("this tool has no registration {handler}");
             let result = known.map(drop).ok_or_else(|| failure(Status::ERR_NOT_FOUND, unknown()));

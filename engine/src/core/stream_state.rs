@@ -145,13 +145,13 @@ impl StreamState {
     /// registration does not cover it.
     pub(crate) fn options_for(&self, peer: &Peer, registration: &Registration) -> Option<StreamOptions> {
         let covered = !self.withdrawn
-            && registration.channels.contains(Channels::from(self.name.channel))
+            && registration.channels().contains(Channels::from(self.name.channel))
             && registration.covers(&self.name.source)
             && registration.includes(&self.name.source.nspace)
             // A stream without forwarding is only for tools that ask for it, not for the launcher's
             // own readers.
             && !(peer.is_own() && self.forward == Some(false));
-        covered.then(|| self.options.under(&registration.directives))
+        covered.then(|| self.options.under(registration.directives()))
     }
 
     /// Returns whether a reader with these options needs another configuration of the stream than

@@ -66,7 +66,7 @@ impl Peer {
         for (handler, registration) in &self.registrations {
             let joining = joining.remove(handler).unwrap_or(0);
             // A reader that was detached while it moved is still waited for.
-            assert!(registration.joining >= joining, "readers of registration {handler} of tool {id}");
+            assert!(registration.joining() >= joining, "readers of registration {handler} of tool {id}");
         }
     }
 

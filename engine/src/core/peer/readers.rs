@@ -99,7 +99,7 @@ impl Peer {
             Policy::Block if self.may_block => Gating::Block,
             Policy::DropNewest | Policy::Block => Gating::Keep,
         };
-        let (start, group, remote) = (registration.start, options.buffering.size.into(), !self.own);
+        let (start, group, remote) = (registration.start(), options.buffering.size.into(), !self.own);
         Some(StreamStep::Attach { source, page, reader: id, start, gating, group, remote })
     }
 
@@ -144,7 +144,7 @@ impl Peer {
             reading.moved(generation, id, new);
         } else {
             let registration = self.registrations.get(&reading.handler);
-            let from_start = registration.is_none_or(|registration| registration.start == Start::Oldest);
+            let from_start = registration.is_none_or(|registration| registration.start() == Start::Oldest);
             reading.attached(generation, if from_start { 0 } else { start.saturating_add(dropped) });
         }
         self.reader_ids.insert((reading.source, reading.handler), new);

@@ -65,7 +65,7 @@ impl Peer {
 
     /// Returns the tickets that the registrations and waiting pulls hold.
     pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {
-        let registered = self.registrations.values().filter_map(|registration| registration.ticket);
+        let registered = self.registrations.values().filter_map(Registration::ticket);
         registered.chain(self.waiting.keys().copied())
     }
 }
