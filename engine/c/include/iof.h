@@ -2030,12 +2030,12 @@ iof_status_t iof_Deregister_event_handler(size_t evhdlr_ref, iof_op_cbfunc_t cbf
 // While a reader of stdout, stderr or a FIFO accepts nothing, the library waits for it: it calls
 // no callback, and functions that wait for output, and iof_Progress, do not return.
 //
-// A file is emptied before the first job of a name writes it, and later jobs of the name add to
-// it. A FIFO that no process reads is a file that cannot be written. So is a file that another
-// registration, of this program or another one, writes: only the first one writes it. A tag may
-// need an answer of the engine or its launcher (IOF_HOST_QUERIES). All output that the library
-// writes waits for it, for at most five seconds, and is then tagged without it; callbacks do not
-// wait.
+// Each registration empties a file before the first job of a name writes it, and later jobs of the
+// name add to it. A FIFO that no process reads is a file that cannot be written. So is a file that
+// another registration, of this program or another one, writes: only the first one writes it. A
+// tag may need an answer of the engine or its launcher (IOF_HOST_QUERIES). All output that the
+// library writes waits for it, for at most five seconds, and is then tagged without it; callbacks
+// do not wait.
 //
 // The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have
 // no effect with cbfunc. Those that the registration does not have are taken from iof_tool_init.
@@ -2133,10 +2133,11 @@ iof_status_t iof_tool_set_server(const struct iof_proc_t *server,
 // Connects a tool that has no connection, because of IOF_TOOL_DO_NOT_CONNECT,
 // IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect, or because its engine has ended. The tool
 // keeps its event handlers and IOF_EXTERNAL_PROGRESS, and registers again for output
-// (iof_IOF_pull), with new numbers. The infos are those of iof_tool_init that select an engine; at
-// least one must be given. myproc and server, which may be NULL, receive the names of the tool and
-// of the engine. Blocks as iof_tool_init does. Errors: those of iof_tool_init;
-// IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one connection.
+// (iof_IOF_pull); the numbers of registrations begin with 1 again. The infos are those of
+// iof_tool_init that select an engine; at least one must be given. myproc and server, which may be
+// NULL, receive the names of the tool and of the engine. Blocks as iof_tool_init does. Errors:
+// those of iof_tool_init; IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has
+// one connection.
 iof_status_t iof_tool_attach_to_server(struct iof_proc_t *myproc,
                                        struct iof_proc_t *server,
                                        struct iof_info_t *info,
@@ -2483,10 +2484,11 @@ iof_status_t iof_server_close(const struct iof_proc_t *proc, iof_iof_channel_t c
 
 // Blocks until all bytes that a process on this node, or with IOF_RANK_WILDCARD all of its job,
 // has written before the call are read, and the server's own registrations have received them; if
-// the library writes them, after they were written.
-// Tools can then receive them from the caches. timeout is in milliseconds, -1 means without limit.
-// Returns IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_NOT_FOUND if no job of this name was
-// spawned or adopted; IOF_ERR_TIMEOUT if the time has passed, or the library is finalized.
+// the library writes them, after they were written. Tools can then receive them from the caches. A
+// process that does not exist has written nothing. timeout is in milliseconds, -1 means without
+// limit. With IOF_EXTERNAL_PROGRESS, a callback that is running when the time has passed is waited
+// for. Returns IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_NOT_FOUND if no job of this name
+// was spawned or adopted; IOF_ERR_TIMEOUT if the time has passed, or the library is finalized.
 iof_status_t iof_server_flush(const struct iof_proc_t *proc, int timeout);
 
 // Returns a descriptor of the pseudo-terminal of a process (IOF_PTY), which the caller closes.

@@ -97,9 +97,9 @@ impl Core {
         self.stopped
     }
 
-    /// Processes what is pending, without waiting. Returns the longest time for which the caller
-    /// may wait before the next turn.
-    pub(crate) fn turn(&mut self) -> Option<Duration> {
+    /// Processes what is pending, without waiting. From `deadline` on, delivers nothing more. Returns
+    /// the longest time for which the caller may wait before the next turn.
+    pub(crate) fn turn(&mut self, deadline: Option<Instant>) -> Option<Duration> {
         let (commands, stopped) = self.shared.take();
         self.stopped = stopped;
         for command in commands {
@@ -107,6 +107,9 @@ impl Core {
         }
         let mut quiet = false;
         for _ in 0..DELIVERIES_PER_TURN {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break;
+            }
             quiet = !self.deliver_next();
             if quiet {
                 break;
@@ -129,7 +132,7 @@ impl Core {
 
     /// Runs the last turn, and ends the session.
     pub(crate) fn last_turn(&mut self) {
-        self.turn();
+        self.turn(None);
         if self.shared.drains() {
             while self.deliver_next() {}
         }

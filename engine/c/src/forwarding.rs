@@ -29,12 +29,12 @@ use crate::{memory, own_stdin, read};
 /// While a reader of stdout, stderr or a FIFO accepts nothing, the library waits for it: it calls
 /// no callback, and functions that wait for output, and iof_Progress, do not return.
 ///
-/// A file is emptied before the first job of a name writes it, and later jobs of the name add to
-/// it. A FIFO that no process reads is a file that cannot be written. So is a file that another
-/// registration, of this program or another one, writes: only the first one writes it. A tag may
-/// need an answer of the engine or its launcher (IOF_HOST_QUERIES). All output that the library
-/// writes waits for it, for at most five seconds, and is then tagged without it; callbacks do not
-/// wait.
+/// Each registration empties a file before the first job of a name writes it, and later jobs of the
+/// name add to it. A FIFO that no process reads is a file that cannot be written. So is a file that
+/// another registration, of this program or another one, writes: only the first one writes it. A
+/// tag may need an answer of the engine or its launcher (IOF_HOST_QUERIES). All output that the
+/// library writes waits for it, for at most five seconds, and is then tagged without it; callbacks
+/// do not wait.
 ///
 /// The last directives below, from IOF_IOF_TAG_OUTPUT on, are the attributes of output. They have
 /// no effect with cbfunc. Those that the registration does not have are taken from iof_tool_init.

@@ -314,7 +314,7 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
         };
         let status = match session {
             Some(session) => {
-                let status = session.wait_while(wait)?;
+                let status = session.wait_while(None, wait)?;
                 session.finish_printing(None);
                 status
             }
@@ -359,10 +359,11 @@ pub unsafe extern "C" fn iof_server_close(
 
 /// Blocks until all bytes that a process on this node, or with IOF_RANK_WILDCARD all of its job,
 /// has written before the call are read, and the server's own registrations have received them; if
-/// the library writes them, after they were written.
-/// Tools can then receive them from the caches. timeout is in milliseconds, -1 means without limit.
-/// Returns IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_NOT_FOUND if no job of this name was
-/// spawned or adopted; IOF_ERR_TIMEOUT if the time has passed, or the library is finalized.
+/// the library writes them, after they were written. Tools can then receive them from the caches. A
+/// process that does not exist has written nothing. timeout is in milliseconds, -1 means without
+/// limit. With IOF_EXTERNAL_PROGRESS, a callback that is running when the time has passed is waited
+/// for. Returns IOF_ERR_WOULD_BLOCK in a callback. Errors: IOF_ERR_NOT_FOUND if no job of this name
+/// was spawned or adopted; IOF_ERR_TIMEOUT if the time has passed, or the library is finalized.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_flush(proc: *const iof_proc_t, timeout: c_int) -> iof_status_t {
     guard(|| {
@@ -378,7 +379,7 @@ pub unsafe extern "C" fn iof_server_flush(proc: *const iof_proc_t, timeout: c_in
         // iof_server_finalize waits for uses of the server, and must not wait for this call.
         let session = server()?.session_so_far();
         let is_flushed = match session {
-            Some(session) => session.wait_while(flush)? && session.finish_printing(deadline),
+            Some(session) => session.wait_while(deadline, flush)? && session.finish_printing(deadline),
             None => flush(),
         };
         if is_flushed { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_TIMEOUT) }

@@ -78,10 +78,11 @@ pub unsafe extern "C" fn iof_tool_set_server(
 /// Connects a tool that has no connection, because of IOF_TOOL_DO_NOT_CONNECT,
 /// IOF_TOOL_CONNECT_OPTIONAL or iof_tool_disconnect, or because its engine has ended. The tool
 /// keeps its event handlers and IOF_EXTERNAL_PROGRESS, and registers again for output
-/// (iof_IOF_pull), with new numbers. The infos are those of iof_tool_init that select an engine; at
-/// least one must be given. myproc and server, which may be NULL, receive the names of the tool and
-/// of the engine. Blocks as iof_tool_init does. Errors: those of iof_tool_init;
-/// IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has one connection.
+/// (iof_IOF_pull); the numbers of registrations begin with 1 again. The infos are those of
+/// iof_tool_init that select an engine; at least one must be given. myproc and server, which may be
+/// NULL, receive the names of the tool and of the engine. Blocks as iof_tool_init does. Errors:
+/// those of iof_tool_init; IOF_ERR_NOT_SUPPORTED if the tool is connected, because a process has
+/// one connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_tool_attach_to_server(
     myproc: *mut iof_proc_t,

@@ -162,7 +162,7 @@ impl Session {
             };
             // The thread keeps the core while it waits. Otherwise another thread could consume the
             // event that would have woken it.
-            while let Some(timeout) = turn.turn() {
+            while let Some(timeout) = turn.turn(deadline) {
                 if let Some(result) = poll_result() {
                     return result;
                 }
@@ -178,7 +178,7 @@ impl Session {
         if let Progress::Caller(turns) = &self.progress
             && let Some(mut turn) = turns.take()
         {
-            turn.turn();
+            turn.turn(None);
         }
     }
 
@@ -198,9 +198,10 @@ impl Session {
 
     /// Returns the result of `wait`, which depends on the progress of this session. If the program
     /// progresses the session, `wait` runs on a thread of its own, and the caller progresses the
-    /// session until then.
+    /// session until then, or until `deadline`, at which `wait` must return.
     pub(crate) fn wait_while<T: Send + 'static>(
         self: &Arc<Session>,
+        deadline: Option<Instant>,
         wait: impl FnOnce() -> T + Send + 'static,
     ) -> Outcome<T> {
         if matches!(self.progress, Progress::Thread(_)) {
@@ -214,7 +215,13 @@ impl Session {
             let _ = session.submit(Command::Call(Box::new(drop)));
         });
         drop(waiting.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
-        or_failure(self.wait_for(&receiver, None))
+        or_failure(match self.wait_for(&receiver, deadline) {
+            // The thread returns now, and sends unless it panics.
+            Err(Failure { status: Status::ERR_TIMEOUT, reason }) => {
+                receiver.recv().unwrap_or(Err(Failure::new(Status::ERR_TIMEOUT, reason)))
+            }
+            result => result,
+        })
     }
 
     /// Blocks until output that was received is printed, which the answer of the engine may delay.
@@ -253,7 +260,7 @@ impl Session {
             // A thread that waits and has the core may end it instead.
             Progress::Caller(turns) => {
                 if let Waited::Turn(mut turn) = turns.wait(None, || None::<()>) {
-                    turn.turn();
+                    turn.turn(None);
                 }
             }
         }
@@ -264,7 +271,7 @@ impl Session {
 /// Runs the session's own thread.
 fn run(mut core: Core) {
     loop {
-        let timeout = core.turn();
+        let timeout = core.turn(None);
         if core.is_stopped() {
             return core.last_turn();
         }

@@ -106,9 +106,9 @@ pub(crate) struct Turn<'t> {
 impl Turn<'_> {
     /// Runs one turn of the core, see [`Core::turn`]. Runs its last turn and returns `None` if the
     /// program has ended the session.
-    pub(crate) fn turn(&mut self) -> Option<Option<Duration>> {
+    pub(crate) fn turn(&mut self, deadline: Option<Instant>) -> Option<Option<Duration>> {
         let core = self.core.as_mut()?;
-        let timeout = core.turn();
+        let timeout = core.turn(deadline);
         if core.is_stopped() {
             core.last_turn();
             self.core = None;

@@ -72,6 +72,13 @@ fn a_flush_ends_in_time_while_output_waits_for_its_tag() {
 }
 
 #[test]
+fn a_flush_with_external_progress_calls_no_callback_after_its_time_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(written) = run("flush-slow-callbacks", directory.path(), "</dev/null") else { return };
+    assert_eq!(written, ["", ""]);
+}
+
+#[test]
 fn a_job_keeps_its_format_when_another_one_of_its_name_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let Some([out, err]) = run("same-names", directory.path(), "</dev/null") else { return };

@@ -191,6 +191,37 @@ static void flush_in_time(void)
     }
 }
 
+static size_t calls;
+
+static void slow_output(size_t handler, iof_iof_channel_t channel, iof_proc_t *source, iof_byte_object_t *payload,
+                        iof_info_t info[], size_t ninfo)
+{
+    (void)handler, (void)channel, (void)source, (void)payload, (void)info, (void)ninfo;
+    calls++;
+    poll(NULL, 0, 200);
+}
+
+/* Flushes while callbacks that take longer than its time limit are due. */
+static void flush_slow_callbacks(void)
+{
+    iof_info_t infos[] = {flag(IOF_EXTERNAL_PROGRESS)};
+    iof_proc_t all;
+    int written[2];
+    char script[128], byte;
+    assert(iof_Load_procid(&all, job, IOF_RANK_WILDCARD) == IOF_SUCCESS && pipe(written) == 0);
+    assert(iof_server_init(NULL, infos, 1) == IOF_SUCCESS);
+    for (int registration = 0; registration < 8; registration++) {
+        pull(job, NULL, 0, slow_output);
+    }
+    snprintf(script, sizeof script, "echo x; echo > /proc/%d/fd/%d; exec sleep 1000", (int)getpid(), written[1]);
+    assert(spawn(job, script, NULL, 0) == IOF_SUCCESS);
+    assert(read(written[0], &byte, 1) == 1);
+    assert(iof_server_flush(&all, 100) == IOF_ERR_TIMEOUT && calls <= 1);
+    assert(iof_server_flush(&all, -1) == IOF_SUCCESS && calls == 8);
+    assert(iof_server_signal(job, 9) == IOF_SUCCESS && iof_server_wait(job, NULL) == IOF_SUCCESS);
+    assert(iof_server_finalize() == IOF_SUCCESS);
+}
+
 static pthread_barrier_t both;
 
 /* Starts jobs whose names another thread wants, too. */
@@ -272,6 +303,7 @@ int main(int argc, char **argv)
         {"external-progress", external_progress},
         {"answer-in-loop", answer_in_loop},
         {"flush-in-time", flush_in_time},
+        {"flush-slow-callbacks", flush_slow_callbacks},
         {"same-names", same_names},
         {"one-after-the-other", one_after_the_other},
         {"unread-fifo", unread_fifo},
