@@ -83,8 +83,8 @@ fn server(from: &Candidate) -> iof_info_t {
     make::info(IOF_SERVER_INFO_ARRAY, make::infos(&fields))
 }
 
-/// Returns the engines in the directories of `session` to which the user could connect. Those that cannot be found,
-/// for whatever reason, are left out.
+/// Returns the engines in the directories of `session` to which the user could connect. Those that
+/// cannot be found, for whatever reason, are left out.
 fn servers(session: Search) -> Vec<Candidate> {
     let system = Search { target: Target::System, ..session.clone() };
     let system: Vec<PathBuf> = system.sockets().filter_map(Result::ok).collect();

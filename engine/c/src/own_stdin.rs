@@ -1,5 +1,5 @@
-//! The push of the program's own stdin. A process has one at a time, whatever its connection: several
-//! would divide the bytes among their targets.
+//! The push of the program's own stdin. A process has one at a time, whatever its connection:
+//! several would divide the bytes among their targets.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};

@@ -3,8 +3,8 @@
 //! A lone line would wake two threads one after the other: the engine's capture thread, and the
 //! printer. Instead, the capture thread itself writes whole lines while the printer sleeps. It
 //! waits neither for room in the output nor for another printer. /dev/null takes any number of
-//! bytes, a pipe a few lines. If the output does not take all bytes at once, or if they are not whole lines of streams that the printer knows, the printer
-//! wakes up and writes them.
+//! bytes, a pipe a few lines. If the output does not take all bytes at once, or if they are not
+//! whole lines of streams that the printer knows, the printer wakes up and writes them.
 
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
