@@ -410,8 +410,8 @@ impl Source {
     }
 
     /// Returns the pipe, which collects bytes, and room for them, to read them before the pause is
-    /// over. Call [`Source::caught_up`] with the result. Returns `None` if the source is to end or
-    /// to be isolated, or if there is no room.
+    /// over. Call [`Source::caught_up`] with the result. Returns `None` if the stream has no room, or
+    /// if the end or the isolation of the source was requested.
     pub(crate) fn catch_up(&mut self) -> Option<(BorrowedFd<'_>, Span)> {
         let Input::Pipe(pipe) = &self.input else { return None };
         let is_collecting = self.state == SourceState::Collecting;

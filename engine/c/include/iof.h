@@ -1385,7 +1385,7 @@ typedef void (*iof_iof_cbfunc_t)(size_t iofhdlr,
                                  struct iof_info_t *info,
                                  size_t ninfo);
 
-// To whom a value is known that a rank has put, such as IOF_GLOBAL.
+// The processes that know a value which a rank has put, such as IOF_GLOBAL.
 typedef uint8_t iof_scope_t;
 
 // For how long published data is kept, such as IOF_PERSIST_SESSION.

@@ -24,7 +24,7 @@ pub type iof_info_directives_t = u32;
 /// The state of a process, such as IOF_PROC_STATE_RUNNING.
 pub type iof_proc_state_t = u8;
 
-/// To whom a value is known that a rank has put, such as IOF_GLOBAL.
+/// The processes that know a value which a rank has put, such as IOF_GLOBAL.
 pub type iof_scope_t = u8;
 
 /// For how long published data is kept, such as IOF_PERSIST_SESSION.

@@ -279,8 +279,8 @@ fn a_carrier_that_still_connects_ends_with_a_relay_that_cannot_start_its_ranks()
 fn a_node_behind_a_relay_that_speaks_wrongly_has_time_to_end_its_ranks() {
     let site = Site::new();
     let (mut gate, mut end, path) = (site.gate("gate"), site.gate("end"), site.path().join("carrier"));
-    // The carrier of n1 is its agent. Another process passes on its output, and adds what is not a
-    // frame.
+    // The carrier of n1 is its agent. Another process passes on its output, and adds bytes that are
+    // not a frame.
     let fifo = site.path().join("fifo");
     let carrier = format!(
         "[ $1 = n0 ] && exec sh -c \"$2\"; mkfifo {0}

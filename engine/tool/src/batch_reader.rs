@@ -127,7 +127,7 @@ impl BatchReader {
     }
 
     /// Blocks until the engine has announced all streams that existed when it answered the tool's
-    /// pulls, and those of which the tool could have found bytes by now. The next call of
+    /// pulls, and those whose bytes the tool could have found by now. The next call of
     /// [`BatchReader::poll_ready`] lists them. A tool that does not wait may find bytes in one stream
     /// of a process before it knows the others.
     ///

@@ -93,8 +93,8 @@ impl Push {
         Some((Arc::clone(&elsewhere.stdin), Piece { position: elsewhere.position, len: len as usize }))
     }
 
-    /// Notes the host's answer for a piece. Returns the tool of which the host takes no more for
-    /// now.
+    /// Notes the host's answer for a piece. Returns the tool whose further bytes the host
+    /// refuses for now.
     pub(crate) fn piece_answered(&mut self, answer: Result<(), Failure>) -> Option<Proc> {
         let elsewhere = self.elsewhere.as_mut()?;
         let bytes = elsewhere.unanswered.take()?;
