@@ -7,17 +7,11 @@ use std::io::Write;
 
 use common::bytes::{Pending, collect};
 use common::site::Site;
-use common::terminal::{CTRL_C, Terminal};
+use common::terminal::CTRL_C;
 use common::wait_for;
 use nix::sys::signal::Signal;
-use nix::sys::termios::LocalFlags;
 
 const NODES: [&str; 4] = ["--rsh", "sh -c", "--hosts", "a:2,b:2"];
-
-/// Returns whether the terminal edits lines and turns keys into signals.
-fn is_cooked(terminal: &Terminal) -> bool {
-    terminal.settings().local_flags.contains(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG)
-}
 
 #[test]
 fn only_the_listed_ranks_on_other_nodes_have_terminals() {
@@ -66,21 +60,7 @@ fn stdin_that_is_not_a_terminal_is_typed_at_a_rank_of_another_node_without_echo(
 
 #[test]
 fn each_key_goes_to_a_rank_of_another_node_when_it_is_typed_and_is_echoed_once() {
-    let site = Site::new();
-    // Reads one key at a time, as editors and debuggers do.
-    let script = "stty -icanon min 1; echo ready; key=$(dd bs=1 count=1 2>/dev/null); echo \"<$key>\"; \
-                  stty icanon; read line; echo \"<$line>\"";
-    let (terminal, run) =
-        site.run_at_terminal([&NODES[..], &["--pty", "0", "--", "sh", "-c", script]].concat());
-    terminal.wait_for("ready", 1);
-    wait_for("the rank to have the keyboard", || (!is_cooked(&terminal)).then_some(()));
-    terminal.type_keys("k");
-    terminal.wait_for("<k>", 1);
-    terminal.type_keys("words\r");
-    terminal.wait_for("<words>", 1);
-    assert_eq!(run.wait(), 0);
-    assert!(is_cooked(&terminal), "the command leaves the terminal as it was");
-    assert_eq!(terminal.all_shown().replace('\r', ""), "ready\nk<k>\nwords\n<words>\n");
+    Site::new().check_keys(&[&NODES[..], &["--pty", "0"]].concat());
 }
 
 #[test]
@@ -105,13 +85,13 @@ fn ctrl_c_goes_to_the_rank_of_another_node_while_it_runs_and_then_to_all_ranks()
     let words = ["-n", "3", "--pty", "0-1", "--", "sh", "-c", script];
     let (terminal, run) = site.run_at_terminal([&NODES[..], &words].concat());
     terminal.wait_for("ready", 3);
-    wait_for("the rank to have the keyboard", || (!is_cooked(&terminal)).then_some(()));
+    terminal.wait_until_raw();
     terminal.type_keys(CTRL_C);
     site.wait_for_state(0, "terminated");
     for rank in [1, 2] {
         site.wait_for_state(rank, "running");
     }
-    wait_for("the command to have the keyboard back", || is_cooked(&terminal).then_some(()));
+    terminal.wait_until_cooked();
     terminal.type_keys(CTRL_C);
     assert_eq!(run.wait(), 0);
     for rank in 0..3 {
@@ -126,10 +106,10 @@ fn keys_interrupt_the_job_after_a_rank_of_another_node_closed_its_terminal() {
     let (terminal, run) =
         site.run_at_terminal([&NODES[..], &["--pty", "0", "--", "sh", "-c", script]].concat());
     terminal.wait_for("ready", 1);
-    wait_for("the rank to have the keyboard", || (!is_cooked(&terminal)).then_some(()));
+    terminal.wait_until_raw();
     wait_for("the command to have the keyboard back", || {
         terminal.type_keys("k");
-        is_cooked(&terminal).then_some(())
+        terminal.is_cooked().then_some(())
     });
     terminal.type_keys(CTRL_C);
     assert_eq!(run.wait(), 130);

@@ -9,25 +9,10 @@ use std::io::{Read, Write};
 use common::bytes::{Pending, collect};
 use common::process::Stat;
 use common::site::Site;
-use common::terminal::{CTRL_C, CTRL_D, CTRL_Z, Terminal};
+use common::terminal::{CTRL_C, CTRL_D, CTRL_Z};
 use common::wait_for;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::termios::LocalFlags;
 use nix::unistd::Pid;
-
-/// Returns `true` if the terminal edits lines, echoes, and turns keys into signals.
-fn is_cooked(terminal: &Terminal) -> bool {
-    let flags = LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG;
-    terminal.settings().local_flags.contains(flags)
-}
-
-fn wait_until_raw(terminal: &Terminal) {
-    wait_for("the rank to have the keyboard", || (!is_cooked(terminal)).then_some(()));
-}
-
-fn wait_until_cooked(terminal: &Terminal) {
-    wait_for("the command to have the keyboard back", || is_cooked(terminal).then_some(()));
-}
 
 /// Prints the rank once for each standard file that is a terminal.
 const TEST_FILES: &str = "for fd in 0 1 2; do if [ -t $fd ]; then printf $IOF_RANK; fi; done";
@@ -116,20 +101,7 @@ fn the_other_ranks_read_end_of_file_at_once() {
 
 #[test]
 fn each_key_goes_to_rank_0_when_it_is_typed_and_is_echoed_once() {
-    let site = Site::new();
-    // Reads one key at a time, as editors and debuggers do.
-    let script = "stty -icanon min 1; echo ready; key=$(dd bs=1 count=1 2>/dev/null); echo \"<$key>\"; \
-                  stty icanon; read line; echo \"<$line>\"";
-    let (terminal, run) = site.run_at_terminal(["--pty", "0", "--", "sh", "-c", script]);
-    terminal.wait_for("ready", 1);
-    wait_until_raw(&terminal);
-    terminal.type_keys("k");
-    terminal.wait_for("<k>", 1);
-    terminal.type_keys("words\r");
-    terminal.wait_for("<words>", 1);
-    assert_eq!(run.wait(), 0);
-    assert!(is_cooked(&terminal), "the command leaves the terminal as it was");
-    assert_eq!(terminal.all_shown().replace('\r', ""), "ready\nk<k>\nwords\n<words>\n");
+    Site::new().check_keys(&["--pty", "0"]);
 }
 
 #[test]
@@ -138,13 +110,13 @@ fn ctrl_c_goes_to_rank_0_while_it_runs_and_then_to_all_ranks() {
     let script = "trap 'echo interrupted $IOF_RANK; exit 0' INT; echo ready; while :; do sleep 0.1; done";
     let (terminal, run) = site.run_at_terminal(["-n", "3", "--pty", "0-1", "--", "sh", "-c", script]);
     terminal.wait_for("ready", 3);
-    wait_until_raw(&terminal);
+    terminal.wait_until_raw();
     terminal.type_keys(CTRL_C);
     site.wait_for_state(0, "terminated");
     for rank in [1, 2] {
         site.wait_for_state(rank, "running");
     }
-    wait_until_cooked(&terminal);
+    terminal.wait_until_cooked();
     terminal.type_keys(CTRL_C);
     assert_eq!(run.wait(), 0);
     for rank in 0..3 {
@@ -157,10 +129,10 @@ fn the_terminal_is_restored_when_a_signal_ends_the_command() {
     for signal in [Signal::SIGTERM, Signal::SIGHUP] {
         let site = Site::new();
         let (terminal, run) = site.run_at_terminal(["--pty", "0", "--", "sleep", "1000"]);
-        wait_until_raw(&terminal);
+        terminal.wait_until_raw();
         run.signal(signal);
         assert_eq!(run.wait(), 128 + signal as i32);
-        assert!(is_cooked(&terminal));
+        assert!(terminal.is_cooked());
     }
 }
 
@@ -176,7 +148,7 @@ fn a_line_about_a_failed_rank_waits_until_the_screen_of_another_is_closed() {
     );
     let (terminal, run) = site.run_at_terminal(["-n", "2", "--pty", "0", "--", "sh", "-c", &script]);
     terminal.wait_for("screen", 1);
-    wait_until_raw(&terminal);
+    terminal.wait_until_raw();
     gate.open();
     site.wait_for_state(1, "failed");
     terminal.type_keys("\r");
@@ -199,7 +171,7 @@ fn a_line_about_a_failed_rank_follows_the_screen_while_other_ranks_run() {
     );
     let (terminal, run) = site.run_at_terminal(["-n", "3", "--pty", "0", "--", "sh", "-c", &script]);
     terminal.wait_for("screen", 1);
-    wait_until_raw(&terminal);
+    terminal.wait_until_raw();
     gate.open();
     site.wait_for_state(1, "failed");
     terminal.type_keys("\r");
@@ -215,7 +187,7 @@ fn a_stopped_command_restores_the_terminal_while_it_is_stopped() {
     let (terminal, shell) = site.shell_at_terminal();
     terminal.type_keys("stty echo; run --pty 0 cat\n");
     let run = wait_for("the command", || shell.running("iof").first().copied());
-    wait_until_raw(&terminal);
+    terminal.wait_until_raw();
     // Ctrl-Z goes to the terminal of rank 0. It does not stop rank 0, because its process group is
     // orphaned.
     terminal.type_keys(CTRL_Z);
@@ -223,14 +195,14 @@ fn a_stopped_command_restores_the_terminal_while_it_is_stopped() {
     terminal.wait_for("^Z", 1);
     kill(Pid::from_raw(run.try_into().unwrap()), Signal::SIGTSTP).unwrap();
     terminal.wait_for("Stopped", 1);
-    wait_until_cooked(&terminal);
+    terminal.wait_until_cooked();
     terminal.type_keys("fg\n");
-    wait_until_raw(&terminal);
+    terminal.wait_until_raw();
     terminal.type_keys("words\r");
     // The echo and the output of cat.
     terminal.wait_for("words", 2);
     terminal.type_keys(CTRL_D);
-    wait_until_cooked(&terminal);
+    terminal.wait_until_cooked();
     terminal.type_keys("echo un''harmed\n");
     terminal.wait_for("unharmed", 1);
 }
@@ -243,7 +215,7 @@ fn in_the_background_the_command_waits_for_the_keyboard() {
     let run = wait_for("the command", || shell.running("iof").first().copied());
     wait_for("the command to be stopped", || (Stat::of(run)?.state == 'T').then_some(()));
     terminal.type_keys("fg\n");
-    wait_until_raw(&terminal);
+    terminal.wait_until_raw();
     terminal.type_keys("words\r");
     terminal.wait_for("words", 2);
 }

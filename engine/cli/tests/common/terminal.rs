@@ -20,7 +20,7 @@ use nix::unistd::setsid;
 
 use super::process::Process;
 use super::site::{Site, iof};
-use super::wait_or;
+use super::{wait_for, wait_or};
 
 /// The test's end of a terminal.
 pub struct Terminal {
@@ -119,6 +119,19 @@ impl Terminal {
         wait_or(super::DEADLINE, poll, || format!("{times} times {text:?} in {:?}", self.shown()));
     }
 
+    /// Returns `true` if the terminal edits lines, echoes, and turns keys into signals.
+    pub fn is_cooked(&self) -> bool {
+        self.settings().local_flags.contains(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG)
+    }
+
+    pub fn wait_until_raw(&self) {
+        wait_for("the rank to have the keyboard", || (!self.is_cooked()).then_some(()));
+    }
+
+    pub fn wait_until_cooked(&self) {
+        wait_for("the command to have the keyboard back", || self.is_cooked().then_some(()));
+    }
+
     /// Returns the current settings.
     pub fn settings(&self) -> Settings {
         let Termios { input_flags, output_flags, control_flags, local_flags, control_chars, .. } =
@@ -166,6 +179,24 @@ impl Site {
     /// Starts `iof run ARGS` at a new terminal, without a shell.
     pub fn run_at_terminal<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> (Terminal, Process) {
         Terminal::start(self.iof("run").args(args), 24, 80)
+    }
+
+    /// Runs a job in which rank 0 has the keyboard by `options`. Checks that each key reaches the
+    /// rank when it is typed, and is echoed once.
+    pub fn check_keys(&self, options: &[&str]) {
+        // Reads one key at a time, as editors and debuggers do.
+        let script = "stty -icanon min 1; echo ready; key=$(dd bs=1 count=1 2>/dev/null); echo \"<$key>\"; \
+                  stty icanon; read line; echo \"<$line>\"";
+        let (terminal, run) = self.run_at_terminal([options, &["--", "sh", "-c", script]].concat());
+        terminal.wait_for("ready", 1);
+        terminal.wait_until_raw();
+        terminal.type_keys("k");
+        terminal.wait_for("<k>", 1);
+        terminal.type_keys("words\r");
+        terminal.wait_for("<words>", 1);
+        assert_eq!(run.wait(), 0);
+        assert!(terminal.is_cooked(), "the command leaves the terminal as it was");
+        assert_eq!(terminal.all_shown().replace('\r', ""), "ready\nk<k>\nwords\n<words>\n");
     }
 
     /// Starts a shell with job control at a new terminal. The alias `run` in it is `iof run` of
