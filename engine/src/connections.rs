@@ -35,7 +35,7 @@ impl Control {
             Ok(()) => self.connect(core, Connection::remote(socket), None),
             Err(failure) => refuse(&socket, failure, core.log()),
         }
-        for (id, failure) in std::mem::take(&mut core.effects.refused) {
+        for (id, failure) in core.take_refused() {
             self.end_pending(core, id, failure.into());
         }
     }

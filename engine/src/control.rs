@@ -136,7 +136,7 @@ impl Control {
                 }
             }
             core.log().append(self.pmi.take_log());
-            let entries = mem::take(&mut core.effects.channel_entries);
+            let entries = core.take_channel_entries();
             // Those of calls since the last input.
             let _ = core.perform_effects();
             self.upcalls.extend(mem::take(&mut core.handles().upcalls));
@@ -224,7 +224,7 @@ impl Control {
         self.changed |= !input.is_progress();
         // Only messages can break the protocol.
         let _ = core.handle(input, Instant::now());
-        self.changed |= mem::take(&mut core.effects.ended_early);
+        self.changed |= core.take_ended_early();
     }
 
     /// Serves every tool as far as possible without waiting. Returns the most urgent of the
@@ -279,7 +279,7 @@ impl Drop for Control {
     /// Wakes all waiting threads, however the control thread ended.
     fn drop(&mut self) {
         let mut core = self.tables.lock();
-        let entries = mem::take(&mut core.effects.channel_entries);
+        let entries = core.take_channel_entries();
         // An upcall that panicked leaves the others in the queue.
         let _ = core.perform_effects();
         let queued = mem::take(&mut self.upcalls).into_iter().chain(mem::take(&mut core.handles().upcalls));

@@ -38,7 +38,7 @@
 //! | `job_status`, `job`, `endings`, `mpi`, `signals`, `jobs` | jobs and ranks |
 //! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
 //! | `push`, `push_table` | stdin: pushes and their targets |
-//! | `query`, `logs`, `log_routes`, `demand`, `owed`, `awaited`, `grace`, `linger`, `pending` | requests that wait; what the host is asked for and has not answered; times; connections that are not tools yet |
+//! | `query`, `partial_answer`, `logs`, `log_routes`, `demand`, `owed`, `awaited`, `grace`, `linger`, `pending` | requests that wait; what the host is asked for and has not answered; times; connections that are not tools yet |
 //! | `checks` | checks of all tables against each other (feature `simulation`) |
 //! | `input`, `calls`, `events`, `answers`, `capture_end`, `deliveries`, `withdrawal` | the entry for what happens; the calls of the embedder; what the capture thread reports, and its answers; ranks whose job failed to start |
 //! | `admission`, `requests`, `registrations`, `pulls`, `readers`, `shed` | what tools do: attach, register, read |

@@ -273,7 +273,7 @@ impl SimulatedEngine {
 
     /// Takes the queued upcalls, and copies what they need.
     fn take_upcalls(&mut self) {
-        for upcall in mem::take(&mut self.core.effects.upcalls) {
+        for upcall in self.core.take_upcalls() {
             match upcall {
                 // The host has no remote processes to signal.
                 Upcall::Signal { signal, requested: request, ranks, .. } => {
@@ -322,7 +322,7 @@ impl SimulatedEngine {
     /// Sends the queued commands to the capture. Returns what a simulator must know of them.
     pub fn send_commands<B: Backend>(&mut self, capture: &SimulatedCapture<B>) -> Vec<SentCommand> {
         let mut sent = Vec::new();
-        for op in mem::take(&mut self.core.effects.handles) {
+        for op in self.core.take_handle_ops() {
             self.digest.add_debug(&op);
             if let HandleOp::Signal { ranks, signal, requested } = op {
                 let count = ranks.len();
@@ -335,7 +335,7 @@ impl SimulatedEngine {
         for notice in self.core.take_notices() {
             self.digest.add_debug(&notice);
         }
-        let commands = mem::take(&mut self.core.effects.commands);
+        let commands = self.core.take_commands();
         for command in &commands {
             match command {
                 Command::Deliver { source, delivery } => {
@@ -385,7 +385,7 @@ impl SimulatedEngine {
 
     /// Returns the calls of the host that are due, and those of the threads that log.
     pub fn calls(&mut self) -> Vec<HostCall> {
-        let entries = mem::take(&mut self.core.effects.channel_entries).into_iter();
+        let entries = self.core.take_channel_entries().into_iter();
         let entries = entries.map(|(_, entry)| HostCall::Log(CallToken(Call::Log(entry.step))));
         self.take_upcalls();
         let upcalls = mem::take(&mut self.upcalls).into_iter().filter_map(host_call);

@@ -1,7 +1,6 @@
 //! The core, the driver's handles and its shared memory behind a lock, and the effects that are
 //! carried out under it.
 
-use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
@@ -129,22 +128,23 @@ impl LockedTables<'_> {
     pub(crate) fn perform_effects(&mut self) -> Result<(), Stopped> {
         let State { core, handles } = &mut *self.state;
         let (reports, memory) = (&self.tables.reports, &*self.tables.memory);
-        for op in mem::take(&mut core.effects.handles) {
+        for op in core.take_handle_ops() {
             handles.perform(op).into_iter().for_each(|input| reports.send(input));
         }
         self.removed.append(&mut handles.take_removed());
         self.log.append(handles.take_log());
         self.log.extend(core.take_notices());
-        let upcalls = mem::take(&mut core.effects.upcalls).into_iter();
+        let upcalls = core.take_upcalls().into_iter();
         handles.upcalls.extend(upcalls.map(|upcall| DueUpcall::new(upcall, memory)));
-        if core.effects.commands.is_empty() {
+        let commands = core.take_commands();
+        if commands.is_empty() {
             return Ok(());
         }
         if self.capture.is_none() {
             self.capture = self.tables.capture.upgrade();
         }
         let mut sent = Ok(());
-        for command in mem::take(&mut core.effects.commands) {
+        for command in commands {
             let command = match dispatch::drop_memory(command, memory) {
                 Ok(removed) => {
                     self.removed.push(removed);

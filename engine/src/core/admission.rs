@@ -2,9 +2,7 @@
 
 use std::time::Instant;
 
-use iof_proto::limits::{
-    APPROVAL_LIMIT, MAX_CONNECTIONS_PER_PROCESS, MAX_CONNECTIONS_PER_USER, MAX_TOOLS, RESERVED_TOOLS,
-};
+use iof_proto::limits::{MAX_CONNECTIONS_PER_PROCESS, MAX_CONNECTIONS_PER_USER, MAX_TOOLS, RESERVED_TOOLS};
 use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Status, ToTool, socket};
 
 use crate::core::Core;
@@ -65,7 +63,7 @@ impl Core {
     /// Returns the number of connections from outside whose client matches.
     fn connections(&self, matches: impl Fn(Client) -> bool) -> usize {
         let peers = self.tools.values().filter(|peer| !peer.is_own()).map(Peer::client);
-        let pending = self.pending.values().filter(|pending| pending.own.is_none()).map(PendingPeer::client);
+        let pending = self.pending.values().filter(|pending| !pending.is_own()).map(PendingPeer::client);
         let departed = self.departed.values().copied();
         peers.chain(pending).chain(departed).filter(|client| matches(*client)).count()
     }
@@ -73,9 +71,8 @@ impl Core {
     /// Closes the oldest connection without a hello whose client matches. Returns whether it has
     /// found one.
     pub(crate) fn evict(&mut self, matches: impl Fn(Client) -> bool) -> bool {
-        let silent = |pending: &PendingPeer| {
-            pending.own.is_none() && pending.name.is_none() && matches(pending.client())
-        };
+        let silent =
+            |pending: &PendingPeer| !pending.is_own() && pending.is_silent() && matches(pending.client());
         let Some(id) = self.pending.iter().find(|(_, pending)| silent(pending)).map(|(id, _)| *id) else {
             return false;
         };
@@ -94,7 +91,7 @@ impl Core {
     /// Returns whether the pending connection `id` belongs to the embedder; `None` if it has been
     /// refused meanwhile.
     pub(crate) fn is_own_pending(&self, id: PeerId) -> Option<bool> {
-        self.pending.get(&id).map(|pending| pending.own.is_some())
+        self.pending.get(&id).map(PendingPeer::is_own)
     }
 
     /// Notes that a connection that is not a tool yet is closed.
@@ -109,7 +106,7 @@ impl Core {
 
     /// Returns whether the first message of connection `id` is expected.
     pub(crate) fn expects_hello(&self, id: PeerId) -> bool {
-        self.pending.get(&id).is_some_and(|pending| pending.name.is_none())
+        self.pending.get(&id).is_some_and(PendingPeer::is_silent)
     }
 
     /// Processes the first message of a connection, and asks the host to approve the tool. Returns
@@ -132,12 +129,10 @@ impl Core {
             _ => return Err(DisconnectReason::Unexpected("a request before a hello").into()),
         };
         let Some(pending) = self.pending.get_mut(&id) else { return Ok(None) };
-        pending.name = Some(name);
-        if pending.own.is_some() {
-            return Ok(pending.own);
+        if let Some(grant) = pending.greeted(name, now) {
+            return Ok(Some(grant));
         }
-        pending.deadline = now.checked_add(APPROVAL_LIMIT);
-        let (credentials, call) = (pending.credentials, Call::Approve(id));
+        let (credentials, call) = (pending.credentials(), Call::Approve(id));
         self.owed.note(call, Some(credentials.into()), 0)?;
         self.effects.upcalls.push(Upcall::Approve { peer: id, credentials });
         Ok(None)
@@ -153,17 +148,16 @@ impl Core {
 
     /// Returns the earliest deadline of a pending connection.
     pub(crate) fn next_overdue(&self) -> Option<Instant> {
-        self.pending.values().filter_map(|pending| pending.deadline).min()
+        self.pending.values().filter_map(PendingPeer::deadline).min()
     }
 
     /// Turns a pending connection into a tool, and sends it what the driver has made for it: its
     /// reader page, its doorbell and, if it may hold back sources, the bell by which it signals
     /// room.
     pub(crate) fn welcome(&mut self, id: PeerId, may_block: bool, now: Instant) {
-        let Some(PendingPeer { credentials, name, own, .. }) = self.pending.remove(&id) else { return };
+        let Some(pending) = self.pending.remove(&id) else { return };
         let slots = PageSlots::new(PageId::Tool(id), self.settings.slots);
-        let name = name.unwrap_or_default();
-        let mut peer = Peer::new(credentials.into(), name, own.is_some(), may_block, slots, now);
+        let mut peer = pending.into_tool(may_block, slots, now);
         let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: self.settings.pid, may_block };
         peer.send_with(&message, Attachment::Welcome { may_block });
         self.tools.insert(id, peer);

@@ -172,41 +172,6 @@ pub(crate) fn find(state: &Core, key: &str, scope: &Scope) -> Result<Option<Valu
     })
 }
 
-/// Combines the values of the engine and its host for one key. The engine's value takes precedence
-/// for what it knows.
-pub(crate) fn merge(ours: Value, theirs: Value) -> Value {
-    match (ours, theirs) {
-        (Value::Text(ours), Value::Text(theirs)) => {
-            let mut names: Vec<&str> = ours.split(',').filter(|name| !name.is_empty()).collect();
-            for name in theirs.split(',').filter(|name| !name.is_empty()) {
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-            Value::Text(names.join(","))
-        }
-        (Value::Procs(mut ours), Value::Procs(theirs)) => {
-            // The host knows more about a process elsewhere.
-            let from_host: BTreeSet<Proc> = theirs.iter().map(|info| info.proc.clone()).collect();
-            ours.retain(|info| info.state != ProcState::Unknown || !from_host.contains(&info.proc));
-            let known: BTreeSet<Proc> = ours.iter().map(|info| info.proc.clone()).collect();
-            ours.extend(theirs.into_iter().filter(|info| !known.contains(&info.proc)));
-            ours.sort_by(|one, other| one.proc.cmp(&other.proc));
-            Value::Procs(ours)
-        }
-        (Value::Jobs(mut ours), Value::Jobs(theirs)) => {
-            let known: BTreeSet<Nspace> = ours.iter().map(|job| job.nspace.clone()).collect();
-            ours.extend(theirs.into_iter().filter(|job| !known.contains(&job.nspace)));
-            Value::Jobs(ours)
-        }
-        (Value::Attributes(mut ours), Value::Attributes(theirs)) => {
-            ours.extend(theirs);
-            Value::Attributes(ours)
-        }
-        (ours, _) => ours,
-    }
-}
-
 fn namespaces(state: &Core, scope: &Scope) -> String {
     let running = scope.jobs(state).filter(|(_, job)| status(job) == Status::EVENT_JOB_START);
     running.map(|(nspace, _)| nspace.as_str()).collect::<Vec<_>>().join(",")
@@ -344,7 +309,7 @@ pub(crate) fn count_streams(state: &Core) -> (Vec<CountedStream>, Vec<StreamStep
             }
         }
         let step = StreamStep::Count { source: *source, readers: pages };
-        (CountedStream { name: Arc::clone(stream.name()), readers: tools }, step)
+        (CountedStream::new(Arc::clone(stream.name()), tools), step)
     };
     state.streams.iter().map(count).unzip()
 }
@@ -369,8 +334,8 @@ pub(crate) fn stream_stats(
             generation: stats.generation,
             complete: stats.complete,
             missing: stats.missing,
-            readers: stream.readers.iter().zip(lags).filter_map(reader).collect(),
-            ..zero_counters(&stream.name)
+            readers: stream.readers().iter().zip(lags).filter_map(reader).collect(),
+            ..zero_counters(stream.name())
         })
     };
     streams.iter().zip(answers).filter_map(row).collect()

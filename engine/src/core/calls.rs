@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use iof_capture::{AddError, ProcessId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
-use iof_proto::{Channel, Directives, Failure, Log, LogReport, Nspace, Proc, Rank, Status, StdinUnavailable};
+use iof_proto::{Channel, Directives, Failure, Log, Nspace, Proc, Rank, Status, StdinUnavailable};
 
 use crate::core::Core;
 use crate::core::commands::Command;
@@ -14,10 +14,10 @@ use crate::core::delivery::Delivery;
 use crate::core::effects::HandleOp;
 use crate::core::ids::{JobId, PageId, StreamName};
 use crate::core::job::{CHANNELS, JobState, Launching, RankState, RemoteRanks, SignalReach};
-use crate::core::logs::{ReplyTo, Requester};
+use crate::core::logs::Requester;
 use crate::core::stream_options::StreamOptions;
 use crate::core::stream_state::StreamState;
-use crate::core::upcall::TakenCallback;
+use crate::core::upcall::{LogCallback, TakenCallback};
 use crate::early_end::EarlyEndPolicy;
 
 /// A job that begins.
@@ -325,18 +325,10 @@ impl Core {
     ///
     /// # Errors
     /// The request is invalid, or too many requests are in progress. `done` is dropped then.
-    pub(crate) fn log_message(
-        &mut self,
-        log: &Log,
-        done: Box<dyn FnOnce(LogReport) + Send>,
-    ) -> Result<(), Failure> {
+    pub(crate) fn log_message(&mut self, log: &Log, done: LogCallback) -> Result<(), Failure> {
         log.check()
             .map_err(|excess| Failure { status: Status::ERR_BAD_PARAM, reason: excess.to_string() })?;
-        let requester = Requester {
-            description: format!("engine (pid {})", self.settings.pid),
-            reply_to: ReplyTo::Embedder(done),
-            connection: None,
-        };
+        let requester = Requester::embedder(self.settings.pid, done);
         let begun = self.begin_log(requester, log).map_err(|(_, failure)| failure);
         begun.map(|id| self.continue_log(id))
     }

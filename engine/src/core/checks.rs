@@ -44,7 +44,7 @@ impl Core {
 
     fn check_connections(&self) {
         let tools = self.tools.values().filter(|peer| !peer.is_own()).count();
-        let pending = self.pending.values().filter(|pending| pending.own.is_none()).count();
+        let pending = self.pending.values().filter(|pending| !pending.is_own()).count();
         assert!(tools + pending + self.departed.len() <= self.settings.places, "too many connections");
         let names = |registration: &Registration| registration.jobs().count();
         let registrations = self.tools.values().flat_map(|peer| peer.registrations().map(|(_, found)| found));

@@ -26,7 +26,7 @@ impl Core {
     /// Removes and returns the callbacks of all deliveries that were not reported as taken, because
     /// the engine ends.
     pub(crate) fn remove_callbacks(&mut self) -> Vec<TakenCallback> {
-        let queued = std::mem::take(&mut self.effects.upcalls).into_iter().filter_map(Upcall::into_callback);
+        let queued = self.take_upcalls().into_iter().filter_map(Upcall::into_callback);
         queued.chain(self.streams.take_callbacks()).collect()
     }
 

@@ -1,8 +1,11 @@
 //! What leaves the core. The driver carries it out: see `Tables` and `Control`.
 
+use std::mem;
+
 use iof_capture::{ProcessId, Signal};
 use iof_proto::Failure;
 
+use crate::core::Core;
 use crate::core::channel_entry::{ChannelEntry, LogRoute};
 use crate::core::commands::Command;
 use crate::core::ids::{JobId, PeerId, SignalRequest};
@@ -10,25 +13,65 @@ use crate::core::job_status::JobStatus;
 use crate::core::notice::Notice;
 use crate::core::upcall::Upcall;
 
-/// The effects of inputs and calls, in the order in which they are carried out.
+/// The effects of inputs and calls. The driver takes each kind in the order in which they are to be
+/// carried out.
 #[derive(Default)]
 pub(crate) struct Effects {
     /// What happens to the handles that the driver holds. Carried out before the tables are
     /// unlocked.
-    pub handles: Vec<HandleOp>,
+    pub(super) handles: Vec<HandleOp>,
     /// Commands to the capture thread. Sent before the tables are unlocked.
-    pub commands: Vec<Command>,
+    pub(super) commands: Vec<Command>,
     /// Connections that the control thread refuses and closes.
-    pub refused: Vec<(PeerId, Failure)>,
+    pub(super) refused: Vec<(PeerId, Failure)>,
     /// Entries that threads of the engine log. The control thread hands them over after it has
     /// unlocked the tables.
-    pub channel_entries: Vec<(LogRoute, ChannelEntry)>,
+    pub(super) channel_entries: Vec<(LogRoute, ChannelEntry)>,
     /// Upcalls and callbacks, which the control thread makes after it has unlocked the tables.
-    pub upcalls: Vec<Upcall>,
+    pub(super) upcalls: Vec<Upcall>,
     /// What is worth a line of the log, see `Core::take_notices`.
-    pub notices: Vec<Notice>,
+    pub(super) notices: Vec<Notice>,
     /// Jobs were ended early: threads that wait for a change look at the tables.
-    pub ended_early: bool,
+    pub(super) ended_early: bool,
+}
+
+impl Core {
+    /// Takes the queued changes of the driver's handles.
+    pub(crate) fn take_handle_ops(&mut self) -> Vec<HandleOp> {
+        mem::take(&mut self.effects.handles)
+    }
+
+    /// Takes the queued commands to the capture thread.
+    pub(crate) fn take_commands(&mut self) -> Vec<Command> {
+        mem::take(&mut self.effects.commands)
+    }
+
+    /// Takes the connections that are to be refused.
+    pub(crate) fn take_refused(&mut self) -> Vec<(PeerId, Failure)> {
+        mem::take(&mut self.effects.refused)
+    }
+
+    /// Takes the entries that threads of the engine are to log.
+    pub(crate) fn take_channel_entries(&mut self) -> Vec<(LogRoute, ChannelEntry)> {
+        mem::take(&mut self.effects.channel_entries)
+    }
+
+    /// Takes the queued upcalls and callbacks.
+    pub(crate) fn take_upcalls(&mut self) -> Vec<Upcall> {
+        mem::take(&mut self.effects.upcalls)
+    }
+
+    /// Takes what is worth a line of the log.
+    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+        let mut notices = mem::take(&mut self.effects.notices);
+        notices.extend(self.streams.take_refused().into_iter().map(Notice::NoBacklog));
+        notices
+    }
+
+    /// Returns whether jobs were ended early since the last call.
+    pub(crate) fn take_ended_early(&mut self) -> bool {
+        mem::take(&mut self.effects.ended_early)
+    }
 }
 
 /// A change of the driver's handles: the rendezvous entries of jobs, and the pidfds and terminals

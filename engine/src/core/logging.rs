@@ -1,17 +1,14 @@
 //! The steps of log requests.
 
-use std::sync::Arc;
-
-use iof_log::{ChannelKind, LogOptions, LogOrigin, LogPlan, resolve_channels};
+use iof_log::{ChannelKind, LogOptions, resolve_channels};
 use iof_proto::log::key;
-use iof_proto::names::sanitize;
 use iof_proto::{Channel, Failure, Log, LogReport, Proc, Rank, Status, ToTool};
 
 use crate::core::Core;
 use crate::core::channel_entry::ChannelEntry;
 use crate::core::ids::{Call, LogId, LogStep};
 use crate::core::job::{JobState, RemoteRanks};
-use crate::core::logs::{OngoingLog, PreparedLog, ReplyTo, Requester};
+use crate::core::logs::{PreparedLog, ReplyTo, Requester};
 use crate::core::owed::size_of_infos;
 use crate::core::upcall::Upcall;
 
@@ -29,13 +26,10 @@ impl Core {
         requester: Requester,
         log: &Log,
     ) -> Result<LogId, (Requester, Failure)> {
-        let PreparedLog { plan, options, origin, ignored, bytes } = match self.prepare(&requester, log) {
-            Ok(prepared) => prepared,
-            Err(failure) => return Err((requester, failure)),
-        };
-        let (options, directives) = (Arc::new(options), log.directives.clone());
-        let ongoing = OngoingLog { requester, plan, options, origin, directives, ignored, bytes };
-        Ok(self.logs.begin(ongoing))
+        match self.prepare(&requester, log) {
+            Ok(prepared) => Ok(self.logs.begin(requester, prepared)),
+            Err(failure) => Err((requester, failure)),
+        }
     }
 
     fn prepare(&self, requester: &Requester, log: &Log) -> Result<PreparedLog, Failure> {
@@ -60,16 +54,10 @@ impl Core {
         let config = &self.logs.routes().config;
         let entries = resolve_channels(log, &config.order, available)?;
         ignored.extend(options.ignored_by(entries.iter().map(|entry| ChannelKind::from_key(&entry.channel))));
-        let length = |entry: &iof_proto::LogEntry| entry.text().map_or(0, str::len);
-        let bytes = entries.iter().map(length).fold(0, usize::saturating_add);
-        self.logs.check_room(&requester.reply_to, bytes)?;
-        let description = match &options.relayed {
-            Some(first) => format!("{} through {}", sanitize(first), requester.description),
-            None => requester.description.clone(),
-        };
-        let origin = LogOrigin { source: options.source.clone(), requester: description };
-        let plan = LogPlan::new(entries, options.once.unwrap_or(config.once));
-        Ok(PreparedLog { plan, options, origin, ignored, bytes })
+        let directives = log.directives.clone();
+        let prepared = PreparedLog::new(requester, entries, config.once, options, directives, ignored);
+        self.logs.check_room(requester, &prepared)?;
+        Ok(prepared)
     }
 
     /// Returns the engine's only job as a process without a rank. It is the source of messages that
@@ -87,7 +75,7 @@ impl Core {
             let has_rank = job.has_rank(source.rank) || job.remote() == RemoteRanks::Running;
             [Rank::WILDCARD, Rank::UNDEF].contains(&source.rank) || has_rank
         };
-        let is_known_elsewhere = matches!(requester.reply_to, ReplyTo::Embedder(_))
+        let is_known_elsewhere = requester.is_embedder()
             || options.relayed.is_some()
             || self.settings.host_keys.contains(key::PMIX_LOG_SOURCE);
         if is_known_elsewhere || self.jobs.get(&source.nspace).is_some_and(is_known) {
@@ -100,7 +88,7 @@ impl Core {
     /// Records the result of a step that another thread or the host has done.
     pub(crate) fn log_answered(&mut self, step: LogStep, answer: Result<(), Failure>) {
         if let Some(ongoing) = self.logs.get_mut(step.log) {
-            ongoing.plan.complete(step.step, answer);
+            ongoing.complete(step.step, answer);
         }
         self.continue_log(step.log);
     }
@@ -108,36 +96,26 @@ impl Core {
     pub(crate) fn continue_log(&mut self, log: LogId) {
         loop {
             let Some(ongoing) = self.logs.get_mut(log) else { return };
-            let begun = ongoing.plan.start_next();
+            let begun = ongoing.start_next();
             if begun.is_empty() {
                 break;
             }
             for step in begun {
                 let result = self.log_step(LogStep { log, step });
                 if let (Some(result), Some(ongoing)) = (result, self.logs.get_mut(log)) {
-                    ongoing.plan.complete(step, result);
+                    ongoing.complete(step, result);
                 }
             }
         }
-        let outcome = self.logs.get(log).and_then(|ongoing| ongoing.plan.outcome());
-        if let Some((status, outcomes)) = outcome
-            && let Some(OngoingLog { requester, ignored, .. }) = self.logs.end(log)
-        {
-            self.reply_logged(requester, Ok(LogReport { status, outcomes, ignored }));
+        if let Some((requester, report)) = self.logs.take_ended(log) {
+            self.reply_logged(requester, Ok(report));
         }
     }
 
     /// Begins a step. Returns its result if that is known at once.
     fn log_step(&mut self, step: LogStep) -> Option<Result<(), Failure>> {
         let ongoing = self.logs.get(step.log)?;
-        let entry = ChannelEntry {
-            step,
-            entry: ongoing.plan.entry(step.step)?.clone(),
-            options: Arc::clone(&ongoing.options),
-            origin: ongoing.origin.clone(),
-            directives: ongoing.directives.clone(),
-            requester: ongoing.requester.connection.clone(),
-        };
+        let (entry, client) = (ongoing.entry(step)?, ongoing.client());
         let kind = ChannelKind::from_key(&entry.entry.channel);
         if let Err(failure) = entry.options.check_style(kind) {
             return Some(Err(failure));
@@ -158,10 +136,6 @@ impl Core {
             return None;
         }
         let ChannelEntry { entry, directives, .. } = entry;
-        let client = match self.logs.get(step.log)?.requester.reply_to {
-            ReplyTo::Tool { client, .. } => client,
-            ReplyTo::Embedder(_) => None,
-        };
         let bytes = entry.text().map_or(0, str::len).saturating_add(size_of_infos(&directives));
         if let Err(failure) = self.owed.note(Call::Log(step), client, bytes) {
             return Some(Err(failure));
@@ -171,7 +145,7 @@ impl Core {
     }
 
     fn reply_logged(&mut self, requester: Requester, result: Result<LogReport, Failure>) {
-        match (requester.reply_to, result) {
+        match (requester.into_receiver(), result) {
             (ReplyTo::Tool { peer, request, .. }, result) => {
                 if let Some(peer) = self.tools.get_mut(&peer) {
                     peer.answer(&ToTool::Logged { request, result });

@@ -11,10 +11,11 @@ use std::sync::{Arc, Weak};
 use iof_log::{LogOptions, LogOrigin, LogPlan};
 use iof_proto::limits::{MAX_LOG_BYTES, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::names::sanitize;
-use iof_proto::{Failure, Info, Status};
+use iof_proto::{Failure, Info, LogEntry, LogReport, Status};
 
+use crate::core::channel_entry::ChannelEntry;
 use crate::core::client::Client;
-use crate::core::ids::{LogId, PeerId};
+use crate::core::ids::{LogId, LogStep, PeerId};
 use crate::core::log_routes::LogRoutes;
 use crate::core::peer::Peer;
 use crate::core::upcall::LogCallback;
@@ -25,10 +26,10 @@ const MAX_NAME_CHARS: usize = 64;
 /// The tool or embedder that wants something logged.
 pub(crate) struct Requester {
     /// A description for people and files.
-    pub(crate) description: String,
-    pub(crate) reply_to: ReplyTo,
+    description: String,
+    reply_to: ReplyTo,
     /// Expires when the tool disconnects; `None` for the embedder.
-    pub(crate) connection: Option<Weak<()>>,
+    connection: Option<Weak<()>>,
 }
 
 /// The receiver of the outcome.
@@ -54,27 +55,104 @@ impl Requester {
             connection: Some(peer.connection()),
         }
     }
-}
 
-/// An ongoing request.
-pub(crate) struct OngoingLog {
-    pub(super) requester: Requester,
-    pub(super) plan: LogPlan,
-    pub(super) options: Arc<LogOptions>,
-    pub(super) origin: LogOrigin,
-    pub(super) directives: Vec<Info>,
-    pub(super) ignored: Vec<String>,
-    /// The length of the messages, in bytes.
-    pub(super) bytes: usize,
+    /// Describes the embedder, whose process is `pid`. `done` is called with the outcome.
+    pub(super) fn embedder(pid: u32, done: LogCallback) -> Requester {
+        Requester {
+            description: format!("engine (pid {pid})"),
+            reply_to: ReplyTo::Embedder(done),
+            connection: None,
+        }
+    }
+
+    /// Returns whether this is the embedder.
+    pub(super) fn is_embedder(&self) -> bool {
+        matches!(self.reply_to, ReplyTo::Embedder(_))
+    }
+
+    /// Returns the receiver of the outcome.
+    pub(super) fn into_receiver(self) -> ReplyTo {
+        self.reply_to
+    }
 }
 
 /// A request that was checked and has a plan.
 pub(crate) struct PreparedLog {
-    pub(super) plan: LogPlan,
-    pub(super) options: LogOptions,
-    pub(super) origin: LogOrigin,
-    pub(super) ignored: Vec<String>,
-    pub(super) bytes: usize,
+    plan: LogPlan,
+    options: Arc<LogOptions>,
+    origin: LogOrigin,
+    directives: Vec<Info>,
+    ignored: Vec<String>,
+    /// The length of the messages, in bytes.
+    bytes: usize,
+}
+
+impl PreparedLog {
+    /// Plans to log `entries` for `requester`: to the first channel that works if the `options`, or
+    /// else `once`, require that. The options stem from the `directives`, without those `ignored`.
+    pub(super) fn new(
+        requester: &Requester,
+        entries: Vec<LogEntry>,
+        once: bool,
+        options: LogOptions,
+        directives: Vec<Info>,
+        ignored: Vec<String>,
+    ) -> PreparedLog {
+        let description = match &options.relayed {
+            Some(first) => format!("{} through {}", sanitize(first), requester.description),
+            None => requester.description.clone(),
+        };
+        let origin = LogOrigin { source: options.source.clone(), requester: description };
+        let length = |entry: &LogEntry| entry.text().map_or(0, str::len);
+        let bytes = entries.iter().map(length).fold(0, usize::saturating_add);
+        let plan = LogPlan::new(entries, options.once.unwrap_or(once));
+        PreparedLog { plan, options: Arc::new(options), origin, directives, ignored, bytes }
+    }
+}
+
+/// An ongoing request.
+pub(crate) struct OngoingLog {
+    requester: Requester,
+    log: PreparedLog,
+}
+
+impl OngoingLog {
+    /// Begins the steps that can run now, and returns their indices.
+    pub(super) fn start_next(&mut self) -> Vec<usize> {
+        self.log.plan.start_next()
+    }
+
+    /// Records the result of a step.
+    pub(super) fn complete(&mut self, step: usize, result: Result<(), Failure>) {
+        self.log.plan.complete(step, result);
+    }
+
+    /// Returns the outcome, unless a step is waiting or running.
+    fn report(&self) -> Option<LogReport> {
+        let (status, outcomes) = self.log.plan.outcome()?;
+        Some(LogReport { status, outcomes, ignored: self.log.ignored.clone() })
+    }
+
+    /// Returns what `step` logs.
+    pub(super) fn entry(&self, step: LogStep) -> Option<ChannelEntry> {
+        Some(ChannelEntry {
+            step,
+            entry: self.log.plan.entry(step.step)?.clone(),
+            options: Arc::clone(&self.log.options),
+            origin: self.log.origin.clone(),
+            directives: self.log.directives.clone(),
+            requester: self.requester.connection.clone(),
+        })
+    }
+
+    /// Returns the process that wants the message logged; `None` for the embedder and its own
+    /// tools.
+    pub(super) fn client(&self) -> Option<Client> {
+        match self.requester.reply_to {
+            ReplyTo::Tool { client, .. } => client,
+            ReplyTo::Embedder(_) => None,
+        }
+    }
 }
 
 /// Where this engine logs messages, and the ongoing requests.
@@ -94,10 +172,10 @@ impl Logs {
     }
 
     /// Adds a request. Returns its number.
-    pub(super) fn begin(&mut self, log: OngoingLog) -> LogId {
+    pub(super) fn begin(&mut self, requester: Requester, log: PreparedLog) -> LogId {
         self.last = self.last.wrapping_add(1);
         let id = LogId(self.last);
-        self.ongoing.insert(id, log);
+        self.ongoing.insert(id, OngoingLog { requester, log });
         id
     }
 
@@ -115,9 +193,11 @@ impl Logs {
         self.ongoing.values().map(|ongoing| &ongoing.requester.reply_to)
     }
 
-    /// Removes a request that has an outcome.
-    pub(super) fn end(&mut self, id: LogId) -> Option<OngoingLog> {
-        self.ongoing.remove(&id)
+    /// Removes a request if it has an outcome. Returns the requester with the outcome.
+    pub(super) fn take_ended(&mut self, id: LogId) -> Option<(Requester, LogReport)> {
+        let report = self.ongoing.get(&id)?.report()?;
+        let ended = self.ongoing.remove(&id)?;
+        Some((ended.requester, report))
     }
 
     /// Drops the requests of a tool that has disconnected, so no reply is sent. Steps that have
@@ -128,9 +208,8 @@ impl Logs {
         );
     }
 
-    /// Checks that another request of this requester may be ongoing, with messages of `bytes` bytes
-    /// in all.
-    pub(super) fn check_room(&self, reply_to: &ReplyTo, bytes: usize) -> Result<(), Failure> {
+    /// Checks that another request of this requester may be ongoing.
+    pub(super) fn check_room(&self, requester: &Requester, log: &PreparedLog) -> Result<(), Failure> {
         let check_limit = |of_requester: &str, limit: usize, counts: &dyn Fn(&ReplyTo) -> bool| {
             let count = self.ongoing.values().filter(|ongoing| counts(&ongoing.requester.reply_to)).count();
             if count < limit {
@@ -140,12 +219,13 @@ impl Logs {
             Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
         };
         check_limit("", MAX_LOGS, &|_| true)?;
-        let all = self.ongoing.values().map(|ongoing| ongoing.bytes).fold(bytes, usize::saturating_add);
+        let all =
+            self.ongoing.values().map(|ongoing| ongoing.log.bytes).fold(log.bytes, usize::saturating_add);
         if all > MAX_LOG_BYTES {
             let reason = format!("messages of {MAX_LOG_BYTES} bytes are being logged: try again");
             return Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason));
         }
-        let ReplyTo::Tool { peer: tool, client, .. } = reply_to else { return Ok(()) };
+        let ReplyTo::Tool { peer: tool, client, .. } = &requester.reply_to else { return Ok(()) };
         let is_of_tool = |other: &ReplyTo| matches!(other, ReplyTo::Tool { peer, .. } if peer == tool);
         check_limit(" of this tool", MAX_WAITING_PER_TOOL, &is_of_tool)?;
         let is_of_process =

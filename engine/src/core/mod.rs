@@ -46,6 +46,7 @@ pub(crate) mod mpi;
 pub(crate) mod notice;
 pub(crate) mod outgoing;
 mod owed;
+mod partial_answer;
 pub(crate) mod peer;
 pub(crate) mod pending;
 mod pull;
@@ -86,7 +87,6 @@ use crate::core::grace::GracePeriods;
 use crate::core::ids::PeerId;
 use crate::core::jobs::Jobs;
 use crate::core::logs::Logs;
-use crate::core::notice::Notice;
 use crate::core::owed::Owed;
 use crate::core::pending::Pending;
 use crate::core::push_table::Pushes;
@@ -123,7 +123,7 @@ pub(crate) struct Core {
     /// Connections that have ended, and count until their descriptors were received.
     departed: BTreeMap<PeerId, Client>,
     /// What inputs have caused, until the driver takes it.
-    pub effects: Effects,
+    effects: Effects,
     /// The capture thread has not reported its end.
     has_capture: bool,
     /// Whether the engine is shutting down.
@@ -159,12 +159,5 @@ impl Core {
             has_capture: true,
             stopping: false,
         }
-    }
-
-    /// Removes and returns what is worth a line of the log.
-    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
-        let mut notices = std::mem::take(&mut self.effects.notices);
-        notices.extend(self.streams.take_refused().into_iter().map(Notice::NoBacklog));
-        notices
     }
 }

@@ -11,19 +11,21 @@ use crate::core::client::Client;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::PeerId;
 use crate::core::linger::LastActivity;
+use crate::core::peer::Peer;
+use crate::core::resources::PageSlots;
 use crate::grant::Grant;
 
 /// A connection that is not a tool yet.
 pub(crate) struct PendingPeer {
-    pub(super) credentials: socket::PeerCredentials,
+    credentials: socket::PeerCredentials,
     /// When it connected.
-    pub(super) connected: Instant,
+    connected: Instant,
     /// The grant, if this is the embedder's own connection.
-    pub(super) own: Option<Grant>,
+    own: Option<Grant>,
     /// When the connection is refused; `None` for the embedder's own.
-    pub(super) deadline: Option<Instant>,
+    deadline: Option<Instant>,
     /// The tool's name, once it has sent a hello and the host was asked.
-    pub(super) name: Option<String>,
+    name: Option<String>,
 }
 
 impl PendingPeer {
@@ -47,6 +49,42 @@ impl PendingPeer {
 
     pub(super) fn client(&self) -> Client {
         self.credentials.into()
+    }
+
+    /// Returns whether this is the embedder's own connection.
+    pub(super) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Returns whether the tool has not sent a hello.
+    pub(super) fn is_silent(&self) -> bool {
+        self.name.is_none()
+    }
+
+    /// Returns when the connection is refused; `None` for the embedder's own.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Notes the tool's hello. Returns the grant of the embedder's own tool. The host has
+    /// [`APPROVAL_LIMIT`] to approve another one.
+    pub(super) fn greeted(&mut self, name: String, now: Instant) -> Option<Grant> {
+        self.name = Some(name);
+        if self.own.is_none() {
+            self.deadline = now.checked_add(APPROVAL_LIMIT);
+        }
+        self.own
+    }
+
+    /// Returns the credentials of its process.
+    pub(super) fn credentials(&self) -> socket::PeerCredentials {
+        self.credentials
+    }
+
+    /// Turns the connection into a tool.
+    pub(super) fn into_tool(self, may_block: bool, slots: PageSlots, now: Instant) -> Peer {
+        let (client, is_own) = (self.client(), self.is_own());
+        Peer::new(client, self.name.unwrap_or_default(), is_own, may_block, slots, now)
     }
 
     /// Returns the reason for the refusal if the tool or the host has missed its deadline by `now`.

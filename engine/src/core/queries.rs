@@ -1,55 +1,53 @@
 //! Queries of tools.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use iof_capture::{RequestId, StreamAnswer};
 use iof_proto::limits::MAX_WAITING_PER_TOOL;
 use iof_proto::query::key;
-use iof_proto::{Answer, Failure, Found, Query, Status, ToTool, Value};
+use iof_proto::{Answer, Failure, Found, Query, Status};
 
 use crate::core::Core;
-use crate::core::answers_to_queries::{Scope, count_streams, find, merge, stream_stats};
+use crate::core::answers_to_queries::{Scope, count_streams, find, stream_stats};
 use crate::core::awaited::Awaited;
 use crate::core::ids::{Call, PeerId, QueryId};
 use crate::core::owed::size_of_infos;
+use crate::core::partial_answer::PartialAnswer;
 use crate::core::peer::Peer;
-use crate::core::query::{CountedStream, LookedUp, RequestedKey, Waiting, WaitsForCounters};
+use crate::core::query::{CountedStream, QueryRequest};
 use crate::core::upcall::Upcall;
 
 impl Core {
     /// Answers a request: now, or when the capture thread has read the counters and the host has
     /// answered its part.
     pub(crate) fn query(&mut self, peer: PeerId, request: u32, queries: Vec<Query>, now: Instant) {
+        let request = QueryRequest::new(peer, request);
         if queries.iter().any(|query| query.keys.iter().any(|key| key == key::IOF_QUERY_STATS))
             && let Some(counters) = self.refresh_stats(peer, now)
         {
             self.request_begun(peer);
-            let waits = WaitsForCounters { peer, request, queries, counters };
-            return self.queries.wait_for_counters(waits);
+            return self.queries.wait_for_counters(request, queries, counters);
         }
-        self.answer_query(peer, request, &queries);
+        self.answer_query(request, &queries);
     }
 
     /// Answers a request for which the counters are fresh enough, now or when the host has answered
     /// its part.
-    fn answer_query(&mut self, peer_id: PeerId, request: u32, queries: &[Query]) {
+    fn answer_query(&mut self, request: QueryRequest, queries: &[Query]) {
         let result = match self.look_up(queries) {
-            Ok(LookedUp { requested, found, for_host, failure }) if for_host.is_empty() => {
-                conclude(&requested, found, failure)
-            }
-            Ok(_) if self.queries.waiting_of(peer_id) >= MAX_WAITING_PER_TOOL => {
+            Ok(answer) if answer.for_host().next().is_none() => answer.conclude(),
+            Ok(_) if self.queries.waiting_of(request.peer()) >= MAX_WAITING_PER_TOOL => {
                 let reason =
                     format!("{MAX_WAITING_PER_TOOL} queries of this tool wait for the host: try again");
                 Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
             }
-            Ok(looked_up) => match self.ask_host(peer_id, request, looked_up) {
+            Ok(answer) => match self.ask_host(request, answer) {
                 Ok(()) => return,
                 Err(failure) => Err(failure),
             },
             Err(failure) => Err(failure),
         };
-        self.answer(peer_id, request, result);
+        self.answer(request, result);
     }
 
     /// Returns the request that reads the counters of all streams, for which a query must wait. The
@@ -79,81 +77,62 @@ impl Core {
     ) {
         let streams = stream_stats(self, streams, answers);
         let (waiting, outdated) = self.queries.counted(request, streams, now);
-        for WaitsForCounters { peer, request, queries, .. } in waiting {
-            self.request_done(peer);
-            self.answer_query(peer, request, &queries);
+        for (request, queries) in waiting {
+            self.request_done(request.peer());
+            self.answer_query(request, &queries);
         }
         if outdated {
             self.queries.discard_counters();
         }
     }
 
-    fn look_up(&self, queries: &[Query]) -> Result<LookedUp, Failure> {
-        let mut all = LookedUp::default();
+    fn look_up(&self, queries: &[Query]) -> Result<PartialAnswer, Failure> {
+        let mut answer = PartialAnswer::default();
         for (index, Query { keys, qualifiers }) in (0u32..).zip(queries) {
             let scope = Scope::read(qualifiers)?;
             for key in keys {
-                let requested = (index, key.clone());
-                // A repeated key is answered once, because answers are long.
-                if all.requested.contains(&requested) {
+                if !answer.request(index, key) {
                     continue;
                 }
-                all.requested.push(requested.clone());
                 let value = match scope.as_ref().map(|scope| find(self, key, scope)) {
                     Some(Ok(value)) => value,
                     Some(Err(failure)) => {
-                        all.failure.get_or_insert(failure);
+                        answer.failed(failure);
                         continue;
                     }
                     None => None,
                 };
                 if value.is_none() || self.settings.host_queries.contains(key) {
-                    let new = || Query { keys: Vec::new(), qualifiers: qualifiers.clone() };
-                    all.for_host.entry(index).or_insert_with(new).keys.push(key.clone());
+                    answer.leave_to_host(index, key, qualifiers);
                 }
-                all.found.extend(value.map(|value| (requested, value)));
+                if let Some(value) = value {
+                    answer.found(index, key, value);
+                }
             }
         }
-        Ok(all)
+        Ok(answer)
     }
 
-    fn ask_host(&mut self, peer: PeerId, request: u32, looked_up: LookedUp) -> Result<(), Failure> {
-        let LookedUp { requested, found, for_host, failure } = looked_up;
-        let (indices, queries): (Vec<u32>, Vec<Query>) = for_host.into_iter().unzip();
+    fn ask_host(&mut self, request: QueryRequest, answer: PartialAnswer) -> Result<(), Failure> {
+        let queries: Vec<Query> = answer.for_host().cloned().collect();
         let id = self.queries.next_id();
-        let client = self.tools.get(&peer).and_then(Peer::counted);
+        let client = self.tools.get(&request.peer()).and_then(Peer::counted);
         self.owed.note(Call::Query(id), client, size(&queries))?;
-        let waiting = Waiting { peer, request, requested, found, indices, failure };
-        self.queries.wait_for_host(id, waiting);
+        self.queries.wait_for_host(id, request, answer);
         self.effects.upcalls.push(Upcall::Query { id, queries });
         Ok(())
     }
 
     /// Processes the host's answer to its part of a request.
-    pub(crate) fn query_answered(&mut self, id: QueryId, answer: Result<Vec<Found>, Failure>) {
-        let Some(waiting) = self.queries.take(id) else { return };
-        let Waiting { peer, request, requested, mut found, indices, failure } = waiting;
-        let host_failure = match answer {
-            Ok(theirs) => {
-                for Found { query, key, value } in theirs {
-                    let index = usize::try_from(query).ok().and_then(|index| indices.get(index));
-                    let Some(requested) = index.map(|index| (*index, key)) else { continue };
-                    let value = match found.remove(&requested) {
-                        Some(ours) => merge(ours, value),
-                        None => value,
-                    };
-                    found.insert(requested, value);
-                }
-                None
-            }
-            Err(failure) => Some(failure),
-        };
-        self.answer(peer, request, conclude(&requested, found, failure.or(host_failure)));
+    pub(crate) fn query_answered(&mut self, id: QueryId, theirs: Result<Vec<Found>, Failure>) {
+        let Some((request, mut answer)) = self.queries.take(id) else { return };
+        answer.add_of_host(theirs);
+        self.answer(request, answer.conclude());
     }
 
-    fn answer(&mut self, peer_id: PeerId, request: u32, result: Result<Answer, Failure>) {
-        if let Some(peer) = self.tools.get_mut(&peer_id) {
-            peer.answer(&ToTool::Answer { request, result });
+    fn answer(&mut self, request: QueryRequest, result: Result<Answer, Failure>) {
+        if let Some(peer) = self.tools.get_mut(&request.peer()) {
+            peer.answer(&request.answer(result));
         }
     }
 }
@@ -163,29 +142,4 @@ fn size(queries: &[Query]) -> usize {
     let keys = |query: &Query| query.keys.iter().map(String::len).fold(0, usize::saturating_add);
     let size = |query: &Query| keys(query).saturating_add(size_of_infos(&query.qualifiers));
     queries.iter().map(size).fold(0, usize::saturating_add)
-}
-
-/// Builds the answer from what was found.
-///
-/// # Errors
-/// Fails with `failure`, or a general error, if nothing was found.
-fn conclude(
-    requested: &[RequestedKey],
-    mut found: BTreeMap<RequestedKey, Value>,
-    failure: Option<Failure>,
-) -> Result<Answer, Failure> {
-    let found: Vec<Found> = requested
-        .iter()
-        .filter_map(|key| {
-            let value = found.remove(key)?;
-            Some(Found { query: key.0, key: key.1.clone(), value })
-        })
-        .collect();
-    if found.is_empty() {
-        let keys: Vec<&str> = requested.iter().map(|(_, key)| key.as_str()).collect();
-        let reason = format!("no answer for {}", keys.join(", "));
-        return Err(failure.unwrap_or(Failure::new(Status::ERR_NOT_FOUND, reason)));
-    }
-    let status = if found.len() == requested.len() { Status::SUCCESS } else { Status::ERR_PARTIAL_SUCCESS };
-    Ok(Answer { status, found })
 }

@@ -7,48 +7,48 @@ use std::time::Instant;
 
 use iof_capture::RequestId;
 use iof_proto::limits::STATS_AGE;
-use iof_proto::{Failure, Query, StreamStats, Value};
+use iof_proto::{Answer, Failure, Query, StreamStats, ToTool};
 
 use crate::core::ids::{PeerId, QueryId, StreamName};
+use crate::core::partial_answer::PartialAnswer;
 
-/// A requested key, with the index of its query in the request.
-pub(super) type RequestedKey = (u32, String);
-
-/// The keys of a request, as far as the engine can answer them without its host.
-#[derive(Default)]
-pub(super) struct LookedUp {
-    pub(super) requested: Vec<RequestedKey>,
-    pub(super) found: BTreeMap<RequestedKey, Value>,
-    /// The queries for the host, by their index in the request.
-    pub(super) for_host: BTreeMap<u32, Query>,
-    /// The first error of a key that is invalid with its qualifiers.
-    pub(super) failure: Option<Failure>,
+/// A request of a tool that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryRequest {
+    peer: PeerId,
+    /// The tool's number for it.
+    number: u32,
 }
 
-/// A request that the host answers in part.
-pub(super) struct Waiting {
-    pub(super) peer: PeerId,
-    pub(super) request: u32,
-    pub(super) requested: Vec<RequestedKey>,
-    pub(super) found: BTreeMap<RequestedKey, Value>,
-    /// The indices of the queries that the host was asked.
-    pub(super) indices: Vec<u32>,
-    pub(super) failure: Option<Failure>,
+impl QueryRequest {
+    pub(super) fn new(peer: PeerId, number: u32) -> QueryRequest {
+        QueryRequest { peer, number }
+    }
+
+    /// Returns the tool that asks.
+    pub(super) fn peer(self) -> PeerId {
+        self.peer
+    }
+
+    /// Returns the message that answers it.
+    pub(super) fn answer(self, result: Result<Answer, Failure>) -> ToTool {
+        ToTool::Answer { request: self.number, result }
+    }
 }
 
 /// A request that waits for counters.
-pub(super) struct WaitsForCounters {
-    pub(super) peer: PeerId,
-    pub(super) request: u32,
-    pub(super) queries: Vec<Query>,
+struct WaitsForCounters {
+    request: QueryRequest,
+    queries: Vec<Query>,
     /// The request to the capture thread that reads the counters.
-    pub(super) counters: RequestId,
+    counters: RequestId,
 }
 
 /// The requests that wait for the host or for counters, and the cached counters.
 #[derive(Default)]
 pub(crate) struct Queries {
-    waiting: BTreeMap<QueryId, Waiting>,
+    /// The requests that the host answers in part.
+    waiting: BTreeMap<QueryId, (QueryRequest, PartialAnswer)>,
     last: u64,
     stats: Option<Stats>,
     wait_for_counters: Vec<WaitsForCounters>,
@@ -96,8 +96,13 @@ impl Queries {
     }
 
     /// Keeps a query until its counters are read.
-    pub(super) fn wait_for_counters(&mut self, waits: WaitsForCounters) {
-        self.wait_for_counters.push(waits);
+    pub(super) fn wait_for_counters(
+        &mut self,
+        request: QueryRequest,
+        queries: Vec<Query>,
+        counters: RequestId,
+    ) {
+        self.wait_for_counters.push(WaitsForCounters { request, queries, counters });
     }
 
     /// Caches the counters that `request` has read. Returns the queries that wait for them, and
@@ -107,18 +112,18 @@ impl Queries {
         request: RequestId,
         streams: Vec<StreamStats>,
         now: Instant,
-    ) -> (Vec<WaitsForCounters>, bool) {
+    ) -> (Vec<(QueryRequest, Vec<Query>)>, bool) {
         self.stats = Some(Stats { taken: now, streams });
         let is_current = self.counting.take_if(|counting| *counting == request).is_some();
-        let waiting = self.wait_for_counters.extract_if(.., |waits| waits.counters == request).collect();
-        (waiting, !is_current)
+        let waiting = self.wait_for_counters.extract_if(.., |waits| waits.counters == request);
+        (waiting.map(|waits| (waits.request, waits.queries)).collect(), !is_current)
     }
 
     /// Returns the tools whose queries wait, for counters and for the host.
     #[cfg(feature = "simulation")]
     pub(super) fn waiting_tools(&self) -> (Vec<PeerId>, Vec<PeerId>) {
-        let for_counters = self.wait_for_counters.iter().map(|waits| waits.peer);
-        (for_counters.collect(), self.waiting.values().map(|waiting| waiting.peer).collect())
+        let for_counters = self.wait_for_counters.iter().map(|waits| waits.request.peer);
+        (for_counters.collect(), self.waiting.values().map(|(request, _)| request.peer).collect())
     }
 
     /// Returns the number of the next request that waits for the host.
@@ -128,55 +133,67 @@ impl Queries {
     }
 
     /// Keeps a request until the host has answered its part.
-    pub(super) fn wait_for_host(&mut self, id: QueryId, waiting: Waiting) {
-        self.waiting.insert(id, waiting);
+    pub(super) fn wait_for_host(&mut self, id: QueryId, request: QueryRequest, answer: PartialAnswer) {
+        self.waiting.insert(id, (request, answer));
     }
 
     /// Removes and returns a request that the host has answered.
-    pub(super) fn take(&mut self, id: QueryId) -> Option<Waiting> {
+    pub(super) fn take(&mut self, id: QueryId) -> Option<(QueryRequest, PartialAnswer)> {
         self.waiting.remove(&id)
     }
 
     /// Drops the requests of a tool that has disconnected.
     pub(crate) fn forget(&mut self, peer: PeerId) {
-        self.waiting.retain(|_, waiting| waiting.peer != peer);
-        self.wait_for_counters.retain(|waiting| waiting.peer != peer);
+        self.waiting.retain(|_, (request, _)| request.peer != peer);
+        self.wait_for_counters.retain(|waits| waits.request.peer != peer);
     }
 
     pub(super) fn waiting_of(&self, peer: PeerId) -> usize {
-        self.waiting.values().filter(|waiting| waiting.peer == peer).count()
+        self.waiting.values().filter(|(request, _)| request.peer == peer).count()
     }
 }
 
 /// A stream whose counters are read, with the tools that read it.
 pub(crate) struct CountedStream {
-    pub name: Arc<StreamName>,
-    /// The tool and the registration of each reader.
-    pub readers: Vec<(PeerId, u32)>,
+    name: Arc<StreamName>,
+    readers: Vec<(PeerId, u32)>,
+}
+
+impl CountedStream {
+    /// Creates an entry for a stream with the tool and the registration of each reader.
+    pub(super) fn new(name: Arc<StreamName>, readers: Vec<(PeerId, u32)>) -> CountedStream {
+        CountedStream { name, readers }
+    }
+
+    pub(super) fn name(&self) -> &StreamName {
+        &self.name
+    }
+
+    /// Returns the tool and the registration of each reader.
+    pub(super) fn readers(&self) -> &[(PeerId, u32)] {
+        &self.readers
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn waits(request: u64) -> WaitsForCounters {
-        WaitsForCounters { peer: 1, request: 0, queries: Vec::new(), counters: RequestId(request) }
-    }
-
     #[test]
     fn counters_requested_before_streams_changed_serve_no_later_query() {
         let (mut queries, now) = (Queries::default(), Instant::now());
         queries.count(RequestId(1));
-        queries.wait_for_counters(waits(1));
+        let request = |number| QueryRequest::new(1, number);
+        queries.wait_for_counters(request(1), Vec::new(), RequestId(1));
         assert_eq!(queries.counting(), Some(RequestId(1)), "another query can wait for them");
         queries.streams_changed();
         assert_eq!(queries.counting(), None);
         queries.count(RequestId(2));
-        queries.wait_for_counters(waits(2));
+        queries.wait_for_counters(request(2), Vec::new(), RequestId(2));
         let (waiting, outdated) = queries.counted(RequestId(1), Vec::new(), now);
-        assert_eq!((waiting.len(), outdated), (1, true));
+        assert_eq!((waiting, outdated), (vec![(request(1), Vec::new())], true));
         let (waiting, outdated) = queries.counted(RequestId(2), Vec::new(), now);
-        assert_eq!((waiting.len(), outdated), (1, false));
+        assert_eq!((waiting, outdated), (vec![(request(2), Vec::new())], false));
         assert!(queries.has_counters(now) && !queries.has_counters(now + STATS_AGE));
     }
 }

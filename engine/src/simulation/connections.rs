@@ -1,7 +1,5 @@
 //! The simulated engine's connections.
 
-use std::mem;
-
 use iof_proto::{Failure, FromTool, ToTool, encode};
 use iof_shm_ring::{ReaderPage, bell};
 
@@ -24,7 +22,7 @@ impl SimulatedEngine {
         room: usize,
     ) -> Result<ConnectionId, Failure> {
         let place = if own.is_none() { self.core.make_place(credentials.into()) } else { Ok(()) };
-        for (id, failure) in mem::take(&mut self.core.effects.refused) {
+        for (id, failure) in self.core.take_refused() {
             self.end_pending(id, failure.into());
         }
         place?;
