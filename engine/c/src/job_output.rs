@@ -2,7 +2,7 @@
 //! attributes of the job or of the engine.
 
 use iof_output::NewFiles;
-use iof_proto::{Channels, Nspace, Proc};
+use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::Pull;
 
 use crate::command::{Command, Sink};
@@ -45,7 +45,8 @@ impl<'a> JobOutput<'a> {
     fn register(&mut self, format: Format, nprocs: u32) -> Outcome<usize> {
         let session = self.server.session()?;
         let files = format.files(Some(nprocs))?;
-        let locked = files.map(|files| files.lock(self.nspace, Channels::ALL, &mut self.new_files));
+        let ranks = (0..nprocs).map(Rank);
+        let locked = files.map(|files| files.lock(self.nspace, ranks, Channels::ALL, &mut self.new_files));
         let mut files = locked.transpose().or_status(IOF_ERR_IOF_FAILURE)?;
         if let Some(files) = &mut files
             && let Some(fifo) = files.open_fifos(&mut self.new_files).or_status(IOF_ERR_IOF_FAILURE)?

@@ -62,6 +62,8 @@ pub enum JobEvent {
     Stdin(StdinEvent),
     /// One of the command's outputs has ended.
     Output(Result<PrintReport, Failure>),
+    /// Files on another node are complete, or can't be written.
+    NodeFiles(Result<PrintReport, Failure>),
 }
 
 /// A running job and the state of its end.
@@ -164,8 +166,11 @@ impl RunningJob {
                     self.report_lost(line);
                 }
                 Some(JobEvent::ScreenClosed(rank)) => self.screen_closed(rank),
-                Some(JobEvent::Output(Ok(report))) => self.written(report),
-                Some(JobEvent::Output(Err(failure))) => self.output_failed(failure),
+                Some(JobEvent::Output(report)) => {
+                    self.outputs = self.outputs.saturating_sub(1);
+                    self.written(report);
+                }
+                Some(JobEvent::NodeFiles(report)) => self.written(report),
                 None => self.time_passed(),
             }
             self.check_outputs();
@@ -398,8 +403,11 @@ impl RunningJob {
         }
     }
 
-    fn written(&mut self, PrintReport { written, lost, .. }: PrintReport) {
-        self.outputs = self.outputs.saturating_sub(1);
+    fn written(&mut self, report: Result<PrintReport, Failure>) {
+        let PrintReport { written, lost, .. } = match report {
+            Ok(report) => report,
+            Err(failure) => return self.output_failed(failure),
+        };
         let sum = &mut self.forwarded;
         sum.written = sum.written.saturating_add(written);
         for (channel, lost) in lost {
@@ -409,7 +417,6 @@ impl RunningJob {
     }
 
     fn output_failed(&mut self, mut failure: Failure) {
-        self.outputs = self.outputs.saturating_sub(1);
         if self.failure.is_none() {
             if let Failure::Running(message) = &mut failure {
                 message.push_str("; the job was ended because of this error");

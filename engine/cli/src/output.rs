@@ -7,12 +7,14 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use iof_nodes::NodeFiles;
 use iof_output::{
     Choice, ChoiceError, Files, FlushTimeout, MAX_OPEN_FILES, Markup, Options, Output, Place, Rotation,
     Style, StyleExtras, WriteWatch, find_clash,
 };
 use iof_proto::{Channels, Nspace, Rank};
 use iof_tool::Tool;
+use nix::unistd::gethostname;
 
 use crate::args::values::{ChannelList, Ranks, bytes, duration, file_count, file_size, ranks};
 use crate::error::Failure;
@@ -32,7 +34,7 @@ pub struct OutputArgs {
     /// rank and timestamp[=ns|us|ms|rfc3339] put the source or the time before each line. xml and
     /// json mark up each line. merge-stderr-to-stdout, dir=DIR and file=NAME select the
     /// destination; dir and file write separate files for each rank. The qualifiers are :copy,
-    /// :nocopy, :raw, :pattern. May be repeated.
+    /// :nocopy, :raw, :pattern, :node. May be repeated.
     #[arg(long, help_heading = OUTPUT, value_name = "LIST")]
     pub output: Vec<OsString>,
 
@@ -119,6 +121,17 @@ pub enum OpenMode {
     Append,
 }
 
+/// Which of the outputs a process writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// All of them.
+    All,
+    /// All but files on other nodes: the ranks run there.
+    FrontEnd,
+    /// The files of this node.
+    Agent,
+}
+
 /// The streams of one printer.
 pub struct Part<'a> {
     /// The channels of the streams.
@@ -138,11 +151,12 @@ pub fn with_job(ranks: &[Rank]) -> Vec<Rank> {
 pub struct Outputs<'a> {
     args: &'a OutputArgs,
     choice: Choice,
+    writes: Writes,
 }
 
 impl OutputArgs {
     /// Checks the options, for a job of `nprocs` ranks if the number is known.
-    pub fn prepare(&self, nprocs: Option<u64>) -> Result<Outputs<'_>, Failure> {
+    pub fn prepare(&self, nprocs: Option<u64>, writes: Writes) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
         self.check_redirection(&choice)?;
         if !self.tag_suffix.is_empty() && choice.markup != Markup::Text {
@@ -159,7 +173,7 @@ impl OutputArgs {
                 "--tag-by fragment has no effect without tags: add --output tag, or leave it out",
             ));
         }
-        let outputs = Outputs { args: self, choice };
+        let outputs = Outputs { args: self, choice, writes };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -187,26 +201,17 @@ impl OutputArgs {
                 "--ranks does not apply to files, which get all ranks: to show these ranks as well, {remedy}"
             )));
         }
-        match outputs.choice.unused_placeholder() {
-            Some(Place::Name(name)) => {
-                let name = name.display();
-                print_message(format_args!(
-                    "'%' in file={name} is not a placeholder, because :pattern is missing: write \
-                     file={name}:pattern, or ignore this message"
-                ));
-            }
-            Some(Place::Tree(directory)) => {
-                let directory = directory.display();
-                print_message(format_args!(
-                    "'%' in the directory {directory} is not a placeholder: write --output \
-                     file={directory}/%c:pattern, or ignore this message"
-                ));
-            }
-            _ => {}
-        }
-        check_rotation(&files)?;
-        let not_writable = |error| Failure::Usage(format!("cannot write the output file: {error}"));
-        files.iter().try_for_each(|(_, files)| files.check().map_err(not_writable))?;
+        outputs.warn();
+        outputs.check_files(&files)?;
+        Ok(outputs)
+    }
+
+    /// Returns the files of a node whose ranks another process has started, which has checked the
+    /// options.
+    pub fn prepare_agent(&self, nprocs: u32) -> Result<Outputs<'_>, Failure> {
+        let choice = Choice::from_lists(&self.output).map_err(invalid)?;
+        let outputs = Outputs { args: self, choice, writes: Writes::Agent };
+        outputs.check_files(&outputs.files(Some(nprocs)))?;
         Ok(outputs)
     }
 
@@ -248,14 +253,68 @@ fn invalid(error: ChoiceError) -> Failure {
 }
 
 impl Outputs<'_> {
+    /// Tells about placeholders that are not expanded.
+    fn warn(&self) {
+        match self.choice.unused_placeholder() {
+            Some(Place::Name(name)) => {
+                let name = name.display();
+                print_message(format_args!(
+                    "'%' in file={name} is not a placeholder, because :pattern is missing: write \
+                     file={name}:pattern, or ignore this message"
+                ));
+            }
+            Some(Place::Tree(directory)) => {
+                let directory = directory.display();
+                print_message(format_args!(
+                    "'%' in the directory {directory} is not a placeholder: write --output \
+                     file={directory}/%c:pattern, or ignore this message"
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    /// Checks that these files can be written, if this process writes them.
+    fn check_files(&self, files: &[(Channels, Files)]) -> Result<(), Failure> {
+        check_rotation(files)?;
+        if !self.writes_files() {
+            return Ok(());
+        }
+        let not_writable = |error| Failure::Usage(format!("cannot write the output file: {error}"));
+        files.iter().try_for_each(|(_, files)| files.check().map_err(not_writable))
+    }
+
+    /// Returns whether this process writes the files.
+    fn writes_files(&self) -> bool {
+        self.writes != Writes::FrontEnd || !self.choice.node
+    }
+
+    /// Returns the files that the agents of this front end write, if any.
+    pub fn of_nodes(&self, nprocs: u32) -> Result<Option<NodeFiles>, Failure> {
+        if self.writes_files() {
+            return Ok(None);
+        }
+        let args = self.args;
+        Ok(Some(NodeFiles {
+            directory: env::current_dir().map_err(Failure::running)?.into(),
+            output: args.output.clone(),
+            nprocs,
+            fragments: args.tag_by == TagBy::Fragment,
+            suffix: args.tag_suffix.clone(),
+            hidden: args.no_forward.unwrap_or(Channels::empty()),
+            append: args.open_mode == OpenMode::Append,
+            rotation: args.file_size.map(|size| (size, args.file_count)),
+        }))
+    }
+
     /// Returns `true` if output goes to files whose paths contain the name of the job.
     pub fn names_job(&self) -> bool {
         self.files(None).iter().any(|(_, files)| files.names_job())
     }
 
-    /// Returns `true` if output goes to files whose paths contain the name of the host.
+    /// Returns `true` if this process writes files whose paths contain the name of the host.
     pub fn names_host(&self) -> bool {
-        self.files(None).iter().any(|(_, files)| files.names_host())
+        self.writes_files() && self.files(None).iter().any(|(_, files)| files.names_host())
     }
 
     /// Attaches the printers: to stdout and stderr, to files, or to both. `open` returns a tool for
@@ -278,7 +337,7 @@ impl Outputs<'_> {
         let Outputs { args, choice, .. } = self;
         let errors = Channels::STDERR | Channels::STDDIAG;
         let mut parts = Vec::new();
-        if choice.shows() {
+        if choice.shows() && self.writes != Writes::Agent {
             let mut out = Output::new(io::stdout()).map_err(Failure::running)?;
             let watched = |output: &mut Output, name| WatchedOutput { name, watch: output.watch_writes() };
             let watched_out = watched(&mut out, "stdout");
@@ -309,13 +368,14 @@ impl Outputs<'_> {
             }
         }
         parts.iter_mut().for_each(|(channels, ..)| *channels &= self.shown());
-        for (channels, mut files) in self.files(nprocs) {
+        let files = if self.writes_files() { self.files(nprocs) } else { Vec::new() };
+        for (channels, mut files) in files {
             let watch = WriteWatch::default();
             files.watch = Some(watch.clone());
             let target = OutputTarget {
                 destination: files.into(),
                 options: self.options(false),
-                place: if choice.copy { " in its file".into() } else { String::new() },
+                place: self.place_of_files(),
                 watched: WatchedOutput { name: "an output file", watch },
                 copies_to: None,
             };
@@ -327,6 +387,17 @@ impl Outputs<'_> {
             (part, target)
         });
         Ok(parts.filter(|(part, _)| !part.channels.is_empty()).collect())
+    }
+
+    /// Returns the words for the files in messages about gaps.
+    fn place_of_files(&self) -> String {
+        match self.writes {
+            Writes::Agent => {
+                format!(" in its file on {}", gethostname().unwrap_or_default().display())
+            }
+            _ if self.choice.copy => " in its file".into(),
+            _ => String::new(),
+        }
     }
 
     fn options(&self, colour: bool) -> Options {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use iof_capture::{ProcessSpec, find_program};
 use iof_engine::App;
 use iof_output::{Destination, FileError, NewFiles, Options, PrintError, PrintReport, Printer};
-use iof_proto::{Channels, Nspace, Proc};
+use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::Tool;
 use nix::sys::signal::Signal;
 
@@ -57,10 +57,15 @@ impl AttachedOutputs {
         })
     }
 
-    /// Creates and locks the files of the job `nspace`, with their directories, and adds what this
+    /// Creates and locks the files of these ranks of the job `nspace`, with their directories, and adds what this
     /// creates to `new`. The printers keep up to `spare` of the files open. A job that cannot start
     /// is to be refused before.
-    pub fn lock_files(&mut self, nspace: &Nspace, spare: u64, new: &mut NewFiles) -> Result<(), Failure> {
+    pub fn lock_files(
+        &mut self,
+        (nspace, ranks): (&Nspace, &[Rank]),
+        spare: u64,
+        new: &mut NewFiles,
+    ) -> Result<(), Failure> {
         self.create_directories(new)?;
         let targets = || self.0.iter().map(|(.., target)| &target.destination);
         let count = targets().filter(|target| matches!(target, Destination::Files(_))).count().max(1);
@@ -68,7 +73,10 @@ impl AttachedOutputs {
         for (_, channels, target) in &mut self.0 {
             if let Destination::Files(files) = &mut target.destination {
                 files.max_open = usize::try_from(each).unwrap_or(usize::MAX);
-                let locked = files.clone().lock(nspace, *channels, new).map_err(not_writable)?;
+                let locked = files
+                    .clone()
+                    .lock(nspace, ranks.iter().copied(), *channels, new)
+                    .map_err(not_writable)?;
                 target.destination = locked.into();
             }
         }

@@ -14,7 +14,7 @@ const OUTPUT: &str = "Output options";
 /// The channels that go where stderr goes.
 const ERRORS: Channels = Channels::STDERR.union(Channels::STDDIAG);
 
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct RedirectArgs {
     /// Write output to these files
     ///

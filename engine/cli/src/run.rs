@@ -38,7 +38,7 @@ use crate::nodes::remote::Remote;
 use crate::nodes::start::Launch;
 use crate::nodes::{environment, options};
 use crate::orphans::reap_if_first_process;
-use crate::output::{Part, with_job};
+use crate::output::{Part, Writes, with_job};
 use crate::pmix_tools::PmixTools;
 use crate::printers::OutputWriter;
 use crate::signals::{ReceivedSignal, Signals};
@@ -54,13 +54,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut apps = apps(&args.app)?;
     apps.iter_mut().for_each(|app| app.merge_stderr = args.merge_at_source);
     let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
-    let outputs = args.output.prepare(Some(nprocs))?;
+    let nodes = args.nodes.choose(nprocs)?;
+    let writes = if nodes.is_some() { Writes::FrontEnd } else { Writes::All };
+    let outputs = args.output.prepare(Some(nprocs), writes)?;
     if let Some(option) = args.output.redirect.error_option().filter(|_| args.merge_at_source) {
         return Err(Failure::Usage(format!(
             "{option} cannot be combined with --merge-at-source, which leaves nothing on stderr: leave one out"
         )));
     }
-    let nodes = args.nodes.choose(nprocs)?;
     if nodes.is_some() {
         options::check(args, &outputs)?;
     }
@@ -110,7 +111,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     // The printers register before the job exists, so that they receive its first byte.
     let mut attached = outputs.attach(u32::try_from(nprocs).ok(), |parts| {
-        parts.iter().map(|part| attach(&engine, &nspace, part).map(Some)).collect()
+        parts.iter().map(|part| attach(&engine, "iof run", &nspace, part).map(Some)).collect()
     })?;
     let remote = nodes.map(|(nodes, template)| (Arc::new(Remote::new(nspace.clone(), nodes)), template));
     let spare_files = match &remote {
@@ -119,7 +120,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     };
     // Removes on each error below what was created, until the job has started.
     let mut new_files = NewFiles::default();
-    attached.lock_files(&nspace, spare_files, &mut new_files)?;
+    let ranks: Vec<Rank> = (0..u32::try_from(nprocs).unwrap_or(u32::MAX)).map(Rank).collect();
+    attached.lock_files((&nspace, &ranks), spare_files, &mut new_files)?;
     attached.check_programs(&spec.apps)?;
     wait_for_readers(&mut attached, &mut new_files, &signals, args.give_up)?;
     let writers = attached.start()?;
@@ -149,6 +151,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
                 hide_launcher,
                 backend,
                 rendezvous: args.rendezvous_dir(),
+                files: outputs.of_nodes(u32::try_from(nprocs).unwrap_or(u32::MAX))?,
             };
             let mut node_events = remote.start(&launch, &engine, &signals)?;
             for received in mem::take(&mut node_events.signals) {
@@ -352,10 +355,10 @@ fn not_started(error: LaunchError) -> Failure {
     }
 }
 
-/// Attaches a tool for one of the command's own outputs. Its registration is an ordinary one,
+/// Attaches a tool named `name` for one of the command's own outputs. Its registration is an ordinary one,
 /// except that it may block the ranks.
-fn attach(engine: &Engine, nspace: &Nspace, part: &Part<'_>) -> Result<Tool, Failure> {
-    let mut tool = engine.attach("iof run", Grant::Block).map_err(Failure::running)?;
+pub fn attach(engine: &Engine, name: &str, nspace: &Nspace, part: &Part<'_>) -> Result<Tool, Failure> {
+    let mut tool = engine.attach(name, Grant::Block).map_err(Failure::running)?;
     let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
     let procs = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();
     tool.pull(&Pull::new(procs, part.channels)).map_err(Failure::running)?;

@@ -125,6 +125,7 @@ fn start(script: &str, max_line_time: u64) -> Start {
         hide_launcher: true,
         backend: None,
         socket: AgentSocket::None,
+        files: None,
     }
 }
 

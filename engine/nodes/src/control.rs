@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
-use iof_proto::{Channel, Failure, Log, Nspace, Rank};
+use iof_proto::{Channel, Channels, Failure, Log, Nspace, Rank};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -101,6 +101,27 @@ pub enum AgentSocket {
     In(OsString),
 }
 
+/// The files to which an agent writes the output of its ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFiles {
+    /// The directory at which relative paths begin.
+    pub directory: OsString,
+    /// The lists of `iof run --output`.
+    pub output: Vec<OsString>,
+    /// The number of ranks of the job.
+    pub nprocs: u32,
+    /// Whether fragments are tagged in place of lines.
+    pub fragments: bool,
+    /// The text at the end of each line.
+    pub suffix: String,
+    /// The channels that are not written.
+    pub hidden: Channels,
+    /// Whether existing contents are kept.
+    pub append: bool,
+    /// The size of a full file, in bytes, and the number of full files that are kept.
+    pub rotation: Option<(u64, u32)>,
+}
+
 /// The ranks that an agent starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
@@ -136,6 +157,8 @@ pub struct Start {
     pub backend: Option<String>,
     /// Where tools find the agent's engine.
     pub socket: AgentSocket,
+    /// The files of the node, if it writes any.
+    pub files: Option<NodeFiles>,
 }
 
 /// An edge that a relay starts, and the subtree behind it.
@@ -290,6 +313,15 @@ pub enum ToFrontEnd {
         /// The message.
         log: Log,
     },
+    /// Files of the node are complete, or can't be written, which ends the job.
+    FilesWritten {
+        /// The number of bytes of output that were written.
+        written: u64,
+        /// The bytes that were lost, for each channel that lost any.
+        lost: Vec<(Channel, u64)>,
+        /// Why files can't be written.
+        failure: Option<String>,
+    },
     /// What forwarding has cost the agent.
     Cost {
         /// The user CPU time of its process, in microseconds.
@@ -356,6 +388,7 @@ impl Message for ToFrontEnd {
         match self {
             ToFrontEnd::Failed { reason: text, .. }
             | ToFrontEnd::ChildLost { reason: text, .. }
+            | ToFrontEnd::FilesWritten { failure: Some(text), .. }
             | ToFrontEnd::Exited { executable: text, .. }
             | ToFrontEnd::Cost { backend: text, .. }
             | ToFrontEnd::StdinTaken { outcome: StdinOutcome::Failed(text), .. } => {
@@ -366,6 +399,7 @@ impl Message for ToFrontEnd {
             | ToFrontEnd::Started { .. }
             | ToFrontEnd::Log { .. }
             | ToFrontEnd::StdinTaken { .. }
+            | ToFrontEnd::FilesWritten { .. }
             | ToFrontEnd::Over { .. } => Ok(()),
         }
     }

@@ -110,6 +110,8 @@ pub struct FrontEnd {
     totals: Option<Instant>,
     /// Whether the agent has told what forwarding has cost it, which it does once.
     cost_told: bool,
+    /// The end of the files of the node was told.
+    files_told: bool,
     /// The window of each bundle, in bytes.
     window: u64,
     /// The bytes of each bundle that arrived and are not credited.
@@ -134,6 +136,7 @@ impl FrontEnd {
             running,
             totals: None,
             cost_told: false,
+            files_told: false,
             window,
             outstanding,
             due,
@@ -243,6 +246,9 @@ impl FrontEnd {
                 }
             }
             ToFrontEnd::Cost { .. } if phase == Phase::Started && !self.cost_told => self.cost_told = true,
+            ToFrontEnd::FilesWritten { .. } if phase == Phase::Started && !self.files_told => {
+                self.files_told = true;
+            }
             // Totals and answers may follow the end of the last rank.
             ToFrontEnd::Produced(_) if phase == Phase::Over => {}
             ToFrontEnd::StdinTaken { .. } | ToFrontEnd::Log { .. } if self.has_started() => {}

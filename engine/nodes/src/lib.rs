@@ -43,8 +43,8 @@ mod tree;
 pub use agent_end::{AgentEnd, AgentEvent};
 pub use branch::{Branch, Fault};
 pub use control::{
-    AgentSocket, ChildNode, ControlError, DropPolicy, Program, RankStdin, RankTotal, Start, StartRelay,
-    StdinOutcome, Terminal, ToAgent, ToFrontEnd, cut_text,
+    AgentSocket, ChildNode, ControlError, DropPolicy, NodeFiles, Program, RankStdin, RankTotal, Start,
+    StartRelay, StdinOutcome, Terminal, ToAgent, ToFrontEnd, cut_text,
 };
 pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, Place, StreamKey};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};

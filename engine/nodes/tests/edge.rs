@@ -372,7 +372,7 @@ fn an_agent_that_breaks_a_rule_is_refused() {
     assert!(front.receive(&record(stream, 0, b"x"), Instant::now()).is_err());
     let mut stranger = FrontEnd::new(&(0..1).map(Rank).collect(), MAX_WINDOW);
     let error = stranger.receive(&Frame::Hello { version: 7 }, Instant::now());
-    assert_eq!(error, Err(EdgeError::Version { theirs: 7, ours: 4 }));
+    assert_eq!(error, Err(EdgeError::Version { theirs: 7, ours: 5 }));
     assert_eq!(
         FrontEnd::new(&(0..1).map(Rank).collect(), MAX_WINDOW).receive(&Frame::Padding, Instant::now()),
         Err(EdgeError::NoHello)
@@ -397,6 +397,9 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
     let cost = || ToFrontEnd::Cost { user: 1, system: 1, backend: "epoll".into() };
     send(&mut front, cost()).unwrap();
     assert_eq!(send(&mut front, cost()), Err(EdgeError::Unexpected("control message")), "told twice");
+    let files = || ToFrontEnd::FilesWritten { written: 1, lost: Vec::new(), failure: None };
+    send(&mut front, files()).unwrap();
+    assert_eq!(send(&mut front, files()), Err(EdgeError::Unexpected("control message")), "told twice");
     // A stream of another node can't have been cut off here.
     let stranger = ToFrontEnd::Over { cut_off: vec![(Rank(FIRST + 1), Channel::Stdout)] };
     assert_eq!(send(&mut front, stranger), Err(EdgeError::Rank(Rank(FIRST + 1))));

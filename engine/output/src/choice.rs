@@ -61,6 +61,8 @@ pub struct Choice {
     pub files: Option<Place>,
     /// `:copy`: writes the output to the files and to the command's own stdout and stderr.
     pub copy: bool,
+    /// `:node`: writes files on the node of their rank, if the job has several nodes.
+    pub node: bool,
     /// `:raw`: writes parts of lines immediately.
     pub raw: bool,
 }
@@ -84,7 +86,7 @@ pub enum ChoiceError {
         candidates: String,
     },
     /// An unknown qualifier.
-    #[error("unknown qualifier ':{0}': expected :copy, :nocopy, :raw or :pattern")]
+    #[error("unknown qualifier ':{0}': expected :copy, :nocopy, :node, :raw or :pattern")]
     Qualifier(String),
     /// A value that the word does not take.
     #[error("invalid value '{value}' for {word}: expected {wanted}")]
@@ -141,10 +143,10 @@ pub const OUTPUT_WORDS: [&str; 14] = [
     "dir=",
     "file=",
 ];
-const QUALIFIERS: [&str; 4] = ["copy", "nocopy", "raw", "pattern"];
+const QUALIFIERS: [&str; 5] = ["copy", "nocopy", "node", "raw", "pattern"];
 /// The qualifiers behind each word for files, and those behind any other word.
 pub const OUTPUT_QUALIFIERS: [(&str, &[&str]); 3] =
-    [("file=", &QUALIFIERS), ("dir=", &["copy", "nocopy", "raw"]), ("", &["raw"])];
+    [("file=", &QUALIFIERS), ("dir=", &["copy", "nocopy", "node", "raw"]), ("", &["raw"])];
 
 /// The qualifiers read so far.
 #[derive(Default)]
@@ -230,6 +232,7 @@ impl Choice {
         let wanted = parse_bool(word, value)?;
         match word {
             "pattern" => qualifiers.pattern = wanted,
+            "node" => self.node = wanted,
             "raw" => self.raw = wanted,
             // :copy and :nocopy are opposites.
             _ if wanted == (word == "copy") => qualifiers.copy = true,
@@ -252,6 +255,7 @@ impl Choice {
             None if qualifiers.pattern => return Err(ChoiceError::NoFiles(":pattern")),
             None if qualifiers.copy => return Err(ChoiceError::NoFiles(":copy")),
             None if qualifiers.nocopy => return Err(ChoiceError::NoFiles(":nocopy")),
+            None if self.node => return Err(ChoiceError::NoFiles(":node")),
             files => files,
         };
         Ok(self)
@@ -376,6 +380,7 @@ mod tests {
     fn files_have_qualifiers() {
         assert_eq!(choice("d=/tmp/out").files, Some(Place::Tree("/tmp/out".into())));
         assert!(!choice("dir=o:nocopy").shows() && choice("dir=o:copy:raw").shows() && choice("tag").shows());
+        assert!(choice("dir=o:node").node && !choice("dir=o").node && !choice("dir=o:node=no").node);
         assert!(choice("tag:raw").raw && choice(":raw").raw);
         assert!(matches!(choice("file=a.%r:PATTERN,tag").files, Some(Place::Pattern(_))));
         assert_eq!(choice("file=%x").files, Some(Place::Name("%x".into())), "not a pattern");
@@ -412,6 +417,7 @@ mod tests {
             (":", "':'"),
             ("tag:copy", "':copy' requires output to files"),
             ("tag:pattern", "':pattern' requires"),
+            ("tag:node", "':node' requires"),
             ("dir=a:pattern", "dir= cannot be combined with :pattern"),
             ("dir=a:copy:nocopy", ":copy cannot be combined with :nocopy"),
             ("file=%q:pattern", "%q"),

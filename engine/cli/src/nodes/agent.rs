@@ -4,6 +4,7 @@
 //! ended: nothing on this node would know of them.
 
 mod bundles;
+mod files;
 mod host;
 mod relay;
 mod shared_pipe;
@@ -35,6 +36,7 @@ use iof_tool::Tool;
 use nix::unistd::gethostname;
 
 use self::bundles::Bundles;
+use self::files::FileWriters;
 use self::host::AgentHost;
 use self::stdin::StdinWorkers;
 use self::uplink::{Input, Uplink};
@@ -78,7 +80,7 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
     let kill_wait = Duration::from_millis(start.kill_wait);
     let ranks = start.ranks.clone();
     let host = Arc::new(AgentHost::start(uplink)?);
-    let (engine, spec, bundles) = match prepare(&start, &host) {
+    let (engine, spec, output) = match prepare(&start, &host) {
         Ok(prepared) => prepared,
         Err(failure) => return Ok(refuse(uplink, failure)),
     };
@@ -93,7 +95,7 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
         Err(error) => return Ok(refuse(uplink, Failure::running(error))),
     };
     let engine = Arc::new(engine);
-    let followed = follow(&engine, &job, (uplink, inputs), bundles);
+    let followed = follow(&engine, &job, (uplink, inputs), output);
     let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), job.clone(), typed(&start));
     let result = match followed {
         Ok(()) => serve(queue, (&job, &engine, &host), &ranks, stdin),
@@ -124,13 +126,24 @@ enum End {
 
 /// Tells the front end that the ranks can't be started.
 fn refuse(uplink: &Uplink, failure: Failure) -> End {
-    let (reason, is_usage) = match failure {
+    let (reason, is_usage) = reason_of(failure);
+    uplink.send(&ToFrontEnd::Failed { reason: cut_text(&reason), is_usage });
+    End::Refused
+}
+
+/// Returns the text of a failure, and whether the user can correct the input.
+fn reason_of(failure: Failure) -> (String, bool) {
+    match failure {
         Failure::Usage(reason) | Failure::Choice(reason) => (reason, true),
         Failure::Running(reason) => (reason, false),
         Failure::Signal(signal) => (signal.to_string(), false),
-    };
-    uplink.send(&ToFrontEnd::Failed { reason: cut_text(&reason), is_usage });
-    End::Refused
+    }
+}
+
+/// What takes the output of the ranks.
+struct Takers {
+    bundles: Bundles,
+    files: FileWriters,
 }
 
 fn watch_signals(signals: Signals, inputs: Sender<Input>) -> Result<(), Failure> {
@@ -155,7 +168,7 @@ fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, Failure> {
     }
 }
 
-fn prepare(start: &Start, host: &Arc<AgentHost>) -> Result<(Engine, JobSpec, Bundles), Failure> {
+fn prepare(start: &Start, host: &Arc<AgentHost>) -> Result<(Engine, JobSpec, Takers), Failure> {
     let backend = start.backend.as_deref().map(|name| Backend::from_str(name, false));
     let backend = backend.transpose().map_err(Failure::Usage)?;
     let config = Config {
@@ -189,8 +202,9 @@ fn prepare(start: &Start, host: &Arc<AgentHost>) -> Result<(Engine, JobSpec, Bun
     let spec = spec(start);
     // The readers register before the job exists, so that they receive its first byte.
     let bundles = Bundles::attach(&engine, &spec.nspace, start)?;
-    engine.check(&spec).map_err(Failure::usage)?;
-    Ok((engine, spec, bundles))
+    let spare_files = engine.check(&spec).map_err(Failure::usage)?;
+    let files = FileWriters::start(&engine, &spec, start, spare_files)?;
+    Ok((engine, spec, Takers { bundles, files }))
 }
 
 fn spec(start: &Start) -> JobSpec {
@@ -236,11 +250,12 @@ fn follow(
     engine: &Arc<Engine>,
     job: &Job,
     (uplink, inputs): (&Arc<Uplink>, Sender<Input>),
-    bundles: Bundles,
+    Takers { bundles, files }: Takers,
 ) -> Result<(), Failure> {
     let mut tool = engine.attach(NAME, Grant::Never).map_err(Failure::running)?;
     uplink.send(&ToFrontEnd::Started { pids: pids(&mut tool)? });
     let output = bundles.start(uplink)?;
+    let files = files.watch(uplink)?;
     let (job, up, backend) = (job.clone(), Arc::clone(uplink), backend_text(engine));
     start_thread("iof-endings", move || {
         for ending in job.endings() {
@@ -249,6 +264,8 @@ fn follow(
             }
         }
         output.into_iter().for_each(|thread| drop(thread.join()));
+        // Disconnected when all files are complete.
+        let _ = files.recv();
         // The agent may have ended.
         let _ = inputs.send(Input::Over);
         up.send(&cost(backend));

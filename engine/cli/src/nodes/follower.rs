@@ -11,6 +11,7 @@ use iof_engine::{
     REQUEST_LIFETIME, RankExit, Signal as RankSignal,
 };
 use iof_nodes::{BrokenEnd, BrokenStream, StdinOutcome, StreamKey, ToAgent, ToFrontEnd};
+use iof_output::PrintReport;
 use iof_proto::directive::key;
 use iof_proto::{Info, Nspace, Proc, Rank};
 use nix::sys::signal::Signal;
@@ -201,6 +202,17 @@ impl Follower {
             }
             NodeEvent::Message(ToFrontEnd::Cost { user, system, backend }) => {
                 self.remote.state().costs.add(user, system, backend);
+            }
+            NodeEvent::Message(ToFrontEnd::FilesWritten { written, lost, failure }) => {
+                let host = self.remote.nodes.get(number).map_or("", |node| node.host.as_str());
+                self.report(JobEvent::NodeFiles(match failure {
+                    None => Ok(PrintReport {
+                        written,
+                        lost: lost.into_iter().collect(),
+                        ..PrintReport::default()
+                    }),
+                    Some(reason) => Err(Failure::Running(format!("{host}: {reason}"))),
+                }));
             }
             NodeEvent::Greeted | NodeEvent::Message(_) => {}
             NodeEvent::Signalled(RankSignal::KILL) => {

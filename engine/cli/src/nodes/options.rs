@@ -129,7 +129,11 @@ pub fn check(args: &RunArgs, outputs: &Outputs<'_>) -> Result<(), Failure> {
         (args.bind_to == BindingChoice::Core, "--bind-to core", "ranks are bound on this node only"),
         (matches!(args.mpi, MpiChoice::Pmi1), "--mpi pmi1", "MPI programs start on one node only"),
         (matches!(args.mpi, MpiChoice::Pmix), "--mpi pmix", "MPI programs start on one node only"),
-        (outputs.names_host(), "%h or %N in the name of a file", "files are on this node only"),
+        (
+            outputs.names_host(),
+            "%h or %N in the name of a file",
+            "the front end writes it, unless it is --output file=NAME:pattern:node",
+        ),
     ];
     match refused.into_iter().find(|(is_given, ..)| *is_given) {
         Some((_, option, reason)) => Err(Failure::Usage(format!(

@@ -12,8 +12,8 @@ use std::{env, io};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{App, Engine, JobSpec, Pty, SAME_REQUEST, Stdin};
 use iof_nodes::{
-    AgentSocket, Branch, DropPolicy, Program, RankStdin, Start, StartRelay, Terminal, ToAgent, ToFrontEnd,
-    subtrees, window,
+    AgentSocket, Branch, DropPolicy, NodeFiles, Program, RankStdin, Start, StartRelay, Terminal, ToAgent,
+    ToFrontEnd, subtrees, window,
 };
 use iof_output::FlushTimeout;
 use iof_proto::{Channel, Proc, Rank};
@@ -47,6 +47,7 @@ pub struct Launch<'a> {
     pub hide_launcher: bool,
     pub backend: Option<String>,
     pub rendezvous: RendezvousDir<'a>,
+    pub files: Option<NodeFiles>,
 }
 
 /// The events of a job whose ranks run.
@@ -302,5 +303,6 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
             RendezvousDir::Default => AgentSocket::Default,
             RendezvousDir::Is(directory) => AgentSocket::In(absolute(directory)),
         },
+        files: launch.files.clone(),
     })
 }

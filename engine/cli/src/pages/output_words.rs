@@ -70,7 +70,10 @@ mod tests {
         assert_eq!(complete("tag-"), ["tag-detailed", "tag-fullname"]);
         assert_eq!(complete("tag,js"), ["tag,json"]);
         assert_eq!(complete("tag:"), ["tag:raw"]);
-        assert_eq!(complete("xml,dir=x:"), ["xml,dir=x:copy", "xml,dir=x:nocopy", "xml,dir=x:raw"]);
+        assert_eq!(
+            complete("xml,dir=x:"),
+            ["xml,dir=x:copy", "xml,dir=x:nocopy", "xml,dir=x:node", "xml,dir=x:raw"]
+        );
         assert_eq!(complete("file=a:copy:p"), ["file=a:copy:pattern"]);
         assert_eq!(complete("dir=x:copy,f"), ["dir=x:copy,file="]);
         assert_eq!(complete("nonsense"), [""; 0]);

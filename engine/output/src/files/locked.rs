@@ -21,7 +21,7 @@ pub struct LockedFiles {
 }
 
 impl Files {
-    /// Creates and locks the files of a job on this host for these channels, up to
+    /// Creates and locks the files of these ranks of a job on this host for these channels, up to
     /// [`Files::max_open`] files. Existing contents are kept until the printer starts with a file.
     /// Devices, and FIFOs without a reader, are not opened. Adds to `new` what this creates, also
     /// before an error, so that dropping `new` removes it.
@@ -32,6 +32,7 @@ impl Files {
     pub fn lock(
         self,
         nspace: &Nspace,
+        ranks: impl IntoIterator<Item = Rank>,
         channels: Channels,
         new: &mut NewFiles,
     ) -> Result<LockedFiles, FileError> {
@@ -41,9 +42,10 @@ impl Files {
         let mut fifos = Vec::new();
         let source = |rank, channel| {
             let (nspace, host) = (nspace.clone(), host.clone());
-            Source { nspace, rank: Rank(rank), channel, logged: false, host, pid: None }
+            Source { nspace, rank, channel, logged: false, host, pid: None }
         };
-        let sources = (0..nprocs).flat_map(|rank| channels.outputs().map(move |channel| (rank, channel)));
+        let sources =
+            ranks.into_iter().flat_map(|rank| channels.outputs().map(move |channel| (rank, channel)));
         for (rank, channel) in sources {
             if open.is_full() {
                 break;

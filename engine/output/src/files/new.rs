@@ -72,7 +72,7 @@ fn remove_if_empty(path: &Path, file: &File) -> io::Result<()> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use iof_proto::{Channels, Nspace};
+    use iof_proto::{Channels, Nspace, Rank};
 
     use crate::choice::Place;
     use crate::files::tests::files;
@@ -82,7 +82,12 @@ mod tests {
 
     fn lock(place: Place, new: &mut NewFiles) -> Result<LockedFiles, FileError> {
         let nspace = Nspace::new("job").unwrap();
-        Files { nprocs: Some(2), ..files(place) }.lock(&nspace, Channels::STDOUT | Channels::STDERR, new)
+        Files { nprocs: Some(2), ..files(place) }.lock(
+            &nspace,
+            [Rank(0), Rank(1)],
+            Channels::STDOUT | Channels::STDERR,
+            new,
+        )
     }
 
     fn exact(path: &Path) -> Place {

@@ -234,6 +234,7 @@ impl Front {
             hide_launcher: true,
             backend: None,
             socket: AgentSocket::None,
+            files: None,
         };
         self.send(node, &ToAgent::Start(Box::new(start)));
     }

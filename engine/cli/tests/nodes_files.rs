@@ -1,0 +1,87 @@
+//! `--output dir=DIR:node` and `file=NAME:node` with `--hosts`: files that agents write.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use common::nodes::{has_thread, start};
+use common::site::Site;
+use common::wait_for;
+use nix::sys::signal::Signal;
+
+#[test]
+fn agents_write_the_files_of_their_ranks_while_the_front_end_stands_still() {
+    let site = Site::new();
+    let logs = site.path().join("logs");
+    let output = format!("dir={}:node", logs.display());
+    let script = "echo out $IOF_RANK; echo err >&2; exec sleep 1000";
+    let run = start(&site, "a,b", &["-n", "2", "--output", &output], script);
+    wait_for("the start of the ranks", || has_thread(&run, "iof-nodes").then_some(()));
+    run.stop();
+    let read = |rank: u32, name| fs::read_to_string(logs.join(format!("demo/rank.{rank}/{name}")));
+    for (rank, text) in [(0, "out 0\n"), (1, "out 1\n")] {
+        wait_for("the line in the file", || {
+            read(rank, "stdout").is_ok_and(|read| read == text).then_some(())
+        });
+        wait_for("the error in the file", || {
+            read(rank, "stderr").is_ok_and(|read| read == "err\n").then_some(())
+        });
+    }
+    run.signal(Signal::SIGCONT);
+    run.signal(Signal::SIGTERM);
+    let done = run.finish();
+    assert_eq!((done.code, done.text()), (143, ""), "{done:?}");
+}
+
+#[test]
+fn files_of_nodes_are_whole_and_counted_and_can_be_shown_as_well() {
+    let site = Site::new();
+    let names = site.path().join("out.%R.%c");
+    let output = format!("tag,file={}:pattern:node:copy", names.display());
+    let script = "seq $((IOF_RANK * 10000)); echo end >&2";
+    let options = ["-n", "3", "--summary", "--no-forward", "stderr,stddiag", "--output", &output];
+    let done = start(&site, "a,b:2", &options, script).finish();
+    let mut total = 0;
+    for rank in 0..3 {
+        let file = fs::read_to_string(site.path().join(format!("out.{rank}.stdout"))).unwrap_or_default();
+        let wanted: String =
+            (1..=rank * 10_000).map(|number| format!("[demo,{rank}]<stdout>: {number}\n")).collect();
+        assert!(file == wanted, "rank {rank}: {} bytes, wanted {}", file.len(), wanted.len());
+        assert!(!site.path().join(format!("out.{rank}.stderr")).exists());
+        total += (1..=rank * 10_000).map(|number| number.to_string().len() + 1).sum::<usize>();
+    }
+    assert_eq!((done.code, done.text().lines().count()), (0, 30_000), "{}", done.stderr);
+    assert!(done.stderr.contains(&format!("{total} bytes forwarded, 0 lost")), "{}", done.stderr);
+}
+
+#[test]
+fn a_node_that_cannot_write_its_files_is_named() {
+    let site = Site::new();
+    let started = site.path().join("started");
+    let script = format!("touch {}", started.display());
+    let run = |output, script: &str| start(&site, "a,b", &["-n", "2", "--output", output], script).finish();
+    let done = run("dir=/proc/none:node", &script);
+    assert_eq!((done.code, done.text(), started.exists()), (2, "", false), "{done:?}");
+    assert!(done.stderr.starts_with("iof: a: ") || done.stderr.starts_with("iof: b: "), "{done:?}");
+    assert!(done.stderr.contains("/proc/none"), "{done:?}");
+    let full = site.path().join("full");
+    for rank in 0..2 {
+        symlink("/dev/full", full.with_extension(format!("{rank}.stdout"))).unwrap();
+    }
+    let done = run(&format!("file={}.%R.%c:pattern:node", full.display()), "echo out; exec sleep 1000");
+    assert_eq!((done.code, done.text()), (1, ""), "{done:?}");
+    assert!(done.stderr.contains("No space left on device") && done.stderr.contains("was ended"), "{done:?}");
+}
+
+#[test]
+fn files_of_nodes_are_files_of_this_node_without_other_nodes() {
+    let site = Site::new();
+    let name = site.path().join("out");
+    let done = site
+        .run_sh(&["--nspace", "one", "--output", &format!("file={}:node", name.display())], "echo out")
+        .finish();
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
+    assert_eq!(fs::read_to_string(format!("{}.one.0.out", name.display())).unwrap(), "out\n");
+}
