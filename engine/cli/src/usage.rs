@@ -33,10 +33,12 @@ const LAUNCHERS: [&str; 9] = [
 ];
 
 /// Words that users type for commands of iof, with what to write.
-const OTHER_COMMANDS: [(&str, &str); 11] = [
+const OTHER_COMMANDS: [(&str, &str); 13] = [
     ("attach", "iof pull JOB"),
     ("jobs", "iof ps"),
     ("list", "iof ps"),
+    ("ompi-ps", "iof ps"),
+    ("orte-ps", "iof ps"),
     ("sattach", "iof pull JOB"),
     ("scancel", "iof kill JOB [SIGNAL]"),
     ("signal", "iof kill JOB [SIGNAL]"),
