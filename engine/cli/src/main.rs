@@ -37,6 +37,7 @@ mod push;
 mod query;
 mod redirect;
 mod run;
+mod signal_watch;
 mod signals;
 mod singletons;
 mod stdin;

@@ -41,6 +41,7 @@ use crate::orphans::reap_if_first_process;
 use crate::output::{Part, Writes, with_job};
 use crate::pmix_tools::PmixTools;
 use crate::printers::OutputWriter;
+use crate::signal_watch::SignalWatch;
 use crate::signals::{ReceivedSignal, Signals};
 use crate::singletons::watch_for_singletons;
 use crate::threads::{no_thread, start_thread};
@@ -126,8 +127,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     wait_for_readers(&mut attached, &mut new_files, &signals, args.give_up)?;
     let writers = attached.start()?;
     let screen = watch_screen(&engine, &nspace, typed, events.clone())?;
-    let (job, node_events) = match &remote {
-        None => (LaunchedJob::Local(engine.spawn(&spec).map_err(not_started)?), None),
+    let (job, node_events, signal_watch) = match &remote {
+        None => {
+            // The start may wait for a file system or for libpmix.
+            let watch = SignalWatch::start(signals, events.clone())?;
+            (LaunchedJob::Local(engine.spawn(&spec).map_err(not_started)?), None, Ok(watch))
+        }
         Some((remote, template)) => {
             // Set once.
             let _ = host.remote.set(Arc::clone(remote));
@@ -157,18 +162,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             for received in mem::take(&mut node_events.signals) {
                 let _ = events.send(JobEvent::Signal(ReceivedSignal { from_terminal: false, ..received }));
             }
-            (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
+            let watch = SignalWatch::start(signals, events.clone());
+            (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events), watch)
         }
     };
     new_files.keep();
     // libpmix listens for tools on a port that other users can reach, so they must be asked for.
     let pmix_tools =
         matches!(args.mpi, MpiChoice::Pmix).then(|| PmixTools::start(&engine, &spec.nspace)).flatten();
-    // A rank in the process group of this command misses a signal from the terminal if it is
-    // started after the signal. Signals that arrived until now are therefore sent to all ranks.
-    while let Some(received) = signals.wait_for(Duration::ZERO) {
-        let _ = events.send(JobEvent::Signal(ReceivedSignal { from_terminal: false, ..received }));
-    }
     if let Some(base) = base.filter(|_| outputs.names_job()) {
         print_message(format_args!(
             "a job {base} is running, so this job is named {}; --nspace sets the name of its files",
@@ -182,7 +183,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         write_wait.limit(limit);
         message::give_up_after(limit);
     }
-    let keyboard = watch_signals(signals, events.clone())
+    let keyboard = signal_watch
+        .map(SignalWatch::job_is_started)
         .and_then(|()| match (&job, node_events) {
             (LaunchedJob::Remote(remote), Some(node_events)) => {
                 let EndingArgs { kill_wait, timeout, .. } = args.ending;
@@ -393,16 +395,6 @@ fn watch_screen(
         }
         None => Ok(FullScreen::default()),
     }
-}
-
-fn watch_signals(signals: Signals, events: Sender<JobEvent>) -> Result<(), Failure> {
-    start_thread("iof-signals", move || {
-        while let Some(signal) = signals.wait() {
-            if events.send(JobEvent::Signal(signal)).is_err() {
-                return;
-            }
-        }
-    })
 }
 
 fn watch_job(job: Job, events: Sender<JobEvent>) -> Result<(), Failure> {

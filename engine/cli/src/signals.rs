@@ -5,6 +5,7 @@ use std::process::{self, ExitCode};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
+use iof_engine::SAME_REQUEST;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
@@ -45,6 +46,13 @@ const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Si
 /// Returns whether a signal asks a process to end.
 pub fn asks_to_end(signal: Signal) -> bool {
     ENDING.contains(&signal)
+}
+
+/// Returns whether a signal asks to end once more, after those of `before`.
+pub fn asks_again(received: ReceivedSignal, before: &[ReceivedSignal]) -> bool {
+    let is_first =
+        |before: &ReceivedSignal| asks_to_end(before.signal) && !received.repeats(*before, SAME_REQUEST);
+    asks_to_end(received.signal) && before.iter().any(is_first)
 }
 
 /// A set of blocked signals, to wait for.
@@ -88,6 +96,16 @@ impl Signals {
         match poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout) {
             Ok(ready) if ready > 0 => self.wait(),
             _ => None,
+        }
+    }
+
+    /// Blocks until a signal can be read. Returns `false` if the signals cannot be read any more.
+    pub fn wait_until_ready(&self) -> bool {
+        loop {
+            match poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+                Err(nix::Error::EINTR) => {}
+                ready => return ready.is_ok(),
+            }
         }
     }
 

@@ -70,7 +70,7 @@ fn library_of_open_mpi(rank: String) -> Option<Option<String>> {
 }
 
 /// Returns the pids of the children of a process.
-fn children(pid: &str) -> Vec<String> {
+pub fn children(pid: &str) -> Vec<String> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
     lists.flat_map(|list| list.split_ascii_whitespace().map(str::to_owned).collect::<Vec<String>>()).collect()

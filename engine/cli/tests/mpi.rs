@@ -4,11 +4,18 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use common::process::{Done, Process};
 use common::site::Site;
+use common::wait_for;
+use nix::fcntl::OFlag;
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 /// Functions by which a rank speaks PMI-1.
 const CLIENT: &str = r#"
@@ -287,6 +294,27 @@ fn a_pmix_library_that_does_not_answer_costs_a_job_seconds_at_most() {
         assert!(done.stderr.contains(text), "{stuck}: {done:?}");
         assert!(!text.is_empty() || done.stderr.is_empty(), "{stuck}: {done:?}");
     }
+}
+
+#[test]
+fn two_signals_end_a_command_whose_job_cannot_start() {
+    if cfg!(target_env = "musl") {
+        eprintln!("skipped: a static executable cannot open libraries");
+        return;
+    }
+    let site = Site::new();
+    // To open this waits for a process that writes, and to read it for what that process writes.
+    let library = site.path().join("libpmix.so");
+    mkfifo(&library, Mode::S_IRWXU).unwrap();
+    let mut command = site.iof("run");
+    let run = Process::start(command.args(["--mpi", "pmix", "true"]).env("IOF_LIBPMIX", &library));
+    let open = || File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&library).ok();
+    let writer = wait_for("the command to open the library", open);
+    run.signal(Signal::SIGINT);
+    run.signal(Signal::SIGTERM);
+    let done = run.finish();
+    drop(writer);
+    assert_eq!(done.code, 128 + Signal::SIGTERM as i32, "{done:?}");
 }
 
 #[test]

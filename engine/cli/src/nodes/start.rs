@@ -10,7 +10,7 @@ use std::time::Duration;
 use std::{env, io};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use iof_engine::{App, Engine, JobSpec, Pty, SAME_REQUEST, Stdin};
+use iof_engine::{App, Engine, JobSpec, Pty, Stdin};
 use iof_nodes::{
     AgentSocket, Branch, DropPolicy, NodeFiles, Program, RankStdin, Start, StartRelay, Terminal, ToAgent,
     ToFrontEnd, subtrees, window,
@@ -24,7 +24,7 @@ use super::hosts::Node;
 use super::remote::{RankInfo, Remote};
 use crate::args::RendezvousDir;
 use crate::error::Failure;
-use crate::signals::{ReceivedSignal, Signals, asks_to_end};
+use crate::signals::{ReceivedSignal, Signals, asks_again, asks_to_end};
 
 /// The interval at which signals are looked for while agents start.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -237,9 +237,7 @@ impl Remote {
 /// # Errors
 /// A second signal that asks to end: an agent may not answer.
 fn hold(received: ReceivedSignal, for_ranks: &mut Vec<ReceivedSignal>) -> Result<(), Failure> {
-    let is_second =
-        |before: &ReceivedSignal| asks_to_end(before.signal) && !received.repeats(*before, SAME_REQUEST);
-    if asks_to_end(received.signal) && for_ranks.iter().any(is_second) {
+    if asks_again(received, for_ranks) {
         return Err(Failure::Signal(received.signal));
     }
     if !for_ranks.iter().any(|before| before.signal == received.signal) {
