@@ -1,8 +1,7 @@
 //! The thread that calls libpmix. A call of libpmix may never return, for example because a client
 //! that libpmix refused has left one of its locks locked. The wait for it is limited.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -10,13 +9,26 @@ use nix::sys::signal::SigSet;
 
 use crate::library::Library;
 
-type Call = Box<dyn FnOnce(&Library) + Send>;
+/// The largest number of calls that wait for an overdue one. Only those that clean up wait.
+const MAX_WAITING_CALLS: usize = 1024;
+
+type Call<L> = Box<dyn FnOnce(&L) + Send>;
 
 /// A thread that makes all calls of a library, one after the other. It ends once this is dropped
 /// and all calls have returned.
-pub(crate) struct Caller {
-    calls: mpsc::Sender<Call>,
-    stalled: Arc<AtomicBool>,
+pub(crate) struct Caller<L = Library> {
+    calls: mpsc::Sender<Call<L>>,
+    state: Arc<Mutex<State>>,
+}
+
+/// The state of the calls. The thread reports each result under its lock, so that a call is overdue
+/// only while it has no result.
+#[derive(Default)]
+struct State {
+    /// The number of calls that have not returned.
+    unfinished: usize,
+    /// Whether one of them has not returned in time.
+    is_overdue: bool,
 }
 
 /// A call has not returned in time. It may still do so.
@@ -24,42 +36,140 @@ pub(crate) struct Caller {
 #[error("libpmix does not answer")]
 pub(crate) struct Stalled;
 
-impl Caller {
+impl<L: Send + 'static> Caller<L> {
     /// Starts the thread.
-    pub(crate) fn start(library: Library) -> Result<Caller, std::io::Error> {
-        let (calls, queue) = mpsc::channel::<Call>();
-        let stalled = Arc::new(AtomicBool::new(false));
-        let is_stalled = Arc::clone(&stalled);
+    pub(crate) fn start(library: L) -> Result<Caller<L>, std::io::Error> {
+        let (calls, queue) = mpsc::channel::<Call<L>>();
         thread::Builder::new().name("iof-pmix".into()).spawn(move || {
             // Handlers of the embedder are not for this thread. It fails only for invalid masks.
             let _ = SigSet::all().thread_block();
-            for call in queue {
-                call(&library);
-                // Relaxed: only the flag itself counts.
-                is_stalled.store(false, Ordering::Relaxed);
-            }
+            queue.into_iter().for_each(|call| call(&library));
         })?;
-        Ok(Caller { calls, stalled })
+        Ok(Caller { calls, state: Arc::default() })
     }
 
-    /// Makes a call on the thread, and waits at most `limit` for its result. While a call of before
-    /// has not returned, the new call is only queued.
+    /// Makes a call on the thread, and waits at most `limit` for its result.
     ///
     /// # Errors
-    /// [`Stalled`].
+    /// [`Stalled`]: the call has not returned in time, or was not made, because one of before has
+    /// not returned.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         limit: Duration,
-        call: impl FnOnce(&Library) -> T + Send + 'static,
+        call: impl FnOnce(&L) -> T + Send + 'static,
     ) -> Result<T, Stalled> {
-        let (sender, result) = mpsc::sync_channel(1);
-        let sent = self.calls.send(Box::new(move |library| drop(sender.send(call(library)))));
-        if sent.is_err() || self.stalled.load(Ordering::Relaxed) {
+        let state = self.state();
+        if state.is_overdue {
             return Err(Stalled);
         }
-        result.recv_timeout(limit).map_err(|_| {
-            self.stalled.store(true, Ordering::Relaxed);
-            Stalled
+        let result = self.enqueue(state, call)?;
+        self.wait(limit, &result)
+    }
+
+    /// Makes a call that undoes others, and waits at most `limit` for its result. If one of before
+    /// has not returned, this call is made after it, and not waited for.
+    ///
+    /// # Errors
+    /// [`Stalled`]. If [`MAX_WAITING_CALLS`] wait already, the call is not made.
+    pub(crate) fn clean_up<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(&L) -> T + Send + 'static,
+    ) -> Result<T, Stalled> {
+        let state = self.state();
+        let is_overdue = state.is_overdue;
+        if is_overdue && state.unfinished >= MAX_WAITING_CALLS {
+            return Err(Stalled);
+        }
+        let result = self.enqueue(state, call)?;
+        if is_overdue { Err(Stalled) } else { self.wait(limit, &result) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn enqueue<T: Send + 'static>(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        call: impl FnOnce(&L) -> T + Send + 'static,
+    ) -> Result<mpsc::Receiver<T>, Stalled> {
+        let (sender, result) = mpsc::sync_channel(1);
+        let shared = Arc::clone(&self.state);
+        let call = move |library: &L| {
+            let returned = call(library);
+            let mut state = lock(&shared);
+            // Fails if the result is not waited for.
+            let _ = sender.send(returned);
+            (state.unfinished, state.is_overdue) = (state.unfinished.saturating_sub(1), false);
+        };
+        self.calls.send(Box::new(call)).map_err(|_| Stalled)?;
+        state.unfinished = state.unfinished.saturating_add(1);
+        Ok(result)
+    }
+
+    fn wait<T>(&self, limit: Duration, result: &mpsc::Receiver<T>) -> Result<T, Stalled> {
+        result.recv_timeout(limit).or_else(|_| {
+            let mut state = self.state();
+            // It may have arrived meanwhile.
+            result.try_recv().map_err(|_| {
+                state.is_overdue = true;
+                Stalled
+            })
         })
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    /// Longer than any call of a test takes.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Makes calls until one returns in time.
+    fn call_until_in_time(caller: &Caller<()>) {
+        for _ in 0..600_000 {
+            if caller.call(LONG, |()| ()).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_micros(100));
+        }
+        panic!("no call returns");
+    }
+
+    #[test]
+    fn calls_that_return_late_delay_only_those_made_meanwhile() {
+        let caller = Caller::start(()).unwrap();
+        for _ in 0..2000 {
+            // It returns at any time around the end of the wait.
+            let _ = caller.call(Duration::ZERO, |()| ());
+            call_until_in_time(&caller);
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_refused_is_not_made_and_one_that_cleans_up_is() {
+        let caller = Caller::start(()).unwrap();
+        let (open, gate) = mpsc::channel::<()>();
+        assert!(caller.call(Duration::ZERO, move |()| gate.recv()).is_err());
+        let (made, calls) = mpsc::channel();
+        let make = |number| {
+            let made = made.clone();
+            move |(): &()| made.send(number).unwrap()
+        };
+        assert!(caller.call(LONG, make(1)).is_err());
+        for number in 2..MAX_WAITING_CALLS + 10 {
+            assert!(caller.clean_up(LONG, make(number)).is_err());
+        }
+        drop(open);
+        call_until_in_time(&caller);
+        drop((caller, made));
+        assert_eq!(calls.into_iter().collect::<Vec<_>>(), (2..=MAX_WAITING_CALLS).collect::<Vec<_>>());
     }
 }

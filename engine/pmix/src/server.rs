@@ -160,7 +160,8 @@ impl PmixServer {
     pub fn deregister(&self, nspace: &str) {
         upcalls::remove_job(nspace);
         let Ok(name) = c_string(nspace) else { return };
-        if let Err(error) = self.caller.call(MAX_CALL_WAIT, move |library| library.deregister_nspace(&name)) {
+        let forget = move |library: &Library| library.deregister_nspace(&name);
+        if let Err(error) = self.caller.clean_up(MAX_CALL_WAIT, forget) {
             tracing::warn!(nspace, %error, "the PMIx server still has a job that has ended");
         }
         self.directory.remove_inner(nspace);
@@ -199,7 +200,7 @@ impl Drop for PmixServer {
             upcalls::set_receiver(None);
             STARTED.store(false, Ordering::Relaxed);
         };
-        if let Err(error) = self.caller.call(MAX_END_WAIT, end) {
+        if let Err(error) = self.caller.clean_up(MAX_END_WAIT, end) {
             tracing::debug!(%error, "the PMIx server does not end");
         }
     }

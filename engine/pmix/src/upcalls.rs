@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use crate::info::characters;
@@ -50,7 +51,8 @@ pub(crate) fn module() -> Module {
     }
 }
 
-/// Passes an event to the receiver. The rank waits for the end of the upcall.
+/// Passes an event to the receiver. The rank waits for the end of the upcall. No panic of the
+/// receiver crosses the border to C, where it would end the process.
 ///
 /// # Safety
 /// `proc` is null or points to a rank.
@@ -60,9 +62,14 @@ unsafe fn report(proc: *const Proc, kind: EventKind) -> Status {
     // The signedness of c_char depends on the machine.
     let bytes = proc.nspace.map(|character| u8::from_ne_bytes(character.to_ne_bytes()));
     let nspace = CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned();
-    if let Some(receiver) = &*RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) {
-        receiver(Event { nspace, rank: proc.rank, kind });
-    }
+    let event = Event { nspace, rank: proc.rank, kind };
+    let pass = || {
+        if let Some(receiver) = &*RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) {
+            receiver(event);
+        }
+    };
+    // The panic hook has reported it.
+    let _ = catch_unwind(AssertUnwindSafe(pass));
     OPERATION_SUCCEEDED
 }
 
@@ -127,4 +134,32 @@ unsafe extern "C" fn job_control(
     _data: *mut c_void,
 ) -> Status {
     NOT_SUPPORTED
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::ptr;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_receiver_that_panics_ends_neither_the_process_nor_the_reports() {
+        let (sender, events) = mpsc::channel();
+        set_receiver(Some(Box::new(move |event| {
+            let is_first = event.rank == 0;
+            sender.send(event).unwrap();
+            assert!(!is_first, "a test of panics");
+        })));
+        for rank in 0..2 {
+            let proc = Proc { nspace: characters("demo"), rank };
+            // SAFETY: as libpmix calls it.
+            let status = unsafe { client_finalized(&raw const proc, ptr::null_mut(), None, ptr::null_mut()) };
+            assert_eq!(status, OPERATION_SUCCEEDED);
+        }
+        set_receiver(None);
+        let event = |rank| Event { nspace: "demo".into(), rank, kind: EventKind::Finalized };
+        assert_eq!(events.into_iter().collect::<Vec<_>>(), [event(0), event(1)]);
+    }
 }
