@@ -343,6 +343,14 @@ pub struct JobSpec {
     pub directives: Directives,
     /// The protocol by which the ranks start MPI.
     pub mpi: Mpi,
+    /// The command `iof` of this version, if tools of PMIx may attach to the job by PMIx's own
+    /// protocol: a path, or a name to look up in `PATH`. The engine then listens on the loopback
+    /// interface and starts this command for each tool, as a process of its own. PMIx's rendezvous
+    /// files in `TMPDIR` lead to it by the pid of the embedder, by `iof-PID` and by the name of the
+    /// job. The job must have PMIx, whatever its ranks are ([`Mpi::Pmix`]), and the engine a
+    /// socket. If it does not listen, the job runs nevertheless, and a warning is logged. The
+    /// command of the first job of an engine serves all jobs.
+    pub pmix_tools: Option<PathBuf>,
     /// The processors on which the ranks run.
     pub binding: Binding,
     /// Whether variables by which another launcher serves MPI to this process are hidden from the
@@ -376,6 +384,7 @@ impl JobSpec {
             timeout: None,
             directives: Directives::default(),
             mpi: Mpi::None,
+            pmix_tools: None,
             binding: Binding::None,
             hide_launcher: false,
             local: None,

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::{fmt, io, mem};
@@ -32,6 +31,7 @@ use crate::in_flight::Budget;
 use crate::log_channels::LogChannels;
 use crate::pmi::PmiLinks;
 use crate::pmix::PmixHost;
+use crate::pmix_tools::PmixTools;
 use crate::reports::{Report, Reports};
 use crate::shared::SharedMemory;
 use crate::stalls::Stalls;
@@ -93,6 +93,7 @@ pub struct Engine {
     pub(crate) capture: Arc<Capture>,
     pub(crate) stalls: Arc<Stalls>,
     pub(crate) pmix: PmixHost,
+    pub(crate) pmix_tools: PmixTools,
     pub(crate) topology: Topology,
     control: Option<JoinHandle<()>>,
     pub(crate) listener: Option<Arc<Listener>>,
@@ -216,9 +217,18 @@ impl Engine {
             departed: BTreeMap::new(),
         };
         control.listen()?;
-        let (pmix, topology) = (PmixHost::default(), Topology::default());
-        let engine =
-            Engine { config, caches, tables, capture, stalls, pmix, topology, control: None, listener };
+        let engine = Engine {
+            config,
+            caches,
+            tables,
+            capture,
+            stalls,
+            pmix: PmixHost::default(),
+            pmix_tools: PmixTools::default(),
+            topology: Topology::default(),
+            control: None,
+            listener,
+        };
         Ok((engine, control))
     }
 
@@ -270,11 +280,6 @@ impl Engine {
         self.pmix.library()
     }
 
-    /// Returns the path of this library, or the name by which the dynamic linker finds it.
-    pub fn pmix_library_path(&self) -> Option<PathBuf> {
-        self.pmix.path()
-    }
-
     /// Attaches a tool in this process, such as the launcher's own printer. The host is not asked
     /// to approve it. Queries show it as `name`. Blocks until the control thread answers, so it
     /// must not be called in an [upcall](Host).
@@ -306,6 +311,7 @@ impl Drop for Engine {
     /// Sends tools the messages that wait for them, while they receive them and for at most
     /// [`MAX_LINGER`](iof_proto::limits::MAX_LINGER). Then ends the threads.
     fn drop(&mut self) {
+        self.pmix_tools.end();
         let mut tables = self.tables.lock();
         tables.stop_engine();
         tables.handles().release();

@@ -65,6 +65,15 @@ pub enum LaunchError {
     /// The job has no PMIx server ([`Mpi::Pmix`](crate::Mpi::Pmix)).
     #[error("{0}; {remedy}, or choose another protocol for MPI", remedy = pmix_remedy(.0))]
     Pmix(#[from] PmixError),
+    /// The program that serves tools of PMIx cannot be executed
+    /// ([`JobSpec::pmix_tools`](crate::JobSpec::pmix_tools)).
+    #[error("cannot execute {} ({source}), which is to serve tools of PMIx: name the command iof", program.display())]
+    PmixTools {
+        /// The program.
+        program: PathBuf,
+        /// The error of access(2).
+        source: io::Error,
+    },
     /// The engine is to serve MPI to a job that has ranks elsewhere.
     #[error(
         "MPI programs run on one node only, and the job has ranks elsewhere: set JobSpec::mpi to Mpi::None"

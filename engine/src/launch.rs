@@ -28,6 +28,7 @@ use crate::files::{check_files_of_job, check_files_of_rank, check_maps_of_job};
 use crate::job::Job;
 use crate::pmi::{self, PmiJob};
 use crate::pmix::{MpiNeeds, PmixJob};
+use crate::pmix_tools;
 use crate::register::{RankStdin, RunningRank};
 use crate::reports::Report;
 
@@ -104,6 +105,9 @@ impl Engine {
             self.tables.lock().withdraw_ranks(&spec.nspace);
             self.pmix.remove(job.id());
             self.tables.reports.send(Report::PmiEnded(job.id().clone()));
+        } else {
+            // Before the job can end.
+            self.add_pmix_tools(spec, job.id());
         }
         self.all_registered(&job);
         started.map(|()| job)
@@ -234,6 +238,10 @@ fn check_spec(
         return Err(LaunchError::MpiElsewhere);
     }
     binding::cores(spec, planned_ranks(spec).count())?;
+    if let Some(program) = &spec.pmix_tools {
+        let found = pmix_tools::server_program(program);
+        found.map_err(|source| LaunchError::PmixTools { program: program.clone(), source })?;
+    }
     if needs.is_mixed(spec.mpi) {
         return Err(LaunchError::MixedMpi);
     }

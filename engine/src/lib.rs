@@ -18,7 +18,7 @@
 //! | `control`, `reports` | the control thread (mio), which accepts and serves tools; its queue |
 //! | `tables`, `handles` | the core behind its lock; the descriptors and rendezvous entries that the driver holds for it |
 //! | `binding` | the processor cores of ranks |
-//! | `pmi`, `pmix` | the sockets by which ranks start MPI; the PMIx server in libpmix |
+//! | `pmi`, `pmix`, `pmix_tools` | the sockets by which ranks start MPI; the PMIx server in libpmix; the tools of PMIx |
 //! | `topology` | the file with the topology of the node |
 //! | `stalls` | ranks that stall the capture thread |
 //! | `files` | the limits on files and memory maps |
@@ -72,6 +72,7 @@ mod log_channels;
 mod log_lines;
 mod pmi;
 mod pmix;
+mod pmix_tools;
 mod register;
 mod remove;
 mod reports;

@@ -76,16 +76,14 @@ impl PmixJob {
 impl PmixHost {
     /// Returns the library with its version, if the server runs.
     pub(crate) fn library(&self) -> Option<String> {
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        let server = server.as_deref()?;
+        let server = self.server()?;
         let version = server.version().split(" (").next().unwrap_or_default();
         Some(format!("{version}, {}", server.path().display()))
     }
 
-    /// Returns the path or name of the library, if the server runs.
-    pub(crate) fn path(&self) -> Option<PathBuf> {
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        server.as_deref().map(|server| server.path().to_owned())
+    /// Returns the server, if it runs.
+    pub(crate) fn server(&self) -> Option<Arc<PmixServer>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the server, which is started if it does not run.
@@ -132,8 +130,7 @@ impl PmixHost {
         jobs.remove(&name);
         // The server may be about to report an event.
         drop(jobs);
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(server) = server {
+        if let Some(server) = self.server() {
             server.deregister(&name);
         }
     }

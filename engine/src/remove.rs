@@ -38,6 +38,7 @@ impl Engine {
         let removed = self.tables.lock().remove_job(nspace);
         if let Some(job) = &removed {
             self.pmix.remove(job);
+            self.pmix_tools.remove(job);
             self.tables.notify();
         }
         removed.is_some()

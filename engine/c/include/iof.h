@@ -602,6 +602,12 @@
 // extension of iof.
 #define IOF_MPI "iof.mpi"
 
+// iof_server_spawn (string): tools of PMIx may attach to the job by PMIx's own protocol, if it has
+// PMIx (IOF_MPI) and tools can connect. The value is the command iof, of the version of this
+// library: a path, or a name to look up in PATH. It is started for each of these tools, as a
+// process of its own. That of the first job serves all jobs. An extension of iof.
+#define IOF_PMIX_TOOLS "iof.pmix.tools"
+
 // iof_server_spawn, for a program (string): each rank of the program reads this file as its stdin,
 // from its beginning. An extension of iof.
 #define IOF_STDIN_FILE "iof.stdin.file"
@@ -2419,10 +2425,10 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 // job.
 //
 // Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
-// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT,
-// IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST,
-// IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US,
-// IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull). With files or
+// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_PMIX_TOOLS, IOF_ELSEWHERE, IOF_FWD_STDIN,
+// IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE,
+// IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME,
+// IOF_BUFFERING_TIME_US, IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull). With files or
 // IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program has not
 // called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
 //

@@ -42,10 +42,10 @@ pub(crate) const MAX_ARG: usize = 128 << 10;
 /// job.
 ///
 /// Infos of the job: IOF_NSPACE (by default the library chooses a name), IOF_STDIN_TGT,
-/// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_ELSEWHERE, IOF_FWD_STDIN, IOF_FWD_STDOUT,
-/// IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE, IOF_IOF_DROP_OLDEST,
-/// IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME, IOF_BUFFERING_TIME_US,
-/// IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull). With files or
+/// IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_PMIX_TOOLS, IOF_ELSEWHERE, IOF_FWD_STDIN,
+/// IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE,
+/// IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME,
+/// IOF_BUFFERING_TIME_US, IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull). With files or
 /// IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program has not
 /// called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
 ///

@@ -376,6 +376,11 @@ pub const IOF_STDIN_INHERIT: &str = "iof.stdin.inherit";
 /// a rank that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An
 /// extension of iof.
 pub const IOF_MPI: &str = "iof.mpi";
+/// iof_server_spawn (string): tools of PMIx may attach to the job by PMIx's own protocol, if it has
+/// PMIx (IOF_MPI) and tools can connect. The value is the command iof, of the version of this
+/// library: a path, or a name to look up in PATH. It is started for each of these tools, as a
+/// process of its own. That of the first job serves all jobs. An extension of iof.
+pub const IOF_PMIX_TOOLS: &str = "iof.pmix.tools";
 /// iof_server_spawn, for a program (string): each rank of the program reads this file as its stdin,
 /// from its beginning. An extension of iof.
 pub const IOF_STDIN_FILE: &str = "iof.stdin.file";

@@ -97,6 +97,7 @@ pub(crate) fn job_spec(
     if spec.mpi != Mpi::None {
         spec.kill_on_bad_exit = KillOnBadExit::Signal;
     }
+    spec.pmix_tools = infos.path(IOF_PMIX_TOOLS)?;
     // Accepted without effect: the job continues when a tool ends.
     infos.flag(IOF_NOHUP)?;
     let Adoption { elsewhere, directives, format } = adoption(infos.0)?;

@@ -69,7 +69,7 @@ pub enum Command {
     /// Run ranks of an `iof run` on another node
     #[command(hide = true)]
     Agent,
-    /// Serve a tool of PMIx for an `iof run`
+    /// Serve a tool of PMIx for an engine
     #[command(hide = true)]
     Pmix(PmixArgs),
     /// Print shell completions

@@ -39,7 +39,6 @@ use crate::nodes::start::Launch;
 use crate::nodes::{environment, options};
 use crate::orphans::reap_if_first_process;
 use crate::output::{Part, Writes, with_job};
-use crate::pmix_tools::PmixTools;
 use crate::printers::OutputWriter;
 use crate::signal_watch::SignalWatch;
 use crate::signals::{ReceivedSignal, Signals};
@@ -48,6 +47,9 @@ use crate::threads::{no_thread, start_thread};
 
 /// How long the line about a failed rank waits until the rank's own output is written.
 pub const FLUSH_LIMIT: Duration = Duration::from_millis(500);
+
+/// This command's own file, even if it was replaced meanwhile.
+const SELF: &str = "/proc/self/exe";
 
 /// Runs a job. Returns the exit code of the rank that failed first, or 0.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -96,6 +98,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         kill_wait: args.ending.kill_wait,
         timeout: args.ending.timeout,
         mpi: args.mpi.into(),
+        // libpmix listens for tools on a port that other users can reach, so they must be asked
+        // for.
+        pmix_tools: matches!(args.mpi, MpiChoice::Pmix).then(|| SELF.into()),
         binding: args.bind_to.into(),
         ..JobSpec::new(nspace.clone(), apps)
     };
@@ -167,9 +172,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
     };
     new_files.keep();
-    // libpmix listens for tools on a port that other users can reach, so they must be asked for.
-    let pmix_tools =
-        matches!(args.mpi, MpiChoice::Pmix).then(|| PmixTools::start(&engine, &spec.nspace)).flatten();
     if let Some(base) = base.filter(|_| outputs.names_job()) {
         print_message(format_args!(
             "a job {base} is running, so this job is named {}; --nspace sets the name of its files",
@@ -244,7 +246,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             Err(error) => print_message(format_args!("cannot report timings and summary: {error}")),
         }
     }
-    drop((reserved, pmix_tools));
+    drop(reserved);
     // Threads of nodes only have weak references, or short-lived ones after a failure.
     if let Some(engine) = Arc::into_inner(engine) {
         engine.end_with_process();

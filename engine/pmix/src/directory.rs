@@ -81,6 +81,11 @@ impl PrivateDirectory {
         written.map_err(|source| StartError::Directory { path, source })
     }
 
+    /// Removes a file, if it exists.
+    pub(crate) fn remove_file(&self, name: &str) {
+        let _ = fs::remove_file(self.path.join(name));
+    }
+
     /// Removes this directory now.
     pub(crate) fn remove(&self) {
         remove(&self.path);

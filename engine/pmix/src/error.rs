@@ -31,8 +31,8 @@ pub enum StartError {
         /// The library.
         path: PathBuf,
     },
-    /// The thread that calls libpmix cannot be started.
-    #[error("cannot start a thread for libpmix: {0}")]
+    /// A thread cannot be started.
+    #[error("cannot start a thread for PMIx: {0}")]
     Thread(#[source] std::io::Error),
     /// The directory for the files of the server, or a file in it, cannot be created.
     #[error("cannot create {}: {source}", path.display())]
@@ -42,6 +42,9 @@ pub enum StartError {
         /// The error of mkdtemp(3), open(2) or write(2).
         source: std::io::Error,
     },
+    /// The socket for tools cannot be created.
+    #[error("cannot listen on the loopback interface: {0}")]
+    Listen(#[source] std::io::Error),
     /// libpmix has not answered within [`MAX_CALL_WAIT`](crate::MAX_CALL_WAIT).
     #[error("cannot start the PMIx server: libpmix does not answer")]
     Stalled,

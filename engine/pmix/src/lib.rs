@@ -8,21 +8,22 @@
 //! tell the launcher when a rank begins, ends or aborts. [`Need`] tells whether a program needs
 //! this.
 //!
-//! Tools of PMIx attach to a [`ToolServer`], each in a process of its own. [`RendezvousFiles`] lead
-//! them to the launcher's socket, from which a [`Relay`] leads to that server.
+//! Tools of PMIx attach to a [`ToolServer`], each in a process of its own. Rendezvous files lead
+//! them to the launcher's [`ToolListener`], which starts these processes. A [`Relay`] leads from
+//! the connection of a tool to its server.
 //!
 //! | module | concept |
 //! |---|---|
 //! | `elf`, `program` | the libraries that a program needs; whether PMIx is one of them |
 //! | `job`, `info` | what libpmix is told about a job; keys with values, in the form of C |
 //! | `types` | the structures of libpmix |
-//! | `library`, `upcalls`, `tool_upcalls`, `read` | libpmix, and its calls of this crate: all unsafe code |
+//! | `library`, `upcalls`, `tool_upcalls`, `read` | libpmix, and its calls of this crate: all unsafe code but one system call |
 //! | `caller` | the thread that calls libpmix |
 //! | `topology` | the topology of the node for ranks of MPICH, from libhwloc |
 //! | `directory` | the directory for the files of jobs |
 //! | `server`, `error` | the server of ranks; why a server does not start |
 //! | `tool_server`, `request`, `answer` | the server of a tool, what it requests, and answers to queries |
-//! | `relay`, `rendezvous`, [`limits`] | the way from a tool to its server; what a tool may cost |
+//! | `listener`, `rendezvous`, `relay`, [`limits`] | the way from a tool to its server; what a tool may cost |
 
 mod answer;
 mod caller;
@@ -33,6 +34,7 @@ mod info;
 mod job;
 mod library;
 pub mod limits;
+mod listener;
 mod program;
 mod read;
 mod relay;
@@ -47,9 +49,9 @@ mod upcalls;
 
 pub use error::{RegisterError, StartError};
 pub use job::{AppInfo, JobInfo};
+pub use listener::{ToolListener, ToolService};
 pub use program::Need;
 pub use relay::{Carried, Relay};
-pub use rendezvous::{RendezvousFiles, user_of_peer};
 pub use request::ToolRequest;
 pub use server::{
     Event, EventKind, MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT, MAX_LOCAL_RANKS, PmixServer,

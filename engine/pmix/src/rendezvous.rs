@@ -1,6 +1,6 @@
-//! The files by which PMIx tools find a server.
+//! The files by which PMIx tools find a server, and the users of tools that connect.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
@@ -9,25 +9,22 @@ use std::time::SystemTime;
 use crate::directory::PrivateDirectory;
 use crate::error::StartError;
 
-/// The files by which PMIx tools find a server: by the pid of its process, by its name, or by that
-/// of a job. They are removed when this is dropped.
+/// The files by which PMIx tools find a server, each under a name. They are removed when this is
+/// dropped.
 #[derive(Debug)]
-pub struct RendezvousFiles {
+pub(crate) struct RendezvousFiles {
     directory: PrivateDirectory,
+    /// The content of each.
+    text: String,
 }
 
 impl RendezvousFiles {
-    /// Writes the files of a server. It is named `nspace`, listens at `address`, and has `version`
-    /// (as [`PmixServer::version`](crate::PmixServer::version) returns it). Tools find it under
-    /// `names`.
-    ///
-    /// # Errors
-    /// [`StartError::Directory`].
-    pub fn create(
+    /// Creates a directory for the files of a server. It is named `nspace`, listens at `address`,
+    /// and has `version` (as [`PmixServer::version`](crate::PmixServer::version) returns it).
+    pub(crate) fn create(
         nspace: &str,
         address: SocketAddr,
         version: &str,
-        names: &[String],
     ) -> Result<RendezvousFiles, StartError> {
         let directory = PrivateDirectory::create()?;
         let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
@@ -37,19 +34,29 @@ impl RendezvousFiles {
         let family = if address.is_ipv4() { "tcp4" } else { "tcp6" };
         // libpmix reads the first two lines.
         let text = format!("{nspace}.0;{family}://{address}\n{version}\n{pid}\n{uid}:{gid}\n{since}\n");
-        for host in host_names() {
-            for name in names.iter().filter(|name| !name.contains('/')) {
-                let file = format!("pmix.{host}.tool.{name}");
-                directory.write(&file, &text)?;
-            }
-        }
-        Ok(RendezvousFiles { directory })
+        Ok(RendezvousFiles { directory, text })
+    }
+
+    /// Lets tools find the server under a name, which it has not yet.
+    pub(crate) fn add(&self, name: &str) -> Result<(), StartError> {
+        files_of(name).try_for_each(|file| self.directory.write(&file, &self.text))
+    }
+
+    /// Removes a name.
+    pub(crate) fn remove(&self, name: &str) {
+        files_of(name).for_each(|file| self.directory.remove_file(&file));
     }
 
     /// Returns the directory of the files. What other processes create in it is removed with it.
-    pub fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
+}
+
+/// Returns the names of the files under a name; none if files cannot have it.
+fn files_of(name: &str) -> impl Iterator<Item = String> {
+    let hosts = host_names().into_iter().filter(|_| !name.contains('/'));
+    hosts.map(move |host| format!("pmix.{host}.tool.{name}"))
 }
 
 /// Returns the number of a version, such as `4.2.2` of `OpenPMIx 4.2.2 (PMIx Standard: ...)`.
@@ -66,16 +73,37 @@ fn host_names() -> Vec<String> {
 }
 
 /// Returns the user whose socket has connected to a socket of this host by TCP on the loopback
-/// interface, as the kernel knows it. `None` if the socket is closed.
+/// interface, as the kernel knows it. `None` if the socket is closed, or if its user may be one
+/// that this user namespace does not have.
 ///
 /// # Errors
 /// The table of the kernel cannot be read.
-pub fn user_of_peer(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Option<u32>> {
+pub(crate) fn user_of_peer(local: SocketAddrV4, peer: SocketAddrV4) -> io::Result<Option<u32>> {
     let find = || find_user(BufReader::new(File::open("/proc/net/tcp")?), local, peer);
     // The kernel writes the state and the user of a row one after the other: a socket that is
     // closed in between has another user in the second table.
     let first = find()?;
-    Ok(find()?.filter(|user| first == Some(*user)))
+    let user = find()?.filter(|user| first == Some(*user));
+    Ok(user.filter(|user| *user != overflow_user() || has_all_users(&proc_text("self/uid_map"))))
+}
+
+/// Returns the number that stands for all users that a user namespace does not have, see
+/// user_namespaces(7).
+fn overflow_user() -> u32 {
+    /// `DEFAULT_OVERFLOWUID` of the kernel.
+    const DEFAULT: u32 = 65534;
+    proc_text("sys/kernel/overflowuid").trim().parse().unwrap_or(DEFAULT)
+}
+
+/// Returns whether the user namespace with this table of users has all of them, as the first one
+/// has.
+fn has_all_users(table: &str) -> bool {
+    table.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// Returns the text of a file in /proc; nothing if it cannot be read.
+fn proc_text(name: &str) -> String {
+    fs::read_to_string(Path::new("/proc").join(name)).unwrap_or_default()
 }
 
 /// The state of a connected socket in the table.
@@ -161,6 +189,18 @@ mod tests {
         assert_eq!(find_user(table.as_bytes(), at(80), at(9000)).unwrap(), Some(1000));
         assert_eq!(find_user(table.as_bytes(), at(81), at(9000)).unwrap(), None);
         assert_eq!(find_user(&b"0: \n\n garbage"[..], at(80), at(9000)).unwrap(), None);
+    }
+
+    #[test]
+    fn only_a_namespace_with_all_users_knows_that_a_number_stands_for_one() {
+        for (table, has_all) in [
+            ("         0          0 4294967295\n", true),
+            ("         0       1000          1\n", false),
+            ("         0       1000          1\n         1     100000      65536\n", false),
+            ("", false),
+        ] {
+            assert_eq!(has_all_users(table), has_all, "{table}");
+        }
     }
 
     #[test]

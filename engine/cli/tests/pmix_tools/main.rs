@@ -7,6 +7,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod embedders;
 mod isolation;
 
 use std::ffi::OsStr;
@@ -57,13 +58,25 @@ impl Place {
     fn run(&self, options: &[&str], script: &str) -> Process {
         let mut command = self.site.iof("run");
         command.args(["--mpi", "pmix", "--nspace", "demo"]).args(options).args(["--", "sh", "-c", script]);
+        self.start_launcher(&mut command)
+    }
+
+    /// Starts a launcher of a job named demo, and waits until tools can attach to it.
+    fn start_launcher(&self, command: &mut Command) -> Process {
         command.env("TMPDIR", self.site.path()).env_remove("IOF_LIBPMIX");
         if let Some(library) = &self.server {
             command.env("IOF_LIBPMIX", library);
         }
-        let process = Process::start(&mut command);
+        let process = Process::start(command);
         wait_for("the rendezvous file", || self.rendezvous_file());
         process
+    }
+
+    /// Asserts that no file of PMIx is left.
+    fn assert_clean(&self) {
+        let left = fs::read_dir(self.site.path()).unwrap().map(|entry| entry.unwrap().path());
+        let is_ours = |path: &PathBuf| path.to_str().unwrap().contains("iof-pmix");
+        assert_eq!(left.into_iter().find(is_ours), None);
     }
 
     /// Returns the content of the file that names the job, once it is whole.
@@ -167,10 +180,7 @@ fn tools_find_the_run_by_its_pid_or_its_job_and_query_it() {
         assert_eq!(lines(&place.tool(["status", "demo"]).finish()), ["attached", "-191"]);
         gate.open();
         assert_eq!(run.finish().code, 0);
-        let left: Vec<PathBuf> =
-            fs::read_dir(place.site.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
-        let is_ours = |path: &&PathBuf| path.to_str().unwrap().contains("iof-pmix");
-        assert_eq!(left.iter().find(is_ours), None);
+        place.assert_clean();
     });
 }
 

@@ -63,6 +63,9 @@ attributes! {
     /// The protocol by which the ranks start MPI: "auto", "pmi1", "pmix" or "none". By default
     /// "none".
     IOF_MPI = "iof.mpi": Text, at ServerSpawn;
+    /// Tools of PMIx may attach to the job; the command `iof`, which serves each of them in a
+    /// process of its own.
+    IOF_PMIX_TOOLS = "iof.pmix.tools": Text, at ServerSpawn;
     /// The job has further ranks on other nodes.
     IOF_ELSEWHERE = "iof.elsewhere": Bool, at ServerSpawn ServerAdopt;
     /// Accepted without effect: jobs continue when a tool ends, because tools do not start jobs.

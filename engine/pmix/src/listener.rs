@@ -1,0 +1,298 @@
+//! The socket at which tools of PMIx connect, and the processes that serve them.
+
+use std::ffi::c_uint;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::SigSet;
+use nix::sys::socket::{Shutdown, shutdown};
+use nix::unistd::geteuid;
+
+use crate::error::StartError;
+use crate::limits::MAX_PMIX_TOOLS;
+use crate::rendezvous::{RendezvousFiles, user_of_peer};
+
+/// The name and the hidden command of `iof` by which it serves a tool.
+const COMMAND: [&str; 2] = ["iof", "pmix"];
+/// The pause after a connection could not be accepted, such as for lack of descriptors.
+const RETRY: Duration = Duration::from_millis(200);
+/// The largest number of warnings about tools that cannot attach: every user of the host can
+/// connect.
+const WARNINGS: usize = 10;
+/// The shortest pause after a connection was refused.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
+/// The pause after a connection was refused, in units of the time that this took.
+const PAUSE_FACTOR: u32 = 4;
+
+/// What a process needs to serve a tool.
+#[derive(Clone, Debug)]
+pub struct ToolService {
+    /// The command `iof`, of the version of this crate: the process is started as `iof pmix`.
+    pub program: PathBuf,
+    /// The socket of the engine.
+    pub engine: PathBuf,
+    /// The PMIx library.
+    pub library: PathBuf,
+    /// The version of the library, as [`PmixServer::version`](crate::PmixServer::version) returns
+    /// it.
+    pub version: String,
+}
+
+/// The socket of this process at which tools of PMIx connect, on the loopback interface, and the
+/// rendezvous files that lead to it. Each tool is served by a process of its own. Connections of
+/// other users than this one and root are refused.
+///
+/// Dropping it removes the files and ends the thread that accepts connections. Tools that are
+/// attached stay so until the engine has ended.
+#[derive(Debug)]
+pub struct ToolListener {
+    socket: Arc<TcpListener>,
+    files: RendezvousFiles,
+}
+
+impl ToolListener {
+    /// Starts to listen. Tools find the socket under the pid of this process, and under `iof-PID`.
+    ///
+    /// # Errors
+    /// [`StartError::Listen`], [`StartError::Directory`], [`StartError::Thread`].
+    pub fn start(service: ToolService) -> Result<ToolListener, StartError> {
+        let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(StartError::Listen)?;
+        let address = socket.local_addr().map_err(StartError::Listen)?;
+        let pid = std::process::id();
+        let nspace = format!("iof-{pid}");
+        let files = RendezvousFiles::create(&nspace, address, &service.version)?;
+        [&pid.to_string(), &nspace].into_iter().try_for_each(|name| files.add(name))?;
+        let socket = Arc::new(socket);
+        let acceptor = Acceptor { service, nspace, directory: files.directory().to_owned() };
+        let listener = Arc::clone(&socket);
+        let thread = thread::Builder::new().name("iof-pmix-tools".into());
+        let thread = thread.spawn(move || {
+            // Handlers of the embedder are not for this thread. It fails only for invalid masks.
+            let _ = SigSet::all().thread_block();
+            acceptor.accept(&listener);
+        });
+        thread.map_err(StartError::Thread)?;
+        Ok(ToolListener { socket, files })
+    }
+
+    /// Lets tools find the socket under the name of a job, which has not been added yet.
+    ///
+    /// # Errors
+    /// [`StartError::Directory`].
+    pub fn add_job(&self, nspace: &str) -> Result<(), StartError> {
+        self.files.add(nspace)
+    }
+
+    /// Removes the name of a job.
+    pub fn remove_job(&self, nspace: &str) {
+        self.files.remove(nspace);
+    }
+}
+
+impl Drop for ToolListener {
+    fn drop(&mut self) {
+        // Ends the wait for connections. It fails only for descriptors that are not sockets.
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+    }
+}
+
+/// The thread that accepts connections.
+struct Acceptor {
+    service: ToolService,
+    /// The name of the server in PMIx.
+    nspace: String,
+    /// The directory for the files of the processes.
+    directory: PathBuf,
+}
+
+/// The connections that were refused.
+#[derive(Default)]
+struct Refusals(usize);
+
+impl Refusals {
+    /// Takes note of one, which was accepted at `since`. Pauses, so that connections cannot use
+    /// much of the processor.
+    fn add(&mut self, reason: &str, since: Instant) {
+        if self.0 < WARNINGS {
+            tracing::warn!(reason, "a tool of PMIx cannot attach");
+        } else {
+            tracing::debug!(reason, "a tool of PMIx cannot attach");
+        }
+        self.0 = self.0.saturating_add(1);
+        thread::sleep(since.elapsed().saturating_mul(PAUSE_FACTOR).max(REFUSAL_PAUSE));
+    }
+}
+
+impl Acceptor {
+    /// Serves each connection in a process of its own, until the socket is shut down. Waits then
+    /// until these processes have ended.
+    fn accept(&self, socket: &TcpListener) {
+        let mut servers: Vec<Child> = Vec::new();
+        let mut refusals = Refusals::default();
+        loop {
+            let (connection, peer) = match socket.accept() {
+                Ok(accepted) => accepted,
+                // It does not listen any more.
+                Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => break,
+                Err(_) => {
+                    thread::sleep(RETRY);
+                    continue;
+                }
+            };
+            let since = Instant::now();
+            // A process that something else has waited for has ended as well.
+            servers.retain_mut(|server| matches!(server.try_wait(), Ok(None)));
+            if let Err(reason) = may_attach(&connection, peer, servers.len()) {
+                // Closed before the pause.
+                drop(connection);
+                refusals.add(reason, since);
+                continue;
+            }
+            match self.serve(connection) {
+                Ok(server) => servers.push(server),
+                Err(error) => refusals.add(&format!("cannot start its server: {error}"), since),
+            }
+        }
+        // They end soon after the engine.
+        servers.iter_mut().for_each(|server| drop(server.wait()));
+    }
+
+    /// Starts the server of a tool.
+    fn serve(&self, connection: TcpStream) -> io::Result<Child> {
+        let [name, command] = COMMAND;
+        let mut server = Command::new(&self.service.program);
+        server
+            .arg0(name)
+            .arg(command)
+            .args([&self.service.engine, &self.service.library])
+            .arg(&self.nspace)
+            // A server that is killed leaves its files to this process.
+            .env("TMPDIR", &self.directory)
+            .stdin(OwnedFd::from(connection))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Signals of the terminal are for the ranks.
+            .process_group(0);
+        // SAFETY: the function only calls close_range(2), which is async-signal-safe.
+        unsafe { server.pre_exec(inherit_standard_descriptors_only) };
+        server.spawn()
+    }
+}
+
+/// Lets execve(2) close all descriptors but the standard ones. A tool may stay attached for long,
+/// and its server would hold the embedder's pipes open.
+fn inherit_standard_descriptors_only() -> io::Result<()> {
+    const FIRST: c_uint = 3;
+    // SAFETY: the arguments are numbers. The call only sets flags of descriptors, and fails where
+    // the kernel does not have it (before Linux 5.11).
+    unsafe { libc::syscall(libc::SYS_close_range, FIRST, c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    Ok(())
+}
+
+/// Checks whether a tool may attach: this user's own ones and those of root, up to a limit. The
+/// user is the one that the kernel knows.
+fn may_attach(connection: &TcpStream, peer: SocketAddr, attached: usize) -> Result<(), &'static str> {
+    if attached >= MAX_PMIX_TOOLS {
+        return Err("too many are attached (MAX_PMIX_TOOLS)");
+    }
+    let (Ok(SocketAddr::V4(local)), SocketAddr::V4(peer)) = (connection.local_addr(), peer) else {
+        return Err("it does not use IPv4");
+    };
+    match user_of_peer(local, peer) {
+        Ok(Some(user)) if user == geteuid().as_raw() || user == 0 => Ok(()),
+        Ok(Some(_)) => Err("it belongs to another user"),
+        Ok(None) => Err("it has disconnected, or its user does not exist in this container"),
+        Err(_) => Err("/proc/net/tcp cannot be read, so its user is unknown"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+
+    use nix::unistd::mkdtemp;
+
+    use super::*;
+
+    /// A listener whose tools are served by a script.
+    struct Served {
+        directory: PathBuf,
+        listener: ToolListener,
+    }
+
+    impl Served {
+        fn by(script: &str) -> Served {
+            let directory = mkdtemp(&std::env::temp_dir().join("iof-listener-XXXXXX")).unwrap();
+            let program = directory.join("iof");
+            fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+            let (engine, library) = ("engine".into(), "library".into());
+            let service = ToolService { program, engine, library, version: "OpenPMIx 4.2.2 (x)".into() };
+            Served { directory, listener: ToolListener::start(service).unwrap() }
+        }
+
+        /// Connects, and returns what is received up to the end.
+        fn connect(&self) -> String {
+            let mut text = String::new();
+            let mut socket = TcpStream::connect(self.listener.socket.local_addr().unwrap()).unwrap();
+            socket.read_to_string(&mut text).unwrap();
+            text
+        }
+
+        /// Returns the names under which tools find the listener.
+        fn names(&self) -> Vec<String> {
+            let files = fs::read_dir(self.listener.files.directory()).unwrap();
+            let files = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> =
+                files.map(|file| file.rsplit_once(".tool.").unwrap().1.to_owned()).collect();
+            names.sort_unstable();
+            names.dedup();
+            names
+        }
+    }
+
+    impl Drop for Served {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.directory).unwrap();
+        }
+    }
+
+    #[test]
+    fn each_connection_is_the_stdin_of_a_process_that_inherits_nothing_else() {
+        // Inheritable.
+        let _pipe = nix::unistd::pipe().unwrap();
+        let served = Served::by("(echo \"$*\"; ls -l /proc/$$/fd) >&0");
+        let text = served.connect();
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some(&*format!("pmix engine library iof-{}", std::process::id())));
+        assert!(text.contains("socket:[") && !text.contains("pipe:["), "{text}");
+    }
+
+    #[test]
+    fn tools_find_the_socket_under_the_pid_and_under_jobs_while_it_listens() {
+        let served = Served::by("exit");
+        let pid = std::process::id();
+        let own = [pid.to_string(), format!("iof-{pid}")];
+        served.listener.add_job("demo").unwrap();
+        served.listener.add_job("a/b").unwrap();
+        assert_eq!(served.names(), [own[0].as_str(), "demo", &own[1]]);
+        served.listener.remove_job("demo");
+        assert_eq!(served.names(), own);
+        let (directory, address) =
+            (served.listener.files.directory().to_owned(), served.listener.socket.local_addr().unwrap());
+        drop(served);
+        assert!(!directory.exists());
+        assert!(TcpStream::connect(address).is_err());
+    }
+}

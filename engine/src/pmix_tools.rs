@@ -1,0 +1,96 @@
+//! Tools of PMIx that attach to jobs by PMIx's own protocol.
+
+use std::io;
+use std::path::{Path, PathBuf, absolute};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use iof_capture::{ProcessSpec, find_program};
+use iof_pmix_server::{StartError, ToolListener, ToolService};
+
+use crate::config::JobSpec;
+use crate::core::ids::JobId;
+use crate::engine::Engine;
+
+/// The jobs to which tools of PMIx can attach.
+#[derive(Default)]
+pub(crate) struct PmixTools(Mutex<Option<Reachable>>);
+
+/// The socket of an engine for tools of PMIx, since the first job that asked for it.
+struct Reachable {
+    listener: ToolListener,
+    /// The jobs whose names lead to it.
+    jobs: Vec<JobId>,
+}
+
+impl PmixTools {
+    /// Lets tools attach to a job. `service` is that of the first job.
+    fn add(&self, job: &JobId, service: ToolService) -> Result<(), StartError> {
+        let mut reachable = self.lock();
+        let reachable = match &mut *reachable {
+            Some(reachable) => reachable,
+            none => none.insert(Reachable { listener: ToolListener::start(service)?, jobs: Vec::new() }),
+        };
+        if !reachable.has(job) {
+            reachable.listener.add_job(job.nspace.as_str())?;
+        }
+        reachable.jobs.push(job.clone());
+        Ok(())
+    }
+
+    /// Forgets a job, if it knows it.
+    pub(crate) fn remove(&self, job: &JobId) {
+        if let Some(reachable) = &mut *self.lock() {
+            let before = reachable.jobs.len();
+            reachable.jobs.retain(|other| other != job);
+            // The next job of this name may be there already.
+            if reachable.jobs.len() < before && !reachable.has(job) {
+                reachable.listener.remove_job(job.nspace.as_str());
+            }
+        }
+    }
+
+    /// Lets no more tools attach.
+    pub(crate) fn end(&self) {
+        let reachable = self.lock().take();
+        drop(reachable);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Reachable>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reachable {
+    /// Returns whether tools find the socket under the name of a job.
+    fn has(&self, job: &JobId) -> bool {
+        self.jobs.iter().any(|other| other.nspace == job.nspace)
+    }
+}
+
+impl Engine {
+    /// Lets tools of PMIx attach to a job that has started, if it asks for them.
+    pub(crate) fn add_pmix_tools(&self, spec: &JobSpec, job: &JobId) {
+        let Some(program) = &spec.pmix_tools else { return };
+        let (server, socket) = (self.pmix.server(), self.socket());
+        let (Some(server), Some(socket)) = (server, socket) else {
+            let reason = "they need a job that has PMIx, and an engine with a socket";
+            tracing::warn!(job = %job.nspace, reason, "tools of PMIx cannot attach");
+            return;
+        };
+        let service = ToolService {
+            // Checked before.
+            program: server_program(program).unwrap_or_else(|_| program.clone()),
+            engine: socket.into(),
+            library: server.path().into(),
+            version: server.version().into(),
+        };
+        if let Err(error) = self.pmix_tools.add(job, service) {
+            tracing::warn!(job = %job.nspace, %error, "tools of PMIx cannot attach");
+        }
+    }
+}
+
+/// Returns the path of the program that serves tools: a path, or a name to look up in `PATH`.
+pub(crate) fn server_program(program: &Path) -> io::Result<PathBuf> {
+    find_program(&ProcessSpec::new(program, [""; 0])).and_then(absolute)
+}
