@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::stat::{FileStat, SFlag, fstat, makedev};
+use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::sys::uio::writev;
 
 use crate::style::OpenLine;
@@ -20,12 +20,9 @@ use crate::watch::{WATCHED_WRITE, WriteWatch, lock};
 /// The largest number of slices that one writev(2) takes.
 const IOV_MAX: usize = 1024;
 
-/// The largest number of bytes that [`Output::write_now`] writes to a pipe, which takes this many
-/// whole or not at all (`PIPE_BUF`, pipe(7)).
+/// The largest number of bytes that [`Output::write_now`] writes: a pipe takes this many whole or
+/// not at all (`PIPE_BUF`, pipe(7)).
 const MAX_WRITTEN_NOW: usize = 4096;
-
-/// The number of /dev/null, see null(4).
-const NULL_DEVICE: u64 = makedev(1, 3);
 
 /// The time after which [`Output::write_now`] considers a pipe to be slow. Longer than a thread of
 /// a busy machine waits for a processor.
@@ -53,8 +50,6 @@ pub struct Output {
     shared: Arc<()>,
     /// `None` if the file is not a pipe.
     pipe: Option<Arc<SecondPipe>>,
-    /// The file is /dev/null, where a write never waits.
-    is_null: bool,
     watch: Option<WriteWatch>,
 }
 
@@ -78,9 +73,7 @@ impl Output {
     pub fn new(file: impl AsFd) -> io::Result<Output> {
         let file = Arc::new(file.as_fd().try_clone_to_owned()?);
         let pipe = open_pipe(file.as_fd()).map(Arc::new);
-        let is_null =
-            fstat(&file).is_ok_and(|found| found.st_rdev == NULL_DEVICE && is_kind(&found, SFlag::S_IFCHR));
-        Ok(Output { file, open: Arc::default(), shared: Arc::default(), pipe, is_null, watch: None })
+        Ok(Output { file, open: Arc::default(), shared: Arc::default(), pipe, watch: None })
     }
 
     /// Watches the writes to this output from now on, by which a program can notice a reader that
@@ -136,26 +129,18 @@ impl Output {
     }
 
     /// Returns whether [`Output::write_now`] may succeed.
-    pub(crate) fn takes_writes_now(&self) -> bool {
-        self.is_null || self.pipe.is_some()
+    pub(crate) fn is_pipe(&self) -> bool {
+        self.pipe.is_some()
     }
 
-    /// Returns whether the file is /dev/null, where nothing reads what is written.
-    pub(crate) fn is_null(&self) -> bool {
-        self.is_null
-    }
-
-    /// Writes all bytes of `slices`, at most [`IOV_MAX`] slices, or none. A pipe takes at most
-    /// [`MAX_WRITTEN_NOW`] bytes. Returns whether they were written; after an error they were not,
-    /// and [`Output::write`] reports it.
+    /// Writes all bytes of `slices`, or none if they have more than [`MAX_WRITTEN_NOW`] bytes, are
+    /// more than [`IOV_MAX`] slices, or if the file is not a pipe. Returns whether they were
+    /// written; after an error they were not, and [`Output::write`] reports it.
     ///
     /// Does not wait for room. But it waits for the lock of the pipe, which a reader holds while it
     /// stores what it reads, perhaps into memory whose pages arrive slowly. After it has waited so
     /// for [`SLOW_WRITE`] once, it writes nothing any more.
     pub(crate) fn write_now(&self, slices: &[IoSlice<'_>]) -> bool {
-        if self.is_null {
-            return writev(&self.file, slices).is_ok();
-        }
         let length = slices.iter().fold(0usize, |sum, slice| sum.saturating_add(slice.len()));
         if length > MAX_WRITTEN_NOW {
             return false;
@@ -307,18 +292,15 @@ mod tests {
     }
 
     #[test]
-    fn dev_null_takes_any_number_of_bytes_at_once_and_a_pipe_only_what_it_takes_whole() {
-        let null = File::options().write(true).open("/dev/null").unwrap();
-        let output = Output::new(&null).unwrap();
-        let bytes = vec![b'x'; 1 << 20];
-        assert!(output.is_null() && output.write_now(&[IoSlice::new(&bytes)]));
+    fn only_what_a_pipe_takes_whole_is_written_at_once() {
         let (_read, write) = pipe();
         let output = Output::new(&write).unwrap();
-        assert!(output.takes_writes_now() && !output.is_null());
-        assert!(!output.write_now(&[IoSlice::new(&bytes[..=MAX_WRITTEN_NOW])]));
-        assert!(output.write_now(&[IoSlice::new(&bytes[..MAX_WRITTEN_NOW])]));
-        let zero = File::options().write(true).open("/dev/zero").unwrap();
-        assert!(!Output::new(&zero).unwrap().takes_writes_now());
+        let bytes = [b'x'; MAX_WRITTEN_NOW + 1];
+        assert!(!output.write_now(&[IoSlice::new(&bytes)]));
+        assert!(output.write_now(&[IoSlice::new(&bytes[1..])]));
+        let null = File::options().write(true).open("/dev/null").unwrap();
+        let output = Output::new(&null).unwrap();
+        assert!(!output.is_pipe() && !output.write_now(&[IoSlice::new(b"x")]));
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! A lone line would wake two threads one after the other: the engine's capture thread, and the
 //! printer. Instead, the capture thread itself writes whole lines while the printer sleeps. It
-//! waits neither for room in the output nor for another printer. /dev/null takes any number of
-//! bytes, a pipe a few lines. If the output does not take all bytes at once, or if they are not
-//! whole lines of streams that the printer knows, the printer wakes up and writes them.
+//! waits neither for room in the output nor for another printer. If the output does not take all
+//! bytes at once, or if they are not whole lines of streams that the printer knows, the printer
+//! wakes up and writes them.
 
 use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -99,7 +99,7 @@ impl PrinterTask {
     /// Returns whether the step could ever write anything.
     fn may_step(&self) -> bool {
         let OpenDestination::Output(output) = &self.destination else { return false };
-        output.takes_writes_now() && self.options.style.is_plain()
+        output.is_pipe() && self.options.style.is_plain()
     }
 
     /// Writes the ready lines if all of them can be written at once. Returns whether the printer
@@ -117,7 +117,7 @@ impl PrinterTask {
         let mut slices = Vec::with_capacity(ids.len());
         let mut total = 0usize;
         for &id in &ids {
-            let Some(line) = self.whole_lines(reader, id, output.is_null()) else { return false };
+            let Some(line) = self.whole_lines(reader, id) else { return false };
             total = total.saturating_add(line.len());
             slices.push(IoSlice::new(line));
         }
@@ -132,8 +132,8 @@ impl PrinterTask {
     }
 
     /// Returns the bytes of a stream if they are whole lines that need not be ordered with those of
-    /// other streams. Where nothing reads them (`is_null`), a part of a line counts as one.
-    fn whole_lines<'a>(&mut self, reader: &'a BatchReader, id: FeedId, is_null: bool) -> Option<&'a [u8]> {
+    /// other streams.
+    fn whole_lines<'a>(&mut self, reader: &'a BatchReader, id: FeedId) -> Option<&'a [u8]> {
         // Two streams of one process.
         if !self.siblings.contains(id) || !self.siblings.begin_round(id, self.round) {
             return None;
@@ -144,7 +144,7 @@ impl PrinterTask {
         }
         let stream = self.stream(id)?;
         let lines = reader.bytes(id)?.as_slice();
-        let ends_line = is_null || lines.last() == Some(&b'\n');
-        (ends_line && stream.partial.bytes.is_empty() && stream.due.is_none()).then_some(lines)
+        (lines.last() == Some(&b'\n') && stream.partial.bytes.is_empty() && stream.due.is_none())
+            .then_some(lines)
     }
 }
