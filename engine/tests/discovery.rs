@@ -46,14 +46,9 @@ impl Host for RefusingHost {
 
 #[test]
 fn the_refusal_of_the_only_engine_is_reported_at_every_level() {
-    for level in [Level::System, Level::Session, Level::Agent] {
+    for rendezvous in [Rendezvous::System, Rendezvous::Session, Rendezvous::Agent] {
         let directory = tempfile::tempdir().unwrap();
-        let path = Some(directory.path().to_owned());
-        let _engine = refusing_engine(match level {
-            Level::System => Rendezvous::System(path),
-            Level::Session => Rendezvous::Session(path),
-            Level::Agent => Rendezvous::Agent(path),
-        });
+        let _engine = refusing_engine(rendezvous(Some(directory.path().to_owned())));
         let error = find(Target::Any, directory.path()).err().unwrap();
         assert!(matches!(&error, AttachError::Refused { reason, .. } if reason == "not you"), "{error}");
     }

@@ -3,15 +3,20 @@
 
 #![no_main]
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
 use iof_nodes::limits::{MAX_ANSWER, MAX_RECORD};
 use iof_nodes::{
-    AgentEnd, Branch, ChildNode, ChildUp, Decoder, Frame, FrontEnd, FrontEvent, HEADER, Place, RelayDown,
-    StartRelay, StreamKey, ToFrontEnd, window,
+    AgentEnd, Branch, ChildNode, ChildUp, Decoder, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd,
+    Place, RelayDown, StartRelay, StreamKey, ToFrontEnd, window,
 };
 use iof_proto::{Channel, Rank};
 use libfuzzer_sys::fuzz_target;
+
+/// What carriers that replace another one begin with.
+const SESSION: u64 = 0x0a00_0000_0000_5e55;
 
 /// Returns a frame that random bytes hardly ever contain.
 fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
@@ -26,6 +31,13 @@ fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
         5 => return ToFrontEnd::Ready.frame().unwrap_or_default(),
         6 => return ToFrontEnd::Started { pids: vec![1] }.frame().unwrap_or_default(),
         7 => return ToFrontEnd::Over { cut_off: Vec::new() }.frame().unwrap_or_default(),
+        8 => Frame::Ack { received: offset },
+        9 => Frame::Resume { session: SESSION, received: offset },
+        10 => {
+            let path = OsStr::from_bytes(bytes).to_owned();
+            let address = LinkAddress { path, session: SESSION };
+            return ToFrontEnd::Link(address).frame().unwrap_or_default();
+        }
         _ => return bytes.to_vec(),
     };
     let header = frame.header().unwrap_or_default();
@@ -72,11 +84,27 @@ impl RelayEnds {
     }
 }
 
+/// Passes a frame to an end whose carrier may be replaced, which has sent some bytes. It keeps what
+/// the peer does not have.
+fn pass_to_link(link: &mut LinkEnd, frame: &Frame<'_>, length: usize) {
+    let held = link.held();
+    match frame {
+        Frame::Ack { received } => drop(link.acknowledged(*received)),
+        Frame::Resume { .. } => drop(link.resume(SESSION, frame)),
+        _ => {}
+    }
+    assert!(link.held() <= held);
+    link.receive(length);
+    link.send(b"more");
+    link.take(&mut Vec::new(), 3);
+}
+
 fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
     let (ranks, window) = ([Rank(0)].into(), window(1));
     let (mut front, mut agent) = (FrontEnd::new(&ranks, window), AgentEnd::default());
     let (mut branch, mut relay) = (Branch::new([&ranks, &ranks, &ranks], 1, window), RelayEnds::new());
     let (mut to_front, mut to_agent) = (Decoder::of_agent(), Decoder::of_front_end());
+    let mut link = LinkEnd::default();
     let (mut delivered, mut lost) = (0u64, 0u64);
     let now = Instant::now();
     for (number, bytes) in pieces {
@@ -85,6 +113,7 @@ fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
         to_front.receive(&bytes);
         to_agent.receive(&bytes);
         while let Ok(Some((place, frame))) = to_front.decode() {
+            pass_to_link(&mut link, &frame, bytes.len());
             if let Err(fault) = branch.receive(place, &frame, now) {
                 assert!(branch.cut(fault.place).len() <= 3);
             }

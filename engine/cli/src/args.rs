@@ -21,6 +21,8 @@ use self::values::{ChannelList, Ranks, interval, ranks};
 use crate::gateway::GatewayArgs;
 use crate::kill::KillArgs;
 use crate::log::LogArgs;
+use crate::nodes::agent::AgentArgs;
+use crate::nodes::agent::links::LinkArgs;
 use crate::output::OutputArgs;
 use crate::pmix_tools::server::PmixArgs;
 use crate::ps::PsArgs;
@@ -68,7 +70,10 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Run ranks of an `iof run` on another node
     #[command(hide = true)]
-    Agent,
+    Agent(AgentArgs),
+    /// Bring a running agent another connection to its `iof run`
+    #[command(hide = true)]
+    Link(LinkArgs),
     /// Serve a tool of PMIx for an engine
     #[command(hide = true)]
     Pmix(PmixArgs),

@@ -126,7 +126,7 @@ fn engine_rows(engine: &Listed, (pid, jobs): Answer, now: SystemTime) -> Vec<Vec
     let age = engine.since.and_then(|since| now.duration_since(since).ok());
     let pid = match (pid, engine.level) {
         (Some(pid), Level::Session) => pid.to_string(),
-        (Some(pid), Level::Agent) => format!("{pid} (agent)"),
+        (Some(pid), Level::Agent | Level::Link) => format!("{pid} (agent)"),
         (Some(pid), Level::System) => format!("{pid} (system)"),
         (None, _) => "system".into(),
     };

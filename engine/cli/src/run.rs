@@ -65,8 +65,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             "{option} cannot be combined with --merge-at-source, which leaves nothing on stderr: leave one out"
         )));
     }
-    if nodes.is_some() {
-        options::check(args, &outputs)?;
+    if let Some((_, template)) = &nodes {
+        options::check(args, &outputs, template)?;
     }
     let stdin = args.stdin.plan(nprocs)?;
     // The rank at whose terminal the command's stdin is typed.
@@ -154,6 +154,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
                 env,
                 template,
                 radix,
+                reattach: args.nodes.reattach(template),
                 cache_size,
                 cache_total,
                 lines: outputs.flush_timeout(),

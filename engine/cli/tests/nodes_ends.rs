@@ -304,10 +304,10 @@ fn an_agent_that_speaks_wrongly_is_cut_off() {
 fn an_agent_cuts_off_a_front_end_that_speaks_wrongly() {
     let mut agent = Process::start(iof().arg("agent"));
     let mut stdin = agent.stdin();
-    stdin.write_all(&[9; 32]).unwrap();
+    stdin.write_all(&[99; 32]).unwrap();
     let done = agent.finish();
     assert_eq!(done.code, 1, "{done:?}");
-    assert_eq!(done.stderr, "iof: the front end is cut off: unknown kind of frame 9\n");
+    assert_eq!(done.stderr, "iof: the front end is cut off: unknown kind of frame 99\n");
 }
 
 #[test]

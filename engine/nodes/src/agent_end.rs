@@ -54,6 +54,7 @@ impl AgentEnd {
             }
             Frame::Control(payload) => Ok(AgentEvent::Message(decode(payload)?)),
             Frame::Hello { .. } => Err(EdgeError::Unexpected("second hello")),
+            Frame::Ack { .. } | Frame::Resume { .. } => Err(EdgeError::Unexpected("frame of a link")),
             Frame::Record { .. } | Frame::Gap { .. } | Frame::End { .. } => {
                 Err(EdgeError::Unexpected("output of the front end"))
             }

@@ -235,6 +235,9 @@ pub enum ToAgent {
     },
     /// Completes all streams that are still open with the bytes written so far.
     CutOff,
+    /// The front end ends the edge, and no other carrier follows. The agent ends its ranks. Without
+    /// [`LinkEnd`](crate::LinkEnd), the end of the carrier means the same.
+    HangUp,
     /// The front end has all output and exits. The agent ends.
     Close,
 }
@@ -261,9 +264,20 @@ pub enum StdinOutcome {
     Failed(String),
 }
 
+/// Where an agent listens for carriers that replace the one that started it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkAddress {
+    /// The path of its socket, of at most [`MAX_TEXT`] bytes.
+    pub path: OsString,
+    /// What such a carrier begins with ([`Frame::Resume`]).
+    pub session: u64,
+}
+
 /// A message of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToFrontEnd {
+    /// Where the agent listens for carriers that replace the one that started it. Precedes `Ready`.
+    Link(LinkAddress),
     /// The ranks can be started.
     Ready,
     /// The ranks can't be started, or were not. The job ends.
@@ -376,6 +390,7 @@ impl Message for ToAgent {
             | ToAgent::Resize { .. }
             | ToAgent::Logged { .. }
             | ToAgent::CutOff
+            | ToAgent::HangUp
             | ToAgent::Close => Ok(()),
         }
     }
@@ -394,6 +409,7 @@ impl Message for ToFrontEnd {
             | ToFrontEnd::StdinTaken { outcome: StdinOutcome::Failed(text), .. } => {
                 limit("bytes of text", text.len(), MAX_TEXT)
             }
+            ToFrontEnd::Link(address) => limit("bytes of a path", address.path.len(), MAX_TEXT),
             ToFrontEnd::Produced(totals) => limit("totals", totals.len(), MAX_TOTALS),
             ToFrontEnd::Ready
             | ToFrontEnd::Started { .. }
@@ -441,5 +457,13 @@ impl ToFrontEnd {
     /// The message exceeds a limit.
     pub fn frame(&self) -> Result<Vec<u8>, ControlError> {
         encode(self, Place::NEXT)
+    }
+
+    /// Returns the message in the payload of a control frame, whatever came before it.
+    ///
+    /// # Errors
+    /// The payload is not a message, or the message exceeds a limit.
+    pub fn decode(payload: &[u8]) -> Result<ToFrontEnd, ControlError> {
+        decode(payload)
     }
 }

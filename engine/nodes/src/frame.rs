@@ -2,17 +2,19 @@
 //!
 //! Each frame is a header of 32 bytes and a payload. All numbers are little endian.
 //!
-//! | offset | size | record | gap | end | credit | control | hello | padding |
-//! |---:|---:|---|---|---|---|---|---|---|
-//! | 0 | 1 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
-//! | 1 | 1 | channel | channel | channel | 0 | 0 | 0 | 0 |
-//! | 2 | 1 | bundle | bundle | bundle | bundle | 0 | 0 | 0 |
-//! | 3 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
-//! | 4 | 4 | length of the payload | 0 | 0 | 0 | length of the payload | 0 | 0 |
-//! | 8 | 4 | rank | rank | rank | 0 | 0 | version | 0 |
-//! | 12 | 4 | place | place | place | place | place | place | 0 |
-//! | 16 | 8 | offset in the stream | offset of the first lost byte | bytes produced | bytes of window | 0 | 0 | 0 |
-//! | 24 | 8 | time, in ns since 1970; 0 if unknown | bytes lost | 0 | 0 | 0 | `"iofedge\n"` | a newline in the last byte |
+//! | offset | size | record | gap | end | credit | control | hello | padding | ack | resume |
+//! |---:|---:|---|---|---|---|---|---|---|---|---|
+//! | 0 | 1 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 |
+//! | 1 | 1 | channel | channel | channel | 0 | 0 | 0 | 0 | 0 | 0 |
+//! | 2 | 1 | bundle | bundle | bundle | bundle | 0 | 0 | 0 | 0 | 0 |
+//! | 3 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
+//! | 4 | 4 | length of the payload | 0 | 0 | 0 | length of the payload | 0 | 0 | 0 | 0 |
+//! | 8 | 4 | rank | rank | rank | 0 | 0 | version | 0 | 0 | 0 |
+//! | 12 | 4 | place | place | place | place | place | place | 0 | 0 | 0 |
+//! | 16 | 8 | offset in the stream | offset of the first lost byte | bytes produced | bytes of window | 0 | 0 | 0 | bytes received | bytes received |
+//! | 24 | 8 | time, in ns since 1970; 0 if unknown | bytes lost | 0 | 0 | 0 | `"iofedge\n"` | a newline in the last byte | as padding | session |
+//!
+//! Acks and resumes belong to the edge, whose bytes they count ([`LinkEnd`](crate::LinkEnd)).
 //!
 //! The place says which node of the subtree behind the edge a frame comes from or goes to. A relay
 //! changes nothing else ([`RelayDown`](crate::RelayDown), [`ChildUp`](crate::ChildUp)).
@@ -21,8 +23,9 @@
 //! version can add frames that the other end may ignore. All other unknown kinds are errors, and so
 //! are numbers where the table has 0.
 //!
-//! Hello and padding end in a newline. Slurm's `srun` keeps what a task has written until a newline
-//! or 1,024 bytes follow; an end of an edge therefore pads what it writes.
+//! Hello, padding and ack end in a newline, and so does resume, by the choice of its session.
+//! Slurm's `srun` keeps what a task has written until a newline or 1,024 bytes follow; an end of an
+//! edge therefore pads what it writes.
 
 use std::mem;
 
@@ -50,6 +53,8 @@ const CREDIT: u8 = 4;
 const CONTROL: u8 = 5;
 const HELLO: u8 = 6;
 const PADDING: u8 = 7;
+const ACK: u8 = 8;
+const RESUME: u8 = 9;
 /// The lowest kind that is skipped if it is unknown.
 const OPTIONAL: u8 = 128;
 
@@ -148,6 +153,19 @@ pub enum Frame<'a> {
     },
     /// Nothing. Ends in a newline.
     Padding,
+    /// How many bytes of the edge have arrived. Ends in a newline.
+    Ack {
+        /// The bytes, from the first one on.
+        received: u64,
+    },
+    /// The first frame over a carrier that replaces another one, which is not part of the bytes of
+    /// the edge.
+    Resume {
+        /// The session that goes on. Its last byte is a newline.
+        session: u64,
+        /// The bytes of the edge that have arrived.
+        received: u64,
+    },
 }
 
 /// The reason why bytes are not frames. The edge is to be cut off.
@@ -240,7 +258,7 @@ impl Header {
         let limit = match self.kind {
             RECORD => MAX_RECORD,
             CONTROL | OPTIONAL.. => max_control,
-            GAP | END | CREDIT | HELLO | PADDING => 0,
+            GAP | END | CREDIT | HELLO | PADDING | ACK | RESUME => 0,
             kind => return Err(FrameError::Kind(kind)),
         };
         let length = usize::try_from(self.length).unwrap_or(usize::MAX);
@@ -274,11 +292,13 @@ impl Header {
             HELLO if self.time != MAGIC => return Err(self.invalid("magic")),
             HELLO => Frame::Hello { version: self.rank },
             PADDING => Frame::Padding,
+            ACK => Frame::Ack { received: self.offset },
+            RESUME => Frame::Resume { session: time, received: self.offset },
             OPTIONAL.. => return Ok(None),
             kind => return Err(FrameError::Kind(kind)),
         };
         // Fields that a kind of frame does not use are 0, so that each frame has one encoding.
-        let place = if self.kind == PADDING { 0 } else { self.place };
+        let place = if matches!(self.kind, PADDING | ACK | RESUME) { 0 } else { self.place };
         if header_of(&frame).is_some_and(|header| Header { place, ..header }.encode() != self.encode()) {
             return Err(self.invalid("field without a meaning"));
         }
@@ -324,6 +344,10 @@ fn header_of(frame: &Frame<'_>) -> Option<Header> {
         }
         Frame::Hello { version } => Header { kind: HELLO, rank: version, time: MAGIC, ..Header::EMPTY },
         Frame::Padding => Header { kind: PADDING, time: PAD, ..Header::EMPTY },
+        Frame::Ack { received } => Header { kind: ACK, offset: received, time: PAD, ..Header::EMPTY },
+        Frame::Resume { session, received } => {
+            Header { kind: RESUME, offset: received, time: session.to_le_bytes(), ..Header::EMPTY }
+        }
     })
 }
 

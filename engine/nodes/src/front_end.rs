@@ -166,6 +166,7 @@ impl FrontEnd {
             _ if self.phase == Phase::Connecting => Err(EdgeError::NoHello),
             Frame::Hello { .. } => Err(EdgeError::Unexpected("second hello")),
             Frame::Padding => Ok(FrontEvent::None),
+            Frame::Ack { .. } | Frame::Resume { .. } => Err(EdgeError::Unexpected("frame of a link")),
             Frame::Credit { .. } => Err(EdgeError::Unexpected("credit of an agent")),
             Frame::Record { stream, offset, time, bytes } => self.record(stream, offset, time, bytes),
             Frame::Gap { stream, offset, lost } => {
@@ -224,6 +225,7 @@ impl FrontEnd {
     fn message(&mut self, message: ToFrontEnd, now: Instant) -> Result<ToFrontEnd, EdgeError> {
         let phase = self.phase;
         match &message {
+            ToFrontEnd::Link(_) if phase == Phase::Greeted => {}
             ToFrontEnd::Ready if phase == Phase::Greeted => self.phase = Phase::Ready,
             ToFrontEnd::Failed { .. } if matches!(phase, Phase::Greeted | Phase::Ready) => {}
             ToFrontEnd::Started { pids } if phase == Phase::Ready && pids.len() == self.ranks => {

@@ -28,6 +28,7 @@
 //! | `front_end` | the front end's end: what arrived, and credit |
 //! | `tree` | the subtrees behind edges |
 //! | `branch` | one edge of the front end, with the nodes of its subtree |
+//! | `link` | the bytes of an edge whose carrier is replaced |
 //! | `relay` | what an agent passes on between the front end and further agents |
 //! | `limits` | limits |
 
@@ -37,19 +38,21 @@ mod control;
 mod frame;
 mod front_end;
 pub mod limits;
+mod link;
 mod relay;
 mod tree;
 
 pub use agent_end::{AgentEnd, AgentEvent};
 pub use branch::{Branch, Fault};
 pub use control::{
-    AgentSocket, ChildNode, ControlError, DropPolicy, NodeFiles, Program, RankStdin, RankTotal, Start,
-    StartRelay, StdinOutcome, Terminal, ToAgent, ToFrontEnd, cut_text,
+    AgentSocket, ChildNode, ControlError, DropPolicy, LinkAddress, NodeFiles, Program, RankStdin, RankTotal,
+    Start, StartRelay, StdinOutcome, Terminal, ToAgent, ToFrontEnd, cut_text,
 };
 pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, Place, StreamKey};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};
 #[cfg(doc)]
 use limits::MAX_WINDOW;
+pub use link::LinkEnd;
 pub use relay::{ChildUp, RelayDown, Turns};
 pub use tree::subtrees;
 
@@ -93,6 +96,17 @@ pub enum EdgeError {
         /// The bytes that were allowed.
         left: u64,
     },
+    /// The peer has acknowledged bytes that were not sent.
+    #[error("{received} bytes are acknowledged, but {sent} were sent")]
+    Acknowledged {
+        /// The bytes that the peer has according to its frame.
+        received: u64,
+        /// The bytes that were sent.
+        sent: u64,
+    },
+    /// A link names another session.
+    #[error("the link is for another session")]
+    Session,
     /// A record, gap or end does not follow what arrived before.
     #[error("rank {rank} {channel}: byte {offset} follows byte {expected}")]
     Offset {

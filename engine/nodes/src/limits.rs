@@ -28,6 +28,15 @@ pub const MAX_WINDOWS: u64 = 256 << 20;
 /// it is not true.
 pub const MAX_STREAM: u64 = 1 << 56;
 
+/// The number of bytes of an edge that are kept until the peer has acknowledged them, and at which
+/// nothing more is sent. One write and acks come on top. Only an edge whose carrier may be replaced
+/// keeps what it sends.
+pub const MAX_KEPT: usize = 8 << 20;
+
+/// The largest number of links of one agent: those that have not shown the session of the edge yet,
+/// and carriers that have ended on one side only.
+pub const MAX_LINKS: usize = 32;
+
 /// The largest number of nodes to which one process has an edge, if `--tree` is given.
 pub const MAX_RADIX: u32 = 256;
 

@@ -120,6 +120,9 @@ impl ChildUp {
                 Frame::Hello { .. } if place == Place::NEXT => self.has_greeted = true,
                 _ if !self.has_greeted => return Err(EdgeError::NoHello),
                 Frame::Padding => continue,
+                Frame::Ack { .. } | Frame::Resume { .. } => {
+                    return Err(EdgeError::Unexpected("frame of a link"));
+                }
                 _ => {}
             }
             frame.append_to(up, Place(outer));

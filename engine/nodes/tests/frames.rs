@@ -94,7 +94,7 @@ fn error(bytes: &[u8]) -> FrameError {
 fn what_is_not_a_frame_is_an_error_before_its_payload_is_read() {
     let header = |first: [u8; 8]| -> Vec<u8> { first.into_iter().chain([0; HEADER - 8]).collect() };
     assert_eq!(error(&header([0; 8])), FrameError::Kind(0));
-    assert_eq!(error(&header([8, 0, 0, 0, 0, 0, 0, 0])), FrameError::Kind(8));
+    assert_eq!(error(&header([10, 0, 0, 0, 0, 0, 0, 0])), FrameError::Kind(10));
     let too_long = |kind, length, limit| FrameError::TooLong { kind, length, limit };
     assert_eq!(error(&header([1, 1, 1, 0, 1, 0, 1, 0])), too_long(1, 65537, MAX_RECORD));
     assert_eq!(error(&header([5, 0, 0, 0, 255, 255, 255, 255])), too_long(5, u32::MAX as usize, MAX_CONTROL));

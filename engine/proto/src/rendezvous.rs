@@ -8,6 +8,9 @@
 //! | agent: any number of engines with the ranks of one node of a job on several nodes, for their user | `iof.<host>.agent.<pid>` | as for a session |
 //! | system: one engine on each node, for all users | `iof.sys.<host>` | `PMIX_SYSTEM_TMPDIR`, `TMPDIR`, `TEMP`, `TMP` or `/tmp` |
 //!
+//! An agent whose carrier may be replaced also listens at `iof.<host>.link.<pid>` ([`Level::Link`]),
+//! in the same directory.
+//!
 //! A tool finds an agent if no session-level engine matches, or by its pid.
 //!
 //! Beside its socket, a session-level engine or an agent creates a symbolic link to the socket for each of its
@@ -55,8 +58,16 @@ pub enum Level {
     /// One user's ranks of one node of a job whose front end is elsewhere. Tools find such an
     /// engine by its pid, or if no session-level engine matches their search.
     Agent,
+    /// The front end of one agent. The socket is not that of an engine, and tools do not find it:
+    /// over it, a carrier that replaces another one reaches the agent.
+    Link,
     /// All users of a node. A node has at most one such engine, and tools of all users can connect.
     System,
+}
+
+impl Level {
+    /// The levels whose sockets have the pid of their process in their names.
+    const WITH_PID: [Level; 3] = [Level::Session, Level::Agent, Level::Link];
 }
 
 /// Longest time for which [`connect`] waits while an engine's queue of connections is full.

@@ -1,11 +1,13 @@
 //! `iof agent`: starts ranks on its node for an `iof run` elsewhere, and sends their output.
 //!
 //! Its stdin and stdout are the edge to the front end. When the edge ends, or breaks, the ranks are
-//! ended: nothing on this node would know of them.
+//! ended: nothing on this node would know of them. With `--reattach`, `iof link` can bring another
+//! stdin and stdout before that.
 
 mod bundles;
 mod files;
 mod host;
+pub mod links;
 mod relay;
 mod shared_pipe;
 mod stdin;
@@ -14,13 +16,13 @@ mod uplink;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{
     App, Config, Ending, Engine, Exit, Grant, Job, JobSpec, Policy, Pty, RankExit, Rendezvous, Signal,
@@ -30,21 +32,25 @@ use iof_nodes::limits::MAX_TOTALS;
 use iof_nodes::{
     AgentSocket, DropPolicy, Program, RankStdin, RankTotal, Start, Terminal, ToAgent, ToFrontEnd, cut_text,
 };
+use iof_proto::log::key as log_key;
 use iof_proto::query::key;
-use iof_proto::{Channel, Found, Nspace, Proc, Rank, Value};
+use iof_proto::{Channel, Found, Log, Nspace, Proc, Rank, Value};
 use iof_tool::Tool;
 use nix::unistd::gethostname;
 
 use self::bundles::Bundles;
 use self::files::FileWriters;
 use self::host::AgentHost;
+use self::links::Links;
 use self::stdin::StdinWorkers;
 use self::uplink::{Input, Uplink};
 use crate::account::{backend_text, cpu_time};
 use crate::args::Backend;
+use crate::args::values::duration;
 use crate::error::Failure;
 use crate::log;
 use crate::message::print_message;
+use crate::nodes::link::DRAIN_LIMIT;
 use crate::run::{FLUSH_LIMIT, engine_failed};
 use crate::signals::{Signals, asks_to_end};
 use crate::threads::start_thread;
@@ -55,15 +61,26 @@ const NAME: &str = "iof agent";
 /// The time between two messages with totals.
 const TOTALS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The options of `iof agent`, which `iof run` sets.
+#[derive(Args)]
+pub struct AgentArgs {
+    /// Go on for this time without a carrier
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    reattach: Option<Duration>,
+}
+
 /// Runs ranks for a front end. Returns when it has all output, or when the edge has ended.
-pub fn agent() -> Result<ExitCode, Failure> {
+pub fn agent(AgentArgs { reattach }: &AgentArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::take().map_err(Failure::running)?;
     let (inputs, queue) = unbounded();
-    let uplink = Uplink::start(inputs.clone())?;
+    let uplink = Uplink::start(inputs.clone(), *reattach)?;
     watch_signals(signals, inputs.clone())?;
     let end = run_ranks(&uplink, inputs, &queue);
     if !matches!(end, Ok(End::Over)) {
         uplink.close();
+    }
+    if let Some(links) = uplink.links() {
+        links.finish(Instant::now() + DRAIN_LIMIT);
     }
     end.map(|end| match end {
         End::Over | End::Unstarted => ExitCode::SUCCESS,
@@ -84,11 +101,22 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
         Ok(prepared) => prepared,
         Err(failure) => return Ok(refuse(uplink, failure)),
     };
+    let directory = match &start.socket {
+        AgentSocket::In(directory) => Some(Path::new(directory)),
+        AgentSocket::None | AgentSocket::Default => None,
+    };
+    match Links::listen(uplink, directory) {
+        Ok(address) => address.into_iter().for_each(|address| uplink.send(&ToFrontEnd::Link(address))),
+        Err(failure) => return Ok(refuse(uplink, failure)),
+    }
     uplink.send(&ToFrontEnd::Ready);
     match next_message(queue)? {
         Some(ToAgent::Go) => {}
         Some(_) => return Err(Failure::running("the front end did not let the ranks go")),
         None => return Ok(End::Unstarted),
+    }
+    if let Some(links) = uplink.links() {
+        links.outlive_carriers();
     }
     let job = match engine.spawn(&spec) {
         Ok(job) => job,
@@ -160,6 +188,7 @@ fn watch_signals(signals: Signals, inputs: Sender<Input>) -> Result<(), Failure>
 fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, Failure> {
     loop {
         match queue.recv() {
+            Ok(Input::Message(ToAgent::HangUp)) => return Ok(None),
             Ok(Input::Message(message)) => return Ok(Some(message)),
             Ok(Input::Signal(signal)) if !asks_to_end(signal) => {}
             Ok(Input::Lost(Some(reason))) => return Err(Failure::Running(reason)),
@@ -358,7 +387,8 @@ fn serve(
             Ok(Input::Message(ToAgent::CutOff)) => cut_off(job, ranks),
             Ok(Input::Message(ToAgent::Close)) => return Ok(End::Over),
             Ok(Input::Over) => is_over = true,
-            Ok(Input::Lost(_)) if is_over => return Ok(End::Over),
+            Ok(Input::Lost(_) | Input::Message(ToAgent::HangUp)) if is_over => return Ok(End::Over),
+            Ok(Input::Message(ToAgent::HangUp)) => return Ok(End::Alone),
             Ok(Input::Message(ToAgent::Start(_) | ToAgent::Go)) => {
                 return Err(Failure::running("the front end started ranks twice"));
             }
@@ -367,7 +397,10 @@ fn serve(
             Ok(Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. }) | Input::Signal(_)) => {}
             Ok(Input::Lost(None)) => return Ok(End::Alone),
             Ok(Input::Lost(Some(reason))) => {
-                return Err(Failure::Running(format!("{reason}; the ranks of this node are ended")));
+                let line = format!("{reason}; the ranks of this node are ended");
+                // The carrier that would show it may be gone. Fails without a job record.
+                let _ = engine.log(&Log::to([log_key::PMIX_LOG_JOB_RECORD], &line), |_| {});
+                return Err(Failure::Running(line));
             }
             Err(_) => return Err(Failure::running("the agent lost its threads")),
         }

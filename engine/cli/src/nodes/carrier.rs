@@ -73,7 +73,12 @@ impl Template {
         &self.0
     }
 
-    /// Starts an agent on `host`. Its command is one word, which ssh(1) and `sh -c` pass to a
+    /// Returns whether the command is srun, by its name.
+    pub fn is_srun(&self) -> bool {
+        self.0.first().is_some_and(|program| program.rsplit('/').next() == Some("srun"))
+    }
+
+    /// Starts an agent, or a link to one, on `host`. Its command is one word, which ssh(1) and `sh -c` pass to a
     /// shell. The carrier inherits no blocked signals.
     pub fn start(&self, host: &str, agent: &OsStr) -> io::Result<Carrier> {
         let words = self.0.iter().map(|word| CString::new(word.replace("%h", host)));
@@ -183,13 +188,30 @@ pub fn write_frames(mut pipe: impl Write, frames: &[IoSlice<'_>]) -> io::Result<
     Ok(())
 }
 
-/// Returns the shell command of the agent: this program, which the other nodes have at the same
-/// path.
-pub fn agent_command() -> io::Result<OsString> {
-    let program = std::env::current_exe()?;
+/// Returns the shell command of the agent. With `reattach`, it goes on for that time without a
+/// carrier.
+pub fn agent_command(reattach: Option<Duration>) -> io::Result<OsString> {
+    let mut command = own_command("agent")?;
+    if let Some(time) = reattach {
+        command.push(format!(" --reattach {}ms", time.as_millis()));
+    }
+    Ok(command)
+}
+
+/// Returns the shell command of a link to the agent that listens at `path`.
+pub fn link_command(path: &OsStr) -> io::Result<OsString> {
+    let mut command = own_command("link ")?;
+    command.push(OsString::from_vec(quoted(path.as_bytes())));
+    Ok(command)
+}
+
+/// Returns a shell command of this program, which the other nodes have at the same path.
+fn own_command(name: &str) -> io::Result<OsString> {
+    let program = env::current_exe()?;
     let mut command = b"exec ".to_vec();
     command.extend(quoted(program.as_os_str().as_bytes()));
-    command.extend(b" agent");
+    command.push(b' ');
+    command.extend(name.as_bytes());
     Ok(OsString::from_vec(command))
 }
 

@@ -10,7 +10,8 @@ use std::time::Instant;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::{Engine, Signal as RankSignal};
 use iof_nodes::{
-    Branch, BrokenEnd, ChildNode, Decoder, Fault, FrontEvent, Place, StreamKey, ToAgent, ToFrontEnd, cut_text,
+    Branch, BrokenEnd, ChildNode, Decoder, Fault, Frame, FrontEnd, FrontEvent, Place, StreamKey, ToAgent,
+    ToFrontEnd, cut_text,
 };
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
@@ -18,6 +19,8 @@ use nix::sys::signal::Signal;
 
 use super::carrier::{Carrier, CarrierProcess, ended, lock, reap, signal_group, write_frames};
 use super::hosts::Node;
+use super::link::DRAIN_LIMIT;
+use super::reattach::LinkedEdge;
 use super::remote::Remote;
 use crate::error::Failure;
 use crate::threads::start_thread;
@@ -46,6 +49,8 @@ pub struct Edge {
     down: Arc<Sender<Vec<u8>>>,
     branch: Arc<Mutex<Branch>>,
     carrier: Arc<Mutex<CarrierProcess>>,
+    /// If the carrier may be replaced.
+    linked: Option<Arc<LinkedEdge>>,
     /// The number of the node at the end of the edge.
     first: usize,
     place: Place,
@@ -60,25 +65,33 @@ struct Receiving {
     branch: Arc<Mutex<Branch>>,
     down: Weak<Sender<Vec<u8>>>,
     carrier: Arc<Mutex<CarrierProcess>>,
+    linked: Option<Arc<LinkedEdge>>,
     events: Sender<NumberedEvent>,
     first: usize,
 }
 
 impl Edge {
     /// Starts the threads of the edge behind which are the nodes of `branch`, from number `first`
-    /// on. Returns the node at its end.
+    /// on. `linked` is given if the carrier may be replaced. Returns the node at its end.
     pub fn start(
-        carrier: Carrier,
+        (carrier, linked): (Carrier, Option<Arc<LinkedEdge>>),
         (first, branch): (usize, Branch),
         (remote, engine): (&Arc<Remote>, &Arc<Engine>),
         events: &Sender<NumberedEvent>,
     ) -> Result<Edge, Failure> {
         let Carrier { process, down: pipe, up } = carrier;
+        let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(process)));
         let (down, frames) = unbounded::<Vec<u8>>();
         // The queue is bounded: credit by the windows, stdin by its replies.
-        start_thread("iof-down", move || send(pipe, &frames))?;
-        let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(process)));
-        let edge = Edge { down: Arc::new(down), branch, carrier, first, place: Place::NEXT };
+        match &linked {
+            None => start_thread("iof-down", move || send(pipe, &frames))?,
+            Some(linked) => {
+                linked.start(pipe, &carrier)?;
+                let linked = Arc::clone(linked);
+                start_thread("iof-down", move || linked.send_all(&frames))?;
+            }
+        }
+        let edge = Edge { down: Arc::new(down), branch, carrier, linked, first, place: Place::NEXT };
         let receiving = Receiving {
             nspace: remote.nspace.clone(),
             nodes: Arc::clone(&remote.nodes),
@@ -87,6 +100,7 @@ impl Edge {
             branch: Arc::clone(&edge.branch),
             down: Arc::downgrade(&edge.down),
             carrier: Arc::clone(&edge.carrier),
+            linked: edge.linked.clone(),
             events: events.clone(),
             first,
         };
@@ -127,15 +141,28 @@ impl Edge {
     /// node is ended by its relay.
     pub(super) fn signal_carrier(&self, signal: Signal) {
         let relay = lock(&self.branch).relay(self.place);
+        if let Some(linked) = &self.linked {
+            linked.hang_up();
+        }
         match relay {
             None => signal_group(&self.carrier, signal),
             Some((relay, child)) => cut_child(&self.down, relay, child, signal == Signal::SIGKILL),
         }
     }
 
-    /// Ends the carrier of a job that does not start.
+    /// Ends the carrier of a job that does not start. The agent ends its ranks when its edge ends.
     pub(super) fn end_carrier(&self) {
-        signal_group(&self.carrier, Signal::SIGTERM);
+        match &self.linked {
+            Some(linked) if lock(&self.branch).end(self.place).is_some_and(FrontEnd::has_greeted) => {
+                linked.hang_up();
+            }
+            _ => signal_group(&self.carrier, Signal::SIGTERM),
+        }
+    }
+
+    /// Returns the edge if its carrier may be replaced.
+    pub(super) fn linked(&self) -> Option<&Arc<LinkedEdge>> {
+        self.linked.as_ref()
     }
 
     /// Gives up the node, and those behind it. Returns what is known about them.
@@ -170,8 +197,20 @@ fn send(mut pipe: File, frames: &Receiver<Vec<u8>>) {
 
 impl Receiving {
     fn run(&self, up: File) {
-        self.end(self.receive(up));
+        let mut decoder = Decoder::of_agent();
+        let mut received = self.receive(up, &mut decoder);
+        while let (Ok(()), Some(linked)) = (&received, self.replaceable()) {
+            received = linked.replace(&self.carrier).and_then(|up| self.receive(up, &mut decoder));
+        }
+        self.end(received);
         reap(&self.carrier);
+    }
+
+    /// Returns the edge if a carrier that has ended is to be replaced: its ranks run.
+    fn replaceable(&self) -> Option<&Arc<LinkedEdge>> {
+        let branch = lock(&self.branch);
+        let runs = branch.end(Place::NEXT).is_some_and(|end| end.has_started() && !end.is_over());
+        self.linked.as_ref().filter(|_| runs)
     }
 
     /// Tells which nodes are lost with the edge.
@@ -185,6 +224,10 @@ impl Receiving {
             Ok(()) => ended(&self.carrier),
             Err(reason) => {
                 // The agent ends its ranks when its edge ends.
+                if let Some(linked) = &self.linked {
+                    linked.hang_up();
+                    linked.drain(Instant::now() + DRAIN_LIMIT);
+                }
                 signal_group(&self.carrier, Signal::SIGTERM);
                 reason
             }
@@ -196,8 +239,8 @@ impl Receiving {
     ///
     /// # Errors
     /// The agent has broken a rule, or the output can't be taken.
-    fn receive(&self, mut up: File) -> Result<(), String> {
-        let (mut decoder, mut piece) = (Decoder::of_agent(), vec![0; 64 << 10]);
+    fn receive(&self, mut up: File, decoder: &mut Decoder) -> Result<(), String> {
+        let mut piece = vec![0; 64 << 10];
         loop {
             let length = match up.read(&mut piece) {
                 Ok(0) => return Ok(()),
@@ -206,9 +249,17 @@ impl Receiving {
                 Err(error) => return Err(format!("cannot read from its carrier: {error}")),
             };
             decoder.receive(piece.get(..length).unwrap_or_default());
+            if let Some(linked) = &self.linked {
+                linked.link.receive(length);
+            }
             let now = Instant::now();
             let refused = |error| format!("its agent is cut off: {error}");
             while let Some((place, frame)) = decoder.decode().map_err(|error| refused(error.to_string()))? {
+                if let (Some(linked), Frame::Ack { received }) = (&self.linked, &frame) {
+                    let taken = linked.link.acknowledged(*received);
+                    taken.map_err(|error| refused(error.to_string()))?;
+                    continue;
+                }
                 let event = lock(&self.branch).receive(place, &frame, now);
                 match event {
                     Ok(event) => match self.handle(place, event) {
@@ -240,6 +291,11 @@ impl Receiving {
                     let cut = branch.cut(child);
                     drop(branch);
                     self.lose(child, cut, &reason);
+                }
+            }
+            FrontEvent::Message(ToFrontEnd::Link(address)) => {
+                if let Some(linked) = &self.linked {
+                    linked.set_address(address);
                 }
             }
             FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(place, call, &log),

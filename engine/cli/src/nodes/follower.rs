@@ -104,6 +104,7 @@ impl Follower {
         }
         let status = self.remote.state().status.clone();
         self.remote.send_all(&ToAgent::Close);
+        self.remote.hang_up();
         if let Some(engine) = self.engine.upgrade() {
             engine.end_job(&self.remote.nspace, Some(status.code()));
         }

@@ -3,14 +3,17 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, value_parser};
 use iof_nodes::limits::MAX_RADIX;
 
 use super::carrier::Template;
 use super::hosts::{Hosts, MapBy, Node};
+use super::reattach::Reattach;
 use super::{allocation, hostfile};
-use crate::args::{BindingChoice, MpiChoice, RunArgs};
+use crate::args::values::duration;
+use crate::args::{BindingChoice, MpiChoice, RendezvousDir, RunArgs};
 use crate::error::Failure;
 use crate::output::Outputs;
 
@@ -65,12 +68,26 @@ pub struct NodeArgs {
     /// --rsh must work on these nodes, too. By default this process starts all agents.
     #[arg(long, value_name = "RADIX", value_parser = value_parser!(u32).range(1..=i64::from(MAX_RADIX)))]
     tree: Option<u32>,
+
+    /// Let nodes wait for another connection
+    ///
+    /// If the connection to a node ends, this process tries for this time to make another one, over
+    /// which the output goes on where it ended. The ranks run meanwhile. In seconds, with suffix ms,
+    /// s, m or h, or as MINUTES:SECONDS. By default, or with 0, such a node is lost at once.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    reattach: Option<Duration>,
 }
 
 impl NodeArgs {
     /// Returns the largest number of edges of this process, and of each relay.
     pub fn radix(&self) -> u32 {
         self.tree.unwrap_or(u32::MAX)
+    }
+
+    /// Returns how carriers that the template starts are replaced, if they are.
+    pub fn reattach(&self, template: &Template) -> Option<Reattach> {
+        let limit = self.reattach.filter(|limit| !limit.is_zero())?;
+        Some(Reattach::new(template.clone(), limit))
     }
 
     /// Returns the nodes of a job, and the command that starts agents on them. Returns `None` for
@@ -97,7 +114,12 @@ impl NodeArgs {
             }
         };
         let Some((hosts, default)) = found else {
-            let option = self.rsh.as_ref().map(|_| "--rsh").or(self.tree.map(|_| "--tree"));
+            let given = [
+                ("--rsh", self.rsh.is_some()),
+                ("--tree", self.tree.is_some()),
+                ("--reattach", self.reattach.is_some()),
+            ];
+            let option = given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
             return match option {
                 Some(option) if !allocation::is_inside(variable) => {
                     Err(Failure::Usage(format!("{option} needs nodes: write --hosts or --hostfile")))
@@ -124,7 +146,21 @@ fn variable_name(text: &str) -> Result<OsString, String> {
 }
 
 /// Refuses options that do not work with several nodes, each by its name.
-pub fn check(args: &RunArgs, outputs: &Outputs<'_>) -> Result<(), Failure> {
+pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Result<(), Failure> {
+    if args.nodes.reattach(template).is_some() {
+        let reasons = [
+            (args.nodes.tree.is_some(), "with --tree", "relays do not replace connections"),
+            (template.is_srun(), "over srun", "a step of Slurm ends with its srun"),
+            (
+                matches!(args.rendezvous_dir(), RendezvousDir::None),
+                "with --rendezvous-dir none",
+                "a new connection finds the node's agent by a socket in that directory",
+            ),
+        ];
+        if let Some((_, place, reason)) = reasons.into_iter().find(|(is_given, ..)| *is_given) {
+            return Err(Failure::Usage(format!("--reattach does not work {place}: {reason}; leave one out")));
+        }
+    }
     let refused = [
         (args.bind_to == BindingChoice::Core, "--bind-to core", "ranks are bound on this node only"),
         (matches!(args.mpi, MpiChoice::Pmi1), "--mpi pmi1", "MPI programs start on one node only"),

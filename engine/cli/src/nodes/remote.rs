@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use crossbeam::channel::Sender;
 use iof_capture::{check_files, check_maps};
@@ -13,6 +14,7 @@ use iof_proto::{Found, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, V
 
 use super::edge::{Edge, NodeEvent, NumberedEvent};
 use super::hosts::Node;
+use super::link::DRAIN_LIMIT;
 use crate::account::AgentCosts;
 use crate::error::Failure;
 
@@ -120,6 +122,17 @@ impl Remote {
         // Messages of this module are within their limits. A relay that ends has passed on what was
         // sent before.
         state.edges.iter().rev().flatten().for_each(|edge| drop(edge.send(message)));
+    }
+
+    /// Ends the edges whose carriers may be replaced, behind all messages. Their agents would
+    /// otherwise wait for other carriers when this process ends.
+    pub(super) fn hang_up(&self) {
+        let mut state = self.state();
+        let linked = state.edges.iter_mut().filter_map(|edge| edge.take_if(|edge| edge.linked().is_some()));
+        let linked: Vec<_> = linked.filter_map(|edge| edge.linked().cloned()).collect();
+        drop(state);
+        let deadline = Instant::now() + DRAIN_LIMIT;
+        linked.iter().for_each(|linked| linked.drain(deadline));
     }
 
     /// Changes the size of the ranks' terminals.

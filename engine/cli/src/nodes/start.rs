@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, io};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
@@ -21,6 +21,8 @@ use iof_proto::{Channel, Proc, Rank};
 use super::carrier::{MAX_STARTS, Template, agent_command};
 use super::edge::{Edge, NodeEvent, NumberedEvent};
 use super::hosts::Node;
+use super::link::DRAIN_LIMIT;
+use super::reattach::Reattach;
 use super::remote::{RankInfo, Remote};
 use crate::args::RendezvousDir;
 use crate::error::Failure;
@@ -39,6 +41,8 @@ pub struct Launch<'a> {
     pub template: &'a Template,
     /// The largest number of edges of this process, and of each relay.
     pub radix: u32,
+    /// How carriers that end are replaced, if they are.
+    pub reattach: Option<Reattach>,
     pub cache_size: Option<u32>,
     pub cache_total: u64,
     /// How long parts of lines wait at their nodes.
@@ -76,9 +80,10 @@ impl Remote {
         let mut state = self.state();
         if started.is_err() {
             // Agents end their ranks when their edges end.
-            for edge in state.edges.iter_mut().filter_map(Option::take) {
-                edge.end_carrier();
-            }
+            let edges: Vec<Edge> = state.edges.iter_mut().filter_map(Option::take).collect();
+            edges.iter().for_each(Edge::end_carrier);
+            let deadline = Instant::now() + DRAIN_LIMIT;
+            edges.iter().filter_map(Edge::linked).for_each(|linked| linked.drain(deadline));
         }
         state.events = Some(events);
         drop(state);
@@ -92,7 +97,8 @@ impl Remote {
         (events, queue): (&Sender<NumberedEvent>, &Receiver<NumberedEvent>),
         signals: &Signals,
     ) -> Result<(Vec<NumberedEvent>, Vec<ReceivedSignal>), Failure> {
-        let command = agent_command().map_err(Failure::running)?;
+        let command =
+            agent_command(launch.reattach.as_ref().map(Reattach::limit)).map_err(Failure::running)?;
         let mut subtrees = subtrees(0..self.nodes.len() as u32, launch.radix).into_iter().peekable();
         // By node. What stands here has not greeted.
         let mut edges: Vec<Option<Edge>> = Vec::new();
@@ -169,9 +175,10 @@ impl Remote {
             Failure::Usage(format!("cannot start an agent on {host}: {error} (see --rsh)"))
         };
         let carrier = launch.template.start(host, command).map_err(not_started)?;
+        let linked = launch.reattach.as_ref().map(|reattach| reattach.edge(host));
         let window = window(self.nodes.len());
         let branch = Branch::new(nodes.iter().map(|node| &node.ranks), launch.radix, window);
-        Edge::start(carrier, (numbers.start, branch), (self, engine), events)
+        Edge::start((carrier, linked), (numbers.start, branch), (self, engine), events)
     }
 
     /// Lets an agent that has greeted prepare the start of its ranks, and start the agents behind

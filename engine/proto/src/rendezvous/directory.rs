@@ -72,7 +72,7 @@ pub enum DirectoryError {
 /// environment variable that is set and not empty, otherwise `/tmp`.
 fn base_directory(level: Level, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let own_variable = match level {
-        Level::Session | Level::Agent => "PMIX_SERVER_TMPDIR",
+        Level::Session | Level::Agent | Level::Link => "PMIX_SERVER_TMPDIR",
         Level::System => "PMIX_SYSTEM_TMPDIR",
     };
     [own_variable, "TMPDIR", "TEMP", "TMP"]
@@ -104,7 +104,7 @@ impl DirectoryPath {
     /// Returns the default directory in `base`.
     pub(super) fn default_below(level: Level, base: PathBuf) -> DirectoryPath {
         let path = match level {
-            Level::Session | Level::Agent => base.join(format!("iof-{}", geteuid())),
+            Level::Session | Level::Agent | Level::Link => base.join(format!("iof-{}", geteuid())),
             Level::System => base,
         };
         DirectoryPath { path, level, is_chosen: false }

@@ -23,7 +23,8 @@ impl SessionEntries {
         let mut entries = SessionEntries { levels: BTreeMap::new(), jobs: BTreeMap::new() };
         for file in fs::read_dir(directory.short_path(Path::new(".")))? {
             let name = file?.file_name();
-            entries.levels.extend(names.socket_parts(&name));
+            // A link is not the socket of an engine.
+            entries.levels.extend(names.socket_parts(&name).filter(|(_, level)| *level != Level::Link));
             if let Some((pid, nspace)) = names.job_link_parts(&name) {
                 entries.jobs.entry(pid).or_default().insert(nspace);
             }

@@ -48,7 +48,7 @@ pub fn list(directory: Option<&Path>) -> Result<Vec<Listed>, FindError> {
         };
         let listed = match level {
             Level::System => list_system(&directory_path, &directory),
-            Level::Session | Level::Agent => list_session(&directory),
+            Level::Session | Level::Agent | Level::Link => list_session(&directory),
         };
         engines.extend(listed.map_err(|source| FindError::Io { directory: directory_path.path, source })?);
     }

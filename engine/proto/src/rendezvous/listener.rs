@@ -85,7 +85,7 @@ fn failed(path: &Path, step: &'static str) -> impl FnOnce(io::Error) -> BindErro
 /// The listening socket of an engine. Dropping it removes the socket's file.
 ///
 /// The socket is non-blocking and close-on-exec. Only the engine's own user can connect to a
-/// session-level socket, or that of an agent (mode 0600). All users can connect to a system-level socket (mode 0666):
+/// session-level socket, or those of an agent (mode 0600). All users can connect to a system-level socket (mode 0666):
 /// the engine gets their credentials from the kernel ([`socket::peer`](crate::socket::peer)) and
 /// decides whether to accept them.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl Listener {
         let level = path.level;
         let names = FileNames::of_this_host().map_err(failed(&path.path, "get the host name"))?;
         let mode = match level {
-            Level::Session | Level::Agent => Mode::from_bits_truncate(0o600),
+            Level::Session | Level::Agent | Level::Link => Mode::from_bits_truncate(0o600),
             Level::System => Mode::from_bits_truncate(0o666),
         };
         let name = names.socket(level, process::id());

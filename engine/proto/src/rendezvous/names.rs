@@ -31,11 +31,17 @@ impl FileNames {
         format!("iof.{}.agent.{pid}", self.host)
     }
 
-    /// Returns the name of the socket of the engine of this level with this pid.
+    /// Returns the name of the socket at which carriers reach the agent with this pid.
+    pub(super) fn link(&self, pid: u32) -> String {
+        format!("iof.{}.link.{pid}", self.host)
+    }
+
+    /// Returns the name of the socket of this level with this pid.
     pub(super) fn socket(&self, level: Level, pid: u32) -> String {
         match level {
             Level::Session => self.session(pid),
             Level::Agent => self.agent(pid),
+            Level::Link => self.link(pid),
             Level::System => self.system(),
         }
     }
@@ -57,13 +63,13 @@ impl FileNames {
         format!(".iof.{}.new", self.host)
     }
 
-    /// Returns the pid in `name` and its level, if [`FileNames::session`] or [`FileNames::agent`]
-    /// returns exactly this name for the pid.
+    /// Returns the pid in `name` and its level, if [`FileNames::socket`] returns exactly this name
+    /// for them, and `None` for the system level, whose name has no pid.
     pub(super) fn socket_parts(&self, name: &OsStr) -> Option<(u32, Level)> {
         let name = name.to_str()?;
         let (_, digits) = name.rsplit_once('.')?;
         let pid = digits.parse().ok()?;
-        let level = [Level::Session, Level::Agent].into_iter().find(|level| self.socket(*level, pid) == name);
+        let level = Level::WITH_PID.into_iter().find(|level| self.socket(*level, pid) == name);
         Some((pid, level?))
     }
 
@@ -88,7 +94,7 @@ mod tests {
     #[test]
     fn only_exact_names_of_engine_files_are_parsed() {
         let names = names();
-        for level in [Level::Session, Level::Agent] {
+        for level in Level::WITH_PID {
             assert_eq!(names.socket_parts(names.socket(level, 17).as_ref()), Some((17, level)));
         }
         for other in ["iof.node.1.tool.+1", "iof.node.1.tool.01", "iof.node.1.agent.", "iof.node.2.agent.1"] {
@@ -105,9 +111,9 @@ mod tests {
     fn no_name_matches_the_search_patterns_of_pmix_libraries() {
         let names = names();
         let nspace = Nspace::new("pmix.sys.node.1").unwrap();
-        for name in
-            [names.session(1), names.agent(1), names.system(), names.job_link(1, &nspace), names.temporary()]
-        {
+        let sockets = Level::WITH_PID.map(|level| names.socket(level, 1));
+        let others = [names.system(), names.job_link(1, &nspace), names.temporary()];
+        for name in sockets.into_iter().chain(others) {
             assert!(!name.starts_with("pmix."), "{name}");
         }
     }

@@ -36,8 +36,7 @@ pub(super) fn remove_stale(directory: &Directory, names: &FileNames) -> io::Resu
     }
     for (link, pid) in links {
         let Ok(target) = fs::read_link(&link) else { continue };
-        let mut sockets =
-            [Level::Session, Level::Agent].map(|level| (level, names.socket(level, pid))).into_iter();
+        let mut sockets = Level::WITH_PID.map(|level| (level, names.socket(level, pid))).into_iter();
         let Some((level, socket)) = sockets.find(|(_, name)| target == Path::new(name)) else { continue };
         let is_left = || !is_live_socket(&directory.short_path(socket));
         if is_own_file(&link, Metadata::is_symlink) && !has_running_agent(level, pid) && is_left() {
@@ -47,11 +46,11 @@ pub(super) fn remove_stale(directory: &Directory, names: &FileNames) -> io::Resu
     Ok(())
 }
 
-/// Returns whether the socket with this pid in its name is that of an agent, and a process has the
+/// Returns whether the socket with this pid in its name is one of an agent, and a process has the
 /// pid. A hundred agents may start on one node, and each connection would wake the agent. If the
 /// pid has been reused, the files remain until that process has ended.
 fn has_running_agent(level: Level, pid: u32) -> bool {
-    level == Level::Agent && Path::new("/proc").join(pid.to_string()).exists()
+    level != Level::Session && Path::new("/proc").join(pid.to_string()).exists()
 }
 
 /// Returns whether this user owns the file at `path` and the file is of the expected type.

@@ -475,3 +475,21 @@ fn an_agent_is_found_by_its_pid_and_otherwise_only_without_a_session() {
     let _agent = bind(Level::Agent, &dir).unwrap();
     assert_eq!(file_names(&dir), [names().agent(process::id())]);
 }
+
+#[test]
+fn tools_do_not_find_the_link_of_an_agent_and_the_next_engine_removes_a_dead_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = bind(Level::Link, &dir).unwrap();
+    assert_eq!(file_names(&dir), [names().link(process::id())]);
+    assert!(find(dir.path(), Target::Any).is_err());
+    assert!(find(dir.path(), Target::Pid(process::id())).is_err());
+    assert_eq!(list(Some(dir.path())).unwrap(), []);
+    let _agent = bind(Level::Agent, &dir).unwrap();
+    assert_eq!(link.path(), dir.path().join(names().link(process::id())));
+    assert_eq!(file_names(&dir).len(), 2);
+    drop(link);
+    // No process has this pid.
+    drop(UnixListener::bind(dir.path().join(names().link(4_000_000))).unwrap());
+    let _session = bind_session(&dir).unwrap();
+    assert!(!dir.path().join(names().link(4_000_000)).exists());
+}

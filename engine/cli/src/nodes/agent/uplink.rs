@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{IoSlice, Read};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use crossbeam::channel::Sender;
 use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, Place, StartRelay, ToAgent, ToFrontEnd};
@@ -11,10 +12,13 @@ use iof_proto::Channel;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
+use super::links::{self, CarrierFiles, Links};
 use super::own_files;
 use super::relay::Relay;
 use super::shared_pipe::SharedPipe;
 use crate::error::Failure;
+use crate::nodes::carrier::lock;
+use crate::nodes::link::CarrierNumber;
 use crate::threads::start_thread;
 
 /// What the agent waits for.
@@ -31,11 +35,25 @@ pub enum Input {
 ///
 /// The thread that receives never sends, so the two ends can't wait for each other.
 pub struct Uplink {
-    pipe: SharedPipe,
+    up: Up,
+    receiver: Mutex<Receiver>,
     state: Mutex<State>,
     credit: Condvar,
     /// The edges to further agents, if this one is a relay.
     relay: OnceLock<Arc<Relay>>,
+}
+
+/// What the agent writes to.
+enum Up {
+    Pipe(SharedPipe),
+    /// Carriers that replace one another.
+    Links(Box<Links>),
+}
+
+/// What the bytes that arrive become, over whichever carrier.
+struct Receiver {
+    decoder: Decoder,
+    inputs: Sender<Input>,
 }
 
 struct State {
@@ -44,29 +62,80 @@ struct State {
 }
 
 impl Uplink {
-    /// Greets the front end and starts to receive.
-    pub fn start(inputs: Sender<Input>) -> Result<Arc<Uplink>, Failure> {
+    /// Greets the front end and starts to receive. With `reattach`, the edge goes on for that time
+    /// without a carrier.
+    pub fn start(inputs: Sender<Input>, reattach: Option<Duration>) -> Result<Arc<Uplink>, Failure> {
         let (down, up) = own_files().map_err(Failure::running)?;
         let state = State { end: AgentEnd::default(), is_closed: false };
-        let uplink = Arc::new(Uplink {
-            pipe: SharedPipe::new(up),
-            state: Mutex::new(state),
-            credit: Condvar::new(),
-            relay: OnceLock::new(),
-        });
-        uplink.write(&[IoSlice::new(&Frame::HELLO.header().unwrap_or_default())]);
-        let receiving = Arc::clone(&uplink);
-        start_thread("iof-down", move || {
-            let reason = receiving.receive(down, &inputs);
-            receiving.close();
-            // The agent may have ended.
-            let _ = inputs.send(Input::Lost(reason.err()));
+        let uplink = |up| {
+            let receiver = Receiver { decoder: Decoder::of_front_end(), inputs };
+            Arc::new(Uplink {
+                up,
+                receiver: Mutex::new(receiver),
+                state: Mutex::new(state),
+                credit: Condvar::new(),
+                relay: OnceLock::new(),
+            })
+        };
+        let hello = Frame::HELLO.header().unwrap_or_default();
+        let Some(limit) = reattach else {
+            let uplink = uplink(Up::Pipe(SharedPipe::new(up)));
+            uplink.write(&[IoSlice::new(&hello)]);
+            let receiving = Arc::clone(&uplink);
+            start_thread("iof-down", move || {
+                let reason = receiving.receive(down, || true);
+                receiving.lose(reason.err());
+            })?;
+            return Ok(uplink);
+        };
+        let uplink = uplink(Up::Links(Box::new(Links::new(limit).map_err(Failure::running)?)));
+        uplink.write(&[IoSlice::new(&hello)]);
+        links::start_carrier(&uplink, CarrierFiles { down, up })?;
+        let waiting = Arc::clone(&uplink);
+        start_thread("iof-lost", move || {
+            if waiting.links().is_some_and(|links| links.link.wait_for_loss()) {
+                let time = limit.as_secs_f64();
+                waiting.lose(Some(format!("no connection reached the agent for {time} s")));
+            }
         })?;
         Ok(uplink)
     }
 
-    fn receive(self: &Arc<Self>, mut down: File, inputs: &Sender<Input>) -> Result<(), String> {
-        let (mut decoder, mut piece) = (Decoder::of_front_end(), vec![0; 64 << 10]);
+    /// Returns the carriers, if they may be replaced.
+    pub fn links(&self) -> Option<&Links> {
+        match &self.up {
+            Up::Links(links) => Some(links),
+            Up::Pipe(_) => None,
+        }
+    }
+
+    /// Ends the edge, for this reason if any.
+    fn lose(&self, reason: Option<String>) {
+        self.close();
+        // The agent may have ended.
+        let _ = lock(&self.receiver).inputs.send(Input::Lost(reason));
+    }
+
+    /// Receives over one of the carriers, as long as it is the current one.
+    pub fn receive_from(self: &Arc<Self>, carrier: CarrierNumber, down: File) {
+        let is_current = || self.links().is_some_and(|links| links.link.is_current(carrier));
+        if let Err(reason) = self.receive(down, is_current) {
+            self.lose(Some(reason));
+        }
+    }
+
+    /// Does something while nothing is received.
+    pub fn between_receipts<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _receiver = lock(&self.receiver);
+        work()
+    }
+
+    /// Receives until a carrier ends, or is not the current one.
+    ///
+    /// # Errors
+    /// The front end has broken a rule, or the carrier can't be read.
+    fn receive(self: &Arc<Self>, mut down: File, is_current: impl Fn() -> bool) -> Result<(), String> {
+        let mut piece = vec![0; 64 << 10];
         loop {
             let length = match down.read(&mut piece) {
                 Ok(0) => return Ok(()),
@@ -74,29 +143,51 @@ impl Uplink {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(format!("cannot read from the front end: {error}")),
             };
-            decoder.receive(piece.get(..length).unwrap_or_default());
-            let refused = |error: EdgeError| format!("the front end is cut off: {error}");
-            while let Some((place, frame)) = decoder.decode().map_err(|error| refused(error.into()))? {
-                if place != Place::NEXT {
-                    let unknown = EdgeError::Place(place.0, 1);
-                    let relay = self.relay.get().ok_or(unknown).map_err(refused)?;
-                    relay.pass(place, &frame, || has_hung_up(&down)).map_err(refused)?;
-                    continue;
-                }
-                let event = self.state().end.receive(&frame).map_err(refused)?;
-                match event {
-                    AgentEvent::None => {}
-                    AgentEvent::Credit => self.credit.notify_all(),
-                    AgentEvent::Message(ToAgent::Relay(start)) => self.start_relay(start)?,
-                    AgentEvent::Message(ToAgent::CutChild { child, kill }) => {
-                        if let Some(relay) = self.relay.get() {
-                            relay.cut(child, if kill { Signal::SIGKILL } else { Signal::SIGTERM });
-                        }
+            let mut receiver = lock(&self.receiver);
+            if !is_current() {
+                return Ok(());
+            }
+            self.handle(&mut receiver, piece.get(..length).unwrap_or_default(), &down)?;
+        }
+    }
+
+    /// Does what the front end asks for in these bytes.
+    fn handle(
+        self: &Arc<Self>,
+        Receiver { decoder, inputs }: &mut Receiver,
+        bytes: &[u8],
+        down: &File,
+    ) -> Result<(), String> {
+        decoder.receive(bytes);
+        if let Some(links) = self.links() {
+            links.link.receive(bytes.len());
+        }
+        let refused = |error: EdgeError| format!("the front end is cut off: {error}");
+        while let Some((place, frame)) = decoder.decode().map_err(|error| refused(error.into()))? {
+            if place != Place::NEXT {
+                let unknown = EdgeError::Place(place.0, 1);
+                let relay = self.relay.get().ok_or(unknown).map_err(refused)?;
+                relay.pass(place, &frame, || has_hung_up(down)).map_err(refused)?;
+                continue;
+            }
+            if let (Some(links), Frame::Ack { received }) = (self.links(), &frame) {
+                links.link.acknowledged(*received).map_err(refused)?;
+                continue;
+            }
+            let event = self.state().end.receive(&frame).map_err(refused)?;
+            match event {
+                AgentEvent::None => {}
+                AgentEvent::Credit => self.credit.notify_all(),
+                AgentEvent::Message(ToAgent::Relay(start)) => self.start_relay(start)?,
+                AgentEvent::Message(ToAgent::CutChild { child, kill }) => {
+                    if let Some(relay) = self.relay.get() {
+                        relay.cut(child, if kill { Signal::SIGKILL } else { Signal::SIGTERM });
                     }
-                    AgentEvent::Message(message) => drop(inputs.send(Input::Message(message))),
                 }
+                AgentEvent::Message(message) => drop(inputs.send(Input::Message(message))),
             }
         }
+        Ok(())
     }
 
     /// Starts the edges to further agents.
@@ -136,12 +227,16 @@ impl Uplink {
         }
     }
 
-    /// Writes whole frames. Blocks while the carrier takes nothing. When it can't be written, the
-    /// edge is closed.
+    /// Writes whole frames. Blocks while the carrier takes nothing, or while too much waits for one.
+    /// When the only one can't be written, the edge is closed.
     pub fn write(&self, frames: &[IoSlice<'_>]) {
-        let written = self.pipe.write(frames);
-        if written.is_err() {
-            self.close();
+        match &self.up {
+            Up::Pipe(pipe) => {
+                if pipe.write(frames).is_err() {
+                    self.close();
+                }
+            }
+            Up::Links(links) => links.link.send(frames),
         }
     }
 
@@ -149,6 +244,9 @@ impl Uplink {
     pub fn close(&self) {
         self.state().is_closed = true;
         self.credit.notify_all();
+        if let Some(links) = self.links() {
+            links.link.close();
+        }
         if let Some(relay) = self.relay.get() {
             relay.close();
         }

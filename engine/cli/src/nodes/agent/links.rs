@@ -1,0 +1,279 @@
+//! The carriers of an agent whose edge outlives them (`--reattach`), and `iof link`, which brings
+//! the agent another one.
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{self, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{collections::VecDeque, net::Shutdown};
+
+use clap::Args;
+use iof_nodes::limits::MAX_LINKS;
+use iof_nodes::{Decoder, EdgeError, HEADER, LinkAddress, ToFrontEnd};
+use iof_proto::rendezvous::{BindError, ConnectError, Level, Listener, connect};
+use iof_proto::socket;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{dup2_stdin, dup2_stdout, geteuid, setsid};
+
+use super::uplink::Uplink;
+use crate::error::Failure;
+use crate::nodes::carrier::lock;
+use crate::nodes::link::{CarrierNumber, Link};
+use crate::threads::start_thread;
+
+/// How long a link may take to show its session.
+const GREETING_LIMIT: Duration = Duration::from_secs(10);
+
+/// The wait after a connection that could not be accepted, such as for want of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// The carriers of an agent, one after the other.
+pub struct Links {
+    pub link: Link,
+    /// How long the ranks run on without a carrier.
+    limit: Duration,
+    session: u64,
+    listener: OnceLock<Mutex<Option<Listener>>>,
+    /// The connection of the current carrier, which ends with it; `None` for the first carrier.
+    current: Mutex<Option<UnixStream>>,
+    /// The number of links that exist.
+    count: Arc<AtomicUsize>,
+}
+
+/// A link that is counted.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    /// Counts a link, unless there are as many as may be.
+    fn new(count: &Arc<AtomicUsize>) -> Option<Counted> {
+        // Only the number counts, so no order is needed.
+        let is_free = |links: usize| (links < MAX_LINKS).then(|| links.saturating_add(1));
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_free).ok()?;
+        Some(Counted(Arc::clone(count)))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The files of a carrier.
+pub struct CarrierFiles {
+    pub down: File,
+    pub up: File,
+}
+
+impl Links {
+    /// Creates the carriers of an agent that goes on for `limit` without one. Detaches this process
+    /// from what started it, whose signals would end it as well, and from its stdin and stdout.
+    pub fn new(limit: Duration) -> io::Result<Links> {
+        // Fails if this process leads its group: then the group has no other process that a carrier
+        // would signal.
+        let _ = setsid();
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        dup2_stdin(&null)?;
+        dup2_stdout(&null)?;
+        // Ends in a newline, as each frame that may be the last one of a write.
+        let [random @ .., _] = RandomState::new().hash_one(process::id()).to_le_bytes();
+        let mut session = [b'\n'; 8];
+        session.iter_mut().zip(random).for_each(|(byte, random)| *byte = random);
+        Ok(Links {
+            link: Link::default(),
+            limit,
+            session: u64::from_le_bytes(session),
+            listener: OnceLock::new(),
+            current: Mutex::default(),
+            count: Arc::default(),
+        })
+    }
+
+    /// Starts to listen for links, in `directory` or the node's default directory. Returns where.
+    pub fn listen(uplink: &Arc<Uplink>, directory: Option<&Path>) -> Result<Option<LinkAddress>, Failure> {
+        let Some(links) = uplink.links() else { return Ok(None) };
+        let needed = |error: BindError| Failure::Usage(format!("--reattach: {error}"));
+        let listener = Listener::bind(Level::Link, directory).map_err(needed)?;
+        let socket = listener.socket().try_clone().map_err(Failure::running)?;
+        let address = LinkAddress { path: listener.path().into(), session: links.session };
+        let _ = links.listener.set(Mutex::new(Some(listener)));
+        let uplink = Arc::clone(uplink);
+        start_thread("iof-listen", move || accept(&uplink, &socket))?;
+        Ok(Some(address))
+    }
+
+    /// Lets the edge outlive its carrier from now on: the ranks run.
+    pub fn outlive_carriers(&self) {
+        self.link.set_patience(self.limit);
+    }
+
+    /// Waits until the carrier has what was sent last, and removes the socket.
+    pub fn finish(&self, deadline: Instant) {
+        self.link.close();
+        self.link.drain(deadline);
+        if let Some(listener) = self.listener.get() {
+            *lock(listener) = None;
+        }
+    }
+
+    /// Notes that a carrier has ended. Its process ends with the connection.
+    fn ended(&self, carrier: CarrierNumber) {
+        let mut current = lock(&self.current);
+        if self.link.is_current(carrier) {
+            self.link.detach(carrier);
+            *current = None;
+        }
+    }
+}
+
+/// Starts the threads of the first carrier.
+pub fn start_carrier(uplink: &Arc<Uplink>, files: CarrierFiles) -> Result<(), Failure> {
+    start_threads(uplink, CarrierNumber::default(), files, (Vec::new(), None))
+}
+
+/// Starts the threads of a carrier: one writes what the agent sends, first a greeting, and one
+/// receives.
+fn start_threads(
+    uplink: &Arc<Uplink>,
+    carrier: CarrierNumber,
+    CarrierFiles { down, up }: CarrierFiles,
+    (greeting, counted): (Vec<u8>, Option<Arc<Counted>>),
+) -> Result<(), Failure> {
+    let (writing, writer) = (Arc::clone(uplink), counted.clone());
+    start_thread("iof-link", move || {
+        if let Some(links) = writing.links()
+            && links.link.write_to(carrier, up, &greeting).is_err()
+        {
+            links.ended(carrier);
+        }
+        drop(writer);
+    })?;
+    let receiving = Arc::clone(uplink);
+    start_thread("iof-down", move || {
+        receiving.receive_from(carrier, down);
+        if let Some(links) = receiving.links() {
+            links.ended(carrier);
+        }
+        drop(counted);
+    })
+}
+
+/// Accepts links for as long as the agent runs.
+fn accept(uplink: &Arc<Uplink>, listener: &UnixListener) {
+    let Some(links) = uplink.links() else { return };
+    loop {
+        let mut files = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut files, PollTimeout::NONE);
+        match listener.accept() {
+            Ok((connection, _)) => {
+                // The socket has mode 0600, which does not keep root out.
+                let is_own = socket::peer(&connection).is_ok_and(|peer| peer.uid == geteuid().as_raw());
+                if let Some(counted) = Counted::new(&links.count).filter(|_| is_own) {
+                    let uplink = Arc::clone(uplink);
+                    // If no thread can be started, the link ends.
+                    let _ = start_thread("iof-greet", move || {
+                        // Its carrier notices that it ends.
+                        let _ = attach(&uplink, connection, counted);
+                    });
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => thread::sleep(ACCEPT_RETRY),
+        }
+    }
+}
+
+/// Goes over to the carrier of a link that shows its session in time.
+fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Result<(), Failure> {
+    let Some(links) = uplink.links() else { return Ok(()) };
+    let deadline = Instant::now() + GREETING_LIMIT;
+    let mut files = receive_files(&connection).map_err(Failure::running)?;
+    let header = read_header(&mut files.down, deadline).map_err(Failure::running)?;
+    let mut decoder = Decoder::of_front_end();
+    decoder.receive(&header);
+    let (_, frame) = decoder
+        .decode()
+        .map_err(Failure::running)?
+        .ok_or_else(|| Failure::running(EdgeError::Unexpected("first frame of a link")))?;
+    // Nothing that the old carrier delivers is received from here on.
+    let (carrier, greeting) = uplink
+        .between_receipts(|| {
+            let mut current = lock(&links.current);
+            let greeting = links.link.resume_frame(links.session);
+            let carrier = links.link.resume(links.session, &frame)?;
+            // The process of the old carrier ends.
+            *current = Some(connection);
+            Ok((carrier, greeting))
+        })
+        .map_err(|error: EdgeError| Failure::running(error))?;
+    start_threads(uplink, carrier, files, (greeting, Some(Arc::new(counted))))
+}
+
+/// Receives the stdin and the stdout of a link.
+fn receive_files(connection: &UnixStream) -> io::Result<CarrierFiles> {
+    connection.set_read_timeout(Some(GREETING_LIMIT))?;
+    let mut files = VecDeque::<OwnedFd>::new();
+    socket::receive(connection, &mut [0; 1], &mut files, true, true)?;
+    match <[OwnedFd; 2]>::try_from(Vec::from(files)) {
+        Ok([down, up]) => Ok(CarrierFiles { down: down.into(), up: up.into() }),
+        Err(_) => Err(ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Reads the first frame, and nothing behind it.
+fn read_header(down: &mut File, deadline: Instant) -> io::Result<[u8; HEADER]> {
+    let (mut header, mut length) = ([0; HEADER], 0usize);
+    while let Some(rest) = header.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut files = [PollFd::new(down.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut files, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO))? == 0 {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        match down.read(rest)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            count => length = length.saturating_add(count),
+        }
+    }
+    Ok(header)
+}
+
+/// The arguments of `iof link`.
+#[derive(Args)]
+pub struct LinkArgs {
+    /// The socket of the agent
+    pub path: PathBuf,
+}
+
+/// `iof link`: brings the agent that listens at `path` the stdin and the stdout of this process, and
+/// ends with the carrier.
+pub fn link(path: &Path) -> Result<ExitCode, Failure> {
+    let connection = match connect(path) {
+        Ok(connection) => connection,
+        Err(error) => {
+            if matches!(&error, ConnectError::Refused(_)) || is_missing(&error) {
+                // The front end need not try again.
+                let failed = ToFrontEnd::Failed { reason: "its agent has ended".into(), is_usage: false };
+                let _ = io::stdout().write_all(&failed.frame().unwrap_or_default());
+            }
+            return Err(Failure::running(error));
+        }
+    };
+    let (stdin, stdout) = (io::stdin(), io::stdout());
+    socket::send(&connection, b"l", &[stdin.as_fd(), stdout.as_fd()]).map_err(Failure::running)?;
+    let _ = connection.shutdown(Shutdown::Write);
+    // Nothing is sent: the agent closes the connection when it has another carrier, or ends.
+    let _ = (&connection).read(&mut [0; 1]);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns whether a socket does not exist.
+fn is_missing(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Io { source, .. } if source.kind() == ErrorKind::NotFound)
+}

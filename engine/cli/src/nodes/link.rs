@@ -1,0 +1,254 @@
+//! An edge whose carrier may be replaced (`--reattach`): what its threads share.
+//!
+//! Those who send add to what the edge keeps. One thread for each carrier writes from there, so that
+//! a carrier that takes nothing holds back no other one.
+
+use std::io::{self, IoSlice, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use iof_nodes::limits::MAX_RECORD;
+use iof_nodes::{EdgeError, Frame, LinkEnd};
+
+use super::carrier::write_frames;
+
+/// How long the end of an edge waits until a carrier has taken what was sent.
+pub const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// The number of a carrier of one edge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CarrierNumber(u64);
+
+/// One end of an edge whose carrier may be replaced.
+#[derive(Default)]
+pub struct Link {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    end: LinkEnd,
+    /// The current carrier, or the last one.
+    carrier: CarrierNumber,
+    /// When the carrier has ended, if no other one is there yet.
+    detached: Option<Instant>,
+    /// How long the edge may be without a carrier.
+    patience: Duration,
+    /// The current carrier is being written to.
+    is_writing: bool,
+    /// Nothing more is sent. The carrier ends when all is written.
+    is_closed: bool,
+}
+
+impl State {
+    fn is_current(&self, carrier: CarrierNumber) -> bool {
+        self.carrier == carrier && self.detached.is_none()
+    }
+
+    fn is_drained(&self) -> bool {
+        self.end.is_drained() && !self.is_writing
+    }
+}
+
+/// Appends to what an edge sends.
+struct Appender<'a>(&'a mut LinkEnd);
+
+impl Write for Appender<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Link {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>, deadline: Option<Instant>) -> MutexGuard<'a, State> {
+        match deadline {
+            Some(deadline) => {
+                let limit = deadline.saturating_duration_since(Instant::now());
+                self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// Sends whole frames. Blocks while too much is kept that the peer does not have.
+    pub fn send(&self, frames: &[IoSlice<'_>]) {
+        let mut state = self.state();
+        while !state.end.has_room() && !state.is_closed {
+            state = self.wait(state, None);
+        }
+        if !state.is_closed {
+            // Does not fail.
+            let _ = write_frames(Appender(&mut state.end), frames);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Sends a last frame, whatever waits, and nothing more.
+    pub fn close_with(&self, frame: &[u8]) {
+        let mut state = self.state();
+        if !state.is_closed {
+            let _ = write_frames(Appender(&mut state.end), &[IoSlice::new(frame)]);
+        }
+        state.is_closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Sends nothing more.
+    pub fn close(&self) {
+        self.state().is_closed = true;
+        self.changed.notify_all();
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.state().is_closed
+    }
+
+    /// Blocks until the edge is closed and its carrier has taken everything, or has ended, until
+    /// `deadline` at most.
+    pub fn drain(&self, deadline: Instant) {
+        let mut state = self.state();
+        while !(state.is_closed && state.is_drained())
+            && state.detached.is_none()
+            && Instant::now() < deadline
+        {
+            state = self.wait(state, Some(deadline));
+        }
+    }
+
+    /// Notes bytes that have arrived and are in the decoder.
+    pub fn receive(&self, length: usize) {
+        let mut state = self.state();
+        state.end.receive(length);
+        self.changed.notify_all();
+    }
+
+    /// Forgets what the peer has.
+    pub fn acknowledged(&self, received: u64) -> Result<(), EdgeError> {
+        let mut state = self.state();
+        state.end.acknowledged(received)?;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Writes what is sent to a carrier: first the frame with which it begins, unless it is the first
+    /// carrier. Returns when it is replaced, or has all of a closed edge.
+    ///
+    /// # Errors
+    /// The carrier can't be written.
+    pub fn write_to(&self, carrier: CarrierNumber, mut pipe: impl Write, first: &[u8]) -> io::Result<()> {
+        let mut piece = first.to_vec();
+        loop {
+            pipe.write_all(&piece)?;
+            piece.clear();
+            if !self.take(carrier, &mut piece) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the next bytes for a carrier, which has written those before. Blocks until there are
+    /// some. Returns whether the carrier goes on.
+    fn take(&self, carrier: CarrierNumber, piece: &mut Vec<u8>) -> bool {
+        let mut state = self.state();
+        loop {
+            if !state.is_current(carrier) {
+                return false;
+            }
+            state.is_writing = false;
+            state.end.take(piece, MAX_RECORD);
+            if !piece.is_empty() {
+                state.is_writing = true;
+                return true;
+            }
+            self.changed.notify_all();
+            if state.is_closed {
+                return false;
+            }
+            state = self.wait(state, None);
+        }
+    }
+
+    /// Returns whether this is the current carrier.
+    pub fn is_current(&self, carrier: CarrierNumber) -> bool {
+        self.state().is_current(carrier)
+    }
+
+    /// Notes that a carrier has ended.
+    pub fn detach(&self, carrier: CarrierNumber) {
+        let mut state = self.state();
+        if state.is_current(carrier) {
+            (state.detached, state.is_writing) = (Some(Instant::now()), false);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Notes that the current carrier has ended.
+    pub fn detach_current(&self) {
+        let carrier = self.state().carrier;
+        self.detach(carrier);
+    }
+
+    /// Returns the frame with which a new carrier begins. Nothing that another carrier delivers is
+    /// received from now on.
+    pub fn resume_frame(&self, session: u64) -> Vec<u8> {
+        let mut state = self.state();
+        let frame = state.end.resume_frame(session);
+        frame.header().unwrap_or_default().to_vec()
+    }
+
+    /// Goes over to a new carrier, over which this frame arrived first. Returns its number.
+    ///
+    /// # Errors
+    /// The frame is not that of this edge, which stays with its carrier.
+    pub fn resume(&self, session: u64, frame: &Frame<'_>) -> Result<CarrierNumber, EdgeError> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Err(EdgeError::Unexpected("resume of an edge that has ended"));
+        }
+        state.end.resume(session, frame)?;
+        state.carrier = CarrierNumber(state.carrier.0.wrapping_add(1));
+        (state.detached, state.is_writing) = (None, false);
+        self.changed.notify_all();
+        Ok(state.carrier)
+    }
+
+    /// Sets how long the edge may be without a carrier, at first not at all.
+    pub fn set_patience(&self, patience: Duration) {
+        self.state().patience = patience;
+        self.changed.notify_all();
+    }
+
+    /// Blocks until the edge has been without a carrier for too long. Returns whether that is so; it
+    /// is not when the edge is closed.
+    pub fn wait_for_loss(&self) -> bool {
+        let mut state = self.state();
+        while !state.is_closed {
+            let deadline = state.detached.and_then(|since| since.checked_add(state.patience));
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return true;
+            }
+            state = self.wait(state, deadline);
+        }
+        false
+    }
+
+    /// Blocks for `limit`, or until the edge is closed. Returns whether it is.
+    pub fn wait_for_close(&self, limit: Duration) -> bool {
+        let deadline = Instant::now().checked_add(limit);
+        let mut state = self.state();
+        while !state.is_closed && deadline.is_some_and(|deadline| Instant::now() < deadline) {
+            state = self.wait(state, deadline);
+        }
+        state.is_closed
+    }
+}

@@ -1,0 +1,260 @@
+//! The front end's search for a carrier that replaces one that has ended (`--reattach`).
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::mem;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, Sender, bounded};
+use iof_nodes::{Decoder, Frame, HEADER, LinkAddress, Place, ToAgent, ToFrontEnd};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::carrier::{
+    Carrier, CarrierProcess, MAX_STARTS, Template, ended, link_command, lock, reap, signal_group,
+};
+use super::link::{CarrierNumber, Link};
+use crate::error::Failure;
+use crate::threads::start_thread;
+
+/// The time between two attempts, at least. Up to half of it comes on top.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the first attempt may take. Each further one may take twice as long, up to the longest.
+const FIRST_LIMIT: Duration = Duration::from_secs(5);
+const LONGEST_LIMIT: Duration = Duration::from_secs(60);
+
+/// The interval at which an attempt looks whether the node was given up.
+const CLOSED_INTERVAL: u16 = 50;
+
+/// How carriers of a job are replaced.
+#[derive(Clone)]
+pub struct Reattach {
+    template: Template,
+    /// How long a node may be without a carrier.
+    limit: Duration,
+    /// As many messages as attempts are being made.
+    starting: (Sender<()>, Receiver<()>),
+}
+
+/// An edge of the front end whose carrier may be replaced.
+pub struct LinkedEdge {
+    pub link: Link,
+    reattach: Reattach,
+    host: String,
+    /// Where the agent listens, once it has told so.
+    address: Mutex<Option<LinkAddress>>,
+}
+
+/// The result of an attempt.
+enum Attempt {
+    /// The agent has the carrier, with which it goes on.
+    Attached(Carrier, CarrierNumber),
+    /// Another attempt may succeed. The reason why this one did not.
+    Failed(String),
+    /// The agent is gone, for this reason.
+    Gone(String),
+}
+
+/// What a new carrier begins with.
+enum First {
+    Resume(Frame<'static>),
+    /// The agent is gone, for this reason.
+    Failed(String),
+    /// Something that is not from a link.
+    Other,
+}
+
+impl Reattach {
+    /// Replaces carriers that the template has started for at most `limit` after their end.
+    pub fn new(template: Template, limit: Duration) -> Reattach {
+        Reattach { template, limit, starting: bounded(MAX_STARTS) }
+    }
+
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Returns what the front end has of the edge to `host`.
+    pub fn edge(&self, host: &str) -> Arc<LinkedEdge> {
+        Arc::new(LinkedEdge {
+            link: Link::default(),
+            reattach: self.clone(),
+            host: host.to_owned(),
+            address: Mutex::default(),
+        })
+    }
+}
+
+impl LinkedEdge {
+    /// Notes where the agent listens.
+    pub fn set_address(&self, address: LinkAddress) {
+        *lock(&self.address) = Some(address);
+    }
+
+    /// Starts to write to the first carrier.
+    pub fn start(self: &Arc<Self>, down: File, carrier: &Arc<Mutex<CarrierProcess>>) -> Result<(), Failure> {
+        self.start_writing((down, CarrierNumber::default()), carrier)
+    }
+
+    fn start_writing(
+        self: &Arc<Self>,
+        (down, number): (File, CarrierNumber),
+        carrier: &Arc<Mutex<CarrierProcess>>,
+    ) -> Result<(), Failure> {
+        let (edge, carrier) = (Arc::clone(self), Arc::clone(carrier));
+        start_thread("iof-link", move || {
+            if edge.link.write_to(number, down, &[]).is_err() && edge.link.is_current(number) {
+                // The thread that receives notices that its output ends.
+                signal_group(&carrier, Signal::SIGTERM);
+            }
+        })
+    }
+
+    /// Sends frames until the last of those who queue them is gone, and then ends the edge.
+    pub fn send_all(&self, frames: &Receiver<Vec<u8>>) {
+        frames.iter().for_each(|frame| self.link.send(&[IoSlice::new(&frame)]));
+        self.hang_up();
+    }
+
+    /// Ends the edge: tells the agent, and does not replace the carrier any more.
+    pub fn hang_up(&self) {
+        // The message is within its limits.
+        self.link.close_with(&ToAgent::HangUp.frame(Place::NEXT).unwrap_or_default());
+    }
+
+    /// Waits until the edge is ended and its carrier has taken everything, or has ended, until
+    /// `deadline` at most.
+    pub fn drain(&self, deadline: Instant) {
+        self.link.drain(deadline);
+    }
+
+    /// Replaces a carrier that has ended its output. Blocks until another one has reached the agent.
+    /// Returns the output of that one.
+    ///
+    /// # Errors
+    /// None has within the limit, the agent is gone, or the edge was closed.
+    pub fn replace(self: &Arc<Self>, carrier: &Arc<Mutex<CarrierProcess>>) -> Result<File, String> {
+        self.link.detach_current();
+        let address = lock(&self.address).clone().filter(|_| !self.link.is_closed());
+        let Some(address) = address else { return Err(ended(carrier)) };
+        let (deadline, mut limit) = (Instant::now().checked_add(self.reattach.limit), FIRST_LIMIT);
+        let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        loop {
+            let reason = match self.attempt(&address, limit.min(left())) {
+                Attempt::Attached(Carrier { process, down, up }, number) => {
+                    end_carrier(Mutex::new(mem::replace(&mut *lock(carrier), process)));
+                    let writes = self.start_writing((down, number), carrier);
+                    return writes.map(|()| up).map_err(|_| "cannot start a thread".to_owned());
+                }
+                Attempt::Gone(reason) => return Err(format!("{}, and {reason}", ended(carrier))),
+                Attempt::Failed(reason) => reason,
+            };
+            if self.link.wait_for_close(RETRY.saturating_add(jitter()).min(left())) {
+                return Err(format!("{}, and no other one was waited for", ended(carrier)));
+            }
+            if left().is_zero() {
+                let time = self.reattach.limit.as_secs_f64();
+                let ended = ended(carrier);
+                return Err(format!("{ended}, and no other one reached its agent in {time} s: {reason}"));
+            }
+            limit = limit.saturating_mul(2).min(LONGEST_LIMIT);
+        }
+    }
+
+    /// Tries once to start a carrier and to reach the agent over it.
+    fn attempt(&self, address: &LinkAddress, limit: Duration) -> Attempt {
+        let (starting, started) = &self.reattach.starting;
+        if starting.send_timeout((), limit).is_err() {
+            return Attempt::Failed("too many carriers are being started".into());
+        }
+        let carrier = link_command(&address.path)
+            .and_then(|command| self.reattach.template.start(&self.host, &command));
+        let attempt = match carrier {
+            Ok(carrier) => self.greet(carrier, address.session, Instant::now().checked_add(limit)),
+            Err(error) => Attempt::Failed(error.to_string()),
+        };
+        // The message of this attempt, or of another one.
+        let _ = started.try_recv();
+        attempt
+    }
+
+    /// Exchanges the first frames over a new carrier.
+    fn greet(&self, carrier: Carrier, session: u64, deadline: Option<Instant>) -> Attempt {
+        let Carrier { process, mut down, mut up } = carrier;
+        let process = Mutex::new(process);
+        let greeted = down.write_all(&self.link.resume_frame(session));
+        let attempt = match greeted.and_then(|()| self.read_first(&mut up, deadline)) {
+            Ok(First::Resume(frame)) => match self.link.resume(session, &frame) {
+                Ok(number) => {
+                    let process = process.into_inner().unwrap_or_else(PoisonError::into_inner);
+                    return Attempt::Attached(Carrier { process, down, up }, number);
+                }
+                Err(error) => Attempt::Failed(error.to_string()),
+            },
+            Ok(First::Failed(reason)) => Attempt::Gone(reason),
+            Ok(First::Other) => Attempt::Failed("what its carrier reached is not a link".into()),
+            Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe) => {
+                Attempt::Failed(ended(&process))
+            }
+            Err(error) => Attempt::Failed(error.to_string()),
+        };
+        end_carrier(process);
+        attempt
+    }
+
+    /// Reads the first frame, and nothing behind it.
+    fn read_first(&self, up: &mut File, deadline: Option<Instant>) -> io::Result<First> {
+        let (mut decoder, mut piece) = (Decoder::of_agent(), [0; HEADER]);
+        let mut length = 0usize;
+        loop {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(io::Error::new(ErrorKind::TimedOut, "its agent did not answer in time"));
+            }
+            if self.link.is_closed() {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            let mut files = [PollFd::new(up.as_fd(), PollFlags::POLLIN)];
+            if poll(&mut files, PollTimeout::from(CLOSED_INTERVAL))? == 0 {
+                continue;
+            }
+            // The header first: what follows a resume is of the edge.
+            let rest = piece.get_mut(length % HEADER..).unwrap_or_default();
+            let count = up.read(rest)?;
+            if count == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            length = length.saturating_add(count);
+            decoder.receive(rest.get(..count).unwrap_or_default());
+            match decoder.decode().map_err(io::Error::other)? {
+                None => {}
+                Some((_, Frame::Control(payload))) => {
+                    return match ToFrontEnd::decode(payload).map_err(io::Error::other)? {
+                        ToFrontEnd::Failed { reason, .. } => Ok(First::Failed(reason)),
+                        _ => Ok(First::Other),
+                    };
+                }
+                Some((_, Frame::Resume { session, received })) => {
+                    return Ok(First::Resume(Frame::Resume { session, received }));
+                }
+                Some(_) => return Ok(First::Other),
+            }
+        }
+    }
+}
+
+/// Ends a carrier that was replaced, or has not reached the agent.
+fn end_carrier(process: Mutex<CarrierProcess>) {
+    signal_group(&process, Signal::SIGKILL);
+    // Without a thread it is a zombie until this process ends.
+    let _ = start_thread("iof-reap", move || reap(&process));
+}
+
+/// Returns a random part of half the time between two attempts.
+fn jitter() -> Duration {
+    let random = RandomState::new().hash_one(0u8);
+    RETRY.mul_f64(f64::from(u32::try_from(random % 512).unwrap_or(0)) / 1024.0)
+}

@@ -1,0 +1,330 @@
+//! Jobs on several nodes whose carriers are cut and replaced (`--reattach`). `sh -c` starts the
+//! agents on this node, with two processes between each of them and the front end.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ChildStdout;
+
+use common::nodes::{agent_of, send};
+use common::noise::Noise;
+use common::process::{Process, Stat};
+use common::site::{Site, iof};
+use common::wait_for;
+use iof_nodes::Frame;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A node whose carriers can be cut, and can be kept from being replaced.
+struct Node {
+    site: Site,
+}
+
+impl Node {
+    fn new() -> Node {
+        let site = Site::new();
+        site.install(Path::new("/bin/cat"), "wire");
+        // The shell keeps neither end, so that the end of a wire is the end of the carrier's output
+        // or input. While the file `down` exists, no carrier starts.
+        let script = "cd ${0%/*}; if [ -e down ]; then : > tried; exit 1; fi\n\
+                      exec 3>&1 4<&0 >/dev/null </dev/null\n\
+                      export NODE=$1\n\
+                      ./wire <&4 3>&- | sh -c \"$2\" 3>&- 4<&- | ./wire >&3 4<&- &\n\
+                      exec 3>&- 4<&-\n\
+                      wait\n";
+        fs::write(site.path().join("carrier"), script).unwrap();
+        Node { site }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.site.path().join(name)
+    }
+
+    /// Starts a job named demo, whose ranks run `script` on the nodes a and b.
+    fn start(&self, options: &[&str], script: &str) -> Process {
+        let rsh = format!("sh {} %h", self.file("carrier").display());
+        let nodes = ["--nspace", "demo", "--hosts", "a,b", "-n", "2", "--rsh", &rsh];
+        self.site.run_sh(&[&nodes, options].concat(), script)
+    }
+
+    /// Starts such a job whose ranks write `ready` first, and waits until they have.
+    fn start_ready(&self, options: &[&str], script: &str) -> (Process, BufReader<ChildStdout>) {
+        let mut run = self.start(options, &format!("echo ready; {script}"));
+        let mut stdout = BufReader::new(run.stdout());
+        let mut lines = String::new();
+        for _ in 0..2 {
+            stdout.read_line(&mut lines).unwrap();
+        }
+        assert_eq!(lines, "ready\nready\n");
+        (run, stdout)
+    }
+
+    /// Lets no carrier start, or lets them start again.
+    fn set_down(&self, is_down: bool) {
+        if is_down {
+            fs::write(self.file("down"), "").unwrap();
+        } else {
+            fs::remove_file(self.file("down")).unwrap();
+        }
+    }
+
+    /// Cuts the carriers of both nodes, and waits until the front end has tried to replace one.
+    fn cut_for_long(&self, run: &Process) {
+        self.set_down(true);
+        run.running("wire").into_iter().for_each(cut);
+        wait_for("an attempt to replace a carrier", || self.file("tried").exists().then_some(()));
+    }
+}
+
+/// Ends one direction of a carrier, if it has not ended.
+fn cut(wire: u32) {
+    let _ = kill(Pid::from_raw(wire.try_into().unwrap()), Signal::SIGKILL);
+}
+
+/// Cuts one direction of one carrier; another one with each number.
+fn cut_any(run: &Process, number: usize) {
+    let wires = run.running("wire");
+    if let Some(wire) = wires.get(number * 5 % 4 % wires.len().max(1)) {
+        cut(*wire);
+    }
+}
+
+/// Returns the only socket for links of the agent with this pid.
+fn socket(node: &Node, agent: u32) -> PathBuf {
+    let sockets = node.site.sockets().into_iter();
+    let ends = format!(".link.{agent}");
+    let mut found = sockets.filter(|path| path.to_str().unwrap().ends_with(&ends));
+    let socket = found.next().unwrap();
+    assert_eq!(found.next(), None);
+    socket
+}
+
+#[test]
+fn all_output_arrives_once_and_in_order_although_carriers_are_cut() {
+    let node = Node::new();
+    let (stop, out) = (node.file("stop"), node.file("out.%t"));
+    let script = format!(
+        "while [ ! -e {} ]; do seq 1 20000; done; echo end; [ $IOF_RANK = 0 ] || exit 7",
+        stop.display()
+    );
+    let run = node.start(&["--reattach", "60", "-o", out.to_str().unwrap()], &script);
+    let length = |rank| fs::metadata(node.file(&format!("out.{rank}"))).map_or(0, |file| file.len());
+    let mut lengths = [0, 0];
+    for number in 0..16 {
+        // Whatever was cut before is replaced.
+        wait_for("output of both nodes", || {
+            let grown = lengths.iter().enumerate().all(|(rank, before)| length(rank) > before + 200_000);
+            grown.then_some(())
+        });
+        cut_any(&run, number);
+        lengths = [length(0), length(1)];
+    }
+    fs::write(&stop, "").unwrap();
+    let done = run.finish();
+    assert_eq!(done.code, 7, "{}", done.stderr);
+    let told: Vec<&str> = done.stderr.lines().collect();
+    assert!(told.len() == 1 && told[0].contains("on b) ended with exit code 7"), "{}", done.stderr);
+    let block: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
+    for rank in 0..2 {
+        let output = fs::read_to_string(node.file(&format!("out.{rank}"))).unwrap();
+        let output = output.strip_suffix("end\n").unwrap();
+        assert_eq!(output.len() % block.len(), 0);
+        for (number, bytes) in output.as_bytes().chunks(block.len()).enumerate() {
+            common::bytes::assert_same(&format!("rank {rank}, block {number}"), bytes, block.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn all_stdin_arrives_once_and_in_order_although_carriers_are_cut() {
+    let (node, length) = (Node::new(), 6 << 20);
+    let mut run = node.start(&["--reattach", "60", "--stdin", "all", "--output", "rank"], "sha256sum");
+    let (mut stdin, mut noise) = (run.stdin(), Noise::new(0, "stdin").take(length));
+    let wanted = common::bytes::noise_sum(0, "stdin", length);
+    let (output, errors) = run.collect();
+    wait_for("the ranks", || (run.running("sha256sum").len() == 2).then_some(()));
+    for number in 0..12 {
+        std::io::copy(&mut (&mut noise).take(length / 12), &mut stdin).unwrap();
+        cut_any(&run, number);
+    }
+    std::io::copy(&mut noise, &mut stdin).unwrap();
+    drop(stdin);
+    let code = run.wait();
+    let (output, errors) = (output.get(), errors.get());
+    assert_eq!((code, errors.as_slice()), (0, &b""[..]), "{}", String::from_utf8_lossy(&errors));
+    let output = String::from_utf8(output).unwrap();
+    let sum = wanted.get().sha256;
+    let mut lines: Vec<&str> = output.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [format!("[0]<stdout>: {sum}  -"), format!("[1]<stdout>: {sum}  -")]);
+}
+
+#[test]
+fn signals_during_a_cut_reach_the_ranks_when_the_carrier_is_replaced() {
+    let node = Node::new();
+    let script = "trap 'echo got it; exit 3' TERM; while :; do sleep 0.01; done";
+    let (run, mut stdout) = node.start_ready(&["--reattach", "60"], script);
+    node.cut_for_long(&run);
+    run.signal(Signal::SIGTERM);
+    wait_for("the signal to be taken", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", run.pid())).unwrap();
+        status.lines().any(|line| line == "ShdPnd:\t0000000000000000").then_some(())
+    });
+    node.set_down(false);
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), run.wait()), ("got it\ngot it\n", 3));
+}
+
+#[test]
+fn a_node_that_no_carrier_reaches_in_time_is_lost_with_figures() {
+    let node = Node::new();
+    let options = ["--reattach", "0.5", "--summary", "--kill-wait", "0.1"];
+    let (mut run, mut stdout) = node.start_ready(&options, "exec sleep 1000");
+    let stderr = common::bytes::collect(run.stderr());
+    node.cut_for_long(&run);
+    let code = run.wait();
+    let errors = String::from_utf8(stderr.get()).unwrap();
+    assert_eq!(code, 1, "{errors}");
+    for (host, rank) in [("a", 0), ("b", 1)] {
+        let lost = format!("iof: job demo: node {host} is lost with rank {rank}: its carrier ended with ");
+        let line = errors.lines().find(|line| line.starts_with(&lost));
+        let line = line.unwrap_or_else(|| panic!("{errors}"));
+        let reason = ", and no other one reached its agent in 0.5 s: its carrier ended with exit status: 1; of its \
+                      unfinished output 6 bytes arrived, at least 0 are missing, and what ";
+        assert!(line.contains(reason), "{errors}");
+    }
+    assert!(errors.contains("unknown exit status: 2 ranks (0-1); 12 bytes forwarded, 0 lost"), "{errors}");
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+    // The agents have waited as long, and have told why they end.
+    wait_for("the end of the ranks", || run.running("sleep").is_empty().then_some(()));
+    wait_for("the end of the agents", || run.running("iof").is_empty().then_some(()));
+    assert_eq!(node.site.sockets(), [""; 0].map(PathBuf::from));
+    let record = fs::read_dir(node.site.path()).unwrap().map(|entry| entry.unwrap().path());
+    let records: Vec<String> = record
+        .filter(|path| path.to_str().unwrap().contains(".agent."))
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .collect();
+    let reason = "no connection reached the agent for 0.5 s; the ranks of this node are ended";
+    assert!(records.len() == 2 && records.iter().all(|record| record.contains(reason)), "{records:?}");
+}
+
+#[test]
+fn a_time_limit_and_two_interrupts_end_a_job_whose_nodes_have_no_carrier() {
+    for timeout in [Some(["--timeout", "1"]), None] {
+        let node = Node::new();
+        let options = ["--reattach", "1000", "--kill-wait", "0.1"];
+        let options: Vec<&str> = options.iter().chain(timeout.iter().flatten()).copied().collect();
+        let (mut run, _stdout) = node.start_ready(&options, "exec sleep 1000");
+        let stderr = common::bytes::collect(run.stderr());
+        node.cut_for_long(&run);
+        if timeout.is_none() {
+            run.signal(Signal::SIGINT);
+            // A second one within 0.25 s counts as the same.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            run.signal(Signal::SIGINT);
+        }
+        let code = run.wait();
+        // They still wait for a carrier, and hold stderr.
+        run.running("iof").into_iter().for_each(|agent| send(agent, Signal::SIGKILL));
+        let errors = String::from_utf8(stderr.get()).unwrap();
+        assert!(errors.contains(", and no other one was waited for; of its unfinished output 6"), "{errors}");
+        assert_eq!(code, if timeout.is_some() { 124 } else { 130 }, "{errors}");
+    }
+}
+
+#[test]
+fn the_death_of_an_agent_is_noticed_by_the_first_attempt() {
+    let node = Node::new();
+    let (mut run, _stdout) =
+        node.start_ready(&["--reattach", "1000", "--kill-wait", "0.1"], "exec sleep 1000");
+    let stderr = common::bytes::collect(run.stderr());
+    send(agent_of(&run, "b"), Signal::SIGKILL);
+    let code = run.wait();
+    let errors = String::from_utf8(stderr.get()).unwrap();
+    assert!(errors.contains("node b is lost with rank 1: its carrier ended with "), "{errors}");
+    assert!(errors.contains(", and its agent has ended; of its unfinished output 6 bytes"), "{errors}");
+    assert_eq!(code, 1, "{errors}");
+}
+
+#[test]
+fn a_link_without_the_session_of_the_edge_changes_nothing() {
+    let node = Node::new();
+    let script = "while read line; do echo \"$IOF_RANK $line\"; done";
+    let (mut run, mut stdout) = node.start_ready(&["--reattach", "60", "--stdin", "1"], script);
+    let mut stdin = run.stdin();
+    let socket = socket(&node, agent_of(&run, "b"));
+    let link = || Process::start(iof().arg("link").arg(&socket));
+    // More than an agent serves at the same time.
+    let silent: Vec<Process> = (0..3).map(|_| link()).collect();
+    for first in [Frame::HELLO, Frame::Resume { session: 7, received: 0 }, Frame::Padding] {
+        let mut wrong = link();
+        wrong.stdin().write_all(&first.header().unwrap()).unwrap();
+        let done = wrong.finish();
+        assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "", ""));
+    }
+    let short = link().finish();
+    assert_eq!((short.code, short.text()), (0, ""));
+    let mut exchange = |text: &str| {
+        writeln!(stdin, "{text}").unwrap();
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, format!("1 {text}\n"));
+    };
+    exchange("over the first carrier");
+    run.running("wire").into_iter().for_each(cut);
+    exchange("over the second one");
+    assert!(silent.iter().all(|link| link.exit_code().is_none()));
+    drop(stdin);
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn agents_outlive_a_front_end_that_is_killed_by_the_time_limit_only() {
+    let node = Node::new();
+    let (run, _stdout) = node.start_ready(&["--reattach", "0.5", "--kill-wait", "0.1"], "exec sleep 1000");
+    let agent = agent_of(&run, "a");
+    let Stat { session, .. } = Stat::of(agent).unwrap();
+    assert_eq!(session, agent, "signals of its carrier do not reach it");
+    run.signal(Signal::SIGKILL);
+    wait_for("the end of the ranks", || run.running("sleep").is_empty().then_some(()));
+    wait_for("the end of the agents", || run.running("iof").is_empty().then_some(()));
+}
+
+#[test]
+fn a_job_that_does_not_start_leaves_no_agent_behind() {
+    let node = Node::new();
+    let options = ["--reattach", "1000", "--wdir", "/nonexistent"];
+    let run = node.start(&options, "true");
+    assert_eq!(run.wait(), 2);
+    wait_for("the end of the agents", || run.running("iof").is_empty().then_some(()));
+}
+
+#[test]
+fn reattach_is_refused_where_it_cannot_work() {
+    let site = Site::new();
+    let directory = site.path().to_str().unwrap();
+    for (rsh, directory, tree, reason) in [
+        ("sh -c", directory, &["--tree", "1"][..], "with --tree: relays do not replace connections"),
+        ("/usr/bin/srun -w %h sh -c", directory, &[], "over srun: a step of Slurm ends with its srun"),
+        (
+            "sh -c",
+            "none",
+            &[],
+            "with --rendezvous-dir none: a new connection finds the node's agent by a socket in that directory",
+        ),
+    ] {
+        let mut run = iof();
+        run.args(["run", "--hosts", "a,b", "-n", "2", "--reattach", "5", "--rsh", rsh]);
+        let done = Process::start(run.args(["--rendezvous-dir", directory]).args(tree).arg("true")).finish();
+        assert_eq!(done.code, 2);
+        assert_eq!(done.stderr, format!("iof: --reattach does not work {reason}; leave one out\n"));
+    }
+    let done = Site::new().run_sh(&["--reattach", "5"], "true").finish();
+    assert_eq!(done.stderr, "iof: --reattach needs nodes: write --hosts or --hostfile\n");
+}

@@ -1,0 +1,168 @@
+//! Edges whose carriers are cut at any byte and replaced.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::VecDeque;
+
+use iof_nodes::limits::{MAX_KEPT, MAX_RECORD};
+use iof_nodes::{Bundle, Decoder, EdgeError, Frame, LinkEnd, Place};
+use proptest::prelude::*;
+
+const SESSION: u64 = 0x5e55_1011;
+
+/// One end, with the frames that it sends and receives: credit with growing numbers.
+struct End {
+    link: LinkEnd,
+    decoder: Decoder,
+    /// What the carrier has taken and not delivered.
+    pipe: VecDeque<u8>,
+    /// The first frame over this carrier, until it has arrived whole.
+    first: Option<Decoder>,
+    sent: u64,
+    arrived: u64,
+}
+
+impl End {
+    fn new() -> End {
+        let decoder = Decoder::of_front_end();
+        End { link: LinkEnd::default(), decoder, pipe: VecDeque::new(), first: None, sent: 0, arrived: 0 }
+    }
+
+    /// Sends frames, if there is room.
+    fn send(&mut self, count: u64) {
+        for _ in 0..count {
+            if !self.link.has_room() {
+                return;
+            }
+            self.sent += 1;
+            let mut bytes = Vec::new();
+            Frame::Credit { bundle: Bundle::Stdout, bytes: self.sent }.append_to(&mut bytes, Place::NEXT);
+            self.link.send(&bytes);
+        }
+    }
+
+    /// Gives the carrier bytes, unless the peer has yet to tell what it has.
+    fn write(&mut self, limit: usize) {
+        if self.first.is_none() {
+            let mut piece = Vec::new();
+            self.link.take(&mut piece, limit);
+            self.pipe.extend(piece);
+        }
+    }
+
+    /// Receives bytes that the carrier delivers.
+    fn receive(&mut self, bytes: &[u8]) {
+        let mut rest = bytes.to_vec();
+        if let Some(mut first) = self.first.take() {
+            first.receive(&rest);
+            let Some((_, frame)) = first.decode().unwrap() else {
+                self.first = Some(first);
+                return;
+            };
+            self.link.resume(SESSION, &frame).unwrap();
+            let behind = first.held();
+            rest.drain(..rest.len() - behind);
+        }
+        self.decoder.receive(&rest);
+        self.link.receive(rest.len());
+        while let Some((_, frame)) = self.decoder.decode().unwrap() {
+            match frame {
+                Frame::Ack { received } => self.link.acknowledged(received).unwrap(),
+                Frame::Credit { bytes, .. } => {
+                    self.arrived += 1;
+                    assert_eq!(bytes, self.arrived);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(self.link.held() < MAX_KEPT + MAX_RECORD);
+    }
+
+    /// Goes over to a new carrier. What was in the old one is lost.
+    fn replace_carrier(&mut self) {
+        self.pipe = self.link.resume_frame(SESSION).header().unwrap().into();
+        self.first = Some(Decoder::of_front_end());
+    }
+}
+
+/// Delivers at most `limit` bytes that `from` has sent.
+fn carry(from: &mut End, to: &mut End, limit: usize) {
+    from.write(limit);
+    let bytes: Vec<u8> = from.pipe.drain(..limit.min(from.pipe.len())).collect();
+    to.receive(&bytes);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(bool, u64),
+    Write(bool, usize),
+    Carry(bool, usize),
+    Cut,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (any::<bool>(), 1u64..5000).prop_map(|(side, count)| Step::Send(side, count)),
+        5 => (any::<bool>(), prop_oneof![1usize..100, 1usize..1 << 18])
+            .prop_map(|(side, limit)| Step::Carry(side, limit)),
+        2 => (any::<bool>(), 1usize..1 << 18).prop_map(|(side, limit)| Step::Write(side, limit)),
+        1 => Just(Step::Cut),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_frame_arrives_once_and_in_order_wherever_carriers_are_cut(
+        steps in proptest::collection::vec(step(), 1..50)
+    ) {
+        let mut ends = [End::new(), End::new()];
+        for step in steps {
+            let [one, two] = &mut ends;
+            match step {
+                Step::Send(side, count) => ends[usize::from(side)].send(count),
+                Step::Write(side, limit) => ends[usize::from(side)].write(limit),
+                Step::Carry(true, limit) => carry(one, two, limit),
+                Step::Carry(false, limit) => carry(two, one, limit),
+                Step::Cut => ends.iter_mut().for_each(End::replace_carrier),
+            }
+        }
+        let [mut one, mut two] = ends;
+        while [&one, &two].iter().any(|end| !(end.pipe.is_empty() && end.link.is_drained())) {
+            carry(&mut one, &mut two, usize::MAX);
+            carry(&mut two, &mut one, usize::MAX);
+        }
+        prop_assert_eq!((one.arrived, two.arrived), (two.sent, one.sent));
+    }
+}
+
+#[test]
+fn a_peer_without_acks_stops_the_sender_within_its_limit() {
+    let (mut one, mut two) = (End::new(), End::new());
+    one.send(u64::MAX);
+    assert_eq!(one.link.held(), MAX_KEPT);
+    carry(&mut one, &mut two, usize::MAX);
+    carry(&mut two, &mut one, usize::MAX);
+    assert!(one.link.has_room());
+}
+
+#[test]
+fn wrong_acks_and_links_of_other_sessions_are_errors() {
+    let mut link = LinkEnd::default();
+    link.send(&[0; 200]);
+    link.take(&mut Vec::new(), 100);
+    assert_eq!(link.acknowledged(101), Err(EdgeError::Acknowledged { received: 101, sent: 100 }));
+    assert_eq!(link.acknowledged(40), Ok(()));
+    // It was on its way when a carrier was replaced.
+    assert_eq!(link.acknowledged(39), Ok(()));
+    let other = Frame::Resume { session: 1, received: 50 };
+    assert_eq!(link.resume(SESSION, &other), Err(EdgeError::Session));
+    assert_eq!(link.resume(SESSION, &Frame::Padding), Err(EdgeError::Unexpected("frame before a resume")));
+    let before = link.resume(SESSION, &Frame::Resume { session: SESSION, received: 39 });
+    assert_eq!(before, Err(EdgeError::Unexpected("resume before bytes that were acknowledged")));
+    assert_eq!(link.held(), 160);
+    assert_eq!(link.resume(SESSION, &Frame::Resume { session: SESSION, received: 70 }), Ok(()));
+    let mut rest = Vec::new();
+    link.take(&mut rest, usize::MAX);
+    assert_eq!((rest.len(), link.is_drained()), (130, true));
+}
