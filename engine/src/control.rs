@@ -188,8 +188,9 @@ impl Control {
                     self.handle(core, input);
                 }
                 Report::Pmi { job, rank, socket, server } => {
-                    self.pmi.add(self.poll.registry(), (job, rank), socket, server);
+                    self.pmi.add((job, rank), socket, server);
                 }
+                Report::PmiStarted(job) => self.pmi.start(self.poll.registry(), &job),
                 Report::PmiEnded(job) => self.pmi.forget(&job),
                 Report::CaptureEnded(mut streams) => {
                     streams.retain(core.keeps());

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::thread;
 use std::time::Instant;
 
 use iof_capture::{
@@ -31,6 +32,7 @@ use crate::pmix::{MpiNeeds, PmixJob};
 use crate::pmix_tools;
 use crate::register::{RankStdin, RunningRank};
 use crate::reports::Report;
+use crate::topology::Topology;
 
 /// The server by which the ranks of a job start MPI, if there is one.
 struct MpiJob {
@@ -123,7 +125,7 @@ impl Engine {
         let pmix = self.pmix_job(spec, needs, job, &cores)?;
         // MPICH refuses to start with the variables of both protocols.
         let pmi = match pmix {
-            None => PmiJob::of(spec, job, self.topology.file_for(spec, needs).as_deref()),
+            None => PmiJob::of(spec, job),
             Some(_) => None,
         };
         let mpi = MpiJob { pmi, pmix };
@@ -133,14 +135,39 @@ impl Engine {
         let hides = spec.hide_launcher || spec.mpi != Mpi::None;
         let spawner = if hides { spawner.hiding(is_of_a_launcher) } else { spawner };
         let mut signallers = Vec::new();
-        let started = planned_ranks(spec).enumerate().try_for_each(|(index, planned)| {
-            let start = || self.start_rank(spec, &planned, &spawner, &mpi, &mut signallers);
-            binding::bound(cores.get(index), start).map_err(LaunchError::Binding)?
-        });
+        let mut start_all = || {
+            planned_ranks(spec).enumerate().try_for_each(|(index, planned)| {
+                let start = || self.start_rank(spec, &planned, &spawner, &mpi, &mut signallers);
+                binding::bound(cores.get(index), start).map_err(LaunchError::Binding)?
+            })
+        };
+        let started = match &mpi.pmi {
+            None => start_all(),
+            Some(pmi) if Topology::is_for(spec, needs) => self.with_topology(pmi, start_all),
+            Some(pmi) => start_all().inspect(|()| self.tables.reports.send(pmi.started())),
+        };
         if started.is_err() {
             signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
         }
         started
+    }
+
+    /// Starts ranks with PMI while another thread finds out the topology of the node, which takes as
+    /// long as the start of some ten ranks. Then they are served.
+    fn with_topology(
+        &self,
+        pmi: &PmiJob,
+        start_all: impl FnOnce() -> Result<(), LaunchError>,
+    ) -> Result<(), LaunchError> {
+        thread::scope(|scope| {
+            let search = thread::Builder::new().name("iof-topology".into());
+            let search = search.spawn_scoped(scope, || self.topology.file());
+            start_all()?;
+            let file = search.ok().and_then(|search| search.join().ok()).flatten();
+            file.into_iter().for_each(|file| pmi.set_topology(&file));
+            self.tables.reports.send(pmi.started());
+            Ok(())
+        })
     }
 
     /// Starts and registers a rank. Adds the signaller of its process to `signallers`.

@@ -47,16 +47,14 @@ pub(crate) struct PmiJob {
 }
 
 impl PmiJob {
-    /// Returns the server of a job; `None` if its ranks have none. Ranks are told of the file with
-    /// the topology of the node.
-    pub(crate) fn of(spec: &JobSpec, job: &Job, topology: Option<&Path>) -> Option<PmiJob> {
+    /// Returns the server of a job; `None` if its ranks have none.
+    pub(crate) fn of(spec: &JobSpec, job: &Job) -> Option<PmiJob> {
         match spec.mpi {
             Mpi::None | Mpi::Pmix => None,
             Mpi::Pmi1 | Mpi::Auto => {
                 let job = job.id().clone();
                 let apps: Vec<u32> = spec.apps.iter().map(|app| app.nprocs).collect();
-                let mut server = Server::new(&unique_name("iof-", &job), &apps);
-                topology.and_then(Path::to_str).into_iter().for_each(|file| server.set_topology(file));
+                let server = Server::new(&unique_name("iof-", &job), &apps);
                 // The number of ranks is limited to `MAX_RANKS`.
                 let size = u32::try_from(spec.nprocs()).unwrap_or(u32::MAX);
                 Some(PmiJob { job, size, server: Arc::new(Mutex::new(server)) })
@@ -67,6 +65,19 @@ impl PmiJob {
     /// Returns the variables of a rank besides the number of its socket.
     pub(crate) fn variables(&self, rank: Rank) -> impl Iterator<Item = (OsString, OsString)> {
         iof_pmi::variables(rank.0, self.size).into_iter().map(|(name, value)| (name.into(), value.into()))
+    }
+
+    /// Tells the ranks of the file with the topology of the node. They are not served before
+    /// [`PmiJob::started`].
+    pub(crate) fn set_topology(&self, file: &Path) {
+        if let Some(file) = file.to_str() {
+            self.server.lock().unwrap_or_else(PoisonError::into_inner).set_topology(file);
+        }
+    }
+
+    /// Returns the report by which the control thread begins to serve the ranks.
+    pub(crate) fn started(&self) -> Report {
+        Report::PmiStarted(self.job.clone())
     }
 
     /// Returns the report by which the control thread learns of a rank's socket.
@@ -153,25 +164,35 @@ enum Served {
 }
 
 impl PmiLinks {
-    /// Adds the socket of a rank.
-    pub(crate) fn add(
-        &mut self,
-        registry: &Registry,
-        (job, rank): (JobId, Rank),
-        socket: UnixStream,
-        server: Arc<Mutex<Server>>,
-    ) {
+    /// Adds the socket of a rank. Its requests are not read before [`PmiLinks::start`].
+    pub(crate) fn add(&mut self, (job, rank): (JobId, Rank), socket: UnixStream, server: Arc<Mutex<Server>>) {
         let token = FIRST_TOKEN.saturating_add(self.count);
         self.count = self.count.saturating_add(1);
-        let fd = socket.as_raw_fd();
-        if let Err(error) = registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE) {
-            // The rank finds its socket closed.
-            let job = job.nspace;
-            self.log.push(move || tracing::error!(%job, %rank, %error, "cannot serve PMI to a rank"));
-            return;
-        }
         self.by_rank.insert((job.run, rank), token);
         self.links.insert(token, Link { job, rank, socket, server });
+    }
+
+    /// Begins to serve the ranks of a job, as all of them are started. Until then they wait for the
+    /// reply to their first request without using a processor. With it they would wait for each
+    /// other by polling, and delay the start of the others.
+    pub(crate) fn start(&mut self, registry: &Registry, job: &JobId) {
+        for key in self.ranks_of(job) {
+            let Some(token) = self.by_rank.get(&key).copied() else { continue };
+            let Some(fd) = self.links.get(&token).map(|link| link.socket.as_raw_fd()) else { continue };
+            if let Err(error) = registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE) {
+                // The rank finds its socket closed.
+                self.by_rank.remove(&key);
+                self.links.remove(&token);
+                let (job, rank) = (job.nspace.clone(), key.1);
+                self.log.push(move || tracing::error!(%job, %rank, %error, "cannot serve PMI to a rank"));
+            }
+        }
+    }
+
+    /// Returns the keys of the ranks of a job that have a link.
+    fn ranks_of(&self, job: &JobId) -> Vec<(u64, Rank)> {
+        let links = self.by_rank.range((job.run, Rank(0))..=(job.run, Rank(u32::MAX)));
+        links.map(|(key, _)| *key).collect()
     }
 
     /// Notes that a token of the poll set is ready.
@@ -218,9 +239,7 @@ impl PmiLinks {
 
     /// Removes all links of a job.
     pub(crate) fn forget(&mut self, job: &JobId) {
-        let left = self.by_rank.range((job.run, Rank(0))..=(job.run, Rank(u32::MAX)));
-        let left: Vec<(u64, Rank)> = left.map(|(key, _)| *key).collect();
-        for key in left {
+        for key in self.ranks_of(job) {
             self.by_rank.remove(&key).and_then(|token| self.links.remove(&token));
         }
     }
@@ -230,7 +249,7 @@ impl PmiLinks {
     fn serve(&mut self, token: usize) -> (Vec<Input>, Served) {
         let Some(link) = self.links.get(&token) else { return (Vec::new(), Served::Waits) };
         let (run, rank, server) = (link.job.run, link.rank, Arc::clone(&link.server));
-        // Only the control thread locks it.
+        // Only the control thread locks it once the job has started.
         let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
         let mut reports = Vec::new();
         let mut ended = Vec::new();

@@ -41,6 +41,8 @@ pub(crate) enum Report {
         socket: UnixStream,
         server: Arc<Mutex<Server>>,
     },
+    /// All ranks of a job are started.
+    PmiStarted(JobId),
     /// The ranks of a job that were started are killed, as others could not be started. Their ends
     /// are not reported.
     PmiEnded(JobId),

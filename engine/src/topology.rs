@@ -17,11 +17,13 @@ const FEWEST_RANKS: u64 = 8;
 pub(crate) struct Topology(OnceLock<Option<TopologyFile>>);
 
 impl Topology {
-    /// Returns the file for a job whose ranks would search for the topology.
-    pub(crate) fn file_for(&self, spec: &JobSpec, needs: &MpiNeeds) -> Option<PathBuf> {
-        if spec.nprocs() < FEWEST_RANKS || !needs.is_pmi1(spec.mpi) {
-            return None;
-        }
+    /// Returns whether the ranks of a job would search for the topology.
+    pub(crate) fn is_for(spec: &JobSpec, needs: &MpiNeeds) -> bool {
+        spec.nprocs() >= FEWEST_RANKS && needs.is_pmi1(spec.mpi)
+    }
+
+    /// Returns the file, if it can be written. The first call blocks until it is.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
         let create = || {
             let created = TopologyFile::create();
             created.inspect_err(|error| tracing::debug!(%error, "ranks search for the topology")).ok()

@@ -62,6 +62,17 @@ fn the_space_of_a_job_has_a_name_of_its_own_even_if_the_pid_returns() {
 }
 
 #[test]
+fn all_ranks_are_told_of_the_same_file_with_the_topology() {
+    // Without libhwloc, no rank is.
+    let script = r#"init; space; ask "cmd=get kvsname=$name key=PMI_hwloc_xmlfile"
+        test "$reply" = "cmd=get_result rc=1 msg=key_not_found" || test -r "${reply#*value=}" || exit 1
+        echo "$reply"; barrier; finalize"#;
+    let done = run(&["-n", "8", "--mpi", "pmi1"], script);
+    let lines = lines(&done);
+    assert!(done.code == 0 && lines == [lines[0]; 8], "{done:?}");
+}
+
+#[test]
 fn programs_of_a_job_have_their_numbers() {
     let script =
         format!(r#"{CLIENT}init; ask cmd=get_appnum; echo "$PMI_RANK of $PMI_SIZE: $reply"; finalize"#);
