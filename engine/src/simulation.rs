@@ -3,39 +3,39 @@
 
 mod connections;
 mod digest;
+mod host;
 mod launcher;
 mod socket;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 use std::{io, mem};
 
 use iof_capture::test_utils::{Backend, SimulatedCapture};
 use iof_capture::{EndedStreams, Event, NewStream, ProcessId, Signal, SourceId};
-use iof_proto::{Channel, Channels, Failure, Info, Proc, Query, Status, socket as process};
+use iof_proto::{Channel, Failure, Proc, Status, socket as process};
 use iof_shm_ring::{CreateError, Inlet, ReaderId, ReaderPage, Ringer, Stream, StreamConfig, bell};
 
 use crate::config::Config;
 use crate::core::Core;
 use crate::core::commands::Command;
-use crate::core::demand::Sources;
 use crate::core::effects::HandleOp;
-use crate::core::ids::{Call, StreamName};
+use crate::core::ids::StreamName;
 use crate::core::input::Input;
 use crate::core::log_routes::LogRoutes;
 use crate::core::logs::Logs;
-use crate::core::pending::Ended;
 use crate::core::settings::Settings;
 use crate::core::stream_options::StreamOptions;
-use crate::core::upcall::Upcall;
 use crate::dispatch;
-use crate::grant::Grant;
 use crate::host::DueUpcall;
 use crate::shared::{MemorySource, SharedMemory};
 pub use digest::Digest;
-pub use launcher::{AddedRank, NewJob, RankStdin};
+use host::SignalCalls;
+pub use host::{CallToken, HostCall};
+pub use launcher::{AddedRank, MpiReport, NewJob, Output, OutputEnd, RankSignals, RankStdin};
 pub use process::PeerCredentials;
 use socket::Socket;
 pub use socket::{Packet, Shared};
@@ -45,48 +45,6 @@ pub type ConnectionId = usize;
 
 /// The user that the engine belongs to.
 pub const OWN_USER: u32 = 1000;
-
-/// An upcall that waits for its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CallToken(Call);
-
-/// A call of the host.
-#[derive(Debug)]
-pub enum HostCall {
-    /// A tool wants to attach.
-    Approve(CallToken),
-    /// Tools want these sources.
-    Pull {
-        /// The call.
-        call: CallToken,
-        /// The processes.
-        procs: Vec<Proc>,
-        /// Their channels.
-        channels: Channels,
-        /// The directives of the pull.
-        directives: Vec<Info>,
-    },
-    /// No tool wants these sources any more.
-    Stop {
-        /// The processes.
-        procs: Vec<Proc>,
-        /// Their channels.
-        channels: Channels,
-    },
-    /// Bytes for processes elsewhere.
-    Stdin {
-        /// The call.
-        call: CallToken,
-        /// The number of the push.
-        push: u64,
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
-    /// A part of a query.
-    Query(CallToken, Vec<Query>),
-    /// A message to be logged, by the host or a thread of the engine.
-    Log(CallToken),
-}
 
 /// A command that was sent to the capture.
 #[derive(Debug)]
@@ -115,6 +73,8 @@ pub enum SentCommand {
     Delivered {
         /// Their stream.
         source: SourceId,
+        /// The number of bytes that were lost before them.
+        lost: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
@@ -133,6 +93,8 @@ pub struct Setting {
     pub host_stdin: bool,
     /// The channels to which the host logs.
     pub host_channels: BTreeSet<String>,
+    /// Whether signals to remote ranks wait for [`SimulatedEngine::signalled_elsewhere`].
+    pub late_signals: bool,
 }
 
 /// What has run out, apart from the rings of [`HeapMemory`](iof_shm_ring::HeapMemory).
@@ -200,6 +162,9 @@ pub struct SimulatedEngine {
     memory: Arc<SharedMemory>,
     /// Upcalls that were not taken yet.
     upcalls: Vec<DueUpcall>,
+    signals: SignalCalls,
+    /// The numbers of callbacks, sent when they are called.
+    called: (Sender<u64>, Receiver<u64>),
     shortages: Arc<Shortages>,
     /// Depends on all messages, commands and upcalls.
     digest: Digest,
@@ -211,7 +176,7 @@ impl SimulatedEngine {
     /// # Errors
     /// The process has no descriptor left.
     pub fn new(setting: Setting, room: Ringer, now: Instant) -> io::Result<SimulatedEngine> {
-        let Setting { config, places, slots, host_stdin, host_channels } = setting;
+        let Setting { config, places, slots, host_stdin, host_channels, late_signals } = setting;
         let routes = LogRoutes {
             config: config.log.clone(),
             has_record: true,
@@ -247,6 +212,8 @@ impl SimulatedEngine {
             reports,
             memory,
             upcalls,
+            signals: SignalCalls::new(late_signals),
+            called: channel(),
             shortages,
             digest,
         })
@@ -269,20 +236,6 @@ impl SimulatedEngine {
         // Only messages can break the protocol.
         let _ = self.core.handle(input, self.now);
         self.take_upcalls();
-    }
-
-    /// Takes the queued upcalls, and copies what they need.
-    fn take_upcalls(&mut self) {
-        for upcall in self.core.take_upcalls() {
-            match upcall {
-                // The host has no remote processes to signal.
-                Upcall::Signal { signal, requested: request, ranks, .. } => {
-                    // Only messages can break the protocol.
-                    let _ = self.core.handle(Input::SignalledElsewhere { request, signal, ranks }, self.now);
-                }
-                upcall => self.upcalls.push(DueUpcall::new(upcall, &self.memory)),
-            }
-        }
     }
 
     /// Sets the time, and handles what is due.
@@ -340,6 +293,7 @@ impl SimulatedEngine {
             match command {
                 Command::Deliver { source, delivery } => {
                     self.digest.add_word(source.0);
+                    self.digest.add_word(delivery.lost);
                     self.digest.add(&delivery.bytes);
                 }
                 command => self.digest.add_debug(command),
@@ -377,46 +331,10 @@ impl SimulatedEngine {
                 Some(SentCommand::Opened { source: *source, proc, channel, logged, run })
             }
             Command::Deliver { source, delivery } => {
-                Some(SentCommand::Delivered { source: *source, bytes: delivery.bytes.clone() })
+                let (lost, bytes) = (delivery.lost, delivery.bytes.clone());
+                Some(SentCommand::Delivered { source: *source, lost, bytes })
             }
             _ => None,
-        }
-    }
-
-    /// Returns the calls of the host that are due, and those of the threads that log.
-    pub fn calls(&mut self) -> Vec<HostCall> {
-        let entries = self.core.take_channel_entries().into_iter();
-        let entries = entries.map(|(_, entry)| HostCall::Log(CallToken(Call::Log(entry.step))));
-        self.take_upcalls();
-        let upcalls = mem::take(&mut self.upcalls).into_iter().filter_map(host_call);
-        let calls: Vec<HostCall> = entries.chain(upcalls).collect();
-        calls.iter().for_each(|call| self.digest.add_debug(call));
-        calls
-    }
-
-    /// Answers a call.
-    pub fn answer(&mut self, CallToken(call): CallToken, answer: Result<(), Failure>) {
-        match call {
-            Call::Approve(id) => {
-                self.core.approval_answered(id);
-                if let Err(ended) = answer.map_err(Ended::from).and_then(|()| self.welcome(id, Grant::Never))
-                {
-                    self.end_pending(id, ended);
-                }
-            }
-            Call::Query(id) => {
-                self.handle(Input::QueryAnswered { id, answer: answer.map(|()| Vec::new()) });
-            }
-            call => self.handle(Input::Answered { call, answer }),
-        }
-    }
-
-    /// Approves a tool that may hold back sources.
-    pub fn approve_to_block(&mut self, CallToken(call): CallToken) {
-        let Call::Approve(id) = call else { return };
-        self.core.approval_answered(id);
-        if let Err(ended) = self.welcome(id, Grant::Block) {
-            self.end_pending(id, ended);
         }
     }
 }
@@ -425,7 +343,7 @@ impl SimulatedEngine {
 impl SimulatedEngine {
     /// Panics if a limit is exceeded or the tables contradict each other.
     pub fn check(&self) {
-        self.core.check();
+        self.core.check(&self.signals.tools());
         self.memory.check(&self.core.attachments(), &self.core.push_ids());
     }
 
@@ -438,27 +356,6 @@ impl SimulatedEngine {
     pub fn remains(&self) -> Vec<String> {
         self.core.remains()
     }
-}
-
-fn host_call(DueUpcall { upcall, bytes }: DueUpcall) -> Option<HostCall> {
-    Some(match upcall {
-        Upcall::Approve { peer, .. } => HostCall::Approve(CallToken(Call::Approve(peer))),
-        Upcall::Pull { call, sources: Sources { procs, channels }, directives } => {
-            HostCall::Pull { call: CallToken(Call::Pull(call)), procs, channels, directives }
-        }
-        Upcall::Stop(Sources { procs, channels }) => HostCall::Stop { procs, channels },
-        Upcall::Stdin { push, .. } => {
-            HostCall::Stdin { call: CallToken(Call::Stdin(push)), push: push.0, bytes }
-        }
-        Upcall::Query { id, queries } => HostCall::Query(CallToken(Call::Query(id)), queries),
-        Upcall::Log { step, .. } => HostCall::Log(CallToken(Call::Log(step))),
-        // Signals were answered when they were taken.
-        Upcall::Signal { .. } | Upcall::Logged { .. } => return None,
-        Upcall::Taken(taken) => {
-            taken();
-            return None;
-        }
-    })
 }
 
 #[allow(clippy::expect_used, reason = "what the core names exists")]

@@ -14,13 +14,16 @@ use iof_tool::test_utils::StreamInfo;
 
 use crate::kernel::{Kernel, Mood, with_kernel};
 use crate::rng::Rng;
-use crate::script::{Action, Kind, Setting};
+use crate::script::{Action, Kind, Setting, Subject};
 use crate::tool::Summary;
 use host::Host;
 use jobs::Jobs;
 use tool::{Manner, Tool};
 use truth::Truth;
 
+mod elsewhere;
+mod embedder;
+mod ends;
 mod host;
 mod hostile;
 mod jobs;
@@ -79,6 +82,7 @@ impl EngineWorld {
             slots: if setting.few_slots { 2 } else { MAX_SLOTS },
             host_stdin: setting.tools > 2,
             host_channels: std::iter::once("their.channel".to_owned()).collect(),
+            late_signals: setting.subject == Subject::Embedder,
         };
         let (room, now) = (capture.room_bell().expect("a descriptor"), Instant::now());
         EngineWorld {
@@ -92,7 +96,7 @@ impl EngineWorld {
             caches: Arc::new(CacheBudget::new(setting.cache_total.into())),
             now,
             jobs: Jobs::default(),
-            host: Host::new(setting.silent_host),
+            host: Host::new(setting.silent_host, setting.subject == Subject::Embedder),
             tools: Vec::new(),
             truth: Truth::default(),
             removes_at_once: false,
@@ -129,6 +133,9 @@ impl EngineWorld {
             Kind::Host => self.host.act(&mut self.engine, actor, rng),
             Kind::Clock => self.advance(Duration::from_millis(rng.size(4000))),
             Kind::EndCapture => self.end_capture(actor, rng),
+            Kind::Mpi => self.report_mpi(actor, rng),
+            Kind::Flow => self.host.change_flow(&mut self.engine, actor, rng),
+            Kind::Embedder => self.act_as_embedder(actor, rng),
             Kind::Memory => {
                 self.memory.refuse_rings(!self.setting.calm && rng.chance(128));
                 self.memory.refuse_data(!self.setting.calm && rng.chance(128));
@@ -143,21 +150,29 @@ impl EngineWorld {
 
     /// Carries out what leaves the core, and checks its tables.
     fn follow_up(&mut self) {
+        self.truth.signalled.extend(self.host.take_signalled());
         for command in self.engine.send_commands(&self.capture) {
             match command {
-                SentCommand::Signal { processes, signal } => self.signalled(&processes, signal),
+                SentCommand::Signal { processes, signal } => {
+                    self.note_signals(&processes, signal);
+                    self.signalled(&processes, signal);
+                }
                 SentCommand::Opened { source, proc, channel, logged, run } => {
                     let job = self.jobs.list.iter().find(|job| job.nspace == proc.nspace);
                     let forwarded = job.is_some_and(|job| job.forward.contains(channel.into()));
                     let info = StreamInfo { source: proc, channel, logged, run };
                     self.truth.add(source, info, None, (false, forwarded));
                 }
-                SentCommand::Delivered { source, bytes } => self.truth.record(source, &bytes),
+                SentCommand::Delivered { source, lost, bytes } => self.truth.record(source, lost, &bytes),
             }
         }
         self.events.extend(self.engine.take_reports());
         self.host.take_calls(&mut self.engine);
+        for (processes, signal) in self.host.take_promised() {
+            self.note_signals(&processes, signal);
+        }
         self.engine.check();
+        self.check_ends();
     }
 
     /// Runs a turn of the capture.
@@ -205,6 +220,7 @@ impl EngineWorld {
                 self.report_exits(true, rng);
                 self.removes_at_once = true;
             }
+            self.deliver_much(rng);
             with_kernel(&mut self.capture, |kernel| kernel.fails = true);
             self.truth.is_cut = true;
             self.turn(rng);
@@ -214,10 +230,11 @@ impl EngineWorld {
         }
     }
 
-    /// Lets every tool read what there is and request what follows, before the engine knows that
-    /// the capture has ended.
+    /// Lets every tool read what there is and request what follows, and the host deliver more,
+    /// before the engine knows that the capture has ended.
     fn request_late(&mut self, rng: &mut Rng) {
         while !self.engine.is_without_capture() {
+            self.deliver_much(rng);
             for index in (0..self.tools.len()).rev() {
                 // Several may be forgotten at once.
                 let Some(tool) = self.tools.get_mut(index) else { continue };
@@ -235,7 +252,11 @@ impl EngineWorld {
         self.follow_up();
         for _ in 0..most {
             let Some(event) = self.events.pop_front() else { break };
+            let had_capture = !self.engine.is_without_capture();
             self.engine.captured(event);
+            if had_capture && self.engine.is_without_capture() {
+                self.jobs.list.iter_mut().for_each(|job| job.ends.lost(self.now));
+            }
             self.follow_up();
         }
     }
@@ -274,6 +295,7 @@ impl EngineWorld {
     fn advance(&mut self, by: Duration) {
         self.now += by;
         self.engine.set_time(self.now);
+        self.check_early_ends();
         self.forget_ended();
     }
 

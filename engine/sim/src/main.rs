@@ -1,5 +1,5 @@
 //! Runs the simulator:
-//! `iof-sim [--seed N] [--steps M] [--seconds S] [--from N] [--streams | --engine] [--no-shrink]`.
+//! `iof-sim [--seed N] [--steps M] [--seconds S] [--from N] [--streams | --engine | --embedder] [--no-shrink]`.
 //!
 //! With `--seed`, runs that seed alone. Otherwise runs one seed after the other, from `--from` on,
 //! on all processors, until `--seconds` have passed or a check fails. Prints a failure with the
@@ -79,15 +79,13 @@ fn trees() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns what the run of a seed is about: that of `--streams` or `--engine`, or alternately both.
+/// Returns what the run of a seed is about: that of `--streams`, `--engine` or `--embedder`, or one
+/// after the other.
 fn subject_of(seed: u64) -> Subject {
-    let has = |name| std::env::args().any(|arg| arg == name);
-    match (has("--streams"), has("--engine")) {
-        (true, false) => Subject::Streams,
-        (false, true) => Subject::Engine,
-        _ if seed.is_multiple_of(2) => Subject::Streams,
-        _ => Subject::Engine,
-    }
+    let subjects =
+        [("--streams", Subject::Streams), ("--engine", Subject::Engine), ("--embedder", Subject::Embedder)];
+    let chosen = subjects.iter().find(|(name, _)| std::env::args().any(|arg| arg == *name));
+    chosen.unwrap_or(&subjects[(seed % 3) as usize]).1
 }
 
 /// Runs seeds until the time is over. Returns the first failure.

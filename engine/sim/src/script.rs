@@ -67,6 +67,12 @@ pub enum Kind {
     Clock,
     /// The capture thread ends, because the kernel fails.
     EndCapture,
+    /// A rank begins, ends or aborts MPI.
+    Mpi,
+    /// The host takes no stdin for now, or again.
+    Flow,
+    /// The embedder signals a job, logs, or reports an exit.
+    Embedder,
 }
 
 /// What runs.
@@ -76,6 +82,9 @@ pub enum Subject {
     Streams,
     /// The core of the engine, with all of these.
     Engine,
+    /// The same, with ranks of MPI, an embedder that signals, logs and reports exits, and a host that
+    /// pauses stdin, signals late, and delivers output with gaps and broken ends.
+    Embedder,
 }
 
 /// Each kind with its weight in runs of streams. The first [`ALWAYS`] are in every script.
@@ -130,6 +139,9 @@ const ENGINE: &[(Kind, u64)] = &[
     (Kind::Clock, 30),
 ];
 const ALWAYS: usize = 7;
+
+/// The kinds that only runs of [`Subject::Embedder`] have besides, with their weights.
+const EMBEDDER: &[(Kind, u64)] = &[(Kind::Mpi, 40), (Kind::Flow, 16), (Kind::Embedder, 24)];
 
 /// One decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,7 +210,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         cache_total: rng.pick(&[u32::MAX, u32::MAX, 64 << 10]),
         sources: rng.pick(&[3, 4, 6, 9]),
         tools: rng.pick(&[2, 4, 6]),
-        ends_early: rng.chance(if subject == Subject::Engine { 64 } else { 32 }),
+        ends_early: rng.chance(if subject == Subject::Streams { 32 } else { 64 }),
         few_slots: false,
         drains_first: false,
         silent_host: false,
@@ -206,7 +218,11 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
     // Each run has weights of its own, so that rare combinations of kinds become common in some.
     let mut weights = Vec::new();
     let mut sum = 0;
-    let kinds = if subject == Subject::Streams { STREAMS } else { ENGINE };
+    let kinds = match subject {
+        Subject::Streams => STREAMS.to_vec(),
+        Subject::Engine => ENGINE.to_vec(),
+        Subject::Embedder => [ENGINE, EMBEDDER].concat(),
+    };
     for (index, (kind, weight)) in kinds.iter().enumerate() {
         let factor = rng.pick(if index < ALWAYS { &[1, 4, 4, 16] } else { &[0, 1, 4, 16] });
         sum += weight * factor;
@@ -221,7 +237,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
     // Chosen last, so that the other decisions do not depend on it.
     let end = rng.index(steps);
     if let Some(action) = script.get_mut(end)
-        && subject == Subject::Engine
+        && subject != Subject::Streams
         && setting.ends_early
     {
         action.kind = Kind::EndCapture;

@@ -109,7 +109,10 @@ impl World {
             | Kind::Request
             | Kind::Connection
             | Kind::Clock
-            | Kind::EndCapture => {}
+            | Kind::EndCapture
+            | Kind::Mpi
+            | Kind::Flow
+            | Kind::Embedder => {}
         }
         self.serve_prompt();
         self.check_memory();

@@ -10,7 +10,7 @@ fn pass(subject: Subject, seed: u64, steps: usize) -> (Summary, u64) {
 
 #[test]
 fn random_runs_with_faults_pass_all_checks() {
-    for (subject, runs) in [(Subject::Streams, 60), (Subject::Engine, 100)] {
+    for (subject, runs) in [(Subject::Streams, 60), (Subject::Engine, 60), (Subject::Embedder, 60)] {
         let mut sum = Summary::default();
         (0..runs).for_each(|seed| sum += pass(subject, seed, 1000).0);
         // Otherwise the runs would check nothing.
@@ -21,7 +21,7 @@ fn random_runs_with_faults_pass_all_checks() {
 
 #[test]
 fn a_seed_replays_exactly() {
-    for subject in [Subject::Streams, Subject::Engine] {
+    for subject in [Subject::Streams, Subject::Engine, Subject::Embedder] {
         for seed in 100..105 {
             assert_eq!(pass(subject, seed, 500), pass(subject, seed, 500));
         }

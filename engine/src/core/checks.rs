@@ -19,14 +19,15 @@ use crate::core::push::Push;
 use crate::core::registration::Registration;
 
 impl Core {
-    /// Panics if a limit is exceeded or the tables contradict each other.
-    pub(crate) fn check(&self) {
+    /// Panics if a limit is exceeded or the tables contradict each other. The host has not sent the
+    /// signals that the tools `signalling` have asked for.
+    pub(crate) fn check(&self, signalling: &[PeerId]) {
         self.check_connections();
         self.tools.iter().for_each(|(id, peer)| self.check_tool(id, peer));
         self.check_streams();
         self.check_jobs();
         self.check_pushes();
-        self.check_requests();
+        self.check_requests(signalling);
         self.owed.check();
         let tickets: BTreeSet<_> = self.tools.values().flat_map(Peer::tickets).collect();
         self.demand.check(&tickets);
@@ -115,7 +116,7 @@ impl Core {
         assert!(alive, "a push of a tool that has disconnected is deferred");
     }
 
-    fn check_requests(&self) {
+    fn check_requests(&self, signalling: &[PeerId]) {
         let (for_counters, for_host) = self.queries.waiting_tools();
         let mut begun: BTreeMap<PeerId, usize> = BTreeMap::new();
         let of_awaited = self.awaited.iter().filter_map(|awaited| match awaited {
@@ -124,7 +125,10 @@ impl Core {
             Awaited::SlowTargets(request) => Some(request.peer_id),
             Awaited::Counters(_) | Awaited::LogStep { .. } => None,
         });
-        of_awaited.chain(for_counters).for_each(|peer| *begun.entry(peer).or_default() += 1);
+        of_awaited
+            .chain(for_counters)
+            .chain(signalling.iter().copied())
+            .for_each(|peer| *begun.entry(peer).or_default() += 1);
         for (id, peer) in self.tools.iter() {
             assert_eq!(peer.awaited(), begun.remove(&id).unwrap_or(0), "requests of tool {id}");
             let waiting = for_host.iter().filter(|other| **other == id).count();

@@ -1,17 +1,21 @@
-//! What a launcher does: it starts jobs, delivers output of remote ranks, and removes jobs.
+//! What a launcher does: it starts jobs, reports what their ranks do, signals them, delivers output
+//! of remote ranks, and removes jobs.
 
 use std::time::Duration;
 
-use iof_capture::{NewStream, ProcessId, SourceId, TargetId};
+use iof_capture::{NewStream, ProcessId, Signal, SourceId, TargetId};
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::Stream;
 
 use super::SimulatedEngine;
-use crate::KillOnBadExit;
 use crate::core::calls::{self, DeliveredBytes, DeliveredEnd, NewRank};
+use crate::core::deliver_error::DeliverError;
 use crate::core::ids::JobId;
+use crate::core::input::Input;
 use crate::core::job::{CHANNELS, JobState, Launching, SignalReach};
-use crate::early_end::EarlyEndPolicy;
+use crate::core::job_status::JobStatus;
+use crate::core::mpi::MpiEvent;
+use crate::early_end::{EarlyEndPolicy, KillOnBadExit};
 
 /// A job that begins.
 #[derive(Clone, Debug)]
@@ -43,6 +47,50 @@ pub enum RankStdin {
     Closed,
 }
 
+/// Who signals a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankSignals {
+    /// The embedder alone, which also reports its exit.
+    OfEmbedder,
+    /// The engine: its process.
+    ToProcess,
+    /// The engine: the process group that it leads.
+    ToGroup,
+}
+
+/// A report of a rank about MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MpiReport {
+    /// It has called `MPI_Init`.
+    Initialized,
+    /// It has called `MPI_Finalize`.
+    Finalized,
+    /// It has called `MPI_Abort` with this code.
+    Aborted(i32),
+}
+
+/// Output of a remote rank.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Their position, if it is known.
+    pub offset: Option<u64>,
+    /// How the stream ends after them.
+    pub end: OutputEnd,
+}
+
+/// How the stream of a remote rank ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputEnd {
+    /// It does not.
+    Open,
+    /// With all bytes.
+    Complete,
+    /// At least this number of bytes is missing.
+    Broken(u64),
+}
+
 /// A rank that was added, as the capture is to know it.
 #[derive(Debug)]
 pub struct AddedRank {
@@ -70,16 +118,26 @@ impl SimulatedEngine {
         Some(self.core.begin_job(new)?.run)
     }
 
+    /// Notes the pid of a rank that is being started.
+    pub fn note_pid(&mut self, proc: &Proc, pid: u32) {
+        self.core.note_pid(&proc.nspace, proc.rank, pid);
+    }
+
     /// Adds a rank that runs.
     pub fn add_rank(
         &mut self,
         proc: &Proc,
         stdin: RankStdin,
+        signals: RankSignals,
         streams: [Stream; CHANNELS.len()],
     ) -> Option<AddedRank> {
         let new = NewRank {
             rank: proc.rank,
-            signals: SignalReach::Process,
+            signals: match signals {
+                RankSignals::OfEmbedder => SignalReach::Nothing,
+                RankSignals::ToProcess => SignalReach::Process,
+                RankSignals::ToGroup => SignalReach::Group,
+            },
             stdin_unavailable: (stdin == RankStdin::Closed).then_some(StdinUnavailable::NotOpen),
             own_stdin: stdin == RankStdin::Own,
         };
@@ -98,18 +156,71 @@ impl SimulatedEngine {
         self.core.all_registered(nspace, self.now);
     }
 
-    /// Delivers output of a remote rank. Returns whether it was accepted.
-    pub fn deliver(&mut self, from: &Proc, channel: Channel, bytes: Vec<u8>, complete: bool) -> bool {
-        let end = complete.then_some(DeliveredEnd::Complete);
-        let bytes = DeliveredBytes { from, channel, bytes, offset: None, time: None, end };
-        self.core.deliver(bytes, Box::new(|| {})).is_ok()
+    /// Delivers output of a remote rank. Returns its stream. The callback with this number follows.
+    ///
+    /// # Errors
+    /// It was not accepted.
+    pub fn deliver(
+        &mut self,
+        from: &Proc,
+        channel: Channel,
+        Output { bytes, offset, end }: Output,
+        number: u64,
+    ) -> Result<SourceId, DeliverError> {
+        let end = match end {
+            OutputEnd::Open => None,
+            OutputEnd::Complete => Some(DeliveredEnd::Complete),
+            OutputEnd::Broken(missing) => Some(DeliveredEnd::Broken(missing)),
+        };
+        let bytes = DeliveredBytes { from, channel, bytes, offset, time: None, end };
+        self.core.deliver(bytes, self.callback(number))
+    }
+
+    /// Forgets the last delivery to a stream, because the capture has not taken it.
+    pub fn withdraw_delivery(&mut self, stream: SourceId) {
+        self.core.withdraw_delivery(stream);
     }
 
     /// Ends the remote part of a job.
-    pub fn end_job(&mut self, nspace: &Nspace) {
-        if self.core.job_named(nspace).is_some() {
-            self.core.end_job(nspace, None);
-        }
+    pub fn end_job(&mut self, nspace: &Nspace, exit_code: Option<i32>) -> bool {
+        self.core.job_named(nspace).is_some() && self.core.end_job(nspace, exit_code)
+    }
+
+    /// Notes a report of a rank about MPI.
+    pub fn report_mpi(&mut self, nspace: &Nspace, run: u64, rank: Rank, report: MpiReport) {
+        let event = match report {
+            MpiReport::Initialized => MpiEvent::Initialized,
+            MpiReport::Finalized => MpiEvent::Finalized,
+            MpiReport::Aborted(code) => MpiEvent::Aborted { code },
+        };
+        self.handle(Input::Mpi { job: JobId { nspace: nspace.clone(), run }, rank, event });
+    }
+
+    /// Notes that the embedder has reported the exit of a rank. Returns the rank's process if the
+    /// report counts.
+    pub fn report_exit(&mut self, nspace: &Nspace, run: u64, rank: Rank) -> Option<ProcessId> {
+        self.core.report_exit(&JobId { nspace: nspace.clone(), run }, rank)
+    }
+
+    /// Signals the ranks of a job, or only those that lead process groups. Returns them.
+    pub fn signal_job(
+        &mut self,
+        nspace: &Nspace,
+        run: u64,
+        signal: Signal,
+        groups_only: bool,
+    ) -> Vec<ProcessId> {
+        self.core.signal_job(&JobId { nspace: nspace.clone(), run }, signal, groups_only, self.now)
+    }
+
+    /// Returns the exit status of a job so far.
+    pub fn status(&self, nspace: &Nspace) -> Option<JobStatus> {
+        self.core.job_named(nspace).map(JobState::status)
+    }
+
+    /// Returns the pid of a rank.
+    pub fn pid(&self, proc: &Proc) -> Option<u32> {
+        Some(self.core.job_named(&proc.nspace)?.rank(proc.rank)?.pid())
     }
 
     /// Releases the backlog of a job.

@@ -1,9 +1,11 @@
 //! The host and the threads that log: they answer late, twice, with a refusal, or not before all
-//! tools have left.
+//! tools have left. The host of an embedder pauses stdin, too, and sends signals late. Callbacks are
+//! counted: each must be called once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use iof_engine::simulation::{CallToken, HostCall, SimulatedEngine};
+use iof_capture::{ProcessId, Signal};
+use iof_engine::simulation::{CallToken, ConnectionId, HostCall, SimulatedEngine};
 use iof_proto::{Channel, Channels, Failure, Proc, Rank, Status};
 
 use crate::rng::Rng;
@@ -15,9 +17,11 @@ type Source = (Proc, Channel);
 enum Waiting {
     Approve(CallToken),
     Pull(CallToken, Vec<Source>),
-    /// All pieces of a push have the same token, so none is answered again.
-    Stdin(CallToken),
+    /// All pieces of a push have the same token, so none is answered again. With the push.
+    Stdin(CallToken, u64),
     Other(CallToken),
+    /// A signal, with the request of a tool that it stems from.
+    Signal(u64, (ConnectionId, u32)),
 }
 
 /// The host.
@@ -25,6 +29,8 @@ enum Waiting {
 pub struct Host {
     /// Whether it leaves some calls without an answer.
     silent: bool,
+    /// Whether it pauses stdin.
+    pauses: bool,
     /// The number of its calls.
     calls: usize,
     waiting: Vec<Waiting>,
@@ -35,16 +41,32 @@ pub struct Host {
     asked: BTreeSet<Source>,
     /// The sources that it forwards.
     granted: BTreeSet<Source>,
+    /// The tool of each push of which it has received bytes.
+    pushes: BTreeMap<u64, Proc>,
+    /// The pushes of which it takes nothing, and whether it takes nothing of any.
+    paused: BTreeSet<u64>,
+    all_paused: bool,
+    /// The callbacks that were not called, with the pause of stdin that takes effect then.
+    callbacks: BTreeMap<u64, Option<Pause>>,
+    last_callback: u64,
+    /// The local ranks that receive signals after remote ones.
+    promised: Vec<(Vec<ProcessId>, Signal)>,
+    /// How many remote ranks it has signalled for each request.
+    signalled: Vec<((ConnectionId, u32), usize)>,
 }
+
+/// A pause of the stdin of one tool, or of all.
+type Pause = Option<Proc>;
 
 fn sources(procs: &[Proc], channels: Channels) -> Vec<Source> {
     procs.iter().flat_map(|proc| channels.outputs().map(move |channel| (proc.clone(), channel))).collect()
 }
 
 impl Host {
-    /// Creates a host. A `silent` one leaves some calls without an answer.
-    pub fn new(silent: bool) -> Host {
-        Host { silent, ..Host::default() }
+    /// Creates a host. A `silent` one leaves some calls without an answer, and one that `pauses` stdin
+    /// answers some of it so.
+    pub fn new(silent: bool, pauses: bool) -> Host {
+        Host { silent, pauses, ..Host::default() }
     }
 
     /// Takes the calls that are due.
@@ -65,7 +87,24 @@ impl Host {
                         assert!(self.granted.remove(&source), "{source:?} was stopped but not granted");
                     }
                 }
-                HostCall::Stdin { call, .. } => self.waits(Waiting::Stdin(call)),
+                HostCall::Stdin { call, push, source, .. } => {
+                    let is_paused = self.all_paused || self.paused.contains(&push);
+                    assert!(!is_paused, "stdin of {source}, which is paused");
+                    self.pushes.insert(push, source);
+                    self.waits(Waiting::Stdin(call, push));
+                }
+                HostCall::Signal { call, tool, request, signal, ranks } => {
+                    self.promised.push((ranks, signal));
+                    self.waiting.push(Waiting::Signal(call, (tool, request)));
+                }
+                HostCall::Called(number) => {
+                    let pause = self.callbacks.remove(&number).expect("a callback that was not called");
+                    match pause {
+                        Some(None) => self.all_paused = true,
+                        Some(Some(source)) => self.paused.extend(self.pushes_of(&source)),
+                        None => {}
+                    }
+                }
                 HostCall::Query(call, _) | HostCall::Log(call) => self.waits(Waiting::Other(call)),
             }
         }
@@ -82,6 +121,73 @@ impl Host {
         self.silent = false;
         self.waiting.append(&mut self.ignored);
         self.answer_all(engine);
+    }
+
+    /// Returns the number of a callback that is to be called once.
+    pub fn expect_callback(&mut self) -> u64 {
+        self.last_callback += 1;
+        self.callbacks.insert(self.last_callback, None);
+        self.last_callback
+    }
+
+    /// Notes that a callback will not be called.
+    pub fn withdraw_callback(&mut self, number: u64) {
+        assert!(self.callbacks.remove(&number).is_some(), "a callback without need");
+    }
+
+    /// Returns whether all callbacks were called.
+    pub fn has_callbacks(&self) -> bool {
+        !self.callbacks.is_empty()
+    }
+
+    /// Returns the local ranks that will be signalled after remote ones, since the last call.
+    pub fn take_promised(&mut self) -> Vec<(Vec<ProcessId>, Signal)> {
+        std::mem::take(&mut self.promised)
+    }
+
+    /// Returns how many remote ranks were signalled for each request, since the last call.
+    pub fn take_signalled(&mut self) -> Vec<((ConnectionId, u32), usize)> {
+        std::mem::take(&mut self.signalled)
+    }
+
+    fn pushes_of(&self, source: &Proc) -> Vec<u64> {
+        self.pushes.iter().filter(|(_, other)| *other == source).map(|(push, _)| *push).collect()
+    }
+
+    /// Pauses stdin, of all tools or one, or resumes it.
+    pub fn change_flow(&mut self, engine: &mut SimulatedEngine, actor: usize, rng: &mut Rng) {
+        // What was queued before is not paused.
+        self.take_calls(engine);
+        let sources: Vec<&Proc> = self.pushes.values().collect();
+        let source = actor.checked_rem(sources.len()).map(|index| sources[index].clone());
+        let source = source.filter(|_| !rng.chance(48));
+        let number = self.expect_callback();
+        if rng.chance(128) {
+            self.callbacks.insert(number, Some(source.clone()));
+            engine.set_stdin_flow(source, true, number);
+        } else {
+            self.resume(engine, source, number);
+        }
+    }
+
+    fn resume(&mut self, engine: &mut SimulatedEngine, source: Option<Proc>, number: u64) {
+        match &source {
+            Some(source) => {
+                self.pushes_of(source).iter().for_each(|push| _ = self.paused.remove(push));
+            }
+            None => {
+                self.paused.clear();
+                self.all_paused = false;
+            }
+        }
+        engine.set_stdin_flow(source, false, number);
+    }
+
+    /// Resumes all stdin.
+    pub fn resume_all(&mut self, engine: &mut SimulatedEngine) {
+        self.take_calls(engine);
+        let number = self.expect_callback();
+        self.resume(engine, None, number);
     }
 
     /// Answers one call, in any way.
@@ -105,13 +211,15 @@ impl Host {
         any
     }
 
-    fn answer(&mut self, engine: &mut SimulatedEngine, index: usize, grants: bool, block: bool) {
+    /// Answers a call. With `variant`, a tool that is approved may hold back sources, and stdin that
+    /// is taken is paused.
+    fn answer(&mut self, engine: &mut SimulatedEngine, index: usize, grants: bool, variant: bool) {
         // An answer follows the upcalls before it.
         self.take_calls(engine);
         let denied = || Failure::new(Status::ERR_NO_PERMISSIONS, "denied");
         let answer = if grants { Ok(()) } else { Err(denied()) };
         let call = match self.waiting.remove(index) {
-            Waiting::Approve(call) if grants && block => {
+            Waiting::Approve(call) if grants && variant => {
                 engine.approve_to_block(call);
                 call
             }
@@ -125,9 +233,18 @@ impl Host {
                 engine.answer(call, answer);
                 call
             }
-            Waiting::Stdin(call) => {
-                engine.answer(call, answer);
+            Waiting::Stdin(call, push) => {
+                let pauses = grants && variant && self.pauses;
+                self.paused.extend(pauses.then_some(push));
+                let paused = || Err(Failure::new(Status::ERR_IOF_XOFF, "paused"));
+                engine.answer(call, if pauses { paused() } else { answer });
                 return self.take_calls(engine);
+            }
+            Waiting::Signal(call, request) => {
+                let count = self.last_callback as usize % 7 * 1000;
+                self.signalled.push((request, count));
+                engine.signalled_elsewhere(call, count);
+                return;
             }
             Waiting::Approve(call) | Waiting::Other(call) => {
                 engine.answer(call, answer);
@@ -149,8 +266,9 @@ impl Host {
         });
     }
 
-    /// Checks that nothing is asked for or forwarded any more.
+    /// Checks that nothing is asked for or forwarded any more, and that all callbacks were called.
     pub fn check_idle(&self) {
+        assert!(self.callbacks.is_empty(), "callbacks that were not called: {:?}", self.callbacks);
         assert!(
             self.asked.is_empty() && self.granted.is_empty(),
             "forwarded without need: {:?}",

@@ -1,4 +1,4 @@
-//! The launcher: it starts jobs and their ranks, delivers output of remote ranks, and removes jobs.
+//! The launcher: it starts jobs and their ranks, and removes jobs.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -9,23 +9,26 @@ use std::time::Duration;
 
 use iof_capture::{Event, ProcessId, Signal};
 use iof_engine::KillOnBadExit;
-use iof_engine::simulation::{NewJob, RankStdin};
+use iof_engine::simulation::{NewJob, RankSignals, RankStdin};
 use iof_proto::directive::DropPolicy;
 use iof_proto::{Channel, Channels, Directives, Nspace, Proc, Rank};
 use iof_shm_ring::{Growth, Policy, Stream, StreamConfig};
 use iof_tool::test_utils::StreamInfo;
 
 use super::EngineWorld;
+use super::ends::Ends;
 use crate::bytes;
 use crate::kernel::with_kernel;
 use crate::rng::Rng;
+use crate::script::Subject;
 use crate::source;
 
 /// The names that jobs have, one after the other.
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 /// Most ranks of a job.
-const MAX_RANKS: u32 = 3;
-const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+pub const MAX_RANKS: u32 = 3;
+/// The output channels.
+pub const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
 
 /// Returns one of the names.
 pub fn name(number: usize) -> Nspace {
@@ -43,15 +46,17 @@ struct RankChannel {
 /// A rank.
 #[derive(Debug)]
 pub struct RankProcess {
-    process: ProcessId,
+    pub process: ProcessId,
     channels: Vec<RankChannel>,
     stdin: Option<File>,
-    stopped: bool,
-    exited: bool,
-    /// The signal that ended it.
-    killed_by: Option<i32>,
-    /// Whether the capture has reported its exit.
-    reported: bool,
+    /// Who signals it.
+    pub signals: RankSignals,
+    pub stopped: bool,
+    pub exited: bool,
+    /// How it ended, as wait(2) reports it.
+    pub status: Option<i32>,
+    /// Whether its exit was reported.
+    pub reported: bool,
 }
 
 /// A job that is not removed.
@@ -59,15 +64,20 @@ pub struct RankProcess {
 pub struct Job {
     /// Its name.
     pub nspace: Nspace,
-    run: u64,
+    pub run: u64,
     config: StreamConfig,
     /// The channels that the embedder's own tools receive.
     pub forward: Channels,
     /// The number of its local ranks.
     planned: u32,
-    ranks: Vec<RankProcess>,
-    registered: bool,
-    elsewhere: bool,
+    pub ranks: Vec<RankProcess>,
+    pub registered: bool,
+    /// Whether it has remote ranks, too.
+    pub elsewhere: bool,
+    /// The exit code with which the host has ended its remote part.
+    pub exit_code: Option<i32>,
+    /// How it must end.
+    pub ends: Ends,
 }
 
 /// All jobs that are not removed.
@@ -79,7 +89,7 @@ pub struct Jobs {
 
 impl RankProcess {
     /// Closes everything that the rank has.
-    fn exit(&mut self) {
+    pub fn exit(&mut self) {
         self.channels.iter_mut().for_each(|channel| channel.writer = None);
         self.stdin = None;
         self.exited = true;
@@ -87,7 +97,7 @@ impl RankProcess {
 }
 
 impl EngineWorld {
-    fn job(&self, actor: usize) -> Option<usize> {
+    pub(super) fn job(&self, actor: usize) -> Option<usize> {
         actor.checked_rem(self.jobs.list.len())
     }
 
@@ -110,7 +120,7 @@ impl EngineWorld {
         let forward = rng.pick(&[None, None, Some(Channels::STDOUT), Some(Channels::ALL)]);
         let cache_size = rng.pick(&[None, Some(1), Some(40_000)]);
         let directives = Directives { drop, forward, cache_size, ..Directives::default() };
-        let new = NewJob {
+        let mut new = NewJob {
             nspace: nspace.clone(),
             ranks: rng.below(u64::from(MAX_RANKS) + 1) as u32,
             elsewhere: rng.chance(96),
@@ -119,6 +129,9 @@ impl EngineWorld {
             kill_on_bad_exit: rng.pick(&[KillOnBadExit::Never, KillOnBadExit::Always]),
             directives,
         };
+        if self.setting.subject == Subject::Embedder && rng.chance(96) {
+            new.kill_on_bad_exit = KillOnBadExit::Signal;
+        }
         let Some(run) = self.engine.begin(&new) else { return };
         let known = self.jobs.list.iter().position(|job| job.nspace == nspace);
         let policy = match drop {
@@ -136,6 +149,8 @@ impl EngineWorld {
             ranks: Vec::new(),
             registered: false,
             elsewhere: new.elsewhere,
+            exit_code: None,
+            ends: Ends::new(new.kill_on_bad_exit, new.timeout.map(|timeout| self.now + timeout)),
         };
         // A job that had remote ranks only gets local ones.
         if let Some(known) = known {
@@ -170,7 +185,15 @@ impl EngineWorld {
         let mut streams = [first, second, third];
         Stream::share_order(&mut streams);
         let stdin = rng.pick(&[RankStdin::Open, RankStdin::Open, RankStdin::Own, RankStdin::Closed]);
-        let added = self.engine.add_rank(&proc, stdin, streams).expect("the job has begun");
+        let signals = if self.setting.subject == Subject::Embedder {
+            rng.pick(&[RankSignals::ToProcess, RankSignals::ToGroup, RankSignals::OfEmbedder])
+        } else {
+            RankSignals::ToProcess
+        };
+        let pid = proc.rank.0 + 7;
+        self.engine.note_pid(&proc, pid);
+        let added = self.engine.add_rank(&proc, stdin, signals, streams).expect("the job has begun");
+        assert_eq!(self.engine.pid(&proc), Some(pid));
         let reader = (stdin != RankStdin::Closed).then(|| {
             let (reader, writer) = source::pipe(4096, false).expect("a pipe");
             self.capture.add_target(added.target, writer.into());
@@ -192,11 +215,13 @@ impl EngineWorld {
             process: added.process,
             channels,
             stdin: reader,
+            signals,
             stopped: false,
             exited: false,
-            killed_by: None,
+            status: None,
             reported: false,
         };
+        self.jobs.list[index].ends.add_rank(signals == RankSignals::ToProcess);
         self.jobs.list[index].ranks.push(rank);
         true
     }
@@ -268,16 +293,27 @@ impl EngineWorld {
         ranks.for_each(|rank| rank.exited = true);
     }
 
-    /// The capture notices the exits of ranks.
+    /// The exits of ranks are noticed, by the capture or by the embedder, who reports them.
     pub(super) fn report_exits(&mut self, all: bool, rng: &mut Rng) {
-        let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
+        let EngineWorld { jobs, engine, now, .. } = self;
         let runs = !self.capture.has_ended();
-        for rank in ranks.filter(|rank| runs && rank.exited && !rank.reported) {
-            if all || rng.chance(128) {
-                rank.reported = true;
-                let status = rank.killed_by.unwrap_or_else(|| rng.pick(&[0, 0, 0, 256, 9]));
-                let status = Ok(ExitStatus::from_raw(status));
-                self.engine.captured(Event::Exited { process: rank.process, status });
+        let statuses: &[i32] = if self.setting.subject == Subject::Embedder {
+            &[0, 0, 0, 256, 9, 15]
+        } else {
+            &[0, 0, 0, 256, 9]
+        };
+        for job in &mut jobs.list {
+            for (number, rank) in job.ranks.iter_mut().enumerate() {
+                if runs && rank.exited && !rank.reported && (all || rng.chance(128)) {
+                    rank.reported = true;
+                    let status = ExitStatus::from_raw(rank.status.unwrap_or_else(|| rng.pick(statuses)));
+                    job.ends.exited(number, Some(status), *now);
+                    if rank.signals == RankSignals::OfEmbedder {
+                        let reported = engine.report_exit(&job.nspace, job.run, Rank(number as u32));
+                        assert_eq!(reported, Some(rank.process), "the report of an exit");
+                    }
+                    engine.captured(Event::Exited { process: rank.process, status: Ok(status) });
+                }
             }
         }
     }
@@ -287,8 +323,8 @@ impl EngineWorld {
         let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
         for rank in ranks.filter(|rank| processes.contains(&rank.process) && !rank.exited) {
             match signal {
-                Signal::KILL => rank.killed_by = Some(9),
-                Signal::TERM if !rank.stopped => rank.killed_by = Some(15),
+                Signal::KILL => rank.status = Some(9),
+                Signal::TERM if !rank.stopped => rank.status = Some(15),
                 _ => continue,
             }
             rank.exit();
@@ -303,25 +339,6 @@ impl EngineWorld {
         }
     }
 
-    /// Delivers output of a remote rank, or ends the remote part of a job.
-    pub(super) fn deliver(&mut self, actor: usize, rng: &mut Rng) {
-        let Some(index) = self.job(actor) else { return };
-        let job = &self.jobs.list[index];
-        if !job.elsewhere {
-            return;
-        }
-        let nspace = job.nspace.clone();
-        if rng.chance(8) {
-            return self.engine.end_job(&nspace);
-        }
-        let rank = Rank(MAX_RANKS + rng.below(2) as u32);
-        let mut bytes = vec![0; rng.size(8192) as usize];
-        bytes::fill(rng.word(), 0, &mut bytes);
-        let from = Proc::new(nspace, rank);
-        let accepted = self.engine.deliver(&from, rng.pick(&CHANNELS), bytes, rng.chance(8));
-        assert!(!accepted || !self.engine.is_without_capture(), "output was accepted without a capture");
-    }
-
     /// Releases the backlog of a job.
     pub(super) fn release_backlog(&mut self, actor: usize) {
         if let Some(job) = self.job(actor) {
@@ -332,6 +349,7 @@ impl EngineWorld {
     /// Removes a job that has ended.
     pub(super) fn remove_job(&mut self, actor: usize) {
         let Some(index) = self.job(actor).filter(|index| self.jobs.list[*index].registered) else { return };
+        self.check_ends();
         let nspace = self.jobs.list[index].nspace.clone();
         if self.engine.remove(&nspace) {
             self.truth.remove(&nspace);
@@ -346,7 +364,7 @@ impl EngineWorld {
         }
         for job in &mut self.jobs.list {
             job.ranks.iter_mut().for_each(RankProcess::exit);
-            self.engine.end_job(&job.nspace);
+            self.engine.end_job(&job.nspace, None);
             self.engine.release_backlog(&job.nspace);
         }
     }

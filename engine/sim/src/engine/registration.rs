@@ -225,9 +225,12 @@ impl Feed {
         self.next += lost;
     }
 
-    /// Notes the end of a complete stream.
-    pub fn complete(&mut self, info: &StreamInfo, produced: u64, truth: &Truth) {
+    /// Notes the end of a stream, with `missing` bytes after it if it is broken.
+    pub fn complete(&mut self, info: &StreamInfo, produced: u64, missing: Option<u64>, truth: &Truth) {
         self.ended = true;
+        let expected = truth.stream(info).missing;
+        let is_right = missing == expected || missing.is_none() && truth.is_cut;
+        assert!(is_right, "{missing:?} bytes of {info:?} are missing, not {expected:?}");
         assert_eq!(produced, self.next, "{info:?} ended too early");
         assert_eq!(Some(produced), truth.stream(info).produced, "{info:?} has another end");
         assert_eq!(self.begin + self.delivered + self.lost, produced, "{info:?}");

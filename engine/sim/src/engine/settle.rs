@@ -26,11 +26,13 @@ impl EngineWorld {
                 tool.close(&mut self.engine);
             }
         }
+        self.host.resume_all(&mut self.engine);
         self.end_jobs();
         self.run_until("a job or a request has not ended", |world| {
             let ended = |nspace| world.engine.job(nspace).is_none_or(|ended| ended);
             let idle = |tool: &Tool| tool.requests.is_empty() && tool.pushes.is_empty();
-            let are_idle = world.setting.silent_host || world.tools.iter().all(idle);
+            let are_idle = world.tools.iter().all(idle) && !world.host.has_callbacks();
+            let are_idle = world.setting.silent_host || are_idle;
             world.jobs.list.iter().all(|job| ended(&job.nspace)) && are_idle
         });
         // The removal of a job moves readers that were left behind, so in half of the runs it is

@@ -18,6 +18,9 @@ use super::truth::Truth;
 use crate::rng::Rng;
 use crate::tool::Summary;
 
+/// More local ranks than any signal is sent to.
+const MOST_SIGNALLED: usize = 100;
+
 /// How a tool behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
@@ -317,9 +320,10 @@ impl Tool {
             match delivered {
                 Delivered::Reply { request, reply } => {
                     let sent = self.requests.remove(&request).expect("a request that was not answered");
-                    self.answered(sent, reply, truth);
+                    self.answered(sent, request, reply, truth);
                 }
-                Delivered::JobEnded { handler, nspace, run, .. } => {
+                Delivered::JobEnded { handler, nspace, run, exit_code, .. } => {
+                    truth.check_exit_code(&nspace, run, exit_code);
                     let registration = self.registrations.get_mut(&handler).expect("a registration");
                     registration.end_delivered(&nspace, run);
                     if !self.side().has_registration(handler) {
@@ -338,7 +342,7 @@ impl Tool {
         }
     }
 
-    fn answered(&mut self, request: Request, reply: Reply, truth: &Truth) {
+    fn answered(&mut self, request: Request, number: u32, reply: Reply, truth: &Truth) {
         match (request, reply) {
             (Request::Pull(pull), Reply::Pulled(result)) => {
                 if let Ok(granted) = result {
@@ -354,8 +358,13 @@ impl Tool {
             }
             (Request::Query, Reply::Answered(_))
             | (Request::Log, Reply::Logged(_))
-            | (Request::Signal, Reply::Signalled(_))
             | (Request::SlowTargets, Reply::SlowTargets(_)) => {}
+            (Request::Signal, Reply::Signalled(result)) => {
+                let elsewhere = truth.signalled.get(&(self.id, number)).copied().unwrap_or_default();
+                let count = result.map_or(0, |count| count as usize);
+                let is_right = (elsewhere..elsewhere + MOST_SIGNALLED).contains(&count);
+                assert!(is_right, "{count} ranks were signalled, {elsewhere} of them elsewhere");
+            }
             (request, reply) => panic!("{reply:?} answers {request:?}"),
         }
     }
@@ -411,7 +420,7 @@ impl Tool {
                 }
                 Peeked::Complete(counts) => {
                     self.summary.ends += 1;
-                    feed.complete(&info, counts.produced, truth);
+                    feed.complete(&info, counts.produced, None, truth);
                     return true;
                 }
                 Peeked::Flushed => {
@@ -422,7 +431,11 @@ impl Tool {
                     feed.ended = true;
                     return true;
                 }
-                Peeked::Broken { .. } => panic!("no stream is broken off"),
+                Peeked::Broken { counts, missing } => {
+                    self.summary.ends += 1;
+                    feed.complete(&info, counts.produced, Some(missing), truth);
+                    return true;
+                }
                 Peeked::Gone(_) => panic!("the engine runs"),
                 Peeked::Nothing => return step > 0,
             }

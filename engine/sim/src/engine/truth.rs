@@ -1,8 +1,10 @@
 //! What was really written: the bytes of each stream, whichever way they reach the engine.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use iof_capture::SourceId;
+use iof_engine::simulation::ConnectionId;
 use iof_proto::Nspace;
 use iof_tool::test_utils::StreamInfo;
 
@@ -13,8 +15,9 @@ use crate::bytes;
 enum Content {
     /// Those that a rank writes to a pipe follow from this number.
     Made(u64),
-    /// Those that were handed to the capture.
-    Recorded(Vec<u8>),
+    /// Those that were handed to the capture, with zeros for those that were lost before, and the
+    /// positions of these.
+    Recorded(Vec<u8>, Vec<Range<u64>>),
 }
 
 /// What is known of a stream.
@@ -27,11 +30,13 @@ pub struct StreamRecord {
     pub blocks: bool,
     /// Whether the embedder's own tools receive it.
     pub forwarded: bool,
+    /// The number of bytes that are missing after its end, if it is broken.
+    pub missing: Option<u64>,
 }
 
 impl StreamRecord {
     fn new(content: Content, blocks: bool, forwarded: bool) -> StreamRecord {
-        StreamRecord { content, produced: None, blocks, forwarded }
+        StreamRecord { content, produced: None, blocks, forwarded, missing: None }
     }
 }
 
@@ -50,6 +55,9 @@ pub struct Truth {
     streams: BTreeMap<StreamInfo, StreamRecord>,
     by_source: BTreeMap<SourceId, StreamInfo>,
     runs: BTreeMap<Nspace, Vec<RunRecord>>,
+    exit_codes: BTreeMap<(Nspace, u64), Option<i32>>,
+    /// How many remote ranks the host has signalled for a request of a tool.
+    pub signalled: BTreeMap<(ConnectionId, u32), usize>,
     /// The capture has ended: what was handed to it last is lost.
     pub is_cut: bool,
 }
@@ -63,18 +71,48 @@ impl Truth {
         number: Option<u64>,
         (blocks, forwarded): (bool, bool),
     ) {
-        let content = number.map_or(Content::Recorded(Vec::new()), Content::Made);
+        let content = number.map_or(Content::Recorded(Vec::new(), Vec::new()), Content::Made);
         self.by_source.insert(source, info.clone());
         let before = self.streams.insert(info, StreamRecord::new(content, blocks, forwarded));
         assert!(before.is_none(), "a stream was created twice");
     }
 
-    /// Records bytes that are handed to the capture.
-    pub fn record(&mut self, source: SourceId, bytes: &[u8]) {
+    /// Records bytes that are handed to the capture, after `lost` others.
+    pub fn record(&mut self, source: SourceId, lost: u64, bytes: &[u8]) {
         let record = self.by_source.get(&source).and_then(|info| self.streams.get_mut(info));
-        if let Some(StreamRecord { content: Content::Recorded(content), .. }) = record {
+        if let Some(StreamRecord { content: Content::Recorded(content, gaps), .. }) = record {
+            let begin = content.len() as u64;
+            gaps.extend((lost > 0).then(|| begin..begin + lost));
+            content.resize((begin + lost) as usize, 0);
             content.extend_from_slice(bytes);
         }
+    }
+
+    /// Records that a stream is broken off, with so many bytes missing.
+    pub fn break_off(&mut self, source: SourceId, missing: u64) {
+        let info = self.by_source.get(&source).expect("a known stream");
+        self.streams.get_mut(info).expect("a known stream").missing = Some(missing);
+    }
+
+    /// Returns the number of bytes that were handed to the capture for a stream, with those that
+    /// were lost before; `None` if it does not exist.
+    pub fn handed(&self, info: &StreamInfo) -> Option<u64> {
+        match &self.streams.get(info)?.content {
+            Content::Recorded(content, _) => Some(content.len() as u64),
+            Content::Made(_) => None,
+        }
+    }
+
+    /// Records the exit code with which tools must be informed of the end of a run.
+    pub fn has_exit_code(&mut self, nspace: &Nspace, run: u64, code: Option<i32>) {
+        let before = self.exit_codes.insert((nspace.clone(), run), code);
+        assert!(before.is_none_or(|before| before == code), "another exit code of {nspace}");
+    }
+
+    /// Checks the exit code with which a tool was informed of the end of a run.
+    pub fn check_exit_code(&self, nspace: &Nspace, run: u64, code: Option<i32>) {
+        let right = self.exit_codes.get(&(nspace.clone(), run));
+        assert!(right.is_none_or(|right| *right == code), "exit code {code:?} of {nspace}, not {right:?}");
     }
 
     /// Records that a stream is complete.
@@ -82,7 +120,7 @@ impl Truth {
         let info = self.by_source.get(&source).expect("a known stream");
         let record = self.streams.get_mut(info).expect("a known stream");
         assert!(record.produced.replace(produced).is_none(), "{info:?} was completed twice");
-        if let Content::Recorded(content) = &record.content {
+        if let Content::Recorded(content, _) = &record.content {
             let (handed, is_cut) = (content.len() as u64, self.is_cut);
             let right = produced == handed || is_cut && produced < handed;
             assert!(right, "{info:?}: {produced} bytes of {handed} that were delivered");
@@ -98,8 +136,10 @@ impl Truth {
     pub fn has(&self, info: &StreamInfo, offset: u64, found: &[u8]) -> bool {
         match &self.stream(info).content {
             Content::Made(number) => bytes::are_of(*number, offset, found),
-            Content::Recorded(content) => {
-                content.get(offset as usize..).is_some_and(|c| c.starts_with(found))
+            Content::Recorded(content, gaps) => {
+                let end = offset + found.len() as u64;
+                let in_gap = gaps.iter().any(|gap| gap.start < end && offset < gap.end);
+                !in_gap && content.get(offset as usize..).is_some_and(|c| c.starts_with(found))
             }
         }
     }
