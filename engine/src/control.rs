@@ -107,6 +107,10 @@ impl Control {
             // A handle of its own for the lock, so that the guard does not borrow `self`.
             let tables = Arc::clone(&self.tables);
             let mut core = tables.lock();
+            if tables.are_broken() {
+                core.log().push(|| tracing::error!("the engine ends: a thread has panicked in its tables"));
+                break;
+            }
             for event in &events {
                 let Token(peer_id) = event.token();
                 if let Some(connection) = self.connections.get_mut(&peer_id) {
@@ -297,7 +301,7 @@ impl Drop for Control {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 mod tests {
     use std::thread;
 
@@ -371,5 +375,17 @@ mod tests {
         reader.poll_ready(Some(Instant::now()), &mut streams).unwrap();
         assert_eq!(streams.len(), 2);
         drop((control, job));
+    }
+
+    #[test]
+    fn the_engine_ends_once_a_thread_has_panicked_in_its_tables() {
+        let config = Config { rendezvous: Rendezvous::None, ..Config::default() };
+        let engine = Engine::start(config).unwrap();
+        let panics = || {
+            let _core = engine.tables.lock();
+            panic!("a defect of the core");
+        };
+        assert!(thread::scope(|threads| threads.spawn(panics).join()).is_err());
+        engine.tables.wait_for(|core| core.is_stopping().then_some(()));
     }
 }

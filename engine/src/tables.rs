@@ -3,6 +3,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
 use std::time::Instant;
 
 use iof_capture::{Capture, Stopped};
@@ -52,14 +53,21 @@ impl Tables {
         LockedTables {
             state: self.lock_only(),
             tables: self,
+            panicked_before: thread::panicking(),
             capture: None,
             removed: Vec::new(),
             log: LogLines::default(),
         }
     }
 
-    /// Poisoning is ignored: other threads go on after a panic with the lock held, which would be a
-    /// defect of the core.
+    /// Returns whether a thread has panicked while it had the tables. They may be half changed then,
+    /// so the control thread ends the engine.
+    pub(crate) fn are_broken(&self) -> bool {
+        self.state.is_poisoned()
+    }
+
+    /// Poisoning is ignored: once a thread has panicked with the lock, which would be a defect of the
+    /// core, the tables only serve the end of the engine, see [`Tables::are_broken`].
     fn lock_only(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,6 +96,8 @@ impl Tables {
 pub(crate) struct LockedTables<'a> {
     state: MutexGuard<'a, State>,
     tables: &'a Tables,
+    /// The thread was panicking for another reason when it took the lock.
+    panicked_before: bool,
     /// The capture, after the first commands. Declared, and so dropped, after `state`: the last
     /// reference joins threads that may wait for the lock.
     capture: Option<Arc<Capture>>,
@@ -192,6 +202,10 @@ impl DerefMut for LockedTables<'_> {
 
 impl Drop for LockedTables<'_> {
     fn drop(&mut self) {
+        if thread::panicking() && !self.panicked_before {
+            // The control thread ends the engine.
+            return self.tables.reports.wake();
+        }
         // If the capture thread has ended, it has reported the ends of all streams and pushes.
         let _ = self.perform_effects();
     }
