@@ -16,10 +16,10 @@ use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{isatty, pipe2};
 
 use crate::core::calls::NewJob;
+use crate::core::ids::MAX_RANKS;
 use crate::core::job::{CHANNELS, Launching};
 use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
-use crate::error::MAX_RANKS;
 use crate::files::{MAPS_PER_RANK, TRANSIENT_FDS, check_files_of_job, check_maps_of_job};
 use crate::job::Job;
 use crate::register::{RankStdin, RunningRank};

@@ -392,12 +392,6 @@ impl JobSpec {
         }
     }
 
-    /// Returns whether the ranks would start MPI: `mpi` is not [`Mpi::None`], and a program is
-    /// linked with an MPI library. Looks for the programs on this node.
-    pub fn needs_mpi(&self) -> bool {
-        crate::pmix::MpiNeeds::of(self).is_mpi()
-    }
-
     /// Returns the settings of a rank's pty, if it has one.
     pub(crate) fn pty(&self, rank: Rank) -> Option<Pty> {
         self.ptys.get(&rank).or_else(|| self.ptys.get(&Rank::WILDCARD)).copied()

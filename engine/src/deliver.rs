@@ -12,10 +12,10 @@ use crate::core::calls::{DeliveredBytes, DeliveredEnd};
 use crate::core::deliver_error::DeliverError;
 #[cfg(doc)]
 use crate::core::delivery::MAX_DELIVERED;
+use crate::core::ids::MAX_RANKS;
 use crate::core::input::Input;
 use crate::core::upcall::TakenCallback;
 use crate::engine::Engine;
-use crate::error::MAX_RANKS;
 
 /// The attributes of a delivery.
 #[derive(Default)]

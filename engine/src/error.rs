@@ -8,6 +8,7 @@ use iof_proto::rendezvous::BindError;
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::CreateError;
 
+use crate::core::ids::MAX_RANKS;
 use crate::files::FILES_PER_RANK;
 
 /// The reason why an engine did not start.
@@ -207,6 +208,3 @@ fn pmix_remedy(error: &PmixError) -> &'static str {
         _ => "name a libpmix.so.2 by the variable IOF_LIBPMIX",
     }
 }
-
-/// Largest number of ranks in one job.
-pub const MAX_RANKS: u32 = 1 << 20;

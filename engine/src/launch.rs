@@ -1,32 +1,28 @@
 //! Starting a job: the checks before it, and the ranks' processes.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
-use std::io;
+use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
-use iof_capture::{
-    FirstWrites, ProcessGroup, ProcessSpec, Signal, Signaller, SpawnError, Spawned, Spawner, Stdin, check,
-};
-use iof_proto::rendezvous::SERVER_VARIABLE;
+use iof_capture::{FirstWrites, Signal, Signaller, Spawned, Spawner, Stdin, check};
 use iof_proto::{Rank, StdinUnavailable};
 use iof_shm_ring::CacheBudget;
-use nix::unistd::tcgetpgrp;
 
 use crate::binding;
-use crate::config::{App, JobSpec, Mpi};
+use crate::config::{JobSpec, Mpi};
 use crate::core::calls::NewJob;
-use crate::core::job::Launching;
+use crate::core::ids::MAX_RANKS;
 use crate::early_end::EarlyEndPolicy;
 use crate::engine::Engine;
-use crate::error::{LaunchError, MAX_RANKS};
+use crate::error::LaunchError;
 use crate::files::{FILES_PER_RANK, MAPS_PER_RANK, TRANSIENT_FDS};
 use crate::files::{check_files_of_job, check_files_of_rank, check_maps_of_job};
 use crate::job::Job;
+use crate::plan::{PlannedRank, first_ranks, planned_ranks, process_spec};
 use crate::pmi::{self, PmiJob};
 use crate::pmix::{MpiNeeds, PmixJob};
 use crate::pmix_tools;
@@ -38,32 +34,6 @@ use crate::topology::Topology;
 struct MpiJob {
     pmi: Option<PmiJob>,
     pmix: Option<PmixJob>,
-}
-
-/// A rank that is to be started.
-struct PlannedRank<'a> {
-    rank: Rank,
-    appnum: usize,
-    app: &'a App,
-}
-
-impl PlannedRank<'_> {
-    fn launching(&self) -> Launching {
-        Launching { executable: self.app.program.to_string_lossy().into_owned(), pid: 0 }
-    }
-
-    fn spawn_failed(&self, source: SpawnError) -> LaunchError {
-        LaunchError::Spawn { rank: self.rank, app: self.appnum, source }
-    }
-}
-
-/// Returns the ranks of a job that this engine starts, in the order of its apps.
-fn planned_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
-    let is_local = |rank: &Rank| spec.local.as_ref().is_none_or(|local| local.contains(rank));
-    let apps = spec.apps.iter().enumerate();
-    let ranked_apps = apps.flat_map(|(appnum, app)| (0..app.nprocs).map(move |_| (appnum, app)));
-    let ranks = (0..).map(Rank).zip(ranked_apps).filter(move |(rank, _)| is_local(rank));
-    ranks.map(|(rank, (appnum, app))| PlannedRank { rank, appnum, app })
 }
 
 impl Engine {
@@ -109,7 +79,7 @@ impl Engine {
             self.tables.reports.send(Report::PmiEnded(job.id().clone()));
         } else {
             // Before the job can end.
-            self.add_pmix_tools(spec, job.id());
+            self.pmix_tools.serve(spec, job.id(), &self.pmix, self.socket());
         }
         self.all_registered(&job);
         started.map(|()| job)
@@ -122,7 +92,7 @@ impl Engine {
         // watch, the order of these first writes is unknown.
         let spawner = Spawner::watching(FirstWrites::new().ok());
         let cores = binding::cores(spec, planned_ranks(spec).count())?.unwrap_or_default();
-        let pmix = self.pmix_job(spec, needs, job, &cores)?;
+        let pmix = self.pmix.serve((spec, needs), job.id(), &cores, &self.tables.reports)?;
         // MPICH refuses to start with the variables of both protocols.
         let pmi = match pmix {
             None => PmiJob::of(spec, job),
@@ -318,52 +288,4 @@ fn check_stdin(spec: &JobSpec, ranks: u64) -> Result<(), LaunchError> {
         }
     }
     if sharers > 1 { Err(LaunchError::SharedStdin { sharers }) } else { Ok(()) }
-}
-
-/// Returns the process group of the rank that has the embedder's stdin.
-fn group_with_stdin(requested: ProcessGroup) -> ProcessGroup {
-    // tcgetpgrp(3) succeeds only on the caller's controlling terminal, the only terminal on which
-    // job control applies.
-    if tcgetpgrp(io::stdin()).is_ok() { ProcessGroup::Inherit } else { requested }
-}
-
-/// Returns the first rank of each app.
-fn first_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
-    let mut last = None;
-    planned_ranks(spec).filter(move |planned| last.replace(planned.appnum) != Some(planned.appnum))
-}
-
-/// Returns how the first rank of each app is to be started, without the engine's socket.
-pub(crate) fn first_processes(spec: &JobSpec) -> impl Iterator<Item = ProcessSpec> {
-    first_ranks(spec).map(|planned| process_spec(spec, &planned, OsStr::new("")))
-}
-
-/// Returns how a rank's process is to be started.
-fn process_spec(spec: &JobSpec, planned: &PlannedRank<'_>, server: &OsStr) -> ProcessSpec {
-    let var = |name: &str, value: String| (OsString::from(name), OsString::from(value));
-    let PlannedRank { rank, appnum, app } = planned;
-    let mut env = app.env.clone();
-    // The engine's variables come last, so that they override the app's.
-    env.extend([
-        var("IOF_RANK", rank.to_string()),
-        var("IOF_NSPACE", spec.nspace.to_string()),
-        var("IOF_NPROCS", spec.nprocs().to_string()),
-        var("IOF_APPNUM", appnum.to_string()),
-        (OsString::from(SERVER_VARIABLE), server.to_owned()),
-    ]);
-    let stdin = spec.stdin_of(*rank);
-    let group = match stdin {
-        Stdin::Inherit => group_with_stdin(spec.process_group),
-        Stdin::Null | Stdin::Pipe | Stdin::File(_) => spec.process_group,
-    };
-    ProcessSpec {
-        program: app.program.clone(),
-        args: app.args.clone(),
-        env,
-        cwd: app.cwd.clone(),
-        stdin,
-        group,
-        pty: spec.pty(*rank),
-        merge_stderr: app.merge_stderr,
-    }
 }

@@ -8,8 +8,8 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `engine`, `config`, `grant`, `error` | the embedder's handle, its configuration and its errors |
-//! | `launch`, `adopt` | ranks that the engine starts; ranks that the embedder has started |
+//! | `engine`, `config`, `grant`, `error` | the embedder's handle, its configuration and its errors. The imports of all modules form no circle |
+//! | `launch`, `plan`, `adopt` | ranks that the engine starts; which these are, and how; ranks that the embedder has started |
 //! | `register`, `remove` | adding a job and its ranks; removing a job |
 //! | `job`, `endings`, `exit` | handles of jobs; the ends of ranks in their order; exit statuses |
 //! | `early_end` | the decision to end a job when a rank fails or at a time limit |
@@ -70,6 +70,7 @@ mod launch;
 mod log;
 mod log_channels;
 mod log_lines;
+mod plan;
 mod pmi;
 mod pmix;
 mod pmix_tools;
@@ -86,6 +87,7 @@ mod topology;
 
 pub use crate::core::deliver_error::DeliverError;
 pub use crate::core::delivery::MAX_DELIVERED;
+pub use crate::core::ids::MAX_RANKS;
 pub use crate::core::job::{Ending, RankExit};
 pub use crate::core::job_status::{FirstFailure, JobStatus};
 pub use crate::core::upcall::StdinPush;
@@ -100,7 +102,7 @@ pub use early_end::{
 };
 pub use endings::Endings;
 pub use engine::Engine;
-pub use error::{LaunchError, MAX_RANKS, PmixError, StartError};
+pub use error::{LaunchError, PmixError, StartError};
 pub use exit::{Exit, REQUEST_LIFETIME};
 pub use grant::Grant;
 pub use host::{ApprovalReply, Host, HostReply, QueryReply, Remedy, Standalone, ViaGateway, same_user};

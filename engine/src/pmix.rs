@@ -17,11 +17,9 @@ use crate::config::{App, JobSpec, Mpi};
 use crate::core::ids::JobId;
 use crate::core::input::Input;
 use crate::core::mpi::MpiEvent;
-use crate::engine::Engine;
 use crate::error::{LaunchError, PmixError};
 use crate::files::node_name;
-use crate::job::Job;
-use crate::launch::first_processes;
+use crate::plan::first_processes;
 use crate::pmi::unique_name;
 use crate::reports::Reports;
 
@@ -121,6 +119,32 @@ impl PmixHost {
         registered.map(|()| PmixJob { server, name, size: spec.nprocs() })
     }
 
+    /// Makes a job, whose ranks are bound to `cores` if there are any, known to the server. Returns
+    /// `None` if it needs none.
+    ///
+    /// # Errors
+    /// [`LaunchError::Pmix`].
+    pub(crate) fn serve(
+        &self,
+        (spec, needs): (&JobSpec, &MpiNeeds),
+        job: &JobId,
+        cores: &[Processors],
+        reports: &Arc<Reports>,
+    ) -> Result<Option<PmixJob>, LaunchError> {
+        needs.warn_if_alone(spec);
+        let Some(library) = needs.library(spec.mpi) else { return Ok(None) };
+        let server = match self.start(&library, reports) {
+            Ok(server) => server,
+            Err(error) if needs.can_be_alone(spec) => {
+                let (job, error) = (&spec.nspace, LaunchError::from(PmixError::from(error)));
+                tracing::warn!(%job, %error, "cannot serve PMIx: each rank is alone if it uses Open MPI");
+                return Ok(None);
+            }
+            Err(error) => return Err(PmixError::from(error).into()),
+        };
+        Ok(Some(self.register(server, spec, job, cores).map_err(PmixError::from)?))
+    }
+
     /// Makes the server forget a job, if it knows it.
     pub(crate) fn remove(&self, removed: &JobId) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,31 +160,11 @@ impl PmixHost {
     }
 }
 
-impl Engine {
-    /// Makes a job, whose ranks are bound to `cores` if there are any, known to the PMIx server.
-    /// Returns `None` if it needs none.
-    ///
-    /// # Errors
-    /// [`LaunchError::Pmix`].
-    pub(crate) fn pmix_job(
-        &self,
-        spec: &JobSpec,
-        needs: &MpiNeeds,
-        job: &Job,
-        cores: &[Processors],
-    ) -> Result<Option<PmixJob>, LaunchError> {
-        needs.warn_if_alone(spec);
-        let Some(library) = needs.library(spec.mpi) else { return Ok(None) };
-        let server = match self.pmix.start(&library, &self.tables.reports) {
-            Ok(server) => server,
-            Err(error) if needs.can_be_alone(spec) => {
-                let (job, error) = (&spec.nspace, LaunchError::from(PmixError::from(error)));
-                tracing::warn!(%job, %error, "cannot serve PMIx: each rank is alone if it uses Open MPI");
-                return Ok(None);
-            }
-            Err(error) => return Err(PmixError::from(error).into()),
-        };
-        Ok(Some(self.pmix.register(server, spec, job.id(), cores).map_err(PmixError::from)?))
+impl JobSpec {
+    /// Returns whether the ranks would start MPI: `mpi` is not [`Mpi::None`], and a program is
+    /// linked with an MPI library. Looks for the programs on this node.
+    pub fn needs_mpi(&self) -> bool {
+        MpiNeeds::of(self).is_mpi()
     }
 }
 

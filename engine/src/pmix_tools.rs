@@ -9,7 +9,7 @@ use iof_pmix_server::{StartError, ToolListener, ToolService};
 
 use crate::config::JobSpec;
 use crate::core::ids::JobId;
-use crate::engine::Engine;
+use crate::pmix::PmixHost;
 
 /// The jobs to which tools of PMIx can attach.
 #[derive(Default)]
@@ -23,6 +23,27 @@ struct Reachable {
 }
 
 impl PmixTools {
+    /// Lets tools of PMIx attach to a job that has started, if it asks for them. `pmix` serves its
+    /// ranks, and `socket` is that of the engine.
+    pub(crate) fn serve(&self, spec: &JobSpec, job: &JobId, pmix: &PmixHost, socket: Option<&Path>) {
+        let Some(program) = &spec.pmix_tools else { return };
+        let (Some(server), Some(socket)) = (pmix.server(), socket) else {
+            let reason = "they need a job that has PMIx, and an engine with a socket";
+            tracing::warn!(job = %job.nspace, reason, "tools of PMIx cannot attach");
+            return;
+        };
+        let service = ToolService {
+            // Checked before.
+            program: server_program(program).unwrap_or_else(|_| program.clone()),
+            engine: socket.into(),
+            library: server.path().into(),
+            version: server.version().into(),
+        };
+        if let Err(error) = self.add(job, service) {
+            tracing::warn!(job = %job.nspace, %error, "tools of PMIx cannot attach");
+        }
+    }
+
     /// Lets tools attach to a job. `service` is that of the first job.
     fn add(&self, job: &JobId, service: ToolService) -> Result<(), StartError> {
         let mut reachable = self.lock();
@@ -64,29 +85,6 @@ impl Reachable {
     /// Returns whether tools find the socket under the name of a job.
     fn has(&self, job: &JobId) -> bool {
         self.jobs.iter().any(|other| other.nspace == job.nspace)
-    }
-}
-
-impl Engine {
-    /// Lets tools of PMIx attach to a job that has started, if it asks for them.
-    pub(crate) fn add_pmix_tools(&self, spec: &JobSpec, job: &JobId) {
-        let Some(program) = &spec.pmix_tools else { return };
-        let (server, socket) = (self.pmix.server(), self.socket());
-        let (Some(server), Some(socket)) = (server, socket) else {
-            let reason = "they need a job that has PMIx, and an engine with a socket";
-            tracing::warn!(job = %job.nspace, reason, "tools of PMIx cannot attach");
-            return;
-        };
-        let service = ToolService {
-            // Checked before.
-            program: server_program(program).unwrap_or_else(|_| program.clone()),
-            engine: socket.into(),
-            library: server.path().into(),
-            version: server.version().into(),
-        };
-        if let Err(error) = self.pmix_tools.add(job, service) {
-            tracing::warn!(job = %job.nspace, %error, "tools of PMIx cannot attach");
-        }
     }
 }
 

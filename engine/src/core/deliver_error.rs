@@ -6,7 +6,7 @@ use iof_proto::{Channel, Failure, Nspace, Proc, Status};
 use iof_shm_ring::CreateError;
 
 use crate::core::delivery::MAX_DELIVERED;
-use crate::error::MAX_RANKS;
+use crate::core::ids::MAX_RANKS;
 
 /// The reason why bytes were not delivered. None of the bytes was added to the stream.
 #[derive(Debug, thiserror::Error)]

@@ -76,3 +76,6 @@ pub(crate) struct SignalRequest {
     /// The number of remote ranks that the host has signalled.
     pub elsewhere: usize,
 }
+
+/// Largest number of ranks in one job.
+pub const MAX_RANKS: u32 = 1 << 20;

@@ -1,0 +1,89 @@
+//! Which ranks of a job are started, and how the process of each is to be started.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+
+use iof_capture::{ProcessGroup, ProcessSpec, SpawnError, Stdin};
+use iof_proto::Rank;
+use iof_proto::rendezvous::SERVER_VARIABLE;
+use nix::unistd::tcgetpgrp;
+
+use crate::config::{App, JobSpec};
+use crate::core::job::Launching;
+use crate::error::LaunchError;
+
+/// A rank that is to be started.
+pub(crate) struct PlannedRank<'a> {
+    pub rank: Rank,
+    pub appnum: usize,
+    app: &'a App,
+}
+
+impl PlannedRank<'_> {
+    /// Returns what queries return of the rank while it is being started.
+    pub(crate) fn launching(&self) -> Launching {
+        Launching { executable: self.app.program.to_string_lossy().into_owned(), pid: 0 }
+    }
+
+    /// Returns the error of a job whose rank could not be started.
+    pub(crate) fn spawn_failed(&self, source: SpawnError) -> LaunchError {
+        LaunchError::Spawn { rank: self.rank, app: self.appnum, source }
+    }
+}
+
+/// Returns the ranks of a job that this engine starts, in the order of its apps.
+pub(crate) fn planned_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
+    let is_local = |rank: &Rank| spec.local.as_ref().is_none_or(|local| local.contains(rank));
+    let apps = spec.apps.iter().enumerate();
+    let ranked_apps = apps.flat_map(|(appnum, app)| (0..app.nprocs).map(move |_| (appnum, app)));
+    let ranks = (0..).map(Rank).zip(ranked_apps).filter(move |(rank, _)| is_local(rank));
+    ranks.map(|(rank, (appnum, app))| PlannedRank { rank, appnum, app })
+}
+
+/// Returns the process group of the rank that has the embedder's stdin.
+fn group_with_stdin(requested: ProcessGroup) -> ProcessGroup {
+    // tcgetpgrp(3) succeeds only on the caller's controlling terminal, the only terminal on which
+    // job control applies.
+    if tcgetpgrp(io::stdin()).is_ok() { ProcessGroup::Inherit } else { requested }
+}
+
+/// Returns the first rank of each app.
+pub(crate) fn first_ranks(spec: &JobSpec) -> impl Iterator<Item = PlannedRank<'_>> {
+    let mut last = None;
+    planned_ranks(spec).filter(move |planned| last.replace(planned.appnum) != Some(planned.appnum))
+}
+
+/// Returns how the first rank of each app is to be started, without the engine's socket.
+pub(crate) fn first_processes(spec: &JobSpec) -> impl Iterator<Item = ProcessSpec> {
+    first_ranks(spec).map(|planned| process_spec(spec, &planned, OsStr::new("")))
+}
+
+/// Returns how a rank's process is to be started.
+pub(crate) fn process_spec(spec: &JobSpec, planned: &PlannedRank<'_>, server: &OsStr) -> ProcessSpec {
+    let var = |name: &str, value: String| (OsString::from(name), OsString::from(value));
+    let PlannedRank { rank, appnum, app } = planned;
+    let mut env = app.env.clone();
+    // The engine's variables come last, so that they override the app's.
+    env.extend([
+        var("IOF_RANK", rank.to_string()),
+        var("IOF_NSPACE", spec.nspace.to_string()),
+        var("IOF_NPROCS", spec.nprocs().to_string()),
+        var("IOF_APPNUM", appnum.to_string()),
+        (OsString::from(SERVER_VARIABLE), server.to_owned()),
+    ]);
+    let stdin = spec.stdin_of(*rank);
+    let group = match stdin {
+        Stdin::Inherit => group_with_stdin(spec.process_group),
+        Stdin::Null | Stdin::Pipe | Stdin::File(_) => spec.process_group,
+    };
+    ProcessSpec {
+        program: app.program.clone(),
+        args: app.args.clone(),
+        env,
+        cwd: app.cwd.clone(),
+        stdin,
+        group,
+        pty: spec.pty(*rank),
+        merge_stderr: app.merge_stderr,
+    }
+}
