@@ -27,7 +27,7 @@
 //! Slurm's `srun` keeps what a task has written until a newline or 1,024 bytes follow; an end of an
 //! edge therefore pads what it writes.
 
-use std::mem;
+use std::io::{self, Read};
 
 use iof_proto::{Channel, Rank};
 use serde::{Deserialize, Serialize};
@@ -227,14 +227,16 @@ impl Header {
     }
 
     fn encode(self) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
-        let fields = [self.kind, self.channel, self.bundle, self.zero];
-        let fields = fields.into_iter().chain(self.length.to_le_bytes()).chain(self.rank.to_le_bytes());
-        let fields = fields.chain(self.place.to_le_bytes()).chain(self.offset.to_le_bytes()).chain(self.time);
-        for (byte, field) in bytes.iter_mut().zip(fields) {
-            *byte = field;
-        }
-        bytes
+        let Header { kind, channel, bundle, zero, .. } = self;
+        let [l0, l1, l2, l3] = self.length.to_le_bytes();
+        let [r0, r1, r2, r3] = self.rank.to_le_bytes();
+        let [p0, p1, p2, p3] = self.place.to_le_bytes();
+        let [o0, o1, o2, o3, o4, o5, o6, o7] = self.offset.to_le_bytes();
+        let [t0, t1, t2, t3, t4, t5, t6, t7] = self.time;
+        [
+            kind, channel, bundle, zero, l0, l1, l2, l3, r0, r1, r2, r3, p0, p1, p2, p3, o0, o1, o2, o3, o4,
+            o5, o6, o7, t0, t1, t2, t3, t4, t5, t6, t7,
+        ]
     }
 
     fn decode(bytes: &[u8; HEADER]) -> Header {
@@ -383,9 +385,16 @@ impl Frame<'_> {
     }
 }
 
+/// The room for one read, in bytes.
+const ROOM: usize = MAX_RECORD;
+
+/// The memory of a decoder that has received a part of a frame, in bytes, unless the frame is longer.
+const MEMORY: usize = 4 * ROOM;
+
 /// A parser of the frames on a byte stream, which may arrive in pieces of any length.
 ///
-/// It holds at most one incomplete frame and what was read behind it.
+/// Frames are read into its memory and parsed there. It holds at most one incomplete frame and what
+/// was read behind it.
 ///
 /// ```
 /// use iof_nodes::{Decoder, Frame, Place};
@@ -400,9 +409,12 @@ impl Frame<'_> {
 /// ```
 #[derive(Debug)]
 pub struct Decoder {
+    /// Memory for what is read.
     bytes: Vec<u8>,
     /// The position of the next frame.
-    position: usize,
+    start: usize,
+    /// The end of what was read. Room follows.
+    end: usize,
     /// The longest control message, in bytes.
     max_control: usize,
 }
@@ -410,7 +422,7 @@ pub struct Decoder {
 impl Decoder {
     /// Creates a parser of what a front end sends.
     pub fn of_front_end() -> Decoder {
-        Decoder { bytes: Vec::new(), position: 0, max_control: MAX_CONTROL }
+        Decoder { bytes: Vec::new(), start: 0, end: 0, max_control: MAX_CONTROL }
     }
 
     /// Creates a parser of what an agent sends. Its control messages are shorter.
@@ -418,14 +430,44 @@ impl Decoder {
         Decoder { max_control: MAX_ANSWER, ..Decoder::of_front_end() }
     }
 
-    /// Adds bytes that were read. Frames that were returned are forgotten.
-    pub fn receive(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..mem::take(&mut self.position));
-        // A large control message does not keep its memory.
-        if self.bytes.is_empty() && self.bytes.capacity() > MAX_RECORD.saturating_mul(4) {
-            self.bytes = Vec::new();
+    /// Reads once, and returns the number of bytes; 0 at the end of `input`. Frames that were
+    /// returned are forgotten.
+    ///
+    /// # Errors
+    /// Those of `input`.
+    pub fn read_from(&mut self, input: &mut impl Read) -> io::Result<usize> {
+        let room = self.room();
+        let (length, most) = (input.read(room)?, room.len());
+        self.end = self.end.saturating_add(length.min(most));
+        Ok(length)
+    }
+
+    /// Adds bytes that were read, as [`Decoder::read_from`].
+    pub fn receive(&mut self, mut bytes: &[u8]) {
+        // A slice is read without an error, and the room is never empty.
+        while !bytes.is_empty() && self.read_from(&mut bytes).is_ok() {}
+    }
+
+    /// Returns memory of at least [`ROOM`] bytes behind what was read.
+    fn room(&mut self) -> &mut [u8] {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+            // A large control message does not keep its memory.
+            if self.bytes.len() > MEMORY {
+                self.bytes = Vec::new();
+            }
         }
-        self.bytes.extend_from_slice(bytes);
+        // A part of a frame moves to the front only if it leaves too little room.
+        if self.bytes.len().saturating_sub(self.end) < ROOM {
+            let held = self.held();
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, held);
+            let least = if held == 0 { ROOM } else { MEMORY.max(held.saturating_add(ROOM)) };
+            if self.bytes.len() < least {
+                self.bytes.resize(least, 0);
+            }
+        }
+        self.bytes.get_mut(self.end..).unwrap_or_default()
     }
 
     /// Returns the next frame with its place, or `None` if more bytes are needed.
@@ -434,26 +476,21 @@ impl Decoder {
     /// [`FrameError`]. The decoder then returns the same error again.
     pub fn decode(&mut self) -> Result<Option<(Place, Frame<'_>)>, FrameError> {
         loop {
-            let rest = self.bytes.get(self.position..).unwrap_or_default();
+            let rest = self.bytes.get(self.start..self.end).unwrap_or_default();
             let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
             let header = Header::decode(header);
             let length = header.payload(self.max_control)?;
-            if rest.len() < length {
-                return Ok(None);
-            }
-            let start = self.position.saturating_add(HEADER);
-            let end = start.saturating_add(length);
-            let is_skipped = header.frame(rest.get(..length).unwrap_or_default())?.is_none();
-            self.position = end;
-            if !is_skipped {
-                let frame = header.frame(self.bytes.get(start..end).unwrap_or_default())?;
-                return Ok(frame.map(|frame| (Place(header.place), frame)));
+            let Some(payload) = rest.get(..length) else { return Ok(None) };
+            let frame = header.frame(payload)?;
+            self.start = self.start.saturating_add(HEADER).saturating_add(length);
+            if let Some(frame) = frame {
+                return Ok(Some((Place(header.place), frame)));
             }
         }
     }
 
     /// Returns the number of bytes that it holds.
     pub fn held(&self) -> usize {
-        self.bytes.len().saturating_sub(self.position)
+        self.end.saturating_sub(self.start)
     }
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::io::Read;
+
 use iof_nodes::limits::{
     MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
 };
@@ -79,6 +81,44 @@ proptest! {
             frame.append_to(&mut encoded, place);
             prop_assert!(bytes.windows(encoded.len()).any(|window| window == encoded));
         }
+    }
+}
+
+/// A pipe that returns no more than the next of these lengths at each read.
+struct Pieces<'a>(&'a [u8], std::iter::Cycle<std::slice::Iter<'a, usize>>);
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        let length = self.1.next().map_or(room.len(), |length| *length.min(&room.len()));
+        self.0.read(&mut room[..length])
+    }
+}
+
+#[test]
+fn long_frames_that_are_read_in_parts_arrive_unchanged() {
+    let lengths = [MAX_RECORD, 1, MAX_RECORD - HEADER, 40_000, MAX_RECORD - 1, 3];
+    let bytes: Vec<u8> = (0..MAX_RECORD).map(|number| (number % 251) as u8).collect();
+    let record = |number: usize| {
+        let stream = StreamKey { rank: Rank(1), channel: Channel::Stdout };
+        let bytes = &bytes[..lengths[number % lengths.len()]];
+        Frame::Record { stream, offset: number as u64, time: 5, bytes }
+    };
+    let answer = vec![7; MAX_ANSWER];
+    let frame = |number| if number % 10 == 9 { Frame::Control(&answer) } else { record(number) };
+    let mut sent = Vec::new();
+    (0..60).for_each(|number| frame(number).append_to(&mut sent, Place(3)));
+    for pieces in [&[usize::MAX][..], &[MAX_RECORD], &[4096, MAX_RECORD + HEADER], &[HEADER + 1, 100_000, 1]]
+    {
+        let (mut decoder, mut decoded) = (Decoder::of_agent(), 0);
+        let mut pipe = Pieces(&sent, pieces.iter().cycle());
+        while decoder.read_from(&mut pipe).unwrap() > 0 {
+            while let Some(arrived) = decoder.decode().unwrap() {
+                assert!(arrived == (Place(3), frame(decoded)), "frame {decoded}");
+                decoded += 1;
+            }
+            assert!(decoder.held() < HEADER + MAX_ANSWER);
+        }
+        assert_eq!((decoded, decoder.held()), (60, 0));
     }
 }
 

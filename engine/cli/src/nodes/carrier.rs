@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_nodes::Frame;
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -37,6 +37,14 @@ pub const EXIT_LIMIT: Duration = Duration::from_millis(500);
 
 /// The interval at which the end of a carrier is looked for that has closed its output.
 const REAP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The capacity of the pipe from a carrier, in bytes. With the default of 64 KiB the carrier and the
+/// reader of the pipe wait for each other at each record.
+const UP_CAPACITY: i32 = 256 << 10;
+
+/// With more edges, their pipes keep the default capacity: all large pipes of a user's processes
+/// have 64 MiB by default (`/proc/sys/fs/pipe-user-pages-soft` in pipe(7)).
+const MANY_EDGES: usize = 32;
 
 /// The words of `--rsh`.
 #[derive(Clone, Debug)]
@@ -78,9 +86,10 @@ impl Template {
         self.0.first().is_some_and(|program| program.rsplit('/').next() == Some("srun"))
     }
 
-    /// Starts an agent, or a link to one, on `host`. Its command is one word, which ssh(1) and `sh -c` pass to a
-    /// shell. The carrier inherits no blocked signals.
-    pub fn start(&self, host: &str, agent: &OsStr) -> io::Result<Carrier> {
+    /// Starts an agent, or a link to one, on `host`, for a process with this number of edges. Its
+    /// command is one word, which ssh(1) and `sh -c` pass to a shell. The carrier inherits no
+    /// blocked signals.
+    pub fn start(&self, host: &str, agent: &OsStr, edges: usize) -> io::Result<Carrier> {
         let words = self.0.iter().map(|word| CString::new(word.replace("%h", host)));
         let words: Vec<CString> = words.chain([CString::new(agent.as_bytes())]).collect::<Result<_, _>>()?;
         let program = words.first().map(CString::as_c_str).unwrap_or_default();
@@ -90,6 +99,10 @@ impl Template {
         let variables: Vec<CString> = env::vars_os().map(variable).collect::<Result<_, _>>()?;
         let (stdin, down) = pipe2(OFlag::O_CLOEXEC)?;
         let (up, stdout) = pipe2(OFlag::O_CLOEXEC)?;
+        if edges <= MANY_EDGES {
+            // Refused if other pipes of the user are large.
+            let _ = fcntl(&up, FcntlArg::F_SETPIPE_SZ(UP_CAPACITY));
+        }
         let mut files = PosixSpawnFileActions::init()?;
         files.add_dup2(stdin.as_raw_fd(), nix::libc::STDIN_FILENO)?;
         files.add_dup2(stdout.as_raw_fd(), nix::libc::STDOUT_FILENO)?;

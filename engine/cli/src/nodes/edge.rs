@@ -2,12 +2,13 @@
 //! behind.
 
 use std::fs::File;
-use std::io::{ErrorKind, IoSlice, Read};
+use std::hint::black_box;
+use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Instant;
 
-use crossbeam::channel::{Receiver, Sender, unbounded};
+use crossbeam::channel::Sender;
 use iof_engine::{Engine, Signal as RankSignal};
 use iof_nodes::{
     Branch, BrokenEnd, ChildNode, Decoder, Fault, Frame, FrontEnd, FrontEvent, Place, StreamKey, ToAgent,
@@ -24,6 +25,10 @@ use super::reattach::LinkedEdge;
 use super::remote::Remote;
 use crate::error::Failure;
 use crate::threads::start_thread;
+
+/// The free memory that the allocator keeps for records, in bytes: those of a window of both
+/// bundles.
+const KEPT_MEMORY: usize = 2 << 20;
 
 /// What arrives from a node.
 pub enum NodeEvent {
@@ -42,11 +47,15 @@ pub enum NodeEvent {
 /// An event of the node with this number.
 pub type NumberedEvent = (usize, NodeEvent);
 
+/// Takes frames for an edge. A receiver of the standard library sleeps at once when its queue is
+/// empty; one of crossbeam first yields the processor several times.
+type FrameSender = mpsc::Sender<Vec<u8>>;
+
 /// What the front end has of one node: its place behind an edge.
 #[derive(Clone)]
 pub struct Edge {
     /// Frames to send. The thread that sends ends with the last sender.
-    down: Arc<Sender<Vec<u8>>>,
+    down: Arc<FrameSender>,
     branch: Arc<Mutex<Branch>>,
     carrier: Arc<Mutex<CarrierProcess>>,
     /// If the carrier may be replaced.
@@ -63,7 +72,7 @@ struct Receiving {
     remote: Weak<Remote>,
     engine: Weak<Engine>,
     branch: Arc<Mutex<Branch>>,
-    down: Weak<Sender<Vec<u8>>>,
+    down: Weak<FrameSender>,
     carrier: Arc<Mutex<CarrierProcess>>,
     linked: Option<Arc<LinkedEdge>>,
     events: Sender<NumberedEvent>,
@@ -81,7 +90,7 @@ impl Edge {
     ) -> Result<Edge, Failure> {
         let Carrier { process, down: pipe, up } = carrier;
         let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(process)));
-        let (down, frames) = unbounded::<Vec<u8>>();
+        let (down, frames) = mpsc::channel();
         // The queue is bounded: credit by the windows, stdin by its replies.
         match &linked {
             None => start_thread("iof-down", move || send(pipe, &frames))?,
@@ -178,16 +187,24 @@ fn number(first: usize, place: Place) -> usize {
 }
 
 /// Asks a relay to end the edge to one of its children.
-fn cut_child(down: &Sender<Vec<u8>>, relay: Place, child: Place, kill: bool) {
+fn cut_child(down: &FrameSender, relay: Place, child: Place, kill: bool) {
     // The message is within its limits.
     if let Ok(frame) = (ToAgent::CutChild { child, kill }).frame(relay) {
         drop(down.send(frame));
     }
 }
 
+/// Lets the allocator keep the memory of records for the next ones. By default, glibc returns what
+/// is free beyond 128 KiB to the kernel, and each page of it costs a page fault when it is used
+/// again. When a larger block is freed, glibc adapts: it keeps twice the size of that block
+/// (`M_MMAP_THRESHOLD` in mallopt(3)).
+fn keep_freed_memory() {
+    drop(black_box(vec![0u8; KEPT_MEMORY / 2]));
+}
+
 /// Writes frames until the edge is dropped or can't be written. The thread that receives notices
 /// that it has ended.
-fn send(mut pipe: File, frames: &Receiver<Vec<u8>>) {
+fn send(mut pipe: File, frames: &mpsc::Receiver<Vec<u8>>) {
     for frame in frames {
         if write_frames(&mut pipe, &[IoSlice::new(&frame)]).is_err() {
             return;
@@ -197,6 +214,7 @@ fn send(mut pipe: File, frames: &Receiver<Vec<u8>>) {
 
 impl Receiving {
     fn run(&self, up: File) {
+        keep_freed_memory();
         let mut decoder = Decoder::of_agent();
         let mut received = self.receive(up, &mut decoder);
         while let (Ok(()), Some(linked)) = (&received, self.replaceable()) {
@@ -240,15 +258,13 @@ impl Receiving {
     /// # Errors
     /// The agent has broken a rule, or the output can't be taken.
     fn receive(&self, mut up: File, decoder: &mut Decoder) -> Result<(), String> {
-        let mut piece = vec![0; 64 << 10];
         loop {
-            let length = match up.read(&mut piece) {
+            let length = match decoder.read_from(&mut up) {
                 Ok(0) => return Ok(()),
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(format!("cannot read from its carrier: {error}")),
             };
-            decoder.receive(piece.get(..length).unwrap_or_default());
             if let Some(linked) = &self.linked {
                 linked.link.receive(length);
             }
@@ -390,7 +406,7 @@ impl Receiving {
 /// Gives credit for bytes that are in their ring.
 fn give_credit(
     branch: &Mutex<Branch>,
-    down: &Weak<Sender<Vec<u8>>>,
+    down: &Weak<FrameSender>,
     (place, channel): (Place, Channel),
     length: usize,
 ) {

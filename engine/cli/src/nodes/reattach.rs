@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, bounded};
@@ -45,6 +45,8 @@ pub struct LinkedEdge {
     pub link: Link,
     reattach: Reattach,
     host: String,
+    /// The number of edges of this process.
+    edges: usize,
     /// Where the agent listens, once it has told so.
     address: Mutex<Option<LinkAddress>>,
 }
@@ -78,12 +80,13 @@ impl Reattach {
         self.limit
     }
 
-    /// Returns what the front end has of the edge to `host`.
-    pub fn edge(&self, host: &str) -> Arc<LinkedEdge> {
+    /// Returns what the front end has of the edge to `host`, one of this number.
+    pub fn edge(&self, host: &str, edges: usize) -> Arc<LinkedEdge> {
         Arc::new(LinkedEdge {
             link: Link::default(),
             reattach: self.clone(),
             host: host.to_owned(),
+            edges,
             address: Mutex::default(),
         })
     }
@@ -115,7 +118,7 @@ impl LinkedEdge {
     }
 
     /// Sends frames until the last of those who queue them is gone, and then ends the edge.
-    pub fn send_all(&self, frames: &Receiver<Vec<u8>>) {
+    pub fn send_all(&self, frames: &mpsc::Receiver<Vec<u8>>) {
         frames.iter().for_each(|frame| self.link.send(&[IoSlice::new(&frame)]));
         self.hang_up();
     }
@@ -172,7 +175,7 @@ impl LinkedEdge {
             return Attempt::Failed("too many carriers are being started".into());
         }
         let carrier = link_command(&address.path)
-            .and_then(|command| self.reattach.template.start(&self.host, &command));
+            .and_then(|command| self.reattach.template.start(&self.host, &command, self.edges));
         let attempt = match carrier {
             Ok(carrier) => self.greet(carrier, address.session, Instant::now().checked_add(limit)),
             Err(error) => Attempt::Failed(error.to_string()),

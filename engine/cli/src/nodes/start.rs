@@ -174,8 +174,9 @@ impl Remote {
         let not_started = |error: io::Error| {
             Failure::Usage(format!("cannot start an agent on {host}: {error} (see --rsh)"))
         };
-        let carrier = launch.template.start(host, command).map_err(not_started)?;
-        let linked = launch.reattach.as_ref().map(|reattach| reattach.edge(host));
+        let edges = self.nodes.len().min(launch.radix as usize);
+        let carrier = launch.template.start(host, command, edges).map_err(not_started)?;
+        let linked = launch.reattach.as_ref().map(|reattach| reattach.edge(host, edges));
         let window = window(self.nodes.len());
         let branch = Branch::new(nodes.iter().map(|node| &node.ranks), launch.radix, window);
         Edge::start((carrier, linked), (numbers.start, branch), (self, engine), events)

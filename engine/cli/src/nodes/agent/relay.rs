@@ -191,7 +191,7 @@ impl ChildEdge {
         }
         state.starting.insert(self.child);
         drop(state);
-        let started = relay.template.start(&self.host, &relay.agent);
+        let started = relay.template.start(&self.host, &relay.agent, relay.wake.len());
         let Carrier { process, down, up } = started.map_err(|error| format!("{error} (see --rsh)"))?;
         let carrier = Arc::new(Mutex::new(process));
         let mut state = lock(&relay.state);
