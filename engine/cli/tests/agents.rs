@@ -15,7 +15,7 @@ use common::wait_for;
 use iof_nodes::limits::{MAX_RELAY_DOWN, MAX_STDIN, MAX_WINDOW};
 use iof_nodes::{
     AgentSocket, ChildNode, Decoder, DropPolicy, FrontEnd, FrontEvent, Place, Program, Start, StartRelay,
-    ToAgent, ToFrontEnd,
+    StdinPiece, ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Nspace, Rank};
 use nix::sys::signal::Signal;
@@ -180,7 +180,8 @@ fn a_relay_whose_child_takes_nothing_ends_with_its_front_end() {
     let rsh = ["sleep", "1000"].map(str::to_owned).to_vec();
     let children = vec![ChildNode { host: "a".into(), nodes: 1 }];
     let relay = ToAgent::Relay(StartRelay { rsh, agent: "1".into(), children });
-    let piece = ToAgent::Stdin { call: 1, ranks: Vec::new(), bytes: vec![0; MAX_STDIN] };
+    let piece = StdinPiece { call: 1, targets: Vec::new(), bytes: vec![0; MAX_STDIN] };
+    let piece = ToAgent::Stdin(piece);
     let greeting = FrontEnd::new(&ranks(), MAX_WINDOW).greeting(Place::NEXT);
     let mut frames = [greeting, relay.frame(Place::NEXT).unwrap()].concat();
     // More than the relay holds, with what waits in the pipes. It has no ranks, whose totals would

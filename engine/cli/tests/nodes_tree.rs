@@ -56,6 +56,53 @@ fn all_bytes_of_40_agents_in_trees_arrive_once_and_in_order() {
     }
 }
 
+/// Returns the number of bytes that a process has passed to write(2) and its relatives.
+fn written(process: &Process) -> Option<usize> {
+    let io = fs::read_to_string(format!("/proc/{}/io", process.pid())).ok()?;
+    io.lines().find_map(|line| line.strip_prefix("wchar: "))?.parse().ok()
+}
+
+#[test]
+fn stdin_for_all_ranks_passes_the_edge_of_the_front_end_once() {
+    const BYTES: usize = 4 << 20;
+    let mut run = start(&Site::new(), (6, "1"), &["--stdin", "all"], "wc -c; exec sleep 1000");
+    let mut stdin = run.stdin();
+    stdin.write_all(&vec![b'x'; BYTES]).unwrap();
+    drop(stdin);
+    let mut stdout = BufReader::new(run.stdout());
+    assert_eq!(read_lines(&mut stdout, 6), format!("{BYTES}\n").repeat(6));
+    let written = written(&run).unwrap();
+    assert!((BYTES..BYTES * 2).contains(&written), "{written}");
+    run.signal(Signal::SIGTERM);
+    run.wait();
+}
+
+#[test]
+fn stdin_for_all_ranks_waits_for_one_that_does_not_read_yet_and_for_none_that_has_ended() {
+    let site = Site::new();
+    let go = site.path().join("go");
+    let wait = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
+    let script =
+        format!("case $IOF_RANK in 2) exit 0 ;; 3) {wait} ;; esac; read line; echo begins; sha256sum");
+    let mut run = start(&site, (6, "2"), &["--stdin", "all"], &script);
+    let input: String = (0..600_000).map(|number| format!("{number}\n")).collect();
+    let sum = sum(input.strip_prefix("0\n").unwrap());
+    let mut stdin = run.stdin();
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let mut stdout = BufReader::new(run.stdout());
+    assert_eq!(read_lines(&mut stdout, 4), "begins\n".repeat(4));
+    fs::write(go, "").unwrap();
+    let output = read_lines(&mut stdout, 6);
+    assert_eq!(output.lines().filter(|line| line.starts_with(&sum)).count(), 5, "{output}");
+    writer.join().unwrap().unwrap();
+    assert_eq!(run.wait(), 0);
+}
+
+/// Returns the SHA-256 sum of a text as `sha256sum` prints it.
+fn sum(text: &str) -> String {
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[test]
 fn stdin_goes_through_relays_to_one_rank_and_to_all() {
     for (options, ranks) in [(&["--stdin", "all"] as &[&str], 13), (&["--stdin", "4"], 1)] {
@@ -68,9 +115,6 @@ fn stdin_goes_through_relays_to_one_rank_and_to_all() {
         drop(stdin);
         assert_eq!(run.wait(), 0, "{}", String::from_utf8_lossy(&stderr.get()));
         let output = String::from_utf8(stdout.get()).unwrap();
-        let sum = |input: &str| -> String {
-            Sha256::digest(input).iter().map(|byte| format!("{byte:02x}")).collect()
-        };
         let with_input = output.lines().filter(|line| line.starts_with(&sum(&input))).count();
         let without = output.lines().filter(|line| line.starts_with(&sum(""))).count();
         assert_eq!((with_input, without), (ranks, 13 - ranks), "{output}");

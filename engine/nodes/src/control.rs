@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{Frame, Place};
-use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_RADIX, MAX_STDIN, MAX_TEXT, MAX_TOTALS};
+use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_NODES, MAX_RADIX, MAX_STDIN, MAX_TEXT, MAX_TOTALS};
 
 /// The reason why a control message is not valid, or can't be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -181,6 +181,35 @@ pub struct StartRelay {
     pub children: Vec<ChildNode>,
 }
 
+/// Bytes for the stdin of ranks on one node, and on nodes behind it. They pass each edge once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StdinPiece {
+    /// The number of the request.
+    pub call: u64,
+    /// The nodes, each once.
+    pub targets: Vec<StdinTarget>,
+    /// The bytes, at most [`MAX_STDIN`]; none closes stdin.
+    pub bytes: Vec<u8>,
+}
+
+/// A node whose ranks receive a piece of stdin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StdinTarget {
+    /// The place of the node, seen from the agent that receives the message.
+    pub place: Place,
+    /// The ranks.
+    pub ranks: StdinRanks,
+}
+
+/// The ranks of a node that receive a piece of stdin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StdinRanks {
+    /// All.
+    All,
+    /// These.
+    Some(Vec<Rank>),
+}
+
 /// A message of the front end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {
@@ -217,15 +246,8 @@ pub enum ToAgent {
         /// The number of columns.
         columns: u16,
     },
-    /// Bytes for the stdin of ranks. The agent answers with `StdinTaken`.
-    Stdin {
-        /// The number of the request.
-        call: u64,
-        /// The ranks.
-        ranks: Vec<Rank>,
-        /// The bytes, at most [`MAX_STDIN`]; none closes stdin.
-        bytes: Vec<u8>,
-    },
+    /// Bytes for the stdin of ranks. The agent of each target answers with `StdinTaken`.
+    Stdin(StdinPiece),
     /// The answer to a message of a tool on the node: `None` if it was logged.
     Logged {
         /// The number of the request.
@@ -378,7 +400,10 @@ impl Message for ToAgent {
 
     fn check(&self) -> Result<(), ControlError> {
         match self {
-            ToAgent::Stdin { bytes, .. } => limit("bytes of stdin", bytes.len(), MAX_STDIN),
+            ToAgent::Stdin(piece) => {
+                limit("nodes of a piece of stdin", piece.targets.len(), MAX_NODES)?;
+                limit("bytes of stdin", piece.bytes.len(), MAX_STDIN)
+            }
             ToAgent::Relay(relay) => {
                 limit("edges of a relay", relay.children.len(), usize::try_from(MAX_RADIX).unwrap_or(0))
             }

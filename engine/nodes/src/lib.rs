@@ -46,7 +46,8 @@ pub use agent_end::{AgentEnd, AgentEvent};
 pub use branch::{Branch, Fault};
 pub use control::{
     AgentSocket, ChildNode, ControlError, DropPolicy, LinkAddress, NodeFiles, Program, RankStdin, RankTotal,
-    Start, StartRelay, StdinOutcome, Terminal, ToAgent, ToFrontEnd, cut_text,
+    Start, StartRelay, StdinOutcome, StdinPiece, StdinRanks, StdinTarget, Terminal, ToAgent, ToFrontEnd,
+    cut_text,
 };
 pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, Place, StreamKey};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};

@@ -5,12 +5,12 @@
 //! relay holds at most what it read from each child at once, and reads on when that is written. All
 //! that writes to the edge to the front end takes turns.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::ops::Range;
 
 use crate::EdgeError;
-use crate::control::{StartRelay, ToFrontEnd, cut_text};
+use crate::control::{StartRelay, StdinPiece, StdinTarget, ToAgent, ToFrontEnd, cut_text};
 use crate::frame::{Decoder, Frame, Place};
 use crate::limits::MAX_RELAY_DOWN;
 
@@ -26,6 +26,13 @@ struct ChildDown {
     /// Whole frames.
     waiting: Vec<u8>,
     is_closed: bool,
+}
+
+impl ChildDown {
+    /// Returns what the child calls the node that this one calls `place`.
+    fn inner(&self, place: Place) -> Place {
+        Place(place.0.saturating_sub(self.places.start))
+    }
 }
 
 impl RelayDown {
@@ -51,15 +58,46 @@ impl RelayDown {
     /// # Errors
     /// The node does not exist.
     pub fn pass(&mut self, place: Place, frame: &Frame<'_>) -> Result<usize, EdgeError> {
-        let nodes = self.children.last().map_or(1, |child| child.places.end);
-        let mut children = self.children.iter_mut().enumerate();
-        let found = children.find(|(_, child)| child.places.contains(&place.0));
-        let (number, child) = found.ok_or(EdgeError::Place(place.0, nodes))?;
-        if !child.is_closed {
-            let inner = Place(place.0.saturating_sub(child.places.start));
+        let number = self.child(place)?;
+        if let Some(child) = self.children.get_mut(number).filter(|child| !child.is_closed) {
+            let inner = child.inner(place);
             frame.append_to(&mut child.waiting, inner);
         }
         Ok(number)
+    }
+
+    /// Queues a piece of stdin once for each child behind whose edge are some of its targets.
+    /// Returns the numbers of these children. Removes their targets from `piece`: what is left is
+    /// for this node.
+    ///
+    /// # Errors
+    /// A node does not exist. Nothing is queued then.
+    pub fn pass_stdin(&mut self, piece: &mut StdinPiece) -> Result<Vec<usize>, EdgeError> {
+        let (own, behind): (Vec<StdinTarget>, Vec<StdinTarget>) =
+            mem::take(&mut piece.targets).into_iter().partition(|target| target.place == Place::NEXT);
+        piece.targets = own;
+        let mut by_child: BTreeMap<usize, Vec<StdinTarget>> = BTreeMap::new();
+        for target in behind {
+            by_child.entry(self.child(target.place)?).or_default().push(target);
+        }
+        let mut passed = Vec::new();
+        for (number, mut targets) in by_child {
+            passed.push(number);
+            let Some(child) = self.children.get_mut(number).filter(|child| !child.is_closed) else {
+                continue;
+            };
+            targets.iter_mut().for_each(|target| target.place = child.inner(target.place));
+            let piece = StdinPiece { call: piece.call, targets, bytes: piece.bytes.clone() };
+            child.waiting.extend(ToAgent::Stdin(piece).frame(Place::NEXT)?);
+        }
+        Ok(passed)
+    }
+
+    /// Returns the number of the child that has the node at `place` behind its edge.
+    fn child(&self, place: Place) -> Result<usize, EdgeError> {
+        let nodes = self.children.last().map_or(1, |child| child.places.end);
+        let found = self.children.iter().position(|child| child.places.contains(&place.0));
+        found.ok_or(EdgeError::Place(place.0, nodes))
     }
 
     /// Returns whether the relay reads on what the front end sends.

@@ -5,10 +5,11 @@
 use std::io::Read;
 
 use iof_nodes::limits::{
-    MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
+    MAX_ANSWER, MAX_CONTROL, MAX_NODES, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
 };
 use iof_nodes::{
-    Bundle, Decoder, Frame, FrameError, HEADER, Place, RankTotal, StreamKey, ToAgent, ToFrontEnd, cut_text,
+    Bundle, Decoder, Frame, FrameError, HEADER, Place, RankTotal, StdinPiece, StdinRanks, StdinTarget,
+    StreamKey, ToAgent, ToFrontEnd, cut_text,
 };
 use iof_proto::{Channel, Rank};
 use proptest::prelude::*;
@@ -175,9 +176,19 @@ fn hello_and_padding_end_in_a_newline() {
 
 #[test]
 fn messages_beyond_a_limit_are_not_sent() {
-    let stdin = |length| ToAgent::Stdin { call: 1, ranks: vec![Rank(0)], bytes: vec![0; length] };
+    let piece = |nodes, length| {
+        let target = |place| StdinTarget { place: Place(place), ranks: StdinRanks::Some(vec![Rank(0)]) };
+        ToAgent::Stdin(StdinPiece {
+            call: 1,
+            targets: (0..nodes).map(target).collect(),
+            bytes: vec![0; length],
+        })
+    };
+    let stdin = |length| piece(1, length);
     let is_sent = |length| stdin(length).frame(Place(7)).is_ok();
     assert!(is_sent(MAX_STDIN) && !is_sent(MAX_STDIN + 1));
+    let is_sent_to = |nodes: usize| piece(nodes as u32, 1).frame(Place::NEXT).is_ok();
+    assert!(is_sent_to(MAX_NODES) && !is_sent_to(MAX_NODES + 1));
     let failed = |reason| ToFrontEnd::Failed { reason, is_usage: true };
     let long = "ä".repeat(MAX_TEXT);
     assert!(failed(long.clone()).frame().is_err() && failed(cut_text(&long)).frame().is_ok());

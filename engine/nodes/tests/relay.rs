@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use iof_nodes::limits::{MAX_CONTROL, MAX_RELAY_DOWN, MAX_WINDOW};
 use iof_nodes::{
-    Branch, Bundle, ChildNode, ChildUp, Decoder, EdgeError, Fault, Frame, FrontEvent, Place, RelayDown,
-    StartRelay, ToFrontEnd, Turns, subtrees,
+    AgentEnd, AgentEvent, Branch, Bundle, ChildNode, ChildUp, Decoder, EdgeError, Fault, Frame, FrontEvent,
+    Place, RelayDown, StartRelay, StdinPiece, StdinRanks, StdinTarget, ToAgent, ToFrontEnd, Turns, subtrees,
 };
 use iof_proto::Rank;
 use proptest::prelude::*;
@@ -78,6 +78,55 @@ proptest! {
             prop_assert_eq!(decoder.decode().unwrap(), None);
         }
         prop_assert_eq!(down.pass(Place(count), &Frame::HELLO), Err(EdgeError::Place(count, count)));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_piece_of_stdin_passes_each_edge_once_and_reaches_its_targets(
+        nodes in prop::collection::vec(1u32..9, 1..9),
+        targets in prop::collection::btree_set(0u32..72, 1..20),
+    ) {
+        let mut down = relay(&nodes);
+        let children: Vec<_> = down.places().collect();
+        let count = children.last().unwrap().end;
+        let ranks = |place| match place % 3 {
+            0 => StdinRanks::All,
+            other => StdinRanks::Some(vec![Rank(other)]),
+        };
+        let target = |place| StdinTarget { place: Place(place), ranks: ranks(place) };
+        let piece = |places: &mut dyn Iterator<Item = u32>| {
+            StdinPiece { call: 7, targets: places.map(target).collect(), bytes: vec![1; 100] }
+        };
+        let known = || targets.iter().copied().filter(|place| *place < count);
+        let mut own = piece(&mut known());
+        let mut passed = down.pass_stdin(&mut own).unwrap();
+        prop_assert_eq!(own, piece(&mut known().filter(|place| *place == 0)));
+        for (child, places) in children.iter().enumerate() {
+            let mut decoder = Decoder::of_front_end();
+            decoder.receive(&down.take(child).unwrap());
+            let behind = known().filter(|place| places.contains(place)).count();
+            if behind == 0 {
+                prop_assert_eq!(decoder.held(), 0);
+                continue;
+            }
+            prop_assert_eq!(passed.remove(0), child);
+            let (place, frame) = decoder.decode().unwrap().unwrap();
+            let mut agent = AgentEnd::default();
+            agent.receive(&Frame::HELLO).unwrap();
+            let AgentEvent::Message(ToAgent::Stdin(mut arrived)) = agent.receive(&frame).unwrap() else {
+                return Err(TestCaseError::fail("not stdin"));
+            };
+            arrived.targets.iter_mut().for_each(|target| target.place.0 += places.start);
+            prop_assert_eq!(arrived, piece(&mut known().filter(|place| places.contains(place))));
+            prop_assert_eq!((place, decoder.held()), (Place::NEXT, 0));
+        }
+        prop_assert_eq!(passed, []);
+        let mut unknown = piece(&mut (1..=count));
+        prop_assert_eq!(down.pass_stdin(&mut unknown), Err(EdgeError::Place(count, count)));
+        prop_assert!((0..children.len()).all(|child| down.held(child) == 0));
     }
 }
 

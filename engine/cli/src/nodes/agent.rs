@@ -379,7 +379,7 @@ fn serve(
             Ok(Input::Message(ToAgent::SignalRanks { signal, ranks })) => {
                 signal_ranks(engine, job.nspace(), ranks, signal);
             }
-            Ok(Input::Message(ToAgent::Stdin { call, ranks, bytes })) => stdin.push(call, ranks, bytes),
+            Ok(Input::Message(ToAgent::Stdin(piece))) => stdin.push(piece, ranks),
             Ok(Input::Message(ToAgent::Resize { rows, columns })) => {
                 job.resize_ptys(WindowSize { rows, columns });
             }

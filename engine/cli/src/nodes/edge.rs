@@ -123,16 +123,31 @@ impl Edge {
         Edge { place: Place(place), ..self.clone() }
     }
 
+    /// Returns the number of the node at the end of the edge.
+    pub(super) fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Returns the place of this node behind the edge.
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
     /// Queues a message. It is lost if the edge has ended.
     pub fn send(&self, message: &ToAgent) -> Result<(), Failure> {
-        drop(self.down.send(message.frame(self.place).map_err(Failure::usage)?));
+        self.queue(message.frame(self.place).map_err(Failure::usage)?);
         Ok(())
+    }
+
+    /// Queues a frame. It is lost if the edge has ended.
+    pub(super) fn queue(&self, frame: Vec<u8>) {
+        drop(self.down.send(frame));
     }
 
     /// Greets an agent, and opens its windows.
     pub(super) fn greet(&self) {
         if let Some(end) = lock(&self.branch).end(self.place) {
-            drop(self.down.send(end.greeting(self.place)));
+            self.queue(end.greeting(self.place));
         }
     }
 

@@ -7,8 +7,7 @@ use std::time::Instant;
 use crossbeam::channel::Sender;
 use iof_capture::{check_files, check_maps};
 use iof_engine::{Exit, HostReply, JobStatus, QueryReply, Signal as RankSignal, StdinPush, WindowSize};
-use iof_nodes::limits::MAX_STDIN;
-use iof_nodes::{StdinOutcome, ToAgent};
+use iof_nodes::{ControlError, Place, StdinOutcome, StdinPiece, StdinRanks, StdinTarget, ToAgent};
 use iof_proto::query::key;
 use iof_proto::{Found, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, Value};
 
@@ -181,33 +180,42 @@ impl Remote {
         has_exited.then(|| state.status.clone())
     }
 
-    /// Passes a piece of stdin to the nodes of its targets.
+    /// Passes a piece of stdin to the nodes of its targets. It passes each edge once.
     pub fn push_stdin(&self, push: &StdinPush, bytes: &[u8], reply: HostReply) {
-        let mut by_node: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
-        for (number, node) in self.nodes.iter().enumerate() {
-            let is_target = |rank: &Rank| {
-                push.targets.iter().any(|target| target.rank == *rank || target.rank == Rank::WILDCARD)
-            };
-            let ranks: Vec<Rank> = node.ranks.iter().copied().filter(is_target).collect();
-            if !ranks.is_empty() {
-                by_node.insert(number, ranks);
+        let mut state = self.state();
+        let (call, mut nodes, mut by_edge) = (state.next_call, BTreeSet::new(), BTreeMap::new());
+        for number in &state.open {
+            let edge = state.edges.get(*number).and_then(Option::as_ref);
+            if let (Some(edge), Some(ranks)) = (edge, self.targets(*number, push)) {
+                nodes.insert(*number);
+                let (_, targets) = by_edge.entry(edge.first()).or_insert_with(|| (edge, Vec::new()));
+                targets.push(StdinTarget { place: edge.place(), ranks });
             }
         }
-        let mut state = self.state();
-        let call = state.next_call;
-        state.next_call = call.saturating_add(1);
-        by_node.retain(|number, _| state.open.contains(number));
-        if by_node.is_empty() || bytes.len() > MAX_STDIN {
+        if nodes.is_empty() {
             return reply.deny(Status::ERR_IOF_COMPLETE, "all ranks of these nodes have ended");
         }
-        let nodes = by_node.keys().copied().collect();
-        state.calls.insert(call, StdinCall { nodes, outcome: StdinOutcome::Closed, reply });
-        for (number, ranks) in by_node {
-            if let Some(Some(edge)) = state.edges.get(number) {
-                // At most `MAX_STDIN` bytes, so the message is within its limits.
-                let _ = edge.send(&ToAgent::Stdin { call, ranks, bytes: bytes.to_vec() });
-            }
+        let frame = |(edge, targets)| {
+            let piece = StdinPiece { call, targets, bytes: bytes.to_vec() };
+            Ok((edge, ToAgent::Stdin(piece).frame(Place::NEXT)?))
+        };
+        match by_edge.into_values().map(frame).collect::<Result<Vec<(&Edge, Vec<u8>)>, ControlError>>() {
+            Ok(frames) => frames.into_iter().for_each(|(edge, frame)| edge.queue(frame)),
+            Err(error) => return reply.deny(Status::ERR_NOT_AVAILABLE, error.to_string()),
         }
+        state.next_call = call.saturating_add(1);
+        state.calls.insert(call, StdinCall { nodes, outcome: StdinOutcome::Closed, reply });
+    }
+
+    /// Returns the ranks of a node to which `push` goes; `None` if it goes to none.
+    fn targets(&self, number: usize, push: &StdinPush) -> Option<StdinRanks> {
+        let ranks = &self.nodes.get(number)?.ranks;
+        if push.targets.iter().any(|target| target.rank == Rank::WILDCARD) {
+            return Some(StdinRanks::All);
+        }
+        let some = push.targets.iter().map(|target| target.rank).filter(|rank| ranks.contains(rank));
+        let some: BTreeSet<Rank> = some.collect();
+        (!some.is_empty()).then_some(StdinRanks::Some(some.into_iter().collect()))
     }
 
     /// Answers queries for the processes of this job.

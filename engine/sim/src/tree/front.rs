@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use iof_nodes::{
     AgentSocket, Branch, BrokenEnd, ChildNode, Decoder, DropPolicy, FrontEvent, Place, RankTotal, Start,
-    StartRelay, StreamKey, ToAgent, ToFrontEnd, subtrees, window,
+    StartRelay, StdinPiece, StdinRanks, StdinTarget, StreamKey, ToAgent, ToFrontEnd, subtrees, window,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -303,9 +303,14 @@ impl Front {
         }
         let call = call + 1;
         self.stdin = (call, self.open.clone());
-        for node in self.open.clone() {
-            let ranks = vec![Rank(node as u32 * self.ranks)];
-            self.send(node, &ToAgent::Stdin { call, ranks, bytes: vec![call as u8; PIECE] });
+        let mut by_edge: BTreeMap<usize, Vec<StdinTarget>> = BTreeMap::new();
+        for node in &self.open {
+            let (edge, place) = self.place(*node);
+            by_edge.entry(edge).or_default().push(StdinTarget { place, ranks: StdinRanks::All });
+        }
+        for (edge, targets) in by_edge {
+            let piece = StdinPiece { call, targets, bytes: vec![call as u8; PIECE] };
+            self.edges[edge].down.extend(ToAgent::Stdin(piece).frame(Place::NEXT).unwrap());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use iof_nodes::limits::{MAX_ANSWER, MAX_RECORD, MAX_RELAY_DOWN};
 use iof_nodes::{
     AgentEnd, AgentEvent, ChildUp, Decoder, Frame, HEADER, Place, RankTotal, RelayDown, StdinOutcome,
-    StreamKey, ToAgent, ToFrontEnd, Turns,
+    StdinPiece, StdinRanks, StdinTarget, StreamKey, ToAgent, ToFrontEnd, Turns,
 };
 use iof_proto::{Channel, Rank};
 
@@ -168,7 +168,15 @@ impl Node {
                 let pids = vec![1; self.sources.len()];
                 self.messages.push_back(ToFrontEnd::Started { pids });
             }
-            ToAgent::Stdin { call, bytes, .. } => {
+            ToAgent::Stdin(mut piece) => {
+                if let Some(relay) = &mut self.relay {
+                    relay.down.pass_stdin(&mut piece).unwrap();
+                }
+                let StdinPiece { call, targets, bytes } = piece;
+                if targets.is_empty() {
+                    return;
+                }
+                assert_eq!(targets, [StdinTarget { place: Place::NEXT, ranks: StdinRanks::All }]);
                 assert_eq!(call, self.stdin, "stdin arrives once and in order");
                 assert!(bytes.iter().all(|byte| *byte == call as u8));
                 self.stdin += 1;

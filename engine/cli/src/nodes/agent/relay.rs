@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IoSlice, Read};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use iof_nodes::{ChildNode, ChildUp, EdgeError, Frame, Place, RelayDown, StartRelay};
+use iof_nodes::{ChildNode, ChildUp, EdgeError, Frame, Place, RelayDown, StartRelay, StdinPiece};
 use nix::sys::signal::Signal;
 
 use super::uplink::Uplink;
@@ -89,11 +89,26 @@ impl Relay {
         let mut state = lock(&self.state);
         let child = state.down.pass(place, frame)?;
         self.wake(child);
+        self.wait_for_room(state, is_gone);
+        Ok(())
+    }
+
+    /// Passes a piece of stdin to the nodes behind this one that are among its targets, as
+    /// [`Relay::pass`] does. Leaves the target that is this node.
+    pub fn pass_stdin(&self, piece: &mut StdinPiece, is_gone: impl Fn() -> bool) -> Result<(), EdgeError> {
+        let mut state = lock(&self.state);
+        let children = state.down.pass_stdin(piece)?;
+        children.into_iter().for_each(|child| self.wake(child));
+        self.wait_for_room(state, is_gone);
+        Ok(())
+    }
+
+    /// Blocks while too much waits for a child, unless `is_gone` finds that the front end is gone.
+    fn wait_for_room(&self, mut state: MutexGuard<'_, State>, is_gone: impl Fn() -> bool) {
         while !state.down.has_room() && !state.is_closed && !is_gone() {
             let waited = self.progress.wait_timeout(state, GONE_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        Ok(())
     }
 
     /// Ends the edge to the child at this place.

@@ -1,11 +1,11 @@
 //! Stdin that the front end sends to ranks of this node.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{Engine, Grant, Job};
-use iof_nodes::{StdinOutcome, ToFrontEnd, cut_text};
+use iof_nodes::{StdinOutcome, StdinPiece, StdinRanks, StdinTarget, ToFrontEnd, cut_text};
 use iof_proto::directive::key;
 use iof_proto::{Info, Proc, Rank, SlowTargets};
 use iof_tool::{Push, PushError, Tool};
@@ -60,9 +60,20 @@ impl StdinWorkers {
         StdinWorkers { engine, uplink, job, typed, workers: HashMap::new() }
     }
 
-    /// Pushes a piece. The front end sends the next piece for these ranks after the answer, so that
-    /// one piece waits for each set.
-    pub fn push(&mut self, call: u64, ranks: Vec<Rank>, bytes: Vec<u8>) {
+    /// Pushes a piece to ranks of this node, which has `all`. The front end sends the next piece for
+    /// these ranks after the answer, so that one piece waits for each set.
+    pub fn push(&mut self, piece: StdinPiece, all: &BTreeSet<Rank>) {
+        let StdinPiece { call, targets, bytes } = piece;
+        for StdinTarget { ranks, .. } in targets {
+            let ranks = match ranks {
+                StdinRanks::All => all.iter().copied().collect(),
+                StdinRanks::Some(ranks) => ranks,
+            };
+            self.push_to(ranks, call, bytes.clone());
+        }
+    }
+
+    fn push_to(&mut self, ranks: Vec<Rank>, call: u64, bytes: Vec<u8>) {
         let worker = match self.workers.remove(&ranks) {
             Some(worker) => Ok(worker),
             None => self.start(&ranks),

@@ -7,7 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, Place, StartRelay, ToAgent, ToFrontEnd};
+use iof_nodes::{
+    AgentEnd, AgentEvent, Decoder, EdgeError, Frame, Place, StartRelay, StdinPiece, ToAgent, ToFrontEnd,
+};
 use iof_proto::Channel;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -184,6 +186,10 @@ impl Uplink {
                         relay.cut(child, if kill { Signal::SIGKILL } else { Signal::SIGTERM });
                     }
                 }
+                AgentEvent::Message(ToAgent::Stdin(piece)) => {
+                    let own = self.pass_stdin(piece, || has_hung_up(down)).map_err(refused)?;
+                    own.into_iter().for_each(|message| drop(inputs.send(Input::Message(message))));
+                }
                 AgentEvent::Message(message) => drop(inputs.send(Input::Message(message))),
             }
         }
@@ -201,6 +207,21 @@ impl Uplink {
             relay.close();
         }
         relay.start(start.children, ups, self)
+    }
+
+    /// Passes a piece of stdin to the nodes behind this one that are among its targets. Returns what
+    /// is for this node.
+    fn pass_stdin(
+        &self,
+        mut piece: StdinPiece,
+        is_gone: impl Fn() -> bool,
+    ) -> Result<Option<ToAgent>, EdgeError> {
+        match (self.relay.get(), piece.targets.iter().find(|target| target.place != Place::NEXT)) {
+            (Some(relay), Some(_)) => relay.pass_stdin(&mut piece, is_gone)?,
+            (None, Some(target)) => return Err(EdgeError::Place(target.place.0, 1)),
+            (_, None) => {}
+        }
+        Ok((!piece.targets.is_empty()).then_some(ToAgent::Stdin(piece)))
     }
 
     /// Takes window for a record of `channel`. Returns whether there was room; if `waits`, blocks
