@@ -18,6 +18,7 @@ use crate::give_up::{Blocked, WriteWait};
 use crate::keyboard::{Keyboard, window_size};
 use crate::launched_job::LaunchedJob;
 use crate::message::{self, print_message};
+use crate::printers::add_report;
 use crate::run::FLUSH_LIMIT;
 use crate::signals::{self, ReceivedSignal};
 use crate::stdin::StdinEvent;
@@ -87,6 +88,8 @@ pub struct RunningJob {
     is_ending: bool,
     /// The outputs that were given up.
     given_up: Option<Blocked>,
+    /// Files on another node were given up.
+    is_cut_short: bool,
     failure: Option<Failure>,
     /// The ranks have not received all of the command's stdin.
     stdin_failed: bool,
@@ -129,6 +132,7 @@ impl RunningJob {
             write_limit,
             is_ending: false,
             given_up: None,
+            is_cut_short: false,
             failure: None,
             stdin_failed: false,
             forwarded: PrintReport::default(),
@@ -170,6 +174,10 @@ impl RunningJob {
                     self.outputs = self.outputs.saturating_sub(1);
                     self.written(report);
                 }
+                Some(JobEvent::NodeFiles(Err(Failure::Running(reason)))) if self.is_ending => {
+                    self.is_cut_short = true;
+                    print_message(format_args!("{reason} after the end of its ranks"));
+                }
                 Some(JobEvent::NodeFiles(report)) => self.written(report),
                 None => self.time_passed(),
             }
@@ -188,7 +196,7 @@ impl RunningJob {
             (None, Some(status)) => Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))),
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
-        let is_whole = result.is_ok() && self.given_up.is_none();
+        let is_whole = result.is_ok() && self.given_up.is_none() && !self.is_cut_short;
         (result, Forwarded { report: self.forwarded, is_whole }, self.failures)
     }
 
@@ -404,15 +412,9 @@ impl RunningJob {
     }
 
     fn written(&mut self, report: Result<PrintReport, Failure>) {
-        let PrintReport { written, lost, .. } = match report {
-            Ok(report) => report,
-            Err(failure) => return self.output_failed(failure),
-        };
-        let sum = &mut self.forwarded;
-        sum.written = sum.written.saturating_add(written);
-        for (channel, lost) in lost {
-            let total = sum.lost.entry(channel).or_default();
-            *total = total.saturating_add(lost);
+        match report {
+            Ok(report) => add_report(&mut self.forwarded, report),
+            Err(failure) => self.output_failed(failure),
         }
     }
 

@@ -121,9 +121,9 @@ pub enum OpenMode {
     Append,
 }
 
-/// Which of the outputs a process writes.
+/// The outputs that a process writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Writes {
+pub enum WrittenOutputs {
     /// All of them.
     All,
     /// All but files on other nodes: the ranks run there.
@@ -151,12 +151,12 @@ pub fn with_job(ranks: &[Rank]) -> Vec<Rank> {
 pub struct Outputs<'a> {
     args: &'a OutputArgs,
     choice: Choice,
-    writes: Writes,
+    writes: WrittenOutputs,
 }
 
 impl OutputArgs {
     /// Checks the options, for a job of `nprocs` ranks if the number is known.
-    pub fn prepare(&self, nprocs: Option<u64>, writes: Writes) -> Result<Outputs<'_>, Failure> {
+    pub fn prepare(&self, nprocs: Option<u64>, writes: WrittenOutputs) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
         self.check_redirection(&choice)?;
         if !self.tag_suffix.is_empty() && choice.markup != Markup::Text {
@@ -210,7 +210,7 @@ impl OutputArgs {
     /// options.
     pub fn prepare_agent(&self, nprocs: u32) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
-        let outputs = Outputs { args: self, choice, writes: Writes::Agent };
+        let outputs = Outputs { args: self, choice, writes: WrittenOutputs::Agent };
         outputs.check_files(&outputs.files(Some(nprocs)))?;
         Ok(outputs)
     }
@@ -286,11 +286,11 @@ impl Outputs<'_> {
 
     /// Returns whether this process writes the files.
     fn writes_files(&self) -> bool {
-        self.writes != Writes::FrontEnd || !self.choice.node
+        self.writes != WrittenOutputs::FrontEnd || !self.choice.node
     }
 
     /// Returns the files that the agents of this front end write, if any.
-    pub fn of_nodes(&self, nprocs: u32) -> Result<Option<NodeFiles>, Failure> {
+    pub fn node_files(&self, nprocs: u32, give_up: Option<Duration>) -> Result<Option<NodeFiles>, Failure> {
         if self.writes_files() {
             return Ok(None);
         }
@@ -304,6 +304,7 @@ impl Outputs<'_> {
             hidden: args.no_forward.unwrap_or(Channels::empty()),
             append: args.open_mode == OpenMode::Append,
             rotation: args.file_size.map(|size| (size, args.file_count)),
+            give_up: give_up.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         }))
     }
 
@@ -337,7 +338,7 @@ impl Outputs<'_> {
         let Outputs { args, choice, .. } = self;
         let errors = Channels::STDERR | Channels::STDDIAG;
         let mut parts = Vec::new();
-        if choice.shows() && self.writes != Writes::Agent {
+        if choice.shows() && self.writes != WrittenOutputs::Agent {
             let mut out = Output::new(io::stdout()).map_err(Failure::running)?;
             let watched = |output: &mut Output, name| WatchedOutput { name, watch: output.watch_writes() };
             let watched_out = watched(&mut out, "stdout");
@@ -392,7 +393,7 @@ impl Outputs<'_> {
     /// Returns the words for the files in messages about gaps.
     fn place_of_files(&self) -> String {
         match self.writes {
-            Writes::Agent => {
+            WrittenOutputs::Agent => {
                 format!(" in its file on {}", gethostname().unwrap_or_default().display())
             }
             _ if self.choice.copy => " in its file".into(),

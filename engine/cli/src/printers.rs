@@ -57,12 +57,13 @@ impl AttachedOutputs {
         })
     }
 
-    /// Creates and locks the files of these ranks of the job `nspace`, with their directories, and adds what this
-    /// creates to `new`. The printers keep up to `spare` of the files open. A job that cannot start
-    /// is to be refused before.
+    /// Creates and locks the files of these ranks of the job `nspace`, with their directories, and
+    /// adds what this creates to `new`. The printers keep up to `spare` of the files open. A job
+    /// that cannot start is to be refused before.
     pub fn lock_files(
         &mut self,
-        (nspace, ranks): (&Nspace, &[Rank]),
+        nspace: &Nspace,
+        ranks: &[Rank],
         spare: u64,
         new: &mut NewFiles,
     ) -> Result<(), Failure> {
@@ -127,6 +128,16 @@ fn file_of(app: &App) -> Option<Metadata> {
     let App { program, env, cwd, .. } = app;
     let spec = ProcessSpec { env: env.clone(), cwd: cwd.clone(), ..ProcessSpec::new(program, [""; 0]) };
     find_program(&spec).and_then(fs::metadata).ok()
+}
+
+/// Adds the bytes of a report to `sum`.
+pub fn add_report(sum: &mut PrintReport, report: PrintReport) {
+    let PrintReport { written, lost, .. } = report;
+    sum.written = sum.written.saturating_add(written);
+    for (channel, lost) in lost {
+        let total = sum.lost.entry(channel).or_default();
+        *total = total.saturating_add(lost);
+    }
 }
 
 fn not_writable(error: FileError) -> Failure {

@@ -13,15 +13,15 @@ use crate::args::PullArgs;
 use crate::args::values::Ranks;
 use crate::attach::{ToolName, attach_several, namespaces};
 use crate::error::Failure;
-use crate::output::{Part, Writes, with_job};
+use crate::output::{Part, WrittenOutputs, with_job};
 
 /// The time between two queries to an engine that has no job yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Writes the output of a running job to stdout and stderr, or to files. Blocks until the output is
+/// WrittenOutputs the output of a running job to stdout and stderr, or to files. Blocks until the output is
 /// complete.
 pub fn pull(args: &PullArgs) -> Result<(), Failure> {
-    let outputs = args.output.prepare(None, Writes::All)?;
+    let outputs = args.output.prepare(None, WrittenOutputs::All)?;
     if common(&args.rank, args.output.ranks.as_ref()).is_empty() {
         return Err(Failure::usage("--ranks and --rank have no rank in common: drop one of the two options"));
     }

@@ -38,7 +38,7 @@ use crate::nodes::remote::Remote;
 use crate::nodes::start::Launch;
 use crate::nodes::{environment, options};
 use crate::orphans::reap_if_first_process;
-use crate::output::{Part, Writes, with_job};
+use crate::output::{Part, WrittenOutputs, with_job};
 use crate::printers::OutputWriter;
 use crate::signal_watch::SignalWatch;
 use crate::signals::{ReceivedSignal, Signals};
@@ -58,7 +58,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     apps.iter_mut().for_each(|app| app.merge_stderr = args.merge_at_source);
     let nprocs: u64 = apps.iter().map(|app| u64::from(app.nprocs)).sum();
     let nodes = args.nodes.choose(nprocs)?;
-    let writes = if nodes.is_some() { Writes::FrontEnd } else { Writes::All };
+    let writes = if nodes.is_some() { WrittenOutputs::FrontEnd } else { WrittenOutputs::All };
     let outputs = args.output.prepare(Some(nprocs), writes)?;
     if let Some(option) = args.output.redirect.error_option().filter(|_| args.merge_at_source) {
         return Err(Failure::Usage(format!(
@@ -127,7 +127,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     // Removes on each error below what was created, until the job has started.
     let mut new_files = NewFiles::default();
     let ranks: Vec<Rank> = (0..u32::try_from(nprocs).unwrap_or(u32::MAX)).map(Rank).collect();
-    attached.lock_files((&nspace, &ranks), spare_files, &mut new_files)?;
+    attached.lock_files(&nspace, &ranks, spare_files, &mut new_files)?;
     attached.check_programs(&spec.apps)?;
     wait_for_readers(&mut attached, &mut new_files, &signals, args.give_up)?;
     let writers = attached.start()?;
@@ -162,7 +162,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
                 hide_launcher,
                 backend,
                 rendezvous: args.rendezvous_dir(),
-                files: outputs.of_nodes(u32::try_from(nprocs).unwrap_or(u32::MAX))?,
+                files: outputs.node_files(u32::try_from(nprocs).unwrap_or(u32::MAX), args.give_up)?,
             };
             let mut node_events = remote.start(&launch, &engine, &signals)?;
             for received in mem::take(&mut node_events.signals) {
@@ -360,8 +360,8 @@ fn not_started(error: LaunchError) -> Failure {
     }
 }
 
-/// Attaches a tool named `name` for one of the command's own outputs. Its registration is an ordinary one,
-/// except that it may block the ranks.
+/// Attaches a tool named `name` for one of the command's own outputs. Its registration is an
+/// ordinary one, except that it may block the ranks.
 pub fn attach(engine: &Engine, name: &str, nspace: &Nspace, part: &Part<'_>) -> Result<Tool, Failure> {
     let mut tool = engine.attach(name, Grant::Block).map_err(Failure::running)?;
     let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));

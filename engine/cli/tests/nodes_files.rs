@@ -3,13 +3,15 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 
 use common::nodes::{has_thread, start};
 use common::site::Site;
 use common::wait_for;
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 #[test]
 fn agents_write_the_files_of_their_ranks_while_the_front_end_stands_still() {
@@ -73,6 +75,30 @@ fn a_node_that_cannot_write_its_files_is_named() {
     let done = run(&format!("file={}.%R.%c:pattern:node", full.display()), "echo out; exec sleep 1000");
     assert_eq!((done.code, done.text()), (1, ""), "{done:?}");
     assert!(done.stderr.contains("No space left on device") && done.stderr.contains("was ended"), "{done:?}");
+}
+
+#[test]
+fn a_file_of_a_node_that_accepts_nothing_is_given_up_when_the_ranks_were_ended() {
+    let site = Site::new();
+    let name = site.path().join("fifo");
+    mkfifo(&name, Mode::S_IRWXU).unwrap();
+    // The file is open for both ways, so that it has a reader, which reads nothing.
+    let _reader = File::options().read(true).write(true).open(&name).unwrap();
+    let output = format!("file={}%%%c:pattern:node", site.path().join("link").display());
+    symlink(&name, site.path().join("link%stdout")).unwrap();
+    let mut run = start(&site, "a", &["--kill-wait", "0.1", "--output", &output], "exec yes");
+    let stderr = common::bytes::collect(run.stderr());
+    site.wait_for_bytes(0, "stdout", 64 << 10);
+    run.signal(Signal::SIGTERM);
+    let code = run.wait();
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(
+        stderr.contains("iof: a: ")
+            && stderr.contains(" has accepted nothing for 2s after the end of its ranks"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("node a is lost"), "{stderr}");
+    assert_eq!(code, 143, "{stderr}");
 }
 
 #[test]

@@ -120,6 +120,8 @@ pub struct NodeFiles {
     pub append: bool,
     /// The size of a full file, in bytes, and the number of full files that are kept.
     pub rotation: Option<(u64, u32)>,
+    /// How long files may accept nothing before the job ends, in milliseconds.
+    pub give_up: Option<u64>,
 }
 
 /// The ranks that an agent starts.

@@ -84,7 +84,7 @@ pub fn agent(AgentArgs { reattach }: &AgentArgs) -> Result<ExitCode, Failure> {
     }
     end.map(|end| match end {
         End::Over | End::Unstarted => ExitCode::SUCCESS,
-        End::Refused | End::Alone => ExitCode::FAILURE,
+        End::Refused | End::Alone | End::FilesBlocked => ExitCode::FAILURE,
     })
 }
 
@@ -150,6 +150,8 @@ enum End {
     Unstarted,
     /// The ranks can't be started, and the front end was told so.
     Refused,
+    /// Files accept nothing although the ranks have ended, and the front end was told so.
+    FilesBlocked,
 }
 
 /// Tells the front end that the ranks can't be started.
@@ -168,8 +170,8 @@ fn reason_of(failure: Failure) -> (String, bool) {
     }
 }
 
-/// What takes the output of the ranks.
-struct Takers {
+/// The readers of the ranks' output.
+struct OutputReaders {
     bundles: Bundles,
     files: FileWriters,
 }
@@ -192,12 +194,14 @@ fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, Failure> {
             Ok(Input::Message(message)) => return Ok(Some(message)),
             Ok(Input::Signal(signal)) if !asks_to_end(signal) => {}
             Ok(Input::Lost(Some(reason))) => return Err(Failure::Running(reason)),
-            Ok(Input::Lost(None) | Input::Signal(_) | Input::Over) | Err(_) => return Ok(None),
+            Ok(Input::Lost(None) | Input::Signal(_) | Input::Over | Input::FilesBlocked) | Err(_) => {
+                return Ok(None);
+            }
         }
     }
 }
 
-fn prepare(start: &Start, host: &Arc<AgentHost>) -> Result<(Engine, JobSpec, Takers), Failure> {
+fn prepare(start: &Start, host: &Arc<AgentHost>) -> Result<(Engine, JobSpec, OutputReaders), Failure> {
     let backend = start.backend.as_deref().map(|name| Backend::from_str(name, false));
     let backend = backend.transpose().map_err(Failure::Usage)?;
     let config = Config {
@@ -233,7 +237,7 @@ fn prepare(start: &Start, host: &Arc<AgentHost>) -> Result<(Engine, JobSpec, Tak
     let bundles = Bundles::attach(&engine, &spec.nspace, start)?;
     let spare_files = engine.check(&spec).map_err(Failure::usage)?;
     let files = FileWriters::start(&engine, &spec, start, spare_files)?;
-    Ok((engine, spec, Takers { bundles, files }))
+    Ok((engine, spec, OutputReaders { bundles, files }))
 }
 
 fn spec(start: &Start) -> JobSpec {
@@ -279,22 +283,26 @@ fn follow(
     engine: &Arc<Engine>,
     job: &Job,
     (uplink, inputs): (&Arc<Uplink>, Sender<Input>),
-    Takers { bundles, files }: Takers,
+    OutputReaders { bundles, files }: OutputReaders,
 ) -> Result<(), Failure> {
     let mut tool = engine.attach(NAME, Grant::Never).map_err(Failure::running)?;
     uplink.send(&ToFrontEnd::Started { pids: pids(&mut tool)? });
     let output = bundles.start(uplink)?;
-    let files = files.watch(uplink)?;
+    let files = files.watch(uplink, inputs.clone())?;
     let (job, up, backend) = (job.clone(), Arc::clone(uplink), backend_text(engine));
     start_thread("iof-endings", move || {
+        let mut is_requested = false;
         for ending in job.endings() {
             if let Ending::Rank(rank) = ending {
+                is_requested |= rank.requested;
                 send_exit(&job, &up, rank);
+                if is_requested && job.try_wait_exit().is_some() {
+                    files.ranks_were_ended();
+                }
             }
         }
         output.into_iter().for_each(|thread| drop(thread.join()));
-        // Disconnected when all files are complete.
-        let _ = files.recv();
+        files.wait();
         // The agent may have ended.
         let _ = inputs.send(Input::Over);
         up.send(&cost(backend));
@@ -396,6 +404,7 @@ fn serve(
             // The thread that receives does these.
             Ok(Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. }) | Input::Signal(_)) => {}
             Ok(Input::Lost(None)) => return Ok(End::Alone),
+            Ok(Input::FilesBlocked) => return Ok(End::FilesBlocked),
             Ok(Input::Lost(Some(reason))) => {
                 let line = format!("{reason}; the ranks of this node are ended");
                 // The carrier that would show it may be gone. Fails without a job record.

@@ -2,21 +2,25 @@
 
 use std::env;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, bounded};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_engine::{Engine, JobSpec};
 use iof_nodes::{NodeFiles, Start, ToFrontEnd, cut_text};
 use iof_output::{NewFiles, PrintReport};
 use iof_proto::Rank;
+use nix::sys::signal::Signal;
 
-use super::uplink::Uplink;
+use super::uplink::{Input, Uplink};
 use super::{NAME, reason_of};
 use crate::error::Failure;
+use crate::follow::GRACE;
+use crate::give_up::WriteWait;
 use crate::output::{OpenMode, OutputArgs, TagBy};
-use crate::printers::OutputWriter;
+use crate::printers::{OutputWriter, add_report};
 use crate::redirect::RedirectArgs;
 use crate::run::attach;
+use crate::threads::start_thread;
 
 /// The printers that write the files of a node.
 #[derive(Default)]
@@ -24,6 +28,10 @@ pub struct FileWriters {
     writers: Vec<OutputWriter>,
     /// What was created, until the ranks run.
     new: NewFiles,
+    /// How long files may accept nothing (`--give-up`).
+    give_up: Option<Duration>,
+    /// The same after the ranks were ended.
+    write_limit: Duration,
 }
 
 impl FileWriters {
@@ -40,41 +48,123 @@ impl FileWriters {
             parts.iter().map(|part| attach(engine, NAME, &spec.nspace, part).map(Some)).collect()
         })?;
         let (ranks, mut new): (Vec<Rank>, _) = (start.ranks.iter().copied().collect(), NewFiles::default());
-        attached.lock_files((&spec.nspace, &ranks), spare, &mut new)?;
+        attached.lock_files(&spec.nspace, &ranks, spare, &mut new)?;
         attached.check_programs(&spec.apps)?;
         if let Some(path) = attached.open_fifos(&mut new)? {
             let path = path.display();
             return Err(Failure::Usage(format!("no process reads the FIFO {path}: start its reader first")));
         }
-        Ok(FileWriters { writers: attached.start()?, new })
+        let give_up = files.give_up.map(Duration::from_millis);
+        let write_limit = Duration::from_millis(start.kill_wait).max(GRACE);
+        Ok(FileWriters { writers: attached.start()?, new, give_up, write_limit })
     }
 
-    /// Keeps the files, because the ranks run, and tells the front end about each printer that has
-    /// ended. The receiver is disconnected after the last one.
-    pub fn watch(self, uplink: &Arc<Uplink>) -> Result<Receiver<()>, Failure> {
-        self.new.keep();
-        let (all, ended) = bounded(0);
-        for writer in self.writers {
-            let (uplink, all) = (Arc::clone(uplink), all.clone());
-            writer.watch(move |report| {
-                uplink.send(&message(report));
-                drop(all);
-            })?;
+    /// Keeps the files, because the ranks run. Tells the front end when all are complete, or one
+    /// can't be written. If one accepts nothing after the end of all ranks, the agent ends, because
+    /// the job can't.
+    pub fn watch(self, uplink: &Arc<Uplink>, inputs: Sender<Input>) -> Result<FilesWatch, Failure> {
+        let FileWriters { writers, new, give_up, write_limit } = self;
+        new.keep();
+        let count = writers.len();
+        let mut write_wait = WriteWait::new(writers.iter().map(OutputWriter::watched).collect());
+        if let Some(limit) = give_up {
+            write_wait.limit(limit);
         }
-        Ok(ended)
+        let (events, queue) = unbounded();
+        for writer in writers {
+            let events = events.clone();
+            writer.watch(move |report| drop(events.send(FileEvent::Ended(report))))?;
+        }
+        let ((all, ended), uplink) = (bounded(0), Arc::clone(uplink));
+        start_thread("iof-files", move || {
+            if count > 0 {
+                let mut are_ended = false;
+                let report = wait_for_all(&queue, count, write_wait, &mut are_ended);
+                let is_blocked = report.is_err() && are_ended;
+                uplink.send(&message(report));
+                if is_blocked {
+                    // The agent may have ended.
+                    let _ = inputs.send(Input::FilesBlocked);
+                }
+            }
+            drop::<Sender<()>>(all);
+        })?;
+        Ok(FilesWatch { events, ended, write_limit })
     }
 }
 
-fn message(report: Result<PrintReport, Failure>) -> ToFrontEnd {
-    match report {
-        Ok(PrintReport { written, lost, .. }) => {
-            ToFrontEnd::FilesWritten { written, lost: lost.into_iter().collect(), failure: None }
+/// The wait for files that are being written.
+pub struct FilesWatch {
+    events: Sender<FileEvent>,
+    /// Disconnected at the end of the wait.
+    ended: Receiver<()>,
+    /// How long files may accept nothing after the ranks were ended.
+    write_limit: Duration,
+}
+
+impl FilesWatch {
+    /// Limits the wait, because all ranks have ended on request.
+    pub fn ranks_were_ended(&self) {
+        // The wait may be over.
+        let _ = self.events.send(FileEvent::RanksEnded(self.write_limit));
+    }
+
+    /// Blocks until all files are complete, or one can't be written.
+    pub fn wait(&self) {
+        let _ = self.ended.recv();
+    }
+}
+
+/// What the wait for files takes into account.
+enum FileEvent {
+    /// A printer has ended.
+    Ended(Result<PrintReport, Failure>),
+    /// The ranks were ended. Files may accept nothing for this long.
+    RanksEnded(Duration),
+}
+
+/// Waits for `count` printers. Returns the sum of their reports. Sets `are_ended` when the ranks
+/// were ended.
+fn wait_for_all(
+    queue: &Receiver<FileEvent>,
+    count: usize,
+    mut write_wait: WriteWait,
+    are_ended: &mut bool,
+) -> Result<PrintReport, Failure> {
+    let (mut sum, mut ended) = (PrintReport::default(), 0);
+    while ended < count {
+        let event = match write_wait.next_check() {
+            Some(deadline) => queue.recv_deadline(deadline),
+            None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match event {
+            Ok(FileEvent::Ended(report)) => {
+                add_report(&mut sum, report?);
+                ended = ended.saturating_add(1);
+            }
+            Ok(FileEvent::RanksEnded(limit)) => {
+                *are_ended = true;
+                write_wait.limit(limit);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(Failure::running("the printers are gone")),
         }
-        Err(failure) => {
-            let (reason, _) = reason_of(failure);
-            ToFrontEnd::FilesWritten { written: 0, lost: Vec::new(), failure: Some(cut_text(&reason)) }
+        if let Some(blocked) = write_wait.check(Instant::now()) {
+            return Err(Failure::Running(blocked.to_string()));
         }
     }
+    Ok(sum)
+}
+
+fn message(report: Result<PrintReport, Failure>) -> ToFrontEnd {
+    let (PrintReport { written, lost, .. }, failure) = match report {
+        Ok(report) => (report, None),
+        Err(Failure::Signal(Signal::SIGPIPE)) => {
+            (PrintReport::default(), Some("the reader of an output file has gone".into()))
+        }
+        Err(failure) => (PrintReport::default(), Some(cut_text(&reason_of(failure).0))),
+    };
+    ToFrontEnd::FilesWritten { written, lost: lost.into_iter().collect(), failure }
 }
 
 /// Returns the options of the front end, as far as they concern files.

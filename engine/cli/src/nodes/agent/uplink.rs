@@ -29,6 +29,8 @@ pub enum Input {
     Signal(Signal),
     /// The front end has been sent everything.
     Over,
+    /// Files accept nothing after the end of the ranks.
+    FilesBlocked,
     /// The edge has ended, or the front end broke a rule, for this reason.
     Lost(Option<String>),
 }
