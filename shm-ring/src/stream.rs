@@ -481,10 +481,18 @@ impl Stream {
     /// pending options or, if that fails, with the present ones.
     fn move_away(&mut self) -> Result<(), CreateError> {
         self.grow();
+        self.next_generation_as_wanted(1)
+    }
+
+    /// Continues in a generation with the pending options or, if that fails, with the present ones.
+    fn next_generation_as_wanted(&mut self, room: u64) -> Result<(), CreateError> {
         let now = self.config();
         let wanted = self.pending.filter(|wanted| self.affords(wanted));
         let config = wanted.map_or(now, |wanted| wanted.config);
-        self.next_generation(config, 1).or_else(|_| self.next_generation(now, 1))
+        match self.next_generation(config, room) {
+            Err(_) if config != now => self.next_generation(now, room),
+            moved => moved,
+        }
     }
 
     /// Seals this generation and continues in a fresh one. Readers that are in the way of `room`

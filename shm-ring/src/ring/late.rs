@@ -93,7 +93,7 @@ impl Ring {
         let Shape { capacity, base, generation, overwrite, .. } = shape;
         let late = LateMemory {
             allocated: AtomicPtr::new(ptr::null_mut()),
-            before: Memory::empty(NONE, capacity),
+            before: Memory::empty(false, capacity),
             #[cfg(any(loom, feature = "test-utils"))]
             on_heap: false,
             _owned: PhantomData,
@@ -126,19 +126,18 @@ impl Ring {
 
     /// Ends a ring without memory, which has no bytes and no gap.
     pub(crate) fn end_empty(&self) {
-        let memory = Memory::empty(self.base, self.capacity());
+        let memory = Memory::empty(true, self.capacity());
         self.allocate(Ring { place: Place::Fixed(memory), ..*self });
     }
 }
 
 impl Memory {
-    /// Returns the memory of a ring without bytes or gaps; `complete` is the position at which the
-    /// stream has ended, 0 or [`NONE`].
+    /// Returns the memory of a ring without bytes or gaps, whose stream has ended or not.
     #[cfg(not(loom))]
-    fn empty(complete: u64, capacity: u64) -> Memory {
+    fn empty(ended: bool, capacity: u64) -> Memory {
         static EMPTY: LazyLock<Control> = LazyLock::new(|| empty_control(NONE));
         static ENDED: LazyLock<Control> = LazyLock::new(|| empty_control(0));
-        let control: &Control = if complete == NONE { &EMPTY } else { &ENDED };
+        let control: &Control = if ended { &ENDED } else { &EMPTY };
         Memory {
             control,
             entries: ptr::dangling(),
@@ -153,12 +152,12 @@ impl Memory {
 
     /// As above. The model checker allows no statics.
     #[cfg(loom)]
-    fn empty(complete: u64, capacity: u64) -> Memory {
+    fn empty(ended: bool, capacity: u64) -> Memory {
         let memory = Words::new().into_memory(capacity);
         // SAFETY: the words are on the heap and live as long as the memory.
         let control = unsafe { &*memory.control };
         control.published.sealed.store(NONE, Relaxed);
-        control.published.complete.store(complete, Relaxed);
+        control.published.complete.store(if ended { 0 } else { NONE }, Relaxed);
         control.claimed.wanted.store(NONE, Relaxed);
         memory
     }

@@ -50,7 +50,7 @@ impl Stream {
         let old = Arc::clone(self.writer.ring());
         if !self.complete && !old.is_late() {
             // It has dropped bytes.
-            return self.next_generation(self.config(), 0);
+            return self.next_generation_as_wanted(0);
         }
         let (base, dropped) = (self.writer.tail(), self.writer.dropped());
         let small = Shape { base, dropped, ..self.first_shape() };

@@ -249,3 +249,20 @@ fn a_stream_broken_off_without_a_byte_tells_local_and_remote_readers_what_is_mis
         assert_eq!(reader.peek(), Peek::Broken { missing: 9 });
     }
 }
+
+#[test]
+fn a_stream_that_dropped_its_first_bytes_continues_at_once_in_a_ring_of_its_full_size() {
+    const FULL: u64 = 4 * CAPACITY;
+    let growth = Growth { first: CAPACITY, budget: Arc::new(CacheBudget::new(u64::MAX)) };
+    let config = StreamConfig { capacity: FULL, policy: Policy::Block };
+    let mut stream = Stream::growing_on_heap(config, &growth).unwrap();
+    let (page, no_memory) = (page(), NoMemory::begin());
+    let mut reader = attach(&page, &mut stream, false);
+    assert_eq!((stream.push(b"lost", 1), stream.stats().dropped), (4, 4));
+    drop(no_memory);
+    stream.grow();
+    assert_eq!((stream.push(b"stored", 2), stream.stats().generation), (6, 1));
+    assert_eq!((reader.peek(), reader.peek()), (Peek::Gap(Gap { offset: 0, lost: 4 }), Peek::Sealed));
+    follow(&page, &mut stream, &mut reader);
+    assert_eq!(reader.ring().capacity(), FULL);
+}
