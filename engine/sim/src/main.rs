@@ -6,8 +6,8 @@
 //! smallest script that still fails.
 //!
 //! `iof-sim --tree [--seed N] [--seconds S] [--from N]` runs trees of agents: small ones, or the
-//! one of `--nodes N [--ranks N] [--radix N] [--bytes N] [--faults N] [--lines N]`, and prints what
-//! it cost.
+//! one of `--nodes N [--ranks N] [--radix N] [--bytes N] [--faults N] [--lines N] [--linked]`, and
+//! prints what it cost. With `--linked`, carriers are replaced, and no node relays.
 #![allow(clippy::expect_used, reason = "wrong arguments end the program")]
 
 use std::panic::catch_unwind;
@@ -51,13 +51,15 @@ fn main() -> ExitCode {
 fn trees() -> ExitCode {
     let number = |name, default| option(name).unwrap_or(default);
     let small = |name, default| number(name, default).try_into().expect("a small number");
+    let is_linked = std::env::args().any(|arg| arg == "--linked");
     let tree = option("--nodes").map(|_| Tree {
         nodes: small("--nodes", 0),
         ranks: small("--ranks", 64),
-        radix: small("--radix", 32),
+        radix: if is_linked { u32::MAX } else { small("--radix", 32) },
         bytes: number("--bytes", 32 << 10),
         faults: number("--faults", 0),
         lines: number("--lines", 100),
+        is_linked,
     });
     let (began, limit) = (Instant::now(), Duration::from_secs(number("--seconds", 60)));
     let (from, mut runs) = (option("--seed").unwrap_or_else(|| number("--from", 0)), 0);

@@ -39,6 +39,8 @@ pub struct Tree {
     pub faults: u64,
     /// The number of lone lines of each node that writes some.
     pub lines: u64,
+    /// Carriers that are cut are replaced. No node relays.
+    pub is_linked: bool,
 }
 
 /// What a run cost.
@@ -50,6 +52,8 @@ pub struct TreeReport {
     pub start_turns: u64,
     /// The number of nodes that were lost.
     pub lost: usize,
+    /// The number of carriers that replaced others.
+    pub replaced: u64,
     /// The bytes of output that arrived.
     pub bytes: u64,
     /// The frames that the front end received, and those that agents received.
@@ -69,12 +73,13 @@ impl fmt::Display for TreeReport {
         let gigabytes = self.bytes as f64 / 1e9;
         write!(
             f,
-            "{} turns, started after {}; {} nodes lost; {gigabytes:.2} GB in {} frames, {:.2} CPU s/GB at the front \
+            "{} turns, started after {}; {} nodes lost, {} carriers replaced; {gigabytes:.2} GB in {} frames, {:.2} CPU s/GB at the front \
              end; {} frames to agents; held at most: front end {} KiB, a relay {} KiB up, {} KiB down; lone lines: \
              median {} turns, 99 % {}, longest {}",
             self.turns,
             self.start_turns,
             self.lost,
+            self.replaced,
             self.frames.0,
             self.spent.as_secs_f64() / gigabytes,
             self.frames.1,
@@ -90,10 +95,12 @@ impl fmt::Display for TreeReport {
 
 /// Returns a small random tree.
 fn small(rng: &mut Rng) -> Tree {
+    let is_linked = rng.below(3) == 0;
     Tree {
         nodes: 1 + rng.below(24) as u32,
         ranks: 1 + rng.below(3) as u32,
-        radix: 1 + rng.below(6) as u32,
+        radix: if is_linked { u32::MAX } else { 1 + rng.below(6) as u32 },
+        is_linked,
         bytes: rng.size(1 << 20),
         faults: rng.below(5),
         lines: rng.below(20),
@@ -142,7 +149,7 @@ impl World {
             if node % 7 == 3 {
                 sources[0][1].limit = LINE * tree.lines;
             }
-            Node::new(node * tree.ranks, sources)
+            Node::new(node * tree.ranks, sources, tree.is_linked)
         });
         let nodes = nodes.collect();
         let front = Front::new(&tree);
@@ -170,7 +177,7 @@ impl World {
                 self.nodes[node].greet();
             }
         }
-        self.front.read(&self.nodes, &mut self.pipes, now);
+        self.front.read(&mut self.nodes, &mut self.pipes, (&mut self.rng, now));
         if now >= self.paused_until {
             // More than arrives in a turn, or less.
             self.front.take(self.rng.size(64 << 20) as usize);
@@ -188,7 +195,8 @@ impl World {
             self.start_turns = now;
         }
         // A job that loses a node before that does not start.
-        if self.faults > 0 && self.start_turns > 0 && self.rng.chance(3) {
+        let percent = if self.tree.is_linked { 20 } else { 3 };
+        if self.faults > 0 && self.start_turns > 0 && self.rng.chance(percent) {
             self.faults -= 1;
             self.fault();
         }
@@ -243,12 +251,21 @@ impl World {
     /// Kills or stops a process, or cuts an edge at any byte.
     fn fault(&mut self) {
         let number = self.rng.index(self.nodes.len());
-        let kind = self.rng.below(4);
+        let kind = match self.rng.below(if self.tree.is_linked { 12 } else { 4 }) {
+            // Carriers that are replaced are mostly cut.
+            4.. => 1,
+            kind => kind,
+        };
         if kind == 3 {
             self.nodes[number].stopped_until = self.now + self.rng.below(300);
             return;
         }
         if self.nodes[number].is_gone || self.front.lost.contains(&number) {
+            return;
+        }
+        if kind == 1 && self.tree.is_linked {
+            self.pipes.up[number].cut(&mut self.rng);
+            self.pipes.down[number].cut(&mut self.rng);
             return;
         }
         self.blamed.extend(self.subtree(number).map(|node| node as usize));
@@ -285,6 +302,7 @@ impl World {
             turns: self.now,
             start_turns: self.start_turns,
             lost: self.front.lost.len(),
+            replaced: self.front.replaced,
             bytes: self.front.bytes,
             frames: (self.front.frames, self.nodes.iter().map(|node| node.frames).sum()),
             spent: self.front.spent,

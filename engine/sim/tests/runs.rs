@@ -1,7 +1,7 @@
 //! Short runs of the simulator, and the seeds that have found defects.
 #![allow(clippy::panic, reason = "a test may panic")]
 
-use iof_sim::{Subject, Summary, run};
+use iof_sim::{Subject, Summary, Tree, run, run_tree};
 
 /// Runs a seed. Panics if a check fails.
 fn pass(subject: Subject, seed: u64, steps: usize) -> (Summary, u64) {
@@ -26,6 +26,15 @@ fn a_seed_replays_exactly() {
             assert_eq!(pass(subject, seed, 500), pass(subject, seed, 500));
         }
     }
+}
+
+#[test]
+fn nodes_whose_carriers_are_replaced_lose_no_byte() {
+    let (nodes, ranks, bytes, faults, lines) = (6, 2, 1 << 19, 20, 5);
+    let tree = Tree { nodes, ranks, radix: u32::MAX, bytes, faults, lines, is_linked: true };
+    let replaced = |seed| run_tree(seed, Some(tree)).replaced;
+    // Otherwise the runs would check nothing.
+    assert!((0..12).map(replaced).sum::<u64>() > 10);
 }
 
 /// Each seed with the number of its steps, and the defect that it has found.

@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use iof_nodes::{
-    AgentSocket, Branch, BrokenEnd, ChildNode, Decoder, DropPolicy, FrontEvent, Place, RankTotal, Start,
-    StartRelay, StdinPiece, StdinRanks, StdinTarget, StreamKey, ToAgent, ToFrontEnd, subtrees, window,
+    AgentSocket, Branch, BrokenEnd, ChildNode, Decoder, DropPolicy, Frame, FrontEvent, Place, RankTotal,
+    Start, StartRelay, StdinPiece, StdinRanks, StdinTarget, StreamKey, ToAgent, ToFrontEnd, subtrees, window,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
 use super::Tree;
 use super::node::{Node, Pipes};
-use super::pipe::CAPACITY;
+use super::pipe::{CAPACITY, EdgeEnd, Pipe};
 use super::source::bytes;
+use crate::rng::Rng;
 
 /// The bytes of a piece of stdin.
 const PIECE: usize = 16 << 10;
@@ -21,6 +22,9 @@ const PIECE: usize = 16 << 10;
 struct Edge {
     first: usize,
     branch: Branch,
+    end: EdgeEnd,
+    /// The turn in which a carrier that has ended is replaced.
+    replaced_at: Option<u64>,
     decoder: Decoder,
     is_ended: bool,
     /// Frames that wait to be written.
@@ -50,6 +54,8 @@ pub struct Front {
     pub started: usize,
     pub open: BTreeSet<usize>,
     pub lost: BTreeSet<usize>,
+    /// The number of carriers that replaced others.
+    pub replaced: u64,
     /// The piece of stdin that is under way, and the nodes that have not answered.
     pub stdin: (u64, BTreeSet<usize>),
     /// The delays of lone lines, in turns.
@@ -71,7 +77,8 @@ impl Front {
         let edge = |subtree: std::ops::Range<u32>| {
             let (first, end) = (subtree.start as usize, subtree.end as usize);
             let branch = Branch::new(&ranks[first..end], tree.radix, window(nodes));
-            Edge { first, branch, decoder: Decoder::of_agent(), is_ended: false, down: Vec::new() }
+            let (end, decoder) = (EdgeEnd::new(tree.is_linked), Decoder::of_agent());
+            Edge { first, branch, end, replaced_at: None, decoder, is_ended: false, down: Vec::new() }
         };
         Front {
             edges: subtrees(0..tree.nodes, tree.radix).into_iter().map(edge).collect(),
@@ -84,6 +91,7 @@ impl Front {
             started: 0,
             open: (0..nodes).collect(),
             lost: BTreeSet::new(),
+            replaced: 0,
             stdin: (0, BTreeSet::new()),
             delays: Vec::new(),
             peak: 0,
@@ -110,14 +118,26 @@ impl Front {
     }
 
     /// Reads all that has arrived. The front end always reads.
-    pub fn read(&mut self, nodes: &[Node], pipes: &mut Pipes, now: u64) {
+    pub fn read(&mut self, nodes: &mut [Node], pipes: &mut Pipes, (rng, now): (&mut Rng, u64)) {
         for edge in 0..self.edges.len() {
             if self.edges[edge].is_ended {
                 continue;
             }
-            let first = self.edges[edge].first;
-            let Some(read) = pipes.up[first].read(CAPACITY) else {
-                self.end_edge(edge, nodes, pipes);
+            let Edge { first, end, replaced_at, .. } = &mut self.edges[edge];
+            let first = *first;
+            if replaced_at.is_some_and(|time| time <= now) && !nodes[first].is_gone {
+                *replaced_at = None;
+                self.replaced += 1;
+                nodes[first].detached = None;
+                end.resume(&mut nodes[first].edge);
+                (pipes.up[first], pipes.down[first]) = (Pipe::default(), Pipe::default());
+            }
+            let Some(read) = end.read(CAPACITY, &mut pipes.up[first]) else {
+                if end.link.is_none() || nodes[first].is_gone {
+                    self.end_edge(edge, nodes, pipes);
+                } else if replaced_at.is_none() {
+                    *replaced_at = Some(now + rng.below(100));
+                }
                 continue;
             };
             let began = Instant::now();
@@ -132,6 +152,10 @@ impl Front {
                 };
                 let Some((place, frame)) = frame else { break };
                 self.frames += 1;
+                if let (Some(link), Frame::Ack { received }) = (&mut self.edges[edge].end.link, &frame) {
+                    link.acknowledged(*received).unwrap();
+                    continue;
+                }
                 let event = self.edges[edge].branch.receive(place, &frame, self.epoch);
                 self.spent += began.elapsed();
                 // No node breaks the rules of its own frames.
@@ -290,7 +314,8 @@ impl Front {
 
     pub fn write(&mut self, pipes: &mut Pipes) {
         for edge in &mut self.edges {
-            let written = pipes.down[edge.first].write(&edge.down).unwrap_or(edge.down.len());
+            let pipe = &mut pipes.down[edge.first];
+            let written = edge.end.write(&edge.down, pipe).unwrap_or(edge.down.len());
             edge.down.drain(..written);
         }
     }

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use iof_nodes::limits::{MAX_ANSWER, MAX_RECORD, MAX_RELAY_DOWN};
+use iof_nodes::limits::{MAX_ANSWER, MAX_CONTROL, MAX_KEPT, MAX_RECORD, MAX_RELAY_DOWN};
 use iof_nodes::{
     AgentEnd, AgentEvent, ChildUp, Decoder, Frame, HEADER, Place, RankTotal, RelayDown, StdinOutcome,
     StdinPiece, StdinRanks, StdinTarget, StreamKey, ToAgent, ToFrontEnd, Turns,
 };
 use iof_proto::{Channel, Rank};
 
-use super::pipe::{CAPACITY, Pipe};
+use super::pipe::{CAPACITY, EdgeEnd, Pipe};
 use super::source::{Source, bytes, written};
 use crate::rng::Rng;
 
@@ -22,6 +22,9 @@ const CHILDREN: usize = 3;
 
 /// The turns between two messages with totals.
 const TOTALS_INTERVAL: u64 = 50;
+
+/// The turns that a node waits for a carrier that replaces another one.
+const PATIENCE: u64 = 2000;
 
 /// A relay's edges.
 struct Relay {
@@ -39,6 +42,9 @@ pub struct Node {
     /// By rank and channel.
     pub sources: Vec<[Source; 3]>,
     agent: AgentEnd,
+    pub edge: EdgeEnd,
+    /// When the carrier has ended that may be replaced.
+    pub detached: Option<u64>,
     decoder: Decoder,
     relay: Option<Relay>,
     /// What each writer has to write in its turn.
@@ -70,11 +76,13 @@ pub struct Pipes {
 }
 
 impl Node {
-    pub fn new(first_rank: u32, sources: Vec<[Source; 3]>) -> Node {
+    pub fn new(first_rank: u32, sources: Vec<[Source; 3]>, is_linked: bool) -> Node {
         Node {
             first_rank,
             sources,
             agent: AgentEnd::default(),
+            edge: EdgeEnd::new(is_linked),
+            detached: None,
             decoder: Decoder::of_front_end(),
             relay: None,
             batches: vec![Vec::new(); CHILDREN],
@@ -113,30 +121,36 @@ impl Node {
 
     /// Lets each thread of the agent do what it can. Returns the children that it starts.
     pub fn step(&mut self, number: usize, pipes: &mut Pipes, now: u64) -> Vec<usize> {
-        let started = self.read_down(number, pipes);
+        let started = self.read_down(number, pipes, now);
         self.write_down(pipes);
         if self.has_started {
             self.produce(now);
         }
         self.read_children(pipes);
         self.write_up(number, pipes);
+        self.edge.flush(&mut pipes.up[number]);
         self.measure();
         started
     }
 
-    fn read_down(&mut self, number: usize, pipes: &mut Pipes) -> Vec<usize> {
+    fn read_down(&mut self, number: usize, pipes: &mut Pipes, now: u64) -> Vec<usize> {
         let mut started = Vec::new();
         if self.relay.as_ref().is_some_and(|relay| !relay.down.has_room()) {
             return started;
         }
-        let Some(read) = pipes.down[number].read(CAPACITY) else {
-            self.is_gone = true;
+        let Some(read) = self.edge.read(CAPACITY, &mut pipes.down[number]) else {
+            let since = *self.detached.get_or_insert(now);
+            self.is_gone = self.edge.link.is_none() || now - since > PATIENCE;
             return started;
         };
         self.decoder.receive(&read);
         let mut decoder = std::mem::replace(&mut self.decoder, Decoder::of_front_end());
         while let Some((place, frame)) = decoder.decode().unwrap() {
             self.frames += 1;
+            if let (Some(link), Frame::Ack { received }) = (&mut self.edge.link, &frame) {
+                link.acknowledged(*received).unwrap();
+                continue;
+            }
             if place != Place::NEXT {
                 self.relay.as_mut().unwrap().down.pass(place, &frame).unwrap();
                 continue;
@@ -332,7 +346,7 @@ impl Node {
             self.is_wrong = false;
             // Whole frames precede it.
             if self.current.is_none() {
-                let _ = pipes.up[number].write(&[99; HEADER]);
+                let _ = self.edge.write(&[99; HEADER], &mut pipes.up[number]);
             }
         }
         loop {
@@ -345,7 +359,7 @@ impl Node {
             }
             let Some(writer) = self.current else { return };
             let batch = &mut self.batches[writer];
-            let Some(written) = pipes.up[number].write(batch) else {
+            let Some(written) = self.edge.write(batch, &mut pipes.up[number]) else {
                 self.is_gone = true;
                 return;
             };
@@ -360,6 +374,7 @@ impl Node {
     }
 
     fn measure(&mut self) {
+        assert!(self.edge.link.as_ref().is_none_or(|link| link.held() < MAX_KEPT + MAX_CONTROL));
         let Some(relay) = &self.relay else { return };
         let most = MAX_RECORD + HEADER + MAX_ANSWER;
         let held = relay.ups.iter().flatten().map(ChildUp::held);
