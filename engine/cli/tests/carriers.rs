@@ -207,6 +207,61 @@ fn a_cut_of_ssh_breaks_the_streams_of_its_node_with_true_figures_and_ends_the_jo
 
 #[test]
 #[ignore = "starts servers"]
+fn with_reattach_a_long_cut_of_ssh_loses_nothing_and_a_node_goes_on_over_a_new_connection() {
+    let Some(rig) = Rig::start("ssh") else { return };
+    let file = |name: &str| format!("{}/{name}", rig.site.path().display());
+    let script = format!(
+        "trap 'echo $IOF_RANK 2 >> {0}' USR1; i=0; while [ ! -e {1} ]; do i=$((i+1)); echo $IOF_RANK $i; done; \
+         [ $IOF_RANK = 0 ] || exit 7",
+        file("signalled"),
+        file("stop")
+    );
+    let options = ["--hosts", "a,b", "-n", "2", "--reattach", "300", "-o", &file("out.%t")];
+    let run = rig.run_by_ssh(3, &options, &script);
+    let length = |rank: u32| fs::metadata(file(&format!("out.{rank}"))).map_or(0, |data| data.len());
+    let wait_for_more = |rank| {
+        let before = length(rank);
+        wait_for("more output", || (length(rank) > before + 100_000).then_some(()));
+    };
+    for rank in [0, 1] {
+        wait_for_more(rank);
+    }
+    let first = run.running("ssh");
+    assert_eq!(first.len(), 2);
+    rig.set_link("a", "down");
+    wait_for("the end of a connection", || {
+        let running = run.running("ssh");
+        first.iter().any(|ssh| !running.contains(ssh)).then_some(())
+    });
+    wait_for_more(1);
+    let done = Process::start(rig.site.iof("kill").args(["demo", "USR1"])).finish();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{done:?}");
+    rig.set_link("a", "up");
+    wait_for("the signal on both nodes", || {
+        let signalled = fs::read_to_string(file("signalled")).unwrap_or_default();
+        (signalled.lines().count() == 2).then_some(())
+    });
+    for rank in [0, 1] {
+        wait_for_more(rank);
+    }
+    fs::write(file("stop"), "").unwrap();
+    let done = run.finish();
+    assert_eq!(done.code, 7, "{done:?}");
+    // The first attempt over a link that is down may print a line.
+    let (ssh, told): (Vec<&str>, Vec<&str>) = done.stderr.lines().partition(|line| line.starts_with("ssh: "));
+    assert!(
+        ssh.len() <= 1 && told.len() == 1 && told[0].contains("on b) ended with exit code 7"),
+        "{}",
+        done.stderr
+    );
+    for rank in 0..2 {
+        let output = fs::read_to_string(file(&format!("out.{rank}"))).unwrap();
+        assert_eq!(counts(&output).keys().copied().collect::<Vec<_>>(), [rank]);
+    }
+}
+
+#[test]
+#[ignore = "starts servers"]
 fn a_relay_reaches_further_nodes_over_ssh() {
     let Some(rig) = Rig::start("ssh") else { return };
     let lines = 100_000;

@@ -16,6 +16,7 @@ use iof_nodes::Frame;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
 use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
 
@@ -89,9 +90,27 @@ impl Template {
     /// Starts an agent, or a link to one, on `host`, for a process with this number of edges. Its
     /// command is one word, which ssh(1) and `sh -c` pass to a shell. The carrier inherits no
     /// blocked signals.
-    pub fn start(&self, host: &str, agent: &OsStr, edges: usize) -> io::Result<Carrier> {
+    pub fn start(&self, host: &str, command: &OsStr, edges: usize) -> io::Result<Carrier> {
+        self.spawn(host, command, edges, PosixSpawnFileActions::init()?)
+    }
+
+    /// Does the same without what the carrier prints on stderr.
+    pub fn start_silently(&self, host: &str, command: &OsStr, edges: usize) -> io::Result<Carrier> {
+        let mut files = PosixSpawnFileActions::init()?;
+        files.add_open(nix::libc::STDERR_FILENO, c"/dev/null", OFlag::O_WRONLY, Mode::empty())?;
+        self.spawn(host, command, edges, files)
+    }
+
+    fn spawn(
+        &self,
+        host: &str,
+        command: &OsStr,
+        edges: usize,
+        mut files: PosixSpawnFileActions,
+    ) -> io::Result<Carrier> {
         let words = self.0.iter().map(|word| CString::new(word.replace("%h", host)));
-        let words: Vec<CString> = words.chain([CString::new(agent.as_bytes())]).collect::<Result<_, _>>()?;
+        let words: Vec<CString> =
+            words.chain([CString::new(command.as_bytes())]).collect::<Result<_, _>>()?;
         let program = words.first().map(CString::as_c_str).unwrap_or_default();
         let variable = |(name, value): (OsString, OsString)| {
             CString::new([name.as_bytes(), b"=", value.as_bytes()].concat())
@@ -103,7 +122,6 @@ impl Template {
             // Refused if other pipes of the user are large.
             let _ = fcntl(&up, FcntlArg::F_SETPIPE_SZ(UP_CAPACITY));
         }
-        let mut files = PosixSpawnFileActions::init()?;
         files.add_dup2(stdin.as_raw_fd(), nix::libc::STDIN_FILENO)?;
         files.add_dup2(stdout.as_raw_fd(), nix::libc::STDOUT_FILENO)?;
         let mut attributes = PosixSpawnAttr::init()?;

@@ -1,5 +1,6 @@
 //! The front end's search for a carrier that replaces one that has ended (`--reattach`).
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -50,6 +51,9 @@ pub struct LinkedEdge {
     /// Where the agent listens, once it has told so.
     address: Mutex<Option<LinkAddress>>,
 }
+
+/// How a command is started on a host.
+type Start = fn(&Template, &str, &OsStr, usize) -> io::Result<Carrier>;
 
 /// The result of an attempt.
 enum Attempt {
@@ -145,9 +149,11 @@ impl LinkedEdge {
         let address = lock(&self.address).clone().filter(|_| !self.link.is_closed());
         let Some(address) = address else { return Err(ended(carrier)) };
         let (deadline, mut limit) = (Instant::now().checked_add(self.reattach.limit), FIRST_LIMIT);
+        // What each further attempt prints would be the same.
+        let mut start: Start = Template::start;
         let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         loop {
-            let reason = match self.attempt(&address, limit.min(left())) {
+            let reason = match self.attempt(&address, start, limit.min(left())) {
                 Attempt::Attached(Carrier { process, down, up }, number) => {
                     end_carrier(Mutex::new(mem::replace(&mut *lock(carrier), process)));
                     let writes = self.start_writing((down, number), carrier);
@@ -165,17 +171,18 @@ impl LinkedEdge {
                 return Err(format!("{ended}, and no other one reached its agent in {time} s: {reason}"));
             }
             limit = limit.saturating_mul(2).min(LONGEST_LIMIT);
+            start = Template::start_silently;
         }
     }
 
     /// Tries once to start a carrier and to reach the agent over it.
-    fn attempt(&self, address: &LinkAddress, limit: Duration) -> Attempt {
+    fn attempt(&self, address: &LinkAddress, start: Start, limit: Duration) -> Attempt {
         let (starting, started) = &self.reattach.starting;
         if starting.send_timeout((), limit).is_err() {
             return Attempt::Failed("too many carriers are being started".into());
         }
         let carrier = link_command(&address.path)
-            .and_then(|command| self.reattach.template.start(&self.host, &command, self.edges));
+            .and_then(|command| start(&self.reattach.template, &self.host, &command, self.edges));
         let attempt = match carrier {
             Ok(carrier) => self.greet(carrier, address.session, Instant::now().checked_add(limit)),
             Err(error) => Attempt::Failed(error.to_string()),
