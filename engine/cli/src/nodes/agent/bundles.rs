@@ -14,7 +14,7 @@ use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{Frame, Place, Start, StreamKey};
 use iof_output::{Batch, FlushClock, FlushTimeout, PartWait};
-use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_proto::{Channels, Missed, Nspace, Proc, Rank};
 use iof_tool::{BatchReader, Behind, Bytes, FeedId, Peeked, PollReady, Pull, Tool};
 use memchr::memrchr;
 
@@ -190,6 +190,13 @@ impl Sender {
     fn run(mut self) {
         let mut ids = Vec::new();
         while let Ok(PollReady::Ready | PollReady::Quiet) = self.reader.poll_ready(self.due, &mut ids) {
+            if let Some(missed) = self.reader.take_missed() {
+                // The front end could not tell a stream without its end from one that goes on.
+                let Missed { streams, channel, .. } = missed;
+                return self
+                    .uplink
+                    .lose(Some(format!("the agent cannot read {streams} streams of {channel}")));
+            }
             self.lines.clock.advance(Instant::now());
             for chunk in ids.chunks(MAX_STREAMS) {
                 let peeked: Vec<_> = chunk.iter().map(|id| (*id, self.reader.peek(*id))).collect();

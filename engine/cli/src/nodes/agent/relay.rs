@@ -45,6 +45,9 @@ struct State {
 /// A carrier's output, and the carrier.
 type StartedCarrier = (File, Arc<Mutex<CarrierProcess>>);
 
+/// Why an edge did not start, and its carrier if that runs.
+type NotStarted = (String, Option<Arc<Mutex<CarrierProcess>>>);
+
 /// One edge, as its thread that passes frames up sees it.
 struct ChildEdge {
     relay: Arc<Relay>,
@@ -182,7 +185,7 @@ impl ChildEdge {
                 }
             },
             Ok(None) => return,
-            Err(reason) => (reason, None),
+            Err(not_started) => not_started,
         };
         self.lose(&reason);
         if let Some(carrier) = carrier {
@@ -192,7 +195,10 @@ impl ChildEdge {
 
     /// Starts the carrier when few others are being started, and the thread that passes frames
     /// down. Returns `None` if the front end is gone.
-    fn start(&self) -> Result<Option<StartedCarrier>, String> {
+    ///
+    /// # Errors
+    /// [`NotStarted`]. The carrier was asked to end.
+    fn start(&self) -> Result<Option<StartedCarrier>, NotStarted> {
         let relay = &self.relay;
         let mut state = lock(&relay.state);
         while state.starting.len() >= MAX_STARTS && !state.down.is_closed(self.child) {
@@ -202,12 +208,13 @@ impl ChildEdge {
             return Ok(None);
         }
         if state.down.is_closed(self.child) {
-            return Err("it was not started".into());
+            return Err(("it was not started".into(), None));
         }
         state.starting.insert(self.child);
         drop(state);
         let started = relay.template.start(&self.host, &relay.agent, relay.wake.len());
-        let Carrier { process, down, up } = started.map_err(|error| format!("{error} (see --rsh)"))?;
+        let Carrier { process, down, up } =
+            started.map_err(|error| (format!("{error} (see --rsh)"), None))?;
         let carrier = Arc::new(Mutex::new(process));
         let mut state = lock(&relay.state);
         if let Some(place) = state.carriers.get_mut(self.child) {
@@ -217,13 +224,17 @@ impl ChildEdge {
             // The signal of the one who closed it came too early.
             signal_group(&carrier, Signal::SIGTERM);
         }
-        if state.is_closed {
+        let is_alone = state.is_closed;
+        drop(state);
+        if is_alone {
+            reap(&carrier);
             return Ok(None);
         }
-        drop(state);
         let (relay, child) = (Arc::clone(relay), self.child);
-        let sends = start_thread("iof-down", move || send(&relay, child, down));
-        sends.map_err(|_| "its relay cannot start a thread".to_owned())?;
+        if start_thread("iof-down", move || send(&relay, child, down)).is_err() {
+            signal_group(&carrier, Signal::SIGTERM);
+            return Err(("its relay cannot start a thread".to_owned(), Some(carrier)));
+        }
         Ok(Some((up, carrier)))
     }
 

@@ -114,7 +114,7 @@ impl Uplink {
     }
 
     /// Ends the edge, for this reason if any.
-    fn lose(&self, reason: Option<String>) {
+    pub fn lose(&self, reason: Option<String>) {
         self.close();
         // The agent may have ended.
         let _ = lock(&self.receiver).inputs.send(Input::Lost(reason));
