@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ChildStdout;
 
@@ -15,6 +16,7 @@ use common::process::{Process, Stat};
 use common::site::{Site, iof};
 use common::wait_for;
 use iof_nodes::Frame;
+use iof_nodes::limits::MAX_LINKS;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -260,7 +262,6 @@ fn a_link_without_the_session_of_the_edge_changes_nothing() {
     let mut stdin = run.stdin();
     let socket = socket(&node, agent_of(&run, "b"));
     let link = || Process::start(iof().arg("link").arg(&socket));
-    // More than an agent serves at the same time.
     let silent: Vec<Process> = (0..3).map(|_| link()).collect();
     for first in [Frame::HELLO, Frame::Resume { session: 7, received: 0 }, Frame::Padding] {
         let mut wrong = link();
@@ -280,6 +281,25 @@ fn a_link_without_the_session_of_the_edge_changes_nothing() {
     run.running("wire").into_iter().for_each(cut);
     exchange("over the second one");
     assert!(silent.iter().all(|link| link.exit_code().is_none()));
+    drop(stdin);
+    assert_eq!(run.wait(), 0);
+}
+
+#[test]
+fn links_that_say_nothing_are_bounded_and_give_way_to_the_carrier_of_the_front_end() {
+    let node = Node::new();
+    let script = "while read line; do echo \"$IOF_RANK $line\"; done";
+    let (mut run, mut stdout) = node.start_ready(&["--reattach", "300", "--stdin", "1"], script);
+    let socket = socket(&node, agent_of(&run, "b"));
+    let connect = || UnixStream::connect(&socket).unwrap();
+    let _silent: Vec<UnixStream> = (0..MAX_LINKS).map(|_| connect()).collect();
+    assert_eq!(connect().read(&mut [0]).unwrap(), 0, "a link beyond the limit is closed");
+    run.running("wire").into_iter().for_each(cut);
+    let mut stdin = run.stdin();
+    writeln!(stdin, "over the next carrier").unwrap();
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "1 over the next carrier\n");
     drop(stdin);
     assert_eq!(run.wait(), 0);
 }
