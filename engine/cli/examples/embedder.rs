@@ -4,11 +4,12 @@
 //! embedder IOF PROGRAM ARGS...
 //! ```
 //!
-//! `IOF` is the command that serves the tools.
+//! `IOF` is the command that serves the tools. The launcher runs on without an engine until the end
+//! of its stdin.
 
-use std::env;
 use std::error::Error;
 use std::process::ExitCode;
+use std::{env, io};
 
 use iof::engine::Mpi;
 use iof::prelude::*;
@@ -20,5 +21,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     };
     let launcher = Launcher::new("demo".parse()?).app(App::new(program, args).ranks(2)).mpi(Mpi::Pmix);
     let status = launcher.job(|job| job.pmix_tools = Some(iof.into())).run()?;
+    // The engine has ended.
+    io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(1)))
 }

@@ -55,6 +55,14 @@ impl Link {
         Arc::clone(&self.socket)
     }
 
+    /// Returns whether the engine has closed its end of the socket. What it has sent before may be
+    /// unread.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        // POLLHUP is always reported.
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|closed| closed > 0)
+    }
+
     /// Sends a message. While the socket is full, this blocks until the engine reads or
     /// disconnects, and receives what the engine sends meanwhile: an engine whose answers are not
     /// read stops reading requests.

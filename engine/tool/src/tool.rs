@@ -74,6 +74,13 @@ impl Tool {
         self.session.gone
     }
 
+    /// Returns whether the engine has closed the connection, even if [`Tool::is_gone`] does not
+    /// return `true` yet, because what the engine sent before has not been received. Receives
+    /// nothing and does not block.
+    pub fn has_hung_up(&self) -> bool {
+        self.session.gone || self.link.has_hung_up()
+    }
+
     /// Returns whether the engine disconnected before it had announced every stream of every
     /// registration, so that streams may be missing. [Persistent](crate::Pull::persistent)
     /// registrations do not count: they have no last stream.

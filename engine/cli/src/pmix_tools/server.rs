@@ -20,7 +20,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::SigSet;
-use nix::unistd::{Pid, getppid};
 
 use super::deliveries::Deliveries;
 use super::pace::Pace;
@@ -44,7 +43,6 @@ pub struct PmixArgs {
 
 /// Serves the tool. Returns when it has disconnected, or has everything after the engine's end.
 pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
-    let engine = getppid();
     // Otherwise it would be that of /proc/self/exe.
     prctl::set_name(c"iof-pmix-tool").map_err(Failure::running)?;
     // The blocked signals of the launcher's threads are inherited.
@@ -65,7 +63,6 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
     let relay = Relay::connect(TcpStream::from(connection), server.address()).map_err(Failure::running)?;
     server.serve_only(relay.server_side().map_err(Failure::running)?);
     let mut session = Session {
-        engine,
         server,
         relay,
         tool,
@@ -81,7 +78,7 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
     session.server.end_process()
 }
 
-/// Registers for the ends of the engine's jobs, with a channel on which little is written and of
+/// Registers for the ends of the engine's jobs, with a channel on which little is written and from
 /// which nothing is delivered. Returns the number of the registration.
 fn watch_jobs(tool: &mut Tool) -> Result<u32, Failure> {
     let found = tool.query(&[PMIX_QUERY_NAMESPACES]).map_err(Failure::running)?;
@@ -104,8 +101,6 @@ struct Session {
     requests: Receiver<ToolRequest>,
     waiting: Waiting,
     wakeups: UnixStream,
-    /// The process of the engine.
-    engine: Pid,
     /// Since when the engine is gone and the tool has read nothing, with the bytes that it had.
     lingers: Option<(Instant, u64)>,
 }
@@ -190,7 +185,7 @@ impl Session {
     /// Returns whether the engine has ended, and the tool has everything or does not read it.
     fn is_over(&mut self) -> bool {
         // Messages of the engine are not read while the tool has too much to take.
-        if !self.tool.is_gone() && getppid() == self.engine {
+        if !self.tool.has_hung_up() {
             return false;
         }
         let carried = self.relay.carried();

@@ -1,6 +1,8 @@
 /* The counterpart of examples/embedder.rs with the C library.
  *
  *     embedder IOF PROGRAM ARGS...
+ *
+ * It runs on without an engine until the end of its stdin.
  */
 #include <iof.h>
 #include <stdio.h>
@@ -33,5 +35,7 @@ int main(int argc, char **argv) {
     }
     check(iof_server_wait("demo", &code), "wait");
     check(iof_server_finalize(), "finalize");
+    while (getchar() != EOF) {
+    }
     return code;
 }

@@ -11,7 +11,7 @@ use super::common::site::program;
 use super::{TOOL, for_each_place, lines, read_rest, read_until, sorted};
 
 /// The command that serves tools.
-const IOF: &str = env!("CARGO_BIN_EXE_iof");
+pub const IOF: &str = env!("CARGO_BIN_EXE_iof");
 
 /// The embedder in C, linked with the C library.
 static C_EMBEDDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -30,7 +30,7 @@ static C_EMBEDDER: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 /// Returns the programs that embed the engine, with their numbers.
-fn embedders() -> impl Iterator<Item = (usize, PathBuf)> {
+pub fn embedders() -> impl Iterator<Item = (usize, PathBuf)> {
     [program("embedder").into(), C_EMBEDDER.clone()].into_iter().enumerate()
 }
 

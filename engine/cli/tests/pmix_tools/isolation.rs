@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command};
 use std::time::Duration;
 use std::{fs, thread};
 
 use super::common::process::Process;
-use super::common::site::Site;
+use super::common::site::{Gate, Site};
 use super::common::{wait_for, wait_up_to};
+use super::embedders::{IOF, embedders};
 use super::{Place, TOOL, for_each_place, lines, read_rest, read_until};
 use iof_pmix_server::limits::{MAX_PMIX_TOOLS, PMIX_TOOL_HANDSHAKE, PMIX_TOOL_LINGER};
 use nix::sys::signal::Signal;
@@ -84,23 +86,58 @@ fn cpu(pid: u32) -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
+/// Returns the script of a rank that writes a line, 50 MB after `before` is open, and ends after
+/// `after` is.
+fn writer(before: &Gate, after: &Gate) -> String {
+    format!("echo; : < {}; head -c 50000000 /dev/zero; : < {}", before.path(), after.path())
+}
+
+/// Attaches a tool that reads one line of a [`writer`], and nothing after `gate` is open, until its
+/// socket is full. Keep its stdout as well: it may still write that its request was granted.
+fn stall_tool(place: &Place, gate: &mut Gate) -> (Process, BufReader<ChildStdout>) {
+    let mut tool = place.tool(["pull", "demo", "all", "2", "stall"]);
+    let mut output = BufReader::new(tool.stdout());
+    read_until(&mut output, "stalled");
+    gate.open();
+    let file = place.rendezvous_file().unwrap();
+    let port: u16 = file.lines().next().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
+    let is_full = |row: &[String]| port == self::port(&row[1]) && !row[4].starts_with("00000000");
+    wait_for("a full socket", || rows().any(|row| is_full(&row)).then_some(()));
+    (tool, output)
+}
+
+#[test]
+fn the_server_of_a_stalled_tool_ends_with_the_engine_of_an_embedder_that_lives_on() {
+    for_each_place(|place| {
+        for (index, embedder) in embedders() {
+            let mut before = place.site.gate(&format!("before-{index}"));
+            let mut after = place.site.gate(&format!("after-{index}"));
+            let mut command = Command::new(embedder);
+            command.args([IOF, "sh", "-c", &writer(&before, &after)]);
+            let mut run = place.start_launcher(command.env("PMIX_SERVER_TMPDIR", place.site.path()));
+            let stdin = run.stdin();
+            let (output, errors) = run.collect();
+            let (_tool, _its_output) = stall_tool(place, &mut before);
+            let server = server_of_tool(&run);
+            after.open();
+            // The embedder has no engine after the end of its job.
+            wait_until_gone(&run, server, PMIX_TOOL_LINGER);
+            assert_eq!(run.exit_code(), None);
+            drop(stdin);
+            assert_eq!(run.wait(), 0, "{:?}", errors.get());
+            drop(output);
+        }
+    });
+}
+
 #[test]
 fn the_server_of_a_tool_that_stopped_reading_sleeps_and_ends_with_the_run() {
     for_each_place(|place| {
         let (mut before, mut after) = (place.site.gate("before"), place.site.gate("after"));
-        let script = format!("echo; : < {}; head -c 50000000 /dev/zero; : < {}", before.path(), after.path());
-        let mut run = place.run(&[], &script);
+        let mut run = place.run(&[], &writer(&before, &after));
         let (output, errors) = run.collect();
-        let mut stalled = place.tool(["pull", "demo", "all", "2", "stall"]);
-        // Open until the end: the tool may still write that its request was granted.
-        let mut stalled_output = BufReader::new(stalled.stdout());
-        read_until(&mut stalled_output, "stalled");
+        let (_tool, _its_output) = stall_tool(place, &mut before);
         let server = server_of_tool(&run);
-        before.open();
-        let file = place.rendezvous_file().unwrap();
-        let port: u16 = file.lines().next().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
-        let is_full = |row: &[String]| port == self::port(&row[1]) && !row[4].starts_with("00000000");
-        wait_for("a full socket", || rows().any(|row| is_full(&row)).then_some(()));
         wait_for("the server to sleep", || {
             let used = cpu(server);
             thread::sleep(Duration::from_secs(1));
