@@ -76,8 +76,8 @@ impl Links {
     /// Creates the carriers of an agent that goes on for `limit` without one. Detaches this process
     /// from what started it, whose signals would end it as well, and from its stdin and stdout.
     pub fn new(limit: Duration) -> io::Result<Links> {
-        // Fails if this process leads its group: then the group has no other process that a carrier
-        // would signal.
+        // Fails if this process leads its group: it then has a session of its own, as below sshd, or
+        // is the carrier itself, as below `sh -c`.
         let _ = setsid();
         let null = File::options().read(true).write(true).open("/dev/null")?;
         dup2_stdin(&null)?;
