@@ -9,7 +9,8 @@ use crate::args::values::show_duration;
 use crate::error::Failure;
 use crate::message::print_message;
 use crate::printers::AttachedOutputs;
-use crate::signals::{Signals, stop_by};
+use crate::signal_watch::SignalWatch;
+use crate::signals::stop_by;
 
 /// How long the wait is silent: a reader is often started together with the command.
 const QUIET_WAIT: Duration = Duration::from_secs(1);
@@ -25,7 +26,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 pub fn wait_for_readers(
     outputs: &mut AttachedOutputs,
     new: &mut NewFiles,
-    signals: &Signals,
+    signals: &SignalWatch,
     give_up: Option<Duration>,
 ) -> Result<(), Failure> {
     let started = Instant::now();

@@ -75,7 +75,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let typed = stdin.inherits().filter(has_pty);
     let stdin = if nodes.is_some() { stdin.over_nodes() } else { stdin };
     let (events, event_queue) = unbounded();
-    let signals = Signals::take().map_err(Failure::running)?;
+    // The start may wait for a file system or for libpmix.
+    let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
     let host =
         Arc::new(Launcher { events: events.clone(), has_nodes: nodes.is_some(), remote: OnceLock::new() });
     let engine = Engine::start_with(config(args, nodes.is_some())?, Arc::<Launcher>::clone(&host));
@@ -132,12 +133,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     wait_for_readers(&mut attached, &mut new_files, &signals, args.give_up)?;
     let writers = attached.start()?;
     let screen = watch_screen(&engine, &nspace, typed, events.clone())?;
-    let (job, node_events, signal_watch) = match &remote {
-        None => {
-            // The start may wait for a file system or for libpmix.
-            let watch = SignalWatch::start(signals, events.clone())?;
-            (LaunchedJob::Local(engine.spawn(&spec).map_err(not_started)?), None, Ok(watch))
-        }
+    let (job, node_events) = match &remote {
+        None => (LaunchedJob::Local(engine.spawn(&spec).map_err(not_started)?), None),
         Some((remote, template)) => {
             // Set once.
             let _ = host.remote.set(Arc::clone(remote));
@@ -168,8 +165,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             for received in mem::take(&mut node_events.signals) {
                 let _ = events.send(JobEvent::Signal(ReceivedSignal { from_terminal: false, ..received }));
             }
-            let watch = SignalWatch::start(signals, events.clone());
-            (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events), watch)
+            (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
         }
     };
     new_files.keep();
@@ -186,18 +182,18 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         write_wait.limit(limit);
         message::give_up_after(limit);
     }
-    let keyboard = signal_watch
-        .map(SignalWatch::job_is_started)
-        .and_then(|()| match (&job, node_events) {
-            (LaunchedJob::Remote(remote), Some(node_events)) => {
-                let EndingArgs { kill_wait, timeout, .. } = args.ending;
-                let policy = args.ending.kill_on_bad_exit();
-                let policy = EarlyEndPolicy::new(policy, kill_wait, timeout, Instant::now());
-                remote.follow(node_events, policy, &engine, events.clone())
-            }
-            (LaunchedJob::Local(job), _) => watch_job(job.clone(), events.clone()),
-            (LaunchedJob::Remote(_), None) => Ok(()),
-        })
+    signals.job_is_started();
+    let followed = match (&job, node_events) {
+        (LaunchedJob::Remote(remote), Some(node_events)) => {
+            let EndingArgs { kill_wait, timeout, .. } = args.ending;
+            let policy = args.ending.kill_on_bad_exit();
+            let policy = EarlyEndPolicy::new(policy, kill_wait, timeout, Instant::now());
+            remote.follow(node_events, policy, &engine, events.clone())
+        }
+        (LaunchedJob::Local(job), _) => watch_job(job.clone(), events.clone()),
+        (LaunchedJob::Remote(_), None) => Ok(()),
+    };
+    let keyboard = followed
         .and_then(|()| {
             writers.into_iter().try_for_each(|writer| {
                 let events = events.clone();

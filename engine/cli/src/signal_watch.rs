@@ -1,5 +1,7 @@
 //! The thread that receives the signals of `iof run`, also while its job starts.
 
+use std::collections::VecDeque;
+use std::iter;
 use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,13 +11,14 @@ use nix::unistd::Pid;
 
 use crate::error::Failure;
 use crate::follow::{GRACE, JobEvent};
-use crate::signals::{ReceivedSignal, Signals, asks_again, end_by};
+use crate::signals::{ReceivedSignal, Signals, asks_again, exit_by};
 use crate::singletons::children;
 use crate::threads::start_thread;
 
-/// The thread that passes signals on as events of the job. While the job starts, nothing takes
-/// these events. A start can wait for ever, for example for a file system that does not answer, so
-/// that the thread ends the process [`GRACE`] after a second signal that asks to end.
+/// The thread that passes signals on as events of the job. While the job starts, the steps of the
+/// start that wait for something take the signals instead. A start can stall, for example in a file
+/// system that does not answer, so that the thread ends the process [`GRACE`] after a second signal
+/// that asks to end if none was taken.
 pub struct SignalWatch(Arc<Shared>);
 
 struct Shared {
@@ -24,17 +27,18 @@ struct Shared {
     /// The children of this process before the job starts, such as those of a shell that has
     /// executed this command in its place.
     inherited: Vec<String>,
-    /// Whether the job starts. A signal is read and sent under this lock.
-    is_starting: Mutex<bool>,
-    started: Condvar,
+    /// The signals that the start of the job has not taken; `None` once the job is started. A
+    /// signal is read and passed on under this lock.
+    starting: Mutex<Option<VecDeque<ReceivedSignal>>>,
+    changed: Condvar,
 }
 
 impl SignalWatch {
     /// Starts the thread, which runs until the end of the process. Returns when it runs: a thread
     /// cannot begin while another one stalls in dlopen(3).
     pub fn start(signals: Signals, events: Sender<JobEvent>) -> Result<SignalWatch, Failure> {
-        let (inherited, is_starting) = (children("self"), Mutex::new(true));
-        let shared = Shared { signals, events, inherited, is_starting, started: Condvar::new() };
+        let (inherited, starting) = (children("self"), Mutex::new(Some(VecDeque::new())));
+        let shared = Shared { signals, events, inherited, starting, changed: Condvar::new() };
         let shared = Arc::new(shared);
         let watched = Arc::clone(&shared);
         let runs = Arc::new(Barrier::new(2));
@@ -47,44 +51,63 @@ impl SignalWatch {
         Ok(SignalWatch(shared))
     }
 
+    /// Takes the next signal that arrives while the job starts. Blocks until then, at most for
+    /// `limit`. Returns `None` after this time.
+    pub fn wait_for(&self, limit: Duration) -> Option<ReceivedSignal> {
+        let none = |starting: &mut Option<VecDeque<_>>| starting.as_ref().is_some_and(VecDeque::is_empty);
+        let waited = self.0.changed.wait_timeout_while(self.0.lock(), limit, none);
+        let (mut starting, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let taken = starting.as_mut().and_then(VecDeque::pop_front);
+        drop(starting);
+        self.0.changed.notify_all();
+        taken
+    }
+
     /// Takes note that the job is started.
     pub fn job_is_started(self) {
-        let mut is_starting = self.0.lock();
-        while let Some(received) = self.0.signals.wait_for(Duration::ZERO) {
+        let mut starting = self.0.lock();
+        let mut arrived = starting.take().unwrap_or_default();
+        arrived.extend(iter::from_fn(|| self.0.signals.wait_for(Duration::ZERO)));
+        for received in arrived {
             // The send fails only when the job is over.
             let _ = self.0.events.send(before_start(received));
         }
-        *is_starting = false;
-        drop(is_starting);
-        self.0.started.notify_one();
+        drop(starting);
+        self.0.changed.notify_all();
     }
 }
 
 impl Shared {
     fn pass_on(&self) {
-        let mut requests = Vec::new();
         while self.signals.wait_until_ready() {
-            let is_starting = self.lock();
+            let mut starting = self.lock();
             // Already read by `job_is_started` otherwise.
             let Some(received) = self.signals.wait_for(Duration::ZERO) else { continue };
-            let event = if *is_starting { before_start(received) } else { JobEvent::Signal(received) };
-            if self.events.send(event).is_err() {
-                return;
-            }
-            if *is_starting && asks_again(received, &requests) {
-                let starting = self.started.wait_timeout_while(is_starting, GRACE, |starting| *starting);
-                let (is_starting, _) = starting.unwrap_or_else(PoisonError::into_inner);
-                if *is_starting {
+            let Some(arrived) = &mut *starting else {
+                if self.events.send(JobEvent::Signal(received)).is_err() {
+                    return;
+                }
+                continue;
+            };
+            let asks_again = asks_again(received, arrived.make_contiguous());
+            arrived.push_back(received);
+            self.changed.notify_all();
+            if asks_again {
+                let count = arrived.len();
+                let untaken = |starting: &mut Option<VecDeque<_>>| {
+                    starting.as_ref().is_some_and(|arrived| arrived.len() >= count)
+                };
+                let waited = self.changed.wait_timeout_while(starting, GRACE, untaken);
+                let (_starting, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                if waited.timed_out() {
                     self.leave(received.signal);
                 }
-            } else if *is_starting {
-                requests.push(received);
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        self.is_starting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<ReceivedSignal>>> {
+        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Kills the ranks that are started, and ends this process by `signal`. It prints nothing: a
@@ -96,7 +119,7 @@ impl Shared {
             // It may have ended.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
-        end_by(signal);
+        exit_by(signal);
     }
 }
 

@@ -102,9 +102,11 @@ impl Signals {
     /// Blocks until a signal can be read. Returns `false` if the signals cannot be read any more.
     pub fn wait_until_ready(&self) -> bool {
         loop {
-            match poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
+            let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::NONE) {
                 Err(nix::Error::EINTR) => {}
-                ready => return ready.is_ok(),
+                Err(_) => return false,
+                Ok(_) => return fds[0].revents().is_some_and(|ready| ready.contains(PollFlags::POLLIN)),
             }
         }
     }
@@ -184,9 +186,28 @@ pub fn unblock() {
 
 /// Ends this process by `signal`, so that the shell sees the signal as the cause.
 pub fn end_by(signal: Signal) -> ExitCode {
+    raise_default(signal);
+    // Reached only if the signal did not end the process.
+    process::exit(exit_code(signal))
+}
+
+/// Ends this process by `signal` as [`end_by`] does, but runs nothing at exit: that may wait for a
+/// lock that another thread holds, such as one that stalls in dlopen(3).
+pub fn exit_by(signal: Signal) -> ! {
+    raise_default(signal);
+    // The first process of a container, such as this one may be, ignores the signal.
+    // SAFETY: the call only ends the process.
+    unsafe { libc::_exit(exit_code(signal)) }
+}
+
+/// Sends `signal` to this thread, with its default action.
+fn raise_default(signal: Signal) {
     let _ = set_default(signal);
     let _ = SigSet::from(signal).thread_unblock();
     let _ = raise(signal);
-    // Reached only if the signal did not end the process.
-    process::exit((signal as i32).saturating_add(128))
+}
+
+/// Returns the exit code that a shell shows for a process that `signal` has ended.
+fn exit_code(signal: Signal) -> i32 {
+    (signal as i32).saturating_add(128)
 }

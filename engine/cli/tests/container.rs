@@ -4,16 +4,19 @@
 
 mod common;
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::process::{Done, Process};
 use common::site::{Site, iof};
+use common::wait_for;
+use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// Returns `unshare OPTIONS`, or `None` with a message if this process may not create namespaces.
@@ -187,4 +190,27 @@ fn with_a_read_only_temporary_directory_one_line_names_the_remedy() {
         assert_refused_with_a_remedy(|| Command::new("env"), &directory, "Permission denied");
     }
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+}
+
+#[test]
+fn two_signals_end_the_first_process_of_a_namespace_whose_job_cannot_start() {
+    if cfg!(target_env = "musl") {
+        eprintln!("skipped: a static executable cannot open libraries");
+        return;
+    }
+    let Some(mut container) = new_pid_namespace() else { return };
+    let site = Site::new();
+    // dlopen(3) reads it under the lock that exit(3) needs.
+    let library = site.path().join("libpmix.so");
+    mkfifo(&library, Mode::S_IRWXU).unwrap();
+    container.env("IOF_LIBPMIX", &library);
+    let run = run_in(&mut container, &["--mpi", "pmix", "--rendezvous-dir", "none"], "exit");
+    let open = || File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&library).ok();
+    let writer = wait_for("the command to open the library", open);
+    let [iof] = run.running("iof")[..] else { panic!("{:?}", run.running("iof")) };
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        kill(Pid::from_raw(iof.try_into().unwrap()), signal).unwrap();
+    }
+    assert_eq!(run.wait(), 128 + Signal::SIGTERM as i32);
+    drop(writer);
 }

@@ -3,13 +3,10 @@
 
 mod common;
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
+use common::lease::Lease;
 use common::process::Process;
 use common::site::{BACKENDS, Gate, Site};
 use serde_json::Value;
@@ -246,46 +243,11 @@ fn merged_at_the_source_files_and_tools_see_one_stream() {
     assert_eq!((file("stdout"), file("stderr")), (lines, String::new()));
 }
 
-/// The command of fcntl(2) that sets the signal about a lease, from linux/fcntl.h.
-const F_SETSIG: libc::c_int = 10;
-
-/// A program that cannot be executed as long as this lease exists: execve(2) waits until its holder
-/// gives it up, or the kernel ends it (after 45 seconds by default), see "Leases" in fcntl(2).
-struct Lease(File);
-
-impl Lease {
-    /// Writes the script `path` with an interpreter of its own, a copy of the shell, and takes a
-    /// lease on that, because `iof run` reads the script beforehand. Returns `None` if the file
-    /// system has no leases.
-    fn on(path: &Path, script: &str) -> Option<Lease> {
-        let shell = path.with_extension("shell");
-        fs::copy("/bin/sh", &shell).unwrap();
-        fs::write(path, format!("#!{}\n{script}\n", shell.display())).unwrap();
-        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
-        let file = File::open(&shell).unwrap();
-        // The holder gets SIGURG, which this process ignores.
-        // SAFETY: the arguments are a descriptor and numbers.
-        let leased = unsafe {
-            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
-                && libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
-        };
-        leased.then_some(Lease(file))
-    }
-
-    fn give_up(self) {
-        // SAFETY: the arguments are a descriptor and numbers.
-        assert_eq!(unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) }, 0);
-    }
-}
-
 #[test]
 fn ranks_are_read_in_the_order_of_their_writes_while_others_are_started() {
     for backend in BACKENDS {
         let site = Site::on(backend);
-        let last = site.path().join("last");
-        let Some(lease) = Lease::on(&last, "echo last") else {
-            return writeln!(io::stderr(), "SKIPPED: the file system of the test has no leases").unwrap();
-        };
+        let Some((lease, last)) = Lease::on_interpreter(&site, "echo last") else { return };
         let mut gate = site.gate("gate");
         let script = format!("echo one; : < {}; echo two >&2; echo three", gate.path());
         let path = site.path().join("log");

@@ -4,10 +4,12 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::lease::Lease;
 use common::process::{Process, Stat};
 use common::site::Site;
 use common::terminal::{CTRL_C, CTRL_Z, Terminal};
@@ -405,4 +407,41 @@ fn ctrl_c_while_the_ranks_are_started_reaches_every_rank() {
         assert_eq!(run.wait(), 128 + 2, "after {delay} half milliseconds");
         wait_for_end_of_all(&run);
     }
+}
+
+/// Sends two signals that ask to end to a command whose start waits for a file. Returns its exit
+/// code.
+fn end_while_it_waits(run: &Process, lease: &Lease) -> i32 {
+    wait_for("the start to wait", || lease.is_waited_for().then_some(()));
+    run.signal(Signal::SIGINT);
+    run.signal(Signal::SIGTERM);
+    run.wait()
+}
+
+#[test]
+fn two_signals_end_a_command_that_stalls_while_it_reads_the_program() {
+    let site = Site::new();
+    let program = site.install(Path::new("/bin/true"), "program");
+    let Some(lease) = Lease::on(&program) else { return };
+    let run = Process::start(site.iof("run").arg(&program));
+    assert_eq!(end_while_it_waits(&run, &lease), 128 + Signal::SIGTERM as i32);
+}
+
+#[test]
+fn two_signals_during_a_stalled_start_kill_the_ranks_and_no_inherited_child() {
+    let site = Site::new();
+    let rank = site.install(Path::new("/bin/sleep"), "rank");
+    let inherited = site.install(Path::new("/bin/sleep"), "inherited");
+    let Some((lease, stalls)) = Lease::on_interpreter(&site, "exit") else { return };
+    let mut iof = site.iof("run");
+    iof.arg("--").arg(rank).args(["1000", ":"]).arg(stalls);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$0\" 1000 & exec \"$@\""]).arg(inherited);
+    shell.arg(iof.get_program()).args(iof.get_args());
+    shell.envs(iof.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let run = Process::start(&mut shell);
+    wait_for("the first rank", || (!run.running("rank").is_empty()).then_some(()));
+    assert_eq!(end_while_it_waits(&run, &lease), 128 + Signal::SIGTERM as i32);
+    wait_for("the end of the rank", || run.running("rank").is_empty().then_some(()));
+    assert_eq!(run.running("inherited").len(), 1);
 }

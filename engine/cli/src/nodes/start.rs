@@ -26,7 +26,8 @@ use super::reattach::Reattach;
 use super::remote::{RankInfo, Remote};
 use crate::args::RendezvousDir;
 use crate::error::Failure;
-use crate::signals::{ReceivedSignal, Signals, asks_again, asks_to_end};
+use crate::signal_watch::SignalWatch;
+use crate::signals::{ReceivedSignal, asks_again, asks_to_end};
 
 /// The interval at which signals are looked for while agents start.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -72,7 +73,7 @@ impl Remote {
         self: &Arc<Self>,
         launch: &Launch<'_>,
         engine: &Arc<Engine>,
-        signals: &Signals,
+        signals: &SignalWatch,
     ) -> Result<NodeEvents, Failure> {
         self.note_ranks(launch.spec);
         let (events, queue) = unbounded();
@@ -95,7 +96,7 @@ impl Remote {
         launch: &Launch<'_>,
         engine: &Arc<Engine>,
         (events, queue): (&Sender<NumberedEvent>, &Receiver<NumberedEvent>),
-        signals: &Signals,
+        signals: &SignalWatch,
     ) -> Result<(Vec<NumberedEvent>, Vec<ReceivedSignal>), Failure> {
         let command =
             agent_command(launch.reattach.as_ref().map(Reattach::limit)).map_err(Failure::running)?;
