@@ -32,7 +32,7 @@ fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
         6 => return ToFrontEnd::Started { pids: vec![1] }.frame().unwrap_or_default(),
         7 => return ToFrontEnd::Over { cut_off: Vec::new() }.frame().unwrap_or_default(),
         8 => Frame::Ack { received: offset },
-        9 => Frame::Resume { session: SESSION, received: offset },
+        9 => Frame::Resume { session: SESSION, attempt: 1, received: offset },
         10 => {
             let path = OsStr::from_bytes(bytes).to_owned();
             let address = LinkAddress { path, session: SESSION };

@@ -5,20 +5,26 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::fs::File;
 use std::io::{Read, Write};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use common::nodes::has_thread;
 use common::process::Process;
 use common::site::{Site, iof};
 use common::wait_for;
 use iof_nodes::limits::{MAX_RELAY_DOWN, MAX_STDIN, MAX_WINDOW};
 use iof_nodes::{
-    AgentSocket, ChildNode, Decoder, DropPolicy, FrontEnd, FrontEvent, Place, Program, Start, StartRelay,
-    StdinPiece, ToAgent, ToFrontEnd,
+    AgentSocket, ChildNode, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd,
+    Place, Program, Start, StartRelay, StdinPiece, ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Nspace, Rank};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use nix::sys::socket::{Shutdown, shutdown};
 
 /// What arrives from an agent.
 #[derive(Debug, PartialEq)]
@@ -30,31 +36,45 @@ enum Arrived {
 
 /// The front end of one agent.
 struct Front {
-    _agent: Process,
-    stdin: ChildStdin,
-    stdout: ChildStdout,
+    agent: Process,
+    down: File,
+    up: File,
     decoder: Decoder,
     end: FrontEnd,
+    /// If its carriers are replaced.
+    link: Option<LinkEnd>,
 }
 
 impl Front {
     /// Starts an agent, and greets it.
     fn start() -> Front {
-        // A test that waits in vain ends.
-        let iof = iof();
-        let mut agent = Command::new("timeout");
-        for (name, _) in iof.get_envs().filter(|(_, value)| value.is_none()) {
-            agent.env_remove(name);
-        }
-        let mut agent = Process::start(agent.arg("60").arg(iof.get_program()).arg("agent"));
-        let (mut stdin, stdout) = (agent.stdin(), agent.stdout());
-        let end = FrontEnd::new(&ranks(), MAX_WINDOW);
-        stdin.write_all(&end.greeting(Place::NEXT)).unwrap();
-        Front { _agent: agent, stdin, stdout, decoder: Decoder::of_agent(), end }
+        let mut agent = Process::start(&mut agent());
+        let files = (OwnedFd::from(agent.stdin()), OwnedFd::from(agent.stdout()));
+        Front::greet(agent, files, None)
+    }
+
+    fn greet(agent: Process, (down, up): (OwnedFd, OwnedFd), link: Option<LinkEnd>) -> Front {
+        let (end, decoder) = (FrontEnd::new(&ranks(), MAX_WINDOW), Decoder::of_agent());
+        let greeting = end.greeting(Place::NEXT);
+        let mut front = Front { agent, down: down.into(), up: up.into(), decoder, end, link };
+        front.write(&greeting);
+        front
     }
 
     fn send(&mut self, place: Place, message: &ToAgent) {
-        self.stdin.write_all(&message.frame(place).unwrap()).unwrap();
+        self.write(&message.frame(place).unwrap());
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let mut piece = Vec::new();
+        match &mut self.link {
+            None => piece.extend(bytes),
+            Some(link) => {
+                link.send(bytes);
+                link.take(&mut piece, usize::MAX);
+            }
+        }
+        self.down.write_all(&piece).unwrap();
     }
 
     /// Starts rank 0, which runs this script. Parts of its lines wait for this number of
@@ -88,11 +108,98 @@ impl Front {
                 }
             }
             let mut piece = [0; 4096];
-            let length = self.stdout.read(&mut piece).unwrap();
+            let length = self.up.read(&mut piece).unwrap();
             assert!(length > 0, "the agent has ended");
+            self.link.iter_mut().for_each(|link| link.receive(length));
             self.decoder.receive(&piece[..length]);
         }
     }
+}
+
+/// Returns the command of an agent. A test that waits in vain ends.
+fn agent() -> Command {
+    let iof = iof();
+    let mut agent = Command::new("timeout");
+    for (name, _) in iof.get_envs().filter(|(_, value)| value.is_none()) {
+        agent.env_remove(name);
+    }
+    agent.arg("60").arg(iof.get_program()).arg("agent");
+    agent
+}
+
+/// A front end whose carriers are sockets, and are replaced.
+struct LinkedFront {
+    front: Front,
+    address: LinkAddress,
+}
+
+impl LinkedFront {
+    /// Starts an agent, and rank 0, which runs this script.
+    fn run(site: &Site, script: &str) -> LinkedFront {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut agent = agent();
+        let agent = Process::start_with_its_files(with_files(agent.args(["--reattach", "1000"]), theirs));
+        let mut front = Front::greet(agent, both(ours), Some(LinkEnd::default()));
+        let socket = AgentSocket::In(site.path().into());
+        let start = Start { socket, ..start(script, 0) };
+        front.send(Place::NEXT, &ToAgent::Start(start.into()));
+        let Arrived::Message(ToFrontEnd::Link(address)) = front.next() else { panic!("no address") };
+        assert_eq!(front.next(), Arrived::Message(ToFrontEnd::Ready));
+        front.send(Place::NEXT, &ToAgent::Go);
+        assert!(matches!(front.next(), Arrived::Message(ToFrontEnd::Started { .. })));
+        LinkedFront { front, address }
+    }
+
+    /// Ends the carrier.
+    fn cut(&mut self) {
+        let null = || File::options().read(true).write(true).open("/dev/null").unwrap();
+        (self.front.down, self.front.up) = (null(), null());
+    }
+
+    /// Begins an attempt to bring another carrier. Returns what that one begins with.
+    fn attempt(&mut self) -> [u8; HEADER] {
+        let link = self.front.link.as_mut().unwrap();
+        link.begin_attempt();
+        link.resume_frame(self.address.session).header().unwrap()
+    }
+
+    /// Starts a carrier, which begins with these bytes.
+    fn start_link(&self, first: [u8; HEADER]) -> (Process, UnixStream) {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let link =
+            Process::start_with_its_files(with_files(iof().arg("link").arg(&self.address.path), theirs));
+        ours.write_all(&first).unwrap();
+        (link, ours)
+    }
+
+    /// Goes on over another carrier, which begins with these bytes.
+    fn resume(&mut self, first: [u8; HEADER]) -> Process {
+        let (process, mut carrier) = self.start_link(first);
+        let (mut header, mut decoder) = ([0; HEADER], Decoder::of_agent());
+        carrier.read_exact(&mut header).unwrap();
+        decoder.receive(&header);
+        let (_, frame) = decoder.decode().unwrap().unwrap();
+        assert!(matches!(frame, Frame::Resume { .. }), "{frame:?}");
+        let front = &mut self.front;
+        front.link.as_mut().unwrap().resume(self.address.session, &frame).unwrap();
+        (front.down, front.up) = {
+            let (down, up) = both(carrier);
+            (down.into(), up.into())
+        };
+        front.write(&[]);
+        process
+    }
+}
+
+/// Returns a command with a socket as its stdin and stdout.
+fn with_files(command: &mut Command, socket: UnixStream) -> &mut Command {
+    let (stdin, stdout) = both(socket);
+    command.stdin(stdin).stdout(stdout)
+}
+
+/// Returns a socket as the two files of a carrier.
+fn both(socket: UnixStream) -> (OwnedFd, OwnedFd) {
+    (socket.try_clone().unwrap().into(), socket.into())
 }
 
 fn ranks() -> BTreeSet<Rank> {
@@ -231,4 +338,68 @@ fn a_relay_does_not_start_a_child_that_is_cut_before_its_turn() {
     let reason = "its carrier ended with signal: 15 (SIGTERM)".into();
     assert_eq!(front.next(), Arrived::Message(ToFrontEnd::ChildLost { child, reason }));
     assert_eq!(waiting().len(), 1);
+}
+
+#[test]
+fn a_link_of_an_earlier_attempt_that_arrives_late_is_refused() {
+    let site = Site::new();
+    let mut gates = ["one", "two"].map(|name| site.gate(name));
+    let [one, two] = gates.each_ref().map(|gate| gate.path());
+    let script = format!("echo first; : < {one}; echo second; : < {two}; echo third; exec sleep 1000");
+    let mut linked = LinkedFront::run(&site, &script);
+    assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));
+    linked.front.send(Place::NEXT, &ToAgent::OutliveCarriers);
+    linked.cut();
+    let (late, next) = (linked.attempt(), linked.attempt());
+    let _carrier = linked.resume(next);
+    gates[0].open();
+    assert_eq!(linked.front.next(), Arrived::Stdout(b"second\n".to_vec()));
+    let (process, mut carrier) = linked.start_link(late);
+    let mut answer = Vec::new();
+    carrier.read_to_end(&mut answer).unwrap();
+    assert_eq!((answer.as_slice(), process.wait()), (&b""[..], 0));
+    gates[1].open();
+    assert_eq!(linked.front.next(), Arrived::Stdout(b"third\n".to_vec()));
+}
+
+#[test]
+fn a_carrier_that_cannot_be_read_is_replaced() {
+    let site = Site::new();
+    let mut gate = site.gate("gate");
+    let mut linked =
+        LinkedFront::run(&site, &format!("echo first; : < {}; echo second; exec sleep 1000", gate.path()));
+    assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));
+    linked.front.send(Place::NEXT, &ToAgent::OutliveCarriers);
+    // Totals follow once a second. With unread bytes, a socket ends in ECONNRESET.
+    let mut files = [PollFd::new(linked.front.up.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut files, PollTimeout::NONE), Ok(1));
+    linked.cut();
+    let first = linked.attempt();
+    let _carrier = linked.resume(first);
+    gate.open();
+    assert_eq!(linked.front.next(), Arrived::Stdout(b"second\n".to_vec()));
+}
+
+#[test]
+fn an_agent_is_told_of_the_end_over_a_carrier_that_it_cannot_write() {
+    let site = Site::new();
+    let mut linked = LinkedFront::run(&site, "echo first; exec sleep 1000");
+    assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));
+    linked.front.send(Place::NEXT, &ToAgent::OutliveCarriers);
+    // The other direction ends, and totals follow once a second.
+    shutdown(linked.front.up.as_raw_fd(), Shutdown::Read).unwrap();
+    let agent = linked.front.agent.running("iof")[0];
+    wait_for("a total that is not written", || (!has_thread(agent, "iof-link")).then_some(()));
+    linked.front.send(Place::NEXT, &ToAgent::HangUp);
+    assert_eq!(linked.front.agent.wait(), 1);
+}
+
+#[test]
+fn ranks_end_with_a_carrier_that_the_front_end_does_not_replace() {
+    let site = Site::new();
+    let mut linked = LinkedFront::run(&site, "echo first; exec sleep 1000");
+    assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));
+    linked.cut();
+    // 124 is that of timeout(1).
+    assert_eq!(linked.front.agent.wait(), 1);
 }

@@ -241,6 +241,25 @@ fn a_time_limit_and_two_interrupts_end_a_job_whose_nodes_have_no_carrier() {
 }
 
 #[test]
+fn an_agent_that_was_given_up_ends_when_it_goes_on() {
+    let node = Node::new();
+    let options = ["--reattach", "1000", "--kill-wait", "0.1"];
+    let (mut run, _stdout) = node.start_ready(&options, "exec sleep 1000");
+    let stderr = common::bytes::collect(run.stderr());
+    let agents = ["a", "b"].map(|host| agent_of(&run, host));
+    agents.iter().for_each(|agent| send(*agent, Signal::SIGSTOP));
+    run.signal(Signal::SIGINT);
+    // A second one within 0.25 s counts as the same.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    run.signal(Signal::SIGINT);
+    assert_eq!(run.wait(), 130);
+    agents.iter().for_each(|agent| send(*agent, Signal::SIGCONT));
+    wait_for("the end of the agents", || run.running("iof").is_empty().then_some(()));
+    let errors = String::from_utf8(stderr.get()).unwrap();
+    assert!(errors.contains("node a is lost with rank 0: its agent does not answer"), "{errors}");
+}
+
+#[test]
 fn the_death_of_an_agent_is_noticed_by_the_first_attempt() {
     let node = Node::new();
     let (mut run, _stdout) =
@@ -263,7 +282,7 @@ fn a_link_without_the_session_of_the_edge_changes_nothing() {
     let socket = socket(&node, agent_of(&run, "b"));
     let link = || Process::start(iof().arg("link").arg(&socket));
     let silent: Vec<Process> = (0..3).map(|_| link()).collect();
-    for first in [Frame::HELLO, Frame::Resume { session: 7, received: 0 }, Frame::Padding] {
+    for first in [Frame::HELLO, Frame::Resume { session: 7, attempt: 1, received: 0 }, Frame::Padding] {
         let mut wrong = link();
         wrong.stdin().write_all(&first.header().unwrap()).unwrap();
         let done = wrong.finish();

@@ -130,7 +130,7 @@ fn signals_and_exit_codes_go_through_relays() {
     let stderr = common::bytes::collect(run.stderr());
     assert_eq!(read_lines(&mut stdout, 13), "ready\n".repeat(13));
     // Until all agents have told that their ranks run, a signal ends the command.
-    wait_for("the end of the start", || has_thread(&run, "iof-nodes").then_some(()));
+    wait_for("the end of the start", || has_thread(run.pid(), "iof-nodes").then_some(()));
     run.signal(Signal::SIGTERM);
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).unwrap();

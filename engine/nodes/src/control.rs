@@ -259,11 +259,13 @@ pub enum ToAgent {
     },
     /// Completes all streams that are still open with the bytes written so far.
     CutOff,
+    /// The front end has all output and exits. The agent ends.
+    Close,
     /// The front end ends the edge, and no other carrier follows. The agent ends its ranks. Without
     /// [`LinkEnd`](crate::LinkEnd), the end of the carrier means the same.
     HangUp,
-    /// The front end has all output and exits. The agent ends.
-    Close,
+    /// The front end replaces carriers that end from now on: it has received `Started`.
+    OutliveCarriers,
 }
 
 /// The number of bytes that the node has read from one stream.
@@ -300,8 +302,6 @@ pub struct LinkAddress {
 /// A message of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToFrontEnd {
-    /// Where the agent listens for carriers that replace the one that started it. Precedes `Ready`.
-    Link(LinkAddress),
     /// The ranks can be started.
     Ready,
     /// The ranks can't be started, or were not. The job ends.
@@ -374,6 +374,8 @@ pub enum ToFrontEnd {
         /// The streams that were completed before their end of file.
         cut_off: Vec<(Rank, Channel)>,
     },
+    /// Where the agent listens for carriers that replace the one that started it. Precedes `Ready`.
+    Link(LinkAddress),
 }
 
 /// Returns `text` without what exceeds [`MAX_TEXT`].
@@ -417,8 +419,9 @@ impl Message for ToAgent {
             | ToAgent::Resize { .. }
             | ToAgent::Logged { .. }
             | ToAgent::CutOff
+            | ToAgent::Close
             | ToAgent::HangUp
-            | ToAgent::Close => Ok(()),
+            | ToAgent::OutliveCarriers => Ok(()),
         }
     }
 }

@@ -9,7 +9,7 @@
 //! | 2 | 1 | bundle | bundle | bundle | bundle | 0 | 0 | 0 | 0 | 0 |
 //! | 3 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
 //! | 4 | 4 | length of the payload | 0 | 0 | 0 | length of the payload | 0 | 0 | 0 | 0 |
-//! | 8 | 4 | rank | rank | rank | 0 | 0 | version | 0 | 0 | 0 |
+//! | 8 | 4 | rank | rank | rank | 0 | 0 | version | 0 | 0 | attempt |
 //! | 12 | 4 | place | place | place | place | place | place | 0 | 0 | 0 |
 //! | 16 | 8 | offset in the stream | offset of the first lost byte | bytes produced | bytes of window | 0 | 0 | 0 | bytes received | bytes received |
 //! | 24 | 8 | time, in ns since 1970; 0 if unknown | bytes lost | 0 | 0 | 0 | `"iofedge\n"` | a newline in the last byte | as padding | session |
@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_RECORD};
 
 /// The version of the frames. Both ends of an edge have the same.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The length of a frame without its payload, in bytes.
 pub const HEADER: usize = 32;
@@ -163,6 +163,8 @@ pub enum Frame<'a> {
     Resume {
         /// The session that goes on. Its last byte is a newline.
         session: u64,
+        /// The number of the attempt to bring this carrier. That of a later attempt is larger.
+        attempt: u32,
         /// The bytes of the edge that have arrived.
         received: u64,
     },
@@ -295,7 +297,7 @@ impl Header {
             HELLO => Frame::Hello { version: self.rank },
             PADDING => Frame::Padding,
             ACK => Frame::Ack { received: self.offset },
-            RESUME => Frame::Resume { session: time, received: self.offset },
+            RESUME => Frame::Resume { session: time, attempt: self.rank, received: self.offset },
             OPTIONAL.. => return Ok(None),
             kind => return Err(FrameError::Kind(kind)),
         };
@@ -347,9 +349,13 @@ fn header_of(frame: &Frame<'_>) -> Option<Header> {
         Frame::Hello { version } => Header { kind: HELLO, rank: version, time: MAGIC, ..Header::EMPTY },
         Frame::Padding => Header { kind: PADDING, time: PAD, ..Header::EMPTY },
         Frame::Ack { received } => Header { kind: ACK, offset: received, time: PAD, ..Header::EMPTY },
-        Frame::Resume { session, received } => {
-            Header { kind: RESUME, offset: received, time: session.to_le_bytes(), ..Header::EMPTY }
-        }
+        Frame::Resume { session, attempt, received } => Header {
+            kind: RESUME,
+            rank: attempt,
+            offset: received,
+            time: session.to_le_bytes(),
+            ..Header::EMPTY
+        },
     })
 }
 

@@ -28,6 +28,8 @@ pub struct LinkEnd {
     received: u64,
     /// Those that the peer was told of.
     told: u64,
+    /// The attempt that brought the current carrier, or a later one that this end has begun.
+    attempt: u32,
 }
 
 impl LinkEnd {
@@ -90,11 +92,17 @@ impl LinkEnd {
         Ok(())
     }
 
+    /// Begins another attempt to bring a carrier. The end that starts carriers calls this before
+    /// [`LinkEnd::resume_frame`]; the other one returns the number in its own frame.
+    pub fn begin_attempt(&mut self) {
+        self.attempt = self.attempt.saturating_add(1);
+    }
+
     /// Returns the first frame to send over a new carrier, which is not part of the bytes of the
     /// edge. No bytes may arrive over the old carrier from now on.
     pub fn resume_frame(&mut self, session: u64) -> Frame<'static> {
         self.told = self.received;
-        Frame::Resume { session, received: self.received }
+        Frame::Resume { session, attempt: self.attempt, received: self.received }
     }
 
     /// Processes the first frame that arrived over a new carrier, which becomes the current one.
@@ -104,12 +112,16 @@ impl LinkEnd {
     /// The frame is not that of this edge. The carrier is to be closed; the edge may get another.
     pub fn resume(&mut self, session: u64, frame: &Frame<'_>) -> Result<(), EdgeError> {
         match *frame {
-            Frame::Resume { session: theirs, received } if theirs == session => {
+            Frame::Resume { session: theirs, attempt, received } if theirs == session => {
+                // Its carrier was given up, and knows less than the peer.
+                if attempt < self.attempt {
+                    return Err(EdgeError::Unexpected("resume of an earlier attempt"));
+                }
                 if received < self.sent.saturating_sub(self.kept.len() as u64) {
                     return Err(EdgeError::Unexpected("resume before bytes that were acknowledged"));
                 }
                 self.acknowledged(received)?;
-                self.given = received;
+                (self.given, self.attempt) = (received, attempt);
                 Ok(())
             }
             Frame::Resume { .. } => Err(EdgeError::Session),

@@ -137,6 +137,29 @@ proptest! {
 }
 
 #[test]
+fn a_resume_of_an_earlier_attempt_that_arrives_late_changes_nothing() {
+    let (mut front, mut agent) = (LinkEnd::default(), LinkEnd::default());
+    let begin = |front: &mut LinkEnd| {
+        front.begin_attempt();
+        front.resume_frame(SESSION)
+    };
+    agent.send(&[0; 200]);
+    agent.take(&mut Vec::new(), 100);
+    front.receive(40);
+    let (late, next) = (begin(&mut front), begin(&mut front));
+    assert_eq!(agent.resume(SESSION, &next), Ok(()));
+    assert_eq!(front.resume(SESSION, &agent.resume_frame(SESSION)), Ok(()));
+    agent.take(&mut Vec::new(), 100);
+    front.receive(100);
+    assert_eq!(agent.resume(SESSION, &late), Err(EdgeError::Unexpected("resume of an earlier attempt")));
+    let last = begin(&mut front);
+    assert_eq!(agent.resume(SESSION, &last), Ok(()));
+    let mut rest = Vec::new();
+    agent.take(&mut rest, usize::MAX);
+    assert_eq!(rest.len(), 60);
+}
+
+#[test]
 fn a_peer_without_acks_stops_the_sender_within_its_limit() {
     let (mut one, mut two) = (End::new(), End::new());
     one.send(u64::MAX);
@@ -155,13 +178,14 @@ fn wrong_acks_and_links_of_other_sessions_are_errors() {
     assert_eq!(link.acknowledged(40), Ok(()));
     // It was on its way when a carrier was replaced.
     assert_eq!(link.acknowledged(39), Ok(()));
-    let other = Frame::Resume { session: 1, received: 50 };
+    let other = Frame::Resume { session: 1, attempt: 0, received: 50 };
     assert_eq!(link.resume(SESSION, &other), Err(EdgeError::Session));
     assert_eq!(link.resume(SESSION, &Frame::Padding), Err(EdgeError::Unexpected("frame before a resume")));
-    let before = link.resume(SESSION, &Frame::Resume { session: SESSION, received: 39 });
+    let resume = |received| Frame::Resume { session: SESSION, attempt: 0, received };
+    let before = link.resume(SESSION, &resume(39));
     assert_eq!(before, Err(EdgeError::Unexpected("resume before bytes that were acknowledged")));
     assert_eq!(link.held(), 160);
-    assert_eq!(link.resume(SESSION, &Frame::Resume { session: SESSION, received: 70 }), Ok(()));
+    assert_eq!(link.resume(SESSION, &resume(70)), Ok(()));
     let mut rest = Vec::new();
     link.take(&mut rest, usize::MAX);
     assert_eq!((rest.len(), link.is_drained()), (130, true));

@@ -115,9 +115,6 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
         Some(_) => return Err(Failure::running("the front end did not let the ranks go")),
         None => return Ok(End::Unstarted),
     }
-    if let Some(links) = uplink.links() {
-        links.outlive_carriers();
-    }
     let job = match engine.spawn(&spec) {
         Ok(job) => job,
         Err(error) => return Ok(refuse(uplink, Failure::running(error))),
@@ -402,7 +399,10 @@ fn serve(
             }
             Ok(Input::Signal(signal)) if asks_to_end(signal) => return Err(Failure::Signal(signal)),
             // The thread that receives does these.
-            Ok(Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. }) | Input::Signal(_)) => {}
+            Ok(
+                Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. } | ToAgent::OutliveCarriers)
+                | Input::Signal(_),
+            ) => {}
             Ok(Input::Lost(None)) => return Ok(End::Alone),
             Ok(Input::FilesBlocked) => return Ok(End::FilesBlocked),
             Ok(Input::Lost(Some(reason))) => {

@@ -162,11 +162,15 @@ impl Edge {
     }
 
     /// Sends a signal to the carrier and what it has started on this node. A carrier on another
-    /// node is ended by its relay.
+    /// node is ended by its relay. With SIGTERM, an agent that would wait for another carrier is
+    /// asked to end instead.
     pub(super) fn signal_carrier(&self, signal: Signal) {
         let relay = lock(&self.branch).relay(self.place);
         if let Some(linked) = &self.linked {
             linked.hang_up();
+            if signal == Signal::SIGTERM && linked.link.is_attached() {
+                return;
+            }
         }
         match relay {
             None => signal_group(&self.carrier, signal),
@@ -199,6 +203,13 @@ impl Edge {
 /// Returns the number of the node at `place` behind the edge to the node with number `first`.
 fn number(first: usize, place: Place) -> usize {
     first.saturating_add(usize::try_from(place.0).unwrap_or(usize::MAX))
+}
+
+/// Queues a message that is within its limits. It is lost if the edge has ended.
+fn send_message(down: &Weak<FrameSender>, place: Place, message: &ToAgent) {
+    if let (Some(down), Ok(frame)) = (down.upgrade(), message.frame(place)) {
+        drop(down.send(frame));
+    }
 }
 
 /// Asks a relay to end the edge to one of its children.
@@ -278,6 +289,8 @@ impl Receiving {
                 Ok(0) => return Ok(()),
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // Another carrier can be read.
+                Err(_) if self.linked.is_some() => return Ok(()),
                 Err(error) => return Err(format!("cannot read from its carrier: {error}")),
             };
             if let Some(linked) = &self.linked {
@@ -333,6 +346,9 @@ impl Receiving {
             FrontEvent::Message(message) => {
                 if let (ToFrontEnd::Started { pids }, Some(remote)) = (&message, self.remote.upgrade()) {
                     remote.note_pids(number(self.first, place), pids);
+                    if self.linked.is_some() {
+                        send_message(&self.down, place, &ToAgent::OutliveCarriers);
+                    }
                 }
                 self.tell(place, NodeEvent::Message(message));
             }
@@ -345,11 +361,8 @@ impl Receiving {
         let down = self.down.clone();
         let answer = move |failure: Option<LogFailure>| {
             let cut = |failure: LogFailure| LogFailure { reason: cut_text(&failure.reason), ..failure };
-            let answer = ToAgent::Logged { call, failure: failure.map(cut) };
             // With a reason that was cut, the message is within its limits.
-            if let (Some(down), Ok(frame)) = (down.upgrade(), answer.frame(place)) {
-                drop(down.send(frame));
-            }
+            send_message(&down, place, &ToAgent::Logged { call, failure: failure.map(cut) });
         };
         // The command ends.
         let Some(engine) = self.engine.upgrade() else { return };

@@ -178,9 +178,20 @@ impl Link {
         }
     }
 
+    /// Returns whether the edge has a carrier that has not ended.
+    pub fn is_attached(&self) -> bool {
+        self.state().detached.is_none()
+    }
+
     /// Returns whether this is the current carrier.
     pub fn is_current(&self, carrier: CarrierNumber) -> bool {
         self.state().is_current(carrier)
+    }
+
+    /// Returns whether no other carrier has followed this one. What it delivers is received, also
+    /// when it can't be written: the peer may have ended the edge over it.
+    pub fn is_latest(&self, carrier: CarrierNumber) -> bool {
+        self.state().carrier == carrier
     }
 
     /// Notes that a carrier has ended.
@@ -196,6 +207,13 @@ impl Link {
     pub fn detach_current(&self) {
         let carrier = self.state().carrier;
         self.detach(carrier);
+    }
+
+    /// Begins another attempt to bring a carrier. Returns the frame with which that one begins.
+    /// Nothing that another carrier delivers is received from now on.
+    pub fn begin_attempt(&self, session: u64) -> Vec<u8> {
+        self.state().end.begin_attempt();
+        self.resume_frame(session)
     }
 
     /// Returns the frame with which a new carrier begins. Nothing that another carrier delivers is
@@ -228,18 +246,18 @@ impl Link {
         self.changed.notify_all();
     }
 
-    /// Blocks until the edge has been without a carrier for too long. Returns whether that is so; it
-    /// is not when the edge is closed.
-    pub fn wait_for_loss(&self) -> bool {
+    /// Blocks until the edge has been without a carrier for too long. Returns for how long it may be;
+    /// `None` when the edge is closed.
+    pub fn wait_for_loss(&self) -> Option<Duration> {
         let mut state = self.state();
         while !state.is_closed {
             let deadline = state.detached.and_then(|since| since.checked_add(state.patience));
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return true;
+                return Some(state.patience);
             }
             state = self.wait(state, deadline);
         }
-        false
+        None
     }
 
     /// Blocks for `limit`, or until the edge is closed. Returns whether it is.

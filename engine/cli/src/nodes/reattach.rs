@@ -196,7 +196,7 @@ impl LinkedEdge {
     fn greet(&self, carrier: Carrier, session: u64, deadline: Option<Instant>) -> Attempt {
         let Carrier { process, mut down, mut up } = carrier;
         let process = Mutex::new(process);
-        let greeted = down.write_all(&self.link.resume_frame(session));
+        let greeted = down.write_all(&self.link.begin_attempt(session));
         let attempt = match greeted.and_then(|()| self.read_first(&mut up, deadline)) {
             Ok(First::Resume(frame)) => match self.link.resume(session, &frame) {
                 Ok(number) => {
@@ -247,8 +247,8 @@ impl LinkedEdge {
                         _ => Ok(First::Other),
                     };
                 }
-                Some((_, Frame::Resume { session, received })) => {
-                    return Ok(First::Resume(Frame::Resume { session, received }));
+                Some((_, Frame::Resume { session, attempt, received })) => {
+                    return Ok(First::Resume(Frame::Resume { session, attempt, received }));
                 }
                 Some(_) => return Ok(First::Other),
             }

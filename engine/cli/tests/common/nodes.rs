@@ -32,8 +32,8 @@ pub fn agent_of(run: &Process, host: &str) -> u32 {
 }
 
 /// Returns whether a process has a thread of this name.
-pub fn has_thread(run: &Process, name: &str) -> bool {
-    let threads = fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap().flatten();
+pub fn has_thread(pid: u32, name: &str) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let mut names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
     names.any(|found| found.trim_end() == name)
 }

@@ -109,7 +109,7 @@ impl Links {
         Ok(Some(address))
     }
 
-    /// Lets the edge outlive its carrier from now on: the ranks run.
+    /// Lets the edge outlive its carrier from now on: the front end replaces it.
     pub fn outlive_carriers(&self) {
         self.link.set_patience(self.limit);
     }
@@ -206,8 +206,8 @@ fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Res
     let (carrier, greeting) = uplink
         .between_receipts(|| {
             let mut current = lock(&links.current);
-            let greeting = links.link.resume_frame(links.session);
             let carrier = links.link.resume(links.session, &frame)?;
+            let greeting = links.link.resume_frame(links.session);
             // The process of the old carrier ends.
             *current = Some(connection);
             Ok((carrier, greeting))

@@ -97,9 +97,10 @@ impl Uplink {
         links::start_carrier(&uplink, CarrierFiles { down, up })?;
         let waiting = Arc::clone(&uplink);
         start_thread("iof-lost", move || {
-            if waiting.links().is_some_and(|links| links.link.wait_for_loss()) {
+            if let Some(limit) = waiting.links().and_then(|links| links.link.wait_for_loss()) {
                 let time = limit.as_secs_f64();
-                waiting.lose(Some(format!("no connection reached the agent for {time} s")));
+                let reason = || format!("no connection reached the agent for {time} s");
+                waiting.lose((!limit.is_zero()).then(reason));
             }
         })?;
         Ok(uplink)
@@ -120,10 +121,10 @@ impl Uplink {
         let _ = lock(&self.receiver).inputs.send(Input::Lost(reason));
     }
 
-    /// Receives over one of the carriers, as long as it is the current one.
+    /// Receives over one of the carriers, as long as it is the latest one.
     pub fn receive_from(self: &Arc<Self>, carrier: CarrierNumber, down: File) {
-        let is_current = || self.links().is_some_and(|links| links.link.is_current(carrier));
-        if let Err(reason) = self.receive(down, is_current) {
+        let is_latest = || self.links().is_some_and(|links| links.link.is_latest(carrier));
+        if let Err(reason) = self.receive(down, is_latest) {
             self.lose(Some(reason));
         }
     }
@@ -134,21 +135,23 @@ impl Uplink {
         work()
     }
 
-    /// Receives until a carrier ends, or is not the current one.
+    /// Receives until a carrier ends, or is not the latest one.
     ///
     /// # Errors
-    /// The front end has broken a rule, or the carrier can't be read.
-    fn receive(self: &Arc<Self>, mut down: File, is_current: impl Fn() -> bool) -> Result<(), String> {
+    /// The front end has broken a rule, or the only carrier can't be read.
+    fn receive(self: &Arc<Self>, mut down: File, is_latest: impl Fn() -> bool) -> Result<(), String> {
         let mut piece = vec![0; 64 << 10];
         loop {
             let length = match down.read(&mut piece) {
                 Ok(0) => return Ok(()),
                 Ok(length) => length,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                // Such as a socket whose other end was closed before all was read.
+                Err(_) if self.links().is_some() => return Ok(()),
                 Err(error) => return Err(format!("cannot read from the front end: {error}")),
             };
             let mut receiver = lock(&self.receiver);
-            if !is_current() {
+            if !is_latest() {
                 return Ok(());
             }
             self.handle(&mut receiver, piece.get(..length).unwrap_or_default(), &down)?;
@@ -191,6 +194,10 @@ impl Uplink {
                 AgentEvent::Message(ToAgent::Stdin(piece)) => {
                     let own = self.pass_stdin(piece, || has_hung_up(down)).map_err(refused)?;
                     own.into_iter().for_each(|message| drop(inputs.send(Input::Message(message))));
+                }
+                AgentEvent::Message(ToAgent::OutliveCarriers) => {
+                    let unasked = EdgeError::Unexpected("message about carriers that are replaced");
+                    self.links().ok_or(unasked).map_err(refused)?.outlive_carriers();
                 }
                 AgentEvent::Message(message) => drop(inputs.send(Input::Message(message))),
             }
