@@ -84,6 +84,14 @@ impl PmixHost {
         self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Returns the server, if it serves this job.
+    pub(crate) fn server_of(&self, job: &JobId) -> Option<Arc<PmixServer>> {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_served = jobs.values().any(|served| served == job);
+        drop(jobs);
+        self.server().filter(|_| is_served)
+    }
+
     /// Returns the server, which is started if it does not run.
     fn start(&self, library: &Path, reports: &Arc<Reports>) -> Result<Arc<PmixServer>, StartError> {
         let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);

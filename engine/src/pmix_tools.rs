@@ -27,7 +27,7 @@ impl PmixTools {
     /// ranks, and `socket` is that of the engine.
     pub(crate) fn serve(&self, spec: &JobSpec, job: &JobId, pmix: &PmixHost, socket: Option<&Path>) {
         let Some(program) = &spec.pmix_tools else { return };
-        let (Some(server), Some(socket)) = (pmix.server(), socket) else {
+        let (Some(server), Some(socket)) = (pmix.server_of(job), socket) else {
             let reason = "they need a job that has PMIx, and an engine with a socket";
             tracing::warn!(job = %job.nspace, reason, "tools of PMIx cannot attach");
             return;

@@ -101,7 +101,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         mpi: args.mpi.into(),
         // libpmix listens for tools on a port that other users can reach, so they must be asked
         // for.
-        pmix_tools: matches!(args.mpi, MpiChoice::Pmix).then(|| SELF.into()),
+        pmix_tools: (matches!(args.mpi, MpiChoice::Pmix) && engine.socket().is_some()).then(|| SELF.into()),
         binding: args.bind_to.into(),
         ..JobSpec::new(nspace.clone(), apps)
     };

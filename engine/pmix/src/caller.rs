@@ -9,7 +9,8 @@ use nix::sys::signal::SigSet;
 
 use crate::library::Library;
 
-/// The largest number of calls that wait for an overdue one. Only those that clean up wait.
+/// The largest number of calls that have not returned when a further one that cleans up is made,
+/// with an overdue one.
 const MAX_WAITING_CALLS: usize = 1024;
 
 type Call<L> = Box<dyn FnOnce(&L) + Send>;
@@ -51,7 +52,7 @@ impl<L: Send + 'static> Caller<L> {
     /// Makes a call on the thread, and waits at most `limit` for its result.
     ///
     /// # Errors
-    /// [`Stalled`]: the call has not returned in time, or was not made, because one of before has
+    /// [`Stalled`]: the call has not returned in time, or was not made, because an earlier call has
     /// not returned.
     pub(crate) fn call<T: Send + 'static>(
         &self,
@@ -66,21 +67,43 @@ impl<L: Send + 'static> Caller<L> {
         self.wait(limit, &result)
     }
 
-    /// Makes a call that undoes others, and waits at most `limit` for its result. If one of before
+    /// Makes a call that undoes others, and waits at most `limit` for its result. If an earlier call
     /// has not returned, this call is made after it, and not waited for.
     ///
     /// # Errors
-    /// [`Stalled`]. If [`MAX_WAITING_CALLS`] wait already, the call is not made.
+    /// [`Stalled`]. If [`MAX_WAITING_CALLS`] have not returned, the call is not made.
     pub(crate) fn clean_up<T: Send + 'static>(
         &self,
         limit: Duration,
         call: impl FnOnce(&L) -> T + Send + 'static,
     ) -> Result<T, Stalled> {
         let state = self.state();
-        let is_overdue = state.is_overdue;
-        if is_overdue && state.unfinished >= MAX_WAITING_CALLS {
+        if state.is_overdue && state.unfinished >= MAX_WAITING_CALLS {
             return Err(Stalled);
         }
+        self.append(state, limit, call)
+    }
+
+    /// Makes the last call, as [`Caller::clean_up`] does, however many have not returned.
+    ///
+    /// # Errors
+    /// [`Stalled`].
+    pub(crate) fn end<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(&L) -> T + Send + 'static,
+    ) -> Result<T, Stalled> {
+        self.append(self.state(), limit, call)
+    }
+
+    /// Makes a call after all others, and waits for its result unless one of them is overdue.
+    fn append<T: Send + 'static>(
+        &self,
+        state: MutexGuard<'_, State>,
+        limit: Duration,
+        call: impl FnOnce(&L) -> T + Send + 'static,
+    ) -> Result<T, Stalled> {
+        let is_overdue = state.is_overdue;
         let result = self.enqueue(state, call)?;
         if is_overdue { Err(Stalled) } else { self.wait(limit, &result) }
     }
@@ -167,9 +190,12 @@ mod tests {
         for number in 2..MAX_WAITING_CALLS + 10 {
             assert!(caller.clean_up(LONG, make(number)).is_err());
         }
+        // The last one is made nevertheless.
+        assert!(caller.end(LONG, make(0)).is_err());
         drop(open);
         call_until_in_time(&caller);
         drop((caller, made));
-        assert_eq!(calls.into_iter().collect::<Vec<_>>(), (2..=MAX_WAITING_CALLS).collect::<Vec<_>>());
+        let expected: Vec<usize> = (2..=MAX_WAITING_CALLS).chain([0]).collect();
+        assert_eq!(calls.into_iter().collect::<Vec<_>>(), expected);
     }
 }

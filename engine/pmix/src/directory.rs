@@ -73,11 +73,14 @@ impl PrivateDirectory {
         remove(&self.path.join(name));
     }
 
-    /// Writes a file that only this user can read.
+    /// Writes a new file that only this user can read. Leaves none on an error.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), StartError> {
         let path = self.path.join(name);
         let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        let written = create().and_then(|mut file| file.write_all(text.as_bytes()));
+        let written = create().and_then(|mut file| {
+            let written = file.write_all(text.as_bytes());
+            written.inspect_err(|_| self.remove_file(name))
+        });
         written.map_err(|source| StartError::Directory { path, source })
     }
 

@@ -17,7 +17,7 @@
 //! | `elf`, `program` | the libraries that a program needs; whether PMIx is one of them |
 //! | `job`, `info` | what libpmix is told about a job; keys with values, in the form of C |
 //! | `types` | the structures of libpmix |
-//! | `library`, `upcalls`, `tool_upcalls`, `read` | libpmix, and its calls of this crate: all unsafe code but one system call |
+//! | `library`, `upcalls`, `tool_upcalls`, `read` | libpmix, and its calls of this crate: all unsafe code about it |
 //! | `caller` | the thread that calls libpmix |
 //! | `topology` | the topology of the node for ranks of MPICH, from libhwloc |
 //! | `directory` | the directory for the files of jobs |

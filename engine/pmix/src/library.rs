@@ -1,4 +1,5 @@
-//! libpmix as opened by dlopen(3), and all calls of it. Unsafe code is here and in `upcalls` only.
+//! libpmix as opened by dlopen(3), and all calls of it. The unsafe code about libpmix is in this
+//! module, and in those with the functions that libpmix calls.
 
 use std::error::Error;
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -278,7 +279,7 @@ impl Library {
         let awaited = work.changed.wait_timeout_while(ended, MAX_CALL_WAIT, |ended| ended.is_none());
         match *awaited.unwrap_or_else(PoisonError::into_inner).0 {
             Some(status) => self.check(status),
-            None => end_process(),
+            None => end_process(1),
         }
     }
 
@@ -293,9 +294,9 @@ impl Library {
 
 /// Ends the process at once. The handlers of exit(3) are left out, which may wait for locks of
 /// libpmix.
-pub(crate) fn end_process() -> ! {
+pub(crate) fn end_process(exit_code: c_int) -> ! {
     // SAFETY: _exit(2) has no precondition.
-    unsafe { libc::_exit(1) }
+    unsafe { libc::_exit(exit_code) }
 }
 
 /// Work that libpmix does on its thread.

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
 /// The pause after a connection was refused, in units of the time that this took.
 const PAUSE_FACTOR: u32 = 4;
 
-/// What a process needs to serve a tool.
+/// The program that serves tools, with its arguments.
 #[derive(Clone, Debug)]
 pub struct ToolService {
     /// The command `iof`, of the version of this crate: the process is started as `iof pmix`.
@@ -118,16 +118,25 @@ struct Acceptor {
 struct Refusals(usize);
 
 impl Refusals {
-    /// Takes note of one, which was accepted at `since`. Pauses, so that connections cannot use
-    /// much of the processor.
+    /// Logs one, which was accepted at `since`. Pauses, so that connections cannot use much of the
+    /// processor.
     fn add(&mut self, reason: &str, since: Instant) {
+        self.log(reason);
+        thread::sleep(since.elapsed().saturating_mul(PAUSE_FACTOR).max(REFUSAL_PAUSE));
+    }
+
+    fn log(&mut self, reason: &str) {
         if self.0 < WARNINGS {
             tracing::warn!(reason, "a tool of PMIx cannot attach");
         } else {
             tracing::debug!(reason, "a tool of PMIx cannot attach");
         }
         self.0 = self.0.saturating_add(1);
-        thread::sleep(since.elapsed().saturating_mul(PAUSE_FACTOR).max(REFUSAL_PAUSE));
+    }
+
+    /// Logs the failures of servers.
+    fn log_failures(&mut self, failures: impl IntoIterator<Item = ExitStatus>) {
+        failures.into_iter().for_each(|status| self.log(&format!("its server has failed: {status}")));
     }
 }
 
@@ -148,8 +157,7 @@ impl Acceptor {
                 }
             };
             let since = Instant::now();
-            // A process that something else has waited for has ended as well.
-            servers.retain_mut(|server| matches!(server.try_wait(), Ok(None)));
+            refusals.log_failures(remove_ended(&mut servers));
             if let Err(reason) = may_attach(&connection, peer, servers.len()) {
                 // Closed before the pause.
                 drop(connection);
@@ -162,7 +170,8 @@ impl Acceptor {
             }
         }
         // They end soon after the engine.
-        servers.iter_mut().for_each(|server| drop(server.wait()));
+        let ends = servers.iter_mut().filter_map(|server| server.wait().ok());
+        refusals.log_failures(ends.filter(|status| !status.success()));
     }
 
     /// Starts the server of a tool.
@@ -185,6 +194,18 @@ impl Acceptor {
         unsafe { server.pre_exec(inherit_standard_descriptors_only) };
         server.spawn()
     }
+}
+
+/// Removes the servers that have ended. Returns the exit statuses of those that have failed.
+fn remove_ended(servers: &mut Vec<Child>) -> Vec<ExitStatus> {
+    let mut failures = Vec::new();
+    servers.retain_mut(|server| {
+        let ended = server.try_wait();
+        failures.extend(ended.as_ref().ok().copied().flatten().filter(|status| !status.success()));
+        // A process that something else has waited for has ended as well.
+        matches!(ended, Ok(None))
+    });
+    failures
 }
 
 /// Lets execve(2) close all descriptors but the standard ones. A tool may stay attached for long,
@@ -219,7 +240,6 @@ fn may_attach(connection: &TcpStream, peer: SocketAddr, attached: usize) -> Resu
 mod tests {
     use std::fs;
     use std::io::Read;
-    use std::os::unix::fs::PermissionsExt;
 
     use nix::unistd::mkdtemp;
 
@@ -235,8 +255,11 @@ mod tests {
         fn by(script: &str) -> Served {
             let directory = mkdtemp(&std::env::temp_dir().join("iof-listener-XXXXXX")).unwrap();
             let program = directory.join("iof");
-            fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+            // Written by another process: one that another test starts could hold it open for
+            // writing for a moment, and it could not be executed.
+            let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 700 \"$0\"";
+            let mut shell = Command::new("sh");
+            assert!(shell.args(["-c", write]).arg(&program).arg(script).status().unwrap().success());
             let (engine, library) = ("engine".into(), "library".into());
             let service = ToolService { program, engine, library, version: "OpenPMIx 4.2.2 (x)".into() };
             Served { directory, listener: ToolListener::start(service).unwrap() }
@@ -277,6 +300,20 @@ mod tests {
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some(&*format!("pmix engine library iof-{}", std::process::id())));
         assert!(text.contains("socket:[") && !text.contains("pipe:["), "{text}");
+    }
+
+    #[test]
+    fn servers_that_have_failed_are_told_from_those_that_have_ended() {
+        let start = |program| Command::new(program).stdin(Stdio::piped()).spawn().unwrap();
+        let mut servers = vec![start("true"), start("false"), start("cat")];
+        let mut failures = Vec::new();
+        while servers.len() > 1 {
+            failures.extend(remove_ended(&mut servers));
+            thread::yield_now();
+        }
+        assert_eq!(failures.iter().map(ExitStatus::code).collect::<Vec<_>>(), [Some(1)]);
+        drop(servers[0].stdin.take());
+        servers[0].wait().unwrap();
     }
 
     #[test]

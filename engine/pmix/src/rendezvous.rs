@@ -37,9 +37,21 @@ impl RendezvousFiles {
         Ok(RendezvousFiles { directory, text })
     }
 
-    /// Lets tools find the server under a name, which it has not yet.
+    /// Lets tools find the server under a name, which it has not yet. Leaves no file on an error.
     pub(crate) fn add(&self, name: &str) -> Result<(), StartError> {
-        files_of(name).try_for_each(|file| self.directory.write(&file, &self.text))
+        self.add_files(files_of(name))
+    }
+
+    fn add_files(&self, files: impl Iterator<Item = String>) -> Result<(), StartError> {
+        let mut written = Vec::new();
+        for file in files {
+            if let Err(error) = self.directory.write(&file, &self.text) {
+                written.iter().for_each(|file: &String| self.directory.remove_file(file));
+                return Err(error);
+            }
+            written.push(file);
+        }
+        Ok(())
     }
 
     /// Removes a name.
@@ -152,6 +164,20 @@ mod tests {
             SocketAddr::V4(address) => address,
             SocketAddr::V6(address) => panic!("{address}"),
         }
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_added_leaves_nothing_and_may_be_added_later() {
+        let files = RendezvousFiles::create("iof-1", "127.0.0.1:1".parse().unwrap(), "4.2.2").unwrap();
+        let names = || ["one", "two"].map(str::to_owned).into_iter();
+        let exist = || ["one", "two"].map(|name| files.directory().join(name).exists());
+        files.directory.write("two", "of another name").unwrap();
+        assert!(files.add_files(names()).is_err());
+        assert_eq!(exist(), [false, true]);
+        files.directory.remove_file("two");
+        files.add_files(names()).unwrap();
+        assert!(files.add_files(names()).is_err());
+        assert_eq!(exist(), [true, true]);
     }
 
     #[test]

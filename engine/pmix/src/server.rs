@@ -200,7 +200,7 @@ impl Drop for PmixServer {
             upcalls::set_receiver(None);
             STARTED.store(false, Ordering::Relaxed);
         };
-        if let Err(error) = self.caller.clean_up(MAX_END_WAIT, end) {
+        if let Err(error) = self.caller.end(MAX_END_WAIT, end) {
             tracing::debug!(%error, "the PMIx server does not end");
         }
     }

@@ -52,7 +52,7 @@ impl ToolServer {
         let limited = thread::Builder::new().name("iof-pmix-limit".into());
         let limited = limited.spawn(|| {
             if !tool_upcalls::await_introduction(PMIX_TOOL_HANDSHAKE) {
-                end_process();
+                end_process(1);
             }
         });
         limited.map_err(StartError::Thread)?;
@@ -123,11 +123,11 @@ impl ToolServer {
         self.library.notify_event(JOB_END, &job, infos)
     }
 
-    /// Removes the files of the server and ends the process with exit code 1, without the handlers
-    /// of exit(3), which may wait for locks of libpmix.
-    pub fn end_process(&self) -> ! {
+    /// Removes the files of the server and ends the process with this exit code, without the
+    /// handlers of exit(3), which may wait for locks of libpmix.
+    pub fn end_process(&self, exit_code: i32) -> ! {
         self.directory.remove();
-        end_process()
+        end_process(exit_code)
     }
 }
 

@@ -116,7 +116,7 @@ pub(crate) fn await_introduction(limit: Duration) -> bool {
 /// because libpmix 4 cannot refuse every tool without harm. A tool that has a name keeps it.
 unsafe extern "C" fn tool_connected(infos: *mut Info, count: usize, done: ToolCallback, data: *mut c_void) {
     if !has_only_the_relay() {
-        end_process();
+        end_process(1);
     }
     *INTRODUCED.lock().unwrap_or_else(PoisonError::into_inner) = true;
     INTRODUCTION.notify_all();

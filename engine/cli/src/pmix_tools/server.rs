@@ -74,8 +74,8 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
         lingers: None,
     };
     // The connection ends the same way, whatever the reason.
-    let _ = session.run();
-    session.server.end_process()
+    let ended = session.run();
+    session.server.end_process(ended.is_err().into())
 }
 
 /// Registers for the ends of the engine's jobs, with a channel on which little is written and from

@@ -1,7 +1,6 @@
 //! Leases, by which a test makes calls of other processes wait for its files.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +27,7 @@ impl Lease {
                 && libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
         };
         if !leased {
-            writeln!(io::stderr(), "SKIPPED: the file system of the test has no leases").unwrap();
+            eprintln!("skipped: the file system of the test has no leases");
         }
         leased.then_some(Lease(file))
     }

@@ -1,10 +1,10 @@
 //! Tools of PMIx that attach to the jobs of programs that embed the engine.
 
-use std::env;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
+use std::{env, fs};
 
 use super::common::process::Process;
 use super::common::site::program;
@@ -16,16 +16,18 @@ pub const IOF: &str = env!("CARGO_BIN_EXE_iof");
 /// The embedder in C, linked with the C library.
 static C_EMBEDDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let embedder =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pmix-embedder-{}", std::process::id()));
+    let embedder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pmix-embedder");
+    // Another run of the tests may execute the last one.
+    let linked = embedder.with_extension(std::process::id().to_string());
     // Beside the tests.
     let library = env::current_exe().unwrap().with_file_name("libiof_c.a");
     let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu17", "-Wall", "-Wextra", "-Werror", "-pthread", "-s", "-o"]).arg(&embedder);
+    compiler.args(["-std=gnu17", "-Wall", "-Wextra", "-Werror", "-pthread", "-s", "-o"]).arg(&linked);
     compiler.arg(manifest.join("tests/pmix_tools/embedder.c")).arg(library);
     compiler.arg("-I").arg(manifest.join("../c/include")).args(["-lm", "-ldl"]);
     let output = compiler.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::rename(linked, &embedder).unwrap();
     embedder
 });
 

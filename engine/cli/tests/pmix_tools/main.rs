@@ -399,6 +399,19 @@ fn ranks_share_the_topology_and_learn_the_processors_to_which_they_are_bound() {
 }
 
 #[test]
+fn a_run_without_a_socket_hosts_pmix_without_a_word_about_tools() {
+    for_each_place(|place| {
+        let mut command = Command::new(embedders::IOF);
+        command.args(["run", "--rendezvous-dir", "none", "--mpi", "pmix", "true"]).env_remove("IOF_LIBPMIX");
+        if let Some(library) = &place.server {
+            command.env("IOF_LIBPMIX", library);
+        }
+        let done = Process::start(command.env("TMPDIR", place.site.path())).finish();
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    });
+}
+
+#[test]
 fn pps_of_the_system_lists_the_job() {
     if !Path::new("/usr/bin/pps").exists() {
         eprintln!("skipped: pps is not installed (libpmix-bin)");
