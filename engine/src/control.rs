@@ -281,9 +281,14 @@ impl Control {
 }
 
 impl Drop for Control {
-    /// Wakes all waiting threads, however the control thread ended.
+    /// Wakes all waiting threads, however the control thread ended, and even if the tables, which a
+    /// panic may have left half changed, make this panic.
     fn drop(&mut self) {
-        let mut core = self.tables.lock();
+        let tables = Arc::clone(&self.tables);
+        // Dropped after the lock.
+        let _notifier = Notifier(&tables);
+        let mut core = tables.lock();
+        core.stop_engine();
         let entries = core.take_channel_entries();
         // An upcall that panicked leaves the others in the queue.
         let _ = core.perform_effects();
@@ -293,10 +298,19 @@ impl Drop for Control {
         core.handles().release_memory(&self.tables.memory);
         drop(core);
         self.connections.clear();
-        self.tables.notify();
+        tables.notify();
         // Messages that were accepted are logged, although their requesters are not informed.
         self.submit(entries);
         callbacks.for_each(|taken| taken());
+    }
+}
+
+/// Wakes all waiting threads when it is dropped.
+struct Notifier<'a>(&'a Tables);
+
+impl Drop for Notifier<'_> {
+    fn drop(&mut self) {
+        self.0.notify();
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Instant;
 use iof_capture::{FirstWrites, Signal, Signaller, Spawned, Spawner, Stdin, check};
 use iof_proto::{Rank, StdinUnavailable};
 use iof_shm_ring::CacheBudget;
+use nix::sys::signal::SigSet;
 
 use crate::binding;
 use crate::config::{JobSpec, Mpi};
@@ -106,20 +107,20 @@ impl Engine {
         let spawner = if hides { spawner.hiding(is_of_a_launcher) } else { spawner };
         let mut signallers = Vec::new();
         let mut start_all = || {
-            planned_ranks(spec).enumerate().try_for_each(|(index, planned)| {
+            let started = planned_ranks(spec).enumerate().try_for_each(|(index, planned)| {
                 let start = || self.start_rank(spec, &planned, &spawner, &mpi, &mut signallers);
                 binding::bound(cores.get(index), start).map_err(LaunchError::Binding)?
-            })
+            });
+            if started.is_err() {
+                signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
+            }
+            started
         };
-        let started = match &mpi.pmi {
+        match &mpi.pmi {
             None => start_all(),
             Some(pmi) if Topology::is_for(spec, needs) => self.with_topology(pmi, start_all),
             Some(pmi) => start_all().inspect(|()| self.tables.reports.send(pmi.started())),
-        };
-        if started.is_err() {
-            signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
         }
-        started
     }
 
     /// Starts ranks with PMI while another thread finds out the topology of the node, which takes as
@@ -131,7 +132,11 @@ impl Engine {
     ) -> Result<(), LaunchError> {
         thread::scope(|scope| {
             let search = thread::Builder::new().name("iof-topology".into());
-            let search = search.spawn_scoped(scope, || self.topology.file());
+            let search = search.spawn_scoped(scope, || {
+                // Handlers of the embedder are not for this thread. It fails only for invalid masks.
+                let _ = SigSet::all().thread_block();
+                self.topology.file()
+            });
             start_all()?;
             let file = search.ok().and_then(|search| search.join().ok()).flatten();
             file.into_iter().for_each(|file| pmi.set_topology(&file));

@@ -1,6 +1,7 @@
 //! The answer to a query request, in parts: what the engine has found itself, and what its host adds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use iof_proto::{Answer, Failure, Found, Info, Nspace, Proc, ProcState, Query, Status, Value};
 
@@ -12,8 +13,10 @@ type RequestedKey = (u32, String);
 pub(crate) struct PartialAnswer {
     requested: Vec<RequestedKey>,
     found: BTreeMap<RequestedKey, Value>,
-    /// The queries for the host, by their index in the request.
+    /// The queries for the host, by their index in the request, until it is asked.
     for_host: BTreeMap<u32, Query>,
+    /// The indices in the request of the queries that the host was asked.
+    asked: Vec<u32>,
     /// The first error of a key that is invalid with its qualifiers, or that of the host.
     failure: Option<Failure>,
 }
@@ -43,9 +46,16 @@ impl PartialAnswer {
         self.for_host.entry(index).or_insert_with(new).keys.push(key.to_owned());
     }
 
-    /// Returns the queries for the host.
-    pub(super) fn for_host(&self) -> impl Iterator<Item = &Query> {
-        self.for_host.values()
+    /// Returns whether there are queries for the host.
+    pub(super) fn needs_host(&self) -> bool {
+        !self.for_host.is_empty()
+    }
+
+    /// Takes the queries for the host.
+    pub(super) fn take_for_host(&mut self) -> Vec<Query> {
+        let (asked, queries) = mem::take(&mut self.for_host).into_iter().unzip();
+        self.asked = asked;
+        queries
     }
 
     /// Adds the answer of the host to its queries.
@@ -54,9 +64,8 @@ impl PartialAnswer {
             Ok(theirs) => theirs,
             Err(failure) => return self.failed(failure),
         };
-        let indices: Vec<u32> = self.for_host.keys().copied().collect();
         for Found { query, key, value } in theirs {
-            let index = usize::try_from(query).ok().and_then(|index| indices.get(index));
+            let index = usize::try_from(query).ok().and_then(|index| self.asked.get(index));
             let Some(requested) = index.map(|index| (*index, key)) else { continue };
             let value = match self.found.remove(&requested) {
                 Some(ours) => merge(ours, value),

@@ -35,7 +35,7 @@ impl Core {
     /// its part.
     fn answer_query(&mut self, request: QueryRequest, queries: &[Query]) {
         let result = match self.look_up(queries) {
-            Ok(answer) if answer.for_host().next().is_none() => answer.conclude(),
+            Ok(answer) if !answer.needs_host() => answer.conclude(),
             Ok(_) if self.queries.waiting_of(request.peer()) >= MAX_WAITING_PER_TOOL => {
                 let reason =
                     format!("{MAX_WAITING_PER_TOOL} queries of this tool wait for the host: try again");
@@ -113,8 +113,8 @@ impl Core {
         Ok(answer)
     }
 
-    fn ask_host(&mut self, request: QueryRequest, answer: PartialAnswer) -> Result<(), Failure> {
-        let queries: Vec<Query> = answer.for_host().cloned().collect();
+    fn ask_host(&mut self, request: QueryRequest, mut answer: PartialAnswer) -> Result<(), Failure> {
+        let queries = answer.take_for_host();
         let id = self.queries.next_id();
         let client = self.tools.get(&request.peer()).and_then(Peer::counted);
         self.owed.note(Call::Query(id), client, size(&queries))?;
