@@ -2428,9 +2428,9 @@ iof_status_t iof_server_end_job(const char *nspace, int exit_code);
 // IOF_STDIN_INHERIT, IOF_PTY, IOF_GRACE, IOF_MPI, IOF_PMIX_TOOLS, IOF_ELSEWHERE, IOF_FWD_STDIN,
 // IOF_FWD_STDOUT, IOF_FWD_STDERR, IOF_FWD_STDDIAG, IOF_IOF_SRV_REQ, IOF_IOF_CACHE_SIZE,
 // IOF_IOF_DROP_OLDEST, IOF_IOF_DROP_NEWEST, IOF_IOF_BUFFERING_SIZE, IOF_IOF_BUFFERING_TIME,
-// IOF_BUFFERING_TIME_US, IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull). With files or
-// IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program has not
-// called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
+// IOF_BUFFERING_TIME_US, IOF_IOF_INHERIT, IOF_NOHUP, and the attributes of output (iof_IOF_pull).
+// With files or IOF_IOF_LOCAL_OUTPUT, the library writes the output of the job although the program
+// has not called iof_IOF_pull, and the function returns IOF_ERR_WOULD_BLOCK in a callback.
 //
 // Infos of a program (iof_app_t), in which ranks are counted within the program: IOF_STDIN_TGT,
 // IOF_STDIN_INHERIT, IOF_STDIN_FILE, IOF_FWD_STDIN, IOF_PTY, IOF_IOF_MERGE_STDERR_STDOUT. Those of

@@ -85,9 +85,9 @@ fn failed(path: &Path, step: &'static str) -> impl FnOnce(io::Error) -> BindErro
 /// The listening socket of an engine. Dropping it removes the socket's file.
 ///
 /// The socket is non-blocking and close-on-exec. Only the engine's own user can connect to a
-/// session-level socket, or those of an agent (mode 0600). All users can connect to a system-level socket (mode 0666):
-/// the engine gets their credentials from the kernel ([`socket::peer`](crate::socket::peer)) and
-/// decides whether to accept them.
+/// session-level socket, or those of an agent (mode 0600). All users can connect to a system-level
+/// socket (mode 0666): the engine gets their credentials from the kernel
+/// ([`socket::peer`](crate::socket::peer)) and decides whether to accept them.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
