@@ -13,10 +13,10 @@ use crate::pmix::PmixHost;
 
 /// The jobs to which tools of PMIx can attach.
 #[derive(Default)]
-pub(crate) struct PmixTools(Mutex<Option<Reachable>>);
+pub(crate) struct PmixTools(Mutex<Option<ToolSocket>>);
 
 /// The socket of an engine for tools of PMIx, since the first job that asked for it.
-struct Reachable {
+struct ToolSocket {
     listener: ToolListener,
     /// The jobs whose names lead to it.
     jobs: Vec<JobId>,
@@ -46,42 +46,42 @@ impl PmixTools {
 
     /// Lets tools attach to a job. `service` is that of the first job.
     fn add(&self, job: &JobId, service: ToolService) -> Result<(), StartError> {
-        let mut reachable = self.lock();
-        let reachable = match &mut *reachable {
-            Some(reachable) => reachable,
-            none => none.insert(Reachable { listener: ToolListener::start(service)?, jobs: Vec::new() }),
+        let mut socket = self.lock();
+        let socket = match &mut *socket {
+            Some(socket) => socket,
+            none => none.insert(ToolSocket { listener: ToolListener::start(service)?, jobs: Vec::new() }),
         };
-        if !reachable.has(job) {
-            reachable.listener.add_job(job.nspace.as_str())?;
+        if !socket.has(job) {
+            socket.listener.add_job(job.nspace.as_str())?;
         }
-        reachable.jobs.push(job.clone());
+        socket.jobs.push(job.clone());
         Ok(())
     }
 
     /// Forgets a job, if it knows it.
     pub(crate) fn remove(&self, job: &JobId) {
-        if let Some(reachable) = &mut *self.lock() {
-            let before = reachable.jobs.len();
-            reachable.jobs.retain(|other| other != job);
+        if let Some(socket) = &mut *self.lock() {
+            let before = socket.jobs.len();
+            socket.jobs.retain(|other| other != job);
             // The next job of this name may be there already.
-            if reachable.jobs.len() < before && !reachable.has(job) {
-                reachable.listener.remove_job(job.nspace.as_str());
+            if socket.jobs.len() < before && !socket.has(job) {
+                socket.listener.remove_job(job.nspace.as_str());
             }
         }
     }
 
     /// Lets no more tools attach.
     pub(crate) fn end(&self) {
-        let reachable = self.lock().take();
-        drop(reachable);
+        let socket = self.lock().take();
+        drop(socket);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Reachable>> {
+    fn lock(&self) -> MutexGuard<'_, Option<ToolSocket>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Reachable {
+impl ToolSocket {
     /// Returns whether tools find the socket under the name of a job.
     fn has(&self, job: &JobId) -> bool {
         self.jobs.iter().any(|other| other.nspace == job.nspace)
