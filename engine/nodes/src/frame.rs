@@ -466,8 +466,11 @@ impl Decoder {
         // A part of a frame moves to the front only if it leaves too little room.
         if self.bytes.len().saturating_sub(self.end) < ROOM {
             let held = self.held();
-            self.bytes.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, held);
+            // A long message that arrives in small pieces is not copied with each of them.
+            if self.start > 0 {
+                self.bytes.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, held);
+            }
             let least = if held == 0 { ROOM } else { MEMORY.max(held.saturating_add(ROOM)) };
             if self.bytes.len() < least {
                 self.bytes.resize(least, 0);
