@@ -29,7 +29,11 @@ const FIRST_LIMIT: Duration = Duration::from_secs(5);
 const LONGEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// The interval at which an attempt looks whether the node was given up.
-const CLOSED_INTERVAL: u16 = 50;
+const CLOSED_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long an attempt counts among those that are being made. One that takes longer waits for a
+/// node that may not answer, and holds back no other one.
+const TURN_LIMIT: Duration = Duration::from_secs(5);
 
 /// How carriers of a job are replaced.
 #[derive(Clone)]
@@ -54,6 +58,16 @@ pub struct LinkedEdge {
 
 /// How a command is started on a host.
 type Start = fn(&Template, &str, &OsStr, usize) -> io::Result<Carrier>;
+
+/// An attempt that counts among those that are being made.
+struct Turn<'a>(&'a Receiver<()>);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // The message of this attempt, or of another one.
+        let _ = self.0.try_recv();
+    }
+}
 
 /// The result of an attempt.
 enum Attempt {
@@ -177,27 +191,41 @@ impl LinkedEdge {
 
     /// Tries once to start a carrier and to reach the agent over it.
     fn attempt(&self, address: &LinkAddress, start: Start, limit: Duration) -> Attempt {
-        let (starting, started) = &self.reattach.starting;
-        if starting.send_timeout((), limit).is_err() {
+        let Some(turn) = self.wait_for_turn(limit) else {
             return Attempt::Failed("too many carriers are being started".into());
-        }
+        };
         let carrier = link_command(&address.path)
             .and_then(|command| start(&self.reattach.template, &self.host, &command, self.edges));
-        let attempt = match carrier {
-            Ok(carrier) => self.greet(carrier, address.session, Instant::now().checked_add(limit)),
+        match carrier {
+            Ok(carrier) => self.greet(carrier, address.session, (turn, Instant::now().checked_add(limit))),
             Err(error) => Attempt::Failed(error.to_string()),
-        };
-        // The message of this attempt, or of another one.
-        let _ = started.try_recv();
-        attempt
+        }
+    }
+
+    /// Waits until less than [`MAX_STARTS`] attempts are being made. Returns `None` after `limit`, or
+    /// when the edge is closed.
+    fn wait_for_turn(&self, limit: Duration) -> Option<Turn<'_>> {
+        let (starting, started) = &self.reattach.starting;
+        let deadline = Instant::now().checked_add(limit);
+        while starting.send_timeout((), CLOSED_INTERVAL.min(limit)).is_err() {
+            if self.link.is_closed() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return None;
+            }
+        }
+        Some(Turn(started))
     }
 
     /// Exchanges the first frames over a new carrier.
-    fn greet(&self, carrier: Carrier, session: u64, deadline: Option<Instant>) -> Attempt {
+    fn greet(
+        &self,
+        carrier: Carrier,
+        session: u64,
+        (turn, deadline): (Turn<'_>, Option<Instant>),
+    ) -> Attempt {
         let Carrier { process, mut down, mut up } = carrier;
         let process = Mutex::new(process);
         let greeted = down.write_all(&self.link.begin_attempt(session));
-        let attempt = match greeted.and_then(|()| self.read_first(&mut up, deadline)) {
+        let attempt = match greeted.and_then(|()| self.read_first(&mut up, turn, deadline)) {
             Ok(First::Resume(frame)) => match self.link.resume(session, &frame) {
                 Ok(number) => {
                     let process = process.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -217,7 +245,8 @@ impl LinkedEdge {
     }
 
     /// Reads the first frame, and nothing behind it.
-    fn read_first(&self, up: &mut File, deadline: Option<Instant>) -> io::Result<First> {
+    fn read_first(&self, up: &mut File, turn: Turn<'_>, deadline: Option<Instant>) -> io::Result<First> {
+        let (mut turn, begun) = (Some(turn), Instant::now());
         let (mut decoder, mut piece) = (Decoder::of_agent(), [0; HEADER]);
         let mut length = 0usize;
         loop {
@@ -227,8 +256,9 @@ impl LinkedEdge {
             if self.link.is_closed() {
                 return Err(ErrorKind::Interrupted.into());
             }
+            turn.take_if(|_| begun.elapsed() >= TURN_LIMIT);
             let mut files = [PollFd::new(up.as_fd(), PollFlags::POLLIN)];
-            if poll(&mut files, PollTimeout::from(CLOSED_INTERVAL))? == 0 {
+            if poll(&mut files, PollTimeout::try_from(CLOSED_INTERVAL).unwrap_or(PollTimeout::ZERO))? == 0 {
                 continue;
             }
             // The header first: what follows a resume is of the edge.
@@ -267,4 +297,47 @@ fn end_carrier(process: Mutex<CarrierProcess>) {
 fn jitter() -> Duration {
     let random = RandomState::new().hash_one(0u8);
     RETRY.mul_f64(f64::from(u32::try_from(random % 512).unwrap_or(0)) / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(1000);
+
+    fn attempt(edge: &LinkedEdge) -> Option<String> {
+        let address = LinkAddress { path: "/nonexistent".into(), session: 0 };
+        match edge.attempt(&address, Template::start_silently, LONG) {
+            Attempt::Failed(reason) => Some(reason),
+            Attempt::Attached(..) | Attempt::Gone(_) => None,
+        }
+    }
+
+    #[test]
+    fn attempts_that_are_not_answered_hold_back_no_other_one() {
+        let words = ["sh", "-c", "exec sleep 1000"].map(str::to_owned);
+        let silent = Reattach::new(Template::of_words(words.to_vec()), LONG);
+        let silent_edges = [(); MAX_STARTS].map(|()| silent.edge("0", MAX_STARTS));
+        let other = Reattach { template: Template::of_words(vec!["false".into()]), ..silent };
+        let closed = other.edge("a", 1);
+        thread::scope(|scope| {
+            for edge in &silent_edges {
+                scope.spawn(|| attempt(edge));
+            }
+            while other.starting.0.len() < MAX_STARTS {
+                thread::yield_now();
+            }
+            let reason = attempt(&other.edge("a", 1));
+            assert_eq!(reason.as_deref(), Some("its carrier ended with exit status: 1"));
+            silent_edges.iter().for_each(|edge| edge.hang_up());
+        });
+        // As many as may be made, which do not end.
+        (0..MAX_STARTS).for_each(|_| other.starting.0.send(()).unwrap());
+        closed.hang_up();
+        assert_eq!(attempt(&closed).as_deref(), Some("too many carriers are being started"));
+    }
 }

@@ -2,12 +2,11 @@
 //! the agent another one.
 
 use std::fs::File;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{self, ExitCode};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -83,9 +82,9 @@ impl Links {
         dup2_stdin(&null)?;
         dup2_stdout(&null)?;
         // Ends in a newline, as each frame that may be the last one of a write.
-        let [random @ .., _] = RandomState::new().hash_one(process::id()).to_le_bytes();
         let mut session = [b'\n'; 8];
-        session.iter_mut().zip(random).for_each(|(byte, random)| *byte = random);
+        let [random @ .., _] = &mut session;
+        File::open("/dev/urandom")?.read_exact(random)?;
         Ok(Links {
             link: Link::default(),
             limit,
