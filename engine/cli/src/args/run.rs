@@ -47,9 +47,9 @@ pub struct RunArgs {
 
     /// Bound the growth of caches
     ///
-    /// The caches of all ranks grow up to this sum. In bytes, optionally with a unit such as K, M
-    /// or KiB (powers of 1024). A cache that may not grow keeps the size with which it began. At
-    /// least one --cache-size, by default 1G.
+    /// Caches that begin small grow while the sum of all is below this. In bytes, optionally with a
+    /// unit such as K, M or KiB (powers of 1024). A cache that may not grow keeps the size with
+    /// which it began. At least --cache-size, if that is given. By default 1G.
     #[arg(long, value_name = "BYTES", value_parser = cache_total, allow_hyphen_values = true)]
     cache_total: Option<u64>,
 
