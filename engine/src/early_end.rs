@@ -57,7 +57,7 @@ pub enum EndCause {
         /// The exit code that it specified.
         code: i32,
     },
-    /// This rank has exited with code 0 without `MPI_Init`, in which other ranks wait for it.
+    /// This rank has exited without `MPI_Init`, in which other ranks wait for it.
     Uninitialized(Rank),
     /// The job took longer than its [`JobSpec::timeout`](crate::JobSpec::timeout).
     Timeout,

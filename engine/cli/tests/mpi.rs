@@ -139,13 +139,15 @@ fn an_exit_before_finalize_is_a_failure_that_ends_the_job() {
 
 #[test]
 fn a_rank_that_ends_without_init_ends_the_job_that_waits_for_it() {
-    for script in [
+    for (script, code) in [
         // The rank ends before the other one begins, and after it.
-        "[ $PMI_RANK = 1 ] && exit 0; sleep 0.2; init; barrier; finalize",
-        "[ $PMI_RANK = 1 ] && sleep 0.2 && exit 0; init; barrier; finalize",
+        ("[ $PMI_RANK = 1 ] && exit 0; sleep 0.2; init; barrier; finalize", 1),
+        ("[ $PMI_RANK = 1 ] && sleep 0.2 && exit 0; init; barrier; finalize", 1),
+        ("[ $PMI_RANK = 1 ] && exit 16; sleep 0.2; init; barrier; finalize", 16),
+        ("[ $PMI_RANK = 1 ] && sleep 0.2 && exit 16; init; barrier; finalize", 16),
     ] {
         let done = run(&["-n", "2"], script);
-        assert_eq!(done.code, 1, "{script}: {done:?}");
+        assert_eq!(done.code, code, "{script}: {done:?}");
         let line = "job demo: rank 1 ended without MPI_Init, for which the other ranks wait";
         assert!(done.stderr.contains(line), "{script}: {done:?}");
     }

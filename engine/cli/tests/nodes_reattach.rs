@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ChildStdout;
 
-use common::nodes::{agent_of, send};
+use common::nodes::{agent_of, has_thread, send};
 use common::noise::Noise;
 use common::process::{Process, Stat};
 use common::site::{Site, iof};
@@ -52,15 +52,23 @@ impl Node {
         self.site.run_sh(&[&nodes, options].concat(), script)
     }
 
-    /// Starts such a job whose ranks write `ready` first, and waits until they have.
+    /// Starts such a job whose ranks write `ready` first, and waits until they have. They do so
+    /// after a signal, behind which nothing of the start is on its way to the agents.
     fn start_ready(&self, options: &[&str], script: &str) -> (Process, BufReader<ChildStdout>) {
-        let mut run = self.start(options, &format!("echo ready; {script}"));
+        let begin = "trap go=1 USR1; echo started; until [ \"$go\" ]; do :; done; trap - USR1; echo ready";
+        let mut run = self.start(options, &format!("{begin}; {script}"));
         let mut stdout = BufReader::new(run.stdout());
-        let mut lines = String::new();
-        for _ in 0..2 {
-            stdout.read_line(&mut lines).unwrap();
-        }
-        assert_eq!(lines, "ready\nready\n");
+        let mut expect = |wanted| {
+            let mut lines = String::new();
+            for _ in 0..2 {
+                stdout.read_line(&mut lines).unwrap();
+            }
+            assert_eq!(lines, wanted);
+        };
+        expect("started\nstarted\n");
+        wait_for("the end of the start", || has_thread(run.pid(), "iof-nodes").then_some(()));
+        run.signal(Signal::SIGUSR1);
+        expect("ready\nready\n");
         (run, stdout)
     }
 
@@ -196,10 +204,10 @@ fn a_node_that_no_carrier_reaches_in_time_is_lost_with_figures() {
         let line = errors.lines().find(|line| line.starts_with(&lost));
         let line = line.unwrap_or_else(|| panic!("{errors}"));
         let reason = ", and no other one reached its agent in 0.5 s: its carrier ended with exit status: 1; of its \
-                      unfinished output 6 bytes arrived, at least 0 are missing, and what ";
+                      unfinished output 14 bytes arrived, at least 0 are missing, and what ";
         assert!(line.contains(reason), "{errors}");
     }
-    assert!(errors.contains("unknown exit status: 2 ranks (0-1); 12 bytes forwarded, 0 lost"), "{errors}");
+    assert!(errors.contains("unknown exit status: 2 ranks (0-1); 28 bytes forwarded, 0 lost"), "{errors}");
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");

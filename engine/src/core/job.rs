@@ -58,7 +58,7 @@ pub(crate) struct JobState {
     launching: BTreeMap<Rank, Launching>,
     /// The local ranks that have begun MPI, also while they are being started.
     mpi: BTreeMap<Rank, MpiPhase>,
-    /// The first local rank that has exited with code 0 without having begun MPI.
+    /// The first local rank that has exited without having begun MPI.
     uninitialized: Option<Rank>,
     /// All local ranks were started.
     started: bool,

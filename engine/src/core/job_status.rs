@@ -27,13 +27,16 @@ pub struct JobStatus {
 impl JobStatus {
     /// Returns the [exit code](Exit::code) of the rank that failed first, or 0 if no rank failed.
     /// Whatever its ranks returned, returns [`TIMEOUT_CODE`] if a time limit ended the job, and the
-    /// code of `MPI_Abort` if a rank aborted it. Returns 1 if a rank has exited without
-    /// `MPI_Init` while others waited for it.
+    /// code of `MPI_Abort` if a rank aborted it. If a rank has exited without `MPI_Init` while
+    /// others waited for it, returns its exit code, or 1 if that is 0.
     pub fn code(&self) -> i32 {
         match self.early_end.as_ref().map(|end| end.cause) {
             Some(EndCause::Timeout) => TIMEOUT_CODE,
             Some(EndCause::Abort { code, .. }) => code,
-            Some(EndCause::Uninitialized(_)) => 1,
+            Some(EndCause::Uninitialized(rank)) => {
+                let own = self.first_failure.filter(|(failed, _)| *failed == rank);
+                own.map_or(1, |(_, exit)| exit.code())
+            }
             Some(EndCause::BadExit(_)) | None => self.first_failure.map_or(0, |(_, exit)| exit.code()),
         }
     }

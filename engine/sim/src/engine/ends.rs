@@ -143,10 +143,12 @@ impl Ends {
         Some(is_bad && !requested?)
     }
 
-    /// Returns whether a rank has ended well without MPI, and others may wait for it there.
-    fn is_missing(&self, rank: &RankModel) -> bool {
-        let exit = rank.end.map(|end| end.exit);
-        self.kill_on != KillOnBadExit::Never && rank.phase == Phase::Before && exit.is_some_and(Exit::success)
+    /// Returns whether a rank has ended without MPI and without a request, so that others may wait
+    /// for it there; `None` if that is unclear.
+    fn is_missing(&self, rank: &RankModel) -> Option<bool> {
+        let RankEnd { exit, requested, .. } = rank.end?;
+        let has_ended_before = self.kill_on != KillOnBadExit::Never && rank.phase == Phase::Before;
+        Some(has_ended_before && (exit.success() || !requested?))
     }
 
     /// Checks the status of the job at `now`.
@@ -160,7 +162,9 @@ impl Ends {
         let code = match cause {
             Some(EndCause::Abort { code, .. }) => code,
             Some(EndCause::Timeout) => TIMEOUT_CODE,
-            Some(EndCause::Uninitialized(_)) => 1,
+            Some(EndCause::Uninitialized(rank)) => {
+                status.first_failure.filter(|(failed, _)| *failed == rank).map_or(1, |(_, exit)| exit.code())
+            }
             Some(EndCause::BadExit(_)) | None => status.first_failure.map_or(0, |(_, exit)| exit.code()),
         };
         assert_eq!(status.code(), code, "the exit code after {cause:?}");
@@ -174,9 +178,10 @@ impl Ends {
             (None, EndCause::BadExit(rank)) => {
                 self.is_bad(rank) == Some(true) || self.end(rank).is_some_and(|end| end.requested.is_none())
             }
-            (None, EndCause::Uninitialized(rank)) => {
-                self.ranks.get(rank.0 as usize).is_some_and(|rank| self.is_missing(rank))
-            }
+            (None, EndCause::Uninitialized(rank)) => self
+                .ranks
+                .get(rank.0 as usize)
+                .is_some_and(|rank| rank.end.is_some() && self.is_missing(rank) != Some(false)),
             (None, EndCause::Timeout) => self.timeout.is_some_and(|timeout| timeout <= now),
         };
         assert!(is_right, "a job was ended because of {cause:?}: {self:?}");
@@ -210,7 +215,8 @@ impl Ends {
         let is_late = self.timeout.is_some_and(|timeout| timeout <= now);
         assert!(!is_late, "a time limit has not ended a job: {self:?}");
         let waits = |rank: &RankModel| left(rank) && rank.phase == Phase::Inside;
-        let waits = self.ranks.iter().any(waits) && self.ranks.iter().any(|rank| self.is_missing(rank));
+        let waits =
+            self.ranks.iter().any(waits) && self.ranks.iter().any(|rank| self.is_missing(rank) == Some(true));
         assert!(!waits, "a rank waits for one that has ended: {self:?}");
         // A failure that looks like a request to end counts a little later.
         let looks_requested = |exit: Exit| REQUESTS.iter().any(|signal| exit.code() == 128 + signal.number());

@@ -63,7 +63,8 @@ impl JobState {
         }
         self.early_end_policy.exited(rank, exit, requested, unfinalized, now);
         self.endings.push(EndingEntry::Rank(rank));
-        if exit.success() && !self.mpi.contains_key(&rank) && self.uninitialized.is_none() {
+        let may_be_missed = exit.success() || !requested;
+        if may_be_missed && !self.mpi.contains_key(&rank) && self.uninitialized.is_none() {
             self.uninitialized = Some(rank);
             let waits = |rank: &Rank| self.ranks.get(rank).is_some_and(|state| state.exit().is_none());
             if self.mpi.iter().any(|(rank, phase)| *phase == MpiPhase::Inside && waits(rank)) {
