@@ -243,7 +243,10 @@ fn a_time_limit_and_two_interrupts_end_a_job_whose_nodes_have_no_carrier() {
         // They still wait for a carrier, and hold stderr.
         run.running("iof").into_iter().for_each(|agent| send(agent, Signal::SIGKILL));
         let errors = String::from_utf8(stderr.get()).unwrap();
-        assert!(errors.contains(", and no other one was waited for; of its unfinished output 6"), "{errors}");
+        assert!(
+            errors.contains(", and no other one was waited for; of its unfinished output 14 bytes"),
+            "{errors}"
+        );
         assert_eq!(code, if timeout.is_some() { 124 } else { 130 }, "{errors}");
     }
 }
@@ -277,7 +280,7 @@ fn the_death_of_an_agent_is_noticed_by_the_first_attempt() {
     let code = run.wait();
     let errors = String::from_utf8(stderr.get()).unwrap();
     assert!(errors.contains("node b is lost with rank 1: its carrier ended with "), "{errors}");
-    assert!(errors.contains(", and its agent has ended; of its unfinished output 6 bytes"), "{errors}");
+    assert!(errors.contains(", and its agent has ended; of its unfinished output 14 bytes"), "{errors}");
     assert_eq!(code, 1, "{errors}");
 }
 
