@@ -9,7 +9,7 @@ mod filter;
 mod row;
 mod screen;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use iof_proto::limits::MAX_NSPACE;
 use iof_proto::query::key;
-use iof_proto::{Found, Nspace, ProcInfo, Rank, StreamStats, Value};
+use iof_proto::{Found, Nspace, Proc, ProcInfo, Rank, StreamStats, Value};
 use iof_tool::{LostError, RequestError, Tool};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -45,6 +45,8 @@ const GRACE: Duration = Duration::from_secs(2);
 enum ScreenEvent {
     /// The engine's streams, with the time of the answer.
     Sample(Instant, Vec<StreamStats>),
+    /// The hosts of all ranks, because a rank was not known before.
+    Hosts(BTreeMap<Proc, String>),
     /// A query of the engine failed.
     Lost(RequestError),
     Input(Input),
@@ -94,13 +96,9 @@ pub fn check_ranks(tool: &mut Tool, ranks: Option<&Ranks>, job: Option<&Nspace>)
     let Some(Ranks(wanted)) = ranks.filter(|ranks| ranks.0 != [Rank::WILDCARD]) else {
         return Ok(());
     };
-    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE]).map_err(Failure::running)?;
-    let procs = found.into_iter().flat_map(|Found { value, .. }| match value {
-        Value::Procs(procs) => procs,
-        _ => Vec::new(),
-    });
+    let procs = query_procs(tool).map_err(Failure::running)?;
     let is_selected = |proc: &ProcInfo| job.is_none_or(|job| *job == proc.proc.nspace);
-    let ranks: BTreeSet<Rank> = procs.filter(is_selected).map(|proc| proc.proc.rank).collect();
+    let ranks: BTreeSet<Rank> = procs.into_iter().filter(is_selected).map(|proc| proc.proc.rank).collect();
     match (wanted.iter().find(|rank| !ranks.contains(rank)), ranks.last()) {
         (Some(missing), Some(last)) => {
             let job = job.map(|job| format!(" of {job}")).unwrap_or_default();
@@ -108,6 +106,15 @@ pub fn check_ranks(tool: &mut Tool, ranks: Option<&Ranks>, job: Option<&Nspace>)
         }
         _ => Ok(()),
     }
+}
+
+fn query_procs(tool: &mut Tool) -> Result<Vec<ProcInfo>, RequestError> {
+    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE])?;
+    let procs = found.into_iter().flat_map(|Found { value, .. }| match value {
+        Value::Procs(procs) => procs,
+        _ => Vec::new(),
+    });
+    Ok(procs.collect())
 }
 
 /// Draws the screen and handles events. Returns `true` if the engine has ended, `false` if the user
@@ -144,6 +151,7 @@ fn no_terminal(error: std::io::Error) -> Failure {
 fn handle(board: &mut Board, event: ScreenEvent) -> Result<Reaction, Failure> {
     match event {
         ScreenEvent::Sample(time, streams) => board.update(time, streams),
+        ScreenEvent::Hosts(hosts) => board.hosts = hosts,
         ScreenEvent::Lost(RequestError::Lost(LostError::Closed)) => return Ok(Reaction::EngineEnded),
         ScreenEvent::Lost(error) => return Err(Failure::running(error)),
         ScreenEvent::Input(Input::Key(key)) if key.kind != KeyEventKind::Release => {
@@ -265,9 +273,26 @@ fn watch_keys(events: &Sender<ScreenEvent>) {
 /// engine is queried less often.
 fn watch_engine(mut tool: Tool, interval: Duration, events: &Sender<ScreenEvent>) {
     let wait = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
+    let mut hosts = BTreeMap::new();
     loop {
         let event = match tool.query(&[key::IOF_QUERY_STATS]) {
-            Ok(found) => ScreenEvent::Sample(Instant::now(), found.into_iter().flat_map(streams).collect()),
+            Ok(found) => {
+                let (time, streams) =
+                    (Instant::now(), found.into_iter().flat_map(streams).collect::<Vec<_>>());
+                if streams.iter().any(|stream| !hosts.contains_key(&stream.source)) {
+                    // A failure of this query is one of the next query, too.
+                    let procs = query_procs(&mut tool).unwrap_or_default();
+                    hosts = procs.into_iter().map(|info| (info.proc, info.host)).collect();
+                    // What belongs to a job as a whole has no host.
+                    for stream in &streams {
+                        hosts.entry(stream.source.clone()).or_default();
+                    }
+                    if events.send(ScreenEvent::Hosts(hosts.clone())).is_err() {
+                        return;
+                    }
+                }
+                ScreenEvent::Sample(time, streams)
+            }
             Err(error) => ScreenEvent::Lost(error),
         };
         let over = matches!(event, ScreenEvent::Lost(_));

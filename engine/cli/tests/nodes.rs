@@ -334,10 +334,11 @@ fn queries_and_top_show_the_ranks_of_all_nodes() {
     sleeps.sort_unstable();
     assert_eq!(pids, sleeps.into_iter().map(u64::from).collect::<Vec<_>>());
     let (terminal, top) = Terminal::start(&mut site.iof("top"), 24, 100);
-    for rank in 0..3 {
+    for (rank, host) in [(0, "a"), (1, "b"), (2, "b")] {
         terminal.wait_to_see("a stream", |picture| {
-            let is_row =
-                |line: &String| line.split_whitespace().take(3).eq(["demo", &rank.to_string(), "stdout"]);
+            let is_row = |line: &String| {
+                line.split_whitespace().take(4).eq(["demo", &rank.to_string(), host, "stdout"])
+            };
             picture.iter().any(is_row).then_some(())
         });
     }

@@ -1,7 +1,7 @@
 //! The contents of the screen: the streams of the last sample with their rates, and the scroll
 //! position.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use iof_proto::{Channel, Proc, StreamStats};
@@ -67,6 +67,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The contents of the screen.
 pub struct Board {
     pub engine: u32,
+    /// The hosts of the ranks.
+    pub hosts: BTreeMap<Proc, String>,
     /// The time from one sample to the next.
     pub interval: Duration,
     pub sort: Sort,
@@ -94,6 +96,7 @@ impl Board {
     pub fn new(engine: u32, interval: Duration) -> Board {
         Board {
             engine,
+            hosts: BTreeMap::new(),
             interval,
             sort: Sort::Name,
             reversed: false,
@@ -108,6 +111,13 @@ impl Board {
             first: 0,
             page: 1,
         }
+    }
+
+    /// Returns whether the ranks are on more than one host.
+    pub fn has_several_hosts(&self) -> bool {
+        let mut hosts = self.hosts.values().filter(|host| !host.is_empty());
+        let first = hosts.next();
+        hosts.any(|host| Some(host) != first)
     }
 
     /// Returns `true` once the engine has answered.

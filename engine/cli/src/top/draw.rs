@@ -18,6 +18,9 @@ use super::row::{Sort, StreamRow};
 /// The largest width of the column with job names.
 const MAX_NSPACE: usize = 20;
 
+/// The largest width of the column with hosts, which is shown if there are several.
+const MAX_HOST: usize = 16;
+
 const KEYS: &str = "q quit  sort n r c d l  f filter  i hide idle  s sum ranks  Up Down PgUp PgDn";
 
 /// Draws the whole screen.
@@ -97,7 +100,7 @@ fn table(board: &mut Board, room: usize) -> Table<'static> {
         };
         format!("{name}{mark}")
     };
-    let head = [
+    let mut head = vec![
         left(title("NSPACE", Some(Sort::Name))),
         right(title("RANK", None)),
         left(title("CHANNEL", None)),
@@ -106,10 +109,10 @@ fn table(board: &mut Board, room: usize) -> Table<'static> {
         right(title("DROPPED", Some(Sort::Dropped))),
         left(title("READERS (LAG)", Some(Sort::Lag))),
     ];
-    let (_, rows) = board.page(room);
+    let rows = board.page(room).1.to_vec();
     let nspaces = rows.iter().map(|row| row.stats.source.nspace.as_str().chars().count());
     let nspace = nspaces.max().unwrap_or(0).clamp("NSPACE v".len(), MAX_NSPACE);
-    let widths = [
+    let mut widths = vec![
         Constraint::Length(u16::try_from(nspace).unwrap_or(u16::MAX)),
         Constraint::Length(6),
         Constraint::Length(if rows.iter().any(|row| row.stats.logged) { 12 } else { 7 }),
@@ -118,14 +121,23 @@ fn table(board: &mut Board, room: usize) -> Table<'static> {
         Constraint::Length(9),
         Constraint::Fill(1),
     ];
-    let rows: Vec<TableRow<'static>> = rows.iter().map(row).collect();
+    let host_of = |row: &StreamRow| board.hosts.get(&row.stats.source).map_or("", String::as_str);
+    let has_hosts = board.has_several_hosts();
+    if has_hosts {
+        let longest = rows.iter().map(|row| host_of(row).chars().count()).max().unwrap_or(0);
+        let width = longest.clamp("HOST".len(), MAX_HOST);
+        head.insert(2, left(title("HOST", None)));
+        widths.insert(2, Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
+    }
+    let cells = |stream: &StreamRow| row(stream, has_hosts.then(|| host_of(stream)));
+    let rows: Vec<TableRow<'static>> = rows.iter().map(cells).collect();
     let head = TableRow::new(head).style(Style::new().add_modifier(Modifier::REVERSED));
     Table::new(rows, widths).header(head).column_spacing(1)
 }
 
-fn row(row: &StreamRow) -> TableRow<'static> {
+fn row(row: &StreamRow, host: Option<&str>) -> TableRow<'static> {
     let stats = &row.stats;
-    let cells = TableRow::new([
+    let mut cells = vec![
         left(shown(stats.source.nspace.as_str())),
         right(stats.source.rank.to_string()),
         left(match (row.is_sum, stats.logged) {
@@ -141,7 +153,11 @@ fn row(row: &StreamRow) -> TableRow<'static> {
         right(short(stats.cached)),
         right(short(stats.dropped)),
         left(tools(stats)),
-    ]);
+    ];
+    if let Some(host) = host {
+        cells.insert(2, left(shown(host)));
+    }
+    let cells = TableRow::new(cells);
     // Makes losses stand out.
     if stats.dropped > 0 { cells.style(Style::new().add_modifier(Modifier::BOLD)) } else { cells }
 }
@@ -251,6 +267,20 @@ mod tests {
         assert!(drawn(&mut board, 90, 6)[2].contains("CACHED v"));
         board.sort_by(Sort::Cached);
         assert!(drawn(&mut board, 90, 6)[2].contains("CACHED ^"));
+    }
+
+    #[test]
+    fn the_hosts_of_ranks_are_shown_if_there_are_several() {
+        let mut board = Board::new(7, Duration::from_secs(1));
+        board.update(Instant::now(), (0..2).map(|rank| stream(rank, 0, 0, &[])).collect());
+        let proc = |rank| stream(rank, 0, 0, &[]).source;
+        board.hosts = [(proc(0), "node1".into()), (proc(1), "node1".into())].into();
+        assert!(drawn(&mut board, 80, 6)[2].starts_with("NSPACE v   RANK CHANNEL"));
+        board.hosts.insert(proc(1), "evil\x1bnode".into());
+        let lines = drawn(&mut board, 80, 6);
+        assert!(lines[2].starts_with("NSPACE v   RANK HOST      CHANNEL"), "{lines:?}");
+        assert!(lines[3].starts_with("job           0 node1     stdout"), "{lines:?}");
+        assert!(lines[4].starts_with("job           1 evil?node stdout"), "{lines:?}");
     }
 
     #[test]
