@@ -1,5 +1,5 @@
-//! `iof run` on several nodes of which a process is stopped by SIGSTOP for a while: the front end,
-//! a relay or another agent, in each phase of a job.
+//! `iof run` on several nodes, with a process that is stopped by SIGSTOP for a while: the front
+//! end, a relay or another agent, in each phase of a job.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
