@@ -58,6 +58,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a reader whose job was removed while the capture ended missed its last generation",
     ),
+    (
+        Subject::Embedder,
+        2024,
+        2000,
+        "a callback of a delivery was dropped with a job that was removed while the capture ended",
+    ),
     (Subject::Engine, 1_170_001_095, 2000, "the simulator served a tool that it had forgotten"),
     (
         Subject::Engine,

@@ -10,6 +10,8 @@ impl Core {
     /// Forgets the complete stream `source`, and notes that at the tools that read it. The capture
     /// thread removes it once all of its readers are in its last generation.
     pub(crate) fn forget_stream(&mut self, source: SourceId) {
+        // What a capture that has failed did not take is dropped.
+        self.deliveries_taken(source, usize::MAX);
         let Some(stream) = self.streams.remove(source) else { return };
         let completion = stream.completion().unwrap_or(Completion { produced: 0, generation: 0 });
         let mut readers = Vec::new();
