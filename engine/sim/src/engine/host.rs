@@ -41,9 +41,9 @@ pub struct Host {
     asked: BTreeSet<Source>,
     /// The sources that it forwards.
     granted: BTreeSet<Source>,
-    /// The tool of each push of which it has received bytes.
+    /// The tool of each push whose bytes it has received.
     pushes: BTreeMap<u64, Proc>,
-    /// The pushes of which it takes nothing, and whether it takes nothing of any.
+    /// The pushes that it has paused, and whether it has paused all of them.
     paused: BTreeSet<u64>,
     all_paused: bool,
     /// The callbacks that were not called, with the pause of stdin that takes effect then.

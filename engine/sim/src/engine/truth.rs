@@ -88,7 +88,7 @@ impl Truth {
         }
     }
 
-    /// Records that a stream is broken off, with so many bytes missing.
+    /// Records that a stream is broken off, and how many bytes are missing.
     pub fn break_off(&mut self, source: SourceId, missing: u64) {
         let info = self.by_source.get(&source).expect("a known stream");
         self.streams.get_mut(info).expect("a known stream").missing = Some(missing);
