@@ -147,6 +147,17 @@ fn the_front_end_logs_messages_of_ranks_and_an_agent_those_for_its_job_record() 
 }
 
 #[test]
+fn a_rank_logs_while_others_on_its_node_are_not_yet_started() {
+    let nodes = Nodes::new();
+    let carrier = format!("env TMPDIR={}/%h sh -c", nodes.0.path().display());
+    let mut command = nodes.iof("front", "run");
+    command.args(["--rsh", &carrier, "--hosts", "a:24,b:24", "-n", "48", "--host-env", "TMPDIR"]);
+    command.args([env!("CARGO_BIN_EXE_iof"), "log", "--channel", "stdout", "logged"]);
+    let done = Process::start(&mut command).finish();
+    assert_eq!((done.code, done.text().matches("logged").count()), (0, 48), "{done:?}");
+}
+
+#[test]
 fn a_rank_attaches_to_the_agent_that_started_it() {
     let nodes = Nodes::new();
     let program = env!("CARGO_BIN_EXE_iof");

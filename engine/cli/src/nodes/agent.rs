@@ -96,7 +96,8 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
     };
     let kill_wait = Duration::from_millis(start.kill_wait);
     let ranks = start.ranks.clone();
-    let host = Arc::new(AgentHost::start(uplink)?);
+    let (host, messages) = AgentHost::new();
+    let host = Arc::new(host);
     let (engine, spec, output) = match prepare(&start, &host) {
         Ok(prepared) => prepared,
         Err(failure) => return Ok(refuse(uplink, failure)),
@@ -120,7 +121,7 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
         Err(error) => return Ok(refuse(uplink, Failure::running(error))),
     };
     let engine = Arc::new(engine);
-    let followed = follow(&engine, &job, (uplink, inputs), output);
+    let followed = follow(&engine, &job, (uplink, inputs), (output, messages));
     let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), job.clone(), typed(&start));
     let result = match followed {
         Ok(()) => serve(queue, (&job, &engine, &host), &ranks, stdin),
@@ -275,15 +276,17 @@ fn typed(start: &Start) -> Option<Rank> {
     typed.map(|(rank, _)| *rank)
 }
 
-/// Starts the threads that send output, exits and totals.
+/// Starts the threads that send output, exits, totals and messages of the host.
 fn follow(
     engine: &Arc<Engine>,
     job: &Job,
     (uplink, inputs): (&Arc<Uplink>, Sender<Input>),
-    OutputReaders { bundles, files }: OutputReaders,
+    (OutputReaders { bundles, files }, messages): (OutputReaders, Receiver<ToFrontEnd>),
 ) -> Result<(), Failure> {
     let mut tool = engine.attach(NAME, Grant::Never).map_err(Failure::running)?;
     uplink.send(&ToFrontEnd::Started { pids: pids(&mut tool)? });
+    let up = Arc::clone(uplink);
+    start_thread("iof-log", move || messages.into_iter().for_each(|message| up.send(&message)))?;
     let output = bundles.start(uplink)?;
     let files = files.watch(uplink, inputs.clone())?;
     let (job, up, backend) = (job.clone(), Arc::clone(uplink), backend_text(engine));

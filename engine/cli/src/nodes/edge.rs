@@ -346,11 +346,24 @@ impl Receiving {
             FrontEvent::Message(message) => {
                 if let (ToFrontEnd::Started { pids }, Some(remote)) = (&message, self.remote.upgrade()) {
                     remote.note_pids(number(self.first, place), pids);
+                    self.announce(place)?;
                     if self.linked.is_some() {
                         send_message(&self.down, place, &ToAgent::OutliveCarriers);
                     }
                 }
                 self.tell(place, NodeEvent::Message(message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the ranks of a node known to the engine, so that tools can push to them before they
+    /// write. Called before what the node sends next, which may be a message of such a rank.
+    fn announce(&self, place: Place) -> Result<(), String> {
+        let Some(node) = self.nodes.get(number(self.first, place)) else { return Ok(()) };
+        for rank in &node.ranks {
+            for channel in [Channel::Stdout, Channel::Stderr, Channel::Stddiag] {
+                self.pass_on(StreamKey { rank: *rank, channel }, Vec::new(), &[], || {})?;
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use iof_nodes::{
     ToFrontEnd, subtrees, window,
 };
 use iof_output::FlushTimeout;
-use iof_proto::{Channel, Proc, Rank};
+use iof_proto::Rank;
 
 use super::carrier::{MAX_STARTS, Template, agent_command};
 use super::edge::{Edge, NodeEvent, NumberedEvent};
@@ -142,10 +142,7 @@ impl Remote {
                         self.send_all(&ToAgent::Go);
                     }
                 }
-                NodeEvent::Message(ToFrontEnd::Started { .. }) => {
-                    started = started.saturating_add(1);
-                    self.announce(number, engine)?;
-                }
+                NodeEvent::Message(ToFrontEnd::Started { .. }) => started = started.saturating_add(1),
                 NodeEvent::Message(ToFrontEnd::Failed { reason, is_usage: true }) => {
                     return Err(Failure::Usage(format!("{host}: {reason}")));
                 }
@@ -201,20 +198,6 @@ impl Remote {
         edge.send(&ToAgent::Start(Box::new(start_of(launch, node)?)))?;
         if let Some(place) = self.state().edges.get_mut(number) {
             *place = Some(edge);
-        }
-        Ok(())
-    }
-
-    /// Makes the ranks of a node known to the engine, so that tools can push to them before they
-    /// write.
-    fn announce(&self, number: usize, engine: &Engine) -> Result<(), Failure> {
-        let Some(node) = self.nodes.get(number) else { return Ok(()) };
-        for rank in &node.ranks {
-            let source = Proc { nspace: self.nspace.clone(), rank: *rank };
-            for channel in [Channel::Stdout, Channel::Stderr, Channel::Stddiag] {
-                // A stream may have ended before.
-                let _ = engine.deliver(&source, channel, Vec::new(), &[], || {});
-            }
         }
         Ok(())
     }

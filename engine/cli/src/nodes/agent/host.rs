@@ -1,18 +1,15 @@
 //! The host of an agent's engine.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use crossbeam::channel::{Sender, unbounded};
+use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_engine::{Host, HostReply};
 use iof_nodes::ToFrontEnd;
 use iof_proto::log::key;
 use iof_proto::{Failure as LogFailure, Log};
 
-use super::uplink::Uplink;
-use crate::error::Failure;
 use crate::nodes::carrier::lock;
-use crate::threads::start_thread;
 
 /// The host of an agent's engine. Tools on its node attach as on one node. What they log to channels
 /// that the agent does not have is logged by the front end.
@@ -30,10 +27,11 @@ struct Calls {
 }
 
 impl AgentHost {
-    pub fn start(uplink: &Arc<Uplink>) -> Result<AgentHost, Failure> {
-        let ((messages, queue), uplink) = (unbounded::<ToFrontEnd>(), Arc::clone(uplink));
-        start_thread("iof-log", move || queue.into_iter().for_each(|message| uplink.send(&message)))?;
-        Ok(AgentHost { messages, calls: Mutex::default() })
+    /// Returns the host, and the messages that it has for the front end. A rank may log before all
+    /// ranks are started, but the front end takes messages only after [`ToFrontEnd::Started`].
+    pub fn new() -> (AgentHost, Receiver<ToFrontEnd>) {
+        let (messages, queue) = unbounded();
+        (AgentHost { messages, calls: Mutex::default() }, queue)
     }
 
     /// Answers the tool that has logged a message.
@@ -59,7 +57,7 @@ impl Host for AgentHost {
         calls.next = call.wrapping_add(1);
         calls.replies.insert(call, reply);
         drop(calls);
-        // The thread ends with this host.
+        // The thread that sends ends with this host.
         let _ = self.messages.send(ToFrontEnd::Log { call, log: log.clone() });
     }
 }
