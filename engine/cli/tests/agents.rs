@@ -61,6 +61,12 @@ impl Front {
         front
     }
 
+    /// Ends the carrier.
+    fn cut(&mut self) {
+        let null = || File::options().read(true).write(true).open("/dev/null").unwrap();
+        (self.down, self.up) = (null(), null());
+    }
+
     fn send(&mut self, place: Place, message: &ToAgent) {
         self.write(&message.frame(place).unwrap());
     }
@@ -134,26 +140,35 @@ struct LinkedFront {
 }
 
 impl LinkedFront {
-    /// Starts an agent, and rank 0, which runs this script.
-    fn run(site: &Site, script: &str) -> LinkedFront {
+    /// Starts an agent, and greets it.
+    fn greet() -> Front {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut agent = agent();
         let agent = Process::start_with_its_files(with_files(agent.args(["--reattach", "1000"]), theirs));
-        let mut front = Front::greet(agent, both(ours), Some(LinkEnd::default()));
+        Front::greet(agent, both(ours), Some(LinkEnd::default()))
+    }
+
+    /// Starts an agent, which is then ready to start rank 0 with this script.
+    fn start(site: &Site, script: &str) -> LinkedFront {
+        let mut front = LinkedFront::greet();
         let socket = AgentSocket::In(site.path().into());
         let start = Start { socket, ..start(script, 0) };
         front.send(Place::NEXT, &ToAgent::Start(start.into()));
         let Arrived::Message(ToFrontEnd::Link(address)) = front.next() else { panic!("no address") };
         assert_eq!(front.next(), Arrived::Message(ToFrontEnd::Ready));
-        front.send(Place::NEXT, &ToAgent::Go);
-        assert!(matches!(front.next(), Arrived::Message(ToFrontEnd::Started { .. })));
         LinkedFront { front, address }
     }
 
-    /// Ends the carrier.
-    fn cut(&mut self) {
-        let null = || File::options().read(true).write(true).open("/dev/null").unwrap();
-        (self.front.down, self.front.up) = (null(), null());
+    /// Starts an agent, and rank 0, which runs this script.
+    fn run(site: &Site, script: &str) -> LinkedFront {
+        let mut linked = LinkedFront::start(site, script);
+        linked.front.send(Place::NEXT, &ToAgent::Go);
+        linked.expect_start();
+        linked
+    }
+
+    fn expect_start(&mut self) {
+        assert!(matches!(self.front.next(), Arrived::Message(ToFrontEnd::Started { .. })));
     }
 
     /// Begins an attempt to bring another carrier. Returns what that one begins with.
@@ -348,8 +363,7 @@ fn a_link_of_an_earlier_attempt_that_arrives_late_is_refused() {
     let script = format!("echo first; : < {one}; echo second; : < {two}; echo third; exec sleep 1000");
     let mut linked = LinkedFront::run(&site, &script);
     assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));
-    linked.front.send(Place::NEXT, &ToAgent::OutliveCarriers);
-    linked.cut();
+    linked.front.cut();
     let (late, next) = (linked.attempt(), linked.attempt());
     let _carrier = linked.resume(next);
     gates[0].open();
@@ -369,11 +383,10 @@ fn a_carrier_that_cannot_be_read_is_replaced() {
     let mut linked =
         LinkedFront::run(&site, &format!("echo first; : < {}; echo second; exec sleep 1000", gate.path()));
     assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));
-    linked.front.send(Place::NEXT, &ToAgent::OutliveCarriers);
     // Totals follow once a second. With unread bytes, a socket ends in ECONNRESET.
     let mut files = [PollFd::new(linked.front.up.as_fd(), PollFlags::POLLIN)];
     assert_eq!(poll(&mut files, PollTimeout::NONE), Ok(1));
-    linked.cut();
+    linked.front.cut();
     let first = linked.attempt();
     let _carrier = linked.resume(first);
     gate.open();
@@ -385,7 +398,6 @@ fn an_agent_is_told_of_the_end_over_a_carrier_that_it_cannot_write() {
     let site = Site::new();
     let mut linked = LinkedFront::run(&site, "echo first; exec sleep 1000");
     assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));
-    linked.front.send(Place::NEXT, &ToAgent::OutliveCarriers);
     // The other direction ends, and totals follow once a second.
     shutdown(linked.front.up.as_raw_fd(), Shutdown::Read).unwrap();
     let agent = linked.front.agent.running("iof")[0];
@@ -395,11 +407,29 @@ fn an_agent_is_told_of_the_end_over_a_carrier_that_it_cannot_write() {
 }
 
 #[test]
-fn ranks_end_with_a_carrier_that_the_front_end_does_not_replace() {
-    let site = Site::new();
-    let mut linked = LinkedFront::run(&site, "echo first; exec sleep 1000");
-    assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));
-    linked.cut();
+fn an_agent_outlives_its_carriers_as_soon_as_it_is_ready() {
+    for is_going in [false, true] {
+        let site = Site::new();
+        let mut linked = LinkedFront::start(&site, "echo first; exec sleep 1000");
+        if is_going {
+            linked.front.send(Place::NEXT, &ToAgent::Go);
+        }
+        // `Started` is lost, or what it answers was not sent.
+        linked.front.cut();
+        let first = linked.attempt();
+        let _carrier = linked.resume(first);
+        if !is_going {
+            linked.front.send(Place::NEXT, &ToAgent::Go);
+        }
+        linked.expect_start();
+        assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));
+    }
+}
+
+#[test]
+fn an_agent_that_is_not_ready_ends_with_its_carrier() {
+    let mut front = LinkedFront::greet();
+    front.cut();
     // 124 is that of timeout(1).
-    assert_eq!(linked.front.agent.wait(), 1);
+    assert_eq!(front.agent.wait(), 0);
 }

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ChildStdout;
 
-use common::nodes::{agent_of, has_thread, send};
+use common::nodes::{agent_of, has_thread, has_variable, send};
 use common::noise::Noise;
 use common::process::{Process, Stat};
 use common::site::{Site, iof};
@@ -30,11 +30,13 @@ impl Node {
         let site = Site::new();
         site.install(Path::new("/bin/cat"), "wire");
         // The shell keeps neither end, so that the end of a wire is the end of the carrier's output
-        // or input. While the file `down` exists, no carrier starts.
+        // or input. While the file `down` exists, no carrier starts; with `held` the one of node a
+        // waits.
         let script = "cd ${0%/*}; if [ -e down ]; then : > tried; exit 1; fi\n\
+                      while [ $1 = a ] && [ -e held ]; do sleep 0.01; done\n\
                       exec 3>&1 4<&0 >/dev/null </dev/null\n\
                       export NODE=$1\n\
-                      ./wire <&4 3>&- | sh -c \"$2\" 3>&- 4<&- | ./wire >&3 4<&- &\n\
+                      WAY=down ./wire <&4 3>&- | sh -c \"$2\" 3>&- 4<&- | ./wire >&3 4<&- &\n\
                       exec 3>&- 4<&-\n\
                       wait\n";
         fs::write(site.path().join("carrier"), script).unwrap();
@@ -52,23 +54,16 @@ impl Node {
         self.site.run_sh(&[&nodes, options].concat(), script)
     }
 
-    /// Starts such a job whose ranks write `ready` first, and waits until they have. They do so
-    /// after a signal, behind which nothing of the start is on its way to the agents.
+    /// Starts such a job whose ranks write `ready` first, and waits until they have.
     fn start_ready(&self, options: &[&str], script: &str) -> (Process, BufReader<ChildStdout>) {
-        let begin = "trap go=1 USR1; echo started; until [ \"$go\" ]; do :; done; trap - USR1; echo ready";
-        let mut run = self.start(options, &format!("{begin}; {script}"));
+        let mut run = self.start(options, &format!("echo ready; {script}"));
         let mut stdout = BufReader::new(run.stdout());
-        let mut expect = |wanted| {
-            let mut lines = String::new();
-            for _ in 0..2 {
-                stdout.read_line(&mut lines).unwrap();
-            }
-            assert_eq!(lines, wanted);
-        };
-        expect("started\nstarted\n");
+        let mut lines = String::new();
+        for _ in 0..2 {
+            stdout.read_line(&mut lines).unwrap();
+        }
+        assert_eq!(lines, "ready\nready\n");
         wait_for("the end of the start", || has_thread(run.pid(), "iof-nodes").then_some(()));
-        run.signal(Signal::SIGUSR1);
-        expect("ready\nready\n");
         (run, stdout)
     }
 
@@ -149,6 +144,30 @@ fn all_output_arrives_once_and_in_order_although_carriers_are_cut() {
 }
 
 #[test]
+fn a_job_starts_although_a_carrier_is_cut_before_its_ranks_are_started() {
+    let node = Node::new();
+    fs::write(node.file("held"), "").unwrap();
+    let script = format!("echo $IOF_RANK; : > {}.$IOF_RANK", node.file("ran").display());
+    let run = node.start(&["--reattach", "60"], &script);
+    let is_down = |wire: &u32| has_variable(*wire, "NODE=b") && has_variable(*wire, "WAY=down");
+    let wire = wait_for("the carrier of b", || run.running("wire").into_iter().find(is_down));
+    let is_ready = |agent: &u32| has_variable(*agent, "NODE=b") && has_thread(*agent, "iof-listen");
+    wait_for("the agent of b", || run.running("iof").iter().any(is_ready).then_some(()));
+    send(wire, Signal::SIGSTOP);
+    wait_for("the carrier to stop", || (Stat::of(wire)?.state == 'T').then_some(()));
+    fs::remove_file(node.file("held")).unwrap();
+    // The ranks of both nodes are told to start. Those of b are not: their carrier ends before.
+    wait_for("the rank of a", || node.file("ran.0").exists().then_some(()));
+    assert!(!node.file("ran.1").exists());
+    cut(wire);
+    let done = run.finish();
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let mut lines: Vec<&str> = done.text().lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0", "1"]);
+}
+
+#[test]
 fn all_stdin_arrives_once_and_in_order_although_carriers_are_cut() {
     let (node, length) = (Node::new(), 6 << 20);
     let mut run = node.start(&["--reattach", "60", "--stdin", "all", "--output", "rank"], "sha256sum");
@@ -204,10 +223,10 @@ fn a_node_that_no_carrier_reaches_in_time_is_lost_with_figures() {
         let line = errors.lines().find(|line| line.starts_with(&lost));
         let line = line.unwrap_or_else(|| panic!("{errors}"));
         let reason = ", and no other one reached its agent in 0.5 s: its carrier ended with exit status: 1; of its \
-                      unfinished output 14 bytes arrived, at least 0 are missing, and what ";
+                      unfinished output 6 bytes arrived, at least 0 are missing, and what ";
         assert!(line.contains(reason), "{errors}");
     }
-    assert!(errors.contains("unknown exit status: 2 ranks (0-1); 28 bytes forwarded, 0 lost"), "{errors}");
+    assert!(errors.contains("unknown exit status: 2 ranks (0-1); 12 bytes forwarded, 0 lost"), "{errors}");
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
@@ -244,7 +263,7 @@ fn a_time_limit_and_two_interrupts_end_a_job_whose_nodes_have_no_carrier() {
         run.running("iof").into_iter().for_each(|agent| send(agent, Signal::SIGKILL));
         let errors = String::from_utf8(stderr.get()).unwrap();
         assert!(
-            errors.contains(", and no other one was waited for; of its unfinished output 14 bytes"),
+            errors.contains(", and no other one was waited for; of its unfinished output 6 bytes"),
             "{errors}"
         );
         assert_eq!(code, if timeout.is_some() { 124 } else { 130 }, "{errors}");
@@ -280,7 +299,7 @@ fn the_death_of_an_agent_is_noticed_by_the_first_attempt() {
     let code = run.wait();
     let errors = String::from_utf8(stderr.get()).unwrap();
     assert!(errors.contains("node b is lost with rank 1: its carrier ended with "), "{errors}");
-    assert!(errors.contains(", and its agent has ended; of its unfinished output 14 bytes"), "{errors}");
+    assert!(errors.contains(", and its agent has ended; of its unfinished output 6 bytes"), "{errors}");
     assert_eq!(code, 1, "{errors}");
 }
 

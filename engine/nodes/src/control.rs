@@ -264,8 +264,6 @@ pub enum ToAgent {
     /// The front end ends the edge, and no other carrier follows. The agent ends its ranks. Without
     /// [`LinkEnd`](crate::LinkEnd), the end of the carrier means the same.
     HangUp,
-    /// The front end replaces carriers that end from now on: it has received `Started`.
-    OutliveCarriers,
 }
 
 /// The number of bytes that the node has read from one stream.
@@ -374,7 +372,8 @@ pub enum ToFrontEnd {
         /// The streams that were completed before their end of file.
         cut_off: Vec<(Rank, Channel)>,
     },
-    /// Where the agent listens for carriers that replace the one that started it. Precedes `Ready`.
+    /// Where the agent listens for carriers that replace the one that started it, and whose ends it
+    /// outlives from now on. Precedes `Ready`.
     Link(LinkAddress),
 }
 
@@ -420,8 +419,7 @@ impl Message for ToAgent {
             | ToAgent::Logged { .. }
             | ToAgent::CutOff
             | ToAgent::Close
-            | ToAgent::HangUp
-            | ToAgent::OutliveCarriers => Ok(()),
+            | ToAgent::HangUp => Ok(()),
         }
     }
 }

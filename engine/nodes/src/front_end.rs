@@ -299,7 +299,7 @@ impl FrontEnd {
     }
 
     /// Returns whether the agent has started its ranks.
-    pub fn has_started(&self) -> bool {
+    fn has_started(&self) -> bool {
         matches!(self.phase, Phase::Started | Phase::Over)
     }
 

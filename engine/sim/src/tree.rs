@@ -194,9 +194,10 @@ impl World {
         if self.front.started == self.nodes.len() && self.start_turns == 0 {
             self.start_turns = now;
         }
-        // A job that loses a node before that does not start.
-        let percent = if self.tree.is_linked { 20 } else { 3 };
-        if self.faults > 0 && self.start_turns > 0 && self.rng.chance(percent) {
+        // A job that loses a node before that does not start, but its carriers may be cut.
+        let (percent, begins) =
+            if self.tree.is_linked { (20, self.front.ready > 0) } else { (3, self.start_turns > 0) };
+        if self.faults > 0 && begins && self.rng.chance(percent) {
             self.faults -= 1;
             self.fault();
         }
@@ -254,6 +255,7 @@ impl World {
         let kind = match self.rng.below(if self.tree.is_linked { 12 } else { 4 }) {
             // Carriers that are replaced are mostly cut.
             4.. => 1,
+            _ if self.start_turns == 0 => 1,
             kind => kind,
         };
         if kind == 3 {
@@ -264,8 +266,10 @@ impl World {
             return;
         }
         if kind == 1 && self.tree.is_linked {
-            self.pipes.up[number].cut(&mut self.rng);
-            self.pipes.down[number].cut(&mut self.rng);
+            if self.front.is_ready(number) {
+                self.pipes.up[number].cut(&mut self.rng);
+                self.pipes.down[number].cut(&mut self.rng);
+            }
             return;
         }
         self.blamed.extend(self.subtree(number).map(|node| node as usize));

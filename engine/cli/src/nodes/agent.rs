@@ -402,10 +402,7 @@ fn serve(
             }
             Ok(Input::Signal(signal)) if asks_to_end(signal) => return Err(Failure::Signal(signal)),
             // The thread that receives does these.
-            Ok(
-                Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. } | ToAgent::OutliveCarriers)
-                | Input::Signal(_),
-            ) => {}
+            Ok(Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. }) | Input::Signal(_)) => {}
             Ok(Input::Lost(None)) => return Ok(End::Alone),
             Ok(Input::FilesBlocked) => return Ok(End::FilesBlocked),
             Ok(Input::Lost(Some(reason))) => {

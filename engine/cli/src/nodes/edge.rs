@@ -250,11 +250,11 @@ impl Receiving {
         reap(&self.carrier);
     }
 
-    /// Returns the edge if a carrier that has ended is to be replaced: its ranks run.
+    /// Returns the edge if a carrier that has ended is to be replaced: the agent can be reached, and
+    /// has not sent everything.
     fn replaceable(&self) -> Option<&Arc<LinkedEdge>> {
-        let branch = lock(&self.branch);
-        let runs = branch.end(Place::NEXT).is_some_and(|end| end.has_started() && !end.is_over());
-        self.linked.as_ref().filter(|_| runs)
+        let is_over = lock(&self.branch).end(Place::NEXT).is_none_or(FrontEnd::is_over);
+        self.linked.as_ref().filter(|linked| !is_over && linked.has_address())
     }
 
     /// Tells which nodes are lost with the edge.
@@ -347,9 +347,6 @@ impl Receiving {
                 if let (ToFrontEnd::Started { pids }, Some(remote)) = (&message, self.remote.upgrade()) {
                     remote.note_pids(number(self.first, place), pids);
                     self.announce(place)?;
-                    if self.linked.is_some() {
-                        send_message(&self.down, place, &ToAgent::OutliveCarriers);
-                    }
                 }
                 self.tell(place, NodeEvent::Message(message));
             }

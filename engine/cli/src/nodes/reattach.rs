@@ -116,6 +116,11 @@ impl LinkedEdge {
         *lock(&self.address) = Some(address);
     }
 
+    /// Returns whether the agent has told where it listens.
+    pub fn has_address(&self) -> bool {
+        lock(&self.address).is_some()
+    }
+
     /// Starts to write to the first carrier.
     pub fn start(self: &Arc<Self>, down: File, carrier: &Arc<Mutex<CarrierProcess>>) -> Result<(), Failure> {
         self.start_writing((down, CarrierNumber::default()), carrier)

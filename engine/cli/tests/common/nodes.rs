@@ -22,13 +22,22 @@ pub fn run(hosts: &str, options: &[&str], script: &str) -> Done {
 
 /// Returns the pid of the agent on a host, whose carrier sets `NODE` to the name of the host.
 pub fn agent_of(run: &Process, host: &str) -> u32 {
-    let words = |pid: &u32, file| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let is_agent = |pid: &u32| {
-        let node = format!("NODE={host}");
-        words(pid, "cmdline").split(|byte| *byte == 0).nth(1) == Some(b"agent")
-            && words(pid, "environ").split(|byte| *byte == 0).any(|word| word == node.as_bytes())
+        words(*pid, "cmdline").get(1).is_some_and(|word| word == b"agent")
+            && has_variable(*pid, &format!("NODE={host}"))
     };
     run.running("iof").into_iter().find(is_agent).unwrap()
+}
+
+/// Returns whether a process was started with this variable, such as `NAME=value`.
+pub fn has_variable(pid: u32, variable: &str) -> bool {
+    words(pid, "environ").iter().any(|word| word == variable.as_bytes())
+}
+
+/// Returns what a file in /proc contains, between zeros.
+fn words(pid: u32, file: &str) -> Vec<Vec<u8>> {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    bytes.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
 }
 
 /// Returns whether a process has a thread of this name.

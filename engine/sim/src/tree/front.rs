@@ -23,6 +23,8 @@ struct Edge {
     first: usize,
     branch: Branch,
     end: EdgeEnd,
+    /// The first node is ready to start its ranks.
+    is_ready: bool,
     /// The turn in which a carrier that has ended is replaced.
     replaced_at: Option<u64>,
     decoder: Decoder,
@@ -50,7 +52,7 @@ pub struct Front {
     held: u64,
     ranks: u32,
     nodes: usize,
-    ready: usize,
+    pub ready: usize,
     pub started: usize,
     pub open: BTreeSet<usize>,
     pub lost: BTreeSet<usize>,
@@ -78,7 +80,16 @@ impl Front {
             let (first, end) = (subtree.start as usize, subtree.end as usize);
             let branch = Branch::new(&ranks[first..end], tree.radix, window(nodes));
             let (end, decoder) = (EdgeEnd::new(tree.is_linked), Decoder::of_agent());
-            Edge { first, branch, end, replaced_at: None, decoder, is_ended: false, down: Vec::new() }
+            Edge {
+                first,
+                branch,
+                end,
+                is_ready: false,
+                replaced_at: None,
+                decoder,
+                is_ended: false,
+                down: Vec::new(),
+            }
         };
         Front {
             edges: subtrees(0..tree.nodes, tree.radix).into_iter().map(edge).collect(),
@@ -107,6 +118,11 @@ impl Front {
         self.edges.iter().map(|edge| edge.first).collect()
     }
 
+    /// Returns whether the carrier of a node is replaced when it ends.
+    pub fn is_ready(&self, node: usize) -> bool {
+        self.edges[self.place(node).0].is_ready
+    }
+
     fn place(&self, node: usize) -> (usize, Place) {
         let edge = self.edges.partition_point(|edge| edge.first <= node) - 1;
         (edge, Place((node - self.edges[edge].first) as u32))
@@ -123,7 +139,7 @@ impl Front {
             if self.edges[edge].is_ended {
                 continue;
             }
-            let Edge { first, end, replaced_at, .. } = &mut self.edges[edge];
+            let Edge { first, end, is_ready, replaced_at, .. } = &mut self.edges[edge];
             let first = *first;
             if replaced_at.is_some_and(|time| time <= now) && !nodes[first].is_gone {
                 *replaced_at = None;
@@ -133,7 +149,7 @@ impl Front {
                 (pipes.up[first], pipes.down[first]) = (Pipe::default(), Pipe::default());
             }
             let Some(read) = end.read(CAPACITY, &mut pipes.up[first]) else {
-                if end.link.is_none() || nodes[first].is_gone {
+                if end.link.is_none() || !*is_ready || nodes[first].is_gone {
                     self.end_edge(edge, nodes, pipes);
                 } else if replaced_at.is_none() {
                     *replaced_at = Some(now + rng.below(100));
@@ -201,6 +217,7 @@ impl Front {
             FrontEvent::End(stream) => self.arrived.entry(stream).or_default().is_ended = true,
             FrontEvent::Message(ToFrontEnd::Ready) => {
                 self.ready += 1;
+                self.edges[edge].is_ready |= place == Place::NEXT;
                 if self.ready == self.nodes {
                     (0..self.nodes).for_each(|node| self.send(node, &ToAgent::Go));
                 }

@@ -95,7 +95,8 @@ impl Links {
         })
     }
 
-    /// Starts to listen for links, in `directory` or the node's default directory. Returns where.
+    /// Starts to listen for links, in `directory` or the node's default directory. The edge outlives
+    /// its carriers from now on. Returns where it listens.
     pub fn listen(uplink: &Arc<Uplink>, directory: Option<&Path>) -> Result<Option<LinkAddress>, Failure> {
         let Some(links) = uplink.links() else { return Ok(None) };
         let needed = |error: BindError| Failure::Usage(format!("--reattach: {error}"));
@@ -103,14 +104,12 @@ impl Links {
         let socket = listener.socket().try_clone().map_err(Failure::running)?;
         let address = LinkAddress { path: listener.path().into(), session: links.session };
         let _ = links.listener.set(Mutex::new(Some(listener)));
-        let uplink = Arc::clone(uplink);
-        start_thread("iof-listen", move || accept(&uplink, &socket))?;
+        start_thread("iof-listen", {
+            let uplink = Arc::clone(uplink);
+            move || accept(&uplink, &socket)
+        })?;
+        links.link.set_patience(links.limit);
         Ok(Some(address))
-    }
-
-    /// Lets the edge outlive its carrier from now on: the front end replaces it.
-    pub fn outlive_carriers(&self) {
-        self.link.set_patience(self.limit);
     }
 
     /// Waits until the carrier has what was sent last, and removes the socket.

@@ -195,10 +195,6 @@ impl Uplink {
                     let own = self.pass_stdin(piece, || has_hung_up(down)).map_err(refused)?;
                     own.into_iter().for_each(|message| drop(inputs.send(Input::Message(message))));
                 }
-                AgentEvent::Message(ToAgent::OutliveCarriers) => {
-                    let unasked = EdgeError::Unexpected("message about carriers that are replaced");
-                    self.links().ok_or(unasked).map_err(refused)?.outlive_carriers();
-                }
                 AgentEvent::Message(message) => drop(inputs.send(Input::Message(message))),
             }
         }
