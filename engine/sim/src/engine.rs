@@ -133,7 +133,10 @@ impl EngineWorld {
             Kind::Host => self.host.act(&mut self.engine, actor, rng),
             Kind::Clock => self.advance(Duration::from_millis(rng.size(4000))),
             Kind::EndCapture => self.end_capture(actor, rng),
-            Kind::Mpi => self.report_mpi(actor, rng),
+            Kind::Mpi => {
+                self.report_mpi(actor, rng);
+                self.report_of_withdrawn(actor, rng);
+            }
             Kind::Flow => self.host.change_flow(&mut self.engine, actor, rng),
             Kind::Embedder => self.act_as_embedder(actor, rng),
             Kind::Memory => {

@@ -72,6 +72,13 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         "a stream that was missed while the capture ended was reported before the pull was answered",
     ),
     (Subject::Engine, 1006, 300, "an early end of a job that was removed left a time to wake up at"),
+    (Subject::Engine, 160, 2000, "a job without ranks that had logged messages ended with an exit code"),
+    (
+        Subject::Embedder,
+        590,
+        2000,
+        "a rank that had begun MPI while it was being started waited for one that had exited",
+    ),
 ];
 
 #[test]

@@ -229,11 +229,9 @@ impl JobState {
     pub(super) fn all_registered(&mut self) -> bool {
         self.started = true;
         self.launching.clear();
-        if self.ranks.is_empty() && !self.delivered.is_empty() {
-            self.is_local = false;
-            return false;
-        }
-        self.ranks.is_empty() && self.logged.is_empty()
+        // Without a rank here, the job has no exit code of its own.
+        self.is_local &= !self.ranks.is_empty();
+        self.ranks.is_empty() && self.delivered.is_empty() && self.logged.is_empty()
     }
 
     /// Removes and returns the local ranks, with all that they left in the job.
@@ -243,6 +241,8 @@ impl JobState {
         self.cut_off.clear();
         self.endings.clear();
         self.early_end_policy = EarlyEndPolicy::never();
+        self.mpi.clear();
+        self.uninitialized = None;
         mem::take(&mut self.ranks)
     }
 

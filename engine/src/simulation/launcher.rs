@@ -8,13 +8,14 @@ use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::Stream;
 
 use super::SimulatedEngine;
-use crate::core::calls::{self, DeliveredBytes, DeliveredEnd, NewRank};
+use crate::core::calls::{self, DeliveredBytes, DeliveredEnd, NewRank, RegisteredRank};
 use crate::core::deliver_error::DeliverError;
 use crate::core::ids::JobId;
 use crate::core::input::Input;
 use crate::core::job::{CHANNELS, JobState, Launching, SignalReach};
 use crate::core::job_status::JobStatus;
 use crate::core::mpi::MpiEvent;
+use crate::dispatch;
 use crate::early_end::{EarlyEndPolicy, KillOnBadExit};
 
 /// A job that begins.
@@ -131,6 +132,35 @@ impl SimulatedEngine {
         signals: RankSignals,
         streams: [Stream; CHANNELS.len()],
     ) -> Option<AddedRank> {
+        let added = self.register_rank(proc, stdin, signals)?;
+        let sources = added.streams.into_iter().zip(streams);
+        let sources = sources.map(|((id, first), stream)| {
+            let first = self.memory.with_pages(first)?;
+            Some((id, NewStream::new(stream, first)))
+        });
+        let sources: Option<Vec<_>> = sources.collect();
+        Some(AddedRank { process: added.process, target: added.target, sources: sources? })
+    }
+
+    /// Adds a rank that runs, but which the capture does not take, because it has ended. Returns
+    /// its process and its streams.
+    pub fn add_lost_rank(
+        &mut self,
+        proc: &Proc,
+        stdin: RankStdin,
+        signals: RankSignals,
+    ) -> Option<(ProcessId, [SourceId; CHANNELS.len()])> {
+        let RegisteredRank { streams, process, .. } = self.register_rank(proc, stdin, signals)?;
+        self.reports.extend(streams.iter().filter_map(|(_, first)| dispatch::answered(first)));
+        Some((process, streams.map(|(id, _)| id)))
+    }
+
+    fn register_rank(
+        &mut self,
+        proc: &Proc,
+        stdin: RankStdin,
+        signals: RankSignals,
+    ) -> Option<RegisteredRank> {
         let new = NewRank {
             rank: proc.rank,
             signals: match signals {
@@ -141,14 +171,12 @@ impl SimulatedEngine {
             stdin_unavailable: (stdin == RankStdin::Closed).then_some(StdinUnavailable::NotOpen),
             own_stdin: stdin == RankStdin::Own,
         };
-        let added = self.core.register_rank(&proc.nspace, new).ok()?;
-        let sources = added.streams.into_iter().zip(streams);
-        let sources = sources.map(|((id, first), stream)| {
-            let first = self.memory.with_pages(first)?;
-            Some((id, NewStream::new(stream, first)))
-        });
-        let sources: Option<Vec<_>> = sources.collect();
-        Some(AddedRank { process: added.process, target: added.target, sources: sources? })
+        self.core.register_rank(&proc.nspace, new).ok()
+    }
+
+    /// Removes the ranks of a job because another one can't be started.
+    pub fn withdraw_ranks(&mut self, nspace: &Nspace) {
+        self.core.withdraw_ranks(nspace);
     }
 
     /// Records that all local ranks of a job were added.

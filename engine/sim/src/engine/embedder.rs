@@ -4,7 +4,7 @@
 use iof_capture::{ProcessId, Signal};
 use iof_engine::simulation::{MpiReport, RankSignals};
 use iof_proto::log::key as log_key;
-use iof_proto::{Log, Rank};
+use iof_proto::{Log, Proc, Rank};
 
 use super::EngineWorld;
 use super::ends::Phase;
@@ -12,15 +12,17 @@ use super::jobs::RankProcess;
 use crate::rng::Rng;
 
 impl EngineWorld {
-    /// A rank begins, finalizes or aborts MPI. After an abort it may exit before the engine learns
-    /// of it. A report about a job that was removed has no effect.
+    /// A rank begins, finalizes or aborts MPI, also one that is being started. After an abort it may
+    /// exit before the engine learns of it. A report about a job that was removed has no effect.
     pub(super) fn report_mpi(&mut self, actor: usize, rng: &mut Rng) {
         let Some(job) = self.job(actor).map(|index| &mut self.jobs.list[index]) else { return };
-        let Some(number) = (actor >> 8).checked_rem(job.ranks.len()) else { return };
-        let (rank, phase) = (&mut job.ranks[number], job.ends.phase(number));
+        let running = job.ranks.len() + usize::from(job.is_starting());
+        let Some(number) = (actor >> 8).checked_rem(running) else { return };
+        let (rank, phase) = (job.ranks.get_mut(number), job.ends.phase(number));
+        let exited = rank.as_ref().map_or(job.starting_status.is_some(), |rank| rank.exited);
         let report = match phase {
-            _ if rng.chance(if rank.exited { 16 } else { 24 }) => MpiReport::Aborted(rng.below(256) as i32),
-            _ if rank.exited || rank.stopped => return,
+            _ if rng.chance(if exited { 16 } else { 24 }) => MpiReport::Aborted(rng.below(256) as i32),
+            _ if exited || rank.as_ref().is_some_and(|rank| rank.stopped) => return,
             Phase::Before => MpiReport::Initialized,
             Phase::Inside => MpiReport::Finalized,
             Phase::After => return,
@@ -30,10 +32,16 @@ impl EngineWorld {
             return self.engine.report_mpi(&job.nspace, earlier, Rank(number as u32), report);
         }
         if let MpiReport::Aborted(code) = report
-            && !rank.exited
+            && !exited
         {
-            rank.status = Some(code << 8);
-            rank.exit();
+            let status = Some(code << 8);
+            match rank {
+                Some(rank) => {
+                    rank.status = status;
+                    rank.exit();
+                }
+                None => job.starting_status = status,
+            }
         }
         job.ends.reported(number, report);
         self.engine.report_mpi(&job.nspace, job.run, Rank(number as u32), report);
@@ -41,6 +49,16 @@ impl EngineWorld {
         let job = self.job(actor).map(|index| &self.jobs.list[index]).filter(|job| job.registered);
         if let (MpiReport::Aborted(_), Some(job)) = (report, job) {
             job.ends.check_ended(self.now);
+        }
+    }
+
+    /// A rank of a job that failed to start has reported something about MPI before it was killed.
+    pub(super) fn report_of_withdrawn(&mut self, actor: usize, rng: &mut Rng) {
+        let withdrawn = &self.jobs.withdrawn;
+        let index = actor.checked_rem(withdrawn.len()).filter(|_| rng.chance(64));
+        if let Some((Proc { nspace, rank }, run)) = index.map(|index| withdrawn[index].clone()) {
+            let reports = [MpiReport::Initialized, MpiReport::Finalized, MpiReport::Aborted(1)];
+            self.engine.report_mpi(&nspace, run, rank, rng.pick(&reports));
         }
     }
 
@@ -114,10 +132,9 @@ impl EngineWorld {
         for job in &mut self.jobs.list {
             let Some(status) = self.engine.status(&job.nspace) else { continue };
             job.ends.check(&status, self.now);
-            if self.engine.job(&job.nspace) == Some(true)
-                && let Some(code) = job.exit_code.or((!job.ranks.is_empty()).then(|| status.code()))
-            {
-                self.truth.has_exit_code(&job.nspace, job.run, Some(code));
+            if self.engine.job(&job.nspace) == Some(true) {
+                let code = job.exit_code.or((!job.ranks.is_empty()).then(|| status.code()));
+                self.truth.has_exit_code(&job.nspace, job.run, code);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! How a job must end: its exit status and its early end, from what its ranks have done.
 
+use std::mem;
 use std::process::ExitStatus;
 use std::time::Instant;
 
@@ -50,6 +51,8 @@ pub struct Ends {
     /// When its time limit is reached.
     timeout: Option<Instant>,
     ranks: Vec<RankModel>,
+    /// How far the rank that is being started has come in MPI.
+    starting: Phase,
     /// The ranks that have failed, in this order.
     failed: Vec<Rank>,
     /// The first rank that has called `MPI_Abort`, with its code.
@@ -61,25 +64,28 @@ pub struct Ends {
 impl Ends {
     /// Describes a job without ranks.
     pub fn new(kill_on: KillOnBadExit, timeout: Option<Instant>) -> Ends {
-        Ends { kill_on, timeout, ranks: Vec::new(), failed: Vec::new(), abort: None, early_end: None }
+        let (ranks, failed) = (Vec::new(), Vec::new());
+        Ends { kill_on, timeout, ranks, starting: Phase::Before, failed, abort: None, early_end: None }
     }
 
-    /// Adds the next rank.
+    /// Adds the rank that was being started.
     pub fn add_rank(&mut self, shares_group: bool) {
-        let rank = RankModel { phase: Phase::Before, shares_group, signals: Vec::new(), end: None };
+        let phase = mem::replace(&mut self.starting, Phase::Before);
+        let rank = RankModel { phase, shares_group, signals: Vec::new(), end: None };
         self.ranks.push(rank);
     }
 
-    /// Returns how far a rank has come in MPI.
+    /// Returns how far a rank has come in MPI. The one after the last is being started.
     pub fn phase(&self, rank: usize) -> Phase {
-        self.ranks[rank].phase
+        self.ranks.get(rank).map_or(self.starting, |rank| rank.phase)
     }
 
-    /// Notes a report of a rank about MPI.
+    /// Notes a report of a rank about MPI. The one after the last is being started.
     pub fn reported(&mut self, rank: usize, report: MpiReport) {
+        let phase = self.ranks.get_mut(rank).map_or(&mut self.starting, |rank| &mut rank.phase);
         match report {
-            MpiReport::Initialized => self.ranks[rank].phase = Phase::Inside,
-            MpiReport::Finalized => self.ranks[rank].phase = Phase::After,
+            MpiReport::Initialized => *phase = Phase::Inside,
+            MpiReport::Finalized => *phase = Phase::After,
             MpiReport::Aborted(code) => _ = self.abort.get_or_insert((Rank(rank as u32), code)),
         }
     }

@@ -1,5 +1,6 @@
 //! The launcher: it starts jobs and their ranks, and removes jobs.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -27,6 +28,8 @@ use crate::source;
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 /// Most ranks of a job.
 pub const MAX_RANKS: u32 = 3;
+/// Most ranks of jobs that failed to start which may still report something.
+const MAX_WITHDRAWN: usize = 8;
 /// The output channels.
 pub const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
 
@@ -72,6 +75,10 @@ pub struct Job {
     planned: u32,
     pub ranks: Vec<RankProcess>,
     pub registered: bool,
+    /// Whether a rank could not be started. If remote ranks remain, its name is not used again.
+    failed: bool,
+    /// The wait(2) status with which the rank that is being started has ended already.
+    pub starting_status: Option<i32>,
     /// Whether it has remote ranks, too.
     pub elsewhere: bool,
     /// The exit code with which the host has ended its remote part.
@@ -85,6 +92,10 @@ pub struct Job {
 pub struct Jobs {
     pub list: Vec<Job>,
     next_number: u64,
+    /// The ranks of jobs that failed to start whose exits were not reported.
+    killed: Vec<RankProcess>,
+    /// Some ranks of jobs that failed to start, with the runs of these.
+    pub withdrawn: VecDeque<(Proc, u64)>,
 }
 
 impl RankProcess {
@@ -93,6 +104,23 @@ impl RankProcess {
         self.channels.iter_mut().for_each(|channel| channel.writer = None);
         self.stdin = None;
         self.exited = true;
+    }
+}
+
+impl Job {
+    /// Returns whether a rank is still to be started.
+    pub fn is_starting(&self) -> bool {
+        !self.registered && (self.ranks.len() as u32) < self.planned
+    }
+
+    /// Adds the rank that was being started. It may have ended meanwhile.
+    fn add_rank(&mut self, mut rank: RankProcess) {
+        self.ends.add_rank(rank.signals == RankSignals::ToProcess);
+        if let Some(status) = self.starting_status.take() {
+            rank.status = Some(status);
+            rank.exit();
+        }
+        self.ranks.push(rank);
     }
 }
 
@@ -132,6 +160,10 @@ impl EngineWorld {
         if self.setting.subject == Subject::Embedder && rng.chance(96) {
             new.kill_on_bad_exit = KillOnBadExit::Signal;
         }
+        // Tools could not tell the streams of two attempts of one run apart.
+        if self.jobs.list.iter().any(|job| job.failed && job.nspace == nspace) {
+            return;
+        }
         let Some(run) = self.engine.begin(&new) else { return };
         let known = self.jobs.list.iter().position(|job| job.nspace == nspace);
         let policy = match drop {
@@ -148,6 +180,8 @@ impl EngineWorld {
             planned: new.ranks,
             ranks: Vec::new(),
             registered: false,
+            failed: false,
+            starting_status: None,
             elsewhere: new.elsewhere,
             exit_code: None,
             ends: Ends::new(new.kill_on_bad_exit, new.timeout.map(|timeout| self.now + timeout)),
@@ -162,18 +196,82 @@ impl EngineWorld {
         }
     }
 
-    /// Starts a rank of a job that has begun.
+    /// Starts a rank of a job that has begun. At times the next one can't be started.
     pub(super) fn start_rank(&mut self, rng: &mut Rng) {
-        let waits = |job: &Job| !job.registered && (job.ranks.len() as u32) < job.planned;
-        if let Some(job) = self.jobs.list.iter().position(waits) {
+        if let Some(job) = self.jobs.list.iter().position(Job::is_starting) {
             self.add_rank(job, rng);
+            if self.jobs.list[job].is_starting() && rng.chance(24) {
+                self.fail_start(job, rng);
+            }
+            if self.jobs.list[job].failed && rng.chance(128) {
+                self.finish_registering(job, rng);
+            }
         }
     }
 
-    fn add_rank(&mut self, index: usize, rng: &mut Rng) -> bool {
-        if self.capture.has_ended() {
-            return false;
+    /// Starts the next rank of a job. If that fails, the job fails to start.
+    fn add_rank(&mut self, index: usize, rng: &mut Rng) {
+        let is_added =
+            if self.capture.has_ended() { self.lose_rank(index, rng) } else { self.try_rank(index, rng) };
+        if !is_added {
+            self.fail_start(index, rng);
         }
+    }
+
+    /// Starts a rank that the capture does not take, because it has ended. Returns whether the job
+    /// keeps what it has: one whose ranks are adopted does.
+    fn lose_rank(&mut self, index: usize, rng: &mut Rng) -> bool {
+        let Job { nspace, run, forward, ranks, .. } = &self.jobs.list[index];
+        let (run, forward) = (*run, *forward);
+        let proc = Proc::new(nspace.clone(), Rank(ranks.len() as u32));
+        let signals = RankSignals::ToProcess;
+        let lost = self.engine.add_lost_rank(&proc, RankStdin::Open, signals);
+        assert_eq!(lost.is_none(), self.engine.is_without_capture(), "a rank without a capture");
+        let Some((process, sources)) = lost else { return false };
+        for (id, channel) in sources.into_iter().zip(CHANNELS) {
+            let info = StreamInfo { source: proc.clone(), channel, logged: false, run };
+            self.jobs.next_number += 1;
+            let number = Some(self.jobs.next_number);
+            self.truth.add(id, info, number, (false, forward.contains(channel.into())));
+        }
+        self.jobs.list[index].add_rank(RankProcess {
+            process,
+            channels: Vec::new(),
+            stdin: None,
+            signals,
+            stopped: false,
+            exited: false,
+            status: None,
+            reported: false,
+        });
+        let adopts = self.setting.subject == Subject::Embedder && rng.chance(128);
+        if adopts {
+            self.jobs.list[index].planned = proc.rank.0 + 1;
+        }
+        adopts
+    }
+
+    /// Ends the start of a job because a rank can't be started. The others are killed; at times
+    /// children keep their streams open. That no rank follows is recorded later.
+    fn fail_start(&mut self, index: usize, rng: &mut Rng) {
+        let job = &mut self.jobs.list[index];
+        self.engine.withdraw_ranks(&job.nspace);
+        self.truth.withdraw_ranks(&job.nspace, job.run);
+        for number in 0..=job.ranks.len() as u32 {
+            self.jobs.withdrawn.push_front((Proc::new(job.nspace.clone(), Rank(number)), job.run));
+        }
+        self.jobs.withdrawn.truncate(MAX_WITHDRAWN);
+        for mut rank in job.ranks.drain(..) {
+            if !rng.chance(48) {
+                rank.exit();
+            }
+            self.jobs.killed.push(rank);
+        }
+        (job.planned, job.failed, job.ends) = (0, true, Ends::new(KillOnBadExit::Never, None));
+        job.starting_status = None;
+    }
+
+    fn try_rank(&mut self, index: usize, rng: &mut Rng) -> bool {
         let Job { nspace, run, config, forward, ranks, .. } = &self.jobs.list[index];
         let (run, config, forward) = (*run, *config, *forward);
         let proc = Proc::new(nspace.clone(), Rank(ranks.len() as u32));
@@ -221,17 +319,14 @@ impl EngineWorld {
             status: None,
             reported: false,
         };
-        self.jobs.list[index].ends.add_rank(signals == RankSignals::ToProcess);
-        self.jobs.list[index].ranks.push(rank);
+        self.jobs.list[index].add_rank(rank);
         true
     }
 
     /// Starts the other ranks of a job, and records that all are registered.
     pub(super) fn finish_registering(&mut self, index: usize, rng: &mut Rng) {
-        while (self.jobs.list[index].ranks.len() as u32) < self.jobs.list[index].planned {
-            if !self.add_rank(index, rng) {
-                break;
-            }
+        while self.jobs.list[index].is_starting() {
+            self.add_rank(index, rng);
         }
         let job = &mut self.jobs.list[index];
         job.registered = true;
@@ -249,7 +344,8 @@ impl EngineWorld {
         let most = rng.pick(&[80, 80, 4096, 20_000]);
         let (len, channel) = (rng.size(most) as usize, rng.index(CHANNELS.len()));
         let Some(rank) = self.rank(actor).filter(|rank| !rank.stopped) else { return };
-        let RankChannel { writer, number, written } = &mut rank.channels[channel];
+        let Some(channel) = rank.channels.get_mut(channel) else { return };
+        let RankChannel { writer, number, written } = channel;
         let Some(file) = writer else { return };
         let mut buffer = vec![0; len];
         bytes::fill(*number, *written, &mut buffer);
@@ -316,6 +412,14 @@ impl EngineWorld {
                 }
             }
         }
+        jobs.killed.retain(|rank| {
+            let is_reported = runs && (all || rng.chance(128));
+            if is_reported {
+                let status = Ok(ExitStatus::from_raw(9));
+                engine.captured(Event::Exited { process: rank.process, status });
+            }
+            !is_reported
+        });
     }
 
     /// Ranks receive a signal. SIGKILL ends them, SIGTERM those that run.

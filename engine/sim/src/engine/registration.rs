@@ -174,7 +174,7 @@ impl Registration {
             for run in self.ends.get(nspace).into_iter().flatten() {
                 let streams = truth.of_run(nspace, *run).filter(|(info, record)| {
                     let received = record.forwarded || !self.pull.own;
-                    info.channel == channel && self.pull.covers(info) && received
+                    info.channel == channel && self.pull.covers(info) && received && !record.withdrawn
                 });
                 streams.for_each(|(info, _)| {
                     expected += 1;

@@ -32,11 +32,14 @@ pub struct StreamRecord {
     pub forwarded: bool,
     /// The number of bytes that are missing after its end, if it is broken.
     pub missing: Option<u64>,
+    /// Whether its rank belongs to a job that failed to start, so that later registrations do not
+    /// receive it.
+    pub withdrawn: bool,
 }
 
 impl StreamRecord {
     fn new(content: Content, blocks: bool, forwarded: bool) -> StreamRecord {
-        StreamRecord { content, produced: None, blocks, forwarded, missing: None }
+        StreamRecord { content, produced: None, blocks, forwarded, missing: None, withdrawn: false }
     }
 }
 
@@ -162,6 +165,14 @@ impl Truth {
     pub fn remove(&mut self, nspace: &Nspace) {
         if let Some(run) = self.runs.get_mut(nspace).and_then(|runs| runs.last_mut()) {
             run.removed = true;
+        }
+    }
+
+    /// Records that the local ranks of a run are removed, because another one can't be started.
+    pub fn withdraw_ranks(&mut self, nspace: &Nspace, run: u64) {
+        for (info, record) in &mut self.streams {
+            let is_of_run = info.source.nspace == *nspace && info.run == run;
+            record.withdrawn |= is_of_run && matches!(record.content, Content::Made(_));
         }
     }
 

@@ -66,7 +66,8 @@ impl JobState {
         let may_be_missed = exit.success() || !requested;
         if may_be_missed && !self.mpi.contains_key(&rank) && self.uninitialized.is_none() {
             self.uninitialized = Some(rank);
-            let waits = |rank: &Rank| self.ranks.get(rank).is_some_and(|state| state.exit().is_none());
+            // One that is still being started waits, too.
+            let waits = |rank: &Rank| self.ranks.get(rank).is_none_or(|state| state.exit().is_none());
             if self.mpi.iter().any(|(rank, phase)| *phase == MpiPhase::Inside && waits(rank)) {
                 self.early_end_policy.uninitialized(rank);
             }
