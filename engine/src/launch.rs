@@ -180,8 +180,10 @@ impl Engine {
         check_files_of_rank(pipes.into_iter().max().unwrap_or(-1), &self.caches)
             .map_err(|files| LaunchError::Files { ranks: spec.nprocs(), files })?;
         if let Some((pmi, socket)) = pmi.zip(socket) {
-            // Before the registration, so that what the rank reports precedes its exit.
-            self.tables.reports.send(pmi.report(rank, socket));
+            // Before the registration, so that what the rank reports precedes its exit. The socket is
+            // not read before the report that all ranks are started. An engine that is being dropped
+            // refuses the registration.
+            let _ = self.tables.reports.queue(pmi.report(rank, socket));
         }
         let stdin = match (stdin, spec.stdin_of(rank)) {
             (Some(pipe), _) => RankStdin::Open(pipe),

@@ -86,10 +86,15 @@ impl Reports {
 
     /// Queues a report and wakes the control thread.
     pub(crate) fn send(&self, report: impl Into<Report>) {
-        // The receiver is gone only if the engine is being dropped.
-        if self.sender.send(report.into()).is_ok() {
+        if self.queue(report) {
             self.wake();
         }
+    }
+
+    /// Queues a report that the control thread need not handle before the next one that is sent.
+    /// Returns `false` if the engine is being dropped.
+    pub(crate) fn queue(&self, report: impl Into<Report>) -> bool {
+        self.sender.send(report.into()).is_ok()
     }
 
     /// Wakes the control thread, so that it looks at the queue and the tables, unless it was woken
