@@ -74,7 +74,7 @@ impl fmt::Display for Exit {
 }
 
 /// Signals after which a program is expected to exit, with any exit code.
-pub(crate) const REQUESTS_TO_END: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+pub const REQUESTS_TO_END: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// The signals that were sent to a rank.
 #[derive(Clone, Copy, Debug, Default)]

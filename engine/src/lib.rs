@@ -103,7 +103,7 @@ pub use early_end::{
 pub use endings::Endings;
 pub use engine::Engine;
 pub use error::{LaunchError, PmixError, StartError};
-pub use exit::{Exit, REQUEST_LIFETIME};
+pub use exit::{Exit, REQUEST_LIFETIME, REQUESTS_TO_END};
 pub use grant::Grant;
 pub use host::{ApprovalReply, Host, HostReply, QueryReply, Remedy, Standalone, ViaGateway, same_user};
 pub use iof_capture::{

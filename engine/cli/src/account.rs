@@ -10,8 +10,7 @@ use iof_engine::{Engine, Exit, Grant};
 use iof_output::PrintReport;
 use iof_proto::query::key;
 use iof_proto::{Channel, Found, ProcInfo, ProcState, Value};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeVal;
+use iof_remote::{AgentCosts, backend_text, cpu_time};
 
 use crate::exits::{ExitGroups, number_of_ranks};
 use crate::failures::Failures;
@@ -133,51 +132,17 @@ impl JobAccount {
     }
 }
 
-/// Returns the user and the system CPU time of this process, without its children.
-pub fn cpu_time() -> nix::Result<(Duration, Duration)> {
-    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
-    Ok((duration(usage.user_time()), duration(usage.system_time())))
-}
-
-/// Returns the backend of an engine, with the reason why it is not io_uring although no backend was
-/// requested.
-pub fn backend_text(engine: &Engine) -> String {
-    let reason = engine.fallback_reason().map(|reason| format!("; {reason}")).unwrap_or_default();
-    format!("{}{reason}", engine.backend())
-}
-
-/// What forwarding has cost the agents of a job.
-#[derive(Default)]
-pub struct AgentCosts {
-    agents: usize,
-    user: Duration,
-    system: Duration,
-    /// The number of agents with each backend.
-    backends: BTreeMap<String, usize>,
-}
-
-impl AgentCosts {
-    /// Adds the cost of an agent, in microseconds, and its backend.
-    pub fn add(&mut self, user: u64, system: u64, backend: String) {
-        self.agents = self.agents.saturating_add(1);
-        self.user = self.user.saturating_add(Duration::from_micros(user));
-        self.system = self.system.saturating_add(Duration::from_micros(system));
-        let count = self.backends.entry(backend).or_default();
-        *count = count.saturating_add(1);
-    }
-
-    /// Prints them on stderr.
-    pub fn report(&self) {
-        let agents = |count: usize| format!("{count} agent{}", if count == 1 { "" } else { "s" });
-        print_message(format_args!(
-            "timings: {}, CPU of them together {:.3} s user and {:.3} s system",
-            agents(self.agents),
-            self.user.as_secs_f64(),
-            self.system.as_secs_f64()
-        ));
-        for (backend, count) in &self.backends {
-            print_message(format_args!("timings: backend of {}: {backend}", agents(*count)));
-        }
+/// Prints what forwarding has cost the agents.
+pub fn report_agents(costs: &AgentCosts) {
+    let agents = |count: usize| format!("{count} agent{}", if count == 1 { "" } else { "s" });
+    print_message(format_args!(
+        "timings: {}, CPU of them together {:.3} s user and {:.3} s system",
+        agents(costs.agents),
+        costs.user.as_secs_f64(),
+        costs.system.as_secs_f64()
+    ));
+    for (backend, count) in &costs.backends {
+        print_message(format_args!("timings: backend of {}: {backend}", agents(*count)));
     }
 }
 
@@ -205,9 +170,4 @@ fn exit(code: Option<i32>, state: ProcState) -> Exit {
         (None, _) => None,
     };
     raw.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)))
-}
-
-fn duration(time: TimeVal) -> Duration {
-    let part = |number: i64| u64::try_from(number).unwrap_or(0);
-    Duration::from_secs(part(time.tv_sec())).saturating_add(Duration::from_micros(part(time.tv_usec())))
 }

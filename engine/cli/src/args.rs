@@ -16,13 +16,12 @@ use iof_proto::Channels;
 
 pub use self::ending::EndingArgs;
 use self::engine::JobEngineArgs;
-pub use self::run::{AppArgs, Backend, BindingChoice, Drop, MpiChoice, RendezvousDir, RunArgs, Variable};
+pub use self::run::{AppArgs, BindingChoice, Drop, MpiChoice, RendezvousDir, RunArgs, Variable};
 use self::values::{ChannelList, Ranks, interval, ranks};
 use crate::gateway::GatewayArgs;
 use crate::kill::KillArgs;
 use crate::log::LogArgs;
-use crate::nodes::agent::AgentArgs;
-use crate::nodes::agent::links::LinkArgs;
+use crate::nodes::agents::{AgentArgs, LinkArgs};
 use crate::output::OutputArgs;
 use crate::pmix_tools::server::PmixArgs;
 use crate::ps::PsArgs;

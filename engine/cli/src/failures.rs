@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use iof_engine::{EarlyEnd, EndCause, Exit, JobStatus, RankExit, Signal};
 use iof_proto::{Channel, Nspace, Rank};
+use iof_remote::Node;
 use nix::libc;
 use nix::unistd::gethostname;
 
 use crate::args::values::show_duration;
 use crate::exits::{ExitGroups, listed, number_of_ranks};
-use crate::nodes::hosts::Node;
 
 /// The number of failed ranks that have a line of their own, besides the one that ended the job.
 pub const MAX_FAILURE_LINES: usize = 10;

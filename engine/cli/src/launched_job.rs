@@ -6,8 +6,7 @@ use std::time::Duration;
 use iof_capture::WindowSize;
 use iof_engine::{Job, JobStatus, Signal};
 use iof_proto::Rank;
-
-use crate::nodes::remote::Remote;
+use iof_remote::Remote;
 
 /// A job that was started.
 #[derive(Clone)]

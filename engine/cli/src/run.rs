@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::mem;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
@@ -18,9 +17,10 @@ use iof_output::NewFiles;
 use iof_proto::query::key;
 use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Nspace, Proc, Query, Rank, Status};
+use iof_remote::{Launch, Remote, environment};
 use iof_tool::{Pull, Tool};
 
-use crate::account::JobAccount;
+use crate::account::{JobAccount, report_agents};
 use crate::app::apps;
 use crate::args::{Drop, EndingArgs, MpiChoice, RendezvousDir, RunArgs};
 use crate::error::Failure;
@@ -34,9 +34,7 @@ use crate::launched_job::LaunchedJob;
 use crate::log;
 use crate::message::{self, print_message};
 use crate::name;
-use crate::nodes::remote::Remote;
-use crate::nodes::start::Launch;
-use crate::nodes::{environment, options};
+use crate::nodes::{launch, options};
 use crate::orphans::reap_if_first_process;
 use crate::output::{Part, WrittenOutputs, with_job};
 use crate::printers::OutputWriter;
@@ -123,7 +121,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let remote = nodes.map(|(nodes, template)| (Arc::new(Remote::new(nspace.clone(), nodes)), template));
     let spare_files = match &remote {
         None => engine.check(&spec).map_err(Failure::usage)?,
-        Some((remote, _)) => remote.check(args.nodes.radix())?,
+        Some((remote, _)) => remote.check(args.nodes.radix()).map_err(Failure::usage)?,
     };
     // Removes on each error below what was created, until the job has started.
     let mut new_files = NewFiles::default();
@@ -138,31 +136,33 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         Some((remote, template)) => {
             // Set once.
             let _ = host.remote.set(Arc::clone(remote));
-            let backend = args.backend.map(|backend| backend.name());
+            let backend = args.backend.map(Into::into);
             let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
             let drop = args.drop.into();
             // As on this node: the ranks are not those of another launcher.
             let hide_launcher = !matches!(args.mpi, MpiChoice::None);
             let radix = args.nodes.radix();
             let env = environment::of_ranks(&args.nodes.host_env);
+            let agent = launch::agent_command(args.nodes.reattach_limit()).map_err(Failure::running)?;
             let launch = Launch {
                 spec: &spec,
                 typed,
                 env,
                 template,
+                agent: &agent,
                 radix,
-                reattach: args.nodes.reattach(template),
+                reattach: args.nodes.reattach(template)?,
                 cache_size,
                 cache_total,
                 lines: outputs.flush_timeout(),
                 drop,
                 hide_launcher,
                 backend,
-                rendezvous: args.rendezvous_dir(),
+                socket: launch::agent_socket(args.rendezvous_dir()),
                 files: outputs.node_files(u32::try_from(nprocs).unwrap_or(u32::MAX), args.give_up)?,
             };
-            let mut node_events = remote.start(&launch, &engine, &signals)?;
-            for received in mem::take(&mut node_events.signals) {
+            let (node_events, for_ranks) = launch::start(remote, &launch, &engine, &signals)?;
+            for received in for_ranks {
                 let _ = events.send(JobEvent::Signal(ReceivedSignal { from_terminal: false, ..received }));
             }
             (LaunchedJob::Remote(Arc::clone(remote)), Some(node_events))
@@ -188,7 +188,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             let EndingArgs { kill_wait, timeout, .. } = args.ending;
             let policy = args.ending.kill_on_bad_exit();
             let policy = EarlyEndPolicy::new(policy, kill_wait, timeout, Instant::now());
-            remote.follow(node_events, policy, &engine, events.clone())
+            launch::follow(remote, (spec.nspace.clone(), &engine), node_events, policy, events.clone())
         }
         (LaunchedJob::Local(job), _) => watch_job(job.clone(), events.clone()),
         (LaunchedJob::Remote(_), None) => Ok(()),
@@ -232,7 +232,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             Ok(account) => {
                 account.report(args.timings, args.summary);
                 match &remote {
-                    Some(remote) if args.timings => remote.report_timings(),
+                    Some(remote) if args.timings => report_agents(&remote.costs()),
                     None if args.timings => {
                         print_message(format_args!("timings: {}", mpi_protocol(args.mpi.into(), &engine)));
                     }

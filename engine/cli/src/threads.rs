@@ -2,6 +2,8 @@
 
 use std::{io, thread};
 
+use iof_remote::NoThread;
+
 use crate::error::Failure;
 
 /// Starts a thread that nothing waits for.
@@ -11,8 +13,5 @@ pub fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<
 
 /// Returns the failure for a thread that cannot be started.
 pub fn no_thread(error: io::Error) -> Failure {
-    Failure::running(format!(
-        "cannot start a thread: {error}; raise RLIMIT_NPROC (`ulimit -u`), the cgroup's pids.max or RLIMIT_AS \
-         (`ulimit -v`)"
-    ))
+    Failure::running(NoThread(error))
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
 /// The directories whose files define limits.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "shm-ring/src",
     "capture/src",
     "engine/src",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 10] = [
     "engine/log/src",
     "engine/output/src",
     "engine/nodes/src",
+    "engine/remote/src",
     "engine/pmi/src",
     "engine/pmix/src",
     "engine/c/src",

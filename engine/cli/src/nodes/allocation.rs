@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::carrier::{SRUN, SSH};
 use super::hostfile;
 use super::hosts::{Hosts, MAX_HOST_NAME, MAX_LISTED_HOSTS, slots};
 use crate::error::shown;
+use iof_remote::{SRUN, SSH};
 
 /// The largest number of pairs of brackets in one part of a list.
 const MAX_BRACKETS: usize = 8;

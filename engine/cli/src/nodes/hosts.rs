@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use iof_nodes::limits::{MAX_NODES, MAX_RANKS_OF_NODE};
 use iof_proto::Rank;
+use iof_remote::Node;
 use nix::unistd::gethostname;
 
 use crate::error::shown;
@@ -25,14 +26,6 @@ pub struct Hosts {
     hosts: Vec<(String, u32)>,
     /// What lists the hosts: an option, or a variable of the environment.
     source: &'static str,
-}
-
-/// A node of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// The name as the user wrote it.
-    pub host: String,
-    pub ranks: BTreeSet<Rank>,
 }
 
 /// The order in which ranks take the slots of the hosts.
@@ -178,16 +171,14 @@ impl Hosts {
     }
 }
 
-impl Node {
-    /// Returns whether this is the node of this process, by one of its names. Upper and lower case
-    /// are the same, and a dot may end a name.
-    pub fn is_here(&self) -> bool {
-        let own = gethostname().unwrap_or_default();
-        let own = own.to_string_lossy();
-        let short = own.split('.').next().unwrap_or_default();
-        let host = self.host.strip_suffix('.').unwrap_or(&self.host);
-        ["localhost", "127.0.0.1", &own, short].iter().any(|name| name.eq_ignore_ascii_case(host))
-    }
+/// Returns whether a host is the node of this process, by one of its names. Upper and lower case are
+/// the same, and a dot may end a name.
+pub fn is_here(host: &str) -> bool {
+    let own = gethostname().unwrap_or_default();
+    let own = own.to_string_lossy();
+    let short = own.split('.').next().unwrap_or_default();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    ["localhost", "127.0.0.1", &own, short].iter().any(|name| name.eq_ignore_ascii_case(host))
 }
 
 #[cfg(test)]
@@ -238,7 +229,6 @@ mod tests {
 
     #[test]
     fn the_own_node_is_known_by_its_names_in_any_case() {
-        let is_here = |host: &str| Node { host: host.into(), ranks: BTreeSet::new() }.is_here();
         let own = gethostname().unwrap().into_string().unwrap();
         for host in ["localhost", "LocalHost.", "127.0.0.1", &own, &own.to_uppercase(), &format!("{own}.")] {
             assert!(is_here(host), "{host}");

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use iof_nodes::limits::MAX_RADIX;
+use iof_remote::{EmptyTemplate, Node, Reattach, Template};
 
-use super::carrier::Template;
-use super::hosts::{Hosts, MapBy, Node};
-use super::reattach::Reattach;
+use super::hosts::{Hosts, MapBy, is_here};
+use super::launch::own_command;
 use super::{allocation, hostfile};
 use crate::args::values::duration;
 use crate::args::{BindingChoice, MpiChoice, RendezvousDir, RunArgs};
@@ -85,9 +85,15 @@ impl NodeArgs {
     }
 
     /// Returns how carriers that the template starts are replaced, if they are.
-    pub fn reattach(&self, template: &Template) -> Option<Reattach> {
-        let limit = self.reattach.filter(|limit| !limit.is_zero())?;
-        Some(Reattach::new(template.clone(), limit))
+    pub fn reattach(&self, template: &Template) -> Result<Option<Reattach>, Failure> {
+        let Some(limit) = self.reattach_limit() else { return Ok(None) };
+        let link = own_command("link").map_err(Failure::running)?;
+        Ok(Some(Reattach::new(template.clone(), link, limit)))
+    }
+
+    /// Returns how long a node may be without a carrier, if carriers are replaced.
+    pub fn reattach_limit(&self) -> Option<Duration> {
+        self.reattach.filter(|limit| !limit.is_zero())
     }
 
     /// Returns the nodes of a job, and the command that starts agents on them. Returns `None` for
@@ -128,10 +134,12 @@ impl NodeArgs {
             };
         };
         let nodes = hosts.place(nprocs, self.map_by).map_err(Failure::Usage)?;
-        if self.rsh.is_none() && nodes.iter().all(Node::is_here) {
+        if self.rsh.is_none() && nodes.iter().all(|node| is_here(&node.host)) {
             return Ok(None);
         }
-        let template = Template::new(self.rsh.as_deref().unwrap_or(default))?;
+        let template = Template::new(self.rsh.as_deref().unwrap_or(default)).map_err(|EmptyTemplate| {
+            Failure::usage("--rsh is empty: expected a command, such as 'ssh %h' or 'sh -c'")
+        })?;
         Ok(Some((nodes, template)))
     }
 }
@@ -147,7 +155,7 @@ fn variable_name(text: &str) -> Result<OsString, String> {
 
 /// Refuses options that do not work with several nodes, each by its name.
 pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Result<(), Failure> {
-    if args.nodes.reattach(template).is_some() {
+    if args.nodes.reattach_limit().is_some() {
         let reasons = [
             (args.nodes.tree.is_some(), "with --tree", "relays do not replace connections"),
             (template.is_srun(), "over srun", "a step of Slurm ends with its srun"),

@@ -19,16 +19,16 @@ use iof_tool::{BatchReader, Behind, Bytes, FeedId, Peeked, PollReady, Pull, Tool
 use memchr::memrchr;
 
 use super::NAME;
+use super::hooks::Refusal;
 use super::uplink::Uplink;
-use crate::error::Failure;
-use crate::threads::no_thread;
+use crate::thread::NoThread;
 
 /// The number of bytes that are written together. A line of another bundle, or of another node
 /// behind the same relay, waits for one write.
-const MAX_BATCH: usize = MAX_RECORD;
+const BATCH: usize = MAX_RECORD;
 
 /// The largest number of streams whose bytes are held together.
-const MAX_STREAMS: usize = 64;
+const STREAMS_TOGETHER: usize = 64;
 
 /// A part of a line may fill the ring's capacity divided by this number. A longer one is copied out
 /// of the ring.
@@ -43,10 +43,10 @@ pub struct Bundles {
 
 impl Bundles {
     /// Attaches the readers. The ranks wait for them.
-    pub fn attach(engine: &Engine, nspace: &Nspace, start: &Start) -> Result<Bundles, Failure> {
+    pub fn attach(engine: &Engine, nspace: &Nspace, start: &Start) -> Result<Bundles, Refusal> {
         let attach = |channels| {
-            let mut tool = engine.attach(NAME, Grant::Block).map_err(Failure::running)?;
-            tool.pull(&Pull::new(vec![Proc::all(nspace.clone())], channels)).map_err(Failure::running)?;
+            let mut tool = engine.attach(NAME, Grant::Block).map_err(Refusal::running)?;
+            tool.pull(&Pull::new(vec![Proc::all(nspace.clone())], channels)).map_err(Refusal::running)?;
             Ok(tool)
         };
         let bundles = [Channels::STDOUT, Channels::STDERR | Channels::STDDIAG];
@@ -58,7 +58,7 @@ impl Bundles {
     }
 
     /// Starts one thread for each bundle, and returns them. They end after the last byte.
-    pub fn start(self, uplink: &Arc<Uplink>) -> Result<Vec<JoinHandle<()>>, Failure> {
+    pub fn start(self, uplink: &Arc<Uplink>) -> Result<Vec<JoinHandle<()>>, NoThread> {
         let Bundles { tools, timeout, ptys } = self;
         let start = |tool| {
             let (clock, uplink) = (FlushClock::new(&timeout, Instant::now()), Arc::clone(uplink));
@@ -66,7 +66,7 @@ impl Bundles {
             let reader = BatchReader::new(tool);
             let sender = Sender { uplink, reader, lines, buffer: Vec::new(), due: None };
             let thread = thread::Builder::new().name("iof-bundle".into()).spawn(move || sender.run());
-            thread.map_err(no_thread)
+            thread.map_err(NoThread)
         };
         tools.into_iter().map(start).collect()
     }
@@ -198,7 +198,7 @@ impl Sender {
                     .lose(Some(format!("the agent cannot read {streams} streams of {channel}")));
             }
             self.lines.clock.advance(Instant::now());
-            for chunk in ids.chunks(MAX_STREAMS) {
+            for chunk in ids.chunks(STREAMS_TOGETHER) {
                 let peeked: Vec<_> = chunk.iter().map(|id| (*id, self.reader.peek(*id))).collect();
                 let mut rest = peeked.as_slice();
                 while !rest.is_empty() {
@@ -224,7 +224,7 @@ impl Sender {
                 Step::NoRoom => break,
                 Step::Closed => return None,
             }
-            if batch.len() >= MAX_BATCH {
+            if batch.len() >= BATCH {
                 break;
             }
         }

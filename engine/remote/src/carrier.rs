@@ -20,8 +20,6 @@ use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
 
-use crate::error::Failure;
-
 /// The command that starts processes on other nodes. The cipher costs half as much as the default
 /// of OpenSSH. A terminal that a configuration of the user asks for would change the bytes (-T).
 pub const SSH: &str = "ssh -T -o BatchMode=yes -o Compression=no -o ServerAliveInterval=15 -o Ciphers=^aes128-gcm@openssh.com %h";
@@ -47,38 +45,45 @@ const UP_CAPACITY: i32 = 256 << 10;
 /// have 64 MiB by default (`/proc/sys/fs/pipe-user-pages-soft` in pipe(7)).
 const MANY_EDGES: usize = 32;
 
-/// The words of `--rsh`.
+/// The command that starts a process on a node, by its words. `%h` stands for the host. A shell
+/// command is appended as the last word.
 #[derive(Clone, Debug)]
 pub struct Template(Vec<String>);
 
+/// A template of carriers without words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the command of carriers is empty: expected one such as 'ssh %h' or 'sh -c'")]
+pub struct EmptyTemplate;
+
 /// A carrier that runs.
-pub struct Carrier {
+pub(crate) struct Carrier {
     pub process: CarrierProcess,
     pub down: File,
     pub up: File,
 }
 
 /// The process of a carrier. Only the functions of this module wait for it.
-pub struct CarrierProcess {
+pub(crate) struct CarrierProcess {
     pid: Pid,
     status: Option<ExitStatus>,
 }
 
 impl Template {
-    pub fn new(text: &str) -> Result<Template, Failure> {
+    /// Returns the template with the words of `text`, which spaces separate.
+    ///
+    /// # Errors
+    /// The text has no words.
+    pub fn new(text: &str) -> Result<Template, EmptyTemplate> {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        if words.is_empty() {
-            return Err(Failure::usage("--rsh is empty: expected a command, such as 'ssh %h' or 'sh -c'"));
-        }
-        Ok(Template(words))
+        if words.is_empty() { Err(EmptyTemplate) } else { Ok(Template(words)) }
     }
 
     /// Returns the template with these words.
-    pub fn of_words(words: Vec<String>) -> Template {
+    pub(crate) fn of_words(words: Vec<String>) -> Template {
         Template(words)
     }
 
-    pub fn words(&self) -> &[String] {
+    pub(crate) fn words(&self) -> &[String] {
         &self.0
     }
 
@@ -90,12 +95,12 @@ impl Template {
     /// Starts an agent, or a link to one, on `host`, for a process with this number of edges. Its
     /// command is one word, which ssh(1) and `sh -c` pass to a shell. The carrier inherits no
     /// blocked signals.
-    pub fn start(&self, host: &str, command: &OsStr, edges: usize) -> io::Result<Carrier> {
+    pub(crate) fn start(&self, host: &str, command: &OsStr, edges: usize) -> io::Result<Carrier> {
         self.spawn(host, command, edges, PosixSpawnFileActions::init()?)
     }
 
     /// Does the same without what the carrier prints on stderr.
-    pub fn start_silently(&self, host: &str, command: &OsStr, edges: usize) -> io::Result<Carrier> {
+    pub(crate) fn start_silently(&self, host: &str, command: &OsStr, edges: usize) -> io::Result<Carrier> {
         let mut files = PosixSpawnFileActions::init()?;
         files.add_open(nix::libc::STDERR_FILENO, c"/dev/null", OFlag::O_WRONLY, Mode::empty())?;
         self.spawn(host, command, edges, files)
@@ -219,44 +224,26 @@ pub fn write_frames(mut pipe: impl Write, frames: &[IoSlice<'_>]) -> io::Result<
     Ok(())
 }
 
-/// Returns the shell command of the agent. With `reattach`, it goes on for that time without a
-/// carrier.
-pub fn agent_command(reattach: Option<Duration>) -> io::Result<OsString> {
-    let mut command = own_command("agent")?;
-    if let Some(time) = reattach {
-        command.push(format!(" --reattach {}ms", time.as_millis()));
-    }
-    Ok(command)
+/// Returns the shell command of a link to the agent that listens at `path`. `command` is the command
+/// without that path.
+pub fn link_command(command: &OsStr, path: &OsStr) -> OsString {
+    let mut command = command.to_owned();
+    command.push(" ");
+    command.push(shell_word(path));
+    command
 }
 
-/// Returns the shell command of a link to the agent that listens at `path`.
-pub fn link_command(path: &OsStr) -> io::Result<OsString> {
-    let mut command = own_command("link ")?;
-    command.push(OsString::from_vec(quoted(path.as_bytes())));
-    Ok(command)
-}
-
-/// Returns a shell command of this program, which the other nodes have at the same path.
-fn own_command(name: &str) -> io::Result<OsString> {
-    let program = env::current_exe()?;
-    let mut command = b"exec ".to_vec();
-    command.extend(quoted(program.as_os_str().as_bytes()));
-    command.push(b' ');
-    command.extend(name.as_bytes());
-    Ok(OsString::from_vec(command))
-}
-
-/// Returns a word for a shell.
-fn quoted(word: &[u8]) -> Vec<u8> {
+/// Returns a word for a shell, in quotes.
+pub fn shell_word(word: &OsStr) -> OsString {
     let mut quoted = vec![b'\''];
-    for byte in word {
+    for byte in word.as_bytes() {
         match byte {
             b'\'' => quoted.extend(b"'\\''"),
             byte => quoted.push(*byte),
         }
     }
     quoted.push(b'\'');
-    quoted
+    OsString::from_vec(quoted)
 }
 
 #[cfg(test)]
@@ -265,6 +252,6 @@ mod tests {
 
     #[test]
     fn a_word_survives_the_shell() {
-        assert_eq!(quoted(b"/a b/c'd$"), b"'/a b/c'\\''d$'");
+        assert_eq!(shell_word(OsStr::new("/a b/c'd$")), "'/a b/c'\\''d$'");
     }
 }

@@ -1,18 +1,18 @@
 //! The files of a node, which its agent writes (`--output dir=DIR:node`).
 
 use std::env;
-use std::sync::Arc;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_engine::{Engine, JobSpec};
-use iof_nodes::{NodeFiles, Start, ToFrontEnd, cut_text};
+use iof_nodes::{NodeFiles, Start};
 use iof_output::{NewFiles, PrintReport};
 use iof_proto::Rank;
+use iof_remote::{FileWriter, FilesEnd, Refusal};
 use nix::sys::signal::Signal;
 
-use super::uplink::{Input, Uplink};
-use super::{NAME, reason_of};
+use super::agents::{NAME, refusal};
 use crate::error::Failure;
 use crate::follow::GRACE;
 use crate::give_up::WriteWait;
@@ -32,6 +32,10 @@ pub struct FileWriters {
     give_up: Option<Duration>,
     /// The same after the ranks were ended.
     write_limit: Duration,
+    /// For the thread that waits for the printers, once the ranks run.
+    events: Option<Sender<FileEvent>>,
+    /// Disconnected at the end of the wait.
+    ended: Option<Receiver<()>>,
 }
 
 impl FileWriters {
@@ -56,62 +60,45 @@ impl FileWriters {
         }
         let give_up = files.give_up.map(Duration::from_millis);
         let write_limit = Duration::from_millis(start.kill_wait).max(GRACE);
-        Ok(FileWriters { writers: attached.start()?, new, give_up, write_limit })
+        let writers = attached.start()?;
+        Ok(FileWriters { writers, new, give_up, write_limit, ..FileWriters::default() })
     }
+}
 
-    /// Keeps the files, because the ranks run. Tells the front end when all are complete, or one
-    /// can't be written. If one accepts nothing after the end of all ranks, the agent ends, because
-    /// the job can't.
-    pub fn watch(self, uplink: &Arc<Uplink>, inputs: Sender<Input>) -> Result<FilesWatch, Failure> {
-        let FileWriters { writers, new, give_up, write_limit } = self;
-        new.keep();
+impl FileWriter for FileWriters {
+    fn watch(&mut self, done: Box<dyn FnOnce(FilesEnd) + Send>) -> Result<(), Refusal> {
+        mem::take(&mut self.new).keep();
+        let writers = mem::take(&mut self.writers);
         let count = writers.len();
         let mut write_wait = WriteWait::new(writers.iter().map(OutputWriter::watched).collect());
-        if let Some(limit) = give_up {
+        if let Some(limit) = self.give_up {
             write_wait.limit(limit);
         }
         let (events, queue) = unbounded();
         for writer in writers {
             let events = events.clone();
-            writer.watch(move |report| drop(events.send(FileEvent::Ended(report))))?;
+            writer.watch(move |report| drop(events.send(FileEvent::Ended(report)))).map_err(refusal)?;
         }
-        let ((all, ended), uplink) = (bounded(0), Arc::clone(uplink));
+        let (all, ended) = bounded(0);
+        (self.events, self.ended) = (Some(events), Some(ended));
         start_thread("iof-files", move || {
             if count > 0 {
                 let mut are_ended = false;
                 let report = wait_for_all(&queue, count, write_wait, &mut are_ended);
-                let is_blocked = report.is_err() && are_ended;
-                uplink.send(&message(report));
-                if is_blocked {
-                    // The agent may have ended.
-                    let _ = inputs.send(Input::FilesBlocked);
-                }
+                done(FilesEnd { are_blocked: report.is_err() && are_ended, result: report.map_err(reason) });
             }
             drop::<Sender<()>>(all);
-        })?;
-        Ok(FilesWatch { events, ended, write_limit })
+        })
+        .map_err(refusal)
     }
-}
 
-/// The wait for files that are being written.
-pub struct FilesWatch {
-    events: Sender<FileEvent>,
-    /// Disconnected at the end of the wait.
-    ended: Receiver<()>,
-    /// How long files may accept nothing after the ranks were ended.
-    write_limit: Duration,
-}
-
-impl FilesWatch {
-    /// Limits the wait, because all ranks have ended on request.
-    pub fn ranks_were_ended(&self) {
+    fn ranks_were_ended(&self) {
         // The wait may be over.
-        let _ = self.events.send(FileEvent::RanksEnded(self.write_limit));
+        let _ = self.events.as_ref().map(|events| events.send(FileEvent::RanksEnded(self.write_limit)));
     }
 
-    /// Blocks until all files are complete, or one can't be written.
-    pub fn wait(&self) {
-        let _ = self.ended.recv();
+    fn wait(&self) {
+        let _ = self.ended.as_ref().map(Receiver::recv);
     }
 }
 
@@ -156,15 +143,12 @@ fn wait_for_all(
     Ok(sum)
 }
 
-fn message(report: Result<PrintReport, Failure>) -> ToFrontEnd {
-    let (PrintReport { written, lost, .. }, failure) = match report {
-        Ok(report) => (report, None),
-        Err(Failure::Signal(Signal::SIGPIPE)) => {
-            (PrintReport::default(), Some("the reader of an output file has gone".into()))
-        }
-        Err(failure) => (PrintReport::default(), Some(cut_text(&reason_of(failure).0))),
-    };
-    ToFrontEnd::FilesWritten { written, lost: lost.into_iter().collect(), failure }
+/// Returns the reason why files can't be written.
+fn reason(failure: Failure) -> String {
+    match failure {
+        Failure::Signal(Signal::SIGPIPE) => "the reader of an output file has gone".into(),
+        failure => refusal(failure).reason,
+    }
 }
 
 /// Returns the options of the front end, as far as they concern files.

@@ -1,6 +1,6 @@
 //! The front end's search for a carrier that replaces one that has ended (`--reattach`).
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -14,12 +14,11 @@ use iof_nodes::{Decoder, Frame, HEADER, LinkAddress, Place, ToAgent, ToFrontEnd}
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use super::carrier::{
+use crate::carrier::{
     Carrier, CarrierProcess, MAX_STARTS, Template, ended, link_command, lock, reap, signal_group,
 };
-use super::link::{CarrierNumber, Link};
-use crate::error::Failure;
-use crate::threads::start_thread;
+use crate::link::{CarrierNumber, Link};
+use crate::thread::{NoThread, start_thread};
 
 /// The time between two attempts, at least. Up to half of it comes on top.
 const RETRY: Duration = Duration::from_secs(1);
@@ -36,9 +35,11 @@ const CLOSED_INTERVAL: Duration = Duration::from_millis(50);
 const TURN_LIMIT: Duration = Duration::from_secs(5);
 
 /// How carriers of a job are replaced.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Reattach {
     template: Template,
+    /// The shell command of a link, without the path of its socket.
+    link: OsString,
     /// How long a node may be without a carrier.
     limit: Duration,
     /// As many messages as attempts are being made.
@@ -46,8 +47,8 @@ pub struct Reattach {
 }
 
 /// An edge of the front end whose carrier may be replaced.
-pub struct LinkedEdge {
-    pub link: Link,
+pub(crate) struct LinkedEdge {
+    pub(crate) link: Link,
     reattach: Reattach,
     host: String,
     /// The number of edges of this process.
@@ -89,17 +90,14 @@ enum First {
 }
 
 impl Reattach {
-    /// Replaces carriers that the template has started for at most `limit` after their end.
-    pub fn new(template: Template, limit: Duration) -> Reattach {
-        Reattach { template, limit, starting: bounded(MAX_STARTS) }
-    }
-
-    pub fn limit(&self) -> Duration {
-        self.limit
+    /// Replaces carriers that the template has started for at most `limit` after their end. `link` is
+    /// the shell command of a link, to which the path of a socket is appended.
+    pub fn new(template: Template, link: OsString, limit: Duration) -> Reattach {
+        Reattach { template, link, limit, starting: bounded(MAX_STARTS) }
     }
 
     /// Returns what the front end has of the edge to `host`, one of this number.
-    pub fn edge(&self, host: &str, edges: usize) -> Arc<LinkedEdge> {
+    pub(crate) fn edge(&self, host: &str, edges: usize) -> Arc<LinkedEdge> {
         Arc::new(LinkedEdge {
             link: Link::default(),
             reattach: self.clone(),
@@ -122,7 +120,7 @@ impl LinkedEdge {
     }
 
     /// Starts to write to the first carrier.
-    pub fn start(self: &Arc<Self>, down: File, carrier: &Arc<Mutex<CarrierProcess>>) -> Result<(), Failure> {
+    pub fn start(self: &Arc<Self>, down: File, carrier: &Arc<Mutex<CarrierProcess>>) -> Result<(), NoThread> {
         self.start_writing((down, CarrierNumber::default()), carrier)
     }
 
@@ -130,7 +128,7 @@ impl LinkedEdge {
         self: &Arc<Self>,
         (down, number): (File, CarrierNumber),
         carrier: &Arc<Mutex<CarrierProcess>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), NoThread> {
         let (edge, carrier) = (Arc::clone(self), Arc::clone(carrier));
         start_thread("iof-link", move || {
             if edge.link.write_to(number, down, &[]).is_err() && edge.link.is_current(number) {
@@ -199,8 +197,8 @@ impl LinkedEdge {
         let Some(turn) = self.wait_for_turn(limit) else {
             return Attempt::Failed("too many carriers are being started".into());
         };
-        let carrier = link_command(&address.path)
-            .and_then(|command| start(&self.reattach.template, &self.host, &command, self.edges));
+        let Reattach { template, link, .. } = &self.reattach;
+        let carrier = start(template, &self.host, &link_command(link, &address.path), self.edges);
         match carrier {
             Ok(carrier) => self.greet(carrier, address.session, (turn, Instant::now().checked_add(limit))),
             Err(error) => Attempt::Failed(error.to_string()),
@@ -325,7 +323,7 @@ mod tests {
     #[test]
     fn attempts_that_are_not_answered_hold_back_no_other_one() {
         let words = ["sh", "-c", "exec sleep 1000"].map(str::to_owned);
-        let silent = Reattach::new(Template::of_words(words.to_vec()), LONG);
+        let silent = Reattach::new(Template::of_words(words.to_vec()), "true".into(), LONG);
         let silent_edges = [(); MAX_STARTS].map(|()| silent.edge("0", MAX_STARTS));
         let other = Reattach { template: Template::of_words(vec!["false".into()]), ..silent };
         let closed = other.edge("a", 1);

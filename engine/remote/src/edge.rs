@@ -11,20 +11,19 @@ use std::time::Instant;
 use crossbeam::channel::Sender;
 use iof_engine::{Engine, Signal as RankSignal};
 use iof_nodes::{
-    Branch, BrokenEnd, ChildNode, Decoder, Fault, Frame, FrontEnd, FrontEvent, Place, StreamKey, ToAgent,
-    ToFrontEnd, cut_text,
+    Branch, BrokenEnd, ChildNode, ControlError, Decoder, Fault, Frame, FrontEnd, FrontEvent, Place,
+    StreamKey, ToAgent, ToFrontEnd, cut_text,
 };
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
 use nix::sys::signal::Signal;
 
-use super::carrier::{Carrier, CarrierProcess, ended, lock, reap, signal_group, write_frames};
-use super::hosts::Node;
-use super::link::DRAIN_LIMIT;
-use super::reattach::LinkedEdge;
-use super::remote::Remote;
-use crate::error::Failure;
-use crate::threads::start_thread;
+use crate::carrier::{Carrier, CarrierProcess, ended, lock, reap, signal_group, write_frames};
+use crate::link::DRAIN_LIMIT;
+use crate::reattach::LinkedEdge;
+use crate::remote::Node;
+use crate::remote::Remote;
+use crate::thread::{NoThread, start_thread};
 
 /// The free memory that the allocator keeps for records, in bytes: those of a window of both
 /// bundles.
@@ -87,7 +86,7 @@ impl Edge {
         (first, branch): (usize, Branch),
         (remote, engine): (&Arc<Remote>, &Arc<Engine>),
         events: &Sender<NumberedEvent>,
-    ) -> Result<Edge, Failure> {
+    ) -> Result<Edge, NoThread> {
         let Carrier { process, down: pipe, up } = carrier;
         let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(process)));
         let (down, frames) = mpsc::channel();
@@ -118,41 +117,41 @@ impl Edge {
     }
 
     /// Returns what the front end has of the node with this number behind the same edge.
-    pub(super) fn to(&self, number: usize) -> Edge {
+    pub fn to(&self, number: usize) -> Edge {
         let place = u32::try_from(number.saturating_sub(self.first)).unwrap_or(u32::MAX);
         Edge { place: Place(place), ..self.clone() }
     }
 
     /// Returns the number of the node at the end of the edge.
-    pub(super) fn first(&self) -> usize {
+    pub fn first(&self) -> usize {
         self.first
     }
 
     /// Returns the place of this node behind the edge.
-    pub(super) fn place(&self) -> Place {
+    pub fn place(&self) -> Place {
         self.place
     }
 
     /// Queues a message. It is lost if the edge has ended.
-    pub fn send(&self, message: &ToAgent) -> Result<(), Failure> {
-        self.queue(message.frame(self.place).map_err(Failure::usage)?);
+    pub fn send(&self, message: &ToAgent) -> Result<(), ControlError> {
+        self.queue(message.frame(self.place)?);
         Ok(())
     }
 
     /// Queues a frame. It is lost if the edge has ended.
-    pub(super) fn queue(&self, frame: Vec<u8>) {
+    pub fn queue(&self, frame: Vec<u8>) {
         drop(self.down.send(frame));
     }
 
     /// Greets an agent, and opens its windows.
-    pub(super) fn greet(&self) {
+    pub fn greet(&self) {
         if let Some(end) = lock(&self.branch).end(self.place) {
             self.queue(end.greeting(self.place));
         }
     }
 
     /// Returns the nodes to which the agent of this one has edges.
-    pub(super) fn children(&self, nodes: &[Node]) -> Vec<ChildNode> {
+    pub fn children(&self, nodes: &[Node]) -> Vec<ChildNode> {
         let children = lock(&self.branch).children(self.place);
         let child = |places: Range<u32>| {
             let host = nodes.get(number(self.first, Place(places.start)))?.host.clone();
@@ -164,7 +163,7 @@ impl Edge {
     /// Sends a signal to the carrier and what it has started on this node. A carrier on another
     /// node is ended by its relay. With SIGTERM, an agent that would wait for another carrier is
     /// asked to end instead.
-    pub(super) fn signal_carrier(&self, signal: Signal) {
+    pub fn signal_carrier(&self, signal: Signal) {
         let relay = lock(&self.branch).relay(self.place);
         if let Some(linked) = &self.linked {
             linked.hang_up();
@@ -179,7 +178,7 @@ impl Edge {
     }
 
     /// Ends the carrier of a job that does not start. The agent ends its ranks when its edge ends.
-    pub(super) fn end_carrier(&self) {
+    pub fn end_carrier(&self) {
         match &self.linked {
             Some(linked) if lock(&self.branch).end(self.place).is_some_and(FrontEnd::has_greeted) => {
                 linked.hang_up();
@@ -189,12 +188,12 @@ impl Edge {
     }
 
     /// Returns the edge if its carrier may be replaced.
-    pub(super) fn linked(&self) -> Option<&Arc<LinkedEdge>> {
+    pub fn linked(&self) -> Option<&Arc<LinkedEdge>> {
         self.linked.as_ref()
     }
 
     /// Gives up the node, and those behind it. Returns what is known about them.
-    pub(super) fn give_up(&self) -> Vec<(usize, BrokenEnd)> {
+    pub fn give_up(&self) -> Vec<(usize, BrokenEnd)> {
         let cut = lock(&self.branch).cut(self.place);
         cut.into_iter().map(|(place, broken)| (number(self.first, place), broken)).collect()
     }

@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, io};
+use std::{env, fmt};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use iof_engine::{App, Engine, JobSpec, Pty, Stdin};
+use iof_engine::{App, BackendKind, Engine, JobSpec, Pty, Stdin};
 use iof_nodes::{
     AgentSocket, Branch, DropPolicy, NodeFiles, Program, RankStdin, Start, StartRelay, Terminal, ToAgent,
     ToFrontEnd, subtrees, window,
@@ -18,66 +18,88 @@ use iof_nodes::{
 use iof_output::FlushTimeout;
 use iof_proto::Rank;
 
-use super::carrier::{MAX_STARTS, Template, agent_command};
-use super::edge::{Edge, NodeEvent, NumberedEvent};
-use super::hosts::Node;
-use super::link::DRAIN_LIMIT;
-use super::reattach::Reattach;
-use super::remote::{RankInfo, Remote};
-use crate::args::RendezvousDir;
-use crate::error::Failure;
-use crate::signal_watch::SignalWatch;
-use crate::signals::{ReceivedSignal, asks_again, asks_to_end};
+use crate::carrier::{MAX_STARTS, Template};
+use crate::edge::{Edge, NodeEvent, NumberedEvent};
+use crate::error::RemoteStartError;
+use crate::link::DRAIN_LIMIT;
+use crate::reattach::Reattach;
+use crate::remote::{Node, RankInfo, Remote};
 
-/// The interval at which signals are looked for while agents start.
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+/// The interval at which the caller is asked while agents start.
+const ASK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is to be started.
+#[derive(Debug)]
 pub struct Launch<'a> {
+    /// The job.
     pub spec: &'a JobSpec,
-    /// The rank with a terminal at which the command's stdin is typed.
+    /// The rank with a terminal at which what is pushed is typed.
     pub typed: Option<Rank>,
     /// Variables for all ranks.
     pub env: Vec<(OsString, OsString)>,
+    /// What starts processes on other nodes.
     pub template: &'a Template,
+    /// The shell command of an agent.
+    pub agent: &'a OsStr,
     /// The largest number of edges of this process, and of each relay.
     pub radix: u32,
     /// How carriers that end are replaced, if they are.
     pub reattach: Option<Reattach>,
+    /// The size of the cache of each stream at its node.
     pub cache_size: Option<u32>,
+    /// The sum of the caches of a node up to which they grow.
     pub cache_total: u64,
     /// How long parts of lines wait at their nodes.
     pub lines: FlushTimeout,
+    /// What is dropped at a node when a cache is full.
     pub drop: DropPolicy,
+    /// Ranks have no variables of another launcher.
     pub hide_launcher: bool,
-    pub backend: Option<String>,
-    pub rendezvous: RendezvousDir<'a>,
+    /// The backend of the nodes' engines.
+    pub backend: Option<BackendKind>,
+    /// Where tools find the nodes' engines. A relative path is one of the current directory.
+    pub socket: AgentSocket,
+    /// The files that the nodes write.
     pub files: Option<NodeFiles>,
+}
+
+/// What is being started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartStep {
+    /// Agents. No rank runs.
+    Agents,
+    /// The ranks. Some may run.
+    Ranks,
 }
 
 /// The events of a job whose ranks run.
 pub struct NodeEvents {
-    pub(super) queue: Receiver<NumberedEvent>,
+    pub(crate) queue: Receiver<NumberedEvent>,
     /// Events that arrived before all ranks were started.
-    pub(super) early: Vec<NumberedEvent>,
-    /// Signals for the ranks that arrived before all of them were started.
-    pub signals: Vec<ReceivedSignal>,
+    pub(crate) early: Vec<NumberedEvent>,
+}
+
+impl fmt::Debug for NodeEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeEvents").finish_non_exhaustive()
+    }
 }
 
 impl Remote {
-    /// Starts all agents and, when all of them are ready, all ranks.
+    /// Starts all agents and, when all of them are ready, all ranks. Meanwhile `is_interrupted` is
+    /// called several times a second.
     ///
     /// # Errors
-    /// A node can't start its ranks, or a signal ends this command. No rank runs on.
+    /// A node can't start its ranks, or `is_interrupted` has returned `true`. No rank runs on.
     pub fn start(
         self: &Arc<Self>,
         launch: &Launch<'_>,
         engine: &Arc<Engine>,
-        signals: &SignalWatch,
-    ) -> Result<NodeEvents, Failure> {
+        is_interrupted: &mut dyn FnMut(StartStep) -> bool,
+    ) -> Result<NodeEvents, RemoteStartError> {
         self.note_ranks(launch.spec);
         let (events, queue) = unbounded();
-        let started = self.start_agents(launch, engine, (&events, &queue), signals);
+        let started = self.start_agents(launch, engine, (&events, &queue), is_interrupted);
         let mut state = self.state();
         if started.is_err() {
             // Agents end their ranks when their edges end.
@@ -88,7 +110,7 @@ impl Remote {
         }
         state.events = Some(events);
         drop(state);
-        started.map(|(early, signals)| NodeEvents { queue, early, signals })
+        started.map(|early| NodeEvents { queue, early })
     }
 
     fn start_agents(
@@ -96,18 +118,16 @@ impl Remote {
         launch: &Launch<'_>,
         engine: &Arc<Engine>,
         (events, queue): (&Sender<NumberedEvent>, &Receiver<NumberedEvent>),
-        signals: &SignalWatch,
-    ) -> Result<(Vec<NumberedEvent>, Vec<ReceivedSignal>), Failure> {
-        let command =
-            agent_command(launch.reattach.as_ref().map(Reattach::limit)).map_err(Failure::running)?;
+        is_interrupted: &mut dyn FnMut(StartStep) -> bool,
+    ) -> Result<Vec<NumberedEvent>, RemoteStartError> {
         let mut subtrees = subtrees(0..self.nodes.len() as u32, launch.radix).into_iter().peekable();
         // By node. What stands here has not greeted.
         let mut edges: Vec<Option<Edge>> = Vec::new();
         let (mut starting, mut ready, mut started) = (BTreeSet::new(), 0usize, 0usize);
-        let (mut early, mut for_ranks) = (Vec::new(), Vec::new());
+        let mut early = Vec::new();
         while started < self.nodes.len() {
             while let Some(subtree) = subtrees.next_if(|_| starting.len() < MAX_STARTS) {
-                let edge = self.start_edge(subtree.clone(), (launch, &command), engine, events)?;
+                let edge = self.start_edge(subtree.clone(), launch, engine, events)?;
                 let numbers = subtree.start as usize..subtree.end as usize;
                 starting.insert(numbers.start);
                 if let Some(place) = self.state().edges.get_mut(numbers.start) {
@@ -115,25 +135,21 @@ impl Remote {
                 }
                 edges.extend(numbers.map(|number| Some(edge.to(number))));
             }
-            while let Some(received) = signals.wait_for(Duration::ZERO) {
-                if ready < self.nodes.len() && asks_to_end(received.signal) {
-                    return Err(Failure::Signal(received.signal));
-                }
-                if ready == self.nodes.len() {
-                    hold(received, &mut for_ranks)?;
-                }
+            let step = if ready < self.nodes.len() { StartStep::Agents } else { StartStep::Ranks };
+            if is_interrupted(step) {
+                return Err(RemoteStartError::Interrupted);
             }
-            let (number, event) = match queue.recv_timeout(SIGNAL_INTERVAL) {
+            let (number, event) = match queue.recv_timeout(ASK_INTERVAL) {
                 Ok(event) => event,
                 Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return Err(Failure::running("the agents are gone")),
+                Err(RecvTimeoutError::Disconnected) => return Err(RemoteStartError::NoAgents),
             };
-            let host = self.nodes.get(number).map_or("", |node| node.host.as_str());
+            let host = || self.nodes.get(number).map(|node| node.host.clone()).unwrap_or_default();
             match event {
                 NodeEvent::Greeted => {
                     starting.remove(&number);
                     if let Some(edge) = edges.get_mut(number).and_then(Option::take) {
-                        self.prepare(number, edge, (launch, &command))?;
+                        self.prepare(number, edge, launch)?;
                     }
                 }
                 NodeEvent::Message(ToFrontEnd::Ready) => {
@@ -143,56 +159,46 @@ impl Remote {
                     }
                 }
                 NodeEvent::Message(ToFrontEnd::Started { .. }) => started = started.saturating_add(1),
-                NodeEvent::Message(ToFrontEnd::Failed { reason, is_usage: true }) => {
-                    return Err(Failure::Usage(format!("{host}: {reason}")));
-                }
-                NodeEvent::Message(ToFrontEnd::Failed { reason, .. }) => {
-                    return Err(Failure::Running(format!("{host}: {reason}")));
+                NodeEvent::Message(ToFrontEnd::Failed { reason, is_usage }) => {
+                    return Err(RemoteStartError::Refused { host: host(), reason, is_usage });
                 }
                 NodeEvent::Lost { reason, .. } => {
-                    return Err(Failure::Running(format!("cannot start ranks on {host}: {reason}")));
+                    return Err(RemoteStartError::Lost { host: host(), reason });
                 }
                 event => early.push((number, event)),
             }
         }
-        Ok((early, for_ranks))
+        Ok(early)
     }
 
     /// Starts the agent of the first of these nodes, with an edge to all of them.
     fn start_edge(
         self: &Arc<Self>,
         subtree: Range<u32>,
-        (launch, command): (&Launch<'_>, &OsStr),
+        launch: &Launch<'_>,
         engine: &Arc<Engine>,
         events: &Sender<NumberedEvent>,
-    ) -> Result<Edge, Failure> {
+    ) -> Result<Edge, RemoteStartError> {
         let numbers = subtree.start as usize..subtree.end as usize;
         let nodes = self.nodes.get(numbers.clone()).unwrap_or_default();
         let host = nodes.first().map_or("", |node| node.host.as_str());
-        let not_started = |error: io::Error| {
-            Failure::Usage(format!("cannot start an agent on {host}: {error} (see --rsh)"))
-        };
+        let not_started = |error| RemoteStartError::Carrier { host: host.to_owned(), error };
         let edges = self.nodes.len().min(launch.radix as usize);
-        let carrier = launch.template.start(host, command, edges).map_err(not_started)?;
+        let carrier = launch.template.start(host, launch.agent, edges).map_err(not_started)?;
         let linked = launch.reattach.as_ref().map(|reattach| reattach.edge(host, edges));
         let window = window(self.nodes.len());
         let branch = Branch::new(nodes.iter().map(|node| &node.ranks), launch.radix, window);
-        Edge::start((carrier, linked), (numbers.start, branch), (self, engine), events)
+        Ok(Edge::start((carrier, linked), (numbers.start, branch), (self, engine), events)?)
     }
 
     /// Lets an agent that has greeted prepare the start of its ranks, and start the agents behind
     /// it.
-    fn prepare(
-        &self,
-        number: usize,
-        edge: Edge,
-        (launch, command): (&Launch<'_>, &OsStr),
-    ) -> Result<(), Failure> {
+    fn prepare(&self, number: usize, edge: Edge, launch: &Launch<'_>) -> Result<(), RemoteStartError> {
         let Some(node) = self.nodes.get(number) else { return Ok(()) };
         edge.greet();
         let children = edge.children(&self.nodes);
         if !children.is_empty() {
-            let (rsh, agent) = (launch.template.words().to_vec(), command.to_owned());
+            let (rsh, agent) = (launch.template.words().to_vec(), launch.agent.to_owned());
             edge.send(&ToAgent::Relay(StartRelay { rsh, agent, children }))?;
         }
         edge.send(&ToAgent::Start(Box::new(start_of(launch, node)?)))?;
@@ -213,7 +219,7 @@ impl Remote {
     }
 
     /// Notes the pids of the ranks of a node. Called before their output arrives.
-    pub(super) fn note_pids(&self, number: usize, pids: &[u32]) {
+    pub(crate) fn note_pids(&self, number: usize, pids: &[u32]) {
         let Some(node) = self.nodes.get(number) else { return };
         let mut state = self.state();
         for (rank, pid) in node.ranks.iter().zip(pids) {
@@ -222,20 +228,6 @@ impl Remote {
             }
         }
     }
-}
-
-/// Keeps a signal that arrived when ranks already ran, until all agents have told that theirs do.
-///
-/// # Errors
-/// A second signal that asks to end: an agent may not answer.
-fn hold(received: ReceivedSignal, for_ranks: &mut Vec<ReceivedSignal>) -> Result<(), Failure> {
-    if asks_again(received, for_ranks) {
-        return Err(Failure::Signal(received.signal));
-    }
-    if !for_ranks.iter().any(|before| before.signal == received.signal) {
-        for_ranks.push(received);
-    }
-    Ok(())
 }
 
 /// Returns the program of a rank, as the user wrote it.
@@ -250,8 +242,8 @@ fn executable(spec: &JobSpec, rank: u32) -> String {
 }
 
 /// Returns what the agent of a node is to start.
-fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
-    let own = env::current_dir().map_err(Failure::running)?;
+fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, RemoteStartError> {
+    let own = env::current_dir().map_err(RemoteStartError::Directory)?;
     let absolute = |path: &Path| own.join(path).into_os_string();
     let program = |app: &App| Program {
         nprocs: app.nprocs,
@@ -287,11 +279,10 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, Failure> {
         grace: spec.grace.map(millis),
         kill_wait: millis(spec.kill_wait),
         hide_launcher: launch.hide_launcher,
-        backend: launch.backend.clone(),
-        socket: match launch.rendezvous {
-            RendezvousDir::None => AgentSocket::None,
-            RendezvousDir::Default => AgentSocket::Default,
-            RendezvousDir::Is(directory) => AgentSocket::In(absolute(directory)),
+        backend: launch.backend.map(|backend| backend.to_string()),
+        socket: match &launch.socket {
+            AgentSocket::In(directory) => AgentSocket::In(absolute(Path::new(directory))),
+            socket => socket.clone(),
         },
         files: launch.files.clone(),
     })

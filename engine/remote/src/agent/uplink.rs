@@ -14,19 +14,29 @@ use iof_proto::Channel;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use super::links::{self, CarrierFiles, Links};
-use super::own_files;
+use super::AgentError;
+use super::links::{self, Links};
 use super::relay::Relay;
 use super::shared_pipe::SharedPipe;
-use crate::error::Failure;
-use crate::nodes::carrier::lock;
-use crate::nodes::link::CarrierNumber;
-use crate::threads::start_thread;
+use crate::carrier::lock;
+use crate::link::CarrierNumber;
+use crate::thread::start_thread;
+
+/// The two byte streams of an edge.
+#[derive(Debug)]
+pub struct Connection {
+    /// The stream from the front end.
+    pub down: File,
+    /// The stream to the front end.
+    pub up: File,
+}
 
 /// What the agent waits for.
+#[derive(Debug)]
 pub enum Input {
     Message(ToAgent),
-    Signal(Signal),
+    /// The embedder ends the agent.
+    Stop,
     /// The front end has been sent everything.
     Over,
     /// Files accept nothing after the end of the ranks.
@@ -68,8 +78,11 @@ struct State {
 impl Uplink {
     /// Greets the front end and starts to receive. With `reattach`, the edge goes on for that time
     /// without a carrier.
-    pub fn start(inputs: Sender<Input>, reattach: Option<Duration>) -> Result<Arc<Uplink>, Failure> {
-        let (down, up) = own_files().map_err(Failure::running)?;
+    pub fn start(
+        Connection { down, up }: Connection,
+        inputs: Sender<Input>,
+        reattach: Option<Duration>,
+    ) -> Result<Arc<Uplink>, AgentError> {
         let state = State { end: AgentEnd::default(), is_closed: false };
         let uplink = |up| {
             let receiver = Receiver { decoder: Decoder::of_front_end(), inputs };
@@ -92,9 +105,9 @@ impl Uplink {
             })?;
             return Ok(uplink);
         };
-        let uplink = uplink(Up::Links(Box::new(Links::new(limit).map_err(Failure::running)?)));
+        let uplink = uplink(Up::Links(Box::new(Links::new(limit)?)));
         uplink.write(&[IoSlice::new(&hello)]);
-        links::start_carrier(&uplink, CarrierFiles { down, up })?;
+        links::start_carrier(&uplink, Connection { down, up })?;
         let waiting = Arc::clone(&uplink);
         start_thread("iof-lost", move || {
             if let Some(limit) = waiting.links().and_then(|links| links.link.wait_for_loss()) {

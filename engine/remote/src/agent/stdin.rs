@@ -11,10 +11,9 @@ use iof_proto::{Info, Proc, Rank, SlowTargets};
 use iof_tool::{Push, PushError, Tool};
 
 use super::NAME;
+use super::typed_keys::TypedKeys;
 use super::uplink::Uplink;
-use crate::error::Failure;
-use crate::keyboard::TypedKeys;
-use crate::threads::start_thread;
+use crate::thread::start_thread;
 
 /// The largest number of threads that push stdin. Each serves one set of ranks.
 const MAX_STDIN_THREADS: usize = 64;
@@ -109,10 +108,7 @@ impl StdinWorkers {
                 uplink.send(&ToFrontEnd::StdinTaken { call, outcome: take(&bytes) });
             }
         };
-        start_thread("iof-stdin", body).map_err(|failure| match failure {
-            Failure::Running(reason) => reason,
-            _ => "cannot start a thread".into(),
-        })?;
+        start_thread("iof-stdin", body).map_err(|error| error.to_string())?;
         Ok(Worker { pieces, busy: Arc::default() })
     }
 

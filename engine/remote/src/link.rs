@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{EdgeError, Frame, LinkEnd};
 
-use super::carrier::write_frames;
+use crate::carrier::write_frames;
 
 /// How long the end of an edge waits until a carrier has taken what was sent.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(2);

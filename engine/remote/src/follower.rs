@@ -5,28 +5,54 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use crossbeam::channel::{RecvTimeoutError, Sender};
+use crossbeam::channel::RecvTimeoutError;
 use iof_engine::{
-    EarlyEnd, EarlyEndPolicy, EarlyEndStep, Ending, Engine, Exit, FirstFailure, OPEN_AFTER_KILL,
-    REQUEST_LIFETIME, RankExit, Signal as RankSignal,
+    EarlyEnd, EarlyEndPolicy, EarlyEndStep, Ending, Engine, Exit, FirstFailure, JobStatus, OPEN_AFTER_KILL,
+    REQUEST_LIFETIME, REQUESTS_TO_END, RankExit, Signal as RankSignal,
 };
 use iof_nodes::{BrokenEnd, BrokenStream, StdinOutcome, StreamKey, ToAgent, ToFrontEnd};
 use iof_output::PrintReport;
 use iof_proto::directive::key;
-use iof_proto::{Info, Nspace, Proc, Rank};
+use iof_proto::{Info, Proc, Rank};
 use nix::sys::signal::Signal;
 
-use super::carrier::EXIT_LIMIT;
-use super::edge::{Edge, NodeEvent};
-use super::remote::{Remote, StdinCall};
-use super::start::NodeEvents;
-use crate::error::Failure;
-use crate::exits::listed;
-use crate::failures::MAX_FAILURE_LINES;
-use crate::follow::JobEvent;
-use crate::run::FLUSH_LIMIT;
-use crate::suspects::REQUESTS_TO_END;
-use crate::threads::start_thread;
+use crate::carrier::EXIT_LIMIT;
+use crate::edge::{Edge, NodeEvent};
+use crate::remote::{Remote, StdinCall};
+use crate::start::NodeEvents;
+use crate::thread::{NoThread, start_thread};
+
+/// What becomes of the ranks on other nodes.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum RemoteEvent {
+    /// A rank has exited, or the job is ended early.
+    Ending(Ending),
+    /// A node is lost.
+    NodeLost(NodeLost),
+    /// The files of a node are complete, or can't be written, which ends the job.
+    Files {
+        /// The node.
+        host: String,
+        /// What was written, or the reason why files can't be written.
+        result: Result<PrintReport, String>,
+    },
+    /// Every rank has exited, or its node is lost.
+    Exited(JobStatus),
+    /// In addition, every stream is complete or broken. The last event.
+    Over(JobStatus),
+}
+
+/// A node whose edge has ended too early.
+#[derive(Clone, Debug)]
+pub struct NodeLost {
+    /// The node.
+    pub host: String,
+    /// The reason.
+    pub reason: String,
+    /// What is known about its ranks and their output.
+    pub broken: BrokenEnd,
+}
 
 impl Remote {
     /// Follows the ranks until all have ended, in a thread. Ends the job when a rank fails or its
@@ -36,15 +62,14 @@ impl Remote {
         events: NodeEvents,
         policy: EarlyEndPolicy,
         engine: &Arc<Engine>,
-        reports: Sender<JobEvent>,
-    ) -> Result<(), Failure> {
+        reports: impl FnMut(RemoteEvent) + Send + 'static,
+    ) -> Result<(), NoThread> {
         let follower = Follower {
             remote: Arc::clone(self),
             engine: Arc::downgrade(engine),
             policy,
             last_step: None,
-            reports,
-            flushed: 0,
+            reports: Box::new(reports),
             first_failure: FirstFailure::default(),
             asked_to_end: None,
         };
@@ -59,9 +84,7 @@ struct Follower {
     policy: EarlyEndPolicy,
     /// What follows SIGKILL, and when.
     last_step: Option<(Instant, LastStep)>,
-    reports: Sender<JobEvent>,
-    /// The number of failed ranks whose output was waited for.
-    flushed: usize,
+    reports: Box<dyn FnMut(RemoteEvent) + Send>,
     first_failure: FirstFailure,
     /// When all ranks were last sent a signal that asks them to end.
     asked_to_end: Option<Instant>,
@@ -108,12 +131,11 @@ impl Follower {
         if let Some(engine) = self.engine.upgrade() {
             engine.end_job(&self.remote.nspace, Some(status.code()));
         }
-        self.report(JobEvent::Over(status));
+        self.report(RemoteEvent::Over(status));
     }
 
-    /// A report fails only if the command has already decided to end.
-    fn report(&self, event: JobEvent) {
-        let _ = self.reports.send(event);
+    fn report(&mut self, event: RemoteEvent) {
+        (self.reports)(event);
     }
 
     fn end_early(&mut self, now: Instant) {
@@ -125,7 +147,7 @@ impl Follower {
             Some(EarlyEndStep::Terminate(cause)) => {
                 let end = EarlyEnd { cause, left };
                 self.remote.state().status.early_end = Some(end.clone());
-                self.report(JobEvent::Ending(Ending::Early(end)));
+                self.report(RemoteEvent::Ending(Ending::Early(end)));
                 self.remote.signal(RankSignal::TERM);
                 self.remote.signal(RankSignal::CONT);
             }
@@ -178,10 +200,7 @@ impl Follower {
             NodeEvent::Message(ToFrontEnd::Exited { rank, status, executable, requested }) => {
                 let exit = status.map_or(Exit::Unknown, |raw| Exit::Status(ExitStatus::from_raw(raw)));
                 let pid = self.note_exit(rank, exit, requested);
-                if !exit.success() && !requested {
-                    self.flush_failed(rank);
-                }
-                self.report(JobEvent::Ending(Ending::Rank(RankExit {
+                self.report(RemoteEvent::Ending(Ending::Rank(RankExit {
                     rank,
                     exit,
                     pid,
@@ -205,15 +224,10 @@ impl Follower {
                 self.remote.state().costs.add(user, system, backend);
             }
             NodeEvent::Message(ToFrontEnd::FilesWritten { written, lost, failure }) => {
-                let host = self.remote.nodes.get(number).map_or("", |node| node.host.as_str());
-                self.report(JobEvent::NodeFiles(match failure {
-                    None => Ok(PrintReport {
-                        written,
-                        lost: lost.into_iter().collect(),
-                        ..PrintReport::default()
-                    }),
-                    Some(reason) => Err(Failure::Running(format!("{host}: {reason}"))),
-                }));
+                let host = self.remote.nodes.get(number).map(|node| node.host.clone()).unwrap_or_default();
+                let lost = lost.into_iter().collect();
+                let written = PrintReport { written, lost, ..PrintReport::default() };
+                self.report(RemoteEvent::Files { host, result: failure.map_or(Ok(written), Err) });
             }
             NodeEvent::Greeted | NodeEvent::Message(_) => {}
             NodeEvent::Signalled(RankSignal::KILL) => {
@@ -221,23 +235,12 @@ impl Follower {
                 self.last_step = self.last_step.or(step);
             }
             NodeEvent::Signalled(signal) => {
-                if REQUESTS_TO_END.iter().any(|request| *request as i32 == signal.number()) {
+                if REQUESTS_TO_END.contains(&signal) {
                     self.asked_to_end = Some(Instant::now());
                 }
                 self.policy.signalled(signal);
             }
             NodeEvent::Lost { reason, broken } => self.lost(number, &reason, &broken),
-        }
-    }
-
-    /// Waits until the output of a failed rank is written, so that the line about it follows.
-    fn flush_failed(&mut self, rank: Rank) {
-        if self.flushed >= MAX_FAILURE_LINES {
-            return;
-        }
-        self.flushed = self.flushed.saturating_add(1);
-        if let Some(job) = self.engine.upgrade().and_then(|engine| engine.job(&self.remote.nspace)) {
-            job.flush_rank(rank, Some(FLUSH_LIMIT));
         }
     }
 
@@ -254,9 +257,9 @@ impl Follower {
         info.pid
     }
 
-    fn report_exited(&self) {
+    fn report_exited(&mut self) {
         if let Some(status) = self.remote.try_wait_exit() {
-            self.report(JobEvent::Exited(status));
+            self.report(RemoteEvent::Exited(status));
         }
     }
 
@@ -274,7 +277,7 @@ impl Follower {
         drop(state);
         self.break_off(broken);
         self.stdin_answered(number, None, &StdinOutcome::Closed);
-        let line = lost_line(&self.remote.nspace, &node.host, reason, broken);
+        let (host, reason) = (node.host.clone(), reason.to_owned());
         // What ends ranks on request may end their node, such as a SIGTERM to the carriers as well.
         let requested = self.asked_to_end.is_some_and(|time| time.elapsed() < REQUEST_LIFETIME);
         for rank in &broken.ranks {
@@ -289,7 +292,7 @@ impl Follower {
         if let Some(rank) = broken.ranks.first() {
             self.policy.lost(*rank);
         }
-        self.report(JobEvent::NodeLost { ranks: broken.ranks.clone(), line });
+        self.report(RemoteEvent::NodeLost(NodeLost { host, reason, broken: broken.clone() }));
         self.report_exited();
     }
 
@@ -316,28 +319,4 @@ impl Follower {
         drop(state);
         replies.into_iter().for_each(StdinCall::reply);
     }
-}
-
-/// Returns the line about a node that is lost.
-fn lost_line(nspace: &Nspace, host: &str, reason: &str, broken: &BrokenEnd) -> String {
-    let sum = |figure: fn(&BrokenStream) -> u64| {
-        broken.streams.iter().fold(0u64, |sum, stream| sum.saturating_add(figure(stream)))
-    };
-    let ranks = match broken.ranks.len() {
-        0 => String::new(),
-        1 => format!(" with rank {}", listed(&broken.ranks)),
-        _ => format!(" with ranks {}", listed(&broken.ranks)),
-    };
-    let totals = match broken.totals {
-        Some(time) => {
-            format!("what the ranks wrote in the last {:.1} s is unknown", time.elapsed().as_secs_f64())
-        }
-        None => "what else the ranks wrote is unknown".into(),
-    };
-    format!(
-        "job {nspace}: node {host} is lost{ranks}: {reason}; of its unfinished output {} bytes arrived, at least {} \
-         are missing, and {totals}",
-        sum(|stream| stream.delivered),
-        sum(|stream| stream.missing),
-    )
 }

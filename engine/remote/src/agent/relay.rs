@@ -12,10 +12,10 @@ use iof_nodes::{ChildNode, ChildUp, EdgeError, Frame, Place, RelayDown, StartRel
 use nix::sys::signal::Signal;
 
 use super::uplink::Uplink;
-use crate::nodes::carrier::{
+use crate::carrier::{
     Carrier, CarrierProcess, MAX_STARTS, Template, ended, lock, reap, signal_group, write_frames,
 };
-use crate::threads::start_thread;
+use crate::thread::start_thread;
 
 /// The interval at which a relay that waits for a child looks whether the front end is gone.
 const GONE_INTERVAL: Duration = Duration::from_millis(100);

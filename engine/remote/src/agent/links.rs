@@ -1,31 +1,29 @@
-//! The carriers of an agent whose edge outlives them (`--reattach`), and `iof link`, which brings
-//! the agent another one.
+//! The carriers of an agent whose edge outlives them, and [`link`], which brings the agent another
+//! one.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{collections::VecDeque, net::Shutdown};
 
-use clap::Args;
 use iof_nodes::limits::MAX_LINKS;
 use iof_nodes::{Decoder, EdgeError, HEADER, LinkAddress, ToFrontEnd};
 use iof_proto::rendezvous::{BindError, ConnectError, Level, Listener, connect};
 use iof_proto::socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{dup2_stdin, dup2_stdout, geteuid, setsid};
+use nix::unistd::geteuid;
 
-use super::uplink::Uplink;
-use crate::error::Failure;
-use crate::nodes::carrier::lock;
-use crate::nodes::link::{CarrierNumber, Link};
-use crate::threads::start_thread;
+use super::hooks::Refusal;
+use super::uplink::{Connection, Uplink};
+use crate::carrier::lock;
+use crate::link::{CarrierNumber, Link};
+use crate::thread::{NoThread, start_thread};
 
 /// How long a link may take to show its session.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
@@ -65,22 +63,9 @@ impl Drop for Counted {
     }
 }
 
-/// The files of a carrier.
-pub struct CarrierFiles {
-    pub down: File,
-    pub up: File,
-}
-
 impl Links {
-    /// Creates the carriers of an agent that goes on for `limit` without one. Detaches this process
-    /// from what started it, whose signals would end it as well, and from its stdin and stdout.
+    /// Creates the carriers of an agent that goes on for `limit` without one.
     pub fn new(limit: Duration) -> io::Result<Links> {
-        // Fails if this process leads its group: it then has a session of its own, as below sshd, or
-        // is the carrier itself, as below `sh -c`.
-        let _ = setsid();
-        let null = File::options().read(true).write(true).open("/dev/null")?;
-        dup2_stdin(&null)?;
-        dup2_stdout(&null)?;
         // Ends in a newline, as each frame that may be the last one of a write.
         let mut session = [b'\n'; 8];
         let [random @ .., _] = &mut session;
@@ -97,17 +82,15 @@ impl Links {
 
     /// Starts to listen for links, in `directory` or the node's default directory. The edge outlives
     /// its carriers from now on. Returns where it listens.
-    pub fn listen(uplink: &Arc<Uplink>, directory: Option<&Path>) -> Result<Option<LinkAddress>, Failure> {
+    pub fn listen(uplink: &Arc<Uplink>, directory: Option<&Path>) -> Result<Option<LinkAddress>, Refusal> {
         let Some(links) = uplink.links() else { return Ok(None) };
-        let needed = |error: BindError| Failure::Usage(format!("--reattach: {error}"));
+        let needed = |error: BindError| Refusal::usage(format!("--reattach: {error}"));
         let listener = Listener::bind(Level::Link, directory).map_err(needed)?;
-        let socket = listener.socket().try_clone().map_err(Failure::running)?;
+        let socket = listener.socket().try_clone().map_err(Refusal::running)?;
         let address = LinkAddress { path: listener.path().into(), session: links.session };
         let _ = links.listener.set(Mutex::new(Some(listener)));
-        start_thread("iof-listen", {
-            let uplink = Arc::clone(uplink);
-            move || accept(&uplink, &socket)
-        })?;
+        let accepting = Arc::clone(uplink);
+        start_thread("iof-listen", move || accept(&accepting, &socket)).map_err(Refusal::running)?;
         links.link.set_patience(links.limit);
         Ok(Some(address))
     }
@@ -132,7 +115,7 @@ impl Links {
 }
 
 /// Starts the threads of the first carrier.
-pub fn start_carrier(uplink: &Arc<Uplink>, files: CarrierFiles) -> Result<(), Failure> {
+pub fn start_carrier(uplink: &Arc<Uplink>, files: Connection) -> Result<(), NoThread> {
     start_threads(uplink, CarrierNumber::default(), files, (Vec::new(), None))
 }
 
@@ -141,9 +124,9 @@ pub fn start_carrier(uplink: &Arc<Uplink>, files: CarrierFiles) -> Result<(), Fa
 fn start_threads(
     uplink: &Arc<Uplink>,
     carrier: CarrierNumber,
-    CarrierFiles { down, up }: CarrierFiles,
+    Connection { down, up }: Connection,
     (greeting, counted): (Vec<u8>, Option<Arc<Counted>>),
-) -> Result<(), Failure> {
+) -> Result<(), NoThread> {
     let (writing, writer) = (Arc::clone(uplink), counted.clone());
     start_thread("iof-link", move || {
         if let Some(links) = writing.links()
@@ -189,17 +172,15 @@ fn accept(uplink: &Arc<Uplink>, listener: &UnixListener) {
 }
 
 /// Goes over to the carrier of a link that shows its session in time.
-fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Result<(), Failure> {
+fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Result<(), LinkError> {
     let Some(links) = uplink.links() else { return Ok(()) };
     let deadline = Instant::now() + GREETING_LIMIT;
-    let mut files = receive_files(&connection).map_err(Failure::running)?;
-    let header = read_header(&mut files.down, deadline).map_err(Failure::running)?;
+    let mut files = receive_files(&connection)?;
+    let header = read_header(&mut files.down, deadline)?;
     let mut decoder = Decoder::of_front_end();
     decoder.receive(&header);
-    let (_, frame) = decoder
-        .decode()
-        .map_err(Failure::running)?
-        .ok_or_else(|| Failure::running(EdgeError::Unexpected("first frame of a link")))?;
+    let (_, frame) =
+        decoder.decode().map_err(EdgeError::from)?.ok_or(EdgeError::Unexpected("first frame of a link"))?;
     // Nothing that the old carrier delivers is received from here on.
     let (carrier, greeting) = uplink
         .between_receipts(|| {
@@ -210,17 +191,17 @@ fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Res
             *current = Some(connection);
             Ok((carrier, greeting))
         })
-        .map_err(|error: EdgeError| Failure::running(error))?;
-    start_threads(uplink, carrier, files, (greeting, Some(Arc::new(counted))))
+        .map_err(|error: EdgeError| error)?;
+    Ok(start_threads(uplink, carrier, files, (greeting, Some(Arc::new(counted))))?)
 }
 
 /// Receives the stdin and the stdout of a link.
-fn receive_files(connection: &UnixStream) -> io::Result<CarrierFiles> {
+fn receive_files(connection: &UnixStream) -> io::Result<Connection> {
     connection.set_read_timeout(Some(GREETING_LIMIT))?;
     let mut files = VecDeque::<OwnedFd>::new();
     socket::receive(connection, &mut [0; 1], &mut files, true, true)?;
     match <[OwnedFd; 2]>::try_from(Vec::from(files)) {
-        Ok([down, up]) => Ok(CarrierFiles { down: down.into(), up: up.into() }),
+        Ok([down, up]) => Ok(Connection { down: down.into(), up: up.into() }),
         Err(_) => Err(ErrorKind::InvalidData.into()),
     }
 }
@@ -242,33 +223,47 @@ fn read_header(down: &mut File, deadline: Instant) -> io::Result<[u8; HEADER]> {
     Ok(header)
 }
 
-/// The arguments of `iof link`.
-#[derive(Args)]
-pub struct LinkArgs {
-    /// The socket of the agent
-    pub path: PathBuf,
+/// The reason why an agent has no other connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The agent can't be reached.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The connection can't be read or written, or was not passed on.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The peer has broken a rule.
+    #[error(transparent)]
+    Edge(#[from] EdgeError),
+    /// The process can't start a thread.
+    #[error(transparent)]
+    Thread(#[from] NoThread),
 }
 
-/// `iof link`: brings the agent that listens at `path` the stdin and the stdout of this process, and
-/// ends with the carrier.
-pub fn link(path: &Path) -> Result<ExitCode, Failure> {
+/// Brings the agent that listens at `path` another connection. Blocks until the agent has yet another
+/// one, or ends.
+///
+/// # Errors
+/// The agent can't be reached. If it has ended, the front end was told so.
+pub fn link(path: &Path, down: impl AsFd, up: impl AsFd) -> Result<(), LinkError> {
     let connection = match connect(path) {
         Ok(connection) => connection,
         Err(error) => {
             if matches!(&error, ConnectError::Refused(_)) || is_missing(&error) {
                 // The front end need not try again.
                 let failed = ToFrontEnd::Failed { reason: "its agent has ended".into(), is_usage: false };
-                let _ = io::stdout().write_all(&failed.frame().unwrap_or_default());
+                let mut up = File::from(up.as_fd().try_clone_to_owned()?);
+                let _ = up.write_all(&failed.frame().unwrap_or_default());
             }
-            return Err(Failure::running(error));
+            return Err(error.into());
         }
     };
-    let (stdin, stdout) = (io::stdin(), io::stdout());
-    socket::send(&connection, b"l", &[stdin.as_fd(), stdout.as_fd()]).map_err(Failure::running)?;
+    socket::send(&connection, b"l", &[down.as_fd(), up.as_fd()])?;
     let _ = connection.shutdown(Shutdown::Write);
     // Nothing is sent: the agent closes the connection when it has another carrier, or ends.
     let _ = (&connection).read(&mut [0; 1]);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Returns whether a socket does not exist.

@@ -1,59 +1,53 @@
-//! `iof agent`: starts ranks on its node for an `iof run` elsewhere, and sends their output.
+//! The agent of a node: starts ranks for a front end elsewhere, and sends their output.
 //!
-//! Its stdin and stdout are the edge to the front end. When the edge ends, or breaks, the ranks are
-//! ended: nothing on this node would know of them. With `--reattach`, `iof link` can bring another
-//! stdin and stdout before that.
+//! When the edge to the front end ends, or breaks, the ranks are ended: nothing on this node would
+//! know of them. An agent that replaces its carriers waits for another one before that.
 
 mod bundles;
-mod files;
+mod hooks;
 mod host;
-pub mod links;
+mod links;
 mod relay;
 mod shared_pipe;
 mod stdin;
+mod typed_keys;
 mod uplink;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
-use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{
-    App, Config, Ending, Engine, Exit, Grant, Job, JobSpec, Policy, Pty, RankExit, Rendezvous, Signal,
-    StartError, Stdin, WindowSize,
+    App, BackendKind, Config, Ending, Engine, Exit, Grant, Job, JobSpec, Policy, Pty, RankExit, Rendezvous,
+    Signal, StartError, Stdin, WindowSize,
 };
 use iof_nodes::limits::MAX_TOTALS;
 use iof_nodes::{
     AgentSocket, DropPolicy, Program, RankStdin, RankTotal, Start, Terminal, ToAgent, ToFrontEnd, cut_text,
 };
+use iof_output::PrintReport;
 use iof_proto::log::key as log_key;
 use iof_proto::query::key;
 use iof_proto::{Channel, Found, Log, Nspace, Proc, Rank, Value};
-use iof_tool::Tool;
+use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::gethostname;
 
 use self::bundles::Bundles;
-use self::files::FileWriters;
+pub use self::hooks::{AgentHooks, FileWriter, FilesEnd, Refusal};
 use self::host::AgentHost;
 use self::links::Links;
+pub use self::links::{LinkError, link};
 use self::stdin::StdinWorkers;
+pub use self::uplink::Connection;
 use self::uplink::{Input, Uplink};
-use crate::account::{backend_text, cpu_time};
-use crate::args::Backend;
-use crate::args::values::duration;
-use crate::error::Failure;
-use crate::log;
-use crate::message::print_message;
-use crate::nodes::link::DRAIN_LIMIT;
-use crate::run::{FLUSH_LIMIT, engine_failed};
-use crate::signals::{Signals, asks_to_end};
-use crate::threads::start_thread;
+use crate::cost::{backend_text, cpu_time};
+use crate::link::DRAIN_LIMIT;
+use crate::thread::{NoThread, start_thread};
 
 /// The name of the agent's own tools.
 const NAME: &str = "iof agent";
@@ -61,44 +55,119 @@ const NAME: &str = "iof agent";
 /// The time between two messages with totals.
 const TOTALS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The options of `iof agent`, which `iof run` sets.
-#[derive(Args)]
-pub struct AgentArgs {
-    /// Go on for this time without a carrier
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    reattach: Option<Duration>,
+/// How long the exit of a failed rank waits until its output is sent.
+const FLUSH_LIMIT: Duration = Duration::from_millis(500);
+
+/// An agent that has greeted its front end.
+pub struct Agent {
+    uplink: Arc<Uplink>,
+    inputs: Sender<Input>,
+    queue: Receiver<Input>,
+    hooks: Arc<dyn AgentHooks>,
 }
 
-/// Runs ranks for a front end. Returns when it has all output, or when the edge has ended.
-pub fn agent(AgentArgs { reattach }: &AgentArgs) -> Result<ExitCode, Failure> {
-    let signals = Signals::take().map_err(Failure::running)?;
-    let (inputs, queue) = unbounded();
-    let uplink = Uplink::start(inputs.clone(), *reattach)?;
-    watch_signals(signals, inputs.clone())?;
-    let end = run_ranks(&uplink, inputs, &queue);
-    if !matches!(end, Ok(End::Over)) {
-        uplink.close();
+/// Ends an agent from another thread.
+#[derive(Clone, Debug)]
+pub struct AgentStop(Sender<Input>);
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent").finish_non_exhaustive()
     }
-    if let Some(links) = uplink.links() {
-        links.finish(Instant::now() + DRAIN_LIMIT);
-    }
-    end.map(|end| match end {
-        End::Over | End::Unstarted => ExitCode::SUCCESS,
-        End::Refused | End::Alone | End::FilesBlocked => ExitCode::FAILURE,
-    })
 }
 
-fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input>) -> Result<End, Failure> {
+impl AgentStop {
+    /// Asks the agent to end. It ends its ranks.
+    pub fn stop(&self) {
+        // The agent may have ended.
+        let _ = self.0.send(Input::Stop);
+    }
+}
+
+/// The reason why an agent failed. Its ranks have ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// The edge to the front end is lost, for this reason.
+    #[error("{0}")]
+    Lost(String),
+    /// The front end has sent a message that is not due.
+    #[error("the front end {0}")]
+    Unexpected(&'static str),
+    /// [`AgentStop::stop`] was called while ranks ran.
+    #[error("the agent was asked to end")]
+    Stopped,
+    /// The process can't start a thread.
+    #[error(transparent)]
+    Thread(#[from] NoThread),
+    /// The agent can't attach to its engine.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The engine has refused a request of the agent.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A file can't be opened or duplicated.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Files can't be written.
+    #[error("{0}")]
+    Files(Refusal),
+    /// A thread of the agent has ended too early.
+    #[error("the agent lost its threads")]
+    NoThreads,
+}
+
+impl Agent {
+    /// Greets the front end over `connection`. With `reattach`, the ranks run on for that time without
+    /// a connection, and [`link`] can bring another one.
+    pub fn start(
+        connection: Connection,
+        reattach: Option<Duration>,
+        hooks: Arc<dyn AgentHooks>,
+    ) -> Result<Agent, AgentError> {
+        let (inputs, queue) = unbounded();
+        let uplink = Uplink::start(connection, inputs.clone(), reattach)?;
+        Ok(Agent { uplink, inputs, queue, hooks })
+    }
+
+    /// Returns what ends the agent from another thread.
+    pub fn stop_handle(&self) -> AgentStop {
+        AgentStop(self.inputs.clone())
+    }
+
+    /// Runs ranks for the front end. Blocks until it has all output, or the edge has ended.
+    ///
+    /// # Errors
+    /// The edge is lost, or the agent can't go on.
+    pub fn run(self) -> Result<AgentEnd, AgentError> {
+        let Agent { uplink, inputs, queue, hooks } = self;
+        let end = run_ranks(&uplink, inputs, &queue, hooks.as_ref());
+        if !matches!(end, Ok(AgentEnd::Over)) {
+            uplink.close();
+        }
+        if let Some(links) = uplink.links() {
+            links.finish(Instant::now() + DRAIN_LIMIT);
+        }
+        end
+    }
+}
+
+fn run_ranks(
+    uplink: &Arc<Uplink>,
+    inputs: Sender<Input>,
+    queue: &Receiver<Input>,
+    hooks: &dyn AgentHooks,
+) -> Result<AgentEnd, AgentError> {
     let start = match next_message(queue)? {
         Some(ToAgent::Start(start)) => start,
-        Some(_) => return Err(Failure::running("the front end did not start ranks first")),
-        None => return Ok(End::Unstarted),
+        Some(_) => return Err(AgentError::Unexpected("did not start ranks first")),
+        None => return Ok(AgentEnd::Unstarted),
     };
     let kill_wait = Duration::from_millis(start.kill_wait);
     let ranks = start.ranks.clone();
     let (host, messages) = AgentHost::new();
     let host = Arc::new(host);
-    let (engine, spec, output) = match prepare(&start, &host) {
+    let (engine, spec, output) = match prepare(&start, &host, hooks) {
         Ok(prepared) => prepared,
         Err(failure) => return Ok(refuse(uplink, failure)),
     };
@@ -113,33 +182,36 @@ fn run_ranks(uplink: &Arc<Uplink>, inputs: Sender<Input>, queue: &Receiver<Input
     uplink.send(&ToFrontEnd::Ready);
     match next_message(queue)? {
         Some(ToAgent::Go) => {}
-        Some(_) => return Err(Failure::running("the front end did not let the ranks go")),
-        None => return Ok(End::Unstarted),
+        Some(_) => return Err(AgentError::Unexpected("did not let the ranks go")),
+        None => return Ok(AgentEnd::Unstarted),
     }
     let job = match engine.spawn(&spec) {
         Ok(job) => job,
-        Err(error) => return Ok(refuse(uplink, Failure::running(error))),
+        Err(error) => return Ok(refuse(uplink, Refusal::running(error))),
     };
     let engine = Arc::new(engine);
     let followed = follow(&engine, &job, (uplink, inputs), (output, messages));
     let stdin = StdinWorkers::new(Arc::clone(&engine), Arc::clone(uplink), job.clone(), typed(&start));
     let result = match followed {
-        Ok(()) => serve(queue, (&job, &engine, &host), &ranks, stdin),
+        Ok(()) => serve(queue, (&job, &engine, &host, hooks), &ranks, stdin),
         Err(failure) => Err(failure),
     };
-    if !matches!(result, Ok(End::Over)) {
+    if !matches!(result, Ok(AgentEnd::Over)) {
         uplink.close();
         end_ranks(&job, kill_wait);
     }
     // The threads that push stdin have ended with the queue.
-    if let Some(engine) = Arc::into_inner(engine) {
+    if let Some(engine) = Arc::into_inner(engine)
+        && hooks.ends_with_process()
+    {
         engine.end_with_process();
     }
     result
 }
 
-/// Why an agent ends.
-enum End {
+/// Why an agent has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentEnd {
     /// The front end has everything.
     Over,
     /// The front end is gone, so nothing reads a message either.
@@ -153,55 +225,33 @@ enum End {
 }
 
 /// Tells the front end that the ranks can't be started.
-fn refuse(uplink: &Uplink, failure: Failure) -> End {
-    let (reason, is_usage) = reason_of(failure);
+fn refuse(uplink: &Uplink, Refusal { reason, is_usage }: Refusal) -> AgentEnd {
     uplink.send(&ToFrontEnd::Failed { reason: cut_text(&reason), is_usage });
-    End::Refused
-}
-
-/// Returns the text of a failure, and whether the user can correct the input.
-fn reason_of(failure: Failure) -> (String, bool) {
-    match failure {
-        Failure::Usage(reason) | Failure::Choice(reason) => (reason, true),
-        Failure::Running(reason) => (reason, false),
-        Failure::Signal(signal) => (signal.to_string(), false),
-    }
+    AgentEnd::Refused
 }
 
 /// The readers of the ranks' output.
 struct OutputReaders {
     bundles: Bundles,
-    files: FileWriters,
-}
-
-fn watch_signals(signals: Signals, inputs: Sender<Input>) -> Result<(), Failure> {
-    start_thread("iof-signals", move || {
-        while let Some(received) = signals.wait() {
-            if inputs.send(Input::Signal(received.signal)).is_err() {
-                return;
-            }
-        }
-    })
+    files: Option<Box<dyn FileWriter>>,
 }
 
 /// Returns the next message before the ranks run; `None` if the edge ends before it.
-fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, Failure> {
-    loop {
-        match queue.recv() {
-            Ok(Input::Message(ToAgent::HangUp)) => return Ok(None),
-            Ok(Input::Message(message)) => return Ok(Some(message)),
-            Ok(Input::Signal(signal)) if !asks_to_end(signal) => {}
-            Ok(Input::Lost(Some(reason))) => return Err(Failure::Running(reason)),
-            Ok(Input::Lost(None) | Input::Signal(_) | Input::Over | Input::FilesBlocked) | Err(_) => {
-                return Ok(None);
-            }
-        }
+fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, AgentError> {
+    match queue.recv() {
+        Ok(Input::Message(ToAgent::HangUp)) => Ok(None),
+        Ok(Input::Message(message)) => Ok(Some(message)),
+        Ok(Input::Lost(Some(reason))) => Err(AgentError::Lost(reason)),
+        Ok(Input::Lost(None) | Input::Stop | Input::Over | Input::FilesBlocked) | Err(_) => Ok(None),
     }
 }
 
-fn prepare(start: &Start, host: &Arc<AgentHost>) -> Result<(Engine, JobSpec, OutputReaders), Failure> {
-    let backend = start.backend.as_deref().map(|name| Backend::from_str(name, false));
-    let backend = backend.transpose().map_err(Failure::Usage)?;
+fn prepare(
+    start: &Start,
+    host: &Arc<AgentHost>,
+    hooks: &dyn AgentHooks,
+) -> Result<(Engine, JobSpec, OutputReaders), Refusal> {
+    let backend = start.backend.as_deref().map(backend_named).transpose()?;
     let config = Config {
         cache_size: start.cache_size,
         cache_total: start.cache_total,
@@ -210,32 +260,38 @@ fn prepare(start: &Start, host: &Arc<AgentHost>) -> Result<(Engine, JobSpec, Out
             DropPolicy::Newest => Policy::DropNewest,
             DropPolicy::Oldest => Policy::DropOldest,
         },
-        backend: backend.map(Into::into),
+        backend,
         rendezvous: match &start.socket {
             AgentSocket::None => Rendezvous::None,
             AgentSocket::Default => Rendezvous::Agent(None),
             AgentSocket::In(directory) => Rendezvous::Agent(Some(PathBuf::from(directory))),
         },
-        log: log::config()?,
-        ..Config::default()
+        ..hooks.config()?
     };
     let engine = match Engine::start_with(config.clone(), Arc::<AgentHost>::clone(host)) {
         // The environment of another node may name a directory that this node does not have.
         Err(StartError::Rendezvous(error)) if start.socket == AgentSocket::Default => {
             let node = gethostname().unwrap_or_default();
-            print_message(format_args!("tools cannot attach on {}: {error}", node.display()));
+            hooks.warn(&format!("tools cannot attach on {}: {error}", node.display()));
             let config = Config { rendezvous: Rendezvous::None, ..config };
             Engine::start_with(config, Arc::<AgentHost>::clone(host))
         }
         started => started,
     };
-    let engine = engine.map_err(engine_failed)?;
+    let engine = engine.map_err(|error| hooks.start_failed(error))?;
     let spec = spec(start);
     // The readers register before the job exists, so that they receive its first byte.
     let bundles = Bundles::attach(&engine, &spec.nspace, start)?;
-    let spare_files = engine.check(&spec).map_err(Failure::usage)?;
-    let files = FileWriters::start(&engine, &spec, start, spare_files)?;
+    let spare_files = engine.check(&spec).map_err(Refusal::usage)?;
+    let files = start.files.as_ref().map(|_| hooks.open_files(&engine, &spec, start, spare_files));
+    let files = files.transpose()?;
     Ok((engine, spec, OutputReaders { bundles, files }))
+}
+
+/// Returns the backend with this name.
+fn backend_named(name: &str) -> Result<BackendKind, Refusal> {
+    let found = [BackendKind::IoUring, BackendKind::Epoll].into_iter().find(|kind| kind.to_string() == name);
+    found.ok_or_else(|| Refusal::usage("unknown backend"))
 }
 
 fn spec(start: &Start) -> JobSpec {
@@ -281,14 +337,18 @@ fn follow(
     engine: &Arc<Engine>,
     job: &Job,
     (uplink, inputs): (&Arc<Uplink>, Sender<Input>),
-    (OutputReaders { bundles, files }, messages): (OutputReaders, Receiver<ToFrontEnd>),
-) -> Result<(), Failure> {
-    let mut tool = engine.attach(NAME, Grant::Never).map_err(Failure::running)?;
+    (OutputReaders { bundles, mut files }, messages): (OutputReaders, Receiver<ToFrontEnd>),
+) -> Result<(), AgentError> {
+    let mut tool = engine.attach(NAME, Grant::Never)?;
     uplink.send(&ToFrontEnd::Started { pids: pids(&mut tool)? });
     let up = Arc::clone(uplink);
     start_thread("iof-log", move || messages.into_iter().for_each(|message| up.send(&message)))?;
     let output = bundles.start(uplink)?;
-    let files = files.watch(uplink, inputs.clone())?;
+    if let Some(files) = &mut files {
+        let (uplink, inputs) = (Arc::clone(uplink), inputs.clone());
+        let done = move |end| files_ended(&uplink, &inputs, end);
+        files.watch(Box::new(done)).map_err(AgentError::Files)?;
+    }
     let (job, up, backend) = (job.clone(), Arc::clone(uplink), backend_text(engine));
     start_thread("iof-endings", move || {
         let mut is_requested = false;
@@ -297,19 +357,19 @@ fn follow(
                 is_requested |= rank.requested;
                 send_exit(&job, &up, rank);
                 if is_requested && job.try_wait_exit().is_some() {
-                    files.ranks_were_ended();
+                    files.iter().for_each(|files| files.ranks_were_ended());
                 }
             }
         }
         output.into_iter().for_each(|thread| drop(thread.join()));
-        files.wait();
+        files.iter().for_each(|files| files.wait());
         // The agent may have ended.
         let _ = inputs.send(Input::Over);
         up.send(&cost(backend));
         up.send(&ToFrontEnd::Over { cut_off: job.wait().cut_off });
     })?;
     let up = Arc::clone(uplink);
-    start_thread("iof-totals", move || {
+    Ok(start_thread("iof-totals", move || {
         while !up.is_closed() {
             thread::sleep(TOTALS_INTERVAL);
             let Ok(totals) = totals(&mut tool) else { return };
@@ -317,7 +377,20 @@ fn follow(
                 up.send(&ToFrontEnd::Produced(part.to_vec()));
             }
         }
-    })
+    })?)
+}
+
+/// Tells the front end that the files of this node are complete, or can't be written.
+fn files_ended(uplink: &Uplink, inputs: &Sender<Input>, FilesEnd { result, are_blocked }: FilesEnd) {
+    let (PrintReport { written, lost, .. }, failure) = match result {
+        Ok(report) => (report, None),
+        Err(reason) => (PrintReport::default(), Some(cut_text(&reason))),
+    };
+    uplink.send(&ToFrontEnd::FilesWritten { written, lost: lost.into_iter().collect(), failure });
+    if are_blocked {
+        // The agent may have ended.
+        let _ = inputs.send(Input::FilesBlocked);
+    }
 }
 
 /// Returns what forwarding has cost this process.
@@ -341,8 +414,8 @@ fn send_exit(job: &Job, uplink: &Uplink, rank: RankExit) {
 }
 
 /// Returns the pids of all ranks, in their order.
-fn pids(tool: &mut Tool) -> Result<Vec<u32>, Failure> {
-    let found = tool.query(&[key::PMIX_QUERY_LOCAL_PROC_TABLE]).map_err(Failure::running)?;
+fn pids(tool: &mut Tool) -> Result<Vec<u32>, AgentError> {
+    let found = tool.query(&[key::PMIX_QUERY_LOCAL_PROC_TABLE])?;
     let mut pids = BTreeMap::new();
     for Found { value, .. } in found {
         if let Value::Procs(procs) = value {
@@ -352,8 +425,8 @@ fn pids(tool: &mut Tool) -> Result<Vec<u32>, Failure> {
     Ok(pids.into_values().collect())
 }
 
-fn totals(tool: &mut Tool) -> Result<Vec<RankTotal>, Failure> {
-    let found = tool.query(&[key::IOF_QUERY_STATS]).map_err(Failure::running)?;
+fn totals(tool: &mut Tool) -> Result<Vec<RankTotal>, RequestError> {
+    let found = tool.query(&[key::IOF_QUERY_STATS])?;
     let streams = found.into_iter().filter_map(|found| match found.value {
         Value::Streams(streams) => Some(streams),
         _ => None,
@@ -372,10 +445,10 @@ fn totals(tool: &mut Tool) -> Result<Vec<RankTotal>, Failure> {
 /// The edge has ended before, or a signal ends this process.
 fn serve(
     queue: &Receiver<Input>,
-    (job, engine, host): (&Job, &Engine, &AgentHost),
+    (job, engine, host, hooks): (&Job, &Engine, &AgentHost, &dyn AgentHooks),
     ranks: &BTreeSet<Rank>,
     mut stdin: StdinWorkers,
-) -> Result<End, Failure> {
+) -> Result<AgentEnd, AgentError> {
     let mut is_over = false;
     loop {
         match queue.recv() {
@@ -385,7 +458,9 @@ fn serve(
                 }
             }
             Ok(Input::Message(ToAgent::SignalRanks { signal, ranks })) => {
-                signal_ranks(engine, job.nspace(), ranks, signal);
+                if !signal_ranks(engine, job.nspace(), &ranks, signal) {
+                    hooks.warn(&format!("cannot send signal {signal} to {} ranks", ranks.len()));
+                }
             }
             Ok(Input::Message(ToAgent::Stdin(piece))) => stdin.push(piece, ranks),
             Ok(Input::Message(ToAgent::Resize { rows, columns })) => {
@@ -393,36 +468,35 @@ fn serve(
             }
             Ok(Input::Message(ToAgent::Logged { call, failure })) => host.logged(call, failure),
             Ok(Input::Message(ToAgent::CutOff)) => cut_off(job, ranks),
-            Ok(Input::Message(ToAgent::Close)) => return Ok(End::Over),
+            Ok(Input::Message(ToAgent::Close)) => return Ok(AgentEnd::Over),
             Ok(Input::Over) => is_over = true,
-            Ok(Input::Lost(_) | Input::Message(ToAgent::HangUp)) if is_over => return Ok(End::Over),
-            Ok(Input::Message(ToAgent::HangUp)) => return Ok(End::Alone),
+            Ok(Input::Lost(_) | Input::Message(ToAgent::HangUp)) if is_over => return Ok(AgentEnd::Over),
+            Ok(Input::Message(ToAgent::HangUp)) => return Ok(AgentEnd::Alone),
             Ok(Input::Message(ToAgent::Start(_) | ToAgent::Go)) => {
-                return Err(Failure::running("the front end started ranks twice"));
+                return Err(AgentError::Unexpected("started ranks twice"));
             }
-            Ok(Input::Signal(signal)) if asks_to_end(signal) => return Err(Failure::Signal(signal)),
+            Ok(Input::Stop) => return Err(AgentError::Stopped),
             // The thread that receives does these.
-            Ok(Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. }) | Input::Signal(_)) => {}
-            Ok(Input::Lost(None)) => return Ok(End::Alone),
-            Ok(Input::FilesBlocked) => return Ok(End::FilesBlocked),
+            Ok(Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. })) => {}
+            Ok(Input::Lost(None)) => return Ok(AgentEnd::Alone),
+            Ok(Input::FilesBlocked) => return Ok(AgentEnd::FilesBlocked),
             Ok(Input::Lost(Some(reason))) => {
                 let line = format!("{reason}; the ranks of this node are ended");
                 // The carrier that would show it may be gone. Fails without a job record.
                 let _ = engine.log(&Log::to([log_key::PMIX_LOG_JOB_RECORD], &line), |_| {});
-                return Err(Failure::Running(line));
+                return Err(AgentError::Lost(line));
             }
-            Err(_) => return Err(Failure::running("the agent lost its threads")),
+            Err(_) => return Err(AgentError::NoThreads),
         }
     }
 }
 
-/// Sends a signal of a tool, as a tool on this node would.
-fn signal_ranks(engine: &Engine, nspace: &Nspace, ranks: Vec<Rank>, signal: i32) {
-    let procs: Vec<Proc> = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();
+/// Sends a signal of a tool, as a tool on this node would. Returns whether that has succeeded.
+fn signal_ranks(engine: &Engine, nspace: &Nspace, ranks: &[Rank], signal: i32) -> bool {
+    let proc = |rank: &Rank| Proc { nspace: nspace.clone(), rank: *rank };
+    let procs: Vec<Proc> = ranks.iter().map(proc).collect();
     let sent = engine.attach(NAME, Grant::Never).map(|mut tool| tool.signal(&procs, signal));
-    if !matches!(sent, Ok(Ok(_))) {
-        print_message(format_args!("cannot send signal {signal} to {} ranks", procs.len()));
-    }
+    matches!(sent, Ok(Ok(_)))
 }
 
 /// Completes all streams with the bytes written so far.
@@ -454,11 +528,4 @@ fn end_ranks(job: &Job, kill_wait: Duration) {
     if !has_ended {
         job.wait_exit();
     }
-}
-
-/// The edge's descriptors, which ranks do not inherit.
-fn own_files() -> std::io::Result<(File, File)> {
-    use std::os::fd::AsFd;
-    let (stdin, stdout) = (std::io::stdin(), std::io::stdout());
-    Ok((stdin.as_fd().try_clone_to_owned()?.into(), stdout.as_fd().try_clone_to_owned()?.into()))
 }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use crossbeam::channel::{Sender, bounded};
 use iof_nodes::Turns;
 
-use crate::nodes::carrier::{lock, write_frames};
+use crate::carrier::{lock, write_frames};
 
 /// A pipe to which threads write in the order in which they ask.
 ///

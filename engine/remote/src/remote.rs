@@ -1,6 +1,7 @@
 //! The ranks of a job on other nodes: signals, stdin and queries.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -11,11 +12,10 @@ use iof_nodes::{ControlError, Place, StdinOutcome, StdinPiece, StdinRanks, Stdin
 use iof_proto::query::key;
 use iof_proto::{Found, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, Value};
 
-use super::edge::{Edge, NodeEvent, NumberedEvent};
-use super::hosts::Node;
-use super::link::DRAIN_LIMIT;
-use crate::account::AgentCosts;
-use crate::error::Failure;
+use crate::cost::AgentCosts;
+use crate::edge::{Edge, NodeEvent, NumberedEvent};
+use crate::error::RemoteLimitError;
+use crate::link::DRAIN_LIMIT;
 
 /// Descriptors of the front end for each rank and each edge, and maps for each rank.
 const FILES_PER_RANK: u64 = 4;
@@ -24,43 +24,53 @@ const MAPS_PER_RANK: u64 = 12;
 /// Descriptors of the front end apart from these.
 const OTHER_FILES: u64 = 64;
 
+/// A node of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The name by which carriers are started.
+    pub host: String,
+    /// The ranks that run on the node.
+    pub ranks: BTreeSet<Rank>,
+}
+
 /// The ranks of a job on other nodes.
 pub struct Remote {
-    pub(super) nspace: Nspace,
+    pub(crate) nspace: Nspace,
+    /// The nodes.
     pub nodes: Arc<[Node]>,
     state: Mutex<State>,
 }
 
 /// What changes while the job runs.
 #[derive(Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// The edges, by node. `None` for a node that is lost, or has ended.
-    pub(super) edges: Vec<Option<Edge>>,
-    pub(super) ranks: BTreeMap<Rank, RankInfo>,
+    pub(crate) edges: Vec<Option<Edge>>,
+    pub(crate) ranks: BTreeMap<Rank, RankInfo>,
     /// The nodes that have neither ended nor are lost.
-    pub(super) open: BTreeSet<usize>,
-    pub(super) status: JobStatus,
+    pub(crate) open: BTreeSet<usize>,
+    pub(crate) status: JobStatus,
     /// The pieces of stdin that some nodes have not answered.
-    pub(super) calls: BTreeMap<u64, StdinCall>,
+    pub(crate) calls: BTreeMap<u64, StdinCall>,
     next_call: u64,
     /// What forwarding has cost the agents that are over.
-    pub(super) costs: AgentCosts,
+    pub(crate) costs: AgentCosts,
     /// For the thread that follows the ranks, once they are started.
-    pub(super) events: Option<Sender<NumberedEvent>>,
+    pub(crate) events: Option<Sender<NumberedEvent>>,
 }
 
 /// A rank that was started.
 #[derive(Default)]
-pub(super) struct RankInfo {
+pub(crate) struct RankInfo {
     /// The number of the node.
-    pub(super) node: usize,
-    pub(super) pid: u32,
-    pub(super) exit: Option<Exit>,
-    pub(super) executable: String,
+    pub(crate) node: usize,
+    pub(crate) pid: u32,
+    pub(crate) exit: Option<Exit>,
+    pub(crate) executable: String,
 }
 
 /// A piece of stdin that some nodes have not answered.
-pub(super) struct StdinCall {
+pub(crate) struct StdinCall {
     nodes: BTreeSet<usize>,
     /// The best outcome so far: taken, or refused for a reason, or closed.
     outcome: StdinOutcome,
@@ -69,7 +79,7 @@ pub(super) struct StdinCall {
 
 impl StdinCall {
     /// Notes the answer of a node. Returns whether all nodes have answered.
-    pub(super) fn answered(&mut self, node: usize, outcome: &StdinOutcome) -> bool {
+    pub(crate) fn answered(&mut self, node: usize, outcome: &StdinOutcome) -> bool {
         if self.nodes.remove(&node)
             && (self.outcome == StdinOutcome::Closed || *outcome == StdinOutcome::Taken)
         {
@@ -78,7 +88,7 @@ impl StdinCall {
         self.nodes.is_empty()
     }
 
-    pub(super) fn reply(self) {
+    pub(crate) fn reply(self) {
         match self.outcome {
             StdinOutcome::Taken => self.reply.grant(),
             StdinOutcome::Closed => {
@@ -89,7 +99,15 @@ impl StdinCall {
     }
 }
 
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Remote { nspace, nodes, .. } = self;
+        f.debug_struct("Remote").field("nspace", nspace).field("nodes", nodes).finish_non_exhaustive()
+    }
+}
+
 impl Remote {
+    /// Creates the ranks of the job `nspace` on these nodes. None runs yet.
     pub fn new(nspace: Nspace, nodes: Vec<Node>) -> Remote {
         let state = State {
             edges: nodes.iter().map(|_| None).collect(),
@@ -99,24 +117,24 @@ impl Remote {
         Remote { nspace, nodes: nodes.into(), state: Mutex::new(state) }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks that this process can have the rings of all ranks, and its edges, at most `radix`.
     /// Returns the number of further files that it may open.
-    pub fn check(&self, radix: u32) -> Result<u64, Failure> {
+    pub fn check(&self, radix: u32) -> Result<u64, RemoteLimitError> {
         let ranks = self.nodes.iter().map(|node| node.ranks.len() as u64).sum::<u64>();
         let files = ranks.saturating_mul(FILES_PER_RANK);
         let edges = u64::from(radix).min(self.nodes.len() as u64);
         let files = files.saturating_add(edges.saturating_mul(FILES_PER_EDGE));
         check_maps(ranks.saturating_mul(MAPS_PER_RANK))
-            .map_err(|maps| Failure::Usage(format!("too few memory maps for {ranks} ranks: {maps}")))?;
+            .map_err(|maps| RemoteLimitError::Maps { ranks, maps })?;
         check_files(files.saturating_add(OTHER_FILES))
-            .map_err(|files| Failure::Usage(format!("too few files for {ranks} ranks: {files}")))
+            .map_err(|files| RemoteLimitError::Files { ranks, files })
     }
 
-    pub(super) fn send_all(&self, message: &ToAgent) {
+    pub(crate) fn send_all(&self, message: &ToAgent) {
         let state = self.state();
         // Messages of this module are within their limits. A relay that ends has passed on what was
         // sent before.
@@ -125,7 +143,7 @@ impl Remote {
 
     /// Ends the edges whose carriers may be replaced, behind all messages. Their agents would
     /// otherwise wait for other carriers when this process ends.
-    pub(super) fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         let mut state = self.state();
         let linked = state.edges.iter_mut().filter_map(|edge| edge.take_if(|edge| edge.linked().is_some()));
         let linked: Vec<_> = linked.filter_map(|edge| edge.linked().cloned()).collect();
@@ -139,9 +157,9 @@ impl Remote {
         self.send_all(&ToAgent::Resize { rows: size.rows, columns: size.columns });
     }
 
-    /// Prints what forwarding has cost the agents.
-    pub fn report_timings(&self) {
-        self.state().costs.report();
+    /// Returns what forwarding has cost the agents that are over.
+    pub fn costs(&self) -> AgentCosts {
+        self.state().costs.clone()
     }
 
     /// Sends a signal to all ranks.

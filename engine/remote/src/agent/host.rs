@@ -9,7 +9,7 @@ use iof_nodes::ToFrontEnd;
 use iof_proto::log::key;
 use iof_proto::{Failure as LogFailure, Log};
 
-use crate::nodes::carrier::lock;
+use crate::carrier::lock;
 
 /// The host of an agent's engine. Tools on its node attach as on one node. What they log to channels
 /// that the agent does not have is logged by the front end.

@@ -1,0 +1,137 @@
+//! `iof agent`: runs ranks on its node for an `iof run` elsewhere. `iof link`: brings an agent another
+//! connection.
+//!
+//! Their stdin and stdout are the connection to the front end.
+
+use std::fs::File;
+use std::io::{self, stdin, stdout};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use clap::Args;
+use iof_engine::{Config, Engine, JobSpec, StartError};
+use iof_nodes::Start;
+use iof_remote::{Agent, AgentEnd, AgentError, AgentHooks, Connection, FileWriter, Refusal};
+use nix::sys::signal::Signal;
+use nix::unistd::{dup2_stdin, dup2_stdout, setsid};
+
+use super::agent_files::FileWriters;
+use crate::args::values::duration;
+use crate::error::Failure;
+use crate::log;
+use crate::message::print_message;
+use crate::run::engine_failed;
+use crate::signals::{Signals, asks_to_end};
+use crate::threads::start_thread;
+
+/// The name of the agent's own tools.
+pub const NAME: &str = "iof agent";
+
+/// The options of `iof agent`, which `iof run` sets.
+#[derive(Args)]
+pub struct AgentArgs {
+    /// Go on for this time without a carrier
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    reattach: Option<Duration>,
+}
+
+/// Runs ranks for a front end. Returns when it has all output, or when the edge has ended.
+pub fn agent(AgentArgs { reattach }: &AgentArgs) -> Result<ExitCode, Failure> {
+    let signals = Signals::take().map_err(Failure::running)?;
+    let connection = own_files().map_err(Failure::running)?;
+    if reattach.is_some() {
+        detach().map_err(Failure::running)?;
+    }
+    let asked = Arc::new(OnceLock::new());
+    let agent = Agent::start(connection, *reattach, Arc::new(Hooks)).map_err(Failure::running)?;
+    let (stop, signal) = (agent.stop_handle(), Arc::clone(&asked));
+    start_thread("iof-signals", move || {
+        while let Some(received) = signals.wait() {
+            if asks_to_end(received.signal) {
+                let _ = signal.set(received.signal);
+                stop.stop();
+            }
+        }
+    })?;
+    match agent.run() {
+        Ok(AgentEnd::Over | AgentEnd::Unstarted) => Ok(ExitCode::SUCCESS),
+        Ok(AgentEnd::Refused | AgentEnd::Alone | AgentEnd::FilesBlocked) => Ok(ExitCode::FAILURE),
+        Err(AgentError::Stopped) => Err(Failure::Signal(asked.get().copied().unwrap_or(Signal::SIGTERM))),
+        Err(error) => Err(Failure::running(error)),
+    }
+}
+
+/// The connection's descriptors, which ranks do not inherit.
+fn own_files() -> io::Result<Connection> {
+    let (down, up) = (stdin().as_fd().try_clone_to_owned()?, stdout().as_fd().try_clone_to_owned()?);
+    Ok(Connection { down: down.into(), up: up.into() })
+}
+
+/// Detaches this process from what started it, whose signals would end it as well, and from its stdin
+/// and stdout.
+fn detach() -> io::Result<()> {
+    // Fails if this process leads its group: it then has a session of its own, as below sshd, or
+    // is the carrier itself, as below `sh -c`.
+    let _ = setsid();
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    Ok(())
+}
+
+/// What the command adds to its agents.
+struct Hooks;
+
+impl AgentHooks for Hooks {
+    fn config(&self) -> Result<Config, Refusal> {
+        Ok(Config { log: log::config().map_err(refusal)?, ..Config::default() })
+    }
+
+    fn warn(&self, message: &str) {
+        print_message(format_args!("{message}"));
+    }
+
+    fn start_failed(&self, error: StartError) -> Refusal {
+        refusal(engine_failed(error))
+    }
+
+    fn open_files(
+        &self,
+        engine: &Engine,
+        spec: &JobSpec,
+        start: &Start,
+        spare: u64,
+    ) -> Result<Box<dyn FileWriter>, Refusal> {
+        Ok(Box::new(FileWriters::start(engine, spec, start, spare).map_err(refusal)?))
+    }
+
+    fn ends_with_process(&self) -> bool {
+        true
+    }
+}
+
+/// Returns what the front end is told of a failure.
+pub fn refusal(failure: Failure) -> Refusal {
+    match failure {
+        Failure::Usage(reason) | Failure::Choice(reason) => Refusal::usage(reason),
+        Failure::Running(reason) => Refusal::running(reason),
+        Failure::Signal(signal) => Refusal::running(signal),
+    }
+}
+
+/// The arguments of `iof link`.
+#[derive(Args)]
+pub struct LinkArgs {
+    /// The socket of the agent
+    pub path: PathBuf,
+}
+
+/// Brings the agent that listens at a path the stdin and the stdout of this process, and ends with the
+/// carrier.
+pub fn link(LinkArgs { path }: &LinkArgs) -> Result<ExitCode, Failure> {
+    iof_remote::link(path, stdin(), stdout()).map_err(Failure::running)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,50 @@
+//! Stdin that is typed at the terminal of a rank.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use iof_engine::PtyMaster;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// The keys that another node sends for the terminal of a rank.
+pub struct TypedKeys {
+    /// `None` if the rank has exited.
+    master: Option<PtyMaster>,
+    at_line_start: bool,
+}
+
+impl TypedKeys {
+    pub fn new(master: Option<PtyMaster>) -> TypedKeys {
+        TypedKeys { master, at_line_start: true }
+    }
+
+    /// Types all keys, or the end key if there are none. Blocks until the terminal has taken them.
+    ///
+    /// # Errors
+    /// No process has the terminal open.
+    pub fn type_all(&mut self, keys: &[u8]) -> io::Result<()> {
+        let master = self.master.as_ref().ok_or(Errno::EIO)?;
+        // Within a line, the first end key only ends the line.
+        let end = vec![master.end_key()?; if self.at_line_start { 1 } else { 2 }];
+        let mut keys = if keys.is_empty() { end.as_slice() } else { keys };
+        self.at_line_start = matches!(keys.last(), None | Some(b'\n' | b'\r'));
+        while !keys.is_empty() {
+            let mut files = [PollFd::new(master.as_fd(), PollFlags::POLLOUT)];
+            match poll(&mut files, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let hung_up = PollFlags::POLLHUP | PollFlags::POLLERR;
+            if files.iter().any(|file| file.revents().is_some_and(|events| events.intersects(hung_up))) {
+                return Err(Errno::EIO.into());
+            }
+            match master.type_keys(keys) {
+                Ok(taken) => keys = keys.get(taken..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

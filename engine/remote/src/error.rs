@@ -1,0 +1,77 @@
+//! The reasons why a job on several nodes does not start.
+
+use std::io;
+
+use iof_capture::{TooFewFiles, TooFewMaps};
+use iof_nodes::ControlError;
+
+use crate::thread::NoThread;
+
+/// The reason why the ranks of other nodes did not start. No rank runs on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteStartError {
+    /// The carrier of a node can't be started.
+    #[error("cannot start an agent on {host}: {error}")]
+    Carrier {
+        /// The node.
+        host: String,
+        /// The reason.
+        error: io::Error,
+    },
+    /// A node can't start its ranks.
+    #[error("{host}: {reason}")]
+    Refused {
+        /// The node.
+        host: String,
+        /// The reason.
+        reason: String,
+        /// The user can correct the input.
+        is_usage: bool,
+    },
+    /// A node was lost before all ranks were started.
+    #[error("cannot start ranks on {host}: {reason}")]
+    Lost {
+        /// The node.
+        host: String,
+        /// The reason.
+        reason: String,
+    },
+    /// What to start exceeds a limit, such as the length of all arguments.
+    #[error(transparent)]
+    Limit(#[from] ControlError),
+    /// The process can't start a thread.
+    #[error(transparent)]
+    Thread(#[from] NoThread),
+    /// The current directory is unknown.
+    #[error("cannot find the current directory: {0}")]
+    Directory(io::Error),
+    /// The caller has interrupted the start.
+    #[error("the start was interrupted")]
+    Interrupted,
+    /// All agents are gone.
+    #[error("the agents are gone")]
+    NoAgents,
+}
+
+/// The reason why this process can't have the output of all ranks.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteLimitError {
+    /// The rings need more memory maps than the kernel allows.
+    #[error("too few memory maps for {ranks} ranks: {maps}")]
+    Maps {
+        /// The number of ranks.
+        ranks: u64,
+        /// The limit.
+        maps: TooFewMaps,
+    },
+    /// The rings and edges need more open files than this process may have.
+    #[error("too few files for {ranks} ranks: {files}")]
+    Files {
+        /// The number of ranks.
+        ranks: u64,
+        /// The limit.
+        files: TooFewFiles,
+    },
+}
