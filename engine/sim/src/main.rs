@@ -8,10 +8,11 @@
 //! `iof-sim --tree [--seed N] [--seconds S] [--from N]` runs trees of agents: small ones, or the
 //! one of `--nodes N [--ranks N] [--radix N] [--bytes N] [--faults N] [--lines N] [--linked]`, and
 //! prints what it cost. With `--linked`, carriers are replaced, and no node relays.
-#![allow(clippy::expect_used, reason = "wrong arguments end the program")]
+#![allow(clippy::expect_used, reason = "a failed check of a run ends the program")]
 
 use std::panic::catch_unwind;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
+use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -22,18 +23,29 @@ use iof_sim::{Failure, Subject, Summary, Tree, run, run_tree, shrink};
 /// The steps of a run if none are given.
 const STEPS: usize = 2000;
 
-/// Returns the number after `name`.
-fn option(name: &str) -> Option<u64> {
-    let mut args = std::env::args().skip_while(|arg| arg != name);
+/// Returns the number after `name`. Ends the program if what follows is not one.
+fn option<N: FromStr>(name: &str) -> Option<N> {
+    let mut args = std::env::args_os().skip_while(|arg| arg != name);
     args.next()?;
-    Some(args.next().and_then(|value| value.parse().ok()).expect("a number after each option"))
+    let value = args.next().unwrap_or_default();
+    let number = value.to_str().and_then(|value| value.parse().ok());
+    Some(number.unwrap_or_else(|| {
+        let bits = 8 * size_of::<N>();
+        eprintln!("iof-sim: invalid value {value:?} for {name}: expected a whole number below 2^{bits}");
+        process::exit(2)
+    }))
+}
+
+/// Returns whether an argument is `name`.
+fn has(name: &str) -> bool {
+    std::env::args_os().any(|arg| arg == name)
 }
 
 fn main() -> ExitCode {
-    if std::env::args().any(|arg| arg == "--tree") {
+    if has("--tree") {
         return trees();
     }
-    let steps = option("--steps").map_or(STEPS, |steps| steps as usize);
+    let steps = option("--steps").unwrap_or(STEPS);
     let failure = match option("--seed") {
         Some(seed) => run(subject_of(seed), seed, steps).err(),
         None => explore(option("--from").unwrap_or(0), steps, option("--seconds").unwrap_or(60)),
@@ -41,7 +53,7 @@ fn main() -> ExitCode {
     let Some(failure) = failure else { return ExitCode::SUCCESS };
     let Failure { seed, setting, message, .. } = &failure;
     println!("seed {seed} of {steps} steps of {:?} failed: {message}", setting.subject);
-    if !std::env::args().any(|arg| arg == "--no-shrink") {
+    if !has("--no-shrink") {
         println!("{}", shrink(failure));
     }
     ExitCode::FAILURE
@@ -50,10 +62,10 @@ fn main() -> ExitCode {
 /// Runs trees of agents, which print the check that fails.
 fn trees() -> ExitCode {
     let number = |name, default| option(name).unwrap_or(default);
-    let small = |name, default| number(name, default).try_into().expect("a small number");
-    let is_linked = std::env::args().any(|arg| arg == "--linked");
-    let tree = option("--nodes").map(|_| Tree {
-        nodes: small("--nodes", 0),
+    let small = |name, default| option(name).unwrap_or(default);
+    let is_linked = has("--linked");
+    let tree = option("--nodes").map(|nodes| Tree {
+        nodes,
         ranks: small("--ranks", 64),
         radix: if is_linked { u32::MAX } else { small("--radix", 32) },
         bytes: number("--bytes", 32 << 10),
@@ -69,7 +81,7 @@ fn trees() -> ExitCode {
             return ExitCode::FAILURE;
         };
         runs += 1;
-        if tree.is_some() || option("--seed").is_some() {
+        if tree.is_some() || option::<u64>("--seed").is_some() {
             println!("seed {seed}: {report}");
             break;
         }
@@ -86,7 +98,7 @@ fn trees() -> ExitCode {
 fn subject_of(seed: u64) -> Subject {
     let subjects =
         [("--streams", Subject::Streams), ("--engine", Subject::Engine), ("--embedder", Subject::Embedder)];
-    let chosen = subjects.iter().find(|(name, _)| std::env::args().any(|arg| arg == *name));
+    let chosen = subjects.iter().find(|(name, _)| has(name));
     chosen.unwrap_or(&subjects[(seed % 3) as usize]).1
 }
 
