@@ -6,13 +6,14 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Write, pipe};
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use common::nodes::has_thread;
+use common::nodes::{count_threads, has_thread};
 use common::process::Process;
 use common::site::{Site, iof};
 use common::wait_for;
@@ -178,31 +179,39 @@ impl LinkedFront {
         link.resume_frame(self.address.session).header().unwrap()
     }
 
-    /// Starts a carrier, which begins with these bytes.
-    fn start_link(&self, first: [u8; HEADER]) -> (Process, UnixStream) {
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let link =
-            Process::start_with_its_files(with_files(iof().arg("link").arg(&self.address.path), theirs));
-        ours.write_all(&first).unwrap();
-        (link, ours)
+    /// Starts a carrier, which begins with these bytes. Returns its process and its two files: sockets,
+    /// or pipes.
+    fn start_link(&self, first: [u8; HEADER], is_pipe: bool) -> (Process, (File, File)) {
+        let mut link = iof();
+        link.arg("link").arg(&self.address.path);
+        let (mut down, up): (File, File) = if is_pipe {
+            let ((stdin, down), (up, stdout)) = (pipe().unwrap(), pipe().unwrap());
+            link.stdin(stdin).stdout(stdout);
+            (OwnedFd::from(down).into(), OwnedFd::from(up).into())
+        } else {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            with_files(&mut link, theirs);
+            let (down, up) = both(ours);
+            (down.into(), up.into())
+        };
+        down.write_all(&first).unwrap();
+        (Process::start_with_its_files(&mut link), (down, up))
     }
 
-    /// Goes on over another carrier, which begins with these bytes.
-    fn resume(&mut self, first: [u8; HEADER]) -> Process {
-        let (process, mut carrier) = self.start_link(first);
+    /// Goes on over another carrier, which begins with these bytes. Returns its process, and the files
+    /// of the one before.
+    fn resume(&mut self, first: [u8; HEADER], is_pipe: bool) -> (Process, (File, File)) {
+        let (process, (down, mut up)) = self.start_link(first, is_pipe);
         let (mut header, mut decoder) = ([0; HEADER], Decoder::of_agent());
-        carrier.read_exact(&mut header).unwrap();
+        up.read_exact(&mut header).unwrap();
         decoder.receive(&header);
         let (_, frame) = decoder.decode().unwrap().unwrap();
         assert!(matches!(frame, Frame::Resume { .. }), "{frame:?}");
         let front = &mut self.front;
         front.link.as_mut().unwrap().resume(self.address.session, &frame).unwrap();
-        (front.down, front.up) = {
-            let (down, up) = both(carrier);
-            (down.into(), up.into())
-        };
+        let before = (mem::replace(&mut front.down, down), mem::replace(&mut front.up, up));
         front.write(&[]);
-        process
+        (process, before)
     }
 }
 
@@ -365,12 +374,12 @@ fn a_link_of_an_earlier_attempt_that_arrives_late_is_refused() {
     assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));
     linked.front.cut();
     let (late, next) = (linked.attempt(), linked.attempt());
-    let _carrier = linked.resume(next);
+    let _carrier = linked.resume(next, false);
     gates[0].open();
     assert_eq!(linked.front.next(), Arrived::Stdout(b"second\n".to_vec()));
-    let (process, mut carrier) = linked.start_link(late);
+    let (process, (_down, mut up)) = linked.start_link(late, false);
     let mut answer = Vec::new();
-    carrier.read_to_end(&mut answer).unwrap();
+    up.read_to_end(&mut answer).unwrap();
     assert_eq!((answer.as_slice(), process.wait()), (&b""[..], 0));
     gates[1].open();
     assert_eq!(linked.front.next(), Arrived::Stdout(b"third\n".to_vec()));
@@ -388,7 +397,7 @@ fn a_carrier_that_cannot_be_read_is_replaced() {
     assert_eq!(poll(&mut files, PollTimeout::NONE), Ok(1));
     linked.front.cut();
     let first = linked.attempt();
-    let _carrier = linked.resume(first);
+    let _carrier = linked.resume(first, false);
     gate.open();
     assert_eq!(linked.front.next(), Arrived::Stdout(b"second\n".to_vec()));
 }
@@ -407,6 +416,28 @@ fn an_agent_is_told_of_the_end_over_a_carrier_that_it_cannot_write() {
 }
 
 #[test]
+fn carriers_that_take_nothing_and_do_not_end_keep_no_thread_when_another_one_follows() {
+    for is_pipe in [false, true] {
+        let site = Site::new();
+        let mut linked = LinkedFront::run(&site, "exec cat /dev/zero");
+        // More than the first carrier takes.
+        let mut files = [PollFd::new(linked.front.up.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut files, PollTimeout::NONE), Ok(1));
+        let agent = linked.front.agent.running("iof")[0];
+        let mut silent = Vec::new();
+        for _ in 0..3 {
+            let first = linked.attempt();
+            silent.push(linked.resume(first, is_pipe));
+            wait_for("the threads of the carrier before", || {
+                let counts = ["iof-down", "iof-link"].map(|name| count_threads(agent, name));
+                (counts == [1, 1]).then_some(())
+            });
+        }
+        assert!(matches!(linked.front.next(), Arrived::Stdout(_)));
+    }
+}
+
+#[test]
 fn an_agent_outlives_its_carriers_as_soon_as_it_is_ready() {
     for is_going in [false, true] {
         let site = Site::new();
@@ -417,7 +448,7 @@ fn an_agent_outlives_its_carriers_as_soon_as_it_is_ready() {
         // `Started` is lost, or what it answers was not sent.
         linked.front.cut();
         let first = linked.attempt();
-        let _carrier = linked.resume(first);
+        let _carrier = linked.resume(first, false);
         if !is_going {
             linked.front.send(Place::NEXT, &ToAgent::Go);
         }

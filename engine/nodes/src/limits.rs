@@ -33,8 +33,8 @@ pub const MAX_STREAM: u64 = 1 << 56;
 /// keeps what it sends.
 pub const MAX_KEPT: usize = 8 << 20;
 
-/// The largest number of links of one agent: those that have not shown the session of the edge yet,
-/// and carriers that have ended on one side only.
+/// The largest number of links of one agent: the current carrier, and those that have not shown the
+/// session of the edge yet.
 pub const MAX_LINKS: usize = 32;
 
 /// The largest number of nodes to which one process has an edge, if `--tree` is given.

@@ -4,6 +4,7 @@
 //! know of them. An agent that replaces its carriers waits for another one before that.
 
 mod bundles;
+mod carrier_files;
 mod hooks;
 mod host;
 mod links;

@@ -42,9 +42,14 @@ fn words(pid: u32, file: &str) -> Vec<Vec<u8>> {
 
 /// Returns whether a process has a thread of this name.
 pub fn has_thread(pid: u32, name: &str) -> bool {
+    count_threads(pid, name) > 0
+}
+
+/// Returns how many threads of this name a process has.
+pub fn count_threads(pid: u32, name: &str) -> usize {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    let mut names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
-    names.any(|found| found.trim_end() == name)
+    let names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+    names.filter(|found| found.trim_end() == name).count()
 }
 
 /// Sends a signal to a process.

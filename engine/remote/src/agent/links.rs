@@ -19,6 +19,8 @@ use iof_proto::socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::geteuid;
 
+use super::AgentError;
+use super::carrier_files::{CarrierEnd, CarrierFiles};
 use super::hooks::Refusal;
 use super::uplink::{Connection, Uplink};
 use crate::carrier::lock;
@@ -38,10 +40,18 @@ pub struct Links {
     limit: Duration,
     session: u64,
     listener: OnceLock<Mutex<Option<Listener>>>,
-    /// The connection of the current carrier, which ends with it; `None` for the first carrier.
-    current: Mutex<Option<UnixStream>>,
+    current: Mutex<Current>,
     /// The number of links that exist.
     count: Arc<AtomicUsize>,
+}
+
+/// What ends with the current carrier.
+#[derive(Default)]
+struct Current {
+    /// The connection to its process; `None` for the first carrier.
+    connection: Option<UnixStream>,
+    /// Lets the threads of the carrier end when another one follows.
+    end: Option<CarrierEnd>,
 }
 
 /// A link that is counted.
@@ -109,14 +119,18 @@ impl Links {
         let mut current = lock(&self.current);
         if self.link.is_current(carrier) {
             self.link.detach(carrier);
-            *current = None;
+            current.connection = None;
         }
     }
 }
 
 /// Starts the threads of the first carrier.
-pub fn start_carrier(uplink: &Arc<Uplink>, files: Connection) -> Result<(), NoThread> {
-    start_threads(uplink, CarrierNumber::default(), files, (Vec::new(), None))
+pub fn start_carrier(uplink: &Arc<Uplink>, files: Connection) -> Result<(), AgentError> {
+    let (files, end) = CarrierFiles::new(files)?;
+    if let Some(links) = uplink.links() {
+        lock(&links.current).end = Some(end);
+    }
+    Ok(start_threads(uplink, CarrierNumber::default(), files, (Vec::new(), None))?)
 }
 
 /// Starts the threads of a carrier: one writes what the agent sends, first a greeting, and one
@@ -124,7 +138,7 @@ pub fn start_carrier(uplink: &Arc<Uplink>, files: Connection) -> Result<(), NoTh
 fn start_threads(
     uplink: &Arc<Uplink>,
     carrier: CarrierNumber,
-    Connection { down, up }: Connection,
+    CarrierFiles { down, up }: CarrierFiles,
     (greeting, counted): (Vec<u8>, Option<Arc<Counted>>),
 ) -> Result<(), NoThread> {
     let (writing, writer) = (Arc::clone(uplink), counted.clone());
@@ -181,14 +195,15 @@ fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Res
     decoder.receive(&header);
     let (_, frame) =
         decoder.decode().map_err(EdgeError::from)?.ok_or(EdgeError::Unexpected("first frame of a link"))?;
+    let (files, end) = CarrierFiles::new(files)?;
     // Nothing that the old carrier delivers is received from here on.
     let (carrier, greeting) = uplink
         .between_receipts(|| {
             let mut current = lock(&links.current);
             let carrier = links.link.resume(links.session, &frame)?;
             let greeting = links.link.resume_frame(links.session);
-            // The process of the old carrier ends.
-            *current = Some(connection);
+            // The process and the threads of the old carrier end.
+            *current = Current { connection: Some(connection), end: Some(end) };
             Ok((carrier, greeting))
         })
         .map_err(|error: EdgeError| error)?;

@@ -15,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::AgentError;
+use super::carrier_files::CarrierInput;
 use super::links::{self, Links};
 use super::relay::Relay;
 use super::shared_pipe::SharedPipe;
@@ -135,7 +136,7 @@ impl Uplink {
     }
 
     /// Receives over one of the carriers, as long as it is the latest one.
-    pub fn receive_from(self: &Arc<Self>, carrier: CarrierNumber, down: File) {
+    pub fn receive_from(self: &Arc<Self>, carrier: CarrierNumber, down: CarrierInput) {
         let is_latest = || self.links().is_some_and(|links| links.link.is_latest(carrier));
         if let Err(reason) = self.receive(down, is_latest) {
             self.lose(Some(reason));
@@ -152,14 +153,19 @@ impl Uplink {
     ///
     /// # Errors
     /// The front end has broken a rule, or the only carrier can't be read.
-    fn receive(self: &Arc<Self>, mut down: File, is_latest: impl Fn() -> bool) -> Result<(), String> {
+    fn receive(
+        self: &Arc<Self>,
+        mut down: impl Read + AsFd,
+        is_latest: impl Fn() -> bool,
+    ) -> Result<(), String> {
         let mut piece = vec![0; 64 << 10];
         loop {
             let length = match down.read(&mut piece) {
                 Ok(0) => return Ok(()),
                 Ok(length) => length,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                // Such as a socket whose other end was closed before all was read.
+                // Such as a socket whose other end was closed before all was read, or a carrier that
+                // another one follows.
                 Err(_) if self.links().is_some() => return Ok(()),
                 Err(error) => return Err(format!("cannot read from the front end: {error}")),
             };
@@ -176,7 +182,7 @@ impl Uplink {
         self: &Arc<Self>,
         Receiver { decoder, inputs }: &mut Receiver,
         bytes: &[u8],
-        down: &File,
+        down: &impl AsFd,
     ) -> Result<(), String> {
         decoder.receive(bytes);
         if let Some(links) = self.links() {
@@ -301,7 +307,7 @@ impl Uplink {
 }
 
 /// Returns whether the other end of a pipe or socket is closed, whatever can still be read.
-fn has_hung_up(down: &File) -> bool {
+fn has_hung_up(down: &impl AsFd) -> bool {
     let mut files = [PollFd::new(down.as_fd(), PollFlags::empty())];
     let hung_up = PollFlags::POLLHUP | PollFlags::POLLERR;
     poll(&mut files, PollTimeout::ZERO).is_ok_and(|ready| {
