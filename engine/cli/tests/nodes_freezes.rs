@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 
-use common::nodes::{agent_of, send};
+use common::nodes::{agent_of, has_thread, send};
 use common::process::{Process, Stat};
 use common::site::Site;
 use common::wait_for;
@@ -80,6 +80,40 @@ fn a_job_starts_although_carriers_and_its_front_end_stand_still_before_the_first
     });
     assert_eq!(code, 0, "{}", String::from_utf8_lossy(&stderr.get()));
     assert_eq!(sorted(&stdout.get()), ["0", "1", "2", "3"]);
+}
+
+#[test]
+fn a_job_starts_although_a_process_stands_still_between_the_preparation_and_the_start() {
+    for frozen in FROZEN {
+        let site = Site::new();
+        let (held, carrier) = (site.path().join("held"), site.path().join("carrier"));
+        fs::write(&held, "").unwrap();
+        // No rank starts before the agent of n3 is ready.
+        let script = "while [ $NODE = n3 ] && [ -e ${0%/*}/held ]; do sleep 0.01; done; exec sh -c \"$1\"\n";
+        fs::write(&carrier, script).unwrap();
+        let carrier = format!("sh {}", carrier.display());
+        let mut run = start(&site, &carrier, &["--stdin", "all"], "cat; echo $IOF_RANK");
+        let (stdout, stderr) = run.collect();
+        drop(run.stdin());
+        let is_preparing = |pid: &&u32| has_thread(**pid, "iof-capture");
+        let wait_for_agents = |count: usize| {
+            // The front end as well.
+            wait_for("the agents", || {
+                (run.running("iof").iter().filter(is_preparing).count() == count + 1).then_some(())
+            });
+        };
+        wait_for_agents(3);
+        freeze(&run, frozen);
+        fs::remove_file(&held).unwrap();
+        wait_for("the carrier of n3", || (run.running("iof").len() == 5).then_some(()));
+        if frozen.is_some() {
+            // Others go on.
+            wait_for_agents(4);
+        }
+        thaw(&run, frozen);
+        assert_eq!(run.wait(), 0, "{frozen:?}: {}", String::from_utf8_lossy(&stderr.get()));
+        assert_eq!(sorted(&stdout.get()), ["0", "1", "2", "3"], "{frozen:?}");
+    }
 }
 
 #[test]

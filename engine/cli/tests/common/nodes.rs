@@ -47,7 +47,7 @@ pub fn has_thread(pid: u32, name: &str) -> bool {
 
 /// Returns how many threads of this name a process has.
 pub fn count_threads(pid: u32, name: &str) -> usize {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
     names.filter(|found| found.trim_end() == name).count()
 }
