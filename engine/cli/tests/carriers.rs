@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::bytes::Pending;
-use common::process::{Done, Process};
+use common::nodes::send;
+use common::process::{Process, Stat};
 use common::site::Site;
 use common::wait_for;
 use nix::sys::signal::Signal;
@@ -85,6 +86,15 @@ impl Rig {
         let rsh = format!("{} %h", self.ssh(patience));
         let mut run = self.inside();
         run.arg(env!("CARGO_BIN_EXE_iof")).args(["run", "--nspace", "demo", "--rsh", &rsh]);
+        run.args(options).args(["sh", "-c", script]);
+        run
+    }
+
+    /// Returns `iof run OPTIONS sh -c SCRIPT` on the three nodes of an allocation of Slurm.
+    fn command_by_srun(&self, options: &[&str], script: &str) -> Command {
+        let mut run = self.inside();
+        run.env("SLURM_CONF", self.site.path().join("slurm.conf")).args(["salloc", "-Q", "-N3", "-n6"]);
+        run.arg(env!("CARGO_BIN_EXE_iof")).args(["run", "--nspace", "demo", "--rendezvous-dir", "none"]);
         run.args(options).args(["sh", "-c", script]);
         run
     }
@@ -393,12 +403,8 @@ fn a_front_end_that_stands_still_stops_the_ranks_over_ssh_and_loses_nothing() {
 #[ignore = "starts servers"]
 fn in_an_allocation_of_slurm_srun_starts_the_ranks_on_its_nodes() {
     let Some(rig) = Rig::start("slurm") else { return };
-    let run = |words: &[&str], script: &str| -> Done {
-        let mut run = rig.inside();
-        run.env("SLURM_CONF", rig.site.path().join("slurm.conf")).args(["salloc", "-Q", "-N3", "-n6"]);
-        run.arg(env!("CARGO_BIN_EXE_iof")).args(["run", "--nspace", "demo", "--rendezvous-dir", "none"]);
-        Process::start(run.args(words).args(["sh", "-c", script])).finish()
-    };
+    let run =
+        |options: &[&str], script: &str| Process::start(&mut rig.command_by_srun(options, script)).finish();
     let done = run(&["-n", "6", "--output", "tag-detailed"], "echo");
     let mut hosts: Vec<&str> = done.text().lines().map(|line| line.split(':').next().unwrap()).collect();
     hosts.sort_unstable();
@@ -414,4 +420,45 @@ fn in_an_allocation_of_slurm_srun_starts_the_ranks_on_its_nodes() {
     assert_eq!(counts(done.text()), (0..3).map(|rank| (rank, 100_000)).collect());
     assert!(done.code == 1 || done.code == 2, "{done:?}");
     assert!(done.stderr.contains(" on n2) ended with exit code 1"), "{}", done.stderr);
+}
+
+#[test]
+#[ignore = "starts servers"]
+fn the_end_of_srun_breaks_the_streams_of_its_node_with_true_figures_and_ends_the_job() {
+    let Some(rig) = Rig::start("slurm") else { return };
+    let mark = format!("{}/rank", rig.site.path().display());
+    let script = format!(
+        "echo $$ > {mark}.$IOF_RANK; i=0; while :; do i=$((i+1)); echo $IOF_RANK $i; sleep 0.001; done"
+    );
+    let options = ["-n", "3", "--map-by", "node", "--kill-wait", "1"];
+    let mut run = Process::start(&mut rig.command_by_srun(&options, &script));
+    let mut stdout = BufReader::new(run.stdout());
+    let stderr = common::bytes::collect(run.stderr());
+    let mut output = String::new();
+    while counts(&output).len() < 3 {
+        stdout.read_line(&mut output).unwrap();
+    }
+    // srun has a second process, which ends with it.
+    let leads = |pid: &u32| Stat::of(*pid).is_some_and(|stat| stat.group == *pid);
+    let is_of_n1 = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|word| word == b"n1")
+    };
+    let carrier = run.running("srun").into_iter().find(|pid| leads(pid) && is_of_n1(pid)).unwrap();
+    send(carrier, Signal::SIGKILL);
+    stdout.read_to_string(&mut output).unwrap();
+    let code = run.wait();
+    let errors = String::from_utf8(stderr.get()).unwrap();
+    assert_eq!(code, 1, "{errors}");
+    let lost =
+        "node n1 is lost with rank 0: its carrier ended with signal: 9 (SIGKILL); of its unfinished output ";
+    // What arrived is whole up to its end, and the line has the number of its bytes.
+    let arrived: usize =
+        output.lines().filter(|line| line.starts_with("0 ")).map(|line| line.len() + 1).sum();
+    assert!(errors.contains(&format!("{lost}{arrived} bytes arrived, ")), "{arrived}: {errors}");
+    assert_eq!(counts(&output).len(), 3);
+    for rank in 0..3 {
+        let pid = fs::read_to_string(format!("{mark}.{rank}")).unwrap();
+        wait_for("the end of the ranks", || Stat::of(pid.trim().parse().unwrap()).is_none().then_some(()));
+    }
 }
