@@ -32,7 +32,7 @@ const ATTACH: Duration = Duration::from_millis(200);
 const FOLLOW: Duration = Duration::from_secs(1);
 /// The variable with the directory for temporary files. Launchers leave such files behind, some of
 /// them when they are killed. The sandbox removes them.
-const TEMPORARY: &str = "TMPDIR";
+pub const TEMPORARY: &str = "TMPDIR";
 /// The interval of the checks whether a launcher has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 

@@ -1,14 +1,15 @@
 //! Cleaning up after a comparison, whatever ends it except SIGKILL: it runs in a child process, and
 //! its parent cleans up.
 
-use std::fs;
 use std::process;
+use std::{env, fs};
 
 use nix::sys::prctl;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, raise, sigaction};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
+use super::job::TEMPORARY;
 use super::processes;
 
 /// The signals that end a comparison, unless they are ignored at its start, as with nohup(1).
@@ -26,7 +27,9 @@ pub fn run_supervised() {
         ENDING.into_iter().filter(|signal| !ignored(*signal)).chain([Signal::SIGCHLD]).collect();
     let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    tempfile::env::override_temp_dir(directory.path()).unwrap();
+    // Also for the programs that are started: one that is killed, such as a compiler, leaves its files.
+    // SAFETY: no other thread has been started, so none reads the environment.
+    unsafe { env::set_var(TEMPORARY, directory.path()) };
     // Processes that lose their parent when the child has ended become children of this process.
     prctl::set_child_subreaper(true).unwrap();
     // SAFETY: no other thread has been started, so no lock can be held by a thread that the child

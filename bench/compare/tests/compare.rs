@@ -76,7 +76,7 @@ fn an_unknown_workload_is_an_error_even_beside_a_known_one() {
 fn a_comparison_without_iof_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let alone = directory.path().join("iof-compare");
-    fs::copy(COMPARE, &alone).unwrap();
+    assert!(Command::new("cp").arg(COMPARE).arg(&alone).status().unwrap().success());
     let output = Command::new(alone).args(["--quick"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -118,6 +118,28 @@ fn a_signal_ends_the_comparison_and_leaves_no_process_and_no_file() {
         assert_eq!(comparison.wait().unwrap().signal(), Some(signal as i32));
         assert_eq!((left(), marked(directory.path())), (0, vec![]));
     }
+}
+
+#[test]
+fn a_signal_while_launchers_are_searched_for_leaves_no_process_and_no_file() {
+    let (directory, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let launcher = "#!/bin/sh\nmktemp >$0.started\nexec sleep 1000\n";
+    // Written by another process: a descriptor of this one may be in processes that other tests start,
+    // and a file that is open for writing cannot be executed.
+    let script = "printf '%s' \"$1\" >$0 && chmod +x $0";
+    let name = programs.path().join("mpirun.openmpi");
+    assert!(Command::new("sh").args(["-c", script]).arg(&name).arg(launcher).status().unwrap().success());
+    let mut command = quick("bulk");
+    command.env("TMPDIR", directory.path()).env(MARK, directory.path());
+    let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
+    let mut comparison = command.env("PATH", path).stdout(Stdio::null()).spawn().unwrap();
+    while fs::read(name.with_extension("openmpi.started")).unwrap_or_default().is_empty() {
+        assert!(comparison.try_wait().unwrap().is_none(), "the comparison searched for no launcher");
+        sleep(Duration::from_millis(1));
+    }
+    kill(Pid::from_raw(comparison.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(comparison.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
+    assert_eq!((fs::read_dir(&directory).unwrap().count(), marked(directory.path())), (0, vec![]));
 }
 
 /// The environment variable that marks the processes of a comparison.
