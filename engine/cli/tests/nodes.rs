@@ -4,9 +4,8 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 
 use common::nodes::{by_rank, run, start};
 use common::process::{Done, Process};
@@ -83,8 +82,7 @@ fn in_an_allocation_of_several_nodes_ranks_run_on_all_of_them_by_srun() {
     fs::create_dir(&programs).unwrap();
     // Prints its options to stderr, and runs the last word.
     let srun = "#!/bin/sh\nfor word; do :; done; echo \"$@\" | cut -d/ -f1 >&2; exec sh -c \"$word\"\n";
-    fs::write(programs.join("srun"), srun).unwrap();
-    fs::set_permissions(programs.join("srun"), Permissions::from_mode(0o755)).unwrap();
+    site.install_script(srun, "programs/srun");
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let run = |nodes: &str, options: &[&str]| {
         let options = [&["--nspace", "demo", "-n", "3", "--output", "tag-detailed"], options].concat();

@@ -4,9 +4,8 @@
 
 mod common;
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::process::ChildStdout;
 
 use common::nodes::{agent_of, by_rank, has_thread, run, send, start};
@@ -290,9 +289,8 @@ fn no_rank_starts_if_one_node_cannot_start_its_ranks() {
 #[test]
 fn an_agent_that_speaks_wrongly_is_cut_off() {
     let site = Site::new();
-    let path = site.path().join("stranger");
-    fs::write(&path, "#!/bin/sh\necho Welcome to this node, which greets its users; exec cat\n").unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    let greeting = "#!/bin/sh\necho Welcome to this node, which greets its users; exec cat\n";
+    let path = site.install_script(greeting, "stranger");
     let options = ["--hosts", "a", "--rsh", path.to_str().unwrap()];
     let done = site.run_sh(&options, "true").finish();
     assert_eq!(done.code, 1);

@@ -58,7 +58,8 @@ fn variant(error: &RunError) -> &'static str {
 /// Returns the command of a launcher whose three ranks run `script`.
 fn launcher(script: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "runs_the_script_of_another_test", "--nocapture"]);
+    // With one test thread, the default on one processor, the harness writes the start of a line first.
+    command.args(["--exact", "runs_the_script_of_another_test", "--nocapture", "--test-threads=2"]);
     command.env(SCRIPT, script).stdin(Stdio::null());
     command
 }

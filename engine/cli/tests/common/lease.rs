@@ -1,8 +1,7 @@
 //! Leases, by which a test makes calls of other processes wait for its files.
 
-use std::fs::{self, File, Permissions};
+use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::site::Site;
@@ -36,9 +35,8 @@ impl Lease {
     /// that, because `iof run` reads the script beforehand. Returns also the path of the script;
     /// `None` if the file system has no leases.
     pub fn on_interpreter(site: &Site, script: &str) -> Option<(Lease, PathBuf)> {
-        let (shell, path) = (site.install(Path::new("/bin/sh"), "shell"), site.path().join("script"));
-        fs::write(&path, format!("#!{}\n{script}\n", shell.display())).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        let shell = site.install(Path::new("/bin/sh"), "shell");
+        let path = site.install_script(&format!("#!{}\n{script}\n", shell.display()), "script");
         Lease::on(&shell).map(|lease| (lease, path))
     }
 

@@ -194,6 +194,13 @@ impl Site {
         path
     }
 
+    /// Creates an executable script in this directory, and returns its path.
+    pub fn install_script(&self, text: &str, name: &str) -> PathBuf {
+        let source = self.path().join(format!("{name}.text"));
+        fs::write(&source, text).unwrap();
+        self.install(&source, name)
+    }
+
     /// Creates a closed gate.
     pub fn gate(&self, name: &str) -> Gate {
         let path = self.path().join(name);
