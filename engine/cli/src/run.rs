@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Sender, unbounded};
@@ -14,10 +14,9 @@ use iof_engine::{
     StdinPush,
 };
 use iof_output::NewFiles;
-use iof_proto::query::key;
 use iof_proto::rendezvous::JobLink;
 use iof_proto::{Channel, Nspace, Proc, Query, Rank, Status};
-use iof_remote::{Launch, Remote, environment};
+use iof_remote::{Launch, Nodes, environment};
 use iof_tool::{Pull, Tool};
 
 use crate::account::{JobAccount, report_agents};
@@ -75,9 +74,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let (events, event_queue) = unbounded();
     // The start may wait for a file system or for libpmix.
     let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
-    let host =
-        Arc::new(Launcher { events: events.clone(), has_nodes: nodes.is_some(), remote: OnceLock::new() });
-    let engine = Engine::start_with(config(args, nodes.is_some())?, Arc::<Launcher>::clone(&host));
+    let (nodes, template) = nodes.unzip();
+    let host = Arc::new(Launcher { events: events.clone(), nodes: nodes.map(Nodes::new) });
+    let engine = Engine::start_with(config(args, host.nodes.is_some())?, Arc::<Launcher>::clone(&host));
     let engine = Arc::new(engine.map_err(engine_failed)?);
     // The reservation ends with the job, so that a concurrent run gets another name.
     let (nspace, reserved, base) = match &args.nspace {
@@ -108,7 +107,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     {
         return Err(Failure::usage(LaunchError::UnknownPtyRank { rank, ranks: nprocs }));
     }
-    if nodes.is_some() && spec.needs_mpi() {
+    if host.nodes.is_some() && spec.needs_mpi() {
         return Err(Failure::Usage(format!(
             "MPI programs run on one node only: write --hosts localhost:{nprocs} for this node, or --mpi none for \
              ranks that are alone"
@@ -118,7 +117,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut attached = outputs.attach(u32::try_from(nprocs).ok(), |parts| {
         parts.iter().map(|part| attach(&engine, "iof run", &nspace, part).map(Some)).collect()
     })?;
-    let remote = nodes.map(|(nodes, template)| (Arc::new(Remote::new(nspace.clone(), nodes)), template));
+    let remote = host.nodes.as_ref().map(|nodes| nodes.ranks(&nspace)).zip(template);
     let spare_files = match &remote {
         None => engine.check(&spec).map_err(Failure::usage)?,
         Some((remote, _)) => remote.check(args.nodes.radix()).map_err(Failure::usage)?,
@@ -134,8 +133,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let (job, node_events) = match &remote {
         None => (LaunchedJob::Local(engine.spawn(&spec).map_err(not_started)?), None),
         Some((remote, template)) => {
-            // Set once.
-            let _ = host.remote.set(Arc::clone(remote));
             let backend = args.backend.map(Into::into);
             let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
             let drop = args.drop.into();
@@ -143,15 +140,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             let hide_launcher = !matches!(args.mpi, MpiChoice::None);
             let radix = args.nodes.radix();
             let env = environment::of_ranks(&args.nodes.host_env);
-            let agent = launch::agent_command(args.nodes.reattach_limit()).map_err(Failure::running)?;
+            let carriers = args.nodes.carriers(template).map_err(Failure::running)?;
             let launch = Launch {
                 spec: &spec,
                 typed,
                 env,
-                template,
-                agent: &agent,
+                carriers: &carriers,
                 radix,
-                reattach: args.nodes.reattach(template)?,
+                reattach: args.nodes.reattach_limit(),
                 cache_size,
                 cache_total,
                 lines: outputs.flush_timeout(),
@@ -274,35 +270,33 @@ fn choose_name(engine: &Engine, apps: &[App]) -> Result<(Nspace, Option<JobLink>
 /// The host of the command's engine.
 struct Launcher {
     events: Sender<JobEvent>,
-    /// The ranks run on other nodes.
-    has_nodes: bool,
-    /// These ranks, once they are started.
-    remote: OnceLock<Arc<Remote>>,
+    /// The nodes of the ranks, if these are others.
+    nodes: Option<Nodes>,
 }
 
 impl Host for Launcher {
     fn forwards_stdin(&self) -> bool {
-        self.has_nodes
+        self.nodes.is_some()
     }
 
     fn push_stdin(&self, stdin: &StdinPush, bytes: &[u8], reply: HostReply) {
-        match self.remote.get() {
-            Some(remote) => remote.push_stdin(stdin, bytes, reply),
-            None => reply.deny(Status::ERR_NOT_AVAILABLE, "the ranks are not started"),
+        match &self.nodes {
+            Some(nodes) => nodes.push_stdin(stdin, bytes, reply),
+            None => reply.deny(Status::ERR_NOT_SUPPORTED, "all ranks run on this node"),
         }
     }
 
     fn signal(&self, procs: &[Proc], signal: Signal) -> usize {
-        self.remote.get().map_or(0, |remote| remote.signal_ranks(procs, signal))
+        self.nodes.as_ref().map_or(0, |nodes| nodes.signal(procs, signal))
     }
 
     fn queries(&self) -> Vec<String> {
-        if self.has_nodes { vec![key::PMIX_QUERY_PROC_TABLE.into()] } else { Vec::new() }
+        self.nodes.as_ref().map(Nodes::queries).unwrap_or_default()
     }
 
     fn query(&self, queries: &[Query], reply: QueryReply) {
-        match self.remote.get() {
-            Some(remote) => remote.query(queries, reply),
+        match &self.nodes {
+            Some(nodes) => nodes.query(queries, reply),
             None => reply.answer(Vec::new()),
         }
     }

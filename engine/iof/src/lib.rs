@@ -10,6 +10,7 @@
 //! | `engine` | yes | [`engine`]: the engine, which a launcher embeds, and [`log`], the channels of its log requests (RFC0032); with `output` also [`Launcher`], a launcher in one call |
 //! | `tool` | yes | [`tool`]: the library for tools |
 //! | `output` | yes | [`output`]: printers that write a job's output to terminals, pipes and files |
+//! | `nodes` | yes | [`nodes`]: jobs on several nodes |
 //! | `mail` | no | a mail client for the email channel of log requests |
 //!
 //! Every engine answers log requests, so `log` has no feature of its own.
@@ -60,6 +61,8 @@ pub use iof_log as log;
 #[cfg(feature = "output")]
 pub use iof_output as output;
 pub use iof_proto as proto;
+#[cfg(feature = "nodes")]
+pub use iof_remote as nodes;
 #[cfg(feature = "tool")]
 pub use iof_tool as tool;
 #[cfg(all(feature = "engine", feature = "output"))]

@@ -39,13 +39,13 @@ use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::gethostname;
 
 use self::bundles::Bundles;
-pub use self::hooks::{AgentHooks, FileWriter, FilesEnd, Refusal};
+pub use self::hooks::{AgentHooks, FileWriter, FilesEnd, StartRefusal};
 use self::host::AgentHost;
 use self::links::Links;
 pub use self::links::{LinkError, link};
 use self::stdin::StdinWorkers;
-pub use self::uplink::Connection;
 use self::uplink::{Input, Uplink};
+use crate::carriers::NodeConnection;
 use crate::cost::{backend_text, cpu_time};
 use crate::link::DRAIN_LIMIT;
 use crate::thread::{NoThread, start_thread};
@@ -70,6 +70,15 @@ pub struct Agent {
 /// Ends an agent from another thread.
 #[derive(Clone, Debug)]
 pub struct AgentStop(Sender<Input>);
+
+/// Runs ranks for the front end at the other end of `connection`, until it has all output, or the
+/// edge has ended. Blocks until then. A process may run several agents, for different jobs.
+///
+/// # Errors
+/// The edge is lost, or the agent can't go on. The ranks have ended.
+pub fn agent(connection: NodeConnection) -> Result<AgentExit, AgentError> {
+    Agent::start(connection, None, Arc::new(()))?.run()
+}
 
 impl fmt::Debug for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -112,17 +121,17 @@ pub enum AgentError {
     Io(#[from] io::Error),
     /// Files can't be written.
     #[error("{0}")]
-    Files(Refusal),
+    Files(StartRefusal),
     /// A thread of the agent has ended too early.
     #[error("the agent lost its threads")]
     NoThreads,
 }
 
 impl Agent {
-    /// Greets the front end over `connection`. With `reattach`, the ranks run on for that time without
-    /// a connection, and [`link`] can bring another one.
+    /// Greets the front end over `connection`. With `reattach`, the ranks run on for that time
+    /// without a connection, and [`link`] can bring another one.
     pub fn start(
-        connection: Connection,
+        connection: NodeConnection,
         reattach: Option<Duration>,
         hooks: Arc<dyn AgentHooks>,
     ) -> Result<Agent, AgentError> {
@@ -140,10 +149,10 @@ impl Agent {
     ///
     /// # Errors
     /// The edge is lost, or the agent can't go on.
-    pub fn run(self) -> Result<AgentEnd, AgentError> {
+    pub fn run(self) -> Result<AgentExit, AgentError> {
         let Agent { uplink, inputs, queue, hooks } = self;
         let end = run_ranks(&uplink, inputs, &queue, hooks.as_ref());
-        if !matches!(end, Ok(AgentEnd::Over)) {
+        if !matches!(end, Ok(AgentExit::Over)) || !hooks.ends_with_process() {
             uplink.close();
         }
         if let Some(links) = uplink.links() {
@@ -158,11 +167,11 @@ fn run_ranks(
     inputs: Sender<Input>,
     queue: &Receiver<Input>,
     hooks: &dyn AgentHooks,
-) -> Result<AgentEnd, AgentError> {
+) -> Result<AgentExit, AgentError> {
     let start = match next_message(queue)? {
         Some(ToAgent::Start(start)) => start,
         Some(_) => return Err(AgentError::Unexpected("did not start ranks first")),
-        None => return Ok(AgentEnd::Unstarted),
+        None => return Ok(AgentExit::Unstarted),
     };
     let kill_wait = Duration::from_millis(start.kill_wait);
     let ranks = start.ranks.clone();
@@ -184,11 +193,11 @@ fn run_ranks(
     match next_message(queue)? {
         Some(ToAgent::Go) => {}
         Some(_) => return Err(AgentError::Unexpected("did not let the ranks go")),
-        None => return Ok(AgentEnd::Unstarted),
+        None => return Ok(AgentExit::Unstarted),
     }
     let job = match engine.spawn(&spec) {
         Ok(job) => job,
-        Err(error) => return Ok(refuse(uplink, Refusal::running(error))),
+        Err(error) => return Ok(refuse(uplink, StartRefusal::running(error))),
     };
     let engine = Arc::new(engine);
     let followed = follow(&engine, &job, (uplink, inputs), (output, messages));
@@ -197,7 +206,7 @@ fn run_ranks(
         Ok(()) => serve(queue, (&job, &engine, &host, hooks), &ranks, stdin),
         Err(failure) => Err(failure),
     };
-    if !matches!(result, Ok(AgentEnd::Over)) {
+    if !matches!(result, Ok(AgentExit::Over)) {
         uplink.close();
         end_ranks(&job, kill_wait);
     }
@@ -212,7 +221,7 @@ fn run_ranks(
 
 /// Why an agent has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AgentEnd {
+pub enum AgentExit {
     /// The front end has everything.
     Over,
     /// The front end is gone, so nothing reads a message either.
@@ -226,9 +235,9 @@ pub enum AgentEnd {
 }
 
 /// Tells the front end that the ranks can't be started.
-fn refuse(uplink: &Uplink, Refusal { reason, is_usage }: Refusal) -> AgentEnd {
+fn refuse(uplink: &Uplink, StartRefusal { reason, is_usage }: StartRefusal) -> AgentExit {
     uplink.send(&ToFrontEnd::Failed { reason: cut_text(&reason), is_usage });
-    AgentEnd::Refused
+    AgentExit::Refused
 }
 
 /// The readers of the ranks' output.
@@ -251,7 +260,7 @@ fn prepare(
     start: &Start,
     host: &Arc<AgentHost>,
     hooks: &dyn AgentHooks,
-) -> Result<(Engine, JobSpec, OutputReaders), Refusal> {
+) -> Result<(Engine, JobSpec, OutputReaders), StartRefusal> {
     let backend = start.backend.as_deref().map(backend_named).transpose()?;
     let config = Config {
         cache_size: start.cache_size,
@@ -283,16 +292,16 @@ fn prepare(
     let spec = spec(start);
     // The readers register before the job exists, so that they receive its first byte.
     let bundles = Bundles::attach(&engine, &spec.nspace, start)?;
-    let spare_files = engine.check(&spec).map_err(Refusal::usage)?;
+    let spare_files = engine.check(&spec).map_err(StartRefusal::usage)?;
     let files = start.files.as_ref().map(|_| hooks.open_files(&engine, &spec, start, spare_files));
     let files = files.transpose()?;
     Ok((engine, spec, OutputReaders { bundles, files }))
 }
 
 /// Returns the backend with this name.
-fn backend_named(name: &str) -> Result<BackendKind, Refusal> {
+fn backend_named(name: &str) -> Result<BackendKind, StartRefusal> {
     let found = [BackendKind::IoUring, BackendKind::Epoll].into_iter().find(|kind| kind.to_string() == name);
-    found.ok_or_else(|| Refusal::usage("unknown backend"))
+    found.ok_or_else(|| StartRefusal::usage("unknown backend"))
 }
 
 fn spec(start: &Start) -> JobSpec {
@@ -449,7 +458,7 @@ fn serve(
     (job, engine, host, hooks): (&Job, &Engine, &AgentHost, &dyn AgentHooks),
     ranks: &BTreeSet<Rank>,
     mut stdin: StdinWorkers,
-) -> Result<AgentEnd, AgentError> {
+) -> Result<AgentExit, AgentError> {
     let mut is_over = false;
     loop {
         match queue.recv() {
@@ -469,18 +478,18 @@ fn serve(
             }
             Ok(Input::Message(ToAgent::Logged { call, failure })) => host.logged(call, failure),
             Ok(Input::Message(ToAgent::CutOff)) => cut_off(job, ranks),
-            Ok(Input::Message(ToAgent::Close)) => return Ok(AgentEnd::Over),
+            Ok(Input::Message(ToAgent::Close)) => return Ok(AgentExit::Over),
             Ok(Input::Over) => is_over = true,
-            Ok(Input::Lost(_) | Input::Message(ToAgent::HangUp)) if is_over => return Ok(AgentEnd::Over),
-            Ok(Input::Message(ToAgent::HangUp)) => return Ok(AgentEnd::Alone),
+            Ok(Input::Lost(_) | Input::Message(ToAgent::HangUp)) if is_over => return Ok(AgentExit::Over),
+            Ok(Input::Message(ToAgent::HangUp)) => return Ok(AgentExit::Alone),
             Ok(Input::Message(ToAgent::Start(_) | ToAgent::Go)) => {
                 return Err(AgentError::Unexpected("started ranks twice"));
             }
             Ok(Input::Stop) => return Err(AgentError::Stopped),
             // The thread that receives does these.
             Ok(Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. })) => {}
-            Ok(Input::Lost(None)) => return Ok(AgentEnd::Alone),
-            Ok(Input::FilesBlocked) => return Ok(AgentEnd::FilesBlocked),
+            Ok(Input::Lost(None)) => return Ok(AgentExit::Alone),
+            Ok(Input::FilesBlocked) => return Ok(AgentExit::FilesBlocked),
             Ok(Input::Lost(Some(reason))) => {
                 let line = format!("{reason}; the ranks of this node are ended");
                 // The carrier that would show it may be gone. Fails without a job record.

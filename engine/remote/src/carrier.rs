@@ -16,6 +16,7 @@ use iof_nodes::Frame;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
 use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::socket::{Shutdown, shutdown};
 use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
@@ -57,15 +58,19 @@ pub struct EmptyTemplate;
 
 /// A carrier that runs.
 pub(crate) struct Carrier {
-    pub process: CarrierProcess,
+    pub end: CarrierEnd,
     pub down: File,
     pub up: File,
 }
 
-/// The process of a carrier. Only the functions of this module wait for it.
-pub(crate) struct CarrierProcess {
-    pid: Pid,
-    status: Option<ExitStatus>,
+/// What ends a carrier. Only the functions of this module wait for its process.
+pub(crate) struct CarrierEnd(Kind);
+
+enum Kind {
+    /// A process.
+    Process { pid: Pid, status: Option<ExitStatus> },
+    /// A connection of the launcher, until it is ended.
+    Connection(Option<File>),
 }
 
 impl Template {
@@ -94,25 +99,18 @@ impl Template {
 
     /// Starts an agent, or a link to one, on `host`, for a process with this number of edges. Its
     /// command is one word, which ssh(1) and `sh -c` pass to a shell. The carrier inherits no
-    /// blocked signals.
-    pub(crate) fn start(&self, host: &str, command: &OsStr, edges: usize) -> io::Result<Carrier> {
-        self.spawn(host, command, edges, PosixSpawnFileActions::init()?)
-    }
-
-    /// Does the same without what the carrier prints on stderr.
-    pub(crate) fn start_silently(&self, host: &str, command: &OsStr, edges: usize) -> io::Result<Carrier> {
-        let mut files = PosixSpawnFileActions::init()?;
-        files.add_open(nix::libc::STDERR_FILENO, c"/dev/null", OFlag::O_WRONLY, Mode::empty())?;
-        self.spawn(host, command, edges, files)
-    }
-
-    fn spawn(
+    /// blocked signals. If `is_silent`, nothing that it prints on stderr is shown.
+    pub(crate) fn start(
         &self,
         host: &str,
         command: &OsStr,
         edges: usize,
-        mut files: PosixSpawnFileActions,
+        is_silent: bool,
     ) -> io::Result<Carrier> {
+        let mut files = PosixSpawnFileActions::init()?;
+        if is_silent {
+            files.add_open(nix::libc::STDERR_FILENO, c"/dev/null", OFlag::O_WRONLY, Mode::empty())?;
+        }
         let words = self.0.iter().map(|word| CString::new(word.replace("%h", host)));
         let words: Vec<CString> =
             words.chain([CString::new(command.as_bytes())]).collect::<Result<_, _>>()?;
@@ -140,30 +138,39 @@ impl Template {
                 | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
         )?;
         let pid = posix_spawnp(program, &files, &attributes, &words, &variables)?;
-        Ok(Carrier { process: CarrierProcess { pid, status: None }, down: down.into(), up: up.into() })
+        let end = CarrierEnd(Kind::Process { pid, status: None });
+        Ok(Carrier { end, down: down.into(), up: up.into() })
     }
 }
 
-impl CarrierProcess {
-    /// Returns how the process has ended; `None` if it runs.
-    fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        if self.status.is_none() {
-            self.status = match waitpid(self.pid, Some(WaitPidFlag::WNOHANG))? {
+impl CarrierEnd {
+    /// Returns what ends a connection of the launcher, of which `down` is a duplicate.
+    pub(crate) fn of_connection(down: File) -> CarrierEnd {
+        CarrierEnd(Kind::Connection(Some(down)))
+    }
+
+    /// Returns how the carrier has ended; `None` if its process runs.
+    fn try_wait(&mut self) -> io::Result<Option<String>> {
+        let Kind::Process { pid, status } = &mut self.0 else {
+            return Ok(Some("its connection has ended".into()));
+        };
+        if status.is_none() {
+            *status = match waitpid(*pid, Some(WaitPidFlag::WNOHANG))? {
                 WaitStatus::Exited(_, code) => Some(ExitStatus::from_raw(code.wrapping_shl(8))),
                 WaitStatus::Signaled(_, signal, _) => Some(ExitStatus::from_raw(signal as i32)),
                 _ => None,
             };
         }
-        Ok(self.status)
+        Ok(status.map(|status| format!("its carrier ended with {status}")))
     }
 }
 
 /// Returns how a carrier has ended that has ended its output.
-pub fn ended(carrier: &Mutex<CarrierProcess>) -> String {
+pub fn ended(carrier: &Mutex<CarrierEnd>) -> String {
     let deadline = Instant::now() + EXIT_LIMIT;
     loop {
         match lock(carrier).try_wait() {
-            Ok(Some(status)) => return format!("its carrier ended with {status}"),
+            Ok(Some(reason)) => return reason,
             Ok(None) if Instant::now() < deadline => {}
             Ok(None) | Err(_) => break,
         }
@@ -175,7 +182,7 @@ pub fn ended(carrier: &Mutex<CarrierProcess>) -> String {
 
 /// Waits for the end of a carrier that was asked to end, so that it is not a zombie until this
 /// process ends.
-pub fn reap(carrier: &Mutex<CarrierProcess>) {
+pub fn reap(carrier: &Mutex<CarrierEnd>) {
     loop {
         // The lock is not held while this thread sleeps: others signal the carrier.
         let ended = lock(carrier).try_wait();
@@ -186,14 +193,21 @@ pub fn reap(carrier: &Mutex<CarrierProcess>) {
     }
 }
 
-/// Sends a signal to the process group of a carrier, which the carrier leads, unless the carrier
-/// has ended.
-pub fn signal_group(carrier: &Mutex<CarrierProcess>, signal: Signal) {
+/// Sends a signal to the process group of a carrier, which the carrier leads, unless the carrier has
+/// ended. A connection ends instead.
+pub fn signal_group(carrier: &Mutex<CarrierEnd>, signal: Signal) {
     let mut carrier = lock(carrier);
-    // The pid can't belong to another process: only these functions wait for the carrier, with its
-    // lock.
-    if let Ok(None) = carrier.try_wait() {
-        let _ = killpg(carrier.pid, signal);
+    match &mut carrier.0 {
+        // Fails if it is a pipe, which ends with its last descriptor.
+        Kind::Connection(down) => drop(down.take().map(|down| shutdown(down.as_raw_fd(), Shutdown::Both))),
+        // The pid can't belong to another process: only these functions wait for the carrier, with
+        // its lock.
+        Kind::Process { pid, .. } => {
+            let pid = *pid;
+            if let Ok(None) = carrier.try_wait() {
+                let _ = killpg(pid, signal);
+            }
+        }
     }
 }
 
@@ -222,15 +236,6 @@ pub fn write_frames(mut pipe: impl Write, frames: &[IoSlice<'_>]) -> io::Result<
         }
     }
     Ok(())
-}
-
-/// Returns the shell command of a link to the agent that listens at `path`. `command` is the command
-/// without that path.
-pub fn link_command(command: &OsStr, path: &OsStr) -> OsString {
-    let mut command = command.to_owned();
-    command.push(" ");
-    command.push(shell_word(path));
-    command
 }
 
 /// Returns a word for a shell, in quotes.

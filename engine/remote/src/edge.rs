@@ -5,6 +5,7 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Instant;
 
@@ -17,8 +18,9 @@ use iof_nodes::{
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
 use nix::sys::signal::Signal;
+use nix::sys::socket::{Shutdown, shutdown};
 
-use crate::carrier::{Carrier, CarrierProcess, ended, lock, reap, signal_group, write_frames};
+use crate::carrier::{Carrier, CarrierEnd, ended, lock, reap, signal_group, write_frames};
 use crate::link::DRAIN_LIMIT;
 use crate::reattach::LinkedEdge;
 use crate::remote::Node;
@@ -56,7 +58,7 @@ pub struct Edge {
     /// Frames to send. The thread that sends ends with the last sender.
     down: Arc<FrameSender>,
     branch: Arc<Mutex<Branch>>,
-    carrier: Arc<Mutex<CarrierProcess>>,
+    carrier: Arc<Mutex<CarrierEnd>>,
     /// If the carrier may be replaced.
     linked: Option<Arc<LinkedEdge>>,
     /// The number of the node at the end of the edge.
@@ -72,7 +74,7 @@ struct Receiving {
     engine: Weak<Engine>,
     branch: Arc<Mutex<Branch>>,
     down: Weak<FrameSender>,
-    carrier: Arc<Mutex<CarrierProcess>>,
+    carrier: Arc<Mutex<CarrierEnd>>,
     linked: Option<Arc<LinkedEdge>>,
     events: Sender<NumberedEvent>,
     first: usize,
@@ -87,8 +89,8 @@ impl Edge {
         (remote, engine): (&Arc<Remote>, &Arc<Engine>),
         events: &Sender<NumberedEvent>,
     ) -> Result<Edge, NoThread> {
-        let Carrier { process, down: pipe, up } = carrier;
-        let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(process)));
+        let Carrier { end, down: pipe, up } = carrier;
+        let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(end)));
         let (down, frames) = mpsc::channel();
         // The queue is bounded: credit by the windows, stdin by its replies.
         match &linked {
@@ -235,6 +237,8 @@ fn send(mut pipe: File, frames: &mpsc::Receiver<Vec<u8>>) {
             return;
         }
     }
+    // Ends a socket, of which there are duplicates. A pipe is closed.
+    let _ = shutdown(pipe.as_raw_fd(), Shutdown::Write);
 }
 
 impl Receiving {

@@ -4,6 +4,7 @@ use std::io;
 
 use iof_capture::{TooFewFiles, TooFewMaps};
 use iof_nodes::ControlError;
+use iof_proto::Rank;
 
 use crate::thread::NoThread;
 
@@ -46,6 +47,34 @@ pub enum RemoteStartError {
     /// The current directory is unknown.
     #[error("cannot find the current directory: {0}")]
     Directory(io::Error),
+    /// The nodes do not have each rank of the job once.
+    #[error("the nodes have {placed} ranks, which are not the {ranks} ranks of the job")]
+    Ranks {
+        /// The number of ranks of all nodes.
+        placed: usize,
+        /// The number of ranks of the job.
+        ranks: u64,
+    },
+    /// The job has too many nodes.
+    #[error("{nodes} nodes: a job has at most {limit}")]
+    Nodes {
+        /// The number of nodes.
+        nodes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// MPI programs start on one node only.
+    #[error("MPI programs run on one node only: set the job's protocol to none")]
+    Mpi,
+    /// The stdin of this rank is a file of this process.
+    #[error("rank {0}: stdin on another node is empty, pushed or a path")]
+    Stdin(Rank),
+    /// Agents relay only if a command starts them.
+    #[error("agents that are reached over connections of the launcher do not relay: set no radix")]
+    NoRelays,
+    /// This process can't have the output of all ranks.
+    #[error(transparent)]
+    TooMany(#[from] RemoteLimitError),
     /// The caller has interrupted the start.
     #[error("the start was interrupted")]
     Interrupted,

@@ -125,7 +125,7 @@ impl Follower {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        let status = self.remote.state().status.clone();
+        let status = self.remote.status();
         self.remote.send_all(&ToAgent::Close);
         self.remote.hang_up();
         if let Some(engine) = self.engine.upgrade() {

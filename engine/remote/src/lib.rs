@@ -1,12 +1,63 @@
-//! Jobs on several nodes: the front end of such a job, and the agent of each node.
+//! Jobs on several nodes, for launchers that embed the engine.
+//!
+//! The *front end* is the process of the launcher. [`Nodes`] is the host of its engine. Each node
+//! has an agent ([`agent()`]), a process with an engine of its own, which runs the ranks of that
+//! node. The agents' output goes into the rings of the front end's engine, so readers, printers and
+//! tools there see all ranks as on one node. Pushes of stdin, signals and queries go to the nodes.
+//!
+//! [`Carriers`] are what connects them: a command such as ssh or srun that starts an agent, or
+//! connections that the launcher makes to daemons of its own. This launcher has two "nodes" over
+//! socket pairs, and an agent at the end of each:
+//!
+//! ```
+//! use std::os::unix::net::UnixStream;
+//! use std::sync::Arc;
+//! use std::thread;
+//!
+//! use iof_engine::{App, Config, Engine, Grant, JobSpec};
+//! use iof_proto::{Channels, Proc, Rank};
+//! use iof_remote::{Carriers, Launch, Node, NodeConnection, Nodes, agent};
+//! use iof_tool::Pull;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let node = |host: &str, rank| Node { host: host.into(), ranks: [Rank(rank)].into() };
+//! let nodes = Arc::new(Nodes::new([node("a", 0), node("b", 1)]));
+//! let engine = Arc::new(Engine::start_with(Config::default(), Arc::<Nodes>::clone(&nodes))?);
+//!
+//! let hello = App { nprocs: 2, ..App::new("sh", ["-c", "echo hello from rank $IOF_RANK"]) };
+//! let spec = JobSpec::new("demo".parse()?, vec![hello]);
+//! // A reader attaches before the ranks start, and with this grant they wait for it.
+//! let mut tool = engine.attach("demo", Grant::Block)?;
+//! tool.pull(&Pull::new(vec![Proc::all("demo".parse()?)], Channels::STDOUT))?;
+//!
+//! let carriers = Carriers::connections(|_host, _purpose| {
+//!     let (ours, theirs) = UnixStream::pair()?;
+//!     // This is what the daemon of the node does with its end.
+//!     let theirs = NodeConnection::of_socket(theirs)?;
+//!     thread::spawn(move || agent(theirs));
+//!     NodeConnection::of_socket(ours)
+//! });
+//! let job = nodes.start(&engine, &Launch::new(&spec, &carriers))?;
+//! while let Some(delivery) = tool.recv()? {
+//!     println!("{delivery:?}");
+//! }
+//! assert_eq!(job.wait().code(), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The crate prints nothing and handles no signals. What an agent reports is for its
+//! [`AgentHooks::warn`].
 //!
 //! | module | concept |
 //! |---|---|
 //! | `carrier` | the process that carries the frames of one node, such as ssh |
+//! | `carriers` | how the front end reaches its agents: by a command or over connections |
 //! | `edge` | the front end's edges, each to one node or a subtree: their threads |
 //! | `link` | an edge whose carrier may be replaced: what its threads share |
 //! | `reattach` | the front end's search for carriers that replace others |
 //! | `start` | the start of all agents and ranks |
+//! | `nodes` | the host of an engine whose ranks run on other nodes |
 //! | `remote` | the ranks on all nodes: signals, stdin, queries |
 //! | `follower` | the exits of the ranks, lost nodes, and the end of the job |
 //! | `environment` | the variables of this process that ranks on other nodes have |
@@ -15,26 +66,30 @@
 
 mod agent;
 mod carrier;
+mod carriers;
 mod cost;
 mod edge;
 pub mod environment;
 mod error;
 mod follower;
 mod link;
+mod nodes;
 mod reattach;
 mod remote;
 mod start;
 mod thread;
 
 pub use agent::{
-    Agent, AgentEnd, AgentError, AgentHooks, AgentStop, Connection, FileWriter, FilesEnd, LinkError, Refusal,
-    link,
+    Agent, AgentError, AgentExit, AgentHooks, AgentStop, FileWriter, FilesEnd, LinkError, StartRefusal,
+    agent, link,
 };
 pub use carrier::{EmptyTemplate, MAX_STARTS, SRUN, SSH, Template, shell_word};
+pub use carriers::{Carriers, NodeConnection, Purpose};
 pub use cost::{AgentCosts, backend_text, cpu_time};
 pub use error::{RemoteLimitError, RemoteStartError};
 pub use follower::{NodeLost, RemoteEvent};
-pub use reattach::Reattach;
+pub use iof_nodes::{AgentSocket, BrokenEnd, BrokenStream, DropPolicy, NodeFiles, Start};
+pub use nodes::{Nodes, RemoteJob};
 pub use remote::{Node, Remote};
 pub use start::{Launch, NodeEvents, StartStep};
 pub use thread::NoThread;

@@ -1,11 +1,11 @@
 //! The front end's search for a carrier that replaces one that has ended (`--reattach`).
 
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,8 @@ use iof_nodes::{Decoder, Frame, HEADER, LinkAddress, Place, ToAgent, ToFrontEnd}
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use crate::carrier::{
-    Carrier, CarrierProcess, MAX_STARTS, Template, ended, link_command, lock, reap, signal_group,
-};
+use crate::carrier::{Carrier, CarrierEnd, MAX_STARTS, ended, lock, reap, signal_group};
+use crate::carriers::{Carriers, Purpose};
 use crate::link::{CarrierNumber, Link};
 use crate::thread::{NoThread, start_thread};
 
@@ -35,11 +34,9 @@ const CLOSED_INTERVAL: Duration = Duration::from_millis(50);
 const TURN_LIMIT: Duration = Duration::from_secs(5);
 
 /// How carriers of a job are replaced.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Reattach {
-    template: Template,
-    /// The shell command of a link, without the path of its socket.
-    link: OsString,
+    carriers: Carriers,
     /// How long a node may be without a carrier.
     limit: Duration,
     /// As many messages as attempts are being made.
@@ -56,9 +53,6 @@ pub(crate) struct LinkedEdge {
     /// Where the agent listens, once it has told so.
     address: Mutex<Option<LinkAddress>>,
 }
-
-/// How a command is started on a host.
-type Start = fn(&Template, &str, &OsStr, usize) -> io::Result<Carrier>;
 
 /// An attempt that counts among those that are being made.
 struct Turn<'a>(&'a Receiver<()>);
@@ -90,10 +84,9 @@ enum First {
 }
 
 impl Reattach {
-    /// Replaces carriers that the template has started for at most `limit` after their end. `link` is
-    /// the shell command of a link, to which the path of a socket is appended.
-    pub fn new(template: Template, link: OsString, limit: Duration) -> Reattach {
-        Reattach { template, link, limit, starting: bounded(MAX_STARTS) }
+    /// Replaces carriers for at most `limit` after their end.
+    pub fn new(carriers: Carriers, limit: Duration) -> Reattach {
+        Reattach { carriers, limit, starting: bounded(MAX_STARTS) }
     }
 
     /// Returns what the front end has of the edge to `host`, one of this number.
@@ -120,14 +113,14 @@ impl LinkedEdge {
     }
 
     /// Starts to write to the first carrier.
-    pub fn start(self: &Arc<Self>, down: File, carrier: &Arc<Mutex<CarrierProcess>>) -> Result<(), NoThread> {
+    pub fn start(self: &Arc<Self>, down: File, carrier: &Arc<Mutex<CarrierEnd>>) -> Result<(), NoThread> {
         self.start_writing((down, CarrierNumber::default()), carrier)
     }
 
     fn start_writing(
         self: &Arc<Self>,
         (down, number): (File, CarrierNumber),
-        carrier: &Arc<Mutex<CarrierProcess>>,
+        carrier: &Arc<Mutex<CarrierEnd>>,
     ) -> Result<(), NoThread> {
         let (edge, carrier) = (Arc::clone(self), Arc::clone(carrier));
         start_thread("iof-link", move || {
@@ -161,18 +154,18 @@ impl LinkedEdge {
     ///
     /// # Errors
     /// None has within the limit, the agent is gone, or the edge was closed.
-    pub fn replace(self: &Arc<Self>, carrier: &Arc<Mutex<CarrierProcess>>) -> Result<File, String> {
+    pub fn replace(self: &Arc<Self>, carrier: &Arc<Mutex<CarrierEnd>>) -> Result<File, String> {
         self.link.detach_current();
         let address = lock(&self.address).clone().filter(|_| !self.link.is_closed());
         let Some(address) = address else { return Err(ended(carrier)) };
         let (deadline, mut limit) = (Instant::now().checked_add(self.reattach.limit), FIRST_LIMIT);
         // What each further attempt prints would be the same.
-        let mut start: Start = Template::start;
+        let mut is_silent = false;
         let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         loop {
-            let reason = match self.attempt(&address, start, limit.min(left())) {
-                Attempt::Attached(Carrier { process, down, up }, number) => {
-                    end_carrier(Mutex::new(mem::replace(&mut *lock(carrier), process)));
+            let reason = match self.attempt(&address, is_silent, limit.min(left())) {
+                Attempt::Attached(Carrier { end, down, up }, number) => {
+                    end_carrier(Mutex::new(mem::replace(&mut *lock(carrier), end)));
                     let writes = self.start_writing((down, number), carrier);
                     return writes.map(|()| up).map_err(|_| "cannot start a thread".to_owned());
                 }
@@ -188,17 +181,17 @@ impl LinkedEdge {
                 return Err(format!("{ended}, and no other one reached its agent in {time} s: {reason}"));
             }
             limit = limit.saturating_mul(2).min(LONGEST_LIMIT);
-            start = Template::start_silently;
+            is_silent = true;
         }
     }
 
     /// Tries once to start a carrier and to reach the agent over it.
-    fn attempt(&self, address: &LinkAddress, start: Start, limit: Duration) -> Attempt {
+    fn attempt(&self, address: &LinkAddress, is_silent: bool, limit: Duration) -> Attempt {
         let Some(turn) = self.wait_for_turn(limit) else {
             return Attempt::Failed("too many carriers are being started".into());
         };
-        let Reattach { template, link, .. } = &self.reattach;
-        let carrier = start(template, &self.host, &link_command(link, &address.path), self.edges);
+        let purpose = Purpose::Link(Path::new(&address.path));
+        let carrier = self.reattach.carriers.start(&self.host, purpose, self.edges, is_silent);
         match carrier {
             Ok(carrier) => self.greet(carrier, address.session, (turn, Instant::now().checked_add(limit))),
             Err(error) => Attempt::Failed(error.to_string()),
@@ -225,25 +218,25 @@ impl LinkedEdge {
         session: u64,
         (turn, deadline): (Turn<'_>, Option<Instant>),
     ) -> Attempt {
-        let Carrier { process, mut down, mut up } = carrier;
-        let process = Mutex::new(process);
+        let Carrier { end, mut down, mut up } = carrier;
+        let end = Mutex::new(end);
         let greeted = down.write_all(&self.link.begin_attempt(session));
         let attempt = match greeted.and_then(|()| self.read_first(&mut up, turn, deadline)) {
             Ok(First::Resume(frame)) => match self.link.resume(session, &frame) {
                 Ok(number) => {
-                    let process = process.into_inner().unwrap_or_else(PoisonError::into_inner);
-                    return Attempt::Attached(Carrier { process, down, up }, number);
+                    let end = end.into_inner().unwrap_or_else(PoisonError::into_inner);
+                    return Attempt::Attached(Carrier { end, down, up }, number);
                 }
                 Err(error) => Attempt::Failed(error.to_string()),
             },
             Ok(First::Failed(reason)) => Attempt::Gone(reason),
             Ok(First::Other) => Attempt::Failed("what its carrier reached is not a link".into()),
             Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe) => {
-                Attempt::Failed(ended(&process))
+                Attempt::Failed(ended(&end))
             }
             Err(error) => Attempt::Failed(error.to_string()),
         };
-        end_carrier(process);
+        end_carrier(end);
         attempt
     }
 
@@ -290,7 +283,7 @@ impl LinkedEdge {
 }
 
 /// Ends a carrier that was replaced, or has not reached the agent.
-fn end_carrier(process: Mutex<CarrierProcess>) {
+fn end_carrier(process: Mutex<CarrierEnd>) {
     signal_group(&process, Signal::SIGKILL);
     // Without a thread it is a zombie until this process ends.
     let _ = start_thread("iof-reap", move || reap(&process));
@@ -309,12 +302,18 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::carrier::Template;
 
     const LONG: Duration = Duration::from_secs(1000);
 
+    fn carriers(words: &[&str]) -> Carriers {
+        let words = words.iter().map(|word| word.to_string()).collect();
+        Carriers::command(Template::of_words(words), "true").with_link("true")
+    }
+
     fn attempt(edge: &LinkedEdge) -> Option<String> {
         let address = LinkAddress { path: "/nonexistent".into(), session: 0 };
-        match edge.attempt(&address, Template::start_silently, LONG) {
+        match edge.attempt(&address, true, LONG) {
             Attempt::Failed(reason) => Some(reason),
             Attempt::Attached(..) | Attempt::Gone(_) => None,
         }
@@ -322,10 +321,9 @@ mod tests {
 
     #[test]
     fn attempts_that_are_not_answered_hold_back_no_other_one() {
-        let words = ["sh", "-c", "exec sleep 1000"].map(str::to_owned);
-        let silent = Reattach::new(Template::of_words(words.to_vec()), "true".into(), LONG);
+        let silent = Reattach::new(carriers(&["sh", "-c", "exec sleep 1000"]), LONG);
         let silent_edges = [(); MAX_STARTS].map(|()| silent.edge("0", MAX_STARTS));
-        let other = Reattach { template: Template::of_words(vec!["false".into()]), ..silent };
+        let other = Reattach { carriers: carriers(&["false"]), ..silent };
         let closed = other.edge("a", 1);
         thread::scope(|scope| {
             for edge in &silent_edges {

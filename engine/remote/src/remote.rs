@@ -191,6 +191,11 @@ impl Remote {
         count
     }
 
+    /// Returns the status of the job, as far as it is known.
+    pub(crate) fn status(&self) -> JobStatus {
+        self.state().status.clone()
+    }
+
     /// Returns the status of the job if all ranks have exited.
     pub fn try_wait_exit(&self) -> Option<JobStatus> {
         let state = self.state();
@@ -201,6 +206,9 @@ impl Remote {
     /// Passes a piece of stdin to the nodes of its targets. It passes each edge once.
     pub fn push_stdin(&self, push: &StdinPush, bytes: &[u8], reply: HostReply) {
         let mut state = self.state();
+        if state.ranks.is_empty() {
+            return reply.deny(Status::ERR_NOT_AVAILABLE, "the ranks are not started");
+        }
         let (call, mut nodes, mut by_edge) = (state.next_call, BTreeSet::new(), BTreeMap::new());
         for number in &state.open {
             let edge = state.edges.get(*number).and_then(Option::as_ref);

@@ -1,7 +1,6 @@
 //! The start of a job on its nodes: first all agents, then all ranks.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::path::Path;
@@ -10,7 +9,8 @@ use std::time::{Duration, Instant};
 use std::{env, fmt};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use iof_engine::{App, BackendKind, Engine, JobSpec, Pty, Stdin};
+use iof_engine::{App, BackendKind, DEFAULT_CACHE_TOTAL, Engine, JobSpec, Pty, Stdin};
+use iof_nodes::limits::MAX_NODES;
 use iof_nodes::{
     AgentSocket, Branch, DropPolicy, NodeFiles, Program, RankStdin, Start, StartRelay, Terminal, ToAgent,
     ToFrontEnd, subtrees, window,
@@ -18,8 +18,10 @@ use iof_nodes::{
 use iof_output::FlushTimeout;
 use iof_proto::Rank;
 
-use crate::carrier::{MAX_STARTS, Template};
+use crate::carrier::MAX_STARTS;
+use crate::carriers::{Carriers, Purpose};
 use crate::edge::{Edge, NodeEvent, NumberedEvent};
+use crate::environment;
 use crate::error::RemoteStartError;
 use crate::link::DRAIN_LIMIT;
 use crate::reattach::Reattach;
@@ -37,14 +39,14 @@ pub struct Launch<'a> {
     pub typed: Option<Rank>,
     /// Variables for all ranks.
     pub env: Vec<(OsString, OsString)>,
-    /// What starts processes on other nodes.
-    pub template: &'a Template,
-    /// The shell command of an agent.
-    pub agent: &'a OsStr,
-    /// The largest number of edges of this process, and of each relay.
+    /// How agents are reached.
+    pub carriers: &'a Carriers,
+    /// The largest number of edges of this process, and of each agent that relays for others.
+    /// Agents relay only if a command starts them.
     pub radix: u32,
-    /// How carriers that end are replaced, if they are.
-    pub reattach: Option<Reattach>,
+    /// How long a node may be without a connection, if connections are replaced. The agents must be
+    /// started with the same time.
+    pub reattach: Option<Duration>,
     /// The size of the cache of each stream at its node.
     pub cache_size: Option<u32>,
     /// The sum of the caches of a node up to which they grow.
@@ -79,6 +81,30 @@ pub struct NodeEvents {
     pub(crate) early: Vec<NumberedEvent>,
 }
 
+impl<'a> Launch<'a> {
+    /// Returns the launch of a job with the defaults of `iof run`: ranks have the variables of this
+    /// process ([`environment::of_ranks`]), each agent has an edge to this process, a node is lost
+    /// with its connection, and nothing is dropped.
+    pub fn new(spec: &'a JobSpec, carriers: &'a Carriers) -> Launch<'a> {
+        Launch {
+            spec,
+            typed: None,
+            env: environment::of_ranks(&[]),
+            carriers,
+            radix: u32::MAX,
+            reattach: None,
+            cache_size: None,
+            cache_total: DEFAULT_CACHE_TOTAL,
+            lines: FlushTimeout::default(),
+            drop: DropPolicy::None,
+            hide_launcher: spec.hide_launcher,
+            backend: None,
+            socket: AgentSocket::Default,
+            files: None,
+        }
+    }
+}
+
 impl fmt::Debug for NodeEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NodeEvents").finish_non_exhaustive()
@@ -97,6 +123,7 @@ impl Remote {
         engine: &Arc<Engine>,
         is_interrupted: &mut dyn FnMut(StartStep) -> bool,
     ) -> Result<NodeEvents, RemoteStartError> {
+        self.check_ranks(launch.spec)?;
         self.note_ranks(launch.spec);
         let (events, queue) = unbounded();
         let started = self.start_agents(launch, engine, (&events, &queue), is_interrupted);
@@ -113,6 +140,28 @@ impl Remote {
         started.map(|early| NodeEvents { queue, early })
     }
 
+    /// Checks what would otherwise be found on the nodes, or not at all.
+    fn check_ranks(&self, spec: &JobSpec) -> Result<(), RemoteStartError> {
+        let ranks: u64 = spec.apps.iter().map(|app| u64::from(app.nprocs)).sum();
+        let mut placed: Vec<Rank> = self.nodes.iter().flat_map(|node| node.ranks.iter().copied()).collect();
+        placed.sort_unstable();
+        let is_rank = |(rank, number): (&Rank, u64)| u64::from(rank.0) == number;
+        if placed.len() as u64 != ranks || !placed.iter().zip(0..).all(is_rank) {
+            return Err(RemoteStartError::Ranks { placed: placed.len(), ranks });
+        }
+        if self.nodes.len() > MAX_NODES {
+            return Err(RemoteStartError::Nodes { nodes: self.nodes.len(), limit: MAX_NODES });
+        }
+        if spec.needs_mpi() {
+            return Err(RemoteStartError::Mpi);
+        }
+        let is_elsewhere = |stdin: &Stdin| matches!(stdin, Stdin::Null | Stdin::Pipe | Stdin::File(_));
+        match spec.stdin.iter().find(|(_, stdin)| !is_elsewhere(stdin)) {
+            Some((rank, _)) => Err(RemoteStartError::Stdin(*rank)),
+            None => Ok(()),
+        }
+    }
+
     fn start_agents(
         self: &Arc<Self>,
         launch: &Launch<'_>,
@@ -120,6 +169,7 @@ impl Remote {
         (events, queue): (&Sender<NumberedEvent>, &Receiver<NumberedEvent>),
         is_interrupted: &mut dyn FnMut(StartStep) -> bool,
     ) -> Result<Vec<NumberedEvent>, RemoteStartError> {
+        let reattach = launch.reattach.map(|limit| Reattach::new(launch.carriers.clone(), limit));
         let mut subtrees = subtrees(0..self.nodes.len() as u32, launch.radix).into_iter().peekable();
         // By node. What stands here has not greeted.
         let mut edges: Vec<Option<Edge>> = Vec::new();
@@ -127,7 +177,7 @@ impl Remote {
         let mut early = Vec::new();
         while started < self.nodes.len() {
             while let Some(subtree) = subtrees.next_if(|_| starting.len() < MAX_STARTS) {
-                let edge = self.start_edge(subtree.clone(), launch, engine, events)?;
+                let edge = self.start_edge(subtree.clone(), (launch, &reattach), engine, events)?;
                 let numbers = subtree.start as usize..subtree.end as usize;
                 starting.insert(numbers.start);
                 if let Some(place) = self.state().edges.get_mut(numbers.start) {
@@ -175,7 +225,7 @@ impl Remote {
     fn start_edge(
         self: &Arc<Self>,
         subtree: Range<u32>,
-        launch: &Launch<'_>,
+        (launch, reattach): (&Launch<'_>, &Option<Reattach>),
         engine: &Arc<Engine>,
         events: &Sender<NumberedEvent>,
     ) -> Result<Edge, RemoteStartError> {
@@ -184,8 +234,8 @@ impl Remote {
         let host = nodes.first().map_or("", |node| node.host.as_str());
         let not_started = |error| RemoteStartError::Carrier { host: host.to_owned(), error };
         let edges = self.nodes.len().min(launch.radix as usize);
-        let carrier = launch.template.start(host, launch.agent, edges).map_err(not_started)?;
-        let linked = launch.reattach.as_ref().map(|reattach| reattach.edge(host, edges));
+        let carrier = launch.carriers.start(host, Purpose::Agent, edges, false).map_err(not_started)?;
+        let linked = reattach.as_ref().map(|reattach| reattach.edge(host, edges));
         let window = window(self.nodes.len());
         let branch = Branch::new(nodes.iter().map(|node| &node.ranks), launch.radix, window);
         Ok(Edge::start((carrier, linked), (numbers.start, branch), (self, engine), events)?)
@@ -198,7 +248,8 @@ impl Remote {
         edge.greet();
         let children = edge.children(&self.nodes);
         if !children.is_empty() {
-            let (rsh, agent) = (launch.template.words().to_vec(), launch.agent.to_owned());
+            let (template, agent) = launch.carriers.for_relays().ok_or(RemoteStartError::NoRelays)?;
+            let (rsh, agent) = (template.words().to_vec(), agent.to_owned());
             edge.send(&ToAgent::Relay(StartRelay { rsh, agent, children }))?;
         }
         edge.send(&ToAgent::Start(Box::new(start_of(launch, node)?)))?;

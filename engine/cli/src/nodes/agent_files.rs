@@ -9,7 +9,7 @@ use iof_engine::{Engine, JobSpec};
 use iof_nodes::{NodeFiles, Start};
 use iof_output::{NewFiles, PrintReport};
 use iof_proto::Rank;
-use iof_remote::{FileWriter, FilesEnd, Refusal};
+use iof_remote::{FileWriter, FilesEnd, StartRefusal};
 use nix::sys::signal::Signal;
 
 use super::agents::{NAME, refusal};
@@ -66,7 +66,7 @@ impl FileWriters {
 }
 
 impl FileWriter for FileWriters {
-    fn watch(&mut self, done: Box<dyn FnOnce(FilesEnd) + Send>) -> Result<(), Refusal> {
+    fn watch(&mut self, done: Box<dyn FnOnce(FilesEnd) + Send>) -> Result<(), StartRefusal> {
         mem::take(&mut self.new).keep();
         let writers = mem::take(&mut self.writers);
         let count = writers.len();

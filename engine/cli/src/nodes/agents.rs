@@ -1,5 +1,5 @@
-//! `iof agent`: runs ranks on its node for an `iof run` elsewhere. `iof link`: brings an agent another
-//! connection.
+//! `iof agent`: runs ranks on its node for an `iof run` elsewhere. `iof link`: brings an agent
+//! another connection.
 //!
 //! Their stdin and stdout are the connection to the front end.
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::Args;
 use iof_engine::{Config, Engine, JobSpec, StartError};
 use iof_nodes::Start;
-use iof_remote::{Agent, AgentEnd, AgentError, AgentHooks, Connection, FileWriter, Refusal};
+use iof_remote::{Agent, AgentError, AgentExit, AgentHooks, FileWriter, NodeConnection, StartRefusal};
 use nix::sys::signal::Signal;
 use nix::unistd::{dup2_stdin, dup2_stdout, setsid};
 
@@ -57,21 +57,21 @@ pub fn agent(AgentArgs { reattach }: &AgentArgs) -> Result<ExitCode, Failure> {
         }
     })?;
     match agent.run() {
-        Ok(AgentEnd::Over | AgentEnd::Unstarted) => Ok(ExitCode::SUCCESS),
-        Ok(AgentEnd::Refused | AgentEnd::Alone | AgentEnd::FilesBlocked) => Ok(ExitCode::FAILURE),
+        Ok(AgentExit::Over | AgentExit::Unstarted) => Ok(ExitCode::SUCCESS),
+        Ok(AgentExit::Refused | AgentExit::Alone | AgentExit::FilesBlocked) => Ok(ExitCode::FAILURE),
         Err(AgentError::Stopped) => Err(Failure::Signal(asked.get().copied().unwrap_or(Signal::SIGTERM))),
         Err(error) => Err(Failure::running(error)),
     }
 }
 
 /// The connection's descriptors, which ranks do not inherit.
-fn own_files() -> io::Result<Connection> {
+fn own_files() -> io::Result<NodeConnection> {
     let (down, up) = (stdin().as_fd().try_clone_to_owned()?, stdout().as_fd().try_clone_to_owned()?);
-    Ok(Connection { down: down.into(), up: up.into() })
+    Ok(NodeConnection { down: down.into(), up: up.into() })
 }
 
-/// Detaches this process from what started it, whose signals would end it as well, and from its stdin
-/// and stdout.
+/// Detaches this process from what started it, whose signals would end it as well, and from its
+/// stdin and stdout.
 fn detach() -> io::Result<()> {
     // Fails if this process leads its group: it then has a session of its own, as below sshd, or
     // is the carrier itself, as below `sh -c`.
@@ -86,7 +86,7 @@ fn detach() -> io::Result<()> {
 struct Hooks;
 
 impl AgentHooks for Hooks {
-    fn config(&self) -> Result<Config, Refusal> {
+    fn config(&self) -> Result<Config, StartRefusal> {
         Ok(Config { log: log::config().map_err(refusal)?, ..Config::default() })
     }
 
@@ -94,7 +94,7 @@ impl AgentHooks for Hooks {
         print_message(format_args!("{message}"));
     }
 
-    fn start_failed(&self, error: StartError) -> Refusal {
+    fn start_failed(&self, error: StartError) -> StartRefusal {
         refusal(engine_failed(error))
     }
 
@@ -104,7 +104,7 @@ impl AgentHooks for Hooks {
         spec: &JobSpec,
         start: &Start,
         spare: u64,
-    ) -> Result<Box<dyn FileWriter>, Refusal> {
+    ) -> Result<Box<dyn FileWriter>, StartRefusal> {
         Ok(Box::new(FileWriters::start(engine, spec, start, spare).map_err(refusal)?))
     }
 
@@ -114,11 +114,11 @@ impl AgentHooks for Hooks {
 }
 
 /// Returns what the front end is told of a failure.
-pub fn refusal(failure: Failure) -> Refusal {
+pub fn refusal(failure: Failure) -> StartRefusal {
     match failure {
-        Failure::Usage(reason) | Failure::Choice(reason) => Refusal::usage(reason),
-        Failure::Running(reason) => Refusal::running(reason),
-        Failure::Signal(signal) => Refusal::running(signal),
+        Failure::Usage(reason) | Failure::Choice(reason) => StartRefusal::usage(reason),
+        Failure::Running(reason) => StartRefusal::running(reason),
+        Failure::Signal(signal) => StartRefusal::running(signal),
     }
 }
 
@@ -129,8 +129,8 @@ pub struct LinkArgs {
     pub path: PathBuf,
 }
 
-/// Brings the agent that listens at a path the stdin and the stdout of this process, and ends with the
-/// carrier.
+/// Brings the agent that listens at a path the stdin and the stdout of this process, and ends with
+/// the carrier.
 pub fn link(LinkArgs { path }: &LinkArgs) -> Result<ExitCode, Failure> {
     iof_remote::link(path, stdin(), stdout()).map_err(Failure::running)?;
     Ok(ExitCode::SUCCESS)

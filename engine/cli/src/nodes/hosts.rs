@@ -171,8 +171,8 @@ impl Hosts {
     }
 }
 
-/// Returns whether a host is the node of this process, by one of its names. Upper and lower case are
-/// the same, and a dot may end a name.
+/// Returns whether a host is the node of this process, by one of its names. Upper and lower case
+/// are the same, and a dot may end a name.
 pub fn is_here(host: &str) -> bool {
     let own = gethostname().unwrap_or_default();
     let own = own.to_string_lossy();

@@ -126,8 +126,8 @@ pub fn agent_command(reattach: Option<Duration>) -> io::Result<OsString> {
     Ok(command)
 }
 
-/// Returns the shell command of a subcommand of this program, which the other nodes have at the same
-/// path.
+/// Returns the shell command of a subcommand of this program, which the other nodes have at the
+/// same path.
 pub fn own_command(name: &str) -> io::Result<OsString> {
     let program = shell_word(env::current_exe()?.as_os_str());
     let words = [OsStr::new("exec "), &program, OsStr::new(" "), OsStr::new(name)];

@@ -1,16 +1,16 @@
 //! The options of `iof run` for several nodes, and those that do not work with them.
 
-use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+use std::{env, io};
 
 use clap::{Args, value_parser};
 use iof_nodes::limits::MAX_RADIX;
-use iof_remote::{EmptyTemplate, Node, Reattach, Template};
+use iof_remote::{Carriers, EmptyTemplate, Node, Template};
 
 use super::hosts::{Hosts, MapBy, is_here};
-use super::launch::own_command;
+use super::launch::{agent_command, own_command};
 use super::{allocation, hostfile};
 use crate::args::values::duration;
 use crate::args::{BindingChoice, MpiChoice, RendezvousDir, RunArgs};
@@ -84,11 +84,10 @@ impl NodeArgs {
         self.tree.unwrap_or(u32::MAX)
     }
 
-    /// Returns how carriers that the template starts are replaced, if they are.
-    pub fn reattach(&self, template: &Template) -> Result<Option<Reattach>, Failure> {
-        let Some(limit) = self.reattach_limit() else { return Ok(None) };
-        let link = own_command("link").map_err(Failure::running)?;
-        Ok(Some(Reattach::new(template.clone(), link, limit)))
+    /// Returns how the agents are reached.
+    pub fn carriers(&self, template: &Template) -> io::Result<Carriers> {
+        let agent = agent_command(self.reattach_limit())?;
+        Ok(Carriers::command(template.clone(), agent).with_link(own_command("link")?))
     }
 
     /// Returns how long a node may be without a carrier, if carriers are replaced.

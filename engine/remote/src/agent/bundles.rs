@@ -19,7 +19,7 @@ use iof_tool::{BatchReader, Behind, Bytes, FeedId, Peeked, PollReady, Pull, Tool
 use memchr::memrchr;
 
 use super::NAME;
-use super::hooks::Refusal;
+use super::hooks::StartRefusal;
 use super::uplink::Uplink;
 use crate::thread::NoThread;
 
@@ -43,10 +43,11 @@ pub struct Bundles {
 
 impl Bundles {
     /// Attaches the readers. The ranks wait for them.
-    pub fn attach(engine: &Engine, nspace: &Nspace, start: &Start) -> Result<Bundles, Refusal> {
+    pub fn attach(engine: &Engine, nspace: &Nspace, start: &Start) -> Result<Bundles, StartRefusal> {
         let attach = |channels| {
-            let mut tool = engine.attach(NAME, Grant::Block).map_err(Refusal::running)?;
-            tool.pull(&Pull::new(vec![Proc::all(nspace.clone())], channels)).map_err(Refusal::running)?;
+            let mut tool = engine.attach(NAME, Grant::Block).map_err(StartRefusal::running)?;
+            tool.pull(&Pull::new(vec![Proc::all(nspace.clone())], channels))
+                .map_err(StartRefusal::running)?;
             Ok(tool)
         };
         let bundles = [Channels::STDOUT, Channels::STDERR | Channels::STDDIAG];

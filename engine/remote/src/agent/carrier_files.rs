@@ -15,7 +15,7 @@ use nix::libc::O_NONBLOCK;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 
-use super::uplink::Connection;
+use crate::carriers::NodeConnection;
 
 /// The files of a carrier.
 pub struct CarrierFiles {
@@ -43,7 +43,7 @@ pub struct CarrierOutput {
 
 impl CarrierFiles {
     /// Prepares the stdin and the stdout of a carrier, which other processes may share.
-    pub fn new(Connection { down, up }: Connection) -> io::Result<(CarrierFiles, CarrierEnd)> {
+    pub fn new(NodeConnection { down, up }: NodeConnection) -> io::Result<(CarrierFiles, CarrierEnd)> {
         let (reader, _writer) = pipe()?;
         let end = Arc::new(reader);
         let kind = up.metadata()?.file_type();

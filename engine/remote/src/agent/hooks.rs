@@ -8,26 +8,26 @@ use iof_output::PrintReport;
 
 /// The reason why ranks can't be started, for the front end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct StartRefusal {
     /// The reason.
     pub reason: String,
     /// The user can correct the input.
     pub is_usage: bool,
 }
 
-impl Refusal {
+impl StartRefusal {
     /// Returns the refusal of input that the user can correct.
-    pub fn usage(reason: impl ToString) -> Refusal {
-        Refusal { reason: reason.to_string(), is_usage: true }
+    pub fn usage(reason: impl ToString) -> StartRefusal {
+        StartRefusal { reason: reason.to_string(), is_usage: true }
     }
 
     /// Returns the refusal for another reason.
-    pub fn running(reason: impl ToString) -> Refusal {
-        Refusal { reason: reason.to_string(), is_usage: false }
+    pub fn running(reason: impl ToString) -> StartRefusal {
+        StartRefusal { reason: reason.to_string(), is_usage: false }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for StartRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)
     }
@@ -40,7 +40,7 @@ pub trait AgentHooks: Send + Sync {
     ///
     /// # Errors
     /// The ranks are not started.
-    fn config(&self) -> Result<Config, Refusal> {
+    fn config(&self) -> Result<Config, StartRefusal> {
         Ok(Config::default())
     }
 
@@ -50,8 +50,8 @@ pub trait AgentHooks: Send + Sync {
     }
 
     /// Returns the refusal for an engine that does not start.
-    fn start_failed(&self, error: StartError) -> Refusal {
-        Refusal::running(error)
+    fn start_failed(&self, error: StartError) -> StartRefusal {
+        StartRefusal::running(error)
     }
 
     /// Creates the files of [`Start::files`], at most `spare` of them open at a time. Called before
@@ -65,13 +65,13 @@ pub trait AgentHooks: Send + Sync {
         spec: &JobSpec,
         start: &Start,
         spare: u64,
-    ) -> Result<Box<dyn FileWriter>, Refusal> {
+    ) -> Result<Box<dyn FileWriter>, StartRefusal> {
         let _ = (engine, spec, start, spare);
-        Err(Refusal::usage("this agent does not write files"))
+        Err(StartRefusal::usage("this agent does not write files"))
     }
 
-    /// Returns whether the process ends with the agent, which then leaves the engine's memory to the
-    /// exit.
+    /// Returns whether the process ends with the agent, which then leaves the engine's memory to
+    /// the exit.
     fn ends_with_process(&self) -> bool {
         false
     }
@@ -96,7 +96,7 @@ pub trait FileWriter: Send {
     ///
     /// # Errors
     /// The agent ends its ranks.
-    fn watch(&mut self, done: Box<dyn FnOnce(FilesEnd) + Send>) -> Result<(), Refusal>;
+    fn watch(&mut self, done: Box<dyn FnOnce(FilesEnd) + Send>) -> Result<(), StartRefusal>;
 
     /// Limits the wait for files that accept nothing, because all ranks have ended on request.
     fn ranks_were_ended(&self);

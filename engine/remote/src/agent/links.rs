@@ -21,9 +21,10 @@ use nix::unistd::geteuid;
 
 use super::AgentError;
 use super::carrier_files::{CarrierEnd, CarrierFiles};
-use super::hooks::Refusal;
-use super::uplink::{Connection, Uplink};
+use super::hooks::StartRefusal;
+use super::uplink::Uplink;
 use crate::carrier::lock;
+use crate::carriers::NodeConnection;
 use crate::link::{CarrierNumber, Link};
 use crate::thread::{NoThread, start_thread};
 
@@ -92,15 +93,18 @@ impl Links {
 
     /// Starts to listen for links, in `directory` or the node's default directory. The edge outlives
     /// its carriers from now on. Returns where it listens.
-    pub fn listen(uplink: &Arc<Uplink>, directory: Option<&Path>) -> Result<Option<LinkAddress>, Refusal> {
+    pub fn listen(
+        uplink: &Arc<Uplink>,
+        directory: Option<&Path>,
+    ) -> Result<Option<LinkAddress>, StartRefusal> {
         let Some(links) = uplink.links() else { return Ok(None) };
-        let needed = |error: BindError| Refusal::usage(format!("--reattach: {error}"));
+        let needed = |error: BindError| StartRefusal::usage(format!("--reattach: {error}"));
         let listener = Listener::bind(Level::Link, directory).map_err(needed)?;
-        let socket = listener.socket().try_clone().map_err(Refusal::running)?;
+        let socket = listener.socket().try_clone().map_err(StartRefusal::running)?;
         let address = LinkAddress { path: listener.path().into(), session: links.session };
         let _ = links.listener.set(Mutex::new(Some(listener)));
         let accepting = Arc::clone(uplink);
-        start_thread("iof-listen", move || accept(&accepting, &socket)).map_err(Refusal::running)?;
+        start_thread("iof-listen", move || accept(&accepting, &socket)).map_err(StartRefusal::running)?;
         links.link.set_patience(links.limit);
         Ok(Some(address))
     }
@@ -125,7 +129,7 @@ impl Links {
 }
 
 /// Starts the threads of the first carrier.
-pub fn start_carrier(uplink: &Arc<Uplink>, files: Connection) -> Result<(), AgentError> {
+pub fn start_carrier(uplink: &Arc<Uplink>, files: NodeConnection) -> Result<(), AgentError> {
     let (files, end) = CarrierFiles::new(files)?;
     if let Some(links) = uplink.links() {
         lock(&links.current).end = Some(end);
@@ -211,12 +215,12 @@ fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Res
 }
 
 /// Receives the stdin and the stdout of a link.
-fn receive_files(connection: &UnixStream) -> io::Result<Connection> {
+fn receive_files(connection: &UnixStream) -> io::Result<NodeConnection> {
     connection.set_read_timeout(Some(GREETING_LIMIT))?;
     let mut files = VecDeque::<OwnedFd>::new();
     socket::receive(connection, &mut [0; 1], &mut files, true, true)?;
     match <[OwnedFd; 2]>::try_from(Vec::from(files)) {
-        Ok([down, up]) => Ok(Connection { down: down.into(), up: up.into() }),
+        Ok([down, up]) => Ok(NodeConnection { down: down.into(), up: up.into() }),
         Err(_) => Err(ErrorKind::InvalidData.into()),
     }
 }

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 use super::uplink::Uplink;
 use crate::carrier::{
-    Carrier, CarrierProcess, MAX_STARTS, Template, ended, lock, reap, signal_group, write_frames,
+    Carrier, CarrierEnd, MAX_STARTS, Template, ended, lock, reap, signal_group, write_frames,
 };
 use crate::thread::start_thread;
 
@@ -35,7 +35,7 @@ pub struct Relay {
 struct State {
     down: RelayDown,
     /// The carriers that were started, by child.
-    carriers: Vec<Option<Arc<Mutex<CarrierProcess>>>>,
+    carriers: Vec<Option<Arc<Mutex<CarrierEnd>>>>,
     /// The children that are being started, and have not greeted.
     starting: BTreeSet<usize>,
     /// The front end is gone.
@@ -43,10 +43,10 @@ struct State {
 }
 
 /// A carrier's output, and the carrier.
-type StartedCarrier = (File, Arc<Mutex<CarrierProcess>>);
+type StartedCarrier = (File, Arc<Mutex<CarrierEnd>>);
 
 /// Why an edge did not start, and its carrier if that runs.
-type NotStarted = (String, Option<Arc<Mutex<CarrierProcess>>>);
+type NotStarted = (String, Option<Arc<Mutex<CarrierEnd>>>);
 
 /// One edge, as its thread that passes frames up sees it.
 struct ChildEdge {
@@ -212,10 +212,9 @@ impl ChildEdge {
         }
         state.starting.insert(self.child);
         drop(state);
-        let started = relay.template.start(&self.host, &relay.agent, relay.wake.len());
-        let Carrier { process, down, up } =
-            started.map_err(|error| (format!("{error} (see --rsh)"), None))?;
-        let carrier = Arc::new(Mutex::new(process));
+        let started = relay.template.start(&self.host, &relay.agent, relay.wake.len(), false);
+        let Carrier { end, down, up } = started.map_err(|error| (format!("{error} (see --rsh)"), None))?;
+        let carrier = Arc::new(Mutex::new(end));
         let mut state = lock(&relay.state);
         if let Some(place) = state.carriers.get_mut(self.child) {
             *place = Some(Arc::clone(&carrier));

@@ -1,6 +1,5 @@
 //! The agent's edge: what its threads send, and the thread that receives.
 
-use std::fs::File;
 use std::io::{IoSlice, Read};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,17 +19,9 @@ use super::links::{self, Links};
 use super::relay::Relay;
 use super::shared_pipe::SharedPipe;
 use crate::carrier::lock;
+use crate::carriers::NodeConnection;
 use crate::link::CarrierNumber;
 use crate::thread::start_thread;
-
-/// The two byte streams of an edge.
-#[derive(Debug)]
-pub struct Connection {
-    /// The stream from the front end.
-    pub down: File,
-    /// The stream to the front end.
-    pub up: File,
-}
 
 /// What the agent waits for.
 #[derive(Debug)]
@@ -80,7 +71,7 @@ impl Uplink {
     /// Greets the front end and starts to receive. With `reattach`, the edge goes on for that time
     /// without a carrier.
     pub fn start(
-        Connection { down, up }: Connection,
+        NodeConnection { down, up }: NodeConnection,
         inputs: Sender<Input>,
         reattach: Option<Duration>,
     ) -> Result<Arc<Uplink>, AgentError> {
@@ -108,7 +99,7 @@ impl Uplink {
         };
         let uplink = uplink(Up::Links(Box::new(Links::new(limit)?)));
         uplink.write(&[IoSlice::new(&hello)]);
-        links::start_carrier(&uplink, Connection { down, up })?;
+        links::start_carrier(&uplink, NodeConnection { down, up })?;
         let waiting = Arc::clone(&uplink);
         start_thread("iof-lost", move || {
             if let Some(limit) = waiting.links().and_then(|links| links.link.wait_for_loss()) {

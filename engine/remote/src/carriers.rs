@@ -1,0 +1,143 @@
+//! How the front end reaches its agents: by a command, or over connections of the launcher.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use crate::carrier::{Carrier, CarrierEnd, Template, shell_word};
+
+/// The two byte streams between a front end and an agent. They must be blocking.
+///
+/// The front end can end a connection of stream sockets at any time. A pipe it can only close, so
+/// an agent that reads nothing more from a pipe is not ended.
+#[derive(Debug)]
+pub struct NodeConnection {
+    /// The stream from the front end to the agent.
+    pub down: File,
+    /// The stream from the agent to the front end.
+    pub up: File,
+}
+
+impl NodeConnection {
+    /// Returns the connection of two streams, such as two pipes.
+    pub fn new(down: impl Into<OwnedFd>, up: impl Into<OwnedFd>) -> NodeConnection {
+        NodeConnection { down: down.into().into(), up: up.into().into() }
+    }
+
+    /// Returns the connection over a stream socket, whose descriptor is duplicated.
+    ///
+    /// # Errors
+    /// The process has too many files open.
+    pub fn of_socket(socket: impl Into<OwnedFd>) -> io::Result<NodeConnection> {
+        let up = socket.into();
+        Ok(NodeConnection::new(up.try_clone()?, up))
+    }
+}
+
+/// What is to be at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose<'a> {
+    /// A new agent ([`Agent::start`](crate::Agent::start)).
+    Agent,
+    /// The agent that listens at this path of its node ([`link`](crate::link)), whose connection
+    /// has ended. Only with [`Launch::reattach`](crate::Launch::reattach).
+    Link(&'a Path),
+}
+
+/// A function that connects to a host.
+type Connect = dyn Fn(&str, Purpose<'_>) -> io::Result<NodeConnection> + Send + Sync;
+
+/// How the front end reaches its agents.
+#[derive(Clone)]
+pub struct Carriers(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Command { template: Template, agent: OsString, link: OsString },
+    Connections(Arc<Connect>),
+}
+
+impl fmt::Debug for Carriers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Command { template, agent, .. } => {
+                f.debug_struct("Carriers").field("template", template).field("agent", agent).finish()
+            }
+            Kind::Connections(_) => f.debug_struct("Carriers").finish_non_exhaustive(),
+        }
+    }
+}
+
+impl Carriers {
+    /// Starts a process for each node, whose stdin and stdout are the connection: the words of
+    /// `template`, and as its last word the shell command `agent`. That program calls
+    /// [`Agent::start`](crate::Agent::start).
+    pub fn command(template: Template, agent: impl Into<OsString>) -> Carriers {
+        Carriers(Kind::Command { template, agent: agent.into(), link: OsString::new() })
+    }
+
+    /// Sets the shell command of a program that calls [`link`](crate::link) with the path that is
+    /// appended to the command. Needed for [`Launch::reattach`](crate::Launch::reattach).
+    pub fn with_link(self, command: impl Into<OsString>) -> Carriers {
+        match self.0 {
+            Kind::Command { template, agent, .. } => {
+                Carriers(Kind::Command { template, agent, link: command.into() })
+            }
+            Kind::Connections(_) => self,
+        }
+    }
+
+    /// Calls `connect` for the connection to each host. It may block, and holds back only the start
+    /// meanwhile.
+    ///
+    /// ```
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// use iof_remote::{Carriers, NodeConnection};
+    ///
+    /// let carriers = Carriers::connections(|host, _purpose| {
+    ///     NodeConnection::of_socket(UnixStream::connect(format!("/run/my-daemon/{host}"))?)
+    /// });
+    /// ```
+    pub fn connections(
+        connect: impl Fn(&str, Purpose<'_>) -> io::Result<NodeConnection> + Send + Sync + 'static,
+    ) -> Carriers {
+        Carriers(Kind::Connections(Arc::new(connect)))
+    }
+
+    /// Returns the template and the agent's command, with which a relay starts further agents.
+    pub(crate) fn for_relays(&self) -> Option<(&Template, &OsStr)> {
+        match &self.0 {
+            Kind::Command { template, agent, .. } => Some((template, agent)),
+            Kind::Connections(_) => None,
+        }
+    }
+
+    /// Starts a carrier to `host`, for a process with this number of edges. If `is_silent`, nothing
+    /// that it prints on stderr is shown.
+    pub(crate) fn start(
+        &self,
+        host: &str,
+        purpose: Purpose<'_>,
+        edges: usize,
+        is_silent: bool,
+    ) -> io::Result<Carrier> {
+        match (&self.0, purpose) {
+            (Kind::Command { template, agent, .. }, Purpose::Agent) => {
+                template.start(host, agent, edges, is_silent)
+            }
+            (Kind::Command { template, link, .. }, Purpose::Link(path)) => {
+                let words = [link, OsStr::new(" "), &shell_word(path.as_os_str())];
+                template.start(host, &words.into_iter().collect::<OsString>(), edges, is_silent)
+            }
+            (Kind::Connections(connect), purpose) => {
+                let NodeConnection { down, up } = connect(host, purpose)?;
+                let end = CarrierEnd::of_connection(down.try_clone()?);
+                Ok(Carrier { end, down, up })
+            }
+        }
+    }
+}

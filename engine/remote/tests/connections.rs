@@ -1,0 +1,180 @@
+//! Jobs over connections of the launcher: socket pairs, with an agent at the end of each.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+
+use iof_engine::{App, Config, Engine, Grant, JobSpec, KillOnBadExit, Rendezvous, Stdin};
+use iof_proto::{Channels, Info, Nspace, Proc, Rank, directive::key};
+use iof_remote::{
+    AgentError, AgentExit, AgentSocket, Carriers, Launch, Node, NodeConnection, Nodes, RemoteEvent,
+    RemoteJob, RemoteStartError, agent,
+};
+use iof_tool::{Delivery, Pull, Push, Tool};
+
+/// How an agent has ended.
+type Exits = mpsc::Receiver<Result<AgentExit, AgentError>>;
+
+/// Two nodes with two ranks each, and their agents.
+struct Site {
+    nodes: Arc<Nodes>,
+    engine: Arc<Engine>,
+    carriers: Carriers,
+    /// A handle of the front end's end of each connection, by host.
+    sockets: Arc<Mutex<BTreeMap<String, UnixStream>>>,
+    exits: Exits,
+}
+
+impl Site {
+    fn new() -> Site {
+        let node =
+            |host: &str, first| Node { host: host.into(), ranks: [Rank(first), Rank(first + 1)].into() };
+        let nodes = Arc::new(Nodes::new([node("a", 0), node("b", 2)]));
+        let config = Config { rendezvous: Rendezvous::None, ..Config::default() };
+        let engine = Arc::new(Engine::start_with(config, Arc::<Nodes>::clone(&nodes)).unwrap());
+        let (sockets, (exited, exits)) = (Arc::<Mutex<BTreeMap<_, _>>>::default(), mpsc::channel());
+        let kept = Arc::clone(&sockets);
+        let carriers = Carriers::connections(move |host, _| {
+            if host == "unreachable" {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            let (ours, theirs) = UnixStream::pair()?;
+            let (theirs, exited) = (NodeConnection::of_socket(theirs)?, exited.clone());
+            thread::spawn(move || exited.send(agent(theirs)));
+            kept.lock().unwrap().insert(host.to_owned(), ours.try_clone()?);
+            NodeConnection::of_socket(ours)
+        });
+        Site { nodes, engine, carriers, sockets, exits }
+    }
+
+    /// Attaches a reader of all output, for which the ranks wait.
+    fn reader(&self, spec: &JobSpec) -> Tool {
+        let mut tool = self.engine.attach("test", Grant::Block).unwrap();
+        tool.pull(&Pull::new(vec![Proc::all(spec.nspace.clone())], Channels::STDOUT)).unwrap();
+        tool
+    }
+
+    fn start(&self, spec: &JobSpec) -> Result<RemoteJob, RemoteStartError> {
+        let launch = Launch { socket: AgentSocket::None, ..Launch::new(spec, &self.carriers) };
+        self.nodes.start(&self.engine, &launch)
+    }
+
+    /// Blocks until both agents have ended, and returns how.
+    fn agent_exits(&self) -> [Result<AgentExit, AgentError>; 2] {
+        [self.exits.recv().unwrap(), self.exits.recv().unwrap()]
+    }
+}
+
+/// Returns a job whose four ranks run `script`.
+fn job(script: &str) -> JobSpec {
+    let app = App { nprocs: 4, ..App::new("sh", ["-c", script]) };
+    JobSpec::new(Nspace::new("test").unwrap(), vec![app])
+}
+
+/// Reads all output to its end. Returns it by rank, with what is missing of broken streams.
+fn read(tool: &mut Tool) -> BTreeMap<u32, (Vec<u8>, Option<u64>)> {
+    let mut output = BTreeMap::<u32, (Vec<u8>, Option<u64>)>::new();
+    while let Some(delivery) = tool.recv().unwrap() {
+        match delivery {
+            Delivery::Bytes(bytes) => {
+                output.entry(bytes.origin().source.rank.0).or_default().0.extend_from_slice(bytes.as_slice());
+            }
+            Delivery::Broken { origin, missing, .. } => {
+                output.entry(origin.source.rank.0).or_default().1 = Some(missing);
+            }
+            _ => {}
+        }
+    }
+    output
+}
+
+#[test]
+fn all_output_and_the_exit_code_arrive_without_a_carrier_and_the_agents_end() {
+    let (site, spec) = (Site::new(), job("seq 20000; echo $IOF_RANK; exit $((IOF_RANK / 3 * 5))"));
+    let mut tool = site.reader(&spec);
+    let job = site.start(&spec).unwrap();
+    let numbers: String = (1..=20000).map(|number| format!("{number}\n")).collect();
+    let expected = |rank: u32| (rank, (format!("{numbers}{rank}\n").into_bytes(), None));
+    assert!(read(&mut tool) == (0..4).map(expected).collect(), "output differs");
+    assert_eq!(job.wait().code(), 5);
+    assert!(site.agent_exits().iter().all(|exit| matches!(exit, Ok(AgentExit::Over))));
+}
+
+#[test]
+fn a_push_reaches_the_ranks_of_both_nodes_and_their_output_comes_back() {
+    let (site, mut spec) = (Site::new(), job("cat"));
+    spec.stdin = (0..4).map(|rank| (Rank(rank), Stdin::Pipe)).collect();
+    let mut tool = site.reader(&spec);
+    let job = site.start(&spec).unwrap();
+    let mut pusher = site.engine.attach("pusher", Grant::Never).unwrap();
+    let targets = vec![Proc::all(spec.nspace.clone())];
+    for (bytes, is_end) in [(b"ping\n".as_slice(), false), (b"", true)] {
+        let directives = vec![Info::new(key::PMIX_IOF_COMPLETE, is_end)];
+        pusher.push(&Push { targets: targets.clone(), directives }, bytes, |_: &_| {}).unwrap();
+    }
+    let expected = (0..4).map(|rank| (rank, (b"ping\n".to_vec(), None))).collect();
+    assert_eq!(read(&mut tool), expected);
+    assert_eq!(job.wait().code(), 0);
+}
+
+#[test]
+fn a_connection_that_is_cut_loses_its_node_and_ends_the_job() {
+    let (site, spec) = (Site::new(), job("echo $IOF_RANK; exec sleep 1000"));
+    let spec = JobSpec { kill_on_bad_exit: KillOnBadExit::Signal, ..spec };
+    let mut tool = site.reader(&spec);
+    let job = site.start(&spec).unwrap();
+    // Each rank has written before the cut.
+    let mut lines = 0;
+    while lines < 4 {
+        if let Some(Delivery::Bytes(bytes)) = tool.recv().unwrap() {
+            lines += bytes.as_slice().iter().filter(|byte| **byte == b'\n').count();
+        }
+    }
+    site.sockets.lock().unwrap()["b"].shutdown(Shutdown::Both).unwrap();
+    let broken = read(&mut tool);
+    assert!(broken[&2].1.is_some() && broken[&3].1.is_some(), "{broken:?}");
+    let lost: Vec<String> = job
+        .events()
+        .filter_map(|event| match event {
+            RemoteEvent::NodeLost(lost) => Some(lost.host),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(lost, ["b"]);
+    assert_ne!(job.wait().code(), 0);
+    let exits = site.agent_exits();
+    assert!(exits.iter().any(|exit| matches!(exit, Ok(AgentExit::Over))), "{exits:?}");
+    assert!(exits.iter().any(|exit| !matches!(exit, Ok(AgentExit::Over))), "{exits:?}");
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_is_named_and_the_agent_of_the_other_one_ends() {
+    let (mut site, spec) = (Site::new(), job("true"));
+    let node = |host: &str, first| Node { host: host.into(), ranks: [Rank(first), Rank(first + 1)].into() };
+    site.nodes = Arc::new(Nodes::new([node("a", 0), node("unreachable", 2)]));
+    let error = site.start(&spec).unwrap_err();
+    assert!(matches!(&error, RemoteStartError::Carrier { host, .. } if host == "unreachable"), "{error}");
+    assert!(matches!(site.exits.recv().unwrap(), Ok(AgentExit::Unstarted)));
+}
+
+#[test]
+fn what_can_not_run_on_other_nodes_is_refused_before_an_agent_starts() {
+    let site = Site::new();
+    let five =
+        JobSpec::new(Nspace::new("five").unwrap(), vec![App { nprocs: 5, ..App::new("true", [""; 0]) }]);
+    assert!(matches!(site.start(&five), Err(RemoteStartError::Ranks { placed: 4, ranks: 5 })));
+    let inherits = JobSpec { stdin: [(Rank(1), Stdin::Inherit)].into(), ..job("true") };
+    assert!(matches!(Site::new().start(&inherits), Err(RemoteStartError::Stdin(Rank(1)))));
+    assert!(site.sockets.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_radix_needs_a_command_that_agents_can_start() {
+    let (site, spec) = (Site::new(), job("true"));
+    let launch = Launch { radix: 1, socket: AgentSocket::None, ..Launch::new(&spec, &site.carriers) };
+    assert!(matches!(site.nodes.start(&site.engine, &launch), Err(RemoteStartError::NoRelays)));
+}
