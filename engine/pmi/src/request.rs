@@ -35,6 +35,9 @@ pub(crate) enum Request<'a> {
 const SPAWN: &str = "mcmd=spawn";
 /// The exit code of a job that a rank aborts without a code.
 const ABORTED: i32 = 1;
+/// The code in place of one that is not an `i32`. Like any code outside 0 to 255, it ends the job
+/// with 255.
+const UNREADABLE: i32 = -1;
 
 impl<'a> Request<'a> {
     /// Parses a line.
@@ -71,7 +74,7 @@ impl<'a> Request<'a> {
             "finalize" => Request::Finalize,
             "abort" => Request::Abort {
                 // Older clients send no code.
-                code: word(line, "exitcode").and_then(|code| code.parse().ok()).unwrap_or(ABORTED),
+                code: word(line, "exitcode").map_or(ABORTED, |code| code.parse().unwrap_or(UNREADABLE)),
             },
             "publish_name" => Request::Refused { reply: "publish_result" },
             "unpublish_name" => Request::Refused { reply: "unpublish_result" },
@@ -119,6 +122,8 @@ mod tests {
             ("cmd=finalize", Request::Finalize),
             ("cmd=abort exitcode=7 message=too bad", Request::Abort { code: 7 }),
             ("cmd=abort", Request::Abort { code: 1 }),
+            ("cmd=abort exitcode=-7", Request::Abort { code: -7 }),
+            ("cmd=abort exitcode=99999999999999", Request::Abort { code: -1 }),
             ("cmd=lookup_name service=x", Request::Refused { reply: "lookup_result" }),
             ("mcmd=spawn", Request::Spawn),
         ] {
