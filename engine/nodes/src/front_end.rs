@@ -72,6 +72,8 @@ enum Phase {
     Ready,
     Started,
     Over,
+    /// The ranks can't be started.
+    Failed,
 }
 
 /// A stream that has not ended although its node is lost.
@@ -227,7 +229,9 @@ impl FrontEnd {
         match &message {
             ToFrontEnd::Link(_) if phase == Phase::Greeted => {}
             ToFrontEnd::Ready if phase == Phase::Greeted => self.phase = Phase::Ready,
-            ToFrontEnd::Failed { .. } if matches!(phase, Phase::Greeted | Phase::Ready) => {}
+            ToFrontEnd::Failed { .. } if matches!(phase, Phase::Greeted | Phase::Ready) => {
+                self.phase = Phase::Failed;
+            }
             ToFrontEnd::Started { pids } if phase == Phase::Ready && pids.len() == self.ranks => {
                 self.phase = Phase::Started;
             }
@@ -291,6 +295,11 @@ impl FrontEnd {
     /// Returns whether the agent has reported all exits and sent all output.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
+    }
+
+    /// Returns whether the agent has told that it can't start its ranks.
+    pub fn has_failed(&self) -> bool {
+        self.phase == Phase::Failed
     }
 
     /// Returns whether the agent has sent anything.

@@ -254,9 +254,9 @@ impl Receiving {
     }
 
     /// Returns the edge if a carrier that has ended is to be replaced: the agent can be reached, and
-    /// has not sent everything.
+    /// has neither sent everything nor failed to start its ranks.
     fn replaceable(&self) -> Option<&Arc<LinkedEdge>> {
-        let is_over = lock(&self.branch).end(Place::NEXT).is_none_or(FrontEnd::is_over);
+        let is_over = lock(&self.branch).end(Place::NEXT).is_none_or(|end| end.is_over() || end.has_failed());
         self.linked.as_ref().filter(|linked| !is_over && linked.has_address())
     }
 
