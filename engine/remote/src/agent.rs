@@ -72,7 +72,11 @@ pub struct Agent {
 pub struct AgentStop(Sender<Input>);
 
 /// Runs ranks for the front end at the other end of `connection`, until it has all output, or the
-/// edge has ended. Blocks until then. A process may run several agents, for different jobs.
+/// edge has ended. Blocks until then.
+///
+/// A process may run several agents. The first of them has the socket for tools of its process: the
+/// others have none with [`AgentSocket::Default`](iof_nodes::AgentSocket), and refuse their job with
+/// [`AgentSocket::In`](iof_nodes::AgentSocket).
 ///
 /// # Errors
 /// The edge is lost, or the agent can't go on. The ranks have ended.
@@ -129,7 +133,8 @@ pub enum AgentError {
 
 impl Agent {
     /// Greets the front end over `connection`. With `reattach`, the ranks run on for that time
-    /// without a connection, and [`link`] can bring another one.
+    /// without a connection, and [`link`] can bring another one. Threads of such an agent remain
+    /// until its process ends, so the process should have one job only.
     pub fn start(
         connection: NodeConnection,
         reattach: Option<Duration>,

@@ -43,7 +43,7 @@ pub enum Purpose<'a> {
     /// A new agent ([`Agent::start`](crate::Agent::start)).
     Agent,
     /// The agent that listens at this path of its node ([`link`](crate::link)), whose connection
-    /// has ended. Only with [`Launch::reattach`](crate::Launch::reattach).
+    /// has ended. Only for commands, with [`Launch::reattach`](crate::Launch::reattach).
     Link(&'a Path),
 }
 
@@ -90,8 +90,9 @@ impl Carriers {
         }
     }
 
-    /// Calls `connect` for the connection to each host. It may block, and holds back only the start
-    /// meanwhile.
+    /// Calls `connect` for the connection to each host. It holds back the start, which has no time
+    /// limit, so it should have one of its own. Connections are not replaced:
+    /// [`Launch::reattach`](crate::Launch::reattach) is refused.
     ///
     /// ```
     /// use std::os::unix::net::UnixStream;
@@ -106,6 +107,11 @@ impl Carriers {
         connect: impl Fn(&str, Purpose<'_>) -> io::Result<NodeConnection> + Send + Sync + 'static,
     ) -> Carriers {
         Carriers(Kind::Connections(Arc::new(connect)))
+    }
+
+    /// Returns whether a carrier can be replaced: a command for links is known.
+    pub(crate) fn can_link(&self) -> bool {
+        matches!(&self.0, Kind::Command { link, .. } if !link.is_empty())
     }
 
     /// Returns the template and the agent's command, with which a relay starts further agents.

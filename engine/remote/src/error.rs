@@ -75,6 +75,15 @@ pub enum RemoteStartError {
     /// This process can't have the output of all ranks.
     #[error(transparent)]
     TooMany(#[from] RemoteLimitError),
+    /// Connections can't be replaced in this launch.
+    #[error(
+        "reattach needs a command for links (`Carriers::with_link`), no relays (`Launch::radix`), and \
+         agents with sockets (`Launch::socket`)"
+    )]
+    Reattach,
+    /// A job was started with these nodes before.
+    #[error("a job was started with these nodes before: create other `Nodes` for each job")]
+    StartedBefore,
     /// The caller has interrupted the start.
     #[error("the start was interrupted")]
     Interrupted,

@@ -1,5 +1,6 @@
 //! The host of an engine whose ranks run on other nodes, and the job there.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -22,6 +23,8 @@ pub struct Nodes {
     nodes: Vec<Node>,
     /// The ranks, once their job has a name.
     remote: OnceLock<Arc<Remote>>,
+    /// Whether a job was started. No other memory depends on it.
+    is_started: AtomicBool,
 }
 
 /// A job whose ranks run on other nodes.
@@ -35,7 +38,11 @@ impl Nodes {
     /// Creates the host for a job whose ranks run on these nodes. Each rank of the job runs on one
     /// of them.
     pub fn new(nodes: impl IntoIterator<Item = Node>) -> Nodes {
-        Nodes { nodes: nodes.into_iter().collect(), remote: OnceLock::new() }
+        Nodes {
+            nodes: nodes.into_iter().collect(),
+            remote: OnceLock::new(),
+            is_started: AtomicBool::new(false),
+        }
     }
 
     /// Returns the ranks of the job `nspace`. The first call determines the name.
@@ -48,10 +55,14 @@ impl Nodes {
     /// their output, so its readers should be attached before. Blocks until all ranks run.
     ///
     /// # Errors
-    /// A node can't start its ranks, or this process can't have their output. No rank runs on.
+    /// A node can't start its ranks, this process can't have their output, or a job was started with
+    /// these nodes before. No rank runs on.
     pub fn start(&self, engine: &Arc<Engine>, launch: &Launch<'_>) -> Result<RemoteJob, RemoteStartError> {
         let spec = launch.spec;
         let remote = self.ranks(&spec.nspace);
+        if remote.nspace != spec.nspace || self.is_started.swap(true, Ordering::Relaxed) {
+            return Err(RemoteStartError::StartedBefore);
+        }
         remote.check(launch.radix)?;
         let started = remote.start(launch, engine, &mut |_| false)?;
         let (reports, events) = unbounded();

@@ -47,6 +47,9 @@ pub(crate) struct State {
     /// The edges, by node. `None` for a node that is lost, or has ended.
     pub(crate) edges: Vec<Option<Edge>>,
     pub(crate) ranks: BTreeMap<Rank, RankInfo>,
+    /// Whether the agents were told to start the ranks. Before that, an agent takes another message
+    /// for an error of the front end.
+    has_let_go: bool,
     /// The nodes that have neither ended nor are lost.
     pub(crate) open: BTreeSet<usize>,
     pub(crate) status: JobStatus,
@@ -106,6 +109,14 @@ impl fmt::Debug for Remote {
     }
 }
 
+impl State {
+    fn send_all(&self, message: &ToAgent) {
+        // Messages of this module are within their limits. A relay that ends has passed on what was
+        // sent before.
+        self.edges.iter().rev().flatten().for_each(|edge| drop(edge.send(message)));
+    }
+}
+
 impl Remote {
     /// Creates the ranks of the job `nspace` on these nodes. None runs yet.
     pub fn new(nspace: Nspace, nodes: Vec<Node>) -> Remote {
@@ -134,11 +145,19 @@ impl Remote {
             .map_err(|files| RemoteLimitError::Files { ranks, files })
     }
 
+    /// Lets all agents start their ranks, which can be sent signals from now on.
+    pub(crate) fn let_go(&self) {
+        let mut state = self.state();
+        state.has_let_go = true;
+        state.send_all(&ToAgent::Go);
+    }
+
+    /// Sends a message to all nodes once they start their ranks.
     pub(crate) fn send_all(&self, message: &ToAgent) {
         let state = self.state();
-        // Messages of this module are within their limits. A relay that ends has passed on what was
-        // sent before.
-        state.edges.iter().rev().flatten().for_each(|edge| drop(edge.send(message)));
+        if state.has_let_go {
+            state.send_all(message);
+        }
     }
 
     /// Ends the edges whose carriers may be replaced, behind all messages. Their agents would
@@ -152,7 +171,7 @@ impl Remote {
         linked.iter().for_each(|linked| linked.drain(deadline));
     }
 
-    /// Changes the size of the ranks' terminals.
+    /// Changes the size of the ranks' terminals. Has no effect before the ranks are started.
     pub fn resize_ptys(&self, size: WindowSize) {
         self.send_all(&ToAgent::Resize { rows: size.rows, columns: size.columns });
     }
@@ -162,7 +181,7 @@ impl Remote {
         self.state().costs.clone()
     }
 
-    /// Sends a signal to all ranks.
+    /// Sends a signal to all ranks. Has no effect before the ranks are started.
     pub fn signal(&self, signal: RankSignal) {
         if let Some(events) = &self.state().events {
             // Before what the signal causes. The follower may have ended.
@@ -171,9 +190,13 @@ impl Remote {
         self.send_all(&ToAgent::Signal { signal: signal.number() });
     }
 
-    /// Sends a signal of a tool to the ranks among `procs`. Returns the number of those that run.
+    /// Sends a signal of a tool to the ranks among `procs`. Returns the number of those that run,
+    /// which is 0 before the ranks are started.
     pub fn signal_ranks(&self, procs: &[Proc], signal: RankSignal) -> usize {
         let state = self.state();
+        if !state.has_let_go {
+            return 0;
+        }
         let is_meant =
             |rank: &Rank| procs.iter().any(|proc| proc.rank == *rank || proc.rank == Rank::WILDCARD);
         let mut by_node: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();

@@ -124,6 +124,7 @@ impl Remote {
         is_interrupted: &mut dyn FnMut(StartStep) -> bool,
     ) -> Result<NodeEvents, RemoteStartError> {
         self.check_ranks(launch.spec)?;
+        self.check_reattach(launch)?;
         self.note_ranks(launch.spec);
         let (events, queue) = unbounded();
         let started = self.start_agents(launch, engine, (&events, &queue), is_interrupted);
@@ -160,6 +161,16 @@ impl Remote {
             Some((rank, _)) => Err(RemoteStartError::Stdin(*rank)),
             None => Ok(()),
         }
+    }
+
+    /// Checks that connections can be replaced if they are to be.
+    fn check_reattach(&self, launch: &Launch<'_>) -> Result<(), RemoteStartError> {
+        let has_relays = self.nodes.len() > launch.radix as usize;
+        let can_replace = launch.carriers.can_link() && !has_relays && launch.socket != AgentSocket::None;
+        if launch.reattach.is_some() && !can_replace {
+            return Err(RemoteStartError::Reattach);
+        }
+        Ok(())
     }
 
     fn start_agents(
@@ -205,7 +216,7 @@ impl Remote {
                 NodeEvent::Message(ToFrontEnd::Ready) => {
                     ready = ready.saturating_add(1);
                     if ready == self.nodes.len() {
-                        self.send_all(&ToAgent::Go);
+                        self.let_go();
                     }
                 }
                 NodeEvent::Message(ToFrontEnd::Started { .. }) => started = started.saturating_add(1),

@@ -7,6 +7,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use iof_engine::{App, Config, Engine, Grant, JobSpec, KillOnBadExit, Rendezvous, Stdin};
 use iof_proto::{Channels, Info, Nspace, Proc, Rank, directive::key};
@@ -130,7 +131,7 @@ fn a_connection_that_is_cut_loses_its_node_and_ends_the_job() {
     // Each rank has written before the cut.
     let mut lines = 0;
     while lines < 4 {
-        if let Some(Delivery::Bytes(bytes)) = tool.recv().unwrap() {
+        if let Delivery::Bytes(bytes) = tool.recv().unwrap().expect("four lines") {
             lines += bytes.as_slice().iter().filter(|byte| **byte == b'\n').count();
         }
     }
@@ -177,4 +178,30 @@ fn a_radix_needs_a_command_that_agents_can_start() {
     let (site, spec) = (Site::new(), job("true"));
     let launch = Launch { radix: 1, socket: AgentSocket::None, ..Launch::new(&spec, &site.carriers) };
     assert!(matches!(site.nodes.start(&site.engine, &launch), Err(RemoteStartError::NoRelays)));
+}
+
+#[test]
+fn connections_are_not_replaced_so_reattach_is_refused_before_an_agent_starts() {
+    let (site, spec) = (Site::new(), job("true"));
+    let launch = Launch { reattach: Some(Duration::from_secs(1)), ..Launch::new(&spec, &site.carriers) };
+    assert!(matches!(site.nodes.start(&site.engine, &launch), Err(RemoteStartError::Reattach)));
+    assert!(site.sockets.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_second_job_on_the_same_nodes_is_refused_and_the_first_goes_on() {
+    let (site, spec) = (Site::new(), job("read line; echo $line"));
+    let spec = JobSpec { stdin: [(Rank(0), Stdin::Pipe)].into(), ..spec };
+    let mut tool = site.reader(&spec);
+    let job = site.start(&spec).unwrap();
+    for nspace in ["test", "other"] {
+        let second = JobSpec { nspace: Nspace::new(nspace).unwrap(), ..spec.clone() };
+        assert!(matches!(site.start(&second), Err(RemoteStartError::StartedBefore)));
+    }
+    let mut pusher = site.engine.attach("pusher", Grant::Never).unwrap();
+    let targets = vec![Proc { nspace: spec.nspace.clone(), rank: Rank(0) }];
+    pusher.push(&Push { targets, directives: Vec::new() }, b"first\n", |_: &_| {}).unwrap();
+    let output = read(&mut tool);
+    assert_eq!((output[&0].0.as_slice(), output[&1].0.as_slice()), (&b"first\n"[..], &b"\n"[..]));
+    assert_eq!(job.wait().code(), 0);
 }
