@@ -144,7 +144,7 @@ impl Template {
 }
 
 impl CarrierEnd {
-    /// Returns what ends a connection of the launcher, of which `down` is a duplicate.
+    /// Returns what ends a connection of the launcher. `down` is a duplicate of that connection.
     pub(crate) fn of_connection(down: File) -> CarrierEnd {
         CarrierEnd(Kind::Connection(Some(down)))
     }

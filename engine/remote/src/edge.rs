@@ -237,7 +237,7 @@ fn send(mut pipe: File, frames: &mpsc::Receiver<Vec<u8>>) {
             return;
         }
     }
-    // Ends a socket, of which there are duplicates. A pipe is closed.
+    // Ends a socket, which has duplicates. A pipe is closed.
     let _ = shutdown(pipe.as_raw_fd(), Shutdown::Write);
 }
 
