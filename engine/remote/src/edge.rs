@@ -23,8 +23,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 use crate::carrier::{Carrier, CarrierEnd, ended, lock, reap, signal_group, write_frames};
 use crate::link::DRAIN_LIMIT;
 use crate::reattach::LinkedEdge;
-use crate::remote::Node;
-use crate::remote::Remote;
+use crate::remote::{Node, Remote};
 use crate::thread::{NoThread, start_thread};
 
 /// The free memory that the allocator keeps for records, in bytes: those of a window of both

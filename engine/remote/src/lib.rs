@@ -16,7 +16,7 @@
 //!
 //! use iof_engine::{App, Config, Engine, Grant, JobSpec};
 //! use iof_proto::{Channels, Proc, Rank};
-//! use iof_remote::{Carriers, Launch, Node, NodeConnection, Nodes, agent};
+//! use iof_remote::{AgentSocket, Carriers, Launch, Node, NodeConnection, Nodes, agent};
 //! use iof_tool::Pull;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,7 +37,9 @@
 //!     thread::spawn(move || agent(theirs));
 //!     NodeConnection::of_socket(ours)
 //! });
-//! let job = nodes.start(&engine, &Launch::new(&spec, &carriers))?;
+//! // Both agents are in this process, which can have the socket of one.
+//! let launch = Launch { socket: AgentSocket::None, ..Launch::new(&spec, &carriers) };
+//! let job = nodes.start(&engine, &launch)?;
 //! while let Some(delivery) = tool.recv()? {
 //!     println!("{delivery:?}");
 //! }

@@ -24,7 +24,7 @@ pub struct CarrierFiles {
 }
 
 /// Ends the waits for the files of a carrier when it is dropped.
-pub struct CarrierEnd {
+pub struct WaitEnd {
     _writer: PipeWriter,
 }
 
@@ -43,7 +43,7 @@ pub struct CarrierOutput {
 
 impl CarrierFiles {
     /// Prepares the stdin and the stdout of a carrier, which other processes may share.
-    pub fn new(NodeConnection { down, up }: NodeConnection) -> io::Result<(CarrierFiles, CarrierEnd)> {
+    pub fn new(NodeConnection { down, up }: NodeConnection) -> io::Result<(CarrierFiles, WaitEnd)> {
         let (reader, _writer) = pipe()?;
         let end = Arc::new(reader);
         let kind = up.metadata()?.file_type();
@@ -55,7 +55,7 @@ impl CarrierFiles {
         });
         let file = again.flatten().unwrap_or(up);
         let up = CarrierOutput { file, is_socket: kind.is_socket(), end: Arc::clone(&end) };
-        Ok((CarrierFiles { down: CarrierInput { file: down, end }, up }, CarrierEnd { _writer }))
+        Ok((CarrierFiles { down: CarrierInput { file: down, end }, up }, WaitEnd { _writer }))
     }
 }
 

@@ -20,7 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::geteuid;
 
 use super::AgentError;
-use super::carrier_files::{CarrierEnd, CarrierFiles};
+use super::carrier_files::{CarrierFiles, WaitEnd};
 use super::hooks::StartRefusal;
 use super::uplink::Uplink;
 use crate::carrier::lock;
@@ -52,7 +52,7 @@ struct Current {
     /// The connection to its process; `None` for the first carrier.
     connection: Option<UnixStream>,
     /// Lets the threads of the carrier end when another one follows.
-    end: Option<CarrierEnd>,
+    end: Option<WaitEnd>,
 }
 
 /// A link that is counted.
