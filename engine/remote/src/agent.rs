@@ -378,6 +378,10 @@ fn follow(
         }
         output.into_iter().for_each(|thread| drop(thread.join()));
         files.iter().for_each(|files| files.wait());
+        if up.is_closed() {
+            // Such as with blocked files: the node is lost, not over.
+            return;
+        }
         // The agent may have ended.
         let _ = inputs.send(Input::Over);
         up.send(&cost(backend));
@@ -403,6 +407,8 @@ fn files_ended(uplink: &Uplink, inputs: &Sender<Input>, FilesEnd { result, are_b
     };
     uplink.send(&ToFrontEnd::FilesWritten { written, lost: lost.into_iter().collect(), failure });
     if are_blocked {
+        // Before the wait for the files ends.
+        uplink.close();
         // The agent may have ended.
         let _ = inputs.send(Input::FilesBlocked);
     }
