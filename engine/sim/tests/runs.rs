@@ -79,6 +79,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a rank that had begun MPI while it was being started waited for one that had exited",
     ),
+    (
+        Subject::Embedder,
+        5_010_000_659,
+        2000,
+        "a registration was over before the end of a job whose name an earlier job had that failed to start",
+    ),
 ];
 
 #[test]

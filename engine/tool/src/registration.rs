@@ -122,8 +122,9 @@ impl Registration {
                 return None;
             }
             job.runs.remove(&run);
-            job.delivered = run;
+            // A job without an end of its own delivers none: what is due to the name is still to come.
             if let Some(End { exit_code, skipped }) = end {
+                job.delivered = run;
                 return Some(JobEnd { run, exit_code, skipped });
             }
         }
@@ -147,5 +148,31 @@ impl Registration {
     /// Returns whether no further stream will be announced.
     pub(crate) fn has_all_streams(&self) -> bool {
         !self.persistent && (self.announced || self.is_over())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use iof_proto::{Channels, Proc, Rank};
+
+    use super::*;
+
+    #[test]
+    fn a_registration_is_not_over_before_an_end_of_each_name_was_delivered() {
+        let name = Nspace::new("a").unwrap();
+        let pull = Pull::new(vec![Proc::new(name.clone(), Rank::WILDCARD)], Channels::STDOUT);
+        let mut registration = Registration::new(&pull, None);
+        // Job 1 failed to start after its stream was announced, so the engine reports no end of it.
+        registration.opened(&name, 1);
+        registration.opened(&name, 2);
+        registration.ended(&name, 2, Some(3), 0);
+        registration.closed(&name, 1);
+        assert!(registration.take_end(&name).is_none());
+        assert!(!registration.is_over());
+        registration.closed(&name, 2);
+        assert_eq!(registration.take_end(&name).map(|end| (end.run, end.exit_code)), Some((2, Some(3))));
+        assert!(registration.is_over());
     }
 }
