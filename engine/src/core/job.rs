@@ -50,7 +50,7 @@ pub(crate) struct JobState {
     options: StreamOptions,
     /// The channels that its spawner wants forwarded; `None` if the spawner did not specify any.
     forward: Option<Channels>,
-    /// It was spawned or adopted by this engine.
+    /// It was spawned or adopted by this engine, even if its local ranks failed to start.
     is_local: bool,
     /// Its local ranks.
     ranks: BTreeMap<Rank, RankState>,
@@ -153,7 +153,8 @@ impl JobState {
     }
 
     /// Returns whether this is the remote part of the job whose local part is `local`. It is known
-    /// because output of its ranks was delivered before the job was started here.
+    /// because output of its ranks was delivered before the job was started here. A job has one
+    /// local part: tools could not tell the streams of a second start from those of the first.
     pub(super) fn is_remote_part_of(&self, local: &JobState) -> bool {
         let are_remote = [self.remote, local.remote] == [RemoteRanks::Running; 2] && !self.is_local;
         are_remote && !self.delivered.keys().any(|(rank, _)| local.launching.contains_key(rank))
@@ -229,8 +230,6 @@ impl JobState {
     pub(super) fn all_registered(&mut self) -> bool {
         self.started = true;
         self.launching.clear();
-        // Without a rank here, the job has no exit code of its own.
-        self.is_local &= !self.ranks.is_empty();
         self.ranks.is_empty() && self.delivered.is_empty() && self.logged.is_empty()
     }
 
@@ -482,7 +481,9 @@ impl JobState {
     /// Returns the exit code of the job as a whole, if it is known.
     pub(crate) fn exit_code(&self) -> Option<i32> {
         let reported = if let RemoteRanks::Ended { exit_code } = self.remote { exit_code } else { None };
-        reported.or_else(|| self.is_local.then(|| self.status().code()))
+        // Without a rank here, the job has no exit code of its own.
+        let has_own = self.is_local && !self.ranks.is_empty();
+        reported.or_else(|| has_own.then(|| self.status().code()))
     }
 }
 

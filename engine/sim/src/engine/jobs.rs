@@ -160,10 +160,6 @@ impl EngineWorld {
         if self.setting.subject == Subject::Embedder && rng.chance(96) {
             new.kill_on_bad_exit = KillOnBadExit::Signal;
         }
-        // Tools could not tell the streams of two attempts of one run apart.
-        if self.jobs.list.iter().any(|job| job.failed && job.nspace == nspace) {
-            return;
-        }
         let Some(run) = self.engine.begin(&new) else { return };
         let known = self.jobs.list.iter().position(|job| job.nspace == nspace);
         let policy = match drop {
@@ -188,7 +184,8 @@ impl EngineWorld {
         };
         // A job that had remote ranks only gets local ones.
         if let Some(known) = known {
-            assert!(self.jobs.list[known].run == run && new.elsewhere, "two jobs {nspace}");
+            let old = &self.jobs.list[known];
+            assert!(old.run == run && new.elsewhere && !old.failed, "two jobs {nspace}");
             self.jobs.list[known] = job;
         } else {
             self.truth.begin(&nspace, run);
