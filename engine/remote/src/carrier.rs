@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -38,13 +38,12 @@ pub const EXIT_LIMIT: Duration = Duration::from_millis(500);
 /// The interval at which the end of a carrier is looked for that has closed its output.
 const REAP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The capacity of a pipe to or from a carrier, in bytes. With the default of 64 KiB, which sshd gives
-/// to its child as well, the two processes at its ends wait for each other at each record.
-const PIPE_CAPACITY: i32 = 256 << 10;
+/// The capacity of the pipe from a carrier, in bytes. With the default of 64 KiB the carrier and the
+/// reader of the pipe wait for each other at each record.
+const UP_CAPACITY: i32 = 256 << 10;
 
-/// With more edges, this process leaves the default capacity to their pipes: all large pipes of a
-/// user's processes have 64 MiB by default (`/proc/sys/fs/pipe-user-pages-soft` in pipe(7)). An agent
-/// enlarges its own two in any case, which are those of its node unless the carrier is a local command.
+/// With more edges, their pipes keep the default capacity: all large pipes of a user's processes
+/// have 64 MiB by default (`/proc/sys/fs/pipe-user-pages-soft` in pipe(7)).
 const MANY_EDGES: usize = 32;
 
 /// The command that starts a process on a node, by its words. `%h` stands for the host. A shell
@@ -123,8 +122,8 @@ impl Template {
         let (stdin, down) = pipe2(OFlag::O_CLOEXEC)?;
         let (up, stdout) = pipe2(OFlag::O_CLOEXEC)?;
         if edges <= MANY_EDGES {
-            enlarge(down.as_fd());
-            enlarge(up.as_fd());
+            // Refused if other pipes of the user are large.
+            let _ = fcntl(&up, FcntlArg::F_SETPIPE_SZ(UP_CAPACITY));
         }
         files.add_dup2(stdin.as_raw_fd(), nix::libc::STDIN_FILENO)?;
         files.add_dup2(stdout.as_raw_fd(), nix::libc::STDOUT_FILENO)?;
@@ -212,16 +211,6 @@ pub fn signal_group(carrier: &Mutex<CarrierEnd>, signal: Signal) {
     }
 }
 
-/// Gives a pipe to or from a carrier more capacity, if it has less. Best effort: the pipe works as
-/// well without.
-pub fn enlarge(fd: BorrowedFd<'_>) {
-    // Fails if it is a socket.
-    if fcntl(fd, FcntlArg::F_GETPIPE_SZ).is_ok_and(|capacity| capacity < PIPE_CAPACITY) {
-        // Refused beyond /proc/sys/fs/pipe-max-size, and if other pipes of the user are large.
-        let _ = fcntl(fd, FcntlArg::F_SETPIPE_SZ(PIPE_CAPACITY));
-    }
-}
-
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -263,27 +252,11 @@ pub fn shell_word(word: &OsStr) -> OsString {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use std::os::unix::net::UnixStream;
-
     use super::*;
 
     #[test]
     fn a_word_survives_the_shell() {
         assert_eq!(shell_word(OsStr::new("/a b/c'd$")), "'/a b/c'\\''d$'");
-    }
-
-    #[test]
-    fn a_pipe_is_enlarged_but_not_shrunk_and_a_socket_is_left_alone() {
-        let (reader, writer) = io::pipe().unwrap();
-        let capacity = || fcntl(&reader, FcntlArg::F_GETPIPE_SZ).unwrap();
-        enlarge(writer.as_fd());
-        assert_eq!(capacity(), PIPE_CAPACITY);
-        let larger = PIPE_CAPACITY * 2;
-        fcntl(&reader, FcntlArg::F_SETPIPE_SZ(larger)).unwrap();
-        enlarge(writer.as_fd());
-        assert_eq!(capacity(), larger);
-        enlarge(UnixStream::pair().unwrap().0.as_fd());
     }
 }

@@ -2,12 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use crate::carrier::{Carrier, CarrierEnd, Template, enlarge, shell_word};
+use crate::carrier::{Carrier, CarrierEnd, Template, shell_word};
 
 /// The two byte streams between a front end and an agent. They must be blocking.
 ///
@@ -34,12 +34,6 @@ impl NodeConnection {
     pub fn of_socket(socket: impl Into<OwnedFd>) -> io::Result<NodeConnection> {
         let up = socket.into();
         Ok(NodeConnection::new(up.try_clone()?, up))
-    }
-
-    /// Gives an agent's pipes to and from its carrier more capacity.
-    pub(crate) fn enlarge(&self) {
-        enlarge(self.down.as_fd());
-        enlarge(self.up.as_fd());
     }
 }
 

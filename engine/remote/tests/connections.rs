@@ -2,9 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::net::Shutdown;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -17,7 +16,6 @@ use iof_remote::{
     RemoteJob, RemoteStartError, agent,
 };
 use iof_tool::{Delivery, Pull, Push, Tool};
-use nix::fcntl::{FcntlArg, fcntl};
 
 /// How an agent has ended.
 type Exits = mpsc::Receiver<Result<AgentExit, AgentError>>;
@@ -173,19 +171,6 @@ fn what_can_not_run_on_other_nodes_is_refused_before_an_agent_starts() {
     let inherits = JobSpec { stdin: [(Rank(1), Stdin::Inherit)].into(), ..job("true") };
     assert!(matches!(Site::new().start(&inherits), Err(RemoteStartError::Stdin(Rank(1)))));
     assert!(site.sockets.lock().unwrap().is_empty());
-}
-
-#[test]
-fn an_agent_gives_its_pipes_256_kib() {
-    let ((stdin, down), (mut up, stdout)) = (io::pipe().unwrap(), io::pipe().unwrap());
-    let agent = thread::spawn(|| agent(NodeConnection::new(stdin, stdout)));
-    // The hello.
-    up.read_exact(&mut [0]).unwrap();
-    for pipe in [down.as_fd(), up.as_fd()] {
-        assert!(fcntl(pipe, FcntlArg::F_GETPIPE_SZ).unwrap() >= 256 << 10);
-    }
-    drop(down);
-    assert!(matches!(agent.join().unwrap(), Ok(AgentExit::Unstarted)));
 }
 
 #[test]

@@ -199,7 +199,6 @@ fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Res
     decoder.receive(&header);
     let (_, frame) =
         decoder.decode().map_err(EdgeError::from)?.ok_or(EdgeError::Unexpected("first frame of a link"))?;
-    files.enlarge();
     let (files, end) = CarrierFiles::new(files)?;
     // Nothing that the old carrier delivers is received from here on.
     let (carrier, greeting) = uplink

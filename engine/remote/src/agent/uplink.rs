@@ -71,12 +71,10 @@ impl Uplink {
     /// Greets the front end and starts to receive. With `reattach`, the edge goes on for that time
     /// without a carrier.
     pub fn start(
-        connection: NodeConnection,
+        NodeConnection { down, up }: NodeConnection,
         inputs: Sender<Input>,
         reattach: Option<Duration>,
     ) -> Result<Arc<Uplink>, AgentError> {
-        connection.enlarge();
-        let NodeConnection { down, up } = connection;
         let state = State { end: AgentEnd::default(), is_closed: false };
         let uplink = |up| {
             let receiver = Receiver { decoder: Decoder::of_front_end(), inputs };
