@@ -1,87 +1,115 @@
-//! Runs the simulator:
-//! `iof-sim [--seed N] [--steps M] [--seconds S] [--from N] [--streams | --engine | --embedder] [--no-shrink]`.
-//!
-//! With `--seed`, runs that seed alone. Otherwise runs one seed after the other, from `--from` on,
-//! on all processors, until `--seconds` have passed or a check fails. Prints a failure with the
-//! smallest script that still fails.
-//!
-//! `iof-sim --tree [--seed N] [--seconds S] [--from N]` runs trees of agents: small ones, or the
-//! one of `--nodes N [--ranks N] [--radix N] [--bytes N] [--faults N] [--lines N] [--linked]`, and
-//! prints what it cost. With `--linked`, carriers are replaced, and no node relays.
+//! Runs the simulator: one seed, or one seed after the other until time has passed or a check fails.
+//! Prints a failure with the smallest script that still fails. `iof-sim --help` lists the options.
 #![allow(clippy::expect_used, reason = "a failed check of a run ends the program")]
 
 use std::panic::catch_unwind;
-use std::process::{self, ExitCode};
-use std::str::FromStr;
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::{Args, Parser};
 use iof_sim::{Failure, Subject, Summary, Tree, run, run_tree, shrink};
 
-/// The steps of a run if none are given.
-const STEPS: usize = 2000;
-
-/// Returns the number after `name`. Ends the program if what follows is not one.
-fn option<N: FromStr>(name: &str) -> Option<N> {
-    let mut args = std::env::args_os().skip_while(|arg| arg != name);
-    args.next()?;
-    let value = args.next().unwrap_or_default();
-    let number = value.to_str().and_then(|value| value.parse().ok());
-    Some(number.unwrap_or_else(|| {
-        let bits = 8 * size_of::<N>();
-        eprintln!("iof-sim: invalid value {value:?} for {name}: expected a whole number below 2^{bits}");
-        process::exit(2)
-    }))
+/// Executes random scripts of the engine with faults, each from one seed, and checks every step.
+#[derive(Parser)]
+struct Options {
+    /// Run this seed alone, instead of one seed after the other on all processors.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// The first seed.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "seed")]
+    from: u64,
+    /// How long to run further seeds.
+    #[arg(long, value_name = "S", default_value_t = 60, conflicts_with = "seed")]
+    seconds: u64,
+    /// The steps of each run.
+    #[arg(long, value_name = "M", default_value_t = 2000, conflicts_with = "tree")]
+    steps: usize,
+    /// Print a failure without searching for a smaller script.
+    #[arg(long, conflicts_with = "tree")]
+    no_shrink: bool,
+    #[command(flatten)]
+    subject: SubjectOption,
+    /// Run trees of agents and relays: small random ones, or that of --nodes.
+    #[arg(long, conflicts_with_all = ["streams", "engine", "embedder"])]
+    tree: bool,
+    #[command(flatten)]
+    shape: Shape,
 }
 
-/// Returns whether an argument is `name`.
-fn has(name: &str) -> bool {
-    std::env::args_os().any(|arg| arg == name)
+/// What the runs are about. Without one of these, seeds take turns.
+#[derive(Args)]
+#[group(multiple = false)]
+struct SubjectOption {
+    /// Run streams, with a stand-in for the engine's core.
+    #[arg(long)]
+    streams: bool,
+    /// Run the engine's core with its tools.
+    #[arg(long)]
+    engine: bool,
+    /// Run the engine's core with its tools and an embedder.
+    #[arg(long)]
+    embedder: bool,
+}
+
+/// The tree that is run once, and its cost printed.
+#[derive(Args)]
+struct Shape {
+    /// The number of nodes.
+    #[arg(long, value_name = "N", requires = "tree")]
+    nodes: Option<u32>,
+    /// The ranks of each node.
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "nodes")]
+    ranks: u32,
+    /// The edges of each relay.
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "nodes")]
+    radix: u32,
+    /// The bytes that each rank writes.
+    #[arg(long, value_name = "N", default_value_t = 32 << 10, requires = "nodes")]
+    bytes: u64,
+    /// The number of faults.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "nodes")]
+    faults: u64,
+    /// The lines of each rank.
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "nodes")]
+    lines: u64,
+    /// Replace carriers that are cut. No node relays.
+    #[arg(long, requires = "nodes", conflicts_with = "radix")]
+    linked: bool,
 }
 
 fn main() -> ExitCode {
-    if has("--tree") {
-        return trees();
+    let options = Options::parse();
+    if options.tree {
+        return trees(&options);
     }
-    let steps = option("--steps").unwrap_or(STEPS);
-    let failure = match option("--seed") {
-        Some(seed) => run(subject_of(seed), seed, steps).err(),
-        None => explore(option("--from").unwrap_or(0), steps, option("--seconds").unwrap_or(60)),
+    let failure = match options.seed {
+        Some(seed) => run(options.subject.of(seed), seed, options.steps).err(),
+        None => explore(&options),
     };
     let Some(failure) = failure else { return ExitCode::SUCCESS };
     let Failure { seed, setting, message, .. } = &failure;
-    println!("seed {seed} of {steps} steps of {:?} failed: {message}", setting.subject);
-    if !has("--no-shrink") {
+    println!("seed {seed} of {} steps of {:?} failed: {message}", options.steps, setting.subject);
+    if !options.no_shrink {
         println!("{}", shrink(failure));
     }
     ExitCode::FAILURE
 }
 
 /// Runs trees of agents, which print the check that fails.
-fn trees() -> ExitCode {
-    let number = |name, default| option(name).unwrap_or(default);
-    let small = |name, default| option(name).unwrap_or(default);
-    let is_linked = has("--linked");
-    let tree = option("--nodes").map(|nodes| Tree {
-        nodes,
-        ranks: small("--ranks", 64),
-        radix: if is_linked { u32::MAX } else { small("--radix", 32) },
-        bytes: number("--bytes", 32 << 10),
-        faults: number("--faults", 0),
-        lines: number("--lines", 100),
-        is_linked,
-    });
-    let (began, limit) = (Instant::now(), Duration::from_secs(number("--seconds", 60)));
-    let (from, mut runs) = (option("--seed").unwrap_or_else(|| number("--from", 0)), 0);
-    for seed in from.. {
+fn trees(options: &Options) -> ExitCode {
+    let tree = options.shape.tree();
+    let (began, limit) = (Instant::now(), Duration::from_secs(options.seconds));
+    let mut runs = 0;
+    for seed in options.seed.unwrap_or(options.from).. {
         let Ok(report) = catch_unwind(|| run_tree(seed, tree)) else {
             println!("seed {seed} of --tree failed");
             return ExitCode::FAILURE;
         };
         runs += 1;
-        if tree.is_some() || option::<u64>("--seed").is_some() {
+        if tree.is_some() || options.seed.is_some() {
             println!("seed {seed}: {report}");
             break;
         }
@@ -93,27 +121,39 @@ fn trees() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns what the run of a seed is about: that of `--streams`, `--engine` or `--embedder`, or one
-/// after the other.
-fn subject_of(seed: u64) -> Subject {
-    let subjects =
-        [("--streams", Subject::Streams), ("--engine", Subject::Engine), ("--embedder", Subject::Embedder)];
-    let chosen = subjects.iter().find(|(name, _)| has(name));
-    chosen.unwrap_or(&subjects[(seed % 3) as usize]).1
+impl Shape {
+    /// Returns the tree of these options, if they give one.
+    fn tree(&self) -> Option<Tree> {
+        let Shape { nodes, ranks, radix, bytes, faults, lines, linked: is_linked } = *self;
+        let radix = if is_linked { u32::MAX } else { radix };
+        nodes.map(|nodes| Tree { nodes, ranks, radix, bytes, faults, lines, is_linked })
+    }
+}
+
+impl SubjectOption {
+    /// Returns what the run of a seed is about.
+    fn of(&self, seed: u64) -> Subject {
+        match self {
+            SubjectOption { streams: true, .. } => Subject::Streams,
+            SubjectOption { engine: true, .. } => Subject::Engine,
+            SubjectOption { embedder: true, .. } => Subject::Embedder,
+            _ => [Subject::Streams, Subject::Engine, Subject::Embedder][(seed % 3) as usize],
+        }
+    }
 }
 
 /// Runs seeds until the time is over. Returns the first failure.
-fn explore(from: u64, steps: usize, seconds: u64) -> Option<Failure> {
-    let (next, runs, failed) = (AtomicU64::new(from), AtomicU64::new(0), AtomicBool::new(false));
+fn explore(options: &Options) -> Option<Failure> {
+    let (next, runs, failed) = (AtomicU64::new(options.from), AtomicU64::new(0), AtomicBool::new(false));
     let (failure, sum) = (Mutex::new(None), Mutex::new(Summary::default()));
-    let (began, limit) = (Instant::now(), Duration::from_secs(seconds));
-    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let (began, limit) = (Instant::now(), Duration::from_secs(options.seconds));
+    let (steps, threads) = (options.steps, thread::available_parallelism().map_or(1, usize::from));
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while began.elapsed() < limit && !failed.load(Relaxed) {
                     let seed = next.fetch_add(1, Relaxed);
-                    match run(subject_of(seed), seed, steps) {
+                    match run(options.subject.of(seed), seed, steps) {
                         Ok((summary, _)) => *sum.lock().expect("no panic") += summary,
                         Err(found) => {
                             failed.store(true, Relaxed);

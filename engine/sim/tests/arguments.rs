@@ -4,16 +4,26 @@
 use std::process::Command;
 
 #[test]
-fn a_number_that_is_invalid_is_refused_in_one_line() {
-    for arguments in [
-        &["--seconds"][..],
-        &["--from", "18446744073709551616"],
-        &["--seed", "1", "--steps", "-1"],
-        &["--tree", "--nodes", "4294967296"],
+fn an_invalid_argument_is_refused_by_its_name() {
+    for (arguments, name) in [
+        (&["--seconds"][..], "--seconds"),
+        (&["--from", "18446744073709551616"], "--from"),
+        (&["--seed", "1", "--steps", "-1"], "-1"),
+        (&["--tree", "--nodes", "4294967296"], "--nodes"),
+        (&["--step", "5"], "--step"),
+        (&["--streams", "--tree"], "--streams"),
+        (&["--linked"], "--tree"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_iof-sim")).args(arguments).output().unwrap();
         let lines = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), lines.lines().count()), (Some(2), 1), "{arguments:?}: {lines}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {lines}");
+        assert!(lines.starts_with("error: ") && lines.contains(name), "{arguments:?}: {lines}");
         assert_eq!(output.stdout, b"", "{arguments:?}");
     }
+}
+
+#[test]
+fn help_is_printed_without_a_run() {
+    let output = Command::new(env!("CARGO_BIN_EXE_iof-sim")).arg("--help").output().unwrap();
+    assert!(output.status.success() && output.stdout.starts_with(b"Executes random scripts"));
 }

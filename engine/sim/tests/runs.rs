@@ -45,7 +45,6 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a delivery told times of bytes that it did not contain, while its registration ended",
     ),
-    (Subject::Engine, 43, 1000, "the host stopped what was logged for a job as a whole, which was granted"),
     (
         Subject::Engine,
         5277,
@@ -71,7 +70,6 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a stream that was missed while the capture ended was reported before the pull was answered",
     ),
-    (Subject::Engine, 1006, 300, "an early end of a job that was removed left a time to wake up at"),
     (Subject::Engine, 160, 2000, "a job without ranks that had logged messages ended with an exit code"),
     (
         Subject::Embedder,
