@@ -83,6 +83,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a registration was over before the end of a job whose name an earlier job had that failed to start",
     ),
+    (
+        Subject::Embedder,
+        88_000_071_776,
+        2000,
+        "a reader that asked for its last generation while a move of it failed was not moved",
+    ),
 ];
 
 #[test]

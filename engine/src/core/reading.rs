@@ -96,11 +96,10 @@ impl Reading {
     }
 
     /// Notes that the tool requests the next generation. Returns `false` if the ring was not sent
-    /// yet, or the next one is on its way.
+    /// yet, or the next one is on its way. If that does not arrive, the reader waits.
     pub(crate) fn request_next(&mut self) -> bool {
-        let accepted = self.sent && self.joining.is_none();
-        self.waits |= accepted;
-        accepted
+        self.waits |= self.sent;
+        self.sent && self.joining.is_none()
     }
 
     /// Notes that a request moves the reader.
