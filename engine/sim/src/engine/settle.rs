@@ -64,6 +64,7 @@ impl EngineWorld {
         self.host.check_idle();
         let remains = self.engine.remains();
         assert!(remains.is_empty(), "left at the end: {remains:?}");
+        assert_eq!(self.engine.next_deadline(), None, "a time to wake up at is left");
         assert_eq!(self.memory.rings(), self.rings_before, "rings are left");
         (self.past, self.digest.word())
     }
