@@ -5,59 +5,44 @@
 
 mod bundles;
 mod carrier_files;
+mod follow;
 mod hooks;
 mod host;
 mod links;
+mod prepare;
 mod relay;
 mod shared_pipe;
 mod stdin;
 mod typed_keys;
 mod uplink;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use iof_engine::{
-    App, BackendKind, Config, Ending, Engine, Exit, Grant, Job, JobSpec, Policy, Pty, RankExit, Rendezvous,
-    Signal, StartError, Stdin, WindowSize,
-};
-use iof_nodes::limits::MAX_TOTALS;
-use iof_nodes::{
-    AgentSocket, DropPolicy, Program, RankStdin, RankTotal, Start, Terminal, ToAgent, ToFrontEnd, cut_text,
-};
-use iof_output::PrintReport;
+use iof_engine::{Engine, Grant, Job, Signal, WindowSize};
+use iof_nodes::{AgentSocket, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::log::key as log_key;
-use iof_proto::query::key;
-use iof_proto::{Channel, Found, Log, Nspace, Proc, Rank, Value};
-use iof_tool::{AttachError, RequestError, Tool};
-use nix::unistd::gethostname;
+use iof_proto::{Channel, Log, Nspace, Proc, Rank};
+use iof_tool::{AttachError, RequestError};
 
-use self::bundles::Bundles;
+use self::follow::follow;
 pub use self::hooks::{AgentHooks, FileWriter, FilesEnd, StartRefusal};
 use self::host::AgentHost;
 use self::links::Links;
 pub use self::links::{LinkError, link};
+use self::prepare::{prepare, typed};
 use self::stdin::StdinWorkers;
 use self::uplink::{Input, Uplink};
 use crate::carriers::NodeConnection;
-use crate::cost::{backend_text, cpu_time};
 use crate::link::DRAIN_LIMIT;
 use crate::thread::{NoThread, start_thread};
 
 /// The name of the agent's own tools.
 const NAME: &str = "iof agent";
-
-/// The time between two messages with totals.
-const TOTALS_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How long the exit of a failed rank waits until its output is sent.
-const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 
 /// An agent that has greeted its front end.
 pub struct Agent {
@@ -245,12 +230,6 @@ fn refuse(uplink: &Uplink, StartRefusal { reason, is_usage }: StartRefusal) -> A
     AgentExit::Refused
 }
 
-/// The readers of the ranks' output.
-struct OutputReaders {
-    bundles: Bundles,
-    files: Option<Box<dyn FileWriter>>,
-}
-
 /// Returns the next message before the ranks run; `None` if the edge ends before it.
 fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, AgentError> {
     match queue.recv() {
@@ -259,205 +238,6 @@ fn next_message(queue: &Receiver<Input>) -> Result<Option<ToAgent>, AgentError> 
         Ok(Input::Lost(Some(reason))) => Err(AgentError::Lost(reason)),
         Ok(Input::Lost(None) | Input::Stop | Input::Over | Input::FilesBlocked) | Err(_) => Ok(None),
     }
-}
-
-fn prepare(
-    start: &Start,
-    host: &Arc<AgentHost>,
-    hooks: &dyn AgentHooks,
-) -> Result<(Engine, JobSpec, OutputReaders), StartRefusal> {
-    let backend = start.backend.as_deref().map(backend_named).transpose()?;
-    let config = Config {
-        cache_size: start.cache_size,
-        cache_total: start.cache_total,
-        policy: match start.drop {
-            DropPolicy::None => Policy::Block,
-            DropPolicy::Newest => Policy::DropNewest,
-            DropPolicy::Oldest => Policy::DropOldest,
-        },
-        backend,
-        rendezvous: match &start.socket {
-            AgentSocket::None => Rendezvous::None,
-            AgentSocket::Default => Rendezvous::Agent(None),
-            AgentSocket::In(directory) => Rendezvous::Agent(Some(PathBuf::from(directory))),
-        },
-        ..hooks.config()?
-    };
-    let engine = match Engine::start_with(config.clone(), Arc::<AgentHost>::clone(host)) {
-        // The environment of another node may name a directory that this node does not have.
-        Err(StartError::Rendezvous(error)) if start.socket == AgentSocket::Default => {
-            let node = gethostname().unwrap_or_default();
-            hooks.warn(&format!("tools cannot attach on {}: {error}", node.display()));
-            let config = Config { rendezvous: Rendezvous::None, ..config };
-            Engine::start_with(config, Arc::<AgentHost>::clone(host))
-        }
-        started => started,
-    };
-    let engine = engine.map_err(|error| hooks.start_failed(error))?;
-    let spec = spec(start);
-    // The readers register before the job exists, so that they receive its first byte.
-    let bundles = Bundles::attach(&engine, &spec.nspace, start)?;
-    let spare_files = engine.check(&spec).map_err(StartRefusal::usage)?;
-    let files = start.files.as_ref().map(|_| hooks.open_files(&engine, &spec, start, spare_files));
-    let files = files.transpose()?;
-    Ok((engine, spec, OutputReaders { bundles, files }))
-}
-
-/// Returns the backend with this name.
-fn backend_named(name: &str) -> Result<BackendKind, StartRefusal> {
-    let found = [BackendKind::IoUring, BackendKind::Epoll].into_iter().find(|kind| kind.to_string() == name);
-    found.ok_or_else(|| StartRefusal::usage("unknown backend"))
-}
-
-fn spec(start: &Start) -> JobSpec {
-    let app = |program: &Program| App {
-        nprocs: program.nprocs,
-        program: program.program.clone(),
-        args: program.args.clone(),
-        env: start.env.iter().chain(&program.env).cloned().collect(),
-        cwd: Some(PathBuf::from(&program.cwd)),
-        merge_stderr: program.merge_stderr,
-    };
-    let stdin: BTreeMap<Rank, Stdin> = start
-        .stdin
-        .iter()
-        .map(|(rank, stdin)| match stdin {
-            RankStdin::Forwarded => (*rank, Stdin::Pipe),
-            RankStdin::Typed => (*rank, Stdin::Inherit),
-            RankStdin::File(path) => (*rank, Stdin::File(PathBuf::from(path))),
-        })
-        .collect();
-    let pty = |terminal: &Terminal| Pty {
-        size: WindowSize { rows: terminal.rows, columns: terminal.columns },
-        echo: terminal.echo,
-    };
-    JobSpec {
-        stdin,
-        ptys: start.ptys.iter().map(|(rank, terminal)| (*rank, pty(terminal))).collect(),
-        grace: start.grace.map(Duration::from_millis),
-        hide_launcher: start.hide_launcher,
-        local: Some(start.ranks.clone()),
-        ..JobSpec::new(start.nspace.clone(), start.programs.iter().map(app).collect())
-    }
-}
-
-/// Returns the rank to whose terminal stdin is typed, if any.
-fn typed(start: &Start) -> Option<Rank> {
-    let typed = start.stdin.iter().find(|(_, stdin)| **stdin == RankStdin::Typed);
-    typed.map(|(rank, _)| *rank)
-}
-
-/// Starts the threads that send output, exits, totals and messages of the host.
-fn follow(
-    engine: &Arc<Engine>,
-    job: &Job,
-    (uplink, inputs): (&Arc<Uplink>, Sender<Input>),
-    (OutputReaders { bundles, mut files }, messages): (OutputReaders, Receiver<ToFrontEnd>),
-) -> Result<(), AgentError> {
-    let mut tool = engine.attach(NAME, Grant::Never)?;
-    uplink.send(&ToFrontEnd::Started { pids: pids(&mut tool)? });
-    let up = Arc::clone(uplink);
-    start_thread("iof-log", move || messages.into_iter().for_each(|message| up.send(&message)))?;
-    let output = bundles.start(uplink)?;
-    if let Some(files) = &mut files {
-        let (uplink, inputs) = (Arc::clone(uplink), inputs.clone());
-        let done = move |end| files_ended(&uplink, &inputs, end);
-        files.watch(Box::new(done)).map_err(AgentError::Files)?;
-    }
-    let (job, up, backend) = (job.clone(), Arc::clone(uplink), backend_text(engine));
-    start_thread("iof-endings", move || {
-        let mut is_requested = false;
-        for ending in job.endings() {
-            if let Ending::Rank(rank) = ending {
-                is_requested |= rank.requested;
-                send_exit(&job, &up, rank);
-                if is_requested && job.try_wait_exit().is_some() {
-                    files.iter().for_each(|files| files.ranks_were_ended());
-                }
-            }
-        }
-        output.into_iter().for_each(|thread| drop(thread.join()));
-        files.iter().for_each(|files| files.wait());
-        if up.is_closed() {
-            // Such as with blocked files: the node is lost, not over.
-            return;
-        }
-        // The agent may have ended.
-        let _ = inputs.send(Input::Over);
-        up.send(&cost(backend));
-        up.send(&ToFrontEnd::Over { cut_off: job.wait().cut_off });
-    })?;
-    let up = Arc::clone(uplink);
-    Ok(start_thread("iof-totals", move || {
-        while !up.is_closed() {
-            thread::sleep(TOTALS_INTERVAL);
-            let Ok(totals) = totals(&mut tool) else { return };
-            for part in totals.chunks(MAX_TOTALS) {
-                up.send(&ToFrontEnd::Produced(part.to_vec()));
-            }
-        }
-    })?)
-}
-
-/// Tells the front end that the files of this node are complete, or can't be written.
-fn files_ended(uplink: &Uplink, inputs: &Sender<Input>, FilesEnd { result, are_blocked }: FilesEnd) {
-    let (PrintReport { written, lost, .. }, failure) = match result {
-        Ok(report) => (report, None),
-        Err(reason) => (PrintReport::default(), Some(cut_text(&reason))),
-    };
-    uplink.send(&ToFrontEnd::FilesWritten { written, lost: lost.into_iter().collect(), failure });
-    if are_blocked {
-        // Before the wait for the files ends.
-        uplink.close();
-        // The agent may have ended.
-        let _ = inputs.send(Input::FilesBlocked);
-    }
-}
-
-/// Returns what forwarding has cost this process.
-fn cost(backend: String) -> ToFrontEnd {
-    let (user, system) = cpu_time().unwrap_or_default();
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    ToFrontEnd::Cost { user: micros(user), system: micros(system), backend: cut_text(&backend) }
-}
-
-/// Sends the exit of a rank. That of a failed rank follows its output.
-fn send_exit(job: &Job, uplink: &Uplink, rank: RankExit) {
-    if !rank.exit.success() {
-        job.flush_rank(rank.rank, Some(FLUSH_LIMIT));
-    }
-    let RankExit { rank, exit, executable, requested, .. } = rank;
-    let status = match exit {
-        Exit::Status(status) => Some(status.into_raw()),
-        _ => None,
-    };
-    uplink.send(&ToFrontEnd::Exited { rank, status, executable: cut_text(&executable), requested });
-}
-
-/// Returns the pids of all ranks, in their order.
-fn pids(tool: &mut Tool) -> Result<Vec<u32>, AgentError> {
-    let found = tool.query(&[key::PMIX_QUERY_LOCAL_PROC_TABLE])?;
-    let mut pids = BTreeMap::new();
-    for Found { value, .. } in found {
-        if let Value::Procs(procs) = value {
-            pids.extend(procs.into_iter().map(|info| (info.proc.rank, info.pid)));
-        }
-    }
-    Ok(pids.into_values().collect())
-}
-
-fn totals(tool: &mut Tool) -> Result<Vec<RankTotal>, RequestError> {
-    let found = tool.query(&[key::IOF_QUERY_STATS])?;
-    let streams = found.into_iter().filter_map(|found| match found.value {
-        Value::Streams(streams) => Some(streams),
-        _ => None,
-    });
-    let total = |stream: iof_proto::StreamStats| RankTotal {
-        rank: stream.source.rank,
-        channel: stream.channel,
-        produced: stream.produced,
-    };
-    Ok(streams.flatten().map(total).collect())
 }
 
 /// Does what the front end asks for, until it has everything.
