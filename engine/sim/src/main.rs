@@ -15,14 +15,14 @@ use iof_sim::{Failure, Subject, Summary, Tree, run, run_tree, shrink};
 /// Executes random scripts of the engine with faults, each from one seed, and checks every step.
 #[derive(Parser)]
 struct Options {
-    /// Run this seed alone, instead of one seed after the other on all processors.
+    /// Run this seed alone, whatever --from and --seconds say.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// The first seed.
-    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "seed")]
+    /// The first of the seeds that run one after the other, on all processors.
+    #[arg(long, value_name = "N", default_value_t = 0)]
     from: u64,
     /// How long to run further seeds.
-    #[arg(long, value_name = "S", default_value_t = 60, conflicts_with = "seed")]
+    #[arg(long, value_name = "S", default_value_t = 60)]
     seconds: u64,
     /// The steps of each run.
     #[arg(long, value_name = "M", default_value_t = 2000, conflicts_with = "tree")]
@@ -80,8 +80,27 @@ struct Shape {
     linked: bool,
 }
 
+/// Parses the command line. Returns the exit code if there is nothing to do: after an error, which is
+/// printed in one line, or help.
+fn parse() -> Result<Options, ExitCode> {
+    Options::try_parse().map_err(|error| {
+        if !error.use_stderr() {
+            print!("{error}");
+            return ExitCode::SUCCESS;
+        }
+        let text = error.to_string();
+        // The usage and a hint follow the error.
+        let lines = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+        eprintln!("{}", lines.collect::<Vec<_>>().join(" "));
+        ExitCode::from(2)
+    })
+}
+
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = match parse() {
+        Ok(options) => options,
+        Err(code) => return code,
+    };
     if options.tree {
         return trees(&options);
     }
