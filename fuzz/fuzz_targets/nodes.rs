@@ -47,34 +47,37 @@ fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
 /// The other ends of a relay with two edges. Two nodes are behind the first edge.
 struct RelayEnds {
     down: RelayDown,
-    up: ChildUp,
+    /// The ends for what the first child sends, with and without carriers that are replaced, until
+    /// they refuse it.
+    ups: Vec<ChildUp>,
     passed: Vec<u8>,
-    is_cut: bool,
 }
 
 impl RelayEnds {
     fn new() -> RelayEnds {
         let child = |nodes| ChildNode { host: "a".into(), nodes };
         let children = vec![child(2), child(1)];
-        let down = RelayDown::new(&StartRelay { rsh: Vec::new(), agent: "".into(), children });
-        RelayEnds { down, up: ChildUp::new(1..3), passed: Vec::new(), is_cut: false }
+        let down =
+            RelayDown::new(&StartRelay { rsh: Vec::new(), agent: "".into(), reattach: None, children });
+        RelayEnds { down, ups: vec![ChildUp::new(1..3), ChildUp::linked(1..3)], passed: Vec::new() }
     }
 
     /// Passes up what a child sends. What it passes on is whole frames of the nodes behind the
     /// edge.
     fn pass_up(&mut self, bytes: &[u8]) {
-        if self.is_cut {
-            return;
-        }
-        self.passed.clear();
-        self.is_cut = self.up.pass(bytes, &mut self.passed).is_err();
-        assert!(self.up.held() <= HEADER + MAX_ANSWER + bytes.len());
-        let mut decoder = Decoder::of_agent();
-        decoder.receive(&self.passed);
-        while let Some((place, _)) = decoder.decode().expect("frames") {
-            assert!((1..3).contains(&place.0));
-        }
-        assert_eq!(decoder.held(), 0);
+        let RelayEnds { ups, passed, .. } = self;
+        ups.retain_mut(|up| {
+            passed.clear();
+            let goes_on = up.pass(bytes, passed).is_ok();
+            assert!(up.held() <= HEADER + MAX_ANSWER + bytes.len());
+            let mut decoder = Decoder::of_agent();
+            decoder.receive(passed);
+            while let Some((place, _)) = decoder.decode().expect("frames") {
+                assert!((1..3).contains(&place.0));
+            }
+            assert_eq!(decoder.held(), 0);
+            goes_on
+        });
     }
 
     fn pass_down(&mut self, place: Place, frame: &Frame<'_>) {

@@ -3,265 +3,22 @@
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::fs::File;
-use std::io::{Read, Write, pipe};
-use std::mem;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
+use common::front::{Arrived, Front, LONG, LinkedFront, ranks};
 use common::nodes::{count_threads, has_thread};
 use common::process::Process;
 use common::site::{Site, iof};
 use common::wait_for;
 use iof_nodes::limits::{MAX_RELAY_DOWN, MAX_STDIN, MAX_WINDOW};
-use iof_nodes::{
-    AgentSocket, ChildNode, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd,
-    Place, Program, Start, StartRelay, StdinPiece, ToAgent, ToFrontEnd,
-};
-use iof_proto::{Channel, Nspace, Rank};
+use iof_nodes::{ChildNode, FrontEnd, Place, StartRelay, StdinPiece, ToAgent, ToFrontEnd};
+use iof_proto::Channel;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{Shutdown, shutdown};
-
-/// What arrives from an agent.
-#[derive(Debug, PartialEq)]
-enum Arrived {
-    Stdout(Vec<u8>),
-    End(Channel),
-    Message(ToFrontEnd),
-}
-
-/// The front end of one agent.
-struct Front {
-    agent: Process,
-    down: File,
-    up: File,
-    decoder: Decoder,
-    end: FrontEnd,
-    /// If its carriers are replaced.
-    link: Option<LinkEnd>,
-}
-
-impl Front {
-    /// Starts an agent, and greets it.
-    fn start() -> Front {
-        let mut agent = Process::start(&mut agent());
-        let files = (OwnedFd::from(agent.stdin()), OwnedFd::from(agent.stdout()));
-        Front::greet(agent, files, None)
-    }
-
-    fn greet(agent: Process, (down, up): (OwnedFd, OwnedFd), link: Option<LinkEnd>) -> Front {
-        let (end, decoder) = (FrontEnd::new(&ranks(), MAX_WINDOW), Decoder::of_agent());
-        let greeting = end.greeting(Place::NEXT);
-        let mut front = Front { agent, down: down.into(), up: up.into(), decoder, end, link };
-        front.write(&greeting);
-        front
-    }
-
-    /// Ends the carrier.
-    fn cut(&mut self) {
-        let null = || File::options().read(true).write(true).open("/dev/null").unwrap();
-        (self.down, self.up) = (null(), null());
-    }
-
-    fn send(&mut self, place: Place, message: &ToAgent) {
-        self.write(&message.frame(place).unwrap());
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let mut piece = Vec::new();
-        match &mut self.link {
-            None => piece.extend(bytes),
-            Some(link) => {
-                link.send(bytes);
-                link.take(&mut piece, usize::MAX);
-            }
-        }
-        self.down.write_all(&piece).unwrap();
-    }
-
-    /// Starts rank 0, which runs this script. Parts of its lines wait for this number of
-    /// milliseconds.
-    fn run(&mut self, script: &str, max_line_time: u64) {
-        self.send(Place::NEXT, &ToAgent::Start(start(script, max_line_time).into()));
-        assert_eq!(self.next(), Arrived::Message(ToFrontEnd::Ready));
-        self.send(Place::NEXT, &ToAgent::Go);
-        assert!(matches!(self.next(), Arrived::Message(ToFrontEnd::Started { .. })));
-    }
-
-    /// Returns what arrives next that is not a total.
-    fn next(&mut self) -> Arrived {
-        loop {
-            match self.next_or_total() {
-                Arrived::Message(ToFrontEnd::Produced(_)) => {}
-                arrived => return arrived,
-            }
-        }
-    }
-
-    fn next_or_total(&mut self) -> Arrived {
-        loop {
-            while let Some((_, frame)) = self.decoder.decode().unwrap() {
-                match self.end.receive(&frame, Instant::now()).unwrap() {
-                    FrontEvent::None | FrontEvent::Greeted => {}
-                    FrontEvent::Record { bytes, .. } => return Arrived::Stdout(bytes.to_vec()),
-                    FrontEvent::End(stream) => return Arrived::End(stream.channel),
-                    FrontEvent::Message(message) => return Arrived::Message(message),
-                    FrontEvent::Gap { .. } => panic!("a gap"),
-                }
-            }
-            let mut piece = [0; 4096];
-            let length = self.up.read(&mut piece).unwrap();
-            assert!(length > 0, "the agent has ended");
-            self.link.iter_mut().for_each(|link| link.receive(length));
-            self.decoder.receive(&piece[..length]);
-        }
-    }
-}
-
-/// Returns the command of an agent. A test that waits in vain ends.
-fn agent() -> Command {
-    let iof = iof();
-    let mut agent = Command::new("timeout");
-    for (name, _) in iof.get_envs().filter(|(_, value)| value.is_none()) {
-        agent.env_remove(name);
-    }
-    agent.arg("60").arg(iof.get_program()).arg("agent");
-    agent
-}
-
-/// A front end whose carriers are sockets, and are replaced.
-struct LinkedFront {
-    front: Front,
-    address: LinkAddress,
-}
-
-impl LinkedFront {
-    /// Starts an agent, and greets it.
-    fn greet() -> Front {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut agent = agent();
-        let agent = Process::start_with_its_files(with_files(agent.args(["--reattach", "1000"]), theirs));
-        Front::greet(agent, both(ours), Some(LinkEnd::default()))
-    }
-
-    /// Starts an agent, which is then ready to start rank 0 with this script.
-    fn start(site: &Site, script: &str) -> LinkedFront {
-        let mut front = LinkedFront::greet();
-        let socket = AgentSocket::In(site.path().into());
-        let start = Start { socket, ..start(script, 0) };
-        front.send(Place::NEXT, &ToAgent::Start(start.into()));
-        let Arrived::Message(ToFrontEnd::Link(address)) = front.next() else { panic!("no address") };
-        assert_eq!(front.next(), Arrived::Message(ToFrontEnd::Ready));
-        LinkedFront { front, address }
-    }
-
-    /// Starts an agent, and rank 0, which runs this script.
-    fn run(site: &Site, script: &str) -> LinkedFront {
-        let mut linked = LinkedFront::start(site, script);
-        linked.front.send(Place::NEXT, &ToAgent::Go);
-        linked.expect_start();
-        linked
-    }
-
-    fn expect_start(&mut self) {
-        assert!(matches!(self.front.next(), Arrived::Message(ToFrontEnd::Started { .. })));
-    }
-
-    /// Begins an attempt to bring another carrier. Returns what that one begins with.
-    fn attempt(&mut self) -> [u8; HEADER] {
-        let link = self.front.link.as_mut().unwrap();
-        link.begin_attempt();
-        link.resume_frame(self.address.session).header().unwrap()
-    }
-
-    /// Starts a carrier, which begins with these bytes. Returns its process and its two files: sockets,
-    /// or pipes.
-    fn start_link(&self, first: [u8; HEADER], is_pipe: bool) -> (Process, (File, File)) {
-        let mut link = iof();
-        link.arg("link").arg(&self.address.path);
-        let (mut down, up): (File, File) = if is_pipe {
-            let ((stdin, down), (up, stdout)) = (pipe().unwrap(), pipe().unwrap());
-            link.stdin(stdin).stdout(stdout);
-            (OwnedFd::from(down).into(), OwnedFd::from(up).into())
-        } else {
-            let (ours, theirs) = UnixStream::pair().unwrap();
-            with_files(&mut link, theirs);
-            let (down, up) = both(ours);
-            (down.into(), up.into())
-        };
-        down.write_all(&first).unwrap();
-        (Process::start_with_its_files(&mut link), (down, up))
-    }
-
-    /// Goes on over another carrier, which begins with these bytes. Returns its process, and the files
-    /// of the one before.
-    fn resume(&mut self, first: [u8; HEADER], is_pipe: bool) -> (Process, (File, File)) {
-        let (process, (down, mut up)) = self.start_link(first, is_pipe);
-        let (mut header, mut decoder) = ([0; HEADER], Decoder::of_agent());
-        up.read_exact(&mut header).unwrap();
-        decoder.receive(&header);
-        let (_, frame) = decoder.decode().unwrap().unwrap();
-        assert!(matches!(frame, Frame::Resume { .. }), "{frame:?}");
-        let front = &mut self.front;
-        front.link.as_mut().unwrap().resume(self.address.session, &frame).unwrap();
-        let before = (mem::replace(&mut front.down, down), mem::replace(&mut front.up, up));
-        front.write(&[]);
-        (process, before)
-    }
-}
-
-/// Returns a command with a socket as its stdin and stdout.
-fn with_files(command: &mut Command, socket: UnixStream) -> &mut Command {
-    let (stdin, stdout) = both(socket);
-    command.stdin(stdin).stdout(stdout)
-}
-
-/// Returns a socket as the two files of a carrier.
-fn both(socket: UnixStream) -> (OwnedFd, OwnedFd) {
-    (socket.try_clone().unwrap().into(), socket.into())
-}
-
-fn ranks() -> BTreeSet<Rank> {
-    [Rank(0)].into()
-}
-
-fn start(script: &str, max_line_time: u64) -> Start {
-    let program = Program {
-        nprocs: 1,
-        program: "sh".into(),
-        args: vec!["-c".into(), script.into()],
-        env: Vec::new(),
-        cwd: "/".into(),
-        merge_stderr: false,
-    };
-    Start {
-        nspace: Nspace::new("demo").unwrap(),
-        programs: vec![program],
-        env: Vec::new(),
-        ranks: ranks(),
-        stdin: BTreeMap::new(),
-        ptys: BTreeMap::new(),
-        cache_size: None,
-        cache_total: 64 << 20,
-        max_line: 64 << 10,
-        max_line_time,
-        drop: DropPolicy::None,
-        grace: None,
-        kill_wait: 1000,
-        hide_launcher: true,
-        backend: None,
-        socket: AgentSocket::None,
-        files: None,
-    }
-}
-
-/// A time that no test waits for.
-const LONG: u64 = 1_000_000;
 
 #[test]
 fn a_line_that_a_rank_writes_in_parts_is_one_record() {
@@ -317,7 +74,7 @@ fn a_relay_whose_child_takes_nothing_ends_with_its_front_end() {
     let path = site.path().join("frames");
     let rsh = ["sleep", "1000"].map(str::to_owned).to_vec();
     let children = vec![ChildNode { host: "a".into(), nodes: 1 }];
-    let relay = ToAgent::Relay(StartRelay { rsh, agent: "1".into(), children });
+    let relay = ToAgent::Relay(StartRelay { rsh, agent: "1".into(), reattach: None, children });
     let piece = StdinPiece { call: 1, targets: Vec::new(), bytes: vec![0; MAX_STDIN] };
     let piece = ToAgent::Stdin(piece);
     let greeting = FrontEnd::new(&ranks(), MAX_WINDOW).greeting(Place::NEXT);
@@ -348,7 +105,7 @@ fn a_relay_does_not_start_a_child_that_is_cut_before_its_turn() {
     let script = format!("touch {}/$0; exec sleep 1000", site.path().display());
     let rsh = ["sh", "-c", &script, "%h"].map(str::to_owned).to_vec();
     let children = (1..=9).map(|place| ChildNode { host: place.to_string(), nodes: 1 }).collect();
-    front.send(Place::NEXT, &ToAgent::Relay(StartRelay { rsh, agent: "".into(), children }));
+    front.send(Place::NEXT, &ToAgent::Relay(StartRelay { rsh, agent: "".into(), reattach: None, children }));
     let waiting =
         || (1..=9).filter(|place| !site.path().join(place.to_string()).exists()).collect::<Vec<u32>>();
     wait_for("the others to start", || (waiting().len() == 1).then_some(()));

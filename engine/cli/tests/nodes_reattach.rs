@@ -1,15 +1,14 @@
-//! Jobs on several nodes whose carriers are cut and replaced (`--reattach`). `sh -c` starts the
-//! agents on this node, with two processes between each of them and the front end.
+//! Jobs on several nodes whose carriers are cut and replaced (`--reattach`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::ChildStdout;
+use std::path::PathBuf;
 
+use common::cuts::{Node, cut, cut_any};
 use common::nodes::{agent_of, has_thread, has_variable, send};
 use common::noise::Noise;
 use common::process::{Process, Stat};
@@ -17,85 +16,7 @@ use common::site::{Site, iof};
 use common::{wait_for, without_waits};
 use iof_nodes::Frame;
 use iof_nodes::limits::MAX_LINKS;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
-/// A node whose carriers can be cut, and can be kept from being replaced.
-struct Node {
-    site: Site,
-}
-
-impl Node {
-    fn new() -> Node {
-        let site = Site::new();
-        site.install(Path::new("/bin/cat"), "wire");
-        // The shell keeps neither end, so that the end of a wire is the end of the carrier's output
-        // or input. While the file `down` exists, no carrier starts; with `held` the one of node a
-        // waits.
-        let script = "cd ${0%/*}; if [ -e down ]; then : > tried; exit 1; fi\n\
-                      while [ $1 = a ] && [ -e held ]; do sleep 0.01; done\n\
-                      exec 3>&1 4<&0 >/dev/null </dev/null\n\
-                      export NODE=$1\n\
-                      WAY=down ./wire <&4 3>&- | sh -c \"$2\" 3>&- 4<&- | ./wire >&3 4<&- &\n\
-                      exec 3>&- 4<&-\n\
-                      wait\n";
-        fs::write(site.path().join("carrier"), script).unwrap();
-        Node { site }
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.site.path().join(name)
-    }
-
-    /// Starts a job named demo, whose ranks run `script` on the nodes a and b.
-    fn start(&self, options: &[&str], script: &str) -> Process {
-        let rsh = format!("sh {} %h", self.file("carrier").display());
-        let nodes = ["--nspace", "demo", "--hosts", "a,b", "-n", "2", "--rsh", &rsh];
-        self.site.run_sh(&[&nodes, options].concat(), script)
-    }
-
-    /// Starts such a job whose ranks write `ready` first, and waits until they have.
-    fn start_ready(&self, options: &[&str], script: &str) -> (Process, BufReader<ChildStdout>) {
-        let mut run = self.start(options, &format!("echo ready; {script}"));
-        let mut stdout = BufReader::new(run.stdout());
-        let mut lines = String::new();
-        for _ in 0..2 {
-            stdout.read_line(&mut lines).unwrap();
-        }
-        assert_eq!(lines, "ready\nready\n");
-        wait_for("the end of the start", || has_thread(run.pid(), "iof-nodes").then_some(()));
-        (run, stdout)
-    }
-
-    /// Lets no carrier start, or lets them start again.
-    fn set_down(&self, is_down: bool) {
-        if is_down {
-            fs::write(self.file("down"), "").unwrap();
-        } else {
-            fs::remove_file(self.file("down")).unwrap();
-        }
-    }
-
-    /// Cuts the carriers of both nodes, and waits until the front end has tried to replace one.
-    fn cut_for_long(&self, run: &Process) {
-        self.set_down(true);
-        run.running("wire").into_iter().for_each(cut);
-        wait_for("an attempt to replace a carrier", || self.file("tried").exists().then_some(()));
-    }
-}
-
-/// Ends one direction of a carrier, if it has not ended.
-fn cut(wire: u32) {
-    let _ = kill(Pid::from_raw(wire.try_into().unwrap()), Signal::SIGKILL);
-}
-
-/// Cuts one direction of one carrier; another one with each number.
-fn cut_any(run: &Process, number: usize) {
-    let wires = run.running("wire");
-    if let Some(wire) = wires.get(number * 5 % 4 % wires.len().max(1)) {
-        cut(*wire);
-    }
-}
+use nix::sys::signal::Signal;
 
 /// Returns the only socket for links of the agent with this pid.
 fn socket(node: &Node, agent: u32) -> PathBuf {
@@ -378,19 +299,17 @@ fn a_job_that_does_not_start_leaves_no_agent_behind() {
 fn reattach_is_refused_where_it_cannot_work() {
     let site = Site::new();
     let directory = site.path().to_str().unwrap();
-    for (rsh, directory, tree, reason) in [
-        ("sh -c", directory, &["--tree", "1"][..], "with --tree: relays do not replace connections"),
-        ("/usr/bin/srun -w %h sh -c", directory, &[], "over srun: a step of Slurm ends with its srun"),
+    for (rsh, directory, reason) in [
+        ("/usr/bin/srun -w %h sh -c", directory, "over srun: a step of Slurm ends with its srun"),
         (
             "sh -c",
             "none",
-            &[],
             "with --rendezvous-dir none: a new connection finds the node's agent by a socket in that directory",
         ),
     ] {
         let mut run = iof();
         run.args(["run", "--hosts", "a,b", "-n", "2", "--reattach", "5", "--rsh", rsh]);
-        let done = Process::start(run.args(["--rendezvous-dir", directory]).args(tree).arg("true")).finish();
+        let done = Process::start(run.args(["--rendezvous-dir", directory, "true"])).finish();
         assert_eq!(done.code, 2);
         assert_eq!(done.stderr, format!("iof: --reattach does not work {reason}; leave one out\n"));
     }

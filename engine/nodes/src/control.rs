@@ -172,6 +172,15 @@ pub struct ChildNode {
     pub nodes: u32,
 }
 
+/// How a relay replaces the carriers of its edges.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayReattach {
+    /// How long a child may be without a carrier, in milliseconds.
+    pub limit: u64,
+    /// The shell command of a link, to which the path of the child's socket is appended.
+    pub link: OsString,
+}
+
 /// What makes an agent a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartRelay {
@@ -179,6 +188,8 @@ pub struct StartRelay {
     pub rsh: Vec<String>,
     /// The shell command of an agent.
     pub agent: OsString,
+    /// If the carriers of its edges may be replaced.
+    pub reattach: Option<RelayReattach>,
     /// The edges. Their subtrees have the places after that of the relay, in this order.
     pub children: Vec<ChildNode>,
 }

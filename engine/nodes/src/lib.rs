@@ -46,15 +46,15 @@ pub use agent_end::{AgentEnd, AgentEvent};
 pub use branch::{Branch, Fault};
 pub use control::{
     AgentSocket, ChildNode, ControlError, DropPolicy, LinkAddress, NodeFiles, Program, RankStdin, RankTotal,
-    Start, StartRelay, StdinOutcome, StdinPiece, StdinRanks, StdinTarget, Terminal, ToAgent, ToFrontEnd,
-    cut_text,
+    RelayReattach, Start, StartRelay, StdinOutcome, StdinPiece, StdinRanks, StdinTarget, Terminal, ToAgent,
+    ToFrontEnd, cut_text,
 };
 pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, Place, StreamKey};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};
 #[cfg(doc)]
 use limits::MAX_WINDOW;
 pub use link::LinkEnd;
-pub use relay::{ChildUp, RelayDown, Turns};
+pub use relay::{ChildNote, ChildUp, RelayDown, Turns};
 pub use tree::subtrees;
 
 /// The reason why the peer of an edge is cut off.

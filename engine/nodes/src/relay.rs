@@ -4,13 +4,20 @@
 //! [`MAX_RELAY_DOWN`] bytes wait for one, the relay ceases to read what the front end sends. Up, a
 //! relay holds at most what it read from each child at once, and reads on when that is written. All
 //! that writes to the edge to the front end takes turns.
+//!
+//! If carriers may be replaced, a relay and its child are the two ends of an edge
+//! ([`LinkEnd`](crate::LinkEnd)): what concerns only that edge, the relay keeps to itself
+//! ([`ChildNote`]). Such a relay must read on while it has no room to send: the acks that it waits
+//! for may be behind what waits for a child.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::ops::Range;
 
 use crate::EdgeError;
-use crate::control::{StartRelay, StdinPiece, StdinTarget, ToAgent, ToFrontEnd, cut_text};
+use crate::control::{
+    LinkAddress, StartRelay, StdinPiece, StdinTarget, ToAgent, ToFrontEnd, cut_text, decode,
+};
 use crate::frame::{Decoder, Frame, Place};
 use crate::limits::MAX_RELAY_DOWN;
 
@@ -25,6 +32,8 @@ struct ChildDown {
     places: Range<u32>,
     /// Whole frames.
     waiting: Vec<u8>,
+    /// The front end has told the child that it has everything.
+    is_over: bool,
     is_closed: bool,
 }
 
@@ -42,7 +51,7 @@ impl RelayDown {
         let mut child = |nodes: u32| {
             let end = next.saturating_add(nodes);
             let places = mem::replace(&mut next, end)..end;
-            ChildDown { places, waiting: Vec::new(), is_closed: false }
+            ChildDown { places, waiting: Vec::new(), is_over: false, is_closed: false }
         };
         RelayDown { children: relay.children.iter().map(|node| child(node.nodes)).collect() }
     }
@@ -61,6 +70,7 @@ impl RelayDown {
         let number = self.child(place)?;
         if let Some(child) = self.children.get_mut(number).filter(|child| !child.is_closed) {
             let inner = child.inner(place);
+            child.is_over |= inner == Place::NEXT && is_close(frame);
             frame.append_to(&mut child.waiting, inner);
         }
         Ok(number)
@@ -105,6 +115,18 @@ impl RelayDown {
         self.children.iter().all(|child| child.waiting.len() < MAX_RELAY_DOWN)
     }
 
+    /// Returns the children that a relay which must read on is to cut off.
+    pub fn overfull(&self) -> impl Iterator<Item = usize> {
+        let is_overfull = |child: &ChildDown| child.waiting.len() >= MAX_RELAY_DOWN.saturating_mul(2);
+        (0..).zip(&self.children).filter(move |(_, child)| is_overfull(child)).map(|(number, _)| number)
+    }
+
+    /// Returns whether the front end has told a child that it has everything, so that the child
+    /// ends.
+    pub fn is_over(&self, child: usize) -> bool {
+        self.children.get(child).is_none_or(|child| child.is_over)
+    }
+
     /// Returns all frames that wait for a child; `None` if its edge has ended.
     pub fn take(&mut self, child: usize) -> Option<Vec<u8>> {
         let child = self.children.get_mut(child).filter(|child| !child.is_closed)?;
@@ -129,28 +151,50 @@ impl RelayDown {
     }
 }
 
+/// Returns whether a frame tells an agent that the front end has everything.
+fn is_close(frame: &Frame<'_>) -> bool {
+    matches!(frame, Frame::Control(payload) if matches!(decode(payload), Ok(ToAgent::Close)))
+}
+
+/// What a child tells its relay about their edge, whose carrier may be replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChildNote {
+    /// The number of bytes that have arrived at the child.
+    Acknowledged(u64),
+    /// Where the child listens for carriers.
+    Address(LinkAddress),
+}
+
 /// What a relay passes up from one of its children.
 #[derive(Debug)]
 pub struct ChildUp {
     places: Range<u32>,
     decoder: Decoder,
     has_greeted: bool,
+    /// The carrier may be replaced.
+    is_linked: bool,
 }
 
 impl ChildUp {
     /// Creates the end of an edge behind which are the nodes with these places.
     pub fn new(places: Range<u32>) -> ChildUp {
-        ChildUp { places, decoder: Decoder::of_agent(), has_greeted: false }
+        ChildUp { places, decoder: Decoder::of_agent(), has_greeted: false, is_linked: false }
+    }
+
+    /// Creates the end of such an edge whose carrier may be replaced.
+    pub fn linked(places: Range<u32>) -> ChildUp {
+        ChildUp { is_linked: true, ..ChildUp::new(places) }
     }
 
     /// Processes bytes that were read from the child, and appends to `up` the frames that are
-    /// whole.
+    /// whole. Returns what is for the relay.
     ///
     /// # Errors
     /// [`EdgeError`]: the edge to the child is to be closed. What was appended is to be sent.
-    pub fn pass(&mut self, bytes: &[u8], up: &mut Vec<u8>) -> Result<(), EdgeError> {
+    pub fn pass(&mut self, bytes: &[u8], up: &mut Vec<u8>) -> Result<Vec<ChildNote>, EdgeError> {
         self.decoder.receive(bytes);
         let nodes = self.places.end.saturating_sub(self.places.start);
+        let mut notes = Vec::new();
         while let Some((place, frame)) = self.decoder.decode()? {
             let outer = self.places.start.checked_add(place.0).filter(|place| self.places.contains(place));
             let outer = outer.ok_or(EdgeError::Place(place.0, nodes))?;
@@ -158,6 +202,16 @@ impl ChildUp {
                 Frame::Hello { .. } if place == Place::NEXT => self.has_greeted = true,
                 _ if !self.has_greeted => return Err(EdgeError::NoHello),
                 Frame::Padding => continue,
+                Frame::Ack { received } if self.is_linked => {
+                    notes.push(ChildNote::Acknowledged(received));
+                    continue;
+                }
+                Frame::Control(payload) if self.is_linked && place == Place::NEXT => {
+                    if let ToFrontEnd::Link(address) = ToFrontEnd::decode(payload)? {
+                        notes.push(ChildNote::Address(address));
+                        continue;
+                    }
+                }
                 Frame::Ack { .. } | Frame::Resume { .. } => {
                     return Err(EdgeError::Unexpected("frame of a link"));
                 }
@@ -165,7 +219,7 @@ impl ChildUp {
             }
             frame.append_to(up, Place(outer));
         }
-        Ok(())
+        Ok(notes)
     }
 
     /// Returns whether the agent at the end of the edge has sent anything.

@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use iof_nodes::limits::{MAX_CONTROL, MAX_RELAY_DOWN, MAX_WINDOW};
 use iof_nodes::{
-    AgentEnd, AgentEvent, Branch, Bundle, ChildNode, ChildUp, Decoder, EdgeError, Fault, Frame, FrontEvent,
-    Place, RelayDown, StartRelay, StdinPiece, StdinRanks, StdinTarget, ToAgent, ToFrontEnd, Turns, subtrees,
+    AgentEnd, AgentEvent, Branch, Bundle, ChildNode, ChildNote, ChildUp, Decoder, EdgeError, Fault, Frame,
+    FrontEvent, LinkAddress, Place, RelayDown, StartRelay, StdinPiece, StdinRanks, StdinTarget, ToAgent,
+    ToFrontEnd, Turns, subtrees,
 };
 use iof_proto::Rank;
 use proptest::prelude::*;
@@ -17,7 +18,7 @@ use proptest::prelude::*;
 fn relay(nodes: &[u32]) -> RelayDown {
     let child = |nodes: &u32| ChildNode { host: "a".into(), nodes: *nodes };
     let children = nodes.iter().map(child).collect();
-    RelayDown::new(&StartRelay { rsh: Vec::new(), agent: "".into(), children })
+    RelayDown::new(&StartRelay { rsh: Vec::new(), agent: "".into(), reattach: None, children })
 }
 
 /// Returns the ends of a branch of nodes with one rank each.
@@ -208,4 +209,59 @@ fn a_relay_that_is_cut_off_takes_its_whole_subtree_along_and_no_other_node() {
     assert!(branch.cut(Place(0)).is_empty());
     let stranger = branch.receive(Place(10), &Frame::HELLO, now).unwrap_err();
     assert_eq!(stranger, Fault { place: Place(0), error: EdgeError::Place(10, 10) });
+}
+
+#[test]
+fn what_concerns_only_an_edge_that_is_replaced_is_for_the_relay() {
+    let address = LinkAddress { path: "/a".into(), session: 7 };
+    let (ack, link) = (Frame::Ack { received: 9 }, control(&ToFrontEnd::Link(address.clone())));
+    let (ready, link) = (control(&ToFrontEnd::Ready), Frame::Control(&link));
+    let ready = Frame::Control(&ready);
+    let mut sent = Vec::new();
+    for (place, frame) in [(0, Frame::HELLO), (0, ack), (0, link), (0, ready), (1, ready)] {
+        frame.append_to(&mut sent, Place(place));
+    }
+    let (mut notes, mut up) = (Vec::new(), Vec::new());
+    let mut end = ChildUp::linked(4..6);
+    for bytes in sent.chunks(3) {
+        notes.extend(end.pass(bytes, &mut up).unwrap());
+    }
+    assert_eq!(notes, [ChildNote::Acknowledged(9), ChildNote::Address(address)]);
+    let mut decoder = Decoder::of_agent();
+    decoder.receive(&up);
+    for (place, frame) in [(4, Frame::HELLO), (4, ready), (5, ready)] {
+        assert_eq!(decoder.decode().unwrap(), Some((Place(place), frame)));
+    }
+    assert_eq!(decoder.decode().unwrap(), None);
+    let pass = |end: &mut ChildUp, frame: Frame<'_>| {
+        let mut sent = Vec::new();
+        frame.append_to(&mut sent, Place::NEXT);
+        end.pass(&sent, &mut Vec::new())
+    };
+    let resume = Frame::Resume { session: 7, attempt: 1, received: 0 };
+    assert_eq!(pass(&mut end, resume), Err(EdgeError::Unexpected("frame of a link")));
+    assert!(matches!(pass(&mut end, Frame::Control(&[99])), Err(EdgeError::Control(_))));
+    let mut unlinked = ChildUp::new(4..6);
+    pass(&mut unlinked, Frame::HELLO).unwrap();
+    assert_eq!(pass(&mut unlinked, ack), Err(EdgeError::Unexpected("frame of a link")));
+}
+
+#[test]
+fn a_child_that_was_told_to_end_is_over_and_one_with_twice_the_limit_is_overfull() {
+    let mut down = relay(&[2, 1]);
+    let close = ToAgent::Close.frame(Place::NEXT).unwrap();
+    let close = Frame::Control(&close[iof_nodes::HEADER..]);
+    down.pass(Place(2), &close).unwrap();
+    assert!(!down.is_over(0) && !down.is_over(1), "a node behind the child ends");
+    down.pass(Place(1), &close).unwrap();
+    assert!(down.is_over(0) && !down.is_over(1));
+    let text = vec![0; MAX_CONTROL];
+    let mut passed = 0;
+    while down.overfull().next().is_none() {
+        assert!(passed < 2 * MAX_RELAY_DOWN, "{passed}");
+        down.pass(Place(3), &Frame::Control(&text)).unwrap();
+        passed += text.len() + iof_nodes::HEADER;
+    }
+    assert_eq!(down.overfull().collect::<Vec<_>>(), [1]);
+    assert!(passed >= 2 * MAX_RELAY_DOWN, "{passed}");
 }

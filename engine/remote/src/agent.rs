@@ -5,6 +5,7 @@
 
 mod bundles;
 mod carrier_files;
+mod child_edge;
 mod follow;
 mod hooks;
 mod host;
@@ -145,9 +146,7 @@ impl Agent {
         if !matches!(end, Ok(AgentExit::Over)) || !hooks.ends_with_process() {
             uplink.close();
         }
-        if let Some(links) = uplink.links() {
-            links.finish(Instant::now() + DRAIN_LIMIT);
-        }
+        uplink.finish(Instant::now() + DRAIN_LIMIT);
         end
     }
 }

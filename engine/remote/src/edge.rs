@@ -21,7 +21,6 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::carrier::{Carrier, CarrierEnd, ended, lock, reap, signal_group, write_frames};
-use crate::link::DRAIN_LIMIT;
 use crate::reattach::LinkedEdge;
 use crate::remote::{Node, Remote};
 use crate::thread::{NoThread, start_thread};
@@ -97,7 +96,7 @@ impl Edge {
             Some(linked) => {
                 linked.start(pipe, &carrier)?;
                 let linked = Arc::clone(linked);
-                start_thread("iof-down", move || linked.send_all(&frames))?;
+                start_thread("iof-down", move || linked.send_all(frames.into_iter()))?;
             }
         }
         let edge = Edge { down: Arc::new(down), branch, carrier, linked, first, place: Place::NEXT };
@@ -162,19 +161,13 @@ impl Edge {
     }
 
     /// Sends a signal to the carrier and what it has started on this node. A carrier on another
-    /// node is ended by its relay. With SIGTERM, an agent that would wait for another carrier is
-    /// asked to end instead.
+    /// node is ended by its relay.
     pub fn signal_carrier(&self, signal: Signal) {
         let relay = lock(&self.branch).relay(self.place);
-        if let Some(linked) = &self.linked {
-            linked.hang_up();
-            if signal == Signal::SIGTERM && linked.link.is_attached() {
-                return;
-            }
-        }
-        match relay {
-            None => signal_group(&self.carrier, signal),
-            Some((relay, child)) => cut_child(&self.down, relay, child, signal == Signal::SIGKILL),
+        match (relay, &self.linked) {
+            (Some((relay, child)), _) => cut_child(&self.down, relay, child, signal == Signal::SIGKILL),
+            (None, Some(linked)) => linked.signal(&self.carrier, signal),
+            (None, None) => signal_group(&self.carrier, signal),
         }
     }
 
@@ -252,10 +245,11 @@ impl Receiving {
         reap(&self.carrier);
     }
 
-    /// Returns the edge if a carrier that has ended is to be replaced: the agent can be reached, and
-    /// has neither sent everything nor failed to start its ranks.
+    /// Returns the edge if a carrier that has ended is to be replaced: the agent can be reached, has
+    /// not failed to start its ranks, and a node behind the edge has not sent everything.
     fn replaceable(&self) -> Option<&Arc<LinkedEdge>> {
-        let is_over = lock(&self.branch).end(Place::NEXT).is_none_or(|end| end.is_over() || end.has_failed());
+        let branch = lock(&self.branch);
+        let is_over = branch.is_over() || branch.end(Place::NEXT).is_none_or(FrontEnd::has_failed);
         self.linked.as_ref().filter(|linked| !is_over && linked.has_address())
     }
 
@@ -270,10 +264,7 @@ impl Receiving {
             Ok(()) => ended(&self.carrier),
             Err(reason) => {
                 // The agent ends its ranks when its edge ends.
-                if let Some(linked) = &self.linked {
-                    linked.hang_up();
-                    linked.drain(Instant::now() + DRAIN_LIMIT);
-                }
+                self.linked.iter().for_each(|linked| linked.cut_off());
                 signal_group(&self.carrier, Signal::SIGTERM);
                 reason
             }
@@ -340,7 +331,7 @@ impl Receiving {
                 }
             }
             FrontEvent::Message(ToFrontEnd::Link(address)) => {
-                if let Some(linked) = &self.linked {
+                if let Some(linked) = self.linked.as_ref().filter(|_| place == Place::NEXT) {
                     linked.set_address(address);
                 }
             }

@@ -77,8 +77,8 @@ pub enum RemoteStartError {
     TooMany(#[from] RemoteLimitError),
     /// Connections can't be replaced in this launch.
     #[error(
-        "reattach needs a command for links (`Carriers::with_link`), no relays (`Launch::radix`), and \
-         agents with sockets (`Launch::socket`)"
+        "reattach needs a command for links (`Carriers::with_link`), and agents with sockets \
+         (`Launch::socket`)"
     )]
     Reattach,
     /// A job was started with these nodes before.

@@ -1,4 +1,5 @@
-//! The front end's search for a carrier that replaces one that has ended (`--reattach`).
+//! The search for a carrier that replaces one that has ended (`--reattach`): that of the front end,
+//! and of a relay.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -6,7 +7,7 @@ use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, bounded};
@@ -16,7 +17,7 @@ use nix::sys::signal::Signal;
 
 use crate::carrier::{Carrier, CarrierEnd, MAX_STARTS, ended, lock, reap, signal_group};
 use crate::carriers::{Carriers, Purpose};
-use crate::link::{CarrierNumber, Link};
+use crate::link::{CarrierNumber, DRAIN_LIMIT, Link};
 use crate::thread::{NoThread, start_thread};
 
 /// The time between two attempts, at least. Up to half of it comes on top.
@@ -43,7 +44,7 @@ pub struct Reattach {
     starting: (Sender<()>, Receiver<()>),
 }
 
-/// An edge of the front end whose carrier may be replaced.
+/// An edge of the front end, or of a relay, whose carrier may be replaced.
 pub(crate) struct LinkedEdge {
     pub(crate) link: Link,
     reattach: Reattach,
@@ -89,7 +90,7 @@ impl Reattach {
         Reattach { carriers, limit, starting: bounded(MAX_STARTS) }
     }
 
-    /// Returns what the front end has of the edge to `host`, one of this number.
+    /// Returns the upper end of the edge to `host`, one of this number of edges.
     pub(crate) fn edge(&self, host: &str, edges: usize) -> Arc<LinkedEdge> {
         Arc::new(LinkedEdge {
             link: Link::default(),
@@ -131,9 +132,9 @@ impl LinkedEdge {
         })
     }
 
-    /// Sends frames until the last of those who queue them is gone, and then ends the edge.
-    pub fn send_all(&self, frames: &mpsc::Receiver<Vec<u8>>) {
-        frames.iter().for_each(|frame| self.link.send(&[IoSlice::new(&frame)]));
+    /// Sends frames until there are no more, and then ends the edge.
+    pub fn send_all(&self, frames: impl Iterator<Item = Vec<u8>>) {
+        frames.for_each(|frame| self.link.send(&[IoSlice::new(&frame)]));
         self.hang_up();
     }
 
@@ -141,6 +142,21 @@ impl LinkedEdge {
     pub fn hang_up(&self) {
         // The message is within its limits.
         self.link.close_with(&ToAgent::HangUp.frame(Place::NEXT).unwrap_or_default());
+    }
+
+    /// Ends the edge, and sends a signal to the carrier. With SIGTERM, an agent that would wait for
+    /// another carrier is asked to end instead.
+    pub fn signal(&self, carrier: &Mutex<CarrierEnd>, signal: Signal) {
+        self.hang_up();
+        if signal != Signal::SIGTERM || !self.link.is_attached() {
+            signal_group(carrier, signal);
+        }
+    }
+
+    /// Ends the edge to an agent that has broken a rule, or can't be reached.
+    pub fn cut_off(&self) {
+        self.hang_up();
+        self.drain(Instant::now() + DRAIN_LIMIT);
     }
 
     /// Waits until the edge is ended and its carrier has taken everything, or has ended, until

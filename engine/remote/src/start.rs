@@ -12,8 +12,8 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{App, BackendKind, DEFAULT_CACHE_TOTAL, Engine, JobSpec, Pty, Stdin};
 use iof_nodes::limits::MAX_NODES;
 use iof_nodes::{
-    AgentSocket, Branch, DropPolicy, NodeFiles, Program, RankStdin, Start, StartRelay, Terminal, ToAgent,
-    ToFrontEnd, subtrees, window,
+    AgentSocket, Branch, DropPolicy, NodeFiles, Program, RankStdin, Start, Terminal, ToAgent, ToFrontEnd,
+    subtrees, window,
 };
 use iof_output::FlushTimeout;
 use iof_proto::Rank;
@@ -165,8 +165,7 @@ impl Remote {
 
     /// Checks that connections can be replaced if they are to be.
     fn check_reattach(&self, launch: &Launch<'_>) -> Result<(), RemoteStartError> {
-        let has_relays = self.nodes.len() > launch.radix as usize;
-        let can_replace = launch.carriers.can_link() && !has_relays && launch.socket != AgentSocket::None;
+        let can_replace = launch.carriers.can_link() && launch.socket != AgentSocket::None;
         if launch.reattach.is_some() && !can_replace {
             return Err(RemoteStartError::Reattach);
         }
@@ -259,9 +258,8 @@ impl Remote {
         edge.greet();
         let children = edge.children(&self.nodes);
         if !children.is_empty() {
-            let (template, agent) = launch.carriers.for_relays().ok_or(RemoteStartError::NoRelays)?;
-            let (rsh, agent) = (template.words().to_vec(), agent.to_owned());
-            edge.send(&ToAgent::Relay(StartRelay { rsh, agent, children }))?;
+            let relay = launch.carriers.for_relay(children, launch.reattach);
+            edge.send(&ToAgent::Relay(relay.ok_or(RemoteStartError::NoRelays)?))?;
         }
         edge.send(&ToAgent::Start(Box::new(start_of(launch, node)?)))?;
         if let Some(place) = self.state().edges.get_mut(number) {

@@ -75,8 +75,8 @@ struct Shape {
     /// The lines of each rank.
     #[arg(long, value_name = "N", default_value_t = 100, requires = "nodes")]
     lines: u64,
-    /// Replace carriers that are cut. No node relays.
-    #[arg(long, requires = "nodes", conflicts_with = "radix")]
+    /// Replace carriers that are cut.
+    #[arg(long, requires = "nodes")]
     linked: bool,
 }
 
@@ -144,7 +144,6 @@ impl Shape {
     /// Returns the tree of these options, if they give one.
     fn tree(&self) -> Option<Tree> {
         let Shape { nodes, ranks, radix, bytes, faults, lines, linked: is_linked } = *self;
-        let radix = if is_linked { u32::MAX } else { radix };
         nodes.map(|nodes| Tree { nodes, ranks, radix, bytes, faults, lines, is_linked })
     }
 }

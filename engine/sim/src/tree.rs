@@ -24,6 +24,10 @@ use crate::rng::Rng;
 /// The turns after which a run is stuck.
 const MAX_TURNS: u64 = 100_000;
 
+/// The turns in which all agents end after the job. One that was not told waits for a carrier, and so
+/// may those behind it.
+const END_TURNS: u64 = 20_000;
+
 /// The shape of a tree, and what happens in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tree {
@@ -39,7 +43,7 @@ pub struct Tree {
     pub faults: u64,
     /// The number of lone lines of each node that writes some.
     pub lines: u64,
-    /// Carriers that are cut are replaced. No node relays.
+    /// Carriers that are cut are replaced.
     pub is_linked: bool,
 }
 
@@ -99,7 +103,7 @@ fn small(rng: &mut Rng) -> Tree {
     Tree {
         nodes: 1 + rng.below(24) as u32,
         ranks: 1 + rng.below(3) as u32,
-        radix: if is_linked { u32::MAX } else { 1 + rng.below(6) as u32 },
+        radix: 1 + rng.below(6) as u32,
         is_linked,
         bytes: rng.size(1 << 20),
         faults: rng.below(5),
@@ -215,13 +219,34 @@ impl World {
         for child in started {
             self.starting.push((self.now + self.rng.below(4), child));
         }
+        self.replace_carriers(number);
         if self.nodes[number].is_gone {
             self.end(number);
         }
     }
 
-    /// The process of a node has ended.
+    /// Replaces the carriers of a relay that are due.
+    fn replace_carriers(&mut self, number: usize) {
+        let (before, rest) = self.nodes.split_at_mut(number + 1);
+        // The children of a relay have higher numbers.
+        for child in before[number].due(self.now) {
+            let node = &mut rest[child.number - number - 1];
+            child.is_gone = node.is_gone;
+            if !node.is_gone {
+                self.front.replaced += 1;
+                node.detached = None;
+                child.edge.resume(&mut node.edge);
+                self.pipes.up[child.number] = Pipe::default();
+                self.pipes.down[child.number] = Pipe::default();
+            }
+        }
+    }
+
+    /// The process of a node has ended, which it may notice before.
     fn end(&mut self, number: usize) {
+        if self.nodes[number].is_gone {
+            self.nodes[number].hang_up(&mut self.pipes);
+        }
         self.nodes[number].is_gone = true;
         self.pipes.up[number].end();
         self.pipes.down[number].break_off();
@@ -266,7 +291,8 @@ impl World {
             return;
         }
         if kind == 1 && self.tree.is_linked {
-            if self.front.is_ready(number) {
+            let can_replace = |relay: &Node| relay.can_replace(number);
+            if self.front.can_replace(number) || self.nodes.iter().any(can_replace) {
                 self.pipes.up[number].cut(&mut self.rng);
                 self.pipes.down[number].cut(&mut self.rng);
             }
@@ -292,7 +318,7 @@ impl World {
         for node in (0..self.nodes.len()).rev() {
             self.front.send(node, &ToAgent::Close);
         }
-        let end = self.now + 4000;
+        let end = self.now + END_TURNS;
         while self.nodes.iter().any(|node| !node.is_gone) {
             assert!(self.now < end, "an agent does not end");
             self.turn();

@@ -30,11 +30,14 @@ fn a_seed_replays_exactly() {
 
 #[test]
 fn nodes_whose_carriers_are_replaced_lose_no_byte() {
-    let (nodes, ranks, bytes, faults, lines) = (6, 2, 1 << 19, 20, 5);
-    let tree = Tree { nodes, ranks, radix: u32::MAX, bytes, faults, lines, is_linked: true };
-    let replaced = |seed| run_tree(seed, Some(tree)).replaced;
-    // Otherwise the runs would check nothing.
-    assert!((0..12).map(replaced).sum::<u64>() > 10);
+    // With a radix of 2, nodes 0 and 3 relay for two nodes each.
+    for radix in [u32::MAX, 2, 1] {
+        let (nodes, ranks, bytes, faults, lines) = (6, 2, 1 << 19, 20, 5);
+        let tree = Tree { nodes, ranks, radix, bytes, faults, lines, is_linked: true };
+        let replaced = |seed| run_tree(seed, Some(tree)).replaced;
+        // Otherwise the runs would check nothing.
+        assert!((0..12).map(replaced).sum::<u64>() > 10);
+    }
 }
 
 /// Each seed with the number of its steps, and the defect that it shows without the mend.

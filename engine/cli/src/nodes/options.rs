@@ -71,9 +71,10 @@ pub struct NodeArgs {
 
     /// Let nodes wait for another connection
     ///
-    /// If the connection to a node ends, this process tries for this time to make another one, over
-    /// which the output goes on where it ended. The ranks run meanwhile. In seconds, with suffix ms,
-    /// s, m or h, or as MINUTES:SECONDS. By default, or with 0, such a node is lost at once.
+    /// If the connection to a node ends, this process or the relay of the node tries for this time to
+    /// make another one, over which the output goes on where it ended. The ranks run meanwhile. In
+    /// seconds, with suffix ms, s, m or h, or as MINUTES:SECONDS. By default, or with 0, such a node
+    /// is lost at once.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     reattach: Option<Duration>,
 }
@@ -156,7 +157,6 @@ fn variable_name(text: &str) -> Result<OsString, String> {
 pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Result<(), Failure> {
     if args.nodes.reattach_limit().is_some() {
         let reasons = [
-            (args.nodes.tree.is_some(), "with --tree", "relays do not replace connections"),
             (template.is_srun(), "over srun", "a step of Slurm ends with its srun"),
             (
                 matches!(args.rendezvous_dir(), RendezvousDir::None),

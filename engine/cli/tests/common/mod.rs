@@ -7,6 +7,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 pub mod bytes;
+pub mod cuts;
+pub mod front;
 pub mod lease;
 pub mod nodes;
 pub mod noise;

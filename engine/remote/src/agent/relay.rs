@@ -1,24 +1,19 @@
-//! The edges of an agent that is a relay. Each has a carrier, a thread that starts it and passes
-//! frames up, and a thread that passes frames down.
+//! The edges of an agent that is a relay: what waits for each child, and what ends them. The threads
+//! of an edge are in [`child_edge`](super::child_edge).
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::fs::File;
-use std::io::{IoSlice, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use iof_nodes::{ChildNode, ChildUp, EdgeError, Frame, Place, RelayDown, StartRelay, StdinPiece};
+use iof_nodes::{ChildUp, EdgeError, Frame, Place, RelayDown, StartRelay, StdinPiece};
 use nix::sys::signal::Signal;
 
-use super::uplink::Uplink;
-use crate::carrier::{
-    Carrier, CarrierEnd, MAX_STARTS, Template, ended, lock, reap, signal_group, write_frames,
-};
-use crate::thread::start_thread;
+use crate::carrier::{CarrierEnd, MAX_STARTS, lock, signal_group};
+use crate::carriers::Carriers;
+use crate::reattach::{LinkedEdge, Reattach};
 
-/// The interval at which a relay that waits for a child looks whether the front end is gone.
-const GONE_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval at which a relay that waits for a child looks whether it must read on.
+const READ_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The edges of a relay.
 pub struct Relay {
@@ -27,9 +22,9 @@ pub struct Relay {
     wake: Vec<Condvar>,
     /// A child has taken its frames, has greeted, or is lost.
     progress: Condvar,
-    template: Template,
-    /// The shell command of an agent.
-    agent: OsString,
+    carriers: Carriers,
+    /// By child, if their carriers may be replaced.
+    linked: Vec<Arc<LinkedEdge>>,
 }
 
 struct State {
@@ -38,95 +33,128 @@ struct State {
     carriers: Vec<Option<Arc<Mutex<CarrierEnd>>>>,
     /// The children that are being started, and have not greeted.
     starting: BTreeSet<usize>,
+    /// The children that were cut off because too much waited for them.
+    overfull: BTreeSet<usize>,
     /// The front end is gone.
     is_closed: bool,
 }
 
-/// A carrier's output, and the carrier.
-type StartedCarrier = (File, Arc<Mutex<CarrierEnd>>);
-
-/// Why an edge did not start, and its carrier if that runs.
-type NotStarted = (String, Option<Arc<Mutex<CarrierEnd>>>);
-
-/// One edge, as its thread that passes frames up sees it.
-struct ChildEdge {
-    relay: Arc<Relay>,
-    uplink: Arc<Uplink>,
-    child: usize,
-    host: String,
-    up: ChildUp,
+/// Whether an edge goes on that was added to those of a relay.
+pub enum Added {
+    GoesOn,
+    /// It was ended meanwhile, or the front end is gone.
+    Ended,
 }
 
 impl Relay {
     /// Creates the edges to all children, and their ends for what comes up. Frames for them may be
     /// passed at once.
     pub fn new(start: &StartRelay) -> (Arc<Relay>, Vec<ChildUp>) {
-        let down = RelayDown::new(start);
-        let ups: Vec<ChildUp> = down.places().map(ChildUp::new).collect();
-        let carriers = ups.iter().map(|_| None).collect();
-        let wake = ups.iter().map(|_| Condvar::new()).collect();
-        let state = State { down, carriers, starting: BTreeSet::new(), is_closed: false };
-        let (state, template) = (Mutex::new(state), Template::of_words(start.rsh.clone()));
-        let agent = start.agent.clone();
-        (Arc::new(Relay { state, wake, progress: Condvar::new(), template, agent }), ups)
+        let (down, carriers) = (RelayDown::new(start), Carriers::of_relay(start));
+        let reattach = start.reattach.as_ref().map(|reattach| {
+            let limit = Duration::from_millis(reattach.limit);
+            Reattach::new(carriers.clone(), limit)
+        });
+        let child_up = if reattach.is_some() { ChildUp::linked } else { ChildUp::new };
+        let ups: Vec<ChildUp> = down.places().map(child_up).collect();
+        let edge = |reattach: &Reattach| {
+            let edges = start.children.len();
+            start.children.iter().map(|child| reattach.edge(&child.host, edges)).collect()
+        };
+        let state = State {
+            down,
+            carriers: ups.iter().map(|_| None).collect(),
+            starting: BTreeSet::new(),
+            overfull: BTreeSet::new(),
+            is_closed: false,
+        };
+        let relay = Relay {
+            state: Mutex::new(state),
+            wake: ups.iter().map(|_| Condvar::new()).collect(),
+            progress: Condvar::new(),
+            carriers,
+            linked: reattach.as_ref().map(edge).unwrap_or_default(),
+        };
+        (Arc::new(relay), ups)
     }
 
-    /// Starts the threads of the edges.
-    pub fn start(
-        self: &Arc<Self>,
-        children: Vec<ChildNode>,
-        ups: Vec<ChildUp>,
-        uplink: &Arc<Uplink>,
-    ) -> Result<(), String> {
-        for (child, (node, up)) in children.into_iter().zip(ups).enumerate() {
-            let (relay, uplink) = (Arc::clone(self), Arc::clone(uplink));
-            let edge = ChildEdge { relay, uplink, child, host: node.host, up };
-            start_thread("iof-up", move || edge.run()).map_err(|_| "cannot start a thread".to_owned())?;
-        }
-        Ok(())
+    pub fn carriers(&self) -> &Carriers {
+        &self.carriers
+    }
+
+    /// Returns the number of edges.
+    pub fn edges(&self) -> usize {
+        self.wake.len()
+    }
+
+    /// Returns the edge to a child, if its carrier may be replaced.
+    pub fn linked(&self, child: usize) -> Option<&Arc<LinkedEdge>> {
+        self.linked.get(child)
     }
 
     /// Passes a frame of the front end to a node behind this one. Blocks while too much waits for a
-    /// child, unless `is_gone` finds that the front end is gone.
-    pub fn pass(&self, place: Place, frame: &Frame<'_>, is_gone: impl Fn() -> bool) -> Result<(), EdgeError> {
+    /// child, unless the relay must read on.
+    pub fn pass(
+        &self,
+        place: Place,
+        frame: &Frame<'_>,
+        must_read: impl Fn() -> bool,
+    ) -> Result<(), EdgeError> {
         let mut state = lock(&self.state);
         let child = state.down.pass(place, frame)?;
         self.wake(child);
-        self.wait_for_room(state, is_gone);
+        self.wait_for_room(state, must_read);
         Ok(())
     }
 
     /// Passes a piece of stdin to the nodes behind this one that are among its targets, as
     /// [`Relay::pass`] does. Leaves the target that is this node.
-    pub fn pass_stdin(&self, piece: &mut StdinPiece, is_gone: impl Fn() -> bool) -> Result<(), EdgeError> {
+    pub fn pass_stdin(&self, piece: &mut StdinPiece, must_read: impl Fn() -> bool) -> Result<(), EdgeError> {
         let mut state = lock(&self.state);
         let children = state.down.pass_stdin(piece)?;
         children.into_iter().for_each(|child| self.wake(child));
-        self.wait_for_room(state, is_gone);
+        self.wait_for_room(state, must_read);
         Ok(())
     }
 
-    /// Blocks while too much waits for a child, unless `is_gone` finds that the front end is gone.
-    fn wait_for_room(&self, mut state: MutexGuard<'_, State>, is_gone: impl Fn() -> bool) {
-        while !state.down.has_room() && !state.is_closed && !is_gone() {
-            let waited = self.progress.wait_timeout(state, GONE_INTERVAL);
+    /// Blocks while too much waits for a child, unless the relay must read on. Then cuts off a child
+    /// for which more waits than the relay holds.
+    fn wait_for_room(&self, mut state: MutexGuard<'_, State>, must_read: impl Fn() -> bool) {
+        while !state.down.has_room() && !state.is_closed {
+            if must_read() {
+                let overfull: BTreeSet<usize> = state.down.overfull().collect();
+                state.overfull.extend(&overfull);
+                drop(state);
+                // Its carrier takes nothing, so its agent can't be told.
+                overfull.into_iter().for_each(|child| self.end(child, Signal::SIGKILL));
+                return;
+            }
+            let waited = self.progress.wait_timeout(state, READ_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Ends the edge to the child at this place.
     pub fn cut(&self, place: Place, signal: Signal) {
+        let child = lock(&self.state).down.places().position(|places| places.start == place.0);
+        if let Some(child) = child {
+            self.end(child, signal);
+        }
+    }
+
+    fn end(&self, child: usize, signal: Signal) {
         let mut state = lock(&self.state);
-        let Some(child) = state.down.places().position(|places| places.start == place.0) else { return };
-        // The agent at its end sees the end of its stdin.
+        // The agent at its end sees the end of its stdin, or `HangUp`.
         state.down.close(child);
         self.wake(child);
         let carrier = state.carriers.get(child).cloned().flatten();
         drop(state);
         // It may wait for others to start, and then does not start any more.
         self.progress.notify_all();
-        if let Some(carrier) = carrier {
-            signal_group(&carrier, signal);
+        match (carrier, self.linked(child)) {
+            (Some(carrier), Some(linked)) => linked.signal(&carrier, signal),
+            (Some(carrier), None) => signal_group(&carrier, signal),
+            (None, linked) => linked.into_iter().for_each(|linked| linked.hang_up()),
         }
     }
 
@@ -143,7 +171,15 @@ impl Relay {
         let starting = state.starting.iter().filter_map(|child| state.carriers.get(*child)?.clone());
         let starting: Vec<_> = starting.collect();
         drop(state);
+        self.linked.iter().for_each(|linked| linked.hang_up());
         starting.iter().for_each(|carrier| signal_group(carrier, Signal::SIGTERM));
+    }
+
+    /// Ends the edges whose agents would otherwise wait for other carriers when this process ends,
+    /// and waits until the carriers have what was sent last, until `deadline` at most.
+    pub fn finish(&self, deadline: Instant) {
+        self.linked.iter().for_each(|linked| linked.hang_up());
+        self.linked.iter().for_each(|linked| linked.drain(deadline));
     }
 
     fn wake(&self, child: usize) {
@@ -154,7 +190,7 @@ impl Relay {
 
     /// Returns the frames that wait for a child, or `None` when its edge has ended. Blocks until
     /// there are some.
-    fn take(&self, child: usize) -> Option<Vec<u8>> {
+    pub fn take(&self, child: usize) -> Option<Vec<u8>> {
         let wake = self.wake.get(child)?;
         let mut state = lock(&self.state);
         loop {
@@ -167,125 +203,64 @@ impl Relay {
         }
     }
 
+    /// Blocks until few others are being started. Returns whether the child is to be started, which
+    /// counts as being started then; `None` if the front end is gone.
+    pub fn wait_for_start(&self, child: usize) -> Option<bool> {
+        let mut state = lock(&self.state);
+        while state.starting.len() >= MAX_STARTS && !state.down.is_closed(child) {
+            state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.is_closed {
+            return None;
+        }
+        let starts = !state.down.is_closed(child);
+        if starts {
+            state.starting.insert(child);
+        }
+        Some(starts)
+    }
+
+    /// Notes the carrier of a child, which was started.
+    pub fn add_carrier(&self, child: usize, carrier: &Arc<Mutex<CarrierEnd>>) -> Added {
+        let mut state = lock(&self.state);
+        if let Some(place) = state.carriers.get_mut(child) {
+            *place = Some(Arc::clone(carrier));
+        }
+        if state.down.is_closed(child) {
+            // The signal of the one who closed it came too early.
+            signal_group(carrier, Signal::SIGTERM);
+        }
+        if state.is_closed { Added::Ended } else { Added::GoesOn }
+    }
+
     /// Notes that a child has greeted, or is lost.
-    fn started(&self, child: usize) {
+    pub fn started(&self, child: usize) {
         lock(&self.state).starting.remove(&child);
         self.progress.notify_all();
     }
-}
 
-impl ChildEdge {
-    fn run(mut self) {
-        let (reason, carrier) = match self.start() {
-            Ok(Some((pipe, carrier))) => match self.receive(pipe) {
-                Ok(()) => (ended(&carrier), Some(carrier)),
-                Err(reason) => {
-                    signal_group(&carrier, Signal::SIGTERM);
-                    (reason, Some(carrier))
-                }
-            },
-            Ok(None) => return,
-            Err(not_started) => not_started,
-        };
-        self.lose(&reason);
-        if let Some(carrier) = carrier {
-            reap(&carrier);
-        }
+    /// Returns whether the front end has told a child that it has everything, so that the child
+    /// ends.
+    pub fn is_over(&self, child: usize) -> bool {
+        lock(&self.state).down.is_over(child)
     }
 
-    /// Starts the carrier when few others are being started, and the thread that passes frames
-    /// down. Returns `None` if the front end is gone.
-    ///
-    /// # Errors
-    /// [`NotStarted`]. The carrier was asked to end.
-    fn start(&self) -> Result<Option<StartedCarrier>, NotStarted> {
-        let relay = &self.relay;
-        let mut state = lock(&relay.state);
-        while state.starting.len() >= MAX_STARTS && !state.down.is_closed(self.child) {
-            state = relay.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.is_closed {
-            return Ok(None);
-        }
-        if state.down.is_closed(self.child) {
-            return Err(("it was not started".into(), None));
-        }
-        state.starting.insert(self.child);
-        drop(state);
-        let started = relay.template.start(&self.host, &relay.agent, relay.wake.len(), false);
-        let Carrier { end, down, up } = started.map_err(|error| (format!("{error} (see --rsh)"), None))?;
-        let carrier = Arc::new(Mutex::new(end));
-        let mut state = lock(&relay.state);
-        if let Some(place) = state.carriers.get_mut(self.child) {
-            *place = Some(Arc::clone(&carrier));
-        }
-        if state.down.is_closed(self.child) {
-            // The signal of the one who closed it came too early.
-            signal_group(&carrier, Signal::SIGTERM);
-        }
+    /// Returns whether too much waited for a child, which was therefore cut off.
+    pub fn was_overfull(&self, child: usize) -> bool {
+        lock(&self.state).overfull.contains(&child)
+    }
+
+    /// Notes that the edge to a child has ended. Returns whether the front end is there, which is to
+    /// be told.
+    pub fn lose(&self, child: usize) -> bool {
+        self.started(child);
+        let mut state = lock(&self.state);
+        state.down.close(child);
         let is_alone = state.is_closed;
         drop(state);
-        if is_alone {
-            reap(&carrier);
-            return Ok(None);
-        }
-        let (relay, child) = (Arc::clone(relay), self.child);
-        if start_thread("iof-down", move || send(&relay, child, down)).is_err() {
-            signal_group(&carrier, Signal::SIGTERM);
-            return Err(("its relay cannot start a thread".to_owned(), Some(carrier)));
-        }
-        Ok(Some((up, carrier)))
-    }
-
-    /// Passes frames up until the carrier ends its output, or the front end is gone.
-    ///
-    /// # Errors
-    /// The child has broken a rule, or its output can't be read.
-    fn receive(&mut self, mut pipe: File) -> Result<(), String> {
-        let (mut piece, mut frames) = (vec![0; 64 << 10], Vec::new());
-        while !self.uplink.is_closed() {
-            let length = match pipe.read(&mut piece) {
-                Ok(0) => return Ok(()),
-                Ok(length) => length,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(format!("cannot read from its carrier: {error}")),
-            };
-            let is_starting = !self.up.has_greeted();
-            let passed = self.up.pass(piece.get(..length).unwrap_or_default(), &mut frames);
-            if is_starting && self.up.has_greeted() {
-                self.relay.started(self.child);
-            }
-            if !frames.is_empty() {
-                self.uplink.write(&[IoSlice::new(&frames)]);
-                frames.clear();
-            }
-            passed.map_err(|error| format!("its agent is cut off: {error}"))?;
-        }
-        Ok(())
-    }
-
-    /// Tells the front end that the edge has ended.
-    fn lose(&self, reason: &str) {
-        self.relay.started(self.child);
-        let mut state = lock(&self.relay.state);
-        state.down.close(self.child);
-        let is_alone = state.is_closed;
-        drop(state);
-        self.relay.wake(self.child);
+        self.wake(child);
         // The relay may have waited for this child to take its frames.
-        self.relay.progress.notify_all();
-        if !is_alone {
-            self.uplink.send(&self.up.lost(reason));
-        }
-    }
-}
-
-/// Writes the frames for a child until its edge has ended or can't be written. The thread that
-/// passes frames up notices that it has ended.
-fn send(relay: &Relay, child: usize, mut pipe: File) {
-    while let Some(frames) = relay.take(child) {
-        if write_frames(&mut pipe, &[IoSlice::new(&frames)]).is_err() {
-            return;
-        }
+        self.progress.notify_all();
+        !is_alone
     }
 }

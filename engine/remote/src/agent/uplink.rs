@@ -3,7 +3,7 @@
 use std::io::{IoSlice, Read};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::Sender;
 use iof_nodes::{
@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 
 use super::AgentError;
 use super::carrier_files::CarrierInput;
+use super::child_edge;
 use super::links::{self, Links};
 use super::relay::Relay;
 use super::shared_pipe::SharedPipe;
@@ -184,7 +185,7 @@ impl Uplink {
             if place != Place::NEXT {
                 let unknown = EdgeError::Place(place.0, 1);
                 let relay = self.relay.get().ok_or(unknown).map_err(refused)?;
-                relay.pass(place, &frame, || has_hung_up(down)).map_err(refused)?;
+                relay.pass(place, &frame, || self.must_read(down)).map_err(refused)?;
                 continue;
             }
             if let (Some(links), Frame::Ack { received }) = (self.links(), &frame) {
@@ -202,13 +203,19 @@ impl Uplink {
                     }
                 }
                 AgentEvent::Message(ToAgent::Stdin(piece)) => {
-                    let own = self.pass_stdin(piece, || has_hung_up(down)).map_err(refused)?;
+                    let own = self.pass_stdin(piece, || self.must_read(down)).map_err(refused)?;
                     own.into_iter().for_each(|message| drop(inputs.send(Input::Message(message))));
                 }
                 AgentEvent::Message(message) => drop(inputs.send(Input::Message(message))),
             }
         }
         Ok(())
+    }
+
+    /// Returns whether a relay reads on although too much waits for a child: the front end is gone,
+    /// or what it has yet to acknowledge is so much that the relay can't send.
+    fn must_read(&self, down: &impl AsFd) -> bool {
+        has_hung_up(down) || self.links().is_some_and(|links| !links.link.has_room())
     }
 
     /// Starts the edges to further agents.
@@ -221,7 +228,7 @@ impl Uplink {
             // Closed before it was known.
             relay.close();
         }
-        relay.start(start.children, ups, self)
+        child_edge::start(&relay, start.children, ups, self).map_err(|error| error.to_string())
     }
 
     /// Passes a piece of stdin to the nodes behind this one that are among its targets. Returns what
@@ -229,10 +236,10 @@ impl Uplink {
     fn pass_stdin(
         &self,
         mut piece: StdinPiece,
-        is_gone: impl Fn() -> bool,
+        must_read: impl Fn() -> bool,
     ) -> Result<Option<ToAgent>, EdgeError> {
         match (self.relay.get(), piece.targets.iter().find(|target| target.place != Place::NEXT)) {
-            (Some(relay), Some(_)) => relay.pass_stdin(&mut piece, is_gone)?,
+            (Some(relay), Some(_)) => relay.pass_stdin(&mut piece, must_read)?,
             (None, Some(target)) => return Err(EdgeError::Place(target.place.0, 1)),
             (_, None) => {}
         }
@@ -285,6 +292,17 @@ impl Uplink {
         }
         if let Some(relay) = self.relay.get() {
             relay.close();
+        }
+    }
+
+    /// Ends the edges of a relay whose agents would wait for other carriers, and waits until the
+    /// carriers have what was sent last. Then ends its own edge, if that is such a one.
+    pub fn finish(&self, deadline: Instant) {
+        if let Some(relay) = self.relay.get() {
+            relay.finish(deadline);
+        }
+        if let Some(links) = self.links() {
+            links.finish(deadline);
         }
     }
 

@@ -118,9 +118,10 @@ impl Front {
         self.edges.iter().map(|edge| edge.first).collect()
     }
 
-    /// Returns whether the carrier of a node is replaced when it ends.
-    pub fn is_ready(&self, node: usize) -> bool {
-        self.edges[self.place(node).0].is_ready
+    /// Returns whether the front end replaces the carrier of a node when it ends.
+    pub fn can_replace(&self, node: usize) -> bool {
+        let (edge, place) = self.place(node);
+        place == Place::NEXT && self.edges[edge].is_ready
     }
 
     fn place(&self, node: usize) -> (usize, Place) {
@@ -254,7 +255,7 @@ impl Front {
         let child = |places: std::ops::Range<u32>| ChildNode { host: "a".into(), nodes: places.len() as u32 };
         let children: Vec<ChildNode> = branch.children(place).into_iter().map(child).collect();
         if !children.is_empty() {
-            let relay = StartRelay { rsh: vec!["sh".into()], agent: "a".into(), children };
+            let relay = StartRelay { rsh: vec!["sh".into()], agent: "a".into(), reattach: None, children };
             self.send(node, &ToAgent::Relay(relay));
         }
         let first = node as u32 * self.ranks;

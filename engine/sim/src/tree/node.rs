@@ -1,15 +1,16 @@
 //! An agent: what its threads do in one turn of the simulation.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use iof_nodes::limits::{MAX_ANSWER, MAX_CONTROL, MAX_KEPT, MAX_RECORD, MAX_RELAY_DOWN};
 use iof_nodes::{
-    AgentEnd, AgentEvent, ChildUp, Decoder, Frame, HEADER, Place, RankTotal, RelayDown, StdinOutcome,
-    StdinPiece, StdinRanks, StdinTarget, StreamKey, ToAgent, ToFrontEnd, Turns,
+    AgentEnd, AgentEvent, ChildNote, ChildUp, Decoder, Frame, HEADER, LinkAddress, LinkEnd, Place, RankTotal,
+    RelayDown, StdinOutcome, StdinPiece, StdinRanks, StdinTarget, StreamKey, ToAgent, ToFrontEnd, Turns,
 };
 use iof_proto::{Channel, Rank};
 
-use super::pipe::{CAPACITY, EdgeEnd, Pipe};
+use super::pipe::{CAPACITY, EdgeEnd, Pipe, SESSION};
 use super::source::{Source, bytes, written};
 use crate::rng::Rng;
 
@@ -29,11 +30,24 @@ const PATIENCE: u64 = 2000;
 /// A relay's edges.
 struct Relay {
     down: RelayDown,
-    ups: Vec<Option<ChildUp>>,
-    /// The numbers of the children.
-    children: Vec<usize>,
-    /// What is being written to each child.
-    writing: Vec<Vec<u8>>,
+    children: Vec<Child>,
+}
+
+/// An edge of a relay.
+pub struct Child {
+    /// The number of the node.
+    pub number: usize,
+    /// `None` if the edge has ended.
+    up: Option<ChildUp>,
+    pub edge: EdgeEnd,
+    /// The relay knows where the child listens for carriers.
+    has_address: bool,
+    /// The turn in which a carrier that has ended is replaced.
+    pub replaced_at: Option<u64>,
+    /// Another carrier does not find the child.
+    pub is_gone: bool,
+    /// What is being written.
+    writing: Vec<u8>,
 }
 
 /// An agent.
@@ -73,6 +87,34 @@ pub struct Node {
 pub struct Pipes {
     pub up: Vec<Pipe>,
     pub down: Vec<Pipe>,
+}
+
+impl Child {
+    /// Reads what the child has sent, and appends what is passed up. Returns why the edge ends, if it
+    /// does.
+    fn read(&mut self, pipe: &mut Pipe, batch: &mut Vec<u8>, (is_over, now): (bool, u64)) -> Option<String> {
+        let up = self.up.as_mut()?;
+        let Some(read) = self.edge.read(MAX_RECORD, pipe) else {
+            if self.edge.link.is_none() || !self.has_address || self.is_gone || is_over {
+                return Some("its carrier ended".to_owned());
+            }
+            self.replaced_at = Some(now + 1 + self.number as u64 % 97);
+            return None;
+        };
+        let notes = match up.pass(&read, batch) {
+            Ok(notes) => notes,
+            Err(error) => return Some(error.to_string()),
+        };
+        for note in notes {
+            match note {
+                ChildNote::Acknowledged(received) => {
+                    self.edge.link.as_mut().unwrap().acknowledged(received).unwrap();
+                }
+                ChildNote::Address(_) => self.has_address = true,
+            }
+        }
+        None
+    }
 }
 
 impl Node {
@@ -126,7 +168,7 @@ impl Node {
         if self.has_started {
             self.produce(now);
         }
-        self.read_children(pipes);
+        self.read_children(pipes, now);
         self.write_up(number, pipes);
         self.edge.flush(&mut pipes.up[number]);
         self.measure();
@@ -135,7 +177,9 @@ impl Node {
 
     fn read_down(&mut self, number: usize, pipes: &mut Pipes, now: u64) -> Vec<usize> {
         let mut started = Vec::new();
-        if self.relay.as_ref().is_some_and(|relay| !relay.down.has_room()) {
+        // A relay that has no room to send must read on.
+        let must_read = self.edge.link.as_ref().is_some_and(|link| !link.has_room());
+        if !must_read && self.relay.as_ref().is_some_and(|relay| !relay.down.has_room()) {
             return started;
         }
         let Some(read) = self.edge.read(CAPACITY, &mut pipes.down[number]) else {
@@ -158,14 +202,21 @@ impl Node {
             match self.agent.receive(&frame).unwrap() {
                 AgentEvent::Message(ToAgent::Relay(start)) => {
                     let down = RelayDown::new(&start);
-                    let places: Vec<_> = down.places().collect();
-                    let children: Vec<usize> =
-                        places.iter().map(|places| number + places.start as usize).collect();
-                    let ups = places.into_iter().map(|places| Some(ChildUp::new(places))).collect();
-                    let writing = vec![Vec::new(); children.len()];
+                    let is_linked = self.edge.link.is_some();
+                    let child_up = if is_linked { ChildUp::linked } else { ChildUp::new };
+                    let child = |places: Range<u32>| Child {
+                        number: number + places.start as usize,
+                        up: Some(child_up(places)),
+                        edge: EdgeEnd::new(is_linked),
+                        has_address: false,
+                        replaced_at: None,
+                        is_gone: false,
+                        writing: Vec::new(),
+                    };
+                    let children: Vec<Child> = down.places().map(child).collect();
                     self.batches.resize(CHILDREN + children.len(), Vec::new());
-                    started.clone_from(&children);
-                    self.relay = Some(Relay { down, ups, children, writing });
+                    started = children.iter().map(|child| child.number).collect();
+                    self.relay = Some(Relay { down, children });
                 }
                 AgentEvent::Message(message) => self.handle(message, pipes),
                 AgentEvent::None | AgentEvent::Credit => {}
@@ -177,7 +228,13 @@ impl Node {
 
     fn handle(&mut self, message: ToAgent, pipes: &mut Pipes) {
         match message {
-            ToAgent::Start(_) => self.messages.push_back(ToFrontEnd::Ready),
+            ToAgent::Start(_) => {
+                if self.edge.link.is_some() {
+                    let address = LinkAddress { path: "a".into(), session: SESSION };
+                    self.messages.push_back(ToFrontEnd::Link(address));
+                }
+                self.messages.push_back(ToFrontEnd::Ready);
+            }
             ToAgent::Go => {
                 let pids = vec![1; self.sources.len()];
                 self.messages.push_back(ToFrontEnd::Started { pids });
@@ -201,24 +258,49 @@ impl Node {
                 let relay = self.relay.as_ref().unwrap();
                 let index = relay.down.places().position(|places| places.start == child.0).unwrap();
                 // The carrier is ended.
-                pipes.up[relay.children[index]].end();
-                pipes.down[relay.children[index]].end();
+                pipes.up[relay.children[index].number].end();
+                pipes.down[relay.children[index].number].end();
             }
-            ToAgent::Close => self.is_gone = true,
+            ToAgent::Close | ToAgent::HangUp => self.is_gone = true,
             _ => panic!("{message:?}"),
         }
     }
 
     fn write_down(&mut self, pipes: &mut Pipes) {
         let Some(relay) = &mut self.relay else { return };
-        for (child, writing) in relay.writing.iter_mut().enumerate() {
+        for (index, Child { number, edge, writing, .. }) in relay.children.iter_mut().enumerate() {
             if writing.is_empty() {
-                *writing = relay.down.take(child).unwrap_or_default();
+                *writing = relay.down.take(index).unwrap_or_default();
             }
             // What can't be written is lost with the edge.
-            let written = pipes.down[relay.children[child]].write(writing).unwrap_or(writing.len());
+            let pipe = &mut pipes.down[*number];
+            let written = edge.write(writing, pipe).unwrap_or(writing.len());
             writing.drain(..written);
+            edge.flush(pipe);
         }
+    }
+
+    /// Tells the children of a relay that ends, as far as their carriers take it.
+    pub fn hang_up(&mut self, pipes: &mut Pipes) {
+        let Some(relay) = &mut self.relay else { return };
+        for Child { number, edge, .. } in &mut relay.children {
+            if let Some(link) = &mut edge.link {
+                link.send(&ToAgent::HangUp.frame(Place::NEXT).unwrap());
+                edge.flush(&mut pipes.down[*number]);
+            }
+        }
+    }
+
+    /// Returns the edges of the relay whose carriers are due to be replaced.
+    pub fn due(&mut self, now: u64) -> impl Iterator<Item = &mut Child> {
+        let children = self.relay.iter_mut().flat_map(|relay| &mut relay.children);
+        children.filter_map(move |child| child.replaced_at.take_if(|time| *time <= now).map(|_| child))
+    }
+
+    /// Returns whether the carrier of a child is replaced when it ends.
+    pub fn can_replace(&self, node: usize) -> bool {
+        let mut children = self.relay.iter().flat_map(|relay| &relay.children);
+        children.any(|child| child.number == node && child.has_address)
     }
 
     /// Fills the batches of the node's own output and messages.
@@ -302,34 +384,28 @@ impl Node {
     }
 
     /// Passes on what children have sent, as far as what was read before is written.
-    fn read_children(&mut self, pipes: &mut Pipes) {
-        let count = self.relay.as_ref().map_or(0, |relay| relay.children.len());
-        for child in 0..count {
-            let writer = CHILDREN + child;
-            if !self.batches[writer].is_empty() {
+    fn read_children(&mut self, pipes: &mut Pipes, now: u64) {
+        let Some(relay) = &mut self.relay else { return };
+        let mut written = Vec::new();
+        for (index, child) in relay.children.iter_mut().enumerate() {
+            let batch = &mut self.batches[CHILDREN + index];
+            if !batch.is_empty() || child.replaced_at.is_some() {
                 continue;
             }
-            let relay = self.relay.as_mut().unwrap();
-            let (Some(up), pipe) = (&mut relay.ups[child], &mut pipes.up[relay.children[child]]) else {
-                continue;
-            };
-            let mut batch = Vec::new();
-            let reason = match pipe.read(MAX_RECORD) {
-                Some(read) => up.pass(&read, &mut batch).err().map(|error| error.to_string()),
-                None => Some("its carrier ended".to_owned()),
-            };
-            if let Some(reason) = reason {
+            let is_over = relay.down.is_over(index);
+            if let Some(reason) = child.read(&mut pipes.up[child.number], batch, (is_over, now))
+                && let Some(up) = child.up.take()
+            {
                 batch.extend(up.lost(&reason).frame().unwrap());
-                relay.ups[child] = None;
-                relay.down.close(child);
-                pipe.break_off();
-                pipes.down[relay.children[child]].end();
+                relay.down.close(index);
+                pipes.up[child.number].break_off();
+                pipes.down[child.number].end();
             }
             if !batch.is_empty() {
-                self.batches[writer] = batch;
-                self.request(writer);
+                written.push(CHILDREN + index);
             }
         }
+        written.into_iter().for_each(|writer| self.request(writer));
     }
 
     fn request(&mut self, writer: usize) {
@@ -377,13 +453,15 @@ impl Node {
         assert!(self.edge.link.as_ref().is_none_or(|link| link.held() < MAX_KEPT + MAX_CONTROL));
         let Some(relay) = &self.relay else { return };
         let most = MAX_RECORD + HEADER + MAX_ANSWER;
-        let held = relay.ups.iter().flatten().map(ChildUp::held);
+        let held = relay.children.iter().filter_map(|child| child.up.as_ref()).map(ChildUp::held);
         assert!(held.clone().all(|held| held <= most));
         assert!(self.batches.iter().skip(CHILDREN).all(|batch| batch.len() <= most));
         let up = held.sum::<usize>() + self.batches.iter().skip(CHILDREN).map(Vec::len).sum::<usize>();
-        let down: Vec<usize> = (0..relay.children.len())
-            .map(|child| relay.down.held(child) + relay.writing[child].len())
-            .collect();
+        let kept = |child: &Child| child.edge.link.as_ref().map_or(0, LinkEnd::held);
+        assert!(relay.children.iter().all(|child| kept(child) < MAX_KEPT + 2 * (MAX_RELAY_DOWN + CAPACITY)));
+        let children = (0..).zip(&relay.children);
+        let down: Vec<usize> =
+            children.map(|(index, child)| relay.down.held(index) + child.writing.len()).collect();
         assert!(down.iter().all(|held| *held <= 2 * (MAX_RELAY_DOWN + CAPACITY)));
         self.peak = (self.peak.0.max(up), self.peak.1.max(down.iter().sum()));
     }

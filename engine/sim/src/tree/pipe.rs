@@ -58,7 +58,7 @@ impl Pipe {
 }
 
 /// The number with which a carrier that replaces another one begins.
-const SESSION: u64 = 0x0a00_0000_0000_5e55;
+pub const SESSION: u64 = 0x0a00_0000_0000_5e55;
 
 /// What one end of an edge does with the carrier.
 #[derive(Debug, Default)]

@@ -1,0 +1,293 @@
+//! A front end that a test plays: the frames of one agent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read, Write, pipe};
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Instant;
+
+use iof_nodes::limits::MAX_WINDOW;
+use iof_nodes::{
+    AgentSocket, ChildNode, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd,
+    Place, Program, RelayReattach, Start, StartRelay, ToAgent, ToFrontEnd,
+};
+use iof_proto::{Channel, Nspace, Rank};
+
+use super::process::Process;
+use super::site::{Site, iof};
+
+/// A time that no test waits for, in milliseconds.
+pub const LONG: u64 = 1_000_000;
+
+/// What arrives from an agent.
+#[derive(Debug, PartialEq)]
+pub enum Arrived {
+    Stdout(Vec<u8>),
+    End(Channel),
+    Message(ToFrontEnd),
+}
+
+/// The front end of one agent.
+pub struct Front {
+    pub agent: Process,
+    pub down: File,
+    pub up: File,
+    pub decoder: Decoder,
+    pub end: FrontEnd,
+    /// If its carriers are replaced.
+    pub link: Option<LinkEnd>,
+}
+
+impl Front {
+    /// Starts an agent, and greets it.
+    pub fn start() -> Front {
+        let mut agent = Process::start(&mut agent());
+        let files = (OwnedFd::from(agent.stdin()), OwnedFd::from(agent.stdout()));
+        Front::greet(agent, files, None)
+    }
+
+    pub fn greet(agent: Process, (down, up): (OwnedFd, OwnedFd), link: Option<LinkEnd>) -> Front {
+        let (end, decoder) = (FrontEnd::new(&ranks(), MAX_WINDOW), Decoder::of_agent());
+        let greeting = end.greeting(Place::NEXT);
+        let mut front = Front { agent, down: down.into(), up: up.into(), decoder, end, link };
+        front.write(&greeting);
+        front
+    }
+
+    /// Ends the carrier.
+    pub fn cut(&mut self) {
+        let null = || File::options().read(true).write(true).open("/dev/null").unwrap();
+        (self.down, self.up) = (null(), null());
+    }
+
+    pub fn send(&mut self, place: Place, message: &ToAgent) {
+        self.write(&message.frame(place).unwrap());
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) {
+        let mut piece = Vec::new();
+        match &mut self.link {
+            None => piece.extend(bytes),
+            Some(link) => {
+                link.send(bytes);
+                link.take(&mut piece, usize::MAX);
+            }
+        }
+        self.down.write_all(&piece).unwrap();
+    }
+
+    /// Starts rank 0, which runs this script. Parts of its lines wait for this number of
+    /// milliseconds.
+    pub fn run(&mut self, script: &str, max_line_time: u64) {
+        self.send(Place::NEXT, &ToAgent::Start(start(script, max_line_time).into()));
+        assert_eq!(self.next(), Arrived::Message(ToFrontEnd::Ready));
+        self.send(Place::NEXT, &ToAgent::Go);
+        assert!(matches!(self.next(), Arrived::Message(ToFrontEnd::Started { .. })));
+    }
+
+    /// Takes bytes that have arrived over an edge whose acks the test sends: gives credit for all
+    /// output at once. Returns the messages.
+    pub fn take(&mut self, bytes: &[u8]) -> Vec<ToFrontEnd> {
+        self.decoder.receive(bytes);
+        let (mut messages, mut credit) = (Vec::new(), Vec::new());
+        while let Some((place, frame)) = self.decoder.decode().unwrap() {
+            if let Frame::Ack { .. } = frame {
+                continue;
+            }
+            match self.end.receive(&frame, Instant::now()).unwrap() {
+                FrontEvent::Record { stream, bytes, .. } => {
+                    let frame = self.end.taken(stream.channel, bytes.len());
+                    frame.into_iter().for_each(|frame| frame.append_to(&mut credit, place));
+                }
+                FrontEvent::Message(message) => messages.push(message),
+                _ => {}
+            }
+        }
+        self.down.write_all(&credit).unwrap();
+        messages
+    }
+
+    /// Returns what arrives next that is not a total.
+    pub fn next(&mut self) -> Arrived {
+        loop {
+            match self.next_or_total() {
+                Arrived::Message(ToFrontEnd::Produced(_)) => {}
+                arrived => return arrived,
+            }
+        }
+    }
+
+    pub fn next_or_total(&mut self) -> Arrived {
+        loop {
+            while let Some((_, frame)) = self.decoder.decode().unwrap() {
+                match self.end.receive(&frame, Instant::now()).unwrap() {
+                    FrontEvent::None | FrontEvent::Greeted => {}
+                    FrontEvent::Record { bytes, .. } => return Arrived::Stdout(bytes.to_vec()),
+                    FrontEvent::End(stream) => return Arrived::End(stream.channel),
+                    FrontEvent::Message(message) => return Arrived::Message(message),
+                    FrontEvent::Gap { .. } => panic!("a gap"),
+                }
+            }
+            let mut piece = [0; 4096];
+            let length = self.up.read(&mut piece).unwrap();
+            assert!(length > 0, "the agent has ended");
+            self.link.iter_mut().for_each(|link| link.receive(length));
+            self.decoder.receive(&piece[..length]);
+        }
+    }
+}
+
+/// Returns the command of an agent. A test that waits in vain ends.
+pub fn agent() -> Command {
+    let iof = iof();
+    let mut agent = Command::new("timeout");
+    for (name, _) in iof.get_envs().filter(|(_, value)| value.is_none()) {
+        agent.env_remove(name);
+    }
+    agent.arg("60").arg(iof.get_program()).arg("agent");
+    agent
+}
+
+/// A front end whose carriers are sockets, and are replaced.
+pub struct LinkedFront {
+    pub front: Front,
+    pub address: LinkAddress,
+}
+
+impl LinkedFront {
+    /// Starts an agent, and greets it.
+    pub fn greet() -> Front {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut agent = agent();
+        let agent = Process::start_with_its_files(with_files(agent.args(["--reattach", "1000"]), theirs));
+        Front::greet(agent, both(ours), Some(LinkEnd::default()))
+    }
+
+    /// Starts an agent, which is then ready to start rank 0 with this script.
+    pub fn start(site: &Site, script: &str) -> LinkedFront {
+        let mut front = LinkedFront::greet();
+        let socket = AgentSocket::In(site.path().into());
+        let start = Start { socket, ..start(script, 0) };
+        front.send(Place::NEXT, &ToAgent::Start(start.into()));
+        let Arrived::Message(ToFrontEnd::Link(address)) = front.next() else { panic!("no address") };
+        assert_eq!(front.next(), Arrived::Message(ToFrontEnd::Ready));
+        LinkedFront { front, address }
+    }
+
+    /// Starts an agent, and rank 0, which runs this script.
+    pub fn run(site: &Site, script: &str) -> LinkedFront {
+        LinkedFront::start(site, script).go()
+    }
+
+    /// Starts an agent that relays for a node, whose carrier does nothing, and rank 0.
+    pub fn relay(site: &Site, script: &str) -> LinkedFront {
+        let mut linked = LinkedFront::start(site, script);
+        let rsh = ["sleep", "1000"].map(str::to_owned).to_vec();
+        let children = vec![ChildNode { host: "a".into(), nodes: 1 }];
+        let reattach = Some(RelayReattach { limit: LONG, link: "1".into() });
+        let relay = StartRelay { rsh, agent: "1".into(), reattach, children };
+        linked.front.send(Place::NEXT, &ToAgent::Relay(relay));
+        linked.go()
+    }
+
+    fn go(self) -> LinkedFront {
+        let mut linked = self;
+        linked.front.send(Place::NEXT, &ToAgent::Go);
+        linked.expect_start();
+        linked
+    }
+
+    pub fn expect_start(&mut self) {
+        assert!(matches!(self.front.next(), Arrived::Message(ToFrontEnd::Started { .. })));
+    }
+
+    /// Begins an attempt to bring another carrier. Returns what that one begins with.
+    pub fn attempt(&mut self) -> [u8; HEADER] {
+        let link = self.front.link.as_mut().unwrap();
+        link.begin_attempt();
+        link.resume_frame(self.address.session).header().unwrap()
+    }
+
+    /// Starts a carrier, which begins with these bytes. Returns its process and its two files: sockets,
+    /// or pipes.
+    pub fn start_link(&self, first: [u8; HEADER], is_pipe: bool) -> (Process, (File, File)) {
+        let mut link = iof();
+        link.arg("link").arg(&self.address.path);
+        let (mut down, up): (File, File) = if is_pipe {
+            let ((stdin, down), (up, stdout)) = (pipe().unwrap(), pipe().unwrap());
+            link.stdin(stdin).stdout(stdout);
+            (OwnedFd::from(down).into(), OwnedFd::from(up).into())
+        } else {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            with_files(&mut link, theirs);
+            let (down, up) = both(ours);
+            (down.into(), up.into())
+        };
+        down.write_all(&first).unwrap();
+        (Process::start_with_its_files(&mut link), (down, up))
+    }
+
+    /// Goes on over another carrier, which begins with these bytes. Returns its process, and the files
+    /// of the one before.
+    pub fn resume(&mut self, first: [u8; HEADER], is_pipe: bool) -> (Process, (File, File)) {
+        let (process, (down, mut up)) = self.start_link(first, is_pipe);
+        let (mut header, mut decoder) = ([0; HEADER], Decoder::of_agent());
+        up.read_exact(&mut header).unwrap();
+        decoder.receive(&header);
+        let (_, frame) = decoder.decode().unwrap().unwrap();
+        assert!(matches!(frame, Frame::Resume { .. }), "{frame:?}");
+        let front = &mut self.front;
+        front.link.as_mut().unwrap().resume(self.address.session, &frame).unwrap();
+        let before = (mem::replace(&mut front.down, down), mem::replace(&mut front.up, up));
+        front.write(&[]);
+        (process, before)
+    }
+}
+
+/// Returns a command with a socket as its stdin and stdout.
+pub fn with_files(command: &mut Command, socket: UnixStream) -> &mut Command {
+    let (stdin, stdout) = both(socket);
+    command.stdin(stdin).stdout(stdout)
+}
+
+/// Returns a socket as the two files of a carrier.
+pub fn both(socket: UnixStream) -> (OwnedFd, OwnedFd) {
+    (socket.try_clone().unwrap().into(), socket.into())
+}
+
+pub fn ranks() -> BTreeSet<Rank> {
+    [Rank(0)].into()
+}
+
+pub fn start(script: &str, max_line_time: u64) -> Start {
+    let program = Program {
+        nprocs: 1,
+        program: "sh".into(),
+        args: vec!["-c".into(), script.into()],
+        env: Vec::new(),
+        cwd: "/".into(),
+        merge_stderr: false,
+    };
+    Start {
+        nspace: Nspace::new("demo").unwrap(),
+        programs: vec![program],
+        env: Vec::new(),
+        ranks: ranks(),
+        stdin: BTreeMap::new(),
+        ptys: BTreeMap::new(),
+        cache_size: None,
+        cache_total: 64 << 20,
+        max_line: 64 << 10,
+        max_line_time,
+        drop: DropPolicy::None,
+        grace: None,
+        kill_wait: 1000,
+        hide_launcher: true,
+        backend: None,
+        socket: AgentSocket::None,
+        files: None,
+    }
+}
