@@ -371,8 +371,10 @@ fn an_agent_that_breaks_a_rule_is_refused() {
     front.receive(&Frame::End { stream, produced: 0 }, Instant::now()).unwrap();
     assert!(front.receive(&record(stream, 0, b"x"), Instant::now()).is_err());
     let mut stranger = FrontEnd::new(&(0..1).map(Rank).collect(), MAX_WINDOW);
-    let error = stranger.receive(&Frame::Hello { version: 8 }, Instant::now());
-    assert_eq!(error, Err(EdgeError::Version { theirs: 8, ours: 7 }));
+    let Frame::Hello { version: ours } = Frame::HELLO else { panic!("not a hello") };
+    let theirs = ours + 1;
+    let error = stranger.receive(&Frame::Hello { version: theirs }, Instant::now());
+    assert_eq!(error, Err(EdgeError::Version { theirs, ours }));
     assert_eq!(
         FrontEnd::new(&(0..1).map(Rank).collect(), MAX_WINDOW).receive(&Frame::Padding, Instant::now()),
         Err(EdgeError::NoHello)

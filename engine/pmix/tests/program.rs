@@ -57,12 +57,13 @@ fn the_library_of_open_mpi_leads_to_its_libpmix() {
     let Some(site) = Site::new("open-mpi") else { return };
     let libpmix = site.library("lib/openmpi/libpmix.so.2", &[]);
     let inner = "-Wl,-rpath,$ORIGIN:$ORIGIN/openmpi";
-    site.library("lib/libmpi.so.40", &["lib/openmpi/libpmix.so.2", inner]);
-    let program = site.program(&["lib/libmpi.so.40", RUNPATH, "-Wl,-rpath-link,lib/openmpi"]);
+    // The system may have libraries of Open MPI: theirs have other names.
+    site.library("lib/libmpi_iof.so.40", &["lib/openmpi/libpmix.so.2", inner]);
+    let program = site.program(&["lib/libmpi_iof.so.40", RUNPATH, "-Wl,-rpath-link,lib/openmpi"]);
     assert_eq!(Need::of(&program, None), Need::Pmix(libpmix.clone()));
     // A binding between the program and Open MPI's library.
-    site.library("lib/libmpi_mpifh.so.40", &["lib/libmpi.so.40", "-Wl,-rpath,$ORIGIN"]);
-    let bound = site.program(&["lib/libmpi_mpifh.so.40", "-Wl,-rpath-link,lib:lib/openmpi"]);
+    site.library("lib/libmpi_iof_mpifh.so.40", &["lib/libmpi_iof.so.40", "-Wl,-rpath,$ORIGIN"]);
+    let bound = site.program(&["lib/libmpi_iof_mpifh.so.40", "-Wl,-rpath-link,lib:lib/openmpi"]);
     let search = site.0.join("lib");
     assert_eq!(Need::of(&bound, Some(search.as_os_str())), Need::Pmix(libpmix));
     // Where its library is not found, the linker's own search may find libpmix.
