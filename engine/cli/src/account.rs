@@ -30,7 +30,7 @@ pub struct JobAccount {
     /// The ranks by exit status, which is unknown for a rank that still runs.
     exits: ExitGroups,
     /// The bytes that are missing because nodes were lost, at least.
-    missing: u64,
+    missing: Option<u64>,
     forwarded: Forwarded,
 }
 
@@ -55,7 +55,7 @@ impl JobAccount {
         let mut tool = engine.attach("iof run", Grant::Never)?;
         let found = tool.query(&[key::IOF_QUERY_STATS, key::PMIX_QUERY_PROC_TABLE])?;
         let (channels, exits) = (BTreeMap::new(), ExitGroups::default());
-        let (backend, missing) = (backend_text(engine), 0);
+        let (backend, missing) = (backend_text(engine), None);
         let mut account = JobAccount { elapsed, backend, user, system, channels, exits, missing, forwarded };
         for Found { value, .. } in found {
             account.add(value, failures);
@@ -69,7 +69,9 @@ impl JobAccount {
                 for stream in streams {
                     let read = self.channels.entry(stream.channel).or_default();
                     *read = read.saturating_add(stream.produced);
-                    self.missing = self.missing.saturating_add(stream.missing.unwrap_or(0));
+                    if let Some(missing) = stream.missing {
+                        self.missing = Some(self.missing.unwrap_or(0).saturating_add(missing));
+                    }
                 }
             }
             Value::Procs(procs) => {
@@ -119,8 +121,8 @@ impl JobAccount {
         let PrintReport { written, lost, .. } = &self.forwarded.report;
         let lost = lost.values().fold(0u64, |sum, lost| sum.saturating_add(*lost));
         let missing = match self.missing {
-            0 => String::new(),
-            missing => format!(", at least {missing} missing from lost nodes"),
+            None => String::new(),
+            Some(missing) => format!(", at least {missing} missing from lost nodes"),
         };
         format!(
             "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{missing}{}",
