@@ -14,6 +14,10 @@ use common::site::{Gate, Site, iof};
 use common::wait_for;
 use iof_nodes::{HEADER, ToFrontEnd};
 use nix::sys::signal::Signal;
+use nix::unistd::gethostname;
+
+/// What `iof run` adds if a carrier does not reach an agent.
+const HINT: &str = "the command of --rsh must reach the node, and must not write to stdout itself";
 
 #[test]
 fn a_failed_rank_is_told_with_its_host_and_gives_the_exit_code() {
@@ -283,7 +287,8 @@ fn no_rank_starts_if_one_node_cannot_start_its_ranks() {
     assert!(done.code == 2 && done.stderr.contains("cannot start an agent on a: "), "{done:?}");
     let done = by("false");
     assert_eq!(done.code, 1);
-    assert_eq!(done.stderr, "iof: cannot start ranks on a: its carrier ended with exit status: 1\n");
+    let told = format!("iof: cannot start ranks on a: its carrier ended with exit status: 1 ({HINT})\n");
+    assert_eq!(done.stderr, told);
 }
 
 #[test]
@@ -294,8 +299,8 @@ fn an_agent_that_speaks_wrongly_is_cut_off() {
     let options = ["--hosts", "a", "--rsh", path.to_str().unwrap()];
     let done = site.run_sh(&options, "true").finish();
     assert_eq!(done.code, 1);
-    let told = "iof: cannot start ranks on a: its agent is cut off: unknown kind of frame 87\n";
-    assert_eq!(done.stderr, told);
+    let reason = "its agent is cut off: unknown kind of frame 87";
+    assert_eq!(done.stderr, format!("iof: cannot start ranks on a: {reason} ({HINT})\n"));
 }
 
 #[test]
@@ -305,7 +310,8 @@ fn an_agent_cuts_off_a_front_end_that_speaks_wrongly() {
     stdin.write_all(&[99; 32]).unwrap();
     let done = agent.finish();
     assert_eq!(done.code, 1, "{done:?}");
-    assert_eq!(done.stderr, "iof: the front end is cut off: unknown kind of frame 99\n");
+    let (host, reason) = (gethostname().unwrap(), "the front end is cut off: unknown kind of frame 99");
+    assert_eq!(done.stderr, format!("iof: {}: {reason}\n", host.to_str().unwrap()));
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn a_node_that_no_carrier_reaches_in_time_is_lost_with_figures() {
                       unfinished output 6 bytes arrived, at least 0 are missing, and what ";
         assert!(line.contains(reason), "{errors}");
     }
-    assert!(errors.contains("unknown exit status: 2 ranks (0-1); 12 bytes forwarded, 0 lost"), "{errors}");
+    assert!(errors.contains("unknown exit status: 2 ranks (0-1); 12 bytes forwarded, 0 lost, at least 0 missing from lost nodes"), "{errors}");
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
@@ -162,6 +162,28 @@ fn a_node_that_no_carrier_reaches_in_time_is_lost_with_figures() {
         .collect();
     let reason = "no connection reached the agent for 0.5 s; the ranks of this node are ended";
     assert!(records.len() == 2 && records.iter().all(|record| record.contains(reason)), "{records:?}");
+}
+
+#[test]
+fn nodes_that_are_over_get_other_carriers_and_end_with_the_job() {
+    for tree in [&[][..], &["--tree", "1"]] {
+        let node = Node::new();
+        let stop = node.file("stop");
+        let script = format!("[ $IOF_RANK != 2 ] || while [ ! -e {} ]; do sleep 0.01; done", stop.display());
+        let options = [&["--reattach", "1000"], tree].concat();
+        let (mut run, _stdout) = node.start_ready_on("a,b,c", &options, &script);
+        let stderr = common::bytes::collect(run.stderr());
+        let is_over = |host| !has_thread(agent_of(&run, host), "iof-endings");
+        wait_for("the end of two nodes", || (is_over("a") && is_over("b")).then_some(()));
+        let wires = run.running("wire");
+        let ended: Vec<u32> = wires.iter().copied().filter(|wire| !has_variable(*wire, "NODE=c")).collect();
+        assert!(ended.len() >= 4, "{ended:?} of {wires:?}");
+        ended.iter().for_each(|wire| cut(*wire));
+        fs::write(&stop, "").unwrap();
+        assert_eq!(run.wait(), 0);
+        wait_for("the end of the agents", || run.running("iof").is_empty().then_some(()));
+        assert_eq!(String::from_utf8(stderr.get()).unwrap(), "");
+    }
 }
 
 #[test]

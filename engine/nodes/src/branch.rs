@@ -134,11 +134,6 @@ impl Branch {
         cut
     }
 
-    /// Returns whether each node is over, or was cut off.
-    pub fn is_over(&self) -> bool {
-        self.nodes.iter().all(|node| node.is_cut || node.end.is_over())
-    }
-
     /// Notes that `bytes` bytes of a record are where they belong, as [`FrontEnd::taken`]. Returns
     /// the frame to send, if any.
     pub fn taken(&mut self, place: Place, channel: Channel, bytes: usize) -> Option<Frame<'static>> {

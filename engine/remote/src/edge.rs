@@ -127,6 +127,11 @@ impl Edge {
         self.first
     }
 
+    /// Returns the number of this node.
+    pub fn number(&self) -> usize {
+        number(self.first, self.place)
+    }
+
     /// Returns the place of this node behind the edge.
     pub fn place(&self) -> Place {
         self.place
@@ -198,6 +203,15 @@ fn number(first: usize, place: Place) -> usize {
     first.saturating_add(usize::try_from(place.0).unwrap_or(usize::MAX))
 }
 
+/// Returns the reason why a node is lost if the edge to the node `cause` has ended for `reason`: that
+/// node itself, or one behind it.
+pub fn loss_reason(nodes: &[Node], lost: usize, (cause, reason): (usize, &str)) -> String {
+    match nodes.get(cause) {
+        Some(relay) if lost != cause => format!("its relay {} is lost: {reason}", relay.host),
+        _ => reason.to_owned(),
+    }
+}
+
 /// Queues a message that is within its limits. It is lost if the edge has ended.
 fn send_message(down: &Weak<FrameSender>, place: Place, message: &ToAgent) {
     if let (Some(down), Ok(frame)) = (down.upgrade(), message.frame(place)) {
@@ -246,11 +260,12 @@ impl Receiving {
     }
 
     /// Returns the edge if a carrier that has ended is to be replaced: the agent can be reached, has
-    /// not failed to start its ranks, and a node behind the edge has not sent everything.
+    /// not failed to start its ranks, and the job goes on. An agent that has sent everything waits
+    /// for the end of the job, which only another carrier can tell it.
     fn replaceable(&self) -> Option<&Arc<LinkedEdge>> {
-        let branch = lock(&self.branch);
-        let is_over = branch.is_over() || branch.end(Place::NEXT).is_none_or(FrontEnd::has_failed);
-        self.linked.as_ref().filter(|linked| !is_over && linked.has_address())
+        let has_failed = lock(&self.branch).end(Place::NEXT).is_none_or(FrontEnd::has_failed);
+        let goes_on = |linked: &&Arc<LinkedEdge>| linked.has_address() && linked.link.takes_carriers();
+        self.linked.as_ref().filter(|linked| !has_failed && goes_on(linked))
     }
 
     /// Tells which nodes are lost with the edge.
@@ -397,13 +412,10 @@ impl Receiving {
 
     /// Tells that the node at `first` is lost for this reason, and with it those behind it.
     fn lose(&self, first: Place, cut: Vec<(Place, BrokenEnd)>, reason: &str) {
-        let host = self.nodes.get(number(self.first, first)).map_or("", |node| node.host.as_str());
+        let first_number = number(self.first, first);
         for (place, broken) in cut {
-            let reason = if place == first {
-                reason.to_owned()
-            } else {
-                format!("its relay {host} is lost: {reason}")
-            };
+            let lost = number(self.first, place);
+            let reason = loss_reason(&self.nodes, lost, (first_number, reason));
             self.tell(place, NodeEvent::Lost { reason, broken });
         }
     }

@@ -17,7 +17,7 @@ use iof_proto::{Info, Proc, Rank};
 use nix::sys::signal::Signal;
 
 use crate::carrier::EXIT_LIMIT;
-use crate::edge::{Edge, NodeEvent};
+use crate::edge::{Edge, NodeEvent, loss_reason};
 use crate::remote::{Remote, StdinCall};
 use crate::start::NodeEvents;
 use crate::thread::{NoThread, start_thread};
@@ -188,7 +188,9 @@ impl Follower {
                     let given_up = edge.give_up();
                     edge.signal_carrier(Signal::SIGKILL);
                     for (number, broken) in given_up {
-                        self.lost(number, "its agent does not answer", &broken);
+                        let cause = (edge.number(), "its agent does not answer");
+                        let reason = loss_reason(&self.remote.nodes, number, cause);
+                        self.lost(number, &reason, &broken);
                     }
                 }
             }

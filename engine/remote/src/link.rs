@@ -39,6 +39,8 @@ struct State {
     is_writing: bool,
     /// Nothing more is sent. The carrier ends when all is written.
     is_closed: bool,
+    /// Until when a closed edge may get another carrier for what was sent last.
+    last_carrier_until: Option<Instant>,
 }
 
 impl State {
@@ -48,6 +50,12 @@ impl State {
 
     fn is_drained(&self) -> bool {
         self.end.is_drained() && !self.is_writing
+    }
+
+    /// Returns whether another carrier may follow one that has ended.
+    fn takes_carriers(&self) -> bool {
+        let is_awaited = self.last_carrier_until.is_some_and(|until| Instant::now() < until);
+        !self.is_closed || is_awaited && !self.is_drained()
     }
 }
 
@@ -114,16 +122,28 @@ impl Link {
         self.changed.notify_all();
     }
 
-    pub fn is_closed(&self) -> bool {
-        self.state().is_closed
+    /// Returns whether the carrier has taken everything.
+    pub fn is_drained(&self) -> bool {
+        self.state().is_drained()
     }
 
-    /// Blocks until the edge is closed and its carrier has taken everything, or has ended, until
-    /// `deadline` at most.
+    /// Lets the edge get another carrier until `deadline` although it is closed, if a carrier is
+    /// missing then: the peer may wait for what was sent last.
+    pub fn await_last_carrier(&self, deadline: Instant) {
+        self.state().last_carrier_until = Some(deadline);
+    }
+
+    /// Returns whether a carrier that has ended may be replaced.
+    pub fn takes_carriers(&self) -> bool {
+        self.state().takes_carriers()
+    }
+
+    /// Blocks until the edge is closed and its carrier has taken everything, or has ended and is not
+    /// replaced, until `deadline` at most.
     pub fn drain(&self, deadline: Instant) {
         let mut state = self.state();
         while !(state.is_closed && state.is_drained())
-            && state.detached.is_none()
+            && (state.detached.is_none() || state.last_carrier_until.is_some())
             && Instant::now() < deadline
         {
             state = self.wait(state, Some(deadline));
@@ -235,7 +255,7 @@ impl Link {
     /// The frame is not that of this edge, which stays with its carrier.
     pub fn resume(&self, session: u64, frame: &Frame<'_>) -> Result<CarrierNumber, EdgeError> {
         let mut state = self.state();
-        if state.is_closed {
+        if !state.takes_carriers() {
             return Err(EdgeError::Unexpected("resume of an edge that has ended"));
         }
         state.end.resume(session, frame)?;
@@ -265,13 +285,13 @@ impl Link {
         None
     }
 
-    /// Blocks for `limit`, or until the edge is closed. Returns whether it is.
-    pub fn wait_for_close(&self, limit: Duration) -> bool {
+    /// Blocks for `limit`, or until carriers are not replaced any more. Returns whether they are.
+    pub fn wait_for_retry(&self, limit: Duration) -> bool {
         let deadline = Instant::now().checked_add(limit);
         let mut state = self.state();
-        while !state.is_closed && deadline.is_some_and(|deadline| Instant::now() < deadline) {
+        while state.takes_carriers() && deadline.is_some_and(|deadline| Instant::now() < deadline) {
             state = self.wait(state, deadline);
         }
-        state.is_closed
+        state.takes_carriers()
     }
 }

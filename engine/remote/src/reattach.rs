@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const FIRST_LIMIT: Duration = Duration::from_secs(5);
 const LONGEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// The interval at which an attempt looks whether the node was given up.
+/// The interval at which an attempt looks whether the edge has ended.
 const CLOSED_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long an attempt counts among those that are being made. One that takes longer waits for a
@@ -159,8 +159,8 @@ impl LinkedEdge {
         self.drain(Instant::now() + DRAIN_LIMIT);
     }
 
-    /// Waits until the edge is ended and its carrier has taken everything, or has ended, until
-    /// `deadline` at most.
+    /// Waits until the edge is ended and its carrier has taken everything, or has ended and is not
+    /// replaced, until `deadline` at most.
     pub fn drain(&self, deadline: Instant) {
         self.link.drain(deadline);
     }
@@ -172,7 +172,7 @@ impl LinkedEdge {
     /// None has within the limit, the agent is gone, or the edge was closed.
     pub fn replace(self: &Arc<Self>, carrier: &Arc<Mutex<CarrierEnd>>) -> Result<File, String> {
         self.link.detach_current();
-        let address = lock(&self.address).clone().filter(|_| !self.link.is_closed());
+        let address = lock(&self.address).clone().filter(|_| self.link.takes_carriers());
         let Some(address) = address else { return Err(ended(carrier)) };
         let (deadline, mut limit) = (Instant::now().checked_add(self.reattach.limit), FIRST_LIMIT);
         // What each further attempt prints would be the same.
@@ -188,7 +188,7 @@ impl LinkedEdge {
                 Attempt::Gone(reason) => return Err(format!("{}, and {reason}", ended(carrier))),
                 Attempt::Failed(reason) => reason,
             };
-            if self.link.wait_for_close(RETRY.saturating_add(jitter()).min(left())) {
+            if !self.link.wait_for_retry(RETRY.saturating_add(jitter()).min(left())) {
                 return Err(format!("{}, and no other one was waited for", ended(carrier)));
             }
             if left().is_zero() {
@@ -220,7 +220,7 @@ impl LinkedEdge {
         let (starting, started) = &self.reattach.starting;
         let deadline = Instant::now().checked_add(limit);
         while starting.send_timeout((), CLOSED_INTERVAL.min(limit)).is_err() {
-            if self.link.is_closed() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if !self.link.takes_carriers() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return None;
             }
         }
@@ -265,7 +265,7 @@ impl LinkedEdge {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(io::Error::new(ErrorKind::TimedOut, "its agent did not answer in time"));
             }
-            if self.link.is_closed() {
+            if !self.link.takes_carriers() {
                 return Err(ErrorKind::Interrupted.into());
             }
             turn.take_if(|_| begun.elapsed() >= TURN_LIMIT);

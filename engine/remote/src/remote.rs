@@ -161,13 +161,18 @@ impl Remote {
     }
 
     /// Ends the edges whose carriers may be replaced, behind all messages. Their agents would
-    /// otherwise wait for other carriers when this process ends.
+    /// otherwise wait for other carriers when this process ends. A carrier that is missing is waited
+    /// for.
     pub(crate) fn hang_up(&self) {
         let mut state = self.state();
         let linked = state.edges.iter_mut().filter_map(|edge| edge.take_if(|edge| edge.linked().is_some()));
-        let linked: Vec<_> = linked.filter_map(|edge| edge.linked().cloned()).collect();
+        let edges: Vec<Edge> = linked.collect();
         drop(state);
+        let linked: Vec<_> = edges.iter().filter_map(|edge| edge.linked().cloned()).collect();
         let deadline = Instant::now() + DRAIN_LIMIT;
+        linked.iter().for_each(|linked| linked.link.await_last_carrier(deadline));
+        // What sends ends with the last of them.
+        drop(edges);
         linked.iter().for_each(|linked| linked.drain(deadline));
     }
 

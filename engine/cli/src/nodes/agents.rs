@@ -3,6 +3,7 @@
 //!
 //! Their stdin and stdout are the connection to the front end.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, stdin, stdout};
 use std::os::fd::AsFd;
@@ -16,7 +17,7 @@ use iof_engine::{Config, Engine, JobSpec, StartError};
 use iof_nodes::Start;
 use iof_remote::{Agent, AgentError, AgentExit, AgentHooks, FileWriter, NodeConnection, StartRefusal};
 use nix::sys::signal::Signal;
-use nix::unistd::{dup2_stdin, dup2_stdout, setsid};
+use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
 use super::agent_files::FileWriters;
 use crate::args::values::duration;
@@ -60,7 +61,15 @@ pub fn agent(AgentArgs { reattach }: &AgentArgs) -> Result<ExitCode, Failure> {
         Ok(AgentExit::Over | AgentExit::Unstarted) => Ok(ExitCode::SUCCESS),
         Ok(AgentExit::Refused | AgentExit::Alone | AgentExit::FilesBlocked) => Ok(ExitCode::FAILURE),
         Err(AgentError::Stopped) => Err(Failure::Signal(asked.get().copied().unwrap_or(Signal::SIGTERM))),
-        Err(error) => Err(Failure::running(error)),
+        Err(error) => Err(Failure::running(here(&error))),
+    }
+}
+
+/// Returns a message with the name of this node: `iof run` shows those of all nodes.
+fn here(message: &dyn Display) -> String {
+    match gethostname() {
+        Ok(host) => format!("{}: {message}", host.to_string_lossy()),
+        Err(_) => message.to_string(),
     }
 }
 
@@ -91,7 +100,7 @@ impl AgentHooks for Hooks {
     }
 
     fn warn(&self, message: &str) {
-        print_message(format_args!("{message}"));
+        print_message(format_args!("{}", here(&message)));
     }
 
     fn start_failed(&self, error: StartError) -> StartRefusal {
@@ -132,6 +141,6 @@ pub struct LinkArgs {
 /// Brings the agent that listens at a path the stdin and the stdout of this process, and ends with
 /// the carrier.
 pub fn link(LinkArgs { path }: &LinkArgs) -> Result<ExitCode, Failure> {
-    iof_remote::link(path, stdin(), stdout()).map_err(Failure::running)?;
+    iof_remote::link(path, stdin(), stdout()).map_err(|error| Failure::running(here(&error)))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -66,6 +66,9 @@ fn hold(received: ReceivedSignal, for_ranks: &mut Vec<ReceivedSignal>) -> Option
     None
 }
 
+/// What a carrier must do, for a user whose carrier does not.
+const CARRIER_HINT: &str = "the command of --rsh must reach the node, and must not write to stdout itself";
+
 fn not_started(error: RemoteStartError, ended_by: Option<Signal>) -> Failure {
     match (error, ended_by) {
         (RemoteStartError::Interrupted, Some(signal)) => Failure::Signal(signal),
@@ -73,6 +76,7 @@ fn not_started(error: RemoteStartError, ended_by: Option<Signal>) -> Failure {
         (error @ (RemoteStartError::Refused { is_usage: true, .. } | RemoteStartError::Limit(_)), _) => {
             Failure::usage(error)
         }
+        (error @ RemoteStartError::Lost { .. }, _) => Failure::running(format!("{error} ({CARRIER_HINT})")),
         (error, _) => Failure::running(error),
     }
 }

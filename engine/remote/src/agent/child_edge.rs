@@ -108,11 +108,13 @@ impl ChildEdge {
         self.relay.linked(self.child)
     }
 
-    /// Returns the edge if a carrier that has ended is to be replaced: the agent can be reached, and
-    /// neither the front end nor its job has ended.
+    /// Returns the edge if a carrier that has ended is to be replaced: the agent can be reached, the
+    /// front end is there, and the agent was not sent the end of the job.
     fn replaceable(&self) -> Option<&Arc<LinkedEdge>> {
-        let is_over = self.uplink.is_closed() || self.relay.is_over(self.child);
-        self.linked().filter(|linked| !is_over && linked.has_address())
+        let is_told = |linked: &LinkedEdge| self.relay.is_over(self.child) && linked.link.is_drained();
+        let goes_on = |linked: &LinkedEdge| linked.has_address() && linked.link.takes_carriers();
+        let linked = self.linked().filter(|linked| goes_on(linked) && !is_told(linked));
+        linked.filter(|_| !self.uplink.is_closed())
     }
 
     /// Passes frames up over one carrier after the other. Returns why none follows.

@@ -178,7 +178,10 @@ impl Relay {
     /// Ends the edges whose agents would otherwise wait for other carriers when this process ends,
     /// and waits until the carriers have what was sent last, until `deadline` at most.
     pub fn finish(&self, deadline: Instant) {
-        self.linked.iter().for_each(|linked| linked.hang_up());
+        for linked in &self.linked {
+            linked.link.await_last_carrier(deadline);
+            linked.hang_up();
+        }
         self.linked.iter().for_each(|linked| linked.drain(deadline));
     }
 
