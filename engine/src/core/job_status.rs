@@ -53,8 +53,9 @@ impl FirstFailure {
     /// Notes that a rank has failed, and whether it ended [on request](crate::RankExit::requested).
     /// Among ranks that did, those with a known exit status come first.
     pub fn note(&mut self, failure: (Rank, Exit), requested: bool) {
-        let is_unknown = self.failure.is_some_and(|(_, exit)| exit == Exit::Unknown);
-        if self.failure.is_none() || (self.requested && (!requested || is_unknown)) {
+        let was_unknown = self.failure.is_some_and(|(_, exit)| exit == Exit::Unknown);
+        let is_better = !requested || (was_unknown && failure.1 != Exit::Unknown);
+        if self.failure.is_none() || (self.requested && is_better) {
             *self = FirstFailure { failure: Some(failure), requested };
         }
     }
@@ -92,6 +93,7 @@ mod tests {
         );
         for (failures, first) in [
             (&[unknown][..], 0),
+            (&[unknown, ((Rank(3), Exit::Unknown), true)], 0),
             (&[unknown, request], 1),
             (&[request, unknown], 1),
             (&[request, crash, unknown], 2),
