@@ -14,7 +14,7 @@ use iof_tool::test_utils::StreamInfo;
 
 use crate::kernel::{Kernel, Mood, with_kernel};
 use crate::rng::Rng;
-use crate::script::{Action, Kind, Setting, Subject};
+use crate::script::{Action, Kind, Setting};
 use crate::tool::Summary;
 use host::Host;
 use jobs::Jobs;
@@ -24,6 +24,7 @@ use truth::Truth;
 mod elsewhere;
 mod embedder;
 mod ends;
+mod exits;
 mod host;
 mod hostile;
 mod jobs;
@@ -82,7 +83,7 @@ impl EngineWorld {
             slots: if setting.few_slots { 2 } else { MAX_SLOTS },
             host_stdin: setting.tools > 2,
             host_channels: std::iter::once("their.channel".to_owned()).collect(),
-            late_signals: setting.subject == Subject::Embedder,
+            late_signals: setting.subject.has_embedder(),
         };
         let (room, now) = (capture.room_bell().expect("a descriptor"), Instant::now());
         EngineWorld {
@@ -96,7 +97,7 @@ impl EngineWorld {
             caches: Arc::new(CacheBudget::new(setting.cache_total.into())),
             now,
             jobs: Jobs::default(),
-            host: Host::new(setting.silent_host, setting.subject == Subject::Embedder),
+            host: Host::new(setting.silent_host, setting.subject.has_embedder()),
             tools: Vec::new(),
             truth: Truth::default(),
             removes_at_once: false,

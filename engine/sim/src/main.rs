@@ -33,7 +33,7 @@ struct Options {
     #[command(flatten)]
     subject: SubjectOption,
     /// Run trees of agents and relays: small random ones, or that of --nodes.
-    #[arg(long, conflicts_with_all = ["streams", "engine", "embedder"])]
+    #[arg(long, conflicts_with_all = ["streams", "engine", "embedder", "host"])]
     tree: bool,
     #[command(flatten)]
     shape: Shape,
@@ -52,7 +52,13 @@ struct SubjectOption {
     /// Run the engine's core with its tools and an embedder.
     #[arg(long)]
     embedder: bool,
+    /// Run the engine's core with its tools, an embedder and a host that answers queries.
+    #[arg(long)]
+    host: bool,
 }
+
+/// What the runs of successive seeds are about.
+const SUBJECTS: [Subject; 4] = [Subject::Streams, Subject::Engine, Subject::Embedder, Subject::Host];
 
 /// The tree that is run once, and its cost printed.
 #[derive(Args)]
@@ -155,7 +161,8 @@ impl SubjectOption {
             SubjectOption { streams: true, .. } => Subject::Streams,
             SubjectOption { engine: true, .. } => Subject::Engine,
             SubjectOption { embedder: true, .. } => Subject::Embedder,
-            _ => [Subject::Streams, Subject::Engine, Subject::Embedder][(seed % 3) as usize],
+            SubjectOption { host: true, .. } => Subject::Host,
+            _ => SUBJECTS[(seed % SUBJECTS.len() as u64) as usize],
         }
     }
 }

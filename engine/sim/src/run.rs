@@ -79,7 +79,7 @@ fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<(Summary
                 actions.for_each(|action| world.apply(*action));
                 if setting.ends_early { world.end_engine() } else { world.settle() }
             }
-            Subject::Engine | Subject::Embedder => {
+            Subject::Engine | Subject::Embedder | Subject::Host => {
                 let mut world = EngineWorld::new(setting);
                 actions.for_each(|action| world.apply(*action));
                 world.settle()

@@ -85,6 +85,16 @@ pub enum Subject {
     /// The same, with ranks of MPI, an embedder that signals, logs and reports exits, and a host that
     /// pauses stdin, signals late, and delivers output with gaps and broken ends.
     Embedder,
+    /// The same, with ranks whose exit statuses are unknown, a host that answers queries with rows and
+    /// values, and messages that are logged for remote ranks.
+    Host,
+}
+
+impl Subject {
+    /// Returns whether there is an embedder that does more than start jobs.
+    pub fn has_embedder(self) -> bool {
+        matches!(self, Subject::Embedder | Subject::Host)
+    }
 }
 
 /// Each kind with its weight in runs of streams. The first [`ALWAYS`] are in every script.
@@ -140,7 +150,7 @@ const ENGINE: &[(Kind, u64)] = &[
 ];
 const ALWAYS: usize = 7;
 
-/// The kinds that only runs of [`Subject::Embedder`] have besides, with their weights.
+/// The kinds that only runs with an embedder have besides, with their weights.
 const EMBEDDER: &[(Kind, u64)] = &[(Kind::Mpi, 40), (Kind::Flow, 16), (Kind::Embedder, 24)];
 
 /// One decision.
@@ -221,7 +231,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
     let kinds = match subject {
         Subject::Streams => STREAMS.to_vec(),
         Subject::Engine => ENGINE.to_vec(),
-        Subject::Embedder => [ENGINE, EMBEDDER].concat(),
+        Subject::Embedder | Subject::Host => [ENGINE, EMBEDDER].concat(),
     };
     for (index, (kind, weight)) in kinds.iter().enumerate() {
         let factor = rng.pick(if index < ALWAYS { &[1, 4, 4, 16] } else { &[0, 1, 4, 16] });

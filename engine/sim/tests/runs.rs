@@ -10,7 +10,9 @@ fn pass(subject: Subject, seed: u64, steps: usize) -> (Summary, u64) {
 
 #[test]
 fn random_runs_with_faults_pass_all_checks() {
-    for (subject, runs) in [(Subject::Streams, 60), (Subject::Engine, 60), (Subject::Embedder, 60)] {
+    for (subject, runs) in
+        [(Subject::Streams, 60), (Subject::Engine, 60), (Subject::Embedder, 60), (Subject::Host, 60)]
+    {
         let mut sum = Summary::default();
         (0..runs).for_each(|seed| sum += pass(subject, seed, 1000).0);
         // Otherwise the runs would check nothing.
@@ -21,7 +23,7 @@ fn random_runs_with_faults_pass_all_checks() {
 
 #[test]
 fn a_seed_replays_exactly() {
-    for subject in [Subject::Streams, Subject::Engine, Subject::Embedder] {
+    for subject in [Subject::Streams, Subject::Engine, Subject::Embedder, Subject::Host] {
         for seed in 100..105 {
             assert_eq!(pass(subject, seed, 500), pass(subject, seed, 500));
         }
@@ -92,6 +94,7 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a reader that asked for its last generation while a move of it failed was not moved",
     ),
+    (Subject::Embedder, 3, 2000, "the last of several unknown exits on request counted as the first failure"),
 ];
 
 #[test]

@@ -9,7 +9,6 @@ use super::EngineWorld;
 use super::jobs::{CHANNELS, MAX_RANKS};
 use crate::bytes;
 use crate::rng::Rng;
-use crate::script::Subject;
 
 impl EngineWorld {
     /// Delivers output of a remote rank, or ends the remote part of a job.
@@ -30,7 +29,7 @@ impl EngineWorld {
         let mut output = Output { bytes, offset: None, end };
         let info = StreamInfo { source: source.clone(), channel, logged: false, run };
         let position = self.truth.handed(&info).unwrap_or(0);
-        if self.setting.subject == Subject::Embedder {
+        if self.setting.subject.has_embedder() {
             let beyond = position + rng.size(20_000);
             let offset = rng.pick(&[None, Some(position), Some(beyond)]);
             output.offset = if rng.chance(8) { position.checked_sub(1) } else { offset };
@@ -66,13 +65,13 @@ impl EngineWorld {
 
     /// Delivers output of the ranks of all jobs, if an embedder does so.
     pub(super) fn deliver_much(&mut self, rng: &mut Rng) {
-        if self.setting.subject == Subject::Embedder {
+        if self.setting.subject.has_embedder() {
             (0..24).for_each(|actor| self.deliver(actor, rng));
         }
     }
 
     fn end_remote_part(&mut self, index: usize, rng: &mut Rng) {
-        let with_code = self.setting.subject == Subject::Embedder && rng.chance(128);
+        let with_code = self.setting.subject.has_embedder() && rng.chance(128);
         let code = with_code.then(|| rng.below(4) as i32);
         let job = &mut self.jobs.list[index];
         if self.engine.end_job(&job.nspace, code) {

@@ -3,12 +3,10 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{Event, ProcessId, Signal};
+use iof_capture::ProcessId;
 use iof_engine::KillOnBadExit;
 use iof_engine::simulation::{NewJob, RankSignals, RankStdin};
 use iof_proto::directive::DropPolicy;
@@ -21,7 +19,6 @@ use super::ends::Ends;
 use crate::bytes;
 use crate::kernel::with_kernel;
 use crate::rng::Rng;
-use crate::script::Subject;
 use crate::source;
 
 /// The names that jobs have, one after the other.
@@ -93,7 +90,7 @@ pub struct Jobs {
     pub list: Vec<Job>,
     next_number: u64,
     /// The ranks of jobs that failed to start whose exits were not reported.
-    killed: Vec<RankProcess>,
+    pub killed: Vec<RankProcess>,
     /// Some ranks of jobs that failed to start, with the runs of these.
     pub withdrawn: VecDeque<(Proc, u64)>,
 }
@@ -129,7 +126,7 @@ impl EngineWorld {
         actor.checked_rem(self.jobs.list.len())
     }
 
-    fn rank(&mut self, actor: usize) -> Option<&mut RankProcess> {
+    pub(super) fn rank(&mut self, actor: usize) -> Option<&mut RankProcess> {
         let job = self.job(actor)?;
         let ranks = &mut self.jobs.list[job].ranks;
         let index = (actor >> 8).checked_rem(ranks.len())?;
@@ -157,7 +154,7 @@ impl EngineWorld {
             kill_on_bad_exit: rng.pick(&[KillOnBadExit::Never, KillOnBadExit::Always]),
             directives,
         };
-        if self.setting.subject == Subject::Embedder && rng.chance(96) {
+        if self.setting.subject.has_embedder() && rng.chance(96) {
             new.kill_on_bad_exit = KillOnBadExit::Signal;
         }
         let Some(run) = self.engine.begin(&new) else { return };
@@ -241,7 +238,7 @@ impl EngineWorld {
             status: None,
             reported: false,
         });
-        let adopts = self.setting.subject == Subject::Embedder && rng.chance(128);
+        let adopts = self.setting.subject.has_embedder() && rng.chance(128);
         if adopts {
             self.jobs.list[index].planned = proc.rank.0 + 1;
         }
@@ -280,7 +277,7 @@ impl EngineWorld {
         let mut streams = [first, second, third];
         Stream::share_order(&mut streams);
         let stdin = rng.pick(&[RankStdin::Open, RankStdin::Open, RankStdin::Own, RankStdin::Closed]);
-        let signals = if self.setting.subject == Subject::Embedder {
+        let signals = if self.setting.subject.has_embedder() {
             rng.pick(&[RankSignals::ToProcess, RankSignals::ToGroup, RankSignals::OfEmbedder])
         } else {
             RankSignals::ToProcess
@@ -366,69 +363,6 @@ impl EngineWorld {
         match rank.channels.get_mut(channel) {
             Some(channel) => channel.writer = None,
             None => rank.stdin = None,
-        }
-    }
-
-    /// A rank exits. At times a child keeps its streams open.
-    pub(super) fn exit_rank(&mut self, actor: usize, rng: &mut Rng) {
-        let leaves_child = rng.chance(48);
-        let Some(rank) = self.rank(actor) else { return };
-        if leaves_child {
-            rank.exited = true;
-        } else {
-            rank.exit();
-        }
-    }
-
-    /// All ranks exit. Children keep their streams open.
-    pub(super) fn leave_children(&mut self) {
-        let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
-        ranks.for_each(|rank| rank.exited = true);
-    }
-
-    /// The exits of ranks are noticed, by the capture or by the embedder, who reports them.
-    pub(super) fn report_exits(&mut self, all: bool, rng: &mut Rng) {
-        let EngineWorld { jobs, engine, now, .. } = self;
-        let runs = !self.capture.has_ended();
-        let statuses: &[i32] = if self.setting.subject == Subject::Embedder {
-            &[0, 0, 0, 256, 9, 15]
-        } else {
-            &[0, 0, 0, 256, 9]
-        };
-        for job in &mut jobs.list {
-            for (number, rank) in job.ranks.iter_mut().enumerate() {
-                if runs && rank.exited && !rank.reported && (all || rng.chance(128)) {
-                    rank.reported = true;
-                    let status = ExitStatus::from_raw(rank.status.unwrap_or_else(|| rng.pick(statuses)));
-                    job.ends.exited(number, Some(status), *now);
-                    if rank.signals == RankSignals::OfEmbedder {
-                        let reported = engine.report_exit(&job.nspace, job.run, Rank(number as u32));
-                        assert_eq!(reported, Some(rank.process), "the report of an exit");
-                    }
-                    engine.captured(Event::Exited { process: rank.process, status: Ok(status) });
-                }
-            }
-        }
-        jobs.killed.retain(|rank| {
-            let is_reported = runs && (all || rng.chance(128));
-            if is_reported {
-                let status = Ok(ExitStatus::from_raw(9));
-                engine.captured(Event::Exited { process: rank.process, status });
-            }
-            !is_reported
-        });
-    }
-
-    /// Ranks receive a signal. SIGKILL ends them, SIGTERM those that run.
-    pub(super) fn signalled(&mut self, processes: &[ProcessId], signal: Signal) {
-        let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
-        for rank in ranks.filter(|rank| processes.contains(&rank.process) && !rank.exited) {
-            match signal {
-                Signal::KILL => rank.status = Some(9),
-                Signal::TERM if !rank.stopped => rank.status = Some(15),
-                _ => continue,
-            }
-            rank.exit();
         }
     }
 

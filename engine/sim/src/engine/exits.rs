@@ -1,0 +1,78 @@
+//! The exits of ranks: how they end, and who reports that.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+use iof_capture::{Event, ProcessId, Signal};
+use iof_engine::simulation::RankSignals;
+use iof_proto::Rank;
+
+use super::EngineWorld;
+use crate::rng::Rng;
+use crate::script::Subject;
+
+impl EngineWorld {
+    /// A rank exits. At times a child keeps its streams open.
+    pub(super) fn exit_rank(&mut self, actor: usize, rng: &mut Rng) {
+        let leaves_child = rng.chance(48);
+        let Some(rank) = self.rank(actor) else { return };
+        if leaves_child {
+            rank.exited = true;
+        } else {
+            rank.exit();
+        }
+    }
+
+    /// All ranks exit. Children keep their streams open.
+    pub(super) fn leave_children(&mut self) {
+        let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
+        ranks.for_each(|rank| rank.exited = true);
+    }
+
+    /// The exits of ranks are noticed, by the capture or by the embedder, who reports them. The
+    /// statuses of some are lost, because other code of the embedder has waited for the ranks.
+    pub(super) fn report_exits(&mut self, all: bool, rng: &mut Rng) {
+        let EngineWorld { jobs, engine, now, .. } = self;
+        let (runs, loses) = (!self.capture.has_ended(), self.setting.subject == Subject::Host);
+        let statuses: &[i32] =
+            if self.setting.subject.has_embedder() { &[0, 0, 0, 256, 9, 15] } else { &[0, 0, 0, 256, 9] };
+        for job in &mut jobs.list {
+            for (number, rank) in job.ranks.iter_mut().enumerate() {
+                if runs && rank.exited && !rank.reported && (all || rng.chance(128)) {
+                    rank.reported = true;
+                    let status = ExitStatus::from_raw(rank.status.unwrap_or_else(|| rng.pick(statuses)));
+                    let status = Some(status).filter(|_| !(loses && rng.chance(80)));
+                    job.ends.exited(number, status, *now);
+                    if rank.signals == RankSignals::OfEmbedder {
+                        let reported = engine.report_exit(&job.nspace, job.run, Rank(number as u32));
+                        assert_eq!(reported, Some(rank.process), "the report of an exit");
+                    }
+                    let status = status.ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD));
+                    engine.captured(Event::Exited { process: rank.process, status });
+                }
+            }
+        }
+        jobs.killed.retain(|rank| {
+            let is_reported = runs && (all || rng.chance(128));
+            if is_reported {
+                let status = Ok(ExitStatus::from_raw(9));
+                engine.captured(Event::Exited { process: rank.process, status });
+            }
+            !is_reported
+        });
+    }
+
+    /// Ranks receive a signal. SIGKILL ends them, SIGTERM those that run.
+    pub(super) fn signalled(&mut self, processes: &[ProcessId], signal: Signal) {
+        let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);
+        for rank in ranks.filter(|rank| processes.contains(&rank.process) && !rank.exited) {
+            match signal {
+                Signal::KILL => rank.status = Some(9),
+                Signal::TERM if !rank.stopped => rank.status = Some(15),
+                _ => continue,
+            }
+            rank.exit();
+        }
+    }
+}
