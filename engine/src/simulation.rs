@@ -91,6 +91,8 @@ pub struct Setting {
     pub slots: usize,
     /// Whether the host forwards stdin.
     pub host_stdin: bool,
+    /// The keys of queries that the host answers in part.
+    pub host_queries: BTreeSet<String>,
     /// The channels to which the host logs.
     pub host_channels: BTreeSet<String>,
     /// Whether signals to remote ranks wait for [`SimulatedEngine::signalled_elsewhere`].
@@ -176,7 +178,8 @@ impl SimulatedEngine {
     /// # Errors
     /// The process has no descriptor left.
     pub fn new(setting: Setting, room: Ringer, now: Instant) -> io::Result<SimulatedEngine> {
-        let Setting { config, places, slots, host_stdin, host_channels, late_signals } = setting;
+        let Setting { config, places, slots, host_stdin, host_queries, host_channels, late_signals } =
+            setting;
         let routes = LogRoutes {
             config: config.log.clone(),
             has_record: true,
@@ -185,7 +188,7 @@ impl SimulatedEngine {
         };
         let settings = Settings {
             host_keys: BTreeSet::new(),
-            host_queries: BTreeSet::new(),
+            host_queries,
             host_stdin,
             options: StreamOptions::of(&config),
             max_cache_size: config.max_cache_size,

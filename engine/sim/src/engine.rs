@@ -1,7 +1,7 @@
 //! Runs of the engine: its core, the capture on the simulated kernel, and tools with their real
 //! reading side. Simulated are the launcher, ranks, sockets, the host, the clock and the memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use iof_tool::test_utils::StreamInfo;
 
 use crate::kernel::{Kernel, Mood, with_kernel};
 use crate::rng::Rng;
-use crate::script::{Action, Kind, Setting};
+use crate::script::{Action, Kind, Setting, Subject};
 use crate::tool::Summary;
 use host::Host;
 use jobs::Jobs;
@@ -29,8 +29,10 @@ mod host;
 mod hostile;
 mod jobs;
 mod pusher;
+mod queries;
 mod registration;
 mod requests;
+mod rows;
 mod settle;
 mod tool;
 mod truth;
@@ -65,6 +67,9 @@ pub struct EngineWorld {
 }
 
 impl EngineWorld {
+    /// The name of the engine's node.
+    const NODE: &str = "node";
+
     /// Creates a world without jobs and tools.
     pub fn new(setting: Setting) -> EngineWorld {
         let memory = HeapMemory::of_this_thread();
@@ -82,6 +87,11 @@ impl EngineWorld {
             places: 8,
             slots: if setting.few_slots { 2 } else { MAX_SLOTS },
             host_stdin: setting.tools > 2,
+            host_queries: if setting.subject == Subject::Host {
+                queries::host_keys()
+            } else {
+                BTreeSet::new()
+            },
             host_channels: std::iter::once("their.channel".to_owned()).collect(),
             late_signals: setting.subject.has_embedder(),
         };
@@ -128,6 +138,7 @@ impl EngineWorld {
             Kind::Deregister => self.deregister(actor, rng),
             Kind::Stdin => self.stdin(actor, rng),
             Kind::Request => self.small_request(actor, rng),
+            Kind::Query => self.query(actor, rng),
             Kind::Tool => self.run_tool(actor, rng),
             Kind::Pause => self.pause(actor),
             Kind::Kill => self.kill(actor),
@@ -175,6 +186,7 @@ impl EngineWorld {
         for (processes, signal) in self.host.take_promised() {
             self.note_signals(&processes, signal);
         }
+        self.note_queries();
         self.engine.check();
         self.check_ends();
     }

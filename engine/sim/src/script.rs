@@ -73,6 +73,8 @@ pub enum Kind {
     Flow,
     /// The embedder signals a job, logs, or reports an exit.
     Embedder,
+    /// A tool queries the engine and its host.
+    Query,
 }
 
 /// What runs.
@@ -153,6 +155,9 @@ const ALWAYS: usize = 7;
 /// The kinds that only runs with an embedder have besides, with their weights.
 const EMBEDDER: &[(Kind, u64)] = &[(Kind::Mpi, 40), (Kind::Flow, 16), (Kind::Embedder, 24)];
 
+/// The kinds that only runs of [`Subject::Host`] have besides, with their weights.
+const HOST: &[(Kind, u64)] = &[(Kind::Query, 40)];
+
 /// One decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
@@ -231,7 +236,8 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
     let kinds = match subject {
         Subject::Streams => STREAMS.to_vec(),
         Subject::Engine => ENGINE.to_vec(),
-        Subject::Embedder | Subject::Host => [ENGINE, EMBEDDER].concat(),
+        Subject::Embedder => [ENGINE, EMBEDDER].concat(),
+        Subject::Host => [ENGINE, EMBEDDER, HOST].concat(),
     };
     for (index, (kind, weight)) in kinds.iter().enumerate() {
         let factor = rng.pick(if index < ALWAYS { &[1, 4, 4, 16] } else { &[0, 1, 4, 16] });

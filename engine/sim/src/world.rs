@@ -112,7 +112,8 @@ impl World {
             | Kind::EndCapture
             | Kind::Mpi
             | Kind::Flow
-            | Kind::Embedder => {}
+            | Kind::Embedder
+            | Kind::Query => {}
         }
         self.serve_prompt();
         self.check_memory();

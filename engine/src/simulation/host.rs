@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::mem;
 
 use iof_capture::{ProcessId, Signal};
-use iof_proto::{Channels, Failure, Info, Log, Proc, Query};
+use iof_proto::{Channels, Failure, Found, Info, Log, Proc, Query};
 
 use super::{ConnectionId, SimulatedEngine};
 use crate::core::demand::Sources;
@@ -132,10 +132,15 @@ impl SimulatedEngine {
                     self.end_pending(id, ended);
                 }
             }
-            Call::Query(id) => {
-                self.handle(Input::QueryAnswered { id, answer: answer.map(|()| Vec::new()) });
-            }
+            Call::Query(_) => self.answer_query(CallToken(call), answer.map(|()| Vec::new())),
             call => self.handle(Input::Answered { call, answer }),
+        }
+    }
+
+    /// Answers a part of a query.
+    pub fn answer_query(&mut self, CallToken(call): CallToken, answer: Result<Vec<Found>, Failure>) {
+        if let Call::Query(id) = call {
+            self.handle(Input::QueryAnswered { id, answer });
         }
     }
 

@@ -75,6 +75,7 @@ impl EngineWorld {
         let code = with_code.then(|| rng.below(4) as i32);
         let job = &mut self.jobs.list[index];
         if self.engine.end_job(&job.nspace, code) {
+            job.remote_ended = true;
             job.exit_code = code;
         }
     }

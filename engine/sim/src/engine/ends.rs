@@ -134,6 +134,16 @@ impl Ends {
             .for_each(|rank| self.exited(rank, None, now));
     }
 
+    /// Returns how a rank has ended.
+    pub fn exit(&self, rank: usize) -> Option<Exit> {
+        self.end(Rank(rank as u32)).map(|end| end.exit)
+    }
+
+    /// Returns whether all ranks have ended.
+    pub fn are_known(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.end.is_some())
+    }
+
     fn end(&self, rank: Rank) -> Option<RankEnd> {
         self.ranks.get(rank.0 as usize)?.end
     }

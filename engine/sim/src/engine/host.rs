@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::{ProcessId, Signal};
 use iof_engine::simulation::{CallToken, ConnectionId, HostCall, SimulatedEngine};
-use iof_proto::{Channel, Channels, Failure, Proc, Rank, Status};
+use iof_proto::{Channel, Channels, Failure, Proc, Query, Rank, Status};
 
+use super::queries::{HostAnswer, number_of, values_of_host};
 use crate::rng::Rng;
 
 type Source = (Proc, Channel);
@@ -19,6 +20,8 @@ enum Waiting {
     Pull(CallToken, Vec<Source>),
     /// All pieces of a push have the same token, so none is answered again. With the push.
     Stdin(CallToken, u64),
+    /// A part of a query.
+    Query(CallToken, Vec<Query>),
     Other(CallToken),
     /// A signal, with the request of a tool that it stems from.
     Signal(u64, (ConnectionId, u32)),
@@ -53,6 +56,10 @@ pub struct Host {
     promised: Vec<(Vec<ProcessId>, Signal)>,
     /// How many remote ranks it has signalled for each request.
     signalled: Vec<((ConnectionId, u32), usize)>,
+    /// The queries with a number that it was asked.
+    queries: Vec<(u32, Vec<Query>)>,
+    /// Its answers to such queries.
+    answers: Vec<(u32, HostAnswer)>,
 }
 
 /// A pause of the stdin of one tool, or of all.
@@ -105,7 +112,11 @@ impl Host {
                         None => {}
                     }
                 }
-                HostCall::Query(call, _) | HostCall::Log(call) => self.waits(Waiting::Other(call)),
+                HostCall::Query(call, queries) => {
+                    self.queries.extend(number_of(&queries).map(|number| (number, queries.clone())));
+                    self.waits(Waiting::Query(call, queries));
+                }
+                HostCall::Log(call) => self.waits(Waiting::Other(call)),
             }
         }
     }
@@ -148,6 +159,16 @@ impl Host {
     /// Returns how many remote ranks were signalled for each request, since the last call.
     pub fn take_signalled(&mut self) -> Vec<((ConnectionId, u32), usize)> {
         std::mem::take(&mut self.signalled)
+    }
+
+    /// Returns the queries with a number that it was asked since the last call.
+    pub fn take_queries(&mut self) -> Vec<(u32, Vec<Query>)> {
+        std::mem::take(&mut self.queries)
+    }
+
+    /// Returns its answers to such queries since the last call.
+    pub fn take_answers(&mut self) -> Vec<(u32, HostAnswer)> {
+        std::mem::take(&mut self.answers)
     }
 
     fn pushes_of(&self, source: &Proc) -> Vec<u64> {
@@ -245,6 +266,14 @@ impl Host {
                 self.signalled.push((request, count));
                 engine.signalled_elsewhere(call, count);
                 return;
+            }
+            Waiting::Query(call, queries) => {
+                let number = number_of(&queries);
+                let values = || number.map_or(Vec::new(), |number| values_of_host(number, &queries));
+                let answer = answer.map(|()| values());
+                self.answers.extend(number.map(|number| (number, answer.clone())));
+                engine.answer_query(call, answer);
+                call
             }
             Waiting::Approve(call) | Waiting::Other(call) => {
                 engine.answer(call, answer);

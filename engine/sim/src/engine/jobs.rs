@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ struct RankChannel {
 #[derive(Debug)]
 pub struct RankProcess {
     pub process: ProcessId,
+    /// 0 if it is not known.
+    pub pid: u32,
     channels: Vec<RankChannel>,
     stdin: Option<File>,
     /// Who signals it.
@@ -70,6 +73,8 @@ pub struct Job {
     pub forward: Channels,
     /// The number of its local ranks.
     planned: u32,
+    /// The local ranks that the engine expects to be started.
+    pub launching: Range<u32>,
     pub ranks: Vec<RankProcess>,
     pub registered: bool,
     /// Whether a rank could not be started. If remote ranks remain, its name is not used again.
@@ -78,6 +83,8 @@ pub struct Job {
     pub starting_status: Option<i32>,
     /// Whether it has remote ranks, too.
     pub elsewhere: bool,
+    /// Whether the host has ended its remote part.
+    pub remote_ended: bool,
     /// The exit code with which the host has ended its remote part.
     pub exit_code: Option<i32>,
     /// How it must end.
@@ -110,9 +117,15 @@ impl Job {
         !self.registered && (self.ranks.len() as u32) < self.planned
     }
 
+    /// Returns whether further ranks may appear.
+    pub fn may_have_more(&self) -> bool {
+        !self.registered || self.elsewhere && !self.remote_ended
+    }
+
     /// Adds the rank that was being started. It may have ended meanwhile.
     fn add_rank(&mut self, mut rank: RankProcess) {
         self.ends.add_rank(rank.signals == RankSignals::ToProcess);
+        self.launching.start += 1;
         if let Some(status) = self.starting_status.take() {
             rank.status = Some(status);
             rank.exit();
@@ -171,11 +184,13 @@ impl EngineWorld {
             config: StreamConfig { capacity, policy },
             forward: forward.unwrap_or(Channels::ALL),
             planned: new.ranks,
+            launching: 0..new.ranks,
             ranks: Vec::new(),
             registered: false,
             failed: false,
             starting_status: None,
             elsewhere: new.elsewhere,
+            remote_ended: false,
             exit_code: None,
             ends: Ends::new(new.kill_on_bad_exit, new.timeout.map(|timeout| self.now + timeout)),
         };
@@ -230,6 +245,7 @@ impl EngineWorld {
         }
         self.jobs.list[index].add_rank(RankProcess {
             process,
+            pid: 0,
             channels: Vec::new(),
             stdin: None,
             signals,
@@ -305,6 +321,7 @@ impl EngineWorld {
         }
         let rank = RankProcess {
             process: added.process,
+            pid,
             channels,
             stdin: reader,
             signals,
@@ -324,6 +341,7 @@ impl EngineWorld {
         }
         let job = &mut self.jobs.list[index];
         job.registered = true;
+        job.launching = 0..0;
         let nspace = job.nspace.clone();
         self.engine.all_registered(&nspace);
         if self.engine.job(&nspace).is_none() {
@@ -399,7 +417,7 @@ impl EngineWorld {
         }
         for job in &mut self.jobs.list {
             job.ranks.iter_mut().for_each(RankProcess::exit);
-            self.engine.end_job(&job.nspace, None);
+            job.remote_ended |= self.engine.end_job(&job.nspace, None);
             self.engine.release_backlog(&job.nspace);
         }
     }

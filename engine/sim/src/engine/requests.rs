@@ -31,7 +31,7 @@ impl EngineWorld {
     }
 
     /// Returns the index of an honest tool that is attached.
-    fn honest_tool(&self, actor: usize) -> Option<usize> {
+    pub(super) fn honest_tool(&self, actor: usize) -> Option<usize> {
         self.tool(actor).filter(|index| {
             let tool = &self.tools[*index];
             tool.runs() && tool.page.is_some() && !tool.lost
@@ -139,7 +139,7 @@ impl EngineWorld {
                 let keys: Vec<&str> =
                     rng.pick(&[&["iof.qry.stats"][..], &["pmix.qry.ns"], &["their.key"]]).to_vec();
                 let queries = vec![Query::new(keys)];
-                tool.request(engine, Request::Query, |side| side.query(queries));
+                tool.request(engine, Request::Query(None), |side| side.query(queries));
             }
             1 => {
                 let (procs, signal) = (vec![proc(rng)], rng.below(70) as i32);

@@ -107,6 +107,7 @@ impl EngineWorld {
         self.report_exits(true, rng);
         self.advance(Duration::from_millis(20));
         self.host.answer_all(&mut self.engine);
+        self.note_queries();
         for index in (0..self.tools.len()).rev() {
             // Several may be forgotten at once.
             let Some(tool) = self.tools.get_mut(index) else { continue };

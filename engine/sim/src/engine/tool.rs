@@ -38,7 +38,8 @@ pub enum Manner {
 #[derive(Debug)]
 pub enum Request {
     Pull(Pull),
-    Query,
+    /// With its number, if its answer is predicted.
+    Query(Option<u32>),
     Log,
     Signal,
     Push(PushPlan),
@@ -356,9 +357,10 @@ impl Tool {
                     self.pushes.insert(granted.push, Push::new(plan));
                 }
             }
-            (Request::Query, Reply::Answered(_))
-            | (Request::Log, Reply::Logged(_))
-            | (Request::SlowTargets, Reply::SlowTargets(_)) => {}
+            (Request::Query(number), Reply::Answered(result)) => {
+                number.into_iter().for_each(|number| truth.queries.check(number, &result));
+            }
+            (Request::Log, Reply::Logged(_)) | (Request::SlowTargets, Reply::SlowTargets(_)) => {}
             (Request::Signal, Reply::Signalled(result)) => {
                 let elsewhere = truth.signalled.get(&(self.id, number)).copied().unwrap_or_default();
                 let count = result.map_or(0, |count| count as usize);

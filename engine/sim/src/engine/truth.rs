@@ -8,6 +8,7 @@ use iof_engine::simulation::ConnectionId;
 use iof_proto::Nspace;
 use iof_tool::test_utils::StreamInfo;
 
+use super::queries::Queries;
 use crate::bytes;
 
 /// The bytes of a stream.
@@ -38,6 +39,11 @@ pub struct StreamRecord {
 }
 
 impl StreamRecord {
+    /// Returns whether the stream holds output of a remote rank, or what was logged.
+    pub fn is_recorded(&self) -> bool {
+        matches!(self.content, Content::Recorded(..))
+    }
+
     fn new(content: Content, blocks: bool, forwarded: bool) -> StreamRecord {
         StreamRecord { content, produced: None, blocks, forwarded, missing: None, withdrawn: false }
     }
@@ -59,6 +65,8 @@ pub struct Truth {
     by_source: BTreeMap<SourceId, StreamInfo>,
     runs: BTreeMap<Nspace, Vec<RunRecord>>,
     exit_codes: BTreeMap<(Nspace, u64), Option<i32>>,
+    /// The queries of tools.
+    pub queries: Queries,
     /// How many remote ranks the host has signalled for a request of a tool.
     pub signalled: BTreeMap<(ConnectionId, u32), usize>,
     /// The capture has ended: what was handed to it last is lost.
