@@ -16,7 +16,7 @@ use std::{io, mem};
 
 use iof_capture::test_utils::{Backend, SimulatedCapture};
 use iof_capture::{EndedStreams, Event, NewStream, ProcessId, Signal, SourceId};
-use iof_proto::{Channel, Failure, Proc, Status, socket as process};
+use iof_proto::{Channel, Failure, LogReport, Proc, Status, socket as process};
 use iof_shm_ring::{CreateError, Inlet, ReaderId, ReaderPage, Ringer, Stream, StreamConfig, bell};
 
 use crate::config::Config;
@@ -42,6 +42,9 @@ pub use socket::{Packet, Shared};
 
 /// The number of a connection.
 pub type ConnectionId = usize;
+
+/// The outcome of a message of the embedder, with the number of its callback.
+type NumberedReport = (u64, LogReport);
 
 /// The user that the engine belongs to.
 pub const OWN_USER: u32 = 1000;
@@ -167,6 +170,7 @@ pub struct SimulatedEngine {
     signals: SignalCalls,
     /// The numbers of callbacks, sent when they are called.
     called: (Sender<u64>, Receiver<u64>),
+    log_reports: (Sender<NumberedReport>, Receiver<NumberedReport>),
     shortages: Arc<Shortages>,
     /// Depends on all messages, commands and upcalls.
     digest: Digest,
@@ -217,6 +221,7 @@ impl SimulatedEngine {
             upcalls,
             signals: SignalCalls::new(late_signals),
             called: channel(),
+            log_reports: channel(),
             shortages,
             digest,
         })

@@ -28,6 +28,7 @@ mod exits;
 mod host;
 mod hostile;
 mod jobs;
+mod logs;
 mod pusher;
 mod queries;
 mod registration;
@@ -109,7 +110,7 @@ impl EngineWorld {
             jobs: Jobs::default(),
             host: Host::new(setting.silent_host, setting.subject.has_embedder()),
             tools: Vec::new(),
-            truth: Truth::default(),
+            truth: Truth::new(!setting.calm || setting.few_slots),
             removes_at_once: false,
             ends_registrations: false,
             past: Summary::default(),
@@ -139,6 +140,7 @@ impl EngineWorld {
             Kind::Stdin => self.stdin(actor, rng),
             Kind::Request => self.small_request(actor, rng),
             Kind::Query => self.query(actor, rng),
+            Kind::Log => self.log(actor, rng),
             Kind::Tool => self.run_tool(actor, rng),
             Kind::Pause => self.pause(actor),
             Kind::Kill => self.kill(actor),
@@ -154,7 +156,9 @@ impl EngineWorld {
             Kind::Memory => {
                 self.memory.refuse_rings(!self.setting.calm && rng.chance(128));
                 self.memory.refuse_data(!self.setting.calm && rng.chance(128));
-                self.engine.refuse(rng.chance(64), rng.chance(64));
+                let (files, slots) = (rng.chance(64), rng.chance(64));
+                self.engine.refuse(files, slots);
+                self.truth.may_miss |= slots;
             }
             Kind::Serve | Kind::Reap | Kind::Reconfigure | Kind::Starve | Kind::Close | Kind::Finish => {}
         }
@@ -187,6 +191,7 @@ impl EngineWorld {
             self.note_signals(&processes, signal);
         }
         self.note_queries();
+        self.check_logs();
         self.engine.check();
         self.check_ends();
     }

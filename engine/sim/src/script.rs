@@ -75,6 +75,8 @@ pub enum Kind {
     Embedder,
     /// A tool queries the engine and its host.
     Query,
+    /// A tool or the embedder logs a message for a process.
+    Log,
 }
 
 /// What runs.
@@ -156,7 +158,7 @@ const ALWAYS: usize = 7;
 const EMBEDDER: &[(Kind, u64)] = &[(Kind::Mpi, 40), (Kind::Flow, 16), (Kind::Embedder, 24)];
 
 /// The kinds that only runs of [`Subject::Host`] have besides, with their weights.
-const HOST: &[(Kind, u64)] = &[(Kind::Query, 40)];
+const HOST: &[(Kind, u64)] = &[(Kind::Query, 40), (Kind::Log, 40)];
 
 /// One decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -113,7 +113,8 @@ impl World {
             | Kind::Mpi
             | Kind::Flow
             | Kind::Embedder
-            | Kind::Query => {}
+            | Kind::Query
+            | Kind::Log => {}
         }
         self.serve_prompt();
         self.check_memory();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::mem;
 
 use iof_capture::{ProcessId, Signal};
-use iof_proto::{Channels, Failure, Found, Info, Log, Proc, Query};
+use iof_proto::{Channels, Failure, Found, Info, Log, LogReport, Proc, Query};
 
 use super::{ConnectionId, SimulatedEngine};
 use crate::core::demand::Sources;
@@ -168,9 +168,22 @@ impl SimulatedEngine {
     }
 
     /// Logs a message of the embedder. If it is accepted, the callback with this number follows.
-    pub fn log_message(&mut self, log: &Log, number: u64) -> bool {
-        let done = self.callback(number);
-        self.core.log_message(log, Box::new(move |_| done())).is_ok()
+    ///
+    /// # Errors
+    /// It was not accepted.
+    pub fn log_message(&mut self, log: &Log, number: u64) -> Result<(), Failure> {
+        let (done, reports) = (self.callback(number), self.log_reports.0.clone());
+        let done = move |report| {
+            done();
+            // The engine that receives it exists while it calls.
+            let _ = reports.send((number, report));
+        };
+        self.core.log_message(log, Box::new(done))
+    }
+
+    /// Returns the outcomes of the embedder's messages since the last call.
+    pub fn take_log_reports(&mut self) -> Vec<(u64, LogReport)> {
+        self.log_reports.1.try_iter().collect()
     }
 
     /// Returns the callback with this number.

@@ -78,7 +78,7 @@ impl EngineWorld {
             channels.push("their.channel");
         }
         let number = self.host.expect_callback();
-        if !self.engine.log_message(&Log::to(channels, "a message of the embedder\n"), number) {
+        if self.engine.log_message(&Log::to(channels, "a message of the embedder\n"), number).is_err() {
             self.host.withdraw_callback(number);
         }
     }

@@ -251,7 +251,8 @@ impl EngineWorld {
     /// A tool queries the engine and its host.
     pub(super) fn query(&mut self, actor: usize, rng: &mut Rng) {
         let Some(index) = self.honest_tool(actor) else { return };
-        let queries: Vec<Query> = (0..=rng.below(2)).map(|_| any_query(rng)).collect();
+        let mut queries: Vec<Query> = (0..=rng.below(2)).map(|_| any_query(rng)).collect();
+        queries.last_mut().expect("a query").keys.push(THEIR_KEY.to_owned());
         let (number, queries) = self.truth.queries.add(queries);
         self.tools[index].request(&mut self.engine, Request::Query(Some(number)), |side| side.query(queries));
     }
@@ -276,7 +277,7 @@ impl EngineWorld {
     }
 }
 
-/// Returns a query with a key that only the host knows, limited to a job, a rank, or not.
+/// Returns a query that is limited to a job, to a rank, or not.
 fn any_query(rng: &mut Rng) -> Query {
     let mut keys = vec![
         key::PMIX_QUERY_PROC_TABLE,
@@ -294,7 +295,6 @@ fn any_query(rng: &mut Rng) -> Query {
         _ => None,
     };
     keys.push(if limit.is_some() { key::PMIX_QUERY_JOB_STATUS } else { key::IOF_QUERY_STATS });
-    let mut keys: Vec<&str> = (0..=rng.below(3)).map(|_| rng.pick(&keys)).collect();
-    keys.push(THEIR_KEY);
+    let keys = (0..=rng.below(3)).map(|_| rng.pick(&keys));
     Query { qualifiers: limit.into_iter().collect(), ..Query::new(keys) }
 }

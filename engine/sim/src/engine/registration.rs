@@ -80,12 +80,16 @@ impl Pull {
         self.past.keys()
     }
 
-    fn covers(&self, info: &StreamInfo) -> bool {
-        let names = |proc: &Proc| {
-            proc.nspace == info.source.nspace
-                && (proc.rank == info.source.rank || proc.rank == Rank::WILDCARD)
+    /// Returns whether it names a process, or the job of one without a rank.
+    pub fn names(&self, source: &Proc) -> bool {
+        let is_named = |proc: &Proc| {
+            proc.nspace == source.nspace && (proc.rank == source.rank || proc.rank == Rank::WILDCARD)
         };
-        self.channels.contains(Channels::from(info.channel)) && self.procs.iter().any(names)
+        self.procs.iter().any(is_named)
+    }
+
+    fn covers(&self, info: &StreamInfo) -> bool {
+        self.channels.contains(Channels::from(info.channel)) && self.names(&info.source)
     }
 }
 
@@ -117,6 +121,15 @@ impl Registration {
         let strict = may_block && whole && !self.pull.drops && truth.stream(info).blocks;
         let feed = Feed { begin, next: begin, strict, delivered: 0, lost: 0, ended: false };
         assert!(self.feeds.insert(info.clone(), feed).is_none(), "{info:?} was announced twice");
+    }
+
+    /// Checks that a stream was announced to which a message was logged, unless it may be missed or is
+    /// part of a later run.
+    pub fn check_logged(&self, info: &StreamInfo, truth: &Truth) {
+        let receives = self.pull.covers(info) && (truth.stream(info).forwarded || !self.pull.own);
+        let is_over = !self.pull.persistent && self.ends.contains_key(&info.source.nspace);
+        let is_announced = self.feeds.contains_key(info) || truth.may_miss || is_over;
+        assert!(!receives || is_announced, "the answer to a message precedes the ring of {info:?}");
     }
 
     /// Notes that all sources are announced.

@@ -161,7 +161,7 @@ impl EngineWorld {
                     value: InfoValue::Proc(source),
                     required: false,
                 });
-                tool.request(engine, Request::Log, |side| side.log(log));
+                tool.request(engine, Request::Log(None), |side| side.log(log));
             }
         }
     }

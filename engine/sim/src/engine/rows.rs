@@ -77,15 +77,17 @@ impl EngineWorld {
     fn jobs_within(&self, limit: &Limit) -> Vec<&Job> {
         let is_known = |job: &&Job| {
             let is_named = limit.nspace.as_ref().is_none_or(|nspace| *nspace == job.nspace);
-            let remote = self.remote_ranks(job);
-            let has = |rank: Rank| {
-                rank.0 < job.ranks.len() as u32 || job.launching.contains(&rank.0) || remote.contains(&rank)
-            };
-            is_named && limit.rank.is_none_or(has)
+            is_named && limit.rank.is_none_or(|rank| self.knows(job, rank))
         };
         let mut jobs: Vec<&Job> = self.jobs.list.iter().filter(is_known).collect();
         jobs.sort_by(|one, other| one.nspace.cmp(&other.nspace));
         jobs
+    }
+
+    /// Returns whether a rank is local or was seen in delivered output.
+    pub(super) fn knows(&self, job: &Job, rank: Rank) -> bool {
+        let is_local = rank.0 < job.ranks.len() as u32 || job.launching.contains(&rank.0);
+        is_local || self.remote_ranks(job).contains(&rank)
     }
 
     /// Returns the remote ranks whose output was delivered.

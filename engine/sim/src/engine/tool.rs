@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use iof_engine::Grant;
 use iof_engine::simulation::{ConnectionId, Packet, Shared, SimulatedEngine};
-use iof_proto::{Decoder, FromTool, PROTOCOL_VERSION, ToTool, encode};
+use iof_proto::{Decoder, Failure, FromTool, LogReport, PROTOCOL_VERSION, ToTool, encode};
 use iof_shm_ring::{Attached, Bell, ReaderId, ReaderPage, Ring};
 use iof_tool::test_utils::{Delivered, Feeds, ProtocolSide, ReadingSide, StreamInfo};
 use iof_tool::{FeedId, Peeked, Reply};
@@ -40,7 +40,8 @@ pub enum Request {
     Pull(Pull),
     /// With its number, if its answer is predicted.
     Query(Option<u32>),
-    Log,
+    /// With the number of the message, if it has one.
+    Log(Option<usize>),
     Signal,
     Push(PushPlan),
     SlowTargets,
@@ -78,6 +79,8 @@ pub struct Tool {
     pub registrations: BTreeMap<u32, Registration>,
     /// Its pushes by their numbers.
     pub pushes: BTreeMap<u32, Push>,
+    /// The answers to messages that were not checked.
+    pub log_reports: Vec<(usize, Result<LogReport, Failure>)>,
     /// Streams whose bytes it has borrowed, and those that it has deferred.
     held: Vec<FeedId>,
     deferred: Vec<FeedId>,
@@ -106,6 +109,7 @@ impl Tool {
             requests: BTreeMap::new(),
             registrations: BTreeMap::new(),
             pushes: BTreeMap::new(),
+            log_reports: Vec::new(),
             held: Vec::new(),
             deferred: Vec::new(),
             summary: Summary::default(),
@@ -312,6 +316,8 @@ impl Tool {
         if registration.closing != Closing::Asked {
             let stream = StreamInfo { source: source.clone(), channel: *channel, logged: *logged, run: *run };
             registration.opened(&stream, &attached, truth, may_block);
+            let begin = registration.feeds[&stream].begin;
+            truth.messages.check_begin((self.id, *handler), &stream, begin);
         }
     }
 
@@ -358,9 +364,17 @@ impl Tool {
                 }
             }
             (Request::Query(number), Reply::Answered(result)) => {
-                number.into_iter().for_each(|number| truth.queries.check(number, &result));
+                number.into_iter().for_each(|number| truth.check_query(number, &result));
             }
-            (Request::Log, Reply::Logged(_)) | (Request::SlowTargets, Reply::SlowTargets(_)) => {}
+            (Request::Log(None), Reply::Logged(_)) | (Request::SlowTargets, Reply::SlowTargets(_)) => {}
+            (Request::Log(Some(message)), Reply::Logged(result)) => {
+                for (stream, handler) in truth.messages.received_by(message, self.id, &result) {
+                    let registration = self.registrations.get(&handler);
+                    let registration = registration.filter(|found| found.closing == Closing::No);
+                    registration.into_iter().for_each(|found| found.check_logged(stream, truth));
+                }
+                self.log_reports.push((message, result));
+            }
             (Request::Signal, Reply::Signalled(result)) => {
                 let elsewhere = truth.signalled.get(&(self.id, number)).copied().unwrap_or_default();
                 let count = result.map_or(0, |count| count as usize);

@@ -5,9 +5,10 @@ use std::ops::Range;
 
 use iof_capture::SourceId;
 use iof_engine::simulation::ConnectionId;
-use iof_proto::Nspace;
+use iof_proto::{Answer, Failure, Nspace, StreamStats, Value};
 use iof_tool::test_utils::StreamInfo;
 
+use super::logs::Messages;
 use super::queries::Queries;
 use crate::bytes;
 
@@ -65,15 +66,24 @@ pub struct Truth {
     by_source: BTreeMap<SourceId, StreamInfo>,
     runs: BTreeMap<Nspace, Vec<RunRecord>>,
     exit_codes: BTreeMap<(Nspace, u64), Option<i32>>,
+    /// The messages with texts of their own.
+    pub messages: Messages,
     /// The queries of tools.
     pub queries: Queries,
     /// How many remote ranks the host has signalled for a request of a tool.
     pub signalled: BTreeMap<(ConnectionId, u32), usize>,
+    /// Memory or slots have run out for some streams, so that registrations miss these.
+    pub may_miss: bool,
     /// The capture has ended: what was handed to it last is lost.
     pub is_cut: bool,
 }
 
 impl Truth {
+    /// Returns what is known before a run in which streams may be missed from the begin.
+    pub fn new(may_miss: bool) -> Truth {
+        Truth { may_miss, ..Truth::default() }
+    }
+
     /// Adds a stream whose bytes follow from `number`, or are recorded.
     pub fn add(
         &mut self,
@@ -90,8 +100,10 @@ impl Truth {
 
     /// Records bytes that are handed to the capture, after `lost` others.
     pub fn record(&mut self, source: SourceId, lost: u64, bytes: &[u8]) {
-        let record = self.by_source.get(&source).and_then(|info| self.streams.get_mut(info));
+        let Some(info) = self.by_source.get(&source) else { return };
+        let record = self.streams.get_mut(info);
         if let Some(StreamRecord { content: Content::Recorded(content, gaps), .. }) = record {
+            self.messages.handed(info, content.len() as u64 + lost, bytes);
             let begin = content.len() as u64;
             gaps.extend((lost > 0).then(|| begin..begin + lost));
             content.resize((begin + lost) as usize, 0);
@@ -124,6 +136,30 @@ impl Truth {
     pub fn check_exit_code(&self, nspace: &Nspace, run: u64, code: Option<i32>) {
         let right = self.exit_codes.get(&(nspace.clone(), run));
         assert!(right.is_none_or(|right| *right == code), "exit code {code:?} of {nspace}, not {right:?}");
+    }
+
+    /// Checks the answer to a query.
+    pub fn check_query(&self, number: u32, result: &Result<Answer, Failure>) {
+        self.queries.check(number, result);
+        for found in result.iter().flat_map(|answer| &answer.found) {
+            if let Value::Streams(rows) = &found.value {
+                rows.iter().for_each(|row| self.check_counters(row));
+            }
+        }
+    }
+
+    /// Checks the counters of a stream. A job of the same name that was removed may be meant.
+    fn check_counters(&self, row: &StreamStats) {
+        let is_meant = |info: &StreamInfo| {
+            (&info.source, info.channel, info.logged) == (&row.source, row.channel, row.logged)
+        };
+        let is_right = |record: &StreamRecord| match &record.content {
+            _ if row.complete => record.produced == Some(row.produced),
+            Content::Recorded(content, _) => row.produced <= content.len() as u64,
+            Content::Made(_) => true,
+        };
+        let mut meant = self.streams.iter().filter(|(info, _)| is_meant(info));
+        assert!(row.produced == 0 || meant.any(|(_, record)| is_right(record)), "the counters {row:?}");
     }
 
     /// Records that a stream is complete.
