@@ -3,7 +3,7 @@
 //! reported as lost, in order and unchanged.
 //!
 //! What runs is the code that ships: the streams and readers of `iof-shm-ring` (with rings on the
-//! heap), the capture thread's state machines, the reading side of `iof-tool`, and in two of three
+//! heap), the capture thread's state machines, the reading side of `iof-tool`, and in three of four
 //! runs the core of `iof-engine`. Simulated are the launcher, the ranks, the host, sockets, the
 //! times and results of kernel calls, and the memory.
 //!
@@ -13,7 +13,7 @@
 //! | `script` | the decisions of a run |
 //! | `kernel` | when and how requests are answered |
 //! | `source`, `tool`, `stdin`, `server`, `world` | runs of streams: ranks' channels; tools; pushes; a stand-in for the core; one action after the other, with all checks |
-//! | `engine` | runs of the engine's core, with modules `jobs`, `elsewhere`, `embedder`, `host`, `tool`, `requests`, `pusher`, `hostile`, and `truth`, `registration` and `ends`, which know what each tool must receive and how each job must end |
+//! | `engine` | runs of the engine's core, with modules `jobs`, `exits`, `elsewhere`, `embedder`, `host`, `tool`, `requests`, `pusher`, `hostile`, and `truth`, `registration`, `queries` with `rows`, `logs` and `ends`, which know what each tool must receive and how each job must end |
 //! | `settle` in both | the end of a run |
 //! | `tree` | runs of trees of agents, with modules `pipe`, `source`, `node` and `front` |
 //! | `run` | runs, failures, shrinking |

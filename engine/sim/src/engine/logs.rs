@@ -127,11 +127,12 @@ impl EngineWorld {
 
     fn log_of_embedder(&mut self, source: Proc, text: &str, log: &Log) {
         let (message, number) = (self.add_message(source, text), self.host.expect_callback());
-        self.truth.messages.of_embedder.insert(number, message);
-        if let Err(failure) = self.engine.log_message(log, number) {
-            self.host.withdraw_callback(number);
-            self.truth.messages.of_embedder.remove(&number);
-            self.check_logged(message, &Err(failure));
+        match self.engine.log_message(log, number) {
+            Ok(()) => _ = self.truth.messages.of_embedder.insert(number, message),
+            Err(failure) => {
+                self.host.withdraw_callback(number);
+                self.check_logged(message, &Err(failure));
+            }
         }
     }
 
@@ -143,7 +144,7 @@ impl EngineWorld {
         let job = job.filter(|job| target.rank == Rank::UNDEF || self.knows(job, target.rank));
         let run = job.map(|job| job.run);
         let mut readers = Vec::new();
-        for tool in self.tools.iter().filter(|tool| tool.runs()) {
+        for tool in self.tools.iter().filter(|tool| tool.is_honest()) {
             let includes = tool.registrations.iter().filter(|(_, registration)| {
                 registration.closing == Closing::No && registration.pull.names(&target)
             });
@@ -215,7 +216,8 @@ impl EngineWorld {
             }
         }
         for (reader, position) in due {
-            self.truth.messages.due.entry(reader).or_insert(position);
+            let first = self.truth.messages.due.entry(reader).or_insert(position);
+            *first = position.min(*first);
         }
     }
 }
