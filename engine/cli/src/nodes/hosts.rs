@@ -51,9 +51,16 @@ impl FromStr for Hosts {
     }
 }
 
-/// Parses `NAME` or `NAME:SLOTS`.
+/// Parses `NAME` or `NAME:SLOTS`. An IPv6 address is not a name.
 pub(super) fn name_and_slots(text: &str) -> Result<(&str, Option<u32>), String> {
     let Some((name, number)) = text.rsplit_once(':') else { return Ok((text, None)) };
+    if name.contains(':') {
+        return Err(format!(
+            "invalid host '{}': expected NAME or NAME:SLOTS; for an IPv6 address, write a name that \
+             ~/.ssh/config or /etc/hosts gives it",
+            shown(text)
+        ));
+    }
     match slots(number) {
         Some(slots) => Ok((name, Some(slots))),
         None => Err(format!(
@@ -220,6 +227,10 @@ mod tests {
         );
         for text in ["", "a,", "a:0", "a:x", "-oProxyCommand=x", "a b", "a;b", "a:5000"] {
             assert!(text.parse::<Hosts>().is_err(), "{text}");
+        }
+        for text in ["::1", "[::1]:4", "a,fe80::1"] {
+            let error = text.parse::<Hosts>().unwrap_err();
+            assert!(error.contains("for an IPv6 address, write a name"), "{error}");
         }
         let many: Vec<String> = (0..=MAX_LISTED_HOSTS).map(|number| format!("n{number}")).collect();
         assert!(many.join(",").parse::<Hosts>().is_err());

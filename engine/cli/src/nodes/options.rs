@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::{env, io};
 
-use clap::{Args, value_parser};
+use clap::Args;
 use iof_nodes::limits::MAX_RADIX;
 use iof_remote::{Carriers, EmptyTemplate, Node, Template};
 
@@ -66,7 +66,7 @@ pub struct NodeArgs {
     /// This process starts RADIX agents, and each of them at most RADIX further ones, for which it
     /// relays.
     /// --rsh must work on these nodes, too. By default this process starts all agents.
-    #[arg(long, value_name = "RADIX", value_parser = value_parser!(u32).range(1..=i64::from(MAX_RADIX)))]
+    #[arg(long, value_name = "RADIX", value_parser = radix, allow_negative_numbers = true)]
     tree: Option<u32>,
 
     /// Let nodes wait for another connection
@@ -121,6 +121,7 @@ impl NodeArgs {
         };
         let Some((hosts, default)) = found else {
             let given = [
+                ("--host-env", !self.host_env.is_empty()),
                 ("--rsh", self.rsh.is_some()),
                 ("--tree", self.tree.is_some()),
                 ("--reattach", self.reattach.is_some()),
@@ -142,6 +143,12 @@ impl NodeArgs {
         })?;
         Ok(Some((nodes, template)))
     }
+}
+
+/// Parses the largest number of edges of a node.
+fn radix(text: &str) -> Result<u32, String> {
+    let radix = text.parse().ok().filter(|radix| (1..=MAX_RADIX).contains(radix));
+    radix.ok_or_else(|| format!("invalid radix '{text}': expected a number from 1 to {MAX_RADIX}"))
 }
 
 /// Parses the name of a variable.
