@@ -70,11 +70,11 @@ fn main() -> ExitCode {
         Command::Log(args) => log::log(&args).map(|()| ExitCode::SUCCESS),
         Command::Gateway(args) => gateway::gateway(&args).map(|()| ExitCode::SUCCESS),
         Command::Inspect(args) => inspect::inspect(&args).map(|()| ExitCode::SUCCESS),
+        Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
+        Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
         Command::Agent(args) => nodes::agents::agent(&args),
         Command::Link(args) => nodes::agents::link(&args),
         Command::Pmix(args) => pmix_tools::server::serve(&args),
-        Command::Completions(args) => pages::completions(&args).map(|()| ExitCode::SUCCESS),
-        Command::Man(args) => pages::man(&args).map(|()| ExitCode::SUCCESS),
     };
     finish(result)
 }

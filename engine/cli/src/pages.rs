@@ -26,7 +26,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
     write(io::stdout(), text.as_bytes())
 }
 
-/// Writes a manual page for `iof` and for each of its commands.
+/// Writes a manual page for `iof`, for each of its commands, and for those that `iof run` uses.
 pub fn man(args: &ManArgs) -> Result<(), Failure> {
     let directory = &args.directory;
     if !directory.is_dir() {
@@ -59,8 +59,13 @@ fn pages() -> Vec<Page> {
         notes: command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string),
         sections: sections::of_command(command.get_name()),
     };
-    let commands = iof.get_subcommands().filter(|command| !command.is_hide_set());
-    std::iter::once(&iof).chain(commands).map(page).collect()
+    std::iter::once(&iof).chain(with_pages(&iof)).map(page).collect()
+}
+
+/// Returns the commands that have pages: those that users run, and hidden ones that users meet in
+/// ps(1).
+fn with_pages(iof: &Command) -> impl Iterator<Item = &Command> {
+    iof.get_subcommands().filter(|command| sections::of_command(command.get_name()).is_some())
 }
 
 impl Page {
@@ -155,7 +160,8 @@ mod tests {
             }
             pages.push((name, roff));
         }
-        for command in tree().into_iter().filter(|command| !command.is_hide_set()) {
+        // `iof pmix` is an internal of the engine.
+        for command in tree().into_iter().filter(|command| command.get_name() != "pmix") {
             let name = format!("{}.1", command.get_display_name().unwrap_or(command.get_name()));
             let (_, page) = pages.iter().find(|(file, _)| *file == name).expect(&name);
             for option in options(&command) {

@@ -17,6 +17,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 const COMMANDS: [&str; 12] =
     ["run", "pull", "push", "top", "query", "ps", "kill", "log", "gateway", "inspect", "completions", "man"];
 
+/// Commands that `iof run` uses itself, which are documented but not listed.
+const INTERNAL: [&str; 2] = ["agent", "link"];
+
 /// Runs `iof ARGS` at a terminal of 24 lines and 80 columns, and returns the lines shown.
 fn at_terminal(args: &[&str]) -> Vec<String> {
     let (terminal, process) = Terminal::start(iof().args(args).env("TERM", "xterm"), 24, 80);
@@ -62,12 +65,15 @@ fn the_help_fits_a_screen_and_lists_every_command() {
     for command in COMMANDS {
         assert!(help.iter().any(|line| line.starts_with(&format!("  {command} "))), "{command}: {help:#?}");
     }
+    for command in INTERNAL {
+        assert!(!help.iter().any(|line| line.starts_with(&format!("  {command} "))), "{command}: {help:#?}");
+    }
     assert!(help.iter().any(|line| line.contains("iof COMMAND --help")), "{help:#?}");
 }
 
 #[test]
 fn no_line_of_any_help_is_wider_than_the_terminal() {
-    for command in COMMANDS {
+    for command in COMMANDS.into_iter().chain(INTERNAL) {
         for option in ["-h", "--help"] {
             let help = at_terminal(&[command, option]);
             assert!(help.len() > 5 && help.iter().all(|line| line.chars().count() <= 80), "{help:#?}");
@@ -106,7 +112,8 @@ fn manual_pages_are_written_for_every_command_without_groff_warnings() {
         .map(|page| page.unwrap().file_name().into_string().unwrap())
         .collect();
     pages.sort();
-    let mut wanted: Vec<String> = COMMANDS.iter().map(|command| format!("iof-{command}.1")).collect();
+    let commands = COMMANDS.iter().chain(&INTERNAL);
+    let mut wanted: Vec<String> = commands.map(|command| format!("iof-{command}.1")).collect();
     wanted.push("iof.1".into());
     wanted.sort();
     assert_eq!(pages, wanted);
@@ -139,6 +146,8 @@ fn manual_pages_are_written_for_every_command_without_groff_warnings() {
                 &["TMPDIR", "NO_COLOR", "IOF_RANK", "IOF_LIBPMIX"],
                 &["/tmp/iof-UID/iof.HOST.tool.PID", "iof-pmix"],
             ),
+            "iof-agent.1" => (&["IOF_SERVER", "TMPDIR"], &["iof.HOST.agent.PID", "iof.HOST.nspace.PID.NAME"]),
+            "iof-link.1" => (&["None."], &["/tmp/iof-UID/iof.HOST.link.PID"]),
             "iof-inspect.1" => (&["None."], &["/proc/PID/fd/N"]),
             "iof-man.1" => (&["None."], &["DIR/iof.1"]),
             "iof-gateway.1" => (&["IOF_SYSLOG"], &["DIR/iof.sys.HOST"]),

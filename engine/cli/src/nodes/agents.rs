@@ -33,8 +33,22 @@ pub const NAME: &str = "iof agent";
 
 /// The options of `iof agent`, which `iof run` sets.
 #[derive(Args)]
+#[command(
+    after_help = "It ends when `iof run` has all output of its ranks. If its connection ends before, or at SIGINT, \
+                  SIGTERM, SIGHUP or SIGQUIT, it sends SIGTERM to its ranks, and SIGKILL after the --kill-wait of \
+                  `iof run`. SIGKILL of the agent leaves its ranks running: their next write raises SIGPIPE.\n\n\
+                  Exit codes: 0 if `iof run` has all output, or the connection ended before ranks ran; 1 if the \
+                  ranks could not start, a file could not be written, the connection ended while they ran, or it \
+                  carried invalid frames; 2 for invalid options; 128+n if signal n asked it to end while \
+                  ranks ran. `iof run` has the exit codes of the ranks."
+)]
 pub struct AgentArgs {
-    /// Go on for this time without a carrier
+    /// Go on for this time without a connection
+    ///
+    /// If the connection ends, the ranks run on, and `iof link` can bring another one. After this
+    /// time, the agent ends. It listens in the node's rendezvous directory from the time that its
+    /// ranks can start. In seconds, with suffix ms, s, m or h, or as MINUTES:SECONDS. By default,
+    /// the agent ends with its connection.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     reattach: Option<Duration>,
 }
@@ -133,8 +147,17 @@ pub fn refusal(failure: Failure) -> StartRefusal {
 
 /// The arguments of `iof link`.
 #[derive(Args)]
+#[command(
+    after_help = "It ends when the agent has another connection, when this one has ended, or when the agent ends.\n\n\
+                  Exit codes: 0 if an agent was reached, also if it has refused the connection; 1 if no agent of \
+                  this user listens at PATH; 2 for invalid arguments."
+)]
 pub struct LinkArgs {
-    /// The socket of the agent
+    /// Socket of the agent
+    ///
+    /// Its name is iof.HOST.link.PID, with the pid of the agent, in the rendezvous directory of the
+    /// node.
+    #[arg(value_name = "PATH")]
     pub path: PathBuf,
 }
 

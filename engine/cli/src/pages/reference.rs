@@ -5,6 +5,7 @@ use std::{env, fs};
 
 use clap::{Arg, Command, CommandFactory};
 
+use super::with_pages;
 use crate::args::Iof;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/command-line.md");
@@ -27,7 +28,7 @@ fn reference() -> String {
     let mut iof = Iof::command().disable_help_subcommand(true).disable_help_flag(true);
     iof.build();
     let mut page = HEAD.to_owned();
-    for command in iof.get_subcommands().filter(|command| !command.is_hide_set()) {
+    for command in with_pages(&iof) {
         section(&mut page, command).expect("a String takes everything");
     }
     page
@@ -37,7 +38,9 @@ fn section(page: &mut String, command: &Command) -> std::fmt::Result {
     let name = command.get_name();
     writeln!(page, "\n## iof {name}\n")?;
     let about = command.get_long_about().or_else(|| command.get_about()).map(ToString::to_string);
-    writeln!(page, "{}.\n", about.unwrap_or_default().trim_end_matches('.'))?;
+    for paragraph in about.unwrap_or_default().split("\n\n") {
+        writeln!(page, "{}.\n", paragraph.trim_end_matches('.'))?;
+    }
     let usage = command.clone().render_usage().to_string();
     for line in usage.trim_start_matches("Usage:").lines() {
         writeln!(page, "    {}", line.trim())?;

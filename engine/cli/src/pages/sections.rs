@@ -47,6 +47,12 @@ const SOCKET: Entry = (
     "/tmp/iof-UID/iof.HOST.tool.PID",
     "The socket of the engine in process PID. The environment or --rendezvous-dir may set another directory.",
 );
+const AGENT_SOCKET: Entry =
+    ("/tmp/iof-UID/iof.HOST.agent.PID", "The socket of the agent in process PID, for tools on its node.");
+const LINK_SOCKET: Entry = (
+    "/tmp/iof-UID/iof.HOST.link.PID",
+    "With --reattach, the socket at which the agent with this pid accepts `iof link`.",
+);
 const JOB_LINK: Entry = (
     "/tmp/iof-UID/iof.HOST.nspace.PID.NAME",
     "A symbolic link to the socket of the engine that has the job NAME.",
@@ -110,7 +116,7 @@ const RUN: Sections = Sections {
         ("iof run -n 8 -o 'out.%t' -e 'err.%t' ./model", "Write stdout and stderr of each rank to files."),
         ("iof run -n 8 -K --timeout 1:30:00 ./model", "End the job if a rank fails, or after 90 minutes."),
     ],
-    see_also: &["pull", "push", "top", "query", "ps", "kill", "log"],
+    see_also: &["pull", "push", "top", "query", "ps", "kill", "log", "agent"],
 };
 
 const PULL: Sections = Sections {
@@ -237,6 +243,44 @@ const MAN: Sections = Sections {
     see_also: &["run"],
 };
 
+const AGENT: Sections = Sections {
+    exit_status: &[
+        ("0", "`iof run` has all output of the ranks, or the connection ended before they ran."),
+        (
+            "1",
+            "The ranks could not start, a file could not be written, the connection ended while they ran, or it carried \
+             invalid frames.",
+        ),
+        USAGE,
+        ("128+n", "Signal n asked the agent to end while ranks ran."),
+    ],
+    environment: &[
+        TMPDIR,
+        SYSLOG,
+        ("IOF_MAIL_SERVER", "The mail server of `iof log`: HOST or HOST:PORT."),
+        ("IOF_SERVER", "Set for each rank: the socket of the agent, for `iof` commands in the rank."),
+    ],
+    files: &[AGENT_SOCKET, JOB_LINK, LINK_SOCKET],
+    examples: &[("ps -C iof -o pid,etime,args", "Show the agents of this node.")],
+    see_also: &["run", "link"],
+};
+
+const LINK: Sections = Sections {
+    exit_status: &[
+        ("0", "An agent was reached, also if it has refused the connection."),
+        ("1", "No agent of this user listens at PATH, as a line on stderr reports."),
+        USAGE,
+        SIGNAL,
+    ],
+    environment: &[],
+    files: &[LINK_SOCKET],
+    examples: &[(
+        "ssh b iof link /tmp/iof-1000/iof.b.link.4711",
+        "What `iof run --reattach` runs for another connection to node b.",
+    )],
+    see_also: &["run", "agent"],
+};
+
 const IOF: Sections = Sections {
     exit_status: EXIT_STATUS,
     environment: TOOL_ENVIRONMENT,
@@ -277,6 +321,8 @@ pub fn of_command(name: &str) -> Option<&'static Sections> {
         "inspect" => &INSPECT,
         "completions" => &COMPLETIONS,
         "man" => &MAN,
+        "agent" => &AGENT,
+        "link" => &LINK,
         _ => return None,
     })
 }
