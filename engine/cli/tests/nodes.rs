@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 
-use common::nodes::{by_rank, run, start};
+use common::nodes::{by_rank, run, run_on_a_hundred_nodes, start};
 use common::process::{Done, Process};
 use common::site::Site;
 use common::terminal::Terminal;
@@ -25,6 +25,11 @@ fn ranks_fill_the_slots_of_their_hosts_and_have_the_numbers_of_the_whole_job() {
         assert!(line.ends_with(&format!("{rank} of 3")), "{line}");
     }
     assert_eq!(lines.len(), 3);
+}
+
+#[test]
+fn the_line_of_each_rank_of_a_hundred_agents_arrives_once() {
+    run_on_a_hundred_nodes(&[]);
 }
 
 #[test]

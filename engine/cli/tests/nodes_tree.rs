@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 
-use common::nodes::{agent_of, by_rank, has_thread, send};
+use common::nodes::{agent_of, by_rank, has_thread, run_on_a_hundred_nodes, send};
 use common::process::{Done, Process};
 use common::site::Site;
 use common::wait_for;
@@ -54,6 +54,11 @@ fn all_bytes_of_40_agents_in_trees_arrive_once_and_in_order() {
         }
         assert!(done.stderr.contains(" 0 lost"), "{}", done.stderr);
     }
+}
+
+#[test]
+fn the_line_of_each_rank_of_a_hundred_agents_in_a_tree_arrives_once() {
+    run_on_a_hundred_nodes(&["--tree", "10"]);
 }
 
 /// Returns the number of bytes that a process has passed to write(2) and its relatives.
