@@ -9,9 +9,9 @@ use std::io::{BufRead, Read, Write};
 use std::thread;
 use std::time::Duration;
 
-use common::cuts::{Node, cut, cut_any};
+use common::cuts::{Node, cut_any, cut_node};
 use common::front::LinkedFront;
-use common::nodes::{agent_of, has_variable, send};
+use common::nodes::{agent_of, send};
 use common::noise::Noise;
 use common::process::Process;
 use common::site::Site;
@@ -26,12 +26,6 @@ const CHAIN: [&str; 4] = ["--tree", "1", "--reattach", "1000"];
 
 fn wait_for_no_agent(run: &Process) {
     wait_for("the end of the agents", || run.running("iof").is_empty().then_some(()));
-}
-
-/// Cuts the carriers of a node, whose relay or front end replaces them.
-fn cut_node(run: &Process, host: &str) {
-    let is_of_node = |wire: &u32| has_variable(*wire, &format!("NODE={host}"));
-    run.running("wire").into_iter().filter(is_of_node).for_each(cut);
 }
 
 #[test]
@@ -55,6 +49,10 @@ fn all_output_of_a_tree_arrives_once_and_in_order_although_carriers_are_cut() {
     fs::write(&stop, "").unwrap();
     let done = run.finish();
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    // The edges of a and d are those of the front end.
+    let (replaced, of_front_end) = (node.replaced(), |host: &String| ["a", "d"].contains(&host.as_str()));
+    assert!(replaced.iter().any(of_front_end), "{replaced:?}");
+    assert!(!replaced.iter().all(of_front_end), "{replaced:?}");
     let block: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
     for rank in 0..5 {
         let output = fs::read_to_string(node.file(&format!("out.{rank}"))).unwrap();
@@ -84,6 +82,7 @@ fn all_stdin_of_a_tree_arrives_once_and_in_order_although_carriers_are_cut() {
     let code = run.wait();
     let (output, errors) = (output.get(), String::from_utf8(errors.get()).unwrap());
     assert_eq!((code, without_waits(&errors).as_str()), (0, ""));
+    assert!(!node.replaced().is_empty());
     let line = format!("{}  -\n", wanted.get().sha256);
     assert_eq!(String::from_utf8(output).unwrap(), line.repeat(5));
 }
@@ -109,6 +108,7 @@ fn lines_arrive_both_ways_after_a_cut_of_each_edge_of_a_chain() {
     for host in ["b", "c", "a"] {
         cut_node(&run, host);
         exchange(&format!("after a cut of {host}"));
+        assert!(node.replaced().iter().any(|replaced| replaced == host), "{host}");
     }
     drop(stdin);
     assert_eq!(run.wait(), 0);

@@ -8,7 +8,7 @@ use std::process::ChildStdout;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::nodes::has_thread;
+use super::nodes::{has_thread, has_variable};
 use super::process::Process;
 use super::site::Site;
 use super::wait_for;
@@ -25,8 +25,9 @@ impl Node {
         site.install(Path::new("/bin/cat"), "wire");
         // The shell keeps neither end, so that the end of a wire is the end of the carrier's output
         // or input. While the file `down` exists, no carrier starts; with `held` the one of node a
-        // waits.
+        // waits. The file `replaced` has the node of each carrier that replaces another one.
         let script = "cd ${0%/*}; if [ -e down ]; then : > tried; exit 1; fi\n\
+                      case $2 in *' link '*) echo $1 >> replaced ;; esac\n\
                       while [ $1 = a ] && [ -e held ]; do sleep 0.01; done\n\
                       exec 3>&1 4<&0 >/dev/null </dev/null\n\
                       export NODE=$1\n\
@@ -86,10 +87,18 @@ impl Node {
         }
     }
 
+    /// Returns the node of each carrier that was started to replace another one.
+    pub fn replaced(&self) -> Vec<String> {
+        let replaced = fs::read_to_string(self.file("replaced")).unwrap_or_default();
+        replaced.lines().map(str::to_owned).collect()
+    }
+
     /// Cuts the carriers of both nodes, and waits until the front end has tried to replace one.
     pub fn cut_for_long(&self, run: &Process) {
         self.set_down(true);
-        run.running("wire").into_iter().for_each(cut);
+        let wires = run.running("wire");
+        assert!(!wires.is_empty());
+        wires.into_iter().for_each(cut);
         wait_for("an attempt to replace a carrier", || self.file("tried").exists().then_some(()));
     }
 }
@@ -99,10 +108,20 @@ pub fn cut(wire: u32) {
     let _ = kill(Pid::from_raw(wire.try_into().unwrap()), Signal::SIGKILL);
 }
 
-/// Cuts one direction of one carrier; another one with each number.
+/// Cuts one direction of one carrier; another one with each number. Waits for a carrier if all have
+/// just been cut.
 pub fn cut_any(run: &Process, number: usize) {
-    let wires = run.running("wire");
-    if let Some(wire) = wires.get(number * 7 % wires.len().max(1)) {
-        cut(*wire);
-    }
+    wait_for("a carrier to cut", || {
+        let wires = run.running("wire");
+        let wire = *wires.get(number * 7 % wires.len().max(1))?;
+        kill(Pid::from_raw(wire.try_into().unwrap()), Signal::SIGKILL).ok()
+    });
+}
+
+/// Cuts the carriers of a node, whose relay or front end replaces them.
+pub fn cut_node(run: &Process, host: &str) {
+    let is_of_node = |wire: &u32| has_variable(*wire, &format!("NODE={host}"));
+    let wires: Vec<u32> = run.running("wire").into_iter().filter(is_of_node).collect();
+    assert!(!wires.is_empty(), "no carrier of {host}");
+    wires.into_iter().for_each(cut);
 }
