@@ -99,6 +99,20 @@ impl Rig {
         run
     }
 
+    /// Returns the pids of the ssh clients of this rig that connect to a node.
+    fn ssh_to(&self, node: &str) -> Vec<u32> {
+        let config = format!("{}/ssh_config", self.site.path().display());
+        let pids =
+            fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let connects = |pid: &u32| {
+            let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words: Vec<&[u8]> = bytes.split(|byte| *byte == 0).collect();
+            words.first().is_some_and(|word| *word == b"ssh")
+                && [config.as_str(), node].iter().all(|word| words.contains(&word.as_bytes()))
+        };
+        pids.filter(connects).collect()
+    }
+
     /// Takes the link to a node down, or up.
     fn set_link(&self, node: &str, state: &str) {
         let link = format!("{}-{node}", self.name);
@@ -290,6 +304,45 @@ fn a_relay_reaches_further_nodes_over_ssh() {
     for (rank, address) in [(0, "10.77.1.1 "), (1, "10.77.1.2 "), (2, "10.77.3.1 ")] {
         let is_from = from(rank).starts_with(address);
         assert!(is_from && from(rank).ends_with("\nsome input\n") == (rank == 1), "{}", from(rank));
+    }
+}
+
+#[test]
+#[ignore = "starts servers"]
+fn with_reattach_cuts_of_each_node_of_a_chain_over_ssh_lose_nothing() {
+    let Some(rig) = Rig::start("ssh") else { return };
+    let file = |name: &str| format!("{}/{name}", rig.site.path().display());
+    let script = format!("i=0; while [ ! -e {} ]; do i=$((i+1)); echo $IOF_RANK $i; done", file("stop"));
+    // a relays for b, and b for c.
+    let options = ["--hosts", "a,b,c", "-n", "3", "--tree", "1", "--reattach", "300", "-o", &file("out.%t")];
+    let run = rig.run_by_ssh(3, &options, &script);
+    let length = |rank: u32| fs::metadata(file(&format!("out.{rank}"))).map_or(0, |data| data.len());
+    let wait_for_more = || {
+        let before = [0, 1, 2].map(length);
+        wait_for("more output of all nodes", || {
+            (0..3).zip(before).all(|(rank, before)| length(rank) > before + 100_000).then_some(())
+        });
+    };
+    wait_for_more();
+    for node in ["a", "b", "c"] {
+        let connected = || match rig.ssh_to(node).as_slice() {
+            [ssh] => Some(*ssh),
+            _ => None,
+        };
+        let first = wait_for("one connection", connected);
+        rig.set_link(node, "down");
+        wait_for("the end of the connection", || (!rig.ssh_to(node).contains(&first)).then_some(()));
+        rig.set_link(node, "up");
+        wait_for_more();
+    }
+    fs::write(file("stop"), "").unwrap();
+    let done = run.finish();
+    // The first attempts over a link that is down may print a line.
+    let told: Vec<&str> = done.stderr.lines().filter(|line| !line.starts_with("ssh: ")).collect();
+    assert_eq!((done.code, told.as_slice()), (0, &[][..]), "{}", done.stderr);
+    for rank in 0..3 {
+        let output = fs::read_to_string(file(&format!("out.{rank}"))).unwrap();
+        assert_eq!(counts(&output).keys().copied().collect::<Vec<_>>(), [rank]);
     }
 }
 
