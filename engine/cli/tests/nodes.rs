@@ -190,7 +190,8 @@ fn all_bytes_of_1_3_and_20_agents_arrive_once_and_in_order() {
 fn stdin_goes_to_rank_0_or_to_all_ranks() {
     for (options, ranks) in [(&["-n", "3"] as &[&str], 1), (&["-n", "3", "--stdin", "all"], 3)] {
         let site = Site::new();
-        let mut run = start(&site, "a,b,c", options, "cat");
+        // cat writes parts of lines, which must not be divided however slow the machine is.
+        let mut run = start(&site, "a,b,c", &[options, &["--max-line-time", "1000"]].concat(), "cat");
         let input = "some line\n".repeat(50_000);
         let mut stdin = run.stdin();
         let (stdout, stderr) = run.collect();
