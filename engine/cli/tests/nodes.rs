@@ -205,6 +205,27 @@ fn stdin_goes_to_rank_0_or_to_all_ranks() {
 }
 
 #[test]
+fn long_lines_of_many_ranks_of_a_node_stay_whole() {
+    const LINES: usize = 40;
+    // 16 streams have bytes at the same time. The longest lines have 58 KiB.
+    let script = format!(
+        "letter=$(printf \\\\$(printf %o $((97 + IOF_RANK)))); n=0
+         while [ $n -lt {LINES} ]; do head -c $((n * 1500 + 9)) /dev/zero | tr '\\0' $letter; echo; n=$((n + 1)); done"
+    );
+    let done = run("a:16", &["-n", "16", "--max-line-time", "1000"], &script);
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let mut next = [0usize; 16];
+    for line in done.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let first = line[0];
+        let number = &mut next[usize::from(first - b'a')];
+        assert!(line.iter().all(|byte| *byte == first), "line {number} of {} is mixed", char::from(first));
+        assert_eq!(line.len(), *number * 1500 + 9);
+        *number += 1;
+    }
+    assert_eq!(next, [LINES; 16]);
+}
+
+#[test]
 fn ranks_do_not_inherit_the_variables_of_the_launcher_that_started_their_agent() {
     let carrier = "env PMI_RANK=7 PMIX_NAMESPACE=srun.1 sh -c";
     let run = |options: &[&str]| {

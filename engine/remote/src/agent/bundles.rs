@@ -27,6 +27,10 @@ use crate::thread::NoThread;
 /// behind the same relay, waits for one write.
 const BATCH: usize = MAX_RECORD;
 
+/// The number of bytes after which streams that have got bytes meanwhile take part. A line of a
+/// stream that was quiet waits for as much, however many others write without pause.
+const ROUND: usize = 2 * BATCH;
+
 /// The largest number of streams whose bytes are held together.
 const STREAMS_TOGETHER: usize = 64;
 
@@ -65,11 +69,34 @@ impl Bundles {
             let (clock, uplink) = (FlushClock::new(&timeout, Instant::now()), Arc::clone(uplink));
             let lines = Lines { timeout, clock, ptys: ptys.clone(), parts: HashMap::new() };
             let reader = BatchReader::new(tool);
-            let sender = Sender { uplink, reader, lines, buffer: Vec::new(), due: None };
+            let (buffer, served) = (Vec::new(), Served::default());
+            let sender = Sender { uplink, reader, lines, buffer, served, due: None };
             let thread = thread::Builder::new().name("iof-bundle".into()).spawn(move || sender.run());
             thread.map_err(NoThread)
         };
         tools.into_iter().map(start).collect()
+    }
+}
+
+/// When streams were last sent: the one that has waited longest is the next one.
+#[derive(Default)]
+struct Served {
+    /// The number of streams that were sent so far.
+    count: u64,
+    /// That number when a stream was sent, by its id, which another stream may have later.
+    last: HashMap<FeedId, u64>,
+}
+
+impl Served {
+    fn note(&mut self, id: FeedId) {
+        self.count = self.count.saturating_add(1);
+        self.last.insert(id, self.count);
+    }
+
+    /// Sorts streams: the one that has waited longest comes first, and before it those that were
+    /// never sent.
+    fn sort(&self, ids: &mut [FeedId]) {
+        ids.sort_by_key(|id| self.last.get(id).copied());
     }
 }
 
@@ -80,6 +107,7 @@ struct Sender {
     lines: Lines,
     /// Memory for headers and short records.
     buffer: Vec<u8>,
+    served: Served,
     /// When to look again at the parts of lines that wait.
     due: Option<Instant>,
 }
@@ -199,8 +227,10 @@ impl Sender {
                     .lose(Some(format!("the agent cannot read {streams} streams of {channel}")));
             }
             self.lines.clock.advance(Instant::now());
-            for chunk in ids.chunks(STREAMS_TOGETHER) {
-                let peeked: Vec<_> = chunk.iter().map(|id| (*id, self.reader.peek(*id))).collect();
+            self.served.sort(&mut ids);
+            let (mut left, mut sent) = (ids.as_slice(), 0usize);
+            while !left.is_empty() && sent < ROUND {
+                let (peeked, length) = self.peek(left);
                 let mut rest = peeked.as_slice();
                 while !rest.is_empty() {
                     match self.send(rest) {
@@ -208,9 +238,27 @@ impl Sender {
                         None => return,
                     }
                 }
+                left = left.get(peeked.len()..).unwrap_or_default();
+                sent = sent.saturating_add(length);
             }
             self.rearm();
         }
+    }
+
+    /// Looks at the first of these streams, as many as fill a batch. Returns what they have, and the
+    /// number of bytes that can be sent.
+    fn peek(&mut self, ids: &[FeedId]) -> (Vec<(FeedId, Peeked)>, usize) {
+        let (mut peeked, mut length) = (Vec::new(), 0usize);
+        for id in ids.iter().take(STREAMS_TOGETHER) {
+            peeked.push((*id, self.reader.peek(*id)));
+            self.served.note(*id);
+            let found = self.reader.bytes(*id).map_or(0, |found| found.len().min(MAX_RECORD));
+            length = length.saturating_add(found);
+            if length >= BATCH {
+                break;
+            }
+        }
+        (peeked, length)
     }
 
     /// Sends one frame of each of these streams by one write, unless that is too much. Returns the
