@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_engine::{Engine, Grant, Job, Signal, WindowSize};
 use iof_nodes::{AgentSocket, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::log::key as log_key;
@@ -44,6 +44,9 @@ use crate::thread::{NoThread, start_thread};
 
 /// The name of the agent's own tools.
 const NAME: &str = "iof agent";
+
+/// How long the agent waits until the job record has why it ends.
+const RECORD_LIMIT: Duration = Duration::from_secs(2);
 
 /// An agent that has greeted its front end.
 pub struct Agent {
@@ -283,7 +286,11 @@ fn serve(
             Ok(Input::Lost(Some(reason))) => {
                 let line = format!("{reason}; the ranks of this node are ended");
                 // The carrier that would show it may be gone. Fails without a job record.
-                let _ = engine.log(&Log::to([log_key::PMIX_LOG_JOB_RECORD], &line), |_| {});
+                let (written, record) = bounded(1);
+                let entry = Log::to([log_key::PMIX_LOG_JOB_RECORD], &line);
+                if engine.log(&entry, move |_| written.send(()).unwrap_or(())).is_ok() {
+                    let _ = record.recv_timeout(RECORD_LIMIT);
+                }
                 return Err(AgentError::Lost(line));
             }
             Err(_) => return Err(AgentError::NoThreads),

@@ -126,8 +126,7 @@ impl Follower {
             }
         }
         let status = self.remote.status();
-        self.remote.send_all(&ToAgent::Close);
-        self.remote.hang_up();
+        self.remote.close();
         if let Some(engine) = self.engine.upgrade() {
             engine.end_job(&self.remote.nspace, Some(status.code()));
         }

@@ -39,8 +39,11 @@ struct State {
     is_writing: bool,
     /// Nothing more is sent. The carrier ends when all is written.
     is_closed: bool,
-    /// Until when a closed edge may get another carrier for what was sent last.
+    /// Until when a closed edge may get another carrier for the end of the job. Given once that is
+    /// being sent.
     last_carrier_until: Option<Instant>,
+    /// No other carrier follows.
+    is_abandoned: bool,
 }
 
 impl State {
@@ -55,7 +58,12 @@ impl State {
     /// Returns whether another carrier may follow one that has ended.
     fn takes_carriers(&self) -> bool {
         let is_awaited = self.last_carrier_until.is_some_and(|until| Instant::now() < until);
-        !self.is_closed || is_awaited && !self.is_drained()
+        !self.is_abandoned && (!self.is_closed || is_awaited && !self.is_drained())
+    }
+
+    /// Returns whether a carrier will take what is sent.
+    fn has_carrier(&self) -> bool {
+        self.detached.is_none() || self.last_carrier_until.is_some() && !self.is_abandoned
     }
 }
 
@@ -127,8 +135,14 @@ impl Link {
         self.state().is_drained()
     }
 
+    /// Returns whether the end of the job is being sent.
+    pub fn is_ending(&self) -> bool {
+        self.state().last_carrier_until.is_some()
+    }
+
     /// Lets the edge get another carrier until `deadline` although it is closed, if a carrier is
-    /// missing then: the peer may wait for what was sent last.
+    /// missing then: the peer may wait for what was sent last. Called before the end of the job is
+    /// sent.
     pub fn await_last_carrier(&self, deadline: Instant) {
         self.state().last_carrier_until = Some(deadline);
     }
@@ -142,10 +156,7 @@ impl Link {
     /// replaced, until `deadline` at most.
     pub fn drain(&self, deadline: Instant) {
         let mut state = self.state();
-        while !(state.is_closed && state.is_drained())
-            && (state.detached.is_none() || state.last_carrier_until.is_some())
-            && Instant::now() < deadline
-        {
+        while !(state.is_closed && state.is_drained()) && state.has_carrier() && Instant::now() < deadline {
             state = self.wait(state, Some(deadline));
         }
     }
@@ -226,6 +237,13 @@ impl Link {
             (state.detached, state.is_writing) = (Some(Instant::now()), false);
             self.changed.notify_all();
         }
+    }
+
+    /// Notes that the current carrier has ended, and that no other one follows.
+    pub fn abandon(&self) {
+        self.detach_current();
+        self.state().is_abandoned = true;
+        self.changed.notify_all();
     }
 
     /// Notes that the current carrier has ended.

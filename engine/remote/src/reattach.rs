@@ -138,8 +138,12 @@ impl LinkedEdge {
         self.hang_up();
     }
 
-    /// Ends the edge: tells the agent, and does not replace the carrier any more.
+    /// Ends the edge: tells the agent, and does not replace the carrier any more. An agent that is
+    /// sent the end of the job needs no further message.
     pub fn hang_up(&self) {
+        if self.link.is_ending() {
+            return self.link.close();
+        }
         // The message is within its limits.
         self.link.close_with(&ToAgent::HangUp.frame(Place::NEXT).unwrap_or_default());
     }
@@ -175,8 +179,9 @@ impl LinkedEdge {
         let address = lock(&self.address).clone().filter(|_| self.link.takes_carriers());
         let Some(address) = address else { return Err(ended(carrier)) };
         let (deadline, mut limit) = (Instant::now().checked_add(self.reattach.limit), FIRST_LIMIT);
-        // What each further attempt prints would be the same.
-        let mut is_silent = false;
+        // What each further attempt prints would be the same. At the end of the job, the agent may
+        // have ended.
+        let mut is_silent = self.link.is_ending();
         let left = || deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         loop {
             let reason = match self.attempt(&address, is_silent, limit.min(left())) {

@@ -160,19 +160,19 @@ impl Remote {
         }
     }
 
-    /// Ends the edges whose carriers may be replaced, behind all messages. Their agents would
-    /// otherwise wait for other carriers when this process ends. A carrier that is missing is waited
-    /// for.
-    pub(crate) fn hang_up(&self) {
-        let mut state = self.state();
-        let linked = state.edges.iter_mut().filter_map(|edge| edge.take_if(|edge| edge.linked().is_some()));
-        let edges: Vec<Edge> = linked.collect();
-        drop(state);
-        let linked: Vec<_> = edges.iter().filter_map(|edge| edge.linked().cloned()).collect();
+    /// Tells all agents that the job has ended, and ends the edges whose carriers may be replaced.
+    /// Their agents would otherwise wait for other carriers when this process ends. A carrier that is
+    /// missing is waited for.
+    pub(crate) fn close(&self) {
         let deadline = Instant::now() + DRAIN_LIMIT;
+        let linked: Vec<_> = {
+            let state = self.state();
+            state.edges.iter().flatten().filter_map(|edge| edge.linked().cloned()).collect()
+        };
         linked.iter().for_each(|linked| linked.link.await_last_carrier(deadline));
-        // What sends ends with the last of them.
-        drop(edges);
+        self.send_all(&ToAgent::Close);
+        // What sends over an edge ends with the last of these.
+        self.state().edges.iter_mut().for_each(|edge| drop(edge.take_if(|edge| edge.linked().is_some())));
         linked.iter().for_each(|linked| linked.drain(deadline));
     }
 

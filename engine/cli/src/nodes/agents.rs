@@ -79,7 +79,7 @@ pub fn agent(AgentArgs { reattach }: &AgentArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Returns a message with the name of this node: `iof run` shows those of all nodes.
+/// Returns an error with the name of this node: `iof run` shows those of all nodes.
 fn here(message: &dyn Display) -> String {
     match gethostname() {
         Ok(host) => format!("{}: {message}", host.to_string_lossy()),
@@ -114,7 +114,7 @@ impl AgentHooks for Hooks {
     }
 
     fn warn(&self, message: &str) {
-        print_message(format_args!("{}", here(&message)));
+        print_message(format_args!("{message}"));
     }
 
     fn start_failed(&self, error: StartError) -> StartRefusal {

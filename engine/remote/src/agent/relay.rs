@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::carrier::{CarrierEnd, MAX_STARTS, lock, signal_group};
 use crate::carriers::Carriers;
+use crate::link::DRAIN_LIMIT;
 use crate::reattach::{LinkedEdge, Reattach};
 
 /// The interval at which a relay that waits for a child looks whether it must read on.
@@ -102,6 +103,9 @@ impl Relay {
     ) -> Result<(), EdgeError> {
         let mut state = lock(&self.state);
         let child = state.down.pass(place, frame)?;
+        if let Some(linked) = self.linked(child).filter(|_| state.down.is_over(child)) {
+            linked.link.await_last_carrier(Instant::now() + DRAIN_LIMIT);
+        }
         self.wake(child);
         self.wait_for_room(state, must_read);
         Ok(())
@@ -179,8 +183,8 @@ impl Relay {
     /// and waits until the carriers have what was sent last, until `deadline` at most.
     pub fn finish(&self, deadline: Instant) {
         for linked in &self.linked {
-            linked.link.await_last_carrier(deadline);
             linked.hang_up();
+            linked.link.await_last_carrier(deadline);
         }
         self.linked.iter().for_each(|linked| linked.drain(deadline));
     }
@@ -240,12 +244,6 @@ impl Relay {
     pub fn started(&self, child: usize) {
         lock(&self.state).starting.remove(&child);
         self.progress.notify_all();
-    }
-
-    /// Returns whether the front end has told a child that it has everything, so that the child
-    /// ends.
-    pub fn is_over(&self, child: usize) -> bool {
-        lock(&self.state).down.is_over(child)
     }
 
     /// Returns whether too much waited for a child, which was therefore cut off.
