@@ -246,10 +246,21 @@ impl SimulatedEngine {
         self.take_upcalls();
     }
 
-    /// Sets the time, and handles what is due.
+    /// Sets the time, and handles what is due. A driver sleeps until then, so before it nothing may
+    /// happen only because time has passed. All effects of earlier inputs must have been carried out.
     pub fn set_time(&mut self, now: Instant) {
+        let is_due = self.core.next_deadline().is_some_and(|due| due <= now);
+        let sleeps = now > self.now && !is_due;
         self.now = now;
         self.handle(Input::Time);
+        if sleeps {
+            let commands = self.core.take_commands();
+            assert!(commands.is_empty(), "a driver would have missed {commands:?}");
+            let ops = self.core.take_handle_ops();
+            assert!(ops.is_empty(), "a driver would have missed {ops:?}");
+            let is_overdue = |id: &ConnectionId| self.core.check_deadline(*id, now).is_err();
+            assert!(!self.core.pending_ids().iter().any(is_overdue), "a driver would have missed a deadline");
+        }
         let overdue: Vec<ConnectionId> = self.core.pending_ids();
         for id in overdue {
             if let Err(ended) = self.core.check_deadline(id, now) {

@@ -314,6 +314,9 @@ impl EngineWorld {
 
     /// Lets time pass.
     fn advance(&mut self, by: Duration) {
+        // A turn of the driver before it sleeps.
+        self.engine.set_time(self.now);
+        self.follow_up();
         self.now += by;
         self.engine.set_time(self.now);
         self.check_early_ends();
