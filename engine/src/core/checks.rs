@@ -58,6 +58,9 @@ impl Core {
 
     fn check_tool(&self, id: PeerId, peer: &Peer) {
         peer.check();
+        let is_granted = |ticket| self.demand.is_granted(ticket);
+        let are_granted = peer.registrations().all(|(_, found)| found.ticket().is_some_and(is_granted));
+        assert!(peer.is_own() || are_granted, "tool {id} has a registration that the host has not granted");
         for (_, reading) in peer.readings() {
             let stream = self.streams.get(&reading.source);
             let reads = stream.is_some_and(|stream| stream.readers().any(|key| key == (id, reading.handler)));
