@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
+use iof_proto::{Channel, Channels, Failure, Nspace, Proc, Rank, Status};
 use iof_shm_ring::{Attached, Start};
 use iof_tool::test_utils::StreamInfo;
 
@@ -88,6 +88,20 @@ impl Pull {
         self.procs.iter().any(is_named)
     }
 
+    /// Checks that the pull may be refused.
+    pub fn check_refusal(&self, failure: &Failure, truth: &Truth) {
+        let is_right = match failure.status {
+            // By the host.
+            Status::ERR_NO_PERMISSIONS => !self.own,
+            // A rank.
+            Status::ERR_NOT_FOUND => self.procs.iter().any(|proc| proc.rank != Rank::WILDCARD),
+            // Slots.
+            Status::ERR_OUT_OF_RESOURCE => truth.may_miss,
+            _ => false,
+        };
+        assert!(is_right, "{self:?} was refused: {failure}");
+    }
+
     fn covers(&self, info: &StreamInfo) -> bool {
         self.channels.contains(Channels::from(info.channel)) && self.names(&info.source)
     }
@@ -112,6 +126,8 @@ impl Registration {
     /// Adds a stream.
     pub fn opened(&mut self, info: &StreamInfo, ring: &Attached, truth: &Truth, may_block: bool) {
         assert!(self.pull.covers(info), "the ring of {info:?} was not asked for");
+        let is_forwarded = truth.stream(info).forwarded || !self.pull.own;
+        assert!(is_forwarded, "the embedder's own tool receives {info:?}");
         let late = self.announced && !self.pull.persistent && !info.logged;
         assert!(!late, "the ring of {info:?} follows the announcement that none does");
         let ended = self.ends.get(&info.source.nspace).is_some_and(|ends| ends.contains(&info.run));
@@ -138,7 +154,8 @@ impl Registration {
     }
 
     /// Adds up streams that it misses.
-    pub fn missed(&mut self, nspace: Nspace, channel: Channel, streams: u64, bytes: u64) {
+    pub fn missed(&mut self, nspace: Nspace, channel: Channel, streams: u64, bytes: u64, truth: &Truth) {
+        assert!(truth.may_miss || truth.is_cut, "{streams} streams of {nspace} are missed for no reason");
         let sum = self.missed.entry((nspace, channel)).or_default();
         *sum = (sum.0 + streams, sum.1 + bytes);
     }

@@ -294,7 +294,7 @@ impl Tool {
             ToTool::Missed { handler, missed } => {
                 let missed = missed.clone();
                 if let Some(registration) = self.registration(*handler) {
-                    registration.missed(missed.nspace, missed.channel, missed.streams, missed.bytes);
+                    registration.missed(missed.nspace, missed.channel, missed.streams, missed.bytes, truth);
                 }
             }
             ToTool::Room { push, .. } => assert!(self.pushes.contains_key(push), "room in no push"),
@@ -351,13 +351,12 @@ impl Tool {
 
     fn answered(&mut self, request: Request, number: u32, reply: Reply, truth: &Truth) {
         match (request, reply) {
-            (Request::Pull(pull), Reply::Pulled(result)) => {
-                if let Ok(granted) = result {
-                    self.granted.insert(granted.handler);
-                    let registration = Registration::new(pull, truth);
-                    assert!(self.registrations.insert(granted.handler, registration).is_none());
-                }
+            (Request::Pull(pull), Reply::Pulled(Ok(granted))) => {
+                self.granted.insert(granted.handler);
+                let registration = Registration::new(pull, truth);
+                assert!(self.registrations.insert(granted.handler, registration).is_none());
             }
+            (Request::Pull(pull), Reply::Pulled(Err(failure))) => pull.check_refusal(&failure, truth),
             (Request::Push(plan), Reply::PushBegun(result)) => {
                 if let Ok(granted) = result {
                     self.pushes.insert(granted.push, Push::new(plan));
