@@ -71,6 +71,8 @@ pub enum SentCommand {
         processes: Vec<ProcessId>,
         /// The signal.
         signal: Signal,
+        /// The tool that has asked for it, with its number for the request.
+        requested: Option<(ConnectionId, u32)>,
     },
     /// Bytes were delivered.
     Delivered {
@@ -298,7 +300,8 @@ impl SimulatedEngine {
             self.digest.add_debug(&op);
             if let HandleOp::Signal { ranks, signal, requested } = op {
                 let count = ranks.len();
-                sent.push(SentCommand::Signal { processes: ranks, signal });
+                let asked = requested.as_ref().map(|request| (request.peer, request.request));
+                sent.push(SentCommand::Signal { processes: ranks, signal, requested: asked });
                 if let Some(request) = requested {
                     self.handle(Input::Signalled { request, count });
                 }

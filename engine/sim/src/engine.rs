@@ -172,7 +172,10 @@ impl EngineWorld {
         self.truth.signalled.extend(self.host.take_signalled());
         for command in self.engine.send_commands(&self.capture) {
             match command {
-                SentCommand::Signal { processes, signal } => {
+                SentCommand::Signal { processes, signal, requested } => {
+                    if let Some(request) = requested {
+                        self.check_signal(request, &processes, signal);
+                    }
                     self.note_signals(&processes, signal);
                     self.signalled(&processes, signal);
                 }

@@ -5,10 +5,11 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
 use iof_capture::{Event, ProcessId, Signal};
-use iof_engine::simulation::RankSignals;
-use iof_proto::Rank;
+use iof_engine::simulation::{ConnectionId, OWN_USER, RankSignals};
+use iof_proto::{Proc, Rank};
 
 use super::EngineWorld;
+use super::tool::Request;
 use crate::rng::Rng;
 use crate::script::Subject;
 
@@ -61,6 +62,39 @@ impl EngineWorld {
             }
             !is_reported
         });
+    }
+
+    /// Checks the ranks that the engine signals for a tool, and the signal.
+    pub(super) fn check_signal(
+        &self,
+        (id, number): (ConnectionId, u32),
+        processes: &[ProcessId],
+        signal: Signal,
+    ) {
+        // Those that wait for the host were checked by nobody: their jobs may have been replaced since.
+        if self.truth.signalled.contains_key(&(id, number)) {
+            return;
+        }
+        // The request of a tool that has left may still wait for the host.
+        let Some(tool) = self.tools.iter().find(|tool| tool.id == id) else { return };
+        assert_eq!(tool.uid, OWN_USER, "a tool of another user has signalled ranks");
+        let Some(Request::Signal(procs, asked)) = tool.requests.get(&number) else { return };
+        assert_eq!(signal.number(), *asked, "the signal that a tool has asked for");
+        let jobs = || self.jobs.list.iter().filter(|job| procs.iter().any(|proc| proc.nspace == job.nspace));
+        if jobs().any(|job| job.elsewhere) {
+            return;
+        }
+        let mut expected: Vec<ProcessId> = Vec::new();
+        for job in jobs() {
+            for (rank, process) in (0..).map(Rank).zip(&job.ranks) {
+                let names = |proc: &Proc| {
+                    proc.nspace == job.nspace && (proc.rank == rank || proc.rank == Rank::WILDCARD)
+                };
+                let receives = process.signals != RankSignals::OfEmbedder && procs.iter().any(names);
+                expected.extend(receives.then_some(process.process));
+            }
+        }
+        assert_eq!(processes, expected, "the ranks that a tool signals");
     }
 
     /// Ranks receive a signal. SIGKILL ends them, SIGTERM those that run.

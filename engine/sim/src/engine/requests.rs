@@ -54,7 +54,7 @@ impl EngineWorld {
         let credentials = PeerCredentials { pid: rng.below(self.setting.processes()) as u32, uid, gid: 0 };
         let room = rng.pick(&[64, 4096, 1 << 16]);
         if let Ok(id) = self.engine.connect(credentials, own, room) {
-            self.tools.push(Tool::new(manner, own, id, &mut self.engine));
+            self.tools.push(Tool::new(manner, own, (id, uid), &mut self.engine));
         }
     }
 
@@ -143,7 +143,8 @@ impl EngineWorld {
             }
             1 => {
                 let (procs, signal) = (vec![proc(rng)], rng.below(70) as i32);
-                tool.request(engine, Request::Signal, |side| side.signal(procs, signal));
+                let request = Request::Signal(procs.clone(), signal);
+                tool.request(engine, request, |side| side.signal(procs, signal));
             }
             _ => {
                 let channels = [

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use iof_engine::Grant;
 use iof_engine::simulation::{ConnectionId, Packet, Shared, SimulatedEngine};
-use iof_proto::{Decoder, Failure, FromTool, LogReport, PROTOCOL_VERSION, ToTool, encode};
+use iof_proto::{Decoder, Failure, FromTool, LogReport, PROTOCOL_VERSION, Proc, ToTool, encode};
 use iof_shm_ring::{Attached, Bell, ReaderId, ReaderPage, Ring};
 use iof_tool::test_utils::{Delivered, Feeds, ProtocolSide, ReadingSide, StreamInfo};
 use iof_tool::{FeedId, Peeked, Reply};
@@ -42,7 +42,9 @@ pub enum Request {
     Query(Option<u32>),
     /// With the number of the message, if it has one.
     Log(Option<usize>),
-    Signal,
+    /// With its processes and its number. The ranks of a job that has remote ones, too, are not
+    /// predicted.
+    Signal(Vec<Proc>, i32),
     Push(PushPlan),
     SlowTargets,
 }
@@ -56,6 +58,8 @@ pub struct Tool {
     pub own: bool,
     /// Its connection.
     pub id: ConnectionId,
+    /// Its user.
+    pub uid: u32,
     /// Whether it is stopped.
     pub paused: bool,
     /// Whether its end of the connection is closed.
@@ -92,11 +96,17 @@ pub struct Tool {
 
 impl Tool {
     /// Creates a tool that has connected, and sends its hello.
-    pub fn new(manner: Manner, own: Option<Grant>, id: ConnectionId, engine: &mut SimulatedEngine) -> Tool {
+    pub fn new(
+        manner: Manner,
+        own: Option<Grant>,
+        (id, uid): (ConnectionId, u32),
+        engine: &mut SimulatedEngine,
+    ) -> Tool {
         let tool = Tool {
             manner,
             own: own.is_some(),
             id,
+            uid,
             paused: false,
             closed: false,
             refused: false,
@@ -374,7 +384,7 @@ impl Tool {
                 }
                 self.log_reports.push((message, result));
             }
-            (Request::Signal, Reply::Signalled(result)) => {
+            (Request::Signal(..), Reply::Signalled(result)) => {
                 let elsewhere = truth.signalled.get(&(self.id, number)).copied().unwrap_or_default();
                 let count = result.map_or(0, |count| count as usize);
                 let is_right = (elsewhere..elsewhere + MOST_SIGNALLED).contains(&count);
