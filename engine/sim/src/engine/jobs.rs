@@ -52,6 +52,8 @@ pub struct RankProcess {
     pub pid: u32,
     channels: Vec<RankChannel>,
     stdin: Option<File>,
+    /// Whether only the embedder's own tools may push to its stdin.
+    own_stdin: bool,
     /// Who signals it.
     pub signals: RankSignals,
     pub stopped: bool,
@@ -248,6 +250,7 @@ impl EngineWorld {
             pid: 0,
             channels: Vec::new(),
             stdin: None,
+            own_stdin: false,
             signals,
             stopped: false,
             exited: false,
@@ -324,6 +327,7 @@ impl EngineWorld {
             pid,
             channels,
             stdin: reader,
+            own_stdin: stdin == RankStdin::Own,
             signals,
             stopped: false,
             exited: false,
@@ -386,10 +390,15 @@ impl EngineWorld {
 
     /// A rank reads its stdin.
     pub(super) fn read_stdin(&mut self, actor: usize, most: usize) {
-        if let Some(stdin) = self.rank(actor).and_then(|rank| rank.stdin.as_mut()) {
-            let mut buffer = vec![0; most];
-            let _ = stdin.read(&mut buffer);
-        }
+        let Some(job) = self.job(actor) else { return };
+        let Job { nspace, ranks, .. } = &mut self.jobs.list[job];
+        let Some(number) = (actor >> 8).checked_rem(ranks.len()) else { return };
+        let RankProcess { stdin, own_stdin, .. } = &mut ranks[number];
+        let Some(stdin) = stdin else { return };
+        let mut buffer = vec![0; most];
+        let read = stdin.read(&mut buffer).unwrap_or(0);
+        let rank = Proc::new(nspace.clone(), Rank(number as u32));
+        self.truth.check_stdin(&rank, *own_stdin, &buffer[..read]);
     }
 
     /// Releases the backlog of a job.

@@ -8,6 +8,8 @@ use iof_tool::test_utils::ProtocolSide;
 pub struct PushPlan {
     /// The number of bytes.
     pub size: u64,
+    /// Each of the bytes. No push of a hostile tool has it.
+    pub tag: u8,
 }
 
 /// A push under way.
@@ -28,7 +30,9 @@ impl Push {
     pub fn fill(&mut self, side: &mut ProtocolSide, number: u32, most: u64) {
         if !self.over {
             let left = self.plan.size - self.filled;
-            let bytes = left.min(most).min(side.push_room(number).len() as u64);
+            let room = side.push_room(number);
+            let bytes = left.min(most).min(room.len() as u64);
+            room[..bytes as usize].fill(self.plan.tag);
             self.filled += bytes;
             self.over = bytes == left;
             side.fill(number, bytes as usize, self.over);

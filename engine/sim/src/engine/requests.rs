@@ -125,7 +125,7 @@ impl EngineWorld {
         if rng.chance(160) {
             directives.push(Info::new(key::IOF_PARTIAL, true));
         }
-        let plan = PushPlan { size: rng.size(40_000) };
+        let plan = PushPlan { size: rng.size(40_000), tag: self.truth.push(&targets, tool.own) };
         let push = iof_tool::Push { targets, directives };
         tool.request(engine, Request::Push(plan), |side| side.push(&push, None));
     }
