@@ -74,6 +74,10 @@ pub enum SentCommand {
         /// The tool that has asked for it, with its number for the request.
         requested: Option<(ConnectionId, u32)>,
     },
+    /// A stream is to be completed with the bytes that were written so far.
+    Finished(SourceId),
+    /// A stream is to be completed with the bytes that were read so far.
+    Closed(SourceId),
     /// Bytes were delivered.
     Delivered {
         /// Their stream.
@@ -356,6 +360,8 @@ impl SimulatedEngine {
                 let (lost, bytes) = (delivery.lost, delivery.bytes.clone());
                 Some(SentCommand::Delivered { source: *source, lost, bytes })
             }
+            Command::Finish(source) => Some(SentCommand::Finished(*source)),
+            Command::Close(source) => Some(SentCommand::Closed(*source)),
             _ => None,
         }
     }

@@ -185,6 +185,8 @@ impl EngineWorld {
                     let info = StreamInfo { source: proc, channel, logged, run };
                     self.truth.add(source, info, None, (false, forwarded));
                 }
+                SentCommand::Finished(source) => self.jobs.finished(source),
+                SentCommand::Closed(source) => self.jobs.closed(source),
                 SentCommand::Delivered { source, lost, bytes } => self.truth.record(source, lost, &bytes),
             }
         }
@@ -228,8 +230,11 @@ impl EngineWorld {
         assert!(self.capture.turn() != fails, "the capture has ended");
         for event in self.capture.events() {
             self.digest.add_debug(&event);
-            if let Event::Complete { source, produced, .. } = &event {
+            if let Event::Complete { source, produced, end, .. } = &event {
                 self.truth.complete(*source, *produced);
+                if !self.truth.is_cut {
+                    self.jobs.check_complete(*source, *produced, end);
+                }
             }
             self.events.push_back(event);
         }

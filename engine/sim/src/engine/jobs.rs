@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::ProcessId;
+use iof_capture::{End, ProcessId, SourceId};
 use iof_engine::KillOnBadExit;
 use iof_engine::simulation::{NewJob, RankSignals, RankStdin};
 use iof_proto::directive::DropPolicy;
@@ -39,9 +39,14 @@ pub fn name(number: usize) -> Nspace {
 /// The writing end of one stream.
 #[derive(Debug)]
 struct RankChannel {
+    source: SourceId,
     writer: Option<File>,
     number: u64,
     written: u64,
+    /// The bytes that were written when the engine asked to complete the stream with them.
+    finished: Option<u64>,
+    /// Whether the engine has asked to close the stream, because its job failed to start.
+    closed: bool,
 }
 
 /// A rank.
@@ -102,6 +107,52 @@ pub struct Jobs {
     pub killed: Vec<RankProcess>,
     /// Some ranks of jobs that failed to start, with the runs of these.
     pub withdrawn: VecDeque<(Proc, u64)>,
+}
+
+impl Jobs {
+    /// Returns the channel of a local rank that has this stream, and whether its job failed to start.
+    fn channel(&mut self, source: SourceId) -> Option<(&mut RankChannel, bool)> {
+        let running = self.list.iter_mut().flat_map(|job| &mut job.ranks).map(|rank| (rank, false));
+        let killed = self.killed.iter_mut().map(|rank| (rank, true));
+        let mut ranks = running.chain(killed);
+        ranks.find_map(|(rank, is_withdrawn)| {
+            let channel = rank.channels.iter_mut().find(|channel| channel.source == source)?;
+            Some((channel, is_withdrawn))
+        })
+    }
+
+    /// Notes that the engine completes a stream with the bytes that were written so far.
+    pub fn finished(&mut self, source: SourceId) {
+        if let Some((channel, _)) = self.channel(source) {
+            channel.finished.get_or_insert(channel.written);
+        }
+    }
+
+    /// Notes that the engine completes a stream with the bytes that were read so far.
+    pub fn closed(&mut self, source: SourceId) {
+        if let Some((channel, is_withdrawn)) = self.channel(source) {
+            assert!(is_withdrawn, "{channel:?} is closed");
+            channel.closed = true;
+        }
+    }
+
+    /// Checks with how many bytes the stream of a local rank is complete.
+    pub fn check_complete(&mut self, source: SourceId, produced: u64, end: &End) {
+        let Some((channel, _)) = self.channel(source) else { return };
+        match end {
+            End::EndOfFile => {
+                assert!(channel.writer.is_none(), "{channel:?} ended before its end");
+                assert_eq!(produced, channel.written, "{channel:?} ended too early");
+            }
+            End::Closed => {
+                let least = channel.finished.filter(|_| !channel.closed);
+                assert!(channel.closed || least.is_some(), "{channel:?} ended for no reason");
+                assert!(least.is_none_or(|least| produced >= least), "{channel:?} was finished too early");
+            }
+            // The kernel has failed.
+            End::Error(_) => {}
+        }
+    }
 }
 
 impl RankProcess {
@@ -320,7 +371,14 @@ impl EngineWorld {
             let forwarded = forward.contains(channel.into());
             self.truth.add(id, info, Some(number), (config.policy == Policy::Block, forwarded));
             self.capture.add(id, end, stream);
-            channels.push(RankChannel { writer: Some(writer), number, written: 0 });
+            channels.push(RankChannel {
+                source: id,
+                writer: Some(writer),
+                number,
+                written: 0,
+                finished: None,
+                closed: false,
+            });
         }
         let rank = RankProcess {
             process: added.process,
@@ -361,7 +419,7 @@ impl EngineWorld {
         let (len, channel) = (rng.size(most) as usize, rng.index(CHANNELS.len()));
         let Some(rank) = self.rank(actor).filter(|rank| !rank.stopped) else { return };
         let Some(channel) = rank.channels.get_mut(channel) else { return };
-        let RankChannel { writer, number, written } = channel;
+        let RankChannel { writer, number, written, .. } = channel;
         let Some(file) = writer else { return };
         let mut buffer = vec![0; len];
         bytes::fill(*number, *written, &mut buffer);
