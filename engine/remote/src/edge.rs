@@ -265,10 +265,7 @@ impl Receiving {
     /// for the end of the job, which only another carrier can tell it.
     fn replaceable(&self) -> Option<&Arc<LinkedEdge>> {
         let has_failed = lock(&self.branch).end(Place::NEXT).is_none_or(FrontEnd::has_failed);
-        // An agent that was sent the end of the job ends, and its carrier with it.
-        let is_told = |linked: &LinkedEdge| linked.link.is_ending() && linked.link.is_drained();
-        let goes_on = |linked: &LinkedEdge| linked.has_address() && linked.link.takes_carriers();
-        self.linked.as_ref().filter(|linked| !has_failed && goes_on(linked) && !is_told(linked))
+        self.linked.as_ref().filter(|linked| !has_failed && linked.is_replaceable())
     }
 
     /// Tells which nodes are lost with the edge.

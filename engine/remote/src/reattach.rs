@@ -108,8 +108,15 @@ impl LinkedEdge {
         *lock(&self.address) = Some(address);
     }
 
+    /// Returns whether a carrier that has just ended is to be replaced: the agent can be reached, and
+    /// was not sent the end of the job, at which it ends.
+    pub fn is_replaceable(&self) -> bool {
+        let is_told = self.link.is_ending() && self.link.is_drained();
+        self.has_address() && self.link.takes_carriers() && !is_told
+    }
+
     /// Returns whether the agent has told where it listens.
-    pub fn has_address(&self) -> bool {
+    fn has_address(&self) -> bool {
         lock(&self.address).is_some()
     }
 

@@ -112,10 +112,7 @@ impl ChildEdge {
     /// Returns the edge if a carrier that has ended is to be replaced: the agent can be reached, the
     /// front end is there, and the agent was not sent the end of the job.
     fn replaceable(&self) -> Option<&Arc<LinkedEdge>> {
-        let is_told = |linked: &LinkedEdge| linked.link.is_ending() && linked.link.is_drained();
-        let goes_on = |linked: &LinkedEdge| linked.has_address() && linked.link.takes_carriers();
-        let linked = self.linked().filter(|linked| goes_on(linked) && !is_told(linked));
-        linked.filter(|_| !self.uplink.is_closed())
+        self.linked().filter(|linked| linked.is_replaceable() && !self.uplink.is_closed())
     }
 
     /// Passes frames up over one carrier after the other. Returns why none follows.

@@ -71,7 +71,7 @@ impl EngineWorld {
         processes: &[ProcessId],
         signal: Signal,
     ) {
-        // Those that wait for the host were checked by nobody: their jobs may have been replaced since.
+        // Those that wait for the host were not checked: their jobs may have been replaced since.
         if self.truth.signalled.contains_key(&(id, number)) {
             return;
         }

@@ -188,7 +188,7 @@ pub fn number_of(queries: &[Query]) -> Option<u32> {
 }
 
 /// Returns what the host answers to the queries of the request `number`: values for most keys, some
-/// of the wrong type, and some that nobody has asked for.
+/// of the wrong type, and some that were not asked for.
 pub fn values_of_host(number: u32, queries: &[Query]) -> Vec<Found> {
     let rng = &mut Rng::new(mix(number.into()));
     let mut found = Vec::new();

@@ -73,7 +73,7 @@ impl EngineWorld {
         }
     }
 
-    /// Returns the jobs of which a known rank is within a limit, in the order of their names.
+    /// Returns the jobs that have a known rank within a limit, in the order of their names.
     fn jobs_within(&self, limit: &Limit) -> Vec<&Job> {
         let is_known = |job: &&Job| {
             let is_named = limit.nspace.as_ref().is_none_or(|nspace| *nspace == job.nspace);
