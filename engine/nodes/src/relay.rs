@@ -38,6 +38,11 @@ struct ChildDown {
 }
 
 impl ChildDown {
+    /// Returns whether frames are queued for the child.
+    fn is_open(&self) -> bool {
+        !self.is_closed && !self.is_over
+    }
+
     /// Returns what the child calls the node that this one calls `place`.
     fn inner(&self, place: Place) -> Place {
         Place(place.0.saturating_sub(self.places.start))
@@ -62,13 +67,14 @@ impl RelayDown {
     }
 
     /// Queues a frame for a node behind this one. Returns the number of the child that has the node
-    /// behind its edge. Frames for a child whose edge has ended are dropped.
+    /// behind its edge. Frames for a child whose edge has ended are dropped, as are those that
+    /// follow the end of the job.
     ///
     /// # Errors
     /// The node does not exist.
     pub fn pass(&mut self, place: Place, frame: &Frame<'_>) -> Result<usize, EdgeError> {
         let number = self.child(place)?;
-        if let Some(child) = self.children.get_mut(number).filter(|child| !child.is_closed) {
+        if let Some(child) = self.children.get_mut(number).filter(|child| child.is_open()) {
             let inner = child.inner(place);
             child.is_over |= inner == Place::NEXT && is_close(frame);
             frame.append_to(&mut child.waiting, inner);
@@ -93,7 +99,7 @@ impl RelayDown {
         let mut passed = Vec::new();
         for (number, mut targets) in by_child {
             passed.push(number);
-            let Some(child) = self.children.get_mut(number).filter(|child| !child.is_closed) else {
+            let Some(child) = self.children.get_mut(number).filter(|child| child.is_open()) else {
                 continue;
             };
             targets.iter_mut().for_each(|target| target.place = child.inner(target.place));

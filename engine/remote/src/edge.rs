@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::carrier::{Carrier, CarrierEnd, ended, lock, reap, signal_group, write_frames};
-use crate::reattach::LinkedEdge;
+use crate::reattach::{Down, LinkedEdge};
 use crate::remote::{Node, Remote};
 use crate::thread::{NoThread, start_thread};
 
@@ -48,7 +48,7 @@ pub type NumberedEvent = (usize, NodeEvent);
 
 /// Takes frames for an edge. A receiver of the standard library sleeps at once when its queue is
 /// empty; one of crossbeam first yields the processor several times.
-type FrameSender = mpsc::Sender<Vec<u8>>;
+type FrameSender = mpsc::Sender<Down>;
 
 /// What the front end has of one node: its place behind an edge.
 #[derive(Clone)]
@@ -139,13 +139,14 @@ impl Edge {
 
     /// Queues a message. It is lost if the edge has ended.
     pub fn send(&self, message: &ToAgent) -> Result<(), ControlError> {
-        self.queue(message.frame(self.place)?);
+        let is_last = self.place == Place::NEXT && matches!(message, ToAgent::Close);
+        drop(self.down.send(Down { frames: message.frame(self.place)?, is_last }));
         Ok(())
     }
 
     /// Queues a frame. It is lost if the edge has ended.
     pub fn queue(&self, frame: Vec<u8>) {
-        drop(self.down.send(frame));
+        drop(self.down.send(frame.into()));
     }
 
     /// Greets an agent, and opens its windows.
@@ -215,7 +216,7 @@ pub fn loss_reason(nodes: &[Node], lost: usize, (cause, reason): (usize, &str)) 
 /// Queues a message that is within its limits. It is lost if the edge has ended.
 fn send_message(down: &Weak<FrameSender>, place: Place, message: &ToAgent) {
     if let (Some(down), Ok(frame)) = (down.upgrade(), message.frame(place)) {
-        drop(down.send(frame));
+        drop(down.send(frame.into()));
     }
 }
 
@@ -223,7 +224,7 @@ fn send_message(down: &Weak<FrameSender>, place: Place, message: &ToAgent) {
 fn cut_child(down: &FrameSender, relay: Place, child: Place, kill: bool) {
     // The message is within its limits.
     if let Ok(frame) = (ToAgent::CutChild { child, kill }).frame(relay) {
-        drop(down.send(frame));
+        drop(down.send(frame.into()));
     }
 }
 
@@ -237,9 +238,9 @@ fn keep_freed_memory() {
 
 /// Writes frames until the edge is dropped or can't be written. The thread that receives notices
 /// that it has ended.
-fn send(mut pipe: File, frames: &mpsc::Receiver<Vec<u8>>) {
-    for frame in frames {
-        if write_frames(&mut pipe, &[IoSlice::new(&frame)]).is_err() {
+fn send(mut pipe: File, sent: &mpsc::Receiver<Down>) {
+    for Down { frames, .. } in sent {
+        if write_frames(&mut pipe, &[IoSlice::new(&frames)]).is_err() {
             return;
         }
     }
@@ -457,6 +458,6 @@ fn give_credit(
     if let Some(header) = credit.and_then(|credit| credit.header_at(place))
         && let Some(down) = down.upgrade()
     {
-        drop(down.send(header.to_vec()));
+        drop(down.send(header.to_vec().into()));
     }
 }

@@ -39,8 +39,8 @@ struct State {
     is_writing: bool,
     /// Nothing more is sent. The carrier ends when all is written.
     is_closed: bool,
-    /// Until when a closed edge may get another carrier for the end of the job. Given once that is
-    /// being sent.
+    /// Until when a closed edge may get another carrier for the end of the job. Given once that was
+    /// sent.
     last_carrier_until: Option<Instant>,
     /// No other carrier follows.
     is_abandoned: bool,
@@ -61,9 +61,9 @@ impl State {
         !self.is_abandoned && (!self.is_closed || is_awaited && !self.is_drained())
     }
 
-    /// Returns whether a carrier will take what is sent.
+    /// Returns whether the edge has a carrier, or may get one.
     fn has_carrier(&self) -> bool {
-        self.detached.is_none() || self.last_carrier_until.is_some() && !self.is_abandoned
+        self.detached.is_none() || self.takes_carriers()
     }
 }
 
@@ -103,6 +103,20 @@ impl Link {
 
     /// Sends whole frames. Blocks while too much is kept that the peer does not have.
     pub fn send(&self, frames: &[IoSlice<'_>]) {
+        drop(self.append(frames));
+    }
+
+    /// Sends whole frames, the last of which tells the peer the end of the job, and nothing more.
+    /// Blocks as [`Link::send`] does. If a carrier is missing then, the edge may get another one until
+    /// `limit` has passed: the peer may wait for these frames.
+    pub fn send_end(&self, frames: &[IoSlice<'_>], limit: Duration) {
+        let mut state = self.append(frames);
+        if !state.is_closed {
+            (state.is_closed, state.last_carrier_until) = (true, Some(Instant::now() + limit));
+        }
+    }
+
+    fn append(&self, frames: &[IoSlice<'_>]) -> MutexGuard<'_, State> {
         let mut state = self.state();
         while !state.end.has_room() && !state.is_closed {
             state = self.wait(state, None);
@@ -112,6 +126,7 @@ impl Link {
             let _ = write_frames(Appender(&mut state.end), frames);
             self.changed.notify_all();
         }
+        state
     }
 
     /// Sends a last frame, whatever waits, and nothing more.
@@ -130,21 +145,9 @@ impl Link {
         self.changed.notify_all();
     }
 
-    /// Returns whether the carrier has taken everything.
-    pub fn is_drained(&self) -> bool {
-        self.state().is_drained()
-    }
-
-    /// Returns whether the end of the job is being sent.
+    /// Returns whether the peer was sent the end of the job.
     pub fn is_ending(&self) -> bool {
         self.state().last_carrier_until.is_some()
-    }
-
-    /// Lets the edge get another carrier until `deadline` although it is closed, if a carrier is
-    /// missing then: the peer may wait for what was sent last. Called before the end of the job is
-    /// sent.
-    pub fn await_last_carrier(&self, deadline: Instant) {
-        self.state().last_carrier_until = Some(deadline);
     }
 
     /// Returns whether a carrier that has ended may be replaced.

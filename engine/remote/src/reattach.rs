@@ -55,6 +55,20 @@ pub(crate) struct LinkedEdge {
     address: Mutex<Option<LinkAddress>>,
 }
 
+/// What is sent over an edge.
+pub(crate) struct Down {
+    /// Whole frames.
+    pub frames: Vec<u8>,
+    /// The last frame tells the agent at the end of the edge the end of the job.
+    pub is_last: bool,
+}
+
+impl From<Vec<u8>> for Down {
+    fn from(frames: Vec<u8>) -> Down {
+        Down { frames, is_last: false }
+    }
+}
+
 /// An attempt that counts among those that are being made.
 struct Turn<'a>(&'a Receiver<()>);
 
@@ -109,15 +123,9 @@ impl LinkedEdge {
     }
 
     /// Returns whether a carrier that has just ended is to be replaced: the agent can be reached, and
-    /// was not sent the end of the job, at which it ends.
+    /// does not have the end of the job, at which it ends.
     pub fn is_replaceable(&self) -> bool {
-        let is_told = self.link.is_ending() && self.link.is_drained();
-        self.has_address() && self.link.takes_carriers() && !is_told
-    }
-
-    /// Returns whether the agent has told where it listens.
-    fn has_address(&self) -> bool {
-        lock(&self.address).is_some()
+        lock(&self.address).is_some() && self.link.takes_carriers()
     }
 
     /// Starts to write to the first carrier.
@@ -139,20 +147,24 @@ impl LinkedEdge {
         })
     }
 
-    /// Sends frames until there are no more, and then ends the edge.
-    pub fn send_all(&self, frames: impl Iterator<Item = Vec<u8>>) {
-        frames.for_each(|frame| self.link.send(&[IoSlice::new(&frame)]));
+    /// Sends frames up to the last ones, or until there are no more, and then ends the edge.
+    pub fn send_all(&self, sent: impl Iterator<Item = Down>) {
+        for Down { frames, is_last } in sent {
+            if is_last {
+                return self.link.send_end(&[IoSlice::new(&frames)], DRAIN_LIMIT);
+            }
+            self.link.send(&[IoSlice::new(&frames)]);
+        }
         self.hang_up();
     }
 
-    /// Ends the edge: tells the agent, and does not replace the carrier any more. An agent that is
+    /// Ends the edge: tells the agent, and does not replace the carrier any more. An agent that was
     /// sent the end of the job needs no further message.
     pub fn hang_up(&self) {
-        if self.link.is_ending() {
-            return self.link.close();
+        if !self.link.is_ending() {
+            // The message is within its limits.
+            self.link.close_with(&ToAgent::HangUp.frame(Place::NEXT).unwrap_or_default());
         }
-        // The message is within its limits.
-        self.link.close_with(&ToAgent::HangUp.frame(Place::NEXT).unwrap_or_default());
     }
 
     /// Ends the edge, and sends a signal to the carrier. With SIGTERM, an agent that would wait for
@@ -167,7 +179,9 @@ impl LinkedEdge {
     /// Ends the edge to an agent that has broken a rule, or can't be reached.
     pub fn cut_off(&self) {
         self.hang_up();
-        self.drain(Instant::now() + DRAIN_LIMIT);
+        if self.link.is_attached() {
+            self.drain(Instant::now() + DRAIN_LIMIT);
+        }
     }
 
     /// Waits until the edge is ended and its carrier has taken everything, or has ended and is not

@@ -169,7 +169,6 @@ impl Remote {
             let state = self.state();
             state.edges.iter().flatten().filter_map(|edge| edge.linked().cloned()).collect()
         };
-        linked.iter().for_each(|linked| linked.link.await_last_carrier(deadline));
         self.send_all(&ToAgent::Close);
         // What sends over an edge ends with the last of these.
         self.state().edges.iter_mut().for_each(|edge| drop(edge.take_if(|edge| edge.linked().is_some())));

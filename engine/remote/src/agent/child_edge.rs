@@ -14,7 +14,7 @@ use super::relay::{Added, Relay};
 use super::uplink::Uplink;
 use crate::carrier::{Carrier, CarrierEnd, ended, reap, signal_group, write_frames};
 use crate::carriers::Purpose;
-use crate::reattach::LinkedEdge;
+use crate::reattach::{Down, LinkedEdge};
 use crate::thread::{NoThread, start_thread};
 
 /// A carrier's output, and the carrier.
@@ -110,7 +110,7 @@ impl ChildEdge {
     }
 
     /// Returns the edge if a carrier that has ended is to be replaced: the agent can be reached, the
-    /// front end is there, and the agent was not sent the end of the job.
+    /// front end is there, and the agent does not have the end of the job.
     fn replaceable(&self) -> Option<&Arc<LinkedEdge>> {
         self.linked().filter(|linked| linked.is_replaceable() && !self.uplink.is_closed())
     }
@@ -178,7 +178,7 @@ impl ChildEdge {
 /// Writes the frames for a child until its edge has ended or can't be written. The thread that
 /// passes frames up notices that it has ended.
 fn send(relay: &Relay, child: usize, mut pipe: File) {
-    while let Some(frames) = relay.take(child) {
+    while let Some(Down { frames, .. }) = relay.take(child) {
         if write_frames(&mut pipe, &[IoSlice::new(&frames)]).is_err() {
             return;
         }

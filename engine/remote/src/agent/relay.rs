@@ -10,8 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::carrier::{CarrierEnd, MAX_STARTS, lock, signal_group};
 use crate::carriers::Carriers;
-use crate::link::DRAIN_LIMIT;
-use crate::reattach::{LinkedEdge, Reattach};
+use crate::reattach::{Down, LinkedEdge, Reattach};
 
 /// The interval at which a relay that waits for a child looks whether it must read on.
 const READ_INTERVAL: Duration = Duration::from_millis(100);
@@ -103,9 +102,6 @@ impl Relay {
     ) -> Result<(), EdgeError> {
         let mut state = lock(&self.state);
         let child = state.down.pass(place, frame)?;
-        if let Some(linked) = self.linked(child).filter(|_| state.down.is_over(child)) {
-            linked.link.await_last_carrier(Instant::now() + DRAIN_LIMIT);
-        }
         self.wake(child);
         self.wait_for_room(state, must_read);
         Ok(())
@@ -162,31 +158,34 @@ impl Relay {
         }
     }
 
-    /// Ends all edges: the front end is gone.
+    /// Ends all edges: the front end is gone, or has ended the edge.
     pub fn close(&self) {
         let mut state = lock(&self.state);
         state.is_closed = true;
-        for child in 0..self.wake.len() {
-            state.down.close(child);
-            self.wake(child);
-        }
+        self.hang_up(&mut state);
         self.progress.notify_all();
         // Agents end with their edge. What still connects is not one.
         let starting = state.starting.iter().filter_map(|child| state.carriers.get(*child)?.clone());
         let starting: Vec<_> = starting.collect();
         drop(state);
-        self.linked.iter().for_each(|linked| linked.hang_up());
         starting.iter().for_each(|carrier| signal_group(carrier, Signal::SIGTERM));
     }
 
     /// Ends the edges whose agents would otherwise wait for other carriers when this process ends,
     /// and waits until the carriers have what was sent last, until `deadline` at most.
     pub fn finish(&self, deadline: Instant) {
-        for linked in &self.linked {
-            linked.hang_up();
-            linked.link.await_last_carrier(deadline);
-        }
+        self.hang_up(&mut lock(&self.state));
         self.linked.iter().for_each(|linked| linked.drain(deadline));
+    }
+
+    /// Ends the edges to the children that are not sent the end of the job. The end of the others'
+    /// edges follows that.
+    fn hang_up(&self, state: &mut State) {
+        for child in (0..self.wake.len()).filter(|child| !state.down.is_over(*child)).collect::<Vec<_>>() {
+            state.down.close(child);
+            self.wake(child);
+            self.linked(child).into_iter().for_each(|linked| linked.hang_up());
+        }
     }
 
     fn wake(&self, child: usize) {
@@ -197,14 +196,14 @@ impl Relay {
 
     /// Returns the frames that wait for a child, or `None` when its edge has ended. Blocks until
     /// there are some.
-    pub fn take(&self, child: usize) -> Option<Vec<u8>> {
+    pub fn take(&self, child: usize) -> Option<Down> {
         let wake = self.wake.get(child)?;
         let mut state = lock(&self.state);
         loop {
             let frames = state.down.take(child)?;
             if !frames.is_empty() {
                 self.progress.notify_all();
-                return Some(frames);
+                return Some(Down { frames, is_last: state.down.is_over(child) });
             }
             state = wake.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -263,5 +262,58 @@ impl Relay {
         // The relay may have waited for this child to take its frames.
         self.progress.notify_all();
         !is_alone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use std::iter;
+
+    use iof_nodes::{ChildNode, Decoder, RelayReattach, ToAgent};
+
+    use super::*;
+    use crate::link::CarrierNumber;
+
+    /// Returns whether this is the first message that the carrier of the only child is given if the
+    /// relay ends before the thread that passes frames down has passed any.
+    fn is_first(message: &ToAgent, passed: Option<&ToAgent>, end: impl FnOnce(&Relay)) -> bool {
+        let start = StartRelay {
+            rsh: Vec::new(),
+            agent: "iof".into(),
+            reattach: Some(RelayReattach { link: "iof".into(), limit: 1000 }),
+            children: vec![ChildNode { host: "a".into(), nodes: 1 }],
+        };
+        let (relay, _) = Relay::new(&start);
+        if let Some(message) = passed {
+            let frame = message.frame(Place::NEXT).unwrap();
+            let mut decoder = Decoder::of_front_end();
+            decoder.receive(&frame);
+            let (_, frame) = decoder.decode().unwrap().unwrap();
+            relay.pass(Place(1), &frame, || false).unwrap();
+        }
+        end(&relay);
+        let linked = relay.linked(0).unwrap();
+        linked.send_all(iter::from_fn(|| relay.take(0)));
+        let mut sent = Vec::new();
+        linked.link.write_to(CarrierNumber::default(), &mut sent, &[]).unwrap();
+        sent.starts_with(&message.frame(Place::NEXT).unwrap())
+    }
+
+    #[test]
+    fn a_child_learns_the_end_although_its_relay_ends_first() {
+        let end = ToAgent::Close;
+        assert!(is_first(&end, Some(&end), |relay| relay.finish(Instant::now())));
+        assert!(is_first(&end, Some(&end), |relay| relay.close()));
+    }
+
+    #[test]
+    fn a_child_that_was_not_sent_the_end_is_hung_up_on() {
+        let resize = ToAgent::Resize { rows: 1, columns: 1 };
+        for passed in [None, Some(&resize)] {
+            assert!(is_first(&ToAgent::HangUp, passed, |relay| relay.finish(Instant::now())));
+            assert!(is_first(&ToAgent::HangUp, passed, |relay| relay.close()));
+        }
     }
 }
