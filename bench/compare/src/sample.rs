@@ -162,8 +162,8 @@ impl fmt::Display for Verdict {
 /// All rounds of one subject on one workload.
 #[derive(Default)]
 pub struct Rounds {
-    /// The measured figures.
-    pub figures: BTreeMap<Metric, Figures>,
+    /// The measured figures of each round, none of a round that failed.
+    rounds: Vec<BTreeMap<Metric, f64>>,
     /// The sum of the rounds' verdicts.
     pub verdict: Verdict,
 }
@@ -173,13 +173,34 @@ impl Rounds {
     pub fn add(&mut self, outcome: Result<Sample, JobError>) {
         match outcome {
             Ok(sample) => {
-                for (figure, value) in sample.figures {
-                    self.figures.entry(figure).or_default().add(value);
-                }
+                self.rounds.push(sample.figures.into_iter().collect());
                 self.verdict.add(&sample.verdict);
             }
-            Err(error) => self.verdict.add(&Verdict::from(&error)),
+            Err(error) => {
+                self.rounds.push(BTreeMap::new());
+                self.verdict.add(&Verdict::from(&error));
+            }
         }
+    }
+
+    /// Returns the figures of all rounds.
+    pub fn figures(&self) -> BTreeMap<Metric, Figures> {
+        let mut all: BTreeMap<Metric, Figures> = BTreeMap::new();
+        for (metric, figure) in self.rounds.iter().flatten() {
+            all.entry(*metric).or_default().add(*figure);
+        }
+        all
+    }
+
+    /// Returns the ratios of a figure to that of `other` in the same round.
+    pub fn ratios(&self, metric: Metric, other: &Rounds) -> Option<Figures> {
+        let mut ratios: Option<Figures> = None;
+        for (own, other) in self.rounds.iter().zip(&other.rounds) {
+            if let (Some(own), Some(other)) = (own.get(&metric), other.get(&metric).filter(|it| **it > 0.0)) {
+                ratios.get_or_insert_default().add(own / other);
+            }
+        }
+        ratios
     }
 }
 
@@ -208,7 +229,7 @@ mod tests {
         let lines = LineCounts { written: 1, whole: 1, ..LineCounts::default() };
         let verdict = Verdict { lines, ..Verdict::default() };
         rounds.add(Ok(Sample { figures: vec![(Metric::P50, 3.0)], verdict }));
-        assert_eq!(rounds.figures[&Metric::P50].median(), 3.0);
+        assert_eq!(rounds.figures()[&Metric::P50].median(), 3.0);
         assert_eq!(rounds.verdict.to_string(), "all of 1 lines whole; 2 times hung at work, killed after 9s");
     }
 }
