@@ -5,6 +5,7 @@
 //! rules of the front end's outputs.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::mem;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -69,7 +70,7 @@ impl Bundles {
             let (clock, uplink) = (FlushClock::new(&timeout, Instant::now()), Arc::clone(uplink));
             let lines = Lines { timeout, clock, ptys: ptys.clone(), parts: HashMap::new() };
             let reader = BatchReader::new(tool);
-            let (buffer, served) = (Vec::new(), Served::default());
+            let (buffer, served) = (Vec::new(), Served::new());
             let sender = Sender { uplink, reader, lines, buffer, served, due: None };
             let thread = thread::Builder::new().name("iof-bundle".into()).spawn(move || sender.run());
             thread.map_err(NoThread)
@@ -79,23 +80,26 @@ impl Bundles {
 }
 
 /// When streams were last sent: the one that has waited longest is the next one.
-#[derive(Default)]
-struct Served {
+struct Served<Id = FeedId> {
     /// The number of streams that were sent so far.
     count: u64,
     /// That number when a stream was sent, by its id, which another stream may have later.
-    last: HashMap<FeedId, u64>,
+    last: HashMap<Id, u64>,
 }
 
-impl Served {
-    fn note(&mut self, id: FeedId) {
+impl<Id: Copy + Eq + Hash> Served<Id> {
+    fn new() -> Served<Id> {
+        Served { count: 0, last: HashMap::new() }
+    }
+
+    fn note(&mut self, id: Id) {
         self.count = self.count.saturating_add(1);
         self.last.insert(id, self.count);
     }
 
     /// Sorts streams: the one that has waited longest comes first, and before it those that were
     /// never sent.
-    fn sort(&self, ids: &mut [FeedId]) {
+    fn sort(&self, ids: &mut [Id]) {
         ids.sort_by_key(|id| self.last.get(id).copied());
     }
 }
@@ -367,4 +371,18 @@ fn add<'a>(
     };
     batch.make(|buffer| frame.append_to(buffer, Place::NEXT));
     Step::Added(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Served;
+
+    #[test]
+    fn streams_that_were_never_sent_precede_the_one_that_has_waited_longest() {
+        let mut served = Served::new();
+        [3, 1, 2, 3].into_iter().for_each(|id| served.note(id));
+        let mut ids = [1, 2, 3, 4];
+        served.sort(&mut ids);
+        assert_eq!(ids, [4, 1, 2, 3]);
+    }
 }
