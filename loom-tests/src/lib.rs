@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use iof_shm_ring::{
     Attached, Bell, CacheBudget, Copied, Growth, Peek, Policy, Reader, ReaderPage, Reserve, Ringer, Start,
-    Stream, StreamConfig, StreamStats, bell,
+    Stepper, Stream, StreamConfig, StreamStats, bell,
 };
 
 use loom::thread::{self, JoinHandle};
@@ -84,7 +84,13 @@ impl Model {
     /// Creates a stream with the parameters of `config`, whose bytes are accessed as `tracking`
     /// specifies.
     pub fn with(config: StreamConfig, tracking: Tracking) -> Model {
-        Model::of(Stream::on_heap(config).unwrap(), Payload::new(config.capacity, tracking))
+        Model::of(Stream::on_heap(config).unwrap(), Payload::new(config.capacity, tracking), None)
+    }
+
+    /// Creates a stream whose readers sleep while `stepper` does their work.
+    pub fn stepped(policy: Policy, stepper: Stepper) -> Model {
+        let stream = Stream::on_heap(StreamConfig { capacity: CAPACITY, policy }).unwrap();
+        Model::of(stream, Payload::new(CAPACITY, Tracking::Ordered), Some(stepper))
     }
 
     /// Creates a stream that blocks and begins in a ring of [`CAPACITY`] bytes. It grows to `full`
@@ -94,15 +100,19 @@ impl Model {
         let growth = Growth { first: CAPACITY, budget: Arc::new(CacheBudget::new(total)) };
         let stream = Stream::growing_on_heap(config, &growth).unwrap();
         let later = if total < CAPACITY + full { CAPACITY } else { full };
-        Model::of(stream, Payload::growing(CAPACITY, later, Tracking::Ordered))
+        Model::of(stream, Payload::growing(CAPACITY, later, Tracking::Ordered), None)
     }
 
-    fn of(stream: Stream, payload: Payload) -> Model {
+    fn of(stream: Stream, payload: Payload, stepper: Option<Stepper>) -> Model {
         let (ringer, doorbell) = bell().unwrap();
+        let page = ReaderPage::on_heap(ringer);
         Model {
             stream,
             payload: Arc::new(payload),
-            page: Arc::new(ReaderPage::on_heap(ringer)),
+            page: Arc::new(match stepper {
+                Some(stepper) => page.with_stepper(stepper),
+                None => page,
+            }),
             doorbell,
             room: bell().unwrap(),
         }

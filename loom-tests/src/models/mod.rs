@@ -16,7 +16,7 @@ macro_rules! for_each_model {
     ($do:ident) => {
         $do! {
             gating overwriting lapped non_gating non_gating_followed set_non_gating unnoted released dropped copied killed killed_beside_another
-            ended woken woken_for_a_group woken_for_a_gap room
+            ended woken woken_for_a_group woken_for_a_gap stepped room
             gaps moved_on reconfigured reconfigured_twice grown growth_refused allocated early reused_entry timed followed overtaken inspected
         }
     };

@@ -1,8 +1,10 @@
 //! Wake-ups are not lost: for updates, for room, and for an end after the last byte.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use iof_shm_ring::{Grouping, Peek, Policy, Reader, notify};
+use iof_shm_ring::{Grouping, Peek, Policy, Reader, Stepper, notify};
+use loom::sync::Mutex;
 use loom::thread;
 
 use crate::{Model, Payload, read_once, rings};
@@ -96,6 +98,41 @@ fn run_with_sleeper(model: &mut Model, mut reader: Reader) -> Reader {
 
 fn read_ready(reader: &mut Reader, payload: &Payload) {
     while matches!(read_once(reader, payload), Peek::Bytes | Peek::Gap(_)) {}
+}
+
+/// A sleeping reader in the writer's process whose step has left bytes is woken.
+///
+/// Bound: 2 bytes, each with its own notification, concurrent with a reader until it sleeps.
+pub fn stepped() {
+    let stepper = Stepper::default();
+    let mut model = Model::stepped(Policy::DropNewest, stepper.clone());
+    let (payload, page) = (model.payload.clone(), model.page.clone());
+    // The reader, and whether it sleeps.
+    let reader = Arc::new(Mutex::new((model.reader(false), false)));
+    let (stepping, step_payload, step_page) = (Arc::clone(&reader), payload.clone(), Arc::downgrade(&page));
+    stepper.set(move || {
+        let Ok(mut stepping) = stepping.try_lock() else { return false };
+        let (reader, sleeps) = &mut *stepping;
+        if let Some(page) = step_page.upgrade().filter(|_| *sleeps) {
+            page.take_ready(1, |_| read_ready(reader, &step_payload));
+        }
+        *sleeps
+    });
+    let sleeping = Arc::clone(&reader);
+    let reading = thread::spawn(move || {
+        let mut sleeping = sleeping.lock().unwrap();
+        while !page.arm(1) {
+            page.take_ready(1, |_| read_ready(&mut sleeping.0, &payload));
+        }
+        sleeping.1 = true;
+    });
+    for _ in 0..2 {
+        model.write(1);
+        notify([&model.stream]);
+    }
+    reading.join().unwrap();
+    let unread = model.stream.stats().produced - reader.lock().unwrap().0.produced();
+    assert!(unread == 0 || rings(&model.doorbell), "a wake-up was lost");
 }
 
 /// A writer that waits for room is notified when there is enough.
