@@ -129,10 +129,7 @@ fn a_node_that_does_not_answer_is_given_up_after_a_time_limit_or_two_interrupts(
         }
         send(agent_of(&run, "b"), Signal::SIGSTOP);
         if timeout.is_none() {
-            run.signal(Signal::SIGINT);
-            // A second one within 0.25 s counts as the same.
-            std::thread::sleep(std::time::Duration::from_millis(300));
-            run.signal(Signal::SIGINT);
+            run.signal_twice(Signal::SIGINT);
         }
         let code = run.wait();
         let stderr = String::from_utf8(stderr.get()).unwrap();
@@ -182,14 +179,6 @@ fn start_with_delay(site: &Site, script: &str, gate: &Gate) -> (Process, BufRead
     (run, stdout)
 }
 
-/// Waits until no signal of a process is pending.
-fn wait_for_signals(run: &Process) {
-    wait_for("the signal to be taken", || {
-        let status = fs::read_to_string(format!("/proc/{}/status", run.pid())).unwrap();
-        status.lines().any(|line| line == "ShdPnd:\t0000000000000000").then_some(())
-    });
-}
-
 #[test]
 fn a_signal_while_some_nodes_have_started_their_ranks_is_for_the_ranks() {
     let site = Site::new();
@@ -201,7 +190,7 @@ fn a_signal_while_some_nodes_have_started_their_ranks_is_for_the_ranks() {
     let (run, mut stdout) = start_with_delay(&site, &script, &gate);
     wait_for("the rank on b", || ready.with_extension("1").exists().then_some(()));
     run.signal(Signal::SIGTERM);
-    wait_for_signals(&run);
+    run.wait_for_signals();
     gate.open();
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).unwrap();
@@ -215,11 +204,7 @@ fn two_signals_end_a_start_although_a_node_does_not_answer() {
     let site = Site::new();
     let gate = site.gate("gate");
     let (run, _stdout) = start_with_delay(&site, "echo ready; exec sleep 1000", &gate);
-    run.signal(Signal::SIGTERM);
-    wait_for_signals(&run);
-    // A second one within 0.25 s counts as the same.
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    run.signal(Signal::SIGTERM);
+    run.signal_twice(Signal::SIGTERM);
     assert_eq!(run.wait(), 143);
     wait_for("the ranks to end", || run.running("sleep").is_empty().then_some(()));
 }

@@ -196,10 +196,7 @@ fn a_time_limit_and_two_interrupts_end_a_job_whose_nodes_have_no_carrier() {
         let stderr = common::bytes::collect(run.stderr());
         node.cut_for_long(&run);
         if timeout.is_none() {
-            run.signal(Signal::SIGINT);
-            // A second one within 0.25 s counts as the same.
-            std::thread::sleep(std::time::Duration::from_millis(300));
-            run.signal(Signal::SIGINT);
+            run.signal_twice(Signal::SIGINT);
         }
         let code = run.wait();
         // They still wait for a carrier, and hold stderr.
@@ -221,10 +218,7 @@ fn an_agent_that_was_given_up_ends_when_it_goes_on() {
     let stderr = common::bytes::collect(run.stderr());
     let agents = ["a", "b"].map(|host| agent_of(&run, host));
     agents.iter().for_each(|agent| send(*agent, Signal::SIGSTOP));
-    run.signal(Signal::SIGINT);
-    // A second one within 0.25 s counts as the same.
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    run.signal(Signal::SIGINT);
+    run.signal_twice(Signal::SIGINT);
     assert_eq!(run.wait(), 130);
     agents.iter().for_each(|agent| send(*agent, Signal::SIGCONT));
     wait_for("the end of the agents", || run.running("iof").is_empty().then_some(()));

@@ -6,8 +6,6 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, Read, Write};
-use std::thread;
-use std::time::Duration;
 
 use common::cuts::{Node, cut_any, cut_node};
 use common::front::LinkedFront;
@@ -161,10 +159,7 @@ fn an_agent_behind_a_relay_that_was_given_up_ends_when_it_goes_on() {
     let stderr = common::bytes::collect(run.stderr());
     let agent = agent_of(&run, "b");
     send(agent, Signal::SIGSTOP);
-    run.signal(Signal::SIGINT);
-    // A second one within 0.25 s counts as the same.
-    thread::sleep(Duration::from_millis(300));
-    run.signal(Signal::SIGINT);
+    run.signal_twice(Signal::SIGINT);
     assert_eq!(run.wait(), 130);
     send(agent, Signal::SIGCONT);
     wait_for_no_agent(&run);

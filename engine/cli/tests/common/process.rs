@@ -87,6 +87,23 @@ impl Process {
         kill(self.nix_pid(), signal).unwrap();
     }
 
+    /// Sends `signal` twice, the second time when that counts as another one.
+    pub fn signal_twice(&self, signal: Signal) {
+        self.signal(signal);
+        self.wait_for_signals();
+        // Within 0.25 s, the second one counts as the same.
+        std::thread::sleep(Duration::from_millis(300));
+        self.signal(signal);
+    }
+
+    /// Waits until this process has taken the signals that were sent to it.
+    pub fn wait_for_signals(&self) {
+        wait_up_to(DEADLINE, "the signal to be taken", || {
+            let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+            status.lines().any(|line| line == "ShdPnd:\t0000000000000000").then_some(())
+        });
+    }
+
     /// Sends SIGSTOP, and waits until all threads have stopped. Each thread runs on until it
     /// handles the stop.
     pub fn stop(&self) {
