@@ -18,6 +18,7 @@ use nix::unistd::geteuid;
 use crate::config::{Config, Rendezvous};
 use crate::control::{Control, FIRST_PEER};
 use crate::core::Core;
+use crate::core::limits::Limits;
 use crate::core::logs::Logs;
 use crate::core::pending::places;
 use crate::core::settings::Settings;
@@ -189,6 +190,7 @@ impl Engine {
             max_cache_size: config.max_cache_size,
             places,
             slots: MAX_SLOTS,
+            limits: Limits::default(),
             pid: std::process::id(),
             uid: geteuid().as_raw(),
             node,

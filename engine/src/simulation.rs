@@ -25,6 +25,7 @@ use crate::core::commands::Command;
 use crate::core::effects::HandleOp;
 use crate::core::ids::StreamName;
 use crate::core::input::Input;
+pub use crate::core::limits::{Limits, ReachedLimits};
 use crate::core::log_routes::LogRoutes;
 use crate::core::logs::Logs;
 use crate::core::settings::Settings;
@@ -98,6 +99,8 @@ pub struct Setting {
     pub places: usize,
     /// The number of readers that a tool may have.
     pub slots: usize,
+    /// The limits of the core.
+    pub limits: Limits,
     /// Whether the host forwards stdin.
     pub host_stdin: bool,
     /// The keys of queries that the host answers in part.
@@ -178,6 +181,8 @@ pub struct SimulatedEngine {
     called: (Sender<u64>, Receiver<u64>),
     log_reports: (Sender<NumberedReport>, Receiver<NumberedReport>),
     shortages: Arc<Shortages>,
+    /// The limits that have been reached.
+    reached: ReachedLimits,
     /// Depends on all messages, commands and upcalls.
     digest: Digest,
 }
@@ -188,7 +193,7 @@ impl SimulatedEngine {
     /// # Errors
     /// The process has no descriptor left.
     pub fn new(setting: Setting, room: Ringer, now: Instant) -> io::Result<SimulatedEngine> {
-        let Setting { config, places, slots, host_stdin, host_queries, host_channels, late_signals } =
+        let Setting { config, places, slots, limits, host_stdin, host_queries, host_channels, late_signals } =
             setting;
         let routes = LogRoutes {
             config: config.log.clone(),
@@ -204,6 +209,7 @@ impl SimulatedEngine {
             max_cache_size: config.max_cache_size,
             places,
             slots,
+            limits,
             pid: 1,
             uid: OWN_USER,
             node: "node".into(),
@@ -229,6 +235,7 @@ impl SimulatedEngine {
             called: channel(),
             log_reports: channel(),
             shortages,
+            reached: ReachedLimits::default(),
             digest,
         })
     }
@@ -369,10 +376,17 @@ impl SimulatedEngine {
 
 /// Checks.
 impl SimulatedEngine {
-    /// Panics if a limit is exceeded or the tables contradict each other.
-    pub fn check(&self) {
+    /// Panics if a limit is exceeded or the tables contradict each other. Notes the limits that are
+    /// reached.
+    pub fn check(&mut self) {
+        self.reached.add(self.core.check_limits());
         self.core.check(&self.signals.tools());
         self.memory.check(&self.core.attachments(), &self.core.push_ids());
+    }
+
+    /// Returns the limits that have been reached.
+    pub fn reached(&self) -> &ReachedLimits {
+        &self.reached
     }
 
     /// Returns the tables that have entries which do not wait for the host.

@@ -12,12 +12,14 @@ use iof_engine::{Config, Policy};
 use iof_shm_ring::{CacheBudget, HeapMemory, MAX_SLOTS};
 use iof_tool::test_utils::StreamInfo;
 
+use crate::counts::Counts;
 use crate::kernel::{Kernel, Mood, with_kernel};
 use crate::rng::Rng;
 use crate::script::{Action, Kind, Setting, Subject};
 use crate::tool::Summary;
 use host::Host;
 use jobs::Jobs;
+pub use limits::small_limits;
 use tool::{Manner, Tool};
 use truth::Truth;
 
@@ -28,6 +30,7 @@ mod exits;
 mod host;
 mod hostile;
 mod jobs;
+mod limits;
 mod logs;
 mod pusher;
 mod queries;
@@ -63,6 +66,8 @@ pub struct EngineWorld {
     ends_registrations: bool,
     /// What tools that have ended had read.
     past: Summary,
+    /// What has happened to them, and to the run.
+    past_counts: Counts,
     /// Depends on all that was read and all events of the capture. The engine has one for the rest.
     digest: Digest,
 }
@@ -86,6 +91,7 @@ impl EngineWorld {
         let engine = EngineSetting {
             config,
             places: 8,
+            limits: setting.limits,
             slots: if setting.few_slots { 2 } else { MAX_SLOTS },
             host_stdin: setting.tools > 2,
             host_queries: if setting.subject == Subject::Host {
@@ -110,10 +116,11 @@ impl EngineWorld {
             jobs: Jobs::default(),
             host: Host::new(setting.silent_host, setting.subject.has_embedder()),
             tools: Vec::new(),
-            truth: Truth::new(!setting.calm || setting.few_slots),
+            truth: Truth::new(!setting.calm || setting.few_slots, setting.limits),
             removes_at_once: false,
             ends_registrations: false,
             past: Summary::default(),
+            past_counts: Counts::default(),
             digest: Digest::default(),
         }
     }
@@ -198,6 +205,7 @@ impl EngineWorld {
         self.note_queries();
         self.check_logs();
         self.engine.check();
+        self.check_refusals();
         self.check_ends();
     }
 
@@ -339,7 +347,9 @@ impl EngineWorld {
             assert!(!ended || !tool.runs() || tool.page.is_none(), "an honest tool was disconnected");
             if ended && (tool.closed || !tool.is_honest() || tool.page.is_none()) {
                 self.engine.forget(tool.id);
-                self.past += self.tools.remove(index).summary;
+                let tool = self.tools.remove(index);
+                self.past += tool.summary;
+                self.past_counts += tool.counts;
             }
         }
     }

@@ -13,14 +13,15 @@
 //! | `script` | the decisions of a run |
 //! | `kernel` | when and how requests are answered |
 //! | `source`, `tool`, `stdin`, `server`, `world` | runs of streams: ranks' channels; tools; pushes; a stand-in for the core; one action after the other, with all checks |
-//! | `engine` | runs of the engine's core, with modules `jobs`, `exits`, `elsewhere`, `embedder`, `host`, `tool`, `requests`, `pusher`, `hostile`, and `truth`, `registration`, `queries` with `rows`, `logs` and `ends`, which know what each tool must receive and how each job must end |
+//! | `engine` | runs of the engine's core, with modules `jobs`, `exits`, `elsewhere`, `embedder`, `host`, `tool`, `requests`, `pusher`, `hostile`, and `limits`, `truth`, `registration`, `queries` with `rows`, `logs` and `ends`, which know what each tool must receive and how each job must end |
 //! | `settle` in both | the end of a run |
 //! | `tree` | runs of trees of agents, with modules `pipe`, `source`, `node` and `front` |
-//! | `run` | runs, failures, shrinking |
+//! | `run`, `counts` | runs, failures, shrinking; what runs have covered |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check ends a run")]
 
 mod bytes;
+mod counts;
 mod engine;
 mod kernel;
 mod rng;
@@ -33,7 +34,8 @@ mod tool;
 mod tree;
 mod world;
 
-pub use run::{Failure, run, shrink};
+pub use counts::Counts;
+pub use run::{Failure, Outcome, run, shrink};
 pub use script::{Action, Kind, Setting, Subject};
 pub use tool::Summary;
 pub use tree::{Tree, TreeReport, run_tree};

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser};
-use iof_sim::{Failure, Subject, Summary, Tree, run, run_tree, shrink};
+use iof_sim::{Counts, Failure, Subject, Summary, Tree, run, run_tree, shrink};
 
 /// Executes random scripts of the engine with faults, each from one seed, and checks every step.
 #[derive(Parser)]
@@ -170,7 +170,7 @@ impl SubjectOption {
 /// Runs seeds until the time is over. Returns the first failure.
 fn explore(options: &Options) -> Option<Failure> {
     let (next, runs, failed) = (AtomicU64::new(options.from), AtomicU64::new(0), AtomicBool::new(false));
-    let (failure, sum) = (Mutex::new(None), Mutex::new(Summary::default()));
+    let (failure, sum) = (Mutex::new(None), Mutex::new((Summary::default(), Counts::default())));
     let (began, limit) = (Instant::now(), Duration::from_secs(options.seconds));
     let (steps, threads) = (options.steps, thread::available_parallelism().map_or(1, usize::from));
     thread::scope(|scope| {
@@ -179,7 +179,11 @@ fn explore(options: &Options) -> Option<Failure> {
                 while began.elapsed() < limit && !failed.load(Relaxed) {
                     let seed = next.fetch_add(1, Relaxed);
                     match run(options.subject.of(seed), seed, steps) {
-                        Ok((summary, _)) => *sum.lock().expect("no panic") += summary,
+                        Ok((summary, counts, _)) => {
+                            let mut sum = sum.lock().expect("no panic");
+                            sum.0 += summary;
+                            sum.1 += counts;
+                        }
                         Err(found) => {
                             failed.store(true, Relaxed);
                             failure.lock().expect("no panic").get_or_insert(found);
@@ -193,6 +197,7 @@ fn explore(options: &Options) -> Option<Failure> {
     let (runs, elapsed) = (runs.into_inner(), began.elapsed().as_secs_f64());
     let rate = 60.0 * (runs * steps as u64) as f64 / elapsed;
     println!("{runs} runs of {steps} steps in {elapsed:.1} s: {rate:.0} steps a minute");
-    println!("{:?}", sum.into_inner().expect("no panic"));
+    let (summary, counts) = sum.into_inner().expect("no panic");
+    println!("{summary:?}\n{counts}");
     failure.into_inner().expect("no panic")
 }

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use crate::counts::Counts;
 use crate::engine::EngineWorld;
 use crate::script::{Action, Setting, Subject, of_seed};
 use crate::tool::Summary;
@@ -13,6 +14,9 @@ use crate::world::World;
 
 /// How long a failing script is made smaller.
 const SHRINK_TIME: Duration = Duration::from_secs(20);
+
+/// What was read in a run, what has happened in it, and a word that depends on all of it.
+pub type Outcome = (Summary, Counts, u64);
 
 /// A failed check of a run.
 #[derive(Clone, Debug)]
@@ -66,7 +70,7 @@ fn keep_messages() {
 }
 
 /// Runs the script.
-fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<(Summary, u64), Failure> {
+fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<Outcome, Failure> {
     keep_messages();
     PANIC.take();
     RUNS.set(true);
@@ -77,7 +81,8 @@ fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<(Summary
             Subject::Streams => {
                 let mut world = World::new(setting);
                 actions.for_each(|action| world.apply(*action));
-                if setting.ends_early { world.end_engine() } else { world.settle() }
+                let (summary, word) = if setting.ends_early { world.end_engine() } else { world.settle() };
+                (summary, Counts::default(), word)
             }
             Subject::Engine | Subject::Embedder | Subject::Host => {
                 let mut world = EngineWorld::new(setting);
@@ -93,11 +98,11 @@ fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<(Summary
     })
 }
 
-/// Runs the script of a seed. Returns what was read, and a word that depends on all that happened.
+/// Runs the script of a seed.
 ///
 /// # Errors
 /// The failure, if a check fails.
-pub fn run(subject: Subject, seed: u64, steps: usize) -> Result<(Summary, u64), Failure> {
+pub fn run(subject: Subject, seed: u64, steps: usize) -> Result<Outcome, Failure> {
     let (setting, script) = of_seed(subject, seed, steps);
     try_script(seed, setting, &script)
 }

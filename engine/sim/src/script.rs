@@ -3,6 +3,9 @@
 //! A decision does not depend on the state of the run. Its operands are reduced to what exists when
 //! it is carried out. So any part of a script is a script, which makes shrinking possible.
 
+use iof_engine::simulation::Limits;
+
+use crate::engine::small_limits;
 use crate::rng::Rng;
 
 /// What is decided.
@@ -197,6 +200,8 @@ pub struct Setting {
     pub drains_first: bool,
     /// Whether the host of an engine leaves some calls without an answer until all tools have left.
     pub silent_host: bool,
+    /// The limits of an engine.
+    pub limits: Limits,
 }
 
 impl Setting {
@@ -231,6 +236,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         few_slots: false,
         drains_first: false,
         silent_host: false,
+        limits: Limits::default(),
     };
     // Each run has weights of its own, so that rare combinations of kinds become common in some.
     let mut weights = Vec::new();
@@ -263,5 +269,8 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
     setting.few_slots = rng.chance(48);
     setting.drains_first = rng.chance(128);
     setting.silent_host = rng.chance(48);
+    if rng.chance(96) {
+        setting.limits = small_limits(&mut rng);
+    }
     (setting, script)
 }

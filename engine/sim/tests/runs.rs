@@ -1,20 +1,25 @@
 //! Short runs of the simulator, and the seeds that have found defects.
 #![allow(clippy::panic, reason = "a test may panic")]
 
-use iof_sim::{Subject, Summary, Tree, run, run_tree};
+use iof_sim::{Counts, Outcome, Subject, Summary, Tree, run, run_tree};
 
 /// Runs a seed. Panics if a check fails.
-fn pass(subject: Subject, seed: u64, steps: usize) -> (Summary, u64) {
+fn pass(subject: Subject, seed: u64, steps: usize) -> Outcome {
     run(subject, seed, steps).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 #[test]
 fn random_runs_with_faults_pass_all_checks() {
+    let mut all = Counts::default();
     for (subject, runs) in
         [(Subject::Streams, 60), (Subject::Engine, 60), (Subject::Embedder, 60), (Subject::Host, 60)]
     {
         let mut sum = Summary::default();
-        (0..runs).for_each(|seed| sum += pass(subject, seed, 1000).0);
+        for seed in 0..runs {
+            let (summary, counts, _) = pass(subject, seed, 1000);
+            sum += summary;
+            all += counts;
+        }
         // Otherwise the runs would check nothing.
         let Summary { delivered, lost, follows, ends } = sum;
         assert!(delivered > 100_000 && lost > 10_000 && follows > 10 && ends > 50, "{subject:?}: {sum:?}");

@@ -157,7 +157,7 @@ impl Core {
     pub(crate) fn welcome(&mut self, id: PeerId, may_block: bool, now: Instant) {
         let Some(pending) = self.pending.remove(&id) else { return };
         let slots = PageSlots::new(PageId::Tool(id), self.settings.slots);
-        let mut peer = pending.into_tool(may_block, slots, now);
+        let mut peer = pending.into_tool(may_block, slots, self.settings.limits, now);
         let message = ToTool::Welcome { version: PROTOCOL_VERSION, engine_pid: self.settings.pid, may_block };
         peer.send_with(&message, Attachment::Welcome { may_block });
         self.tools.insert(id, peer);

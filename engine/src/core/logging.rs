@@ -56,7 +56,7 @@ impl Core {
         ignored.extend(options.ignored_by(entries.iter().map(|entry| ChannelKind::from_key(&entry.channel))));
         let directives = log.directives.clone();
         let prepared = PreparedLog::new(requester, entries, config.once, options, directives, ignored);
-        self.logs.check_room(requester, &prepared)?;
+        self.logs.check_room(requester, &prepared, &self.settings.limits)?;
         Ok(prepared)
     }
 

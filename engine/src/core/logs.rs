@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use iof_log::{LogOptions, LogOrigin, LogPlan};
-use iof_proto::limits::{MAX_LOG_BYTES, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::names::sanitize;
 use iof_proto::{Failure, Info, LogEntry, LogReport, Status};
 
 use crate::core::channel_entry::ChannelEntry;
 use crate::core::client::Client;
 use crate::core::ids::{LogId, LogStep, PeerId};
+use crate::core::limits::Limits;
 use crate::core::log_routes::LogRoutes;
 use crate::core::peer::Peer;
 use crate::core::upcall::LogCallback;
@@ -187,10 +187,10 @@ impl Logs {
         self.ongoing.get_mut(&id)
     }
 
-    /// Returns the requesters of the ongoing requests.
+    /// Returns the requesters of the ongoing requests, each with the length of its messages in bytes.
     #[cfg(feature = "simulation")]
-    pub(super) fn requesters(&self) -> impl Iterator<Item = &ReplyTo> {
-        self.ongoing.values().map(|ongoing| &ongoing.requester.reply_to)
+    pub(super) fn requesters(&self) -> impl Iterator<Item = (&ReplyTo, usize)> {
+        self.ongoing.values().map(|ongoing| (&ongoing.requester.reply_to, ongoing.log.bytes))
     }
 
     /// Removes a request if it has an outcome. Returns the requester with the outcome.
@@ -209,7 +209,13 @@ impl Logs {
     }
 
     /// Checks that another request of this requester may be ongoing.
-    pub(super) fn check_room(&self, requester: &Requester, log: &PreparedLog) -> Result<(), Failure> {
+    pub(super) fn check_room(
+        &self,
+        requester: &Requester,
+        log: &PreparedLog,
+        limits: &Limits,
+    ) -> Result<(), Failure> {
+        let Limits { logs, log_bytes, waiting_per_tool, logs_per_process, .. } = *limits;
         let check_limit = |of_requester: &str, limit: usize, counts: &dyn Fn(&ReplyTo) -> bool| {
             let count = self.ongoing.values().filter(|ongoing| counts(&ongoing.requester.reply_to)).count();
             if count < limit {
@@ -218,20 +224,20 @@ impl Logs {
             let reason = format!("{limit} messages{of_requester} are being logged: try again");
             Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
         };
-        check_limit("", MAX_LOGS, &|_| true)?;
+        check_limit("", logs, &|_| true)?;
         let all =
             self.ongoing.values().map(|ongoing| ongoing.log.bytes).fold(log.bytes, usize::saturating_add);
-        if all > MAX_LOG_BYTES {
-            let reason = format!("messages of {MAX_LOG_BYTES} bytes are being logged: try again");
+        if all > log_bytes {
+            let reason = format!("messages of {log_bytes} bytes are being logged: try again");
             return Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason));
         }
         let ReplyTo::Tool { peer: tool, client, .. } = &requester.reply_to else { return Ok(()) };
         let is_of_tool = |other: &ReplyTo| matches!(other, ReplyTo::Tool { peer, .. } if peer == tool);
-        check_limit(" of this tool", MAX_WAITING_PER_TOOL, &is_of_tool)?;
+        check_limit(" of this tool", waiting_per_tool, &is_of_tool)?;
         let is_of_process =
             |other: &ReplyTo| matches!(other, ReplyTo::Tool { client: process, .. } if process == client);
         if client.is_some() {
-            check_limit(" of this process", MAX_LOGS_PER_PROCESS, &is_of_process)
+            check_limit(" of this process", logs_per_process, &is_of_process)
         } else {
             Ok(())
         }

@@ -37,6 +37,9 @@ pub(crate) mod input;
 pub(crate) mod job;
 pub(crate) mod job_status;
 mod jobs;
+#[cfg(feature = "simulation")]
+mod limit_checks;
+pub(crate) mod limits;
 pub(crate) mod linger;
 mod log_output;
 pub(crate) mod log_routes;
@@ -148,7 +151,7 @@ impl Core {
             logs,
             demand: Demand::default(),
             pulls_by_call: BTreeMap::new(),
-            owed: Owed::default(),
+            owed: Owed::new(settings.limits.owed_bytes_per_user),
             awaited: AwaitedAnswers::default(),
             graces: GracePeriods::default(),
             settings,

@@ -3,15 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use iof_proto::limits::{MAX_OWED_BYTES_PER_USER, UPCALL_COST, UPCALL_COST_PER_PROC};
+use iof_proto::limits::{UPCALL_COST, UPCALL_COST_PER_PROC};
 use iof_proto::{Failure, Info, InfoValue, Proc, Status};
 
 use crate::core::client::Client;
 use crate::core::ids::Call;
 
 /// The upcalls that the host has not answered.
-#[derive(Default)]
 pub(crate) struct Owed {
+    /// The largest sum of each user.
+    limit: usize,
     /// The user and the size of each upcall, in bytes.
     calls: BTreeMap<Call, (u32, usize)>,
     /// The sum of these sizes for each user.
@@ -19,6 +20,11 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
+    /// Returns a table without upcalls. Each user's sum is at most `limit`.
+    pub(crate) fn new(limit: usize) -> Owed {
+        Owed { limit, calls: BTreeMap::new(), users: BTreeMap::new() }
+    }
+
     /// Records an upcall made for `client` with arguments of `bytes` bytes. An upcall for the
     /// embedder's own tool (`None`) is not counted.
     ///
@@ -27,20 +33,20 @@ impl Owed {
     pub(crate) fn note(&mut self, call: Call, client: Option<Client>, bytes: usize) -> Result<(), Failure> {
         let Some(Client { uid, .. }) = client else { return Ok(()) };
         let bytes = bytes.saturating_add(UPCALL_COST);
-        let owed = self.users.entry(uid).or_default();
-        if owed.saturating_add(bytes) > MAX_OWED_BYTES_PER_USER {
+        let (owed, limit) = (self.users.get(&uid).copied().unwrap_or_default(), self.limit);
+        if owed.saturating_add(bytes) > limit {
             let reason = format!(
                 "user {uid} has requests of {owed} bytes that the host has not answered, and the limit is \
-                 {MAX_OWED_BYTES_PER_USER}: try again"
+                 {limit}: try again"
             );
             return Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason));
         }
-        *owed = owed.saturating_add(bytes);
+        self.users.insert(uid, owed.saturating_add(bytes));
         self.calls.insert(call, (uid, bytes));
         Ok(())
     }
 
-    /// Panics if a user's sum is wrong or beyond its limit.
+    /// Panics if a user's sum is wrong.
     #[cfg(feature = "simulation")]
     pub(crate) fn check(&self) {
         let mut sums: BTreeMap<u32, usize> = BTreeMap::new();
@@ -48,7 +54,12 @@ impl Owed {
             *sums.entry(*uid).or_default() += bytes;
         }
         assert_eq!(sums, self.users, "what the host owes");
-        assert!(sums.values().all(|bytes| *bytes <= MAX_OWED_BYTES_PER_USER));
+    }
+
+    /// Returns the largest sum of a user, in bytes.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn largest(&self) -> usize {
+        self.users.values().copied().max().unwrap_or_default()
     }
 
     /// Returns whether the host has answered all upcalls.
@@ -88,6 +99,8 @@ pub(crate) fn size_of_infos(infos: &[Info]) -> usize {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+    use iof_proto::limits::MAX_OWED_BYTES_PER_USER;
+
     use super::*;
     use crate::core::ids::PeerId;
 
@@ -98,7 +111,7 @@ mod tests {
     #[test]
     fn unanswered_upcalls_are_bounded_for_each_user() {
         let (one, other) = (Client { pid: 1, uid: 1 }, Client { pid: 1, uid: 2 });
-        let mut owed = Owed::default();
+        let mut owed = Owed::new(MAX_OWED_BYTES_PER_USER);
         let half = MAX_OWED_BYTES_PER_USER / 2 - UPCALL_COST;
         owed.note(call(1), Some(one), half).unwrap();
         owed.note(call(2), Some(one), half).unwrap();

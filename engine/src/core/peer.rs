@@ -16,7 +16,6 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use iof_capture::{PushId, SourceId};
-use iof_proto::limits::MAX_DEFERRED_BYTES;
 use iof_proto::{
     Decoder, EncodeError, Failure, FromTool, Nspace, Proc, Rank, SlowTargets, Status, ToTool, encode,
 };
@@ -26,6 +25,7 @@ use crate::core::client::Client;
 use crate::core::demand::Ticket;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::PageId;
+use crate::core::limits::Limits;
 use crate::core::linger::LastActivity;
 use crate::core::notice::Notice;
 use crate::core::outgoing::{Attachment, Outgoing};
@@ -34,12 +34,6 @@ use crate::core::reading::Reading;
 use crate::core::registration::Registration;
 use crate::core::resources::PageSlots;
 use crate::core::unread::Unread;
-
-/// The number of unsent answers from which on the engine defers a tool's requests. Unsolicited
-/// messages do not count: their number is bounded by the tool's registrations.
-const MAX_ANSWERS_WAITING: usize = 64;
-/// The same limit for the answers' size, in bytes.
-const MAX_BYTES_WAITING: usize = 256 * 1024;
 
 /// Returns whether a tool expects an answer to `message`.
 fn is_request(message: &FromTool) -> bool {
@@ -86,6 +80,7 @@ pub(crate) struct Peer {
     /// Whether the tool may hold back sources under the block policy.
     may_block: bool,
     slots: PageSlots,
+    limits: Limits,
     /// The number of its requests that wait for the capture thread. Further ones are not read.
     awaited: usize,
     registrations: BTreeMap<u32, Registration>,
@@ -113,6 +108,7 @@ impl Peer {
         own: bool,
         may_block: bool,
         slots: PageSlots,
+        limits: Limits,
         now: Instant,
     ) -> Peer {
         Peer {
@@ -131,6 +127,7 @@ impl Peer {
             own,
             may_block,
             slots,
+            limits,
             awaited: 0,
             registrations: BTreeMap::new(),
             weight: 0,
@@ -215,7 +212,7 @@ impl Peer {
     /// Returns whether messages of the tool may be received: none while a request waits for the
     /// capture thread, or too many are deferred.
     pub(crate) fn wants_messages(&self) -> bool {
-        self.awaited == 0 && self.deferred_bytes < MAX_DEFERRED_BYTES
+        self.awaited == 0 && self.deferred_bytes < self.limits.deferred_bytes
     }
 
     pub(crate) fn has_deferred(&self) -> bool {
@@ -272,7 +269,7 @@ impl Peer {
     }
 
     fn has_unread(&self) -> bool {
-        self.answers >= MAX_ANSWERS_WAITING || self.answer_bytes >= MAX_BYTES_WAITING
+        self.answers >= self.limits.answers_waiting || self.answer_bytes >= self.limits.bytes_waiting
     }
 
     /// Queues a message without descriptors.

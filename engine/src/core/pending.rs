@@ -10,6 +10,7 @@ use iof_proto::{Failure, Status, socket};
 use crate::core::client::Client;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::ids::PeerId;
+use crate::core::limits::Limits;
 use crate::core::linger::LastActivity;
 use crate::core::peer::Peer;
 use crate::core::resources::PageSlots;
@@ -82,9 +83,9 @@ impl PendingPeer {
     }
 
     /// Turns the connection into a tool.
-    pub(super) fn into_tool(self, may_block: bool, slots: PageSlots, now: Instant) -> Peer {
+    pub(super) fn into_tool(self, may_block: bool, slots: PageSlots, limits: Limits, now: Instant) -> Peer {
         let (client, is_own) = (self.client(), self.is_own());
-        Peer::new(client, self.name.unwrap_or_default(), is_own, may_block, slots, now)
+        Peer::new(client, self.name.unwrap_or_default(), is_own, may_block, slots, limits, now)
     }
 
     /// Returns the reason for the refusal if the tool or the host has missed its deadline by `now`.

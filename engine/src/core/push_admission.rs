@@ -4,15 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use iof_capture::TargetId;
-use iof_proto::limits::{
-    MAX_PUSH_BYTES, MAX_PUSH_BYTES_PER_PROCESS, MAX_PUSHES, MAX_PUSHES_PER_PROCESS, MAX_PUSHES_PER_TARGET,
-};
 use iof_proto::{Failure, Info, Nspace, Proc, PushDirectives, Rank, Status, StdinUnavailable};
 
 use crate::config::MIN_CACHE_SIZE;
 use crate::core::Core;
 use crate::core::client::Client;
 use crate::core::job::{RankState, RemoteRanks};
+use crate::core::limits::Limits;
 use crate::core::push::Push;
 use crate::core::stream_options::limit_cache_size;
 
@@ -71,12 +69,14 @@ impl Core {
     /// Checks that `client` may have another push with an inlet of `capacity` bytes. Only the
     /// limits for all processes apply to the embedder (`None`).
     pub(super) fn check_room(&self, client: Option<Client>, capacity: u64) -> Result<(), Failure> {
-        check_limit("all", self.pushes.values(), capacity, (MAX_PUSHES, MAX_PUSH_BYTES))?;
+        let Limits { pushes, push_bytes, pushes_per_process, push_bytes_per_process, .. } =
+            self.settings.limits;
+        check_limit("all", self.pushes.values(), capacity, (pushes, push_bytes))?;
         if client.is_none() {
             return Ok(());
         }
         let own = self.pushes.values().filter(|push| push.client() == client);
-        check_limit("the process's", own, capacity, (MAX_PUSHES_PER_PROCESS, MAX_PUSH_BYTES_PER_PROCESS))
+        check_limit("the process's", own, capacity, (pushes_per_process, push_bytes_per_process))
     }
 
     /// Resolves the targets.
@@ -111,8 +111,9 @@ impl Core {
                 return Err(unknown(reason));
             }
         }
-        if self.earlier_elsewhere(&admitted.elsewhere).len() >= MAX_PUSHES_PER_TARGET {
-            let reason = format!("{MAX_PUSHES_PER_TARGET} pushes wait for the host: wait for one to end");
+        let limit = self.settings.limits.pushes_per_target;
+        if self.earlier_elsewhere(&admitted.elsewhere).len() >= limit {
+            let reason = format!("{limit} pushes wait for the host: wait for one to end");
             return Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason));
         }
         Ok(admitted)
@@ -120,11 +121,11 @@ impl Core {
 
     /// Checks that not too many pushes wait for a target.
     pub(super) fn check_turns(&self, local: &BTreeMap<TargetId, Proc>) -> Result<(), Failure> {
-        match local.iter().find(|(target, _)| self.waiting(**target) >= MAX_PUSHES_PER_TARGET) {
+        let limit = self.settings.limits.pushes_per_target;
+        match local.iter().find(|(target, _)| self.waiting(**target) >= limit) {
             None => Ok(()),
             Some((_, Proc { rank, .. })) => {
-                let reason =
-                    format!("{MAX_PUSHES_PER_TARGET} pushes wait at rank {rank}: wait for one to end");
+                let reason = format!("{limit} pushes wait at rank {rank}: wait for one to end");
                 Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use iof_capture::{PushEnd, PushId, StreamStep, TargetId};
-use iof_proto::limits::{MAX_PROCS_PER_PULL, MAX_PUSHES_PER_TOOL};
+use iof_proto::limits::MAX_PROCS_PER_PULL;
 use iof_proto::{Failure, Proc, PushGranted, Skipped, SlowTarget, SlowTargets, Status, ToTool};
 
 use crate::core::Core;
@@ -22,9 +22,9 @@ impl Core {
     pub(crate) fn push(&mut self, peer_id: PeerId, request: PushRequest) {
         let Some(peer) = self.tools.get(&peer_id) else { return };
         let waiting = self.pushes.deferred_of(peer_id);
-        if peer.push_count().saturating_add(waiting) >= MAX_PUSHES_PER_TOOL {
-            let reason =
-                format!("a tool may have {MAX_PUSHES_PER_TOOL} pushes under way: wait for one to end");
+        let limit = self.settings.limits.pushes_per_tool;
+        if peer.push_count().saturating_add(waiting) >= limit {
+            let reason = format!("a tool may have {limit} pushes under way: wait for one to end");
             let failure = Failure::new(Status::ERR_OUT_OF_RESOURCE, reason);
             return self.answer_push(peer_id, request.request, Err(failure));
         }

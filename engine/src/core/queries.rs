@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use iof_capture::{RequestId, StreamAnswer};
-use iof_proto::limits::MAX_WAITING_PER_TOOL;
 use iof_proto::query::key;
 use iof_proto::{Answer, Failure, Found, Query, Status};
 
@@ -34,11 +33,11 @@ impl Core {
     /// Answers a request for which the counters are fresh enough, now or when the host has answered
     /// its part.
     fn answer_query(&mut self, request: QueryRequest, queries: &[Query]) {
+        let limit = self.settings.limits.waiting_per_tool;
         let result = match self.look_up(queries) {
             Ok(answer) if !answer.needs_host() => answer.conclude(),
-            Ok(_) if self.queries.waiting_of(request.peer()) >= MAX_WAITING_PER_TOOL => {
-                let reason =
-                    format!("{MAX_WAITING_PER_TOOL} queries of this tool wait for the host: try again");
+            Ok(_) if self.queries.waiting_of(request.peer()) >= limit => {
+                let reason = format!("{limit} queries of this tool wait for the host: try again");
                 Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason))
             }
             Ok(answer) => match self.ask_host(request, answer) {

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::{RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
-use iof_proto::limits::MAX_READERS_PER_TOOL;
 use iof_proto::{Failure, Status};
 use iof_shm_ring::ReaderId;
 
@@ -26,13 +25,13 @@ impl Core {
     /// Adds the new stream `source`. Returns the request that attaches every tool that registered
     /// for it, which the capture thread performs before the first byte of the stream.
     pub(crate) fn add_stream(&mut self, source: SourceId, mut new: StreamState) -> StreamRequest<PageId> {
-        let request = self.awaited.next_id();
+        let (request, limit) = (self.awaited.next_id(), self.settings.limits.readers_per_tool);
         let (mut steps, mut readers) = (Vec::new(), Vec::new());
         for (peer_id, handler) in self.tools.naming(&new.name().source.nspace) {
             let Some(peer) = self.tools.get_mut(&peer_id) else { continue };
             let Some(registration) = peer.registration(handler) else { continue };
             let Some(options) = new.options_for(peer, registration) else { continue };
-            let may_join = !peer.is_behind() && new.may_join(peer_id, peer);
+            let may_join = !peer.is_behind() && new.may_join(peer_id, peer, limit);
             match peer.take_slot(&*self.resources) {
                 Ok(id) if may_join => {
                     new.add_reader(peer_id, handler, options);
@@ -96,15 +95,14 @@ impl Core {
     ) -> Result<Vec<(SourceId, ReaderId, StreamOptions)>, Failure> {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return Ok(Vec::new()) };
         let Some(registration) = peer.registration(handler) else { return Ok(Vec::new()) };
+        let limit = self.settings.limits.readers_per_tool;
         let full = |name: &StreamName| {
             let StreamName { source, channel, .. } = name;
-            format!(
-                "a tool may have {MAX_READERS_PER_TOOL} registrations for {channel} of {source}: end one first"
-            )
+            format!("a tool may have {limit} registrations for {channel} of {source}: end one first")
         };
         let options = |(source, stream): (&SourceId, &StreamState)| {
             let options = stream.options_for(peer, registration)?;
-            let may_join = stream.may_join(peer_id, peer);
+            let may_join = stream.may_join(peer_id, peer, limit);
             Some(if may_join { Ok((*source, options)) } else { Err(full(stream.name())) })
         };
         let covered: Result<Vec<_>, String> = self.streams.iter().filter_map(options).collect();

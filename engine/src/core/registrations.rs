@@ -2,14 +2,12 @@
 
 use std::ptr;
 
-use iof_proto::limits::{
-    MAX_PROCS_PER_PROCESS, MAX_PROCS_PER_TOOL, MAX_PROCS_PER_USER, MAX_REGISTRATIONS_PER_TOOL,
-};
 use iof_proto::{Failure, Nspace, Status, ToTool};
 
 use crate::core::Core;
 use crate::core::ids::PeerId;
 use crate::core::job::JobState;
+use crate::core::limits::Limits;
 use crate::core::peer::Peer;
 
 impl Core {
@@ -20,10 +18,11 @@ impl Core {
     pub(crate) fn check_registrations(&self, peer: &Peer, weight: usize) -> Result<(), Failure> {
         let Some(client) = peer.counted() else { return Ok(()) };
         let full = |reason| Err(Failure { status: Status::ERR_OUT_OF_RESOURCE, reason });
-        if peer.registration_count() >= MAX_REGISTRATIONS_PER_TOOL {
-            return full(format!(
-                "a tool may have {MAX_REGISTRATIONS_PER_TOOL} registrations: end one first"
-            ));
+        let Limits {
+            registrations_per_tool: most, procs_per_tool, procs_per_process, procs_per_user, ..
+        } = self.settings.limits;
+        if peer.registration_count() >= most {
+            return full(format!("a tool may have {most} registrations: end one first"));
         }
         let check_limit = |owner: &str, limit: usize, counts: &dyn Fn(&Peer) -> bool| {
             let named =
@@ -35,9 +34,9 @@ impl Core {
                 "the registrations of a {owner} may name {limit} processes: end one first, or name whole jobs"
             ))
         };
-        check_limit("tool", MAX_PROCS_PER_TOOL, &|other| ptr::eq(other, peer))?;
-        check_limit("process", MAX_PROCS_PER_PROCESS, &|other| other.client().is_process(client))?;
-        check_limit("user", MAX_PROCS_PER_USER, &|other| other.client().uid == client.uid)
+        check_limit("tool", procs_per_tool, &|other| ptr::eq(other, peer))?;
+        check_limit("process", procs_per_process, &|other| other.client().is_process(client))?;
+        check_limit("user", procs_per_user, &|other| other.client().uid == client.uid)
     }
 
     /// Informs the tools whose registrations name `nspace` and can get no further source.

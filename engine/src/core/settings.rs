@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::core::limits::Limits;
 use crate::core::stream_options::StreamOptions;
 
 /// The settings, which never change.
@@ -20,6 +21,7 @@ pub(crate) struct Settings {
     pub places: usize,
     /// The number of readers that a tool may have.
     pub slots: usize,
+    pub limits: Limits,
     /// The engine's own process and user.
     pub pid: u32,
     pub uid: u32,

@@ -1,10 +1,10 @@
 //! What the engine drops when a tool reads too little of forgotten jobs.
 
 use iof_capture::SourceId;
-use iof_proto::limits::{MAX_FORGOTTEN, MAX_FORGOTTEN_PER_TOOL};
 
 use crate::core::Core;
 use crate::core::completion::Completion;
+use crate::core::limits::Limits;
 
 impl Core {
     /// Forgets the complete stream `source`, and notes that at the tools that read it. The capture
@@ -32,16 +32,17 @@ impl Core {
     }
 
     fn shed_beyond_limits(&mut self) {
+        let Limits { forgotten: limit, forgotten_per_tool, .. } = self.settings.limits;
         let mut unsent = 0usize;
         for peer in self.tools.iter_mut().map(|(_, peer)| peer).filter(|peer| peer.may_lose()) {
             let (forgotten, ends) = (peer.unread().forgotten(), peer.unread().ends());
-            if forgotten.max(ends) > MAX_FORGOTTEN_PER_TOOL {
-                let target = MAX_FORGOTTEN_PER_TOOL / 2;
+            if forgotten.max(ends) > forgotten_per_tool {
+                let target = forgotten_per_tool / 2;
                 peer.shed(forgotten.saturating_sub(target), ends.saturating_sub(target));
             }
             unsent = unsent.saturating_add(peer.unread().unsent());
         }
-        while unsent > MAX_FORGOTTEN {
+        while unsent > limit {
             let peers = self.tools.iter_mut().map(|(_, peer)| peer).filter(|peer| peer.may_lose());
             let Some(peer) = peers.max_by_key(|peer| peer.unread().unsent()) else { return };
             let before = peer.unread().unsent();

@@ -10,7 +10,6 @@ use std::mem;
 use std::sync::Arc;
 
 use iof_capture::{Gating, SourceId, StreamStep};
-use iof_proto::limits::MAX_READERS_PER_TOOL;
 use iof_proto::{Channel, Channels, Proc};
 use iof_shm_ring::{Policy, ReaderId, Start, StreamConfig};
 
@@ -160,10 +159,10 @@ impl StreamState {
         (options.cache_size, options.policy) != (self.options.cache_size, self.options.policy)
     }
 
-    /// Returns whether `peer` may have another reader of this stream.
-    pub(crate) fn may_join(&self, peer_id: PeerId, peer: &Peer) -> bool {
+    /// Returns whether `peer`, which may have `limit` readers of this stream, may have another one.
+    pub(crate) fn may_join(&self, peer_id: PeerId, peer: &Peer, limit: usize) -> bool {
         let reads = self.readers.range((peer_id, 0)..=(peer_id, u32::MAX));
-        peer.is_own() || reads.take(MAX_READERS_PER_TOOL).count() < MAX_READERS_PER_TOOL
+        peer.is_own() || reads.take(limit).count() < limit
     }
 
     /// Records a reader.

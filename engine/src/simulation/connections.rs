@@ -107,8 +107,11 @@ impl SimulatedEngine {
             let message: Option<FromTool> = peer.next_message(self.now, || socket.next())?;
             let Some(message) = message else { return Ok(busy) };
             busy = true;
+            self.core.check_serves(id, &message);
             let handled = self.core.handle(Input::Message { peer: id, message }, self.now);
             self.take_upcalls();
+            // The next message may end what this one has begun.
+            self.reached.add(self.core.check_limits());
             handled?;
         }
         Ok(true)

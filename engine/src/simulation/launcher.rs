@@ -171,7 +171,10 @@ impl SimulatedEngine {
             stdin_unavailable: (stdin == RankStdin::Closed).then_some(StdinUnavailable::NotOpen),
             own_stdin: stdin == RankStdin::Own,
         };
-        self.core.register_rank(&proc.nspace, new).ok()
+        let behind = self.core.tools_behind();
+        let added = self.core.register_rank(&proc.nspace, new).ok()?;
+        self.core.check_not_attached(&behind, &added.streams.each_ref().map(|(source, _)| *source));
+        Some(added)
     }
 
     /// Removes the ranks of a job because another one can't be started.
@@ -257,9 +260,14 @@ impl SimulatedEngine {
         self.core.release_backlog_of(&JobId { nspace: nspace.clone(), run });
     }
 
-    /// Removes a job that has ended. Returns whether it was removed.
+    /// Removes a job that has ended. Returns whether it was removed. Panics if the engine keeps more
+    /// for slow tools than the limits allow.
     pub fn remove(&mut self, nspace: &Nspace) -> bool {
-        self.core.remove_job(nspace).is_some()
+        let is_removed = self.core.remove_job(nspace).is_some();
+        if is_removed {
+            self.core.check_shed();
+        }
+        is_removed
     }
 
     /// Returns whether a job has ended; `None` if it is not in the tables.

@@ -144,7 +144,8 @@ impl Registration {
     pub fn check_logged(&self, info: &StreamInfo, truth: &Truth) {
         let receives = self.pull.covers(info) && (truth.stream(info).forwarded || !self.pull.own);
         let is_over = !self.pull.persistent && self.ends.contains_key(&info.source.nspace);
-        let is_announced = self.feeds.contains_key(info) || truth.may_miss || is_over;
+        let may_miss = truth.may_miss || truth.may_lack_readers;
+        let is_announced = self.feeds.contains_key(info) || may_miss || is_over;
         assert!(!receives || is_announced, "the answer to a message precedes the ring of {info:?}");
     }
 
@@ -155,7 +156,8 @@ impl Registration {
 
     /// Adds up streams that it misses.
     pub fn missed(&mut self, nspace: Nspace, channel: Channel, streams: u64, bytes: u64, truth: &Truth) {
-        assert!(truth.may_miss || truth.is_cut, "{streams} streams of {nspace} are missed for no reason");
+        let may_miss = truth.may_miss || truth.may_lack_readers || truth.may_shed();
+        assert!(may_miss || truth.is_cut, "{streams} streams of {nspace} are missed for no reason");
         let sum = self.missed.entry((nspace, channel)).or_default();
         *sum = (sum.0 + streams, sum.1 + bytes);
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::EngineWorld;
 use super::tool::Tool;
+use crate::counts::Counts;
 use crate::kernel::Mood;
 use crate::rng::Rng;
 use crate::tool::Summary;
@@ -13,9 +14,9 @@ const MAX_ROUNDS: u64 = 3000;
 
 impl EngineWorld {
     /// Ends the run under fair scheduling, and checks that every honest request is answered, every
-    /// honest tool reaches its end, and nothing is left. Returns what was read, and a word that
-    /// depends on all that happened.
-    pub fn settle(mut self) -> (Summary, u64) {
+    /// honest tool reaches its end, and nothing is left. Returns what was read, what has happened,
+    /// and a word that depends on all of it.
+    pub fn settle(mut self) -> (Summary, Counts, u64) {
         self.memory.refuse_rings(false);
         self.memory.refuse_data(false);
         self.engine.refuse(false, false);
@@ -66,7 +67,8 @@ impl EngineWorld {
         assert!(remains.is_empty(), "left at the end: {remains:?}");
         assert_eq!(self.engine.next_deadline(), None, "a time to wake up at is left");
         assert_eq!(self.memory.rings(), self.rings_before, "rings are left");
-        (self.past, self.digest.word())
+        self.count_reached();
+        (self.past, self.past_counts, self.digest.word())
     }
 
     /// Lets the tools read everything.

@@ -7,19 +7,25 @@ use std::sync::Arc;
 
 use iof_engine::Grant;
 use iof_engine::simulation::{ConnectionId, Packet, Shared, SimulatedEngine};
-use iof_proto::{Decoder, Failure, FromTool, LogReport, PROTOCOL_VERSION, Proc, ToTool, encode};
+use iof_proto::{Decoder, Failure, FromTool, LogReport, PROTOCOL_VERSION, Proc, Status, ToTool, encode};
 use iof_shm_ring::{Attached, Bell, ReaderId, ReaderPage, Ring};
 use iof_tool::test_utils::{Delivered, Feeds, ProtocolSide, ReadingSide, StreamInfo};
 use iof_tool::{FeedId, Peeked, Reply};
 
+use super::limits::{Limited, limit_of};
 use super::pusher::{Push, PushPlan};
 use super::registration::{Closing, Pull, Registration};
 use super::truth::Truth;
+use crate::counts::Counts;
 use crate::rng::Rng;
 use crate::tool::Summary;
 
 /// More local ranks than any signal is sent to.
 const MOST_SIGNALLED: usize = 100;
+/// The reason for which a push is refused while files run out.
+const NO_FILES: &str = "too many open files";
+/// The end of the reason for which a message is refused while readers hold its stream back.
+const WAITING: &str = "logged bytes wait for a reader: try again later";
 
 /// How a tool behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +96,10 @@ pub struct Tool {
     deferred: Vec<FeedId>,
     /// What it has read in all.
     pub summary: Summary,
+    /// What has happened to it.
+    pub counts: Counts,
+    /// The limits for which its requests were refused, until that was checked.
+    pub refused_for: Vec<&'static str>,
     /// The readers that a hostile tool knows of.
     pub claimed: Vec<ReaderId>,
 }
@@ -123,6 +133,8 @@ impl Tool {
             held: Vec::new(),
             deferred: Vec::new(),
             summary: Summary::default(),
+            counts: Counts::default(),
+            refused_for: Vec::new(),
             claimed: Vec::new(),
         };
         if manner != Manner::Silent || own.is_some() {
@@ -273,6 +285,7 @@ impl Tool {
                 self.side().receive(message, ring, inlet).expect("a message that fits");
                 if let Some(push) = pushed {
                     let report = self.side().take_report(push).expect("the report of a push");
+                    self.counts.count("push", if report.partial.is_empty() { "complete" } else { "partial" });
                     self.pushes.remove(&push).expect("a push that was begun").check(&report);
                 }
                 self.take_delivered(truth);
@@ -297,12 +310,15 @@ impl Tool {
                 self.registration(*handler).map(Registration::announced);
             }
             ToTool::JobEnded { handler, nspace, run, skipped, .. } => {
+                self.counts.count("end of a job", if *skipped == 0 { "single" } else { "merged" });
                 if let Some(registration) = self.registration(*handler) {
                     registration.job_ended(nspace, *run, *skipped, truth);
                 }
             }
             ToTool::Missed { handler, missed } => {
                 let missed = missed.clone();
+                let is_shed = truth.may_shed() && !truth.may_miss && !truth.is_cut && !truth.may_lack_readers;
+                self.counts.count("streams", if is_shed { "shed" } else { "missed" });
                 if let Some(registration) = self.registration(*handler) {
                     registration.missed(missed.nspace, missed.channel, missed.streams, missed.bytes, truth);
                 }
@@ -362,21 +378,42 @@ impl Tool {
     fn answered(&mut self, request: Request, number: u32, reply: Reply, truth: &Truth) {
         match (request, reply) {
             (Request::Pull(pull), Reply::Pulled(Ok(granted))) => {
+                self.counts.count("pull", "granted");
                 self.granted.insert(granted.handler);
                 let registration = Registration::new(pull, truth);
                 assert!(self.registrations.insert(granted.handler, registration).is_none());
             }
-            (Request::Pull(pull), Reply::Pulled(Err(failure))) => pull.check_refusal(&failure, truth),
+            (Request::Pull(pull), Reply::Pulled(Err(failure))) => {
+                if !self.is_limited(Limited::Pull, &failure, truth) {
+                    self.counts.count("pull", "denied");
+                    pull.check_refusal(&failure, truth);
+                }
+            }
             (Request::Push(plan), Reply::PushBegun(result)) => {
-                if let Ok(granted) = result {
-                    self.pushes.insert(granted.push, Push::new(plan));
+                self.counts.count("push", if result.is_ok() { "begun" } else { "refused" });
+                match result {
+                    Ok(granted) => _ = self.pushes.insert(granted.push, Push::new(plan)),
+                    Err(failure) => {
+                        let is_short = [Status::ERR_RESOURCE_BUSY, Status::ERR_OUT_OF_RESOURCE];
+                        let may_be = !is_short.contains(&failure.status) || failure.reason == NO_FILES;
+                        let is_right = may_be || self.is_limited(Limited::Push, &failure, truth);
+                        assert!(is_right, "a push was refused: {failure}");
+                    }
                 }
             }
             (Request::Query(number), Reply::Answered(result)) => {
+                self.counts.count("query", if result.is_ok() { "answered" } else { "refused" });
+                if let Err(failure) = &result {
+                    let is_limited = self.is_limited(Limited::Query, failure, truth);
+                    let is_right = is_limited || failure.status != Status::ERR_RESOURCE_BUSY;
+                    assert!(is_right, "a query was refused: {failure}");
+                }
                 number.into_iter().for_each(|number| truth.check_query(number, &result));
             }
-            (Request::Log(None), Reply::Logged(_)) | (Request::SlowTargets, Reply::SlowTargets(_)) => {}
-            (Request::Log(Some(message)), Reply::Logged(result)) => {
+            (Request::SlowTargets, Reply::SlowTargets(_)) => self.counts.count("slow targets", "reported"),
+            (Request::Log(message), Reply::Logged(result)) => {
+                self.check_log(&result, truth);
+                let Some(message) = message else { return };
                 for (stream, handler) in truth.messages.received_by(message, self.id, &result) {
                     let registration = self.registrations.get(&handler);
                     let registration = registration.filter(|found| found.closing == Closing::No);
@@ -385,6 +422,7 @@ impl Tool {
                 self.log_reports.push((message, result));
             }
             (Request::Signal(..), Reply::Signalled(result)) => {
+                self.counts.count("signal", if result.is_ok() { "sent" } else { "refused" });
                 let elsewhere = truth.signalled.get(&(self.id, number)).copied().unwrap_or_default();
                 let count = result.map_or(0, |count| count as usize);
                 let is_right = (elsewhere..elsewhere + MOST_SIGNALLED).contains(&count);
@@ -392,6 +430,30 @@ impl Tool {
             }
             (request, reply) => panic!("{reply:?} answers {request:?}"),
         }
+    }
+
+    /// Notes the limit for which a request was refused. Returns whether there is one.
+    fn is_limited(&mut self, request: Limited, failure: &Failure, truth: &Truth) -> bool {
+        let limit = limit_of(request, &truth.limits, failure);
+        if let Some(limit) = limit {
+            self.counts.count("refused", limit);
+            self.refused_for.push(limit);
+        }
+        limit.is_some()
+    }
+
+    /// Checks that a message was refused as busy only for a limit.
+    fn check_log(&mut self, result: &Result<LogReport, Failure>, truth: &Truth) {
+        let outcomes = result.iter().flat_map(|report| &report.outcomes);
+        let failures =
+            outcomes.filter_map(|outcome| outcome.result.as_ref().err()).chain(result.as_ref().err());
+        for failure in failures {
+            let is_limited = self.is_limited(Limited::Log, failure, truth);
+            let is_busy = failure.status == Status::ERR_RESOURCE_BUSY && !failure.reason.ends_with(WAITING);
+            assert!(is_limited || !is_busy, "a message was refused: {failure}");
+        }
+        let is_logged = result.as_ref().is_ok_and(|report| report.status == Status::SUCCESS);
+        self.counts.count("log", if is_logged { "done" } else { "failed" });
     }
 
     /// Checks that the bytes which it has borrowed are still what they were.

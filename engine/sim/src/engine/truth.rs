@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use iof_capture::SourceId;
-use iof_engine::simulation::ConnectionId;
+use iof_engine::simulation::{ConnectionId, Limits};
 use iof_proto::{Answer, Failure, Nspace, Proc, Rank, StreamStats, Value};
 use iof_tool::test_utils::StreamInfo;
 
@@ -76,14 +76,24 @@ pub struct Truth {
     pub signalled: BTreeMap<(ConnectionId, u32), usize>,
     /// Memory or slots have run out for some streams, so that registrations miss these.
     pub may_miss: bool,
+    /// The limits of the engine.
+    pub limits: Limits,
+    /// A tool has reached the limit on its readers of a stream, or on its streams of removed jobs.
+    pub may_lack_readers: bool,
     /// The capture has ended: what was handed to it last is lost.
     pub is_cut: bool,
 }
 
 impl Truth {
     /// Returns what is known before a run in which streams may be missed from the begin.
-    pub fn new(may_miss: bool) -> Truth {
-        Truth { may_miss, ..Truth::default() }
+    pub fn new(may_miss: bool, limits: Limits) -> Truth {
+        Truth { may_miss, limits, ..Truth::default() }
+    }
+
+    /// Returns whether unread streams of removed jobs may be dropped.
+    pub fn may_shed(&self) -> bool {
+        let (limits, default) = (self.limits, Limits::default());
+        limits.forgotten_per_tool < default.forgotten_per_tool || limits.forgotten < default.forgotten
     }
 
     /// Adds a push. Returns the byte that it consists of, which is not 0, as those of hostile tools are.

@@ -20,6 +20,7 @@ use crate::core::completion::Completion;
 use crate::core::ids::{LogId, LogStep, RingId, StreamName};
 use crate::core::input::Input;
 use crate::core::job::{JobState, Launching, RankState, SignalReach};
+use crate::core::limits::Limits;
 use crate::core::log_routes::LogRoutes;
 use crate::core::logs::Logs;
 use crate::core::outgoing::Attachment;
@@ -64,6 +65,7 @@ fn rig() -> Rig {
         max_cache_size: config.max_cache_size,
         places: 8,
         slots: MAX_SLOTS,
+        limits: Limits::default(),
         pid: 1,
         uid: 1,
         node: "node".into(),
@@ -86,7 +88,8 @@ impl Rig {
         self.memory.add_tool(id, ReaderPage::create(ringer).unwrap(), bell, None);
         let client = Client { pid: 1, uid: 1 };
         let slots = PageSlots::new(PageId::Tool(id), MAX_SLOTS);
-        self.state.tools.insert(id, Peer::new(client, "tool".into(), true, false, slots, Instant::now()));
+        let (limits, now) = (Limits::default(), Instant::now());
+        self.state.tools.insert(id, Peer::new(client, "tool".into(), true, false, slots, limits, now));
         id
     }
 

@@ -2,27 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use iof_proto::limits::{
-    MAX_DEFERRED_BYTES, MAX_PROCS_PER_TOOL, MAX_PUSHES_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL,
-};
+use iof_proto::FromTool;
 
-use super::Peer;
+use super::{Peer, is_request};
+use crate::core::limits::ReachedLimits;
 use crate::core::outgoing::{Attachment, Outgoing};
 use crate::core::registration::Registration;
 use crate::core::unread::QueuedItem;
 
 impl Peer {
-    /// Panics if a limit is exceeded or the state contradicts itself.
+    /// Panics if the state contradicts itself.
     pub(crate) fn check(&self) {
         self.check_queues();
         let (id, waiting) = (&self.name, self.waiting.values().map(|pull| &pull.registration));
         let weight: usize = self.registrations.values().chain(waiting).map(Registration::weight).sum();
         assert_eq!(weight, self.weight, "the weight of tool {id}");
-        if !self.own {
-            assert!(weight <= MAX_PROCS_PER_TOOL, "tool {id} names too much");
-            assert!(self.registration_count() <= MAX_REGISTRATIONS_PER_TOOL);
-        }
-        assert!(self.pushes.len() <= MAX_PUSHES_PER_TOOL, "tool {id} has too many pushes");
         self.check_readings();
         let items =
             |matches: fn(&QueuedItem) -> bool| self.outgoing.iter().filter(|out| matches(out.item())).count();
@@ -70,14 +64,68 @@ impl Peer {
         }
     }
 
-    /// Panics if the counters of the queues are wrong or beyond their limits.
+    /// Panics if the counters of the queues are wrong.
     fn check_queues(&self) {
         let answers = self.outgoing.iter().filter(|out| out.is_answer());
         let bytes = answers.clone().map(|out| out.frame().len()).sum::<usize>();
         assert_eq!((answers.count(), bytes), (self.answers, self.answer_bytes), "answers of {}", self.name);
         let deferred: usize = self.deferred.iter().map(Vec::len).sum();
         assert_eq!(deferred, self.deferred_bytes, "deferred requests of {}", self.name);
+    }
+
+    /// Panics if a limit of this tool is exceeded, and notes those that are reached.
+    pub(crate) fn check_limits(&self, reached: &mut ReachedLimits) {
+        let (limits, count) = (&self.limits, |count: usize| count as u64);
+        if !self.own {
+            let (found, most) = (self.registration_count(), limits.registrations_per_tool);
+            reached.check("registrations_per_tool", count(found), 1, count(most));
+            // A pull of a simulated tool names two processes at most.
+            reached.check("procs_per_tool", count(self.weight), 2, count(limits.procs_per_tool));
+        }
         // The last request may exceed the limit.
-        assert!(deferred < 2 * MAX_DEFERRED_BYTES + 8, "{deferred} bytes are deferred");
+        let before = self.deferred_bytes.saturating_sub(self.deferred.back().map_or(0, Vec::len));
+        assert!(before == 0 || before < limits.deferred_bytes, "{before} bytes are deferred");
+        reached.note("deferred_bytes", self.deferred_bytes >= limits.deferred_bytes);
+        reached.note("answers_waiting", self.has_deferred() && self.answers >= limits.answers_waiting);
+        reached.note("bytes_waiting", self.has_deferred() && self.answer_bytes >= limits.bytes_waiting);
+        reached.note("forgotten_per_tool", self.is_behind());
+    }
+
+    /// Panics if `message` must not be served yet.
+    pub(crate) fn check_serves(&self, message: &FromTool) {
+        let has_room =
+            self.answers < self.limits.answers_waiting && self.answer_bytes < self.limits.bytes_waiting;
+        assert!(!is_request(message) || has_room, "a request was not deferred: {message:?}");
+    }
+
+    /// Panics if the tool has more unread data of forgotten jobs than it may have, and some of it
+    /// can be dropped.
+    pub(crate) fn check_shed(&self) {
+        if !self.may_lose() {
+            return;
+        }
+        let (limit, mut ends) = (self.limits.forgotten_per_tool, BTreeMap::new());
+        let unsent = self.outgoing.iter().filter(|out| !out.is_begun());
+        for out in unsent {
+            if let QueuedItem::End { handler, nspace, .. } = out.item() {
+                *ends.entry((*handler, nspace.clone())).or_insert(0) += 1;
+            }
+        }
+        let can_merge = ends.values().any(|ends| *ends > 1);
+        assert!(self.unread.ends() <= limit || !can_merge, "{} ends of jobs are kept", self.unread.ends());
+        let (forgotten, droppable) = (self.unread.forgotten(), self.droppable());
+        assert!(forgotten <= limit || droppable == 0, "{droppable} of {forgotten} streams are kept");
+    }
+
+    /// Returns the number of unsent rings of forgotten streams that can be dropped.
+    pub(crate) fn droppable(&self) -> usize {
+        let is_forgotten = |out: &&Outgoing| match out.item() {
+            QueuedItem::Ring(reader, _) => {
+                let reading = self.readings.get(reader);
+                !out.is_begun() && reading.is_some_and(|reading| reading.forgotten().is_some())
+            }
+            _ => false,
+        };
+        self.outgoing.iter().filter(is_forgotten).count()
     }
 }

@@ -1,10 +1,9 @@
 //! What one tool has not read of forgotten jobs, and what of it is dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use iof_capture::SourceId;
-use iof_proto::limits::MAX_FORGOTTEN_PER_TOOL;
 use iof_proto::{Nspace, ToTool};
 use iof_shm_ring::ReaderId;
 
@@ -13,7 +12,7 @@ use crate::core::completion::Completion;
 use crate::core::ids::StreamName;
 use crate::core::outgoing::Outgoing;
 use crate::core::reading::Reading;
-use crate::core::unread::{QueuedItem, Unread};
+use crate::core::unread::{QueuedItem, Unread, UnreadKey};
 
 impl Peer {
     /// Returns the counters of what the tool has not read of forgotten jobs.
@@ -28,7 +27,7 @@ impl Peer {
 
     /// Returns whether the tool reads too many streams of forgotten jobs to be attached to others.
     pub(crate) fn is_behind(&self) -> bool {
-        self.may_lose() && self.unread.forgotten() >= MAX_FORGOTTEN_PER_TOOL
+        self.may_lose() && self.unread.forgotten() >= self.limits.forgotten_per_tool
     }
 
     /// Notes that a stream that has come to `completion`, which the tool reads for `handler`, was
@@ -61,7 +60,10 @@ impl Peer {
                 *count = count.saturating_add(1);
             }
         }
-        let (mut merged, mut missed) = (BTreeMap::<(u32, Nspace), u64>::new(), Vec::new());
+        let mut merged: BTreeMap<(u32, Nspace), u64> = BTreeMap::new();
+        // A report stands where the first of its rings stood: after the answer to the pull, and
+        // before the end of the job.
+        let mut reported: BTreeSet<UnreadKey> = BTreeSet::new();
         let queue = mem::take(&mut self.outgoing);
         for mut out in queue {
             match out.item() {
@@ -70,8 +72,9 @@ impl Peer {
                     if let Some(bytes) = self.drop_unread(*reader) {
                         self.discarded.push(out.attachment());
                         rings = rings.saturating_sub(1);
-                        if self.unread.add(key, bytes) {
-                            missed.push(key.clone());
+                        self.unread.add(key, bytes);
+                        if reported.insert(key.clone()) {
+                            self.outgoing.push_back(Outgoing::missed(key.clone()));
                         }
                         continue;
                     }
@@ -94,14 +97,13 @@ impl Peer {
                         out.replace(&message);
                     }
                 }
+                QueuedItem::Missed(key) if out.frame().is_empty() && !reported.insert(key.clone()) => {
+                    // A report before this one contains it.
+                    continue;
+                }
                 QueuedItem::Ring(..) | QueuedItem::Missed(_) | QueuedItem::Other => {}
             }
             self.outgoing.push_back(out);
-        }
-        // At the front of the queue, but not within a message that is partly sent.
-        let index = usize::from(self.outgoing.front().is_some_and(Outgoing::is_begun));
-        for key in missed {
-            self.outgoing.insert(index, Outgoing::missed(key));
         }
     }
 

@@ -12,7 +12,15 @@ use crate::core::ids::RingId;
 
 fn peer() -> Peer {
     let slots = PageSlots::new(PageId::Tool(2), 8);
-    Peer::new(Client { pid: 1, uid: 1 }, "test".into(), false, false, slots, Instant::now())
+    Peer::new(
+        Client { pid: 1, uid: 1 },
+        "test".into(),
+        false,
+        false,
+        slots,
+        Limits::default(),
+        Instant::now(),
+    )
 }
 
 fn target(rank: u32) -> Proc {

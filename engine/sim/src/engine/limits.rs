@@ -1,0 +1,152 @@
+//! The limits of the core: small ones in some runs, and the refusals that name them.
+
+use iof_engine::simulation::Limits;
+use iof_proto::{Failure, Status};
+
+use super::EngineWorld;
+use crate::rng::Rng;
+
+/// The kinds of requests that limits apply to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limited {
+    Pull,
+    Push,
+    Query,
+    Log,
+}
+
+/// Returns limits of which some are so small that a run reaches them.
+pub fn small_limits(rng: &mut Rng) -> Limits {
+    let mut limits = Limits::default();
+    let mut shrink = |limit: &mut usize, values: [usize; 3]| {
+        if rng.chance(64) {
+            *limit = rng.pick(&values);
+        }
+    };
+    shrink(&mut limits.registrations_per_tool, [1, 2, 3]);
+    shrink(&mut limits.procs_per_tool, [2, 3, 4]);
+    shrink(&mut limits.procs_per_process, [2, 4, 6]);
+    shrink(&mut limits.procs_per_user, [3, 5, 8]);
+    shrink(&mut limits.readers_per_tool, [1, 1, 2]);
+    shrink(&mut limits.forgotten_per_tool, [1, 2, 4]);
+    shrink(&mut limits.forgotten, [1, 2, 4]);
+    shrink(&mut limits.waiting_per_tool, [1, 1, 2]);
+    shrink(&mut limits.logs, [1, 2, 3]);
+    shrink(&mut limits.logs_per_process, [1, 1, 2]);
+    shrink(&mut limits.log_bytes, [30, 1000, 10_000]);
+    shrink(&mut limits.pushes_per_tool, [1, 1, 2]);
+    shrink(&mut limits.pushes_per_target, [1, 1, 2]);
+    shrink(&mut limits.pushes, [1, 2, 4]);
+    shrink(&mut limits.pushes_per_process, [1, 1, 2]);
+    shrink(&mut limits.owed_bytes_per_user, [4 << 10, 8 << 10, 12 << 10]);
+    shrink(&mut limits.answers_waiting, [1, 2, 4]);
+    shrink(&mut limits.bytes_waiting, [1, 100, 1000]);
+    shrink(&mut limits.deferred_bytes, [1, 50, 200]);
+    let mut shrink_bytes = |limit: &mut u64| {
+        if rng.chance(64) {
+            *limit = rng.pick(&[4 << 10, 8 << 10, 16 << 10]);
+        }
+    };
+    shrink_bytes(&mut limits.push_bytes);
+    shrink_bytes(&mut limits.push_bytes_per_process);
+    limits
+}
+
+/// Returns the limit for which a request was refused, if there is one.
+pub fn limit_of(request: Limited, limits: &Limits, failure: &Failure) -> Option<&'static str> {
+    let Failure { status, reason } = failure;
+    let is_owed = || {
+        let end = format!("and the limit is {}: try again", limits.owed_bytes_per_user);
+        reason.starts_with("user ") && reason.ends_with(&end)
+    };
+    if *status == Status::ERR_RESOURCE_BUSY && request != Limited::Push && is_owed() {
+        return Some("owed_bytes_per_user");
+    }
+    let refusals: Vec<(Status, &str, String)> = match request {
+        Limited::Pull => {
+            let tool = |what: &str, limit: usize| format!("a tool may have {limit} registrations{what}");
+            let procs = |owner: &str, limit: usize| {
+                let hint = "end one first, or name whole jobs";
+                format!("the registrations of a {owner} may name {limit} processes: {hint}")
+            };
+            [
+                ("registrations_per_tool", tool(": end one first", limits.registrations_per_tool)),
+                ("readers_per_tool", tool(" for ", limits.readers_per_tool)),
+                ("procs_per_tool", procs("tool", limits.procs_per_tool)),
+                ("procs_per_process", procs("process", limits.procs_per_process)),
+                ("procs_per_user", procs("user", limits.procs_per_user)),
+            ]
+            .map(|(name, reason)| (Status::ERR_OUT_OF_RESOURCE, name, reason))
+            .into()
+        }
+        Limited::Push => {
+            let (full, busy) = (Status::ERR_OUT_OF_RESOURCE, Status::ERR_RESOURCE_BUSY);
+            let (host, rank) = (limits.pushes_per_target, limits.pushes_per_target);
+            let all = |owner: &str, limit: u64, unit: &str| {
+                format!("{owner} pushes are limited to {limit} {unit}: wait for one to end")
+            };
+            let (under_way, bytes) = ("under way", "bytes of cache");
+            let (own, own_bytes) = (limits.pushes_per_process as u64, limits.push_bytes_per_process);
+            vec![
+                (
+                    full,
+                    "pushes_per_tool",
+                    format!(
+                        "a tool may have {} pushes under way: wait for one to end",
+                        limits.pushes_per_tool
+                    ),
+                ),
+                (busy, "pushes_per_target", format!("{host} pushes wait for the host: wait for one to end")),
+                (busy, "pushes_per_target", format!("{rank} pushes wait at rank ")),
+                (full, "pushes", all("all", limits.pushes as u64, under_way)),
+                (full, "push_bytes", all("all", limits.push_bytes, bytes)),
+                (full, "pushes_per_process", all("the process's", own, under_way)),
+                (full, "push_bytes_per_process", all("the process's", own_bytes, bytes)),
+            ]
+        }
+        Limited::Query => {
+            let limit = limits.waiting_per_tool;
+            let reason = format!("{limit} queries of this tool wait for the host: try again");
+            vec![(Status::ERR_RESOURCE_BUSY, "waiting_per_tool (queries)", reason)]
+        }
+        Limited::Log => {
+            let logs =
+                |limit: usize, owner: &str| format!("{limit} messages{owner} are being logged: try again");
+            let bytes = format!("messages of {} bytes are being logged: try again", limits.log_bytes);
+            [
+                ("logs", logs(limits.logs, "")),
+                ("waiting_per_tool (logs)", logs(limits.waiting_per_tool, " of this tool")),
+                ("logs_per_process", logs(limits.logs_per_process, " of this process")),
+                ("log_bytes", bytes),
+            ]
+            .map(|(name, reason)| (Status::ERR_RESOURCE_BUSY, name, reason))
+            .into()
+        }
+    };
+    let is_meant =
+        |(expected, _, begin): &&(Status, &str, String)| expected == status && reason.starts_with(begin);
+    refusals.iter().find(is_meant).map(|(_, name, _)| *name)
+}
+
+impl EngineWorld {
+    /// Checks that the limits for which requests were refused have been reached. The sizes of
+    /// messages and of requests to the host vary, so the limits of their sums are not checked.
+    pub(super) fn check_refusals(&mut self) {
+        let reached = self.engine.reached();
+        for tool in &mut self.tools {
+            for limit in tool.refused_for.drain(..) {
+                let varies = ["log_bytes", "owed_bytes_per_user"].contains(&limit);
+                assert!(varies || reached.contains(limit), "{limit} was not reached");
+            }
+        }
+        self.truth.may_lack_readers |=
+            reached.contains("readers_per_tool") || reached.contains("forgotten_per_tool");
+    }
+
+    /// Counts what has happened in the run.
+    pub(super) fn count_reached(&mut self) {
+        self.engine.reached().names().for_each(|name| self.past_counts.count("reached", name));
+        let has_ended = self.capture.has_ended();
+        self.past_counts.count("capture", if has_ended { "ended" } else { "kept" });
+    }
+}
