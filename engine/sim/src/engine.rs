@@ -130,7 +130,10 @@ impl EngineWorld {
         let rng = &mut Rng::new(u64::from(action.seed));
         let actor = action.actor as usize;
         match action.kind {
-            Kind::Job => self.begin_job(actor, rng),
+            Kind::Job => {
+                self.hurry_jobs(rng);
+                self.begin_job(actor, rng);
+            }
             Kind::Start => self.start_rank(rng),
             Kind::Write => self.write(actor, rng),
             Kind::Stop => self.stop_rank(actor),

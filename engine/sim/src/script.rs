@@ -269,7 +269,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
     setting.few_slots = rng.chance(48);
     setting.drains_first = rng.chance(128);
     setting.silent_host = rng.chance(48);
-    if rng.chance(96) {
+    if rng.chance(128) {
         setting.limits = small_limits(&mut rng);
     }
     (setting, script)

@@ -8,6 +8,51 @@ fn pass(subject: Subject, seed: u64, steps: usize) -> Outcome {
     run(subject, seed, steps).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
+/// What happens in the runs.
+const COVERED: &[(&str, &str)] = &[
+    ("capture", "ended"),
+    ("capture", "kept"),
+    ("end of a job", "merged"),
+    ("end of a job", "single"),
+    ("log", "done"),
+    ("log", "failed"),
+    ("pull", "denied"),
+    ("pull", "granted"),
+    ("push", "begun"),
+    ("push", "complete"),
+    ("push", "partial"),
+    ("push", "refused"),
+    ("query", "answered"),
+    ("query", "refused"),
+    ("reached", "answers_waiting"),
+    ("reached", "bytes_waiting"),
+    ("reached", "deferred_bytes"),
+    ("reached", "forgotten"),
+    ("reached", "forgotten_per_tool"),
+    ("reached", "logs"),
+    ("reached", "logs_per_process"),
+    ("reached", "procs_per_process"),
+    ("reached", "procs_per_tool"),
+    ("reached", "procs_per_user"),
+    ("reached", "push_bytes"),
+    ("reached", "push_bytes_per_process"),
+    ("reached", "pushes"),
+    ("reached", "pushes_per_process"),
+    ("reached", "pushes_per_target"),
+    ("reached", "pushes_per_tool"),
+    ("reached", "readers_per_tool"),
+    ("reached", "registrations_per_tool"),
+    ("reached", "waiting_per_tool (logs)"),
+    ("reached", "waiting_per_tool (queries)"),
+    ("refused", "log_bytes"),
+    ("refused", "owed_bytes_per_user"),
+    ("signal", "refused"),
+    ("signal", "sent"),
+    ("slow targets", "reported"),
+    ("streams", "missed"),
+    ("streams", "shed"),
+];
+
 #[test]
 fn random_runs_with_faults_pass_all_checks() {
     let mut all = Counts::default();
@@ -24,6 +69,8 @@ fn random_runs_with_faults_pass_all_checks() {
         let Summary { delivered, lost, follows, ends } = sum;
         assert!(delivered > 100_000 && lost > 10_000 && follows > 10 && ends > 50, "{subject:?}: {sum:?}");
     }
+    let missing: Vec<_> = COVERED.iter().filter(|(kind, name)| all.of(kind, name) == 0).collect();
+    assert!(missing.is_empty(), "{missing:?} have not happened: {all}");
 }
 
 #[test]

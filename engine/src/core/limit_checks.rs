@@ -36,6 +36,8 @@ impl Core {
         self.check_registration_limits(&mut reached);
         self.check_push_limits(&mut reached);
         self.check_request_limits(&mut reached);
+        let unsent: usize = self.losing_tools().map(|peer| peer.unread().unsent()).sum();
+        reached.note("forgotten", unsent >= self.settings.limits.forgotten);
         reached
     }
 
@@ -132,12 +134,16 @@ impl Core {
         }
     }
 
+    /// Returns the tools that lose what they do not read in time.
+    fn losing_tools(&self) -> impl Iterator<Item = &Peer> {
+        self.tools.values().filter(|peer| peer.may_lose())
+    }
+
     /// Panics if unread data of forgotten jobs is kept beyond the limits, after a job was removed.
     pub(crate) fn check_shed(&self) {
-        let peers = || self.tools.values().filter(|peer| peer.may_lose());
-        peers().for_each(Peer::check_shed);
-        let unsent: usize = peers().map(|peer| peer.unread().unsent()).sum();
-        let most = peers().max_by_key(|peer| peer.unread().unsent());
+        self.losing_tools().for_each(Peer::check_shed);
+        let unsent: usize = self.losing_tools().map(|peer| peer.unread().unsent()).sum();
+        let most = self.losing_tools().max_by_key(|peer| peer.unread().unsent());
         let can_drop = most.is_some_and(|peer| peer.droppable() > 0);
         assert!(unsent <= self.settings.limits.forgotten || !can_drop, "{unsent} rings wait to be sent");
     }

@@ -19,7 +19,7 @@ pub enum Limited {
 pub fn small_limits(rng: &mut Rng) -> Limits {
     let mut limits = Limits::default();
     let mut shrink = |limit: &mut usize, values: [usize; 3]| {
-        if rng.chance(64) {
+        if rng.chance(80) {
             *limit = rng.pick(&values);
         }
     };
@@ -43,7 +43,7 @@ pub fn small_limits(rng: &mut Rng) -> Limits {
     shrink(&mut limits.bytes_waiting, [1, 100, 1000]);
     shrink(&mut limits.deferred_bytes, [1, 50, 200]);
     let mut shrink_bytes = |limit: &mut u64| {
-        if rng.chance(64) {
+        if rng.chance(80) {
             *limit = rng.pick(&[4 << 10, 8 << 10, 16 << 10]);
         }
     };
@@ -141,6 +141,14 @@ impl EngineWorld {
         }
         self.truth.may_lack_readers |=
             reached.contains("readers_per_tool") || reached.contains("forgotten_per_tool");
+    }
+
+    /// In runs with a small limit on streams of removed jobs, jobs end and are removed soon.
+    pub(super) fn hurry_jobs(&mut self, rng: &mut Rng) {
+        if self.truth.may_shed() && rng.chance(128) {
+            self.end_jobs();
+            (0..self.jobs.list.len()).rev().for_each(|job| self.remove_job(job));
+        }
     }
 
     /// Counts what has happened in the run.
