@@ -42,6 +42,7 @@ const COVERED: &[(&str, &str)] = &[
     ("reached", "pushes_per_tool"),
     ("reached", "readers_per_tool"),
     ("reached", "registrations_per_tool"),
+    ("reached", "shed"),
     ("reached", "waiting_per_tool (logs)"),
     ("reached", "waiting_per_tool (queries)"),
     ("refused", "log_bytes"),
@@ -50,7 +51,6 @@ const COVERED: &[(&str, &str)] = &[
     ("signal", "sent"),
     ("slow targets", "reported"),
     ("streams", "missed"),
-    ("streams", "shed"),
 ];
 
 #[test]
@@ -146,6 +146,7 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a reader that asked for its last generation while a move of it failed was not moved",
     ),
+    (Subject::Embedder, 22, 2000, "the report of dropped rings preceded the answer to their pull"),
     (Subject::Embedder, 3, 2000, "the last of several unknown exits on request counted as the first failure"),
 ];
 

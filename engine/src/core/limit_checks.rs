@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use iof_capture::SourceId;
 use iof_proto::limits::UPCALL_COST;
 use iof_proto::{FromTool, Proc};
 
@@ -127,11 +128,16 @@ impl Core {
     }
 
     /// Panics if a tool of `behind` reads a stream of `sources`.
-    pub(crate) fn check_not_attached(&self, behind: &BTreeSet<PeerId>, sources: &[iof_capture::SourceId]) {
+    pub(crate) fn check_not_attached(&self, behind: &BTreeSet<PeerId>, sources: &[SourceId]) {
         for stream in sources.iter().filter_map(|source| self.streams.get(source)) {
             let attached = stream.readers().find(|(peer_id, _)| behind.contains(peer_id));
             assert_eq!(attached, None, "a tool that is behind was attached to {:?}", stream.name());
         }
+    }
+
+    /// Returns the number of all readers.
+    pub(crate) fn readers(&self) -> usize {
+        self.tools.values().map(|peer| peer.readings().count()).sum()
     }
 
     /// Returns the tools that lose what they do not read in time.

@@ -116,7 +116,7 @@ impl ReachedLimits {
         self.0.extend(other.0);
     }
 
-    /// Returns the names, which are those of the fields of [`Limits`].
+    /// Returns the names: those of the fields of [`Limits`], and `shed` if unread rings were dropped.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().copied()
     }

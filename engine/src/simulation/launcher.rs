@@ -263,10 +263,13 @@ impl SimulatedEngine {
     /// Removes a job that has ended. Returns whether it was removed. Panics if the engine keeps more
     /// for slow tools than the limits allow.
     pub fn remove(&mut self, nspace: &Nspace) -> bool {
+        let readers = self.core.readers();
         let is_removed = self.core.remove_job(nspace).is_some();
         if is_removed {
             self.core.check_shed();
         }
+        // Readers of removed streams remain, unless their rings are dropped.
+        self.reached.note("shed", self.core.readers() < readers);
         is_removed
     }
 

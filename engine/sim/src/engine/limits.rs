@@ -1,10 +1,17 @@
 //! The limits of the core: small ones in some runs, and the refusals that name them.
 
 use iof_engine::simulation::Limits;
-use iof_proto::{Failure, Status};
+use iof_proto::{Failure, LogReport, Status};
 
 use super::EngineWorld;
+use super::tool::Tool;
+use super::truth::Truth;
 use crate::rng::Rng;
+
+/// The reason for which a push is refused while files run out.
+const NO_FILES: &str = "too many open files";
+/// The end of the reason for which a message is refused while readers hold its stream back.
+const WAITING: &str = "logged bytes wait for a reader: try again later";
 
 /// The kinds of requests that limits apply to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +60,7 @@ pub fn small_limits(rng: &mut Rng) -> Limits {
 }
 
 /// Returns the limit for which a request was refused, if there is one.
-pub fn limit_of(request: Limited, limits: &Limits, failure: &Failure) -> Option<&'static str> {
+fn limit_of(request: Limited, limits: &Limits, failure: &Failure) -> Option<&'static str> {
     let Failure { status, reason } = failure;
     let is_owed = || {
         let end = format!("and the limit is {}: try again", limits.owed_bytes_per_user);
@@ -81,7 +88,7 @@ pub fn limit_of(request: Limited, limits: &Limits, failure: &Failure) -> Option<
         }
         Limited::Push => {
             let (full, busy) = (Status::ERR_OUT_OF_RESOURCE, Status::ERR_RESOURCE_BUSY);
-            let (host, rank) = (limits.pushes_per_target, limits.pushes_per_target);
+            let target = limits.pushes_per_target;
             let all = |owner: &str, limit: u64, unit: &str| {
                 format!("{owner} pushes are limited to {limit} {unit}: wait for one to end")
             };
@@ -96,8 +103,12 @@ pub fn limit_of(request: Limited, limits: &Limits, failure: &Failure) -> Option<
                         limits.pushes_per_tool
                     ),
                 ),
-                (busy, "pushes_per_target", format!("{host} pushes wait for the host: wait for one to end")),
-                (busy, "pushes_per_target", format!("{rank} pushes wait at rank ")),
+                (
+                    busy,
+                    "pushes_per_target",
+                    format!("{target} pushes wait for the host: wait for one to end"),
+                ),
+                (busy, "pushes_per_target", format!("{target} pushes wait at rank ")),
                 (full, "pushes", all("all", limits.pushes as u64, under_way)),
                 (full, "push_bytes", all("all", limits.push_bytes, bytes)),
                 (full, "pushes_per_process", all("the process's", own, under_way)),
@@ -126,6 +137,46 @@ pub fn limit_of(request: Limited, limits: &Limits, failure: &Failure) -> Option<
     let is_meant =
         |(expected, _, begin): &&(Status, &str, String)| expected == status && reason.starts_with(begin);
     refusals.iter().find(is_meant).map(|(_, name, _)| *name)
+}
+
+impl Tool {
+    /// Notes the limit for which a request was refused. Returns whether there is one.
+    pub(super) fn is_limited(&mut self, request: Limited, failure: &Failure, truth: &Truth) -> bool {
+        let limit = limit_of(request, &truth.limits, failure);
+        if let Some(limit) = limit {
+            self.counts.count("refused", limit);
+            self.refused_for.push(limit);
+        }
+        limit.is_some()
+    }
+
+    /// Checks that a message was refused as busy only for a limit.
+    pub(super) fn check_log(&mut self, result: &Result<LogReport, Failure>, truth: &Truth) {
+        let outcomes = result.iter().flat_map(|report| &report.outcomes);
+        let failures =
+            outcomes.filter_map(|outcome| outcome.result.as_ref().err()).chain(result.as_ref().err());
+        for failure in failures {
+            let is_limited = self.is_limited(Limited::Log, failure, truth);
+            let is_busy = failure.status == Status::ERR_RESOURCE_BUSY && !failure.reason.ends_with(WAITING);
+            assert!(is_limited || !is_busy, "a message was refused: {failure}");
+        }
+        let is_logged = result.as_ref().is_ok_and(|report| report.status == Status::SUCCESS);
+        self.counts.count("log", if is_logged { "done" } else { "failed" });
+    }
+
+    /// Checks that a push was refused as busy, or for lack of room, only for a limit or without files.
+    pub(super) fn check_refused_push(&mut self, failure: &Failure, truth: &Truth) {
+        let is_short = [Status::ERR_RESOURCE_BUSY, Status::ERR_OUT_OF_RESOURCE].contains(&failure.status);
+        let is_right =
+            !is_short || failure.reason == NO_FILES || self.is_limited(Limited::Push, failure, truth);
+        assert!(is_right, "a push was refused: {failure}");
+    }
+
+    /// Checks that a query was refused as busy only for a limit.
+    pub(super) fn check_refused_query(&mut self, failure: &Failure, truth: &Truth) {
+        let is_limited = self.is_limited(Limited::Query, failure, truth);
+        assert!(is_limited || failure.status != Status::ERR_RESOURCE_BUSY, "a query was refused: {failure}");
+    }
 }
 
 impl EngineWorld {

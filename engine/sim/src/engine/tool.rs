@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use iof_engine::Grant;
 use iof_engine::simulation::{ConnectionId, Packet, Shared, SimulatedEngine};
-use iof_proto::{Decoder, Failure, FromTool, LogReport, PROTOCOL_VERSION, Proc, Status, ToTool, encode};
+use iof_proto::{Decoder, Failure, FromTool, LogReport, PROTOCOL_VERSION, Proc, ToTool, encode};
 use iof_shm_ring::{Attached, Bell, ReaderId, ReaderPage, Ring};
 use iof_tool::test_utils::{Delivered, Feeds, ProtocolSide, ReadingSide, StreamInfo};
 use iof_tool::{FeedId, Peeked, Reply};
 
-use super::limits::{Limited, limit_of};
+use super::limits::Limited;
 use super::pusher::{Push, PushPlan};
 use super::registration::{Closing, Pull, Registration};
 use super::truth::Truth;
@@ -22,10 +22,6 @@ use crate::tool::Summary;
 
 /// More local ranks than any signal is sent to.
 const MOST_SIGNALLED: usize = 100;
-/// The reason for which a push is refused while files run out.
-const NO_FILES: &str = "too many open files";
-/// The end of the reason for which a message is refused while readers hold its stream back.
-const WAITING: &str = "logged bytes wait for a reader: try again later";
 
 /// How a tool behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,8 +313,7 @@ impl Tool {
             }
             ToTool::Missed { handler, missed } => {
                 let missed = missed.clone();
-                let is_shed = truth.may_shed() && !truth.may_miss && !truth.is_cut && !truth.may_lack_readers;
-                self.counts.count("streams", if is_shed { "shed" } else { "missed" });
+                self.counts.count("streams", "missed");
                 if let Some(registration) = self.registration(*handler) {
                     registration.missed(missed.nspace, missed.channel, missed.streams, missed.bytes, truth);
                 }
@@ -393,21 +388,16 @@ impl Tool {
                 self.counts.count("push", if result.is_ok() { "begun" } else { "refused" });
                 match result {
                     Ok(granted) => _ = self.pushes.insert(granted.push, Push::new(plan)),
-                    Err(failure) => {
-                        let is_short = [Status::ERR_RESOURCE_BUSY, Status::ERR_OUT_OF_RESOURCE];
-                        let may_be = !is_short.contains(&failure.status) || failure.reason == NO_FILES;
-                        let is_right = may_be || self.is_limited(Limited::Push, &failure, truth);
-                        assert!(is_right, "a push was refused: {failure}");
-                    }
+                    Err(failure) => self.check_refused_push(&failure, truth),
                 }
             }
             (Request::Query(number), Reply::Answered(result)) => {
                 self.counts.count("query", if result.is_ok() { "answered" } else { "refused" });
-                if let Err(failure) = &result {
-                    let is_limited = self.is_limited(Limited::Query, failure, truth);
-                    let is_right = is_limited || failure.status != Status::ERR_RESOURCE_BUSY;
-                    assert!(is_right, "a query was refused: {failure}");
-                }
+                result
+                    .as_ref()
+                    .err()
+                    .into_iter()
+                    .for_each(|failure| self.check_refused_query(failure, truth));
                 number.into_iter().for_each(|number| truth.check_query(number, &result));
             }
             (Request::SlowTargets, Reply::SlowTargets(_)) => self.counts.count("slow targets", "reported"),
@@ -430,30 +420,6 @@ impl Tool {
             }
             (request, reply) => panic!("{reply:?} answers {request:?}"),
         }
-    }
-
-    /// Notes the limit for which a request was refused. Returns whether there is one.
-    fn is_limited(&mut self, request: Limited, failure: &Failure, truth: &Truth) -> bool {
-        let limit = limit_of(request, &truth.limits, failure);
-        if let Some(limit) = limit {
-            self.counts.count("refused", limit);
-            self.refused_for.push(limit);
-        }
-        limit.is_some()
-    }
-
-    /// Checks that a message was refused as busy only for a limit.
-    fn check_log(&mut self, result: &Result<LogReport, Failure>, truth: &Truth) {
-        let outcomes = result.iter().flat_map(|report| &report.outcomes);
-        let failures =
-            outcomes.filter_map(|outcome| outcome.result.as_ref().err()).chain(result.as_ref().err());
-        for failure in failures {
-            let is_limited = self.is_limited(Limited::Log, failure, truth);
-            let is_busy = failure.status == Status::ERR_RESOURCE_BUSY && !failure.reason.ends_with(WAITING);
-            assert!(is_limited || !is_busy, "a message was refused: {failure}");
-        }
-        let is_logged = result.as_ref().is_ok_and(|report| report.status == Status::SUCCESS);
-        self.counts.count("log", if is_logged { "done" } else { "failed" });
     }
 
     /// Checks that the bytes which it has borrowed are still what they were.
