@@ -24,7 +24,7 @@ pub struct Failure {
     /// The seed of the run.
     pub seed: u64,
     /// The setting of the run.
-    pub setting: Setting,
+    pub setting: Box<Setting>,
     /// The script, up to the failure.
     pub script: Vec<Action>,
     /// What was wrong.
@@ -94,7 +94,8 @@ fn try_script(seed: u64, setting: Setting, script: &[Action]) -> Result<Outcome,
     RUNS.set(false);
     outcome.map_err(|_| {
         let (message, place) = PANIC.take().unwrap_or_default();
-        Failure { seed, setting, script: script[..done].to_vec(), message, place: place.into() }
+        let script = script[..done].to_vec();
+        Failure { seed, setting: setting.into(), script, message, place: place.into() }
     })
 }
 
@@ -109,7 +110,7 @@ pub fn run(subject: Subject, seed: u64, steps: usize) -> Result<Outcome, Failure
 
 /// Returns the smallest failure that can be found by leaving out parts of the script.
 pub fn shrink(failure: Failure) -> Failure {
-    let (seed, setting) = (failure.seed, failure.setting);
+    let (seed, setting) = (failure.seed, *failure.setting);
     shrink_by(failure, |script| try_script(seed, setting, script).err())
 }
 
@@ -147,7 +148,7 @@ mod tests {
         let (setting, script) = of_seed(Subject::Engine, 7, 2000);
         let failed = |script: &[Action], place: &str| Failure {
             seed: 7,
-            setting,
+            setting: setting.into(),
             script: script.to_vec(),
             message: String::new(),
             place: place.into(),
