@@ -6,11 +6,12 @@ mod digest;
 mod host;
 mod launcher;
 mod socket;
+mod steps;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use std::{io, mem};
 
@@ -23,7 +24,6 @@ use crate::config::Config;
 use crate::core::Core;
 use crate::core::commands::Command;
 use crate::core::effects::HandleOp;
-use crate::core::ids::StreamName;
 use crate::core::input::Input;
 pub use crate::core::limits::{Limits, ReachedLimits};
 use crate::core::log_routes::LogRoutes;
@@ -40,6 +40,7 @@ pub use launcher::{AddedRank, MpiReport, NewJob, Output, OutputEnd, RankSignals,
 pub use process::PeerCredentials;
 use socket::Socket;
 pub use socket::{Packet, Shared};
+pub use steps::{PullOptions, ReaderOwner, SentStep};
 
 /// The number of a connection.
 pub type ConnectionId = usize;
@@ -65,7 +66,11 @@ pub enum SentCommand {
         logged: bool,
         /// The run of its job.
         run: u64,
+        /// The configuration with which it was created.
+        config: StreamConfig,
     },
+    /// Readers were attached or detached, or the configuration of streams was changed, in one piece.
+    Steps(Vec<SentStep>),
     /// Processes were signalled.
     Signal {
         /// The processes.
@@ -116,6 +121,8 @@ pub struct Setting {
 struct Shortages {
     files: AtomicBool,
     slots: AtomicBool,
+    /// The configurations of the streams that were created, and whose commands were not noted.
+    created: Mutex<VecDeque<StreamConfig>>,
 }
 
 /// Memory on the heap, where a simulator can let it run out.
@@ -129,12 +136,14 @@ impl MemorySource for HeapSource {
         Inlet::create(capacity, "simulated stdin").map_err(lacking)
     }
 
-    fn log_stream(&self, config: StreamConfig, _: &str) -> Result<Stream, Failure> {
-        Stream::on_heap(config).map_err(lacking)
+    fn log_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, Failure> {
+        self.delivered_stream(config, label).map_err(lacking)
     }
 
     fn delivered_stream(&self, config: StreamConfig, _: &str) -> Result<Stream, CreateError> {
-        Stream::on_heap(config)
+        let stream = Stream::on_heap(config)?;
+        self.shortages.created().push_back(config);
+        Ok(stream)
     }
 
     fn prepare_slot(&self, page: &ReaderPage, slot: ReaderId) -> Result<(), CreateError> {
@@ -151,6 +160,10 @@ impl MemorySource for HeapSource {
 }
 
 impl Shortages {
+    fn created(&self) -> MutexGuard<'_, VecDeque<StreamConfig>> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Fails if files have run out.
     fn check_files(&self) -> Result<(), Failure> {
         if self.files.load(Relaxed) { Err(lacking("too many open files")) } else { Ok(()) }
@@ -183,6 +196,10 @@ pub struct SimulatedEngine {
     shortages: Arc<Shortages>,
     /// The limits that have been reached.
     reached: ReachedLimits,
+    /// The connections that were granted to hold back sources.
+    may_block: BTreeSet<ConnectionId>,
+    /// What a simulator must know of the queued commands, and how many of them were noted.
+    noted: (Vec<SentCommand>, usize),
     /// Depends on all messages, commands and upcalls.
     digest: Digest,
 }
@@ -236,6 +253,8 @@ impl SimulatedEngine {
             log_reports: channel(),
             shortages,
             reached: ReachedLimits::default(),
+            may_block: BTreeSet::new(),
+            noted: (Vec::new(), 0),
             digest,
         })
     }
@@ -256,6 +275,7 @@ impl SimulatedEngine {
     fn handle(&mut self, input: Input) {
         // Only messages can break the protocol.
         let _ = self.core.handle(input, self.now);
+        self.note_commands();
         self.take_upcalls();
     }
 
@@ -267,7 +287,7 @@ impl SimulatedEngine {
         self.now = now;
         self.handle(Input::Time);
         if sleeps {
-            let commands = self.core.take_commands();
+            let commands = self.take_commands();
             assert!(commands.is_empty(), "a driver would have missed {commands:?}");
             let ops = self.core.take_handle_ops();
             assert!(ops.is_empty(), "a driver would have missed {ops:?}");
@@ -321,7 +341,9 @@ impl SimulatedEngine {
         for notice in self.core.take_notices() {
             self.digest.add_debug(&notice);
         }
-        let commands = self.core.take_commands();
+        self.note_commands();
+        sent.append(&mut self.noted.0);
+        let commands = self.take_commands();
         for command in &commands {
             match command {
                 Command::Deliver { source, delivery } => {
@@ -331,7 +353,6 @@ impl SimulatedEngine {
                 }
                 command => self.digest.add_debug(command),
             }
-            sent.extend(self.describe(command));
         }
         for command in commands {
             let Err(command) = dispatch::drop_memory(command, &self.memory) else { continue };
@@ -354,23 +375,6 @@ impl SimulatedEngine {
     /// Returns whether the engine knows that the capture has ended.
     pub fn is_without_capture(&self) -> bool {
         self.ended_streams.is_some()
-    }
-
-    fn describe(&self, command: &Command) -> Option<SentCommand> {
-        match command {
-            Command::Open { source, .. } => {
-                let StreamName { source: proc, channel, logged, run } = &*self.core.stream_name(*source)?;
-                let (proc, channel, logged, run) = (proc.clone(), *channel, *logged, *run);
-                Some(SentCommand::Opened { source: *source, proc, channel, logged, run })
-            }
-            Command::Deliver { source, delivery } => {
-                let (lost, bytes) = (delivery.lost, delivery.bytes.clone());
-                Some(SentCommand::Delivered { source: *source, lost, bytes })
-            }
-            Command::Finish(source) => Some(SentCommand::Finished(*source)),
-            Command::Close(source) => Some(SentCommand::Closed(*source)),
-            _ => None,
-        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use iof_capture::Event;
 use iof_capture::test_utils::SimulatedCapture;
+use iof_capture::{Event, Signal};
 use iof_engine::simulation::{Digest, SentCommand, Setting as EngineSetting, SimulatedEngine};
 use iof_engine::{Config, Policy};
 use iof_shm_ring::{CacheBudget, HeapMemory, MAX_SLOTS};
@@ -17,16 +17,19 @@ use crate::kernel::{Kernel, Mood, with_kernel};
 use crate::rng::Rng;
 use crate::script::{Action, Kind, Setting, Subject};
 use crate::tool::Summary;
+use finishes::Finishes;
 use host::Host;
 use jobs::Jobs;
 pub use limits::small_limits;
 use tool::{Manner, Tool};
 use truth::Truth;
 
+mod configurations;
 mod elsewhere;
 mod embedder;
 mod ends;
 mod exits;
+mod finishes;
 mod host;
 mod hostile;
 mod jobs;
@@ -60,6 +63,7 @@ pub struct EngineWorld {
     host: Host,
     tools: Vec<Tool>,
     truth: Truth,
+    finishes: Finishes,
     /// From the end of the capture on, jobs are removed as soon as they have ended.
     removes_at_once: bool,
     /// At the end of the run, tools end their registrations.
@@ -116,7 +120,8 @@ impl EngineWorld {
             jobs: Jobs::default(),
             host: Host::new(setting.silent_host, setting.subject.has_embedder()),
             tools: Vec::new(),
-            truth: Truth::new(!setting.calm || setting.few_slots, setting.limits),
+            truth: Truth::new(!setting.calm || setting.few_slots, !setting.calm, setting.limits),
+            finishes: Finishes::default(),
             removes_at_once: false,
             ends_registrations: false,
             past: Summary::default(),
@@ -169,6 +174,7 @@ impl EngineWorld {
                 let (files, slots) = (rng.chance(64), rng.chance(64));
                 self.engine.refuse(files, slots);
                 self.truth.may_miss |= slots;
+                self.truth.configurations.lacks_slots |= slots;
             }
             Kind::Serve | Kind::Reap | Kind::Reconfigure | Kind::Starve | Kind::Close | Kind::Finish => {}
         }
@@ -183,20 +189,31 @@ impl EngineWorld {
         for command in self.engine.send_commands(&self.capture) {
             match command {
                 SentCommand::Signal { processes, signal, requested } => {
-                    if let Some(request) = requested {
-                        self.check_signal(request, &processes, signal);
+                    match requested {
+                        Some(request) => self.check_signal(request, &processes, signal),
+                        None if signal == Signal::KILL => self.finishes.killed(&processes, self.now),
+                        None => {}
                     }
                     self.note_signals(&processes, signal);
                     self.signalled(&processes, signal);
                 }
-                SentCommand::Opened { source, proc, channel, logged, run } => {
+                SentCommand::Opened { source, proc, channel, logged, run, config } => {
                     let job = self.jobs.list.iter().find(|job| job.nspace == proc.nspace);
-                    let forwarded = job.is_some_and(|job| job.forward.contains(channel.into()));
+                    let job = job.expect("the job of a stream");
+                    let forwarded = job.forward.contains(channel.into());
                     let info = StreamInfo { source: proc, channel, logged, run };
+                    self.truth.configurations.add(source, info.clone(), job.options(channel), config);
                     self.truth.add(source, info, None, (false, forwarded));
                 }
-                SentCommand::Finished(source) => self.jobs.finished(source),
-                SentCommand::Closed(source) => self.jobs.closed(source),
+                SentCommand::Steps(steps) => self.note_steps(&steps),
+                SentCommand::Finished(source) => {
+                    self.note_finished(source);
+                    self.jobs.finished(source);
+                }
+                SentCommand::Closed(source) => {
+                    self.finishes.check_closed(source);
+                    self.jobs.closed(source);
+                }
                 SentCommand::Delivered { source, lost, bytes } => self.truth.record(source, lost, &bytes),
             }
         }
@@ -210,6 +227,10 @@ impl EngineWorld {
         self.engine.check();
         self.check_refusals();
         self.check_ends();
+        self.check_configurations();
+        if !self.engine.is_without_capture() {
+            self.finishes.check_due();
+        }
     }
 
     /// Runs a turn of the capture.
@@ -293,8 +314,13 @@ impl EngineWorld {
         for _ in 0..most {
             let Some(event) = self.events.pop_front() else { break };
             let had_capture = !self.engine.is_without_capture();
+            if let Event::Complete { source, .. } = &event {
+                self.truth.configurations.complete(*source);
+                self.finishes.complete(*source);
+            }
             self.engine.captured(event);
             if had_capture && self.engine.is_without_capture() {
+                self.truth.configurations.capture_ended();
                 self.jobs.list.iter_mut().for_each(|job| job.ends.lost(self.now));
             }
             self.follow_up();
@@ -338,6 +364,7 @@ impl EngineWorld {
         self.follow_up();
         self.now += by;
         self.engine.set_time(self.now);
+        self.finishes.tick(self.now);
         self.check_early_ends();
         self.forget_ended();
     }

@@ -148,6 +148,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
     ),
     (Subject::Embedder, 22, 2000, "the report of dropped rings preceded the answer to their pull"),
     (Subject::Embedder, 3, 2000, "the last of several unknown exits on request counted as the first failure"),
+    (
+        Subject::Host,
+        7,
+        2000,
+        "a rank that started after the release of its job's backlog was held for a reader",
+    ),
 ];
 
 #[test]

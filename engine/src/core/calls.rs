@@ -128,13 +128,20 @@ impl Core {
         let source = Proc::new(nspace.clone(), rank);
         // `begin_job` has added the job and noted this rank.
         let job = self.jobs.get_mut(nspace);
-        let (run, options, forward, launching) = job.map_or((0, self.settings.options, None, None), |job| {
-            (job.run(), job.options(), job.forward(), job.take_launching(rank))
-        });
-        let streams = CHANNELS.map(|channel| {
-            let name = StreamName { source: source.clone(), channel, logged: false, run };
+        let (new, launching) = match job {
+            Some(job) => {
+                let new = |channel| StreamState::of_job(job, source.clone(), channel, false);
+                (CHANNELS.map(new), job.take_launching(rank))
+            }
+            None => {
+                let name = |channel| StreamName { source: source.clone(), channel, logged: false, run: 0 };
+                let options = self.settings.options;
+                (CHANNELS.map(|channel| StreamState::new(name(channel), options, None)), None)
+            }
+        };
+        let streams = new.map(|stream| {
             let id = self.streams.next_id();
-            (id, self.add_stream(id, StreamState::new(name, options, forward)))
+            (id, self.add_stream(id, stream))
         });
         let ids = streams.each_ref().map(|(id, _)| *id);
         let has_stdin = stdin_unavailable.is_none();

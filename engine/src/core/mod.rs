@@ -34,6 +34,8 @@ mod events;
 mod grace;
 pub(crate) mod ids;
 pub(crate) mod input;
+#[cfg(feature = "simulation")]
+mod inspection;
 pub(crate) mod job;
 pub(crate) mod job_status;
 mod jobs;

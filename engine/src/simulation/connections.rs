@@ -28,6 +28,7 @@ impl SimulatedEngine {
         place?;
         let id = self.core.connected(credentials, own, self.now);
         self.sockets.insert(id, Socket::new(room));
+        self.may_block.extend((own == Some(Grant::Block)).then_some(id));
         Ok(id)
     }
 
@@ -109,6 +110,7 @@ impl SimulatedEngine {
             busy = true;
             self.core.check_serves(id, &message);
             let handled = self.core.handle(Input::Message { peer: id, message }, self.now);
+            self.note_commands();
             self.take_upcalls();
             // The next message may end what this one has begun.
             self.reached.add(self.core.check_limits());

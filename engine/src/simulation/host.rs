@@ -148,6 +148,7 @@ impl SimulatedEngine {
     pub fn approve_to_block(&mut self, CallToken(call): CallToken) {
         let Call::Approve(id) = call else { return };
         self.core.approval_answered(id);
+        self.may_block.insert(id);
         if let Err(ended) = self.welcome(id, Grant::Block) {
             self.end_pending(id, ended);
         }

@@ -174,6 +174,8 @@ impl SimulatedEngine {
         let behind = self.core.tools_behind();
         let added = self.core.register_rank(&proc.nspace, new).ok()?;
         self.core.check_not_attached(&behind, &added.streams.each_ref().map(|(source, _)| *source));
+        self.note_commands();
+        added.streams.iter().for_each(|(_, first)| self.note_first(first));
         Some(added)
     }
 

@@ -45,6 +45,9 @@ impl EngineWorld {
             Ok(stream) => {
                 assert!(!self.engine.is_without_capture(), "output was accepted without a capture");
                 assert!(!overlaps, "output before position {position} was accepted");
+                if end == OutputEnd::Complete {
+                    self.finishes.delivered_end(stream);
+                }
                 self.follow_up();
                 if let OutputEnd::Broken(missing) = end {
                     self.truth.break_off(stream, missing);

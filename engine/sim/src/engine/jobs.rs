@@ -16,6 +16,7 @@ use iof_shm_ring::{Growth, Policy, Stream, StreamConfig};
 use iof_tool::test_utils::StreamInfo;
 
 use super::EngineWorld;
+use super::configurations::{JobOptions, LEAST_CACHE};
 use super::ends::Ends;
 use crate::bytes;
 use crate::kernel::with_kernel;
@@ -78,6 +79,12 @@ pub struct Job {
     config: StreamConfig,
     /// The channels that the embedder's own tools receive.
     pub forward: Channels,
+    /// Whether these were specified.
+    forwards: bool,
+    /// Whether its backlog was released.
+    pub released: bool,
+    /// How long its streams may stay open after the exit of their rank.
+    grace: Option<Duration>,
     /// The number of its local ranks.
     planned: u32,
     /// The local ranks that the engine expects to be started.
@@ -170,6 +177,12 @@ impl Job {
         !self.registered && (self.ranks.len() as u32) < self.planned
     }
 
+    /// Returns the options of its next stream.
+    pub fn options(&self, channel: Channel) -> JobOptions {
+        let forward = self.forwards.then(|| self.forward.contains(channel.into()));
+        JobOptions { config: self.config, forward, released: self.released }
+    }
+
     /// Returns whether further ranks may appear.
     pub fn may_have_more(&self) -> bool {
         !self.registered || self.elsewhere && !self.remote_ended
@@ -230,12 +243,15 @@ impl EngineWorld {
             Some(DropPolicy::Oldest) => Policy::DropOldest,
             Some(DropPolicy::Newest) => Policy::DropNewest,
         };
-        let capacity = cache_size.map_or(self.setting.capacity, u64::from).max(16 << 10);
+        let capacity = cache_size.map_or(self.setting.capacity, u64::from).max(LEAST_CACHE);
         let job = Job {
             nspace: nspace.clone(),
             run,
             config: StreamConfig { capacity, policy },
             forward: forward.unwrap_or(Channels::ALL),
+            forwards: forward.is_some(),
+            released: false,
+            grace: new.grace,
             planned: new.ranks,
             launching: 0..new.ranks,
             ranks: Vec::new(),
@@ -283,17 +299,20 @@ impl EngineWorld {
     /// Starts a rank that the capture does not take, because it has ended. Returns whether the job
     /// keeps what it has: one whose ranks are adopted does.
     fn lose_rank(&mut self, index: usize, rng: &mut Rng) -> bool {
-        let Job { nspace, run, forward, ranks, .. } = &self.jobs.list[index];
-        let (run, forward) = (*run, *forward);
+        let Job { nspace, run, forward, ranks, grace, .. } = &self.jobs.list[index];
+        let (run, forward, grace) = (*run, *forward, *grace);
         let proc = Proc::new(nspace.clone(), Rank(ranks.len() as u32));
         let signals = RankSignals::ToProcess;
         let lost = self.engine.add_lost_rank(&proc, RankStdin::Open, signals);
         assert_eq!(lost.is_none(), self.engine.is_without_capture(), "a rank without a capture");
         let Some((process, sources)) = lost else { return false };
+        self.finishes.add(run, sources, grace);
         for (id, channel) in sources.into_iter().zip(CHANNELS) {
             let info = StreamInfo { source: proc.clone(), channel, logged: false, run };
             self.jobs.next_number += 1;
             let number = Some(self.jobs.next_number);
+            let options = self.jobs.list[index].options(channel);
+            self.truth.configurations.add_local(id, info.clone(), options);
             self.truth.add(id, info, number, (false, forward.contains(channel.into())));
         }
         self.jobs.list[index].add_rank(RankProcess {
@@ -321,6 +340,7 @@ impl EngineWorld {
         let job = &mut self.jobs.list[index];
         self.engine.withdraw_ranks(&job.nspace);
         self.truth.withdraw_ranks(&job.nspace, job.run);
+        self.finishes.withdraw(job.run);
         for number in 0..=job.ranks.len() as u32 {
             self.jobs.withdrawn.push_front((Proc::new(job.nspace.clone(), Rank(number)), job.run));
         }
@@ -336,8 +356,8 @@ impl EngineWorld {
     }
 
     fn try_rank(&mut self, index: usize, rng: &mut Rng) -> bool {
-        let Job { nspace, run, config, forward, ranks, .. } = &self.jobs.list[index];
-        let (run, config, forward) = (*run, *config, *forward);
+        let Job { nspace, run, config, forward, ranks, grace, .. } = &self.jobs.list[index];
+        let (run, config, forward, grace) = (*run, *config, *forward, *grace);
         let proc = Proc::new(nspace.clone(), Rank(ranks.len() as u32));
         // Without memory for its streams, a rank does not start.
         let first = rng.pick(&[config.capacity, 4096, 8192]);
@@ -361,6 +381,7 @@ impl EngineWorld {
             self.capture.add_target(added.target, writer.into());
             File::from(reader)
         });
+        self.finishes.add(run, [0, 1, 2].map(|number| added.sources[number].0), grace);
         let mut channels = Vec::new();
         for ((id, stream), channel) in added.sources.into_iter().zip(CHANNELS) {
             let (end, writer) = source::pipe(rng.pick(&[4096, 65536]), false).expect("a pipe");
@@ -369,6 +390,8 @@ impl EngineWorld {
             let number = self.jobs.next_number;
             let info = StreamInfo { source: proc.clone(), channel, logged: false, run };
             let forwarded = forward.contains(channel.into());
+            let options = self.jobs.list[index].options(channel);
+            self.truth.configurations.add_local(id, info.clone(), options);
             self.truth.add(id, info, Some(number), (config.policy == Policy::Block, forwarded));
             self.capture.add(id, end, stream);
             channels.push(RankChannel {
@@ -463,6 +486,7 @@ impl EngineWorld {
     pub(super) fn release_backlog(&mut self, actor: usize) {
         if let Some(job) = self.job(actor) {
             self.engine.release_backlog(&self.jobs.list[job].nspace);
+            self.note_released(job);
         }
     }
 
@@ -482,10 +506,12 @@ impl EngineWorld {
         while let Some(index) = self.jobs.list.iter().position(|job| !job.registered) {
             self.finish_registering(index, &mut Rng::new(0));
         }
+        self.follow_up();
         for job in &mut self.jobs.list {
             job.ranks.iter_mut().for_each(RankProcess::exit);
             job.remote_ended |= self.engine.end_job(&job.nspace, None);
             self.engine.release_backlog(&job.nspace);
         }
+        (0..self.jobs.list.len()).for_each(|job| self.note_released(job));
     }
 }

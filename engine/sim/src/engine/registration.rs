@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use iof_proto::{Channel, Channels, Failure, Nspace, Proc, Rank, Status};
+use iof_proto::{Channel, Channels, Directives, Failure, Nspace, Proc, Rank, Status};
 use iof_shm_ring::{Attached, Start};
 use iof_tool::test_utils::StreamInfo;
 
@@ -21,8 +21,8 @@ pub struct Pull {
     pub persistent: bool,
     /// Whether its tool is the embedder's own, which receives only what is forwarded.
     pub own: bool,
-    /// Whether its directives set a policy.
-    pub drops: bool,
+    /// Its directives.
+    pub directives: Directives,
     /// How many runs of each name had been removed when it was sent.
     pub past: BTreeMap<Nspace, usize>,
 }
@@ -36,6 +36,8 @@ pub struct Feed {
     pub next: u64,
     /// Whether no byte may be lost.
     strict: bool,
+    /// Whether the stream was held for it, so that no byte may be lost before the first one.
+    from_first: bool,
     /// Bytes delivered and lost.
     pub delivered: u64,
     pub lost: u64,
@@ -123,8 +125,14 @@ impl Registration {
         }
     }
 
-    /// Adds a stream.
-    pub fn opened(&mut self, info: &StreamInfo, ring: &Attached, truth: &Truth, may_block: bool) {
+    /// Adds a stream, which the tool may hold back and which was held for it (`is_first`).
+    pub fn opened(
+        &mut self,
+        info: &StreamInfo,
+        ring: &Attached,
+        truth: &Truth,
+        (may_block, is_first): (bool, bool),
+    ) {
         assert!(self.pull.covers(info), "the ring of {info:?} was not asked for");
         let is_forwarded = truth.stream(info).forwarded || !self.pull.own;
         assert!(is_forwarded, "the embedder's own tool receives {info:?}");
@@ -134,8 +142,10 @@ impl Registration {
         assert!(!ended, "the ring of {info:?} follows the end of its job");
         let begin = if self.pull.start == Start::Oldest { 0 } else { ring.start + ring.dropped };
         let whole = ring.start == 0 && ring.dropped == 0;
-        let strict = may_block && whole && !self.pull.drops && truth.stream(info).blocks;
-        let feed = Feed { begin, next: begin, strict, delivered: 0, lost: 0, ended: false };
+        let strict = may_block && whole && self.pull.directives.drop.is_none() && truth.stream(info).blocks;
+        // What was delivered with a gap has one for its first reader, too.
+        let from_first = is_first && self.pull.start == Start::Oldest && !truth.stream(info).is_recorded();
+        let feed = Feed { begin, next: begin, strict, from_first, delivered: 0, lost: 0, ended: false };
         assert!(self.feeds.insert(info.clone(), feed).is_none(), "{info:?} was announced twice");
     }
 
@@ -253,6 +263,7 @@ impl Feed {
         assert_eq!(offset, self.next, "a gap of {info:?} is elsewhere");
         assert!(lost > 0, "an empty gap of {info:?}");
         assert!(!self.strict, "a reader that holds {info:?} back lost {lost} bytes at {offset}");
+        assert!(offset > 0 || !self.from_first, "the first reader of {info:?} lost its first bytes");
         self.lost += lost;
         self.next += lost;
     }

@@ -4,7 +4,7 @@ use iof_engine::Grant;
 use iof_engine::simulation::{OWN_USER, PeerCredentials};
 use iof_proto::directive::{DropPolicy, key};
 use iof_proto::log::key as log_key;
-use iof_proto::{Channels, Info, InfoValue, Log, Proc, Query, Rank};
+use iof_proto::{Channels, Directives, Info, InfoValue, Log, Proc, Query, Rank};
 use iof_shm_ring::Start;
 
 use super::EngineWorld;
@@ -72,19 +72,30 @@ impl EngineWorld {
         let start = rng.pick(&[Start::Oldest, Start::Oldest, Start::Now]);
         let persistent = rng.chance(128);
         let drop = rng.pick(&[None, None, None, Some(DropPolicy::Oldest), Some(DropPolicy::Newest)]);
-        let mut directives = Vec::new();
+        let (mut directives, mut options) = (Vec::new(), Directives { drop, ..Directives::default() });
         directives.extend(drop.map(|drop| {
             let oldest = drop == DropPolicy::Oldest;
             Info::new(if oldest { key::PMIX_IOF_DROP_OLDEST } else { key::PMIX_IOF_DROP_NEWEST }, true)
         }));
         if rng.chance(48) {
-            directives.push(Info::new(key::PMIX_IOF_CACHE_SIZE, rng.pick(&[1u32, 60_000])));
+            let size = rng.pick(&[1u32, 60_000]);
+            options.cache_size = Some(size);
+            directives.push(Info::new(key::PMIX_IOF_CACHE_SIZE, size));
         }
         if rng.chance(48) {
-            directives.push(Info::new(key::PMIX_IOF_BUFFERING_SIZE, rng.size(8192) as u32));
+            let size = rng.size(8192) as u32;
+            options.buffering_size = Some(size);
+            directives.push(Info::new(key::PMIX_IOF_BUFFERING_SIZE, size));
         }
-        let (own, drops) = (tool.own, drop.is_some());
-        let pull = Pull { procs: procs.clone(), channels, start, persistent, own, drops, past };
+        let pull = Pull {
+            procs: procs.clone(),
+            channels,
+            start,
+            persistent,
+            own: tool.own,
+            directives: options,
+            past,
+        };
         let backlog = start == Start::Oldest;
         let asked = iof_tool::Pull { procs, channels, backlog, persistent, directives };
         tool.request(engine, Request::Pull(pull), |side| side.pull(&asked));

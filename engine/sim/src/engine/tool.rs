@@ -261,6 +261,7 @@ impl Tool {
         match (message, shared) {
             (ToTool::Welcome { may_block, .. }, Shared::Welcome { page, bell, room }) => {
                 assert_eq!(may_block, room.is_some());
+                assert_eq!(may_block, engine.may_block(self.id), "the grant of tool {}", self.id);
                 assert!(self.page.replace(Arc::clone(&page)).is_none(), "a second welcome");
                 self.bell = Some(bell);
                 self.may_block = may_block;
@@ -332,13 +333,14 @@ impl Tool {
         let Shared::Ring(ring) = shared else { panic!("a ring without its memory") };
         let (ring, id): (Arc<Ring>, ReaderId) = (Arc::clone(ring), (*slot).into());
         let attached = Attached { ring, id, start: *start, dropped: *dropped, non_gating: *non_gating };
-        let may_block = self.may_block;
+        let (may_block, tool) = (self.may_block, self.id);
         let Some(registration) = self.registration(*handler) else { return };
         if registration.closing != Closing::Asked {
             let stream = StreamInfo { source: source.clone(), channel: *channel, logged: *logged, run: *run };
-            registration.opened(&stream, &attached, truth, may_block);
+            let is_first = truth.configurations.is_first((tool, *handler), &stream);
+            registration.opened(&stream, &attached, truth, (may_block, is_first));
             let begin = registration.feeds[&stream].begin;
-            truth.messages.check_begin((self.id, *handler), &stream, begin);
+            truth.messages.check_begin((tool, *handler), &stream, begin);
         }
     }
 

@@ -8,6 +8,7 @@ use iof_engine::simulation::{ConnectionId, Limits};
 use iof_proto::{Answer, Failure, Nspace, Proc, Rank, StreamStats, Value};
 use iof_tool::test_utils::StreamInfo;
 
+use super::configurations::Configurations;
 use super::logs::Messages;
 use super::queries::Queries;
 use crate::bytes;
@@ -70,6 +71,8 @@ pub struct Truth {
     pub messages: Messages,
     /// The queries of tools.
     pub queries: Queries,
+    /// The configurations of streams.
+    pub configurations: Configurations,
     /// The pushes of honest tools: their targets, and whether the tool is the embedder's own.
     pushes: Vec<(Vec<Proc>, bool)>,
     /// How many remote ranks the host has signalled for a request of a tool.
@@ -85,9 +88,11 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// Returns what is known before a run in which streams may be missed from the begin.
-    pub fn new(may_miss: bool, limits: Limits) -> Truth {
-        Truth { may_miss, limits, ..Truth::default() }
+    /// Returns what is known before a run in which streams may be missed from the begin, or memory
+    /// may run out.
+    pub fn new(may_miss: bool, may_lack_memory: bool, limits: Limits) -> Truth {
+        let configurations = Configurations::new(may_lack_memory);
+        Truth { may_miss, limits, configurations, ..Truth::default() }
     }
 
     /// Returns whether unread streams of removed jobs may be dropped.
@@ -151,6 +156,20 @@ impl Truth {
     pub fn break_off(&mut self, source: SourceId, missing: u64) {
         let info = self.by_source.get(&source).expect("a known stream");
         self.streams.get_mut(info).expect("a known stream").missing = Some(missing);
+    }
+
+    /// Returns the name of a stream.
+    pub fn info(&self, source: SourceId) -> Option<&StreamInfo> {
+        self.by_source.get(&source)
+    }
+
+    /// Returns the streams of what the ranks of a run write, without those of a job that failed to
+    /// start.
+    pub fn outputs(&self, run: u64) -> impl Iterator<Item = SourceId> {
+        let is_output = move |(_, info): &(&SourceId, &StreamInfo)| {
+            info.run == run && !info.logged && !self.stream(info).withdrawn
+        };
+        self.by_source.iter().filter(is_output).map(|(source, _)| *source)
     }
 
     /// Returns the number of bytes that were handed to the capture for a stream, with those that
@@ -250,6 +269,7 @@ impl Truth {
 
     /// Records that the local ranks of a run are removed, because another one can't be started.
     pub fn withdraw_ranks(&mut self, nspace: &Nspace, run: u64) {
+        self.configurations.withdraw(nspace, run);
         for (info, record) in &mut self.streams {
             let is_of_run = info.source.nspace == *nspace && info.run == run;
             record.withdrawn |= is_of_run && matches!(record.content, Content::Made(_));
