@@ -202,6 +202,9 @@ pub struct Setting {
     pub silent_host: bool,
     /// The limits of an engine.
     pub limits: Limits,
+    /// Whether at the end everything that does not depend on paused tools of an engine must end before
+    /// they continue.
+    pub leaves_paused: bool,
 }
 
 impl Setting {
@@ -237,6 +240,7 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
         drains_first: false,
         silent_host: false,
         limits: Limits::default(),
+        leaves_paused: false,
     };
     // Each run has weights of its own, so that rare combinations of kinds become common in some.
     let mut weights = Vec::new();
@@ -272,5 +276,6 @@ pub fn of_seed(subject: Subject, seed: u64, steps: usize) -> (Setting, Vec<Actio
     if rng.chance(128) {
         setting.limits = small_limits(&mut rng);
     }
+    setting.leaves_paused = rng.chance(128);
     (setting, script)
 }

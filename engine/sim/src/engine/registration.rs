@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use iof_proto::{Channel, Channels, Directives, Failure, Nspace, Proc, Rank, Status};
+use iof_proto::{Channel, Channels, Directives, EffectiveOptions, Failure, Nspace, Proc, Rank, Status};
 use iof_shm_ring::{Attached, Start};
 use iof_tool::test_utils::StreamInfo;
 
@@ -225,7 +225,36 @@ impl Registration {
             }
             let missed = self.missed.get(&(nspace.clone(), channel)).map_or(0, |sum| sum.0);
             assert!(found + missed >= expected, "{nspace} {channel}: {found} of {expected} streams");
+            self.check_missed(nspace, channel, truth);
         }
+    }
+
+    /// Checks how much it misses: all of the streams of ended runs that it has not received, and
+    /// nothing but such streams. Those of later runs, and of jobs that failed to start, may be among
+    /// them.
+    fn check_missed(&self, nspace: &Nspace, channel: Channel, truth: &Truth) {
+        let is_missing = |info: &StreamInfo| {
+            info.channel == channel && self.pull.covers(info) && !self.feeds.contains_key(info)
+        };
+        let (mut least, mut most) = ((0, 0), (0, 0));
+        for (info, record) in truth.of_name(nspace).filter(|(info, _)| is_missing(info)) {
+            let ended = self.ends.get(nspace).is_some_and(|ends| ends.contains(&info.run));
+            let bytes = record.produced.unwrap_or(0);
+            most = (most.0 + 1, most.1 + bytes);
+            let is_certain = ended && !record.withdrawn && (record.forwarded || !self.pull.own);
+            // A registration without the backlog misses only what follows it.
+            let certain = if self.pull.start == Start::Oldest { bytes } else { 0 };
+            least = if is_certain { (least.0 + 1, least.1 + certain) } else { least };
+        }
+        let (streams, bytes) = self.missed.get(&(nspace.clone(), channel)).copied().unwrap_or_default();
+        let is_right = (least.0..=most.0).contains(&streams) && (least.1..=most.1).contains(&bytes);
+        assert!(is_right, "{streams} streams of {nspace} with {bytes} bytes, not {least:?} to {most:?}");
+    }
+
+    /// Returns the effective options with which it reads.
+    pub fn options(&self) -> EffectiveOptions {
+        let buffering_size = self.pull.directives.buffering_size.unwrap_or(0).into();
+        EffectiveOptions { buffering_size, buffering_time: None }
     }
 
     /// Returns whether nothing can follow: each name's first job has ended, and everything is read.

@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
+use iof_capture::SourceId;
+use iof_engine::simulation::ConnectionId;
+use iof_tool::test_utils::StreamInfo;
+
 use super::EngineWorld;
-use super::tool::Tool;
+use super::jobs::Job;
+use super::tool::{Request, Tool};
 use crate::counts::Counts;
 use crate::kernel::Mood;
 use crate::rng::Rng;
@@ -20,6 +25,11 @@ impl EngineWorld {
         self.memory.refuse_rings(false);
         self.memory.refuse_data(false);
         self.engine.refuse(false, false);
+        self.host.resume_all(&mut self.engine);
+        self.end_jobs();
+        if self.setting.leaves_paused {
+            self.settle_without_paused();
+        }
         for index in 0..self.tools.len() {
             let tool = &mut self.tools[index];
             tool.paused = false;
@@ -27,8 +37,6 @@ impl EngineWorld {
                 tool.close(&mut self.engine);
             }
         }
-        self.host.resume_all(&mut self.engine);
-        self.end_jobs();
         self.run_until("a job or a request has not ended", |world| {
             let ended = |nspace| world.engine.job(nspace).is_none_or(|ended| ended);
             let idle = |tool: &Tool| tool.requests.is_empty() && tool.pushes.is_empty();
@@ -69,6 +77,44 @@ impl EngineWorld {
         assert_eq!(self.memory.rings(), self.rings_before, "rings are left");
         self.count_reached();
         (self.past, self.past_counts, self.digest.word())
+    }
+
+    /// Lets everything end that does not depend on tools which read nothing: jobs that none of them
+    /// may hold back, and what the others have asked for and read.
+    fn settle_without_paused(&mut self) {
+        self.run_until("a tool that may not hold a job back has done so", |world| {
+            let ended = |job: &Job| world.engine.job(&job.nspace).is_none_or(|ended| ended);
+            let is_free = |job: &Job| ended(job) || world.is_held(job);
+            let runs = |tool: &&Tool| tool.runs() && !tool.lost;
+            // A message may wait in a stream that is held.
+            let waits = |request: &Request| !matches!(request, Request::Log(_));
+            let is_idle = |tool: &Tool| !tool.requests.values().any(waits);
+            let is_complete = |info: &StreamInfo| world.truth.stream(info).produced.is_some();
+            let reads = |tool: &Tool| {
+                let mut feeds = tool.registrations.values().flat_map(|found| &found.feeds);
+                feeds.all(|(info, feed)| feed.ended || !is_complete(info))
+            };
+            world.jobs.list.iter().all(is_free)
+                && world
+                    .tools
+                    .iter()
+                    .filter(runs)
+                    .all(|tool| (world.setting.silent_host || is_idle(tool)) && reads(tool))
+        });
+    }
+
+    /// Returns whether a tool that reads nothing may hold back a stream of a job.
+    fn is_held(&self, job: &Job) -> bool {
+        let stuck = |tool: ConnectionId| {
+            let runs = self.tools.iter().any(|found| found.id == tool && found.runs());
+            self.engine.may_block(tool) && !runs
+        };
+        let of_job = |source: SourceId| {
+            let info = self.truth.info(source);
+            info.is_some_and(|info| (&info.source.nspace, info.run) == (&job.nspace, job.run))
+        };
+        let mut streams = self.engine.streams().filter(|(source, _)| of_job(*source));
+        streams.any(|(_, mut readers)| readers.any(|(tool, _)| stuck(tool)))
     }
 
     /// Lets the tools read everything.

@@ -325,8 +325,19 @@ impl Tool {
     }
 
     fn check_ring(&mut self, message: &ToTool, shared: &Shared, truth: &Truth) {
-        let ToTool::Ring { handler, source, channel, logged, run, slot, start, dropped, non_gating, .. } =
-            message
+        let ToTool::Ring {
+            handler,
+            source,
+            channel,
+            logged,
+            run,
+            slot,
+            start,
+            dropped,
+            non_gating,
+            options,
+            ..
+        } = message
         else {
             return;
         };
@@ -338,6 +349,7 @@ impl Tool {
         if registration.closing != Closing::Asked {
             let stream = StreamInfo { source: source.clone(), channel: *channel, logged: *logged, run: *run };
             let is_first = truth.configurations.is_first((tool, *handler), &stream);
+            assert_eq!(*options, registration.options(), "the options for {stream:?}");
             registration.opened(&stream, &attached, truth, (may_block, is_first));
             let begin = registration.feeds[&stream].begin;
             truth.messages.check_begin((tool, *handler), &stream, begin);

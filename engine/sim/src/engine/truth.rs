@@ -253,6 +253,11 @@ impl Truth {
         self.streams.iter().filter(of_run)
     }
 
+    /// Returns the streams of all runs of a name, with those of jobs that failed to start.
+    pub fn of_name(&self, nspace: &Nspace) -> impl Iterator<Item = (&StreamInfo, &StreamRecord)> {
+        self.streams.iter().filter(move |(info, _)| info.source.nspace == *nspace)
+    }
+
     /// Records that a run begins.
     pub fn begin(&mut self, nspace: &Nspace, run: u64) {
         let runs = self.runs.entry(nspace.clone()).or_default();
