@@ -5,6 +5,7 @@ mod connections;
 mod digest;
 mod host;
 mod launcher;
+mod pushes;
 mod socket;
 mod steps;
 
@@ -16,7 +17,7 @@ use std::time::Instant;
 use std::{io, mem};
 
 use iof_capture::test_utils::{Backend, SimulatedCapture};
-use iof_capture::{EndedStreams, Event, NewStream, ProcessId, Signal, SourceId};
+use iof_capture::{EndedStreams, Event, NewStream, ProcessId, PushId, Signal, SourceId, TargetId};
 use iof_proto::{Channel, Failure, LogReport, Proc, Status, socket as process};
 use iof_shm_ring::{CreateError, Inlet, ReaderId, ReaderPage, Ringer, Stream, StreamConfig, bell};
 
@@ -38,6 +39,7 @@ use host::SignalCalls;
 pub use host::{CallToken, HostCall};
 pub use launcher::{AddedRank, MpiReport, NewJob, Output, OutputEnd, RankSignals, RankStdin};
 pub use process::PeerCredentials;
+pub use pushes::PushAnswer;
 use socket::Socket;
 pub use socket::{Packet, Shared};
 pub use steps::{PullOptions, ReaderOwner, SentStep};
@@ -93,6 +95,24 @@ pub enum SentCommand {
         /// The bytes.
         bytes: Vec<u8>,
     },
+    /// A push begins at local ranks.
+    PushBegun {
+        /// Its id.
+        push: PushId,
+        /// The stdin of the ranks.
+        targets: Vec<TargetId>,
+        /// Whether the stdin ends with it.
+        closes: bool,
+    },
+    /// The local ranks that have taken at most `position` bytes of a push are cut off.
+    CutOff {
+        /// The push.
+        push: PushId,
+        /// The number of bytes.
+        position: u64,
+    },
+    /// The stdin of a rank is closed.
+    Shut(TargetId),
 }
 
 /// The engine's settings in a simulation.

@@ -35,12 +35,14 @@ mod hostile;
 mod jobs;
 mod limits;
 mod logs;
+mod push_answers;
 mod pusher;
 mod queries;
 mod registration;
 mod requests;
 mod rows;
 mod settle;
+mod stdins;
 mod tool;
 mod truth;
 
@@ -185,6 +187,7 @@ impl EngineWorld {
 
     /// Carries out what leaves the core, and checks its tables.
     fn follow_up(&mut self) {
+        let (answers, reports) = self.engine.take_push_record();
         self.truth.signalled.extend(self.host.take_signalled());
         for command in self.engine.send_commands(&self.capture) {
             match command {
@@ -215,10 +218,17 @@ impl EngineWorld {
                     self.jobs.closed(source);
                 }
                 SentCommand::Delivered { source, lost, bytes } => self.truth.record(source, lost, &bytes),
+                command => self.note_stdin_command(command),
             }
         }
-        self.events.extend(self.engine.take_reports());
+        self.check_push_answers(answers);
+        for event in self.engine.take_reports() {
+            self.note_stdin_event(&event);
+            self.events.push_back(event);
+        }
         self.host.take_calls(&mut self.engine);
+        self.host.take_stdin().into_iter().for_each(|event| self.truth.stdins.note_host(event));
+        reports.into_iter().for_each(|(push, report)| self.check_push_report(push, report));
         for (processes, signal) in self.host.take_promised() {
             self.note_signals(&processes, signal);
         }
@@ -268,6 +278,7 @@ impl EngineWorld {
                     self.jobs.check_complete(*source, *produced, end);
                 }
             }
+            self.note_stdin_event(&event);
             self.events.push_back(event);
         }
     }
@@ -318,6 +329,7 @@ impl EngineWorld {
                 self.truth.configurations.complete(*source);
                 self.finishes.complete(*source);
             }
+            self.note_known(&event);
             self.engine.captured(event);
             if had_capture && self.engine.is_without_capture() {
                 self.truth.configurations.capture_ended();

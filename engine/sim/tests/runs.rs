@@ -154,6 +154,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a rank that started after the release of its job's backlog was held for a reader",
     ),
+    (
+        Subject::Embedder,
+        1614,
+        2000,
+        "a push was refused while the job was being started that had replaced one of the same name",
+    ),
 ];
 
 #[test]

@@ -12,6 +12,7 @@ use crate::core::logs::ReplyTo;
 use crate::core::outgoing::Attachment;
 use crate::core::peer::Peer;
 use crate::core::push::Push;
+use crate::core::push_table::PushRecord;
 use crate::core::registration::Registration;
 
 impl Core {
@@ -86,6 +87,11 @@ impl Core {
                 "{nspace} lacks a stream"
             );
         }
+    }
+
+    /// Takes what was answered to requests to push and reported at the ends of pushes.
+    pub(crate) fn take_push_record(&mut self) -> PushRecord {
+        std::mem::take(&mut self.pushes.record)
     }
 
     fn check_pushes(&self) {

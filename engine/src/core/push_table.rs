@@ -5,6 +5,8 @@ use std::mem;
 
 use iof_capture::PushId;
 use iof_proto::Proc;
+#[cfg(feature = "simulation")]
+use iof_proto::{Failure, PushGranted, PushReport};
 
 use crate::core::ids::PeerId;
 use crate::core::push::{Deferred, Push, PushRequest};
@@ -18,6 +20,18 @@ pub(super) struct Pushes {
     next: u64,
     /// The tools whose stdin the host does not take at present.
     flow: StdinFlow,
+    #[cfg(feature = "simulation")]
+    pub(super) record: PushRecord,
+}
+
+/// What was answered and reported since a simulator has taken this record.
+#[cfg(feature = "simulation")]
+#[derive(Default)]
+pub(crate) struct PushRecord {
+    /// The answers to requests, each with the tool and its number for the request.
+    pub answers: Vec<(PeerId, u32, Result<(PushId, PushGranted), Failure>)>,
+    /// The reports of pushes that have ended, including those whose tools have disconnected.
+    pub reports: Vec<(PushId, PushReport)>,
 }
 
 /// Whether the host takes stdin at present.

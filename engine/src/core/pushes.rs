@@ -47,6 +47,8 @@ impl Core {
 
     fn answer_push(&mut self, peer_id: PeerId, request: u32, result: Result<(PushId, PushGranted), Failure>) {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
+        #[cfg(feature = "simulation")]
+        self.pushes.record.answers.push((peer_id, request, result.clone()));
         match result {
             Ok((push, granted)) => {
                 let message = ToTool::PushBegun { request, result: Ok(granted) };
@@ -78,6 +80,10 @@ impl Core {
         open: &BTreeSet<TargetId>,
     ) {
         let Some(peer) = self.tools.get(&peer_id) else { return };
+        // The job was replaced by another of the same name, whose ranks are not all registered.
+        if request.targets.iter().any(|target| self.is_starting(target)) {
+            return self.pushes.defer(peer_id, request);
+        }
         let number = request.request;
         let begun = match self.admit_push(&request.targets, peer.is_own()) {
             // The job was replaced by another of the same name.
@@ -314,10 +320,13 @@ impl Core {
     fn end_push(&mut self, id: PushId) {
         let Some(push) = self.pushes.remove(id) else { return };
         self.effects.commands.push(Command::DropInlet(id));
-        let Some((peer_id, number)) = push.tool() else { return };
+        let (tool, report) = (push.tool(), push.into_report());
+        #[cfg(feature = "simulation")]
+        self.pushes.record.reports.push((id, report.clone()));
+        let Some((peer_id, number)) = tool else { return };
         if let Some(peer) = self.tools.get_mut(&peer_id) {
             peer.remove_push(number);
-            peer.answer(&ToTool::Pushed { push: number, report: push.into_report() });
+            peer.answer(&ToTool::Pushed { push: number, report });
         }
     }
 }

@@ -50,7 +50,11 @@ pub enum HostCall {
         push: u64,
         /// The tool that pushes.
         source: Proc,
-        /// The bytes.
+        /// The processes that receive the bytes.
+        targets: Vec<Proc>,
+        /// The position of the bytes in the push.
+        position: u64,
+        /// The bytes; none for the end of the processes' stdin.
         bytes: Vec<u8>,
     },
     /// A part of a query.
@@ -201,9 +205,10 @@ impl SimulatedEngine {
                 HostCall::Pull { call: CallToken(Call::Pull(call)), procs, channels, directives }
             }
             Upcall::Stop(Sources { procs, channels }) => HostCall::Stop { procs, channels },
-            Upcall::Stdin { push, stdin, .. } => {
+            Upcall::Stdin { push, stdin, piece } => {
                 let (call, source) = (CallToken(Call::Stdin(push)), stdin.source.clone());
-                HostCall::Stdin { call, push: push.0, source, bytes }
+                let (targets, position) = (stdin.targets.clone(), piece.position);
+                HostCall::Stdin { call, push: push.0, source, targets, position, bytes }
             }
             Upcall::Query { id, queries } => HostCall::Query(CallToken(Call::Query(id)), queries),
             Upcall::Log { step, .. } => HostCall::Log(CallToken(Call::Log(step))),

@@ -117,6 +117,13 @@ impl SimulatedEngine {
             }
             Command::Finish(source) => Some(SentCommand::Finished(*source)),
             Command::Close(source) => Some(SentCommand::Closed(*source)),
+            Command::BeginPush { push, targets, closes } => {
+                Some(SentCommand::PushBegun { push: *push, targets: targets.clone(), closes: *closes })
+            }
+            Command::CutOff { push, position } => {
+                Some(SentCommand::CutOff { push: *push, position: *position })
+            }
+            Command::Shut(target) => Some(SentCommand::Shut(*target)),
             _ => None,
         };
         described.into_iter().collect()

@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use iof_capture::{ProcessId, Signal};
+use iof_capture::{ProcessId, PushId, Signal};
 use iof_engine::simulation::{CallToken, ConnectionId, HostCall, SimulatedEngine};
 use iof_proto::{Channel, Channels, Failure, Proc, Query, Rank, Status};
 
 use super::queries::{HostAnswer, number_of, values_of_host};
+use super::stdins::HostStdin;
 use crate::rng::Rng;
 
 type Source = (Proc, Channel);
@@ -44,6 +45,8 @@ pub struct Host {
     asked: BTreeSet<Source>,
     /// The sources that it forwards.
     granted: BTreeSet<Source>,
+    /// The bytes of pushes that it has received, and its answers.
+    stdin: Vec<HostStdin>,
     /// The tool of each push whose bytes it has received.
     pushes: BTreeMap<u64, Proc>,
     /// The pushes that it has paused, and whether it has paused all of them.
@@ -94,10 +97,12 @@ impl Host {
                         assert!(self.granted.remove(&source), "{source:?} was stopped but not granted");
                     }
                 }
-                HostCall::Stdin { call, push, source, .. } => {
+                HostCall::Stdin { call, push, source, targets, position, bytes } => {
                     let is_paused = self.all_paused || self.paused.contains(&push);
                     assert!(!is_paused, "stdin of {source}, which is paused");
-                    self.pushes.insert(push, source);
+                    self.pushes.insert(push, source.clone());
+                    let id = PushId(push);
+                    self.stdin.push(HostStdin::Piece { push: id, source, targets, position, bytes });
                     self.waits(Waiting::Stdin(call, push));
                 }
                 HostCall::Signal { call, tool, request, signal, ranks } => {
@@ -159,6 +164,11 @@ impl Host {
     /// Returns how many remote ranks were signalled for each request, since the last call.
     pub fn take_signalled(&mut self) -> Vec<((ConnectionId, u32), usize)> {
         std::mem::take(&mut self.signalled)
+    }
+
+    /// Returns the bytes of pushes that it has received, and its answers, since the last call.
+    pub fn take_stdin(&mut self) -> Vec<HostStdin> {
+        std::mem::take(&mut self.stdin)
     }
 
     /// Returns the queries with a number that it was asked since the last call.
@@ -257,8 +267,13 @@ impl Host {
             Waiting::Stdin(call, push) => {
                 let pauses = grants && variant && self.pauses;
                 self.paused.extend(pauses.then_some(push));
-                let paused = || Err(Failure::new(Status::ERR_IOF_XOFF, "paused"));
-                engine.answer(call, if pauses { paused() } else { answer });
+                let answer = match answer {
+                    Ok(()) if pauses => Err(Failure::new(Status::ERR_IOF_XOFF, "paused")),
+                    Err(_) if variant => Err(Failure::new(Status::ERR_IOF_COMPLETE, "closed")),
+                    answer => answer,
+                };
+                self.stdin.push(HostStdin::Answer { push: PushId(push), answer: answer.clone() });
+                engine.answer(call, answer);
                 return self.take_calls(engine);
             }
             Waiting::Signal(call, request) => {

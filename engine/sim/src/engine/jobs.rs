@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{End, ProcessId, SourceId};
+use iof_capture::{End, ProcessId, SourceId, TargetId};
 use iof_engine::KillOnBadExit;
 use iof_engine::simulation::{NewJob, RankSignals, RankStdin};
 use iof_proto::directive::DropPolicy;
@@ -57,9 +57,12 @@ pub struct RankProcess {
     /// 0 if it is not known.
     pub pid: u32,
     channels: Vec<RankChannel>,
-    stdin: Option<File>,
-    /// Whether only the embedder's own tools may push to its stdin.
-    own_stdin: bool,
+    /// The reading end of its stdin, until it closes that.
+    pub stdin: Option<File>,
+    /// Who may push to its stdin.
+    pub stdin_kind: RankStdin,
+    /// Its stdin, if the capture knows it.
+    pub target: Option<TargetId>,
     /// Who signals it.
     pub signals: RankSignals,
     pub stopped: bool,
@@ -320,7 +323,8 @@ impl EngineWorld {
             pid: 0,
             channels: Vec::new(),
             stdin: None,
-            own_stdin: false,
+            stdin_kind: RankStdin::Open,
+            target: None,
             signals,
             stopped: false,
             exited: false,
@@ -379,6 +383,7 @@ impl EngineWorld {
         let reader = (stdin != RankStdin::Closed).then(|| {
             let (reader, writer) = source::pipe(4096, false).expect("a pipe");
             self.capture.add_target(added.target, writer.into());
+            self.truth.stdins.add(added.target, proc.clone());
             File::from(reader)
         });
         self.finishes.add(run, [0, 1, 2].map(|number| added.sources[number].0), grace);
@@ -408,7 +413,8 @@ impl EngineWorld {
             pid,
             channels,
             stdin: reader,
-            own_stdin: stdin == RankStdin::Own,
+            stdin_kind: stdin,
+            target: (stdin != RankStdin::Closed).then_some(added.target),
             signals,
             stopped: false,
             exited: false,
@@ -472,14 +478,18 @@ impl EngineWorld {
     /// A rank reads its stdin.
     pub(super) fn read_stdin(&mut self, actor: usize, most: usize) {
         let Some(job) = self.job(actor) else { return };
-        let Job { nspace, ranks, .. } = &mut self.jobs.list[job];
+        let Job { ranks, .. } = &mut self.jobs.list[job];
         let Some(number) = (actor >> 8).checked_rem(ranks.len()) else { return };
-        let RankProcess { stdin, own_stdin, .. } = &mut ranks[number];
-        let Some(stdin) = stdin else { return };
+        let RankProcess { stdin: Some(stdin), target: Some(target), .. } = &mut ranks[number] else { return };
         let mut buffer = vec![0; most];
-        let read = stdin.read(&mut buffer).unwrap_or(0);
-        let rank = Proc::new(nspace.clone(), Rank(number as u32));
-        self.truth.check_stdin(&rank, *own_stdin, &buffer[..read]);
+        let result = stdin.read(&mut buffer);
+        let (has_ended, read) = (matches!(result, Ok(0)), result.unwrap_or(0));
+        if most > 0 {
+            self.truth.stdins.check_read(*target, &buffer[..read], read < most);
+            if read == 0 && !self.truth.is_cut {
+                self.truth.stdins.check_end(*target, has_ended);
+            }
+        }
     }
 
     /// Releases the backlog of a job.
@@ -506,6 +516,7 @@ impl EngineWorld {
         while let Some(index) = self.jobs.list.iter().position(|job| !job.registered) {
             self.finish_registering(index, &mut Rng::new(0));
         }
+        // Pushes that have waited for the jobs begin before the remote parts end.
         self.follow_up();
         for job in &mut self.jobs.list {
             job.ranks.iter_mut().for_each(RankProcess::exit);

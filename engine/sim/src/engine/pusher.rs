@@ -3,13 +3,15 @@
 use iof_proto::PushReport;
 use iof_tool::test_utils::ProtocolSide;
 
+use super::stdins;
+
 /// What a tool pushes.
 #[derive(Clone, Copy, Debug)]
 pub struct PushPlan {
     /// The number of bytes.
     pub size: u64,
-    /// Each of the bytes. No push of a hostile tool has it.
-    pub tag: u8,
+    /// What the bytes follow from.
+    pub content: u64,
 }
 
 /// A push under way.
@@ -32,7 +34,7 @@ impl Push {
             let left = self.plan.size - self.filled;
             let room = side.push_room(number);
             let bytes = left.min(most).min(room.len() as u64);
-            room[..bytes as usize].fill(self.plan.tag);
+            stdins::fill(self.plan.content, self.filled, &mut room[..bytes as usize]);
             self.filled += bytes;
             self.over = bytes == left;
             side.fill(number, bytes as usize, self.over);

@@ -11,6 +11,7 @@ use super::EngineWorld;
 use super::jobs::name;
 use super::pusher::PushPlan;
 use super::registration::Pull;
+use super::stdins::PushRequest;
 use super::tool::{Manner, Request, Tool};
 use crate::rng::Rng;
 
@@ -122,7 +123,9 @@ impl EngineWorld {
             && rng.chance(64)
         {
             let cut_off = rng.chance(128).then(|| rng.below(4096));
-            return tool.request(engine, Request::SlowTargets, |side| side.slow_targets(push, cut_off));
+            let id = (tool.id, push);
+            cut_off.into_iter().for_each(|position| self.truth.stdins.note_cut_off(id, position));
+            return tool.request(engine, Request::SlowTargets(push), |side| side.slow_targets(push, cut_off));
         }
         let begun = tool.requests.values().filter(|request| matches!(request, Request::Push(_))).count();
         if tool.pushes.len() + begun >= MAX_PUSHES {
@@ -130,15 +133,24 @@ impl EngineWorld {
         }
         let targets: Vec<Proc> = (0..=rng.below(2)).map(|_| proc(rng)).collect();
         let mut directives = vec![Info::new(key::PMIX_IOF_CACHE_SIZE, 4096u32)];
-        if rng.chance(32) {
+        let completes = rng.chance(32);
+        if completes {
             directives.push(Info::new(key::PMIX_IOF_COMPLETE, true));
         }
-        if rng.chance(160) {
+        let partial = rng.chance(160);
+        if partial {
             directives.push(Info::new(key::IOF_PARTIAL, true));
         }
-        let plan = PushPlan { size: rng.size(40_000), tag: self.truth.push(&targets, tool.own) };
+        let (stdins, own) = (&mut self.truth.stdins, tool.own);
+        let plan = PushPlan { size: rng.size(40_000), content: stdins.next_content() };
+        let asked = PushRequest { content: plan.content, targets: targets.clone(), own, partial, completes };
         let push = iof_tool::Push { targets, directives };
-        tool.request(engine, Request::Push(plan), |side| side.push(&push, None));
+        let id = tool.id;
+        tool.request(engine, Request::Push(plan), |side| {
+            let (number, message) = side.push(&push, None);
+            stdins.note_request((id, number), asked);
+            (number, message)
+        });
     }
 
     /// A tool queries, logs or signals.

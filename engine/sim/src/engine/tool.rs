@@ -48,7 +48,8 @@ pub enum Request {
     /// predicted.
     Signal(Vec<Proc>, i32),
     Push(PushPlan),
-    SlowTargets,
+    /// With the number of its push.
+    SlowTargets(u32),
 }
 
 /// A tool.
@@ -284,6 +285,7 @@ impl Tool {
                     let report = self.side().take_report(push).expect("the report of a push");
                     self.counts.count("push", if report.partial.is_empty() { "complete" } else { "partial" });
                     self.pushes.remove(&push).expect("a push that was begun").check(&report);
+                    truth.stdins.check_received((self.id, push), &report);
                 }
                 self.take_delivered(truth);
                 self.send_outgoing(engine);
@@ -414,7 +416,10 @@ impl Tool {
                     .for_each(|failure| self.check_refused_query(failure, truth));
                 number.into_iter().for_each(|number| truth.check_query(number, &result));
             }
-            (Request::SlowTargets, Reply::SlowTargets(_)) => self.counts.count("slow targets", "reported"),
+            (Request::SlowTargets(push), Reply::SlowTargets(result)) => {
+                self.counts.count("slow targets", "reported");
+                result.iter().for_each(|slow| truth.stdins.check_slow((self.id, push), slow));
+            }
             (Request::Log(message), Reply::Logged(result)) => {
                 self.check_log(&result, truth);
                 let Some(message) = message else { return };

@@ -5,12 +5,13 @@ use std::ops::Range;
 
 use iof_capture::SourceId;
 use iof_engine::simulation::{ConnectionId, Limits};
-use iof_proto::{Answer, Failure, Nspace, Proc, Rank, StreamStats, Value};
+use iof_proto::{Answer, Failure, Nspace, StreamStats, Value};
 use iof_tool::test_utils::StreamInfo;
 
 use super::configurations::Configurations;
 use super::logs::Messages;
 use super::queries::Queries;
+use super::stdins::Stdins;
 use crate::bytes;
 
 /// The bytes of a stream.
@@ -73,8 +74,8 @@ pub struct Truth {
     pub queries: Queries,
     /// The configurations of streams.
     pub configurations: Configurations,
-    /// The pushes of honest tools: their targets, and whether the tool is the embedder's own.
-    pushes: Vec<(Vec<Proc>, bool)>,
+    /// The pushes, and the stdin of local ranks.
+    pub stdins: Stdins,
     /// How many remote ranks the host has signalled for a request of a tool.
     pub signalled: BTreeMap<(ConnectionId, u32), usize>,
     /// Memory or slots have run out for some streams, so that registrations miss these.
@@ -99,30 +100,6 @@ impl Truth {
     pub fn may_shed(&self) -> bool {
         let (limits, default) = (self.limits, Limits::default());
         limits.forgotten_per_tool < default.forgotten_per_tool || limits.forgotten < default.forgotten
-    }
-
-    /// Adds a push. Returns the byte that it consists of, which is not 0, as those of hostile tools are.
-    pub fn push(&mut self, targets: &[Proc], own: bool) -> u8 {
-        self.pushes.push((targets.to_vec(), own));
-        1 + ((self.pushes.len() - 1) % 255) as u8
-    }
-
-    /// Checks the bytes that a rank has read from its stdin: each is of a push that names the rank.
-    /// Only the embedder's own tools may push to an `own_stdin`.
-    pub fn check_stdin(&self, rank: &Proc, own_stdin: bool, found: &[u8]) {
-        let names = |proc: &Proc| {
-            proc.nspace == rank.nspace && (proc.rank == rank.rank || proc.rank == Rank::WILDCARD)
-        };
-        for part in found.chunk_by(|one, other| one == other) {
-            // A hostile tool is never the embedder's own.
-            let Some(first) = usize::from(part[0]).checked_sub(1) else {
-                assert!(!own_stdin, "a hostile tool has pushed to {rank}");
-                continue;
-            };
-            let mut pushes = self.pushes.iter().skip(first).step_by(255);
-            let is_right = pushes.any(|(targets, own)| (*own || !own_stdin) && targets.iter().any(names));
-            assert!(is_right, "{rank} has read {} bytes of a push to others", part.len());
-        }
     }
 
     /// Adds a stream whose bytes follow from `number`, or are recorded.
