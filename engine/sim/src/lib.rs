@@ -13,7 +13,7 @@
 //! | `script` | the decisions of a run |
 //! | `kernel` | when and how requests are answered |
 //! | `source`, `tool`, `stdin`, `server`, `world` | runs of streams: ranks' channels; tools; pushes; a stand-in for the core; one action after the other, with all checks |
-//! | `engine` | runs of the engine's core, with modules `jobs`, `exits`, `elsewhere`, `embedder`, `host`, `tool`, `requests`, `pusher`, `hostile`, and `limits`, `truth`, `registration`, `queries` with `rows`, `logs` and `ends`, which know what each tool must receive and how each job must end |
+//! | `engine` | runs of the engine's core, with modules `jobs`, `exits`, `elsewhere`, `embedder`, `host`, `tool`, `requests`, `pusher`, `hostile`, and `limits`, `truth`, `registration`, `configurations`, `finishes`, `stdins` with `push_answers`, `queries` with `rows`, `logs` and `ends`, which know what each tool must receive and how each job must end |
 //! | `settle` in both | the end of a run |
 //! | `tree` | runs of trees of agents, with modules `pipe`, `source`, `node` and `front` |
 //! | `run`, `counts` | runs, failures, shrinking; what runs have covered |

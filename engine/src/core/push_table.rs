@@ -24,12 +24,16 @@ pub(super) struct Pushes {
     pub(super) record: PushRecord,
 }
 
+/// The answer to a request to push.
+#[cfg(feature = "simulation")]
+pub(crate) type PushResult = Result<(PushId, PushGranted), Failure>;
+
 /// What was answered and reported since a simulator has taken this record.
 #[cfg(feature = "simulation")]
 #[derive(Default)]
 pub(crate) struct PushRecord {
     /// The answers to requests, each with the tool and its number for the request.
-    pub answers: Vec<(PeerId, u32, Result<(PushId, PushGranted), Failure>)>,
+    pub answers: Vec<(PeerId, u32, PushResult)>,
     /// The reports of pushes that have ended, including those whose tools have disconnected.
     pub reports: Vec<(PushId, PushReport)>,
 }
