@@ -218,6 +218,8 @@ pub struct SimulatedEngine {
     reached: ReachedLimits,
     /// The connections that were granted to hold back sources.
     may_block: BTreeSet<ConnectionId>,
+    /// The embedder's own connections.
+    own: BTreeSet<ConnectionId>,
     /// What a simulator must know of the queued commands, and how many of them were noted.
     noted: (Vec<SentCommand>, usize),
     /// Depends on all messages, commands and upcalls.
@@ -274,6 +276,7 @@ impl SimulatedEngine {
             shortages,
             reached: ReachedLimits::default(),
             may_block: BTreeSet::new(),
+            own: BTreeSet::new(),
             noted: (Vec::new(), 0),
             digest,
         })

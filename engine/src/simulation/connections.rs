@@ -28,6 +28,7 @@ impl SimulatedEngine {
         place?;
         let id = self.core.connected(credentials, own, self.now);
         self.sockets.insert(id, Socket::new(room));
+        self.own.extend(own.is_some().then_some(id));
         self.may_block.extend((own == Some(Grant::Block)).then_some(id));
         Ok(id)
     }

@@ -87,6 +87,11 @@ impl SimulatedEngine {
         self.may_block.contains(&tool)
     }
 
+    /// Returns whether a connection is, or was, the embedder's own.
+    pub fn is_own(&self, tool: ConnectionId) -> bool {
+        self.own.contains(&tool)
+    }
+
     /// Notes the commands that an input has queued, while the tables have what they name.
     pub(super) fn note_commands(&mut self) {
         let commands = self.core.queued_commands().iter().skip(self.noted.1);

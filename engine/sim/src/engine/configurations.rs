@@ -254,7 +254,7 @@ impl EngineWorld {
         assert_eq!(start, from, "where registration {handler} of tool {tool} begins in {info:?}");
         let size = directives.buffering_size.unwrap_or(0);
         assert_eq!(*group, u64::from(size), "the groups of registration {handler} in {info:?}");
-        let own = self.tools.iter().any(|found| found.id == tool && found.own);
+        let own = self.engine.is_own(tool);
         assert_eq!(*remote, !own, "whether tool {tool} is in another process");
         (*handler, options)
     }
