@@ -136,7 +136,8 @@ impl EngineWorld {
             }
             None => self.finishes.delivered.contains(&source) || self.is_over_for(source),
         };
-        assert!(is_right, "{source:?} is finished for no reason: {:?}", self.finishes.rank_of(source));
+        let about = (self.finishes.rank_of(source), self.truth.info(source));
+        assert!(is_right, "{source:?} is finished for no reason: {about:?}");
     }
 
     /// Returns whether nothing more can follow in a stream of a remote rank or of logged messages.

@@ -524,5 +524,6 @@ impl EngineWorld {
             self.engine.release_backlog(&job.nspace);
         }
         (0..self.jobs.list.len()).for_each(|job| self.note_released(job));
+        self.follow_up();
     }
 }

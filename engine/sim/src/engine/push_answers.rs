@@ -244,7 +244,7 @@ fn check_granted(granted: &PushGranted, local: &[TargetId], resolved: &Resolved,
     }
     assert!(partial || skipped.is_empty(), "{skipped:?} are skipped unasked");
     let has_targets = !local.is_empty() || !resolved.elsewhere.is_empty();
-    assert!(has_targets || skipped.is_empty(), "a push to nobody: {skipped:?}");
+    assert!(has_targets || skipped.is_empty(), "a push without targets: {skipped:?}");
     let mut receiving = 0;
     for (proc, allowed) in &resolved.ranks {
         let receives = allowed.target.is_some_and(|target| local.contains(&target));
