@@ -59,14 +59,16 @@ pub fn small_limits(rng: &mut Rng) -> Limits {
     limits
 }
 
+/// Returns whether something was refused because the host owes too many answers to a user.
+pub fn names_owed_bytes(limits: &Limits, reason: &str) -> bool {
+    let end = format!("and the limit is {}: try again", limits.owed_bytes_per_user);
+    reason.starts_with("user ") && reason.contains(&end)
+}
+
 /// Returns the limit for which a request was refused, if there is one.
 fn limit_of(request: Limited, limits: &Limits, failure: &Failure) -> Option<&'static str> {
     let Failure { status, reason } = failure;
-    let is_owed = || {
-        let end = format!("and the limit is {}: try again", limits.owed_bytes_per_user);
-        reason.starts_with("user ") && reason.ends_with(&end)
-    };
-    if *status == Status::ERR_RESOURCE_BUSY && request != Limited::Push && is_owed() {
+    if *status == Status::ERR_RESOURCE_BUSY && request != Limited::Push && names_owed_bytes(limits, reason) {
         return Some("owed_bytes_per_user");
     }
     let refusals: Vec<(Status, &str, String)> = match request {

@@ -126,7 +126,8 @@ impl EngineWorld {
             let mut ranks = jobs.list.iter().flat_map(|job| &job.ranks);
             ranks.any(|rank| rank.target == Some(target) && !rank.exited)
         };
-        truth.stdins.check_report(push, report, truth.is_cut, |target| !runs(target));
+        let limits = truth.limits;
+        truth.stdins.check_report(push, report, (truth.is_cut, &limits), |target| !runs(target));
     }
 
     /// Checks the answers to requests to push.

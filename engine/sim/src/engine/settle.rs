@@ -61,6 +61,8 @@ impl EngineWorld {
         assert!(self.setting.silent_host || self.tools.iter().all(Tool::is_idle), "{}", self.describe());
         self.tools.iter_mut().for_each(|tool| tool.close(&mut self.engine));
         self.run_until("a tool is not disconnected", |world| world.tools.is_empty());
+        // Of jobs that have failed to start at the end.
+        self.run_until("a stream is left", |world| world.engine.streams().next().is_none());
         self.advance(Duration::from_secs(3600));
         self.follow_up();
         self.settle_round();

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use iof_capture::{PushEnd, PushId, TargetId};
-use iof_engine::simulation::ConnectionId;
+use iof_engine::simulation::{ConnectionId, Limits};
 use iof_proto::{Failure, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTargets, Status};
 
+use super::limits::names_owed_bytes;
 use crate::bytes;
 
 /// The bytes of pushes follow from numbers that no stream has.
@@ -162,7 +163,12 @@ impl PushRecord {
     }
 
     /// Checks what was delivered to a remote target, which is listed in the report as `found`.
-    fn check_remote(&self, found: Option<&PartialDelivery>, report: &PushReport, asked: &[u64]) {
+    fn check_remote(
+        &self,
+        found: Option<&PartialDelivery>,
+        report: &PushReport,
+        (asked, limits): (&[u64], &Limits),
+    ) {
         let Remote { taken, position, has_end, refused, .. } = &self.remote;
         match (found, refused) {
             (None, _) => {
@@ -172,6 +178,11 @@ impl PushRecord {
             }
             (Some(partial), Some(cause)) => {
                 assert_eq!((partial.delivered, &partial.cause), (*taken, cause), "{partial:?}");
+            }
+            (Some(PartialDelivery { delivered, cause: PartialCause::Failed(reason), .. }), None) => {
+                // The host was not asked.
+                assert!(names_owed_bytes(limits, reason), "{reason}");
+                assert_eq!(delivered, taken, "{report:?}");
             }
             (Some(partial), None) => {
                 // The host may have taken the last piece after the push was cut off.
@@ -368,7 +379,7 @@ impl Stdins {
         &mut self,
         push: PushId,
         report: PushReport,
-        may_be_lost: bool,
+        (may_be_lost, limits): (bool, &Limits),
         may_be_closed: impl Fn(TargetId) -> bool,
     ) {
         let record = self.pushes.entry(push).or_insert_with(PushRecord::new);
@@ -402,7 +413,7 @@ impl Stdins {
         for target in &record.elsewhere {
             let found = partial.remove(target);
             complete += u64::from(found.is_none());
-            record.check_remote(found, &report, asked);
+            record.check_remote(found, &report, (asked, limits));
         }
         if record.content.is_some() {
             assert!(partial.is_empty(), "reported of others: {partial:?}");
