@@ -368,8 +368,8 @@ pub struct Missed {
     pub channel: Channel,
     /// The number of streams.
     pub streams: u64,
-    /// The number of bytes that their sources produced: since their beginning if the registration
-    /// included the backlog, otherwise since the registration.
+    /// The number of bytes that their sources produced since their beginning. That includes bytes
+    /// before a registration without the backlog, if its reader of an older stream found no memory.
     pub bytes: u64,
 }
 

@@ -145,6 +145,10 @@ impl Registration {
         let strict = may_block && whole && self.pull.directives.drop.is_none() && truth.stream(info).blocks;
         // What was delivered with a gap has one for its first reader, too.
         let from_first = is_first && self.pull.start == Start::Oldest && !truth.stream(info).is_recorded();
+        assert!(
+            !from_first || whole || !truth.stream(info).blocks,
+            "{info:?} has lost bytes while it was held"
+        );
         let feed = Feed { begin, next: begin, strict, from_first, delivered: 0, lost: 0, ended: false };
         assert!(self.feeds.insert(info.clone(), feed).is_none(), "{info:?} was announced twice");
     }
