@@ -147,7 +147,7 @@ impl LinkedEdge {
         })
     }
 
-    /// Sends frames up to the last ones, or until there are no more, and then ends the edge.
+    /// Sends frames until the last ones are sent, or no more follow. Then ends the edge.
     pub fn send_all(&self, sent: impl Iterator<Item = Down>) {
         for Down { frames, is_last } in sent {
             if is_last {

@@ -11,7 +11,7 @@ use super::{ConnectionId, SentCommand, SimulatedEngine};
 use crate::core::commands::Command;
 use crate::core::ids::{PageId, StreamName};
 
-/// Who has a reader.
+/// The owner of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReaderOwner {
     /// The engine, which holds a stream that no registration reads.
@@ -27,7 +27,7 @@ pub enum SentStep {
     Attach {
         /// The stream.
         source: SourceId,
-        /// Who has the reader.
+        /// The owner of the reader.
         owner: ReaderOwner,
         /// The reader.
         reader: ReaderId,
@@ -46,7 +46,7 @@ pub enum SentStep {
     Detach {
         /// The stream.
         source: SourceId,
-        /// Who has the reader.
+        /// The owner of the reader.
         owner: ReaderOwner,
         /// The reader.
         reader: ReaderId,

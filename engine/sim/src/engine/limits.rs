@@ -22,7 +22,7 @@ pub enum Limited {
     Log,
 }
 
-/// Returns limits of which some are so small that a run reaches them.
+/// Returns limits. A run reaches some of them, because they are small.
 pub fn small_limits(rng: &mut Rng) -> Limits {
     let mut limits = Limits::default();
     let mut shrink = |limit: &mut usize, values: [usize; 3]| {

@@ -85,7 +85,7 @@ impl EngineWorld {
         }
         let mut waiting = self.truth.stdins.waiting(target);
         let is_gone = |(id, _): (usize, u32)| !self.tools.iter().any(|tool| tool.id == id && !tool.closed);
-        // Tools of which an answer is not known any more have left, too.
+        // A push without a known tool is that of a tool that has left.
         let first_is_gone = waiting.next().is_some_and(|push| push.tool.is_none_or(is_gone));
         first_is_gone && waiting.any(Stdins::was_cut_off)
     }
