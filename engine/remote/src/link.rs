@@ -107,8 +107,8 @@ impl Link {
     }
 
     /// Sends the last frames, which tell the peer the end of the job. Blocks as [`Link::send`] does.
-    /// If a carrier is missing then, the edge may get another one until
-    /// `limit` has passed: the peer may wait for these frames.
+    /// If a carrier is missing then, the edge may get another one until `limit` has passed: the peer
+    /// may wait for these frames.
     pub fn send_end(&self, frames: &[IoSlice<'_>], limit: Duration) {
         let mut state = self.append(frames);
         if !state.is_closed {
