@@ -331,13 +331,17 @@ impl World {
         }
     }
 
+    /// Lets a rank write a burst, or a trickle.
     fn write(&mut self, actor: usize, rng: &mut Rng) {
+        let most = rng.pick(&[80, 80, 4096, 20_000]);
+        self.write_at_most(most, actor, rng);
+    }
+
+    fn write_at_most(&mut self, most: u64, actor: usize, rng: &mut Rng) {
         let Some(number) = self.source(actor) else { return };
         if self.stopped.contains(&self.sources[number].rank) {
             return;
         }
-        // A burst, or a trickle.
-        let most = rng.pick(&[80, 80, 4096, 20_000]);
         let source = &mut self.sources[number];
         let packets = source
             .pipe
@@ -448,7 +452,7 @@ impl World {
     }
 
     /// Stops the slow tools that may hold a source back, and lets its rank write until its stream
-    /// has waited for long, and so has grown if it was small.
+    /// has waited for long, and so has grown if it was small. The larger ring may be full then.
     fn starve(&mut self, actor: usize, rng: &mut Rng) {
         let Some(number) = self.source(actor) else { return };
         let id = self.sources[number].id;
@@ -458,8 +462,9 @@ impl World {
         for tool in self.tools.iter_mut().filter(|tool| tool.manner == Manner::Slow && holds(tool)) {
             tool.paused = true;
         }
-        for _ in 0..24 {
-            self.write(actor, rng);
+        let most = rng.pick(&[4096, 20_000]);
+        for _ in 0..32 {
+            self.write_at_most(most, actor, rng);
             self.turn(rng);
         }
     }
