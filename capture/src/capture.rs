@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use crossbeam::channel::bounded;
 use iof_shm_ring::{Inlet, Ringer, bell};
@@ -19,6 +20,7 @@ use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::Fill;
 use crate::first_writes::FirstWrites;
 use crate::inbox::Inbox;
+use crate::mass_start::MassStart;
 use crate::queue::SourceBytes;
 use crate::remote_call::call_remotely;
 use crate::request::{NewStream, StreamRequest};
@@ -143,6 +145,29 @@ impl Capture {
     /// with [`Capture::start_on`].
     pub fn fallback(&self) -> Option<&StartError> {
         self.fallback.as_ref()
+    }
+
+    /// Begins a start of `processes` processes. Until the result is dropped, the capture thread
+    /// waits for 1 ms before each turn, so that one turn handles the changes of several processes.
+    /// It does not while large reads show that a delay would make a writer wait.
+    ///
+    /// Returns `None` if they are less than 64, too few for delays.
+    ///
+    /// ```
+    /// # let capture = iof_capture::Capture::start(|_| {})?;
+    /// let start = capture.begin_mass_start(1024);
+    /// // Starts the processes and adds them.
+    /// drop(start);
+    /// # Ok::<(), iof_capture::StartError>(())
+    /// ```
+    pub fn begin_mass_start(&self, processes: usize) -> Option<MassStart> {
+        self.inbox.mass_starts().begin(processes)
+    }
+
+    /// Returns for how long another thread that follows each process may wait before its next turn,
+    /// too: 1 ms during a [start of many processes](Capture::begin_mass_start), otherwise zero.
+    pub fn mass_start_delay(&self) -> Duration {
+        self.inbox.mass_starts().delay()
     }
 
     /// Sends a command to the capture thread and wakes it.

@@ -19,7 +19,6 @@ use iof_shm_ring::{Bell, Inlet, Stream, Utilization, current_thread_cpu};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::{Answer, Backend, Pause, Token};
-use crate::child::Child;
 use crate::coalescing::{Coalescing, Yield};
 use crate::ended_streams::EndedStreams;
 use crate::event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
@@ -40,10 +39,12 @@ use crate::watchdog::WatchState;
 mod commands;
 mod deliver;
 mod isolate;
+mod processes;
 mod push;
 mod teardown;
 
 pub(crate) use commands::{Command, NewSource};
+use processes::WatchedProcess;
 
 /// The approximate number of bytes that a terminal buffers for its master at most. A terminal that
 /// is to be finished is read up to this number of bytes.
@@ -55,13 +56,6 @@ const GROWTHS_PER_CHECK: u64 = 16;
 /// Number of files that such streams leave to ranks, connections and logs, besides those that other
 /// streams need with their first bytes.
 const RESERVED_FILES: u64 = 64;
-
-struct WatchedProcess {
-    id: ProcessId,
-    child: Child,
-    /// The terminal of the session that the process leads.
-    terminal: Option<SourceId>,
-}
 
 /// The capture thread's state. It is created, used and dropped on that thread.
 pub(crate) struct Driver<B: Backend> {
@@ -160,7 +154,7 @@ impl<B: Backend> Driver<B> {
         if self.stopping && self.backend.is_quiet() {
             return false;
         }
-        if let Err(error) = self.backend.turn(self.coalescing.delay()) {
+        if let Err(error) = self.backend.turn(self.coalescing.delay(self.inbox.mass_starts().delay())) {
             self.fail(&error);
             return false;
         }
@@ -468,43 +462,6 @@ impl<B: Backend> Driver<B> {
         };
         let step = source.measured(unread);
         self.advance(index, step);
-    }
-
-    fn watch(&mut self, process: WatchedProcess) {
-        let index = self.processes.insert(process);
-        if let Some(process) = self.processes.get(index) {
-            // SAFETY: a child's pidfd is closed when the child is dropped. Only `remove_process`
-            // drops a child, after it has deregistered it. All other children are dropped after the
-            // backend.
-            unsafe { self.backend.register(Token::Process(index), process.child.as_fd()) };
-            self.backend.poll(Token::Process(index), process.child.as_fd());
-        }
-    }
-
-    /// Reports the exit of a process whose pidfd was answered.
-    fn check_exit(&mut self, index: usize) {
-        let Some(process) = self.processes.get(index) else { return };
-        match process.child.try_wait().transpose() {
-            Some(status) => {
-                // The session of an ended leader loses its terminal, see exit(3p).
-                let terminal = process.terminal.and_then(|id| self.sources.find(id));
-                if let Some(source) = terminal.and_then(|index| self.sources.source_mut(index)) {
-                    source.set_reopenable(false);
-                }
-                self.sources.report(Event::Exited { process: process.id, status });
-                self.remove_process(index);
-            }
-            None if self.stopping => self.remove_process(index),
-            // The process has ended, but a debugger that traces it must release it first, see
-            // ptrace(2). There is no notification for that.
-            None => self.backend.pause(Token::Process(index), Pause::Long),
-        }
-    }
-
-    /// Drops a process that has no request in flight.
-    fn remove_process(&mut self, index: usize) {
-        self.backend.deregister(Token::Process(index));
-        self.processes.remove(index);
     }
 }
 

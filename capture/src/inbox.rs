@@ -1,5 +1,5 @@
 //! The sending end of the capture thread's command queue, with the fills that are summed up beside
-//! it.
+//! it and the starts of many processes.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use crate::driver::Command;
 use crate::error::Stopped;
 use crate::event::PushId;
 use crate::fills::{Fill, Fills};
+use crate::mass_start::MassStarts;
 use crate::wake::PendingWake;
 
 /// A sender of commands to the capture thread. Clones send to the same queue.
@@ -19,6 +20,7 @@ pub(crate) struct Inbox(Arc<Shared>);
 struct Shared {
     commands: Sender<Command>,
     fills: Fills,
+    mass_starts: MassStarts,
     ringer: Ringer,
     wake: PendingWake,
 }
@@ -27,8 +29,8 @@ impl Inbox {
     /// Creates the queue of the thread whose bell `ringer` rings.
     pub(crate) fn new(ringer: Ringer) -> (Inbox, Receiver<Command>) {
         let (commands, receiver) = unbounded();
-        let (fills, wake) = (Fills::default(), PendingWake::default());
-        (Inbox(Arc::new(Shared { commands, fills, ringer, wake })), receiver)
+        let (fills, mass_starts, wake) = <(Fills, MassStarts, PendingWake)>::default();
+        (Inbox(Arc::new(Shared { commands, fills, mass_starts, ringer, wake })), receiver)
     }
 
     /// Sends a command to the capture thread, and wakes it.
@@ -51,6 +53,11 @@ impl Inbox {
     /// The capture thread ends or has ended.
     pub(crate) fn fill(&self, id: PushId, fill: Fill) -> Result<(), Stopped> {
         if self.0.fills.add(id, fill)? { self.send(Command::Fill(id)) } else { Ok(()) }
+    }
+
+    /// Returns the starts of many processes that are under way.
+    pub(crate) fn mass_starts(&self) -> &MassStarts {
+        &self.0.mass_starts
     }
 
     /// Returns the fills of the capture thread's pushes.

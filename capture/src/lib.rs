@@ -35,7 +35,7 @@
 //! | `request` | requests about streams and targets, as data |
 //! | `driver` | the capture thread: performs the requests of sources and targets (unsafe) |
 //! | `inbox`, `wake` | the command queue of the capture thread; wake-ups, one for many items |
-//! | `coalescing` | the coalescing delay of each turn |
+//! | `coalescing`, `mass_start` | the coalescing delay of each turn; delays while many processes are started |
 //! | `backend` | the interface to the kernel; `backend::uring`, `backend::epoll`: its implementations (unsafe) |
 //! | `start` | the reasons why a capture does not start |
 //! | `capture`, `error`, `remote_call` | the handle; the errors of its methods; closures that it runs on the capture thread (unsafe) |
@@ -82,6 +82,7 @@ mod inbox;
 mod ioctl;
 mod isolated;
 mod limit;
+mod mass_start;
 mod pidfd;
 mod process_spec;
 mod processors;
@@ -118,6 +119,7 @@ pub use error::{AddError, PushError, Stopped};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 pub use first_writes::FirstWrites;
 pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
+pub use mass_start::MassStart;
 pub use process_spec::{ProcessGroup, ProcessSpec, Stdin};
 pub use processors::Processors;
 pub use program::find_program;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{io, mem};
+use std::{io, mem, thread};
 
 use crossbeam::channel::Receiver;
 use iof_capture::{Capture, Event};
@@ -85,6 +85,8 @@ impl Control {
         let (mut serving, mut accepting) = (Flushed::Waits, Flushed::Waits);
         let mut deadline = None;
         loop {
+            // While many ranks are started, a turn handles several of them.
+            thread::sleep(self.capture.mass_start_delay());
             let next = linger_until.into_iter().chain(deadline).min();
             let until_next = next.map(|time| time.saturating_duration_since(Instant::now()));
             let timeout = match serving.max(accepting) {
@@ -317,8 +319,6 @@ impl Drop for Notifier<'_> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 mod tests {
-    use std::thread;
-
     use iof_capture::StreamAnswer;
     use iof_proto::{Channels, Nspace, Proc};
     use iof_tool::{BatchReader, Pull};

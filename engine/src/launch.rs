@@ -107,6 +107,8 @@ impl Engine {
         let spawner = if hides { spawner.hiding(is_of_a_launcher) } else { spawner };
         let mut signallers = Vec::new();
         let mut start_all = || {
+            // Until all ranks are started, and before those of an MPI job are served.
+            let _mass_start = self.capture.begin_mass_start(planned_ranks(spec).count());
             let started = planned_ranks(spec).enumerate().try_for_each(|(index, planned)| {
                 let start = || self.start_rank(spec, &planned, &spawner, &mpi, &mut signallers);
                 binding::bound(cores.get(index), start).map_err(LaunchError::Binding)?

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nix::unistd::isatty;
 
 use super::*;
+use crate::child::Child;
 use crate::first_writes::FirstWrites;
 use crate::queue::SourceBytes;
 use crate::remote_call::RemoteCall;

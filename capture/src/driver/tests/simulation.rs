@@ -16,6 +16,7 @@ use super::kernel::{PendingRequest, RegisteredFile, SimulatedBackend};
 use super::pipe::{Leader, PIPES, PipeModel, SourceEnd, Untaken};
 use super::script::{Action, Breakdown, BreakdownKind, Outcome, SourceKind};
 use super::target::{PUSHES, PushModel, TargetModel};
+use crate::child::Child;
 use crate::driver::*;
 use crate::fills::Fill;
 use crate::pty::{self, Pty, WindowSize};
