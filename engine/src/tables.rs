@@ -47,8 +47,10 @@ impl Tables {
         Tables { state, changed: Condvar::new(), reports, memory, capture }
     }
 
-    /// Locks the tables. No thread waits for another one while it has the lock. The one file
-    /// operation under the lock creates the entry of a new job in the rendezvous directory.
+    /// Locks the tables. A thread that has the lock waits for no other thread, with one exception:
+    /// it may create the entry of a new job in the rendezvous directory while another thread creates
+    /// or removes one there. When the engine ends, what is left is closed and removed under the
+    /// lock, and rings of ended streams are unmapped.
     pub(crate) fn lock(&self) -> LockedTables<'_> {
         LockedTables {
             state: self.lock_only(),

@@ -128,16 +128,14 @@ impl Remote {
         self.note_ranks(launch.spec);
         let (events, queue) = unbounded();
         let started = self.start_agents(launch, engine, (&events, &queue), is_interrupted);
-        let mut state = self.state();
         if started.is_err() {
             // Agents end their ranks when their edges end.
-            let edges: Vec<Edge> = state.edges.iter_mut().filter_map(Option::take).collect();
+            let edges: Vec<Edge> = self.state().edges.iter_mut().filter_map(Option::take).collect();
             edges.iter().for_each(Edge::end_carrier);
             let deadline = Instant::now() + DRAIN_LIMIT;
             edges.iter().filter_map(Edge::linked).for_each(|linked| linked.drain(deadline));
         }
-        state.events = Some(events);
-        drop(state);
+        self.state().events = Some(events);
         started.map(|early| NodeEvents { queue, early })
     }
 

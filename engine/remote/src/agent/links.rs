@@ -126,6 +126,16 @@ impl Links {
             current.connection = None;
         }
     }
+
+    /// Notes that the threads of a carrier could not all be started. One that was ends, and so does
+    /// the process of the carrier.
+    fn lacks_threads(&self, carrier: CarrierNumber) {
+        self.ended(carrier);
+        let mut current = lock(&self.current);
+        if self.link.is_latest(carrier) {
+            current.end = None;
+        }
+    }
 }
 
 /// Starts the threads of the first carrier.
@@ -211,7 +221,8 @@ fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Res
             Ok((carrier, greeting))
         })
         .map_err(|error: EdgeError| error)?;
-    Ok(start_threads(uplink, carrier, files, (greeting, Some(Arc::new(counted))))?)
+    let started = start_threads(uplink, carrier, files, (greeting, Some(Arc::new(counted))));
+    Ok(started.inspect_err(|_| links.lacks_threads(carrier))?)
 }
 
 /// Receives the stdin and the stdout of a link.
