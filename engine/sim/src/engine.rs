@@ -229,6 +229,9 @@ impl EngineWorld {
         self.host.take_calls(&mut self.engine);
         self.host.take_stdin().into_iter().for_each(|event| self.truth.stdins.note_host(event));
         reports.into_iter().for_each(|(push, report)| self.check_push_report(push, report));
+        for (request, procs) in self.host.take_to_signal() {
+            self.check_signal_elsewhere(request, &procs);
+        }
         for (processes, signal) in self.host.take_promised() {
             self.note_signals(&processes, signal);
         }

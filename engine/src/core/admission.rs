@@ -207,6 +207,7 @@ impl Core {
         self.effects.commands.push(Command::DropPage(id));
         peer.tickets().for_each(|ticket| self.release(ticket));
         self.leave_pushes(id, peer.pushes());
+        self.forget_pauses();
         self.queries.forget(id);
         self.logs.forget(id);
         Some(peer)

@@ -182,6 +182,7 @@ impl Core {
         }
         self.release_backlog(&sources);
         sources.into_iter().for_each(|source| self.forget_stream(source));
+        self.queries.streams_changed();
         self.shed_unread();
         Some(JobId { nspace: nspace.clone(), run: job.run() })
     }

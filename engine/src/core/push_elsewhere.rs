@@ -8,6 +8,7 @@ use iof_proto::{Failure, Nspace, PartialCause, Proc, Rank};
 use crate::core::Core;
 use crate::core::ids::Call;
 use crate::core::owed::size_of_procs;
+use crate::core::peer::Peer;
 use crate::core::push::Push;
 use crate::core::upcall::Upcall;
 
@@ -62,16 +63,25 @@ impl Core {
 
     /// Notes that the host takes stdin of `source`, or of all tools, no more (`paused`) or again.
     pub(crate) fn set_stdin_flow(&mut self, source: Option<Proc>, paused: bool) {
-        // What is kept of tools that have gone is bounded by the pushes.
-        let known: BTreeSet<Proc> = self.tools.iter().map(|(_, peer)| peer.proc()).collect();
-        let pushing: BTreeSet<Proc> = self.pushing_elsewhere().map(|(_, source)| source.clone()).collect();
-        let is_known = |source: &Proc| known.contains(source) || pushing.contains(source);
-        self.pushes.retain_paused(is_known);
-        if !paused || source.as_ref().is_none_or(is_known) {
+        if !paused || source.as_ref().is_none_or(|source| self.stdin_sources().contains(source)) {
             self.pushes.set_flow(source, paused);
         }
         let due: Vec<PushId> = self.pushing_elsewhere().map(|(id, _)| id).collect();
         due.into_iter().for_each(|id| self.continue_push(id));
+    }
+
+    /// Forgets the pauses of tools that have gone, and whose pushes have ended.
+    pub(super) fn forget_pauses(&mut self) {
+        if self.pushes.has_paused() {
+            let sources = self.stdin_sources();
+            self.pushes.retain_paused(|source| sources.contains(source));
+        }
+    }
+
+    /// Returns the tools, and those that have gone but whose pushes have not ended.
+    pub(super) fn stdin_sources(&self) -> BTreeSet<Proc> {
+        let tools = self.tools.values().map(Peer::proc);
+        tools.chain(self.pushing_elsewhere().map(|(_, source)| source.clone())).collect()
     }
 
     /// Returns whether the host takes nothing of the tool of a push at present.

@@ -69,7 +69,12 @@ impl Pushes {
         }
     }
 
-    /// Forgets the tools paused by name that `keep` does not return.
+    /// Returns whether tools are paused by name.
+    pub(super) fn has_paused(&self) -> bool {
+        !self.flow.paused.is_empty()
+    }
+
+    /// Forgets the tools paused by name for which `keep` returns `false`.
     pub(super) fn retain_paused(&mut self, keep: impl Fn(&Proc) -> bool) {
         self.flow.paused.retain(keep);
     }

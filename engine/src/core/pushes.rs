@@ -323,7 +323,7 @@ impl Core {
         let (tool, report) = (push.tool(), push.into_report());
         #[cfg(feature = "simulation")]
         self.pushes.record.reports.push((id, report.clone()));
-        let Some((peer_id, number)) = tool else { return };
+        let Some((peer_id, number)) = tool else { return self.forget_pauses() };
         if let Some(peer) = self.tools.get_mut(&peer_id) {
             peer.remove_push(number);
             peer.answer(&ToTool::Pushed { push: number, report });

@@ -30,8 +30,7 @@ impl Core {
             Ok((signal, ranks)) => {
                 let requested = SignalRequest { peer: peer_id, request, elsewhere: 0 };
                 self.request_begun(peer_id);
-                let remote: Vec<Proc> =
-                    procs.iter().filter(|proc| self.is_elsewhere(proc)).cloned().collect();
+                let remote = self.elsewhere_of(procs);
                 if remote.is_empty() {
                     let requested = Some(requested);
                     self.effects.handles.push(HandleOp::Signal { ranks, signal, requested });
@@ -81,6 +80,17 @@ impl Core {
                 .extend(job.into_iter().flat_map(|job| job.signal(signal, now, |local, _| is_wanted(local))));
         }
         Ok((signal, processes))
+    }
+
+    /// Returns those of `procs` among which remote ranks are, or may be, each once. A whole job
+    /// includes its ranks.
+    fn elsewhere_of(&self, procs: &[Proc]) -> Vec<Proc> {
+        let elsewhere: BTreeSet<&Proc> = procs.iter().filter(|proc| self.is_elsewhere(proc)).collect();
+        let is_whole = |proc: &Proc| proc.rank == Rank::WILDCARD;
+        let whole: BTreeSet<&Nspace> =
+            elsewhere.iter().filter(|proc| is_whole(proc)).map(|proc| &proc.nspace).collect();
+        let is_named = |proc: &&Proc| is_whole(proc) || !whole.contains(&proc.nspace);
+        elsewhere.into_iter().filter(is_named).cloned().collect()
     }
 
     /// Returns whether remote ranks are, or may be, among `proc`.

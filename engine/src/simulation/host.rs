@@ -69,6 +69,8 @@ pub enum HostCall {
         tool: ConnectionId,
         /// The tool's number for its request.
         request: u32,
+        /// The remote ranks.
+        procs: Vec<Proc>,
         /// The signal.
         signal: Signal,
         /// The local ranks that receive it afterwards.
@@ -212,11 +214,12 @@ impl SimulatedEngine {
             }
             Upcall::Query { id, queries } => HostCall::Query(CallToken(Call::Query(id)), queries),
             Upcall::Log { step, .. } => HostCall::Log(CallToken(Call::Log(step))),
-            Upcall::Signal { signal, requested, ranks, .. } => {
+            Upcall::Signal { procs, signal, requested, ranks } => {
                 let SignalCalls { calls, last, .. } = &mut self.signals;
                 *last += 1;
                 let SignalRequest { peer: tool, request, .. } = requested;
-                let call = HostCall::Signal { call: *last, tool, request, signal, ranks: ranks.clone() };
+                let call =
+                    HostCall::Signal { call: *last, tool, request, procs, signal, ranks: ranks.clone() };
                 calls.insert(*last, (requested, signal, ranks));
                 call
             }

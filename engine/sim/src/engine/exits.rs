@@ -98,6 +98,23 @@ impl EngineWorld {
         assert_eq!(processes, expected, "the ranks that a tool signals");
     }
 
+    /// Checks the remote ranks that the host is to signal for a tool: each once, and as the tool has
+    /// named them.
+    pub(super) fn check_signal_elsewhere(&self, (id, number): (ConnectionId, u32), procs: &[Proc]) {
+        assert!(!procs.is_empty(), "the host has nothing to signal");
+        let is_whole = |proc: &Proc| proc.rank == Rank::WILDCARD;
+        for (index, proc) in procs.iter().enumerate() {
+            let others = procs.iter().take(index).chain(procs.iter().skip(index + 1));
+            let includes = |other: &Proc| other == proc || is_whole(other) && other.nspace == proc.nspace;
+            assert!(!others.clone().any(includes), "{proc:?} is signalled twice: {procs:?}");
+        }
+        // The request of a tool that has left may still wait for the host.
+        let Some(tool) = self.tools.iter().find(|tool| tool.id == id) else { return };
+        assert_eq!(tool.uid, OWN_USER, "a tool of another user has signalled remote ranks");
+        let Some(Request::Signal(asked, _)) = tool.requests.get(&number) else { return };
+        assert!(procs.iter().all(|proc| asked.contains(proc)), "{procs:?} are signalled, not {asked:?}");
+    }
+
     /// Ranks receive a signal. SIGKILL ends them, SIGTERM those that run.
     pub(super) fn signalled(&mut self, processes: &[ProcessId], signal: Signal) {
         let ranks = self.jobs.list.iter_mut().flat_map(|job| &mut job.ranks);

@@ -57,6 +57,8 @@ pub struct Host {
     last_callback: u64,
     /// The local ranks that receive signals after remote ones.
     promised: Vec<(Vec<ProcessId>, Signal)>,
+    /// The remote ranks that it is to signal for each request.
+    to_signal: Vec<((ConnectionId, u32), Vec<Proc>)>,
     /// How many remote ranks it has signalled for each request.
     signalled: Vec<((ConnectionId, u32), usize)>,
     /// The queries with a number that it was asked.
@@ -105,7 +107,8 @@ impl Host {
                     self.stdin.push(HostStdin::Piece { push: id, source, targets, position, bytes });
                     self.waits(Waiting::Stdin(call, push));
                 }
-                HostCall::Signal { call, tool, request, signal, ranks } => {
+                HostCall::Signal { call, tool, request, procs, signal, ranks } => {
+                    self.to_signal.push(((tool, request), procs));
                     self.promised.push((ranks, signal));
                     self.waiting.push(Waiting::Signal(call, (tool, request)));
                 }
@@ -159,6 +162,11 @@ impl Host {
     /// Returns the local ranks that will be signalled after remote ones, since the last call.
     pub fn take_promised(&mut self) -> Vec<(Vec<ProcessId>, Signal)> {
         std::mem::take(&mut self.promised)
+    }
+
+    /// Returns the remote ranks that are to be signalled for each request, since the last call.
+    pub fn take_to_signal(&mut self) -> Vec<((ConnectionId, u32), Vec<Proc>)> {
+        std::mem::take(&mut self.to_signal)
     }
 
     /// Returns how many remote ranks were signalled for each request, since the last call.

@@ -32,6 +32,7 @@ use crate::core::resources::{PageSlots, Resources};
 use crate::core::settings::Settings;
 use crate::core::stream_options::StreamOptions;
 use crate::core::stream_state::StreamState;
+use crate::core::upcall::Upcall;
 use crate::dispatch;
 use crate::exit::Exit;
 use crate::files::NodeFiles;
@@ -486,4 +487,48 @@ fn counters_include_a_stream_that_began_after_they_were_requested() {
     rig.add_stream();
     rig.settle();
     assert_eq!(rig.messages(tool), ["counters of 2"]);
+}
+
+#[test]
+fn the_counters_of_a_removed_job_serve_no_later_query() {
+    let mut rig = rig();
+    let source = rig.add_stream();
+    let tool = rig.connect();
+    let stats = vec![Query { keys: vec![key::IOF_QUERY_STATS.into()], qualifiers: Vec::new() }];
+    let now = Instant::now();
+    rig.state.query(tool, 1, stats, now);
+    rig.settle();
+    assert_eq!(rig.messages(tool), ["counters of 1"]);
+    rig.complete(source, 0);
+    rig.end_job();
+    assert!(rig.state.queries.has_counters(now));
+    rig.state.remove_job(&rig.nspace.clone()).unwrap();
+    assert!(!rig.state.queries.has_counters(now));
+}
+
+#[test]
+fn a_pause_of_a_tool_that_has_gone_is_forgotten_once_its_pushes_have_ended() {
+    let mut rig = rig();
+    let tool = rig.connect();
+    let source = rig.state.tools.get(&tool).unwrap().proc();
+    rig.state.set_stdin_flow(Some(source.clone()), true);
+    assert!(rig.state.pushes.is_paused(&source));
+    drop(rig.state.disconnected(tool));
+    assert!(!rig.state.pushes.is_paused(&source));
+}
+
+#[test]
+fn a_remote_rank_that_a_tool_names_twice_is_signalled_once() {
+    let mut rig = rig();
+    let tool = rig.connect();
+    let mut signalled = |ranks: &[Rank]| -> Vec<Rank> {
+        let procs: Vec<Proc> = ranks.iter().map(|rank| Proc::new(rig.nspace.clone(), *rank)).collect();
+        rig.state.signal(tool, 1, &procs, 15, Instant::now());
+        match rig.state.effects.upcalls.pop() {
+            Some(Upcall::Signal { procs, .. }) => procs.iter().map(|proc| proc.rank).collect(),
+            _ => panic!("the host signals remote ranks"),
+        }
+    };
+    assert_eq!(signalled(&[Rank(2), Rank(1), Rank(2)]), [Rank(1), Rank(2)]);
+    assert_eq!(signalled(&[Rank(2), Rank::WILDCARD, Rank(1)]), [Rank::WILDCARD]);
 }
