@@ -33,7 +33,7 @@ pub(crate) struct JobId {
 }
 
 /// The name of one stream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StreamName {
     pub source: Proc,
     pub channel: Channel,

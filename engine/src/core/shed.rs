@@ -1,9 +1,12 @@
 //! What the engine drops when a tool reads too little of forgotten jobs.
 
+use std::collections::BinaryHeap;
+
 use iof_capture::SourceId;
 
 use crate::core::Core;
 use crate::core::completion::Completion;
+use crate::core::ids::PeerId;
 use crate::core::limits::Limits;
 
 impl Core {
@@ -42,16 +45,27 @@ impl Core {
             }
             unsent = unsent.saturating_add(peer.unread().unsent());
         }
-        while unsent > limit {
-            let peers = self.tools.iter_mut().map(|(_, peer)| peer).filter(|peer| peer.may_lose());
-            let Some(peer) = peers.max_by_key(|peer| peer.unread().unsent()) else { return };
-            let before = peer.unread().unsent();
-            peer.shed(before.div_ceil(2), 0);
-            let shed = before.saturating_sub(peer.unread().unsent());
-            if shed == 0 {
-                return;
-            }
-            unsent = unsent.saturating_sub(shed);
+        self.shed_beyond(unsent, limit);
+    }
+
+    /// Drops unsent rings, of which there are `unsent`, until `limit` are left or no tool has one
+    /// that can be dropped. The tool that has the most of these loses half of them at a time.
+    fn shed_beyond(&mut self, mut unsent: usize, limit: usize) {
+        if unsent <= limit {
+            return;
+        }
+        let losing = self.tools.iter().filter(|(_, peer)| peer.may_lose());
+        let mut droppable: BinaryHeap<(usize, PeerId)> =
+            losing.map(|(id, peer)| (peer.droppable(), id)).collect();
+        while unsent > limit
+            && let Some((most, id)) = droppable.pop()
+            && let Some(peer) = self.tools.get_mut(&id)
+            && most > 0
+        {
+            let dropped = most.div_ceil(2);
+            peer.shed(dropped, 0);
+            unsent = unsent.saturating_sub(dropped);
+            droppable.push((most.saturating_sub(dropped), id));
         }
     }
 }

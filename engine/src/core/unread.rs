@@ -15,8 +15,8 @@ use crate::core::reading::Reading;
 
 /// A queued message, as far as it can be dropped or added up.
 pub(crate) enum QueuedItem {
-    /// The first ring of a stream: its reader, and the key under which it is added up if it is
-    /// dropped.
+    /// The first ring of a stream: the first slot of its reader, and the key under which it is added
+    /// up if it is dropped.
     Ring(ReaderId, UnreadKey),
     /// [`ToTool::JobEnded`].
     End { handler: u32, nspace: Nspace, run: u64, exit_code: Option<i32>, skipped: u64 },

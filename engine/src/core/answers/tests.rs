@@ -38,6 +38,8 @@ use crate::exit::Exit;
 use crate::files::NodeFiles;
 use crate::shared::SharedMemory;
 
+mod forgotten;
+
 const LIMIT: Duration = Duration::from_secs(30);
 
 struct Rig {

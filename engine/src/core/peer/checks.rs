@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use iof_proto::FromTool;
+use iof_proto::{Decoder, FromTool, ToTool};
 
 use super::{Peer, is_request};
+use crate::core::ids::StreamName;
 use crate::core::limits::ReachedLimits;
 use crate::core::outgoing::{Attachment, Outgoing};
 use crate::core::registration::Registration;
@@ -113,19 +114,26 @@ impl Peer {
         }
         let can_merge = ends.values().any(|ends| *ends > 1);
         assert!(self.unread.ends() <= limit || !can_merge, "{} ends of jobs are kept", self.unread.ends());
-        let (forgotten, droppable) = (self.unread.forgotten(), self.droppable());
+        let (forgotten, droppable) = (self.unread.forgotten(), self.unsent_streams());
         assert!(forgotten <= limit || droppable == 0, "{droppable} of {forgotten} streams are kept");
     }
 
-    /// Returns the number of unsent rings of forgotten streams that can be dropped.
-    pub(crate) fn droppable(&self) -> usize {
-        let is_forgotten = |out: &&Outgoing| match out.item() {
-            QueuedItem::Ring(reader, _) => {
-                let reading = self.readings.get(reader);
-                !out.is_begun() && reading.is_some_and(|reading| reading.forgotten().is_some())
-            }
-            _ => false,
-        };
-        self.outgoing.iter().filter(is_forgotten).count()
+    /// Returns the number of forgotten streams whose first ring was not sent, found by the streams
+    /// that the messages name.
+    pub(crate) fn unsent_streams(&self) -> usize {
+        let unsent = self.outgoing.iter().filter(|out| !out.is_begun());
+        let mut streams: BTreeSet<(u32, StreamName)> = unsent.filter_map(first_ring).collect();
+        let forgotten = self.readings.values().filter(|reading| reading.forgotten().is_some());
+        forgotten.filter(|reading| streams.remove(&(reading.handler, (*reading.name).clone()))).count()
+    }
+}
+
+/// Returns the registration and the stream whose first ring a message announces.
+fn first_ring(out: &Outgoing) -> Option<(u32, StreamName)> {
+    match Decoder::new().decode(&mut out.frame()) {
+        Ok(Some(ToTool::Ring { handler, source, channel, logged, run, follows: None, .. })) => {
+            Some((handler, StreamName { source, channel, logged, run }))
+        }
+        _ => None,
     }
 }

@@ -49,8 +49,26 @@ impl Peer {
         }
     }
 
-    /// Drops the oldest `rings` unsent rings of forgotten streams, and merges the oldest `ends`
-    /// ends of jobs into later ones.
+    /// Returns the readers of forgotten streams by the slots for which their rings wait to be sent.
+    /// A reader that was moved to another slot has two.
+    fn forgotten_slots(&self) -> BTreeMap<ReaderId, ReaderId> {
+        let forgotten = self.readings.iter().filter(|(_, reading)| reading.forgotten().is_some());
+        forgotten.flat_map(|(id, reading)| reading.unsent_ids(*id).map(|slot| (slot, *id))).collect()
+    }
+
+    /// Returns the number of forgotten streams that can be dropped: those whose first ring was not
+    /// sent. A tool that has received a ring waits for the next one.
+    pub(crate) fn droppable(&self) -> usize {
+        let slots = self.forgotten_slots();
+        let is_droppable = |out: &&Outgoing| match out.item() {
+            QueuedItem::Ring(slot, _) => !out.is_begun() && slots.contains_key(slot),
+            QueuedItem::End { .. } | QueuedItem::Missed(_) | QueuedItem::Other => false,
+        };
+        self.outgoing.iter().filter(is_droppable).count()
+    }
+
+    /// Drops the oldest `rings` forgotten streams whose first ring was not sent, with all of their
+    /// rings, and merges the oldest `ends` ends of jobs into later ones.
     pub(crate) fn shed(&mut self, mut rings: usize, mut ends: usize) {
         // An end can be merged into a later one of the same registration and job name.
         let mut later: BTreeMap<(u32, Nspace), usize> = BTreeMap::new();
@@ -64,12 +82,14 @@ impl Peer {
         // A report stands where the first of its rings stood: after the answer to the pull, and
         // before the end of the job.
         let mut reported: BTreeSet<UnreadKey> = BTreeSet::new();
+        let (slots, mut dropped) = (self.forgotten_slots(), BTreeSet::new());
         let queue = mem::take(&mut self.outgoing);
         for mut out in queue {
             match out.item() {
                 _ if out.is_begun() => {}
-                QueuedItem::Ring(reader, key) if rings > 0 => {
-                    if let Some(bytes) = self.drop_unread(*reader) {
+                QueuedItem::Ring(slot, key) if rings > 0 => {
+                    let missed = slots.get(slot).and_then(|id| self.drop_unread(*id, &mut dropped));
+                    if let Some(bytes) = missed {
                         self.discarded.push(out.attachment());
                         rings = rings.saturating_sub(1);
                         self.unread.add(key, bytes);
@@ -105,14 +125,16 @@ impl Peer {
             }
             self.outgoing.push_back(out);
         }
+        self.drop_rings(&dropped);
     }
 
-    /// Removes the reader `id`, whose ring was not sent, if its stream was forgotten. Returns
-    /// the number of bytes that it misses.
-    fn drop_unread(&mut self, id: ReaderId) -> Option<u64> {
+    /// Removes the reader `id`, whose first ring was not sent, if its stream was forgotten. Adds the
+    /// slots for which it has rings to `dropped`. Returns the number of bytes that it misses.
+    fn drop_unread(&mut self, id: ReaderId, dropped: &mut BTreeSet<ReaderId>) -> Option<u64> {
         let reading = self.readings.get(&id)?;
         let bytes = reading.unread_bytes()?;
         let reading = self.readings.remove(&id)?;
+        dropped.extend(reading.unsent_ids(id));
         self.release_reading(id, &reading);
         Some(bytes)
     }

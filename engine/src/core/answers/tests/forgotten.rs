@@ -1,0 +1,74 @@
+//! What is kept of forgotten streams whose readers were moved before their rings were sent.
+
+use super::*;
+
+impl Rig {
+    /// Lets `source` continue in a second ring and complete there, and moves its readers.
+    fn complete_in_second_ring(&mut self, source: SourceId) {
+        let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
+        self.state.request_unanswered(vec![StreamStep::Reconfigure { source, config: larger }]);
+        self.state.effects.commands.push(Command::Deliver { source, delivery: vec![0; 4096].into() });
+        self.state.effects.commands.push(Command::Finish(source));
+        self.complete(source, 1);
+        self.settle();
+    }
+
+    /// Ends and removes the job.
+    fn remove(&mut self) {
+        self.end_job();
+        assert!(self.state.remove_job(&self.nspace).is_some());
+        self.settle();
+    }
+
+    fn peer(&mut self, tool: PeerId) -> &mut Peer {
+        self.state.tools.get_mut(&tool).unwrap()
+    }
+
+    /// Sends everything that is queued for a tool.
+    fn send_queue(&mut self, tool: PeerId) {
+        let peer = self.peer(tool);
+        while let Some(len) = peer.front().map(|out| out.frame().len()) {
+            peer.sent(len, Instant::now());
+        }
+    }
+}
+
+#[test]
+fn a_forgotten_stream_is_dropped_with_both_rings_of_a_reader_that_was_moved() {
+    let mut rig = rig();
+    rig.state.settings.limits.forgotten = 0;
+    let source = rig.add_stream();
+    let tool = rig.connect();
+    rig.pull(tool);
+    rig.settle();
+    rig.complete_in_second_ring(source);
+    assert_eq!(rig.peer(tool).readings().next().map(|(id, _)| id), Some(ReaderId::from(1)));
+    rig.remove();
+    let peer = rig.peer(tool);
+    assert_eq!((peer.unread().forgotten(), peer.unread().unsent()), (0, 0));
+    assert!(peer.readings().next().is_none());
+    assert_eq!(peer.take_discarded().len(), 2);
+    assert_eq!(rig.messages(tool), ["pulled", "missed", "announced", "ended"]);
+    let memory = Arc::clone(&rig.memory);
+    let peer = rig.peer(tool);
+    assert_eq!(std::iter::from_fn(|| peer.take_slot(&memory).ok()).count(), MAX_SLOTS);
+}
+
+#[test]
+fn a_tool_without_streams_to_drop_does_not_protect_those_of_others() {
+    let mut rig = rig();
+    rig.state.settings.limits.forgotten = 2;
+    let sources = [rig.add_stream(), rig.add_stream()];
+    let keeps = rig.connect();
+    rig.pull(keeps);
+    rig.settle();
+    // It has received the first rings, so it must receive the second ones.
+    rig.send_queue(keeps);
+    let drops = rig.connect();
+    rig.pull(drops);
+    rig.settle();
+    sources.into_iter().for_each(|source| rig.complete_in_second_ring(source));
+    rig.remove();
+    assert_eq!(rig.messages(keeps), ["next ring 0", "next ring 1", "announced", "ended"]);
+    assert_eq!(rig.messages(drops), ["pulled", "missed", "announced", "ended"]);
+}
