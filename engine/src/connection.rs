@@ -150,7 +150,7 @@ impl Connection {
                 }
                 Err(error) if is_transient(&error) => return Ok(Flushed::Retry),
                 Err(error) if is_closed(&error) => {
-                    peer.drop_outgoing();
+                    peer.stop_sending();
                     memory.remove_unsent(id, peer.take_discarded());
                     break;
                 }

@@ -79,6 +79,8 @@ pub(crate) struct Peer {
     own: bool,
     /// Whether the tool may hold back sources under the block policy.
     may_block: bool,
+    /// Whether messages can be sent to the tool.
+    receives: bool,
     slots: PageSlots,
     limits: Limits,
     /// The number of its requests that wait for the capture thread. Further ones are not read.
@@ -126,6 +128,7 @@ impl Peer {
             client,
             own,
             may_block,
+            receives: true,
             slots,
             limits,
             awaited: 0,
@@ -256,7 +259,7 @@ impl Peer {
             let arrived = match arrive() {
                 // The tool no longer reads answers, but its earlier requests are still served.
                 Err(DisconnectReason::Closed) if self.has_deferred() => {
-                    self.drop_outgoing();
+                    self.stop_sending();
                     continue;
                 }
                 arrived => arrived?,
@@ -287,18 +290,24 @@ impl Peer {
     /// Queues a message with its descriptors.
     pub(super) fn send_with(&mut self, message: &ToTool, attachment: Attachment) {
         match Outgoing::new(message, attachment) {
-            Ok(out) => {
-                if out.is_answer() {
-                    self.answers = self.answers.saturating_add(1);
-                    self.answer_bytes = self.answer_bytes.saturating_add(out.frame().len());
-                }
-                self.unread.queued(out.item());
-                self.outgoing.push_back(out);
-            }
+            Ok(out) => self.queue(out),
             Err(error) => {
                 self.discarded.push(attachment);
                 self.queue_replacement(message, error);
             }
+        }
+    }
+
+    /// Queues a message, unless the tool receives nothing any more.
+    fn queue(&mut self, out: Outgoing) {
+        if out.is_answer() {
+            self.answers = self.answers.saturating_add(1);
+            self.answer_bytes = self.answer_bytes.saturating_add(out.frame().len());
+        }
+        self.unread.queued(out.item());
+        self.outgoing.push_back(out);
+        if !self.receives {
+            self.stop_sending();
         }
     }
 
@@ -356,7 +365,14 @@ impl Peer {
         if !first.sent(bytes) {
             return;
         }
-        let Some(out) = self.outgoing.pop_front() else { return };
+        if let Some(out) = self.outgoing.pop_front() {
+            self.left_queue(&out);
+        }
+    }
+
+    /// Updates the counters for a message that was sent, or is dropped because the tool receives
+    /// nothing any more.
+    fn left_queue(&mut self, out: &Outgoing) {
         if out.is_answer() {
             self.answers = self.answers.saturating_sub(1);
             self.answer_bytes = self.answer_bytes.saturating_sub(out.frame().len());
@@ -374,12 +390,14 @@ impl Peer {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// Drops all queued messages.
-    pub(crate) fn drop_outgoing(&mut self) {
-        let unsent = self.outgoing.drain(..).filter(|out| !out.is_begun());
-        self.discarded.extend(unsent.map(|out| out.attachment()));
-        self.unread.clear_unsent();
-        (self.answers, self.answer_bytes) = (0, 0);
+    /// Drops all queued messages and all later ones, because the tool receives nothing any more.
+    pub(crate) fn stop_sending(&mut self) {
+        self.receives = false;
+        for out in mem::take(&mut self.outgoing) {
+            self.discarded.extend((!out.is_begun()).then_some(out.attachment()));
+            self.left_queue(&out);
+        }
+        self.unread.clear_missed();
     }
 
     /// Returns what the engine must know about this tool when it ends.

@@ -24,7 +24,7 @@ pub(crate) struct Reading {
     /// The tool has requested the next generation, and has not received it: it no longer uses its
     /// slot.
     waits: bool,
-    /// The ring was sent to the tool.
+    /// The ring was sent to the tool, or dropped because the tool receives nothing any more.
     sent: bool,
     /// How many bytes the source had produced at the position where the registration begins.
     begin: u64,
@@ -136,7 +136,8 @@ impl Reading {
         new
     }
 
-    /// Notes that the ring was sent to the tool.
+    /// Notes that the ring was sent to the tool, or dropped because the tool receives nothing any
+    /// more.
     pub(crate) fn ring_sent(&mut self) {
         self.sent = true;
     }

@@ -64,7 +64,7 @@ impl Unread {
         self.ends = self.ends.saturating_add(usize::from(matches!(item, QueuedItem::End { .. })));
     }
 
-    /// Notes that `item` was sent.
+    /// Notes that `item` was sent, or dropped because the tool receives nothing any more.
     pub(crate) fn sent(&mut self, item: &QueuedItem) {
         self.ends = self.ends.saturating_sub(usize::from(matches!(item, QueuedItem::End { .. })));
     }
@@ -86,7 +86,7 @@ impl Unread {
         self.forgotten = self.forgotten.saturating_sub(usize::from(reading.forgotten().is_some()));
     }
 
-    /// Notes that the ring of `reading` is sent.
+    /// Notes that the ring of `reading` does not wait to be sent any more.
     pub(crate) fn ring_sent(&mut self, reading: &Reading) {
         if reading.forgotten().is_some() && !reading.is_sent() {
             self.unsent = self.unsent.saturating_sub(1);
@@ -121,9 +121,8 @@ impl Unread {
         self.missed.len()
     }
 
-    /// Notes that the queue was dropped: the tool receives nothing more.
-    pub(crate) fn clear_unsent(&mut self) {
-        self.ends = 0;
+    /// Notes that nothing is reported to the tool any more.
+    pub(crate) fn clear_missed(&mut self) {
         self.missed.clear();
     }
 

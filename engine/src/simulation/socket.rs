@@ -148,7 +148,7 @@ impl Socket {
         memory.remove_unsent(id, peer.take_discarded());
         loop {
             if self.closed && peer.front().is_some() {
-                peer.drop_outgoing();
+                peer.stop_sending();
                 memory.remove_unsent(id, peer.take_discarded());
             }
             let Some(out) = peer.front() else { return busy };

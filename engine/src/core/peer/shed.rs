@@ -45,7 +45,7 @@ impl Peer {
     pub(crate) fn add_missed(&mut self, handler: u32, name: &StreamName, bytes: u64) {
         let key = (handler, name.source.nspace.clone(), name.channel);
         if self.registrations.contains_key(&handler) && self.unread.add(&key, bytes) {
-            self.outgoing.push_back(Outgoing::missed(key));
+            self.queue(Outgoing::missed(key));
         }
     }
 

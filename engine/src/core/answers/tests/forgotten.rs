@@ -72,3 +72,27 @@ fn a_tool_without_streams_to_drop_does_not_protect_those_of_others() {
     assert_eq!(rig.messages(keeps), ["next ring 0", "next ring 1", "announced", "ended"]);
     assert_eq!(rig.messages(drops), ["pulled", "missed", "announced", "ended"]);
 }
+
+#[test]
+fn nothing_is_queued_or_counted_for_a_tool_that_receives_nothing() {
+    let mut rig = rig();
+    let (first, second) = (rig.add_stream(), rig.add_stream());
+    let tool = rig.connect();
+    rig.pull(tool);
+    rig.settle();
+    rig.complete(first, 0);
+    rig.state.forget_stream(first);
+    assert_eq!((rig.peer(tool).unread().unsent(), rig.peer(tool).take_discarded().len()), (1, 0));
+    rig.peer(tool).stop_sending();
+    // The answer and two rings.
+    assert_eq!((rig.peer(tool).unread().unsent(), rig.peer(tool).take_discarded().len()), (0, 3));
+    // One ring is on its way, and another stream is forgotten.
+    rig.add_stream();
+    rig.complete(second, 0);
+    rig.state.forget_stream(second);
+    rig.settle();
+    assert_eq!((rig.peer(tool).unread().unsent(), rig.peer(tool).take_discarded().len()), (0, 1));
+    rig.end_job();
+    assert!(rig.peer(tool).front().is_none());
+    assert_eq!(rig.peer(tool).unread().ends(), 0);
+}
