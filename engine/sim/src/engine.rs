@@ -160,7 +160,7 @@ impl EngineWorld {
             Kind::Log => self.log(actor, rng),
             Kind::Tool => self.run_tool(actor, rng),
             Kind::Pause => self.pause(actor),
-            Kind::Kill => self.kill(actor),
+            Kind::Kill => self.kill(actor, rng),
             Kind::Host => self.host.act(&mut self.engine, actor, rng),
             Kind::Clock => self.advance(Duration::from_millis(rng.size(4000))),
             Kind::EndCapture => self.end_capture(actor, rng),
@@ -353,10 +353,10 @@ impl EngineWorld {
     fn run_tool(&mut self, actor: usize, rng: &mut Rng) {
         let Some(index) = self.tool(actor) else { return };
         let tool = &mut self.tools[index];
-        if tool.manner == Manner::Hostile && !tool.closed {
-            tool.attack(&mut self.engine, rng);
-        } else {
-            tool.run(&mut self.engine, &self.truth, rng, false);
+        match tool.manner {
+            Manner::Hostile if !tool.closed => tool.attack(&mut self.engine, rng),
+            Manner::HalfClosed if !tool.closed => tool.send_on(&mut self.engine, rng),
+            _ => _ = tool.run(&mut self.engine, &self.truth, rng, false),
         }
     }
 
@@ -366,9 +366,14 @@ impl EngineWorld {
         }
     }
 
-    fn kill(&mut self, actor: usize) {
-        if let Some(index) = self.tool(actor) {
-            self.tools[index].close(&mut self.engine);
+    /// Kills a tool, or lets it shut its receiving side.
+    fn kill(&mut self, actor: usize, rng: &mut Rng) {
+        let Some(index) = self.tool(actor) else { return };
+        let tool = &mut self.tools[index];
+        if rng.chance(96) && tool.is_honest() && tool.page.is_some() && !tool.closed {
+            tool.shut_receiving(&mut self.engine);
+        } else {
+            tool.close(&mut self.engine);
         }
     }
 

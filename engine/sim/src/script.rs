@@ -35,7 +35,7 @@ pub enum Kind {
     Serve,
     /// A tool is stopped, or continues.
     Pause,
-    /// A tool is killed.
+    /// A tool is killed, or shuts its receiving side.
     Kill,
     /// The engine notices that a tool was killed.
     Reap,

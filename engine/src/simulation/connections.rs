@@ -48,6 +48,14 @@ impl SimulatedEngine {
         }
     }
 
+    /// Shuts the tool's receiving side of a connection: all sends to it fail from now on, and what
+    /// the tool sends still arrives.
+    pub fn shut_receiving(&mut self, id: ConnectionId) {
+        if let Some(socket) = self.sockets.get_mut(&id) {
+            socket.shut_receiving();
+        }
+    }
+
     /// Receives the next message to a tool.
     pub fn receive(&mut self, id: ConnectionId) -> Option<Packet> {
         self.sockets.get_mut(&id)?.receive()

@@ -59,6 +59,8 @@ pub(super) struct Socket {
     input: Vec<u8>,
     /// The tool has closed its end.
     closed: bool,
+    /// The tool has shut its receiving side: the engine's sends fail.
+    receives_nothing: bool,
     /// The engine has closed its end.
     ended: bool,
     /// The number of bytes to the tool for which there is room.
@@ -78,6 +80,7 @@ impl Socket {
             decoder: Decoder::new(),
             input: Vec::new(),
             closed: false,
+            receives_nothing: false,
             ended: false,
             room,
             partial: Vec::new(),
@@ -95,6 +98,11 @@ impl Socket {
 
     pub(super) fn close(&mut self) {
         self.closed = true;
+        self.shut_receiving();
+    }
+
+    pub(super) fn shut_receiving(&mut self) {
+        self.receives_nothing = true;
         self.output.clear();
     }
 
@@ -147,7 +155,7 @@ impl Socket {
         let mut busy = false;
         memory.remove_unsent(id, peer.take_discarded());
         loop {
-            if self.closed && peer.front().is_some() {
+            if self.receives_nothing && peer.front().is_some() {
                 peer.stop_sending();
                 memory.remove_unsent(id, peer.take_discarded());
             }

@@ -1,5 +1,6 @@
 //! Tools that break the protocol: any message in any order, garbage, floods, wrong sizes, any
-//! values in the reader page. They read nothing, or take messages and ignore them.
+//! values in the reader page. They read nothing, or take messages and ignore them. Others have shut
+//! their receiving sides, and send requests.
 
 use iof_engine::simulation::SimulatedEngine;
 use iof_proto::directive::key;
@@ -7,7 +8,7 @@ use iof_proto::{Channel, Channels, Decoder, FromTool, Info, Log, Proc, Query, Ra
 use iof_shm_ring::ReaderId;
 
 use super::jobs::name;
-use super::tool::Tool;
+use super::tool::{Manner, Tool};
 use crate::rng::Rng;
 
 /// Returns any process.
@@ -18,7 +19,9 @@ fn proc(rng: &mut Rng) -> Proc {
 
 /// Returns any message.
 fn message(tool: &Tool, rng: &mut Rng) -> FromTool {
-    let request = rng.below(4) as u32;
+    // Requests that a tool has sent before it has shut its receiving side are known by their numbers.
+    let first = if tool.manner == Manner::HalfClosed { 1 << 20 } else { 0 };
+    let request = first + rng.below(4) as u32;
     let procs = |rng: &mut Rng| (0..rng.below(4)).map(|_| proc(rng)).collect();
     let slot = match tool.claimed.as_slice() {
         [] => rng.below(8) as u32,
@@ -91,6 +94,16 @@ impl Tool {
             }
             5..20 => self.send(engine, &message(self, rng)),
             _ => self.lie(rng),
+        }
+    }
+
+    /// Sends a message that neither breaks the protocol nor changes a push.
+    pub fn send_on(&self, engine: &mut SimulatedEngine, rng: &mut Rng) {
+        let message = message(self, rng);
+        let is_left_out =
+            matches!(message, FromTool::Hello { .. } | FromTool::Fill { .. } | FromTool::SlowTargets { .. });
+        if !is_left_out {
+            self.send(engine, &message);
         }
     }
 

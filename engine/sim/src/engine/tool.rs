@@ -32,6 +32,8 @@ pub enum Manner {
     Silent,
     /// Sends anything, and reads nothing.
     Hostile,
+    /// Has shut its receiving side. It sends requests, and their answers cannot be sent to it.
+    HalfClosed,
 }
 
 /// A request without an answer.
@@ -451,10 +453,22 @@ impl Tool {
     pub fn close(&mut self, engine: &mut SimulatedEngine) {
         self.closed = true;
         engine.close(self.id);
+        self.drop_state();
+        (self.page, self.bell) = (None, None);
+    }
+
+    /// Shuts its receiving side. It reads nothing from then on.
+    pub fn shut_receiving(&mut self, engine: &mut SimulatedEngine) {
+        self.manner = Manner::HalfClosed;
+        engine.shut_receiving(self.id);
+        self.drop_state();
+        self.counts.count("tool", "half-closed");
+    }
+
+    fn drop_state(&mut self) {
         self.side = None;
         self.registrations.clear();
         self.requests.clear();
         self.pushes.clear();
-        (self.page, self.bell) = (None, None);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iof_proto::{Decoder, FromTool, ToTool};
+use iof_shm_ring::ReaderId;
 
 use super::{Peer, is_request};
 use crate::core::ids::StreamName;
@@ -15,6 +16,7 @@ impl Peer {
     /// Panics if the state contradicts itself.
     pub(crate) fn check(&self) {
         self.check_queues();
+        assert!(self.receives || self.outgoing.is_empty(), "tool {} receives nothing", self.name);
         let (id, waiting) = (&self.name, self.waiting.values().map(|pull| &pull.registration));
         let weight: usize = self.registrations.values().chain(waiting).map(Registration::weight).sum();
         assert_eq!(weight, self.weight, "the weight of tool {id}");
@@ -42,9 +44,12 @@ impl Peer {
         let (id, mut slots) = (&self.name, BTreeSet::new());
         let (mut forgotten, mut unsent) = (0, 0);
         let mut joining: BTreeMap<u32, usize> = BTreeMap::new();
+        let queued: BTreeSet<ReaderId> = self.outgoing.iter().filter_map(Outgoing::ring_reader).collect();
         for (reader, reading) in self.readings() {
             let known = self.reader_of(reading.source, reading.handler);
             assert_eq!(known, Some(reader), "the id of a reader of tool {id}");
+            let is_due = reading.joining().is_some() || queued.contains(&reader);
+            assert!(reading.is_sent() || is_due, "a ring of tool {id} is neither sent nor queued");
             for slot in reading.slots(reader) {
                 assert!(slots.insert(slot), "two readers of tool {id} have the slot {slot:?}");
             }
