@@ -370,10 +370,11 @@ impl EngineWorld {
     fn kill(&mut self, actor: usize, rng: &mut Rng) {
         let Some(index) = self.tool(actor) else { return };
         let tool = &mut self.tools[index];
-        if rng.chance(96) && tool.is_honest() && tool.page.is_some() && !tool.closed {
-            tool.shut_receiving(&mut self.engine);
-        } else {
+        let may_go_on = tool.is_honest() && tool.page.is_some() && !tool.closed;
+        if !may_go_on || rng.chance(208) {
             tool.close(&mut self.engine);
+        } else {
+            tool.shut_receiving(&mut self.engine);
         }
     }
 
