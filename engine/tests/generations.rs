@@ -15,7 +15,7 @@ use common::{Received, TIMEOUT, adopt_pipe, nspace, puller, session, wait_for};
 use iof_engine::{Config, Engine, Grant, Policy};
 use iof_proto::directive::key;
 use iof_proto::query::key as query;
-use iof_proto::{Channel, Channels, Found, FromTool, Info, Proc, Rank, Value};
+use iof_proto::{Channel, Channels, Found, FromTool, Info, Proc, Rank, ToTool, Value};
 use iof_tool::{Delivery, Tool};
 use tempfile::TempDir;
 
@@ -109,6 +109,21 @@ fn a_tool_that_follows_but_never_reads_its_socket_keeps_no_generations() {
     hostile.receive_files();
     let in_flight = ring_files().len() - others.0;
     assert!(in_flight <= 2 * RINGS, "{in_flight} more rings in flight");
+}
+
+#[test]
+fn a_tool_that_has_shut_its_receiving_side_is_still_served() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (engine, _directory) = engine();
+    let (_job, _stdout) = adopt_pipe(&engine, &[]);
+    let mut honest = puller(&engine, Grant::Never, vec![]);
+    let mut half_closed = RawTool::connect(&engine);
+    assert!(matches!(half_closed.receive(), ToTool::Welcome { .. }));
+    half_closed.shut_receiving();
+    half_closed.pull(vec![rank()], Channels::STDOUT);
+    wait_for_readers(&mut honest, 2);
+    half_closed.send(&FromTool::Drained { slots: vec![0] });
+    wait_for_readers(&mut honest, 1);
 }
 
 #[test]

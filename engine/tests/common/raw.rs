@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -43,6 +44,11 @@ impl RawTool {
 
     pub fn send(&mut self, message: &FromTool) {
         self.socket.write_all(&encode(message).unwrap()).unwrap();
+    }
+
+    /// Makes all of the engine's sends to the tool fail. The tool can still send.
+    pub fn shut_receiving(&self) {
+        self.socket.shutdown(Shutdown::Read).unwrap();
     }
 
     pub fn pull(&mut self, procs: Vec<Proc>, channels: Channels) {
