@@ -156,6 +156,14 @@ impl Rig {
         }
     }
 
+    /// Sends everything that is queued for a tool.
+    fn send_queue(&mut self, peer_id: PeerId) {
+        let peer = self.state.tools.get_mut(&peer_id).unwrap();
+        while let Some(len) = peer.front().map(|out| out.frame().len()) {
+            peer.sent(len, Instant::now());
+        }
+    }
+
     /// Takes the messages that wait for a tool, as words.
     fn messages(&mut self, peer_id: PeerId) -> Vec<String> {
         let queue = self.state.tools.get_mut(&peer_id).unwrap().take_outgoing();
@@ -310,10 +318,7 @@ fn a_tool_that_sees_the_end_of_its_ring_before_the_engine_follows_the_stream_onc
     let tool = rig.connect();
     rig.pull(tool);
     rig.settle();
-    let peer = rig.state.tools.get_mut(&tool).unwrap();
-    while let Some(len) = peer.front().map(|out| out.frame().len()) {
-        peer.sent(len, Instant::now());
-    }
+    rig.send_queue(tool);
     for _ in 0..2 {
         rig.state.follow(tool, ReaderId::from(0));
         assert!(rig.state.effects.commands.is_empty(), "the capture thread is not woken");
@@ -408,10 +413,8 @@ fn a_stream_is_kept_while_a_reader_of_its_removed_job_waits_for_a_free_slot() {
     let tool = rig.connect();
     rig.pull(tool);
     rig.settle();
+    rig.send_queue(tool);
     let peer = rig.state.tools.get_mut(&tool).unwrap();
-    while let Some(len) = peer.front().map(|out| out.frame().len()) {
-        peer.sent(len, Instant::now());
-    }
     while peer.take_slot(&rig.memory).is_ok() {}
     let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };
     rig.state.request_unanswered(vec![StreamStep::Reconfigure { source, config: larger }]);

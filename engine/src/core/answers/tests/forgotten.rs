@@ -23,14 +23,6 @@ impl Rig {
     fn peer(&mut self, tool: PeerId) -> &mut Peer {
         self.state.tools.get_mut(&tool).unwrap()
     }
-
-    /// Sends everything that is queued for a tool.
-    fn send_queue(&mut self, tool: PeerId) {
-        let peer = self.peer(tool);
-        while let Some(len) = peer.front().map(|out| out.frame().len()) {
-            peer.sent(len, Instant::now());
-        }
-    }
 }
 
 #[test]
