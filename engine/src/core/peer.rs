@@ -307,7 +307,7 @@ impl Peer {
         self.unread.queued(out.item());
         self.outgoing.push_back(out);
         if !self.receives {
-            self.stop_sending();
+            self.drop_queue();
         }
     }
 
@@ -391,8 +391,14 @@ impl Peer {
     }
 
     /// Drops all queued messages and all later ones, because the tool receives nothing any more.
+    /// Nothing is counted for it from then on.
     pub(crate) fn stop_sending(&mut self) {
         self.receives = false;
+        self.drop_queue();
+        self.end_forgotten();
+    }
+
+    fn drop_queue(&mut self) {
         for out in mem::take(&mut self.outgoing) {
             self.discarded.extend((!out.is_begun()).then_some(out.attachment()));
             self.left_queue(&out);

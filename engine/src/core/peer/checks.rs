@@ -16,7 +16,8 @@ impl Peer {
     /// Panics if the state contradicts itself.
     pub(crate) fn check(&self) {
         self.check_queues();
-        assert!(self.receives || self.outgoing.is_empty(), "tool {} receives nothing", self.name);
+        let counted = self.outgoing.len() + self.answers + self.unread.forgotten() + self.unread.ends();
+        assert!(self.receives || counted == 0, "tool {} receives nothing", self.name);
         let (id, waiting) = (&self.name, self.waiting.values().map(|pull| &pull.registration));
         let weight: usize = self.registrations.values().chain(waiting).map(Registration::weight).sum();
         assert_eq!(weight, self.weight, "the weight of tool {id}");

@@ -31,7 +31,7 @@ impl Peer {
     }
 
     /// Notes that a stream that has come to `completion`, which the tool reads for `handler`, was
-    /// forgotten.
+    /// forgotten. The reader ends if the tool receives nothing any more.
     pub(crate) fn forget(&mut self, source: SourceId, handler: u32, completion: Completion) {
         let Some(id) = self.reader_ids.get(&(source, handler)) else { return };
         if let Some(reading) = self.readings.get_mut(id)
@@ -39,6 +39,17 @@ impl Peer {
         {
             self.unread.reading_forgotten(reading);
         }
+        if !self.receives {
+            self.end_forgotten();
+        }
+    }
+
+    /// Ends the readers of forgotten streams, because the tool receives nothing any more. It can
+    /// still read the rings that it has.
+    pub(super) fn end_forgotten(&mut self) {
+        let is_forgotten = |_: &ReaderId, reading: &mut Reading| reading.forgotten().is_some();
+        let ended: Vec<(ReaderId, Reading)> = self.readings.extract_if(.., is_forgotten).collect();
+        ended.iter().for_each(|(id, reading)| self.release_reading(*id, reading));
     }
 
     /// Adds up a stream that is not sent to the tool, and queues the report if it is the first.
