@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use iof_capture::Signal;
+use iof_proto::limits::MAX_FAILURE_REASON;
 use iof_proto::{Channel, Channels, Failure, Found, Info, Log, Proc, Query, Status, socket};
 use nix::unistd::{Uid, geteuid};
 
@@ -299,14 +300,15 @@ impl HostReply {
         self.deny(Status::ERR_IOF_XOFF, "the host takes no more stdin at present");
     }
 
-    /// Denies the request with `status` and `reason`, which the tool receives.
+    /// Denies the request with `status` and `reason`, which the tool receives: up to
+    /// [`MAX_FAILURE_REASON`] bytes.
     pub fn deny(mut self, status: Status, reason: impl Into<String>) {
         self.send(Err(Failure::new(status, reason)));
     }
 
     fn send(&mut self, answer: Result<(), Failure>) {
         if let Some(reports) = self.reports.take() {
-            reports.send(Input::Answered { call: self.call, answer });
+            reports.send(Input::Answered { call: self.call, answer: answer.map_err(cut) });
         }
     }
 }
@@ -316,6 +318,12 @@ impl Drop for HostReply {
         let reason = "the host dropped the request without an answer";
         self.send(Err(Failure::new(Status::ERR_NOT_AVAILABLE, reason)));
     }
+}
+
+/// Cuts the reason of a failure to its limit.
+fn cut(mut failure: Failure) -> Failure {
+    failure.reason.truncate(failure.reason.floor_char_boundary(MAX_FAILURE_REASON));
+    failure
 }
 
 /// A handle with which the host answers one call of [`Host::approve`], on any thread and without
@@ -340,7 +348,7 @@ impl ApprovalReply {
 
     fn send(&mut self, answer: Result<Grant, Failure>) {
         if let Some(reports) = self.reports.take() {
-            reports.send(Report::Approved { peer: self.peer, answer });
+            reports.send(Report::Approved { peer: self.peer, answer: answer.map_err(cut) });
         }
     }
 }
@@ -432,7 +440,7 @@ impl QueryReply {
 
     fn send(&mut self, answer: Result<Vec<Found>, Failure>) {
         if let Some(reports) = self.reports.take() {
-            reports.send(Input::QueryAnswered { id: self.id, answer });
+            reports.send(Input::QueryAnswered { id: self.id, answer: answer.map_err(cut) });
         }
     }
 }

@@ -13,7 +13,7 @@ use common::raw::RawTool;
 use common::{TIMEOUT, nspace, run, session_with, shell, spec};
 use iof_engine::{Config, Engine, Grant, Host, QueryReply};
 use iof_proto::attribute::{self, Place, ValueType};
-use iof_proto::limits::{MAX_WAITING_PER_TOOL, STATS_AGE};
+use iof_proto::limits::{MAX_ANSWER, MAX_FAILURE_REASON, MAX_WAITING_PER_TOOL, STATS_AGE};
 use iof_proto::query::key;
 use iof_proto::{
     Answer, Attributes, Channel, Failure, Found, FromTool, Info, JobInfo, Nspace, Proc, ProcInfo, ProcState,
@@ -340,6 +340,18 @@ fn answers_of_the_engine_and_its_host_are_combined() {
     let (_, answer) =
         fixture.ask(vec![Query::new(["site.colour"])], |reply| reply.deny(Status::ERR_NO_PERMISSIONS, "no"));
     assert_eq!(denied(answer.unwrap_err()).status, Status::ERR_NO_PERMISSIONS);
+}
+
+#[test]
+fn a_reason_of_the_host_that_exceeds_the_limit_of_messages_is_cut() {
+    let fixture = fixture();
+    let reason = "ü".repeat(MAX_ANSWER);
+    let (_, answer) = fixture.ask(vec![Query::new(["site.colour"])], |reply| {
+        reply.deny(Status::ERR_NO_PERMISSIONS, reason.as_str());
+    });
+    let failure = denied(answer.unwrap_err());
+    assert_eq!(failure.status, Status::ERR_NO_PERMISSIONS);
+    assert_eq!(failure.reason.matches('ü').count(), MAX_FAILURE_REASON / 'ü'.len_utf8());
 }
 
 #[test]
