@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 fn sources(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let files = |path: PathBuf| if path.is_dir() { sources(&path) } else { vec![path] };
-    entries.flat_map(files).filter(|path| !path.ends_with("tests.rs")).collect()
+    let of_tests = |path: &PathBuf| path.ends_with("tests.rs") || path.ends_with("tests");
+    entries.filter(|path| !of_tests(path)).flat_map(files).collect()
 }
 
 /// Returns the names of modules that follow `path` in a source file.
