@@ -181,6 +181,7 @@ impl Core {
             }
         }
         self.release_backlog(&sources);
+        self.graces.remove(&sources.iter().copied().collect());
         sources.into_iter().for_each(|source| self.forget_stream(source));
         self.queries.streams_changed();
         self.shed_unread();

@@ -76,6 +76,11 @@ impl Core {
             let has = job.is_some_and(|job| job.run() == stream.name().run);
             assert!(has || stream.is_withdrawn(), "{source:?} is a stream of a removed job");
         }
+        for source in self.graces.streams() {
+            let stream = self.streams.get(&source);
+            let is_kept = stream.is_some_and(|stream| !stream.is_withdrawn());
+            assert!(is_kept, "{source:?} was removed and has a grace period");
+        }
     }
 
     fn check_jobs(&self) {

@@ -1,13 +1,14 @@
 //! Grace periods: how long the streams of a rank that has exited may stay open.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::mem;
 use std::time::{Duration, Instant};
 
 use iof_capture::SourceId;
 
 /// The times at which the streams of exited ranks are completed, if they are still open. A rank
-/// that has exited has one entry until its time is reached.
+/// that has exited has one entry until its time is reached or its streams are removed.
 #[derive(Default)]
 pub(crate) struct GracePeriods(BinaryHeap<Reverse<(Instant, Vec<SourceId>)>>);
 
@@ -20,6 +21,21 @@ impl GracePeriods {
         {
             self.0.push(Reverse((end, streams)));
         }
+    }
+
+    /// Ends the grace periods of `removed` streams without completing these.
+    pub(crate) fn remove(&mut self, removed: &BTreeSet<SourceId>) {
+        let remaining = mem::take(&mut self.0).into_iter().filter_map(|Reverse((end, mut streams))| {
+            streams.retain(|stream| !removed.contains(stream));
+            (!streams.is_empty()).then_some(Reverse((end, streams)))
+        });
+        self.0 = remaining.collect();
+    }
+
+    /// Returns the streams of all grace periods.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn streams(&self) -> impl Iterator<Item = SourceId> {
+        self.0.iter().flat_map(|Reverse((_, streams))| streams.iter().copied())
     }
 
     /// Returns when the next grace period ends.
@@ -57,5 +73,17 @@ mod tests {
         assert_eq!(graces.take_expired(now + seconds(2)), [2, 3].map(SourceId));
         assert_eq!(graces.take_expired(now + seconds(100)), [SourceId(5)]);
         assert_eq!(graces.next_end(), None);
+    }
+
+    #[test]
+    fn removed_streams_have_no_grace_period() {
+        let (mut graces, now) = (GracePeriods::default(), Instant::now());
+        let seconds = Duration::from_secs;
+        graces.begin(now, seconds(1), vec![SourceId(1), SourceId(2)]);
+        graces.begin(now, seconds(2), vec![SourceId(3)]);
+        graces.begin(now, seconds(3), vec![SourceId(4), SourceId(5)]);
+        graces.remove(&[1, 2, 4].map(SourceId).into());
+        assert_eq!(graces.next_end(), Some(now + seconds(2)));
+        assert_eq!(graces.take_expired(now + seconds(9)), [3, 5].map(SourceId));
     }
 }

@@ -6,13 +6,16 @@ use iof_proto::Nspace;
 use crate::core::Core;
 use crate::core::commands::Command;
 use crate::core::effects::HandleOp;
+use crate::core::job::RankState;
 
 impl Core {
     /// Removes all ranks from a job that failed to start, so that its name is free. Their streams
     /// are closed at once, and forgotten when they are complete. The capture thread reaps the
     /// processes, whose exits are not used.
     pub(crate) fn withdraw_ranks(&mut self, nspace: &Nspace) {
-        for rank in self.jobs.take_ranks(nspace) {
+        let ranks = self.jobs.take_ranks(nspace);
+        self.graces.remove(&ranks.iter().flat_map(RankState::streams).collect());
+        for rank in ranks {
             self.effects.handles.push(HandleOp::RemoveRank(rank.process()));
             if rank.stdin_unavailable().is_none() {
                 self.effects.commands.push(Command::Shut(rank.target()));

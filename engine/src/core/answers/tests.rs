@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use iof_capture::{Capture, Counted, Event, SourceId};
+use iof_capture::{Capture, Counted, End, Event, SourceId};
 use iof_log::LogOptions;
 use iof_proto::query::key;
 use iof_proto::{
@@ -39,6 +39,7 @@ use crate::files::NodeFiles;
 use crate::shared::SharedMemory;
 
 mod forgotten;
+mod removal;
 mod rig;
 
 use rig::{Rig, rig};
