@@ -72,6 +72,10 @@ impl Core {
                 let reads = peer.is_some_and(|peer| peer.reader_of(*source, handler).is_some());
                 assert!(reads, "a reader of {source:?} has ended");
             }
+            for (peer_id, handler) in stream.missing() {
+                let registration = self.tools.get(&peer_id).and_then(|peer| peer.registration(handler));
+                assert!(registration.is_some(), "a registration that misses {source:?} has ended");
+            }
             let job = self.jobs.get(&stream.name().source.nspace);
             let has = job.is_some_and(|job| job.run() == stream.name().run);
             assert!(has || stream.is_withdrawn(), "{source:?} is a stream of a removed job");

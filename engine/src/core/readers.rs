@@ -296,8 +296,10 @@ impl Core {
         })
     }
 
-    /// Detaches `peer_id`'s readers of registration `handler` (all, if `None`) from their streams.
+    /// Detaches `peer_id`'s readers of registration `handler` (all, if `None`) from their streams,
+    /// because the registration ends.
     pub(crate) fn detach(&mut self, peer_id: PeerId, handler: Option<u32>) {
+        self.streams.registration_ended(peer_id, handler);
         let Some(peer) = self.tools.get(&peer_id) else { return };
         let ends = |reading: &Reading| handler.is_none_or(|handler| reading.handler == handler);
         let ids: Vec<ReaderId> =

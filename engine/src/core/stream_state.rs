@@ -5,7 +5,7 @@
 //! newest the first bytes remain, as RFC0025 requires, and under block a source that was spawned
 //! with forwarding waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
@@ -39,8 +39,9 @@ pub(crate) struct StreamState {
     /// No backlog is kept: the host does not wait for further registrations, or the stream is
     /// complete.
     release_backlog: bool,
-    /// The registrations that were not attached because their tools read too many streams.
-    missing: Vec<(PeerId, u32)>,
+    /// The registrations that could not be attached, because their tools read too many streams or
+    /// there was no memory. They are to receive the number of bytes that they miss.
+    missing: BTreeSet<(PeerId, u32)>,
     /// Its final counters, once it is complete.
     completion: Option<Completion>,
     /// Its job failed to start, so it is forgotten when it is complete.
@@ -62,7 +63,7 @@ impl StreamState {
             differing: 0,
             backlog_reader: None,
             release_backlog: false,
-            missing: Vec::new(),
+            missing: BTreeSet::new(),
             completion: None,
             withdrawn: false,
             adjusted: false,
@@ -105,7 +106,7 @@ impl StreamState {
     }
 
     /// Notes that the stream is complete. Returns the registrations that miss it.
-    pub(crate) fn complete(&mut self, completion: Completion) -> Vec<(PeerId, u32)> {
+    pub(crate) fn complete(&mut self, completion: Completion) -> BTreeSet<(PeerId, u32)> {
         self.completion = Some(completion);
         mem::take(&mut self.missing)
     }
@@ -115,9 +116,24 @@ impl StreamState {
     /// registration.
     pub(crate) fn miss(&mut self, peer_id: PeerId, handler: u32) -> Option<u64> {
         if self.completion.is_none() {
-            self.missing.push((peer_id, handler));
+            self.missing.insert((peer_id, handler));
         }
         self.completion.map(|completion| completion.produced)
+    }
+
+    /// Notes that registration `handler` of `peer_id` (all, if `None`) has ended, so it need not
+    /// receive what it misses.
+    pub(crate) fn registration_ended(&mut self, peer_id: PeerId, handler: Option<u32>) {
+        let ends = |missing: (PeerId, u32)| {
+            missing.0 == peer_id && handler.is_none_or(|handler| handler == missing.1)
+        };
+        self.missing.retain(|missing| !ends(*missing));
+    }
+
+    /// Returns the registrations that miss the stream and have not received the number of bytes.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn missing(&self) -> impl Iterator<Item = (PeerId, u32)> {
+        self.missing.iter().copied()
     }
 
     /// Notes that the stream continues in a generation.

@@ -7,7 +7,7 @@ use iof_shm_ring::{CreateError, Start};
 
 use crate::core::backlog_holder::BacklogHolder;
 use crate::core::delivery::Delivery;
-use crate::core::ids::PageId;
+use crate::core::ids::{PageId, PeerId};
 use crate::core::resources::Resources;
 use crate::core::stream_state::StreamState;
 use crate::core::upcall::TakenCallback;
@@ -45,6 +45,12 @@ impl StreamTable {
     /// Returns all streams, in the order in which they were added.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&SourceId, &StreamState)> {
         self.by_id.iter()
+    }
+
+    /// Notes that registration `handler` of `peer_id` (all, if `None`) has ended, so it misses
+    /// nothing any more.
+    pub(super) fn registration_ended(&mut self, peer_id: PeerId, handler: Option<u32>) {
+        self.by_id.values_mut().for_each(|stream| stream.registration_ended(peer_id, handler));
     }
 
     /// Returns whether no stream is left, and no delivery of one.

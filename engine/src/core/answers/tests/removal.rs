@@ -1,6 +1,6 @@
 //! What the core keeps no longer than the job, the registration or the tool that it belongs to.
 
-use iof_proto::StdinUnavailable;
+use iof_proto::{FromTool, StdinUnavailable};
 
 use super::*;
 use crate::core::calls::NewRank;
@@ -39,4 +39,41 @@ fn a_job_that_fails_to_start_has_no_grace_period() {
     let (mut rig, _) = rig_with_grace();
     rig.state.withdraw_ranks(&rig.nspace.clone());
     assert_eq!(rig.state.graces.next_end(), None);
+}
+
+/// Starts a stream that the registration of a tool misses, because the tool has no slot left.
+fn rig_with_missed_stream() -> (Rig, PeerId, SourceId) {
+    let mut rig = rig();
+    let tool = rig.connect();
+    rig.pull(tool);
+    let peer = rig.state.tools.get_mut(&tool).unwrap();
+    while peer.take_slot(&rig.memory).is_ok() {}
+    let source = rig.add_stream();
+    (rig, tool, source)
+}
+
+/// Completes a stream. Returns the number of registrations that miss it.
+fn missing(rig: &mut Rig, source: SourceId) -> usize {
+    let completion = Completion { produced: 0, generation: 0 };
+    rig.state.streams.get_mut(&source).unwrap().complete(completion).len()
+}
+
+#[test]
+fn a_registration_that_has_ended_misses_no_stream() {
+    let (mut rig, _, source) = rig_with_missed_stream();
+    assert_eq!(missing(&mut rig, source), 1);
+    let (mut rig, tool, source) = rig_with_missed_stream();
+    let [(handler, _)] = rig.state.tools.get(&tool).unwrap().registrations().collect::<Vec<_>>()[..] else {
+        panic!("one registration")
+    };
+    let message = FromTool::Deregister { request: 8, handler };
+    assert!(rig.state.handle(Input::Message { peer: tool, message }, Instant::now()).is_ok());
+    assert_eq!(missing(&mut rig, source), 0);
+}
+
+#[test]
+fn a_tool_that_has_disconnected_misses_no_stream() {
+    let (mut rig, tool, source) = rig_with_missed_stream();
+    assert!(rig.state.disconnected(tool).is_some());
+    assert_eq!(missing(&mut rig, source), 0);
 }
