@@ -174,7 +174,8 @@ pub const MAX_PUSHES_PER_TOOL: usize = 64;
 pub const MAX_PUSHES_PER_TARGET: usize = 64;
 
 /// Maximum number of pushes in progress in one engine, including those of tools that have
-/// disconnected. Each has a file and memory maps. The engine refuses the next one with
+/// disconnected and those that wait until the ranks of their job are started. Each has a file and
+/// memory maps once it begins. The engine refuses the next one with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_PUSHES: usize = 1024;
 
@@ -183,8 +184,8 @@ pub const MAX_PUSHES: usize = 1024;
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_PUSHES_PER_PROCESS: usize = 256;
 
-/// Maximum size of the inlets of all pushes in progress, in bytes, including those of tools that
-/// have disconnected. The engine refuses the next push with
+/// Maximum size of the inlets of all pushes in progress, in bytes, counted as for [`MAX_PUSHES`].
+/// The engine refuses the next push with
 /// [`Status::ERR_OUT_OF_RESOURCE`](crate::Status::ERR_OUT_OF_RESOURCE).
 pub const MAX_PUSH_BYTES: u64 = 256 << 20;
 

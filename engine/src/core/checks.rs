@@ -114,7 +114,7 @@ impl Core {
         }
         let named = self.tools.values().flat_map(Peer::pushes);
         assert!(named.into_iter().all(|id| self.pushes.get(&id).is_some()), "a tool has a push that is over");
-        let alive = self.pushes.deferring_tools().all(|id| self.tools.get(&id).is_some());
+        let alive = self.pushes.deferred().all(|deferred| self.tools.get(&deferred.peer_id).is_some());
         assert!(alive, "a push of a tool that has disconnected is deferred");
     }
 
@@ -163,7 +163,7 @@ impl Core {
             ("kept streams", self.kept_streams.is_empty()),
             ("tools", self.tools.values().next().is_none() && self.tools.indexed() == 0),
             ("pushes", self.pushes.values().next().is_none()),
-            ("deferred pushes", self.pushes.deferring_tools().next().is_none()),
+            ("deferred pushes", self.pushes.deferred().next().is_none()),
             ("queries", for_counters.is_empty() && for_host.is_empty()),
             ("logs", self.logs.requesters().next().is_none()),
             ("demand", self.demand.is_empty()),

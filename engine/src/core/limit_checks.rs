@@ -12,7 +12,8 @@ use crate::core::ids::PeerId;
 use crate::core::limits::ReachedLimits;
 use crate::core::logs::ReplyTo;
 use crate::core::peer::Peer;
-use crate::core::push::{Elsewhere, Push};
+use crate::core::push::Elsewhere;
+use crate::core::push::Push;
 
 /// The size of the inlets of simulated tools.
 const INLET: u64 = 4096;
@@ -64,19 +65,20 @@ impl Core {
     fn check_push_limits(&self, reached: &mut ReachedLimits) {
         let limits = &self.settings.limits;
         let pushes = || self.pushes.values();
-        let of_processes = |used: fn(&Push) -> u64| {
-            pushes()
-                .filter_map(move |push| Some((push.client()?, used(push))))
-                .collect::<Vec<(Client, u64)>>()
-        };
-        reached.check("pushes", pushes().count() as u64, 1, limits.pushes as u64);
-        reached.check("push_bytes", pushes().map(Push::capacity).sum(), INLET, limits.push_bytes);
+        // Deferred requests count like pushes.
+        let begun = pushes().map(|push| (push.client(), push.capacity()));
+        let deferred = self.pushes.deferred().map(|deferred| (deferred.client, deferred.capacity));
+        let inlets: Vec<(Option<Client>, u64)> = begun.chain(deferred).collect();
+        reached.check("pushes", inlets.len() as u64, 1, limits.pushes as u64);
+        let bytes = inlets.iter().map(|(_, size)| size).sum();
+        reached.check("push_bytes", bytes, INLET, limits.push_bytes);
+        let of_processes = || inlets.iter().filter_map(|(client, size)| Some(((*client)?, *size)));
         let limit = ("pushes_per_process", 1, limits.pushes_per_process as u64);
-        check_sums(reached, limit, of_processes(|_| 1).into_iter());
+        check_sums(reached, limit, of_processes().map(|(client, _)| (client, 1)));
         let limit = ("push_bytes_per_process", INLET, limits.push_bytes_per_process);
-        check_sums(reached, limit, of_processes(Push::capacity).into_iter());
+        check_sums(reached, limit, of_processes());
         let of_tools = self.tools.iter().flat_map(|(id, peer)| peer.pushes().map(move |_| (id, 1)));
-        let of_tools = of_tools.chain(self.pushes.deferring_tools().map(|id| (id, 1)));
+        let of_tools = of_tools.chain(self.pushes.deferred().map(|deferred| (deferred.peer_id, 1)));
         check_sums(reached, ("pushes_per_tool", 1, limits.pushes_per_tool as u64), of_tools);
         let local = pushes().flat_map(|push| push.local_targets().map(|target| (target, 1)));
         let limit = ("pushes_per_target", 1, limits.pushes_per_target as u64);

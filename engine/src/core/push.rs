@@ -32,6 +32,10 @@ pub(crate) struct PushRequest {
 pub(crate) struct Deferred {
     pub(super) peer_id: PeerId,
     pub(super) request: PushRequest,
+    /// The process that has sent it; `None` for the embedder's own.
+    pub(super) client: Option<Client>,
+    /// The size in bytes of the inlet that it will have.
+    pub(super) capacity: u64,
 }
 
 /// A push under way.

@@ -11,7 +11,6 @@ use crate::core::Core;
 use crate::core::client::Client;
 use crate::core::job::{RankState, RemoteRanks};
 use crate::core::limits::Limits;
-use crate::core::push::Push;
 use crate::core::stream_options::limit_cache_size;
 
 /// The number of ranges of ranks that a message lists.
@@ -66,16 +65,17 @@ impl Core {
         Ok(PushOptions { directives, ignored, capacity })
     }
 
-    /// Checks that `client` may have another push with an inlet of `capacity` bytes. Only the
-    /// limits for all processes apply to the embedder (`None`).
+    /// Checks that `client` may have another push with an inlet of `capacity` bytes. Deferred
+    /// requests count like pushes. Only the limits for all processes apply to the embedder (`None`).
     pub(super) fn check_room(&self, client: Option<Client>, capacity: u64) -> Result<(), Failure> {
         let Limits { pushes, push_bytes, pushes_per_process, push_bytes_per_process, .. } =
             self.settings.limits;
-        check_limit("all", self.pushes.values(), capacity, (pushes, push_bytes))?;
+        let sizes = self.pushes.inlets().map(|(_, size)| size);
+        check_limit("all", sizes, capacity, (pushes, push_bytes))?;
         if client.is_none() {
             return Ok(());
         }
-        let own = self.pushes.values().filter(|push| push.client() == client);
+        let own = self.pushes.inlets().filter(|(owner, _)| *owner == client).map(|(_, size)| size);
         check_limit("the process's", own, capacity, (pushes_per_process, push_bytes_per_process))
     }
 
@@ -155,18 +155,16 @@ impl Core {
     }
 }
 
-/// Checks that `pushes` may have one more push, with `capacity` bytes, within a limit of their
-/// number and one of their bytes.
-fn check_limit<'a>(
+/// Checks that inlets of these `sizes` may have one more beside them, with `capacity` bytes, within
+/// a limit of their number and one of their bytes.
+fn check_limit(
     owner: &str,
-    pushes: impl Iterator<Item = &'a Push>,
+    sizes: impl Iterator<Item = u64>,
     capacity: u64,
     (max_count, max_bytes): (usize, u64),
 ) -> Result<(), Failure> {
-    let sum = |(count, bytes): (usize, u64), push: &Push| {
-        (count.saturating_add(1), bytes.saturating_add(push.capacity()))
-    };
-    let (count, bytes) = pushes.fold((0, capacity), sum);
+    let sum = |(count, bytes): (usize, u64), size: u64| (count.saturating_add(1), bytes.saturating_add(size));
+    let (count, bytes) = sizes.fold((0, capacity), sum);
     let limit = if count >= max_count {
         format!("{owner} pushes are limited to {max_count} under way")
     } else if bytes > max_bytes {

@@ -8,8 +8,9 @@ use iof_proto::Proc;
 #[cfg(feature = "simulation")]
 use iof_proto::{Failure, PushGranted, PushReport};
 
+use crate::core::client::Client;
 use crate::core::ids::PeerId;
-use crate::core::push::{Deferred, Push, PushRequest};
+use crate::core::push::{Deferred, Push};
 
 /// All pushes, by their ids.
 #[derive(Default)]
@@ -108,14 +109,21 @@ impl Pushes {
     }
 
     /// Keeps a request until the ranks of its job are started.
-    pub(super) fn defer(&mut self, peer_id: PeerId, request: PushRequest) {
-        self.deferred.push(Deferred { peer_id, request });
+    pub(super) fn defer(&mut self, request: Deferred) {
+        self.deferred.push(request);
     }
 
-    /// Returns the tools whose requests are deferred.
+    /// Returns the process and the size of the inlet, in bytes, of each push, including those of
+    /// deferred requests. The process is `None` for the embedder's own.
+    pub(super) fn inlets(&self) -> impl Iterator<Item = (Option<Client>, u64)> {
+        let begun = self.by_id.values().map(|push| (push.client(), push.capacity()));
+        begun.chain(self.deferred.iter().map(|deferred| (deferred.client, deferred.capacity)))
+    }
+
+    /// Returns the deferred requests.
     #[cfg(feature = "simulation")]
-    pub(super) fn deferring_tools(&self) -> impl Iterator<Item = PeerId> {
-        self.deferred.iter().map(|deferred| deferred.peer_id)
+    pub(super) fn deferred(&self) -> impl Iterator<Item = &Deferred> {
+        self.deferred.iter()
     }
 
     /// Returns the number of deferred requests of a tool.

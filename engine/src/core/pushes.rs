@@ -29,7 +29,7 @@ impl Core {
             return self.answer_push(peer_id, request.request, Err(failure));
         }
         if request.targets.iter().any(|target| self.is_starting(target)) {
-            return self.pushes.defer(peer_id, request);
+            return self.defer_push(peer_id, request);
         }
         match self.admit_push(&request.targets, peer.is_own()) {
             Ok(Admitted { local, .. }) if local.is_empty() => {
@@ -63,9 +63,22 @@ impl Core {
         self.jobs.get(&target.nspace).is_some_and(JobState::is_starting)
     }
 
+    /// Keeps a request until the ranks of its jobs are started, within the limits of pushes.
+    fn defer_push(&mut self, peer_id: PeerId, request: PushRequest) {
+        let client = self.tools.get(&peer_id).and_then(Peer::counted);
+        let room = self.push_options(&request.infos, request.size).and_then(|options| {
+            self.check_room(client, options.capacity)?;
+            Ok(options.capacity)
+        });
+        match room {
+            Ok(capacity) => self.pushes.defer(Deferred { peer_id, request, client, capacity }),
+            Err(failure) => self.answer_push(peer_id, request.request, Err(failure)),
+        }
+    }
+
     /// Begins the deferred pushes whose jobs have all their ranks now.
     pub(crate) fn begin_deferred(&mut self) {
-        for Deferred { peer_id, request } in self.pushes.take_deferred() {
+        for Deferred { peer_id, request, .. } in self.pushes.take_deferred() {
             self.push(peer_id, request);
         }
     }
@@ -82,7 +95,7 @@ impl Core {
         let Some(peer) = self.tools.get(&peer_id) else { return };
         // The job was replaced by another of the same name, whose ranks are not all registered.
         if request.targets.iter().any(|target| self.is_starting(target)) {
-            return self.pushes.defer(peer_id, request);
+            return self.defer_push(peer_id, request);
         }
         let number = request.request;
         let begun = match self.admit_push(&request.targets, peer.is_own()) {

@@ -39,6 +39,7 @@ use crate::files::NodeFiles;
 use crate::shared::SharedMemory;
 
 mod forgotten;
+mod pushes;
 mod removal;
 mod rig;
 

@@ -46,14 +46,19 @@ pub fn rig() -> Rig {
 }
 
 impl Rig {
+    /// Connects a tool of the embedder.
     pub fn connect(&mut self) -> PeerId {
+        self.connect_tool(true)
+    }
+
+    pub fn connect_tool(&mut self, is_own: bool) -> PeerId {
         let (ringer, bell) = iof_shm_ring::doorbell().unwrap();
         let id = self.state.tools.next_id();
         self.memory.add_tool(id, ReaderPage::create(ringer).unwrap(), bell, None);
         let client = Client { pid: 1, uid: 1 };
         let slots = PageSlots::new(PageId::Tool(id), MAX_SLOTS);
         let (limits, now) = (Limits::default(), Instant::now());
-        self.state.tools.insert(id, Peer::new(client, "tool".into(), true, false, slots, limits, now));
+        self.state.tools.insert(id, Peer::new(client, "tool".into(), is_own, false, slots, limits, now));
         id
     }
 

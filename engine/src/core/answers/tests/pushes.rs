@@ -1,0 +1,75 @@
+//! Pushes that wait: for the ranks of a job that is starting, or for a push before them.
+
+use super::*;
+
+/// Returns a core with a job that is starting and has remote ranks, and a tool that the limits
+/// apply to.
+fn starting_rig() -> (Rig, PeerId) {
+    let mut rig = rig();
+    rig.state.settings.host_stdin = true;
+    let options = rig.state.settings.options;
+    rig.state.jobs.remove(&rig.nspace);
+    rig.state.jobs.get_or_add(&rig.nspace, || JobState::new(None, options, None).with_remote_ranks());
+    rig.add_stream();
+    let tool = rig.connect_tool(false);
+    (rig, tool)
+}
+
+impl Rig {
+    /// Requests a push to the job with an inlet of `size` bytes. Returns the messages to the tool.
+    fn push(&mut self, tool: PeerId, size: u64) -> Vec<String> {
+        let targets = vec![Proc::all(self.nspace.clone())];
+        self.state.push(tool, PushRequest { request: 1, targets, size: Some(size), infos: Vec::new() });
+        self.messages(tool)
+    }
+
+    fn limits(&mut self) -> &mut Limits {
+        &mut self.state.settings.limits
+    }
+}
+
+#[test]
+fn a_push_to_a_starting_job_counts_towards_the_number_of_pushes() {
+    let (mut rig, tool) = starting_rig();
+    rig.limits().pushes = 2;
+    let others = [rig.connect_tool(false), rig.connect_tool(false)];
+    assert!(rig.push(tool, 1).is_empty() && rig.push(others[0], 1).is_empty());
+    assert_eq!(rig.push(others[1], 1), ["push refused"]);
+    // The pushes of a tool that has disconnected count no more.
+    assert!(rig.state.disconnected(others[0]).is_some());
+    assert!(rig.push(others[1], 1).is_empty());
+}
+
+#[test]
+fn a_push_to_a_starting_job_counts_towards_the_pushes_of_its_process() {
+    let (mut rig, tool) = starting_rig();
+    rig.limits().pushes_per_process = 1;
+    let (same, own) = (rig.connect_tool(false), rig.connect());
+    assert!(rig.push(tool, 1).is_empty());
+    assert_eq!(rig.push(same, 1), ["push refused"]);
+    assert!(rig.push(own, 1).is_empty(), "the limit does not apply to the embedder");
+}
+
+#[test]
+fn a_push_to_a_starting_job_counts_towards_the_bytes_of_inlets() {
+    let (mut rig, tool) = starting_rig();
+    rig.limits().push_bytes = 10;
+    assert!(rig.push(tool, 6).is_empty());
+    assert_eq!(rig.push(tool, 5), ["push refused"]);
+    assert!(rig.push(tool, 4).is_empty());
+    let (mut rig, tool) = starting_rig();
+    rig.limits().push_bytes_per_process = 10;
+    assert!(rig.push(tool, 10).is_empty());
+    assert_eq!(rig.push(tool, 1), ["push refused"]);
+}
+
+#[test]
+fn deferred_pushes_within_the_limits_begin_when_their_job_has_started() {
+    let (mut rig, tool) = starting_rig();
+    rig.limits().pushes = 2;
+    assert!(rig.push(tool, 1).is_empty() && rig.push(tool, 1).is_empty());
+    assert_eq!(rig.push(tool, 1), ["push refused"]);
+    rig.state.all_registered(&rig.nspace.clone(), Instant::now());
+    assert_eq!(rig.messages(tool), ["push begun", "push begun"]);
+    assert_eq!(rig.push(tool, 1), ["push refused"]);
+}
