@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::core::ids::Call;
 use crate::core::owed::size_of_procs;
 use crate::core::peer::Peer;
-use crate::core::push::Push;
+use crate::core::push::{Elsewhere, Push};
 use crate::core::upcall::Upcall;
 
 impl Core {
@@ -95,13 +95,35 @@ impl Core {
         self.pushes.iter().filter_map(|(id, push)| Some((id, push.elsewhere()?.source())))
     }
 
-    /// Gives up on the host if it has not taken more than the bytes before `position`.
+    /// Gives up on the host if it has not taken more than the bytes before `position`. If the push
+    /// waits for pushes whose tools have disconnected, gives up on the host for these instead, as no
+    /// tool could cut them off.
     pub(super) fn cut_off_elsewhere(&mut self, id: PushId, position: u64) {
         let paused = self.is_paused(id);
-        let Some(push) = self.pushes.get_mut(&id) else { return };
-        if push.is_slow_elsewhere(position, paused) {
-            push.give_up_elsewhere(PartialCause::CutOff);
+        let Some(push) = self.pushes.get(&id) else { return };
+        let cut_off: Vec<PushId> = if push.is_slow_elsewhere(position, paused) {
+            vec![id]
+        } else {
+            let waits = push.elsewhere().filter(|elsewhere| elsewhere.position() <= position);
+            let waits_for = waits.into_iter().flat_map(Elsewhere::waits_for);
+            waits_for.filter(|earlier| self.is_slow_orphan(*earlier)).collect()
+        };
+        for id in cut_off {
+            self.pushes
+                .get_mut(&id)
+                .into_iter()
+                .for_each(|push| push.give_up_elsewhere(PartialCause::CutOff));
             self.continue_push(id);
         }
+    }
+
+    /// Returns whether a push has its turn at the host, the host takes none of its bytes, and its
+    /// tool has disconnected.
+    fn is_slow_orphan(&self, id: PushId) -> bool {
+        let paused = self.is_paused(id);
+        let push = self.pushes.get(&id).filter(|push| push.tool().is_none());
+        push.is_some_and(|push| {
+            push.elsewhere().is_some_and(Elsewhere::has_turn) && push.is_slow_elsewhere(u64::MAX, paused)
+        })
     }
 }

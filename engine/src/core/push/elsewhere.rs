@@ -42,6 +42,11 @@ impl Elsewhere {
         self.waits_for.is_empty()
     }
 
+    /// Returns the earlier pushes that this push waits for.
+    pub(crate) fn waits_for(&self) -> impl Iterator<Item = PushId> {
+        self.waits_for.iter().copied()
+    }
+
     /// Returns the number of bytes that the host has taken.
     pub(crate) fn position(&self) -> u64 {
         self.position

@@ -73,3 +73,48 @@ fn deferred_pushes_within_the_limits_begin_when_their_job_has_started() {
     assert_eq!(rig.messages(tool), ["push begun", "push begun"]);
     assert_eq!(rig.push(tool, 1), ["push refused"]);
 }
+
+/// Returns a core with a push that waits at the host for the push of a tool that has disconnected,
+/// and its tool. The host does not answer. The tool has filled 10 bytes into the inlet.
+fn rig_behind_an_orphan() -> (Rig, PeerId) {
+    let (mut rig, orphan) = starting_rig();
+    rig.state.all_registered(&rig.nspace.clone(), Instant::now());
+    let tool = rig.connect_tool(false);
+    for tool in [orphan, tool] {
+        assert_eq!(rig.push(tool, 10), ["push begun"]);
+        assert!(rig.state.fill(tool, 1, 10, true).is_ok());
+    }
+    (rig, orphan)
+}
+
+/// Asks to cut off what has taken no byte of the tool's push. Returns the messages to the tool.
+fn cut_off(rig: &mut Rig, tool: PeerId) -> Vec<String> {
+    rig.state.report_slow_targets(tool, 2, 1, Some(0));
+    rig.settle();
+    rig.messages(tool)
+}
+
+#[test]
+fn a_push_to_remote_ranks_that_waits_for_a_disconnected_tools_push_can_be_cut_off() {
+    let (mut rig, orphan) = rig_behind_an_orphan();
+    let tool = rig.state.tools.ids()[1];
+    assert_eq!(cut_off(&mut rig, tool), ["slow targets: waiting"], "the other tool could cut its push off");
+    assert!(rig.state.disconnected(orphan).is_some());
+    assert_eq!(cut_off(&mut rig, tool), ["slow targets: stalled"], "the push has its turn");
+    assert_eq!(cut_off(&mut rig, tool), ["pushed", "slow targets: none"]);
+    assert!(rig.state.pushes.values().next().is_none());
+}
+
+#[test]
+fn a_push_of_a_disconnected_tool_that_waits_for_another_is_not_cut_off() {
+    let (mut rig, first) = rig_behind_an_orphan();
+    let orphan = rig.state.tools.ids()[1];
+    let tool = rig.connect_tool(false);
+    assert_eq!(rig.push(tool, 10), ["push begun"]);
+    assert!(rig.state.disconnected(orphan).is_some());
+    assert_eq!(cut_off(&mut rig, tool), ["slow targets: none"], "nothing was filled in");
+    assert!(rig.state.fill(tool, 1, 10, true).is_ok());
+    assert_eq!(cut_off(&mut rig, tool), ["slow targets: waiting"]);
+    assert_eq!(cut_off(&mut rig, first), ["pushed", "slow targets: none"]);
+    assert_eq!(rig.state.pushes.values().count(), 2);
+}

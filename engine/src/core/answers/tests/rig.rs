@@ -145,6 +145,13 @@ impl Rig {
             ToTool::PushBegun { result: Ok(_), .. } => "push begun".to_owned(),
             ToTool::PushBegun { result: Err(_), .. } => "push refused".to_owned(),
             ToTool::Pushed { .. } => "pushed".to_owned(),
+            ToTool::SlowTargets { slow, .. } => match &slow.targets[..] {
+                [] => "slow targets: none".to_owned(),
+                targets => {
+                    let kind = if targets[0].stalled { "stalled" } else { "waiting" };
+                    format!("slow targets: {kind}")
+                }
+            },
             ToTool::Answer { result: Ok(Answer { found, .. }), .. } => {
                 let [Found { value: Value::Streams(streams), .. }] = &found[..] else { panic!("{found:?}") };
                 format!("counters of {}", streams.len())
