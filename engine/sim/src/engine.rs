@@ -70,6 +70,8 @@ pub struct EngineWorld {
     removes_at_once: bool,
     /// At the end of the run, tools end their registrations.
     ends_registrations: bool,
+    /// At the end of the run, tools cut off the slow targets of their pushes.
+    cuts_off: bool,
     /// What tools that have ended had read.
     past: Summary,
     /// What has happened to them, and to the run.
@@ -126,6 +128,7 @@ impl EngineWorld {
             finishes: Finishes::default(),
             removes_at_once: false,
             ends_registrations: false,
+            cuts_off: false,
             past: Summary::default(),
             past_counts: Counts::default(),
             digest: Digest::default(),

@@ -160,6 +160,10 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         2000,
         "a push was refused while the job was being started that had replaced one of the same name",
     ),
+    (Subject::Engine, 1, 2000, "the grace periods of a removed job went on"),
+    (Subject::Embedder, 15, 2000, "a stream kept registrations that had ended and missed it"),
+    (Subject::Host, 17, 2000, "pushes to a job that was being started exceeded the limits"),
+    (Subject::Engine, 31, 2000, "a push waited forever at the host for that of a tool that had left"),
 ];
 
 #[test]

@@ -135,6 +135,14 @@ impl Host {
         if ignores { &mut self.ignored } else { &mut self.waiting }.push(call);
     }
 
+    /// Returns the pushes of which it leaves a piece without an answer.
+    pub fn ignored_pushes(&self) -> impl Iterator<Item = PushId> {
+        self.ignored.iter().filter_map(|call| match call {
+            Waiting::Stdin(_, push) => Some(PushId(*push)),
+            _ => None,
+        })
+    }
+
     /// Answers what it has left without an answer.
     pub fn end_silence(&mut self, engine: &mut SimulatedEngine) {
         self.silent = false;

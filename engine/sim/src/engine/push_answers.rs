@@ -8,7 +8,7 @@ use iof_proto::{Failure, Proc, PushGranted, PushReport, Rank, Status, StdinUnava
 
 use super::EngineWorld;
 use super::jobs::{Job, RankProcess};
-use super::stdins::{PushRequest, Stdins};
+use super::stdins::{PushRecord, PushRequest, Stdins};
 
 /// Why a rank may be left out of a push, and whether it may be part of it.
 #[derive(Debug, Default)]
@@ -84,10 +84,15 @@ impl EngineWorld {
             return true;
         }
         let mut waiting = self.truth.stdins.waiting(target);
+        let first_is_orphan = waiting.next().is_some_and(|push| self.is_orphan(push));
+        first_is_orphan && waiting.any(Stdins::was_cut_off)
+    }
+
+    /// Returns whether the tool of a push has left.
+    fn is_orphan(&self, push: &PushRecord) -> bool {
         let is_gone = |(id, _): (usize, u32)| !self.tools.iter().any(|tool| tool.id == id && !tool.closed);
         // A push without a known tool is that of a tool that has left.
-        let first_is_gone = waiting.next().is_some_and(|push| push.tool.is_none_or(is_gone));
-        first_is_gone && waiting.any(Stdins::was_cut_off)
+        push.tool.is_none_or(is_gone)
     }
 
     fn rank_with(&self, target: TargetId) -> Option<&RankProcess> {
@@ -121,13 +126,17 @@ impl EngineWorld {
 
     /// Checks the report of a push that has ended.
     pub(super) fn check_push_report(&mut self, push: PushId, report: PushReport) {
+        let is_orphan = self.truth.stdins.pushes.get(&push).is_some_and(|push| self.is_orphan(push));
         let EngineWorld { jobs, truth, .. } = self;
         let runs = |target| {
             let mut ranks = jobs.list.iter().flat_map(|job| &job.ranks);
             ranks.any(|rank| rank.target == Some(target) && !rank.exited)
         };
         let limits = truth.limits;
-        truth.stdins.check_report(push, report, (truth.is_cut, &limits), |target| !runs(target));
+        // No tool can cut off a push whose tool has left, so one that waits for it does.
+        let may_be_cut_off = is_orphan && truth.stdins.is_cut_off_behind(push);
+        let may_be = (truth.is_cut, may_be_cut_off, &limits);
+        truth.stdins.check_report(push, report, may_be, |target| !runs(target));
     }
 
     /// Checks the answers to requests to push.

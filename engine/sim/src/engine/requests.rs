@@ -18,7 +18,7 @@ use crate::rng::Rng;
 /// Most registrations of an honest tool.
 const MAX_REGISTRATIONS: usize = 6;
 /// Most pushes of an honest tool.
-const MAX_PUSHES: usize = 3;
+pub const MAX_PUSHES: usize = 3;
 
 fn proc(rng: &mut Rng) -> Proc {
     let rank = rng.pick(&[Rank(0), Rank(1), Rank(3), Rank::WILDCARD, Rank::WILDCARD]);
@@ -127,6 +127,13 @@ impl EngineWorld {
             cut_off.into_iter().for_each(|position| self.truth.stdins.note_cut_off(id, position));
             return tool.request(engine, Request::SlowTargets(push), |side| side.slow_targets(push, cut_off));
         }
+        self.push(actor, rng);
+    }
+
+    /// A tool begins a push, unless it has several.
+    pub(super) fn push(&mut self, actor: usize, rng: &mut Rng) {
+        let Some(index) = self.honest_tool(actor) else { return };
+        let (engine, tool) = (&mut self.engine, &mut self.tools[index]);
         let begun = tool.requests.values().filter(|request| matches!(request, Request::Push(_))).count();
         if tool.pushes.len() + begun >= MAX_PUSHES {
             return;

@@ -8,6 +8,7 @@ use iof_tool::test_utils::StreamInfo;
 
 use super::EngineWorld;
 use super::jobs::Job;
+use super::requests::MAX_PUSHES;
 use super::tool::{Request, Tool};
 use crate::counts::Counts;
 use crate::kernel::Mood;
@@ -26,6 +27,9 @@ impl EngineWorld {
         self.memory.refuse_data(false);
         self.engine.refuse(false, false);
         self.host.resume_all(&mut self.engine);
+        if self.setting.silent_host {
+            self.leave_orphans();
+        }
         self.end_jobs();
         if self.setting.leaves_paused {
             self.settle_without_paused();
@@ -44,6 +48,9 @@ impl EngineWorld {
             let are_idle = world.setting.silent_host || are_idle;
             world.jobs.list.iter().all(|job| ended(&job.nspace)) && are_idle
         });
+        if self.setting.silent_host {
+            self.settle_pushes();
+        }
         // The removal of a job moves readers that were left behind, so in half of the runs it is
         // too late for them.
         if self.setting.drains_first {
@@ -105,6 +112,48 @@ impl EngineWorld {
         });
     }
 
+    /// Lets tools push more, and one leave whose push the host does not take, so that other pushes
+    /// wait for that one.
+    fn leave_orphans(&mut self) {
+        let rng = &mut Rng::new(self.digest.word());
+        for actor in 0..4 * MAX_PUSHES {
+            self.push(actor, rng);
+            self.settle_round();
+        }
+        let ignored = self.host.ignored_pushes().filter_map(|push| self.truth.stdins.pushes.get(&push)?.tool);
+        let ignored: Vec<ConnectionId> = ignored.map(|(tool, _)| tool).collect();
+        let left = self.tools.iter_mut().find(|tool| tool.runs() && ignored.contains(&tool.id));
+        left.into_iter().for_each(|tool| tool.close(&mut self.engine));
+    }
+
+    /// Lets all pushes end although the host does not answer: tools cut off what it does not take.
+    fn settle_pushes(&mut self) {
+        self.cuts_off = true;
+        self.run_until("a push was not cut off", |world| {
+            let begins = |request: &Request| matches!(request, Request::Push(_));
+            let is_over = |tool: &Tool| tool.pushes.is_empty() && !tool.requests.values().any(begins);
+            world.tools.iter().filter(|tool| tool.runs() && !tool.lost).all(is_over)
+        });
+        self.cuts_off = false;
+    }
+
+    /// Lets every tool cut off all slow targets of its pushes.
+    fn cut_off_pushes(&mut self) {
+        let (engine, stdins) = (&mut self.engine, &mut self.truth.stdins);
+        for tool in self.tools.iter_mut().filter(|tool| tool.runs() && !tool.lost) {
+            let asks = |request: &Request| matches!(request, Request::SlowTargets(_));
+            if tool.requests.values().any(asks) {
+                continue;
+            }
+            for push in tool.pushes.keys().copied().collect::<Vec<u32>>() {
+                let position = u64::MAX;
+                stdins.note_cut_off((tool.id, push), position);
+                let request = Request::SlowTargets(push);
+                tool.request(engine, request, |side| side.slow_targets(push, Some(position)));
+            }
+        }
+    }
+
     /// Returns whether a tool that reads nothing may hold back a stream of a job.
     fn is_held(&self, job: &Job) -> bool {
         let stuck = |tool: ConnectionId| {
@@ -149,6 +198,9 @@ impl EngineWorld {
         // Pulls that the host answers late are granted meanwhile.
         if self.ends_registrations {
             self.deregister_all();
+        }
+        if self.cuts_off {
+            self.cut_off_pushes();
         }
         self.digest.add_word(self.engine.digest().word());
         let rng = &mut Rng::new(self.digest.word());

@@ -103,6 +103,15 @@ pub struct Stdins {
     pub stdins: BTreeMap<TargetId, Stdin>,
 }
 
+/// Returns whether pushes to these remote targets share one.
+fn share_target(some: &[Proc], others: &[Proc]) -> bool {
+    let meets = |one: &Proc, other: &Proc| {
+        one.nspace == other.nspace
+            && (one.rank == other.rank || one.rank == Rank::WILDCARD || other.rank == Rank::WILDCARD)
+    };
+    some.iter().any(|one| others.iter().any(|other| meets(one, other)))
+}
+
 /// Fills `buffer` with the bytes of a push from `offset` on.
 pub fn fill(content: u64, offset: u64, buffer: &mut [u8]) {
     bytes::fill(FIRST_PUSH + content, offset, buffer);
@@ -355,16 +364,8 @@ impl Stdins {
                     record.closes |= bytes.is_empty();
                 }
                 record.check_piece(source, &targets, position, &bytes);
-                let meets = |one: &Proc, other: &Proc| {
-                    one.nspace == other.nspace
-                        && (one.rank == other.rank
-                            || one.rank == Rank::WILDCARD
-                            || other.rank == Rank::WILDCARD)
-                };
                 for (_, earlier) in self.pushes.range_mut(..push) {
-                    let shares =
-                        earlier.elsewhere.iter().any(|one| targets.iter().any(|two| meets(one, two)));
-                    earlier.remote.is_over |= shares;
+                    earlier.remote.is_over |= share_target(&earlier.elsewhere, &targets);
                 }
             }
             HostStdin::Answer { push, answer } => {
@@ -373,18 +374,32 @@ impl Stdins {
         }
     }
 
+    /// Returns whether a later push that shares a remote target with `push` was to be cut off. The
+    /// targets of a hostile tool's push may be unknown.
+    pub fn is_cut_off_behind(&self, push: PushId) -> bool {
+        let Some(record) = self.pushes.get(&push) else { return false };
+        let was_cut_off = |tool| self.cut_offs.contains_key(&tool);
+        self.pushes.range(push..).skip(1).any(|(_, later)| match later.content {
+            None => true,
+            Some(_) => {
+                later.tool.is_some_and(was_cut_off) && share_target(&record.elsewhere, &later.elsewhere)
+            }
+        })
+    }
+
     /// Checks the report of a push that has ended. `may_be_lost` specifies that the capture may have
-    /// ended before, and `may_be_closed` that a rank may have exited.
+    /// ended before, `may_be_cut_off` that remote targets may be cut off for a later push, and
+    /// `may_be_closed` that a rank may have exited.
     pub fn check_report(
         &mut self,
         push: PushId,
         report: PushReport,
-        (may_be_lost, limits): (bool, &Limits),
+        (may_be_lost, may_be_cut_off, limits): (bool, bool, &Limits),
         may_be_closed: impl Fn(TargetId) -> bool,
     ) {
         let record = self.pushes.entry(push).or_insert_with(PushRecord::new);
-        let none = Vec::new();
-        let asked = record.tool.and_then(|tool| self.cut_offs.get(&tool)).unwrap_or(&none);
+        let mut asked = record.tool.and_then(|tool| self.cut_offs.get(&tool)).cloned().unwrap_or_default();
+        asked.extend(may_be_cut_off.then_some(u64::MAX));
         let mut partial: BTreeMap<&Proc, &PartialDelivery> = BTreeMap::new();
         for found in &report.partial {
             assert!(partial.insert(&found.target, found).is_none(), "{:?} is reported twice", found.target);
@@ -413,7 +428,7 @@ impl Stdins {
         for target in &record.elsewhere {
             let found = partial.remove(target);
             complete += u64::from(found.is_none());
-            record.check_remote(found, &report, (asked, limits));
+            record.check_remote(found, &report, (&asked, limits));
         }
         if record.content.is_some() {
             assert!(partial.is_empty(), "reported of others: {partial:?}");
