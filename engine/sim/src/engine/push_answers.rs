@@ -119,8 +119,12 @@ impl EngineWorld {
 
     /// Notes that the engine learns of an event of the capture.
     pub(super) fn note_known(&mut self, event: &Event) {
-        if let Event::Shut { target } = event {
-            self.truth.stdins.stdins.get_mut(target).expect("a known stdin").is_known_shut = true;
+        match event {
+            Event::Shut { target } => {
+                self.truth.stdins.stdins.get_mut(target).expect("a known stdin").is_known_shut = true;
+            }
+            Event::Fed { push, target, .. } => self.truth.stdins.note_known_end(*push, *target),
+            _ => {}
         }
     }
 

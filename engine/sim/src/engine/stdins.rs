@@ -1,7 +1,7 @@
 //! What ranks must read from their stdin, what the host must receive for remote ranks, and what the
 //! report of each push must contain.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use iof_capture::{PushEnd, PushId, TargetId};
 use iof_engine::simulation::{ConnectionId, Limits};
@@ -41,6 +41,8 @@ pub struct PushRecord {
     pub closes: bool,
     /// The local targets.
     pub local: BTreeMap<TargetId, Option<LocalEnd>>,
+    /// The local targets at which it has ended, as far as the engine knows.
+    known_ends: BTreeSet<TargetId>,
     /// The positions at which slow local targets were cut off.
     cut_offs: Vec<u64>,
     /// The remote targets.
@@ -124,6 +126,7 @@ impl PushRecord {
             content: None,
             closes: false,
             local: BTreeMap::new(),
+            known_ends: BTreeSet::new(),
             cut_offs: Vec::new(),
             elsewhere: Vec::new(),
             remote: Remote::default(),
@@ -303,11 +306,17 @@ impl Stdins {
         self.pushes.values().any(explains)
     }
 
-    /// Returns the pushes that have not ended at a target, in the order of their turns.
+    /// Notes that the engine learns of the end of a push at a local target.
+    pub fn note_known_end(&mut self, push: PushId, target: TargetId) {
+        self.pushes.get_mut(&push).expect("a push that has begun").known_ends.insert(target);
+    }
+
+    /// Returns the pushes of which the engine does not know that they have ended at a target, in the
+    /// order of their turns.
     pub fn waiting(&self, target: TargetId) -> impl Iterator<Item = &PushRecord> {
-        let turns = self.stdins.get(&target).into_iter().flat_map(|stdin| &stdin.turns);
-        let records = turns.filter_map(|push| self.pushes.get(push));
-        records.filter(move |push| push.local.get(&target).is_some_and(Option::is_none))
+        let waits =
+            move |push: &&PushRecord| push.local.contains_key(&target) && !push.known_ends.contains(&target);
+        self.pushes.values().filter(waits)
     }
 
     /// Returns whether a push before `next` ends the stdin of a target.
