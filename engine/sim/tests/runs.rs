@@ -164,6 +164,7 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
     (Subject::Embedder, 15, 2000, "a stream kept registrations that had ended and missed it"),
     (Subject::Host, 17, 2000, "pushes to a job that was being started exceeded the limits"),
     (Subject::Engine, 31, 2000, "a push waited forever at the host for that of a tool that had left"),
+    (Subject::Host, 7319, 2000, "a push waited forever for that of a tool that had left, behind another"),
 ];
 
 #[test]

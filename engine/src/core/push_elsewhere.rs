@@ -101,12 +101,12 @@ impl Core {
     pub(super) fn cut_off_elsewhere(&mut self, id: PushId, position: u64) {
         let paused = self.is_paused(id);
         let Some(push) = self.pushes.get(&id) else { return };
-        let cut_off: Vec<PushId> = if push.is_slow_elsewhere(position, paused) {
+        let cut_off = if push.is_slow_elsewhere(position, paused) {
             vec![id]
+        } else if push.elsewhere().is_some_and(|elsewhere| elsewhere.position() <= position) {
+            self.slow_orphans_before(id)
         } else {
-            let waits = push.elsewhere().filter(|elsewhere| elsewhere.position() <= position);
-            let waits_for = waits.into_iter().flat_map(Elsewhere::waits_for);
-            waits_for.filter(|earlier| self.is_slow_orphan(*earlier)).collect()
+            Vec::new()
         };
         for id in cut_off {
             self.pushes
@@ -115,6 +115,21 @@ impl Core {
                 .for_each(|push| push.give_up_elsewhere(PartialCause::CutOff));
             self.continue_push(id);
         }
+    }
+
+    /// Returns the slow pushes of tools that have disconnected for which a push waits, directly or
+    /// because such a push waits for them.
+    fn slow_orphans_before(&self, id: PushId) -> Vec<PushId> {
+        let (mut slow, mut seen, mut due) = (Vec::new(), BTreeSet::new(), vec![id]);
+        while let Some(elsewhere) = due.pop().map(|id| self.pushes.get(&id).and_then(Push::elsewhere)) {
+            for earlier in elsewhere.into_iter().flat_map(Elsewhere::waits_for) {
+                let is_orphan = self.pushes.get(&earlier).is_some_and(|push| push.tool().is_none());
+                if is_orphan && seen.insert(earlier) {
+                    if self.is_slow_orphan(earlier) { &mut slow } else { &mut due }.push(earlier);
+                }
+            }
+        }
+        slow
     }
 
     /// Returns whether a push has its turn at the host, the host takes none of its bytes, and its

@@ -383,16 +383,16 @@ impl Stdins {
         }
     }
 
-    /// Returns whether a later push that shares a remote target with `push` was to be cut off. The
-    /// targets of a hostile tool's push may be unknown.
+    /// Returns whether a later push was to be cut off that waits at the host for `push`, directly or
+    /// because another waits for it. The targets of a hostile tool's push may be unknown.
     pub fn is_cut_off_behind(&self, push: PushId) -> bool {
         let Some(record) = self.pushes.get(&push) else { return false };
-        let was_cut_off = |tool| self.cut_offs.contains_key(&tool);
-        self.pushes.range(push..).skip(1).any(|(_, later)| match later.content {
-            None => true,
-            Some(_) => {
-                later.tool.is_some_and(was_cut_off) && share_target(&record.elsewhere, &later.elsewhere)
-            }
+        let mut before = vec![&record.elsewhere];
+        self.pushes.range(push..).skip(1).any(|(_, later)| {
+            let waits = before.iter().any(|targets| share_target(targets, &later.elsewhere));
+            before.extend(waits.then_some(&later.elsewhere));
+            let was_cut_off = later.tool.is_some_and(|tool| self.cut_offs.contains_key(&tool));
+            later.content.is_none() || waits && was_cut_off
         })
     }
 

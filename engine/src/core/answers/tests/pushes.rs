@@ -18,7 +18,10 @@ fn starting_rig() -> (Rig, PeerId) {
 impl Rig {
     /// Requests a push to the job with an inlet of `size` bytes. Returns the messages to the tool.
     fn push(&mut self, tool: PeerId, size: u64) -> Vec<String> {
-        let targets = vec![Proc::all(self.nspace.clone())];
+        self.push_to(tool, vec![Proc::all(self.nspace.clone())], size)
+    }
+
+    fn push_to(&mut self, tool: PeerId, targets: Vec<Proc>, size: u64) -> Vec<String> {
         self.state.push(tool, PushRequest { request: 1, targets, size: Some(size), infos: Vec::new() });
         self.messages(tool)
     }
@@ -117,4 +120,21 @@ fn a_push_of_a_disconnected_tool_that_waits_for_another_is_not_cut_off() {
     assert_eq!(cut_off(&mut rig, tool), ["slow targets: waiting"]);
     assert_eq!(cut_off(&mut rig, first), ["pushed", "slow targets: none"]);
     assert_eq!(rig.state.pushes.values().count(), 2);
+}
+
+#[test]
+fn a_push_that_waits_for_an_orphan_behind_another_orphan_can_be_cut_off() {
+    let (mut rig, first) = starting_rig();
+    rig.state.all_registered(&rig.nspace.clone(), Instant::now());
+    let (second, tool) = (rig.connect_tool(false), rig.connect_tool(false));
+    // The first and the last push have no target in common.
+    for (tool, ranks) in [(first, &[8][..]), (second, &[8, 9]), (tool, &[9])] {
+        let targets = ranks.iter().map(|rank| Proc::new(rig.nspace.clone(), Rank(*rank))).collect();
+        assert_eq!(rig.push_to(tool, targets, 10), ["push begun"]);
+        assert!(rig.state.fill(tool, 1, 10, true).is_ok());
+    }
+    assert!(rig.state.disconnected(first).is_some() && rig.state.disconnected(second).is_some());
+    assert_eq!(cut_off(&mut rig, tool), ["slow targets: waiting"]);
+    assert_eq!(cut_off(&mut rig, tool), ["slow targets: stalled"]);
+    assert_eq!(cut_off(&mut rig, tool), ["pushed", "slow targets: none"]);
 }
