@@ -172,7 +172,9 @@ impl EngineWorld {
                 tool.request(engine, Request::Query(None), |side| side.query(queries));
             }
             1 => {
-                let (procs, signal) = (vec![proc(rng)], rng.below(70) as i32);
+                let (named, signal) = (proc(rng), rng.below(70) as i32);
+                // Some name a rank twice.
+                let procs = vec![named; if signal % 2 == 0 { 1 } else { 2 }];
                 let request = Request::Signal(procs.clone(), signal);
                 tool.request(engine, request, |side| side.signal(procs, signal));
             }
