@@ -112,7 +112,7 @@ impl Core {
             }
         }
         let limit = self.settings.limits.pushes_per_target;
-        if self.earlier_elsewhere(&admitted.elsewhere).len() >= limit {
+        if self.waiting_elsewhere(&admitted.elsewhere) >= limit {
             let reason = format!("{limit} pushes wait for the host: wait for one to end");
             return Err(Failure::new(Status::ERR_RESOURCE_BUSY, reason));
         }

@@ -1,6 +1,6 @@
 //! Pushes to ranks that run elsewhere: the host receives the bytes, one piece at a time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::PushId;
 use iof_proto::{Failure, Nspace, PartialCause, Proc, Rank};
@@ -31,6 +31,33 @@ impl Core {
             push.elsewhere().is_some_and(|elsewhere| elsewhere.targets().iter().any(meets))
         });
         earlier.map(|(id, _)| id).collect()
+    }
+
+    /// Returns how many ongoing pushes the host has for one of `targets`: for that with the most. A
+    /// push to a whole job counts at each of its ranks.
+    pub(super) fn waiting_elsewhere(&self, targets: &[Proc]) -> usize {
+        let mut jobs: BTreeMap<&Nspace, (usize, BTreeMap<Rank, usize>)> = BTreeMap::new();
+        for named in self.pushes.values().filter_map(Push::elsewhere).map(Elsewhere::targets) {
+            let mut ranks_of: BTreeMap<&Nspace, BTreeSet<Rank>> = BTreeMap::new();
+            for Proc { nspace, rank } in named {
+                ranks_of.entry(nspace).or_default().insert(*rank);
+            }
+            for (job, ranks) in ranks_of {
+                let (whole, of_ranks) = jobs.entry(job).or_default();
+                if ranks.contains(&Rank::WILDCARD) {
+                    increment(whole);
+                } else {
+                    ranks.into_iter().for_each(|rank| increment(of_ranks.entry(rank).or_default()));
+                }
+            }
+        }
+        let most = |Proc { nspace, rank }: &Proc| {
+            let Some((whole, of_ranks)) = jobs.get(nspace) else { return 0 };
+            let is_whole = *rank == Rank::WILDCARD;
+            let most = if is_whole { of_ranks.values().max() } else { of_ranks.get(rank) };
+            whole.saturating_add(most.copied().unwrap_or_default())
+        };
+        targets.iter().map(most).max().unwrap_or_default()
     }
 
     /// Records that the push `ended` has nothing more for the host. Returns the pushes that may
@@ -141,4 +168,8 @@ impl Core {
             push.elsewhere().is_some_and(Elsewhere::has_turn) && push.is_slow_elsewhere(u64::MAX, paused)
         })
     }
+}
+
+fn increment(count: &mut usize) {
+    *count = count.saturating_add(1);
 }

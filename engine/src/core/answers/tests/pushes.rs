@@ -138,3 +138,26 @@ fn a_push_that_waits_for_an_orphan_behind_another_orphan_can_be_cut_off() {
     assert_eq!(cut_off(&mut rig, tool), ["slow targets: stalled"]);
     assert_eq!(cut_off(&mut rig, tool), ["pushed", "slow targets: none"]);
 }
+
+#[test]
+fn pushes_to_remote_ranks_are_limited_at_each_of_them() {
+    let mut rig = rig();
+    rig.state.settings.host_stdin = true;
+    rig.limits().pushes_per_target = 2;
+    let tool = rig.connect();
+    let mut push = |ranks: &[Rank]| {
+        let targets = ranks.iter().map(|rank| Proc::new(rig.nspace.clone(), *rank)).collect();
+        let mut messages = rig.push_to(tool, targets, 1);
+        rig.settle();
+        messages.append(&mut rig.messages(tool));
+        messages
+    };
+    let (begun, refused) = (["push begun"], ["push refused"]);
+    assert_eq!(push(&[Rank(1), Rank(2)]), begun);
+    assert_eq!(push(&[Rank(2), Rank(3)]), begun);
+    // Two pushes share a rank with this one, but no rank has two.
+    assert_eq!(push(&[Rank(1), Rank(3)]), begun);
+    assert_eq!(push(&[Rank(2)]), refused);
+    assert_eq!(push(&[Rank::WILDCARD]), refused);
+    assert_eq!(push(&[Rank(4)]), begun);
+}
