@@ -151,7 +151,7 @@ impl Capture {
     /// waits for 1 ms before each turn, so that one turn handles the changes of several processes.
     /// It does not while large reads show that a delay would make a writer wait.
     ///
-    /// Returns `None` if they are less than 64, too few for delays.
+    /// Returns `None` if there are fewer than 64 of them.
     ///
     /// ```
     /// # let capture = iof_capture::Capture::start(|_| {})?;

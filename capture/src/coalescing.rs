@@ -21,10 +21,10 @@ const MIN_HOLD_OFF: u32 = 512;
 /// The size, in bytes, of a read that needs no delay: half of what pipes hold by default. A delay
 /// would only make the writer of a full pipe wait.
 const LARGE_READ: usize = 32 * 1024;
-/// From this length of a read on, its writer may fill its pipe during a delay of a start of many
-/// processes. The smallest pipes, of users with many of them, hold 8 KiB, see pipe(7).
+/// A writer of which a read returns at least this may fill its pipe within the delay of a start of
+/// many processes. The smallest pipes, of users with many of them, hold 8 KiB, see pipe(7).
 const FILLING_READ: usize = 4 * 1024;
-/// After such a read, so many turns have no delay of that kind.
+/// The number of turns after such a read that have no delay for the start of processes.
 const FILLING_TURNS: u32 = 64;
 
 /// The bytes that a turn read and wrote, the time that it took, and how busy the thread is.

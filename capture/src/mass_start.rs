@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The least number of processes whose start delays turns. It takes some 20 ms.
+/// The least number of processes whose start delays turns. To start as many takes some 20 ms.
 const MANY: usize = 64;
 /// The length of a delay.
 const DELAY: Duration = Duration::from_millis(1);

@@ -173,8 +173,8 @@ fn is_transient(error: &io::Error) -> bool {
     transient.contains(&error.raw_os_error())
 }
 
-/// Returns whether a send failed because the tool no longer reads. The tool has closed its end, but
-/// the messages that it sent before must still be processed.
+/// Returns whether a send failed because the tool has closed its socket, or the receiving side of it.
+/// The messages that it sends before its end must still be processed.
 fn is_closed(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

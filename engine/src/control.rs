@@ -273,7 +273,11 @@ impl Control {
             let Some((connection, peer)) = found else { return Ok(Flushed::Waits) };
             let now = Instant::now();
             let flushed = connection.flush((peer_id, peer), &self.tables.memory, budget, used, now)?;
-            let Some(message) = connection.receive(peer, now)? else { return Ok(flushed) };
+            let received = connection.receive(peer, now)?;
+            if peer.take_stopped() {
+                core.remove_kept_streams();
+            }
+            let Some(message) = received else { return Ok(flushed) };
             // Their wake-ups are left for another turn, which serves the tools that they concern.
             self.take_reports(core);
             core.handle(Input::Message { peer: peer_id, message }, now)?;

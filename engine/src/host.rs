@@ -308,7 +308,7 @@ impl HostReply {
 
     fn send(&mut self, answer: Result<(), Failure>) {
         if let Some(reports) = self.reports.take() {
-            reports.send(Input::Answered { call: self.call, answer: answer.map_err(cut) });
+            reports.send(Input::Answered { call: self.call, answer: answer.map_err(with_short_reason) });
         }
     }
 }
@@ -321,7 +321,7 @@ impl Drop for HostReply {
 }
 
 /// Cuts the reason of a failure to its limit.
-fn cut(mut failure: Failure) -> Failure {
+fn with_short_reason(mut failure: Failure) -> Failure {
     failure.reason.truncate(failure.reason.floor_char_boundary(MAX_FAILURE_REASON));
     failure
 }
@@ -348,7 +348,7 @@ impl ApprovalReply {
 
     fn send(&mut self, answer: Result<Grant, Failure>) {
         if let Some(reports) = self.reports.take() {
-            reports.send(Report::Approved { peer: self.peer, answer: answer.map_err(cut) });
+            reports.send(Report::Approved { peer: self.peer, answer: answer.map_err(with_short_reason) });
         }
     }
 }
@@ -440,7 +440,7 @@ impl QueryReply {
 
     fn send(&mut self, answer: Result<Vec<Found>, Failure>) {
         if let Some(reports) = self.reports.take() {
-            reports.send(Input::QueryAnswered { id: self.id, answer: answer.map_err(cut) });
+            reports.send(Input::QueryAnswered { id: self.id, answer: answer.map_err(with_short_reason) });
         }
     }
 }

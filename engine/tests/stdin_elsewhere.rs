@@ -12,7 +12,10 @@ use common::stdins::*;
 use common::{TIMEOUT, nspace, wait_for};
 use iof_engine::{Config, Engine, Grant, Host, HostReply, Rendezvous, StdinPush};
 use iof_proto::directive::key;
-use iof_proto::limits::{MAX_ANSWER, MAX_PUSHES_PER_PROCESS, MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
+use iof_proto::limits::{
+    MAX_ANSWER, MAX_FAILURE_REASON, MAX_PROCS_PER_PULL, MAX_PUSHES_PER_PROCESS, MAX_PUSHES_PER_TARGET,
+    MAX_PUSHES_PER_TOOL,
+};
 use iof_proto::{Info, PartialCause, PartialDelivery, PushReport, Rank, SlowTarget, SlowTargets, Status};
 use iof_tool::{LostError, Push, PushError, RequestError, Tool};
 
@@ -384,15 +387,15 @@ fn pushes_that_wait_for_the_host_at_one_rank_are_limited() {
 
 #[test]
 fn a_report_with_too_many_reasons_is_shortened_until_it_fits() {
-    const TARGETS: u32 = 1000;
+    const TARGETS: u32 = MAX_PROCS_PER_PULL as u32;
     let fixture = fixture();
     let ranks: Vec<u32> = (LOCAL_RANKS..LOCAL_RANKS + TARGETS).collect();
     let pushing = pushing(&fixture.engine, &push_to(procs(&ranks)), b"x".into());
-    let reason = "no ".repeat(10_000);
-    assert!(TARGETS as usize * reason.len() > MAX_ANSWER);
+    let reason = "n".repeat(MAX_FAILURE_REASON);
+    assert!(TARGETS as usize * reason.len() >= MAX_ANSWER);
     fixture.next().reply.deny(Status::ERR_NOT_SUPPORTED, reason.as_str());
     let report = pushing.report();
-    assert_eq!((report.bytes, report.complete, report.partial.len()), (1, 0, 500));
+    assert_eq!((report.bytes, report.complete, report.partial.len()), (1, 0, TARGETS as usize / 2));
     let named = (LOCAL_RANKS..).zip(&report.partial).all(|(rank, short)| {
         let PartialDelivery { target, delivered: 0, cause: PartialCause::Failed(why) } = short else {
             return false;

@@ -88,7 +88,7 @@ pub const MAX_WAITING_PER_TOOL: usize = 16;
 
 /// Maximum length of the reason of a failure that the host reports, in bytes. The engine cuts longer
 /// ones, so that the tool receives the failure.
-pub const MAX_FAILURE_REASON: usize = 64 * 1024;
+pub const MAX_FAILURE_REASON: usize = 4 * 1024;
 
 /// Maximum length of a free text from a tool, in bytes: its own name, a key, the text of a
 /// directive. A message with a longer text is malformed.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use iof_capture::PushId;
+use iof_capture::{PushId, SourceId};
 
 use crate::core::Core;
 use crate::core::awaited::Awaited;
@@ -80,6 +80,9 @@ impl Core {
             let has = job.is_some_and(|job| job.run() == stream.name().run);
             assert!(has || stream.is_withdrawn(), "{source:?} is a stream of a removed job");
         }
+        let stranded: BTreeSet<SourceId> = self.stranded().map(|(_, _, reading)| reading.source).collect();
+        let is_awaited = |source: &SourceId| stranded.contains(source);
+        assert!(self.kept_streams.iter().all(is_awaited), "a stream is kept for no reader");
         for source in self.graces.streams() {
             let stream = self.streams.get(&source);
             let is_kept = stream.is_some_and(|stream| !stream.is_withdrawn());

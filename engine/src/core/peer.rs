@@ -81,6 +81,8 @@ pub(crate) struct Peer {
     may_block: bool,
     /// Whether messages can be sent to the tool.
     receives: bool,
+    /// The tool has ceased to receive, which the core has not been told.
+    has_stopped: bool,
     slots: PageSlots,
     limits: Limits,
     /// The number of its requests that wait for the capture thread. Further ones are not read.
@@ -129,6 +131,7 @@ impl Peer {
             own,
             may_block,
             receives: true,
+            has_stopped: false,
             slots,
             limits,
             awaited: 0,
@@ -396,6 +399,13 @@ impl Peer {
         self.receives = false;
         self.drop_queue();
         self.end_forgotten();
+        self.has_stopped = true;
+    }
+
+    /// Returns whether [`Peer::stop_sending`] was called since the last call. Readers of kept streams
+    /// may have ended then.
+    pub(crate) fn take_stopped(&mut self) -> bool {
+        mem::take(&mut self.has_stopped)
     }
 
     fn drop_queue(&mut self) {

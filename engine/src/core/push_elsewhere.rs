@@ -33,31 +33,35 @@ impl Core {
         earlier.map(|(id, _)| id).collect()
     }
 
-    /// Returns how many ongoing pushes the host has for one of `targets`: for that with the most. A
-    /// push to a whole job counts at each of its ranks.
+    /// Returns the most ongoing pushes that the host has for any of `targets`. A push to a whole job
+    /// counts at each of its ranks.
     pub(super) fn waiting_elsewhere(&self, targets: &[Proc]) -> usize {
-        let mut jobs: BTreeMap<&Nspace, (usize, BTreeMap<Rank, usize>)> = BTreeMap::new();
+        let mut of_targets: BTreeMap<&Proc, usize> = targets.iter().map(|target| (target, 0)).collect();
+        let whole = targets.iter().filter(|target| target.rank == Rank::WILDCARD);
+        let mut ranks_of: BTreeMap<&Nspace, Vec<Rank>> =
+            whole.map(|target| (&target.nspace, Vec::new())).collect();
+        let mut of_jobs: BTreeMap<&Nspace, usize> = BTreeMap::new();
         for named in self.pushes.values().filter_map(Push::elsewhere).map(Elsewhere::targets) {
-            let mut ranks_of: BTreeMap<&Nspace, BTreeSet<Rank>> = BTreeMap::new();
-            for Proc { nspace, rank } in named {
-                ranks_of.entry(nspace).or_default().insert(*rank);
-            }
-            for (job, ranks) in ranks_of {
-                let (whole, of_ranks) = jobs.entry(job).or_default();
-                if ranks.contains(&Rank::WILDCARD) {
-                    increment(whole);
-                } else {
-                    ranks.into_iter().for_each(|rank| increment(of_ranks.entry(rank).or_default()));
+            let whole = named.iter().filter(|proc| proc.rank == Rank::WILDCARD).map(|proc| &proc.nspace);
+            let whole: BTreeSet<&Nspace> = whole.collect();
+            for proc in named.iter().filter(|proc| !whole.contains(&proc.nspace)) {
+                of_targets.entry(proc).and_modify(increment);
+                if let Some(ranks) = ranks_of.get_mut(&proc.nspace) {
+                    ranks.push(proc.rank);
                 }
             }
+            whole.into_iter().for_each(|job| increment(of_jobs.entry(job).or_default()));
         }
-        let most = |Proc { nspace, rank }: &Proc| {
-            let Some((whole, of_ranks)) = jobs.get(nspace) else { return 0 };
-            let is_whole = *rank == Rank::WILDCARD;
-            let most = if is_whole { of_ranks.values().max() } else { of_ranks.get(rank) };
-            whole.saturating_add(most.copied().unwrap_or_default())
+        let most_of = |job: &Nspace| {
+            let mut ranks = ranks_of.get(job).cloned().unwrap_or_default();
+            ranks.sort_unstable();
+            ranks.chunk_by(PartialEq::eq).map(<[Rank]>::len).max().unwrap_or_default()
         };
-        targets.iter().map(most).max().unwrap_or_default()
+        let most = |(target, count): (&&Proc, &usize)| {
+            let count = if target.rank == Rank::WILDCARD { most_of(&target.nspace) } else { *count };
+            count.saturating_add(of_jobs.get(&target.nspace).copied().unwrap_or_default())
+        };
+        of_targets.iter().map(most).max().unwrap_or_default()
     }
 
     /// Records that the push `ended` has nothing more for the host. Returns the pushes that may
@@ -123,50 +127,52 @@ impl Core {
     }
 
     /// Gives up on the host if it has not taken more than the bytes before `position`. If the push
-    /// waits for pushes whose tools have disconnected, gives up on the host for these instead, as no
-    /// tool could cut them off.
+    /// waits for pushes whose tools have disconnected, gives up on the host for those of them from
+    /// which it has taken nothing since the tool last asked: no tool of their own could cut them off.
     pub(super) fn cut_off_elsewhere(&mut self, id: PushId, position: u64) {
         let paused = self.is_paused(id);
         let Some(push) = self.pushes.get(&id) else { return };
         let cut_off = if push.is_slow_elsewhere(position, paused) {
             vec![id]
         } else if push.elsewhere().is_some_and(|elsewhere| elsewhere.position() <= position) {
-            self.slow_orphans_before(id)
+            let orphans = self.slow_orphans_before(id);
+            self.pushes.get_mut(&id).map(|push| push.note_orphans(orphans)).unwrap_or_default()
         } else {
             Vec::new()
         };
         for id in cut_off {
-            self.pushes
-                .get_mut(&id)
-                .into_iter()
-                .for_each(|push| push.give_up_elsewhere(PartialCause::CutOff));
+            if let Some(push) = self.pushes.get_mut(&id) {
+                push.give_up_elsewhere(PartialCause::CutOff);
+            }
             self.continue_push(id);
         }
     }
 
-    /// Returns the slow pushes of tools that have disconnected for which a push waits, directly or
-    /// because such a push waits for them.
-    fn slow_orphans_before(&self, id: PushId) -> Vec<PushId> {
-        let (mut slow, mut seen, mut due) = (Vec::new(), BTreeSet::new(), vec![id]);
+    /// Returns the pushes of tools that have disconnected for which a push waits, directly or because
+    /// such a push waits for them, and for which the host owes an answer, with the bytes that it has
+    /// taken of each.
+    fn slow_orphans_before(&self, id: PushId) -> BTreeMap<PushId, u64> {
+        let (mut slow, mut seen, mut due) = (BTreeMap::new(), BTreeSet::new(), vec![id]);
         while let Some(elsewhere) = due.pop().map(|id| self.pushes.get(&id).and_then(Push::elsewhere)) {
             for earlier in elsewhere.into_iter().flat_map(Elsewhere::waits_for) {
                 let is_orphan = self.pushes.get(&earlier).is_some_and(|push| push.tool().is_none());
                 if is_orphan && seen.insert(earlier) {
-                    if self.is_slow_orphan(earlier) { &mut slow } else { &mut due }.push(earlier);
+                    match self.slow_position(earlier) {
+                        Some(position) => drop(slow.insert(earlier, position)),
+                        None => due.push(earlier),
+                    }
                 }
             }
         }
         slow
     }
 
-    /// Returns whether a push has its turn at the host, the host takes none of its bytes, and its
-    /// tool has disconnected.
-    fn is_slow_orphan(&self, id: PushId) -> bool {
-        let paused = self.is_paused(id);
-        let push = self.pushes.get(&id).filter(|push| push.tool().is_none());
-        push.is_some_and(|push| {
-            push.elsewhere().is_some_and(Elsewhere::has_turn) && push.is_slow_elsewhere(u64::MAX, paused)
-        })
+    /// Returns the number of bytes that the host has taken of a push that has its turn, if the host
+    /// has not answered its last piece or takes nothing of its tool.
+    fn slow_position(&self, id: PushId) -> Option<u64> {
+        let push = self.pushes.get(&id)?;
+        let elsewhere = push.elsewhere().filter(|elsewhere| elsewhere.has_turn())?;
+        push.is_slow_elsewhere(u64::MAX, self.is_paused(id)).then_some(elsewhere.position())
     }
 }
 

@@ -124,10 +124,10 @@ impl StreamState {
     /// Notes that registration `handler` of `peer_id` (all, if `None`) has ended, so it need not
     /// receive what it misses.
     pub(crate) fn registration_ended(&mut self, peer_id: PeerId, handler: Option<u32>) {
-        let ends = |missing: (PeerId, u32)| {
-            missing.0 == peer_id && handler.is_none_or(|handler| handler == missing.1)
-        };
-        self.missing.retain(|missing| !ends(*missing));
+        match handler {
+            Some(handler) => drop(self.missing.remove(&(peer_id, handler))),
+            None => self.missing.extract_if((peer_id, 0)..=(peer_id, u32::MAX), |_| true).for_each(drop),
+        }
     }
 
     /// Returns the registrations that miss the stream and have not received the number of bytes.

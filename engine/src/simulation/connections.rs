@@ -115,6 +115,9 @@ impl SimulatedEngine {
             let Some(peer) = self.core.tool_mut(id) else { return Ok(busy) };
             busy |= socket.flush((id, peer), &self.memory, self.now, &mut self.digest);
             let message: Option<FromTool> = peer.next_message(self.now, || socket.next())?;
+            if peer.take_stopped() {
+                self.core.remove_kept_streams();
+            }
             let Some(message) = message else { return Ok(busy) };
             busy = true;
             self.core.check_serves(id, &message);

@@ -127,8 +127,8 @@ impl Links {
         }
     }
 
-    /// Notes that the threads of a carrier could not all be started. One that was ends, and so does
-    /// the process of the carrier.
+    /// Notes that the threads of a carrier could not all be started. Ends the one that was, if any,
+    /// and the process of the carrier.
     fn lacks_threads(&self, carrier: CarrierNumber) {
         self.ended(carrier);
         let mut current = lock(&self.current);

@@ -33,14 +33,16 @@ impl Peer {
     /// Notes that a stream that has come to `completion`, which the tool reads for `handler`, was
     /// forgotten. The reader ends if the tool receives nothing any more.
     pub(crate) fn forget(&mut self, source: SourceId, handler: u32, completion: Completion) {
-        let Some(id) = self.reader_ids.get(&(source, handler)) else { return };
-        if let Some(reading) = self.readings.get_mut(id)
+        let Some(id) = self.reader_ids.get(&(source, handler)).copied() else { return };
+        if let Some(reading) = self.readings.get_mut(&id)
             && reading.forget(completion)
         {
             self.unread.reading_forgotten(reading);
         }
-        if !self.receives {
-            self.end_forgotten();
+        if !self.receives
+            && let Some(reading) = self.readings.remove(&id)
+        {
+            self.release_reading(id, &reading);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The targets of a push that run elsewhere, and the pieces that the host receives for them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use iof_capture::PushId;
@@ -17,6 +17,9 @@ pub(crate) struct Elsewhere {
     stdin: Arc<StdinPush>,
     /// The earlier pushes that this push waits for.
     waits_for: BTreeSet<PushId>,
+    /// The positions of pushes of disconnected tools that this push waited for when its tool last
+    /// asked to cut off what is slow.
+    orphans: BTreeMap<PushId, u64>,
     /// The number of bytes that the host has taken.
     position: u64,
     /// The length of the piece that the host has not answered, in bytes.
@@ -34,7 +37,14 @@ impl Elsewhere {
         waits_for: BTreeSet<PushId>,
     ) -> Elsewhere {
         let stdin = Arc::new(StdinPush { id: id.0, source, targets, directives });
-        Elsewhere { stdin, waits_for, position: 0, unanswered: None, end_sent: false }
+        Elsewhere {
+            stdin,
+            waits_for,
+            orphans: BTreeMap::new(),
+            position: 0,
+            unanswered: None,
+            end_sent: false,
+        }
     }
 
     /// Returns whether the host may receive the next piece.
@@ -126,6 +136,15 @@ impl Push {
             (elsewhere.unanswered.is_some() || paused) && elsewhere.position <= position
         };
         self.elsewhere.as_ref().is_some_and(is_slow)
+    }
+
+    /// Notes the positions of pushes of disconnected tools that this push waits for. Returns those
+    /// pushes that have not moved since the last call.
+    pub(crate) fn note_orphans(&mut self, positions: BTreeMap<PushId, u64>) -> Vec<PushId> {
+        let Some(elsewhere) = self.elsewhere.as_mut() else { return Vec::new() };
+        let before = std::mem::replace(&mut elsewhere.orphans, positions);
+        let stands = |(id, position): &(&PushId, &u64)| before.get(*id) == Some(*position);
+        elsewhere.orphans.iter().filter(stands).map(|(id, _)| *id).collect()
     }
 
     /// Ends the push for all targets elsewhere.

@@ -94,3 +94,22 @@ fn nothing_is_queued_or_counted_for_a_tool_that_receives_nothing() {
     assert!(rig.peer(tool).front().is_none());
     assert_eq!(rig.peer(tool).unread().ends(), 0);
 }
+
+#[test]
+fn a_stream_that_was_kept_for_a_tool_is_removed_when_the_tool_receives_nothing_any_more() {
+    let mut rig = rig();
+    let source = rig.add_stream();
+    let tool = rig.connect();
+    rig.pull(tool);
+    rig.settle();
+    rig.send_queue(tool);
+    let memory = Arc::clone(&rig.memory);
+    while rig.peer(tool).take_slot(&memory).is_ok() {}
+    rig.complete_in_second_ring(source);
+    rig.remove();
+    assert_eq!(rig.state.kept_streams.len(), 1, "the reader waits for a slot");
+    rig.peer(tool).stop_sending();
+    assert!(rig.peer(tool).take_stopped() && !rig.peer(tool).take_stopped());
+    rig.state.remove_kept_streams();
+    assert!(rig.state.kept_streams.is_empty());
+}
