@@ -165,6 +165,13 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
     (Subject::Host, 17, 2000, "pushes to a job that was being started exceeded the limits"),
     (Subject::Engine, 31, 2000, "a push waited forever at the host for that of a tool that had left"),
     (Subject::Host, 7319, 2000, "a push waited forever for that of a tool that had left, behind another"),
+    (
+        Subject::Engine,
+        31_255,
+        2000,
+        "a push to several remote ranks was refused as if one of them had as many as its limit",
+    ),
+    (Subject::Embedder, 31_227, 2000, "the simulator judged a close by ends that the engine did not know"),
 ];
 
 #[test]

@@ -34,7 +34,7 @@ pub(crate) struct Deferred {
     pub(super) request: PushRequest,
     /// The process that has sent it; `None` for the embedder's own.
     pub(super) client: Option<Client>,
-    /// The size in bytes of the inlet that it will have.
+    /// The size in bytes of the inlet that it will have, before it is rounded up to whole pages.
     pub(super) capacity: u64,
 }
 
