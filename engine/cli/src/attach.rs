@@ -1,12 +1,19 @@
 //! The search for an engine and the attachment to it, for the commands that are tools.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
+use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::key;
-use iof_proto::rendezvous::{ConnectError, FindError, Search, list};
+use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, list};
 use iof_proto::{Found, Nspace, Value};
 use iof_tool::{AttachError, Tool};
 
 use crate::args::engine::EngineArgs;
 use crate::error::Failure;
+
+/// The interval at which a command that waits for a job looks for it.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The name of a tool, as queries show it.
 pub enum ToolName {
@@ -34,10 +41,27 @@ pub fn find(search: &Search, name: &ToolName) -> Result<Tool, Failure> {
     Tool::find(search, name.text()).map_err(|error| failed(error, search))
 }
 
-/// Attaches `count` tools to one engine.
+/// Attaches `count` tools to one engine. If none has the selected job, but one has no job yet, waits
+/// up to [`JOB_WAIT`] for the job.
 pub fn attach_several(args: &EngineArgs, name: &ToolName, count: usize) -> Result<Vec<Tool>, Failure> {
-    let search = args.search();
-    Tool::find_several(&search, name.text(), count).map_err(|error| failed(error, &search))
+    let (search, start) = (args.search(), Instant::now());
+    loop {
+        match Tool::find_several(&search, name.text(), count) {
+            Err(AttachError::Find(FindError::NoSuchNspace { nspace, .. }))
+                if start.elapsed() < JOB_WAIT && may_begin(&search, &nspace) =>
+            {
+                thread::sleep(POLL_INTERVAL);
+            }
+            found => return found.map_err(|error| failed(error, &search)),
+        }
+    }
+}
+
+/// Returns whether an engine has no job yet, so that it may begin `nspace`, or has begun it.
+fn may_begin(search: &Search, nspace: &Nspace) -> bool {
+    let engines = list(search.session_directory.as_deref()).unwrap_or_default();
+    let sessions = engines.iter().filter(|engine| engine.level == Level::Session && engine.is_live);
+    sessions.into_iter().any(|engine| engine.jobs.is_empty() || engine.jobs.contains(nspace))
 }
 
 impl ToolName {

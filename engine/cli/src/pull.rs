@@ -1,7 +1,7 @@
 //! `iof pull`: writes the output of a running job, as one more reader of it.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam::channel::unbounded;
 use iof_output::{NewFiles, PrintReport};
@@ -11,12 +11,9 @@ use iof_tool::{Pull, RequestError, Tool};
 
 use crate::args::PullArgs;
 use crate::args::values::Ranks;
-use crate::attach::{ToolName, attach_several, namespaces};
+use crate::attach::{POLL_INTERVAL, ToolName, attach_several, namespaces};
 use crate::error::Failure;
 use crate::output::{Part, WrittenOutputs, with_job};
-
-/// The time between two queries to an engine that has no job yet.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// WrittenOutputs the output of a running job to stdout and stderr, or to files. Blocks until the output is
 /// complete.

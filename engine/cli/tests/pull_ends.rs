@@ -41,6 +41,12 @@ fn wait_for_connection(pull: &Process) {
     });
 }
 
+/// Returns an engine without a job at `site`.
+fn idle_engine(site: &Site) -> Engine {
+    let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
+    Engine::start(Config { rendezvous, ..Config::default() }).unwrap()
+}
+
 /// Returns a run that is stopped after its ranks have ended, and an `iof pull` that has just
 /// connected to it.
 fn stopped_at_the_end(site: &Site) -> (Process, Process) {
@@ -97,8 +103,7 @@ fn a_stopped_pull_does_not_delay_the_end_of_the_run_and_fails() {
 
 /// Returns an engine without a job, and a pull that is connected to it.
 fn without_a_job(site: &Site) -> (Engine, Process) {
-    let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
-    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let engine = idle_engine(site);
     let pull = site.pull(&[]);
     wait_for_connection(&pull);
     (engine, pull)
@@ -110,6 +115,20 @@ fn a_pull_from_an_engine_without_a_job_waits_for_the_first_job() {
     let (engine, pull) = without_a_job(&site);
     // Gives the pull time to query the jobs. On a slow machine it may be too short; then the test
     // passes without testing the wait.
+    thread::sleep(Duration::from_millis(100));
+    let app = App::new("echo", ["hello"]);
+    let job = engine.spawn(&JobSpec::new(Nspace::new("job").unwrap(), vec![app])).unwrap();
+    let done = pull.finish();
+    assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "hello\n", ""));
+    job.wait();
+}
+
+#[test]
+fn a_pull_of_a_named_job_waits_for_it_while_an_engine_has_no_job() {
+    let site = Site::new();
+    let engine = idle_engine(&site);
+    let pull = site.pull(&["--nspace", "job"]);
+    // As above.
     thread::sleep(Duration::from_millis(100));
     let app = App::new("echo", ["hello"]);
     let job = engine.spawn(&JobSpec::new(Nspace::new("job").unwrap(), vec![app])).unwrap();
