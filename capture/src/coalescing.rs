@@ -21,8 +21,8 @@ const MIN_HOLD_OFF: u32 = 512;
 /// The size, in bytes, of a read that needs no delay: half of what pipes hold by default. A delay
 /// would only make the writer of a full pipe wait.
 const LARGE_READ: usize = 32 * 1024;
-/// A writer of which a read returns at least this may fill its pipe within the delay of a start of
-/// many processes. The smallest pipes, of users with many of them, hold 8 KiB, see pipe(7).
+/// If a read returns at least this, its writer may fill the pipe within the delay of a start of many
+/// processes. The smallest pipes, of users with many of them, hold 8 KiB, see pipe(7).
 const FILLING_READ: usize = 4 * 1024;
 /// The number of turns after such a read that have no delay for the start of processes.
 const FILLING_TURNS: u32 = 64;

@@ -4,7 +4,6 @@
 //! several times: for its pipes, its readers and its exit. With a short delay, one turn handles the
 //! changes of several ranks.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -20,6 +19,7 @@ pub(crate) struct MassStarts(Arc<AtomicU32>);
 
 /// A start of many processes, from its creation to its drop, see
 /// [`Capture::begin_mass_start`](crate::Capture::begin_mass_start).
+#[derive(Debug)]
 #[must_use = "the start ends when this is dropped"]
 pub struct MassStart(MassStarts);
 
@@ -44,12 +44,6 @@ impl MassStarts {
 impl Drop for MassStart {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl fmt::Debug for MassStart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MassStart").finish_non_exhaustive()
     }
 }
 

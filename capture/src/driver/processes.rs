@@ -43,7 +43,7 @@ impl<B: Backend> Driver<B> {
             }
             None if self.stopping => self.remove_process(index),
             // The process has ended, but a debugger that traces it must release it first, see
-            // ptrace(2). There is no notification for that.
+            // ptrace(2). The kernel does not report when it does.
             None => self.backend.pause(Token::Process(index), Pause::Long),
         }
     }

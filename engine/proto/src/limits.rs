@@ -68,9 +68,9 @@ pub const MAX_SLOTS_PER_MESSAGE: usize = 4096;
 pub const MAX_FORGOTTEN_PER_TOOL: usize = 1024;
 
 /// Maximum number of rings of forgotten jobs that wait to be sent, over all tools. Each is an open
-/// file of the engine's process. Beyond the limit, the engine counts the streams of which each tool
-/// has received no ring, selects the tool with most of them, and drops half of that tool's. A tool
-/// that has received a ring of a stream receives the next one, too.
+/// file of the engine's process. Beyond the limit, the engine counts the streams without a
+/// ring that their tool has received, selects the tool with the most, and drops half of these. A
+/// tool that has received a ring of a stream receives the next one, too.
 pub const MAX_FORGOTTEN: usize = 4 * MAX_FORGOTTEN_PER_TOOL;
 
 /// Maximum number of directives of one request, of qualifiers of one query and of fields of one

@@ -12,8 +12,7 @@ use crate::core::ids::PeerId;
 use crate::core::limits::ReachedLimits;
 use crate::core::logs::ReplyTo;
 use crate::core::peer::Peer;
-use crate::core::push::Elsewhere;
-use crate::core::push::Push;
+use crate::core::push::{Elsewhere, Push};
 
 /// The size of the inlets of simulated tools.
 const INLET: u64 = 4096;

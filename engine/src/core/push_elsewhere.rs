@@ -52,10 +52,10 @@ impl Core {
             }
             whole.into_iter().for_each(|job| increment(of_jobs.entry(job).or_default()));
         }
+        ranks_of.values_mut().for_each(|ranks| ranks.sort_unstable());
         let most_of = |job: &Nspace| {
-            let mut ranks = ranks_of.get(job).cloned().unwrap_or_default();
-            ranks.sort_unstable();
-            ranks.chunk_by(PartialEq::eq).map(<[Rank]>::len).max().unwrap_or_default()
+            let runs = ranks_of.get(job).into_iter().flat_map(|ranks| ranks.chunk_by(PartialEq::eq));
+            runs.map(<[Rank]>::len).max().unwrap_or_default()
         };
         let most = |(target, count): (&&Proc, &usize)| {
             let count = if target.rank == Rank::WILDCARD { most_of(&target.nspace) } else { *count };

@@ -48,8 +48,8 @@ impl Core {
         self.shed_beyond(unsent, limit);
     }
 
-    /// Drops unsent rings, of which there are `unsent`, until `limit` are left or no tool has one
-    /// that can be dropped. The tool that has the most of these loses half of them at a time.
+    /// Drops some of the `unsent` rings that wait to be sent, until `limit` are left or none can be
+    /// dropped. The tool with the most rings that can be dropped loses half of them at a time.
     fn shed_beyond(&mut self, mut unsent: usize, limit: usize) {
         if unsent <= limit {
             return;

@@ -102,11 +102,11 @@ impl EngineWorld {
     /// named them.
     pub(super) fn check_signal_elsewhere(&self, (id, number): (ConnectionId, u32), procs: &[Proc]) {
         assert!(!procs.is_empty(), "the host has nothing to signal");
-        let is_whole = |proc: &Proc| proc.rank == Rank::WILDCARD;
-        for (index, proc) in procs.iter().enumerate() {
-            let others = procs.iter().take(index).chain(procs.iter().skip(index + 1));
-            let includes = |other: &Proc| other == proc || is_whole(other) && other.nspace == proc.nspace;
-            assert!(!others.clone().any(includes), "{proc:?} is signalled twice: {procs:?}");
+        for proc in procs {
+            let whole = Proc::all(proc.nspace.clone());
+            let includes = |other: &&Proc| *other == proc || **other == whole;
+            let times = procs.iter().filter(includes).count();
+            assert_eq!(times, 1, "the times that {proc:?} is signalled: {procs:?}");
         }
         // The request of a tool that has left may still wait for the host.
         let Some(tool) = self.tools.iter().find(|tool| tool.id == id) else { return };

@@ -135,7 +135,7 @@ impl Host {
         if ignores { &mut self.ignored } else { &mut self.waiting }.push(call);
     }
 
-    /// Returns the pushes of which it leaves a piece without an answer.
+    /// Returns the pushes with a piece that it does not answer.
     pub fn ignored_pushes(&self) -> impl Iterator<Item = PushId> {
         self.ignored.iter().filter_map(|call| match call {
             Waiting::Stdin(_, push) => Some(PushId(*push)),

@@ -311,8 +311,8 @@ impl Stdins {
         self.pushes.get_mut(&push).expect("a push that has begun").known_ends.insert(target);
     }
 
-    /// Returns the pushes of which the engine does not know that they have ended at a target, in the
-    /// order of their turns.
+    /// Returns the pushes that have not ended at a target, as far as the engine knows, in the order of
+    /// their turns.
     pub fn waiting(&self, target: TargetId) -> impl Iterator<Item = &PushRecord> {
         let waits =
             move |push: &&PushRecord| push.local.contains_key(&target) && !push.known_ends.contains(&target);

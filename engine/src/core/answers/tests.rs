@@ -154,10 +154,7 @@ fn the_last_ring_of_a_stream_precedes_the_end_of_its_job() {
 fn a_tool_that_sees_the_end_of_its_ring_before_the_engine_follows_the_stream_once_it_has_moved() {
     let mut rig = rig();
     let source = rig.add_stream();
-    let tool = rig.connect();
-    rig.pull(tool);
-    rig.settle();
-    rig.send_queue(tool);
+    let tool = rig.reading_tool();
     for _ in 0..2 {
         rig.state.follow(tool, ReaderId::from(0));
         assert!(rig.state.effects.commands.is_empty(), "the capture thread is not woken");
@@ -249,10 +246,7 @@ fn a_message_that_the_capture_thread_does_not_take_is_not_logged() {
 fn a_stream_is_kept_while_a_reader_of_its_removed_job_waits_for_a_free_slot() {
     let mut rig = rig();
     let source = rig.add_stream();
-    let tool = rig.connect();
-    rig.pull(tool);
-    rig.settle();
-    rig.send_queue(tool);
+    let tool = rig.reading_tool();
     let peer = rig.state.tools.get_mut(&tool).unwrap();
     while peer.take_slot(&rig.memory).is_ok() {}
     let larger = iof_shm_ring::StreamConfig { capacity: 4 << 20, policy: iof_shm_ring::Policy::Block };

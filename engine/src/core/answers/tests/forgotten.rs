@@ -99,10 +99,7 @@ fn nothing_is_queued_or_counted_for_a_tool_that_receives_nothing() {
 fn a_stream_that_was_kept_for_a_tool_is_removed_when_the_tool_receives_nothing_any_more() {
     let mut rig = rig();
     let source = rig.add_stream();
-    let tool = rig.connect();
-    rig.pull(tool);
-    rig.settle();
-    rig.send_queue(tool);
+    let tool = rig.reading_tool();
     let memory = Arc::clone(&rig.memory);
     while rig.peer(tool).take_slot(&memory).is_ok() {}
     rig.complete_in_second_ring(source);

@@ -62,6 +62,15 @@ impl Rig {
         id
     }
 
+    /// Connects a tool of the embedder that pulls the job, and has received the answer and its rings.
+    pub fn reading_tool(&mut self) -> PeerId {
+        let tool = self.connect();
+        self.pull(tool);
+        self.settle();
+        self.send_queue(tool);
+        tool
+    }
+
     pub fn pull(&mut self, peer_id: PeerId) {
         let procs = vec![Proc::all(self.nspace.clone())];
         let registration =
