@@ -14,7 +14,9 @@ pub struct SourceId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
 
-/// The id of a target: one process's stdin. Chosen by the caller.
+/// The id of a target: one process's stdin. Chosen by the caller. The source with the same number,
+/// if there is one, is the stdout of the process: its readers learn when the process was given
+/// stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(pub u64);
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use iof_capture::{AddError, Child, TooFewFiles, TooFewMaps};
 use iof_proto::{Channel, Directives, Nspace, Rank, StdinUnavailable};
-use iof_shm_ring::{CacheBudget, CreateError};
+use iof_shm_ring::{CacheBudget, CreateError, Interaction};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::socket::{SockType, SockaddrStorage, getpeername, getsockopt, sockopt};
@@ -227,8 +227,9 @@ impl Engine {
         let mut running_ranks = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let number = rank.rank;
+            let interaction = if rank.stdin.is_some() { Interaction::Piped } else { Interaction::None };
             let streams = self
-                .streams(&nspace, number, &directives, count)
+                .streams(&nspace, number, &directives, count, interaction)
                 .map_err(|source| AdoptError::Rings { rank: number, source })?;
             let (launching_rank, running_rank) = running_rank(rank)?;
             launching.insert(number, launching_rank);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ use iof_capture::{BackendKind, ProcessGroup, Pty, Stdin};
 use iof_log::{MailServer, Order, Syslog};
 use iof_proto::directive::{DirectiveLevel, DropPolicy};
 use iof_proto::{Directives, Failure, Info, Nspace, Rank};
-use iof_shm_ring::Policy;
+use iof_shm_ring::{Interaction, Policy};
 use nix::libc;
+use nix::sys::stat::fstat;
+use nix::unistd::isatty;
 
 use crate::early_end::{DEFAULT_KILL_WAIT, KillOnBadExit};
 
@@ -310,6 +313,9 @@ pub struct JobSpec {
     /// The ranks with [`Stdin::Pipe`] to which only the embedder's own tools may push
     /// ([`Engine::attach`](crate::Engine::attach)). The wildcard rank has no effect here.
     pub own_stdin: BTreeSet<Rank>,
+    /// Who answers these ranks, for an embedder that knows it better than the engine
+    /// ([`JobSpec::interaction`]). The wildcard rank has no effect here.
+    pub interactions: BTreeMap<Rank, Interaction>,
     /// The ranks with a pseudo-terminal, and its initial settings. The wildcard rank stands for all
     /// ranks that are not named. What such a rank writes to stdout, stderr and /dev/tty arrives on
     /// its stdout channel, unchanged and in the order of the writes. Its stderr channel ends at
@@ -376,6 +382,7 @@ impl JobSpec {
             apps,
             stdin: BTreeMap::new(),
             own_stdin: BTreeSet::new(),
+            interactions: BTreeMap::new(),
             ptys: BTreeMap::new(),
             process_group: ProcessGroup::Own,
             grace: None,
@@ -407,9 +414,35 @@ impl JobSpec {
         }
     }
 
+    /// Returns who may answer a rank, which readers of its output must know that wait for the ends of
+    /// lines. The embedder's own stdin is examined for ranks that inherit it or are listed in
+    /// `own_stdin`: a file or /dev/null answers nothing.
+    pub fn interaction(&self, rank: Rank) -> Interaction {
+        match self.stdin_of(rank) {
+            _ if self.pty(rank).is_some() => Interaction::Unbuffered,
+            _ if self.interactions.contains_key(&rank) => {
+                self.interactions.get(&rank).copied().unwrap_or_default()
+            }
+            Stdin::Null | Stdin::File(_) => Interaction::None,
+            Stdin::Pipe if !self.own_stdin.contains(&rank) => Interaction::Piped,
+            Stdin::Inherit | Stdin::Pipe => own_interaction(),
+        }
+    }
+
     /// Returns the number of ranks of all apps.
     pub fn nprocs(&self) -> u64 {
         self.apps.iter().map(|app| u64::from(app.nprocs)).sum()
+    }
+}
+
+/// Returns who writes to the stdin of this process.
+fn own_interaction() -> Interaction {
+    let stdin = io::stdin();
+    let kind = fstat(&stdin).map_or(0, |found| found.st_mode & libc::S_IFMT);
+    match kind {
+        _ if isatty(&stdin).unwrap_or(false) => Interaction::Typed,
+        libc::S_IFIFO | libc::S_IFSOCK => Interaction::Piped,
+        _ => Interaction::None,
     }
 }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use iof_capture::{TooFewFiles, TooFewMaps, check_files, check_maps};
 use iof_log::Syslog;
 use iof_proto::{Failure, Status};
-use iof_shm_ring::{CacheBudget, CreateError, Inlet, ReaderId, ReaderPage, Stream, StreamConfig};
+use iof_shm_ring::{
+    CacheBudget, CreateError, Inlet, Interaction, ReaderId, ReaderPage, Stream, StreamConfig,
+};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::gethostname;
 
@@ -106,11 +108,13 @@ impl MemorySource for NodeFiles {
     fn log_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, Failure> {
         check_files_of_job(TRANSIENT_FDS.saturating_add(1), &self.caches)
             .map_err(|error| out_of_resources(&error))?;
-        Stream::create_beside(config, label, &self.caches).map_err(|error| out_of_resources(&error))
+        self.delivered_stream(config, label).map_err(|error| out_of_resources(&error))
     }
 
     fn delivered_stream(&self, config: StreamConfig, label: &str) -> Result<Stream, CreateError> {
-        Stream::create_beside(config, label, &self.caches)
+        let mut stream = Stream::create_beside(config, label, &self.caches)?;
+        stream.set_interaction(Interaction::Unbuffered);
+        Ok(stream)
     }
 
     fn has_syslog(&self) -> bool {

@@ -160,7 +160,7 @@ impl Engine {
         let pmi = mpi.pmi.as_ref();
         // Before the process, so that little time passes until its output is read.
         let streams = self
-            .streams(&spec.nspace, rank, &spec.directives, spec.nprocs())
+            .streams(&spec.nspace, rank, &spec.directives, spec.nprocs(), spec.interaction(rank))
             .map_err(|source| LaunchError::Rings { rank, source })?;
         let mut process = process_spec(spec, planned, self.server());
         let (socket, passed) = match pmi {

@@ -113,6 +113,6 @@ pub use iof_capture::{
 pub use iof_log::{
     MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,
 };
-pub use iof_shm_ring::Policy;
+pub use iof_shm_ring::{Interaction, Policy};
 pub use job::Job;
 pub use pmi::is_launcher_variable;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use iof_capture::{AddError, Child, Event, FirstWrites, NewStream, PipeId, PtyMaster, Stopped};
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
-use iof_shm_ring::{CreateError, Growth, Stream};
+use iof_shm_ring::{CreateError, Growth, Interaction, Stream};
 use nix::unistd::isatty;
 
 use crate::core::calls::{NewJob, NewRank, RegisteredRank};
@@ -69,13 +69,17 @@ impl Engine {
         rank: Rank,
         directives: &Directives,
         ranks: u64,
+        interaction: Interaction,
     ) -> Result<[Stream; CHANNELS.len()], CreateError> {
         let options = StreamOptions::of(&self.config).under(directives);
         let growth = Growth { first: options.first_size(ranks), budget: Arc::clone(&self.caches) };
         let config = options.config();
         let source = Proc::new(nspace.clone(), rank);
-        let stream =
-            |channel: Channel| Stream::create_growing(config, &growth, &format!("{source} {channel}"));
+        let stream = |channel: Channel| {
+            let mut stream = Stream::create_growing(config, &growth, &format!("{source} {channel}"))?;
+            stream.set_interaction(interaction);
+            Ok(stream)
+        };
         let [first, second, third] = CHANNELS;
         let mut streams = [stream(first)?, stream(second)?, stream(third)?];
         // Printers write the channels of a rank in the order in which they were read.

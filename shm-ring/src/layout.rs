@@ -113,6 +113,9 @@ pub(crate) struct Published {
     /// One more than the number of bytes that are known to be missing at the end of a broken
     /// stream; 0 if the stream is not broken.
     pub missing: AtomicU64,
+    /// The [`Interaction`](crate::Interaction) in the two lowest bits. Above them, one more than the
+    /// position that the stream had when its process was last given stdin; 0 if it never was.
+    pub interaction: AtomicU64,
 }
 
 /// The words by which the writer announces what it may overwrite. Written by the engine, read by

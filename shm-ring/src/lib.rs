@@ -53,6 +53,7 @@ pub mod handoff;
 mod index;
 mod inlet;
 mod inspect;
+mod interaction;
 mod layout;
 mod map;
 mod marks;
@@ -76,6 +77,7 @@ pub use error::{CreateError, InspectError, OpenError, ReceiveError, SendError, S
 pub use governor::{Governor, Traffic};
 pub use inlet::{Filler, Inlet, Lent};
 pub use inspect::Snapshot;
+pub use interaction::{Interaction, LastRead};
 pub use layout::{MAX_CAPACITY, MAX_LABEL, MAX_SLOTS};
 pub use map::maps_in_use;
 pub use marks::Mark;

@@ -8,6 +8,7 @@ use crate::attach::{Attached, Start};
 use crate::doorbell::Ringer;
 use crate::error::OpenError;
 use crate::index;
+use crate::interaction::{self, LastRead};
 use crate::layout::{NONE, Slot};
 use crate::reader_id::ReaderId;
 use crate::reader_page::ReaderPage;
@@ -332,6 +333,12 @@ impl Reader {
     /// time have no entry.
     pub fn times(&self, times: &mut Vec<(u64, u64)>) {
         times::times_of(&self.ring, self.cursor..self.end, self.dropped_seen, times);
+    }
+
+    /// Returns the newest read of the stream, which may be newer than the borrowed bytes. Returns
+    /// `None` if it is unknown, as at the beginning of a generation.
+    pub fn last_read(&self) -> Option<LastRead> {
+        interaction::last_read(&self.ring)
     }
 
     /// Returns whether the writer waits at this moment until a gating reader makes room. Returns

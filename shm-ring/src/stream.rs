@@ -18,6 +18,7 @@ use crate::writer::{ClaimError, Writer};
 
 mod allocation;
 mod growth;
+mod input;
 mod member;
 mod readers;
 mod reconfigure;
@@ -134,6 +135,8 @@ pub struct Stream {
     turn: Option<ReadTurn>,
     /// Whether another of these streams was read before the last read of this one.
     alternates: bool,
+    /// The word that tells readers who may answer the process, see [`crate::interaction`].
+    interaction: u64,
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
     /// The first ring, while it has no memory.
     owed: Option<OwedRing>,
@@ -212,6 +215,7 @@ impl Stream {
             spare: None,
             turn: None,
             alternates: false,
+            interaction: 0,
             new_ring,
             owed: None,
             refusal: None,

@@ -81,6 +81,9 @@ impl<B: Backend> Driver<B> {
     /// Counts bytes that a target has taken of its first push, and reports the room that this makes
     /// in the inlet.
     fn count_taken(&mut self, index: usize, bytes: usize) {
+        if bytes > 0 {
+            self.tell_stdout(index, Stream::note_input);
+        }
         let Some(turn) = self.targets.get_mut(index).and_then(|target| target.turn()) else { return };
         if let Some(push) = self.targets.push_mut(turn) {
             push.record_taken(index, bytes);
@@ -113,6 +116,7 @@ impl<B: Backend> Driver<B> {
 
     /// Ends a target that has nothing in flight.
     pub(super) fn end_target(&mut self, index: usize, end: PushEnd) {
+        self.tell_stdout(index, Stream::end_input);
         self.backend.deregister(Token::Target(index));
         self.watched.remove(Token::Target(index));
         let events = self.targets.end(index, end);
@@ -124,6 +128,15 @@ impl<B: Backend> Driver<B> {
         let Some(target) = self.targets.get_mut(index) else { return };
         let (Done::Written(bytes) | Done::Close(bytes, _)) = target.done(result);
         self.count_taken(index, bytes);
+    }
+
+    /// Changes what the stdout of a target's process tells its readers about the target.
+    fn tell_stdout(&mut self, index: usize, change: impl FnOnce(&mut Stream)) {
+        let target = self.targets.get_mut(index).map(|target| SourceId(target.id().0));
+        let source = target.and_then(|id| self.sources.find(id));
+        if let Some(source) = source.and_then(|source| self.sources.source_mut(source)) {
+            change(source.stream_mut());
+        }
     }
 
     fn report_all(&mut self, events: impl IntoIterator<Item = Event>) {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use iof_output::{Files, LinePrinter, LockedFiles, Output, PrintError, Processes, Run};
 use iof_proto::{Channel, Channels, Found, Nspace, Proc};
-use iof_tool::{Bytes, Gap, Origin};
+use iof_tool::{Bytes, Gap, LastRead, Origin};
 
 use crate::format::{Format, Formats};
 use crate::stdio::program_file;
@@ -58,6 +58,7 @@ pub(crate) enum Content {
         bytes: Vec<u8>,
         offset: u64,
         times: Vec<(u64, u64)>,
+        last: Option<LastRead>,
     },
     /// The stream has ended.
     End,
@@ -78,7 +79,8 @@ impl Held {
     pub(crate) fn bytes(bytes: &Bytes<'_>) -> Held {
         let mut times = Vec::new();
         bytes.times(&mut times);
-        let content = Content::Bytes { bytes: bytes.to_vec(), offset: bytes.offset(), times };
+        let (offset, last) = (bytes.offset(), bytes.last_read());
+        let content = Content::Bytes { bytes: bytes.to_vec(), offset, times, last };
         Held::new(&bytes.origin(), content)
     }
 
@@ -147,7 +149,8 @@ impl Printers {
         } else {
             let mut times = Vec::new();
             bytes.times(&mut times);
-            self.write(&origin, &Run { bytes, offset: bytes.offset(), times: &times });
+            let run = Run { bytes, offset: bytes.offset(), times: &times };
+            self.write(&origin, &run, bytes.last_read());
         }
     }
 
@@ -166,8 +169,8 @@ impl Printers {
         let Held { handler, source, channel, logged, content } = held;
         let origin = Origin { handler: *handler, source, channel: *channel, logged: *logged };
         match content {
-            Content::Bytes { bytes, offset, times } => {
-                self.write(&origin, &Run { bytes, offset: *offset, times });
+            Content::Bytes { bytes, offset, times, last } => {
+                self.write(&origin, &Run { bytes, offset: *offset, times }, *last);
             }
             Content::End => self.end_stream(&origin),
             Content::Gap(gap) => self.missing(&origin, gap),
@@ -201,9 +204,9 @@ impl Printers {
     }
 
     /// Writes bytes of a stream.
-    fn write(&mut self, origin: &Origin<'_>, run: &Run<'_, '_>) {
+    fn write(&mut self, origin: &Origin<'_>, run: &Run<'_, '_>, last: Option<LastRead>) {
         let processes = std::mem::take(&mut self.processes);
-        self.each(origin, |lines| lines.print(origin, run, &processes));
+        self.each(origin, |lines| lines.print(origin, run, last, &processes));
         self.processes = processes;
     }
 

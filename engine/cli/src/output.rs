@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use iof_nodes::NodeFiles;
 use iof_output::{
-    Choice, ChoiceError, Files, FlushTimeout, MAX_OPEN_FILES, Markup, Options, Output, Place, Rotation,
-    Style, StyleExtras, WriteWatch, find_clash,
+    Audience, Choice, ChoiceError, Files, FlushTimeout, MAX_OPEN_FILES, Markup, Options, Output, Place,
+    Rotation, Style, StyleExtras, WriteWatch, find_clash,
 };
 use iof_proto::{Channels, Nspace, Rank};
 use iof_tool::Tool;
@@ -62,10 +62,12 @@ pub struct OutputArgs {
     /// Wait this long for a line's end
     ///
     /// An incomplete line, such as a prompt, is written when its rank has added nothing to it for
-    /// this time. A line of 4 KiB or more, or one that keeps growing, is written after ten times
-    /// this time. Time during which iof is stopped or cannot write does not count.
-    #[arg(long, help_heading = OUTPUT, value_name = "TIME", default_value = "0.1", value_parser = duration, allow_hyphen_values = true)]
-    pub max_line_time: Duration,
+    /// this time. By default, this is 1 second, or 0.1 seconds if the rank reads the terminal to
+    /// which iof writes, or is the only one. But the end of a buffer that a program has flushed (512
+    /// bytes or more at a time on stdout) waits for its newline, or for 10 seconds if the rank reads
+    /// stdin from a pipe. Time during which iof is stopped or cannot write does not count.
+    #[arg(long, help_heading = OUTPUT, value_name = "TIME", value_parser = duration, allow_hyphen_values = true)]
+    pub max_line_time: Option<Duration>,
 
     /// Show only these ranks, such as 0,3-5
     ///
@@ -102,6 +104,9 @@ pub struct OutputArgs {
           value_parser = file_count, allow_hyphen_values = true)]
     pub file_count: u32,
 }
+
+/// The wait of a part of a line in a job of one rank.
+const LONE_RANK_WAIT: Duration = Duration::from_millis(100);
 
 /// The unit that gets a tag.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -152,6 +157,8 @@ pub struct Outputs<'a> {
     args: &'a OutputArgs,
     choice: Choice,
     writes: WrittenOutputs,
+    /// Whether the job has one rank, whose lines cannot mix with those of others.
+    is_one_rank: bool,
 }
 
 impl OutputArgs {
@@ -173,7 +180,7 @@ impl OutputArgs {
                 "--tag-by fragment has no effect without tags: add --output tag, or leave it out",
             ));
         }
-        let outputs = Outputs { args: self, choice, writes };
+        let outputs = Outputs { args: self, choice, writes, is_one_rank: nprocs == Some(1) };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -210,7 +217,7 @@ impl OutputArgs {
     /// options.
     pub fn prepare_agent(&self, nprocs: u32) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
-        let outputs = Outputs { args: self, choice, writes: WrittenOutputs::Agent };
+        let outputs = Outputs { args: self, choice, writes: WrittenOutputs::Agent, is_one_rank: nprocs == 1 };
         outputs.check_files(&outputs.files(Some(nprocs)))?;
         Ok(outputs)
     }
@@ -403,6 +410,8 @@ impl Outputs<'_> {
 
     fn options(&self, colour: bool) -> Options {
         let Outputs { args, choice, .. } = self;
+        // Parts from other nodes have waited there.
+        let max_time = if self.writes == WrittenOutputs::FrontEnd { None } else { self.max_line_time() };
         let extras = StyleExtras {
             fragments: args.tag_by == TagBy::Fragment,
             suffix: args.tag_suffix.clone(),
@@ -410,9 +419,20 @@ impl Outputs<'_> {
         };
         Options {
             style: Style::new(choice, &extras),
-            flush_timeout: FlushTimeout { max_time: args.max_line_time, ..self.flush_timeout() },
+            flush_timeout: FlushTimeout { max_time, ..self.flush_timeout() },
             raw: choice.raw,
         }
+    }
+
+    /// Returns how long parts of lines wait, if that does not depend on the part.
+    fn max_line_time(&self) -> Option<Duration> {
+        let alone = self.is_one_rank && self.choice.markup == Markup::Text;
+        self.args.max_line_time.or_else(|| alone.then_some(LONE_RANK_WAIT))
+    }
+
+    /// Returns the reader of the output that this process shows.
+    pub fn audience(&self) -> Audience {
+        if self.choice.shows() { Audience::of(io::stdout()) } else { Audience::Nobody }
     }
 
     /// Returns how long parts of lines wait on their way here: not at all if they are written at
@@ -422,7 +442,7 @@ impl Outputs<'_> {
         let may_write_parts = choice.raw || args.tag_by == TagBy::Fragment;
         FlushTimeout {
             max_line: usize::try_from(args.max_line).unwrap_or(usize::MAX),
-            max_time: if may_write_parts { Duration::ZERO } else { args.max_line_time },
+            max_time: if may_write_parts { Some(Duration::ZERO) } else { self.max_line_time() },
         }
     }
 

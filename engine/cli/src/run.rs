@@ -151,6 +151,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
                 cache_size,
                 cache_total,
                 lines: outputs.flush_timeout(),
+                audience: outputs.audience(),
                 drop,
                 hide_launcher,
                 backend,

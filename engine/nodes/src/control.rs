@@ -60,8 +60,12 @@ pub struct Program {
 /// The stdin of a rank. Other ranks read /dev/null.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankStdin {
-    /// The front end sends it.
+    /// The front end sends it. Nobody waits for what the rank answers.
     Forwarded,
+    /// The front end sends it. A program may wait for what the rank answers.
+    Answered,
+    /// The front end sends it. A person may wait at a terminal for what the rank answers.
+    Keyed,
     /// The front end sends it, and the agent types it at the rank's pseudo-terminal.
     Typed,
     /// This file of the node.
@@ -147,8 +151,9 @@ pub struct Start {
     pub drop: DropPolicy,
     /// The longest part of a line that waits at the node for the end of the line, in bytes.
     pub max_line: u32,
-    /// How long such a part waits while its stream is quiet, in milliseconds; 0 if it need not.
-    pub max_line_time: u64,
+    /// How long such a part waits while its stream is quiet, in milliseconds: 0 if it need not, `None`
+    /// if that depends on the part.
+    pub max_line_time: Option<u64>,
     /// How long streams may stay open after their rank's exit, in milliseconds.
     pub grace: Option<u64>,
     /// The time from SIGTERM to SIGKILL when the agent has lost the front end, in milliseconds.

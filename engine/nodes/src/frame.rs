@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_RECORD};
 
 /// The version of the frames. Both ends of an edge have the same.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// The length of a frame without its payload, in bytes.
 pub const HEADER: usize = 32;

@@ -2,7 +2,7 @@
 
 use crate::files::{Files, LockedFiles, OpenFiles};
 use crate::options::Options;
-use crate::output::Output;
+use crate::output::{Audience, Output};
 
 /// The destination of a printer.
 #[derive(Debug)]
@@ -38,6 +38,16 @@ impl From<LockedFiles> for Destination {
 pub(crate) enum OpenDestination {
     Output(Output),
     Files(OpenFiles),
+}
+
+impl OpenDestination {
+    /// Returns the reader of what is written.
+    pub(crate) fn audience(&self) -> Audience {
+        match self {
+            OpenDestination::Output(output) => output.audience(),
+            OpenDestination::Files(_) => Audience::Nobody,
+        }
+    }
 }
 
 impl Destination {

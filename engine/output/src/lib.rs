@@ -52,9 +52,9 @@ pub use files::{
     FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
 };
 pub use line_printer::LinePrinter;
-pub use lines::{FlushClock, FlushTimeout, PartWait};
+pub use lines::{Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LineHolder, Rest};
 pub use options::Options;
-pub use output::{Notes, Output};
+pub use output::{Audience, Notes, Output};
 pub use pattern::{Pattern, PatternError, PatternValues};
 pub use printer::{PrintError, PrintReport, Printer};
 pub use processes::Processes;

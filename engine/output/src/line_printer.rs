@@ -5,13 +5,12 @@ use std::collections::btree_map::Entry;
 use std::time::Instant;
 
 use iof_proto::{Channel, Proc};
-use iof_tool::Origin;
-use memchr::memchr;
+use iof_tool::{LastRead, Origin};
 
 use crate::batch::Batch;
 use crate::destination::{Destination, OpenDestination};
 use crate::files::FileId;
-use crate::lines::{Cut, FlushTimeout, cut};
+use crate::lines::{Decision, FlushClock, FoundBytes, Hold, HoldRules, LineHolder, Rest};
 use crate::options::Options;
 use crate::printer::PrintError;
 use crate::processes::Processes;
@@ -24,13 +23,14 @@ type StreamKey = (Proc, Channel, bool);
 /// Writes the bytes of streams line by line to one [`Destination`].
 ///
 /// Like a [`Printer`](crate::Printer), it writes whole lines, and a part of a line only if its end
-/// is late ([`FlushTimeout`]). Unlike a printer, it has neither a thread nor a tool: its caller
+/// is late ([`FlushTimeout`](crate::FlushTimeout)). Unlike a printer, it has neither a thread nor a tool: its caller
 /// passes the bytes, and they are written in that order. The calls block while the destination is
 /// full. A FIFO without a reader cannot be written.
 #[derive(Debug)]
 pub struct LinePrinter {
     destination: OpenDestination,
     options: Options,
+    clock: FlushClock,
     streams: BTreeMap<StreamKey, Stream>,
 }
 
@@ -40,19 +40,7 @@ struct Stream {
     key: u64,
     label: Label,
     file: Option<FileId>,
-    part: Part,
-}
-
-/// The beginning of a line, which waits for its end.
-#[derive(Debug, Default)]
-struct Part {
-    bytes: Vec<u8>,
-    /// The number of bytes that the source had produced before them.
-    offset: u64,
-    /// When the first of them was read.
-    time: Option<u64>,
-    /// When the first and the last of them were passed to the printer.
-    waits: Option<(Instant, Instant)>,
+    part: LineHolder,
 }
 
 impl LinePrinter {
@@ -62,7 +50,8 @@ impl LinePrinter {
         if let OpenDestination::Files(open) = &mut destination {
             open.waits_for_readers = false;
         }
-        LinePrinter { destination, options, streams: BTreeMap::new() }
+        let clock = FlushClock::new(&options.flush_timeout, Instant::now());
+        LinePrinter { destination, options, clock, streams: BTreeMap::new() }
     }
 
     /// Returns whether the engine has to be queried for the process of a stream
@@ -77,7 +66,8 @@ impl LinePrinter {
             && processes.lacks(origin.source)
     }
 
-    /// Writes the whole lines of `run`, which continues the stream, and keeps the rest.
+    /// Writes the whole lines of `run`, which continues the stream, and keeps the rest. `last` is the
+    /// newest read of the stream, if it is known.
     ///
     /// # Errors
     /// Returns [`PrintError`] if the destination can't be written. The bytes may be lost.
@@ -85,57 +75,62 @@ impl LinePrinter {
         &mut self,
         origin: &Origin<'_>,
         run: &Run<'_, '_>,
+        last: Option<LastRead>,
         processes: &Processes,
     ) -> Result<(), PrintError> {
-        let LinePrinter { destination, options, streams } = self;
+        let LinePrinter { destination, options, clock, streams } = self;
+        clock.advance(Instant::now());
         let stream = match streams.entry(key(origin)) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Stream::begin(origin, destination, options, processes)?),
         };
-        let Options { style, flush_timeout, raw } = options;
-        let Cut { ready, .. } = if *raw || style.is_by_fragment() {
-            Cut { ready: run.bytes.len(), part: 0 }
-        } else {
-            cut(run.bytes, stream.part.bytes.len(), run.bytes.len(), flush_timeout.max_line)
+        let found = FoundBytes {
+            bytes: run.bytes,
+            limit: run.bytes.len(),
+            is_last: false,
+            has_more: false,
+            max_stay: 0,
+            is_stalled: false,
         };
-        let (lines, rest) = run.bytes.split_at(ready.min(run.bytes.len()));
+        let rules = rules(options, clock, destination, *origin);
+        let Decision { write, rest } = stream.part.decide(&found, &rules, || last);
+        let (lines, kept) = run.bytes.split_at(write.min(run.bytes.len()));
         if !lines.is_empty() {
-            let end_of_part = if stream.part.bytes.is_empty() {
-                0
-            } else {
-                memchr(b'\n', lines).map_or(lines.len(), |index| index.saturating_add(1))
-            };
-            let (end, lines) = lines.split_at(end_of_part.min(lines.len()));
-            stream.part.bytes.extend_from_slice(end);
-            let offset = run.offset.saturating_add(end_of_part as u64);
-            let lines = Run { bytes: lines, offset, times: run.times };
-            stream.write(origin, destination, style, Some(&lines))?;
+            let end = stream.part.complete(lines);
+            let offset = run.offset.saturating_add(end as u64);
+            let lines = Run { bytes: lines.get(end..).unwrap_or_default(), offset, times: run.times };
+            stream.write(origin, destination, &options.style, Some(&lines))?;
         }
-        if !rest.is_empty() {
-            stream.part.add(rest, run.offset.saturating_add(ready as u64), run.times);
+        if rest == Rest::Copy {
+            let offset = run.offset.saturating_add(write as u64);
+            let first = run.times.iter().rev().find(|(start, _)| *start <= offset);
+            stream.part.copy(kept, offset, first.map(|(_, time)| *time));
         }
         Ok(())
     }
 
     /// Writes the parts of lines that have waited for their ends for long enough. Returns when to
-    /// call this again: `None` if no part waits.
+    /// call this again: `None` if no part waits for a limited time.
     ///
     /// # Errors
     /// The same as [`LinePrinter::print`].
     pub fn flush(&mut self, now: Instant) -> Result<Option<Instant>, PrintError> {
-        let LinePrinter { destination, options, streams } = self;
-        let mut next = None;
-        for ((proc, channel, logged), stream) in streams {
-            match stream.part.due(&options.flush_timeout) {
-                Some(due) if due > now => next = next.into_iter().chain([due]).min(),
-                Some(_) => {
-                    let origin = Origin { handler: 0, source: proc, channel: *channel, logged: *logged };
-                    stream.write(&origin, destination, &options.style, None)?;
-                }
-                None => {}
+        let LinePrinter { destination, options, clock, streams } = self;
+        clock.advance(now);
+        let mut waits = false;
+        for ((source, channel, logged), stream) in streams {
+            if !stream.part.is_timed() {
+                continue;
+            }
+            let origin = Origin { handler: 0, source, channel: *channel, logged: *logged };
+            let rules = rules(options, clock, destination, origin);
+            if stream.part.still_waits(false, &rules, || None) {
+                waits = true;
+            } else {
+                stream.write(&origin, destination, &options.style, None)?;
             }
         }
-        Ok(next)
+        Ok(clock.next_check().filter(|_| waits))
     }
 
     /// Writes what a stream has begun before bytes that are missing. If lines are tagged, ends the
@@ -144,7 +139,7 @@ impl LinePrinter {
     /// # Errors
     /// The same as [`LinePrinter::print`].
     pub fn cut(&mut self, origin: &Origin<'_>) -> Result<(), PrintError> {
-        let LinePrinter { destination, options, streams } = self;
+        let LinePrinter { destination, options, streams, .. } = self;
         let Some(stream) = streams.get_mut(&key(origin)) else { return Ok(()) };
         let Options { style, raw, .. } = options;
         stream.write(origin, destination, style, None)?;
@@ -181,6 +176,22 @@ impl LinePrinter {
     }
 }
 
+/// Returns the rules for a stream.
+fn rules<'a>(
+    options: &'a Options,
+    clock: &'a FlushClock,
+    destination: &OpenDestination,
+    origin: Origin<'a>,
+) -> HoldRules<'a> {
+    let hold = match options {
+        Options { raw: true, .. } => Hold::Never,
+        Options { style, .. } if style.is_by_fragment() => Hold::Characters,
+        Options { .. } => Hold::Lines,
+    };
+    let (timeout, audience) = (&options.flush_timeout, destination.audience());
+    HoldRules { hold, timeout, clock, audience, origin }
+}
+
 fn key(origin: &Origin<'_>) -> StreamKey {
     (origin.source.clone(), origin.channel, origin.logged)
 }
@@ -203,7 +214,7 @@ impl Stream {
             open.begin(id).map_err(failed)?;
             file = Some(id);
         }
-        Ok(Stream { key: new_key(), label: options.style.label(&source), file, part: Part::default() })
+        Ok(Stream { key: new_key(), label: options.style.label(&source), file, part: LineHolder::default() })
     }
 
     /// Writes the part that waits, and then `lines`.
@@ -214,15 +225,20 @@ impl Stream {
         style: &Style,
         lines: Option<&Run<'_, '_>>,
     ) -> Result<(), PrintError> {
-        let part = std::mem::take(&mut self.part);
-        let time = part.time.map(|time| (part.offset, time));
-        let part = Run { bytes: &part.bytes, offset: part.offset, times: time.as_slice() };
-        let runs = [Some(&part), lines];
-        let runs = runs.into_iter().flatten().filter(|run| !run.bytes.is_empty());
-        write(destination, self.file, origin, |open, batch| {
-            for run in runs {
-                style.write(run, &mut self.label, (self.key, open), batch, Batch::add);
-            }
+        let Stream { key, label, file, part } = self;
+        if lines.is_none() {
+            part.end();
+        }
+        part.flush(|bytes, offset, time| {
+            let time = time.map(|time| (offset, time));
+            let part = Run { bytes, offset, times: time.as_slice() };
+            let runs = [Some(&part), lines];
+            let runs = runs.into_iter().flatten().filter(|run| !run.bytes.is_empty());
+            write(destination, *file, origin, |open, batch| {
+                for run in runs {
+                    style.write(run, label, (*key, open), batch, Batch::add);
+                }
+            })
         })
     }
 }
@@ -256,32 +272,11 @@ fn write<'a>(
     }
 }
 
-impl Part {
-    /// Adds bytes that lie at `offset` of the stream.
-    fn add(&mut self, bytes: &[u8], offset: u64, times: &[(u64, u64)]) {
-        if self.bytes.is_empty() {
-            self.offset = offset;
-            self.time = times.iter().rev().find(|(start, _)| *start <= offset).map(|(_, time)| *time);
-        }
-        self.bytes.extend_from_slice(bytes);
-        let now = Instant::now();
-        self.waits = Some((self.waits.map_or(now, |(began, _)| began), now));
-    }
-
-    /// Returns when the part is written without its end.
-    fn due(&self, timeout: &FlushTimeout) -> Option<Instant> {
-        let (began, grew) = self.waits?;
-        let quiet = grew.checked_add(timeout.quiet_time(self.bytes.len()));
-        quiet.into_iter().chain(began.checked_add(timeout.longest())).min()
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use std::fs::{self, File};
     use std::io::Read;
-    use std::time::Duration;
 
     use iof_proto::{Nspace, Rank};
 
@@ -290,8 +285,6 @@ mod tests {
     use crate::files::tests::files;
     use crate::output::Output;
     use crate::style::StyleExtras;
-
-    const HOUR: Duration = Duration::from_secs(3600);
 
     fn options(choice: &str) -> Options {
         let choice: Choice = choice.parse().unwrap();
@@ -321,7 +314,7 @@ mod tests {
 
         fn print(&mut self, rank: u32, bytes: &str) {
             let run = Run { bytes: bytes.as_bytes(), offset: 0, times: &[] };
-            self.printer.print(&origin(&proc(rank)), &run, &Processes::default()).unwrap();
+            self.printer.print(&origin(&proc(rank)), &run, None, &Processes::default()).unwrap();
         }
 
         fn read(&mut self) -> String {
@@ -348,9 +341,13 @@ mod tests {
     fn a_part_is_written_when_its_time_has_passed_or_at_once_if_output_is_raw() {
         let mut rig = Rig::new("tag");
         rig.print(0, "prompt");
-        let due = rig.printer.flush(Instant::now()).unwrap().unwrap();
-        assert!(due > Instant::now());
-        assert_eq!(rig.printer.flush(Instant::now() + HOUR).unwrap(), None);
+        let began = Instant::now();
+        let mut now = began;
+        while let Some(due) = rig.printer.flush(now).unwrap() {
+            now = due;
+        }
+        let waited = now.duration_since(began);
+        assert!((900..1100).contains(&waited.as_millis()), "{waited:?}");
         assert_eq!(rig.read(), "[job,0]<stdout>: prompt");
         let mut rig = Rig::new(":raw");
         rig.print(0, "prompt");
@@ -387,7 +384,7 @@ mod tests {
         let mut printer = LinePrinter::new(tree("out"), options("rank"));
         let run = Run { bytes: b"text\n", offset: 0, times: &[] };
         for rank in [0, 1] {
-            printer.print(&origin(&proc(rank)), &run, &Processes::default()).unwrap();
+            printer.print(&origin(&proc(rank)), &run, None, &Processes::default()).unwrap();
         }
         printer.end(&origin(&proc(2)), &Processes::default()).unwrap();
         let path = |rank| directory.path().join(format!("out/job/rank.{rank}/stdout"));
@@ -395,7 +392,7 @@ mod tests {
         assert_eq!(contents, ["[0]<stdout>: text\n", "[1]<stdout>: text\n", ""]);
         fs::write(directory.path().join("file"), "").unwrap();
         let mut printer = LinePrinter::new(tree("file"), options("rank"));
-        let refused = printer.print(&origin(&proc(0)), &run, &Processes::default());
+        let refused = printer.print(&origin(&proc(0)), &run, None, &Processes::default());
         assert!(matches!(refused, Err(PrintError::File { .. })), "{refused:?}");
     }
 }

@@ -13,6 +13,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::sys::uio::writev;
+use nix::unistd::isatty;
 
 use crate::style::OpenLine;
 use crate::watch::{WATCHED_WRITE, WriteWatch, lock};
@@ -36,6 +37,30 @@ struct SecondPipe {
     slow: AtomicBool,
 }
 
+/// The reader of an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// None at the moment: the output is a file or a device such as /dev/null.
+    Nobody,
+    /// A program: the output is a pipe or a socket.
+    Program,
+    /// A person: the output is a terminal.
+    Person,
+}
+
+impl Audience {
+    /// Returns the reader of `file`.
+    pub fn of(file: impl AsFd) -> Audience {
+        match fstat(&file) {
+            _ if isatty(&file).unwrap_or(false) => Audience::Person,
+            Ok(found) if is_kind(&found, SFlag::S_IFIFO) || is_kind(&found, SFlag::S_IFSOCK) => {
+                Audience::Program
+            }
+            _ => Audience::Nobody,
+        }
+    }
+}
+
 /// A file, pipe or terminal to which one or several printers write whole lines.
 ///
 /// Its descriptor may be in blocking or non-blocking mode, which is not changed. An output counts
@@ -50,6 +75,7 @@ pub struct Output {
     shared: Arc<()>,
     /// `None` if the file is not a pipe.
     pipe: Option<Arc<SecondPipe>>,
+    audience: Audience,
     watch: Option<WriteWatch>,
 }
 
@@ -73,7 +99,8 @@ impl Output {
     pub fn new(file: impl AsFd) -> io::Result<Output> {
         let file = Arc::new(file.as_fd().try_clone_to_owned()?);
         let pipe = open_pipe(file.as_fd()).map(Arc::new);
-        Ok(Output { file, open: Arc::default(), shared: Arc::default(), pipe, watch: None })
+        let audience = Audience::of(&file);
+        Ok(Output { file, open: Arc::default(), shared: Arc::default(), pipe, audience, watch: None })
     }
 
     /// Watches the writes to this output from now on, by which a program can notice a reader that
@@ -126,6 +153,11 @@ impl Output {
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+
+    /// Returns the reader of the file.
+    pub fn audience(&self) -> Audience {
+        self.audience
     }
 
     /// Returns whether [`Output::write_now`] may succeed.

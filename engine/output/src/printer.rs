@@ -304,7 +304,7 @@ impl PrinterTask {
             Peeked::Broken { counts, missing } => Some(Loss::End { offset: counts.produced, missing }),
             _ => None,
         };
-        let is_ready = has_bytes || loss.is_some() || !stream.partial.bytes.is_empty();
+        let is_ready = has_bytes || loss.is_some() || !stream.partial.bytes().is_empty();
         Ok(is_ready.then_some(ReadyStream { id, has_bytes, ends, loss, until: usize::MAX, follows: false }))
     }
 
@@ -451,6 +451,7 @@ impl PrinterTask {
             clock: &self.clock,
             open,
             exclusive,
+            audience: self.destination.audience(),
             batch,
             times: &mut self.times,
             written: 0,

@@ -4,14 +4,13 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use iof_tool::{BatchReader, Behind, FeedId};
-use memchr::memchr;
-
 use crate::batch::Batch;
 use crate::files::FileId;
-use crate::lines::{Cut, FlushClock, PartWait, PartialLine, cut};
+use crate::lines::{Decision, FlushClock, FoundBytes, Hold, HoldRules, LineHolder, Rest};
 use crate::options::Options;
+use crate::output::Audience;
 use crate::style::{Label, Loss, OpenLine, Run};
+use iof_tool::{BatchReader, Behind, FeedId, Origin};
 
 /// The beginning of a line may fill the ring's capacity divided by this number. A longer one is
 /// copied out of the ring.
@@ -30,7 +29,7 @@ pub(crate) fn new_key() -> u64 {
 pub(crate) struct Stream {
     key: u64,
     label: Label,
-    pub partial: PartialLine,
+    pub partial: LineHolder,
     /// When to check again the part of a line that waits.
     pub due: Option<Instant>,
     /// The file of its rank, if that is its destination.
@@ -62,7 +61,7 @@ pub(crate) struct Outcome {
     pub id: FeedId,
     /// Whether the remaining bytes are deferred until more arrive.
     pub defer: bool,
-    /// Whether a part of a line waits.
+    /// Whether a part of a line waits for a limited time.
     pub waits: bool,
 }
 
@@ -74,6 +73,8 @@ pub(crate) struct BatchBuilder<'p, 'a> {
     pub open: &'p mut OpenLine,
     /// Whether no other printer writes to the destination.
     pub exclusive: bool,
+    /// The reader of the destination.
+    pub audience: Audience,
     pub batch: Batch<'a>,
     /// Reusable memory for times.
     pub times: &'p mut Vec<(u64, u64)>,
@@ -97,6 +98,17 @@ impl<'a> Window<'a> {
     }
 }
 
+impl<'p> BatchBuilder<'p, '_> {
+    /// Returns the rules for a stream whose part has to wait as `hold` specifies.
+    fn rules<'r>(&self, hold: Hold, origin: Origin<'r>) -> HoldRules<'r>
+    where
+        'p: 'r,
+    {
+        let BatchBuilder { options, clock, audience, .. } = *self;
+        HoldRules { hold, timeout: &options.flush_timeout, clock, audience, origin }
+    }
+}
+
 impl Outcome {
     pub fn nothing(id: FeedId) -> Outcome {
         Outcome { id, defer: false, waits: false }
@@ -105,7 +117,7 @@ impl Outcome {
 
 impl Stream {
     pub fn new(label: Label, file: Option<FileId>, sole: bool) -> Stream {
-        Stream { key: new_key(), label, partial: PartialLine::default(), due: None, file, sole, taken: 0 }
+        Stream { key: new_key(), label, partial: LineHolder::default(), due: None, file, sole, taken: 0 }
     }
 
     /// Adds to the batch what is to be written now, about `room` bytes at most.
@@ -127,43 +139,27 @@ impl Stream {
         let bytes = found.as_slice().get(self.taken..len).unwrap_or_default();
         let offset = found.offset().saturating_add(self.taken as u64);
         let window = Window { bytes, offset };
-        let max_line = builder.options.flush_timeout.max_line;
-        let Cut { ready: mut count, part } = if self.ignores_lines(reader, builder) {
-            Cut { ready: bytes.len().min(room), part: 0 }
-        } else {
-            cut(bytes, self.partial.bytes.len(), room, max_line)
-        };
         let behind = if len < found.len() { Behind::Bytes } else { found.behind() };
-        if count > 0 {
-            // A part that waits from now on belongs to another line.
-            self.partial.wait = None;
+        let considered = FoundBytes {
+            bytes,
+            limit: room,
+            is_last: ready.ends || matches!(behind, Behind::Gap | Behind::Nothing),
+            has_more: len < found.len(),
+            max_stay: match behind {
+                Behind::Bytes => usize::try_from(found.capacity() / PART_DIVISOR).unwrap_or(usize::MAX),
+                _ => 0,
+            },
+            is_stalled: reader.is_stalled(ready.id),
+        };
+        let rules = builder.rules(self.hold(reader, builder), found.origin());
+        let Decision { write, rest } = self.partial.decide(&considered, &rules, || found.last_read());
+        self.print_bytes(window, write, builder);
+        match rest {
+            Rest::Next if behind == Behind::Gap && write == bytes.len() => self.cut_line(builder),
+            Rest::Next | Rest::Stay => {}
+            Rest::Copy => self.copy_part(window.after(write), builder.times),
         }
-        let mut waits = part > 0
-            && !ready.ends
-            && !matches!(behind, Behind::Gap | Behind::Nothing)
-            && !self.may_write_parts(reader, builder);
-        if waits && len < found.len() {
-            // The rest of the line may be there already.
-            self.print_bytes(window, count, builder);
-            return Outcome::nothing(ready.id);
-        }
-        waits = waits && self.must_wait(part, ready.id, reader, builder);
-        if part > 0 && !waits {
-            count = bytes.len();
-        }
-        self.print_bytes(window, count, builder);
-        if !waits {
-            if behind == Behind::Gap && count == bytes.len() {
-                self.cut_line(builder);
-            }
-            self.partial.wait = None;
-            return Outcome::nothing(ready.id);
-        }
-        if behind == Behind::Bytes && part as u64 <= found.capacity() / PART_DIVISOR {
-            return Outcome { id: ready.id, defer: true, waits };
-        }
-        self.copy_part(window.after(count), builder.times);
-        Outcome { id: ready.id, defer: false, waits }
+        Outcome { id: ready.id, defer: rest == Rest::Stay, waits: self.partial.is_timed() }
     }
 
     /// Handles a stream whose ring has nothing more: adds to the batch the part that was copied out
@@ -174,14 +170,17 @@ impl Stream {
         reader: &BatchReader,
         builder: &mut BatchBuilder<'_, '_>,
     ) -> Outcome {
-        let has_part = !self.partial.bytes.is_empty();
-        if has_part && !ready.ends && self.must_wait(0, ready.id, reader, builder) {
-            return Outcome { waits: true, ..Outcome::nothing(ready.id) };
-        }
-        if has_part {
+        if !self.partial.bytes().is_empty() {
+            if let Some(origin) = reader.origin(ready.id).filter(|_| !ready.ends) {
+                let rules = builder.rules(self.hold(reader, builder), origin);
+                let is_stalled = reader.is_stalled(ready.id);
+                if self.partial.still_waits(is_stalled, &rules, || reader.last_read(ready.id)) {
+                    return Outcome { waits: self.partial.is_timed(), ..Outcome::nothing(ready.id) };
+                }
+            }
             self.print_part(builder);
         }
-        self.partial.wait = None;
+        self.partial.end();
         if let Some(loss) = ready.loss {
             self.cut_line(builder);
             builder.options.style.write_loss(loss, &mut self.label, &mut builder.batch);
@@ -198,35 +197,19 @@ impl Stream {
         }
     }
 
-    /// Returns whether a part of a line has to wait for its rest. The part consists of what was
-    /// copied out of the ring and of `part` bytes in the ring.
-    fn must_wait(
-        &mut self,
-        part: usize,
-        id: FeedId,
-        reader: &BatchReader,
-        builder: &BatchBuilder<'_, '_>,
-    ) -> bool {
-        let len = self.partial.bytes.len().saturating_add(part);
-        let clock = builder.clock;
-        let wait = match &mut self.partial.wait {
-            Some(wait) => {
-                wait.update(len, reader.is_stalled(id), clock);
-                wait
-            }
-            wait => wait.insert(PartWait::begin(len, clock)),
-        };
-        !wait.has_expired(&builder.options.flush_timeout, clock)
-    }
-
-    /// Returns whether a part of a line may be written at once, because no other stream can write
-    /// into its line or because the options permit that.
-    fn may_write_parts(&self, reader: &BatchReader, builder: &BatchBuilder<'_, '_>) -> bool {
-        let style = &builder.options.style;
-        let continues = *builder.open == Some(self.key);
-        builder.options.raw
-            || style.is_by_fragment()
-            || (style.joins_parts() && (continues || self.is_sole_writer(reader, builder)))
+    /// Returns the part of the stream's output that has to wait, unless no other stream can write
+    /// into it.
+    fn hold(&self, reader: &BatchReader, builder: &BatchBuilder<'_, '_>) -> Hold {
+        let Options { style, raw, .. } = builder.options;
+        let is_sole = self.is_sole_writer(reader, builder);
+        match *builder.open == Some(self.key) {
+            _ if is_sole && style.is_plain() && self.partial.bytes().is_empty() => Hold::Nothing,
+            _ if *raw => Hold::Never,
+            _ if style.is_by_fragment() => Hold::Characters,
+            _ if is_sole && style.joins_parts() => Hold::Never,
+            true if style.joins_parts() => Hold::Characters,
+            _ => Hold::Lines,
+        }
     }
 
     /// Returns whether nothing else writes to the destination.
@@ -234,21 +217,12 @@ impl Stream {
         builder.exclusive && (self.sole || reader.has_one_stream())
     }
 
-    /// Returns whether the ends of lines do not matter and need not be searched.
-    fn ignores_lines(&self, reader: &BatchReader, builder: &BatchBuilder<'_, '_>) -> bool {
-        builder.options.style.is_plain()
-            && self.partial.bytes.is_empty()
-            && self.is_sole_writer(reader, builder)
-    }
-
     /// Adds the first `count` bytes of `window` to the batch.
     fn print_bytes<'a>(&mut self, window: Window<'a>, count: usize, builder: &mut BatchBuilder<'_, 'a>) {
         let ready: &'a [u8] = window.bytes.get(..count).unwrap_or_default();
         self.taken = self.taken.saturating_add(ready.len());
-        let mut start = 0;
-        if !self.partial.bytes.is_empty() && !ready.is_empty() {
-            start = memchr(b'\n', ready).map_or(count, |index| index.saturating_add(1));
-            self.partial.bytes.extend_from_slice(ready.get(..start).unwrap_or_default());
+        let start = self.partial.complete(ready);
+        if start > 0 {
             self.print_part(builder);
         }
         let Some(rest) = ready.get(start..).filter(|rest| !rest.is_empty()) else { return };
@@ -261,25 +235,21 @@ impl Stream {
 
     /// Adds to the batch the part that was copied out of the ring before.
     fn print_part(&mut self, builder: &mut BatchBuilder<'_, '_>) {
-        let PartialLine { bytes, offset, time, .. } = &self.partial;
-        let time = time.map(|time| (*offset, time));
-        let run = Run { bytes, offset: *offset, times: time.as_slice() };
-        let style = &builder.options.style;
-        let open = (self.key, &mut *builder.open);
-        style.write(&run, &mut self.label, open, &mut builder.batch, |batch, piece| batch.copy(piece));
-        builder.written = builder.written.saturating_add(bytes.len() as u64);
-        self.partial.bytes.clear();
+        let Stream { key, label, partial, .. } = self;
+        partial.flush(|bytes, offset, time| {
+            let time = time.map(|time| (offset, time));
+            let run = Run { bytes, offset, times: time.as_slice() };
+            let style = &builder.options.style;
+            let open = (*key, &mut *builder.open);
+            style.write(&run, label, open, &mut builder.batch, |batch, piece| batch.copy(piece));
+            builder.written = builder.written.saturating_add(bytes.len() as u64);
+        });
     }
 
     /// Copies the bytes of `window`, which are a part of a line, out of the ring.
     fn copy_part(&mut self, window: Window<'_>, times: &[(u64, u64)]) {
         self.taken = self.taken.saturating_add(window.bytes.len());
-        let partial = &mut self.partial;
-        if partial.bytes.is_empty() {
-            partial.offset = window.offset;
-            let first = times.iter().rev().find(|(offset, _)| *offset <= partial.offset);
-            partial.time = first.map(|(_, time)| *time);
-        }
-        partial.bytes.extend_from_slice(window.bytes);
+        let first = times.iter().rev().find(|(offset, _)| *offset <= window.offset);
+        self.partial.copy(window.bytes, window.offset, first.map(|(_, time)| *time));
     }
 }

@@ -125,7 +125,7 @@ fn printed(scripts: &[Script], options: Options) -> (Vec<u8>, PrintReport) {
 fn options(list: &str, max_line: usize) -> Options {
     let choice = if list.is_empty() { Default::default() } else { list.parse().unwrap() };
     let style = Style::new(&choice, &StyleExtras::default());
-    Options { style, flush_timeout: FlushTimeout { max_line, max_time: NEVER }, raw: false }
+    Options { style, flush_timeout: FlushTimeout { max_line, max_time: Some(NEVER) }, raw: false }
 }
 
 /// Asserts that `lines` are all lines of the ranks, unbroken, and in order for each rank.

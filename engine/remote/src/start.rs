@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use std::{env, fmt};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use iof_engine::{App, BackendKind, DEFAULT_CACHE_TOTAL, Engine, JobSpec, Pty, Stdin};
+use iof_engine::{App, BackendKind, DEFAULT_CACHE_TOTAL, Engine, Interaction, JobSpec, Pty, Stdin};
 use iof_nodes::limits::MAX_NODES;
 use iof_nodes::{
     AgentSocket, Branch, DropPolicy, NodeFiles, Program, RankStdin, Start, Terminal, ToAgent, ToFrontEnd,
     subtrees, window,
 };
-use iof_output::FlushTimeout;
+use iof_output::{Audience, FlushTimeout};
 use iof_proto::Rank;
 
 use crate::carrier::MAX_STARTS;
@@ -53,6 +53,8 @@ pub struct Launch<'a> {
     pub cache_total: u64,
     /// How long parts of lines wait at their nodes.
     pub lines: FlushTimeout,
+    /// The reader of the job's output.
+    pub audience: Audience,
     /// What is dropped at a node when a cache is full.
     pub drop: DropPolicy,
     /// Ranks have no variables of another launcher.
@@ -96,6 +98,7 @@ impl<'a> Launch<'a> {
             cache_size: None,
             cache_total: DEFAULT_CACHE_TOTAL,
             lines: FlushTimeout::default(),
+            audience: Audience::Program,
             drop: DropPolicy::None,
             hide_launcher: spec.hide_launcher,
             backend: None,
@@ -299,6 +302,15 @@ fn executable(spec: &JobSpec, rank: u32) -> String {
     app.map(|app| app.program.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
+/// Returns the stdin of a rank that this process sends: who answers the rank, as `audience` sees it.
+fn forwarded(interaction: Interaction, audience: Audience) -> RankStdin {
+    match (interaction, audience) {
+        (Interaction::None, _) | (_, Audience::Nobody) => RankStdin::Forwarded,
+        (Interaction::Typed, Audience::Person) => RankStdin::Keyed,
+        _ => RankStdin::Answered,
+    }
+}
+
 /// Returns what the agent of a node is to start.
 fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, RemoteStartError> {
     let own = env::current_dir().map_err(RemoteStartError::Directory)?;
@@ -314,7 +326,7 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, RemoteStartError>
     let spec = launch.spec;
     let stdin = node.ranks.iter().copied().filter_map(|rank| match spec.stdin.get(&rank)? {
         Stdin::Pipe if launch.typed == Some(rank) => Some((rank, RankStdin::Typed)),
-        Stdin::Pipe => Some((rank, RankStdin::Forwarded)),
+        Stdin::Pipe => Some((rank, forwarded(spec.interaction(rank), launch.audience))),
         Stdin::File(path) => Some((rank, RankStdin::File(absolute(path)))),
         _ => None,
     });
@@ -330,7 +342,7 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, RemoteStartError>
         stdin: stdin.collect(),
         ptys: ptys.collect(),
         max_line: u32::try_from(launch.lines.max_line).unwrap_or(u32::MAX),
-        max_line_time: millis(launch.lines.max_time),
+        max_line_time: launch.lines.max_time.map(millis),
         cache_size: launch.cache_size,
         cache_total: launch.cache_total,
         drop: launch.drop,

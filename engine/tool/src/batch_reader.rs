@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use iof_proto::{Channels, Found, Missed};
-use iof_shm_ring::{Gap, Stepper};
+use iof_shm_ring::{Gap, LastRead, Stepper};
 
 use crate::delivery::{Bytes, Origin, origin};
 use crate::error::{LostError, RequestError};
@@ -240,6 +240,11 @@ impl BatchReader {
     /// may be borrowed together with those of other streams.
     pub fn bytes(&self, stream: FeedId) -> Option<Bytes<'_>> {
         self.tool.session.feeds.get(stream).map(|feed| Bytes { feed })
+    }
+
+    /// Returns the newest read of a stream, see [`Bytes::last_read`].
+    pub fn last_read(&self, stream: FeedId) -> Option<LastRead> {
+        self.tool.session.feeds.get(stream).and_then(Feed::last_read)
     }
 
     /// Returns the source, channel and registration of a stream.

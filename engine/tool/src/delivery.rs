@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use iof_proto::{Channel, Missed, Nspace, Proc};
-use iof_shm_ring::{Behind, Gap};
+use iof_shm_ring::{Behind, Gap, LastRead};
 
 use crate::feed::{Counts, Feed};
 use crate::reply::Reply;
@@ -177,6 +177,12 @@ impl<'a> Bytes<'a> {
     /// order. The bytes from an offset up to that of the next pair were read at that time.
     pub fn times(&self, times: &mut Vec<(u64, u64)>) {
         self.feed.times(times);
+    }
+
+    /// Returns the newest read of the stream from its source, which may be newer than these bytes;
+    /// `None` if it is unknown.
+    pub fn last_read(&self) -> Option<LastRead> {
+        self.feed.last_read()
     }
 
     /// Returns what follows these bytes in the stream, as far as is known now.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use iof_proto::{Channel, Proc};
-use iof_shm_ring::{Attached, Behind, Gap, OpenError, Peek, Reader, ReaderId, ReaderPage, Start};
+use iof_shm_ring::{Attached, Behind, Gap, LastRead, OpenError, Peek, Reader, ReaderId, ReaderPage, Start};
 
 /// The next item of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,6 +272,11 @@ impl Feed {
     /// [`Reader::time`].
     pub(crate) fn time(&self) -> Option<u64> {
         self.reader.time()
+    }
+
+    /// Returns the newest read of the stream, see [`Reader::last_read`].
+    pub(crate) fn last_read(&self) -> Option<LastRead> {
+        self.reader.last_read()
     }
 
     /// Appends the offsets and times of the bytes, see [`Reader::times`].

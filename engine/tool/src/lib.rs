@@ -153,7 +153,7 @@ pub use error::{AttachError, CopyError, LostError, PushError, RequestError};
 pub use feed::Counts;
 pub use feeds::FeedId;
 pub use iof_proto::limits::HANDSHAKE_LIMIT;
-pub use iof_shm_ring::{Behind, Gap, Stepper};
+pub use iof_shm_ring::{Behind, Gap, Interaction, LastRead, Stepper};
 pub use lines::{LONGEST_LINE, Line, Lines};
 pub use local_rings::LocalRings;
 pub use own_proc::own_proc;

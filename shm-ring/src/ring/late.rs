@@ -234,6 +234,7 @@ pub(super) fn zeroed_control() -> Control {
             complete: zero(),
             recent_tail: zero(),
             missing: zero(),
+            interaction: zero(),
         },
         claimed: Claimed { position: zero(), index_head: zero(), wanted: zero(), recent_head: zero() },
         recent: std::array::from_fn(|_| zeroed_entry()),

@@ -81,6 +81,7 @@ impl Stream {
     /// Notes that the stream has a ring of its present configuration.
     pub(super) fn allocated(&mut self) {
         self.owed = None;
+        self.publish_interaction();
         let config = self.config();
         self.pending.take_if(|wanted| wanted.config == config);
     }
@@ -91,6 +92,7 @@ impl Stream {
         if ring.is_late() {
             ring.allocate_words(self.first_shape());
             self.writer = Writer::new(ring, 0);
+            self.publish_interaction();
         }
     }
 

@@ -160,7 +160,7 @@ fn output_args(start: &Start, files: &NodeFiles) -> OutputArgs {
         tag_by: if files.fragments { TagBy::Fragment } else { TagBy::Line },
         tag_suffix: files.suffix.clone(),
         max_line: start.max_line.into(),
-        max_line_time: Duration::from_millis(start.max_line_time),
+        max_line_time: start.max_line_time.map(Duration::from_millis),
         ranks: None,
         no_forward: Some(files.hidden),
         open_mode: if files.append { OpenMode::Append } else { OpenMode::Truncate },

@@ -281,7 +281,7 @@ pub fn start(script: &str, max_line_time: u64) -> Start {
         cache_size: None,
         cache_total: 64 << 20,
         max_line: 64 << 10,
-        max_line_time,
+        max_line_time: Some(max_line_time),
         drop: DropPolicy::None,
         grace: None,
         kill_wait: 1000,

@@ -144,7 +144,6 @@ impl PrinterTask {
         }
         let stream = self.stream(id)?;
         let lines = reader.bytes(id)?.as_slice();
-        (lines.last() == Some(&b'\n') && stream.partial.bytes.is_empty() && stream.due.is_none())
-            .then_some(lines)
+        (lines.last() == Some(&b'\n') && !stream.partial.is_waiting()).then_some(lines)
     }
 }

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{Frame, Place, Start, StreamKey};
-use iof_output::{Batch, FlushClock, FlushTimeout, PartWait};
+use iof_output::{
+    Audience, Batch, Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LineHolder, Rest,
+};
 use iof_proto::{Channels, Missed, Nspace, Proc, Rank};
-use iof_tool::{BatchReader, Behind, Bytes, FeedId, Peeked, PollReady, Pull, Tool};
-use memchr::memrchr;
+use iof_tool::{BatchReader, Behind, Bytes, FeedId, Origin, Peeked, PollReady, Pull, Tool};
 
 use super::NAME;
 use super::hooks::StartRefusal;
@@ -58,7 +59,7 @@ impl Bundles {
         let bundles = [Channels::STDOUT, Channels::STDERR | Channels::STDDIAG];
         let tools = bundles.into_iter().map(attach).collect::<Result<_, _>>()?;
         let max_line = usize::try_from(start.max_line).unwrap_or(usize::MAX).clamp(1, MAX_RECORD);
-        let max_time = Duration::from_millis(start.max_line_time);
+        let max_time = start.max_line_time.map(Duration::from_millis);
         let ptys = start.ptys.keys().copied().collect();
         Ok(Bundles { tools, timeout: FlushTimeout { max_line, max_time }, ptys })
     }
@@ -123,81 +124,57 @@ struct Lines {
     /// The ranks whose parts of lines do not wait: what is typed at their terminals is echoed.
     ptys: BTreeSet<Rank>,
     /// By stream.
-    parts: HashMap<FeedId, Part>,
-}
-
-/// A part of a line. It waits in its ring, or here if it can't stay there.
-#[derive(Default)]
-struct Part {
-    /// The bytes that were copied out of the ring.
-    bytes: Vec<u8>,
-    /// Where they begin in the stream.
-    offset: u64,
-    /// When the first of them was read.
-    time: u64,
-    wait: Option<PartWait>,
-}
-
-/// What becomes of a stream's bytes.
-enum Next {
-    /// A record of the part that was copied before, if any, and this number of bytes of the ring.
-    Send(usize),
-    /// A part of a line waits in the ring.
-    Defer,
-    /// A part of a line waits, and is copied out of the ring.
-    Copy,
+    parts: HashMap<FeedId, LineHolder>,
 }
 
 impl Lines {
     /// Decides what becomes of bytes in the ring of a stream. `is_stalled` specifies whether the
     /// stream has to wait for a reader.
-    fn next(&mut self, id: FeedId, found: &Bytes<'_>, is_stalled: bool) -> Next {
-        let has_pty = self.ptys.contains(&found.origin().source.rank);
-        let before = self.held(id);
+    fn decide(&mut self, id: FeedId, found: &Bytes<'_>, is_stalled: bool) -> Decision {
+        let Lines { timeout, clock, ptys, parts } = self;
+        let (rules, holder) = (rules(timeout, clock, ptys, found.origin()), parts.entry(id).or_default());
         let bytes = found.as_slice();
-        let bytes = bytes.get(..MAX_RECORD.saturating_sub(before)).unwrap_or(bytes);
-        if let Some(newline) = memrchr(b'\n', bytes) {
-            return Next::Send(newline.saturating_add(1));
-        }
-        let (behind, length) = (found.behind(), before.saturating_add(bytes.len()));
-        if length >= self.timeout.max_line
-            || matches!(behind, Behind::Gap | Behind::Nothing)
-            || has_pty
-            || !self.must_wait(id, length, is_stalled)
-        {
-            return Next::Send(bytes.len());
-        }
-        let fits = bytes.len() as u64 <= found.capacity() / PART_DIVISOR;
-        if behind == Behind::Bytes && fits { Next::Defer } else { Next::Copy }
+        let whole = bytes.get(..MAX_RECORD.saturating_sub(holder.bytes().len())).unwrap_or(bytes);
+        let behind = found.behind();
+        let considered = FoundBytes {
+            bytes: whole,
+            limit: whole.len(),
+            is_last: whole.len() == bytes.len() && matches!(behind, Behind::Gap | Behind::Nothing),
+            has_more: whole.len() < bytes.len(),
+            max_stay: match behind {
+                Behind::Bytes => usize::try_from(found.capacity() / PART_DIVISOR).unwrap_or(usize::MAX),
+                _ => 0,
+            },
+            is_stalled,
+        };
+        holder.decide(&considered, &rules, || found.last_read())
     }
 
-    /// Returns whether a part of a line of this length waits for its rest.
-    fn must_wait(&mut self, id: FeedId, length: usize, is_stalled: bool) -> bool {
-        if self.timeout.max_time.is_zero() {
-            return false;
-        }
-        let wait = &mut self.parts.entry(id).or_default().wait;
-        match wait {
-            Some(wait) => wait.update(length, is_stalled, &self.clock),
-            None => *wait = Some(PartWait::begin(length, &self.clock)),
-        }
-        !wait.is_some_and(|wait| wait.has_expired(&self.timeout, &self.clock))
+    /// Returns whether bytes that were copied out of a stream's ring wait although nothing follows.
+    fn still_wait(&mut self, id: FeedId, reader: &BatchReader, origin: Origin<'_>) -> bool {
+        let Lines { timeout, clock, ptys, parts } = self;
+        let Some(holder) = parts.get_mut(&id) else { return false };
+        let rules = rules(timeout, clock, ptys, origin);
+        holder.still_waits(reader.is_stalled(id), &rules, || reader.last_read(id))
     }
 
     /// Returns the number of bytes of a stream that were copied out of its ring.
     fn held(&self, id: FeedId) -> usize {
-        self.parts.get(&id).map_or(0, |part| part.bytes.len())
+        self.parts.get(&id).map_or(0, |part| part.bytes().len())
     }
+}
 
-    /// Copies bytes out of the ring, behind those that were copied before. Returns their number.
-    fn copy(&mut self, id: FeedId, found: &Bytes<'_>) -> usize {
-        let part = self.parts.entry(id).or_default();
-        if part.bytes.is_empty() {
-            (part.offset, part.time) = (found.offset(), found.time().unwrap_or(0));
-        }
-        part.bytes.extend_from_slice(found.as_slice());
-        found.len()
-    }
+/// Returns the rules for a stream. The front end has told who answers the ranks of this node as far
+/// as its output has a reader, so that is taken as it is.
+fn rules<'a>(
+    timeout: &'a FlushTimeout,
+    clock: &'a FlushClock,
+    ptys: &BTreeSet<Rank>,
+    origin: Origin<'a>,
+) -> HoldRules<'a> {
+    let at_once = timeout.max_time.is_some_and(|time| time.is_zero()) || ptys.contains(&origin.source.rank);
+    let hold = if at_once { Hold::Never } else { Hold::Lines };
+    HoldRules { hold, timeout, clock, audience: Audience::Person, origin }
 }
 
 /// What is done with a stream when the batch is written.
@@ -297,11 +274,12 @@ impl Sender {
     /// Lets the next round look at the parts of lines that wait, if it is time.
     fn rearm(&mut self) {
         let Lines { clock, parts, .. } = &self.lines;
-        if parts.is_empty() {
+        let mut timed = parts.iter().filter(|(_, part)| part.is_timed()).map(|(id, _)| *id).peekable();
+        if timed.peek().is_none() {
             self.due = None;
         } else if self.due.is_none_or(|due| due <= Instant::now()) {
             if self.due.is_some() {
-                parts.keys().for_each(|id| self.reader.rearm(*id));
+                timed.for_each(|id| self.reader.rearm(id));
             }
             self.due = clock.next_check();
         }
@@ -322,47 +300,55 @@ fn add<'a>(
     let stream = StreamKey { rank: origin.source.rank, channel: origin.channel };
     let held = lines.held(id);
     let found = reader.bytes(id).filter(|_| peeked == Peeked::Bytes);
-    let next = match &found {
-        Some(found) => lines.next(id, found, reader.is_stalled(id)),
+    let Decision { write: count, rest } = match &found {
+        Some(found) => lines.decide(id, found, reader.is_stalled(id)),
         // What was copied precedes a gap and the end.
-        None if held > 0 && peeked == Peeked::Nothing && lines.must_wait(id, held, reader.is_stalled(id)) => {
-            Next::Defer
+        None if held > 0 && peeked == Peeked::Nothing && lines.still_wait(id, reader, origin) => {
+            return Step::Added(outcome);
         }
-        None => Next::Send(0),
+        None => Decision { write: 0, rest: Rest::Next },
     };
-    match next {
-        Next::Defer => outcome.defer = found.is_some(),
-        Next::Copy => {
-            let found = found.into_iter();
-            outcome.consumed = found.map(|found| lines.copy(id, &found)).sum();
-        }
-        Next::Send(count) => {
-            let length = held.saturating_add(count);
-            if length > 0 {
-                match uplink.take_window(stream.channel, length, batch.is_empty()) {
-                    Some(true) => {}
-                    Some(false) => return Step::NoRoom,
-                    None => return Step::Closed,
-                }
+    if count > 0 || found.is_none() {
+        let length = held.saturating_add(count);
+        if length > 0 {
+            match uplink.take_window(stream.channel, length, batch.is_empty()) {
+                Some(true) => {}
+                Some(false) => return Step::NoRoom,
+                None => return Step::Closed,
             }
-            let bytes = found.map(|found| (found.offset(), found.time().unwrap_or(0), found.as_slice()));
-            let (offset, time, bytes) = bytes.unwrap_or_default();
-            let bytes = bytes.get(..count).unwrap_or_default();
-            match lines.parts.remove(&id).filter(|part| !part.bytes.is_empty()) {
-                Some(Part { bytes: mut whole, offset, time, .. }) => {
-                    whole.extend_from_slice(bytes);
-                    let record = Frame::Record { stream, offset, time, bytes: &whole };
-                    batch.make(|buffer| record.append_to(buffer, Place::NEXT));
-                }
-                None if bytes.is_empty() => {}
-                None => {
-                    let record = Frame::Record { stream, offset, time, bytes };
-                    batch.copy(&record.header().unwrap_or_default());
-                    batch.add(bytes);
-                }
-            }
-            outcome.consumed = count;
         }
+        let bytes = found.as_ref().map(|found| (found.offset(), found.time().unwrap_or(0), found.as_slice()));
+        let (offset, time, bytes) = bytes.unwrap_or_default();
+        let bytes = bytes.get(..count).unwrap_or_default();
+        match lines.parts.get_mut(&id).filter(|_| held > 0) {
+            Some(part) => part.flush(|held, offset, time| {
+                let (time, whole) = (time.unwrap_or(0), [held, bytes].concat());
+                let record = Frame::Record { stream, offset, time, bytes: &whole };
+                batch.make(|buffer| record.append_to(buffer, Place::NEXT));
+            }),
+            None if bytes.is_empty() => {}
+            None => {
+                let record = Frame::Record { stream, offset, time, bytes };
+                batch.copy(&record.header().unwrap_or_default());
+                batch.add(bytes);
+            }
+        }
+    }
+    let ended = found.is_none();
+    outcome.defer = rest == Rest::Stay;
+    outcome.consumed = match found.filter(|_| rest == Rest::Copy) {
+        Some(found) => {
+            let (offset, part) = (
+                found.offset().saturating_add(count as u64),
+                found.as_slice().get(count..).unwrap_or_default(),
+            );
+            lines.parts.entry(id).or_default().copy(part, offset, found.time());
+            found.len()
+        }
+        None => count,
+    };
+    if ended || lines.parts.get(&id).is_some_and(|part| !part.is_waiting()) {
+        lines.parts.remove(&id);
     }
     let frame = match peeked {
         Peeked::Gap(gap) => Frame::Gap { stream, offset: gap.offset, lost: gap.lost },

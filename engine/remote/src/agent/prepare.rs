@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iof_engine::{
-    App, BackendKind, Config, Engine, JobSpec, Policy, Pty, Rendezvous, StartError, Stdin, WindowSize,
+    App, BackendKind, Config, Engine, Interaction, JobSpec, Policy, Pty, Rendezvous, StartError, Stdin,
+    WindowSize,
 };
 use iof_nodes::{AgentSocket, DropPolicy, Program, RankStdin, Start, Terminal};
 use iof_proto::Rank;
@@ -84,7 +85,7 @@ fn spec(start: &Start) -> JobSpec {
         .stdin
         .iter()
         .map(|(rank, stdin)| match stdin {
-            RankStdin::Forwarded => (*rank, Stdin::Pipe),
+            RankStdin::Forwarded | RankStdin::Answered | RankStdin::Keyed => (*rank, Stdin::Pipe),
             RankStdin::Typed => (*rank, Stdin::Inherit),
             RankStdin::File(path) => (*rank, Stdin::File(PathBuf::from(path))),
         })
@@ -93,8 +94,18 @@ fn spec(start: &Start) -> JobSpec {
         size: WindowSize { rows: terminal.rows, columns: terminal.columns },
         echo: terminal.echo,
     };
+    let interaction = |(rank, stdin): (&Rank, &RankStdin)| {
+        let interaction = match stdin {
+            RankStdin::Forwarded | RankStdin::File(_) => Interaction::None,
+            RankStdin::Answered => Interaction::Piped,
+            RankStdin::Keyed => Interaction::Typed,
+            RankStdin::Typed => Interaction::Unbuffered,
+        };
+        (*rank, interaction)
+    };
     JobSpec {
         stdin,
+        interactions: start.stdin.iter().map(interaction).collect(),
         ptys: start.ptys.iter().map(|(rank, terminal)| (*rank, pty(terminal))).collect(),
         grace: start.grace.map(Duration::from_millis),
         hide_launcher: start.hide_launcher,

@@ -269,7 +269,7 @@ impl Front {
             cache_size: None,
             cache_total: 0,
             max_line: 1,
-            max_line_time: 0,
+            max_line_time: Some(0),
             drop: DropPolicy::None,
             grace: None,
             kill_wait: 0,

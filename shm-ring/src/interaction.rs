@@ -1,0 +1,75 @@
+//! Whether somebody may answer the process that writes a stream, and the size of its last write.
+//! Readers that hold back the beginning of a line decide by both how long they wait for its end.
+
+use crate::ring::Ring;
+use crate::sync::Ordering::Relaxed;
+
+/// Who may answer the process that writes a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Interaction {
+    /// Nobody: the process has no stdin, has read it to its end, or reads a file.
+    #[default]
+    None,
+    /// A program: the stdin of the process is open.
+    Piped,
+    /// A person at a terminal.
+    Typed,
+    /// Unknown, but no program holds output back in large buffers on the way: it is written to a
+    /// terminal of its own, or delivered by a process that has waited for the ends of lines.
+    Unbuffered,
+}
+
+/// The newest read of a stream from its source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastRead {
+    /// The bytes that it brought. Reads less than 0.1 ms apart count as one.
+    pub len: u64,
+    /// Who may answer the process.
+    pub interaction: Interaction,
+    /// Whether the process was given stdin after the output that preceded this read by more than a
+    /// second. If so, what was read may be an answer for which the giver waits.
+    pub is_answer: bool,
+}
+
+/// Reads less than this apart belong to one answer, in nanoseconds.
+const ANSWER: u64 = 1_000_000_000;
+/// The bits of the shared word below the position.
+const KIND_BITS: u32 = 2;
+
+/// Returns the shared word for `interaction` with a process that was last given stdin when its
+/// stream had reached `given`.
+pub(crate) fn word(interaction: Interaction, given: Option<u64>) -> u64 {
+    let position = given.map_or(0, |position| position.saturating_add(1));
+    position << KIND_BITS | interaction as u64
+}
+
+/// Returns the shared word after the process was given stdin.
+pub(crate) fn given(word: u64, position: u64) -> u64 {
+    match interaction(word) {
+        Interaction::None => word,
+        interaction => self::word(interaction, Some(position)),
+    }
+}
+
+fn interaction(word: u64) -> Interaction {
+    match word & ((1 << KIND_BITS) - 1) {
+        0 => Interaction::None,
+        1 => Interaction::Piped,
+        2 => Interaction::Typed,
+        _ => Interaction::Unbuffered,
+    }
+}
+
+/// Returns the newest read into `ring`; `None` if the ring has no entry for it.
+pub(crate) fn last_read(ring: &Ring) -> Option<LastRead> {
+    let published = &ring.control().published;
+    let mut reads = ring.recent().newest_first();
+    let newest = reads.next()?;
+    // Relaxed: a reader that sees an old value looks again at its next check.
+    let (word, tail) = (published.interaction.load(Relaxed), published.tail.load(Relaxed));
+    let is_answer = (word >> KIND_BITS).checked_sub(1).is_some_and(|given| {
+        let together = reads.take_while(|read| newest.time.saturating_sub(read.time) < ANSWER);
+        given >= together.last().map_or(newest.offset, |first| first.offset)
+    });
+    Some(LastRead { len: tail.saturating_sub(newest.offset), interaction: interaction(word), is_answer })
+}
