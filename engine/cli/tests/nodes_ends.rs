@@ -9,15 +9,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::ChildStdout;
 
 use common::nodes::{agent_of, by_rank, has_thread, run, send, start};
-use common::process::Process;
+use common::process::{Done, Process};
 use common::site::{Gate, Site, iof};
 use common::wait_for;
-use iof_nodes::{HEADER, ToFrontEnd};
+use iof_nodes::limits::MAX_GREETING;
+use iof_nodes::{Frame, HEADER, ToFrontEnd};
 use nix::sys::signal::Signal;
 use nix::unistd::gethostname;
-
-/// What `iof run` adds if a carrier does not reach an agent.
-const HINT: &str = "the command of --rsh must reach the node, and must not write to stdout itself";
 
 #[test]
 fn a_failed_rank_is_told_with_its_host_and_gives_the_exit_code() {
@@ -270,22 +268,68 @@ fn no_rank_starts_if_one_node_cannot_start_its_ranks() {
     let by = |rsh| site.run_sh(&["--hosts", "a", "--rsh", rsh], "true").finish();
     let done = by("/no/such");
     assert!(done.code == 2 && done.stderr.contains("cannot start an agent on a: "), "{done:?}");
-    let done = by("false");
-    assert_eq!(done.code, 1);
-    let told = format!("iof: cannot start ranks on a: its carrier ended with exit status: 1 ({HINT})\n");
-    assert_eq!(done.stderr, told);
+}
+
+#[test]
+fn a_start_that_fails_at_its_carrier_is_told_with_the_remedy_for_its_exit_status() {
+    let site = Site::new();
+    let run = "the command of --rsh must run its last word, a shell command, on the node";
+    let reach = "the command of --rsh must reach the node without a password: try it with the command true";
+    let install = "each node needs iof at the path that it has here";
+    for (status, hint) in [(1, run), (126, install), (127, install), (255, reach)] {
+        let path = site.install_script(&format!("#!/bin/sh\nexit {status}\n"), "carrier");
+        let done = site.run_sh(&["--hosts", "a", "--rsh", path.to_str().unwrap()], "true").finish();
+        let reason = format!("its carrier ended with exit status: {status}");
+        let told = format!("iof: cannot start ranks on a: {reason} ({hint})\n");
+        assert_eq!((done.code, done.stderr), (1, told));
+    }
 }
 
 #[test]
 fn an_agent_that_speaks_wrongly_is_cut_off() {
     let site = Site::new();
-    let greeting = "#!/bin/sh\necho Welcome to this node, which greets its users; exec cat\n";
-    let path = site.install_script(greeting, "stranger");
-    let options = ["--hosts", "a", "--rsh", path.to_str().unwrap()];
-    let done = site.run_sh(&options, "true").finish();
-    assert_eq!(done.code, 1);
-    let reason = "its agent is cut off: unknown kind of frame 87";
-    assert_eq!(done.stderr, format!("iof: cannot start ranks on a: {reason} ({HINT})\n"));
+    let start = |message: ToFrontEnd| [Frame::HELLO.header().unwrap().to_vec(), message.frame().unwrap()];
+    let frames = start(ToFrontEnd::Started { pids: vec![1] }).concat();
+    let done = run_hostile(&site, &frames, "a");
+    let told = "iof: cannot start ranks on a: its agent is cut off: unexpected control message\n";
+    assert_eq!((done.code, done.stderr.as_str()), (1, told));
+}
+
+/// Runs one rank on each host. An agent on host a sends these frames, and reads nothing; those on other
+/// hosts do not start.
+fn run_hostile(site: &Site, frames: &[u8], hosts: &str) -> Done {
+    let path = site.path().join("frames");
+    fs::write(&path, frames).unwrap();
+    let agent = format!("#!/bin/sh\n[ $1 != a ] || cat {}; exec sleep 1000\n", path.display());
+    let rsh = format!("{} %h", site.install_script(&agent, "agent").display());
+    let ranks = hosts.split(',').count().to_string();
+    let options = ["--nspace", "demo", "--hosts", hosts, "-n", &ranks, "--rsh", &rsh];
+    site.run_sh(&options, "true").finish()
+}
+
+#[test]
+fn text_before_the_first_frame_of_an_agent_is_shown_up_to_a_limit() {
+    let site = Site::new();
+    let greet = |text: &str| {
+        let script = format!("#!/bin/sh\n{text}\nexec sh -c \"$1\"\n");
+        site.install_script(&script, "greet").to_str().unwrap().to_owned()
+    };
+    // The bytes with which frames begin, and a part of a hello.
+    let rsh = greet(r"echo Welcome; printf '\6\0\0\0\0\5\t\11iofedge\n'");
+    let broken = "\u{6}\0\0\0\0\u{5}\t\tiofedge";
+    for options in [&[][..], &["--tree", "1"], &["--tree", "1", "--reattach", "100"]] {
+        let nodes = ["--hosts", "a,b", "-n", "2", "--rsh", &rsh];
+        let done = site.run_sh(&[&nodes, options].concat(), "echo x").finish();
+        assert_eq!((done.code, done.text()), (0, "x\nx\n"), "{options:?}");
+        let mut shown: Vec<&str> = done.stderr.lines().collect();
+        shown.sort_unstable();
+        assert_eq!(shown, [broken, broken, "Welcome", "Welcome"], "{options:?}");
+    }
+    let rsh = greet(&format!("yes '' | head -c {}", MAX_GREETING + 1));
+    let done = site.run_sh(&["--hosts", "a", "--rsh", &rsh], "true").finish();
+    let told = "\niof: cannot start ranks on a: cannot read from its carrier: more than 65536 bytes \
+                (MAX_GREETING) precede the first frame (the command of --rsh must not write to stdout)\n";
+    assert!(done.code == 1 && done.stderr.ends_with(told), "{done:?}");
 }
 
 #[test]

@@ -391,6 +391,21 @@ impl Frame<'_> {
     }
 }
 
+/// Returns the number of bytes before the first header of those with which an agent may begin: a
+/// hello, a resume or a control message. The bytes may end in a part of it. Text contains neither.
+pub fn first_header(bytes: &[u8]) -> usize {
+    let is_first = |start: &usize| {
+        let rest = bytes.get(*start..).unwrap_or_default();
+        let [HELLO | RESUME | CONTROL, fields @ ..] = rest else { return false };
+        fields.iter().take(3).all(|field| *field == 0)
+            && rest.first_chunk().map(Header::decode).is_none_or(|header| {
+                let without_payload = Header { length: 0, ..header };
+                header.payload(MAX_ANSWER).is_ok() && without_payload.frame(&[]).is_ok()
+            })
+    };
+    (0..bytes.len()).find(is_first).unwrap_or(bytes.len())
+}
+
 /// The room for one read, in bytes.
 const ROOM: usize = MAX_RECORD;
 

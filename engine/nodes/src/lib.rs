@@ -49,7 +49,7 @@ pub use control::{
     RelayReattach, Start, StartRelay, StdinOutcome, StdinPiece, StdinRanks, StdinTarget, Terminal, ToAgent,
     ToFrontEnd, cut_text,
 };
-pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, Place, StreamKey};
+pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, Place, StreamKey, first_header};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};
 #[cfg(doc)]
 use limits::MAX_WINDOW;

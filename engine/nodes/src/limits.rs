@@ -6,6 +6,9 @@ pub const MAX_NODES: usize = 1024;
 /// The largest number of bytes of output in one record.
 pub const MAX_RECORD: usize = 64 << 10;
 
+/// The largest number of bytes that a carrier may deliver before the first frame.
+pub const MAX_GREETING: usize = 64 << 10;
+
 /// The largest control message, in bytes. The largest one starts ranks, with their arguments and
 /// variables.
 pub const MAX_CONTROL: usize = 4 << 20;

@@ -9,7 +9,7 @@ use iof_nodes::limits::{
 };
 use iof_nodes::{
     Bundle, Decoder, Frame, FrameError, HEADER, Place, RankTotal, StdinPiece, StdinRanks, StdinTarget,
-    StreamKey, ToAgent, ToFrontEnd, cut_text,
+    StreamKey, ToAgent, ToFrontEnd, cut_text, first_header,
 };
 use iof_proto::{Channel, Rank};
 use proptest::prelude::*;
@@ -166,6 +166,23 @@ fn control_messages_of_agents_have_a_lower_limit() {
     assert!(ToFrontEnd::Started { pids }.frame().is_ok());
     let total = RankTotal { rank: Rank(u32::MAX), channel: Channel::Stddiag, produced: u64::MAX };
     assert!(ToFrontEnd::Produced(vec![total; MAX_TOTALS]).frame().is_ok());
+}
+
+#[test]
+fn the_first_header_is_found_behind_any_text_also_if_it_arrives_in_parts() {
+    let text: Vec<u8> = (0..=255).chain(*b"\x06\0\0\0\0\0iofedge\n\t\0\0\0\t\x05\0\0").collect();
+    let hello = Frame::HELLO.header().unwrap();
+    let resume = Frame::Resume { session: 7, attempt: 1, received: 0 }.header().unwrap();
+    let failed = ToFrontEnd::Failed { reason: "a".into(), is_usage: false }.frame().unwrap();
+    for header in [&hello[..], &resume, &failed] {
+        let bytes = [&text, header].concat();
+        assert_eq!(first_header(&bytes), text.len());
+        for length in 0..bytes.len() {
+            let found = first_header(&bytes[..length]);
+            assert!(found <= length.min(text.len()) && length - found <= HEADER.max(header.len()));
+        }
+    }
+    assert_eq!(first_header(&text[..256]), 256);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::hint::black_box;
-use std::io::{ErrorKind, IoSlice};
+use std::io::{ErrorKind, IoSlice, Read};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, Weak, mpsc};
@@ -21,6 +21,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::carrier::{Carrier, CarrierEnd, ended, lock, reap, signal_group, write_frames};
+use crate::greeting::skip_greeting;
 use crate::reattach::{Down, LinkedEdge};
 use crate::remote::{Node, Remote};
 use crate::thread::{NoThread, start_thread};
@@ -252,7 +253,7 @@ impl Receiving {
     fn run(&self, up: File) {
         keep_freed_memory();
         let mut decoder = Decoder::of_agent();
-        let mut received = self.receive(up, &mut decoder);
+        let mut received = skip_greeting(up).and_then(|up| self.receive(up, &mut decoder));
         while let (Ok(()), Some(linked)) = (&received, self.replaceable()) {
             received = linked.replace(&self.carrier).and_then(|up| self.receive(up, &mut decoder));
         }
@@ -292,7 +293,7 @@ impl Receiving {
     ///
     /// # Errors
     /// The agent has broken a rule, or the output can't be taken.
-    fn receive(&self, mut up: File, decoder: &mut Decoder) -> Result<(), String> {
+    fn receive(&self, mut up: impl Read, decoder: &mut Decoder) -> Result<(), String> {
         loop {
             let length = match decoder.read_from(&mut up) {
                 Ok(0) => return Ok(()),

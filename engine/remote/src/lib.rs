@@ -74,6 +74,7 @@ mod edge;
 pub mod environment;
 mod error;
 mod follower;
+mod greeting;
 mod link;
 mod nodes;
 mod reattach;

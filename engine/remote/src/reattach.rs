@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Write};
 use std::mem;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, bounded};
-use iof_nodes::{Decoder, Frame, HEADER, LinkAddress, Place, ToAgent, ToFrontEnd};
+use iof_nodes::{Decoder, Frame, LinkAddress, Place, ToAgent, ToFrontEnd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use crate::carrier::{Carrier, CarrierEnd, MAX_STARTS, ended, lock, reap, signal_group};
 use crate::carriers::{Carriers, Purpose};
+use crate::greeting::FirstHeader;
 use crate::link::{CarrierNumber, DRAIN_LIMIT, Link};
 use crate::thread::{NoThread, start_thread};
 
@@ -235,7 +236,10 @@ impl LinkedEdge {
         let purpose = Purpose::Link(Path::new(&address.path));
         let carrier = self.reattach.carriers.start(&self.host, purpose, self.edges, is_silent);
         match carrier {
-            Ok(carrier) => self.greet(carrier, address.session, (turn, Instant::now().checked_add(limit))),
+            Ok(carrier) => {
+                let first = FirstHeader::new(is_silent);
+                self.greet(carrier, (address.session, first), (turn, Instant::now().checked_add(limit)))
+            }
             Err(error) => Attempt::Failed(error.to_string()),
         }
     }
@@ -257,13 +261,13 @@ impl LinkedEdge {
     fn greet(
         &self,
         carrier: Carrier,
-        session: u64,
+        (session, first): (u64, FirstHeader),
         (turn, deadline): (Turn<'_>, Option<Instant>),
     ) -> Attempt {
         let Carrier { end, mut down, mut up } = carrier;
         let end = Mutex::new(end);
         let greeted = down.write_all(&self.link.begin_attempt(session));
-        let attempt = match greeted.and_then(|()| self.read_first(&mut up, turn, deadline)) {
+        let attempt = match greeted.and_then(|()| self.read_first(&mut up, first, (turn, deadline))) {
             Ok(First::Resume(frame)) => match self.link.resume(session, &frame) {
                 Ok(number) => {
                     let end = end.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -282,11 +286,15 @@ impl LinkedEdge {
         attempt
     }
 
-    /// Reads the first frame, and nothing behind it.
-    fn read_first(&self, up: &mut File, turn: Turn<'_>, deadline: Option<Instant>) -> io::Result<First> {
+    /// Reads the first frame, and nothing behind a resume.
+    fn read_first(
+        &self,
+        up: &mut File,
+        mut first: FirstHeader,
+        (turn, deadline): (Turn<'_>, Option<Instant>),
+    ) -> io::Result<First> {
         let (mut turn, begun) = (Some(turn), Instant::now());
-        let (mut decoder, mut piece) = (Decoder::of_agent(), [0; HEADER]);
-        let mut length = 0usize;
+        let (mut decoder, mut has_header) = (Decoder::of_agent(), false);
         loop {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(io::Error::new(ErrorKind::TimedOut, "its agent did not answer in time"));
@@ -299,14 +307,14 @@ impl LinkedEdge {
             if poll(&mut files, PollTimeout::try_from(CLOSED_INTERVAL).unwrap_or(PollTimeout::ZERO))? == 0 {
                 continue;
             }
-            // The header first: what follows a resume is of the edge.
-            let rest = piece.get_mut(length % HEADER..).unwrap_or_default();
-            let count = up.read(rest)?;
-            if count == 0 {
-                return Err(ErrorKind::UnexpectedEof.into());
+            if has_header {
+                if decoder.read_from(up)? == 0 {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
+            } else if let Some(header) = first.read_from(up)? {
+                decoder.receive(&header);
+                has_header = true;
             }
-            length = length.saturating_add(count);
-            decoder.receive(rest.get(..count).unwrap_or_default());
             match decoder.decode().map_err(io::Error::other)? {
                 None => {}
                 Some((_, Frame::Control(payload))) => {

@@ -66,8 +66,20 @@ fn hold(received: ReceivedSignal, for_ranks: &mut Vec<ReceivedSignal>) -> Option
     None
 }
 
-/// What a carrier must do, for a user whose carrier does not.
-const CARRIER_HINT: &str = "the command of --rsh must reach the node, and must not write to stdout itself";
+/// What a user can do if a node is lost at the start for a reason with one of these texts, the first
+/// one that fits. The reason may come from a relay.
+const HINTS: [(&str, &str); 5] = [
+    ("exit status: 126", INSTALL_HINT),
+    ("exit status: 127", INSTALL_HINT),
+    (
+        "exit status: 255",
+        "the command of --rsh must reach the node without a password: try it with the command true",
+    ),
+    ("(MAX_GREETING)", "the command of --rsh must not write to stdout"),
+    ("its carrier ", "the command of --rsh must run its last word, a shell command, on the node"),
+];
+
+const INSTALL_HINT: &str = "each node needs iof at the path that it has here";
 
 fn not_started(error: RemoteStartError, ended_by: Option<Signal>) -> Failure {
     match (error, ended_by) {
@@ -76,7 +88,11 @@ fn not_started(error: RemoteStartError, ended_by: Option<Signal>) -> Failure {
         (error @ (RemoteStartError::Refused { is_usage: true, .. } | RemoteStartError::Limit(_)), _) => {
             Failure::usage(error)
         }
-        (error @ RemoteStartError::Lost { .. }, _) => Failure::running(format!("{error} ({CARRIER_HINT})")),
+        (RemoteStartError::Lost { host, reason }, _) => {
+            let hint = HINTS.iter().find(|(text, _)| reason.contains(text));
+            let hint = hint.map(|(_, hint)| format!(" ({hint})")).unwrap_or_default();
+            Failure::running(RemoteStartError::Lost { host, reason: reason + &hint })
+        }
         (error, _) => Failure::running(error),
     }
 }

@@ -14,6 +14,7 @@ use super::relay::{Added, Relay};
 use super::uplink::Uplink;
 use crate::carrier::{Carrier, CarrierEnd, ended, reap, signal_group, write_frames};
 use crate::carriers::Purpose;
+use crate::greeting::skip_greeting;
 use crate::reattach::{Down, LinkedEdge};
 use crate::thread::{NoThread, start_thread};
 
@@ -117,7 +118,7 @@ impl ChildEdge {
 
     /// Passes frames up over one carrier after the other. Returns why none follows.
     fn receive_all(&mut self, pipe: File, carrier: &Arc<Mutex<CarrierEnd>>) -> String {
-        let mut received = self.receive(pipe);
+        let mut received = skip_greeting(pipe).and_then(|pipe| self.receive(pipe));
         while let (Ok(()), Some(linked)) = (&received, self.replaceable().cloned()) {
             received = linked.replace(carrier).and_then(|pipe| self.receive(pipe));
         }
@@ -135,7 +136,7 @@ impl ChildEdge {
     ///
     /// # Errors
     /// The child has broken a rule, or its output can't be read and its carrier is not replaced.
-    fn receive(&mut self, mut pipe: File) -> Result<(), String> {
+    fn receive(&mut self, mut pipe: impl Read) -> Result<(), String> {
         let (mut piece, mut frames) = (vec![0; 64 << 10], Vec::new());
         while !self.uplink.is_closed() {
             let length = match pipe.read(&mut piece) {
