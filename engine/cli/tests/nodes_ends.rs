@@ -12,8 +12,9 @@ use common::nodes::{agent_of, by_rank, has_thread, run, send, start};
 use common::process::{Done, Process};
 use common::site::{Gate, Site, iof};
 use common::wait_for;
-use iof_nodes::limits::MAX_GREETING;
-use iof_nodes::{Frame, HEADER, ToFrontEnd};
+use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_GREETING};
+use iof_nodes::{Frame, HEADER, StdinOutcome, ToFrontEnd};
+use iof_proto::Log;
 use nix::sys::signal::Signal;
 use nix::unistd::gethostname;
 
@@ -305,6 +306,39 @@ fn run_hostile(site: &Site, frames: &[u8], hosts: &str) -> Done {
     let ranks = hosts.split(',').count().to_string();
     let options = ["--nspace", "demo", "--hosts", hosts, "-n", &ranks, "--rsh", &rsh];
     site.run_sh(&options, "true").finish()
+}
+
+/// Returns what an agent sends until its only rank runs, and then this message a number of times.
+fn started_and(message: &ToFrontEnd, times: usize) -> Vec<u8> {
+    let start = [ToFrontEnd::Ready, ToFrontEnd::Started { pids: vec![1] }];
+    let mut frames = Frame::HELLO.header().unwrap().to_vec();
+    start.iter().for_each(|message| frames.extend(message.frame().unwrap()));
+    frames.extend(message.frame().unwrap().repeat(times));
+    frames
+}
+
+#[test]
+fn an_agent_that_answers_what_it_was_not_asked_is_cut_off_in_each_phase() {
+    let site = Site::new();
+    let frames = started_and(&ToFrontEnd::StdinTaken { call: 7, outcome: StdinOutcome::Taken }, 1);
+    let reason = "its agent is cut off: no piece of stdin with number 7 waits for an answer of this node";
+    let done = run_hostile(&site, &frames, "a,b");
+    let told = format!("iof: cannot start ranks on a: {reason}\n");
+    assert_eq!((done.code, done.stderr), (1, told), "while another node has not started");
+    let done = run_hostile(&site, &frames, "a");
+    let told = format!("iof: job demo: node a is lost with rank 0: {reason}; ");
+    assert!(done.code == 1 && done.stderr.starts_with(&told), "{done:?}");
+}
+
+#[test]
+fn an_agent_that_does_not_read_the_answers_to_its_log_requests_is_cut_off() {
+    let site = Site::new();
+    let log = ToFrontEnd::Log { call: 1, log: Log { data: Vec::new(), directives: Vec::new() } };
+    // More than the pipe of the carrier takes in addition.
+    let done = run_hostile(&site, &started_and(&log, 4 * MAX_ANSWERS_OF_NODE), "a");
+    let reason = "its agent is cut off: more than 8192 answers wait for it (MAX_ANSWERS_OF_NODE)";
+    let told = format!("iof: job demo: node a is lost with rank 0: {reason}; ");
+    assert!(done.code == 1 && done.stderr.starts_with(&told), "{done:?}");
 }
 
 #[test]

@@ -140,6 +140,11 @@ impl Branch {
         self.node_mut(place)?.end.taken(channel, bytes)
     }
 
+    /// Notes a piece of stdin that is about to be sent, as [`FrontEnd::note_call`].
+    pub fn note_call(&mut self, place: Place, call: u64) {
+        self.node_mut(place).into_iter().for_each(|node| node.end.note_call(call));
+    }
+
     /// Returns the front end's end for the node at `place`.
     pub fn end(&self, place: Place) -> Option<&FrontEnd> {
         self.node(place).map(|node| &node.end)

@@ -1,18 +1,23 @@
 //! The front end's end of an edge: what arrived from one node, and the credit for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
+use iof_proto::limits::{MAX_LOG_ENTRIES, MAX_LOGS};
 use iof_proto::{Channel, Rank};
 
 use crate::EdgeError;
 use crate::agent_end::{charge, check_version};
 use crate::control::{ToFrontEnd, decode};
 use crate::frame::{Bundle, Frame, Place, StreamKey};
-use crate::limits::{MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
+use crate::limits::{MAX_ANSWERS_OF_NODE, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
 
 /// The output channels of each rank.
 const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
+
+// An agent sends a request for each channel of those that its engine has in progress.
+const _: () = assert!(MAX_ANSWERS_OF_NODE >= 2 * MAX_LOGS * MAX_LOG_ENTRIES);
 
 /// Credit is given for at least this part of a window, so that its frames cost little.
 const CREDIT_PART: u64 = 4;
@@ -114,6 +119,10 @@ pub struct FrontEnd {
     cost_told: bool,
     /// The end of the files of the node was told.
     files_told: bool,
+    /// The pieces of stdin that the node has not answered.
+    calls: BTreeSet<u64>,
+    /// Has a clone in each answer that the node waits for.
+    answers: Arc<()>,
     /// The window of each bundle, in bytes.
     window: u64,
     /// The bytes of each bundle that arrived and are not credited.
@@ -139,6 +148,8 @@ impl FrontEnd {
             totals: None,
             cost_told: false,
             files_told: false,
+            calls: BTreeSet::new(),
+            answers: Arc::default(),
             window,
             outstanding,
             due,
@@ -194,6 +205,7 @@ impl FrontEnd {
         time: u64,
         bytes: &'a [u8],
     ) -> Result<FrontEvent<'a>, EdgeError> {
+        self.check_answers()?;
         let progress = self.progress(stream, offset)?;
         let end = progress.position.checked_add(bytes.len() as u64).filter(|_| !bytes.is_empty());
         progress.position = end.ok_or(EdgeError::Unexpected("size of a record"))?;
@@ -257,7 +269,12 @@ impl FrontEnd {
             }
             // Totals and answers may follow the end of the last rank.
             ToFrontEnd::Produced(_) if phase == Phase::Over => {}
-            ToFrontEnd::StdinTaken { .. } | ToFrontEnd::Log { .. } if self.has_started() => {}
+            ToFrontEnd::StdinTaken { call, .. } if self.has_started() => {
+                if !self.calls.remove(call) {
+                    return Err(EdgeError::Call(*call));
+                }
+            }
+            ToFrontEnd::Log { .. } if self.has_started() => self.check_answers()?,
             ToFrontEnd::ChildLost { .. } => {}
             ToFrontEnd::Over { cut_off }
                 if phase == Phase::Started
@@ -275,6 +292,23 @@ impl FrontEnd {
             _ => return Err(EdgeError::Unexpected("control message")),
         }
         Ok(message)
+    }
+
+    /// Notes a piece of stdin that is about to be sent to the node, which answers once.
+    pub fn note_call(&mut self, call: u64) {
+        self.calls.insert(call);
+    }
+
+    /// Returns what the answer to a log request, or credit, keeps until it is written.
+    pub fn answer(&self) -> Arc<()> {
+        Arc::clone(&self.answers)
+    }
+
+    fn check_answers(&self) -> Result<(), EdgeError> {
+        match Arc::strong_count(&self.answers) {
+            0..=MAX_ANSWERS_OF_NODE => Ok(()),
+            _ => Err(EdgeError::Answers(MAX_ANSWERS_OF_NODE)),
+        }
     }
 
     /// Notes that `bytes` bytes of a record are where they belong. Returns the credit to send, if

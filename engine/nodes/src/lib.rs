@@ -97,6 +97,12 @@ pub enum EdgeError {
         /// The bytes that were allowed.
         left: u64,
     },
+    /// An agent does not read the answers that it asks for.
+    #[error("more than {0} answers wait for it (MAX_ANSWERS_OF_NODE)")]
+    Answers(usize),
+    /// An agent has answered a piece of stdin that was not sent to it, or for the second time.
+    #[error("no piece of stdin with number {0} waits for an answer of this node")]
+    Call(u64),
     /// The peer has acknowledged bytes that were not sent.
     #[error("{received} bytes are acknowledged, but {sent} were sent")]
     Acknowledged {

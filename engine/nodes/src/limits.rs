@@ -32,8 +32,8 @@ pub const MAX_WINDOWS: u64 = 256 << 20;
 pub const MAX_STREAM: u64 = 1 << 56;
 
 /// The number of bytes of an edge that are kept until the peer has acknowledged them, and at which
-/// nothing more is sent. One write and acks come on top. Only an edge whose carrier may be replaced
-/// keeps what it sends.
+/// nothing more is sent. One write comes on top, and acks up to twice as many bytes. Only an edge
+/// whose carrier may be replaced keeps what it sends.
 pub const MAX_KEPT: usize = 8 << 20;
 
 /// The largest number of links of one agent: the current carrier, and those that have not shown the
@@ -50,6 +50,9 @@ pub const MAX_RELAY_DOWN: usize = 8 << 20;
 
 /// The largest number of ranks of one node.
 pub const MAX_RANKS_OF_NODE: u32 = 4096;
+
+/// The largest number of answers that a node may wait for: those to its log requests, and credit.
+pub const MAX_ANSWERS_OF_NODE: usize = 8192;
 
 /// The largest number of totals in one control message.
 pub const MAX_TOTALS: usize = 4096;

@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use iof_nodes::limits::{MAX_NODES, MAX_RECORD, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
+use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_NODES, MAX_RECORD, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
 use iof_nodes::{
     AgentEnd, AgentEvent, Bundle, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, HEADER, Place, RankTotal,
     StdinOutcome, StreamKey, ToFrontEnd, window,
 };
-use iof_proto::{Channel, Rank};
+use iof_proto::{Channel, Log, Rank};
 
 const FIRST: u32 = 8;
 const RANKS: u32 = 3;
@@ -407,8 +407,11 @@ fn answers_and_totals_may_follow_the_end_of_a_node() {
     assert_eq!(send(&mut front, stranger), Err(EdgeError::Rank(Rank(FIRST + 1))));
     send(&mut front, ToFrontEnd::Over { cut_off: vec![(Rank(FIRST), Channel::Stdout)] }).unwrap();
     assert!(front.is_over());
-    let outcome = StdinOutcome::Closed;
-    send(&mut front, ToFrontEnd::StdinTaken { call: 7, outcome }).unwrap();
+    let taken = || ToFrontEnd::StdinTaken { call: 7, outcome: StdinOutcome::Closed };
+    assert_eq!(send(&mut front, taken()), Err(EdgeError::Call(7)), "not sent");
+    front.note_call(7);
+    send(&mut front, taken()).unwrap();
+    assert_eq!(send(&mut front, taken()), Err(EdgeError::Call(7)), "answered twice");
     send(&mut front, ToFrontEnd::Produced(Vec::new())).unwrap();
     assert_eq!(send(&mut front, ToFrontEnd::Ready), Err(EdgeError::Unexpected("control message")));
 }
@@ -419,6 +422,27 @@ fn the_windows_of_all_nodes_are_bounded_together() {
     for nodes in 1..=MAX_NODES {
         let sum = 2 * nodes as u64 * window(nodes);
         assert!(sum <= MAX_WINDOWS && window(nodes) > 2 * MAX_RECORD as u64 - 1, "{nodes}");
+    }
+}
+
+#[test]
+fn an_agent_that_does_not_read_its_answers_is_refused() {
+    let mut front = started();
+    let message = ToFrontEnd::Log { call: 1, log: Log::to(["x"], "") }.frame().unwrap();
+    let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
+    let log = Frame::Control(&message[HEADER..]);
+    let record = Frame::Record { stream, offset: 0, time: 0, bytes: b"x" };
+    let mut answers = Vec::new();
+    for _ in 0..MAX_ANSWERS_OF_NODE {
+        front.receive(&log, Instant::now()).unwrap();
+        answers.push(front.answer());
+    }
+    for frame in [log, record] {
+        assert_eq!(front.receive(&frame, Instant::now()), Err(EdgeError::Answers(MAX_ANSWERS_OF_NODE)));
+    }
+    answers.pop();
+    for frame in [log, record] {
+        front.receive(&frame, Instant::now()).unwrap();
     }
 }
 

@@ -170,6 +170,13 @@ fn a_peer_without_acks_stops_the_sender_within_its_limit() {
 }
 
 #[test]
+fn a_peer_that_reads_nothing_is_sent_a_limited_number_of_acks() {
+    let mut link = LinkEnd::default();
+    (0..MAX_KEPT / 8).for_each(|_| link.receive(1 << 20));
+    assert_eq!(link.held(), 2 * MAX_KEPT);
+}
+
+#[test]
 fn wrong_acks_and_links_of_other_sessions_are_errors() {
     let mut link = LinkEnd::default();
     link.send(&[0; 200]);

@@ -91,7 +91,7 @@ impl Edge {
         let Carrier { end, down: pipe, up } = carrier;
         let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(end)));
         let (down, frames) = mpsc::channel();
-        // The queue is bounded: credit by the windows, stdin by its replies.
+        // The queue is bounded: answers and credit by their limit, stdin by its replies.
         match &linked {
             None => start_thread("iof-down", move || send(pipe, &frames))?,
             Some(linked) => {
@@ -141,13 +141,18 @@ impl Edge {
     /// Queues a message. It is lost if the edge has ended.
     pub fn send(&self, message: &ToAgent) -> Result<(), ControlError> {
         let is_last = self.place == Place::NEXT && matches!(message, ToAgent::Close);
-        drop(self.down.send(Down { frames: message.frame(self.place)?, is_last }));
+        drop(self.down.send(Down { is_last, ..message.frame(self.place)?.into() }));
         Ok(())
     }
 
     /// Queues a frame. It is lost if the edge has ended.
     pub fn queue(&self, frame: Vec<u8>) {
         drop(self.down.send(frame.into()));
+    }
+
+    /// Notes a piece of stdin for this node, which is about to be queued.
+    pub fn note_call(&self, call: u64) {
+        lock(&self.branch).note_call(self.place, call);
     }
 
     /// Greets an agent, and opens its windows.
@@ -214,10 +219,10 @@ pub fn loss_reason(nodes: &[Node], lost: usize, (cause, reason): (usize, &str)) 
     }
 }
 
-/// Queues a message that is within its limits. It is lost if the edge has ended.
-fn send_message(down: &Weak<FrameSender>, place: Place, message: &ToAgent) {
-    if let (Some(down), Ok(frame)) = (down.upgrade(), message.frame(place)) {
-        drop(down.send(frame.into()));
+/// Queues an answer to an agent. It is lost if the edge has ended.
+fn send_answer(down: &Weak<FrameSender>, frames: Vec<u8>, _answer: Option<Arc<()>>) {
+    if let Some(down) = down.upgrade() {
+        drop(down.send(Down { _answer, ..frames.into() }));
     }
 }
 
@@ -378,11 +383,12 @@ impl Receiving {
 
     /// Logs a message of a tool on a node, and answers when that is done.
     fn log(&self, place: Place, call: u64, log: &Log) {
-        let down = self.down.clone();
+        let (down, counted) = (self.down.clone(), lock(&self.branch).end(place).map(FrontEnd::answer));
         let answer = move |failure: Option<LogFailure>| {
             let cut = |failure: LogFailure| LogFailure { reason: cut_text(&failure.reason), ..failure };
+            let logged = ToAgent::Logged { call, failure: failure.map(cut) };
             // With a reason that was cut, the message is within its limits.
-            send_message(&down, place, &ToAgent::Logged { call, failure: failure.map(cut) });
+            send_answer(&down, logged.frame(place).unwrap_or_default(), counted.clone());
         };
         // The command ends.
         let Some(engine) = self.engine.upgrade() else { return };
@@ -455,10 +461,8 @@ fn give_credit(
     (place, channel): (Place, Channel),
     length: usize,
 ) {
-    let credit = lock(branch).taken(place, channel, length);
-    if let Some(header) = credit.and_then(|credit| credit.header_at(place))
-        && let Some(down) = down.upgrade()
-    {
-        drop(down.send(header.to_vec().into()));
+    let mut branch = lock(branch);
+    if let Some(header) = branch.taken(place, channel, length).and_then(|credit| credit.header_at(place)) {
+        send_answer(down, header.to_vec(), branch.end(place).map(FrontEnd::answer));
     }
 }

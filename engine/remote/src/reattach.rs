@@ -62,11 +62,13 @@ pub(crate) struct Down {
     pub frames: Vec<u8>,
     /// The last frame tells the agent at the end of the edge the end of the job.
     pub is_last: bool,
+    /// Counts among the answers of a node until the frames are written.
+    pub _answer: Option<Arc<()>>,
 }
 
 impl From<Vec<u8>> for Down {
     fn from(frames: Vec<u8>) -> Down {
-        Down { frames, is_last: false }
+        Down { frames, is_last: false, _answer: None }
     }
 }
 
@@ -150,7 +152,7 @@ impl LinkedEdge {
 
     /// Sends frames until the last ones are sent, or no more follow. Then ends the edge.
     pub fn send_all(&self, sent: impl Iterator<Item = Down>) {
-        for Down { frames, is_last } in sent {
+        for Down { frames, is_last, .. } in sent {
             if is_last {
                 return self.link.send_end(&[IoSlice::new(&frames)], DRAIN_LIMIT);
             }

@@ -253,7 +253,11 @@ impl Remote {
             Ok((edge, ToAgent::Stdin(piece).frame(Place::NEXT)?))
         };
         match by_edge.into_values().map(frame).collect::<Result<Vec<(&Edge, Vec<u8>)>, ControlError>>() {
-            Ok(frames) => frames.into_iter().for_each(|(edge, frame)| edge.queue(frame)),
+            Ok(frames) => {
+                let edges = nodes.iter().filter_map(|number| state.edges.get(*number)?.as_ref());
+                edges.for_each(|edge| edge.note_call(call));
+                frames.into_iter().for_each(|(edge, frame)| edge.queue(frame));
+            }
             Err(error) => return reply.deny(Status::ERR_NOT_AVAILABLE, error.to_string()),
         }
         state.next_call = call.saturating_add(1);

@@ -203,7 +203,7 @@ impl Relay {
             let frames = state.down.take(child)?;
             if !frames.is_empty() {
                 self.progress.notify_all();
-                return Some(Down { frames, is_last: state.down.is_over(child) });
+                return Some(Down { is_last: state.down.is_over(child), ..frames.into() });
             }
             state = wake.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

@@ -349,6 +349,7 @@ impl Front {
         let mut by_edge: BTreeMap<usize, Vec<StdinTarget>> = BTreeMap::new();
         for node in &self.open {
             let (edge, place) = self.place(*node);
+            self.edges[edge].branch.note_call(place, call);
             by_edge.entry(edge).or_default().push(StdinTarget { place, ranks: StdinRanks::All });
         }
         for (edge, targets) in by_edge {
