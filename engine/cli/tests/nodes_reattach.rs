@@ -4,7 +4,8 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, ErrorKind, Read, Write, pipe};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -16,10 +17,11 @@ use common::site::{Site, iof};
 use common::{wait_for, without_waits};
 use iof_nodes::Frame;
 use iof_nodes::limits::MAX_LINKS;
+use iof_proto::socket;
 use nix::sys::signal::Signal;
 
 /// Returns the only socket for links of the agent with this pid.
-fn socket(node: &Node, agent: u32) -> PathBuf {
+fn socket_of(node: &Node, agent: u32) -> PathBuf {
     let sockets = node.site.sockets().into_iter();
     let ends = format!(".link.{agent}");
     let mut found = sockets.filter(|path| path.to_str().unwrap().ends_with(&ends));
@@ -246,7 +248,7 @@ fn a_link_without_the_session_of_the_edge_changes_nothing() {
     let script = "while read line; do echo \"$IOF_RANK $line\"; done";
     let (mut run, mut stdout) = node.start_ready(&["--reattach", "60", "--stdin", "1"], script);
     let mut stdin = run.stdin();
-    let socket = socket(&node, agent_of(&run, "b"));
+    let socket = socket_of(&node, agent_of(&run, "b"));
     let link = || Process::start(iof().arg("link").arg(&socket));
     let silent: Vec<Process> = (0..3).map(|_| link()).collect();
     for first in [Frame::HELLO, Frame::Resume { session: 7, attempt: 1, received: 0 }, Frame::Padding] {
@@ -276,10 +278,19 @@ fn links_that_say_nothing_are_bounded_and_give_way_to_the_carrier_of_the_front_e
     let node = Node::new();
     let script = "while read line; do echo \"$IOF_RANK $line\"; done";
     let (mut run, mut stdout) = node.start_ready(&["--reattach", "300", "--stdin", "1"], script);
-    let socket = socket(&node, agent_of(&run, "b"));
-    let connect = || UnixStream::connect(&socket).unwrap();
-    let _silent: Vec<UnixStream> = (0..MAX_LINKS).map(|_| connect()).collect();
-    assert_eq!(connect().read(&mut [0]).unwrap(), 0, "a link beyond the limit is closed");
+    let path = socket_of(&node, agent_of(&run, "b"));
+    let connect = || UnixStream::connect(&path).unwrap();
+    let mut silent = vec![connect()];
+    let (down, up) = pipe().unwrap();
+    socket::send(&silent[0], b"l", &[down.as_fd(), up.as_fd()]).unwrap();
+    silent.extend((0..=MAX_LINKS).map(|_| connect()));
+    for oldest in silent.drain(..2) {
+        assert_eq!((&oldest).read(&mut [0]).unwrap(), 0, "the oldest one is closed");
+    }
+    for link in &mut silent {
+        link.set_nonblocking(true).unwrap();
+        assert_eq!(link.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
     run.running("wire").into_iter().for_each(cut);
     let mut stdin = run.stdin();
     writeln!(stdin, "over the next carrier").unwrap();

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{collections::VecDeque, net::Shutdown};
 
+use crossbeam::channel::{Receiver, Sender, bounded};
 use iof_nodes::limits::MAX_LINKS;
 use iof_nodes::{Decoder, EdgeError, HEADER, LinkAddress, ToFrontEnd};
 use iof_proto::rendezvous::{BindError, ConnectError, Level, Listener, connect};
@@ -44,13 +45,16 @@ pub struct Links {
     current: Mutex<Current>,
     /// The number of links that exist.
     count: Arc<AtomicUsize>,
+    /// The links that have not shown their session, the oldest one first, each with what is
+    /// disconnected when it has ended.
+    waiting: Mutex<VecDeque<(Arc<UnixStream>, Receiver<()>)>>,
 }
 
 /// What ends with the current carrier.
 #[derive(Default)]
 struct Current {
     /// The connection to its process; `None` for the first carrier.
-    connection: Option<UnixStream>,
+    connection: Option<Arc<UnixStream>>,
     /// Lets the threads of the carrier end when another one follows.
     end: Option<WaitEnd>,
 }
@@ -88,6 +92,7 @@ impl Links {
             listener: OnceLock::new(),
             current: Mutex::default(),
             count: Arc::default(),
+            waiting: Mutex::default(),
         })
     }
 
@@ -116,6 +121,27 @@ impl Links {
         if let Some(listener) = self.listener.get() {
             *lock(listener) = None;
         }
+    }
+
+    /// Counts a link. If there are as many as may be, the one that has waited longest to show its
+    /// session is closed for it. Returns `None` if each of the others has shown it.
+    fn admit(&self) -> Option<Counted> {
+        loop {
+            if let Some(counted) = Counted::new(&self.count) {
+                return Some(counted);
+            }
+            let (oldest, ended) = lock(&self.waiting).pop_front()?;
+            let _ = oldest.shutdown(Shutdown::Both);
+            // It ends at once, unless a process takes the bytes that its thread is about to read.
+            let _ = ended.recv_timeout(ACCEPT_RETRY);
+        }
+    }
+
+    /// Returns whether a link still waits to show its session, which it does no longer.
+    fn take_waiting(&self, connection: &Arc<UnixStream>) -> bool {
+        let mut waiting = lock(&self.waiting);
+        let place = waiting.iter().position(|(other, _)| Arc::ptr_eq(other, connection));
+        place.and_then(|place| waiting.remove(place)).is_some()
     }
 
     /// Notes that a carrier has ended. Its process ends with the connection.
@@ -184,13 +210,8 @@ fn accept(uplink: &Arc<Uplink>, listener: &UnixListener) {
             Ok((connection, _)) => {
                 // The socket has mode 0600, which does not keep root out.
                 let is_own = socket::peer(&connection).is_ok_and(|peer| peer.uid == geteuid().as_raw());
-                if let Some(counted) = Counted::new(&links.count).filter(|_| is_own) {
-                    let uplink = Arc::clone(uplink);
-                    // If no thread can be started, the link ends.
-                    let _ = start_thread("iof-greet", move || {
-                        // Its carrier notices that it ends.
-                        let _ = attach(&uplink, connection, counted);
-                    });
+                if let Some(counted) = is_own.then(|| links.admit()).flatten() {
+                    start_attaching(uplink, connection.into(), counted);
                 }
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
@@ -199,12 +220,30 @@ fn accept(uplink: &Arc<Uplink>, listener: &UnixListener) {
     }
 }
 
+/// Starts the thread that waits for the session of a link.
+fn start_attaching(uplink: &Arc<Uplink>, connection: Arc<UnixStream>, counted: Counted) {
+    let Some(links) = uplink.links() else { return };
+    let (ended, end) = bounded(0);
+    lock(&links.waiting).push_back((Arc::clone(&connection), end));
+    let (attaching, waiting) = (Arc::clone(uplink), Arc::clone(&connection));
+    let started = start_thread("iof-greet", move || {
+        // Its carrier notices that it ends.
+        let _ = attach(&attaching, &waiting, counted);
+        attaching.links().map(|links| links.take_waiting(&waiting));
+        drop::<Sender<()>>(ended);
+    });
+    if started.is_err() {
+        // The link ends.
+        links.take_waiting(&connection);
+    }
+}
+
 /// Goes over to the carrier of a link that shows its session in time.
-fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Result<(), LinkError> {
+fn attach(uplink: &Arc<Uplink>, connection: &Arc<UnixStream>, counted: Counted) -> Result<(), LinkError> {
     let Some(links) = uplink.links() else { return Ok(()) };
     let deadline = Instant::now() + GREETING_LIMIT;
-    let mut files = receive_files(&connection)?;
-    let header = read_header(&mut files.down, deadline)?;
+    let mut files = receive_files(connection)?;
+    let header = read_header(&mut files.down, connection, deadline)?;
     let mut decoder = Decoder::of_front_end();
     decoder.receive(&header);
     let (_, frame) =
@@ -214,10 +253,13 @@ fn attach(uplink: &Arc<Uplink>, connection: UnixStream, counted: Counted) -> Res
     let (carrier, greeting) = uplink
         .between_receipts(|| {
             let mut current = lock(&links.current);
+            if !links.take_waiting(connection) {
+                return Err(EdgeError::Unexpected("session of a link that was closed"));
+            }
             let carrier = links.link.resume(links.session, &frame)?;
             let greeting = links.link.resume_frame(links.session);
             // The process and the threads of the old carrier end.
-            *current = Current { connection: Some(connection), end: Some(end) };
+            *current = Current { connection: Some(Arc::clone(connection)), end: Some(end) };
             Ok((carrier, greeting))
         })
         .map_err(|error: EdgeError| error)?;
@@ -236,14 +278,18 @@ fn receive_files(connection: &UnixStream) -> io::Result<NodeConnection> {
     }
 }
 
-/// Reads the first frame, and nothing behind it.
-fn read_header(down: &mut File, deadline: Instant) -> io::Result<[u8; HEADER]> {
+/// Reads the first frame, and nothing behind it, unless the connection is closed before.
+fn read_header(down: &mut File, connection: &UnixStream, deadline: Instant) -> io::Result<[u8; HEADER]> {
     let (mut header, mut length) = ([0; HEADER], 0usize);
     while let Some(rest) = header.get_mut(length..).filter(|rest| !rest.is_empty()) {
         let left = deadline.saturating_duration_since(Instant::now());
-        let mut files = [PollFd::new(down.as_fd(), PollFlags::POLLIN)];
+        let closed = PollFd::new(connection.as_fd(), PollFlags::empty());
+        let mut files = [PollFd::new(down.as_fd(), PollFlags::POLLIN), closed];
         if poll(&mut files, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO))? == 0 {
             return Err(ErrorKind::TimedOut.into());
+        }
+        if files.iter().next_back().and_then(PollFd::any) == Some(true) {
+            return Err(ErrorKind::ConnectionAborted.into());
         }
         match down.read(rest)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
