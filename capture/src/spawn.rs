@@ -241,7 +241,7 @@ fn pipe(program: &Path) -> Result<(OwnedFd, OwnedFd), SpawnError> {
 /// returns it. This process keeps the number in use from the first call on, so that in a child
 /// stddiag can take its place and no other inherited descriptor has it. Returns `None` if all such
 /// numbers were in use at the first call.
-pub(crate) fn reserve_stddiag_fd() -> Option<RawFd> {
+pub fn reserve_stddiag_fd() -> Option<RawFd> {
     static RESERVED: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let reserved = RESERVED.get_or_init(|| {
         let null = File::open("/dev/null").ok()?;

@@ -302,6 +302,12 @@ fn links_that_say_nothing_are_bounded_and_give_way_to_the_carrier_of_the_front_e
 }
 
 #[test]
+fn a_rank_has_a_stddiag_that_every_shell_can_name() {
+    let (node, script) = (Node::new(), "[ $IOF_STDDIAG_FD -le 9 ] && echo x >&$IOF_STDDIAG_FD");
+    assert_eq!(node.start(&["--reattach", "60"], script).wait(), 0);
+}
+
+#[test]
 fn agents_outlive_a_front_end_that_is_killed_by_the_time_limit_only() {
     let node = Node::new();
     let (run, _stdout) = node.start_ready(&["--reattach", "0.5", "--kill-wait", "0.1"], "exec sleep 1000");

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use iof_capture::reserve_stddiag_fd;
 use iof_engine::{Engine, Grant, Job, Signal, WindowSize};
 use iof_nodes::{AgentSocket, ToAgent, ToFrontEnd, cut_text};
 use iof_proto::log::key as log_key;
@@ -129,6 +130,8 @@ impl Agent {
         reattach: Option<Duration>,
         hooks: Arc<dyn AgentHooks>,
     ) -> Result<Agent, AgentError> {
+        // The edge takes the low descriptor numbers before the engine starts.
+        reserve_stddiag_fd();
         let (inputs, queue) = unbounded();
         let uplink = Uplink::start(connection, inputs.clone(), reattach)?;
         Ok(Agent { uplink, inputs, queue, hooks })
