@@ -1,6 +1,7 @@
 //! `iof run`: starts a job, writes its output, and ends with its exit code.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use iof_engine::{
     StdinPush,
 };
 use iof_output::NewFiles;
-use iof_proto::rendezvous::JobLink;
+use iof_proto::rendezvous::{BindError, JobLink};
 use iof_proto::{Channel, Nspace, Proc, Query, Rank, Status};
 use iof_remote::{Launch, Nodes, environment};
 use iof_tool::{Pull, Tool};
@@ -76,8 +77,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let signals = SignalWatch::start(Signals::take().map_err(Failure::running)?, events.clone())?;
     let (nodes, template) = nodes.unzip();
     let host = Arc::new(Launcher { events: events.clone(), nodes: nodes.map(Nodes::new) });
-    let engine = Engine::start_with(config(args, host.nodes.is_some())?, Arc::<Launcher>::clone(&host));
-    let engine = Arc::new(engine.map_err(engine_failed)?);
+    let engine = Arc::new(start_engine(args, &host)?);
     // The reservation ends with the job, so that a concurrent run gets another name.
     let (nspace, reserved, base) = match &args.nspace {
         Some(nspace) => {
@@ -316,7 +316,13 @@ fn config(args: &RunArgs, has_nodes: bool) -> Result<Config, Failure> {
     let rendezvous = match args.rendezvous_dir() {
         RendezvousDir::None => Rendezvous::None,
         RendezvousDir::Default => Rendezvous::Session(None),
-        RendezvousDir::Is(directory) => Rendezvous::Session(Some(directory.to_owned())),
+        RendezvousDir::Is(directory) => {
+            if fs::metadata(directory).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                let missing = format!("--rendezvous-dir {}: no such directory", directory.display());
+                return Err(Failure::Usage(format!("{missing}: create it with mode 0700")));
+            }
+            Rendezvous::Session(Some(directory.to_owned()))
+        }
     };
     let backend = args.backend.map(Into::into);
     let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
@@ -324,6 +330,22 @@ fn config(args: &RunArgs, has_nodes: bool) -> Result<Config, Failure> {
     let drop = if has_nodes { Drop::None } else { args.drop };
     let (policy, log) = (drop.into(), log::config()?);
     Ok(Config { cache_size, cache_total, policy, backend, rendezvous, log, ..Config::default() })
+}
+
+/// Starts the engine. It has no socket if another user owns the path of the default directory.
+fn start_engine(args: &RunArgs, host: &Arc<Launcher>) -> Result<Engine, Failure> {
+    let config = config(args, host.nodes.is_some())?;
+    let start = |config| Engine::start_with(config, Arc::<Launcher>::clone(host));
+    let started = match start(config.clone()) {
+        Err(StartError::Rendezvous(BindError::Directory(error)))
+            if config.rendezvous == Rendezvous::Session(None) && error.is_foreign() =>
+        {
+            print_message(format_args!("tools cannot attach: {error}"));
+            start(Config { rendezvous: Rendezvous::None, ..config })
+        }
+        started => started,
+    };
+    started.map_err(engine_failed)
 }
 
 /// Returns the failure for an engine that did not start.

@@ -126,7 +126,10 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         (&["run", "--nspace", "a\nb", "--", "true"], "control character"),
         (&["run", "--nspace", &long, "--", "true"], "256 bytes"),
         (&["run", "--rendezvous-dir", "/dev/null", "--", "true"], "/dev/null"),
-        (&["run", "--rendezvous-dir", "/nowhere/at/all", "--", "true"], "/nowhere/at/all"),
+        (
+            &["run", "--rendezvous-dir", "/nowhere", "--", "true"],
+            "--rendezvous-dir /nowhere: no such directory: create it with mode 0700",
+        ),
         (
             &["run", "--rendezvous-dir", directory, "--", "/no/such/program"],
             "program '/no/such/program' not found",

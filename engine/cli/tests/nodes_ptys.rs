@@ -53,7 +53,8 @@ fn stdin_that_is_not_a_terminal_is_typed_at_a_rank_of_another_node_without_echo(
         assert_eq!(run.wait(), 0);
     }
     let options = [&NODES[..], &["--pty", "0"]].concat();
-    let mut run = Site::new().run_sh(&options, "cat; echo; echo done");
+    let site = Site::new();
+    let mut run = site.run_sh(&options, "cat; echo; echo done");
     run.stdin().write_all(b"no newline").unwrap();
     assert_eq!(run.finish().text(), "no newline\ndone\n");
 }

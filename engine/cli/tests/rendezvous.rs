@@ -193,6 +193,38 @@ fn the_directory_is_below_pmix_server_tmpdir_or_tmpdir_and_private() {
 }
 
 #[test]
+fn a_default_directory_that_another_user_has_taken_leaves_a_job_without_a_socket() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root can create the files of another user");
+        return;
+    }
+    let site = Site::new();
+    let directory = site.path().join("iof-0");
+    let run = || {
+        let script = ["run", "sh", "-c", "echo server=$IOF_SERVER"];
+        Process::start(iof().env("TMPDIR", site.path()).args(script)).finish()
+    };
+    for is_directory in [true, false] {
+        if is_directory {
+            fs::create_dir(&directory).unwrap()
+        } else {
+            fs::write(&directory, "").unwrap()
+        }
+        chown(&directory, Some(65534), None).unwrap();
+        let done = run();
+        assert_eq!((done.code, done.text()), (0, "server=\n"), "{done:?}");
+        let told = "iof: tools cannot attach: ";
+        assert!(done.stderr.starts_with(told) && done.stderr.contains("/iof-0"), "{done:?}");
+        if is_directory {
+            fs::remove_dir(&directory).unwrap()
+        } else {
+            chown(&directory, Some(0), None).unwrap()
+        }
+    }
+    assert_refused(&run(), "expected a directory");
+}
+
+#[test]
 fn the_system_level_engine_is_preferred_unless_another_is_selected() {
     let site = Site::new();
     let run = site.run(&["--nspace", "session"], ["cat"]);

@@ -79,8 +79,8 @@ pub struct RunArgs {
 
     /// Create the socket for tools in this directory
     ///
-    /// On each node, if the ranks run on several. With none, iof creates no socket and needs no
-    /// directory. Tools then cannot find the job.
+    /// It must exist. If the ranks run on several nodes, the others create it. With none, iof creates
+    /// no socket and needs no directory. Tools then cannot find the job.
     #[arg(long, value_name = "DIR")]
     rendezvous_dir: Option<PathBuf>,
 

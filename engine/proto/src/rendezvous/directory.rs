@@ -68,6 +68,17 @@ pub enum DirectoryError {
     },
 }
 
+impl DirectoryError {
+    /// Returns whether the path belongs to another user, who may have put it there.
+    pub fn is_foreign(&self) -> bool {
+        let (DirectoryError::Io { path, .. }
+        | DirectoryError::NotADirectory(path)
+        | DirectoryError::Foreign { path, .. }
+        | DirectoryError::Open { path, .. }) = self;
+        path.symlink_metadata().is_ok_and(|metadata| metadata.uid() != geteuid().as_raw())
+    }
+}
+
 /// Returns the directory in which PMIx libraries keep files of this level: the value of the first
 /// environment variable that is set and not empty, otherwise `/tmp`.
 fn base_directory(level: Level, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
