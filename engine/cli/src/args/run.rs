@@ -121,8 +121,9 @@ pub struct RunArgs {
 
     /// Limit the wait for output after a rank's exit
     ///
-    /// A child of a rank may hold the rank's output open after the exit of the rank. Output that
-    /// the child writes after this time is not forwarded. By default the wait is unlimited.
+    /// A child of a rank may hold the rank's output open after the exit of the rank. This time begins
+    /// with that exit, also if the child still writes. After it, output of the child is not
+    /// forwarded, and the child gets SIGPIPE when it writes. By default the wait is unlimited.
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub grace: Option<Duration>,
 
