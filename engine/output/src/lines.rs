@@ -146,6 +146,10 @@ impl PartWait {
         PartWait { began: clock.now, grew: clock.now, len, limit }
     }
 
+    fn is_short(self) -> bool {
+        self.limit.is_some_and(|limit| limit <= PART_WAIT)
+    }
+
     fn has_expired(&self, at_least: Duration, clock: &FlushClock) -> bool {
         let Some(limit) = self.limit.map(|limit| limit.max(at_least)) else { return false };
         let quiet = clock.now.saturating_sub(self.grew.max(clock.resumed));
@@ -259,6 +263,7 @@ impl LineHolder {
     ) -> Decision {
         let FoundBytes { bytes, limit, is_last, has_more, max_stay, is_stalled } = *found;
         if rules.hold == Hold::Nothing {
+            self.wait = None;
             return Decision { write: bytes.len().min(limit), rest: Rest::Next };
         }
         let lines = lines_end(bytes, limit);
@@ -289,7 +294,8 @@ impl LineHolder {
         decision.write = bytes.len().saturating_sub(waiting);
         decision.rest = match waiting {
             0 => Rest::Next,
-            _ if waiting <= max_stay => Rest::Stay,
+            // Parts that wait for long must not keep a flush of the job waiting.
+            _ if waiting <= max_stay && self.wait.is_some_and(PartWait::is_short) => Rest::Stay,
             _ => Rest::Copy,
         };
         decision
@@ -627,7 +633,7 @@ mod tests {
     #[test]
     fn whole_lines_are_written_and_parts_wait_up_to_the_longest_line() {
         let decide = |before: usize, bytes: &str| {
-            let mut rig = Rig::new(4096, Interaction::None, Audience::Program);
+            let mut rig = Rig::new(4, Interaction::None, Audience::Program);
             rig.timeout.max_line = 32;
             rig.holder.bytes = vec![b'x'; before];
             rig.bytes = bytes.into();
@@ -643,6 +649,14 @@ mod tests {
         assert_eq!(decide(29, "one\ntw"), (4, Rest::Stay), "the long line ends");
         assert_eq!(decide(0, &"x".repeat(31)), (0, Rest::Stay));
         assert_eq!(decide(0, &"x".repeat(32)), (32, Rest::Next));
+    }
+
+    #[test]
+    fn a_part_that_waits_for_long_is_copied_so_that_the_ring_is_consumed() {
+        for (len, rest) in [(4, Rest::Stay), (4096, Rest::Copy)] {
+            let mut rig = Rig::new(len, Interaction::None, Audience::Program);
+            assert_eq!(rig.decide(), Decision { write: 0, rest });
+        }
     }
 
     #[test]
