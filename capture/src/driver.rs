@@ -473,7 +473,7 @@ fn is_at_end(pipe: BorrowedFd<'_>) -> bool {
 
 /// Returns whether `pipe` has no bytes, and no process has it open for writing. A file that does
 /// not show that by poll(2), such as a socket, counts as open.
-fn is_hung_up(pipe: BorrowedFd<'_>) -> bool {
+pub fn is_hung_up(pipe: BorrowedFd<'_>) -> bool {
     let shows_end = || {
         let mut polled = [PollFd::new(pipe, PollFlags::POLLIN)];
         let found = poll(&mut polled, PollTimeout::ZERO).ok().and_then(|_| polled[0].revents());

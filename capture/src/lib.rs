@@ -114,6 +114,7 @@ pub use backend::{BackendKind, READ_MAX};
 pub use capture::Capture;
 pub use child::{Child, Signaller};
 pub use descendants::MAX_SIGNALLED_DESCENDANTS;
+pub use driver::is_hung_up;
 pub use ended_streams::EndedStreams;
 pub use error::{AddError, PushError, Stopped};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};

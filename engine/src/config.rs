@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use iof_capture::{BackendKind, ProcessGroup, Pty, Stdin};
+use iof_capture::{BackendKind, ProcessGroup, Pty, Stdin, is_hung_up};
 use iof_log::{MailServer, Order, Syslog};
 use iof_proto::directive::{DirectiveLevel, DropPolicy};
 use iof_proto::{Directives, Failure, Info, Nspace, Rank};
@@ -441,6 +442,7 @@ fn own_interaction() -> Interaction {
     let kind = fstat(&stdin).map_or(0, |found| found.st_mode & libc::S_IFMT);
     match kind {
         _ if isatty(&stdin).unwrap_or(false) => Interaction::Typed,
+        libc::S_IFIFO | libc::S_IFSOCK if is_hung_up(stdin.as_fd()) => Interaction::None,
         libc::S_IFIFO | libc::S_IFSOCK => Interaction::Piped,
         _ => Interaction::None,
     }
