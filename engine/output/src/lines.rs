@@ -61,7 +61,7 @@ const PART_WAIT: Duration = Duration::from_secs(1);
 /// The wait of a flushed buffer's part if a rank may be answered.
 const BUFFER_WAIT: Duration = Duration::from_secs(10);
 /// The longest UTF-8 character, in bytes.
-const MAX_CHARACTER: usize = 4;
+const LONGEST_CHARACTER: usize = 4;
 /// The number of checks of a part during the shortest wait. What happens between two checks counts
 /// as one step of time.
 const CHECKS: u32 = 4;
@@ -348,7 +348,7 @@ impl LineHolder {
         let (at_least, longest) = if can_wait_alone || character == 0 {
             (Duration::ZERO, timeout.max_line)
         } else {
-            (PART_WAIT, timeout.max_line.saturating_add(MAX_CHARACTER))
+            (PART_WAIT, timeout.max_line.saturating_add(LONGEST_CHARACTER))
         };
         if len < longest && !wait.has_expired(at_least, clock) {
             return if part.is_empty() { len } else { part.len() };
@@ -409,7 +409,7 @@ fn lines_end(bytes: &[u8], limit: usize) -> usize {
 /// Returns the number of last bytes of `before` and `part` that begin a UTF-8 character and do not
 /// complete it. Bytes that can't begin a character do not count.
 fn incomplete_character(before: &[u8], part: &[u8]) -> usize {
-    let mut tail = [0; MAX_CHARACTER - 1];
+    let mut tail = [0; LONGEST_CHARACTER - 1];
     let mut len = 0;
     for byte in part.iter().rev().chain(before.iter().rev()).take(tail.len()) {
         len += 1;
