@@ -39,23 +39,13 @@ pub(super) struct Entry {
     pub is_open_elsewhere: bool,
     /// Whether the open file is a regular one. Others, such as pipes and devices, do not rotate.
     pub is_regular: bool,
-    pub size: u64,
     pub line: OpenLine,
 }
 
 impl Entry {
     pub fn new(path: Arc<Path>, watch: Option<WriteWatch>) -> Entry {
         let is_open_elsewhere = OPEN_FILES.iter().any(|open| path.starts_with(open));
-        Entry {
-            path,
-            watch,
-            file: None,
-            begun: false,
-            is_open_elsewhere,
-            is_regular: false,
-            size: 0,
-            line: None,
-        }
+        Entry { path, watch, file: None, begun: false, is_open_elsewhere, is_regular: false, line: None }
     }
 
     /// Returns an error that names the file.
@@ -65,15 +55,13 @@ impl Entry {
 
     /// Returns the file. Opens it if necessary, and empties it when it is used for the first time.
     pub fn file(&mut self, append: bool) -> io::Result<&File> {
-        let append = append || self.is_open_elsewhere;
         let file = match self.file.take() {
             Some(file) => file,
-            None => Arc::new(self.open(append)?),
+            None => Arc::new(self.open()?),
         };
         if !self.begun {
-            if !append && self.is_regular {
+            if !append && !self.is_open_elsewhere && self.is_regular {
                 file.set_len(0)?;
-                self.size = 0;
             }
             self.begun = true;
         }
@@ -82,7 +70,7 @@ impl Entry {
 
     /// Opens and locks the file, and leaves its contents. Adds to `new` what this creates. Returns
     /// `false` if it is a FIFO without a reader, for which opening it would wait.
-    pub fn lock(&mut self, append: bool, new: &mut NewFiles) -> io::Result<bool> {
+    pub fn lock(&mut self, new: &mut NewFiles) -> io::Result<bool> {
         let found = fs::metadata(&self.path).map(|metadata| metadata.file_type());
         let file = match found {
             Ok(kind) if kind.is_fifo() => match open_fifo(&self.path) {
@@ -95,8 +83,8 @@ impl Entry {
                 if let Some(directory) = self.path.parent().filter(|_| found.is_err()) {
                     new.make_directory(directory)?;
                 }
-                let file = Arc::new(self.open(append)?);
-                if found.is_err() && self.is_regular && self.size == 0 {
+                let file = Arc::new(self.open()?);
+                if found.is_err() && self.is_regular && file.metadata()?.len() == 0 {
                     new.add_file(&self.path, &file);
                 }
                 file
@@ -124,18 +112,12 @@ impl Entry {
     }
 
     /// Opens the file, which is created if necessary.
-    fn open(&mut self, append: bool) -> io::Result<File> {
+    fn open(&mut self) -> io::Result<File> {
         let mut options = File::options();
-        options.create(true).mode(FILE_MODE);
-        if append || self.begun || self.is_open_elsewhere {
-            options.append(true);
-        } else {
-            options.write(true);
-        }
+        // Another program may truncate the file meanwhile.
+        options.create(true).mode(FILE_MODE).append(true);
         let file = if self.begun { self.open_locked(&options)? } else { self.open_current(&options)? };
-        let metadata = file.metadata()?;
-        self.is_regular = metadata.is_file();
-        self.size = metadata.len();
+        self.is_regular = file.metadata()?.is_file();
         Ok(file)
     }
 
@@ -184,11 +166,8 @@ impl Entry {
     }
 
     pub fn write(&mut self, append: bool, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-        let length: usize = slices.iter().map(|slice| slice.len()).sum();
         let watch = self.watch.clone();
-        write_all(self.file(append)?.as_fd(), slices, watch.as_ref())?;
-        self.size = self.size.saturating_add(length as u64);
-        Ok(())
+        write_all(self.file(append)?.as_fd(), slices, watch.as_ref())
     }
 }
 

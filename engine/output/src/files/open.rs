@@ -94,9 +94,8 @@ impl OpenFiles {
     /// Opens and locks a file, and leaves its contents. Adds to `new` what this creates. Returns
     /// `false` for a FIFO without a reader.
     pub fn lock(&mut self, id: FileId, new: &mut NewFiles) -> Result<bool, FileError> {
-        let append = self.files.append;
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(true) };
-        let locked = entry.lock(append, new);
+        let locked = entry.lock(new);
         self.open = self.open.saturating_add(usize::from(entry.file.is_some()));
         locked.map_err(|error| entry.failed(error))
     }

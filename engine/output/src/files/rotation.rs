@@ -40,17 +40,17 @@ impl Entry {
         mut bytes: &[u8],
     ) -> io::Result<()> {
         while !bytes.is_empty() {
-            self.file(append)?;
+            // Another program may have truncated the file.
+            let size = self.file(append)?.metadata()?.len();
             if !self.is_regular {
                 return self.write(append, &mut [IoSlice::new(bytes)]);
             }
-            let size = rotation.size.max(1);
-            let room = usize::try_from(size.saturating_sub(self.size)).unwrap_or(usize::MAX);
+            let room = usize::try_from(rotation.size.max(1).saturating_sub(size)).unwrap_or(usize::MAX);
             let count = if bytes.len() <= room {
                 bytes.len()
             } else if let Some(index) = bytes.get(..room).and_then(|fits| memrchr(b'\n', fits)) {
                 index.saturating_add(1)
-            } else if self.size > 0 && self.line.is_none() {
+            } else if size > 0 && self.line.is_none() {
                 0
             } else {
                 // The line is too long for a file, or its beginning is in this file.
@@ -107,7 +107,6 @@ impl Entry {
         self.replace(keep).inspect_err(|_| drop(fs::remove_file(self.new_path())))?;
         // The full file stays locked until here.
         self.file = Some(Arc::new(file));
-        self.size = 0;
         Ok(())
     }
 
