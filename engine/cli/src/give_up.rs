@@ -56,8 +56,7 @@ struct Checked {
 impl WriteWait {
     /// Creates a wait without limit.
     pub fn new(outputs: Vec<WatchedOutput>) -> WriteWait {
-        let checked = |output| Checked { output, steps: 0, was_busy: false, checks: 0 };
-        WriteWait { outputs: outputs.into_iter().map(checked).collect(), limit: None, next_check: None }
+        WriteWait { outputs: outputs.into_iter().map(Checked::new).collect(), limit: None, next_check: None }
     }
 
     /// Limits the wait from now on, unless it is limited already.
@@ -81,6 +80,13 @@ impl WriteWait {
         self.next_check.filter(|time| *time <= now)?;
         let interval = limit.checked_div(CHECKS).unwrap_or(limit).max(Duration::from_millis(1));
         self.next_check = now.checked_add(interval);
+        let files = self.outputs.iter().flat_map(|Checked { output, .. }| {
+            let watches = output.watch.take_files().into_iter();
+            watches.map(|watch| WatchedOutput { name: output.name, watch })
+        });
+        let files: Vec<Checked> = files.map(Checked::new).collect();
+        files.iter().for_each(|checked| checked.output.watch.watch_closely());
+        self.outputs.extend(files);
         let states: Vec<State> = self.outputs.iter_mut().map(Checked::check).collect();
         let blocked =
             || states.iter().filter_map(|state| if let State::Blocked(it) = state { Some(it) } else { None });
@@ -102,6 +108,10 @@ enum State {
 }
 
 impl Checked {
+    fn new(output: WatchedOutput) -> Checked {
+        Checked { output, steps: 0, was_busy: false, checks: 0 }
+    }
+
     fn check(&mut self) -> State {
         let progress = self.output.watch.progress();
         let is_same = progress.steps == self.steps && progress.is_busy == self.was_busy;

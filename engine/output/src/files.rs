@@ -17,6 +17,7 @@ mod entry;
 mod locked;
 mod new;
 mod open;
+mod pool;
 mod rotation;
 
 pub use check::find_clash;
@@ -24,6 +25,7 @@ pub use locked::LockedFiles;
 pub use new::NewFiles;
 pub use open::MAX_OPEN_FILES;
 pub(crate) use open::{FileId, OpenFiles};
+pub(crate) use pool::Pool;
 pub use rotation::{MAX_KEPT_FILES, Rotation};
 
 /// The name that stands for the rank in paths of data that belongs to a whole job.

@@ -46,10 +46,7 @@ struct Stream {
 impl LinePrinter {
     /// Creates a printer. Writes nothing yet.
     pub fn new(destination: impl Into<Destination>, options: Options) -> LinePrinter {
-        let mut destination = destination.into().open(&options);
-        if let OpenDestination::Files(open) = &mut destination {
-            open.waits_for_readers = false;
-        }
+        let destination = destination.into().open(&options);
         let clock = FlushClock::new(&options.flush_timeout, Instant::now());
         LinePrinter { destination, options, clock, streams: BTreeMap::new() }
     }
@@ -264,7 +261,7 @@ fn write<'a>(
             if batch.is_empty() {
                 return Ok(());
             }
-            files.write(id, batch.slices(), open).map_err(|error| {
+            files.write(id, batch.slices(), open).map(drop).map_err(|error| {
                 let (proc, channel) = (origin.source.clone(), origin.channel);
                 PrintError::File { proc, channel, error }
             })

@@ -247,6 +247,11 @@ impl LineHolder {
         self.wait.is_some()
     }
 
+    /// Restarts the wait of a part, because the output could not be written meanwhile.
+    pub(crate) fn restart(&mut self) {
+        self.wait = None;
+    }
+
     /// Returns whether a part waits for a limited time, so that it is to be looked at again at
     /// [`FlushClock::next_check`].
     pub fn is_timed(&self) -> bool {

@@ -16,7 +16,7 @@ use nix::sys::uio::writev;
 use nix::unistd::isatty;
 
 use crate::style::OpenLine;
-use crate::watch::{WATCHED_WRITE, WriteWatch, lock};
+use crate::watch::{Busy, WATCHED_WRITE, WriteWatch, lock};
 
 /// The largest number of slices that one writev(2) takes.
 const IOV_MAX: usize = 1024;
@@ -25,9 +25,9 @@ const IOV_MAX: usize = 1024;
 /// not at all (`PIPE_BUF`, pipe(7)).
 const MAX_WRITTEN_NOW: usize = 4096;
 
-/// The time after which [`Output::write_now`] considers a pipe to be slow. Longer than a thread of
-/// a busy machine waits for a processor.
-const SLOW_WRITE: Duration = Duration::from_millis(100);
+/// The time after which a write shows that a pipe ([`Output::write_now`]) or a file is slow. Longer
+/// than a thread of a busy machine waits for a processor.
+pub(crate) const SLOW_WRITE: Duration = Duration::from_millis(100);
 
 /// A pipe that was opened a second time, in non-blocking mode.
 #[derive(Debug)]
@@ -237,19 +237,35 @@ pub(crate) fn write_all(
     watch: Option<&WriteWatch>,
 ) -> io::Result<()> {
     let busy = watch.map(|watch| watch.begin(None));
+    loop {
+        write_ready(file, &mut slices, (watch, busy.as_ref()))?;
+        if slices.is_empty() {
+            return Ok(());
+        }
+        wait_writable(file)?;
+    }
+}
+
+/// Writes bytes of `slices` to `file` until it is full, which blocks in blocking mode. Removes them
+/// from `slices`.
+pub(crate) fn write_ready(
+    file: BorrowedFd<'_>,
+    slices: &mut &mut [IoSlice<'_>],
+    (watch, busy): (Option<&WriteWatch>, Option<&Busy<'_>>),
+) -> io::Result<()> {
     // The first slice is never empty: a write of nothing would look like an output that is full.
-    IoSlice::advance_slices(&mut slices, 0);
+    IoSlice::advance_slices(slices, 0);
     let is_file = watch.is_some() && is_regular(file, slices);
     while !slices.is_empty() {
         let limit = watch.map_or(usize::MAX, |watch| watch.largest_write(is_file));
         match write_some(file, slices, limit) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => {
-                IoSlice::advance_slices(&mut slices, written);
+                IoSlice::advance_slices(slices, written);
                 busy.iter().for_each(|busy| busy.accepted(written));
             }
             Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) => wait_writable(file)?,
+            Err(Errno::EAGAIN) => break,
             Err(errno) => return Err(errno.into()),
         }
     }

@@ -13,15 +13,17 @@ use iof_tool::{BatchReader, FeedId, Gap, LostError, Origin, Peeked, PollReady, T
 
 use crate::batch::Batch;
 use crate::destination::{Destination, OpenDestination};
-use crate::files::FileError;
+use crate::files::{FileError, FileId, Pool};
 use crate::lines::FlushClock;
 use crate::options::Options;
 use crate::order::Siblings;
 use crate::processes::Processes;
 use crate::stream::{BatchBuilder, Outcome, ReadyStream, Stream};
 use crate::style::{Loss, OpenLine, Source};
+use late::{LateFile, keep_late};
 use step::Running;
 
+mod late;
 mod siblings;
 mod step;
 
@@ -31,7 +33,7 @@ const MAX_STREAMS: usize = 64;
 /// for its turn.
 const MAX_LENT: usize = 1 << 20;
 /// The same limit if they are copied.
-const MAX_COPIED: usize = 64 << 10;
+pub(crate) const MAX_COPIED: usize = 64 << 10;
 
 /// The reason why a printer ended before its registrations did.
 #[derive(Debug, thiserror::Error)]
@@ -109,15 +111,19 @@ impl Printer {
     /// offset 0 and the number of their bytes.
     ///
     /// # Errors
-    /// Fails if the process can create no further thread.
+    /// Fails if the process can create no further thread or descriptor.
     pub fn start(
         tool: Tool,
         destination: impl Into<Destination>,
         options: Options,
         on_gap: impl FnMut(&Proc, Channel, Gap) + Send + 'static,
     ) -> io::Result<Printer> {
+        let mut destination = destination.into().open(&options);
+        if let OpenDestination::Files(open) = &mut destination {
+            open.pool = Some(Box::new(Pool::new()?));
+        }
         let task = PrinterTask {
-            destination: destination.into().open(&options),
+            destination,
             clock: FlushClock::new(&options.flush_timeout, Instant::now()),
             options,
             streams: Vec::new(),
@@ -130,6 +136,7 @@ impl Printer {
             buffer: Vec::new(),
             times: Vec::new(),
             ended: Vec::new(),
+            late: BTreeMap::new(),
             report: PrintReport::default(),
         };
         let running = Running { task, reader: BatchReader::new(tool), on_gap };
@@ -173,6 +180,8 @@ struct PrinterTask {
     times: Vec<(u64, u64)>,
     /// Streams that have ended and are to be removed.
     ended: Vec<FeedId>,
+    /// The files that threads write.
+    late: BTreeMap<FileId, LateFile>,
     report: PrintReport,
 }
 
@@ -189,6 +198,9 @@ impl PrinterTask {
             self.report_missed(&missed, on_gap)?;
         }
         if polled == PollReady::Done {
+            while !self.late.is_empty() {
+                self.take_written(reader, true)?;
+            }
             self.report.misses_streams = reader.tool().misses_streams();
             return Ok(true);
         }
@@ -244,7 +256,7 @@ impl PrinterTask {
         self.round = self.round.wrapping_add(1);
         let mut ready = Vec::with_capacity(ids.len());
         for &id in ids {
-            if !self.siblings.begin_round(id, self.round) {
+            if self.waits_for_file(reader, id) || !self.siblings.begin_round(id, self.round) {
                 continue;
             }
             match self.peek(reader, id, on_gap)? {
@@ -331,10 +343,9 @@ impl PrinterTask {
                     self.processes.count(&source.nspace)
                 };
                 let (file, _) = open.file_for(&source, count);
-                open.begin(file).map_err(|error| {
-                    let proc = Proc::new(source.nspace.clone(), source.rank);
-                    PrintError::File { proc, channel, error }
-                })?;
+                let proc = Proc::new(source.nspace.clone(), source.rank);
+                let begun = open.begin(file);
+                keep_late(&mut self.late, file, (&proc, channel), begun)?;
                 (Some(file), open.files.has_own_file(channel))
             }
         };
@@ -378,36 +389,40 @@ impl PrinterTask {
     fn print(&mut self, reader: &mut BatchReader, ready: &[ReadyStream]) -> Result<(), PrintError> {
         let mut rest = ready;
         while let [first, later @ ..] = rest {
-            let outcomes = match &mut self.destination {
+            let (count, outcomes) = match &mut self.destination {
                 OpenDestination::Output(output) => {
                     let exclusive = !output.is_shared();
                     let output = output.clone();
                     let mut open = output.lock();
-                    let (batch, outcomes) = self.assemble(reader, rest, (&mut open, exclusive));
+                    let (batch, outcomes) = self.assemble(reader, rest, (&mut open, exclusive), usize::MAX);
                     output.write(&mut batch.slices()).map_err(PrintError::Write)?;
                     self.buffer = batch.into_buffer();
-                    outcomes
+                    (outcomes.len(), outcomes)
                 }
                 OpenDestination::Files(files) => {
                     let stream = self.streams.get(first.id.index());
                     let file = stream.and_then(|stream| stream.as_ref()?.file);
                     let (Some(file), Some(origin)) = (file, reader.origin(first.id)) else { return Ok(()) };
-                    let mut open = files.open_line(file);
+                    let (mut open, room) = (files.open_line(file), files.room(file));
                     // Each file needs its own write.
                     let count = later.iter().take_while(|later| later.follows).count().saturating_add(1);
                     let same_file = rest.get(..count).unwrap_or_default();
-                    let (batch, outcomes) = self.assemble(reader, same_file, (&mut open, true));
+                    let (batch, mut outcomes) = self.assemble(reader, same_file, (&mut open, true), room);
+                    let count = outcomes.len();
                     if let OpenDestination::Files(files) = &mut self.destination {
-                        files.write(file, batch.slices(), open).map_err(|error| {
-                            let (proc, channel) = (origin.source.clone(), origin.channel);
-                            PrintError::File { proc, channel, error }
-                        })?;
+                        let written = files.write(file, batch.slices(), open);
+                        let origin = (origin.source, origin.channel);
+                        if let Some(late) = keep_late(&mut self.late, file, origin, written)? {
+                            // The others have no bytes in their rings.
+                            let mut has_bytes = same_file.iter().map(|ready| ready.has_bytes);
+                            late.outcomes.extend(outcomes.extract_if(.., |_| has_bytes.next() == Some(true)));
+                        }
                     }
                     self.buffer = batch.into_buffer();
-                    outcomes
+                    (count, outcomes)
                 }
             };
-            rest = rest.get(outcomes.len()..).unwrap_or_default();
+            rest = rest.get(count..).unwrap_or_default();
             // What follows a piece that had no room stays in its ring until the next round.
             while let [ReadyStream { follows: true, .. }, later @ ..] = rest {
                 rest = later;
@@ -436,15 +451,17 @@ impl PrinterTask {
     }
 
     /// Assembles what the first streams of `ready` have to write: all of them, unless that is too
-    /// much for one write. Returns the batch and one outcome for each of these streams. `open` is
-    /// the line open at the destination; `exclusive` specifies that no other printer writes there.
+    /// much for one write, about `room` bytes at most. Returns the batch and one outcome for each of
+    /// these streams. `open` is the line open at the destination; `exclusive` specifies that no
+    /// other printer writes there.
     fn assemble<'a>(
         &mut self,
         reader: &'a BatchReader,
         ready: &[ReadyStream],
         (open, exclusive): (&mut OpenLine, bool),
+        room: usize,
     ) -> (Batch<'a>, Vec<Outcome>) {
-        let limit = if self.options.style.is_plain() { MAX_LENT } else { MAX_COPIED };
+        let limit = if self.options.style.is_plain() { MAX_LENT } else { MAX_COPIED }.min(room);
         let batch = Batch::new(mem::take(&mut self.buffer));
         let mut builder = BatchBuilder {
             options: &self.options,

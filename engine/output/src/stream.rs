@@ -57,6 +57,7 @@ pub(crate) struct ReadyStream {
 }
 
 /// What to do with a stream once its bytes are written.
+#[derive(Clone, Copy)]
 pub(crate) struct Outcome {
     pub id: FeedId,
     /// Whether the remaining bytes are deferred until more arrive.

@@ -1,6 +1,7 @@
 //! The progress of the writes to an output, by which a program can notice a reader that accepts
 //! nothing.
 
+use std::mem;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,6 +37,8 @@ struct WatchState {
     is_close: bool,
     /// The number of steps under way, one within the other.
     depth: usize,
+    /// The watches of single files that were not taken yet.
+    files: Vec<WriteWatch>,
 }
 
 impl WriteWatch {
@@ -49,6 +52,25 @@ impl WriteWatch {
     /// pieces have up to 64 KiB, or any size in a regular file, which costs fewer system calls.
     pub fn watch_closely(&self) {
         lock(&self.0).is_close = true;
+    }
+
+    /// Returns the watches of single files that were created since the last call. A file that has
+    /// accepted nothing for a moment gets a watch of its own, because other files are written
+    /// meanwhile.
+    pub fn take_files(&self) -> Vec<WriteWatch> {
+        mem::take(&mut lock(&self.0).files)
+    }
+
+    /// Returns whether both are watches of the same output.
+    pub(crate) fn is_same(&self, other: &WriteWatch) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Creates the watch of a single file, which [`WriteWatch::take_files`] returns.
+    pub(crate) fn add_file(&self) -> WriteWatch {
+        let file = WriteWatch::default();
+        lock(&self.0).files.push(file.clone());
+        file
     }
 
     /// Notes that a step begins. It ends when the returned value is dropped.

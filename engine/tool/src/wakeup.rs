@@ -37,12 +37,12 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// Sleeps as `call` requires.
+    /// Sleeps as `call` requires, or until `other` is readable, which this does not read.
     ///
     /// # Errors
     /// Those of ppoll(2).
-    pub fn sleep(&self, call: &mut PollCall) -> Result<(), LostError> {
-        call.sleep(|until| wait(&self.bell, &self.socket, until)).map_err(LostError::Socket)
+    pub fn sleep(&self, call: &mut PollCall, other: Option<BorrowedFd<'_>>) -> Result<(), LostError> {
+        call.sleep(|until| wait(&self.bell, &self.socket, other, until)).map_err(LostError::Socket)
     }
 }
 
@@ -51,7 +51,7 @@ impl Sleeper {
 pub(crate) enum Woken {
     /// The deadline passed, or a signal interrupted the wait.
     Nothing,
-    /// The doorbell rang, the socket became readable, or both.
+    /// The doorbell rang, or the socket or the caller's descriptor became readable.
     Ready { socket: bool },
 }
 
@@ -85,7 +85,7 @@ impl Wakeup {
     /// Blocks until the doorbell rings or `socket` becomes readable, or until `deadline`. Resets
     /// the doorbell.
     pub(crate) fn wait(&self, socket: impl AsFd, deadline: Option<Instant>) -> io::Result<Woken> {
-        wait(&self.bell, socket, deadline)
+        wait(&self.bell, socket, None, deadline)
     }
 
     /// Returns the doorbell and `socket`, on which the tool's owner can sleep.
@@ -94,16 +94,22 @@ impl Wakeup {
     }
 }
 
-/// Blocks until `bell` rings or `socket` becomes readable, or until `deadline`. Resets the
-/// doorbell.
-fn wait(bell: &Bell, socket: impl AsFd, deadline: Option<Instant>) -> io::Result<Woken> {
-    let events = PollFlags::POLLIN;
-    let mut fds = [PollFd::new(bell.as_fd(), events), PollFd::new(socket.as_fd(), events)];
+/// Blocks until `bell` rings or `socket` or `other` becomes readable, or until `deadline`. Resets
+/// the doorbell.
+fn wait(
+    bell: &Bell,
+    socket: impl AsFd,
+    other: Option<BorrowedFd<'_>>,
+    deadline: Option<Instant>,
+) -> io::Result<Woken> {
+    let fds = [bell.as_fd(), socket.as_fd(), other.unwrap_or(bell.as_fd())];
+    let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    let count = if other.is_some() { 3 } else { 2 };
     let remaining = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-    match ppoll(&mut fds, deadline.map(remaining).map(TimeSpec::from), None) {
+    match ppoll(fds.get_mut(..count).unwrap_or_default(), deadline.map(remaining).map(TimeSpec::from), None) {
         Ok(0) | Err(Errno::EINTR) => Ok(Woken::Nothing),
         Ok(_) => {
-            let [rang, socket] = fds.map(|fd| fd.any().unwrap_or(true));
+            let [rang, socket, _] = fds.map(|fd| fd.any().unwrap_or(true));
             if rang {
                 bell.silence();
             }

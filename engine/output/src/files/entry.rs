@@ -9,10 +9,14 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC,
+    fstatfs,
+};
 
 use super::new::NewFiles;
-use super::{FileError, make_directory};
-use crate::output::write_all;
+use super::{Rotation, make_directory};
+use crate::output::{write_all, write_ready};
 use crate::style::OpenLine;
 use crate::watch::WriteWatch;
 
@@ -21,6 +25,18 @@ pub(super) const FILE_MODE: u32 = 0o644;
 
 /// The largest number of attempts to open a file that its job replaces meanwhile.
 const MAX_ATTEMPTS: usize = 10;
+
+/// The file systems without a server, on which a write waits for nothing but a disk. The printer
+/// writes files there without another thread. nix has no names for ZFS and XFS.
+const LOCAL: [FsType; 7] = [
+    BTRFS_SUPER_MAGIC,
+    EXT4_SUPER_MAGIC,
+    F2FS_SUPER_MAGIC,
+    OVERLAYFS_SUPER_MAGIC,
+    TMPFS_MAGIC,
+    FsType(0x2fc1_2fc1),
+    FsType(0x5846_5342),
+];
 
 /// The paths of files that a process has open, see proc_pid_fd(5).
 const OPEN_FILES: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
@@ -39,18 +55,36 @@ pub(super) struct Entry {
     pub is_open_elsewhere: bool,
     /// Whether the open file is a regular one. Others, such as pipes and devices, do not rotate.
     pub is_regular: bool,
+    /// Whether a write to the regular file may take long, so that a thread of its own does it.
+    pub may_hang: bool,
     pub line: OpenLine,
+    /// While a thread has the file: the bytes that it is to write after those that it has.
+    pub queued: Option<Vec<u8>>,
+}
+
+/// How files are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WriteMode {
+    pub append: bool,
+    pub rotation: Option<Rotation>,
+    /// The longest line that is not cut for a file's size.
+    pub max_line: usize,
 }
 
 impl Entry {
     pub fn new(path: Arc<Path>, watch: Option<WriteWatch>) -> Entry {
         let is_open_elsewhere = OPEN_FILES.iter().any(|open| path.starts_with(open));
-        Entry { path, watch, file: None, begun: false, is_open_elsewhere, is_regular: false, line: None }
-    }
-
-    /// Returns an error that names the file.
-    pub fn failed(&self, error: io::Error) -> FileError {
-        FileError { path: self.path.to_path_buf(), error }
+        Entry {
+            path,
+            watch,
+            file: None,
+            begun: false,
+            is_open_elsewhere,
+            is_regular: false,
+            may_hang: false,
+            line: None,
+            queued: None,
+        }
     }
 
     /// Returns the file. Opens it if necessary, and empties it when it is used for the first time.
@@ -94,21 +128,16 @@ impl Entry {
         Ok(true)
     }
 
-    /// Opens the file if it is a FIFO, without waiting for its reader.
-    ///
-    /// # Errors
-    /// Fails if it has none.
-    pub fn open_if_fifo(&mut self) -> io::Result<()> {
+    /// Opens the file if it is a FIFO, without waiting for its reader. Returns `false` if it has
+    /// none.
+    pub fn open_if_fifo(&mut self) -> io::Result<bool> {
         if self.file.is_none() && fs::metadata(&self.path).is_ok_and(|found| found.file_type().is_fifo()) {
-            let file = match open_fifo(&self.path) {
-                Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
-                    return Err(io::Error::new(ErrorKind::NotConnected, "no process reads this FIFO"));
-                }
-                opened => opened?,
-            };
-            self.file = Some(Arc::new(file));
+            match open_fifo(&self.path) {
+                Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => return Ok(false),
+                opened => self.file = Some(Arc::new(opened?)),
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Opens the file, which is created if necessary.
@@ -118,6 +147,11 @@ impl Entry {
         options.create(true).mode(FILE_MODE).append(true);
         let file = if self.begun { self.open_locked(&options)? } else { self.open_current(&options)? };
         self.is_regular = file.metadata()?.is_file();
+        self.may_hang = self.is_regular && (self.may_hang || !is_local(&file));
+        if !self.is_regular {
+            let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
+            fcntl(&file, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+        }
         Ok(file)
     }
 
@@ -169,17 +203,48 @@ impl Entry {
         let watch = self.watch.clone();
         write_all(self.file(append)?.as_fd(), slices, watch.as_ref())
     }
+
+    /// Writes `slices`, after which the file is in the middle of `line`. Opens it if necessary.
+    pub fn put(
+        &mut self,
+        slices: &mut [IoSlice<'_>],
+        line: OpenLine,
+        WriteMode { append, rotation, max_line }: WriteMode,
+    ) -> io::Result<()> {
+        self.file(append)?;
+        let written = match rotation {
+            None => self.write(append, slices),
+            Some(rotation) => self.write_rotating(append, (rotation, max_line), &joined(slices)),
+        };
+        self.line = line;
+        written
+    }
+
+    /// Writes bytes of `slices` to the open file until it is full. Returns the others.
+    pub fn put_ready(&mut self, mut slices: &mut [IoSlice<'_>], append: bool) -> io::Result<Vec<u8>> {
+        let watch = self.watch.clone();
+        let busy = watch.as_ref().map(|watch| watch.begin(None));
+        write_ready(self.file(append)?.as_fd(), &mut slices, (watch.as_ref(), busy.as_ref()))?;
+        Ok(joined(slices))
+    }
 }
 
-/// Opens a FIFO that has a reader.
+/// Returns a copy of all bytes.
+pub(super) fn joined(slices: &[IoSlice<'_>]) -> Vec<u8> {
+    slices.iter().map(|slice| &slice[..]).collect::<Vec<_>>().concat()
+}
+
+/// Opens a FIFO that has a reader, in non-blocking mode.
 ///
 /// # Errors
 /// `ENXIO` if it has none.
 fn open_fifo(path: &Path) -> io::Result<File> {
-    let file = File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
-    fcntl(&file, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
-    Ok(file)
+    File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
+}
+
+/// Returns whether `file` is on a [local file system](LOCAL).
+fn is_local(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|found| LOCAL.contains(&found.filesystem_type()))
 }
 
 /// Locks a file against other jobs until it is closed: the files of two jobs must not be mixed. On

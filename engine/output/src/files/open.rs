@@ -2,16 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
-use std::io::{self, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
+use std::mem;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 use iof_proto::Nspace;
 use nix::errno::Errno;
 
-use super::entry::Entry;
+use super::entry::{Entry, WriteMode, joined};
 use super::new::NewFiles;
+use super::pool::{FileJob, Pool};
 use super::{FileError, Files};
+use crate::output::SLOW_WRITE;
+use crate::printer::MAX_COPIED;
 use crate::style::{OpenLine, Source};
 
 /// The largest number of files that one printer keeps open. When it is reached, or
@@ -32,8 +38,9 @@ pub(crate) struct OpenFiles {
     pub files: Files,
     /// The longest line that is not cut for a file's size.
     pub max_line: usize,
-    /// Whether a FIFO without a reader is waited for. Otherwise it cannot be opened.
-    pub waits_for_readers: bool,
+    /// The threads that write files which accept nothing at once. Without it, writing them blocks,
+    /// and a FIFO without a reader cannot be opened.
+    pub pool: Option<Box<Pool>>,
     entries: Vec<Entry>,
     by_path: BTreeMap<PathBuf, FileId>,
     /// The number of files that are open.
@@ -47,7 +54,7 @@ impl OpenFiles {
         OpenFiles {
             files,
             max_line: usize::MAX,
-            waits_for_readers: true,
+            pool: None,
             entries: Vec::new(),
             by_path: BTreeMap::new(),
             open: 0,
@@ -97,22 +104,26 @@ impl OpenFiles {
         let Some(entry) = self.entries.get_mut(id.0) else { return Ok(true) };
         let locked = entry.lock(new);
         self.open = self.open.saturating_add(usize::from(entry.file.is_some()));
-        locked.map_err(|error| entry.failed(error))
+        locked.map_err(|error| self.failed(id, error))
     }
 
     /// Creates a file. Unless existing contents are kept, it is emptied, and if files have a
-    /// limited size, the full files of an earlier run are removed.
-    pub fn begin(&mut self, id: FileId) -> Result<(), FileError> {
+    /// limited size, the full files of an earlier run are removed. Returns whether a thread does it,
+    /// see [`OpenFiles::take_written`].
+    pub fn begin(&mut self, id: FileId) -> Result<bool, FileError> {
         if self.entries.get(id.0).is_none_or(|entry| entry.begun) {
-            return Ok(());
+            return Ok(false);
         }
         let watch = self.files.watch.clone();
         let _busy = watch.as_ref().map(|watch| watch.begin(self.entries.get(id.0).map(|entry| &entry.path)));
-        let opened = self.open(id);
+        let is_open = self.open(id).map_err(|error| self.failed(id, error))?;
         let keeps_full = self.files.append || self.files.rotation.is_none();
-        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
-        let begun = opened.and_then(|()| if keeps_full { Ok(()) } else { entry.remove_full() });
-        begun.map_err(|error| entry.failed(error))
+        if !is_open {
+            self.submit(id, Vec::new(), None);
+        } else if let Some(entry) = self.entries.get(id.0).filter(|_| !keeps_full) {
+            entry.remove_full().map_err(|error| self.failed(id, error))?;
+        }
+        Ok(!is_open)
     }
 
     /// Returns the line that the file is in the middle of.
@@ -120,48 +131,120 @@ impl OpenFiles {
         self.entries.get(id.0).and_then(|entry| entry.line)
     }
 
-    /// Writes `slices` to a file, which is then in the middle of `line`.
+    /// Writes `slices` to a file, which is then in the middle of `line`. Returns whether a thread
+    /// does it, see [`OpenFiles::take_written`].
     pub fn write(
         &mut self,
         id: FileId,
         mut slices: Vec<IoSlice<'_>>,
         line: OpenLine,
-    ) -> Result<(), FileError> {
-        let watch = self.files.watch.clone();
-        let _busy = watch.as_ref().map(|watch| watch.begin(self.entries.get(id.0).map(|entry| &entry.path)));
-        let opened = self.open(id);
+    ) -> Result<bool, FileError> {
+        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(false) };
+        if let Some(queued) = &mut entry.queued {
+            slices.iter().for_each(|slice| queued.extend_from_slice(slice));
+            entry.line = line;
+            return Ok(true);
+        }
+        let (watch, path) = (entry.watch.clone(), Arc::clone(&entry.path));
+        let _busy = watch.as_ref().map(|watch| watch.begin(Some(&path)));
+        let rest = self.write_now(id, &mut slices, line).map_err(|error| self.failed(id, error))?;
+        let is_late = rest.is_some();
+        rest.into_iter().for_each(|rest| self.submit(id, rest, line));
+        Ok(is_late)
+    }
+
+    /// Opens a file and writes `slices`, as far as that is sure not to take long. Returns the bytes
+    /// that are left, or an empty vector if the file could not be opened; `None` if all is done.
+    fn write_now(
+        &mut self,
+        id: FileId,
+        slices: &mut [IoSlice<'_>],
+        line: OpenLine,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let (is_open, mode, has_pool) = (self.open(id)?, self.mode(), self.pool.is_some());
+        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(None) };
+        if !is_open || has_pool && entry.may_hang && slices.iter().any(|slice| !slice.is_empty()) {
+            return Ok(Some(joined(slices)));
+        }
+        if has_pool && !entry.is_regular {
+            let rest = entry.put_ready(slices, mode.append)?;
+            entry.line = line;
+            return Ok(Some(rest).filter(|rest| !rest.is_empty()));
+        }
+        let began = Instant::now();
+        let written = entry.put(slices, line, mode);
+        entry.may_hang = entry.is_regular && (entry.may_hang || began.elapsed() > SLOW_WRITE);
+        written.map(|()| None)
+    }
+
+    /// Returns the number of bytes that the next write to a file should have at most. Those that
+    /// the file does not accept at once are copied.
+    pub fn room(&self, id: FileId) -> usize {
+        match self.entries.get(id.0) {
+            // One more line.
+            Some(entry) if entry.queued.is_some() => 1,
+            Some(entry) if entry.may_hang || !entry.is_regular => MAX_COPIED,
+            _ => usize::MAX,
+        }
+    }
+
+    fn mode(&self) -> WriteMode {
         let Files { append, rotation, .. } = self.files;
-        let max_line = self.max_line;
-        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
-        let done = opened.and_then(|()| match rotation {
-            None => entry.write(append, &mut slices),
-            Some(rotation) => {
-                let all = slices.iter().fold(Vec::new(), |mut all, slice| {
-                    all.extend_from_slice(slice);
-                    all
-                });
-                entry.write_rotating(append, (rotation, max_line), &all)
+        WriteMode { append, rotation, max_line: self.max_line }
+    }
+
+    fn failed(&self, id: FileId, error: io::Error) -> FileError {
+        FileError { path: self.path(id).unwrap_or(Path::new("")).to_owned(), error }
+    }
+
+    /// Passes a file to a thread of the pool, which opens it if necessary and writes `bytes`. What
+    /// is written until it comes back is queued.
+    fn submit(&mut self, id: FileId, bytes: Vec<u8>, line: OpenLine) {
+        let mode = self.mode();
+        let (Some(entry), Some(pool)) = (self.entries.get_mut(id.0), &mut self.pool) else { return };
+        let away = Entry::new(Arc::clone(&entry.path), None);
+        let away = Entry { file: entry.file.clone(), begun: true, line, queued: Some(Vec::new()), ..away };
+        let mut entry = mem::replace(entry, away);
+        if let (Some(all), Some(own)) = (&self.files.watch, &entry.watch)
+            && all.is_same(own)
+        {
+            entry.watch = Some(all.add_file());
+        }
+        pool.submit(FileJob { id, entry, bytes, line, mode });
+    }
+
+    /// Returns a file that a thread has written, with the result, unless bytes were queued for it:
+    /// then a thread writes these. If `waits`, blocks until a file comes back.
+    pub fn take_written(&mut self, waits: bool) -> Option<(FileId, Result<(), FileError>)> {
+        while let Some((id, entry, written)) = self.pool.as_mut()?.take(waits) {
+            let Some(place) = self.entries.get_mut(id.0) else { continue };
+            let (queued, line) = (place.queued.take().unwrap_or_default(), place.line);
+            self.open = self.open.saturating_add(usize::from(entry.file.is_some() && place.file.is_none()));
+            *place = entry;
+            if queued.is_empty() || written.is_err() {
+                return Some((id, written.map_err(|error| self.failed(id, error))));
             }
-        });
-        entry.line = line;
-        done.map_err(|error| entry.failed(error))
+            self.submit(id, queued, line);
+        }
+        None
     }
 
     /// Opens a file, and empties it if it is used for the first time. If too many are open, by
-    /// [`Files::max_open`] or by the limit of the process, closes all others first.
-    fn open(&mut self, id: FileId) -> io::Result<()> {
+    /// [`Files::max_open`] or by the limit of the process, closes all others first. Returns `false`
+    /// for a FIFO without a reader.
+    fn open(&mut self, id: FileId) -> io::Result<bool> {
         let append = self.files.append;
-        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
+        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(true) };
         if entry.file.is_some() {
-            return entry.file(append).map(drop);
+            return entry.file(append).map(|_| true);
         }
         if self.is_full() {
             self.close_all();
         }
-        let waits = self.waits_for_readers;
-        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(()) };
-        if !waits {
-            entry.open_if_fifo()?;
+        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(true) };
+        if !entry.open_if_fifo()? {
+            let no_reader = io::Error::new(ErrorKind::NotConnected, "no process reads this FIFO");
+            return if self.pool.is_some() { Ok(false) } else { Err(no_reader) };
         }
         match entry.file(append) {
             Err(error) if self.open > 0 && error.raw_os_error() == Some(Errno::EMFILE as i32) => {
@@ -171,12 +254,13 @@ impl OpenFiles {
             opened => drop(opened?),
         }
         self.open = self.open.saturating_add(1);
-        Ok(())
+        Ok(true)
     }
 
-    /// Closes all files except the first.
+    /// Closes all files except the first, and those that a thread writes.
     fn close_all(&mut self) {
-        self.entries.iter_mut().skip(1).for_each(|entry| entry.file = None);
+        let idle = self.entries.iter_mut().skip(1).filter(|entry| entry.queued.is_none());
+        idle.for_each(|entry| entry.file = None);
         self.open = self.entries.iter().filter(|entry| entry.file.is_some()).count();
     }
 }
@@ -248,6 +332,28 @@ mod tests {
             contents.push(fs::read_to_string(&open.entries[0].path).unwrap());
         }
         assert_eq!(contents, ["x\ny\n", "x\ny\nx\ny\n", "x\ny\n"]);
+    }
+
+    #[test]
+    fn a_slow_file_is_written_by_a_thread_in_order_and_rotates_as_others_do() {
+        for rotation in [None, Some(Rotation { size: 12, keep: 1 })] {
+            let directory = tempfile::tempdir().unwrap();
+            let place = Place::Name(directory.path().join("log"));
+            let mut open = OpenFiles::new(Files { rotation, ..files(place) });
+            open.pool = Some(Box::new(Pool::new().unwrap()));
+            let source = source(0, Channel::Stdout);
+            let (id, _) = open.file_for(&source, || 1);
+            assert!(!open.begin(id).unwrap());
+            open.entries[0].may_hang = true;
+            for (text, line) in [("one\n", None), ("two", Some(1)), ("2\n", None), ("end\n", None)] {
+                let written = open.write(id, vec![IoSlice::new(text.as_bytes())], line).unwrap();
+                assert_eq!((written, open.open_line(id)), (true, line));
+            }
+            assert!(matches!(open.take_written(true), Some((file, Ok(()))) if file == id));
+            let path = open.files.path(&source, 1);
+            let full = fs::read_to_string(with_suffix(&path, "1")).unwrap_or_default();
+            assert_eq!(full + &fs::read_to_string(path).unwrap(), "one\ntwo2\nend\n");
+        }
     }
 
     #[test]

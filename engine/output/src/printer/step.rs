@@ -7,6 +7,7 @@
 //! wakes up and writes them.
 
 use std::io::IoSlice;
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -72,7 +73,7 @@ impl<G: FnMut(&Proc, Channel, Gap) + Send + 'static> Running<G> {
                     break polled;
                 }
                 drop(locked);
-                sleeper.sleep(&mut call)?;
+                sleeper.sleep(&mut call, None)?;
                 locked = shared.lock()?;
             };
             let Running { task, reader, on_gap } = running_of(&mut locked)?;
@@ -85,9 +86,16 @@ impl<G: FnMut(&Proc, Channel, Gap) + Send + 'static> Running<G> {
     /// Runs a printer without a step.
     fn run_alone(mut self) -> Result<PrintReport, PrintError> {
         let Running { task, reader, on_gap, .. } = &mut self;
-        let mut ids = Vec::new();
+        let (sleeper, mut ids) = (reader.sleeper(), Vec::new());
         loop {
-            let polled = reader.poll_ready(task.next_due(), &mut ids)?;
+            let mut call = reader.begin_poll(task.next_due())?;
+            let polled = loop {
+                task.take_written(reader, false)?;
+                if let Some(polled) = reader.continue_poll(&mut call, &mut ids)? {
+                    break polled;
+                }
+                sleeper.sleep(&mut call, task.late_event().as_ref().map(AsFd::as_fd))?;
+            };
             if task.turn(reader, (polled, &ids), on_gap)? {
                 return Ok(task.report.clone());
             }
