@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 /// The least length, in bytes, of a piece that is written without a copy. Copying a shorter piece
-/// costs less than another slice of writev(2), as measured in docs/src/performance.md.
+/// costs less than another slice of writev(2), as measured in docs/src/performance-notebook.md.
 pub const MIN_LENT: usize = 4096;
 
 /// The bytes of one write, in order. Some are owned by the batch, others are borrowed for `'a`.
