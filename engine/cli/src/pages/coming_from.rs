@@ -23,7 +23,11 @@ changed. `iof pull` takes those for output.
 | `mpirun --hostfile FILE -np 8 prog`, `mpiexec -f FILE -n 8 prog` | `iof run --hostfile FILE -n 8 prog` |
 | `mpirun -n 2 a : -n 4 b` | `iof run -n 2 a : -n 4 b` |
 | `mpirun --output tag` (Open MPI 5) | `iof run --output tag` |
+| `mpirun --tag-output`, `srun -l`, `mpiexec -prepend-rank` | `iof run --output tag`, `iof run --output rank` |
+| `mpirun --output-filename DIR` | `iof run --output dir=DIR:copy` |
 | `srun -o 'out.%t' -e 'err.%t' prog` | `iof run -o 'out.%t' -e 'err.%t' prog` |
+| `mpirun -x V=1`, `mpiexec -genv V 1` | `iof run -x V=1` |
+| `mpirun --timeout 60`, `srun -K` | `iof run --timeout 60`, `iof run -K` |
 | `srun --pty bash` | `iof run --pty bash` |
 | `srun --input=all`, `mpirun --stdin all` | `iof run --stdin all` |
 | `sattach JOB.STEP` | `iof pull JOB`, `iof top JOB`, `iof push --nspace JOB` |
