@@ -8,6 +8,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::fstat;
@@ -57,18 +58,25 @@ pub(crate) fn create(name: &CStr, len: u64) -> Result<OwnedFd, CreateError> {
 
 /// Allocates the memory of `len` bytes from `offset` on, so that touching them later cannot fail.
 pub(crate) fn populate(fd: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
-    let signed = |n: u64| i64::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
-    fallocate(fd, FallocateFlags::empty(), signed(offset)?, signed(len)?)?;
-    Ok(())
+    change_memory(fd, FallocateFlags::empty(), offset, len)
 }
 
 /// Frees the memory of the first `len` bytes. The next access to them gets fresh memory, with
 /// zeros.
 pub(crate) fn depopulate(fd: impl AsFd, len: u64) -> io::Result<()> {
-    let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-    fallocate(fd, flags, 0, len)?;
-    Ok(())
+    change_memory(fd, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, len)
+}
+
+/// Calls fallocate(2), again if a signal has interrupted it.
+fn change_memory(fd: impl AsFd, flags: FallocateFlags, offset: u64, len: u64) -> io::Result<()> {
+    let signed = |n: u64| i64::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    let (offset, len) = (signed(offset)?, signed(len)?);
+    loop {
+        match fallocate(&fd, flags, offset, len) {
+            Err(Errno::EINTR) => {}
+            done => return Ok(done?),
+        }
+    }
 }
 
 /// Seals the size, and write access as `writers` specifies. All writable maps of a ring must exist
