@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use iof_output::Notes;
+use iof_proto::names::escape;
 
 use crate::give_up::{WatchedOutput, WriteWait};
 use crate::signals;
@@ -180,20 +181,9 @@ pub fn print_list(message: &str) {
     print_lines(&format!("iof: {}\n", lines.join("\n")));
 }
 
+/// Returns a message as a line. It may quote names from other processes and paths, so it is escaped.
 fn line(message: fmt::Arguments<'_>) -> String {
     format!("iof: {}\n", escape(&message.to_string()))
-}
-
-/// Escapes control characters: a message may quote names from other processes and paths.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character.is_control() {
-            true => escaped.extend(character.escape_default()),
-            false => escaped.push(character),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::io;
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 use iof_proto::attribute::{self, Attribute, Place};
-use iof_proto::names::sanitize;
+use iof_proto::names::{is_invisible, sanitize};
 use iof_proto::query::key;
 use iof_proto::{
     Answer, Attributes, Found, Info, InfoValue, JobInfo, ProcInfo, Query, Rank, Status, StreamStats, Value,
@@ -183,9 +183,11 @@ fn json_text(Answer { status, found }: &Answer) -> String {
     let result = |Found { key, value, .. }: &Found| json!({"key": key, "value": as_json(key, value)});
     let results: Vec<serde_json::Value> = found.iter().map(result).collect();
     let text = format!("{:#}\n", json!({"status": status_json(*status), "results": results}));
-    // JSON need not escape these control characters, but a terminal interprets them.
-    let escaped = |letter: char| match u32::from(letter) {
-        code @ 0x7f..=0x9f => format!("\\u{code:04x}"),
+    // JSON need not escape these characters, but a terminal interprets them.
+    let escaped = |letter: char| match letter {
+        letter if letter != '\n' && is_invisible(letter) => {
+            letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+        }
         _ => letter.to_string(),
     };
     text.chars().map(escaped).collect()

@@ -1,5 +1,6 @@
 //! The form of a message on stdout, on stderr and in the syslog.
 
+use iof_proto::names::escape;
 use iof_proto::xml::reference;
 use iof_proto::{Channel, Failure, Proc, Status};
 use jiff::tz::TimeZone;
@@ -90,7 +91,7 @@ fn escaped(text: &str) -> String {
 /// Formats a message for the syslog, in the form that PMIx's library uses. The requester follows
 /// the process that the message claims to be from.
 ///
-/// The result is one line: control characters, which could start another line or move a terminal's
+/// The result is one line: invisible characters, which could start another line or move a terminal's
 /// cursor, are escaped, for example as `\n`.
 pub fn syslog_line(text: &str, origin: &LogOrigin, node: &str, options: &LogOptions) -> String {
     let time = options.time.map_or_else(|| "N/A".to_owned(), ctime);
@@ -100,12 +101,7 @@ pub fn syslog_line(text: &str, origin: &LogOrigin, node: &str, options: &LogOpti
         None => origin.requester.clone(),
     };
     let text = text.strip_suffix('\n').unwrap_or(text);
-    let line = format!("{time} iof@{node}:{severity} PROC {source} REPORTS: {text}");
-    let mut shown = String::with_capacity(line.len());
-    for c in line.chars() {
-        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
-    }
-    shown
+    escape(&format!("{time} iof@{node}:{severity} PROC {source} REPORTS: {text}"))
 }
 
 #[cfg(test)]

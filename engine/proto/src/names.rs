@@ -297,14 +297,43 @@ impl From<Channel> for Channels {
     }
 }
 
-/// Returns `text` with each control character replaced by `?`. An untrusted text, such as the name
-/// of a tool or the reply of a server, can then not send commands to a terminal.
+/// Returns whether a terminal would obey `character` or show nothing for it: it is a control
+/// character, a separator of lines, or one that Unicode lets programs ignore
+/// (`Default_Ignorable_Code_Point`). These include the characters that reverse the order of text, so
+/// that a name with one of them looks like another name.
+pub fn is_invisible(character: char) -> bool {
+    let is_ignorable = matches!(character,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}');
+    is_ignorable || character.is_control()
+}
+
+/// Returns `text` with each [invisible character](is_invisible) replaced by `?`. An untrusted text,
+/// such as the name of a tool or the reply of a server, can then neither send commands to a terminal
+/// nor look like another one.
 ///
 /// ```
 /// assert_eq!(iof_proto::names::sanitize("tool\x1b[2J\n"), "tool?[2J?");
+/// assert_eq!(iof_proto::names::sanitize("\u{202e}boj"), "?boj");
 /// ```
 pub fn sanitize(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+    text.chars().map(|character| if is_invisible(character) { '?' } else { character }).collect()
+}
+
+/// Returns `text` with each [invisible character](is_invisible) escaped, for example as `\n` or
+/// `\u{202e}`.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_invisible(character) {
+            escaped.extend(character.escape_default());
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped
 }
 
 #[cfg(test)]
@@ -321,6 +350,19 @@ mod tests {
         for name in ["", ".", "..", "a/b", "/", "a\0b", "a\nb", "\u{1b}[2J", "a\u{9b}b", long.as_str()] {
             assert!(Nspace::new(name).is_err(), "{name:?}");
             assert!(reserialize::<Nspace>(&name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn characters_that_could_make_a_name_look_like_another_are_not_shown() {
+        for hidden in
+            ["\u{202e}", "\u{2066}", "\u{200b}", "\u{200f}", "\u{feff}", "\u{ad}", "\u{2028}", "\u{e0041}"]
+        {
+            let (code, name) = (u32::from(hidden.chars().next().unwrap()), format!("job{hidden}1"));
+            assert_eq!((sanitize(&name), escape(&name)), ("job?1".into(), format!("job\\u{{{code:x}}}1")));
+        }
+        for shown in ["träger e\u{301}", "名前", "שם", "a b~"] {
+            assert_eq!((sanitize(shown), escape(shown)), (shown.into(), shown.into()));
         }
     }
 
