@@ -245,9 +245,15 @@ impl Engine {
                 launching,
             })
             .ok_or(AdoptError::NameTaken(nspace))?;
-        let registered = running_ranks
-            .into_iter()
-            .try_for_each(|(rank, streams)| self.register_rank(job.nspace(), rank, streams, None));
+        let numbers = running_ranks.iter().map(|(running, _)| running.rank);
+        let reserved = self.reserve_readers(job.nspace(), numbers);
+        let registered =
+            reserved.map_err(|(rank, source)| AdoptError::Rings { rank, source }).and_then(|()| {
+                let mut ranks = running_ranks.into_iter();
+                ranks.try_for_each(|(rank, streams)| {
+                    Ok(self.register_rank(job.nspace(), rank, streams, None)?)
+                })
+            });
         self.all_registered(&job);
         registered?;
         Ok(job)

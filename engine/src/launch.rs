@@ -89,6 +89,8 @@ impl Engine {
     /// Starts all ranks. Each is registered before the next is started, so that its output is read
     /// as it is written. Kills those that were started if one fails.
     fn start_ranks(&self, spec: &JobSpec, needs: &MpiNeeds, job: &Job) -> Result<(), LaunchError> {
+        self.reserve_readers(&spec.nspace, planned_ranks(spec).map(|planned| planned.rank))
+            .map_err(|(rank, source)| LaunchError::Rings { rank, source })?;
         // A rank may write before the capture thread reads its pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.
         let spawner = Spawner::watching(FirstWrites::new().ok());

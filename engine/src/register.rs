@@ -91,6 +91,21 @@ impl Engine {
         Ok(streams)
     }
 
+    /// Reserves what the embedder's own gating readers need for the streams of `ranks`, which are
+    /// registered later: no rank may run whose output one of them misses.
+    /// [`Engine::all_registered`] frees what is left.
+    ///
+    /// # Errors
+    /// Returns the rank for which too little memory or too few slots are left.
+    pub(crate) fn reserve_readers(
+        &self,
+        nspace: &Nspace,
+        mut ranks: impl Iterator<Item = Rank>,
+    ) -> Result<(), (Rank, CreateError)> {
+        let mut tables = self.tables.lock();
+        ranks.try_for_each(|rank| tables.reserve_readers_of(nspace, rank).map_err(|source| (rank, source)))
+    }
+
     /// Registers a running rank: attaches the registered readers and starts to drain its output.
     /// Pipes that have bytes already are read in the order of `first_writes`.
     ///

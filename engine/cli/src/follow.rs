@@ -412,9 +412,8 @@ impl RunningJob {
     }
 
     fn written(&mut self, report: Result<PrintReport, Failure>) {
-        match report {
-            Ok(report) => add_report(&mut self.forwarded, report),
-            Err(failure) => self.output_failed(failure),
+        if let Err(failure) = report.and_then(|report| add_report(&mut self.forwarded, report)) {
+            self.output_failed(failure);
         }
     }
 

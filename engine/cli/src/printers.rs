@@ -131,13 +131,25 @@ fn file_of(app: &App) -> Option<Metadata> {
 }
 
 /// Adds the bytes of a report to `sum`.
-pub fn add_report(sum: &mut PrintReport, report: PrintReport) {
-    let PrintReport { written, lost, .. } = report;
+///
+/// # Errors
+/// Streams are missing, or the printer has ended before them.
+pub fn add_report(sum: &mut PrintReport, report: PrintReport) -> Result<(), Failure> {
+    let PrintReport { written, lost, missed, unfinished, misses_streams, .. } = report;
+    if missed > 0 {
+        return Err(Failure::running("an output lacks whole streams, for which memory was missing"));
+    }
+    if misses_streams || unfinished > 0 {
+        return Err(Failure::running(
+            "an output has lost its connection to the streams before their ends, so it is incomplete",
+        ));
+    }
     sum.written = sum.written.saturating_add(written);
     for (channel, lost) in lost {
         let total = sum.lost.entry(channel).or_default();
         *total = total.saturating_add(lost);
     }
+    Ok(())
 }
 
 fn not_writable(error: FileError) -> Failure {
@@ -163,7 +175,7 @@ impl OutputWriter {
 
     /// Starts a thread that waits for the end of the printer and passes its report to `on_end`.
     ///
-    /// The report of a copy of what is written to files is empty. If the copy cannot be written,
+    /// The report of a copy of what is written to files only states whether streams are missing. If the copy cannot be written,
     /// the files are still completed.
     pub fn watch(
         self,
@@ -177,7 +189,10 @@ impl OutputWriter {
         self.gaps.finish();
         match (report, self.copies_to) {
             (Ok(report), None) => Ok(report),
-            (Ok(_), Some(_)) => Ok(PrintReport::default()),
+            (Ok(PrintReport { missed, unfinished, misses_streams, .. }), Some(_)) => {
+                let misses_streams = misses_streams || unfinished > 0;
+                Ok(PrintReport { missed, misses_streams, ..PrintReport::default() })
+            }
             (Err(PrintError::Write(error)), Some(name)) => {
                 print_message(format_args!(
                     "{name}: {error}; output is no longer shown there, but the files will be complete"

@@ -223,3 +223,75 @@ fn a_file_size_limit_fails_only_the_writer_of_the_file() {
     assert_eq!((done.text(), done.stderr.lines().count()), ("", 1), "{done:?}");
     assert!(done.stderr.contains("File too large") && done.stderr.contains("`ulimit -f`"), "{done:?}");
 }
+
+/// Fails one call of the kernel: the memory of a reader page's slots, or the receipt of a message.
+/// Or interrupts each allocation once.
+const FAILING_CALLS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+static atomic_int calls, interrupted;
+static int fails(const char *call) {
+    const char *name = getenv("CALL"), *number = getenv("NUMBER");
+    return name && !strcmp(name, call) && atomic_fetch_add(&calls, 1) == atoi(number);
+}
+int fallocate64(int fd, int mode, off_t offset, off_t length) {
+    static int (*next)(int, int, off_t, off_t);
+    if (!next) next = dlsym(RTLD_NEXT, "fallocate64");
+    const char *name = getenv("CALL");
+    if (name && !strcmp(name, "interrupted") && atomic_fetch_add(&interrupted, 1) % 2 == 0) { errno = EINTR; return -1; }
+    if (offset % 4096 != 0 && fails("slot")) { errno = ENOMEM; return -1; }
+    return next(fd, mode, offset, length);
+}
+int fallocate(int fd, int mode, off_t offset, off_t length) { return fallocate64(fd, mode, offset, length); }
+ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
+    static ssize_t (*next)(int, struct msghdr *, int);
+    if (!next) next = dlsym(RTLD_NEXT, "recvmsg");
+    if (fails("recvmsg")) { errno = ECONNRESET; return -1; }
+    return next(fd, message, flags);
+}
+"#;
+
+#[test]
+fn a_job_whose_output_cannot_be_read_to_its_end_fails() {
+    if cfg!(target_env = "musl") {
+        eprintln!("skipped: a static executable cannot load libraries");
+        return;
+    }
+    let site = Site::new();
+    let (source, library) = (site.path().join("calls.c"), site.path().join("calls.so"));
+    fs::write(&source, FAILING_CALLS).unwrap();
+    let mut cc = Command::new("cc");
+    let Ok(status) = cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status() else {
+        eprintln!("skipped: no C compiler is installed");
+        return;
+    };
+    assert!(status.success());
+    let run = |call: &str, number: usize| {
+        let mut command = site.iof("run");
+        command.args(["-n", "2", "env", "-u", "LD_PRELOAD", "seq", "300"]);
+        command.envs([("CALL", call), ("NUMBER", &number.to_string())]).env("LD_PRELOAD", &library);
+        let done = Process::start(&mut command).finish();
+        (done.code, done.text().lines().count(), done.stderr)
+    };
+    // The first slots of a page share one allocation.
+    let (code, lines, stderr) = run("slot", 0);
+    assert_eq!((code, lines), (1, 0), "{stderr}");
+    assert!(stderr.contains("Cannot allocate memory") && stderr.contains("rank 0"), "{stderr}");
+    let mut failed = 0;
+    for number in 0..24 {
+        let (code, lines, stderr) = run("recvmsg", number);
+        assert!(
+            (code, lines) == (0, 600) || (code != 0 && !stderr.is_empty()),
+            "{number}: {code} {lines} {stderr}"
+        );
+        failed += usize::from(code != 0);
+    }
+    assert!(failed > 0, "no call was failed");
+    assert_eq!(run("interrupted", 0), (0, 600, String::new()));
+}

@@ -68,6 +68,9 @@ pub struct PrintReport {
     pub written: u64,
     /// Bytes of output that were lost and reported as gaps, for each channel that lost any.
     pub lost: BTreeMap<Channel, u64>,
+    /// The number of streams that were not delivered at all
+    /// ([`Delivery::Missed`](iof_tool::Delivery::Missed)), if they had bytes.
+    pub missed: u64,
     /// The number of broken streams: those of nodes that were lost.
     pub broken: u64,
     /// The bytes that these streams miss at their ends, at least.
@@ -227,10 +230,11 @@ impl PrinterTask {
         missed: &Missed,
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
     ) -> Result<(), PrintError> {
-        let Missed { nspace, channel, bytes, .. } = missed;
+        let Missed { nspace, channel, bytes, streams } = missed;
         if *bytes == 0 {
             return Ok(());
         }
+        self.report.missed = self.report.missed.saturating_add(*streams);
         let lost = self.report.lost.entry(*channel).or_default();
         *lost = lost.saturating_add(*bytes);
         on_gap(&Proc::all(nspace.clone()), *channel, Gap { offset: 0, lost: *bytes });

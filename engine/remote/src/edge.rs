@@ -450,7 +450,8 @@ impl Receiving {
         // The command ends.
         let Some(engine) = self.engine.upgrade() else { return Ok(()) };
         let source = Proc { nspace: self.nspace.clone(), rank };
-        engine.deliver(&source, channel, bytes, infos, taken).map_err(|error| error.to_string())
+        let delivered = engine.deliver(&source, channel, bytes, infos, taken);
+        delivered.map_err(|error| format!("{channel} of rank {rank}: {error}"))
     }
 }
 

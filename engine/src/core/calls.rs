@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use iof_capture::{AddError, ProcessId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
 use iof_proto::{Channel, Directives, Failure, Log, Nspace, Proc, Rank, Status, StdinUnavailable};
+use iof_shm_ring::CreateError;
 
 use crate::core::Core;
 use crate::core::commands::Command;
@@ -113,6 +114,17 @@ impl Core {
         }
     }
 
+    /// Reserves the slots of the embedder's own gating readers for the streams of a local rank that
+    /// is about to be started. [`Core::all_registered`] frees those that it has not used.
+    ///
+    /// # Errors
+    /// As [`Core::reserve_readers`].
+    pub(crate) fn reserve_readers_of(&mut self, nspace: &Nspace, rank: Rank) -> Result<(), CreateError> {
+        let Some(job) = self.jobs.get(nspace) else { return Ok(()) };
+        let new = |channel| StreamState::of_job(job, Proc::new(nspace.clone(), rank), channel, false);
+        CHANNELS.map(new).iter().try_for_each(|new| self.reserve_readers(new))
+    }
+
     /// Registers a running rank. The caller hands its streams to the capture thread.
     ///
     /// # Errors
@@ -154,6 +166,7 @@ impl Core {
     /// Records that all local ranks of a job are registered. A job without ranks is removed, unless
     /// something was logged to it or delivered for it.
     pub(crate) fn all_registered(&mut self, nspace: &Nspace, now: Instant) {
+        self.release_reserved(nspace);
         if self.jobs.get_mut(nspace).is_some_and(JobState::all_registered) {
             self.forget_job(nspace);
         }
@@ -318,8 +331,11 @@ impl Core {
         }
         let new = StreamState::of_job(job, from.clone(), channel, false);
         let config = job.options().config();
+        self.reserve_readers(&new).inspect_err(|_| self.release_reserved(&from.nspace))?;
         let id = self.streams.next_id();
-        self.resources.create_delivered_stream(id, config, &format!("{from} {channel}"))?;
+        self.resources
+            .create_delivered_stream(id, config, &format!("{from} {channel}"))
+            .inspect_err(|_| self.release_reserved(&from.nspace))?;
         self.open_stream(id, new);
         if let Some(job) = self.jobs.get_mut(&from.nspace) {
             job.add_delivered(from.rank, channel, id);

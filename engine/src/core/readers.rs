@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iof_capture::{RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
-use iof_proto::{Failure, Status};
-use iof_shm_ring::ReaderId;
+use iof_proto::{Failure, Nspace, Status};
+use iof_shm_ring::{CreateError, ReaderId};
 
 use crate::core::Core;
 use crate::core::awaited::{Awaited, JoiningReader};
@@ -22,6 +22,28 @@ use crate::core::stream_options::StreamOptions;
 use crate::core::stream_state::StreamState;
 
 impl Core {
+    /// Reserves a slot for each of the embedder's own gating readers that will read `new`, so that
+    /// none misses this stream when it is added.
+    ///
+    /// # Errors
+    /// The readers of a tool have no slots left, or too little memory is left.
+    pub(crate) fn reserve_readers(&mut self, new: &StreamState) -> Result<(), CreateError> {
+        let nspace = &new.name().source.nspace;
+        for (peer_id, handler) in self.tools.naming(nspace) {
+            let Some(peer) = self.tools.get_mut(&peer_id).filter(|peer| !peer.may_lose()) else { continue };
+            let reads = |registration| new.options_for(peer, registration).is_some();
+            if peer.registration(handler).is_some_and(reads) {
+                peer.slots_mut().reserve(nspace, &*self.resources)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the slots that are still reserved for streams of `nspace`.
+    pub(crate) fn release_reserved(&mut self, nspace: &Nspace) {
+        self.tools.iter_mut().for_each(|(_, peer)| peer.slots_mut().release_reserved(nspace));
+    }
+
     /// Adds the new stream `source`. Returns the request that attaches every tool that registered
     /// for it, which the capture thread performs before the first byte of the stream.
     pub(crate) fn add_stream(&mut self, source: SourceId, mut new: StreamState) -> StreamRequest<PageId> {
@@ -32,7 +54,8 @@ impl Core {
             let Some(registration) = peer.registration(handler) else { continue };
             let Some(options) = new.options_for(peer, registration) else { continue };
             let may_join = !peer.is_behind() && new.may_join(peer_id, peer, limit);
-            match peer.take_slot(&*self.resources) {
+            let reserved = peer.slots_mut().take_reserved(&new.name().source.nspace);
+            match reserved.map_or_else(|| peer.take_slot(&*self.resources), Ok) {
                 Ok(id) if may_join => {
                     new.add_reader(peer_id, handler, options);
                     steps.extend(peer.join(request, source, new.name(), handler, id, options));
@@ -344,11 +367,13 @@ impl Core {
     /// attached to it.
     pub(crate) fn stream_completed(&mut self, source: SourceId, completion: Completion) {
         let Some(stream) = self.streams.get_mut(&source) else { return };
-        for (peer_id, handler) in stream.complete(completion) {
-            if let Some(peer) = self.tools.get_mut(&peer_id) {
-                peer.add_missed(handler, stream.name(), completion.produced);
+        let missing = stream.complete(completion);
+        for (peer_id, handler) in &missing {
+            if let Some(peer) = self.tools.get_mut(peer_id) {
+                peer.add_missed(*handler, stream.name(), completion.produced);
             }
         }
+        missing.into_iter().for_each(|(peer_id, handler)| self.announce_if_complete(peer_id, handler));
     }
 
     /// Returns the embedder's own readers, sorted by their sources.

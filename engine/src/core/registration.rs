@@ -177,12 +177,18 @@ impl Registration {
     }
 
     /// Returns the message that no further source will follow, the first time that this is so.
-    pub(super) fn announce_if_complete(&mut self, handler: u32, jobs: &Jobs) -> Option<ToTool> {
+    /// `is_missing` returns whether a report of a stream that the tool misses is still to come.
+    pub(super) fn announce_if_complete(
+        &mut self,
+        handler: u32,
+        jobs: &Jobs,
+        is_missing: impl FnOnce() -> bool,
+    ) -> Option<ToTool> {
         // A job that has ended may have been removed already.
         let whole = |nspace: &Nspace| {
             self.reported_ends.contains_key(nspace) || jobs.get(nspace).is_some_and(JobState::all_ranks_known)
         };
-        if self.announced || self.joining > 0 || !self.jobs().all(whole) {
+        if self.announced || self.joining > 0 || !self.jobs().all(whole) || is_missing() {
             return None;
         }
         self.announced = true;

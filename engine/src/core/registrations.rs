@@ -46,12 +46,14 @@ impl Core {
         }
     }
 
-    /// Informs `peer_id` if its registration `handler` can get no further source.
+    /// Informs `peer_id` if its registration `handler` can get no further source, and no further
+    /// report of one that it misses.
     pub(crate) fn announce_if_complete(&mut self, peer_id: PeerId, handler: u32) {
         let Some(peer) = self.tools.get_mut(&peer_id) else { return };
         let registration = peer.registration_mut(handler);
-        let complete =
-            registration.and_then(|registration| registration.announce_if_complete(handler, &self.jobs));
+        let is_missing = || self.streams.iter().any(|(_, stream)| stream.is_missed_by(peer_id, handler));
+        let complete = registration
+            .and_then(|registration| registration.announce_if_complete(handler, &self.jobs, is_missing));
         if let Some(message) = complete {
             peer.answer(&message);
         }

@@ -1,7 +1,9 @@
 //! What the core needs of the driver at once.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use iof_capture::{PushId, SourceId};
-use iof_proto::Failure;
+use iof_proto::{Failure, Nspace};
 use iof_shm_ring::{CreateError, ReaderId, Slots, StreamConfig};
 
 use crate::core::ids::{PageId, PeerId};
@@ -47,12 +49,14 @@ pub(crate) trait Resources: Send {
 pub(crate) struct PageSlots {
     page: PageId,
     slots: Slots,
+    /// The slots that are reserved for streams of jobs whose ranks are being started.
+    reserved: BTreeMap<Nspace, VecDeque<ReaderId>>,
 }
 
 impl PageSlots {
     /// Returns `limit` free slots of `page`.
     pub(crate) fn new(page: PageId, limit: usize) -> PageSlots {
-        PageSlots { page, slots: Slots::new(limit) }
+        PageSlots { page, slots: Slots::new(limit), reserved: BTreeMap::new() }
     }
 
     pub(crate) fn page(&self) -> PageId {
@@ -67,6 +71,26 @@ impl PageSlots {
         let id = self.slots.take().ok_or(CreateError::Slots)?;
         resources.prepare_slot(self.page, id).inspect_err(|_| self.slots.put_back(id))?;
         Ok(id)
+    }
+
+    /// Reserves a slot for a reader of a stream of `nspace` that is added later.
+    ///
+    /// # Errors
+    /// As [`PageSlots::take`].
+    pub(crate) fn reserve(&mut self, nspace: &Nspace, resources: &dyn Resources) -> Result<(), CreateError> {
+        let id = self.take(resources)?;
+        self.reserved.entry(nspace.clone()).or_default().push_back(id);
+        Ok(())
+    }
+
+    /// Returns a slot that is reserved for the streams of `nspace`; `None` if none is left.
+    pub(crate) fn take_reserved(&mut self, nspace: &Nspace) -> Option<ReaderId> {
+        self.reserved.get_mut(nspace)?.pop_front()
+    }
+
+    /// Frees the slots that are still reserved for `nspace`.
+    pub(crate) fn release_reserved(&mut self, nspace: &Nspace) {
+        self.reserved.remove(nspace).into_iter().flatten().for_each(|id| self.slots.put_back(id));
     }
 
     /// Returns the slot of a reader that has stopped using it. Does nothing for a slot that is not

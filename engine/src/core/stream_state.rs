@@ -121,6 +121,11 @@ impl StreamState {
         self.completion.map(|completion| completion.produced)
     }
 
+    /// Returns whether a registration misses the stream and has not received the number of bytes.
+    pub(crate) fn is_missed_by(&self, peer_id: PeerId, handler: u32) -> bool {
+        self.missing.contains(&(peer_id, handler))
+    }
+
     /// Notes that registration `handler` of `peer_id` (all, if `None`) has ended, so it need not
     /// receive what it misses.
     pub(crate) fn registration_ended(&mut self, peer_id: PeerId, handler: Option<u32>) {

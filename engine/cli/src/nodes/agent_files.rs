@@ -126,7 +126,7 @@ fn wait_for_all(
         };
         match event {
             Ok(FileEvent::Ended(report)) => {
-                add_report(&mut sum, report?);
+                add_report(&mut sum, report?)?;
                 ended = ended.saturating_add(1);
             }
             Ok(FileEvent::RanksEnded(limit)) => {

@@ -11,12 +11,14 @@ use iof_proto::query::key;
 use iof_proto::{
     Answer, Channel, Channels, Decoder, Directives, Found, Nspace, Proc, Query, Rank, ToTool, Value,
 };
-use iof_shm_ring::{CacheBudget, MAX_SLOTS, ReaderId, ReaderPage, Start};
+use iof_shm_ring::{CacheBudget, CreateError, MAX_SLOTS, ReaderId, ReaderPage, Start};
 
 use super::*;
 use crate::config::Config;
+use crate::core::calls::DeliveredBytes;
 use crate::core::client::Client;
 use crate::core::completion::Completion;
+use crate::core::deliver_error::DeliverError;
 use crate::core::ids::{LogId, LogStep, RingId, StreamName};
 use crate::core::input::Input;
 use crate::core::job::{JobState, Launching, RankState, SignalReach};
@@ -369,4 +371,70 @@ fn a_remote_rank_that_a_tool_names_twice_is_signalled_once() {
     };
     assert_eq!(signalled(&[Rank(2), Rank(1), Rank(2)]), [Rank(1), Rank(2)]);
     assert_eq!(signalled(&[Rank(2), Rank::WILDCARD, Rank(1)]), [Rank::WILDCARD]);
+}
+
+#[test]
+fn the_report_of_a_missed_stream_precedes_that_no_further_source_follows() {
+    let mut rig = rig();
+    let tool = rig.connect_with_slots(1, true, false);
+    rig.pull(tool);
+    rig.add_stream();
+    let missed = rig.add_stream();
+    // The job waits for the stream.
+    let name = rig.nspace.clone();
+    rig.state.jobs.get_mut(&name).unwrap().add_delivered(Rank(1), Channel::Stderr, missed);
+    rig.end_job();
+    rig.settle();
+    assert_eq!(rig.messages(tool), ["pulled", "ring 0"]);
+    rig.complete(missed, 0);
+    assert_eq!(rig.messages(tool), ["missed", "announced"]);
+    rig.state.jobs.get_mut(&name).unwrap().delivery_completed();
+    rig.state.announce_end(&name);
+    assert_eq!(rig.messages(tool), ["ended"]);
+}
+
+#[test]
+fn a_delivery_to_a_new_stream_is_refused_if_an_own_gating_reader_would_miss_it() {
+    let mut rig = rig();
+    let tools = [rig.connect_with_slots(2, true, true), rig.connect_with_slots(1, true, true)];
+    tools.iter().for_each(|tool| rig.pull(*tool));
+    let mut deliver = |rank| {
+        let from = Proc::new(rig.nspace.clone(), Rank(rank));
+        let (channel, bytes) = (Channel::Stdout, b"bytes".to_vec());
+        let delivered = DeliveredBytes { from: &from, channel, bytes, offset: None, time: None, end: None };
+        rig.state.deliver(delivered, Box::new(|| {})).map(drop)
+    };
+    assert!(deliver(0).is_ok());
+    for _ in 0..2 {
+        assert!(matches!(deliver(1), Err(DeliverError::Ring(CreateError::Slots))));
+    }
+    rig.settle();
+    for (tool, free) in tools.into_iter().zip([1, 0]) {
+        assert_eq!(rig.messages(tool), ["pulled", "ring 0"]);
+        let peer = rig.state.tools.get_mut(&tool).unwrap();
+        assert_eq!(std::iter::from_fn(|| peer.take_slot(&rig.memory).ok()).count(), free);
+    }
+}
+
+#[test]
+fn slots_that_are_reserved_for_ranks_serve_their_streams_only_until_all_are_registered() {
+    let mut rig = rig();
+    let tool = rig.connect_with_slots(2, true, true);
+    rig.pull(tool);
+    let name = rig.nspace.clone();
+    let reserve = |rig: &mut Rig, rank| rig.state.reserve_readers_of(&name, Rank(rank));
+    assert!(reserve(&mut rig, 0).is_ok() && reserve(&mut rig, 1).is_ok());
+    assert!(matches!(reserve(&mut rig, 2), Err(CreateError::Slots)));
+    let free = |rig: &mut Rig| {
+        let peer = rig.state.tools.get_mut(&tool).unwrap();
+        let slots: Vec<_> = std::iter::from_fn(|| peer.take_slot(&rig.memory).ok()).collect();
+        slots.iter().for_each(|slot| peer.return_slot(*slot));
+        slots.len()
+    };
+    assert_eq!(free(&mut rig), 0);
+    rig.add_stream();
+    rig.settle();
+    assert_eq!(rig.messages(tool), ["pulled", "ring 0"]);
+    rig.state.all_registered(&name, Instant::now());
+    assert_eq!(free(&mut rig), 1);
 }

@@ -11,7 +11,7 @@ use super::Peer;
 use crate::core::ids::{PageId, RingId, StreamName};
 use crate::core::outgoing::Attachment;
 use crate::core::reading::{Joining, Reading};
-use crate::core::resources::Resources;
+use crate::core::resources::{PageSlots, Resources};
 use crate::core::stream_options::StreamOptions;
 
 impl Peer {
@@ -35,6 +35,11 @@ impl Peer {
     /// All slots are taken, or too little memory is left.
     pub(crate) fn take_slot(&mut self, resources: &dyn Resources) -> Result<ReaderId, CreateError> {
         self.slots.take(resources)
+    }
+
+    /// Returns the slots, to reserve some.
+    pub(crate) fn slots_mut(&mut self) -> &mut PageSlots {
+        &mut self.slots
     }
 
     /// Returns a slot that no reader has used.

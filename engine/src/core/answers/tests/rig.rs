@@ -52,13 +52,18 @@ impl Rig {
     }
 
     pub fn connect_tool(&mut self, is_own: bool) -> PeerId {
+        self.connect_with_slots(MAX_SLOTS, is_own, false)
+    }
+
+    pub fn connect_with_slots(&mut self, slots: usize, is_own: bool, may_block: bool) -> PeerId {
         let (ringer, bell) = iof_shm_ring::doorbell().unwrap();
         let id = self.state.tools.next_id();
         self.memory.add_tool(id, ReaderPage::create(ringer).unwrap(), bell, None);
         let client = Client { pid: 1, uid: 1 };
-        let slots = PageSlots::new(PageId::Tool(id), MAX_SLOTS);
+        let slots = PageSlots::new(PageId::Tool(id), slots);
         let (limits, now) = (Limits::default(), Instant::now());
-        self.state.tools.insert(id, Peer::new(client, "tool".into(), is_own, false, slots, limits, now));
+        let peer = Peer::new(client, "tool".into(), is_own, may_block, slots, limits, now);
+        self.state.tools.insert(id, peer);
         id
     }
 
