@@ -124,7 +124,7 @@ pub use mass_start::MassStart;
 pub use process_spec::{ProcessGroup, ProcessSpec, Stdin};
 pub use processors::Processors;
 pub use program::find_program;
-pub use pty::{Pty, PtyMaster, WindowSize};
+pub use pty::{InputKeys, Pty, PtyMaster, WindowSize};
 pub use queue::SourceBytes;
 pub use request::{Counted, Gating, Joined, NewStream, RequestId, StreamAnswer, StreamRequest, StreamStep};
 pub use room_bells::RoomBell;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::fcntl::OFlag;
 use nix::pty::{grantpt, posix_openpt, unlockpt};
 use nix::sys::termios::{
-    InputFlags, LocalFlags, OutputFlags, SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr,
+    InputFlags, LocalFlags, OutputFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr,
 };
 use nix::unistd::write;
 
@@ -49,11 +49,69 @@ pub struct Pty {
     pub size: WindowSize,
     /// Whether input is echoed as output, as an interactive user expects.
     pub echo: bool,
+    /// Whether input is data, which the process is to read unchanged: control characters neither
+    /// send signals nor stop the output (no ISIG and IXON, see termios(3)), and [`InputKeys`] quotes
+    /// them.
+    pub data: bool,
+}
+
+/// The largest number of bytes of a line of data that a terminal gets at a time. In canonical mode
+/// it cuts a line of more than 4095 bytes, see termios(3).
+const LINE_PIECE: usize = 1024;
+
+/// A converter from input to the keys that type it at a terminal.
+#[derive(Debug, Default)]
+pub struct InputKeys {
+    /// The number of bytes that the terminal has not passed on to the process, because it waits for
+    /// the end of their line.
+    held: usize,
+}
+
+impl InputKeys {
+    /// Returns the keys that type `input` at the terminal. These are its bytes, except at a terminal
+    /// for [data](Pty::data) in canonical mode. Characters that would edit the line are quoted
+    /// there, and a long line is passed on in pieces.
+    ///
+    /// # Errors
+    /// The kernel's error, see tcgetattr(3).
+    pub fn of(&mut self, input: &[u8], master: &PtyMaster) -> io::Result<Vec<u8>> {
+        let Termios { local_flags, control_chars, .. } = tcgetattr(&master.file)?;
+        let cuts = master.is_data && local_flags.contains(LocalFlags::ICANON);
+        let quotes = cuts && local_flags.contains(LocalFlags::IEXTEN);
+        let key = |index: SpecialCharacterIndices| control_chars[index as usize];
+        let mut keys = Vec::with_capacity(input.len());
+        for &byte in input {
+            if quotes && byte != b'\n' && (byte == b'\r' || control_chars.contains(&byte)) {
+                keys.push(key(SpecialCharacterIndices::VLNEXT));
+            }
+            keys.push(byte);
+            let ends_line = byte == b'\n' || (byte == b'\r' && !quotes);
+            self.held = if ends_line { 0 } else { self.held.saturating_add(1) };
+            if cuts && self.held >= LINE_PIECE {
+                // Within a line, this key only passes on what was typed before.
+                keys.push(key(SpecialCharacterIndices::VEOF));
+                self.held = 0;
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Returns the keys that end the input.
+    ///
+    /// # Errors
+    /// The kernel's error, see tcgetattr(3).
+    pub fn end(&self, master: &PtyMaster) -> io::Result<Vec<u8>> {
+        // Within a line, the first end key only ends the line.
+        Ok(vec![master.end_key()?; if self.held == 0 { 1 } else { 2 }])
+    }
 }
 
 /// The master side of a pseudo-terminal, in non-blocking mode.
 #[derive(Debug)]
-pub struct PtyMaster(OwnedFd);
+pub struct PtyMaster {
+    file: OwnedFd,
+    is_data: bool,
+}
 
 impl PtyMaster {
     /// Changes the size. The terminal's foreground process group gets SIGWINCH, see ioctl_tty(2).
@@ -61,7 +119,7 @@ impl PtyMaster {
     /// # Errors
     /// The kernel's error, see ioctl_tty(2).
     pub fn resize(&self, size: WindowSize) -> io::Result<()> {
-        ioctl::set_window_size(self.0.as_fd(), (size.rows, size.columns))
+        ioctl::set_window_size(self.file.as_fd(), (size.rows, size.columns))
     }
 
     /// Types `keys` at the terminal. Returns how many bytes the terminal took.
@@ -70,7 +128,7 @@ impl PtyMaster {
     /// `EAGAIN` while the terminal has no room because no process reads it, `EIO` when no process
     /// has the terminal open any more.
     pub fn type_keys(&self, keys: &[u8]) -> io::Result<usize> {
-        Ok(write(&self.0, keys)?)
+        Ok(write(&self.file, keys)?)
     }
 
     /// Returns the end-of-file key. Typed at the beginning of a line, it ends the input of the
@@ -79,7 +137,7 @@ impl PtyMaster {
     /// # Errors
     /// The kernel's error, see tcgetattr(3).
     pub fn end_key(&self) -> io::Result<u8> {
-        Ok(tcgetattr(&self.0)?.control_chars[SpecialCharacterIndices::VEOF as usize])
+        Ok(tcgetattr(&self.file)?.control_chars[SpecialCharacterIndices::VEOF as usize])
     }
 
     /// Returns another handle to the same terminal. The terminal is not hung up while a handle is
@@ -88,19 +146,19 @@ impl PtyMaster {
     /// # Errors
     /// The kernel's error if this process has no file descriptor left.
     pub fn try_clone(&self) -> io::Result<PtyMaster> {
-        self.0.try_clone().map(PtyMaster)
+        Ok(PtyMaster { file: self.file.try_clone()?, ..*self })
     }
 }
 
 impl AsFd for PtyMaster {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
 impl From<PtyMaster> for OwnedFd {
     fn from(master: PtyMaster) -> OwnedFd {
-        master.0
+        master.file
     }
 }
 
@@ -118,8 +176,12 @@ pub(crate) fn open(pty: Pty) -> io::Result<(PtyMaster, OwnedFd)> {
     settings.output_flags.remove(OutputFlags::ONLCR);
     settings.input_flags.insert(InputFlags::IUTF8);
     settings.local_flags.set(LocalFlags::ECHO, pty.echo);
+    if pty.data {
+        settings.local_flags.remove(LocalFlags::ISIG);
+        settings.input_flags.remove(InputFlags::IXON);
+    }
     tcsetattr(&slave, SetArg::TCSANOW, &settings)?;
-    let master = PtyMaster(master.into());
+    let master = PtyMaster { file: master.into(), is_data: pty.data };
     master.resize(pty.size)?;
     Ok((master, slave))
 }

@@ -107,8 +107,8 @@ pub use exit::{Exit, REQUEST_LIFETIME, REQUESTS_TO_END};
 pub use grant::Grant;
 pub use host::{ApprovalReply, Host, HostReply, QueryReply, Remedy, Standalone, ViaGateway, same_user};
 pub use iof_capture::{
-    BackendKind, ProcessGroup, Pty, PtyMaster, Signal, SignalError, StartError as CaptureError, Stdin,
-    WindowSize,
+    BackendKind, InputKeys, ProcessGroup, Pty, PtyMaster, Signal, SignalError, StartError as CaptureError,
+    Stdin, WindowSize,
 };
 pub use iof_log::{
     MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,

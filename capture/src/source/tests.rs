@@ -332,7 +332,7 @@ fn without_memory() -> (Source, OwnedFd) {
 /// Returns a source that pauses: a terminal that no process has open, in a session whose leader
 /// still runs.
 fn hung_up() -> (Source, OwnedFd) {
-    let (master, slave) = pty::open(Pty { size: WindowSize::default(), echo: false }).unwrap();
+    let (master, slave) = pty::open(Pty { size: WindowSize::default(), echo: false, data: false }).unwrap();
     let stream = Stream::create(StreamConfig { capacity: CAPACITY, policy: Policy::Block }, "test").unwrap();
     let mut source = Source::new(SourceId(1), master.into(), stream);
     source.set_reopenable(true);

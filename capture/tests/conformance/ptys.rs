@@ -29,7 +29,7 @@ fn start(script: &str, stdin: Stdin, echo: bool) -> TerminalSession {
 }
 
 fn start_with(script: &str, stdin: Stdin, echo: bool, cache: u64) -> TerminalSession {
-    let pty = Pty { size: WindowSize { rows: 30, columns: 100 }, echo };
+    let pty = Pty { size: WindowSize { rows: 30, columns: 100 }, echo, data: false };
     let spec = ProcessSpec { stdin, pty: Some(pty), ..ProcessSpec::new("/bin/sh", ["-c", script]) };
     let spawned = spawn(spec).unwrap();
     let pid = Pid::from_raw(spawned.child.pid() as i32);
@@ -71,7 +71,7 @@ fn stdin_stdout_and_stderr_are_the_terminal_and_output_is_unchanged() {
 
 #[test]
 fn on_a_terminal_stddiag_has_a_pipe_and_the_stderr_pipe_is_empty() {
-    let pty = Some(Pty { size: WindowSize::default(), echo: false });
+    let pty = Some(Pty { size: WindowSize::default(), echo: false, data: false });
     let script = "echo diag >/dev/fd/$IOF_STDDIAG_FD; echo err >&2";
     let spawned = spawn(ProcessSpec { pty, ..ProcessSpec::new("/bin/sh", ["-c", script]) }).unwrap();
     let rig = rig();
@@ -237,7 +237,7 @@ fn a_megabyte_through_a_terminal_arrives_whole() {
 
 #[test]
 fn a_terminal_whose_stream_is_full_is_drained_and_its_bytes_are_counted() {
-    let pty = Some(Pty { size: WindowSize::default(), echo: false });
+    let pty = Some(Pty { size: WindowSize::default(), echo: false, data: false });
     let script = "head -c 300000 /dev/zero | tr '\\0' x";
     let spawned = spawn(ProcessSpec { pty, ..ProcessSpec::new("/bin/sh", ["-c", script]) }).unwrap();
     let rig = rig();

@@ -16,7 +16,7 @@ use crate::read;
 use crate::types::iof_status_t;
 
 /// The pty of a rank. Nothing is echoed, because programs type rather than users.
-const PTY: Pty = Pty { size: iof_engine::WindowSize { rows: 24, columns: 80 }, echo: false };
+const PTY: Pty = Pty { size: iof_engine::WindowSize { rows: 24, columns: 80 }, echo: false, data: false };
 
 /// A program of a job with its infos. Ranks are counted within the program.
 pub(crate) struct Program {

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use iof_engine::{PtyMaster, WindowSize};
+use iof_engine::{InputKeys, PtyMaster, WindowSize};
 use iof_proto::Rank;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -141,7 +141,7 @@ impl Settings {
 fn type_stdin(master: &PtyMaster) -> io::Result<()> {
     let stdin = io::stdin();
     let mut open = true;
-    let mut at_line_start = true;
+    let mut typed = InputKeys::default();
     let mut keys: Vec<u8> = Vec::new();
     loop {
         let (wants_out, wants_in) = (!keys.is_empty(), open && keys.is_empty());
@@ -168,15 +168,13 @@ fn type_stdin(master: &PtyMaster) -> io::Result<()> {
         if input.is_some_and(|input| !input.is_empty()) {
             let mut chunk = [0; CHUNK];
             match read(&stdin, &mut chunk) {
-                Ok(count @ 1..) => keys.extend_from_slice(chunk.get(..count).unwrap_or_default()),
-                Err(Errno::EINTR | Errno::EAGAIN) => continue,
-                // Within a line, the first end key only ends the line.
+                Ok(count @ 1..) => keys = typed.of(chunk.get(..count).unwrap_or_default(), master)?,
+                Err(Errno::EINTR | Errno::EAGAIN) => {}
                 Ok(_) | Err(_) => {
                     open = false;
-                    keys = vec![master.end_key()?; if at_line_start { 1 } else { 2 }];
+                    keys = typed.end(master)?;
                 }
             }
-            at_line_start = matches!(keys.last(), None | Some(b'\n' | b'\r'));
         }
     }
 }

@@ -386,7 +386,8 @@ pub fn attach(engine: &Engine, name: &str, nspace: &Nspace, part: &Part<'_>) -> 
 /// Returns the settings of the pseudo-terminals, by rank.
 fn ptys(args: &RunArgs) -> BTreeMap<Rank, Pty> {
     // The echo of a file or a pipe would be output that no rank has written.
-    let pty = Pty { size: window_size(), echo: io::stdin().is_terminal() };
+    let echo = io::stdin().is_terminal();
+    let pty = Pty { size: window_size(), echo, data: !echo };
     args.pty.iter().flat_map(|ranks| &ranks.0).map(|rank| (*rank, pty)).collect()
 }
 

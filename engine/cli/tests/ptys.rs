@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 
-use common::bytes::{Pending, collect};
+use common::bytes::{Pending, assert_same, collect};
 use common::process::Stat;
 use common::site::Site;
 use common::terminal::{CTRL_C, CTRL_D, CTRL_Z};
@@ -83,6 +83,26 @@ fn stdin_that_is_not_a_terminal_is_typed_at_rank_0_without_echo() {
     let mut run = site.run_sh(&["--pty", "0"], "cat; echo; echo done");
     run.stdin().write_all(b"no newline").unwrap();
     assert_eq!(run.finish().text(), "no newline\ndone\n");
+}
+
+#[test]
+fn stdin_that_is_not_a_terminal_arrives_unchanged_with_control_characters_and_long_lines() {
+    let all: Vec<u8> = (0..=255).collect();
+    // A terminal cuts lines of more than 4095 bytes. Pieces of a line end at any byte of a read.
+    let input = [&all[..], b"\n", &vec![b'x'; 100_000], b"\r\n", &all, &vec![b'y'; 2048]].concat();
+    // Neither signals nor stops come from bytes that a program reads without the quotes.
+    let settings = Site::new().run_sh(&["--pty", "0"], "stty -a").finish();
+    assert!(["-isig", "-ixon"].iter().all(|flag| settings.text().contains(flag)), "{settings:?}");
+    for reader in ["cat", "dd bs=1024 status=none", "dd bs=1023 status=none"] {
+        let site = Site::new();
+        let mut run = site.run_sh(&["--pty", "0"], reader);
+        let (mut stdin, bytes) = (run.stdin(), input.clone());
+        let fed = Pending::start(move || stdin.write_all(&bytes).unwrap());
+        let stdout = collect(run.stdout());
+        assert_same(reader, &stdout.get(), &input);
+        fed.get();
+        assert_eq!(run.wait(), 0);
+    }
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub struct Terminal {
     pub rows: u16,
     /// The number of columns.
     pub columns: u16,
-    /// Whether input is echoed as output.
+    /// Whether input is echoed as output. Otherwise it is data.
     pub echo: bool,
 }
 

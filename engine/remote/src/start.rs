@@ -331,7 +331,7 @@ fn start_of(launch: &Launch<'_>, node: &Node) -> Result<Start, RemoteStartError>
         _ => None,
     });
     let pty = |rank: Rank| spec.ptys.get(&rank).or_else(|| spec.ptys.get(&Rank::WILDCARD));
-    let terminal = |Pty { size, echo }: Pty| Terminal { rows: size.rows, columns: size.columns, echo };
+    let terminal = |Pty { size, echo, .. }: Pty| Terminal { rows: size.rows, columns: size.columns, echo };
     let ptys = node.ranks.iter().filter_map(|rank| Some((*rank, terminal(*pty(*rank)?))));
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Ok(Start {

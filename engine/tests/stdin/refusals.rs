@@ -129,7 +129,10 @@ fn an_impossible_stdin_is_refused_before_anything_runs() {
         let stdin = stdin.iter().map(|(rank, stdin)| (Rank(*rank), stdin.clone())).collect();
         let ptys = pty
             .map(|rank| {
-                (Rank(rank), iof_engine::Pty { size: iof_engine::WindowSize::default(), echo: false })
+                (
+                    Rank(rank),
+                    iof_engine::Pty { size: iof_engine::WindowSize::default(), echo: false, data: false },
+                )
             })
             .into_iter()
             .collect();

@@ -127,7 +127,8 @@ impl Simulation {
                 (Some(read), None)
             }
             SourceKind::Terminal => {
-                let (master, _) = pty::open(Pty { size: WindowSize::default(), echo: false }).unwrap();
+                let (master, _) =
+                    pty::open(Pty { size: WindowSize::default(), echo: false, data: false }).unwrap();
                 // This process stands in for the leader. It is not a child, so its status cannot be
                 // taken. The simulation decides when it counts as exited.
                 let leader = Child::adopt(std::process::id()).unwrap();

@@ -93,6 +93,7 @@ fn spec(start: &Start) -> JobSpec {
     let pty = |terminal: &Terminal| Pty {
         size: WindowSize { rows: terminal.rows, columns: terminal.columns },
         echo: terminal.echo,
+        data: !terminal.echo,
     };
     let interaction = |(rank, stdin): (&Rank, &RankStdin)| {
         let interaction = match stdin {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use iof_engine::PtyMaster;
+use iof_engine::{InputKeys, PtyMaster};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -11,24 +11,22 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 pub struct TypedKeys {
     /// `None` if the rank has exited.
     master: Option<PtyMaster>,
-    at_line_start: bool,
+    input: InputKeys,
 }
 
 impl TypedKeys {
     pub fn new(master: Option<PtyMaster>) -> TypedKeys {
-        TypedKeys { master, at_line_start: true }
+        TypedKeys { master, input: InputKeys::default() }
     }
 
-    /// Types all keys, or the end key if there are none. Blocks until the terminal has taken them.
+    /// Types all input, or the end key if there is none. Blocks until the terminal has taken it.
     ///
     /// # Errors
     /// No process has the terminal open.
-    pub fn type_all(&mut self, keys: &[u8]) -> io::Result<()> {
+    pub fn type_all(&mut self, input: &[u8]) -> io::Result<()> {
         let master = self.master.as_ref().ok_or(Errno::EIO)?;
-        // Within a line, the first end key only ends the line.
-        let end = vec![master.end_key()?; if self.at_line_start { 1 } else { 2 }];
-        let mut keys = if keys.is_empty() { end.as_slice() } else { keys };
-        self.at_line_start = matches!(keys.last(), None | Some(b'\n' | b'\r'));
+        let keys = if input.is_empty() { self.input.end(master) } else { self.input.of(input, master) }?;
+        let mut keys = keys.as_slice();
         while !keys.is_empty() {
             let mut files = [PollFd::new(master.as_fd(), PollFlags::POLLOUT)];
             match poll(&mut files, PollTimeout::NONE) {
