@@ -45,7 +45,7 @@ pub fn wait_for_readers(
         }
         match signals.wait_for(INTERVAL).map(|received| received.signal) {
             Some(Signal::SIGTSTP) => stop_by(Signal::SIGTSTP),
-            None | Some(Signal::SIGCHLD | Signal::SIGWINCH) => {}
+            None | Some(Signal::SIGCONT | Signal::SIGCHLD | Signal::SIGWINCH) => {}
             Some(signal) => return Err(Failure::Signal(signal)),
         }
     }

@@ -327,6 +327,7 @@ impl RunningJob {
         match received.signal {
             Signal::SIGCHLD => self.report_stopped(),
             Signal::SIGTSTP => self.suspend(received),
+            Signal::SIGCONT => self.resume(),
             Signal::SIGWINCH => self.job.resize_ptys(window_size()),
             _ => self.pass_on(received),
         }
@@ -386,13 +387,17 @@ impl RunningJob {
     /// SIGTSTP: a rank that ignored SIGTSTP would run on and sooner or later block on a full pipe.
     fn suspend(&self, received: ReceivedSignal) {
         self.send(ReceivedSignal { signal: Signal::SIGSTOP, ..received });
-        let stop = || signals::stop_by(received.signal);
-        match &self.keyboard {
-            Some(keyboard) => keyboard.with_settings_restored(stop),
-            None => stop(),
-        }
-        self.job.resize_ptys(window_size());
+        self.keyboard.iter().for_each(Keyboard::restore_settings);
+        signals::stop_by(received.signal);
+        self.resume();
         self.job.signal(RankSignal::CONT);
+    }
+
+    /// Takes the keyboard again after this process was stopped, also by SIGSTOP: meanwhile, the shell
+    /// may have changed the settings of the terminal.
+    fn resume(&self) {
+        self.keyboard.iter().for_each(Keyboard::set_raw);
+        self.job.resize_ptys(window_size());
     }
 
     /// Reports ranks that were stopped because they used the terminal.

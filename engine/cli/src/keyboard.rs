@@ -82,10 +82,13 @@ impl Keyboard {
         self.elsewhere
     }
 
-    /// Runs `action`, such as stopping this process, with the original settings of the terminal.
-    pub fn with_settings_restored(&self, action: impl FnOnce()) {
+    /// Restores the original settings of the terminal, before this process stops.
+    pub fn restore_settings(&self) {
         lock(&self.settings).restore();
-        action();
+    }
+
+    /// Sets the terminal again to pass every key unchanged, if the rank still has the keyboard.
+    pub fn set_raw(&self) {
         lock(&self.settings).give();
     }
 }

@@ -36,9 +36,10 @@ impl ReceivedSignal {
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
-/// The signals that `iof run` handles: stop together with the ranks (SIGTSTP), look for stopped
-/// ranks (SIGCHLD), and adopt the new size of the window (SIGWINCH).
-const HANDLED: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGCHLD, Signal::SIGWINCH];
+/// The signals that `iof run` handles: stop together with the ranks (SIGTSTP), take the keyboard
+/// again after a stop (SIGCONT), look for stopped ranks (SIGCHLD), and adopt the new size of the
+/// window (SIGWINCH).
+const HANDLED: [Signal; 4] = [Signal::SIGTSTP, Signal::SIGCONT, Signal::SIGCHLD, Signal::SIGWINCH];
 
 /// The signals that end `iof top`, after it has restored the terminal, and `iof gateway`.
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];

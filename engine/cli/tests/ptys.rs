@@ -228,6 +228,24 @@ fn a_stopped_command_restores_the_terminal_while_it_is_stopped() {
 }
 
 #[test]
+fn a_command_that_sigstop_has_stopped_takes_the_keyboard_again() {
+    let site = Site::new();
+    let (terminal, shell) = site.shell_at_terminal();
+    terminal.type_keys("stty echo; run --pty 0 cat\n");
+    let run = wait_for("the command", || shell.running("iof").first().copied());
+    terminal.wait_until_raw();
+    kill(Pid::from_raw(run.try_into().unwrap()), Signal::SIGSTOP).unwrap();
+    terminal.wait_for("Stopped", 1);
+    // As some shells do.
+    terminal.type_keys("stty sane\n");
+    terminal.wait_until_cooked();
+    terminal.type_keys("fg\n");
+    terminal.wait_until_raw();
+    terminal.type_keys("words\r");
+    terminal.wait_for("words", 2);
+}
+
+#[test]
 fn in_the_background_the_command_waits_for_the_keyboard() {
     let site = Site::new();
     let (terminal, shell) = site.shell_at_terminal();
