@@ -23,7 +23,7 @@
 //! | `directory` | the directory for the files of jobs |
 //! | `server`, `error` | the server of ranks; why a server does not start |
 //! | `tool_server`, `request`, `answer` | the server of a tool, what it requests, and answers to queries |
-//! | `listener`, `rendezvous`, `relay`, [`limits`] | the way from a tool to its server; what a tool may cost |
+//! | `listener`, `sock_diag`, `rendezvous`, `relay`, [`limits`] | the way from a tool to its server; what a tool may cost |
 
 mod answer;
 mod caller;
@@ -41,6 +41,7 @@ mod relay;
 mod rendezvous;
 mod request;
 mod server;
+mod sock_diag;
 mod tool_server;
 mod tool_upcalls;
 mod topology;

@@ -1,9 +1,9 @@
 //! The socket at which tools of PMIx connect, and the processes that serve them.
 
 use std::ffi::c_uint;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,13 +12,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
-use nix::sys::socket::{Shutdown, shutdown};
+use nix::sys::socket::{Backlog, Shutdown, listen, setsockopt, shutdown, sockopt};
 use nix::unistd::geteuid;
 
 use crate::error::StartError;
 use crate::limits::MAX_PMIX_TOOLS;
-use crate::rendezvous::{RendezvousFiles, user_of_peer};
+use crate::rendezvous::RendezvousFiles;
+use crate::sock_diag::SockDiag;
 
 /// The name and the hidden command of `iof` by which it serves a tool.
 const COMMAND: [&str; 2] = ["iof", "pmix"];
@@ -27,10 +29,13 @@ const RETRY: Duration = Duration::from_millis(200);
 /// The largest number of warnings about tools that cannot attach: every user of the host can
 /// connect.
 const WARNINGS: usize = 10;
-/// The shortest pause after a connection was refused.
+/// The shortest pause after connections were refused.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
-/// The pause after a connection was refused, in units of the time that this took.
+/// The pause after connections were refused, in units of the time that this took.
 const PAUSE_FACTOR: u32 = 4;
+/// The most connections that are accepted before such a pause: the queue of connections of other
+/// users, in which a tool may wait, holds thousands.
+const MAX_CONNECTION_BATCH: usize = 256;
 
 /// The program that serves tools, with its arguments.
 #[derive(Clone, Debug)]
@@ -65,13 +70,17 @@ impl ToolListener {
     /// [`StartError::Listen`], [`StartError::Directory`], [`StartError::Thread`].
     pub fn start(service: ToolService) -> Result<ToolListener, StartError> {
         let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(StartError::Listen)?;
+        socket.set_nonblocking(true).map_err(StartError::Listen)?;
+        // The kernel makes those wait for seconds that find the queue full, which is short by default.
+        listen(&socket, Backlog::MAXCONN).map_err(|error| StartError::Listen(error.into()))?;
         let address = socket.local_addr().map_err(StartError::Listen)?;
         let pid = std::process::id();
         let nspace = format!("iof-{pid}");
         let files = RendezvousFiles::create(&nspace, address, &service.version)?;
         [&pid.to_string(), &nspace].into_iter().try_for_each(|name| files.add(name))?;
         let socket = Arc::new(socket);
-        let acceptor = Acceptor { service, nspace, directory: files.directory().to_owned() };
+        let diag = SockDiag::open().map_err(StartError::Listen)?;
+        let acceptor = Acceptor { service, nspace, directory: files.directory().to_owned(), diag };
         let listener = Arc::clone(&socket);
         let thread = thread::Builder::new().name("iof-pmix-tools".into());
         let thread = thread.spawn(move || {
@@ -111,6 +120,7 @@ struct Acceptor {
     nspace: String,
     /// The directory for the files of the processes.
     directory: PathBuf,
+    diag: SockDiag,
 }
 
 /// The connections that were refused.
@@ -118,13 +128,7 @@ struct Acceptor {
 struct Refusals(usize);
 
 impl Refusals {
-    /// Logs one, which was accepted at `since`. Pauses, so that connections cannot use much of the
-    /// processor.
-    fn add(&mut self, reason: &str, since: Instant) {
-        self.log(reason);
-        thread::sleep(since.elapsed().saturating_mul(PAUSE_FACTOR).max(REFUSAL_PAUSE));
-    }
-
+    /// Logs one.
     fn log(&mut self, reason: &str) {
         if self.0 < WARNINGS {
             tracing::warn!(reason, "a tool of PMIx cannot attach");
@@ -146,32 +150,33 @@ impl Acceptor {
     fn accept(&self, socket: &TcpListener) {
         let mut servers: Vec<Child> = Vec::new();
         let mut refusals = Refusals::default();
-        loop {
-            let (connection, peer) = match socket.accept() {
-                Ok(accepted) => accepted,
-                // It does not listen any more.
-                Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => break,
-                Err(_) => {
-                    thread::sleep(RETRY);
-                    continue;
-                }
-            };
+        while let Some(batch) = accept_batch(socket) {
             let since = Instant::now();
             refusals.log_failures(remove_ended(&mut servers));
-            if let Err(reason) = may_attach(&connection, peer, servers.len()) {
-                // Closed before the pause.
-                drop(connection);
-                refusals.add(reason, since);
-                continue;
+            let refused_before = refusals.0;
+            for (connection, peer) in batch {
+                match self.admit(connection, peer, servers.len()) {
+                    Ok(server) => servers.push(server),
+                    Err(reason) => refusals.log(&reason),
+                }
             }
-            match self.serve(connection) {
-                Ok(server) => servers.push(server),
-                Err(error) => refusals.add(&format!("cannot start its server: {error}"), since),
+            if refusals.0 > refused_before {
+                // Connections must not use much of the processor.
+                thread::sleep(since.elapsed().saturating_mul(PAUSE_FACTOR).max(REFUSAL_PAUSE));
             }
         }
         // They end soon after the engine.
         let ends = servers.iter_mut().filter_map(|server| server.wait().ok());
         refusals.log_failures(ends.filter(|status| !status.success()));
+    }
+
+    /// Serves a tool, unless it may not attach.
+    fn admit(&self, connection: TcpStream, peer: SocketAddr, attached: usize) -> Result<Child, String> {
+        if let Err(reason) = may_attach(&self.diag, &connection, peer, attached) {
+            reset(&connection);
+            return Err(reason.into());
+        }
+        self.serve(connection).map_err(|error| format!("cannot start its server: {error}"))
     }
 
     /// Starts the server of a tool.
@@ -218,20 +223,54 @@ fn inherit_standard_descriptors_only() -> io::Result<()> {
     Ok(())
 }
 
+/// Waits for connections. Returns those that are there, at most [`MAX_CONNECTION_BATCH`]; `None` once the socket
+/// is shut down.
+fn accept_batch(socket: &TcpListener) -> Option<Vec<(TcpStream, SocketAddr)>> {
+    let mut batch = Vec::new();
+    while batch.len() < MAX_CONNECTION_BATCH {
+        match socket.accept() {
+            Ok(accepted) => batch.push(accepted),
+            // It does not listen any more.
+            Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => return None,
+            Err(_) if !batch.is_empty() => break,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                // All signals are blocked, so that nothing interrupts it.
+                let _ = poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+            }
+            Err(_) => thread::sleep(RETRY),
+        }
+    }
+    Some(batch)
+}
+
+/// Lets a connection be reset when it is closed. One that ends in order stays in the kernel's table
+/// for a minute.
+fn reset(connection: &TcpStream) {
+    // It fails for no socket.
+    let _ = setsockopt(connection, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 });
+}
+
 /// Checks whether a tool may attach: this user's own ones and those of root, up to a limit. The
 /// user is the one that the kernel knows.
-fn may_attach(connection: &TcpStream, peer: SocketAddr, attached: usize) -> Result<(), &'static str> {
+fn may_attach(
+    diag: &SockDiag,
+    connection: &TcpStream,
+    peer: SocketAddr,
+    attached: usize,
+) -> Result<(), &'static str> {
     if attached >= MAX_PMIX_TOOLS {
         return Err("too many are attached (MAX_PMIX_TOOLS)");
     }
     let (Ok(SocketAddr::V4(local)), SocketAddr::V4(peer)) = (connection.local_addr(), peer) else {
         return Err("it does not use IPv4");
     };
-    match user_of_peer(local, peer) {
+    match diag.user(peer, local) {
         Ok(Some(user)) if user == geteuid().as_raw() || user == 0 => Ok(()),
         Ok(Some(_)) => Err("it belongs to another user"),
-        Ok(None) => Err("it has disconnected, or its user does not exist in this container"),
-        Err(_) => Err("/proc/net/tcp cannot be read, so its user is unknown"),
+        Ok(None) => Err(
+            "it has disconnected, its user does not exist in this container, or the kernel lacks tcp_diag",
+        ),
+        Err(_) => Err("the kernel does not tell its user (sock_diag)"),
     }
 }
 

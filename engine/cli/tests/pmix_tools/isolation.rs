@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command};
-use std::time::Duration;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use super::common::process::Process;
@@ -222,6 +223,35 @@ fn connections_without_a_tool_make_place_and_are_told_ten_times_at_most() {
     let done = run.finish();
     let warnings = done.stderr.matches("a tool of PMIx cannot attach").count();
     assert_eq!((done.code, warnings), (0, 10), "{}", done.stderr);
+}
+
+#[test]
+fn connections_of_another_user_are_refused_many_at_a_time() {
+    const SCRIPT: &str = "for n in {1..200}; do exec {fd}<>/dev/tcp/127.0.0.1/$0; fds+=($fd); done
+        for fd in ${fds[@]}; do read -u $fd; done; exit 0";
+    if TOOL.is_none() || !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can connect as another user");
+        return;
+    }
+    let place = Place { site: Site::new(), server: None, tools: None };
+    let mut gate = place.site.gate("gate");
+    let run = place.run(&[], &format!(": < {}", gate.path()));
+    let file = place.rendezvous_file().unwrap();
+    let port = file.lines().next().unwrap().rsplit_once(':').unwrap().1;
+    let since = Instant::now();
+    let start = |_| {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", SCRIPT, port]).uid(65534).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let others: Vec<Child> = (0..10).map(start).collect();
+    for mut other in others {
+        assert!(other.wait().unwrap().success());
+    }
+    // One by one, with a pause of 10 ms after each, they would take 20 s.
+    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+    assert_eq!(lines(&place.tool(["namespaces"]).finish()), ["attached", "demo"]);
+    gate.open();
+    assert_eq!(run.finish().code, 0);
 }
 
 #[test]
