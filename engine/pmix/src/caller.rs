@@ -13,7 +13,7 @@ use crate::library::Library;
 /// with an overdue one.
 const MAX_WAITING_CALLS: usize = 1024;
 
-type Call<L> = Box<dyn FnOnce(&L) + Send>;
+pub(crate) type Call<L> = Box<dyn FnOnce(&L) + Send>;
 
 /// A thread that makes all calls of a library, one after the other. It ends once this is dropped
 /// and all calls have returned.
@@ -94,6 +94,13 @@ impl<L: Send + 'static> Caller<L> {
         call: impl FnOnce(&L) -> T + Send + 'static,
     ) -> Result<T, Stalled> {
         self.append(self.state(), limit, call)
+    }
+
+    /// Returns a function that makes calls that nothing waits for.
+    pub(crate) fn poster(&self) -> impl Fn(Call<L>) + Send + use<L> {
+        let calls = self.calls.clone();
+        // Fails if the thread has panicked.
+        move |call| drop(calls.send(call))
     }
 
     /// Makes a call after all others, and waits for its result unless one of them is overdue.

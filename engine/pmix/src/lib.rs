@@ -23,13 +23,14 @@
 //! | `directory` | the directory for the files of jobs |
 //! | `server`, `error` | the server of ranks; why a server does not start |
 //! | `tool_server`, `request`, `answer` | the server of a tool, what it requests, and answers to queries |
-//! | `listener`, `sock_diag`, `rendezvous`, `relay`, [`limits`] | the way from a tool to its server; what a tool may cost |
+//! | `listener`, `sock_diag`, `rendezvous`, `relay`, `filter`, [`limits`] | the way from a tool to its server; what a tool may cost |
 
 mod answer;
 mod caller;
 mod directory;
 mod elf;
 mod error;
+mod filter;
 mod info;
 mod job;
 mod library;

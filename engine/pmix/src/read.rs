@@ -123,6 +123,12 @@ pub(crate) unsafe fn tool_name(start: *const types::Info, count: usize) -> Read<
 /// another type.
 unsafe fn info(from: &types::Info, limit: usize) -> Read<Option<Info>> {
     let (key, required) = (text_within(&from.key)?, from.flags & types::REQUIRED != 0);
+    // A rank may be given as a signed number: -2 is PMIX_RANK_WILDCARD.
+    let signed = number(&from.value).filter(|number| *number < 0 && key == RANK);
+    if let Some(rank) = signed.and_then(|number| i32::try_from(number).ok()) {
+        let value = InfoValue::Number(rank.cast_unsigned().into());
+        return Ok(Some(Info { key, value, required }));
+    }
     // SAFETY: the module's contract.
     match unsafe { value(&from.value, limit) } {
         Ok(value) => Ok(Some(Info { key, value, required })),
@@ -133,7 +139,7 @@ unsafe fn info(from: &types::Info, limit: usize) -> Read<Option<Info>> {
 
 unsafe fn value(from: &types::Value, limit: usize) -> Read<InfoValue> {
     if let Some(number) = number(from) {
-        // No directive has a negative value.
+        // No other directive has a negative value.
         return u64::try_from(number).map(InfoValue::Number).map_err(|_| Status::ERR_BAD_PARAM);
     }
     let types::Value { kind, data } = from;

@@ -7,6 +7,8 @@ use std::os::linux::net::TcpStreamExt;
 
 use nix::poll::{PollFd, PollFlags};
 
+use crate::filter::Filter;
+
 /// The size of each buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 /// The largest number of times that one call reads each socket.
@@ -15,7 +17,8 @@ const READS_PER_CALL: usize = 8;
 /// The flag by which poll(2) reports that the other end sends no more.
 const END_OF_INPUT: PollFlags = PollFlags::from_bits_retain(libc::POLLRDHUP);
 
-/// Two connected sockets, and the bytes between them. libpmix queues without a limit what a tool
+/// Two connected sockets, and the bytes between them. Requests that nothing carries out are changed
+/// into ones that libpmix refuses. libpmix queues without a limit what a tool
 /// does not receive. The relay reads the server only when the tool has taken what was read before,
 /// so that it knows when nothing waits any more.
 #[derive(Debug)]
@@ -24,6 +27,7 @@ pub struct Relay {
     server: TcpStream,
     to_tool: Buffer,
     to_server: Buffer,
+    filter: Filter,
     /// The number of bytes that the tool's socket has taken.
     carried: u64,
     /// Whether the last read of the server has found nothing.
@@ -52,8 +56,17 @@ impl Relay {
             socket.set_nonblocking(true)?;
             socket.set_nodelay(true)?;
         }
-        let (to_tool, to_server) = (Buffer::new(), Buffer::new());
-        Ok(Relay { tool, server, to_tool, to_server, carried: 0, is_drained: false, is_closed: false })
+        let (to_tool, to_server, filter) = (Buffer::new(), Buffer::new(), Filter::default());
+        Ok(Relay {
+            tool,
+            server,
+            to_tool,
+            to_server,
+            filter,
+            carried: 0,
+            is_drained: false,
+            is_closed: false,
+        })
     }
 
     /// Returns the address of the relay's socket that is connected to the server.
@@ -76,7 +89,7 @@ impl Relay {
         let end = if requests { PollFlags::empty() } else { END_OF_INPUT };
         [
             PollFd::new(self.tool.as_fd(), tool | end),
-            PollFd::new(self.server.as_fd(), flags(self.to_tool.is_empty(), !self.to_server.is_empty())),
+            PollFd::new(self.server.as_fd(), flags(self.to_tool.is_empty(), self.to_server.has_passed())),
         ]
     }
 
@@ -105,6 +118,18 @@ impl Relay {
         self.is_drained && self.to_tool.is_empty()
     }
 
+    /// Returns libpmix's number of the pull that the tool ends. The request, and those after it, wait
+    /// for [`Relay::release`].
+    pub fn ending_pull(&self) -> Option<u32> {
+        self.filter.ending_pull()
+    }
+
+    /// Lets the end of the pull pass.
+    pub fn release(&mut self) {
+        self.filter.release();
+        self.to_server.pass(&mut self.filter);
+    }
+
     fn carry_some(&mut self, requests: bool) -> io::Result<()> {
         for _ in 0..READS_PER_CALL {
             let sent = self.to_tool.write(&mut self.tool)?;
@@ -123,6 +148,8 @@ impl Relay {
             if !self.to_server.is_empty() || !requests || !self.to_server.read(&mut self.tool)? {
                 break;
             }
+            self.to_server.passed = 0;
+            self.to_server.pass(&mut self.filter);
             acknowledge(&self.tool)?;
         }
         Ok(())
@@ -140,16 +167,29 @@ fn acknowledge(socket: &TcpStream) -> io::Result<()> {
 struct Buffer {
     bytes: Box<[u8]>,
     start: usize,
+    /// The end of what may be written.
+    passed: usize,
     end: usize,
 }
 
 impl Buffer {
     fn new() -> Buffer {
-        Buffer { bytes: vec![0; BUFFER_BYTES].into(), start: 0, end: 0 }
+        Buffer { bytes: vec![0; BUFFER_BYTES].into(), start: 0, passed: 0, end: 0 }
     }
 
     fn is_empty(&self) -> bool {
         self.start == self.end
+    }
+
+    /// Returns whether there is something to write.
+    fn has_passed(&self) -> bool {
+        self.start < self.passed
+    }
+
+    /// Lets pass what was read, as far as the filter does.
+    fn pass(&mut self, filter: &mut Filter) {
+        let rest = self.bytes.get_mut(self.passed..self.end).unwrap_or_default();
+        self.passed = self.passed.saturating_add(filter.pass(rest));
     }
 
     /// Reads into the buffer, which is empty. Returns whether there was something to read.
@@ -157,7 +197,7 @@ impl Buffer {
         match source.read(&mut self.bytes) {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
-                (self.start, self.end) = (0, count);
+                (self.start, self.passed, self.end) = (0, count, count);
                 Ok(true)
             }
             Err(error) if is_passing(&error) => Ok(false),
@@ -168,7 +208,7 @@ impl Buffer {
     /// Writes from the buffer. Returns the number of bytes.
     fn write(&mut self, sink: &mut impl Write) -> io::Result<u64> {
         let mut sent = 0u64;
-        while let Some(rest) = self.bytes.get(self.start..self.end).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = self.bytes.get(self.start..self.passed).filter(|rest| !rest.is_empty()) {
             match sink.write(rest) {
                 Ok(count) => {
                     self.start = self.start.saturating_add(count).min(self.end);

@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use iof_proto::Status;
+
 use crate::caller::Caller;
 use crate::directory::PrivateDirectory;
 use crate::error::{RegisterError, StartError};
 use crate::info::{Info, Value};
 use crate::job::{JobInfo, Place};
 use crate::library::Library;
-use crate::upcalls;
+use crate::tool_upcalls::StatusReply;
+use crate::upcalls::{self, Receiver};
 
 /// A report of libpmix about a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +96,9 @@ impl PmixServer {
         let temporary = directory.text()?.to_owned();
         let version = library.version();
         let caller = Caller::start(library).map_err(StartError::Thread)?;
+        let post = caller.poster();
+        let refuse = move |reply: StatusReply| post(Box::new(|_| reply.send(Status::ERR_NOT_SUPPORTED)));
+        let receiver = Receiver { receive: Box::new(receive), refuse: Box::new(refuse) };
         let init = move |library: &Library| {
             let infos = vec![
                 Info::text("pmix.srv.nspace", &format!("iof-{}", std::process::id())),
@@ -102,8 +108,8 @@ impl PmixServer {
                 // libpmix finds out the topology of the node once, and shares it with the ranks.
                 Info::new("pmix.srvr.share", Value::Flag(true)),
             ];
-            upcalls::set_receiver(Some(Box::new(receive)));
-            library.server_init(upcalls::module(), infos)
+            upcalls::set_receiver(Some(receiver));
+            library.server_init(upcalls::module(library.major()), infos)
         };
         let started = caller.call(MAX_CALL_WAIT, init).map_err(|_| StartError::Stalled);
         if let Err(error) = started.and_then(|started| started.map_err(StartError::Init)) {

@@ -88,6 +88,11 @@ impl ToolServer {
         tool_upcalls::set_relay(self.address, relay);
     }
 
+    /// Makes libpmix's number of a pull free, before its end is [released](crate::Relay::release).
+    pub fn forget_pull(&self, number: u32) {
+        tool_upcalls::forget_pull(number);
+    }
+
     /// Delivers output to the tool. libpmix keeps a copy until the tool's socket has taken it.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! The functions that libpmix calls on its own thread for requests of a tool, and the callbacks
 //! with which requests are answered.
 
-use std::ffi::c_void;
+use std::collections::BTreeSet;
+use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, TcpStream};
@@ -46,6 +47,7 @@ pub(crate) fn set_receiver(receive: impl Fn(ToolRequest) + Send + 'static, name:
 /// Returns the upcalls of the server of a tool.
 pub(crate) fn module() -> Module {
     Module {
+        abort: Some(abort),
         register_events: Some(register_events),
         deregister_events: Some(deregister_events),
         query: Some(query),
@@ -153,6 +155,23 @@ unsafe extern "C" fn deregister_events(
     OPERATION_SUCCEEDED
 }
 
+unsafe extern "C" fn abort(
+    _client: *const types::Proc,
+    _object: *mut c_void,
+    _code: c_int,
+    _message: *const c_char,
+    procs: *mut types::Proc,
+    count: usize,
+    done: OpCallback,
+    data: *mut c_void,
+) -> types::Status {
+    receive(|| {
+        // SAFETY: the contract of the server module.
+        let procs = unsafe { read::procs(procs, count) }?;
+        Ok(ToolRequest::Abort { procs, reply: StatusReply::new(done, data) })
+    })
+}
+
 unsafe extern "C" fn query(
     _proc: *mut types::Proc,
     queries: *mut Query,
@@ -167,6 +186,28 @@ unsafe extern "C" fn query(
     })
 }
 
+/// Reads a message to be logged.
+///
+/// # Safety
+/// The contract of the server module.
+unsafe fn read_log(
+    client: (*const types::Proc, usize),
+    entries: (*const Info, usize),
+    directives: (*const Info, usize),
+) -> Read<Log> {
+    // SAFETY: the contract.
+    let (client, data, mut directives) = unsafe {
+        let client = read::procs(client.0, client.1)?;
+        (client, read::log_entries(entries.0, entries.1)?, read::infos(directives.0, directives.1)?)
+    };
+    // libpmix names the tool as the source. The engine does not know it.
+    directives.retain(|directive| match &directive.value {
+        InfoValue::Proc(source) => directive.key != PMIX_LOG_SOURCE || !client.contains(source),
+        _ => true,
+    });
+    Ok(Log { data, directives })
+}
+
 unsafe extern "C" fn log(
     client: *const types::Proc,
     entries: *const Info,
@@ -176,24 +217,11 @@ unsafe extern "C" fn log(
     done: OpCallback,
     data: *mut c_void,
 ) {
-    let status = receive(|| {
+    receive(|| {
         // SAFETY: the contract of the server module.
-        let (client, messages, mut directives) = unsafe {
-            let client = read::procs(client, 1)?;
-            (client, read::log_entries(entries, entry_count)?, read::infos(directives, count)?)
-        };
-        // libpmix names the tool as the source. The engine does not know it.
-        directives.retain(|directive| match &directive.value {
-            InfoValue::Proc(source) => directive.key != PMIX_LOG_SOURCE || !client.contains(source),
-            _ => true,
-        });
-        let log = Log { data: messages, directives };
+        let log = unsafe { read_log((client, 1), (entries, entry_count), (directives, count)) };
         Ok(ToolRequest::Log { log, reply: StatusReply::new(done, data) })
     });
-    // This upcall has no result.
-    if status != SUCCESS {
-        StatusReply::new(done, data).send(Status(status));
-    }
 }
 
 unsafe extern "C" fn iof_pull(
@@ -207,20 +235,47 @@ unsafe extern "C" fn iof_pull(
 ) -> types::Status {
     let status = receive(|| {
         // SAFETY: the contract of the server module.
-        let (procs, directives) =
-            unsafe { (read::procs(procs, proc_count)?, read::infos(directives, count)?) };
-        let channels = Channels::try_from(channels).map_err(|_| Status::ERR_BAD_PARAM)?;
-        // A tool asks for the end without a value.
-        let stops =
-            |info: &iof_proto::Info| info.key == PMIX_IOF_STOP && info.value != InfoValue::Bool(false);
-        if directives.iter().any(stops) {
-            return Ok(ToolRequest::Stop { procs, channels });
+        unsafe {
+            if is_end_of_pull(proc_count, directives, count) {
+                return Err(Status(SUCCESS));
+            }
+            let number = number_pull();
+            let (procs, directives) = (read::procs(procs, proc_count)?, read::infos(directives, count)?);
+            let channels = Channels::try_from(channels).map_err(|_| Status::ERR_BAD_PARAM)?;
+            check(&procs, channels, &directives)?;
+            Ok(ToolRequest::Pull { number, procs, channels, directives })
         }
-        check(&procs, channels, &directives)?;
-        Ok(ToolRequest::Pull { procs, channels, directives })
     });
     // libpmix 4 frees its request after any other result, and then uses it for the answer.
     if status == SUCCESS { OPERATION_SUCCEEDED } else { status }
+}
+
+/// Returns whether a pull is its end, which the relay has reported ([`crate::Relay::ending_pull`]):
+/// libpmix adds a directive, and names no process.
+///
+/// # Safety
+/// The contract of the server module.
+unsafe fn is_end_of_pull(proc_count: usize, directives: *const Info, count: usize) -> bool {
+    // SAFETY: the contract.
+    let last = unsafe { read::slice(directives, count, usize::MAX) }.ok().and_then(<[Info]>::last);
+    proc_count == 0
+        && last.is_some_and(|last| read::text_within(&last.key).is_ok_and(|key| key == PMIX_IOF_STOP))
+}
+
+/// The numbers of pulls in use. libpmix gives the lowest free one from 1 on to each, and keeps those
+/// of pulls that were refused.
+static PULLS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn number_pull() -> u32 {
+    let mut pulls = PULLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = (1..u32::MAX).find(|number| !pulls.contains(number)).unwrap_or(u32::MAX);
+    pulls.insert(number);
+    number
+}
+
+/// Makes the number of a pull free that is about to end.
+pub(crate) fn forget_pull(number: u32) {
+    PULLS.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
 }
 
 /// Checks what an engine would refuse: it is asked after the request was granted.
@@ -229,6 +284,10 @@ fn check(procs: &[Proc], channels: Channels, directives: &[iof_proto::Info]) -> 
         return Err(Status::ERR_BAD_PARAM);
     }
     if channels.is_empty() || channels.contains(Channels::STDIN) {
+        return Err(Status::ERR_NOT_SUPPORTED);
+    }
+    // A pull is ended by `PMIx_IOF_deregister`.
+    if directives.iter().any(|info| info.key == PMIX_IOF_STOP && info.value != InfoValue::Bool(false)) {
         return Err(Status::ERR_NOT_SUPPORTED);
     }
     let read = Directives::read(directives, DirectiveLevel::Registration);
@@ -274,7 +333,7 @@ struct Call<Callback> {
 pub struct StatusReply(Option<Call<OpCallback>>);
 
 impl StatusReply {
-    fn new(done: OpCallback, data: *mut c_void) -> StatusReply {
+    pub(crate) fn new(done: OpCallback, data: *mut c_void) -> StatusReply {
         StatusReply(Some(Call { done, data: CallData(data) }))
     }
 

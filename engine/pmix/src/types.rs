@@ -216,6 +216,18 @@ pub(crate) type PushStdin = unsafe extern "C" fn(
     *mut c_void,
 ) -> Status;
 
+/// `pmix_server_grp_fn_t`.
+pub(crate) type Group = unsafe extern "C" fn(
+    c_int,
+    *mut c_char,
+    *const Proc,
+    usize,
+    *const Info,
+    usize,
+    InfoCallback,
+    *mut c_void,
+) -> Status;
+
 /// The number of functions of later versions for which [`Module`] has room.
 const LATER: usize = 64;
 
@@ -243,8 +255,8 @@ pub(crate) struct Module {
     pub up_to_validate: [usize; 3],
     pub iof_pull: Option<IofPull>,
     pub push_stdin: Option<PushStdin>,
-    /// `group` and `fabric`.
-    pub up_to_fabric: [usize; 2],
+    pub group: Option<Group>,
+    pub fabric: usize,
     pub client_connected2: Option<ClientConnected2>,
     pub later: Later,
 }
@@ -297,6 +309,7 @@ mod tests {
             ("offsetof(pmix_server_module_t, job_control)", offset_of!(Module, job_control)),
             ("offsetof(pmix_server_module_t, iof_pull)", offset_of!(Module, iof_pull)),
             ("offsetof(pmix_server_module_t, push_stdin)", offset_of!(Module, push_stdin)),
+            ("offsetof(pmix_server_module_t, group)", offset_of!(Module, group)),
             ("offsetof(pmix_server_module_t, client_connected2)", offset_of!(Module, client_connected2)),
             ("sizeof(pmix_proc_info_t)", size_of::<ProcInfo>()),
             ("offsetof(pmix_proc_info_t, hostname)", offset_of!(ProcInfo, hostname)),

@@ -4,19 +4,25 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use crate::info::characters;
 use crate::read;
 use crate::server::{Event, EventKind};
+use crate::tool_upcalls::StatusReply;
 use crate::types::{
-    Info, InfoCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, Proc, SUCCESS, Status,
+    Info, InfoCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, Proc, Query, SUCCESS, Status,
     ToolCallback,
 };
 
 /// The receiver of events. One server exists in a process, and libpmix passes no pointer of ours to
 /// all upcalls.
-type Receiver = Box<dyn Fn(Event) + Send>;
+pub(crate) struct Receiver {
+    pub receive: Box<dyn Fn(Event) + Send>,
+    /// Refuses a message on another thread than libpmix's.
+    pub refuse: Box<dyn Fn(StatusReply) + Send>,
+}
 static RECEIVER: Mutex<Option<Receiver>> = Mutex::new(None);
 
 /// Sets or removes the receiver of events.
@@ -39,13 +45,17 @@ pub(crate) fn remove_job(name: &str) {
     JOBS.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
 }
 
-/// Returns the upcalls of this host.
-pub(crate) fn module() -> Module {
+/// Returns the upcalls of this host for a version of libpmix.
+pub(crate) fn module(version: u32) -> Module {
     Module {
         client_finalized: Some(client_finalized),
         abort: Some(abort),
+        query: Some(query),
         tool_connected: Some(tool_connected),
+        log: Some(log),
         job_control: Some(job_control),
+        // libpmix 4 refuses groups itself, and would construct some that it cannot destruct.
+        group: (version > 4).then_some(group),
         client_connected2: Some(client_connected2),
         ..Module::default()
     }
@@ -65,7 +75,7 @@ unsafe fn report(proc: *const Proc, kind: EventKind) -> Status {
     let event = Event { nspace, rank: proc.rank, kind };
     let pass = || {
         if let Some(receiver) = &*RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) {
-            receiver(event);
+            (receiver.receive)(event);
         }
     };
     // The panic hook has reported it.
@@ -136,10 +146,57 @@ unsafe extern "C" fn job_control(
     NOT_SUPPORTED
 }
 
+/// Refuses queries.
+unsafe extern "C" fn query(
+    _requester: *mut Proc,
+    _queries: *mut Query,
+    _count: usize,
+    _done: InfoCallback,
+    _data: *mut c_void,
+) -> Status {
+    NOT_SUPPORTED
+}
+
+/// Refuses messages. Without this upcall, libpmix drops them and reports success.
+unsafe extern "C" fn log(
+    _client: *const Proc,
+    _entries: *const Info,
+    _entry_count: usize,
+    _directives: *const Info,
+    _count: usize,
+    done: OpCallback,
+    data: *mut c_void,
+) {
+    let reply = StatusReply::new(done, data);
+    // libpmix holds locks during this upcall that the answer needs. The receiver is there as long
+    // as there are ranks.
+    if let Some(receiver) = &*RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) {
+        (receiver.refuse)(reply);
+    }
+}
+
+/// Refuses a group when all its members have called. Without this upcall, or if it returns an
+/// error, libpmix answers only one of them.
+unsafe extern "C" fn group(
+    _operation: c_int,
+    _name: *mut c_char,
+    _members: *const Proc,
+    _member_count: usize,
+    _directives: *const Info,
+    _count: usize,
+    done: InfoCallback,
+    data: *mut c_void,
+) -> Status {
+    if let Some(done) = done {
+        // SAFETY: libpmix waits for one call, which is this one.
+        unsafe { done(NOT_SUPPORTED, ptr::null_mut(), 0, data, None, ptr::null_mut()) }
+    }
+    SUCCESS
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use std::ptr;
     use std::sync::mpsc;
 
     use super::*;
@@ -147,11 +204,12 @@ mod tests {
     #[test]
     fn a_receiver_that_panics_ends_neither_the_process_nor_the_reports() {
         let (sender, events) = mpsc::channel();
-        set_receiver(Some(Box::new(move |event| {
+        let receive = Box::new(move |event: Event| {
             let is_first = event.rank == 0;
             sender.send(event).unwrap();
             assert!(!is_first, "a test of panics");
-        })));
+        });
+        set_receiver(Some(Receiver { receive, refuse: Box::new(drop) }));
         for rank in 0..2 {
             let proc = Proc { nspace: characters("demo"), rank };
             // SAFETY: as libpmix calls it.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use iof_pmix_server::ToolServer;
 use iof_proto::attribute::library::{IOF_GONE, IOF_LOGGED, IOF_LOST};
 use iof_proto::directive::key::PMIX_IOF_COMPLETE;
-use iof_proto::{Channel, Channels, Info, Nspace, Proc};
+use iof_proto::{Channel, Info, Nspace, Proc};
 use iof_tool::{Delivery, Origin};
 
 /// The most bytes of one delivery.
@@ -22,18 +22,14 @@ pub struct Deliveries {
     streams: BTreeMap<(Proc, Channel, bool), Stream>,
     /// The number of the registration that only reports the ends of jobs.
     watch: u32,
-    /// The number of registrations that have ended, and about which libpmix has not said which they
-    /// are.
-    stopped: usize,
-    /// The registration of the last message.
-    last: u32,
     /// The jobs that have ended, until the tool knows.
     ended: BTreeMap<Nspace, Option<i32>>,
 }
 
 struct Registration {
+    /// libpmix's number.
+    number: u32,
     procs: Vec<Proc>,
-    channels: Channels,
     /// The jobs whose last byte was delivered.
     ended: BTreeSet<Nspace>,
 }
@@ -63,42 +59,18 @@ impl Deliveries {
         Deliveries { watch, ..Deliveries::default() }
     }
 
-    pub fn add(&mut self, handler: u32, procs: Vec<Proc>, channels: Channels) {
-        self.registrations.insert(handler, Registration { procs, channels, ended: BTreeSet::new() });
+    pub fn add(&mut self, handler: u32, number: u32, procs: Vec<Proc>) {
+        self.registrations.insert(handler, Registration { number, procs, ended: BTreeSet::new() });
     }
 
-    /// Ends a registration of these sources. Returns its number, unless it is not known which one
-    /// it is: libpmix 4 and 5 do not tell.
-    pub fn stop(&mut self, procs: &[Proc], channels: Channels) -> Option<u32> {
-        let same =
-            |registration: &Registration| registration.procs == procs && registration.channels == channels;
+    /// Returns the registration to which libpmix has given this number.
+    pub fn registration(&self, number: u32) -> Option<u32> {
         let mut all = self.registrations.iter();
-        let found = all.find(|(_, registration)| same(registration)).map(|(handler, _)| *handler);
-        let only = self.registrations.keys().next().filter(|_| self.registrations.len() == 1);
-        let handler = found.or(only.copied());
-        match handler {
-            Some(handler) => self.remove(handler),
-            None => self.stopped = self.stopped.saturating_add(1).min(self.registrations.len()),
-        }
-        handler
+        all.find(|(_, registration)| registration.number == number).map(|(handler, _)| *handler)
     }
 
-    /// Returns whether each message must be awaited: one that does not arrive shows which
-    /// registration has ended.
-    pub fn is_unsure(&self) -> bool {
-        self.stopped > 0
-    }
-
-    /// Notes that the last message has not arrived at the tool. Returns the registration that has
-    /// ended.
-    pub fn not_taken(&mut self) -> Option<u32> {
-        let handler = Some(self.last).filter(|_| self.is_unsure())?;
-        self.stopped = self.stopped.saturating_sub(1);
-        self.remove(handler);
-        Some(handler)
-    }
-
-    fn remove(&mut self, handler: u32) {
+    /// Removes a registration that has ended.
+    pub fn remove(&mut self, handler: u32) {
         self.registrations.remove(&handler);
         for stream in self.streams.values_mut().filter(|stream| stream.handler == Some(handler)) {
             stream.handler = None;
@@ -106,7 +78,6 @@ impl Deliveries {
         if self.registrations.is_empty() {
             // The next registration begins with what is cached.
             self.streams.clear();
-            self.stopped = 0;
         }
     }
 
@@ -150,7 +121,6 @@ impl Deliveries {
                     return Ok(Passed::default());
                 }
                 server.deliver(origin.source, origin.channel, part, &stream.infos(&origin, None))?;
-                self.last = origin.handler;
                 Ok(Passed { bytes: Some(part.len()), consumed: Some(consumed) })
             }
             Delivery::Gap { origin, gap } => {
@@ -174,6 +144,10 @@ impl Deliveries {
                 let lost = Info::new(IOF_LOST, missed.bytes);
                 server.deliver(&Proc::all(missed.nspace.clone()), missed.channel, &[], &[lost])?;
                 Ok(Passed { bytes: Some(0), consumed: None })
+            }
+            Delivery::Deregistered { handler } => {
+                self.remove(*handler);
+                Ok(Passed::default())
             }
             _ => Ok(Passed::default()),
         }

@@ -6,7 +6,7 @@ use iof_pmix_server::Relay;
 use iof_pmix_server::limits::{MAX_PMIX_TOOL_MESSAGES, MAX_PMIX_TOOL_QUEUE};
 
 /// The longest time for which output is waited for that does not arrive at the relay: libpmix has
-/// dropped it, because the tool does not pull it any more.
+/// dropped it.
 const LOST: Duration = Duration::from_secs(1);
 
 /// The output that was delivered and that the tool's socket has not taken yet. libpmix accepts any
@@ -58,15 +58,15 @@ impl Pace {
         }
     }
 
-    /// Begins the next batch if the tool's socket has taken the last one. Returns whether that has
-    /// not arrived at the relay.
-    pub fn update(&mut self, relay: &Relay) -> bool {
-        let Some(batch) = self.batch.as_ref().filter(|_| relay.is_clear()) else { return false };
-        let has_arrived = relay.carried().saturating_sub(batch.carried) >= batch.bytes as u64;
-        if has_arrived || batch.since.elapsed() >= LOST {
-            self.batch = None;
+    /// Begins the next batch if the tool's socket has taken the last one.
+    pub fn update(&mut self, relay: &Relay) {
+        let has_arrived = |batch: &mut Batch| {
+            relay.carried().saturating_sub(batch.carried) >= batch.bytes as u64
+                || batch.since.elapsed() >= LOST
+        };
+        if relay.is_clear() {
+            self.batch.take_if(has_arrived);
         }
-        !has_arrived && self.batch.is_none()
     }
 
     /// Returns when to call [`Pace::update`] even if the relay has carried nothing. While the relay

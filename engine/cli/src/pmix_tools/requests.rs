@@ -13,6 +13,7 @@ use iof_pmix_server::limits::MAX_PMIX_TOOL_REQUESTS;
 use iof_proto::directive::key::{PMIX_IOF_COMPLETE, PMIX_IOF_PUSH_STDIN};
 use iof_proto::{Info, Status};
 use iof_tool::{Push, PushError, RequestError, Tool};
+use nix::libc::SIGKILL;
 
 use super::server::NAME;
 use crate::error::Failure;
@@ -80,7 +81,7 @@ impl Intake {
         self.waiting.begin();
         let queue = match &request {
             ToolRequest::Push { .. } => &self.stdin,
-            ToolRequest::Query { .. } | ToolRequest::Log { .. } => &self.other,
+            ToolRequest::Query { .. } | ToolRequest::Log { .. } | ToolRequest::Abort { .. } => &self.other,
             _ => &self.output,
         };
         // A request that is dropped is refused thereby.
@@ -113,7 +114,12 @@ fn answer(tool: &mut Tool, request: ToolRequest) {
             Ok(answer) => reply.send(&answer),
             Err(error) => reply.refuse(status(&error)),
         },
-        ToolRequest::Log { log, reply } => match tool.log(&log) {
+        ToolRequest::Abort { procs, reply } => match tool.signal(&procs, SIGKILL) {
+            Ok(_) => reply.send(Status::SUCCESS),
+            Err(error) => reply.send(status(&error)),
+        },
+        ToolRequest::Log { log: Err(status), reply } => reply.send(status),
+        ToolRequest::Log { log: Ok(log), reply } => match tool.log(&log) {
             Ok(report) => reply.send(report.status),
             Err(error) => reply.send(status(&error)),
         },

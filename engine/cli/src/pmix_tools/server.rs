@@ -71,6 +71,7 @@ pub fn serve(args: &PmixArgs) -> Result<ExitCode, Failure> {
         requests,
         waiting,
         wakeups,
+        ending: None,
         lingers: None,
     };
     // The connection ends the same way, whatever the reason.
@@ -101,6 +102,8 @@ struct Session {
     requests: Receiver<ToolRequest>,
     waiting: Waiting,
     wakeups: UnixStream,
+    /// The registration that is being ended.
+    ending: Option<u32>,
     /// Since when the engine is gone and the tool has read nothing, with the bytes that it had.
     lingers: Option<(Instant, u64)>,
 }
@@ -108,14 +111,12 @@ struct Session {
 impl Session {
     fn run(&mut self) -> Result<(), String> {
         loop {
-            self.take_requests()?;
             if self.relay.carry(self.waiting.has_room()) == Carried::Ended {
                 return Ok(());
             }
-            if self.pace.update(&self.relay) {
-                let stopped = self.deliveries.not_taken();
-                self.deregister(stopped);
-            }
+            self.take_requests()?;
+            self.pace.update(&self.relay);
+            self.end_pull();
             let is_busy = self.deliver()?;
             if self.is_over() {
                 return Ok(());
@@ -131,14 +132,10 @@ impl Session {
     fn take_requests(&mut self) -> Result<(), String> {
         while let Ok(request) = self.requests.try_recv() {
             match request {
-                ToolRequest::Pull { procs, channels, directives } => {
+                ToolRequest::Pull { number, procs, channels, directives } => {
                     let pull = Pull { directives, ..Pull::new(procs.clone(), channels) };
                     let granted = self.tool.pull(&pull).map_err(|error| error.to_string())?;
-                    self.deliveries.add(granted.handler, procs, channels);
-                }
-                ToolRequest::Stop { procs, channels } => {
-                    let stopped = self.deliveries.stop(&procs, channels);
-                    self.deregister(stopped);
+                    self.deliveries.add(granted.handler, number, procs);
                 }
                 request => request.refuse(Status::ERR_NOT_SUPPORTED),
             }
@@ -147,11 +144,21 @@ impl Session {
         Ok(())
     }
 
-    fn deregister(&mut self, handler: Option<u32>) {
-        if let Some(handler) = handler {
-            // It fails if the job has ended.
-            let _ = self.tool.deregister(handler);
+    /// Ends the pull that the tool ends, and lets libpmix know when everything unread was delivered:
+    /// libpmix delivers nothing for a pull that has ended.
+    fn end_pull(&mut self) {
+        let Some(number) = self.relay.ending_pull() else { return };
+        if let Some(handler) = self.deliveries.registration(number) {
+            let is_new = self.ending.replace(handler) != Some(handler);
+            // It fails if the engine has ended.
+            if !is_new || self.tool.deregister(handler).is_ok() {
+                return;
+            }
+            self.deliveries.remove(handler);
         }
+        self.ending = None;
+        self.server.forget_pull(number);
+        self.relay.release();
     }
 
     /// Delivers what there is, up to a batch. Returns whether there is more to do now.
@@ -167,9 +174,6 @@ impl Session {
                 self.pace.delivered(bytes, &self.relay);
             }
             is_busy = true;
-            if self.deliveries.is_unsure() && passed.bytes.is_some() {
-                break;
-            }
         }
         self.pace.end_batch();
         if self.tool.is_gone() && self.tool.is_done() {

@@ -105,6 +105,22 @@ fn a_script_is_served_by_the_library_that_a_variable_names() {
 }
 
 #[test]
+fn a_communicator_of_a_group_is_refused_to_each_rank() {
+    let Ok(environment) = std::env::var("IOF_TEST_MPI4PY") else { return };
+    let script =
+        "from mpi4py import MPI\ntry: MPI.Intracomm.Create_from_group(MPI.COMM_WORLD.Get_group(), 'a')
+except Exception as error: print(error)";
+    let site = Site::new();
+    let mut command = site.iof("run");
+    command.args(["-n", "4", "--timeout", "60", &format!("{environment}/bin/python"), "-c", script]);
+    command.env("IOF_LIBPMIX", format!("{environment}/lib/openmpi/libpmix.so.2"));
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.matches("MPI_ERR_UNSUPPORTED_OPERATION").count(), 4, "{text}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
 fn a_program_is_found_behind_a_command_that_starts_it() {
     for_each_program(|program| {
         for starter in [&["env", "A=1"][..], &["taskset", "-c", "0"]] {

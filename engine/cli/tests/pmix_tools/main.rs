@@ -5,6 +5,7 @@
 #![cfg(not(target_env = "musl"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+mod calls;
 #[path = "../common/mod.rs"]
 mod common;
 mod embedders;
@@ -26,14 +27,17 @@ use common::wait_for;
 const INCLUDE: &str = "-I/usr/lib/x86_64-linux-gnu/pmix2/include";
 
 /// The compiled tool; `None` without libpmix-dev.
-static TOOL: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pmix_tools/tool.c");
-    let tool = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pmix-tool-{}", std::process::id()));
+static TOOL: LazyLock<Option<PathBuf>> = LazyLock::new(|| compile("tool"));
+
+/// Compiles a program of this directory; `None` without libpmix-dev.
+fn compile(name: &str) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/pmix_tools/{name}.c"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pmix-{name}-{}", std::process::id()));
     let mut compiler = Command::new("cc");
-    compiler.args(["-Wall", "-Wextra", INCLUDE, "-o"]).arg(&tool).arg(source);
+    compiler.args(["-Wall", "-Wextra", INCLUDE, "-o"]).arg(&program).arg(source);
     let output = compiler.args(["-l:libpmix.so.2", "-lpthread"]).output();
     match output {
-        Ok(output) if output.status.success() => Some(tool),
+        Ok(output) if output.status.success() => Some(program),
         Ok(output) if String::from_utf8_lossy(&output.stderr).contains("pmix_tool.h: No such") => {
             eprintln!("skipped: pmix_tool.h is not installed (libpmix-dev)");
             None
@@ -44,7 +48,7 @@ static TOOL: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
             None
         }
     }
-});
+}
 
 /// A run of a job that hosts PMIx, and the libraries of its server and of tools.
 struct Place {
@@ -395,6 +399,30 @@ fn ranks_share_the_topology_and_learn_the_processors_to_which_they_are_bound() {
         assert!(cpuset.strip_prefix("hwloc:").is_some_and(number), "{done:?}");
         // Such as SK0:L30:L20:L10:CR0:HT0:NM0.
         assert!(locality.split(':').any(|level| level.starts_with("CR")), "{done:?}");
+    });
+}
+
+#[test]
+fn a_tool_that_ends_a_pull_receives_what_buffering_has_held_back() {
+    for_each_place(|place| {
+        let mut gate = place.site.gate("gate");
+        let run = place.run(&[], &format!("echo out; echo err >&2; : < {}", gate.path()));
+        place.site.wait_for_bytes(0, "stdout", 4);
+        place.site.wait_for_bytes(0, "stderr", 4);
+        let mut tool = place.tool(["held", "demo"]);
+        let mut stdin = tool.stdin();
+        let mut output = BufReader::new(tool.stdout());
+        let mut errors = BufReader::new(tool.stderr());
+        let before = read_until(&mut output, "held");
+        assert!(!before.contains("out"), "{before}");
+        // Either of both pulls, whose bytes libpmix writes.
+        stdin.write_all(b"\n").unwrap();
+        read_until(&mut output, "out");
+        stdin.write_all(b"\n").unwrap();
+        read_until(&mut output, "ended");
+        assert_eq!((tool.wait(), read_rest(&mut errors)), (0, "err\n".into()));
+        gate.open();
+        assert_eq!(run.finish().code, 0);
     });
 }
 

@@ -8,6 +8,8 @@
  *      stall: receives nothing after the first bytes, until a line on stdin
  * tool ... print JOB                        libpmix itself writes the output
  * tool ... stop JOB                         pulls, deregisters after the first bytes, and pulls again
+ * tool ... held JOB                          pulls stdout and stderr with a buffer that they do not fill,
+ *                                           and deregisters them, each after a line on stdin
  * tool ... push JOB RANK TEXT...            then closes the stdin
  * tool ... stdin JOB RANK                   libpmix itself pushes the tool's stdin
  * tool ... log CHANNEL TEXT
@@ -117,6 +119,19 @@ static size_t pull(const char *job, const char *rank, int channels, pmix_iof_cbf
     }
     printf("pulled\n");
     fflush(stdout);
+    return id;
+}
+
+static size_t pull_buffered(const char *job, int channel) {
+    pmix_proc_t proc;
+    pmix_info_t info;
+    uint32_t size = 100000;
+    PMIX_LOAD_PROCID(&proc, job, PMIX_RANK_WILDCARD);
+    PMIX_INFO_LOAD(&info, PMIX_IOF_BUFFERING_SIZE, &size, PMIX_UINT32);
+    pmix_status_t id = PMIx_IOF_pull(&proc, 1, &info, 1, channel, NULL, NULL, NULL);
+    if (id < 0) {
+        check(id, "pull");
+    }
     return id;
 }
 
@@ -276,6 +291,21 @@ int main(int argc, char **argv) {
         fflush(stdout);
         pull(job, "all", PMIX_FWD_STDOUT_CHANNEL, on_output);
         report();
+    } else if (strcmp(action, "held") == 0) {
+        size_t ids[] = {pull_buffered(job, PMIX_FWD_STDOUT_CHANNEL), pull_buffered(job, PMIX_FWD_STDERR_CHANNEL)};
+        /* An answer shows that the pulls are served. */
+        query(PMIX_QUERY_NAMESPACES, NULL);
+        printf("held\n");
+        fflush(stdout);
+        for (int n = 0; n < 2; n++) {
+            char line[16];
+            if (fgets(line, sizeof line, stdin) == NULL) {
+                _exit(4);
+            }
+            deregister(ids[n]);
+        }
+        printf("ended\n");
+        fflush(stdout);
     } else if (strcmp(action, "push") == 0) {
         push(job, argv[4], argc - 5, argv + 5);
     } else if (strcmp(action, "stdin") == 0) {

@@ -1,0 +1,133 @@
+/* Calls functions of PMIx one after the other, as a rank or as a tool, and prints the status of each.
+ *
+ * calls rank|JOB NAME...
+ *
+ * The functions concern all ranks of the job. A call that does not return within 10 s ends the
+ * program. */
+#include <pmix_tool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pmix_proc_t self, ranks;
+static bool yes = true;
+
+static pmix_status_t logged(const char *channel, bool required) {
+    pmix_info_t info;
+    PMIX_INFO_LOAD(&info, channel, "text\n", PMIX_STRING);
+    if (required) {
+        PMIX_INFO_REQUIRED(&info);
+    }
+    return PMIx_Log(&info, 1, NULL, 0);
+}
+
+static pmix_status_t query(const char *key, pmix_rank_t rank, pmix_data_type_t type) {
+    pmix_query_t *query;
+    pmix_info_t *found = NULL;
+    size_t count = 0;
+    PMIX_QUERY_CREATE(query, 1);
+    query->keys = calloc(2, sizeof *query->keys);
+    query->keys[0] = strdup(key);
+    PMIX_QUERY_QUALIFIERS_CREATE(query, 2);
+    PMIX_INFO_LOAD(&query->qualifiers[0], PMIX_NSPACE, ranks.nspace, PMIX_STRING);
+    PMIX_INFO_LOAD(&query->qualifiers[1], PMIX_RANK, &rank, type);
+    pmix_status_t status = PMIx_Query_info(query, 1, &found, &count);
+    return status == PMIX_SUCCESS && count == 0 ? PMIX_ERR_NOT_FOUND : status;
+}
+
+static pmix_status_t spawn(void) {
+    pmix_app_t *app;
+    char nspace[PMIX_MAX_NSLEN + 1];
+    PMIX_APP_CREATE(app, 1);
+    app->cmd = strdup("true");
+    app->argv = calloc(2, sizeof *app->argv);
+    app->argv[0] = strdup("true");
+    app->maxprocs = 1;
+    return PMIx_Spawn(NULL, 0, app, 1, nspace);
+}
+
+static pmix_status_t construct_group(bool context) {
+    pmix_info_t info, *results = NULL;
+    size_t count = 0;
+    PMIX_INFO_LOAD(&info, PMIX_GROUP_ASSIGN_CONTEXT_ID, &yes, PMIX_BOOL);
+    return PMIx_Group_construct("group", &ranks, 1, &info, context, &results, &count);
+}
+
+static pmix_status_t monitor(void) {
+    pmix_info_t info, directive, *results = NULL;
+    size_t count = 0;
+    uint32_t seconds = 5;
+    PMIX_INFO_LOAD(&info, PMIX_MONITOR_HEARTBEAT, &yes, PMIX_BOOL);
+    PMIX_INFO_LOAD(&directive, PMIX_MONITOR_HEARTBEAT_TIME, &seconds, PMIX_UINT32);
+    return PMIx_Process_monitor(&info, PMIX_MONITOR_HEARTBEAT_ALERT, &directive, 1, &results, &count);
+}
+
+static pmix_status_t call(const char *name) {
+    pmix_info_t info, *results = NULL;
+    pmix_pdata_t data;
+    pmix_value_t *value;
+    pmix_byte_object_t credential = {"x", 1};
+    size_t count = 0;
+    char *keys[] = {"key", NULL};
+    uint64_t nodes = 1;
+    int number = 7;
+#define IS(other) (strcmp(name, other) == 0)
+    if (IS("log-stdout")) return logged(PMIX_LOG_STDOUT, false);
+    if (IS("log-stderr")) return logged(PMIX_LOG_STDERR, true);
+    if (IS("log-unknown")) return logged("pmix.log.nothing", true);
+    if (IS("log-number")) {
+        PMIX_INFO_LOAD(&info, "pmix.log.nothing", &number, PMIX_INT);
+        return PMIx_Log(&info, 1, NULL, 0);
+    }
+    if (IS("query")) return query(PMIX_QUERY_PROC_TABLE, PMIX_RANK_WILDCARD, PMIX_PROC_RANK);
+    if (IS("query-signed")) return query(PMIX_QUERY_PROC_TABLE, PMIX_RANK_WILDCARD, PMIX_INT32);
+    if (IS("group")) return construct_group(false);
+    if (IS("group-context")) return construct_group(true);
+    if (IS("publish")) {
+        PMIX_INFO_LOAD(&info, "key", "value", PMIX_STRING);
+        return PMIx_Publish(&info, 1);
+    }
+    if (IS("lookup")) {
+        PMIX_PDATA_CONSTRUCT(&data);
+        PMIX_LOAD_KEY(data.key, "key");
+        return PMIx_Lookup(&data, 1, NULL, 0);
+    }
+    if (IS("unpublish")) return PMIx_Unpublish(keys, NULL, 0);
+    if (IS("spawn")) return spawn();
+    if (IS("connect")) return PMIx_Connect(&ranks, 1, NULL, 0);
+    if (IS("disconnect")) return PMIx_Disconnect(&ranks, 1, NULL, 0);
+    if (IS("job-control")) {
+        PMIX_INFO_LOAD(&info, PMIX_JOB_CTRL_TERMINATE, &yes, PMIX_BOOL);
+        return PMIx_Job_control(&ranks, 1, &info, 1, &results, &count);
+    }
+    if (IS("monitor")) return monitor();
+    if (IS("allocate")) {
+        PMIX_INFO_LOAD(&info, PMIX_ALLOC_NUM_NODES, &nodes, PMIX_UINT64);
+        return PMIx_Allocation_request(PMIX_ALLOC_NEW, &info, 1, &results, &count);
+    }
+    if (IS("credential")) return PMIx_Get_credential(NULL, 0, &credential);
+    if (IS("validate")) return PMIx_Validate_credential(&credential, NULL, 0, &results, &count);
+    if (IS("fence")) return PMIx_Fence(&ranks, 1, NULL, 0);
+    if (IS("fence-own")) return PMIx_Fence(NULL, 0, NULL, 0);
+    if (IS("get")) return PMIx_Get(&ranks, PMIX_JOB_SIZE, NULL, 0, &value);
+    if (IS("abort")) return PMIx_Abort(5, "text", &ranks, 1);
+    return PMIX_ERR_INIT;
+}
+
+int main(int argc, char **argv) {
+    pmix_info_t info;
+    bool is_rank = strcmp(argv[1], "rank") == 0;
+    alarm(10);
+    PMIX_INFO_LOAD(&info, PMIX_SERVER_NSPACE, argv[1], PMIX_STRING);
+    if ((is_rank ? PMIx_Init(&self, NULL, 0) : PMIx_tool_init(&self, &info, 1)) != PMIX_SUCCESS) {
+        return 3;
+    }
+    PMIX_LOAD_PROCID(&ranks, is_rank ? self.nspace : argv[1], PMIX_RANK_WILDCARD);
+    for (int n = 2; n < argc; n++) {
+        alarm(10);
+        printf("%s %d\n", argv[n], call(argv[n]));
+        fflush(stdout);
+    }
+    return (is_rank ? PMIx_Finalize(NULL, 0) : PMIx_tool_finalize()) != PMIX_SUCCESS;
+}

@@ -1,0 +1,93 @@
+//! What functions of PMIx return to ranks and to tools: never a success without an effect, and
+//! never nothing. libpmix itself reports success for some upcalls that a host does not have, and
+//! leaves members of a group without an answer.
+
+use std::iter;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use super::common::process::Process;
+use super::{Place, compile, for_each_place};
+
+/// The statuses of PMIx.
+const SUCCESS: i32 = 0;
+const NOT_FOUND: i32 = -46;
+const NOT_SUPPORTED: i32 = -47;
+
+static CALLS: LazyLock<Option<PathBuf>> = LazyLock::new(|| compile("calls"));
+
+/// Functions that are refused to ranks and to tools.
+const REFUSED: [&str; 8] =
+    ["publish", "lookup", "unpublish", "spawn", "job-control", "allocate", "credential", "validate"];
+
+fn calls() -> &'static Path {
+    CALLS.as_deref().unwrap()
+}
+
+/// Returns the lines of functions with a status.
+fn with<'a>(status: i32, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    names.into_iter().map(|name| format!("{name} {status}")).collect()
+}
+
+/// Starts a tool that calls the functions of these lines.
+fn tool(place: &Place, lines: &[String]) -> Process {
+    place.start(calls(), "demo", names(lines))
+}
+
+fn names(lines: &[String]) -> impl Iterator<Item = &str> {
+    lines.iter().map(|line| line.split(' ').next().unwrap())
+}
+
+#[test]
+fn functions_that_ranks_do_not_have_are_refused_to_each_of_them() {
+    for_each_place(|place| {
+        let own = ["log-stdout", "log-stderr", "log-unknown", "log-number", "query"];
+        let groups = ["group", "group-context"];
+        let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(own).chain(groups));
+        expected.extend(with(SUCCESS, ["connect", "disconnect", "fence", "get"]));
+        let mut command = place.site.iof("run");
+        command.args(["--mpi", "pmix", "-n", "3", "--"]).arg(calls()).arg("rank").args(names(&expected));
+        command.env("TMPDIR", place.site.path()).env_remove("IOF_LIBPMIX");
+        command.envs(place.server.iter().map(|library| ("IOF_LIBPMIX", library)));
+        let tools = place.tools.iter().map(|library| ("LD_LIBRARY_PATH", library.parent().unwrap()));
+        let done = Process::start(command.envs(tools)).finish();
+        assert_eq!(done.code, 0, "{done:?}");
+        let mut lines: Vec<&str> = done.text().lines().collect();
+        lines.sort_unstable();
+        let mut all: Vec<&str> = iter::repeat_n(&expected, 3).flatten().map(String::as_str).collect();
+        all.sort_unstable();
+        assert_eq!(lines, all, "{done:?}");
+    });
+}
+
+#[test]
+fn functions_that_tools_do_not_have_are_refused() {
+    for_each_place(|place| {
+        let mut gate = place.site.gate("gate");
+        let run = place.run(&["-n", "2"], &format!(": < {}", gate.path()));
+        let own = ["group", "group-context", "connect", "disconnect", "monitor", "fence", "fence-own"];
+        let mut expected = with(NOT_SUPPORTED, REFUSED.into_iter().chain(own));
+        expected.extend(with(NOT_FOUND, ["get"]));
+        expected.extend(with(SUCCESS, ["query", "query-signed", "log-stderr"]));
+        // A value that no channel takes (`PMIX_ERR_BAD_PARAM`).
+        expected.extend(with(-27, ["log-number"]));
+        let done = tool(place, &expected).finish();
+        assert_eq!(done.text().lines().collect::<Vec<_>>(), expected, "{done:?}");
+        assert_eq!(done.code, 0, "{done:?}");
+        gate.open();
+        assert_eq!(run.finish().code, 0);
+    });
+}
+
+#[test]
+fn a_tool_that_aborts_a_job_ends_it() {
+    for_each_place(|place| {
+        let run = place.run(&["-n", "2"], "trap '' TERM; echo; while :; do sleep 0.1; done");
+        for rank in 0..2 {
+            place.site.wait_for_bytes(rank, "stdout", 1);
+        }
+        let done = tool(place, &with(SUCCESS, ["abort"])).finish();
+        assert_eq!(done.text(), "abort 0\n", "{done:?}");
+        assert_eq!(run.finish().code, 128 + 9);
+    });
+}

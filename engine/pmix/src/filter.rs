@@ -1,0 +1,162 @@
+//! The requests in the bytes that a tool sends: those that nothing here carries out are refused
+//! before libpmix sees them. It would answer some with a false success, and some never.
+
+/// The size of the head of a message: its sender, a tag, the size of the rest, and padding.
+const HEAD: usize = 16;
+/// The tag of the message with which a tool introduces itself.
+const INTRODUCTION: u32 = u32::MAX;
+/// The first tag of requests.
+const FIRST_REQUEST: u32 = 100;
+/// The number of commands in a request, which is 1, as libpmix encodes it.
+const ONE: u8 = 2;
+/// A command that no version of libpmix has, so that it refuses the request.
+const UNKNOWN: u8 = u8::MAX;
+/// The command of `PMIx_IOF_deregister`.
+const END_PULL: u8 = 29;
+/// The commands that are carried out: the data of the job, `PMIx_Abort`, `PMIx_Get`, the end of the
+/// tool, the handlers of events, queries, logs, pulls, pushes.
+const SERVED: [u8; 11] = [0, 1, 4, 5, 13, 14, 15, 16, 22, 23, END_PULL];
+
+/// Reads the messages of a tool.
+#[derive(Debug, Default)]
+pub(crate) struct Filter {
+    /// The head of the present message, the number of its commands, and the command.
+    start: [u8; HEAD + 2],
+    /// The number of its bytes that have passed.
+    position: usize,
+    /// The byte that passed last.
+    previous: u8,
+    /// libpmix's number of the pull whose end waits.
+    ending: Option<u32>,
+    /// Whether the end of a pull may pass.
+    is_released: bool,
+}
+
+impl Filter {
+    /// Lets bytes pass, up to the last one of a request to end a pull. Returns their number.
+    pub(crate) fn pass(&mut self, bytes: &mut [u8]) -> usize {
+        if self.ending.is_some() {
+            return 0;
+        }
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            if self.is_at_end_of_pull() && !std::mem::take(&mut self.is_released) {
+                // Numbers take one byte up to 127, and two bytes then.
+                let (low, high) = (u32::from(self.previous), u32::from(*byte));
+                self.ending = Some(if low & 0x80 == 0 { high } else { (low & 0x7f) | (high << 7) });
+                return index;
+            }
+            if self.position == HEAD + 1 && self.is_request() && !SERVED.contains(byte) {
+                *byte = UNKNOWN;
+            }
+            if let Some(start) = self.start.get_mut(self.position) {
+                *start = *byte;
+            }
+            self.previous = *byte;
+            self.position = self.position.saturating_add(1);
+            if self.position >= HEAD && self.position >= self.size() {
+                self.position = 0;
+            }
+        }
+        bytes.len()
+    }
+
+    /// Returns libpmix's number of the pull whose end waits.
+    pub(crate) fn ending_pull(&self) -> Option<u32> {
+        self.ending
+    }
+
+    /// Lets the end of the pull pass that waits.
+    pub(crate) fn release(&mut self) {
+        self.is_released = self.ending.take().is_some();
+    }
+
+    /// Returns whether the next byte is the last one of a request to end a pull.
+    fn is_at_end_of_pull(&self) -> bool {
+        let is_last = self.position > HEAD + 1 && self.position.saturating_add(1) == self.size();
+        is_last && self.is_request() && self.start[HEAD + 1] == END_PULL
+    }
+
+    /// Returns whether the message, whose number of commands has passed, is a request.
+    fn is_request(&self) -> bool {
+        (FIRST_REQUEST..INTRODUCTION).contains(&self.tag()) && self.start[HEAD] == ONE
+    }
+
+    fn tag(&self) -> u32 {
+        u32::from_be_bytes(self.number(4))
+    }
+
+    /// Returns the size of the message, whose head has passed.
+    fn size(&self) -> usize {
+        let rest = self.number(8);
+        // The introduction has it in the order of the machine.
+        let rest =
+            if self.tag() == INTRODUCTION { u32::from_ne_bytes(rest) } else { u32::from_be_bytes(rest) };
+        HEAD.saturating_add(usize::try_from(rest).unwrap_or(usize::MAX))
+    }
+
+    /// Returns the bytes of a number in the head.
+    fn number(&self, offset: usize) -> [u8; 4] {
+        self.start.get(offset..).and_then(|bytes| bytes.first_chunk()).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    /// Returns a message as libpmix sends it.
+    fn message(tag: u32, rest: &[u8]) -> Vec<u8> {
+        let size = u32::try_from(rest.len()).unwrap();
+        let size = if tag == INTRODUCTION { size.to_ne_bytes() } else { size.to_be_bytes() };
+        [&[0; 4], &tag.to_be_bytes()[..], &size, &[0; 4], rest].concat()
+    }
+
+    /// Passes bytes in parts of this size. Returns what has passed up to the end of a pull.
+    fn pass(filter: &mut Filter, bytes: &[u8], part: usize) -> Vec<u8> {
+        let mut passed = Vec::new();
+        for part in bytes.chunks(part) {
+            let mut part = part.to_vec();
+            let count = filter.pass(&mut part);
+            passed.extend_from_slice(&part[..count]);
+        }
+        passed
+    }
+
+    #[test]
+    fn only_requests_that_are_served_pass_however_their_bytes_arrive() {
+        let fence = [2, 3, 2, 3];
+        let sent = [
+            message(INTRODUCTION, &fence.repeat(100)),
+            message(101, &[2, 15, 2, 3]),
+            message(102, &fence),
+            message(1, &[]),
+            message(103, &[2]),
+            message(104, &[2, 200]),
+            message(2, &fence),
+            message(105, &[2, 5]),
+        ];
+        let mut expected = sent.clone();
+        expected[2][HEAD + 1] = UNKNOWN;
+        expected[5][HEAD + 1] = UNKNOWN;
+        for part in [1, 2, 7, 17, 18, 10_000] {
+            assert_eq!(pass(&mut Filter::default(), &sent.concat(), part), expected.concat(), "{part}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_pull_waits_until_it_is_released() {
+        for (number, bytes) in [(0, &[0][..]), (127, &[127]), (300, &[0xac, 2])] {
+            let end = message(107, &[&[2, END_PULL, 2, 0, 2], bytes].concat());
+            let next = message(108, &[2, 5]);
+            let mut sent = [end.clone(), next].concat();
+            let mut filter = Filter::default();
+            let held = end.len() - 1;
+            assert_eq!((filter.pass(&mut sent), filter.ending_pull()), (held, Some(number)));
+            assert_eq!(filter.pass(&mut sent[held..]), 0);
+            filter.release();
+            assert_eq!(filter.pass(&mut sent[held..]), sent.len() - held);
+            assert_eq!((filter.ending_pull(), filter.position), (None, 0));
+        }
+    }
+}
