@@ -77,6 +77,16 @@ impl Signaller {
         }
     }
 
+    /// Returns whether a process or a group is left that signals can reach. Before Linux 6.9, only the
+    /// process counts.
+    pub(crate) fn has_targets(&self) -> bool {
+        let exists = |flags| match pidfd::send_signal(self.pidfd.as_fd(), None, flags) {
+            Err(error) => !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)),
+            Ok(()) => true,
+        };
+        exists(0) || self.leads_group && exists(PROCESS_GROUP)
+    }
+
     /// Returns whether the signals go to a process group that the process leads.
     pub fn has_group(&self) -> bool {
         self.leads_group

@@ -17,7 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 
-use libc::{c_char, c_int, c_uint, c_void};
+use libc::{c_char, c_uint, c_void};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -113,6 +113,7 @@ fn start_in(
         envp: &envp,
         leaving: AtomicBool::new(false),
         errno: 0,
+        pidfd: -1,
     };
     let mut stack = vec![0u128; STACK_UNITS];
     let top = stack.as_mut_ptr_range().end;
@@ -121,7 +122,6 @@ fn start_in(
         Table::Shared { .. } => (true, libc::CLONE_FILES),
     };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files | libc::SIGCHLD;
-    let mut pidfd: c_int = -1;
     // No signal handler of this process may run in the child, because the child shares the memory.
     // Two signals of the C library cannot be blocked like this, and it sends them to its own
     // threads only.
@@ -131,12 +131,14 @@ fn start_in(
     // SAFETY: `become_program` has exclusive access to `image` and to its own stack, because this
     // thread resumes only when the child has executed its program or exited. It takes no lock and
     // allocates no memory. While it shares the descriptor table, it changes none of its
-    // descriptors. `pidfd` outlives the call, which writes it.
+    // descriptors. The call writes `image.pidfd` before the child runs.
     let pid = unsafe {
         let none = ptr::null_mut::<c_void>();
-        let image = (&raw mut image).cast::<c_void>();
-        libc::clone(become_program, top.cast(), flags, image, &raw mut pidfd, none, none)
+        let image = &raw mut image;
+        let pidfd = &raw mut (*image).pidfd;
+        libc::clone(become_program, top.cast(), flags, image.cast(), pidfd, none, none)
     };
+    let pidfd = image.pidfd;
     let cloned = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) };
     // Fails only for invalid arguments.
     let _ = mask.thread_set_mask();
@@ -178,7 +180,7 @@ fn start_in(
 
 /// Blocks until a child that is about to end has ended, and reaps it. Reaps nothing if another
 /// thread has done so or SIGCHLD is ignored.
-fn reap<'a>(child: impl Fn() -> Id<'a>) {
+pub(crate) fn reap<'a>(child: impl Fn() -> Id<'a>) {
     while waitid(child(), WaitPidFlag::WEXITED) == Err(Errno::EINTR) {}
 }
 
@@ -257,6 +259,7 @@ mod tests {
             passed: None,
             group: ChildGroup::Own,
             files: None,
+            guardian: None,
             above_inheritable: Some(above_inheritable),
         })
         .unwrap();

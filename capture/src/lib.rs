@@ -17,6 +17,7 @@
 //! | module | concept |
 //! |---|---|
 //! | `spawn`, `child`, `spawn_error` | processes with output pipes; their pidfds; the reasons why one does not start |
+//! | `guardian` | the process that ends the others when this process is killed (unsafe) |
 //! | `descendants` | the processes that a process has started in the same process group |
 //! | `exec` | the start of a program in a child that borrows this process's memory (unsafe) |
 //! | `seats`, `environment` | descriptor numbers that are lent to a child (unsafe); its environment |
@@ -78,6 +79,7 @@ mod event;
 mod exec;
 mod fills;
 mod first_writes;
+mod guardian;
 mod inbox;
 mod ioctl;
 mod isolated;
@@ -119,6 +121,7 @@ pub use ended_streams::EndedStreams;
 pub use error::{AddError, PushError, Stopped};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 pub use first_writes::FirstWrites;
+pub use guardian::{Guardian, guard};
 pub use limit::{TooFewFiles, TooFewMaps, check_files, check_maps, raise_file_limit};
 pub use mass_start::MassStart;
 pub use process_spec::{ProcessGroup, ProcessSpec, Stdin};

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
@@ -14,6 +14,7 @@ use crate::child::Child;
 use crate::environment::BaseEnvironment;
 use crate::exec::{self, ChildGroup, ExecPlan};
 use crate::first_writes::FirstWrites;
+use crate::guardian::Guardian;
 use crate::process_spec::{ProcessGroup, ProcessSpec, Stdin};
 use crate::pty::{Pty, PtyMaster};
 use crate::spawn_error::{SpawnError, failed, no_pty, open_stdin, spawn_failed};
@@ -113,7 +114,7 @@ impl Stdio {
 /// [`SpawnError`]. No process runs then.
 pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     let environment = BaseEnvironment::current();
-    Spawner { environment, above_inheritable: None, first_writes: None }.spawn(spec, None)
+    Spawner { environment, above_inheritable: None, first_writes: None, guardian: None }.spawn(spec, None)
 }
 
 /// Starts processes, all with the environment that this process has when the spawner is created.
@@ -133,6 +134,7 @@ pub struct Spawner {
     environment: BaseEnvironment,
     above_inheritable: Option<RawFd>,
     first_writes: Option<FirstWrites>,
+    guardian: Option<Arc<Guardian>>,
 }
 
 impl Default for Spawner {
@@ -149,6 +151,7 @@ impl Spawner {
             environment: BaseEnvironment::current(),
             above_inheritable: seats::above_inheritable(),
             first_writes: None,
+            guardian: None,
         }
     }
 
@@ -161,6 +164,12 @@ impl Spawner {
     /// Returns the watch on the pipes; `None` if the spawner does not watch them.
     pub fn first_writes(&self) -> Option<&FirstWrites> {
         self.first_writes.as_ref()
+    }
+
+    /// Lets `guardian` end the processes, and the process groups that they lead, if this process is
+    /// killed.
+    pub fn guarded_by(self, guardian: Option<Arc<Guardian>>) -> Spawner {
+        Spawner { guardian, ..self }
     }
 
     /// Hides variables of this process's environment from the processes: all whose names
@@ -222,6 +231,7 @@ impl Spawner {
             passed,
             group,
             files: limit::for_children(),
+            guardian: self.guardian.as_deref(),
             above_inheritable: self.above_inheritable,
         };
         // This closes this process's copies of the child's ends. Otherwise the pipes would never

@@ -78,6 +78,14 @@ pub struct Config {
     pub backend: Option<BackendKind>,
     /// The rendezvous point at which tools find this engine.
     pub rendezvous: Rendezvous,
+    /// The command `iof` of this version, if a process of it is to end the ranks when this process
+    /// is killed: a path, or a name to look up in `PATH`. This guardian is a child of this process
+    /// from the first job to the end of the engine. When the process ends without dropping the
+    /// engine, it ends the ranks that the engine has started and their process groups by SIGTERM,
+    /// and two seconds later by SIGKILL. A child that this process has forked, and that has not executed
+    /// a program, delays this until it ends. If the guardian does not start, the ranks run without
+    /// it, and a warning is logged.
+    pub guardian: Option<PathBuf>,
     /// The channels to which messages are logged.
     pub log: LogConfig,
 }
@@ -141,6 +149,7 @@ impl Default for Config {
             max_cache_size: MAX_CACHE_SIZE,
             backend: None,
             rendezvous: Rendezvous::Session(None),
+            guardian: None,
             log: LogConfig::default(),
         }
     }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::{fmt, io, mem};
 
 use iof_capture::{
-    BackendKind, Capture, Event, PipeId, StartError as CaptureError, check_files, raise_file_limit,
+    BackendKind, Capture, Event, Guardian, PipeId, StartError as CaptureError, check_files, raise_file_limit,
 };
 use iof_proto::Nspace;
 use iof_proto::rendezvous::{AnnounceError, JobLink, Level, Listener};
@@ -96,6 +96,8 @@ pub struct Engine {
     pub(crate) pmix: PmixHost,
     pub(crate) pmix_tools: PmixTools,
     pub(crate) topology: Topology,
+    /// Started with the first job, if the configuration asks for it.
+    guardian: OnceLock<Option<Arc<Guardian>>>,
     control: Option<JoinHandle<()>>,
     pub(crate) listener: Option<Arc<Listener>>,
 }
@@ -228,6 +230,7 @@ impl Engine {
             pmix: PmixHost::default(),
             pmix_tools: PmixTools::default(),
             topology: Topology::default(),
+            guardian: OnceLock::new(),
             control: None,
             listener,
         };
@@ -297,6 +300,17 @@ impl Engine {
         // to it or shut it down until the tool is dropped. Only the engine has the other handle of
         // the queue of rings.
         unsafe { Tool::local(theirs, rings, name) }
+    }
+
+    /// Returns the guardian, if there is one. Starts it at the first call.
+    pub(crate) fn guardian(&self) -> Option<Arc<Guardian>> {
+        let start = || {
+            let started = Guardian::start(self.config.guardian.as_deref()?);
+            let warn =
+                |error: &_| tracing::warn!(%error, "ranks run on if this process is killed: no guardian");
+            started.inspect_err(warn).ok().map(Arc::new)
+        };
+        self.guardian.get_or_init(start).clone()
     }
 
     /// Ends the engine as dropping it does, for a process that is about to exit. If all streams are

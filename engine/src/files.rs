@@ -23,8 +23,8 @@ const MAPS_PER_RING: u64 = 2;
 /// use the same maps.
 pub(crate) const MAPS_PER_RANK: u64 = 3 * MAPS_PER_RING;
 /// File descriptors that a job needs temporarily: the last rank's ends of its pipes, and those that
-/// std uses to start it.
-pub(crate) const TRANSIENT_FDS: u64 = 16;
+/// std uses to start it. With them count the two of the guardian.
+pub(crate) const TRANSIENT_FDS: u64 = 18;
 
 /// Number of files that connections and pushes of tools leave to the job. It needs them for new
 /// generations.

@@ -55,6 +55,8 @@ pub(super) struct ChildImage<'a> {
     pub leaving: AtomicBool,
     /// The error number if the program was not executed, otherwise 0.
     pub errno: c_int,
+    /// The child's pidfd in the table of its parent. The kernel sets it before the child runs.
+    pub pidfd: RawFd,
 }
 
 /// The entry point of the child. Calls only async-signal-safe functions.
@@ -74,6 +76,10 @@ pub(super) extern "C" fn become_program(image: *mut c_void) -> c_int {
 fn prepare(image: &mut ChildImage<'_>) -> io::Result<()> {
     let plan = image.plan;
     reset_signals();
+    if let Some(guardian) = plan.guardian {
+        let pidfd = matches!(image.table, Table::Shared { .. }).then_some(image.pidfd);
+        guardian.report(pidfd, plan.group != ChildGroup::Inherit);
+    }
     if let Table::Shared { copied, unit } = image.table {
         image.leaving.store(true, Ordering::Relaxed);
         leave_table(copied, unit)?;

@@ -7,6 +7,7 @@ use std::path::Path;
 use libc::rlim_t;
 
 use crate::environment::Environment;
+use crate::guardian::Guardian;
 
 /// The program to execute, its environment and its descriptors.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(crate) struct ExecPlan<'a> {
     pub group: ChildGroup,
     /// The soft and the hard limit on open files; `None` leaves them unchanged.
     pub files: Option<(rlim_t, rlim_t)>,
+    /// The guardian to which the child reports itself.
+    pub guardian: Option<&'a Guardian>,
     /// The number above all descriptors that the child inherits, if that is known.
     pub above_inheritable: Option<RawFd>,
 }

@@ -17,6 +17,7 @@ mod full_screen;
 mod gaps;
 mod gateway;
 mod give_up;
+mod guardian;
 mod inspect;
 mod keyboard;
 mod kill;
@@ -47,12 +48,17 @@ mod top;
 mod usage;
 mod warnings;
 
+use std::env;
 use std::process::ExitCode;
 
 use crate::args::Command;
 use crate::error::finish;
 
 fn main() -> ExitCode {
+    // Not a command of the user. It starts with each job, so it should not cost a parser.
+    if env::args_os().nth(1).is_some_and(|command| command == "guardian") {
+        return finish(guardian::guard());
+    }
     warnings::print_warnings();
     signals::ignore_file_size_limit();
     let iof = match usage::parse() {

@@ -29,6 +29,7 @@ use crate::fifos::wait_for_readers;
 use crate::follow::{GRACE, JobEvent, RunningJob};
 use crate::full_screen::FullScreen;
 use crate::give_up::WriteWait;
+use crate::guardian;
 use crate::keyboard::{Keyboard, window_size};
 use crate::launched_job::LaunchedJob;
 use crate::log;
@@ -47,7 +48,7 @@ use crate::threads::{no_thread, start_thread};
 pub const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 
 /// This command's own file, even if it was replaced meanwhile.
-const SELF: &str = "/proc/self/exe";
+pub const SELF: &str = "/proc/self/exe";
 
 /// Runs a job. Returns the exit code of the rank that failed first, or 0.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -329,7 +330,8 @@ fn config(args: &RunArgs, has_nodes: bool) -> Result<Config, Failure> {
     // What the ranks of other nodes write is dropped there, if at all.
     let drop = if has_nodes { Drop::None } else { args.drop };
     let (policy, log) = (drop.into(), log::config()?);
-    Ok(Config { cache_size, cache_total, policy, backend, rendezvous, log, ..Config::default() })
+    let guardian = guardian::program();
+    Ok(Config { cache_size, cache_total, policy, backend, rendezvous, guardian, log, ..Config::default() })
 }
 
 /// Starts the engine. It has no socket if another user owns the path of the default directory.

@@ -262,8 +262,10 @@ fn in_the_background_the_command_waits_for_the_keyboard() {
 fn the_rank_gets_sighup_when_the_command_is_killed() {
     let site = Site::new();
     let note = site.path().join("note");
-    let script =
-        format!("trap 'echo hup > {}; exit' HUP; echo ready; while :; do sleep 0.1; done", note.display());
+    let script = format!(
+        "trap '' TERM; trap 'echo hup > {}; exit' HUP; echo ready; while :; do sleep 0.1; done",
+        note.display()
+    );
     let mut run = site.run_sh(&["--pty", "0"], &script);
     let mut ready = [0; 6];
     run.stdout().read_exact(&mut ready).unwrap();

@@ -22,6 +22,7 @@ use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 use super::agent_files::FileWriters;
 use crate::args::values::duration;
 use crate::error::Failure;
+use crate::guardian;
 use crate::log;
 use crate::message::print_message;
 use crate::run::engine_failed;
@@ -36,7 +37,7 @@ pub const NAME: &str = "iof agent";
 #[command(
     after_help = "It ends when `iof run` has all output of its ranks. If its connection ends before, or at SIGINT, \
                   SIGTERM, SIGHUP or SIGQUIT, it sends SIGTERM to its ranks, and SIGKILL after the --kill-wait of \
-                  `iof run`. SIGKILL of the agent leaves its ranks running: their next write raises SIGPIPE.\n\n\
+                  `iof run`. If SIGKILL ends the agent, another process, its guardian, ends the ranks.\n\n\
                   Exit codes: 0 if `iof run` has all output, or the connection ended before ranks ran; 1 if the \
                   ranks could not start, a file could not be written, the connection ended while they ran, or it \
                   carried invalid frames; 2 for invalid options; 128+n if signal n asked it to end while \
@@ -110,7 +111,8 @@ struct Hooks;
 
 impl AgentHooks for Hooks {
     fn config(&self) -> Result<Config, StartRefusal> {
-        Ok(Config { log: log::config().map_err(refusal)?, ..Config::default() })
+        let log = log::config().map_err(refusal)?;
+        Ok(Config { guardian: guardian::program(), log, ..Config::default() })
     }
 
     fn warn(&self, message: &str) {

@@ -167,8 +167,21 @@ impl Process {
         self.living().into_iter().filter(runs).collect()
     }
 
-    /// Returns the pids of the process and its descendants that have not ended.
+    /// Returns the pids of the process and its descendants that have not ended, without guardians.
     pub fn living(&self) -> Vec<u32> {
+        let guardians = self.guardians();
+        self.marked().into_iter().filter(|pid| !guardians.contains(pid)).collect()
+    }
+
+    /// Returns the pids of the living guardians of the process and its descendants.
+    pub fn guardians(&self) -> Vec<u32> {
+        let is_guardian =
+            |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"iof\0guardian\0");
+        self.marked().into_iter().filter(is_guardian).collect()
+    }
+
+    /// Returns the pids of the process and its descendants that have not ended.
+    fn marked(&self) -> Vec<u32> {
         let mark = format!("{MARK}={}", self.mark).into_bytes();
         let pids = fs::read_dir("/proc")
             .unwrap()
@@ -218,7 +231,7 @@ impl Drop for Process {
         let _ = killpg(self.nix_pid(), Signal::SIGKILL);
         let deadline = Instant::now() + DEADLINE;
         // Repeats, because a process may start another one meanwhile.
-        while let living = self.living()
+        while let living = self.marked()
             && !living.is_empty()
             && Instant::now() < deadline
         {
