@@ -22,17 +22,24 @@ pub enum Interaction {
 /// The newest read of a stream from its source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastRead {
-    /// The bytes that it brought. Reads less than 0.1 ms apart count as one.
+    /// The bytes that it brought. Reads less than 0.1 ms apart count as one. So does a read less than
+    /// 10 ms after one of at least 16 KiB: a pipe cannot hold a larger write as a whole.
     pub len: u64,
     /// Who may answer the process.
     pub interaction: Interaction,
-    /// Whether the process was given stdin after the output that preceded this read by more than a
-    /// second. If so, what was read may be an answer for which the giver waits.
+    /// Whether the process was given stdin at most 10 seconds, or 64 KiB of its output, before the
+    /// end of this read. If so, what was read may be an answer for which the giver waits.
     pub is_answer: bool,
 }
 
-/// Reads less than this apart belong to one answer, in nanoseconds.
-const ANSWER: u64 = 1_000_000_000;
+/// The least number of bytes of a read after which the rest of the same write may follow.
+const LARGE_READ: u64 = 16 << 10;
+/// The time within which that rest follows, in nanoseconds.
+const REST_TIME: u64 = 10_000_000;
+/// The greatest number of bytes that a process writes before what counts as its answer ends.
+const ANSWER_BYTES: u64 = 64 << 10;
+/// The longest time from stdin to what counts as an answer in any case, in nanoseconds.
+const ANSWER_TIME: u64 = 10_000_000_000;
 /// The bits of the shared word below the position.
 const KIND_BITS: u32 = 2;
 
@@ -65,11 +72,19 @@ pub(crate) fn last_read(ring: &Ring) -> Option<LastRead> {
     let published = &ring.control().published;
     let mut reads = ring.recent().newest_first();
     let newest = reads.next()?;
-    // Relaxed: a reader that sees an old value looks again at its next check.
+    // Relaxed: a reader that sees old values looks again at its next check.
     let (word, tail) = (published.interaction.load(Relaxed), published.tail.load(Relaxed));
+    let given_time = published.given_time.load(Relaxed);
+    let mut first = newest;
+    for before in reads {
+        let is_large = first.offset.saturating_sub(before.offset) >= LARGE_READ;
+        if !is_large || first.time.saturating_sub(before.time) >= REST_TIME {
+            break;
+        }
+        first = before;
+    }
     let is_answer = (word >> KIND_BITS).checked_sub(1).is_some_and(|given| {
-        let together = reads.take_while(|read| newest.time.saturating_sub(read.time) < ANSWER);
-        given >= together.last().map_or(newest.offset, |first| first.offset)
+        tail.saturating_sub(given) < ANSWER_BYTES || newest.time.saturating_sub(given_time) < ANSWER_TIME
     });
-    Some(LastRead { len: tail.saturating_sub(newest.offset), interaction: interaction(word), is_answer })
+    Some(LastRead { len: tail.saturating_sub(first.offset), interaction: interaction(word), is_answer })
 }

@@ -116,6 +116,8 @@ pub(crate) struct Published {
     /// The [`Interaction`](crate::Interaction) in the two lowest bits. Above them, one more than the
     /// position that the stream had when its process was last given stdin; 0 if it never was.
     pub interaction: AtomicU64,
+    /// When that was, in nanoseconds since 1970.
+    pub given_time: AtomicU64,
 }
 
 /// The words by which the writer announces what it may overwrite. Written by the engine, read by

@@ -221,6 +221,7 @@ impl Ring {
         published.missing.store(0, Relaxed);
         published.recent_tail.store(0, Relaxed);
         published.interaction.store(0, Relaxed);
+        published.given_time.store(0, Relaxed);
         claimed.position.store(shape.base, Relaxed);
         claimed.index_head.store(0, Relaxed);
         claimed.wanted.store(NONE, Relaxed);

@@ -137,6 +137,8 @@ pub struct Stream {
     alternates: bool,
     /// The word that tells readers who may answer the process, see [`crate::interaction`].
     interaction: u64,
+    /// When the process was last given stdin, in nanoseconds since 1970.
+    given_time: u64,
     new_ring: fn(Shape<'_>) -> Result<Ring, CreateError>,
     /// The first ring, while it has no memory.
     owed: Option<OwedRing>,
@@ -216,6 +218,7 @@ impl Stream {
             turn: None,
             alternates: false,
             interaction: 0,
+            given_time: 0,
             new_ring,
             owed: None,
             refusal: None,

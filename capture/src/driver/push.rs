@@ -82,7 +82,8 @@ impl<B: Backend> Driver<B> {
     /// in the inlet.
     fn count_taken(&mut self, index: usize, bytes: usize) {
         if bytes > 0 {
-            self.tell_stdout(index, Stream::note_input);
+            let now = self.time;
+            self.tell_stdout(index, |stdout| stdout.note_input(now));
         }
         let Some(turn) = self.targets.get_mut(index).and_then(|target| target.turn()) else { return };
         if let Some(push) = self.targets.push_mut(turn) {

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iof_proto::limits::JOB_WAIT;
-use iof_proto::query::key;
+use iof_proto::query::{JobInfo, key};
 use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, list};
 use iof_proto::{Found, Nspace, Value};
 use iof_tool::{AttachError, Tool};
@@ -119,10 +119,15 @@ pub fn listed<'a>(jobs: impl Iterator<Item = &'a Nspace>) -> String {
 
 /// Returns the names of an engine's jobs, also of those that have ended.
 pub fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
+    Ok(jobs(tool)?.into_iter().map(|job| job.nspace).collect())
+}
+
+/// Returns the jobs that the engine of `tool` knows.
+pub fn jobs(tool: &mut Tool) -> Result<Vec<JobInfo>, Failure> {
     let found = tool.query(&[key::PMIX_QUERY_NAMESPACE_INFO]).map_err(Failure::running)?;
     let jobs = found.into_iter().find_map(|Found { value, .. }| match value {
         Value::Jobs(jobs) => Some(jobs),
         _ => None,
     });
-    Ok(jobs.unwrap_or_default().into_iter().map(|job| job.nspace).collect())
+    Ok(jobs.unwrap_or_default())
 }

@@ -20,7 +20,7 @@ use crate::args::values::{ChannelList, Ranks, bytes, duration, file_count, file_
 use crate::error::Failure;
 use crate::give_up::WatchedOutput;
 use crate::message::{beside_output, print_message};
-use crate::printers::{AttachedOutputs, OutputTarget};
+use crate::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget};
 use crate::redirect::RedirectArgs;
 
 /// The heading of these options in help.
@@ -104,9 +104,6 @@ pub struct OutputArgs {
           value_parser = file_count, allow_hyphen_values = true)]
     pub file_count: u32,
 }
-
-/// The wait of a part of a line in a job of one rank.
-const LONE_RANK_WAIT: Duration = Duration::from_millis(100);
 
 /// The unit that gets a tag.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

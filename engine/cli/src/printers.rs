@@ -4,6 +4,7 @@ use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use iof_capture::{ProcessSpec, find_program};
 use iof_engine::App;
@@ -43,10 +44,21 @@ pub struct OutputTarget {
     pub copies_to: Option<&'static str>,
 }
 
+/// The wait of a part of a line in a job of one rank.
+pub const LONE_RANK_WAIT: Duration = Duration::from_millis(100);
+
 /// The outputs whose streams are pulled, and whose printers have not started.
 pub struct AttachedOutputs(pub Vec<(Tool, Channels, OutputTarget)>);
 
 impl AttachedOutputs {
+    /// Lets incomplete lines of text wait for a short time only, because one rank writes all lines.
+    pub fn expect_one_rank(&mut self) {
+        let options = self.0.iter_mut().map(|(.., target)| &mut target.options);
+        for options in options.filter(|options| options.style.joins_parts()) {
+            options.flush_timeout.max_time.get_or_insert(LONE_RANK_WAIT);
+        }
+    }
+
     /// Creates the directories of files, so that an unusable path is an error before anything is
     /// written. Adds what this creates to `new`.
     pub fn create_directories(&self, new: &mut NewFiles) -> Result<(), Failure> {

@@ -6,12 +6,13 @@ use std::time::Instant;
 use crossbeam::channel::unbounded;
 use iof_output::{NewFiles, PrintReport};
 use iof_proto::limits::JOB_WAIT;
+use iof_proto::query::JobInfo;
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Pull, RequestError, Tool};
 
 use crate::args::PullArgs;
 use crate::args::values::Ranks;
-use crate::attach::{POLL_INTERVAL, ToolName, attach_several, namespaces};
+use crate::attach::{POLL_INTERVAL, ToolName, attach_several, jobs};
 use crate::error::Failure;
 use crate::output::{Part, WrittenOutputs, with_job};
 
@@ -23,11 +24,16 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
         return Err(Failure::usage("--ranks and --rank have no rank in common: drop one of the two options"));
     }
     let mut engine = None;
-    let attached = outputs.attach(None, |parts| {
-        let tools = open(args, parts)?;
+    let mut is_one_rank = false;
+    let mut attached = outputs.attach(None, |parts| {
+        let tools;
+        (tools, is_one_rank) = open(args, parts)?;
         engine = tools.iter().flatten().next().map(Tool::engine_pid);
         Ok(tools)
     })?;
+    if is_one_rank {
+        attached.expect_one_rank();
+    }
     let mut new_files = NewFiles::default();
     attached.create_directories(&mut new_files)?;
     let writers = attached.start()?;
@@ -72,25 +78,29 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
 }
 
 /// Returns a tool for each part, attached to one engine, that pulls the selected streams of the
-/// part; `None` for a part without selected streams.
-fn open(args: &PullArgs, parts: &[Part<'_>]) -> Result<Vec<Option<Tool>>, Failure> {
+/// part; `None` for a part without selected streams. Also returns whether one rank writes them.
+fn open(args: &PullArgs, parts: &[Part<'_>]) -> Result<(Vec<Option<Tool>>, bool), Failure> {
     let selections: Vec<Option<(Channels, Vec<Rank>)>> =
         parts.iter().map(|part| select(args, part)).collect();
     let count = selections.iter().flatten().count();
     if count == 0 {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), false));
     }
     let engine = args.engine.select();
     let mut tools = attach_several(&engine, &ToolName::Pull, count)?;
-    let Some(first) = tools.first_mut() else { return Ok(Vec::new()) };
+    let Some(first) = tools.first_mut() else { return Ok((Vec::new(), false)) };
     let jobs = wait_for_jobs(first, engine.nspace.as_ref())?;
+    let one_rank = |ranks: &[Rank]| matches!(ranks, [rank] if *rank != Rank::WILDCARD);
+    let is_one_rank = jobs.len() == 1
+        && (jobs.iter().all(|job| job.procs == 1)
+            || selections.iter().flatten().all(|(_, ranks)| one_rank(ranks)));
     let mut tools = tools.into_iter();
     let mut open = |(channels, ranks): (Channels, Vec<Rank>)| {
         let Some(mut tool) = tools.next() else { return Ok(None) };
         let procs_in = |nspace: &Nspace| -> Vec<Proc> {
             ranks.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect()
         };
-        let procs = jobs.iter().flat_map(procs_in).collect();
+        let procs = jobs.iter().map(|job| &job.nspace).flat_map(procs_in).collect();
         let request = Pull { backlog: !args.no_backlog, ..Pull::new(procs, channels) };
         tool.pull(&request).map_err(|error| match error {
             RequestError::Denied(failure) => Failure::usage(failure.reason),
@@ -99,7 +109,9 @@ fn open(args: &PullArgs, parts: &[Part<'_>]) -> Result<Vec<Option<Tool>>, Failur
         })?;
         Ok(Some(tool))
     };
-    selections.into_iter().map(|selection| selection.map_or(Ok(None), &mut open)).collect()
+    let opened: Result<_, _> =
+        selections.into_iter().map(|selection| selection.map_or(Ok(None), &mut open)).collect();
+    Ok((opened?, is_one_rank))
 }
 
 /// Returns the channels and ranks of `part` that the options select, or `None` if there are none.
@@ -108,13 +120,13 @@ fn select(args: &PullArgs, part: &Part<'_>) -> Option<(Channels, Vec<Rank>)> {
     (!channels.is_empty() && !ranks.is_empty()).then_some((channels, ranks))
 }
 
-/// Returns the names of the engine's jobs, or only `nspace` if it is given. Waits up to
+/// Returns the engine's jobs, or only `nspace` if it is given. Waits up to
 /// [`JOB_WAIT`] for a job.
-fn wait_for_jobs(tool: &mut Tool, nspace: Option<&Nspace>) -> Result<Vec<Nspace>, Failure> {
+fn wait_for_jobs(tool: &mut Tool, nspace: Option<&Nspace>) -> Result<Vec<JobInfo>, Failure> {
     let start = Instant::now();
     loop {
-        let mut jobs = namespaces(tool)?;
-        jobs.retain(|job| nspace.is_none_or(|nspace| nspace == job));
+        let mut jobs = jobs(tool)?;
+        jobs.retain(|job| nspace.is_none_or(|nspace| *nspace == job.nspace));
         if !jobs.is_empty() {
             return Ok(jobs);
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use common::process::Process;
 use common::site::Site;
-use common::{wait_for, wait_up_to};
+use common::wait_up_to;
 
 const RANKS: usize = 4;
 /// The number of lines of each rank.
@@ -36,6 +36,8 @@ fn writers(site: &Site) -> Vec<String> {
     vec![
         format!("exec {lines} stdio"),
         format!("exec {lines} setvbuf 1000"),
+        // A pipe cannot hold a buffer as a whole.
+        format!("exec {lines} own 66000"),
         // The same text, flushed by grep.
         format!("{lines} setvbuf 80 | grep END"),
     ]
@@ -176,7 +178,7 @@ const SIZES: [usize; 5] = [511, 512, 1024, 4096, 5000];
 /// Sends the size of each answer by `ask`, and waits for as many bytes of output.
 fn assert_answers(what: &str, mut ask: impl FnMut(usize), output: impl Fn() -> usize) {
     let mut expected = 0;
-    for size in SIZES.into_iter().chain(SIZES) {
+    for size in SIZES {
         ask(size);
         expected += size;
         wait_up_to(SOON, &format!("{what}: the answer of {size} bytes"), || {
@@ -186,17 +188,38 @@ fn assert_answers(what: &str, mut ask: impl FnMut(usize), output: impl Fn() -> u
     }
 }
 
-/// Counts the answered bytes of an output.
-fn count(mut output: impl Read + Send + 'static) -> Arc<Mutex<usize>> {
-    let counted = Arc::new(Mutex::new(0));
-    let counter = Arc::clone(&counted);
-    thread::spawn(move || {
-        let mut chunk = [0; 4096];
-        while let Ok(read @ 1..) = output.read(&mut chunk) {
-            *counter.lock().unwrap() += chunk[..read].iter().filter(|byte| **byte == b'x').count();
-        }
-    });
-    counted
+/// An output as far as a thread has read it.
+#[derive(Clone)]
+struct Shown(Arc<Mutex<String>>);
+
+impl Shown {
+    fn of(mut output: impl Read + Send + 'static) -> Shown {
+        let shown = Shown(Arc::default());
+        let buffer = Arc::clone(&shown.0);
+        thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(read @ 1..) = output.read(&mut chunk) {
+                buffer.lock().unwrap().push_str(std::str::from_utf8(&chunk[..read]).unwrap());
+            }
+        });
+        shown
+    }
+
+    fn count(&self, text: &str) -> usize {
+        self.0.lock().unwrap().matches(text).count()
+    }
+
+    fn wait_for(&self, text: &str) {
+        wait_up_to(SOON, text, || (self.count(text) > 0).then_some(()));
+    }
+}
+
+/// Pushes the size of an answer to rank 0.
+fn push(site: &Site, size: usize) {
+    let mut push = site.iof("push");
+    let mut push = push.args(["--keep-open", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    push.stdin.take().unwrap().write_all(format!("{size}\n").as_bytes()).unwrap();
+    assert!(push.wait().unwrap().success());
 }
 
 #[test]
@@ -205,20 +228,15 @@ fn a_request_and_its_answer_do_not_wait_for_each_other() {
     for nodes in [&[][..], &["--rsh", "sh -c", "--hosts", "a:1,b:1"]] {
         let mut run =
             site.run_sh(&[&["-n", "2", "--stdin", "all"], nodes].concat(), &format!("{OTHER} {ECHO}"));
-        let (mut stdin, counted) = (run.stdin(), count(run.stdout()));
+        let (mut stdin, counted) = (run.stdin(), Shown::of(run.stdout()));
         let ask = |size: usize| stdin.write_all(format!("{size}\n").as_bytes()).unwrap();
-        assert_answers(&format!("--stdin {nodes:?}"), ask, || *counted.lock().unwrap());
+        assert_answers(&format!("--stdin {nodes:?}"), ask, || counted.count("x"));
     }
     let mut run = site.run_sh(&["-n", "2", "--stdin-open", "0"], &format!("{OTHER} {ECHO}"));
     site.wait_for_ranks(2);
-    let counted = count(run.stdout());
-    let ask = |size: usize| {
-        let mut push = site.iof("push");
-        let mut push = push.args(["--keep-open", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-        push.stdin.take().unwrap().write_all(format!("{size}\n").as_bytes()).unwrap();
-        assert!(push.wait().unwrap().success());
-    };
-    assert_answers("iof push", ask, || *counted.lock().unwrap());
+    let counted = Shown::of(run.stdout());
+    let ask = |size: usize| push(&site, size);
+    assert_answers("iof push", ask, || counted.count("x"));
     let script = format!("{OTHER} stty -echo; printf ready; {ECHO}");
     let (terminal, _run) = site.run_at_terminal(["-n", "2", "--pty", "0", "--", "sh", "-c", &script]);
     terminal.wait_for("ready", 1);
@@ -260,17 +278,7 @@ fn an_error_without_a_newline_appears_before_its_rank_ends() {
     for options in [&[][..], &["--output", "rank"], &["--output", "json"], &nodes] {
         let site = Site::new();
         let mut run = site.run_sh(&[&["-n", "2"], options].concat(), hang);
-        let shown = Arc::new(Mutex::new(String::new()));
-        let (mut stderr, buffer) = (run.stderr(), Arc::clone(&shown));
-        thread::spawn(move || {
-            let mut chunk = [0; 4096];
-            while let Ok(read @ 1..) = stderr.read(&mut chunk) {
-                buffer.lock().unwrap().push_str(std::str::from_utf8(&chunk[..read]).unwrap());
-            }
-        });
-        wait_up_to(SOON, &format!("the message with {options:?}"), || {
-            shown.lock().unwrap().contains("oops").then_some(())
-        });
+        Shown::of(run.stderr()).wait_for("oops");
     }
 }
 
@@ -282,14 +290,37 @@ fn one_time_replaces_all_waits_on_every_way() {
     for options in [&[][..], &["--output", "rank"], &nodes] {
         let site = Site::new();
         let mut run = site.run_sh(&[&["-n", "2", "--max-line-time", "0.2"], options].concat(), block);
-        let (counted, shown) = (Arc::new(Mutex::new(false)), run.stdout());
-        let (found, mut shown) = (Arc::clone(&counted), shown);
-        thread::spawn(move || {
-            let mut chunk = [0; 4096];
-            while let Ok(read @ 1..) = shown.read(&mut chunk) {
-                *found.lock().unwrap() |= chunk[..read].contains(&b'?');
-            }
-        });
-        wait_for(&format!("the part with {options:?}"), || counted.lock().unwrap().then_some(()));
+        Shown::of(run.stdout()).wait_for("?");
     }
+}
+
+#[test]
+fn a_line_behind_one_that_was_shown_early_stays_whole() {
+    let early = "[ $IOF_RANK = 1 ] && while :; do echo other; sleep .05; done; printf early; \
+                 : < GATE; printf ' end\n%4090s' next; sleep .5; echo ' END'; kill 0";
+    let nodes = ["--rsh", "sh -c", "--hosts", "a:1,b:1"];
+    for options in [&[][..], &["--output", "rank"], &nodes] {
+        let site = Site::new();
+        let mut gate = site.gate("early");
+        let mut run = site.run_sh(&[&["-n", "2"], options].concat(), &early.replace("GATE", gate.path()));
+        let shown = Shown::of(run.stdout());
+        shown.wait_for("early");
+        gate.open();
+        shown.wait_for("END");
+        let shown = shown.0.lock().unwrap();
+        let line = shown.lines().find(|line| line.contains("next")).unwrap();
+        assert!(line.ends_with("next END"), "{options:?}: {line:?}");
+    }
+}
+
+#[test]
+fn a_pull_answers_over_nodes_although_the_front_end_writes_nothing() {
+    let site = Site::new();
+    let options = ["-n", "2", "--rsh", "sh -c", "--hosts", "a:1,b:1", "--stdin-open", "0", "-o", "none"];
+    let _run = site.run_sh(&options, &format!("{OTHER} {ECHO}"));
+    site.wait_for_ranks(2);
+    let mut pull = site.pull_when_ready();
+    let counted = Shown::of(pull.stdout());
+    let ask = |size: usize| push(&site, size);
+    assert_answers("iof pull", ask, || counted.count("x"));
 }

@@ -1,8 +1,9 @@
 //! The destination of a printer.
 
-use crate::files::{Files, LockedFiles, OpenFiles};
+use crate::files::{FileId, Files, LockedFiles, OpenFiles};
 use crate::options::Options;
 use crate::output::{Audience, Output};
+use crate::style::OpenLine;
 
 /// The destination of a printer.
 #[derive(Debug)]
@@ -41,11 +42,13 @@ pub(crate) enum OpenDestination {
 }
 
 impl OpenDestination {
-    /// Returns the reader of what is written.
-    pub(crate) fn audience(&self) -> Audience {
-        match self {
-            OpenDestination::Output(output) => output.audience(),
-            OpenDestination::Files(_) => Audience::Nobody,
+    /// Returns the reader of what is written, and the line in the middle of which it is. `file` is
+    /// the file of the stream that is written.
+    pub(crate) fn reader_and_line(&mut self, file: Option<FileId>) -> (Audience, OpenLine) {
+        match (self, file) {
+            (OpenDestination::Output(output), _) => (output.audience(), *output.lock()),
+            (OpenDestination::Files(files), Some(file)) => (files.audience(file), files.open_line(file)),
+            (OpenDestination::Files(_), None) => (Audience::Nobody, None),
         }
     }
 }

@@ -89,7 +89,7 @@ impl LinePrinter {
             max_stay: 0,
             is_stalled: false,
         };
-        let rules = rules(options, clock, destination, *origin);
+        let rules = stream.rules(options, clock, destination, *origin);
         let Decision { write, rest } = stream.part.decide(&found, &rules, || last);
         let (lines, kept) = run.bytes.split_at(write.min(run.bytes.len()));
         if !lines.is_empty() {
@@ -120,7 +120,7 @@ impl LinePrinter {
                 continue;
             }
             let origin = Origin { handler: 0, source, channel: *channel, logged: *logged };
-            let rules = rules(options, clock, destination, origin);
+            let rules = stream.rules(options, clock, destination, origin);
             if stream.part.still_waits(false, &rules, || None) {
                 waits = true;
             } else {
@@ -173,22 +173,6 @@ impl LinePrinter {
     }
 }
 
-/// Returns the rules for a stream.
-fn rules<'a>(
-    options: &'a Options,
-    clock: &'a FlushClock,
-    destination: &OpenDestination,
-    origin: Origin<'a>,
-) -> HoldRules<'a> {
-    let hold = match options {
-        Options { raw: true, .. } => Hold::Never,
-        Options { style, .. } if style.is_by_fragment() => Hold::Characters,
-        Options { .. } => Hold::Lines,
-    };
-    let (timeout, audience) = (&options.flush_timeout, destination.audience());
-    HoldRules { hold, timeout, clock, audience, origin }
-}
-
 fn key(origin: &Origin<'_>) -> StreamKey {
     (origin.source.clone(), origin.channel, origin.logged)
 }
@@ -212,6 +196,25 @@ impl Stream {
             file = Some(id);
         }
         Ok(Stream { key: new_key(), label: options.style.label(&source), file, part: LineHolder::default() })
+    }
+
+    /// Returns the rules for the bytes of the stream.
+    fn rules<'a>(
+        &self,
+        options: &'a Options,
+        clock: &'a FlushClock,
+        destination: &mut OpenDestination,
+        origin: Origin<'a>,
+    ) -> HoldRules<'a> {
+        let (audience, open) = destination.reader_and_line(self.file);
+        let Options { style, raw, flush_timeout: timeout } = options;
+        let hold = match open == Some(self.key) {
+            _ if *raw => Hold::Never,
+            _ if style.is_by_fragment() => Hold::Characters,
+            true if style.joins_parts() => Hold::Continued,
+            _ => Hold::Lines,
+        };
+        HoldRules { hold, timeout, clock, audience, origin }
     }
 
     /// Writes the part that waits, and then `lines`.

@@ -132,8 +132,10 @@ impl FlushClock {
 /// The wait of a part of a line for its rest, measured by a [`FlushClock`].
 #[derive(Clone, Copy, Debug)]
 struct PartWait {
-    /// When the part was first seen, or the last read changed how long it waits.
+    /// When the part was first seen.
     began: Duration,
+    /// When it was first to wait for a short time.
+    short_since: Option<Duration>,
     /// When its last byte was first seen.
     grew: Duration,
     len: usize,
@@ -143,17 +145,25 @@ struct PartWait {
 
 impl PartWait {
     fn begin(len: usize, limit: Option<Duration>, clock: &FlushClock) -> PartWait {
-        PartWait { began: clock.now, grew: clock.now, len, limit }
+        PartWait { began: clock.now, short_since: None, grew: clock.now, len, limit }.until(limit, clock)
     }
 
-    fn is_short(self) -> bool {
+    /// Returns the wait with another limit.
+    fn until(self, limit: Option<Duration>, clock: &FlushClock) -> PartWait {
+        let wait = PartWait { limit, ..self };
+        let short_since = self.short_since.or_else(|| wait.is_short().then_some(clock.now));
+        PartWait { short_since, ..wait }
+    }
+
+    fn is_short(&self) -> bool {
         self.limit.is_some_and(|limit| limit <= PART_WAIT)
     }
 
     fn has_expired(&self, at_least: Duration, clock: &FlushClock) -> bool {
         let Some(limit) = self.limit.map(|limit| limit.max(at_least)) else { return false };
         let quiet = clock.now.saturating_sub(self.grew.max(clock.resumed));
-        quiet >= limit || clock.now.saturating_sub(self.began) >= limit.max(PART_WAIT)
+        let began = self.short_since.filter(|_| self.is_short()).unwrap_or(self.began);
+        quiet >= limit || clock.now.saturating_sub(began) >= limit.max(PART_WAIT)
     }
 }
 
@@ -166,8 +176,22 @@ pub enum Hold {
     Never,
     /// An incomplete character.
     Characters,
+    /// An incomplete line, unless it continues the line that is open at the output: then an
+    /// incomplete character.
+    Continued,
     /// An incomplete line.
     Lines,
+}
+
+impl Hold {
+    /// Returns what has to wait of a part behind `lines` bytes of whole lines.
+    fn behind(self, lines: usize) -> Hold {
+        match self {
+            Hold::Continued if lines > 0 => Hold::Lines,
+            Hold::Continued => Hold::Characters,
+            hold => hold,
+        }
+    }
 }
 
 /// The bytes of a stream on which [`LineHolder::decide`] decides.
@@ -280,6 +304,7 @@ impl LineHolder {
         if lines == bytes.len() || (lines > 0 && limit < bytes.len()) {
             return decision;
         }
+        let rules = &HoldRules { hold: rules.hold.behind(lines), ..*rules };
         let part = bytes.get(lines..).unwrap_or_default();
         let is_long = self.bytes.len().saturating_add(part.len()) >= rules.timeout.max_line;
         let has_more = has_more && !is_last;
@@ -300,7 +325,7 @@ impl LineHolder {
         decision.rest = match waiting {
             0 => Rest::Next,
             // Parts that wait for long must not keep a flush of the job waiting.
-            _ if waiting <= max_stay && self.wait.is_some_and(PartWait::is_short) => Rest::Stay,
+            _ if waiting <= max_stay && self.wait.as_ref().is_some_and(PartWait::is_short) => Rest::Stay,
             _ => Rest::Copy,
         };
         decision
@@ -313,6 +338,7 @@ impl LineHolder {
         rules: &HoldRules<'_>,
         last: impl FnOnce() -> Option<LastRead>,
     ) -> bool {
+        let rules = &HoldRules { hold: rules.hold.behind(0), ..*rules };
         matches!(rules.hold, Hold::Lines | Hold::Characters)
             && self.waiting(&[], true, is_stalled, rules, last) > 0
     }
@@ -337,17 +363,17 @@ impl LineHolder {
             Hold::Lines => last().map(|last| timeout.wait(origin, last, audience)),
             _ => Some(Some(Duration::ZERO)),
         };
-        let wait = self.wait.get_or_insert_with(|| {
-            PartWait::begin(len, timeout.wait(origin, LastRead::default(), audience), clock)
+        let limit = limit.unwrap_or_else(|| {
+            let unknown = || timeout.wait(origin, LastRead::default(), audience);
+            self.wait.map_or_else(unknown, |wait| wait.limit)
         });
-        let limit = limit.unwrap_or(wait.limit);
+        let wait = self.wait.get_or_insert_with(|| PartWait::begin(len, limit, clock));
         if is_stalled {
             *wait = PartWait::begin(len, limit, clock);
         } else if len != wait.len {
-            let began = if limit == wait.limit { wait.began } else { clock.now };
-            *wait = PartWait { began, grew: clock.now, len, limit };
+            *wait = PartWait { grew: clock.now, len, ..*wait };
         }
-        wait.limit = limit;
+        *wait = wait.until(limit, clock);
         // An incomplete character that begins in the bytes here is not divided.
         let can_wait_alone = character <= part.len() && character < len;
         let (at_least, longest) = if can_wait_alone || character == 0 {
@@ -604,6 +630,28 @@ mod tests {
         rig.bytes.push(b'x');
         rig.last.len = 1;
         assert_eq!(rig.written_after(|_| {}), Some(SECOND));
+    }
+
+    #[test]
+    fn a_part_to_which_buffers_and_small_reads_are_added_in_turn_is_written_in_a_second() {
+        let mut rig = Rig::new(1, Interaction::None, Audience::Program);
+        let mut large = false;
+        let written = rig.written_after(|rig| {
+            rig.bytes.push(b'.');
+            large = !large;
+            rig.last.len = if large { 4096 } else { 1 };
+        });
+        assert_eq!(written, Some(SECOND));
+    }
+
+    #[test]
+    fn only_a_part_that_continues_the_open_line_is_written_at_once() {
+        for (bytes, write) in [(&b"more"[..], 4), (b"end\nnext", 4)] {
+            let mut rig = Rig::new(4096, Interaction::None, Audience::Program);
+            rig.hold = Hold::Continued;
+            rig.bytes = bytes.to_vec();
+            assert_eq!(rig.decide().write, write);
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::files::{FileError, FileId, Pool};
 use crate::lines::FlushClock;
 use crate::options::Options;
 use crate::order::Siblings;
+use crate::output::Audience;
 use crate::processes::Processes;
 use crate::stream::{BatchBuilder, Outcome, ReadyStream, Stream};
 use crate::style::{Loss, OpenLine, Source};
@@ -398,7 +399,8 @@ impl PrinterTask {
                     let exclusive = !output.is_shared();
                     let output = output.clone();
                     let mut open = output.lock();
-                    let (batch, outcomes) = self.assemble(reader, rest, (&mut open, exclusive), usize::MAX);
+                    let destination = (&mut *open, exclusive, output.audience());
+                    let (batch, outcomes) = self.assemble(reader, rest, destination, usize::MAX);
                     output.write(&mut batch.slices()).map_err(PrintError::Write)?;
                     self.buffer = batch.into_buffer();
                     (outcomes.len(), outcomes)
@@ -407,11 +409,13 @@ impl PrinterTask {
                     let stream = self.streams.get(first.id.index());
                     let file = stream.and_then(|stream| stream.as_ref()?.file);
                     let (Some(file), Some(origin)) = (file, reader.origin(first.id)) else { return Ok(()) };
-                    let (mut open, room) = (files.open_line(file), files.room(file));
+                    let (mut open, room, audience) =
+                        (files.open_line(file), files.room(file), files.audience(file));
                     // Each file needs its own write.
                     let count = later.iter().take_while(|later| later.follows).count().saturating_add(1);
                     let same_file = rest.get(..count).unwrap_or_default();
-                    let (batch, mut outcomes) = self.assemble(reader, same_file, (&mut open, true), room);
+                    let (batch, mut outcomes) =
+                        self.assemble(reader, same_file, (&mut open, true, audience), room);
                     let count = outcomes.len();
                     if let OpenDestination::Files(files) = &mut self.destination {
                         let written = files.write(file, batch.slices(), open);
@@ -462,7 +466,7 @@ impl PrinterTask {
         &mut self,
         reader: &'a BatchReader,
         ready: &[ReadyStream],
-        (open, exclusive): (&mut OpenLine, bool),
+        (open, exclusive, audience): (&mut OpenLine, bool, Audience),
         room: usize,
     ) -> (Batch<'a>, Vec<Outcome>) {
         let limit = if self.options.style.is_plain() { MAX_LENT } else { MAX_COPIED }.min(room);
@@ -472,7 +476,7 @@ impl PrinterTask {
             clock: &self.clock,
             open,
             exclusive,
-            audience: self.destination.audience(),
+            audience,
             batch,
             times: &mut self.times,
             written: 0,

@@ -208,7 +208,7 @@ impl Stream {
             _ if *raw => Hold::Never,
             _ if style.is_by_fragment() => Hold::Characters,
             _ if is_sole && style.joins_parts() => Hold::Never,
-            true if style.joins_parts() => Hold::Characters,
+            true if style.joins_parts() => Hold::Continued,
             _ => Hold::Lines,
         }
     }

@@ -181,7 +181,7 @@ impl Style {
     }
 
     /// Returns whether two parts of a line look the same written successively as written together.
-    pub(crate) fn joins_parts(&self) -> bool {
+    pub fn joins_parts(&self) -> bool {
         self.markup == Markup::Text
     }
 

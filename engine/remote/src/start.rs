@@ -302,10 +302,11 @@ fn executable(spec: &JobSpec, rank: u32) -> String {
     app.map(|app| app.program.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the stdin of a rank that this process sends: who answers the rank, as `audience` sees it.
+/// Returns the stdin of a rank that this process sends: who answers the rank, of which `audience` sees
+/// the output. Tools may see it, too, so an output that nobody reads makes no difference.
 fn forwarded(interaction: Interaction, audience: Audience) -> RankStdin {
     match (interaction, audience) {
-        (Interaction::None, _) | (_, Audience::Nobody) => RankStdin::Forwarded,
+        (Interaction::None, _) => RankStdin::Forwarded,
         (Interaction::Typed, Audience::Person) => RankStdin::Keyed,
         _ => RankStdin::Answered,
     }

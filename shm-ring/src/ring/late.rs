@@ -235,6 +235,7 @@ pub(super) fn zeroed_control() -> Control {
             recent_tail: zero(),
             missing: zero(),
             interaction: zero(),
+            given_time: zero(),
         },
         claimed: Claimed { position: zero(), index_head: zero(), wanted: zero(), recent_head: zero() },
         recent: std::array::from_fn(|_| zeroed_entry()),

@@ -11,8 +11,10 @@ impl Stream {
         self.publish_interaction();
     }
 
-    /// Notes that the process was given bytes of stdin after all bytes that were committed.
-    pub fn note_input(&mut self) {
+    /// Notes that the process was given bytes of stdin at `time` (nanoseconds since 1970), after all
+    /// bytes that were committed.
+    pub fn note_input(&mut self, time: u64) {
+        self.given_time = time;
         self.interaction = interaction::given(self.interaction, self.writer.tail());
         self.publish_interaction();
     }
@@ -25,7 +27,9 @@ impl Stream {
     pub(super) fn publish_interaction(&self) {
         if !self.is_unallocated() {
             // Relaxed: readers order nothing by this word. A new ring is handed to them after it.
-            self.writer.ring().control().published.interaction.store(self.interaction, Relaxed);
+            let published = &self.writer.ring().control().published;
+            published.interaction.store(self.interaction, Relaxed);
+            published.given_time.store(self.given_time, Relaxed);
         }
     }
 }
@@ -40,7 +44,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn stream(interaction: Interaction) -> Stream {
-        let config = StreamConfig { capacity: 4096, policy: Policy::DropOldest };
+        let config = StreamConfig { capacity: 256 << 10, policy: Policy::DropOldest };
         let mut stream = Stream::on_heap(config).unwrap();
         stream.set_interaction(interaction);
         stream
@@ -67,24 +71,42 @@ mod tests {
     }
 
     #[test]
-    fn output_that_follows_stdin_is_an_answer_until_a_second_passes_between_two_reads() {
+    fn a_small_read_that_follows_a_large_one_soon_is_the_rest_of_its_write() {
+        let mut stream = stream(Interaction::None);
+        stream.push(&[0; 16 << 10], SECOND);
+        stream.push(&[0; 20 << 10], SECOND + SECOND / 200);
+        stream.push(&[0; 64], SECOND + SECOND / 110);
+        assert_eq!(last(&stream), ((36 << 10) + 64, false));
+        stream.push(&[0; 64], SECOND + SECOND / 100);
+        assert_eq!(last(&stream), (64, false), "a read of its own after a small one");
+        stream.push(&[0; 16 << 10], 3 * SECOND);
+        stream.push(&[0; 64], 3 * SECOND + SECOND / 50);
+        assert_eq!(last(&stream), (64, false), "too late");
+    }
+
+    #[test]
+    fn output_soon_after_stdin_is_an_answer_by_time_or_by_size() {
         let mut stream = stream(Interaction::Piped);
         stream.push(b"before", SECOND);
-        stream.note_input();
+        assert_eq!(last(&stream), (6, false));
+        stream.note_input(2 * SECOND);
         assert_eq!(last(&stream), (6, true), "stdin after the last output");
-        for piece in 0..5 {
-            stream.push(b"answer", 5 * SECOND + piece * SECOND / 2);
-            assert_eq!(last(&stream), (6, piece < 2), "piece {piece}");
-        }
-        stream.note_input();
-        assert_eq!(last(&stream), (6, true));
+        stream.push(&[0; 60 << 10], 30 * SECOND);
+        assert_eq!(last(&stream), (60 << 10, true), "little, but late");
+        stream.push(&[0; 10 << 10], 31 * SECOND);
+        assert_eq!(last(&stream), (10 << 10, false), "much and late");
+        stream.note_input(32 * SECOND);
+        (0..10).for_each(|piece| _ = stream.push(&[0; 10 << 10], (32 + piece) * SECOND));
+        assert_eq!(last(&stream), (10 << 10, true), "much, but soon");
+        stream.push(&[0; 10 << 10], 42 * SECOND);
+        assert_eq!(last(&stream), (10 << 10, false));
     }
 
     #[test]
     fn the_next_generation_knows_what_the_last_one_knew_until_stdin_ends() {
         let mut stream = stream(Interaction::Typed);
         stream.push(b"prompt", SECOND);
-        stream.note_input();
+        stream.note_input(2 * SECOND);
         stream.reconfigure(StreamConfig { capacity: 8192, policy: Policy::DropOldest }).unwrap();
         stream.push(b"next", 5 * SECOND);
         let last = newest(&stream).unwrap();

@@ -16,7 +16,7 @@ use nix::sys::statfs::{
 
 use super::new::NewFiles;
 use super::{Rotation, make_directory};
-use crate::output::{write_all, write_ready};
+use crate::output::{Audience, write_all, write_ready};
 use crate::style::OpenLine;
 use crate::watch::WriteWatch;
 
@@ -55,6 +55,8 @@ pub(super) struct Entry {
     pub is_open_elsewhere: bool,
     /// Whether the open file is a regular one. Others, such as pipes and devices, do not rotate.
     pub is_regular: bool,
+    /// The reader of the file, once that is known.
+    pub audience: Option<Audience>,
     /// Whether a write to the regular file may take long, so that a thread of its own does it.
     pub may_hang: bool,
     pub line: OpenLine,
@@ -81,10 +83,19 @@ impl Entry {
             begun: false,
             is_open_elsewhere,
             is_regular: false,
+            audience: None,
             may_hang: false,
             line: None,
             queued: None,
         }
+    }
+
+    /// Returns the reader of the file.
+    pub fn audience(&mut self) -> Audience {
+        if self.audience.is_none() {
+            self.audience = self.file.as_ref().map(Audience::of);
+        }
+        self.audience.unwrap_or(Audience::Nobody)
     }
 
     /// Returns the file. Opens it if necessary, and empties it when it is used for the first time.

@@ -16,7 +16,7 @@ use super::entry::{Entry, WriteMode, joined};
 use super::new::NewFiles;
 use super::pool::{FileJob, Pool};
 use super::{FileError, Files};
-use crate::output::SLOW_WRITE;
+use crate::output::{Audience, SLOW_WRITE};
 use crate::printer::MAX_COPIED;
 use crate::style::{OpenLine, Source};
 
@@ -129,6 +129,11 @@ impl OpenFiles {
     /// Returns the line that the file is in the middle of.
     pub fn open_line(&mut self, id: FileId) -> OpenLine {
         self.entries.get(id.0).and_then(|entry| entry.line)
+    }
+
+    /// Returns the reader of the file.
+    pub fn audience(&mut self, id: FileId) -> Audience {
+        self.entries.get_mut(id.0).map_or(Audience::Nobody, Entry::audience)
     }
 
     /// Writes `slices` to a file, which is then in the middle of `line`. Returns whether a thread

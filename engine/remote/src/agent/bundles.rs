@@ -69,7 +69,8 @@ impl Bundles {
         let Bundles { tools, timeout, ptys } = self;
         let start = |tool| {
             let (clock, uplink) = (FlushClock::new(&timeout, Instant::now()), Arc::clone(uplink));
-            let lines = Lines { timeout, clock, ptys: ptys.clone(), parts: HashMap::new() };
+            let lines =
+                Lines { timeout, clock, ptys: ptys.clone(), parts: HashMap::new(), open: BTreeSet::new() };
             let reader = BatchReader::new(tool);
             let (buffer, served) = (Vec::new(), Served::new());
             let sender = Sender { uplink, reader, lines, buffer, served, due: None };
@@ -125,14 +126,18 @@ struct Lines {
     ptys: BTreeSet<Rank>,
     /// By stream.
     parts: HashMap<FeedId, LineHolder>,
+    /// The streams of which a part of a line was sent last.
+    open: BTreeSet<FeedId>,
 }
 
 impl Lines {
     /// Decides what becomes of bytes in the ring of a stream. `is_stalled` specifies whether the
     /// stream has to wait for a reader.
     fn decide(&mut self, id: FeedId, found: &Bytes<'_>, is_stalled: bool) -> Decision {
-        let Lines { timeout, clock, ptys, parts } = self;
-        let (rules, holder) = (rules(timeout, clock, ptys, found.origin()), parts.entry(id).or_default());
+        let (rules, holder) = (
+            rules(&self.timeout, &self.clock, self.hold(id, found.origin()), found.origin()),
+            self.parts.entry(id).or_default(),
+        );
         let bytes = found.as_slice();
         let whole = bytes.get(..MAX_RECORD.saturating_sub(holder.bytes().len())).unwrap_or(bytes);
         let behind = found.behind();
@@ -152,10 +157,19 @@ impl Lines {
 
     /// Returns whether bytes that were copied out of a stream's ring wait although nothing follows.
     fn still_wait(&mut self, id: FeedId, reader: &BatchReader, origin: Origin<'_>) -> bool {
-        let Lines { timeout, clock, ptys, parts } = self;
-        let Some(holder) = parts.get_mut(&id) else { return false };
-        let rules = rules(timeout, clock, ptys, origin);
+        let rules = rules(&self.timeout, &self.clock, self.hold(id, origin), origin);
+        let Some(holder) = self.parts.get_mut(&id) else { return false };
         holder.still_waits(reader.is_stalled(id), &rules, || reader.last_read(id))
+    }
+
+    /// Returns the part of a stream that has to wait.
+    fn hold(&self, id: FeedId, origin: Origin<'_>) -> Hold {
+        let at_once = self.timeout.max_time.is_some_and(|time| time.is_zero());
+        match self.open.contains(&id) {
+            _ if at_once || self.ptys.contains(&origin.source.rank) => Hold::Never,
+            true => Hold::Continued,
+            false => Hold::Lines,
+        }
     }
 
     /// Returns the number of bytes of a stream that were copied out of its ring.
@@ -169,11 +183,9 @@ impl Lines {
 fn rules<'a>(
     timeout: &'a FlushTimeout,
     clock: &'a FlushClock,
-    ptys: &BTreeSet<Rank>,
+    hold: Hold,
     origin: Origin<'a>,
 ) -> HoldRules<'a> {
-    let at_once = timeout.max_time.is_some_and(|time| time.is_zero()) || ptys.contains(&origin.source.rank);
-    let hold = if at_once { Hold::Never } else { Hold::Lines };
     HoldRules { hold, timeout, clock, audience: Audience::Person, origin }
 }
 
@@ -320,6 +332,10 @@ fn add<'a>(
         let bytes = found.as_ref().map(|found| (found.offset(), found.time().unwrap_or(0), found.as_slice()));
         let (offset, time, bytes) = bytes.unwrap_or_default();
         let bytes = bytes.get(..count).unwrap_or_default();
+        lines.open.remove(&id);
+        if found.is_some() && !bytes.ends_with(b"\n") {
+            lines.open.insert(id);
+        }
         match lines.parts.get_mut(&id).filter(|_| held > 0) {
             Some(part) => part.flush(|held, offset, time| {
                 let (time, whole) = (time.unwrap_or(0), [held, bytes].concat());
