@@ -141,11 +141,14 @@ struct PartWait {
     len: usize,
     /// How long it waits; `None` for without limit.
     limit: Option<Duration>,
+    /// Whether it waits where it was found.
+    stays: bool,
 }
 
 impl PartWait {
     fn begin(len: usize, limit: Option<Duration>, clock: &FlushClock) -> PartWait {
-        PartWait { began: clock.now, short_since: None, grew: clock.now, len, limit }.until(limit, clock)
+        let now = clock.now;
+        PartWait { began: now, short_since: None, grew: now, len, limit, stays: false }.until(limit, clock)
     }
 
     /// Returns the wait with another limit.
@@ -276,10 +279,10 @@ impl LineHolder {
         self.wait = None;
     }
 
-    /// Returns whether a part waits for a limited time, so that it is to be looked at again at
-    /// [`FlushClock::next_check`].
+    /// Returns whether a part is to be looked at again at [`FlushClock::next_check`]: it waits for a
+    /// limited time, or is to be copied if it does not grow soon.
     pub fn is_timed(&self) -> bool {
-        self.wait.is_some_and(|wait| wait.limit.is_some())
+        self.wait.is_some_and(|wait| wait.stays || wait.limit.is_some())
     }
 
     /// Decides what becomes of `found`. `last` is called if a part may wait; it returns the newest
@@ -322,12 +325,11 @@ impl LineHolder {
             self.wait = None;
         }
         decision.write = bytes.len().saturating_sub(waiting);
-        decision.rest = match waiting {
-            0 => Rest::Next,
-            // Parts that wait for long must not keep a flush of the job waiting.
-            _ if waiting <= max_stay && self.wait.as_ref().is_some_and(PartWait::is_short) => Rest::Stay,
-            _ => Rest::Copy,
-        };
+        if let Some(wait) = &mut self.wait {
+            // A part that waits for long must not keep a flush of the job waiting.
+            wait.stays = waiting <= max_stay && (wait.is_short() || wait.grew == rules.clock.now);
+            decision.rest = if wait.stays { Rest::Stay } else { Rest::Copy };
+        }
         decision
     }
 
@@ -706,9 +708,13 @@ mod tests {
 
     #[test]
     fn a_part_that_waits_for_long_is_copied_so_that_the_ring_is_consumed() {
-        for (len, rest) in [(4, Rest::Stay), (4096, Rest::Copy)] {
+        for (len, later) in [(4, Rest::Stay), (4096, Rest::Copy)] {
             let mut rig = Rig::new(len, Interaction::None, Audience::Program);
-            assert_eq!(rig.decide(), Decision { write: 0, rest });
+            assert_eq!(rig.decide(), Decision { write: 0, rest: Rest::Stay });
+            assert!(rig.holder.is_timed());
+            assert_eq!(rig.check_after(20 * MILLI), 0);
+            assert_eq!(rig.decide(), Decision { write: 0, rest: later });
+            assert_eq!(rig.holder.is_timed(), later == Rest::Stay);
         }
     }
 
