@@ -68,7 +68,17 @@ impl Guardian {
         let mut command = Command::new(program);
         command.arg0("iof").arg("guardian").process_group(0);
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = Child::adopt(command.spawn()?.id())?;
+        let mut started = command.spawn()?;
+        drop(command);
+        let process = match Child::adopt(started.id()) {
+            Ok(process) => process,
+            Err(error) => {
+                // It ends with the socket.
+                drop(socket);
+                let _ = started.wait();
+                return Err(error.into());
+            }
+        };
         Ok(Guardian { socket, process, lost: AtomicBool::new(false) })
     }
 
@@ -132,8 +142,9 @@ pub fn guard() -> io::Result<()> {
     unsafe { libc::syscall(libc::SYS_close_range, libc::STDERR_FILENO + 1, c_uint::MAX, 0) };
     let (mut guarded, mut limit): (Vec<Child>, _) = (Vec::new(), MIN_FORGET);
     while let Some(process) = receive()? {
+        let is_full = process.is_none();
         guarded.extend(process);
-        if guarded.len() >= limit {
+        if is_full || guarded.len() >= limit {
             guarded.retain(|process| process.signaller().has_targets());
             limit = guarded.len().saturating_mul(2).max(MIN_FORGET);
         }

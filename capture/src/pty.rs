@@ -77,8 +77,9 @@ impl InputKeys {
     pub fn of(&mut self, input: &[u8], master: &PtyMaster) -> io::Result<Vec<u8>> {
         let Termios { local_flags, control_chars, .. } = tcgetattr(&master.file)?;
         let cuts = master.is_data && local_flags.contains(LocalFlags::ICANON);
-        let quotes = cuts && local_flags.contains(LocalFlags::IEXTEN);
         let key = |index: SpecialCharacterIndices| control_chars[index as usize];
+        let quotes =
+            cuts && local_flags.contains(LocalFlags::IEXTEN) && key(SpecialCharacterIndices::VLNEXT) != 0;
         let mut keys = Vec::with_capacity(input.len());
         for &byte in input {
             if quotes && byte != b'\n' && (byte == b'\r' || control_chars.contains(&byte)) {

@@ -30,7 +30,7 @@ pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"iofring1");
 /// The first eight bytes of a reader page file, `"iofarea1"`.
 pub const PAGE_MAGIC: u64 = u64::from_le_bytes(*b"iofarea1");
 /// Version of both layouts. Readers reject any other version.
-pub const LAYOUT_VERSION: u64 = 3;
+pub const LAYOUT_VERSION: u64 = 4;
 /// The value for "no position" and "no generation": nothing is pinned, sealed, complete or wanted.
 pub const NONE: u64 = u64::MAX;
 

@@ -324,3 +324,15 @@ fn a_pull_answers_over_nodes_although_the_front_end_writes_nothing() {
     let ask = |size: usize| push(&site, size);
     assert_answers("iof pull", ask, || counted.count("x"));
 }
+
+#[test]
+fn a_character_that_arrives_in_parts_at_the_end_of_the_longest_line_stops_nothing() {
+    // Each rank pauses for another time, because it matters when the bytes are read.
+    let script = r"head -c 65534 /dev/zero | tr '\0' x; printf '\342'; sleep .00$IOF_RANK; printf '\202'; sleep .5; printf '\254\nmore\n'";
+    let nodes = ["--rsh", "sh -c", "--hosts", "a:8"];
+    for options in [&[][..], &nodes, &nodes] {
+        let options = [options, &["-n", "8", "--cache-size", "128K"]].concat();
+        let done = Site::new().run_sh(&options, script).finish();
+        assert_eq!((done.code, done.stdout.len()), (0, 8 * (65534 + 3 + 6)), "{options:?}");
+    }
+}

@@ -190,3 +190,22 @@ fn a_file_that_another_program_truncates_is_not_full_before_it_has_its_size() {
     File::open(path).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text.lines().count(), 100);
 }
+
+#[test]
+fn bursts_of_both_streams_keep_their_order_in_a_fifo_that_was_full() {
+    let site = Site::new();
+    let fifo = site.path().join("fifo");
+    let unread = unread_fifo(&fifo);
+    // Each burst fills more than one write; the next one goes to the other stream.
+    let script = "n=0; while [ $n -lt 20 ]; do n=$((n + 1)); seq $((n * 10000)) $((n * 10000 + 1999)) >&$((n % 2 + 1)); sleep .01; done";
+    let run = site.run_sh(&["-o", fifo.to_str().unwrap()], script);
+    // Everything is in the rings by then.
+    site.wait_for_bytes(0, "stdout", 132_000);
+    site.wait_for_bytes(0, "stderr", 130_000);
+    let text = read_all(&fifo, unread);
+    assert_eq!(run.wait(), 0);
+    let numbers: Vec<u32> = text.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(numbers.len(), 20 * 2000);
+    let jumps = numbers.windows(2).filter(|pair| pair[0] > pair[1]).count();
+    assert_eq!(jumps, 0, "lines of a later burst precede those of an earlier one");
+}

@@ -52,7 +52,9 @@ pub use files::{
     FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
 };
 pub use line_printer::LinePrinter;
-pub use lines::{Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LineHolder, Rest};
+pub use lines::{
+    Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER, LineHolder, Rest,
+};
 pub use options::Options;
 pub use output::{Audience, Notes, Output};
 pub use pattern::{Pattern, PatternError, PatternValues};

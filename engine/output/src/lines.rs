@@ -60,11 +60,13 @@ const PROMPT_WAIT: Duration = Duration::from_millis(100);
 const PART_WAIT: Duration = Duration::from_secs(1);
 /// The wait of a flushed buffer's part if a rank may be answered.
 const BUFFER_WAIT: Duration = Duration::from_secs(10);
-/// The longest UTF-8 character, in bytes.
-const LONGEST_CHARACTER: usize = 4;
+/// The longest UTF-8 character, in bytes. A part that ends in one may exceed the longest line by this.
+pub const LONGEST_CHARACTER: usize = 4;
 /// The number of checks of a part during the shortest wait. What happens between two checks counts
 /// as one step of time.
 const CHECKS: u32 = 4;
+/// The shortest time between two checks of a part.
+const MIN_STEP: Duration = Duration::from_millis(10);
 /// The longest time between two checks of a part.
 const MAX_STEP: Duration = Duration::from_millis(250);
 /// The number of steps after which a check is so late that the printer must have paused.
@@ -109,7 +111,7 @@ pub struct FlushClock {
 impl FlushClock {
     /// Starts the clock at `checked`, for parts that wait for `timeout`.
     pub fn new(timeout: &FlushTimeout, checked: Instant) -> FlushClock {
-        let step = (timeout.max_time.unwrap_or(PROMPT_WAIT) / CHECKS).min(MAX_STEP);
+        let step = (timeout.max_time.unwrap_or(PROMPT_WAIT) / CHECKS).clamp(MIN_STEP, MAX_STEP);
         FlushClock { now: Duration::ZERO, resumed: Duration::ZERO, checked, step }
     }
 
@@ -377,7 +379,7 @@ impl LineHolder {
         }
         *wait = wait.until(limit, clock);
         // An incomplete character that begins in the bytes here is not divided.
-        let can_wait_alone = character <= part.len() && character < len;
+        let can_wait_alone = character < part.len();
         let (at_least, longest) = if can_wait_alone || character == 0 {
             (Duration::ZERO, timeout.max_line)
         } else {
@@ -749,6 +751,21 @@ mod tests {
             }
             assert_eq!(rig.written_after(|_| {}), Some(SECOND), "its rest does not arrive");
         }
+    }
+
+    #[test]
+    fn a_lone_character_behind_copied_bytes_waits_for_a_limited_time() {
+        for len in [4, 4096] {
+            let mut rig = Rig::new(len, Interaction::None, Audience::Program);
+            rig.holder.copy(b"part", 0, None);
+            rig.bytes = b"\xe9".to_vec();
+            let expected = (len < MIN_BUFFER).then_some(SECOND);
+            assert_eq!(rig.written_after(|_| {}), expected);
+        }
+        let mut rig = Rig::with_time(Duration::ZERO);
+        rig.bytes = b"caf\xe9".to_vec();
+        assert_eq!(rig.check_after(Duration::ZERO), 3);
+        assert!(rig.written_after(|_| {}).is_some(), "the clock advances");
     }
 
     #[test]

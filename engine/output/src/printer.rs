@@ -480,12 +480,14 @@ impl PrinterTask {
             batch,
             times: &mut self.times,
             written: 0,
+            is_full: false,
         };
         let mut outcomes = Vec::with_capacity(ready.len());
         for ready in ready {
             let room = limit.saturating_sub(builder.batch.len());
             let stream = self.streams.get_mut(ready.id.index()).and_then(Option::as_mut);
-            if room == 0 {
+            // What follows a piece without room, such as lines of the other stream of its process, is newer.
+            if room == 0 || builder.is_full {
                 break;
             }
             outcomes.push(match stream {

@@ -81,6 +81,8 @@ pub(crate) struct BatchBuilder<'p, 'a> {
     pub times: &'p mut Vec<(u64, u64)>,
     /// The number of bytes of streams in the batch.
     pub written: u64,
+    /// Whether the last stream has more for which there was no room.
+    pub is_full: bool,
 }
 
 /// Bytes of a stream that are considered for a batch.
@@ -154,6 +156,7 @@ impl Stream {
         };
         let rules = builder.rules(self.hold(reader, builder), found.origin());
         let Decision { write, rest } = self.partial.decide(&considered, &rules, || found.last_read());
+        builder.is_full = rest == Rest::Next && write < bytes.len() && room < bytes.len();
         self.print_bytes(window, write, builder);
         match rest {
             Rest::Next if behind == Behind::Gap && write == bytes.len() => self.cut_line(builder),

@@ -33,9 +33,10 @@ const WARNINGS: usize = 10;
 const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
 /// The pause after connections were refused, in units of the time that this took.
 const PAUSE_FACTOR: u32 = 4;
-/// The most connections that are accepted before such a pause: the queue of connections of other
-/// users, in which a tool may wait, holds thousands.
-const MAX_CONNECTION_BATCH: usize = 256;
+/// The most connections that are accepted, and so open, before such a pause: the queue of connections
+/// of other users, in which a tool may wait, holds thousands. Fewer than the files that the engine
+/// leaves to connections.
+const MAX_CONNECTION_BATCH: usize = 24;
 
 /// The program that serves tools, with its arguments.
 #[derive(Clone, Debug)]

@@ -61,11 +61,13 @@ impl SockDiag {
         let mut request = Vec::new();
         request.extend(REQUEST_BYTES.to_ne_bytes());
         request.extend([BY_FAMILY.to_ne_bytes(), REQUEST.to_ne_bytes()].concat());
-        // No number of the request and no sender; all states.
-        request.extend([0; 8]);
+        // The number of the request, which its answer repeats, no sender, and all states.
+        let ports = [from.port().to_be_bytes(), to.port().to_be_bytes()].concat();
+        request.extend(&ports);
+        request.extend([0; 4]);
         request.extend([IPV4, TCP, 0, 0]);
         request.extend(u32::MAX.to_ne_bytes());
-        request.extend([from.port().to_be_bytes(), to.port().to_be_bytes()].concat());
+        request.extend(&ports);
         for address in [from.ip(), to.ip()] {
             request.extend(address.octets());
             request.extend([0; 12]);
@@ -74,11 +76,15 @@ impl SockDiag {
         request.extend([0; 4]);
         request.extend([u8::MAX; 8]);
         send(self.0.as_raw_fd(), &request, MsgFlags::empty())?;
-        let mut answer = vec![0; 1024];
-        // The kernel has answered when send(2) returns.
-        let count = recv(self.0.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT)?;
-        answer.truncate(count);
-        Ok(answer)
+        // The kernel has answered when send(2) returns. Answers to requests that failed may precede.
+        loop {
+            let mut answer = vec![0; 1024];
+            let count = recv(self.0.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT)?;
+            answer.truncate(count);
+            if answer.get(8..12) == Some(&ports) {
+                return Ok(answer);
+            }
+        }
     }
 }
 

@@ -265,7 +265,10 @@ impl OpenFiles {
     /// Closes all files except the first, and those that a thread writes.
     fn close_all(&mut self) {
         let idle = self.entries.iter_mut().skip(1).filter(|entry| entry.queued.is_none());
-        idle.for_each(|entry| entry.file = None);
+        idle.for_each(|entry| {
+            entry.audience();
+            entry.file = None;
+        });
         self.open = self.entries.iter().filter(|entry| entry.file.is_some()).count();
     }
 }

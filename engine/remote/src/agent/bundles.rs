@@ -15,7 +15,8 @@ use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
 use iof_nodes::{Frame, Place, Start, StreamKey};
 use iof_output::{
-    Audience, Batch, Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LineHolder, Rest,
+    Audience, Batch, Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER,
+    LineHolder, Rest,
 };
 use iof_proto::{Channels, Missed, Nspace, Proc, Rank};
 use iof_tool::{BatchReader, Behind, Bytes, FeedId, Origin, Peeked, PollReady, Pull, Tool};
@@ -58,7 +59,7 @@ impl Bundles {
         };
         let bundles = [Channels::STDOUT, Channels::STDERR | Channels::STDDIAG];
         let tools = bundles.into_iter().map(attach).collect::<Result<_, _>>()?;
-        let max_line = usize::try_from(start.max_line).unwrap_or(usize::MAX).clamp(1, MAX_RECORD);
+        let max_line = usize::try_from(start.max_line).unwrap_or(usize::MAX).clamp(1, MAX_RECORD - LONGEST_CHARACTER);
         let max_time = start.max_line_time.map(Duration::from_millis);
         let ptys = start.ptys.keys().copied().collect();
         Ok(Bundles { tools, timeout: FlushTimeout { max_line, max_time }, ptys })
