@@ -11,6 +11,7 @@ pub struct FirstHeader {
     bytes: [u8; HEADER],
     length: usize,
     skipped: usize,
+    is_in_line: bool,
     shown: LineWriter<Box<dyn Write>>,
 }
 
@@ -19,7 +20,13 @@ impl FirstHeader {
     /// writes there, unless `is_silent`.
     pub fn new(is_silent: bool) -> FirstHeader {
         let shown: Box<dyn Write> = if is_silent { Box::new(io::sink()) } else { Box::new(io::stderr()) };
-        FirstHeader { bytes: [0; HEADER], length: 0, skipped: 0, shown: LineWriter::new(shown) }
+        FirstHeader {
+            bytes: [0; HEADER],
+            length: 0,
+            skipped: 0,
+            is_in_line: false,
+            shown: LineWriter::new(shown),
+        }
     }
 
     /// Reads once, and nothing behind the header. Returns the header when it is whole.
@@ -37,13 +44,20 @@ impl FirstHeader {
         self.length = rest.len();
         // As if the carrier could not write it.
         let _ = self.shown.write_all(text);
+        self.is_in_line = text.last().map_or(self.is_in_line, |last| *last != b'\n');
         self.bytes.copy_within(skipped.., 0);
         self.skipped = self.skipped.saturating_add(skipped);
         if self.skipped > MAX_GREETING {
             let limit = format!("more than {MAX_GREETING} bytes (MAX_GREETING) precede the first frame");
             return Err(io::Error::other(limit));
         }
-        Ok((self.length == HEADER).then_some(self.bytes))
+        if self.length < HEADER {
+            return Ok(None);
+        }
+        if self.is_in_line {
+            let _ = self.shown.write_all(b"\n");
+        }
+        Ok(Some(self.bytes))
     }
 }
 

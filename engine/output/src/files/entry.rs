@@ -298,4 +298,10 @@ mod tests {
         let _new = File::create(&path).unwrap();
         assert!(!entry.is_at_path(&file).unwrap());
     }
+
+    #[test]
+    fn each_file_system_that_is_not_known_to_be_local_may_hang() {
+        assert!(is_local(&tempfile::tempfile().unwrap()));
+        assert!(!is_local(&File::open("/proc/self/status").unwrap()));
+    }
 }

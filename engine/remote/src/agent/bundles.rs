@@ -59,7 +59,8 @@ impl Bundles {
         };
         let bundles = [Channels::STDOUT, Channels::STDERR | Channels::STDDIAG];
         let tools = bundles.into_iter().map(attach).collect::<Result<_, _>>()?;
-        let max_line = usize::try_from(start.max_line).unwrap_or(usize::MAX).clamp(1, MAX_RECORD - LONGEST_CHARACTER);
+        let max_line =
+            usize::try_from(start.max_line).unwrap_or(usize::MAX).clamp(1, MAX_RECORD - LONGEST_CHARACTER);
         let max_time = start.max_line_time.map(Duration::from_millis);
         let ptys = start.ptys.keys().copied().collect();
         Ok(Bundles { tools, timeout: FlushTimeout { max_line, max_time }, ptys })
