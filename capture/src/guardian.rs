@@ -76,7 +76,7 @@ impl Guardian {
                 // It ends with the socket.
                 drop(socket);
                 let _ = started.wait();
-                return Err(error.into());
+                return Err(error);
             }
         };
         Ok(Guardian { socket, process, lost: AtomicBool::new(false) })
@@ -101,6 +101,16 @@ impl Guardian {
         if !self.is_lost() && report().is_err() {
             self.lost.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Reports a child of this process that leads a process group and is not reaped before this
+    /// returns.
+    ///
+    /// # Errors
+    /// This process can open no further file, or the guardian does not answer.
+    pub fn guard_group(&self, leader: u32) -> io::Result<()> {
+        let pidfd = pidfd::open(leader)?;
+        self.pass(pidfd.as_raw_fd(), leader.cast_signed().wrapping_neg())
     }
 
     /// Passes a pidfd. `target` is its process or group as for kill(2).

@@ -313,6 +313,14 @@ impl Engine {
         self.guardian.get_or_init(start).clone()
     }
 
+    /// Lets the [guardian](Config::guardian), if there is one, end the process group of a child of this
+    /// process, too. The child leads the group, and is not reaped before this returns.
+    pub fn guard_group(&self, leader: u32) {
+        if let Some(Err(error)) = self.guardian().map(|guardian| guardian.guard_group(leader)) {
+            tracing::warn!(%error, leader, "a process runs on if this process is killed");
+        }
+    }
+
     /// Ends the engine as dropping it does, for a process that is about to exit. If all streams are
     /// complete, their rings are left to the exit, which unmaps thousands of them much faster.
     pub fn end_with_process(self) {

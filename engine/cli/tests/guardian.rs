@@ -130,3 +130,14 @@ fn ranks_outlive_the_thread_that_has_started_them_but_not_their_launcher() {
     wait_for_running(&launcher, "sleep", 0);
     wait_for_end_of_guardians(&launcher);
 }
+
+#[test]
+fn a_carrier_that_has_not_connected_ends_with_its_killed_front_end() {
+    let site = Site::new();
+    let carrier = site.install_script("#!/bin/sh\ntrap '' TERM HUP\nsleep 1000 & wait; wait\n", "carrier");
+    let run = site.run(&["--hosts", "a:1", "--rsh", carrier.to_str().unwrap()], ["true"]);
+    wait_for_running(&run, "sleep", 1);
+    run.signal(Signal::SIGKILL);
+    wait_for("the end of all", || run.living().is_empty().then_some(()));
+    wait_for_end_of_guardians(&run);
+}

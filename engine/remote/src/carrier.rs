@@ -149,6 +149,11 @@ impl CarrierEnd {
         CarrierEnd(Kind::Connection(Some(down)))
     }
 
+    /// Returns the process of the carrier, which leads a process group.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        if let Kind::Process { pid, .. } = &self.0 { Some(pid.as_raw().unsigned_abs()) } else { None }
+    }
+
     /// Returns how the carrier has ended; `None` if its process runs.
     fn try_wait(&mut self) -> io::Result<Option<String>> {
         let Kind::Process { pid, status } = &mut self.0 else {

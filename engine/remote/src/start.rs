@@ -246,6 +246,10 @@ impl Remote {
         let not_started = |error| RemoteStartError::Carrier { host: host.to_owned(), error };
         let edges = self.nodes.len().min(launch.radix as usize);
         let carrier = launch.carriers.start(host, Purpose::Agent, edges, false).map_err(not_started)?;
+        // With `reattach`, the agent, which may be the carrier's process, outlives this process for a while.
+        if let (None, Some(pid)) = (reattach, carrier.end.pid()) {
+            engine.guard_group(pid);
+        }
         let linked = reattach.as_ref().map(|reattach| reattach.edge(host, edges));
         let window = window(self.nodes.len());
         let branch = Branch::new(nodes.iter().map(|node| &node.ranks), launch.radix, window);
