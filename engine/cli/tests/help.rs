@@ -3,10 +3,11 @@
 
 mod common;
 
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, DirEntry};
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::process::Process;
@@ -155,6 +156,29 @@ fn manual_pages_are_written_for_every_command_without_groff_warnings() {
         };
         assert!(has("ENVIRONMENT", environment) && has("FILES", files), "{page}: {shown}");
     }
+}
+
+/// Returns the files of the repository below `directory`, without builds.
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    let is_ours = |entry: &DirEntry| ![".git", "target"].map(OsStr::new).contains(&&*entry.file_name());
+    let files = entries.filter(is_ours).map(|entry| match entry.file_type().unwrap().is_dir() {
+        true => files_below(&entry.path()),
+        false => vec![entry.path()],
+    });
+    files.flatten().collect()
+}
+
+#[test]
+fn no_file_names_the_host_of_a_registry_where_others_own_our_names() {
+    let files = files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    assert!(files.iter().any(|file| file.ends_with("engine/iof/README.md")));
+    let host = ["crates", "io"].join(".");
+    let names_host = |file: &&PathBuf| {
+        let text = fs::read(file).unwrap_or_default();
+        String::from_utf8_lossy(&text).contains(&host) && !file.ends_with("Cargo.lock")
+    };
+    assert_eq!(files.iter().filter(names_host).collect::<Vec<_>>(), Vec::<&PathBuf>::new());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A launcher.
 //!
 //! ```text
-//! cargo run --release -p iof --example launcher -- 4 sh -c 'echo hello from rank $IOF_RANK'
+//! cargo run --release -p ioforward --example launcher -- 4 sh -c 'echo hello from rank $IOF_RANK'
 //! ```
 
 use std::{env, error::Error, process::ExitCode};

@@ -1,7 +1,7 @@
 //! A launcher of a job on several nodes, and the agent that it starts on each.
 //!
 //! ```text
-//! cargo run --release -p iof --example nodes -- 'ssh %h' a,b sh -c 'echo hello from rank $IOF_RANK'
+//! cargo run --release -p ioforward --example nodes -- 'ssh %h' a,b sh -c 'echo hello from rank $IOF_RANK'
 //! ```
 //!
 //! Each host has two ranks. On each, this program is at the same path.

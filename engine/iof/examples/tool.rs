@@ -1,4 +1,4 @@
-//! A tool: `cargo run --release -p iof --example tool -- NSPACE` prints the job's stdout.
+//! A tool: `cargo run --release -p ioforward --example tool -- NSPACE` prints the job's stdout.
 
 use std::{error::Error, process::ExitCode};
 

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 fn example() -> PathBuf {
     let own = env::current_exe().unwrap();
     let path = own.parent().unwrap().parent().unwrap().join("examples/nodes");
-    assert!(path.exists(), "{} is missing: run cargo build -p iof --examples", path.display());
+    assert!(path.exists(), "{} is missing: run cargo build -p ioforward --examples", path.display());
     path
 }
 
