@@ -23,6 +23,7 @@ use crate::kill::KillArgs;
 use crate::log::LogArgs;
 use crate::nodes::agents::{AgentArgs, LinkArgs};
 use crate::output::OutputArgs;
+use crate::pages::with_examples;
 use crate::pmix_tools::server::PmixArgs;
 use crate::ps::PsArgs;
 use crate::push::PushArgs;
@@ -33,12 +34,9 @@ use crate::query::QueryArgs;
 #[command(
     name = "iof",
     version,
-    // Without blank lines around the usage, so that the help fits a screen.
-    help_template = "{about}\n{usage-heading} {usage}\n{all-args}{after-help}",
     propagate_version = true,
     max_term_width = 100,
-    after_help = "Example:  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\
-                  'iof COMMAND -h' lists its options, 'iof COMMAND --help' explains them."
+    mut_subcommands = with_examples
 )]
 pub struct Iof {
     #[command(subcommand)]

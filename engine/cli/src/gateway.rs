@@ -17,8 +17,8 @@ use crate::signals::Signals;
 #[derive(Args)]
 #[command(
     after_help = "It runs until a signal ends it. The line that it writes is the path of its socket: set IOF_GATEWAY \
-                  to this path for `iof run`. Every user of the node may log through it to its syslog (IOF_SYSLOG) and \
-                  by email (IOF_MAIL_SERVER).\n\n\
+                  to this path for `iof run`. Every user of the node may log through it to its syslog (IOF_SYSLOG), the \
+                  channel global_syslog, and by email (IOF_MAIL_SERVER).\n\n\
                   Example:  iof gateway /run/iof-gateway"
 )]
 pub struct GatewayArgs {

@@ -7,6 +7,7 @@ mod sections;
 use std::fs::File;
 use std::io::{self, Write};
 
+use clap::builder::Styles;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -39,6 +40,20 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
         file.and_then(|mut file| page.render(&mut file)).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Adds the examples of a command's manual page to the beginning of its `--help`.
+pub fn with_examples(command: Command) -> Command {
+    let Some(sections) = sections::of_command(command.get_name()) else { return command };
+    let examples = sections.examples.iter().map(|(example, text)| format!("\n  {example}\n      {text}"));
+    command.before_long_help(header("Examples:") + &examples.collect::<String>())
+}
+
+/// Returns a heading as clap shows its own.
+pub fn header(title: &str) -> String {
+    let style = Styles::styled();
+    let style = style.get_header();
+    format!("{style}{title}{style:#}")
 }
 
 /// A manual page.
@@ -167,6 +182,41 @@ mod tests {
             for option in options(&command) {
                 let printed = format!("\\fB{}\\fR", option.replace('-', "\\-"));
                 assert!(page.contains(&printed), "{printed} is not in {name}:\n{page}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_option_stands_in_the_group_of_its_subject() {
+        let of_run = [
+            ("App options", "nprocs wdir env"),
+            (
+                "Job options",
+                "cache_size cache_total drop backend nspace rendezvous_dir mpi bind_to pty merge_at_source grace \
+                 give_up timings summary",
+            ),
+            ("Stdin options", "stdin stdin_open stdin_file"),
+            ("Failure options", "kill_on_bad_exit kill_wait timeout quiet"),
+            (
+                "Output options",
+                "output output_file error_file tag_by tag_suffix max_line max_line_time ranks no_forward \
+                 open_mode file_size file_count",
+            ),
+            ("Node options", "hosts hostfile map_by host_env rsh tree reattach"),
+        ];
+        for command in tree() {
+            let name = command.get_name();
+            for arg in command.get_arguments() {
+                let id = arg.get_id().as_str();
+                let group = of_run.iter().find(|(_, ids)| ids.split(' ').any(|known| known == id));
+                let group = group.map(|(group, _)| *group).filter(|group| match name {
+                    "run" => true,
+                    "pull" => *group == "Output options",
+                    _ => false,
+                });
+                assert_eq!(arg.get_help_heading(), group, "iof {name}: {id}");
+                let is_general = ["help", "version", "program"].contains(&id);
+                assert!(group.is_some() || is_general || name != "run", "{id} is in no group");
             }
         }
     }

@@ -7,13 +7,14 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory, Parser};
+use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::args::Iof;
 use crate::args::similar::mistyped;
 use crate::args::spellings::translate::{Refusal, translate};
 use crate::error::{Failure, finish, shown};
 use crate::kill::rewritten;
+use crate::pages::header;
 use crate::print;
 
 /// The number of words of a command line that a message repeats.
@@ -32,11 +33,20 @@ const LAUNCHERS: [&str; 9] = [
     "srun",
 ];
 
+/// The commands that users type, as help groups them.
+const COMMANDS: [(&str, &[&str]); 4] = [
+    ("Run and watch:", &["run", "pull", "top", "ps"]),
+    ("Talk to a job:", &["push", "kill", "log"]),
+    ("Look inside:", &["query", "inspect"]),
+    ("Set up:", &["gateway", "completions", "man"]),
+];
+
 /// Words that users type for commands of iof, with what to write.
-const OTHER_COMMANDS: [(&str, &str); 13] = [
+const OTHER_COMMANDS: [(&str, &str); 17] = [
     ("attach", "iof pull JOB"),
     ("jobs", "iof ps"),
     ("list", "iof ps"),
+    ("logs", "iof pull JOB"),
     ("ompi-ps", "iof ps"),
     ("orte-ps", "iof ps"),
     ("sattach", "iof pull JOB"),
@@ -46,7 +56,10 @@ const OTHER_COMMANDS: [(&str, &str); 13] = [
     ("sstat", "iof query stats"),
     ("stats", "iof query stats"),
     ("status", "iof ps"),
+    ("stop", "iof kill JOB"),
+    ("tail", "iof pull --no-backlog JOB"),
     ("version", "iof --version"),
+    ("watch", "iof top JOB for its streams, or iof pull JOB for its output"),
 ];
 
 /// Long options of iof itself that users of other launchers write with one dash.
@@ -78,12 +91,34 @@ fn try_parse(mut words: Vec<OsString>) -> Result<Iof, Error> {
     }
     let mut iof = Iof::command();
     iof.build();
+    iof = help_by_group(iof);
     let name = words.first().and_then(|word| word.to_str()).filter(|name| ["run", "pull"].contains(name));
     if let Some(command) = name.and_then(|name| iof.find_subcommand(name)) {
         let rest = words.split_off(1);
         words.extend(translate(rest, command).map_err(Error::Spelling)?);
     }
-    Iof::try_parse_from([OsString::from("iof")].into_iter().chain(words)).map_err(Error::Clap)
+    let words = [OsString::from("iof")].into_iter().chain(words);
+    let mut matches = iof.try_get_matches_from_mut(words).map_err(Error::Clap)?;
+    Iof::from_arg_matches_mut(&mut matches).map_err(|error| Error::Clap(error.format(&mut iof)))
+}
+
+/// Sets the help of `iof` itself, which fits a screen.
+fn help_by_group(iof: Command) -> Command {
+    let mut help = "{about}\n{usage-heading} {usage}\n".to_owned();
+    for (title, names) in COMMANDS {
+        help += &format!("{}\n", header(title));
+        for command in names.iter().filter_map(|name| iof.find_subcommand(name)) {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            help += &format!("  {:<11}  {about}\n", command.get_name());
+        }
+    }
+    iof.help_template(format!(
+        "{help}\n{}  -h, --help; -V, --version\n\n\
+         {}  iof run -n 4 -- sh -c 'echo rank $IOF_RANK of $IOF_NPROCS'\n\
+         'iof COMMAND -h' lists its options, 'iof COMMAND --help' explains them.",
+        header("Options:"),
+        header("Example:")
+    ))
 }
 
 /// Prints clap's help or version text as it is, and an error in one line.

@@ -69,7 +69,23 @@ fn the_help_fits_a_screen_and_lists_every_command() {
     for command in INTERNAL {
         assert!(!help.iter().any(|line| line.starts_with(&format!("  {command} "))), "{command}: {help:#?}");
     }
+    let groups = ["Run and watch:", "Talk to a job:", "Look inside:", "Set up:"];
+    let shown = help.iter().filter(|line| groups.contains(&line.as_str()));
+    assert!(shown.eq(&groups), "{help:#?}");
     assert!(help.iter().any(|line| line.contains("iof COMMAND --help")), "{help:#?}");
+}
+
+#[test]
+fn long_help_begins_with_examples_and_that_of_run_names_the_words_of_output() {
+    for command in COMMANDS {
+        assert_eq!(at_terminal(&[command, "--help"])[0], "Examples:", "{command}");
+    }
+    let help = at_terminal(&["run", "-h"]).join(" ");
+    let (_, end) = help.split_once("Words of --output:").unwrap();
+    for word in ["tag", "rank", "timestamp", "json", "xml", "dir=", "file=", "merge", "raw", "Examples:"] {
+        assert!(end.contains(word), "{word}: {help}");
+    }
+    assert_eq!(end.matches("iof run ").count(), 3, "{help}");
 }
 
 #[test]

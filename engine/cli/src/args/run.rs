@@ -20,7 +20,11 @@ use crate::stdin::StdinArgs;
 #[derive(Args)]
 #[command(
     override_usage = "iof run [OPTIONS] PROG [ARGS...] [: [APP OPTIONS] PROG [ARGS...]]...",
-    after_help = "Programs of one job are separated by ':', each with its own app options. Ranks are numbered across \
+    after_help = "Words of --output: tag, rank, timestamp, json, xml, dir=DIR, file=NAME, merge; with :raw, parts of lines.\n\n\
+                  Examples:  iof run -n 4 --output rank ./a.out\n           \
+                  iof run -n 4 --output tag,timestamp,dir=logs:copy ./a.out\n           \
+                  iof run -n 2 ./server : -n 4 ./client",
+    after_long_help = "Programs of one job are separated by ':', each with its own app options. Ranks are numbered across \
                   programs: in `-n 2 a : -n 4 b`, b has ranks 2 to 5. A program gets an argument ':' by sh -c 'PROG :'.\n\n\
                   Each rank has these variables in its environment: IOF_NSPACE (the job's name), IOF_RANK, IOF_NPROCS, \
                   IOF_APPNUM (the number of its program, from 0), IOF_SERVER (the socket for tools) and \
@@ -30,19 +34,13 @@ pub struct RunArgs {
     #[command(flatten)]
     pub app: AppArgs,
 
-    #[command(flatten)]
-    pub nodes: NodeArgs,
-
-    #[command(flatten)]
-    pub stdin: StdinArgs,
-
     /// Set the cache size per stream
     ///
     /// A stream is one channel of one rank. Its cache holds its output for iof and for tools. In
     /// bytes, optionally with a unit such as K, M or KiB (powers of 1024). At least 16K. By
     /// default, a cache has 1M. With 16 or more ranks it begins with 64K to 512K, and grows to 1M
     /// when a tool attaches, or when the rank has waited for iof to write its output.
-    #[arg(long, value_name = "BYTES", value_parser = cache_size, allow_hyphen_values = true)]
+    #[arg(long, help_heading = "Job options", value_name = "BYTES", value_parser = cache_size, allow_hyphen_values = true)]
     pub cache_size: Option<u32>,
 
     /// Bound the growth of caches
@@ -50,7 +48,7 @@ pub struct RunArgs {
     /// Caches that begin small grow while the sum of all is below this. In bytes, optionally with a
     /// unit such as K, M or KiB (powers of 1024). A cache that may not grow keeps the size with
     /// which it began. At least --cache-size, if that is given. By default 1G.
-    #[arg(long, value_name = "BYTES", value_parser = cache_total, allow_hyphen_values = true)]
+    #[arg(long, help_heading = "Job options", value_name = "BYTES", value_parser = cache_total, allow_hyphen_values = true)]
     cache_total: Option<u64>,
 
     /// When a cache is full, drop newest, oldest or none
@@ -59,7 +57,7 @@ pub struct RunArgs {
     /// none, the default, the rank waits. With newest, new bytes are dropped; with oldest, the
     /// oldest bytes in the cache are overwritten. The gaps of a stream are reported on stderr, at
     /// most once a second.
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Drop::None)]
+    #[arg(long, help_heading = "Job options", value_name = "WHAT", value_enum, default_value_t = Drop::None)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub drop: Drop,
 
@@ -67,21 +65,21 @@ pub struct RunArgs {
     ///
     /// The default is io-uring where the kernel permits it, otherwise epoll, which works everywhere
     /// and costs more CPU time.
-    #[arg(long, value_enum, hide_possible_values = true)]
+    #[arg(long, help_heading = "Job options", value_enum, hide_possible_values = true)]
     pub backend: Option<Backend>,
 
     /// Set the name of the job [default: that of PROG]
     ///
     /// By default, a job has the name of its first program, such as a.out. If a job of that name is
     /// running, the next one is a.out-2, then a.out-3 and so on.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = "Job options", value_name = "NAME")]
     pub nspace: Option<Nspace>,
 
     /// Create the socket for tools in this directory
     ///
     /// It must exist. If the ranks run on several nodes, the others create it. With none, iof creates
     /// no socket and needs no directory. Tools then cannot find the job.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = "Job options", value_name = "DIR")]
     rendezvous_dir: Option<PathBuf>,
 
     /// Serve MPI programs by auto, pmi1, pmix or none
@@ -91,7 +89,7 @@ pub struct RunArgs {
     /// the default, is pmix if a program is linked with Open MPI 5, or if IOF_LIBPMIX is set and no
     /// program is linked with MPICH, and otherwise pmi1. With none, each rank of an MPI program is
     /// alone, and the ranks inherit the variables of a launcher that has started iof.
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = MpiChoice::Auto)]
+    #[arg(long, help_heading = "Job options", value_name = "HOW", value_enum, default_value_t = MpiChoice::Auto)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub mpi: MpiChoice,
 
@@ -100,7 +98,7 @@ pub struct RunArgs {
     /// With core, each rank runs on one core of those on which iof may run: rank 0 on the first.
     /// The ranks must not outnumber these cores. With none, the default, a rank runs on any of
     /// them.
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = BindingChoice::None)]
+    #[arg(long, help_heading = "Job options", value_name = "WHAT", value_enum, default_value_t = BindingChoice::None)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub bind_to: BindingChoice,
 
@@ -108,7 +106,7 @@ pub struct RunArgs {
     ///
     /// Without a list, to rank 0. If one of them has the stdin of iof (see --stdin), it receives
     /// every key typed.
-    #[arg(long, value_name = "LIST|all", value_parser = ranks, allow_negative_numbers = true)]
+    #[arg(long, help_heading = "Job options", value_name = "LIST|all", value_parser = ranks, allow_negative_numbers = true)]
     pub pty: Option<Ranks>,
 
     /// Give each rank one pipe for stdout and stderr
@@ -116,7 +114,7 @@ pub struct RunArgs {
     /// As 2>&1 in a shell does. Both are then one stream, stdout, also for tools, in the exact
     /// order in which the rank wrote. Without this option, stdout and stderr are separate streams,
     /// and their order is that in which iof read them.
-    #[arg(long)]
+    #[arg(long, help_heading = "Job options")]
     pub merge_at_source: bool,
 
     /// Limit the wait for output after a rank's exit
@@ -124,7 +122,7 @@ pub struct RunArgs {
     /// A child of a rank may hold the rank's output open after the exit of the rank. This time begins
     /// with that exit, also if the child still writes. After it, output of the child is not
     /// forwarded, and the child gets SIGPIPE when it writes. By default the wait is unlimited.
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(long, help_heading = "Job options", value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub grace: Option<Duration>,
 
     /// End the job if its output is not accepted
@@ -134,7 +132,7 @@ pub struct RunArgs {
     /// default the ranks wait. After --timeout,
     /// --kill-on-bad-exit or a signal has ended all ranks, iof waits for an output that accepts
     /// nothing for 2 seconds, for --kill-wait if that is longer, or for this time. At least 0.1.
-    #[arg(long, value_name = "DURATION", value_parser = give_up, allow_hyphen_values = true)]
+    #[arg(long, help_heading = "Job options", value_name = "DURATION", value_parser = give_up, allow_hyphen_values = true)]
     pub give_up: Option<Duration>,
 
     /// Print the cost of forwarding on exit
@@ -142,7 +140,7 @@ pub struct RunArgs {
     /// On stderr: the elapsed time, the CPU seconds of iof (without those of the ranks), the
     /// backend (see --backend), and for each channel the bytes read from the ranks and the bytes
     /// missing from the output.
-    #[arg(long)]
+    #[arg(long, help_heading = "Job options")]
     pub timings: bool,
 
     /// Print a one-line summary on exit
@@ -150,14 +148,20 @@ pub struct RunArgs {
     /// On stderr: the ranks, their exit codes and signals, the elapsed time, and the bytes
     /// forwarded and lost. Lost bytes are missing from the output: they were dropped on arrival
     /// (--drop newest) or overwritten before they were read (--drop oldest).
-    #[arg(long)]
+    #[arg(long, help_heading = "Job options")]
     pub summary: bool,
+
+    #[command(flatten)]
+    pub stdin: StdinArgs,
 
     #[command(flatten)]
     pub ending: EndingArgs,
 
     #[command(flatten)]
     pub output: OutputArgs,
+
+    #[command(flatten)]
+    pub nodes: NodeArgs,
 }
 
 /// Where tools find the engine.

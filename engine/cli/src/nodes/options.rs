@@ -19,13 +19,12 @@ use crate::output::Outputs;
 
 /// The options for nodes.
 #[derive(Args)]
-#[command(next_help_heading = "Node options")]
 pub struct NodeArgs {
     /// Run the ranks on these nodes, such as a:4,b:4
     ///
     /// Each host has a number of slots, by default 1. Each node needs iof at the same path.
     /// localhost and the name of this node need neither that nor --rsh if no other node is listed.
-    #[arg(long, short = 'H', value_name = "LIST")]
+    #[arg(long, help_heading = "Node options", short = 'H', value_name = "LIST")]
     hosts: Option<Hosts>,
 
     /// Run the ranks on the nodes that this file lists
@@ -34,14 +33,14 @@ pub struct NodeArgs {
     /// occurs twice has the sum. What follows # is ignored. Without --hosts and --hostfile, the
     /// ranks run on the nodes of the allocation of Slurm, PBS or LSF in which iof runs, if it has
     /// more than one, and otherwise on this node.
-    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    #[arg(long, help_heading = "Node options", value_name = "FILE", conflicts_with = "hosts")]
     hostfile: Option<PathBuf>,
 
     /// Map ranks by slot or node
     ///
     /// With slot, the default, ranks fill the slots of one host after the other. With node, ranks
     /// take one slot of each host in turn.
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = MapBy::Slot)]
+    #[arg(long, help_heading = "Node options", value_name = "HOW", value_enum, default_value_t = MapBy::Slot)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     map_by: MapBy,
 
@@ -50,7 +49,7 @@ pub struct NodeArgs {
     /// Ranks on other nodes have the variables of iof, except those of the host and of the session,
     /// such as DISPLAY and SSH_AUTH_SOCK. With this option they have NAME as their node sets it.
     /// May be repeated.
-    #[arg(long, value_name = "NAME", value_parser = variable_name)]
+    #[arg(long, help_heading = "Node options", value_name = "NAME", value_parser = variable_name)]
     pub host_env: Vec<OsString>,
 
     /// Start processes on nodes by this command
@@ -58,7 +57,7 @@ pub struct NodeArgs {
     /// %h stands for the host. A shell command is appended as the last word. The words are
     /// separated by spaces. The default is srun if all nodes are in the allocation of Slurm in
     /// which iof runs, and otherwise ssh, without a terminal and without questions for passwords.
-    #[arg(long, value_name = "TEMPLATE")]
+    #[arg(long, help_heading = "Node options", value_name = "TEMPLATE")]
     rsh: Option<String>,
 
     /// Start agents by a tree of this radix
@@ -66,7 +65,7 @@ pub struct NodeArgs {
     /// This process starts RADIX agents, and each of them at most RADIX further ones, for which it
     /// relays.
     /// --rsh must work on these nodes, too. By default this process starts all agents.
-    #[arg(long, value_name = "RADIX", value_parser = radix, allow_negative_numbers = true)]
+    #[arg(long, help_heading = "Node options", value_name = "RADIX", value_parser = radix, allow_negative_numbers = true)]
     tree: Option<u32>,
 
     /// Let nodes wait for another connection
@@ -75,7 +74,7 @@ pub struct NodeArgs {
     /// make another one, over which the output goes on where it ended. The ranks run meanwhile. In
     /// seconds, with suffix ms, s, m or h, or as MINUTES:SECONDS. By default, or with 0, such a node
     /// is lost at once.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, help_heading = "Node options", value_name = "DURATION", value_parser = duration)]
     reattach: Option<Duration>,
 }
 
