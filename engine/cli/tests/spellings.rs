@@ -40,6 +40,7 @@ const SAME: &[(&[&str], &[&str])] = &[
     (&["-prepend-rank"], &["--output", "rank"]),
     (&["--prepend-rank"], &["--output", "rank"]),
     (&["--timestamp-output"], &["--output", "timestamp"]),
+    (&["--timestamps"], &["--output", "timestamp"]),
     (&["-merge-stderr-to-stdout", "-l"], &["--output", "merge-stderr-to-stdout,rank"]),
     (&["--merge-stderr-to-stdout"], &["--output", "merge-stderr-to-stdout"]),
     (&["--xml"], &["--output", "xml"]),
@@ -328,7 +329,8 @@ fn pull_takes_the_spellings_for_output_and_no_others() {
     let mut gate = site.gate("gate");
     let run = site.run_sh(&["--nspace", "job"], &format!(": < {}; echo text", gate.path()));
     site.wait_for_ranks(1);
-    let spelled = [&["-l", "job"][..], &["job", "--tag-output"], &["-xml"], &["--label", "-o", "all"]];
+    let spelled =
+        [&["-l", "job"][..], &["--follow", "job", "--tag-output"], &["-xml"], &["--label", "-o", "all"]];
     let pulls: Vec<Process> = spelled.iter().map(|options| site.pull(options)).collect();
     site.wait_for_pulls(0, "stdout", pulls.len());
     for (options, message) in [
@@ -336,6 +338,9 @@ fn pull_takes_the_spellings_for_output_and_no_others() {
         (&["--mca", "a", "b"], "there is no option '--mca'"),
         (&["-outfile-pattern", "x"], "write -o PATTERN -e all"),
         (&["-oout"], "write -o FILE with a space"),
+        (&["--tail=5", "job"], "write iof pull JOB to begin"),
+        (&["--since", "5m", "job"], "write iof pull JOB to begin"),
+        (&["--grep", "x", "job"], "pipe iof pull JOB into grep"),
         (&["--labe"], "did you mean '--label'? (try 'iof pull --help')"),
     ] {
         let done = site.pull(options).finish();

@@ -32,8 +32,10 @@ pub const NO_SCRIPTS: &str =
 pub const NO_PROFILE: &str =
     "iof does not measure programs: leave it out, or start the program with time(1) or perf(1)";
 pub const NO_MAIL: &str =
-    "iof sends no mail about jobs: write iof log --channel local-syslog MESSAGE when the job ends";
+    "iof sends no mail about jobs: write iof log --channel local_syslog MESSAGE when the job ends";
 pub const PIDS: &str = "write iof ps for the engines and iof query procs for the pids, while they run";
 pub const REPORTS: &str =
     "write --summary or --timings for reports at the end, or iof top in another terminal";
+pub const FROM_NOW: &str = "caches do not count lines or time: write iof pull JOB to begin with the cached output, or \
+     iof pull --no-backlog JOB to skip it";
 pub const OWN_FILES: &str = "write -o PATTERN -e all for stdout only, or -o PATTERN -e PATTERN for both";

@@ -4,9 +4,9 @@ use super::Meaning::{Always, Depends, Everywhere, Refused, Same};
 use super::Values::{NameAndValue, None as No, One, OptionalRanks};
 use super::convert;
 use super::reasons::{
-    ALLOCATION, APP_FILE, CLEAN_ENVIRONMENT, DIRECT, NAME_NODES, NO_CHECKPOINT, NO_COPY, NO_DEBUGGER,
-    NO_MAIL, NO_MAP, NO_MCA, NO_MPI, NO_PROFILE, NO_RESTART, NO_SCRIPTS, NOT_BOUND, OWN_FILES, PER_NODE,
-    PIDS, REPORTS,
+    ALLOCATION, APP_FILE, CLEAN_ENVIRONMENT, DIRECT, FROM_NOW, NAME_NODES, NO_CHECKPOINT, NO_COPY,
+    NO_DEBUGGER, NO_MAIL, NO_MAP, NO_MCA, NO_MPI, NO_PROFILE, NO_RESTART, NO_SCRIPTS, NOT_BOUND, OWN_FILES,
+    PER_NODE, PIDS, REPORTS,
 };
 use super::{Group, Meaning, Spelling, Values};
 
@@ -66,7 +66,7 @@ const RANKS: &[Spelling] = &[
 const OUTPUT: &[Spelling] = &[
     row(&["-l", "--label", "--prepend-rank"], No, Same(&["--output", "rank"])),
     row(&["--tag-output"], No, Same(&["--output", "tag"])),
-    row(&["--timestamp-output"], No, Same(&["--output", "timestamp"])),
+    row(&["--timestamp-output", "--timestamps"], No, Same(&["--output", "timestamp"])),
     row(&["--merge-stderr-to-stdout"], No, Same(&["--output", "merge-stderr-to-stdout"])),
     row(&["--xml"], No, Same(&["--output", "xml"])),
     refused(&["--xml-file"], "write --output xml -o FILE"),
@@ -84,6 +84,9 @@ const OUTPUT: &[Spelling] = &[
     row(&["--error"], One, Same(&["-e", "{}"])),
     refused(&["--outfile-pattern", "--errfile-pattern", "--outfile", "--errfile"], OWN_FILES),
     refused(&["--prepend-pattern"], "write --output rank, tag or timestamp, or several of them"),
+    always(&["--follow"], "output is followed until the job has ended"),
+    refused(&["--tail", "--since"], FROM_NOW),
+    refused(&["--grep"], "iof does not filter lines: pipe iof pull JOB into grep --line-buffered PATTERN"),
     refused(&["--xterm"], "iof opens no windows: write iof pull --rank N in each terminal"),
 ];
 
