@@ -112,6 +112,7 @@ pub use iof_capture::{
 };
 pub use iof_log::{
     MailServer, Order as LogOrder, OrderError as LogOrderError, PRIORITIES as LOG_PRIORITIES, Syslog,
+    channel_name as log_channel_name,
 };
 pub use iof_shm_ring::{Interaction, Policy};
 pub use job::Job;

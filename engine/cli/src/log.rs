@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 
 use clap::Args;
-use iof_engine::{LOG_PRIORITIES, LogConfig, LogOrder, MailServer, Syslog};
+use iof_engine::{LOG_PRIORITIES, LogConfig, LogOrder, MailServer, Syslog, log_channel_name};
 use iof_proto::limits::MAX_LOG_TEXT;
 use iof_proto::log::key;
 use iof_proto::names::sanitize;
@@ -138,7 +138,7 @@ pub fn log(args: &LogArgs) -> Result<(), Failure> {
     for LogOutcome { channel, result } in &outcomes {
         if let Err(failure) = result {
             // The reason may quote the answer of a mail server, in several lines.
-            print_message(format_args!("{channel}: {}", sanitize(&failure.reason)));
+            print_message(format_args!("{}: {}", log_channel_name(channel), sanitize(&failure.reason)));
         }
     }
     match status {

@@ -6,6 +6,7 @@ use std::io;
 
 use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
+use iof_engine::log_channel_name;
 use iof_proto::attribute::{self, Attribute, Place};
 use iof_proto::names::{is_invisible, sanitize};
 use iof_proto::query::key;
@@ -179,6 +180,13 @@ fn is_list(key: &str) -> bool {
     [key::PMIX_QUERY_NAMESPACES, key::PMIX_QUERY_QUEUE_LIST, key::PMIX_QUERY_LOG_CHANNELS].contains(&key)
 }
 
+/// Returns the entries of a list. Channels have the names that `iof log` accepts.
+fn entries(key: &str, list: &str) -> impl Iterator<Item = String> {
+    let is_channel = key == key::PMIX_QUERY_LOG_CHANNELS;
+    let name = move |name: &str| if is_channel { log_channel_name(name) } else { name.to_owned() };
+    list.split(',').filter(|name| !name.is_empty()).map(name)
+}
+
 fn json_text(Answer { status, found }: &Answer) -> String {
     let result = |Found { key, value, .. }: &Found| json!({"key": key, "value": as_json(key, value)});
     let results: Vec<serde_json::Value> = found.iter().map(result).collect();
@@ -204,7 +212,7 @@ fn table_text(keys: &[String], found: &[Found]) -> String {
 
 fn as_json(key: &str, value: &Value) -> serde_json::Value {
     match value {
-        Value::Text(names) if is_list(key) => names.split(',').filter(|name| !name.is_empty()).collect(),
+        Value::Text(names) if is_list(key) => entries(key, names).collect(),
         Value::Text(text) => json!(text),
         Value::Status(status) => job_status_json(*status),
         Value::Procs(procs) => procs.iter().map(proc_json).collect(),
@@ -276,7 +284,7 @@ fn stream_json(stream: &StreamStats) -> serde_json::Value {
 fn as_table(key: &str, value: &Value) -> String {
     match value {
         Value::Text(names) if is_list(key) => {
-            names.split(',').filter(|name| !name.is_empty()).map(|n| format!("{}\n", sanitize(n))).collect()
+            entries(key, names).map(|name| format!("{}\n", sanitize(&name))).collect()
         }
         Value::Text(text) => format!("{}\n", sanitize(text)),
         Value::Status(status) => format!("{}\n", status_text(*status)),

@@ -200,7 +200,7 @@ fn a_file_size_limit_fails_only_the_writer_of_the_file() {
         "text=$(head -c 30000 /dev/zero | tr '\\0' x); for i in $(seq 50); do {log}; done; echo end >&2"
     );
     let done = run(&["--", "sh", "-c", &script]);
-    let full = "iof: pmix.log.jrec: the job record ";
+    let full = "iof: job_record: the job record ";
     let failed = done.stderr.lines().filter(|line| line.starts_with(full) && line.contains("File too large"));
     assert!((1..50).contains(&failed.count()), "{}", done.stderr);
     assert!(done.code == 0 && done.stderr.ends_with("end\n"), "{}", done.stderr);

@@ -192,7 +192,7 @@ fn email_is_sent_through_the_given_mail_server() {
         format!("$IOF log --channel email --mail-to a@example.org --mail-server {} x", unused_address());
     let done = run_with(&site, &[], &script);
     assert_eq!(done.code, 1);
-    assert!(done.stderr.starts_with("iof: pmix.log.email: the mail server 127.0.0.1 at port "), "{done:?}");
+    assert!(done.stderr.starts_with("iof: email: the mail server 127.0.0.1 at port "), "{done:?}");
 }
 
 #[test]
@@ -298,6 +298,13 @@ fn style_options_apply_to_stdout_and_stderr_only() {
     assert_eq!((done.code, done.text(), done.stderr.as_str()), (0, "[job,0]<stdout>: m\n", ""));
     let done = run_with(&site, &[], "$IOF log --tag --channel job_record m");
     assert_eq!((done.code, done.stderr.as_str()), (0, "iof: pmix.log.tag is ignored\n"));
+}
+
+#[test]
+fn queries_name_the_channels_as_the_command_that_logs_does() {
+    let done = run_with(&Site::new(), &[], "$IOF query LOG_CHANNELS; $IOF query LOG_CHANNELS --json");
+    assert!(done.text().contains("\njob_record\n") && done.text().contains("\"job_record\""), "{done:?}");
+    assert!(!done.text().contains("pmix.log."), "{done:?}");
 }
 
 #[test]

@@ -68,6 +68,12 @@ pub(crate) fn key_of(name: &str) -> Option<String> {
     channels().find(|(name, _)| *name == lower).map(|(_, key)| key.to_owned())
 }
 
+/// Returns the name of the channel with this key, which an [`Order`](crate::Order) accepts: the key
+/// itself for a channel of the host.
+pub fn channel_name(key: &str) -> String {
+    channels().find(|(_, known)| *known == key).map_or_else(|| key.to_owned(), |(name, _)| name)
+}
+
 /// Returns all names, for messages.
 pub(crate) fn names() -> String {
     channels().map(|(name, _)| name).collect::<Vec<_>>().join(", ")

@@ -35,7 +35,7 @@ mod syslog;
 mod text;
 mod worker;
 
-pub use channel::ChannelKind;
+pub use channel::{ChannelKind, channel_name};
 #[cfg(feature = "mail")]
 pub use mail::Mail;
 pub use mail_server::{DEFAULT_MAIL_SERVER, MAIL_TIMEOUT, MailServer};
