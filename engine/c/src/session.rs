@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use iof_proto::rendezvous::SearchNames;
 use iof_proto::{Failure, Nspace, Proc, Rank, Status};
 use iof_tool::{AttachError, Tool};
 
@@ -38,16 +39,20 @@ pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
     }
 }
 
-/// Returns the reason why an engine could not be attached to. The names of infos take the place of
-/// the options of the command, which are the remedies in Rust's messages.
+/// The infos that select an engine.
+const INFOS: SearchNames = SearchNames {
+    pid: "IOF_SERVER_PIDINFO",
+    nspace: "IOF_SERVER_NSPACE",
+    server: "IOF_SERVER_URI",
+    directory: "IOF_SERVER_TMPDIR",
+};
+
+/// Returns the reason why an engine could not be attached to.
 pub(crate) fn attach_reason(error: &AttachError) -> String {
-    let remedies = [
-        ("--pid", "IOF_SERVER_PIDINFO"),
-        ("--nspace", "IOF_SERVER_NSPACE"),
-        ("--server", "IOF_SERVER_URI"),
-        ("--rendezvous-dir", "IOF_SERVER_TMPDIR"),
-    ];
-    remedies.iter().fold(error.to_string(), |text, (option, info)| text.replace(option, info))
+    match error {
+        AttachError::Find(error) => error.message(&INFOS),
+        error => error.to_string(),
+    }
 }
 
 /// A connection to an engine, see the module.

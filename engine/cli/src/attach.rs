@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::{JobInfo, key};
-use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, list};
+use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, SearchNames, list};
 use iof_proto::{Found, Nspace, Value};
 use iof_tool::{AttachError, Tool};
 
@@ -14,6 +14,10 @@ use crate::error::Failure;
 
 /// The interval at which a command that waits for a job looks for it.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The options that select an engine.
+pub const OPTIONS: SearchNames =
+    SearchNames { pid: "--pid", nspace: "--nspace", server: "--server", directory: "--rendezvous-dir" };
 
 /// The name of a tool, as queries show it.
 pub enum ToolName {
@@ -85,7 +89,7 @@ fn failed(error: AttachError, search: &Search) -> Failure {
             Failure::Usage(format!("{error}; {}", listed(jobs)))
         }
         AttachError::Find(error @ (FindError::Several(_) | FindError::SameName { .. })) => {
-            Failure::Choice(error.to_string())
+            Failure::Choice(error.message(&OPTIONS))
         }
         AttachError::Find(FindError::NotFound(directory))
             if search.session_directory.is_some() && !directory.exists() =>
@@ -95,7 +99,8 @@ fn failed(error: AttachError, search: &Search) -> Failure {
         AttachError::Connect(ConnectError::Refused(path)) if path.is_dir() => {
             Failure::Usage(format!("{} is a directory: expected the socket of an engine", path.display()))
         }
-        error @ (AttachError::Find(_) | AttachError::Connect(_)) => Failure::usage(error),
+        AttachError::Find(error) => Failure::Usage(error.message(&OPTIONS)),
+        error @ AttachError::Connect(_) => Failure::usage(error),
         error => Failure::running(error),
     }
 }

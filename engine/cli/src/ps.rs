@@ -14,6 +14,7 @@ use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::{Uid, User};
 
 use crate::args::engine::own_directory;
+use crate::attach::OPTIONS;
 use crate::error::Failure;
 use crate::print::{table, write};
 use crate::threads::start_thread;
@@ -55,9 +56,10 @@ pub fn ps(args: &PsArgs) -> Result<(), Failure> {
     if let Some(missing) = directory.filter(|directory| !directory.is_dir()) {
         return Err(Failure::Usage(format!("--rendezvous-dir {}: no such directory", missing.display())));
     }
-    let mut engines = list(directory).map_err(Failure::usage)?;
+    let listed = |directory| list(directory).map_err(|error| Failure::Usage(error.message(&OPTIONS)));
+    let mut engines = listed(directory)?;
     if let Some(own) = own_directory().filter(|_| directory.is_none()) {
-        engines.extend(list(Some(&own)).map_err(Failure::usage)?);
+        engines.extend(listed(Some(&own))?);
     }
     let now = SystemTime::now();
     let mut rows = Vec::new();

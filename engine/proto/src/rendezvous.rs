@@ -48,7 +48,7 @@ use directory::Directory;
 pub use directory::DirectoryError;
 pub use list::{Listed, list};
 pub use listener::{AnnounceError, BindError, JobLink, Listener};
-pub use search::{Candidate, FindError, SERVER_VARIABLE, Search, Target};
+pub use search::{Candidate, FindError, SERVER_VARIABLE, Search, SearchNames, Target};
 
 /// The users that an engine serves. The level determines where tools find the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(2);
 pub enum DirectoryError {
     /// A system call failed.
     #[error(
-        "cannot open the rendezvous directory {}: {source}; choose another with --rendezvous-dir",
+        "cannot open the rendezvous directory {}: {source}; choose another directory",
         path.display()
     )]
     Io {
@@ -39,13 +39,13 @@ pub enum DirectoryError {
     /// The path is not a directory.
     #[error(
         "invalid rendezvous directory {}: expected a directory and not a symbolic link: remove it, or \
-         choose another with --rendezvous-dir", .0.display()
+         choose another directory", .0.display()
     )]
     NotADirectory(PathBuf),
     /// The default directory belongs to another user.
     #[error(
         "the rendezvous directory {} belongs to uid {owner}, not to uid {user}: remove it, or choose \
-         another with --rendezvous-dir", path.display()
+         another directory", path.display()
     )]
     Foreign {
         /// The path of the directory.
@@ -58,7 +58,7 @@ pub enum DirectoryError {
     /// The default directory is accessible to other users.
     #[error(
         "the rendezvous directory {} is accessible to other users (mode {mode:04o}): run chmod 700 on \
-         it, or choose another with --rendezvous-dir", path.display()
+         it, or choose another directory", path.display()
     )]
     Open {
         /// The path of the directory.

@@ -92,7 +92,7 @@ pub enum FindError {
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// The directory has no socket of an engine.
-    #[error("no engine has a socket in {}: start one, or choose another directory with --rendezvous-dir", .0.display())]
+    #[error("no engine has a socket in {}: start one, or choose another directory", .0.display())]
     NotFound(PathBuf),
     /// The node has no system-level engine.
     #[error("no system-level engine listens on {}", .0.display())]
@@ -100,7 +100,7 @@ pub enum FindError {
     /// The socket of the system-level engine belongs to a user who is not trusted.
     #[error(
         "{} belongs to uid {owner}, neither root nor your own, in a directory that other users can write \
-         to: if you trust it, select it with --server", path.display()
+         to: if you trust it, select it", path.display()
     )]
     Foreign {
         /// The path of the socket.
@@ -109,7 +109,7 @@ pub enum FindError {
         owner: u32,
     },
     /// The engine that [`SERVER_VARIABLE`] names cannot be reached.
-    #[error("{SERVER_VARIABLE}: {0}; unset the variable, or select an engine with an option")]
+    #[error("{SERVER_VARIABLE}: {0}; unset the variable, or select an engine")]
     FromEnvironment(#[source] ConnectError),
     /// No engine has this pid.
     #[error("no running engine with pid {pid} has a socket in {}", directory.display())]
@@ -128,10 +128,10 @@ pub enum FindError {
         directory: PathBuf,
     },
     /// Several engines match. They are sorted by pid.
-    #[error("{} engines are running: choose one with --pid or --nspace{}", .0.len(), list(.0))]
+    #[error("{} engines are running: choose one", .0.len())]
     Several(Vec<Candidate>),
     /// Several engines have a job of the requested name. They are sorted by pid.
-    #[error("{} engines have a job {nspace}: choose one with --pid{}", engines.len(), list(engines))]
+    #[error("{} engines have a job {nspace}: choose one", engines.len())]
     SameName {
         /// The requested job.
         nspace: Nspace,
@@ -151,12 +151,40 @@ pub enum FindError {
 /// The number of jobs of one engine that are listed.
 const LISTED_JOBS: usize = 4;
 
-fn list(candidates: &[Candidate]) -> String {
+/// The names of an interface for what selects an engine, such as those of options.
+#[derive(Debug, Clone, Copy)]
+pub struct SearchNames {
+    /// The name for [`Target::Pid`].
+    pub pid: &'static str,
+    /// The name for [`Target::Nspace`].
+    pub nspace: &'static str,
+    /// The name for [`Target::Server`].
+    pub server: &'static str,
+    /// The name for [`Search::within`].
+    pub directory: &'static str,
+}
+
+impl FindError {
+    /// Returns the message of an interface: the reason, the names of the remedy, and the engines to
+    /// choose from in further lines.
+    pub fn message(&self, names: &SearchNames) -> String {
+        let SearchNames { pid, nspace, server, directory } = names;
+        match self {
+            FindError::Directory(_) | FindError::NotFound(_) => format!("{self} with {directory}"),
+            FindError::Foreign { .. } => format!("{self} with {server}"),
+            FindError::Several(engines) => format!("{self} with {pid} or {nspace}{}", list(engines, names)),
+            FindError::SameName { engines, .. } => format!("{self} with {pid}{}", list(engines, names)),
+            _ => self.to_string(),
+        }
+    }
+}
+
+fn list(candidates: &[Candidate], names: &SearchNames) -> String {
     candidates.iter().fold(String::new(), |mut list, Candidate { pid, path, jobs, .. }| {
         // Writing to a string cannot fail.
-        let _ = write!(list, "\n  --pid {pid}  (");
+        let _ = write!(list, "\n  {} {pid}  (", names.pid);
         for job in jobs.iter().take(LISTED_JOBS) {
-            let _ = write!(list, "--nspace {job}, ");
+            let _ = write!(list, "{} {job}, ", names.nspace);
         }
         if let more @ 1.. = jobs.len().saturating_sub(LISTED_JOBS) {
             let _ = write!(list, "{more} more jobs, ");

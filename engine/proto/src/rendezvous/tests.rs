@@ -205,7 +205,9 @@ fn a_user_selects_one_of_several_engines_by_pid_or_nspace() {
 
     for ambiguous in [Target::Any, Target::Session, Target::Nspace(nspace("both"))] {
         let error = find(dir.path(), ambiguous.clone()).unwrap_err();
-        let text = error.to_string();
+        let names = SearchNames { pid: "by-pid", nspace: "by-job", server: "at", directory: "in" };
+        let (neutral, text) = (error.to_string(), error.message(&names));
+        assert!(!neutral.contains("--") && text.starts_with(&format!("{neutral} with by-pid")), "{text}");
         let candidates = match error {
             FindError::Several(candidates) => candidates,
             FindError::SameName { nspace, engines } => {
@@ -219,7 +221,7 @@ fn a_user_selects_one_of_several_engines_by_pid_or_nspace() {
             Candidate { pid: 1, level: Level::Session, path: other.clone(), jobs: vec![nspace("both")] };
         assert_eq!(candidates[0], first);
         assert_eq!(candidates[1].jobs, [nspace("both"), nspace("mine")]);
-        assert!(text.contains(&format!("\n  --pid 1  (--nspace both, {})", other.display())), "{text}");
+        assert!(text.contains(&format!("\n  by-pid 1  (by-job both, {})", other.display())), "{text}");
     }
     assert_eq!(find(dir.path(), Target::Pid(1)).unwrap(), other);
     assert_eq!(find(dir.path(), Target::Pid(process::id())).unwrap(), listener.path());

@@ -83,7 +83,8 @@ impl ChildEdge {
             Some(true) => {}
         }
         let started = relay.carriers().start(&self.host, Purpose::Agent, relay.edges(), false);
-        let Carrier { end, down, up } = started.map_err(|error| (format!("{error} (see --rsh)"), None))?;
+        let Carrier { end, down, up } =
+            started.map_err(|error| (format!("{error}: needed on relays, too"), None))?;
         let carrier = Arc::new(Mutex::new(end));
         if let Added::Ended = relay.add_carrier(self.child, &carrier) {
             reap(&carrier);

@@ -103,7 +103,7 @@ impl Links {
         directory: Option<&Path>,
     ) -> Result<Option<LinkAddress>, StartRefusal> {
         let Some(links) = uplink.links() else { return Ok(None) };
-        let needed = |error: BindError| StartRefusal::usage(format!("--reattach: {error}"));
+        let needed = |error: BindError| StartRefusal::usage(format!("no socket for links: {error}"));
         let listener = Listener::bind(Level::Link, directory).map_err(needed)?;
         let socket = listener.socket().try_clone().map_err(StartRefusal::running)?;
         let address = LinkAddress { path: listener.path().into(), session: links.session };
