@@ -1,22 +1,25 @@
 # syntax=docker/dockerfile:1
-# Builds iof, runs its tests, and makes an image of the command and the C libraries:
+# Makes an image of the command and the C libraries:
 #
-#   docker buildx build --allow security.insecure .
+#   docker build .
 #
-# The tests need io_uring, which Docker's default seccomp profile refuses; --security=insecure lifts it
-# for that step. The builder must permit the entitlement: `docker buildx create --use
-# --buildkitd-flags '--allow-insecure-entitlement security.insecure'`. The image itself runs under the
-# default profile: iof then uses epoll.
-FROM rust:1.92-bookworm AS tested
+# The image runs under Docker's default seccomp profile, which refuses io_uring: iof then uses epoll. The tests need
+# io_uring and have a stage of their own, which only this builds:
+#
+#   docker build --target tests --tag iof-tests . && docker run --rm --security-opt seccomp=unconfined iof-tests
+FROM rust:1.92-bookworm AS source
+WORKDIR /iof
+COPY . .
+
+FROM source AS tests
 RUN apt-get update \
     && RUNLEVEL=1 apt-get install -y --no-install-recommends rsyslog valgrind libpmix-dev \
     && rm -rf /var/lib/apt/lists/*
-WORKDIR /iof
-COPY . .
-RUN --security=insecure .ci/test
+CMD [".ci/test"]
 
-FROM tested AS built
-RUN cargo install --locked --no-track --path engine/cli --root /image/usr/local \
+FROM source AS built
+RUN cargo build --profile dist --locked -p iof-cli \
+    && install -D target/dist/iof /image/usr/local/bin/iof \
     && DESTDIR=/image engine/c/install /usr/local
 
 FROM debian:bookworm-slim
