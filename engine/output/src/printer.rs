@@ -486,7 +486,7 @@ impl PrinterTask {
         for ready in ready {
             let room = limit.saturating_sub(builder.batch.len());
             let stream = self.streams.get_mut(ready.id.index()).and_then(Option::as_mut);
-            // What follows a piece without room, such as lines of the other stream of its process, is newer.
+            // What follows a piece without room is newer.
             if room == 0 || builder.is_full {
                 break;
             }

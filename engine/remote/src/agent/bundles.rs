@@ -331,26 +331,7 @@ fn add<'a>(
                 None => return Step::Closed,
             }
         }
-        let bytes = found.as_ref().map(|found| (found.offset(), found.time().unwrap_or(0), found.as_slice()));
-        let (offset, time, bytes) = bytes.unwrap_or_default();
-        let bytes = bytes.get(..count).unwrap_or_default();
-        lines.open.remove(&id);
-        if found.is_some() && !bytes.ends_with(b"\n") {
-            lines.open.insert(id);
-        }
-        match lines.parts.get_mut(&id).filter(|_| held > 0) {
-            Some(part) => part.flush(|held, offset, time| {
-                let (time, whole) = (time.unwrap_or(0), [held, bytes].concat());
-                let record = Frame::Record { stream, offset, time, bytes: &whole };
-                batch.make(|buffer| record.append_to(buffer, Place::NEXT));
-            }),
-            None if bytes.is_empty() => {}
-            None => {
-                let record = Frame::Record { stream, offset, time, bytes };
-                batch.copy(&record.header().unwrap_or_default());
-                batch.add(bytes);
-            }
-        }
+        add_record(lines, (id, stream), found.as_ref(), count, batch);
     }
     let ended = found.is_none();
     outcome.defer = rest == Rest::Stay;
@@ -368,6 +349,9 @@ fn add<'a>(
     if ended || lines.parts.get(&id).is_some_and(|part| !part.is_waiting()) {
         lines.parts.remove(&id);
     }
+    if ended && peeked != Peeked::Nothing {
+        lines.open.remove(&id);
+    }
     let frame = match peeked {
         Peeked::Gap(gap) => Frame::Gap { stream, offset: gap.offset, lost: gap.lost },
         Peeked::Complete(counts) => Frame::End { stream, produced: counts.produced },
@@ -375,6 +359,36 @@ fn add<'a>(
     };
     batch.make(|buffer| frame.append_to(buffer, Place::NEXT));
     Step::Added(outcome)
+}
+
+/// Adds a record of what was copied of a stream before, and of the first `count` bytes found.
+fn add_record<'a>(
+    lines: &mut Lines,
+    (id, stream): (FeedId, StreamKey),
+    found: Option<&Bytes<'a>>,
+    count: usize,
+    batch: &mut Batch<'a>,
+) {
+    let found = found.map(|found| (found.offset(), found.time().unwrap_or(0), found.as_slice()));
+    let (offset, time, bytes) = found.unwrap_or_default();
+    let bytes = bytes.get(..count).unwrap_or_default();
+    if count > 0 || lines.held(id) > 0 {
+        lines.open.remove(&id);
+        lines.open.extend((!bytes.ends_with(b"\n")).then_some(id));
+    }
+    match lines.parts.get_mut(&id).filter(|part| !part.bytes().is_empty()) {
+        Some(part) => part.flush(|held, offset, time| {
+            let (time, whole) = (time.unwrap_or(0), [held, bytes].concat());
+            let record = Frame::Record { stream, offset, time, bytes: &whole };
+            batch.make(|buffer| record.append_to(buffer, Place::NEXT));
+        }),
+        None if bytes.is_empty() => {}
+        None => {
+            let record = Frame::Record { stream, offset, time, bytes };
+            batch.copy(&record.header().unwrap_or_default());
+            batch.add(bytes);
+        }
+    }
 }
 
 #[cfg(test)]
