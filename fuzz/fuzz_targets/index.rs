@@ -79,7 +79,7 @@ impl File {
         let entries = (capacity / 2048).max(32);
         let meta = (ENTRIES as u64 + (RECENT + entries) * 24).next_multiple_of(4096);
         let magic = u64::from_le_bytes(*b"iofring1");
-        let head = [magic, 3, capacity, entries, 0, input.base.get(capacity), u64::from(input.overwrite)];
+        let head = [magic, 4, capacity, entries, 0, input.base.get(capacity), u64::from(input.overwrite)];
         let mut bytes: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
         bytes.resize(meta as usize, 0);
         bytes.extend((0..capacity).map(|i| (i % 251) as u8));

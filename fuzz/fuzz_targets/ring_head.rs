@@ -42,7 +42,7 @@ fuzz_target!(|input: Input| {
     let entries = (capacity / 2048).max(32);
     let len = (3200 + entries * 24).next_multiple_of(4096) + capacity;
     let magic = u64::from_le_bytes(*b"iofring1");
-    let mut head = [magic, 3, capacity, entries, input.generation, input.base, input.overwrite];
+    let mut head = [magic, 4, capacity, entries, input.generation, input.base, input.overwrite];
     if let Some((word, value)) = input.wrong {
         head[usize::from(word) % 7] = value;
     }

@@ -253,7 +253,7 @@ fn magic(name: &[u8; 8]) -> u64 {
 
 fn ring_head() -> [u64; 7] {
     // Magic, version, capacity, entries, generation, base, overwrite.
-    [magic(b"iofring1"), 3, CAPACITY, CAPACITY / 2048, 0, 0, 0]
+    [magic(b"iofring1"), 4, CAPACITY, CAPACITY / 2048, 0, 0, 0]
 }
 
 /// The head and 32 entries of 24 bytes fit on one page.
@@ -276,7 +276,7 @@ fn page_error(fd: OwnedFd) -> OpenError {
 fn files_with_the_layout_of_the_engine_are_accepted() {
     // Otherwise the tests below would prove nothing.
     assert_eq!(Ring::open(file(&ring_head(), RING_LEN, &RING_SEALS)).unwrap().capacity(), CAPACITY);
-    ReaderPage::open(file(&[magic(b"iofarea1"), 3], page_len(), &PAGE_SEALS)).unwrap();
+    ReaderPage::open(file(&[magic(b"iofarea1"), 4], page_len(), &PAGE_SEALS)).unwrap();
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn a_file_that_lacks_any_of_its_seals_is_rejected() {
         };
         assert_eq!(missing, without.bits());
     }
-    let (head, len) = ([magic(b"iofarea1"), 3], page_len());
+    let (head, len) = ([magic(b"iofarea1"), 4], page_len());
     for without in PAGE_SEALS {
         let seals: Vec<SealFlag> = PAGE_SEALS.into_iter().filter(|seal| *seal != without).collect();
         let OpenError::Unsealed { missing } = page_error(file(&head, len, &seals)) else {
@@ -316,7 +316,7 @@ fn a_file_of_another_size_than_its_head_specifies_is_rejected() {
         let error = ring_error(file(&ring_head(), len, &RING_SEALS));
         assert!(matches!(error, OpenError::Size { found, .. } if found == len), "{len}: {error}");
     }
-    let (head, whole) = ([magic(b"iofarea1"), 3], page_len());
+    let (head, whole) = ([magic(b"iofarea1"), 4], page_len());
     for len in [whole - PAGE, whole + PAGE, whole - 1, whole + 1, 0, 1, PAGE] {
         let error = page_error(file(&head, len, &PAGE_SEALS));
         assert!(matches!(error, OpenError::Size { found, .. } if found == len), "{len}: {error}");
@@ -327,7 +327,7 @@ fn a_file_of_another_size_than_its_head_specifies_is_rejected() {
 fn a_head_with_any_wrong_word_is_rejected() {
     let wrong = [
         (0, "magic", vec![0, magic(b"iofring2"), magic(b"iofarea1"), magic(b"iofring1").swap_bytes()]),
-        (1, "version", vec![0, 1, 2, 4, u64::MAX]),
+        (1, "version", vec![0, 1, 3, 5, u64::MAX]),
         (2, "capacity", vec![0, 1, PAGE - 1, PAGE + 1, CAPACITY + 8, MAX_CAPACITY + PAGE, 1 << 63, u64::MAX]),
         (3, "entries", vec![0, 1, 31, 33, 1 << 32, u64::MAX]),
     ];
@@ -342,7 +342,7 @@ fn a_head_with_any_wrong_word_is_rejected() {
             );
         }
     }
-    for head in [[0, 3], [magic(b"iofring1"), 3], [magic(b"iofarea1"), 1], [magic(b"iofarea1"), 4]] {
+    for head in [[0, 4], [magic(b"iofring1"), 4], [magic(b"iofarea1"), 1], [magic(b"iofarea1"), 5]] {
         assert!(matches!(page_error(file(&head, page_len(), &PAGE_SEALS)), OpenError::Head { .. }));
     }
 }
@@ -353,10 +353,10 @@ fn a_descriptor_without_the_needed_access_is_rejected() {
     let ring = file(&ring_head(), RING_LEN, &RING_SEALS);
     let writer = File::options().write(true).open(self_path(&ring)).unwrap();
     assert!(matches!(ring_error(writer.into()), OpenError::Map { .. }));
-    let page = file(&[magic(b"iofarea1"), 3], page_len(), &PAGE_SEALS);
+    let page = file(&[magic(b"iofarea1"), 4], page_len(), &PAGE_SEALS);
     let reader = File::open(self_path(&page)).unwrap();
     assert!(matches!(page_error(reader.into()), OpenError::Map { .. }));
-    let sealed = file(&[magic(b"iofarea1"), 3], page_len(), &RING_SEALS);
+    let sealed = file(&[magic(b"iofarea1"), 4], page_len(), &RING_SEALS);
     assert!(matches!(page_error(sealed), OpenError::Map { .. }));
 }
 

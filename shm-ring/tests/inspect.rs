@@ -227,7 +227,7 @@ fn snapshots_of_a_ring_that_is_being_reused_are_true() {
 /// Returns a ring file of the smallest size whose words, from the generation on, are `words`.
 fn forged(words: &[u64], capacity: u64) -> OwnedFd {
     let fd = memfd_create(c"forged", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-    let head = [u64::from_le_bytes(*b"iofring1"), 3, capacity, 32];
+    let head = [u64::from_le_bytes(*b"iofring1"), 4, capacity, 32];
     let bytes: Vec<u8> = head.iter().chain(words).flat_map(|word| word.to_ne_bytes()).collect();
     write(&fd, &bytes).unwrap();
     ftruncate(&fd, 4096 + capacity as i64).unwrap();
