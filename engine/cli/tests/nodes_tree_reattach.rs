@@ -182,7 +182,8 @@ fn a_relay_that_cannot_send_reads_on_and_cuts_off_a_child_that_takes_nothing() {
     // The carrier of the child reads nothing.
     let stdin = StdinPiece { call: 1, targets: Vec::new(), bytes: vec![0; MAX_STDIN] };
     let stdin = ToAgent::Stdin(stdin).frame(Place(1)).unwrap();
-    for _ in 0..(MAX_KEPT + 2 * MAX_RELAY_DOWN) / MAX_STDIN + 32 {
+    // What waits may be passed to the carrier's thread in one batch, and then more has to wait.
+    for _ in 0..(MAX_KEPT + 4 * MAX_RELAY_DOWN) / MAX_STDIN + 32 {
         front.down.write_all(&stdin).unwrap();
     }
     let mut more = 0;
