@@ -144,10 +144,10 @@ fn for_each_place(test: impl Fn(&Place)) {
     }
 }
 
-/// Returns whether tools are served by another library than the system's: the end of a pull is then
-/// answered late and with an unknown status, which is a known defect (mpi.md).
+/// Returns whether the library of Open MPI takes part: the end of a pull is then answered late and
+/// with an unknown status, which is a known defect (mpi.md).
 fn is_mixed(place: &Place) -> bool {
-    place.server.is_some()
+    place.server.is_some() || place.tools.is_some()
 }
 
 /// Reads lines of a process until one equals `line`. Returns all that was read.
