@@ -60,7 +60,7 @@ pub struct Program {
 /// The stdin of a rank. Other ranks read /dev/null.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankStdin {
-    /// The front end sends it. Nobody waits for what the rank answers.
+    /// The front end sends it, and no program or person waits for an answer.
     Forwarded,
     /// The front end sends it. A program may wait for what the rank answers.
     Answered,

@@ -51,8 +51,8 @@ impl Default for FlushTimeout {
 
 /// The fewest bytes of a read that count as a flushed buffer.
 const MIN_BUFFER: u64 = 512;
-/// The size of which a buffer is a multiple if the output is a person's terminal: that of the C
-/// library's for pipes.
+/// Buffers are multiples of this size if the output is a person's terminal. It is the size of the C
+/// library's buffer for pipes.
 const TERMINAL_BUFFER: u64 = 4096;
 /// The wait of a prompt at a person's terminal.
 const PROMPT_WAIT: Duration = Duration::from_millis(100);

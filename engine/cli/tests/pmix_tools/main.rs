@@ -146,7 +146,7 @@ fn for_each_place(test: impl Fn(&Place)) {
 
 /// Returns whether the library of Open MPI takes part: the end of a pull is then answered late and
 /// with an unknown status, which is a known defect (mpi.md).
-fn is_mixed(place: &Place) -> bool {
+fn has_other_library(place: &Place) -> bool {
     place.server.is_some() || place.tools.is_some()
 }
 
@@ -326,7 +326,7 @@ fn messages_that_tools_log_are_written_or_refused() {
 #[test]
 fn a_tool_that_ends_its_registration_can_pull_again() {
     for_each_place(|place| {
-        if is_mixed(place) {
+        if has_other_library(place) {
             return;
         }
         let (mut before, mut after) = (place.site.gate("before"), place.site.gate("after"));
@@ -414,7 +414,7 @@ fn ranks_share_the_topology_and_learn_the_processors_to_which_they_are_bound() {
 #[test]
 fn a_tool_that_ends_a_pull_receives_what_buffering_has_held_back() {
     for_each_place(|place| {
-        if is_mixed(place) {
+        if has_other_library(place) {
             return;
         }
         let mut gate = place.site.gate("gate");

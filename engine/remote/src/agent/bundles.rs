@@ -128,7 +128,7 @@ struct Lines {
     ptys: BTreeSet<Rank>,
     /// By stream.
     parts: HashMap<FeedId, LineHolder>,
-    /// The streams of which a part of a line was sent last.
+    /// The streams whose last record ended within a line.
     open: BTreeSet<FeedId>,
 }
 
