@@ -1,6 +1,8 @@
 //! The requests in the bytes that a tool sends: those that nothing here carries out are refused
 //! before libpmix sees them. It would answer some with a false success, and some never.
 
+use std::collections::BTreeSet;
+
 /// The size of the head of a message: its sender, a tag, the size of the rest, and padding.
 const HEAD: usize = 16;
 /// The tag of the message with which a tool introduces itself.
@@ -20,16 +22,15 @@ const SERVED: [u8; 11] = [0, 1, 4, 5, 13, 14, 15, 16, 22, 23, END_PULL];
 /// Reads the messages of a tool.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
-    /// The head of the present message, the number of its commands, and the command.
-    start: [u8; HEAD + 2],
-    /// The number of its bytes that have passed.
-    position: usize,
+    messages: Messages,
     /// The byte that passed last.
     previous: u8,
     /// libpmix's number of the pull whose end waits.
     ending: Option<u32>,
     /// Whether the end of a pull may pass.
     is_released: bool,
+    /// Whether a request has passed.
+    has_requests: bool,
 }
 
 impl Filter {
@@ -39,23 +40,20 @@ impl Filter {
             return 0;
         }
         for (index, byte) in bytes.iter_mut().enumerate() {
-            if self.is_at_end_of_pull() && !std::mem::take(&mut self.is_released) {
+            let is_request = self.messages.is_request();
+            self.has_requests |= is_request;
+            let is_end = is_request && self.messages.command() == Some(END_PULL);
+            if is_end && self.messages.is_at_last() && !std::mem::take(&mut self.is_released) {
                 // Numbers take one byte up to 127, and two bytes then.
                 let (low, high) = (u32::from(self.previous), u32::from(*byte));
                 self.ending = Some(if low & 0x80 == 0 { high } else { (low & 0x7f) | (high << 7) });
                 return index;
             }
-            if self.position == HEAD + 1 && self.is_request() && !SERVED.contains(byte) {
+            if is_request && self.messages.position == HEAD + 1 && !SERVED.contains(byte) {
                 *byte = UNKNOWN;
             }
-            if let Some(start) = self.start.get_mut(self.position) {
-                *start = *byte;
-            }
             self.previous = *byte;
-            self.position = self.position.saturating_add(1);
-            if self.position >= HEAD && self.position >= self.size() {
-                self.position = 0;
-            }
+            self.messages.advance(*byte);
         }
         bytes.len()
     }
@@ -65,20 +63,85 @@ impl Filter {
         self.ending
     }
 
-    /// Lets the end of the pull pass that waits.
-    pub(crate) fn release(&mut self) {
+    /// Lets the end of the pull pass that waits. Returns the tag of its answer.
+    pub(crate) fn release(&mut self) -> u32 {
         self.is_released = self.ending.take().is_some();
+        self.messages.tag()
     }
 
-    /// Returns whether the next byte is the last one of a request to end a pull.
-    fn is_at_end_of_pull(&self) -> bool {
-        let is_last = self.position > HEAD + 1 && self.position.saturating_add(1) == self.size();
-        is_last && self.is_request() && self.start[HEAD + 1] == END_PULL
+    /// Returns whether a request has passed. Only messages follow then in either direction.
+    pub(crate) fn has_requests(&self) -> bool {
+        self.has_requests
+    }
+}
+
+/// Reads the answers to a tool. The servers of libpmix 4.2.2 and 5.0.11 answer the end of a pull with
+/// a status that they never set.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    messages: Messages,
+    /// The tags of the answers whose status is a success.
+    ends: BTreeSet<u32>,
+}
+
+impl Answers {
+    /// Makes the status of the answer with this tag a success.
+    pub(crate) fn expect(&mut self, tag: u32) {
+        self.ends.insert(tag);
     }
 
-    /// Returns whether the message, whose number of commands has passed, is a request.
+    /// Sets the statuses in bytes of the server.
+    pub(crate) fn pass(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            // The number of statuses precedes.
+            let tag = self.messages.tag();
+            if self.messages.position > HEAD && self.ends.contains(&tag) {
+                let is_last = self.messages.is_at_last();
+                // Zero, in as many bytes.
+                *byte = if is_last { 0 } else { 0x80 };
+                if is_last {
+                    self.ends.remove(&tag);
+                }
+            }
+            self.messages.advance(*byte);
+        }
+    }
+}
+
+/// The place in a stream of messages.
+#[derive(Debug, Default)]
+struct Messages {
+    /// The head of the present message, the number of its commands, and the command.
+    start: [u8; HEAD + 2],
+    /// The number of its bytes that have passed.
+    position: usize,
+}
+
+impl Messages {
+    /// Lets a byte pass.
+    fn advance(&mut self, byte: u8) {
+        if let Some(start) = self.start.get_mut(self.position) {
+            *start = byte;
+        }
+        self.position = self.position.saturating_add(1);
+        if self.position >= HEAD && self.position >= self.size() {
+            self.position = 0;
+        }
+    }
+
+    /// Returns whether the next byte is the last one of the message, whose head has passed.
+    fn is_at_last(&self) -> bool {
+        self.position.saturating_add(1) == self.size()
+    }
+
+    /// Returns whether the number of commands has passed, and the message is a request.
     fn is_request(&self) -> bool {
-        (FIRST_REQUEST..INTRODUCTION).contains(&self.tag()) && self.start[HEAD] == ONE
+        self.position > HEAD && (FIRST_REQUEST..INTRODUCTION).contains(&self.tag()) && self.start[HEAD] == ONE
+    }
+
+    /// Returns the command, if it has passed.
+    fn command(&self) -> Option<u8> {
+        (self.position > HEAD + 1).then_some(self.start[HEAD + 1])
     }
 
     fn tag(&self) -> u32 {
@@ -145,6 +208,25 @@ mod tests {
     }
 
     #[test]
+    fn the_status_of_an_end_of_a_pull_is_a_success_and_other_answers_stay() {
+        let statuses: [&[u8]; 3] = [&[2, 0], &[2, 0x5a], &[2, 0xab, 0xd5, 0xaa, 0xd5, 0x0a]];
+        let successes: [&[u8]; 3] = [&[2, 0], &[2, 0], &[2, 0x80, 0x80, 0x80, 0x80, 0]];
+        for (status, success) in statuses.into_iter().zip(successes) {
+            let stream = |end: &[u8], again: &[u8]| {
+                let around = [message(2, b"output"), message(106, status)];
+                [&around.concat()[..], &message(107, end), &message(107, again)].concat()
+            };
+            for part in [1, 3, 19, 1000] {
+                let mut answers = Answers::default();
+                answers.expect(107);
+                let mut sent = stream(status, status);
+                sent.chunks_mut(part).for_each(|part| answers.pass(part));
+                assert_eq!(sent, stream(success, status), "{part}");
+            }
+        }
+    }
+
+    #[test]
     fn the_end_of_a_pull_waits_until_it_is_released() {
         for (number, bytes) in [(0, &[0][..]), (127, &[127]), (300, &[0xac, 2])] {
             let end = message(107, &[&[2, END_PULL, 2, 0, 2], bytes].concat());
@@ -154,9 +236,10 @@ mod tests {
             let held = end.len() - 1;
             assert_eq!((filter.pass(&mut sent), filter.ending_pull()), (held, Some(number)));
             assert_eq!(filter.pass(&mut sent[held..]), 0);
-            filter.release();
+            assert!(filter.has_requests());
+            assert_eq!(filter.release(), 107);
             assert_eq!(filter.pass(&mut sent[held..]), sent.len() - held);
-            assert_eq!((filter.ending_pull(), filter.position), (None, 0));
+            assert_eq!((filter.ending_pull(), filter.messages.position), (None, 0));
         }
     }
 }

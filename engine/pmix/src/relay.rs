@@ -7,7 +7,7 @@ use std::os::linux::net::TcpStreamExt;
 
 use nix::poll::{PollFd, PollFlags};
 
-use crate::filter::Filter;
+use crate::filter::{Answers, Filter};
 
 /// The size of each buffer.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -28,6 +28,7 @@ pub struct Relay {
     to_tool: Buffer,
     to_server: Buffer,
     filter: Filter,
+    answers: Answers,
     /// The number of bytes that the tool's socket has taken.
     carried: u64,
     /// Whether the last read of the server has found nothing.
@@ -56,13 +57,13 @@ impl Relay {
             socket.set_nonblocking(true)?;
             socket.set_nodelay(true)?;
         }
-        let (to_tool, to_server, filter) = (Buffer::new(), Buffer::new(), Filter::default());
         Ok(Relay {
             tool,
             server,
-            to_tool,
-            to_server,
-            filter,
+            to_tool: Buffer::new(),
+            to_server: Buffer::new(),
+            filter: Filter::default(),
+            answers: Answers::default(),
             carried: 0,
             is_drained: false,
             is_closed: false,
@@ -124,9 +125,12 @@ impl Relay {
         self.filter.ending_pull()
     }
 
-    /// Lets the end of the pull pass.
-    pub fn release(&mut self) {
-        self.filter.release();
+    /// Lets the end of the pull pass. The status of its answer becomes a success, if `is_known`.
+    pub fn release(&mut self, is_known: bool) {
+        let tag = self.filter.release();
+        if is_known {
+            self.answers.expect(tag);
+        }
         self.to_server.pass(&mut self.filter);
     }
 
@@ -141,6 +145,10 @@ impl Relay {
             acknowledge(&self.server)?;
             if self.is_drained {
                 break;
+            }
+            if self.filter.has_requests() {
+                let end = self.to_tool.end;
+                self.answers.pass(self.to_tool.bytes.get_mut(..end).unwrap_or_default());
             }
         }
         for _ in 0..READS_PER_CALL {

@@ -156,9 +156,9 @@ impl Session {
             }
             self.deliveries.remove(handler);
         }
-        self.ending = None;
+        let is_known = self.ending.take().is_some();
         self.server.forget_pull(number);
-        self.relay.release();
+        self.relay.release(is_known);
     }
 
     /// Delivers what there is, up to a batch. Returns whether there is more to do now.
