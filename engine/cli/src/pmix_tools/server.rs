@@ -205,11 +205,12 @@ impl Session {
     fn wait(&mut self) -> Result<(), String> {
         let linger = self.lingers.map(|(since, _)| PMIX_TOOL_LINGER.saturating_sub(since.elapsed()));
         let engine = if self.pace.has_room() { self.tool.timeout() } else { None };
-        let check = (!self.pace.has_room()).then_some(ENGINE_CHECK);
+        let is_received = self.pace.has_room() && !self.tool.is_done();
+        let check = (!is_received).then_some(ENGINE_CHECK);
         let timeout = [linger, engine, check, self.pace.deadline(&self.relay)].into_iter().flatten().min();
         let [tool, server] = self.relay.poll_fds(self.waiting.has_room());
         let mut fds = vec![tool, server, PollFd::new(self.wakeups.as_fd(), PollFlags::POLLIN)];
-        if self.pace.has_room() && !self.tool.is_done() {
+        if is_received {
             fds.push(PollFd::new(self.tool.as_fd(), PollFlags::POLLIN));
         }
         match poll(&mut fds, timeout_in_ms(timeout)) {
