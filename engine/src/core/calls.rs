@@ -122,7 +122,7 @@ impl Core {
     pub(crate) fn reserve_readers_of(&mut self, nspace: &Nspace, rank: Rank) -> Result<(), CreateError> {
         let Some(job) = self.jobs.get(nspace) else { return Ok(()) };
         let new = |channel| StreamState::of_job(job, Proc::new(nspace.clone(), rank), channel, false);
-        CHANNELS.map(new).iter().try_for_each(|new| self.reserve_readers(new))
+        CHANNELS.map(new).iter().try_for_each(|new| self.reserve_readers(new).map(drop))
     }
 
     /// Registers a running rank. The caller hands its streams to the capture thread.
@@ -331,11 +331,11 @@ impl Core {
         }
         let new = StreamState::of_job(job, from.clone(), channel, false);
         let config = job.options().config();
-        self.reserve_readers(&new).inspect_err(|_| self.release_reserved(&from.nspace))?;
+        let reserved = self.reserve_readers(&new)?;
         let id = self.streams.next_id();
         self.resources
             .create_delivered_stream(id, config, &format!("{from} {channel}"))
-            .inspect_err(|_| self.release_reserved(&from.nspace))?;
+            .inspect_err(|_| self.cancel_reservations(&from.nspace, &reserved))?;
         self.open_stream(id, new);
         if let Some(job) = self.jobs.get_mut(&from.nspace) {
             job.add_delivered(from.rank, channel, id);

@@ -119,11 +119,12 @@ impl Core {
         let new = StreamState::of_job(job, target.clone(), channel, true);
         let (config, label) = (job.options().config(), format!("{target} {channel} log"));
         let id = self.streams.next_id();
-        let reserved = self.reserve_readers(&new);
-        reserved
-            .map_err(|error| Failure::new(Status::ERR_OUT_OF_RESOURCE, error.to_string()))
-            .and_then(|()| self.resources.create_log_stream(id, config, &label))
-            .inspect_err(|_| self.release_reserved(&target.nspace))?;
+        let reserved = self
+            .reserve_readers(&new)
+            .map_err(|error| Failure::new(Status::ERR_OUT_OF_RESOURCE, error.to_string()))?;
+        self.resources
+            .create_log_stream(id, config, &label)
+            .inspect_err(|_| self.cancel_reservations(&target.nspace, &reserved))?;
         self.open_stream(id, new);
         if let Some(job) = self.jobs.get_mut(&target.nspace) {
             job.add_logged(target.rank, channel, id);

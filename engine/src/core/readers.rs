@@ -23,20 +23,34 @@ use crate::core::stream_state::StreamState;
 
 impl Core {
     /// Reserves a slot for each of the embedder's own gating readers that will read `new`, so that
-    /// none misses this stream when it is added.
+    /// none misses this stream when it is added. Returns the tools of these readers.
     ///
     /// # Errors
-    /// The readers of a tool have no slots left, or too little memory is left.
-    pub(crate) fn reserve_readers(&mut self, new: &StreamState) -> Result<(), CreateError> {
+    /// The readers of a tool have no slots left, or too little memory is left. Nothing is reserved
+    /// for `new` then.
+    pub(crate) fn reserve_readers(&mut self, new: &StreamState) -> Result<Vec<PeerId>, CreateError> {
         let nspace = &new.name().source.nspace;
+        let mut reserved = Vec::new();
         for (peer_id, handler) in self.tools.naming(nspace) {
             let Some(peer) = self.tools.get_mut(&peer_id).filter(|peer| !peer.may_lose()) else { continue };
             let reads = |registration| new.options_for(peer, registration).is_some();
             if peer.registration(handler).is_some_and(reads) {
-                peer.slots_mut().reserve(nspace, &*self.resources)?;
+                if let Err(error) = peer.slots_mut().reserve(nspace, &*self.resources) {
+                    self.cancel_reservations(nspace, &reserved);
+                    return Err(error);
+                }
+                reserved.push(peer_id);
             }
         }
-        Ok(())
+        Ok(reserved)
+    }
+
+    /// Frees the slots of a stream of `nspace` that is not added after all. `reserved` is what
+    /// [`Core::reserve_readers`] returned last. The slots of ranks that are being started stay.
+    pub(super) fn cancel_reservations(&mut self, nspace: &Nspace, reserved: &[PeerId]) {
+        for peer in reserved {
+            self.tools.get_mut(peer).into_iter().for_each(|peer| peer.slots_mut().cancel_reservation(nspace));
+        }
     }
 
     /// Frees the slots that are still reserved for streams of `nspace`.

@@ -88,6 +88,12 @@ impl PageSlots {
         self.reserved.get_mut(nspace)?.pop_front()
     }
 
+    /// Frees the slot that was reserved last for `nspace`.
+    pub(crate) fn cancel_reservation(&mut self, nspace: &Nspace) {
+        let last = self.reserved.get_mut(nspace).and_then(VecDeque::pop_back);
+        last.into_iter().for_each(|id| self.slots.put_back(id));
+    }
+
     /// Frees the slots that are still reserved for `nspace`.
     pub(crate) fn release_reserved(&mut self, nspace: &Nspace) {
         self.reserved.remove(nspace).into_iter().flatten().for_each(|id| self.slots.put_back(id));

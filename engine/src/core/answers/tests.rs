@@ -9,7 +9,7 @@ use iof_capture::{Capture, Counted, End, Event, SourceId};
 use iof_log::LogOptions;
 use iof_proto::query::key;
 use iof_proto::{
-    Answer, Channel, Channels, Decoder, Directives, Found, Nspace, Proc, Query, Rank, ToTool, Value,
+    Answer, Channel, Channels, Decoder, Directives, Found, Nspace, Proc, Query, Rank, Status, ToTool, Value,
 };
 use iof_shm_ring::{CacheBudget, CreateError, MAX_SLOTS, ReaderId, ReaderPage, Start};
 
@@ -45,7 +45,7 @@ mod pushes;
 mod removal;
 mod rig;
 
-use rig::{Rig, rig};
+use rig::{NoStreams, Rig, rig, rig_with_memory};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -411,8 +411,7 @@ fn a_delivery_to_a_new_stream_is_refused_if_an_own_gating_reader_would_miss_it()
     rig.settle();
     for (tool, free) in tools.into_iter().zip([1, 0]) {
         assert_eq!(rig.messages(tool), ["pulled", "ring 0"]);
-        let peer = rig.state.tools.get_mut(&tool).unwrap();
-        assert_eq!(std::iter::from_fn(|| peer.take_slot(&rig.memory).ok()).count(), free);
+        assert_eq!(rig.free_slots(tool), free);
     }
 }
 
@@ -425,16 +424,34 @@ fn slots_that_are_reserved_for_ranks_serve_their_streams_only_until_all_are_regi
     let reserve = |rig: &mut Rig, rank| rig.state.reserve_readers_of(&name, Rank(rank));
     assert!(reserve(&mut rig, 0).is_ok() && reserve(&mut rig, 1).is_ok());
     assert!(matches!(reserve(&mut rig, 2), Err(CreateError::Slots)));
-    let free = |rig: &mut Rig| {
-        let peer = rig.state.tools.get_mut(&tool).unwrap();
-        let slots: Vec<_> = std::iter::from_fn(|| peer.take_slot(&rig.memory).ok()).collect();
-        slots.iter().for_each(|slot| peer.return_slot(*slot));
-        slots.len()
-    };
-    assert_eq!(free(&mut rig), 0);
+    assert_eq!(rig.free_slots(tool), 0);
     rig.add_stream();
     rig.settle();
     assert_eq!(rig.messages(tool), ["pulled", "ring 0"]);
     rig.state.all_registered(&name, Instant::now());
-    assert_eq!(free(&mut rig), 1);
+    assert_eq!(rig.free_slots(tool), 1);
+}
+
+#[test]
+fn a_stream_that_is_not_created_leaves_the_slots_that_are_reserved_for_ranks() {
+    // One tool has a slot for the stream and the other one has none, or there is no memory.
+    for (slots, mut rig) in [([2, 1], rig()), ([2, 2], rig_with_memory(Box::new(NoStreams)))] {
+        let tools = slots.map(|slots| rig.connect_with_slots(slots, true, true));
+        tools.iter().for_each(|tool| rig.pull(*tool));
+        rig.state.reserve_readers_of(&rig.nspace, Rank(0)).unwrap();
+        let free = tools.map(|tool| rig.free_slots(tool));
+        let mut logged = LogOptions::default();
+        logged.source = Some(Proc::new(rig.nspace.clone(), Rank::UNDEF));
+        let step = LogStep { log: LogId(1), step: 0 };
+        let refused = rig.state.log_output(step, Channel::Stdout, "text", &logged);
+        assert_eq!(refused.unwrap().unwrap_err().status, Status::ERR_OUT_OF_RESOURCE);
+        let from = Proc::new(rig.nspace.clone(), Rank(1));
+        let (channel, bytes) = (Channel::Stdout, b"bytes".to_vec());
+        let delivered = DeliveredBytes { from: &from, channel, bytes, offset: None, time: None, end: None };
+        let refused = rig.state.deliver(delivered, Box::new(|| {}));
+        assert!(matches!(refused, Err(DeliverError::Ring(_))), "{refused:?}");
+        assert_eq!(tools.map(|tool| rig.free_slots(tool)), free);
+        rig.state.all_registered(&rig.nspace.clone(), Instant::now());
+        assert_eq!(tools.map(|tool| rig.free_slots(tool)), slots, "the slot of the rank is there");
+    }
 }

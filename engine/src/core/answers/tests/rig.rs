@@ -1,6 +1,10 @@
 //! A core with one job, and a capture thread whose answers are held back.
 
+use iof_proto::{Failure, Status};
+use iof_shm_ring::{Inlet, Stream, StreamConfig};
+
 use super::*;
+use crate::shared::MemorySource;
 
 /// A core, with what performs its commands.
 pub struct Rig {
@@ -14,6 +18,37 @@ pub struct Rig {
 
 /// Returns a core with one job whose ranks are elsewhere.
 pub fn rig() -> Rig {
+    let (syslog, caches) = (Config::default().log.syslog, Arc::new(CacheBudget::new(u64::MAX)));
+    rig_with_memory(Box::new(NodeFiles { syslog, caches }))
+}
+
+/// Memory that is left for slots only.
+pub struct NoStreams;
+
+impl MemorySource for NoStreams {
+    fn inlet(&self, _capacity: u64) -> Result<Inlet, Failure> {
+        Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, "no memory"))
+    }
+
+    fn log_stream(&self, _config: StreamConfig, _label: &str) -> Result<Stream, Failure> {
+        Err(Failure::new(Status::ERR_OUT_OF_RESOURCE, "no memory"))
+    }
+
+    fn delivered_stream(&self, config: StreamConfig, _label: &str) -> Result<Stream, CreateError> {
+        Err(CreateError::Capacity { asked: config.capacity })
+    }
+
+    fn prepare_slot(&self, _page: &ReaderPage, _slot: ReaderId) -> Result<(), CreateError> {
+        Ok(())
+    }
+
+    fn has_syslog(&self) -> bool {
+        false
+    }
+}
+
+/// Returns a core whose memory comes from `source`.
+pub fn rig_with_memory(source: Box<dyn MemorySource>) -> Rig {
     let config = Config::default();
     let routes = LogRoutes {
         config: config.log.clone(),
@@ -35,8 +70,7 @@ pub fn rig() -> Rig {
         node: "node".into(),
     };
     let holder = ReaderPage::create(iof_shm_ring::bell().unwrap().0).unwrap();
-    let (syslog, caches) = (config.log.syslog.clone(), Arc::new(CacheBudget::new(u64::MAX)));
-    let memory = Arc::new(SharedMemory::new(Box::new(NodeFiles { syslog, caches }), holder));
+    let memory = Arc::new(SharedMemory::new(source, holder));
     let mut state = Core::new(2, settings, Logs::new(routes), Box::new(Arc::clone(&memory)));
     let (sender, events) = channel();
     let capture = Capture::start(move |event| drop(sender.send(event))).unwrap();
@@ -65,6 +99,14 @@ impl Rig {
         let peer = Peer::new(client, "tool".into(), is_own, may_block, slots, limits, now);
         self.state.tools.insert(id, peer);
         id
+    }
+
+    /// Returns the number of free slots of a tool.
+    pub fn free_slots(&mut self, tool: PeerId) -> usize {
+        let peer = self.state.tools.get_mut(&tool).unwrap();
+        let slots: Vec<_> = std::iter::from_fn(|| peer.take_slot(&self.memory).ok()).collect();
+        slots.iter().for_each(|slot| peer.return_slot(*slot));
+        slots.len()
     }
 
     /// Connects a tool of the embedder that pulls the job, and has received the answer and its rings.
