@@ -3,19 +3,20 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 
-use common::front::{Arrived, Front, LONG, LinkedFront, ranks};
+use common::front::{Arrived, Front, LONG, LinkedFront, ranks, start};
 use common::nodes::{count_threads, has_thread};
 use common::process::Process;
 use common::site::{Site, iof};
 use common::wait_for;
 use iof_nodes::limits::{MAX_RELAY_DOWN, MAX_STDIN, MAX_WINDOW};
-use iof_nodes::{ChildNode, FrontEnd, Place, StartRelay, StdinPiece, ToAgent, ToFrontEnd};
-use iof_proto::Channel;
+use iof_nodes::{ChildNode, FrontEnd, Place, Start, StartRelay, StdinPiece, ToAgent, ToFrontEnd};
+use iof_proto::{Channel, Rank};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{Shutdown, shutdown};
@@ -28,14 +29,7 @@ fn a_line_that_a_rank_writes_in_parts_is_one_record() {
     front.run(&format!("echo first; printf 'a part'; : < {}; echo ' and its rest'", gate.path()), LONG);
     assert_eq!(front.next(), Arrived::Stdout(b"first\n".to_vec()));
     // The agent has read the part, and does not send it.
-    let has_part = |total: &iof_nodes::RankTotal| total.channel == Channel::Stdout && total.produced == 12;
-    loop {
-        match front.next_or_total() {
-            Arrived::Message(ToFrontEnd::Produced(totals)) if totals.iter().any(has_part) => break,
-            Arrived::Message(ToFrontEnd::Produced(_)) => {}
-            arrived => panic!("{arrived:?}"),
-        }
-    }
+    front.expect_total(Rank(0), 12);
     gate.open();
     // Other threads of the agent send the end of stderr and the exit of the rank.
     let line = loop {
@@ -66,6 +60,45 @@ fn a_part_of_a_line_is_sent_at_the_end_of_its_stream_or_of_its_time() {
         front.run("printf prompt; exec sleep 1000", time);
         assert_eq!(front.next(), Arrived::Stdout(b"prompt".to_vec()));
     }
+}
+
+#[test]
+fn a_part_of_a_line_that_has_waited_is_sent_as_soon_as_there_is_room() {
+    let site = Site::new();
+    let names = ["second", "parts", "end0", "end1"];
+    let mut gates = names.map(|name| site.gate(name));
+    let path = |index: usize| gates[index].path();
+    let script = format!(
+        "[ $IOF_RANK = 1 ] || {{ echo first; : < {}; echo second; }}
+        : < {}; printf part; : < {}/end$IOF_RANK; echo; exec sleep 1000",
+        path(0),
+        path(1),
+        site.path().display()
+    );
+    let ranks: BTreeSet<Rank> = [0, 1].map(Rank).into();
+    // One short record, and not two.
+    let mut front = Front::start_with(FrontEnd::new(&ranks, 400));
+    let mut start = start(&script, 1000);
+    start.programs[0].nprocs = 2;
+    front.run_as(Start { ranks, ..start });
+    assert_eq!(front.next(), Arrived::Stdout(b"first\n".to_vec()));
+    // While the agent waits for room, both parts are written, so that it finds them together.
+    gates[0].open();
+    front.expect_total(Rank(0), 13);
+    gates[1].open();
+    front.expect_total(Rank(0), 17);
+    front.expect_total(Rank(1), 4);
+    front.credit(6);
+    assert_eq!(front.next(), Arrived::Stdout(b"second\n".to_vec()));
+    front.credit(7);
+    assert_eq!(front.next(), Arrived::Stdout(b"part".to_vec()));
+    let rank = front.writer;
+    // The other part has waited for as long, and precedes what is written now.
+    gates[2 + rank.0 as usize].open();
+    front.expect_total(rank, if rank == Rank(0) { 18 } else { 5 });
+    front.credit(4);
+    assert_eq!(front.next(), Arrived::Stdout(b"part".to_vec()));
+    assert_eq!(front.writer, Rank(1 - rank.0));
 }
 
 #[test]

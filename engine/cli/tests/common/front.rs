@@ -12,7 +12,7 @@ use std::time::Instant;
 use iof_nodes::limits::MAX_WINDOW;
 use iof_nodes::{
     AgentSocket, ChildNode, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd,
-    Place, Program, RelayReattach, Start, StartRelay, ToAgent, ToFrontEnd,
+    Place, Program, RankTotal, RelayReattach, Start, StartRelay, ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -39,20 +39,37 @@ pub struct Front {
     pub end: FrontEnd,
     /// If its carriers are replaced.
     pub link: Option<LinkEnd>,
+    /// The rank whose output arrived last.
+    pub writer: Rank,
 }
 
 impl Front {
     /// Starts an agent, and greets it.
     pub fn start() -> Front {
-        let mut agent = Process::start(&mut agent());
-        let files = (OwnedFd::from(agent.stdin()), OwnedFd::from(agent.stdout()));
-        Front::greet(agent, files, None)
+        Front::start_with(FrontEnd::new(&ranks(), MAX_WINDOW))
     }
 
-    pub fn greet(agent: Process, (down, up): (OwnedFd, OwnedFd), link: Option<LinkEnd>) -> Front {
-        let (end, decoder) = (FrontEnd::new(&ranks(), MAX_WINDOW), Decoder::of_agent());
+    /// Starts an agent, and greets it as `end` does.
+    pub fn start_with(end: FrontEnd) -> Front {
+        let mut agent = Process::start(&mut agent());
+        let files = (OwnedFd::from(agent.stdin()), OwnedFd::from(agent.stdout()));
+        Front::greet_with(end, agent, files, None)
+    }
+
+    pub fn greet(agent: Process, files: (OwnedFd, OwnedFd), link: Option<LinkEnd>) -> Front {
+        Front::greet_with(FrontEnd::new(&ranks(), MAX_WINDOW), agent, files, link)
+    }
+
+    fn greet_with(
+        end: FrontEnd,
+        agent: Process,
+        (down, up): (OwnedFd, OwnedFd),
+        link: Option<LinkEnd>,
+    ) -> Front {
+        let decoder = Decoder::of_agent();
         let greeting = end.greeting(Place::NEXT);
-        let mut front = Front { agent, down: down.into(), up: up.into(), decoder, end, link };
+        let mut front =
+            Front { agent, down: down.into(), up: up.into(), decoder, end, link, writer: Rank(0) };
         front.write(&greeting);
         front
     }
@@ -82,7 +99,12 @@ impl Front {
     /// Starts rank 0, which runs this script. Parts of its lines wait for this number of
     /// milliseconds.
     pub fn run(&mut self, script: &str, max_line_time: u64) {
-        self.send(Place::NEXT, &ToAgent::Start(start(script, max_line_time).into()));
+        self.run_as(start(script, max_line_time));
+    }
+
+    /// Starts ranks.
+    pub fn run_as(&mut self, start: Start) {
+        self.send(Place::NEXT, &ToAgent::Start(start.into()));
         assert_eq!(self.next(), Arrived::Message(ToFrontEnd::Ready));
         self.send(Place::NEXT, &ToAgent::Go);
         assert!(matches!(self.next(), Arrived::Message(ToFrontEnd::Started { .. })));
@@ -110,6 +132,28 @@ impl Front {
         messages
     }
 
+    /// Waits for the total that a rank has written this number of bytes to stdout.
+    pub fn expect_total(&mut self, rank: Rank, produced: u64) {
+        let is_meant = |total: &RankTotal| {
+            (total.rank, total.channel, total.produced) == (rank, Channel::Stdout, produced)
+        };
+        loop {
+            match self.next_or_total() {
+                Arrived::Message(ToFrontEnd::Produced(totals)) if totals.iter().any(is_meant) => return,
+                Arrived::Message(ToFrontEnd::Produced(_)) => {}
+                arrived => panic!("{arrived:?}"),
+            }
+        }
+    }
+
+    /// Gives credit for a record of this number of bytes.
+    pub fn credit(&mut self, bytes: usize) {
+        let credit = self.end.taken(Channel::Stdout, bytes).unwrap();
+        let mut frame = Vec::new();
+        credit.append_to(&mut frame, Place::NEXT);
+        self.write(&frame);
+    }
+
     /// Returns what arrives next that is not a total.
     pub fn next(&mut self) -> Arrived {
         loop {
@@ -125,7 +169,10 @@ impl Front {
             while let Some((_, frame)) = self.decoder.decode().unwrap() {
                 match self.end.receive(&frame, Instant::now()).unwrap() {
                     FrontEvent::None | FrontEvent::Greeted => {}
-                    FrontEvent::Record { bytes, .. } => return Arrived::Stdout(bytes.to_vec()),
+                    FrontEvent::Record { stream, bytes, .. } => {
+                        self.writer = stream.rank;
+                        return Arrived::Stdout(bytes.to_vec());
+                    }
                     FrontEvent::End(stream) => return Arrived::End(stream.channel),
                     FrontEvent::Message(message) => return Arrived::Message(message),
                     FrontEvent::Gap { .. } => panic!("a gap"),

@@ -71,8 +71,8 @@ impl Bundles {
         let Bundles { tools, timeout, ptys } = self;
         let start = |tool| {
             let (clock, uplink) = (FlushClock::new(&timeout, Instant::now()), Arc::clone(uplink));
-            let lines =
-                Lines { timeout, clock, ptys: ptys.clone(), parts: HashMap::new(), open: BTreeSet::new() };
+            let (parts, open, ptys) = (HashMap::new(), BTreeSet::new(), ptys.clone());
+            let lines = Lines { timeout, clock, ptys, parts, open, refused: None };
             let reader = BatchReader::new(tool);
             let (buffer, served) = (Vec::new(), Served::new());
             let sender = Sender { uplink, reader, lines, buffer, served, due: None };
@@ -130,6 +130,9 @@ struct Lines {
     parts: HashMap<FeedId, LineHolder>,
     /// The streams whose last record ended within a line.
     open: BTreeSet<FeedId>,
+    /// The decision on the stream that had no room in the window. It is the next one that is sent.
+    /// Its part of a line has waited for long enough, and does not wait again.
+    refused: Option<Decision>,
 }
 
 impl Lines {
@@ -203,8 +206,8 @@ struct Outcome {
 /// The result of adding the frames of a stream to a batch.
 enum Step {
     Added(Outcome),
-    /// The batch has to be written first: the window has no room.
-    NoRoom,
+    /// The batch has to be written first: the window has no room for what was decided.
+    NoRoom(Decision),
     /// The edge has ended.
     Closed,
 }
@@ -265,7 +268,10 @@ impl Sender {
         for (id, peeked) in peeked {
             match add(reader, lines, uplink, (*id, *peeked), &mut batch) {
                 Step::Added(outcome) => outcomes.push(outcome),
-                Step::NoRoom => break,
+                Step::NoRoom(decision) => {
+                    lines.refused = Some(decision);
+                    break;
+                }
                 Step::Closed => return None,
             }
             if batch.len() >= BATCH {
@@ -309,25 +315,27 @@ fn add<'a>(
     (id, peeked): (FeedId, Peeked),
     batch: &mut Batch<'a>,
 ) -> Step {
-    let mut outcome = Outcome { id, consumed: 0, defer: false };
+    let (mut outcome, refused) = (Outcome { id, consumed: 0, defer: false }, lines.refused.take());
     let Some(origin) = reader.origin(id) else { return Step::Added(outcome) };
     let stream = StreamKey { rank: origin.source.rank, channel: origin.channel };
     let held = lines.held(id);
     let found = reader.bytes(id).filter(|_| peeked == Peeked::Bytes);
-    let Decision { write: count, rest } = match &found {
-        Some(found) => lines.decide(id, found, reader.is_stalled(id)),
+    let decision = match (refused, &found) {
+        (Some(refused), _) => refused,
+        (None, Some(found)) => lines.decide(id, found, reader.is_stalled(id)),
         // What was copied precedes a gap and the end.
-        None if held > 0 && peeked == Peeked::Nothing && lines.still_wait(id, reader, origin) => {
+        (None, None) if held > 0 && peeked == Peeked::Nothing && lines.still_wait(id, reader, origin) => {
             return Step::Added(outcome);
         }
-        None => Decision { write: 0, rest: Rest::Next },
+        (None, None) => Decision { write: 0, rest: Rest::Next },
     };
+    let Decision { write: count, rest } = decision;
     if count > 0 || found.is_none() {
         let length = held.saturating_add(count);
         if length > 0 {
             match uplink.take_window(stream.channel, length, batch.is_empty()) {
                 Some(true) => {}
-                Some(false) => return Step::NoRoom,
+                Some(false) => return Step::NoRoom(decision),
                 None => return Step::Closed,
             }
         }
