@@ -1,6 +1,7 @@
 //! The thread that calls libpmix. A call of libpmix may never return, for example because a client
 //! that libpmix refused has left one of its locks locked. The wait for it is limited.
 
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::library::Library;
 /// with an overdue one.
 const MAX_WAITING_CALLS: usize = 1024;
 
-pub(crate) type Call<L> = Box<dyn FnOnce(&L) + Send>;
+type Call<L> = Box<dyn FnOnce(&L) + Send>;
 
 /// A thread that makes all calls of a library, one after the other. It ends once this is dropped
 /// and all calls have returned.
@@ -30,6 +31,8 @@ struct State {
     unfinished: usize,
     /// Whether one of them has not returned in time.
     is_overdue: bool,
+    /// Whether the last call was made, or waits.
+    has_ended: bool,
 }
 
 /// A call has not returned in time. It may still do so.
@@ -93,14 +96,22 @@ impl<L: Send + 'static> Caller<L> {
         limit: Duration,
         call: impl FnOnce(&L) -> T + Send + 'static,
     ) -> Result<T, Stalled> {
-        self.append(self.state(), limit, call)
+        let mut state = self.state();
+        state.has_ended = true;
+        self.append(state, limit, call)
     }
 
-    /// Returns a function that makes calls that nothing waits for.
-    pub(crate) fn poster(&self) -> impl Fn(Call<L>) + Send + use<L> {
-        let calls = self.calls.clone();
-        // Fails if the thread has panicked.
-        move |call| drop(calls.send(call))
+    /// Returns a function that lets the thread pass a value to `take`, for which nothing waits. A
+    /// value that the thread finds after [`Caller::end`] is neither passed nor dropped, because both
+    /// may use memory that the last call has freed.
+    pub(crate) fn poster<T: Send + 'static>(&self, take: fn(T)) -> impl Fn(T) + Send + use<L, T> {
+        let (calls, state) = (self.calls.clone(), Arc::clone(&self.state));
+        move |value| {
+            let state = Arc::clone(&state);
+            let call = move |_: &L| if lock(&state).has_ended { mem::forget(value) } else { take(value) };
+            // Fails if the thread has panicked.
+            drop(calls.send(Box::new(call)));
+        }
     }
 
     /// Makes a call after all others, and waits for its result unless one of them is overdue.
@@ -181,6 +192,24 @@ mod tests {
             let _ = caller.call(Duration::ZERO, |()| ());
             call_until_in_time(&caller);
         }
+    }
+
+    #[test]
+    fn what_is_posted_after_the_last_call_is_neither_used_nor_dropped() {
+        struct Reply(mpsc::Sender<&'static str>);
+        impl Drop for Reply {
+            fn drop(&mut self) {
+                let _ = self.0.send("dropped");
+            }
+        }
+        let caller = Caller::start(()).unwrap();
+        let (answer, answers) = mpsc::channel();
+        let post = caller.poster(|reply: Reply| reply.0.send("answered").unwrap());
+        post(Reply(answer.clone()));
+        assert!(caller.call(LONG, |()| ()).is_ok() && caller.end(LONG, |()| ()).is_ok());
+        post(Reply(answer));
+        assert!(caller.clean_up(LONG, |()| ()).is_ok());
+        assert_eq!(answers.try_iter().collect::<Vec<_>>(), ["answered", "dropped"]);
     }
 
     #[test]

@@ -96,8 +96,7 @@ impl PmixServer {
         let temporary = directory.text()?.to_owned();
         let version = library.version();
         let caller = Caller::start(library).map_err(StartError::Thread)?;
-        let post = caller.poster();
-        let refuse = move |reply: StatusReply| post(Box::new(|_| reply.send(Status::ERR_NOT_SUPPORTED)));
+        let refuse = caller.poster(|reply: StatusReply| reply.send(Status::ERR_NOT_SUPPORTED));
         let receiver = Receiver { receive: Box::new(receive), refuse: Box::new(refuse) };
         let init = move |library: &Library| {
             let infos = vec![
