@@ -148,15 +148,15 @@ fn the_readers_of_a_tool_on_one_stream_are_limited_and_the_loss_is_reported() {
     assert!(failure.reason.contains(&MAX_READERS_PER_TOOL.to_string()), "{failure}");
     pipes.write(0, b"a line\n");
     wait(&pipes.end(0));
-    let (mut bytes, mut missed) = (0, (0, 0));
-    while bytes < 7 * MAX_READERS_PER_TOOL || missed == (0, 0) {
+    let (mut bytes, mut missed) = (0, None);
+    while bytes < 7 * MAX_READERS_PER_TOOL || missed.is_none() {
         match tool.recv_timeout(TIMEOUT).unwrap().expect("expected more deliveries") {
             Delivery::Bytes(got) => bytes += got.len(),
-            Delivery::Missed { missed: lost, .. } => missed = (lost.streams, lost.bytes),
+            Delivery::Missed { missed: lost, .. } => missed = Some((lost.rank, lost.streams, lost.bytes)),
             _ => {}
         }
     }
-    assert_eq!((bytes, missed), (7 * MAX_READERS_PER_TOOL, (1, 7)));
+    assert_eq!((bytes, missed), (7 * MAX_READERS_PER_TOOL, Some((Rank(0), 1, 7))));
 }
 
 /// Has one tool read more streams of jobs `job` than it has slots.

@@ -149,6 +149,7 @@ fn file_of(app: &App) -> Option<Metadata> {
 pub fn add_report(sum: &mut PrintReport, report: PrintReport) -> Result<(), Failure> {
     let PrintReport { written, lost, missed, unfinished, misses_streams, .. } = report;
     if missed > 0 {
+        // A line on their missing bytes names them.
         return Err(Failure::running("an output lacks whole streams, for which memory was missing"));
     }
     if misses_streams || unfinished > 0 {

@@ -111,8 +111,8 @@ impl Printer {
     /// Starts the thread. It writes what the registrations of `tool` deliver, including those with
     /// a callback. `on_gap` is called on this thread for every gap, between the writes of the bytes
     /// before and after it. For streams that are not delivered
-    /// ([`Delivery::Missed`](iof_tool::Delivery::Missed)), it is called with the wildcard rank,
-    /// offset 0 and the number of their bytes.
+    /// ([`Delivery::Missed`](iof_tool::Delivery::Missed)), it is called with their rank, or the
+    /// wildcard rank for several ranks, offset 0 and the number of their bytes.
     ///
     /// # Errors
     /// Fails if the process can create no further thread or descriptor.
@@ -225,20 +225,20 @@ impl PrinterTask {
         self.due.first().map(|(time, _)| *time)
     }
 
-    /// Reports bytes of streams that are not delivered, as a gap of the wildcard rank.
+    /// Reports bytes of streams that are not delivered, as a gap.
     fn report_missed(
         &mut self,
         missed: &Missed,
         on_gap: &mut impl FnMut(&Proc, Channel, Gap),
     ) -> Result<(), PrintError> {
-        let Missed { nspace, channel, bytes, streams } = missed;
+        let Missed { nspace, rank, channel, bytes, streams } = missed;
         if *bytes == 0 {
             return Ok(());
         }
         self.report.missed = self.report.missed.saturating_add(*streams);
         let lost = self.report.lost.entry(*channel).or_default();
         *lost = lost.saturating_add(*bytes);
-        on_gap(&Proc::all(nspace.clone()), *channel, Gap { offset: 0, lost: *bytes });
+        on_gap(&Proc::new(nspace.clone(), *rank), *channel, Gap { offset: 0, lost: *bytes });
         // These streams have no files.
         let OpenDestination::Output(output) = &self.destination else { return Ok(()) };
         let mut batch = Batch::new(mem::take(&mut self.buffer));

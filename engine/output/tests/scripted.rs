@@ -7,13 +7,14 @@ mod engine;
 use std::fs;
 use std::io::{PipeReader, Read, pipe};
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use engine::{Engine, LIMIT, connect, nspace, pull, stream};
 use iof_output::{Destination, Files, MAX_OPEN_FILES, Options, Output, Place, Printer};
-use iof_proto::{Channel, Channels, ToTool};
-use iof_shm_ring::{Stream, notify};
+use iof_proto::{Channel, Channels, Missed, Proc, Rank, ToTool};
+use iof_shm_ring::{Gap, Stream, notify};
 
 const OUTPUT: Channels = Channels::STDOUT.union(Channels::STDERR).union(Channels::STDDIAG);
 
@@ -87,6 +88,27 @@ fn in_directory(path: &Path) -> Files {
         max_open: MAX_OPEN_FILES,
         watch: None,
     }
+}
+
+#[test]
+fn streams_that_were_missed_entirely_are_reported_with_their_rank_and_channel() {
+    let (engine, mut tool) = connect();
+    pull(&engine, &mut tool, OUTPUT, &[]);
+    let (gaps, reported) = channel();
+    let on_gap = move |proc: &Proc, channel, gap| gaps.send((proc.rank, channel, gap)).unwrap();
+    let printer = Printer::start(tool, output().0, Options::default(), on_gap).unwrap();
+    engine.answer_barrier(engine.receive_barrier());
+    let ranks = [Rank(3), Rank::WILDCARD];
+    let messages = ranks.map(|rank| {
+        let missed = Missed { nspace: nspace(), rank, channel: Channel::Stderr, streams: 2, bytes: 7 };
+        ToTool::Missed { handler: 1, missed }
+    });
+    engine.send(&messages);
+    let ended = ToTool::JobEnded { handler: 1, nspace: nspace(), run: 1, exit_code: Some(0), skipped: 0 };
+    engine.send(&[ToTool::Announced { handler: 1 }, ended]);
+    assert_eq!(printer.join().unwrap().missed, 4);
+    let expected = ranks.map(|rank| (rank, Channel::Stderr, Gap { offset: 0, lost: 7 }));
+    assert_eq!(reported.iter().collect::<Vec<_>>(), expected);
 }
 
 #[test]

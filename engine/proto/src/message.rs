@@ -18,13 +18,13 @@ use crate::limits::{
     Excess, MAX_ANSWER, MAX_MESSAGE, MAX_PROCS_PER_PULL, MAX_SLOTS_PER_MESSAGE, MAX_TEXT, check_limit,
 };
 use crate::log::{Log, LogReport};
-use crate::names::{Channel, Channels, Nspace, Proc};
+use crate::names::{Channel, Channels, Nspace, Proc, Rank};
 use crate::push::{PushGranted, PushReport, SlowTargets};
 use crate::query::{Answer, Query};
 use crate::status::Status;
 
 /// The protocol version of this build. An engine refuses tools with any other version.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The properties of a message type: its size limit and its file descriptors.
 ///
@@ -364,6 +364,8 @@ pub struct Granted {
 pub struct Missed {
     /// The name of the jobs.
     pub nspace: Nspace,
+    /// The rank whose streams they are, or [`Rank::WILDCARD`] for those of several ranks.
+    pub rank: Rank,
     /// The channel of the streams.
     pub channel: Channel,
     /// The number of streams.

@@ -132,6 +132,7 @@ fn to_tool() -> Vec<ToTool> {
             handler: 1,
             missed: Missed {
                 nspace: Nspace::new("job").unwrap(),
+                rank: Rank::WILDCARD,
                 channel: Channel::Stderr,
                 streams: 3,
                 bytes: 1 << 40,

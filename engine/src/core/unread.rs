@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use iof_proto::{Channel, Missed, Nspace, ToTool, encode};
+use iof_proto::{Channel, Missed, Nspace, Rank, ToTool, encode};
 use iof_shm_ring::ReaderId;
 
 use crate::core::reading::Reading;
@@ -38,8 +38,8 @@ pub(crate) struct Unread {
     unsent: usize,
     /// Ends of jobs that wait to be sent.
     ends: usize,
-    /// The numbers of streams and bytes that the tool misses and that are not reported to it yet.
-    missed: BTreeMap<UnreadKey, (u64, u64)>,
+    /// The streams that the tool misses and that are not reported to it yet.
+    missed: BTreeMap<UnreadKey, Missed>,
 }
 
 impl QueuedItem {
@@ -126,19 +126,21 @@ impl Unread {
         self.missed.clear();
     }
 
-    /// Adds up a stream that is not sent to the tool. Returns whether it is the first of its key.
-    pub(crate) fn add(&mut self, key: &UnreadKey, bytes: u64) -> bool {
-        let is_first = !self.missed.contains_key(key);
-        let (streams, lost) = self.missed.entry(key.clone()).or_default();
-        *streams = streams.saturating_add(1);
-        *lost = lost.saturating_add(bytes);
+    /// Adds up a stream of `rank` that is not sent to the tool. Returns whether it is the first of
+    /// its key.
+    pub(crate) fn add(&mut self, key: &UnreadKey, rank: Rank, bytes: u64) -> bool {
+        let new = || Missed { nspace: key.1.clone(), rank, channel: key.2, streams: 0, bytes: 0 };
+        let missed = self.missed.entry(key.clone()).or_insert_with(new);
+        let is_first = missed.streams == 0;
+        missed.rank = if missed.rank == rank { rank } else { Rank::WILDCARD };
+        missed.streams = missed.streams.saturating_add(1);
+        missed.bytes = missed.bytes.saturating_add(bytes);
         is_first
     }
 
     /// Encodes the message that reports what is missing under `key` by now, and clears that sum.
     pub(crate) fn encode_missed(&mut self, key: &UnreadKey) -> Option<Vec<u8>> {
-        let (streams, bytes) = self.missed.remove(key)?;
-        let (handler, nspace, channel) = key.clone();
-        encode(&ToTool::Missed { handler, missed: Missed { nspace, channel, streams, bytes } }).ok()
+        let missed = self.missed.remove(key)?;
+        encode(&ToTool::Missed { handler: key.0, missed }).ok()
     }
 }

@@ -219,10 +219,8 @@ impl Sender {
         while let Ok(PollReady::Ready | PollReady::Quiet) = self.reader.poll_ready(self.due, &mut ids) {
             if let Some(missed) = self.reader.take_missed() {
                 // The front end could not tell a stream without its end from one that goes on.
-                let Missed { streams, channel, .. } = missed;
-                return self
-                    .uplink
-                    .lose(Some(format!("the agent cannot read {streams} streams of {channel}")));
+                let Missed { rank, channel, .. } = missed;
+                return self.uplink.lose(Some(format!("the agent cannot read the {channel} of rank {rank}")));
             }
             self.lines.clock.advance(Instant::now());
             self.served.sort(&mut ids);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
 use iof_capture::SourceId;
-use iof_proto::{Nspace, ToTool};
+use iof_proto::{Nspace, Rank, ToTool};
 use iof_shm_ring::ReaderId;
 
 use super::Peer;
@@ -57,7 +57,7 @@ impl Peer {
     /// Adds up a stream that is not sent to the tool, and queues the report if it is the first.
     pub(crate) fn add_missed(&mut self, handler: u32, name: &StreamName, bytes: u64) {
         let key = (handler, name.source.nspace.clone(), name.channel);
-        if self.registrations.contains_key(&handler) && self.unread.add(&key, bytes) {
+        if self.registrations.contains_key(&handler) && self.unread.add(&key, name.source.rank, bytes) {
             self.queue(Outgoing::missed(key));
         }
     }
@@ -102,10 +102,10 @@ impl Peer {
                 _ if out.is_begun() => {}
                 QueuedItem::Ring(slot, key) if rings > 0 => {
                     let missed = slots.get(slot).and_then(|id| self.drop_unread(*id, &mut dropped));
-                    if let Some(bytes) = missed {
+                    if let Some((rank, bytes)) = missed {
                         self.discarded.push(out.attachment());
                         rings = rings.saturating_sub(1);
-                        self.unread.add(key, bytes);
+                        self.unread.add(key, rank, bytes);
                         if reported.insert(key.clone()) {
                             self.outgoing.push_back(Outgoing::missed(key.clone()));
                         }
@@ -142,14 +142,15 @@ impl Peer {
     }
 
     /// Removes the reader `id`, whose first ring was not sent, if its stream was forgotten. Adds the
-    /// slots for which it has rings to `dropped`. Returns the number of bytes that it misses.
-    fn drop_unread(&mut self, id: ReaderId, dropped: &mut BTreeSet<ReaderId>) -> Option<u64> {
+    /// slots for which it has rings to `dropped`. Returns its rank and the number of bytes that it
+    /// misses.
+    fn drop_unread(&mut self, id: ReaderId, dropped: &mut BTreeSet<ReaderId>) -> Option<(Rank, u64)> {
         let reading = self.readings.get(&id)?;
         let bytes = reading.unread_bytes()?;
         let reading = self.readings.remove(&id)?;
         dropped.extend(reading.unsent_ids(id));
         self.release_reading(id, &reading);
-        Some(bytes)
+        Some((reading.name.source.rank, bytes))
     }
 
     /// Updates the counters for a reader that was removed.
