@@ -1,16 +1,17 @@
 //! The destination that lines of many streams share: a file, a pipe or a terminal.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, ErrorKind, IoSlice, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
 use nix::sys::stat::{FileStat, SFlag, fstat};
 use nix::sys::uio::writev;
 use nix::unistd::isatty;
@@ -28,6 +29,10 @@ const MAX_WRITTEN_NOW: usize = 4096;
 /// The time after which a write shows that a pipe ([`Output::write_now`]) or a file is slow. Longer
 /// than a thread of a busy machine waits for a processor.
 pub(crate) const SLOW_WRITE: Duration = Duration::from_millis(100);
+
+/// The time between two checks, in milliseconds, of a thread whose file accepts nothing: it ends if
+/// its printer has.
+const OWNER_CHECK: u16 = 1000;
 
 /// A pipe that was opened a second time, in non-blocking mode.
 #[derive(Debug)]
@@ -192,7 +197,7 @@ impl Output {
 
     /// Writes all bytes of `slices`. Blocks until they are written.
     pub(crate) fn write(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-        write_all(self.file.as_fd(), slices, self.watch.as_ref())
+        write_all(self.file.as_fd(), slices, self.watch.as_ref(), None)
     }
 }
 
@@ -201,7 +206,7 @@ impl Write for Notes {
         let mut open = lock(&self.open);
         let end: &[u8] = if open.take().is_some() { b"\n" } else { b"" };
         let slices = &mut [IoSlice::new(end), IoSlice::new(lines)];
-        write_all(self.file.as_fd(), slices, self.watch.as_ref())?;
+        write_all(self.file.as_fd(), slices, self.watch.as_ref(), None)?;
         Ok(lines.len())
     }
 
@@ -230,11 +235,13 @@ fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
 }
 
 /// Writes all bytes of `slices` to `file`. Blocks until they are written, also in non-blocking
-/// mode.
+/// mode. Gives up a file in non-blocking mode that accepts nothing within [`OWNER_CHECK`] of the end
+/// of `owner`.
 pub(crate) fn write_all(
     file: BorrowedFd<'_>,
     mut slices: &mut [IoSlice<'_>],
     watch: Option<&WriteWatch>,
+    owner: Option<&Weak<EventFd>>,
 ) -> io::Result<()> {
     let busy = watch.map(|watch| watch.begin(None));
     loop {
@@ -242,7 +249,7 @@ pub(crate) fn write_all(
         if slices.is_empty() {
             return Ok(());
         }
-        wait_writable(file)?;
+        wait_writable(file, owner)?;
     }
 }
 
@@ -295,9 +302,15 @@ fn write_some(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], limit: usize) -> nix
     }
 }
 
-/// Blocks until `file` can be written or its reader has gone.
-fn wait_writable(file: BorrowedFd<'_>) -> io::Result<()> {
-    match poll(&mut [PollFd::new(file, PollFlags::POLLOUT)], PollTimeout::NONE) {
+/// Blocks until `file` can be written or its reader has gone. With an owner, at most for
+/// [`OWNER_CHECK`].
+///
+/// # Errors
+/// `TimedOut` if `owner` is gone then.
+fn wait_writable(file: BorrowedFd<'_>, owner: Option<&Weak<EventFd>>) -> io::Result<()> {
+    let limit = owner.map_or(PollTimeout::NONE, |_| OWNER_CHECK.into());
+    match poll(&mut [PollFd::new(file, PollFlags::POLLOUT)], limit) {
+        Ok(0) if owner.is_some_and(|owner| owner.strong_count() == 0) => Err(ErrorKind::TimedOut.into()),
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

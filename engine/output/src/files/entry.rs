@@ -5,10 +5,11 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::eventfd::EventFd;
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC,
     fstatfs,
@@ -60,6 +61,8 @@ pub(super) struct Entry {
     /// Whether a write to the regular file may take long, so that a thread of its own does it.
     pub may_hang: bool,
     pub line: OpenLine,
+    /// The event of the pool, if a thread of it has the file or has had it.
+    pub owner: Option<Weak<EventFd>>,
     /// While a thread has the file: the bytes that it is to write after those that it has.
     pub queued: Option<Vec<u8>>,
 }
@@ -86,6 +89,7 @@ impl Entry {
             audience: None,
             may_hang: false,
             line: None,
+            owner: None,
             queued: None,
         }
     }
@@ -211,8 +215,8 @@ impl Entry {
     }
 
     pub fn write(&mut self, append: bool, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-        let watch = self.watch.clone();
-        write_all(self.file(append)?.as_fd(), slices, watch.as_ref())
+        let (watch, owner) = (self.watch.clone(), self.owner.clone());
+        write_all(self.file(append)?.as_fd(), slices, watch.as_ref(), owner.as_ref())
     }
 
     /// Writes `slices`, after which the file is in the middle of `line`. Opens it if necessary.

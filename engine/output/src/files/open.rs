@@ -277,14 +277,23 @@ impl OpenFiles {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use std::fs::{self, File};
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::thread;
+    use std::time::Duration;
 
     use iof_proto::Channel;
+    use nix::fcntl::OFlag;
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
 
     use super::*;
     use crate::choice::Place;
     use crate::files::entry::lock;
     use crate::files::tests::{files, source};
     use crate::files::{Rotation, with_suffix};
+
+    /// Longer than anything here takes.
+    const LIMIT: Duration = Duration::from_secs(30);
 
     #[test]
     fn beginning_a_file_empties_it_and_removes_full_files_only_if_it_rotates() {
@@ -361,6 +370,29 @@ mod tests {
             let path = open.files.path(&source, 1);
             let full = fs::read_to_string(with_suffix(&path, "1")).unwrap_or_default();
             assert_eq!(full + &fs::read_to_string(path).unwrap(), "one\ntwo2\nend\n");
+        }
+    }
+
+    #[test]
+    fn a_thread_whose_fifo_accepts_nothing_ends_soon_after_its_printer() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = OpenFiles::new(files(Place::Name(directory.path().join("log"))));
+        open.pool = Some(Box::new(Pool::new().unwrap()));
+        let source = source(0, Channel::Stdout);
+        let path = open.files.path(&source, 1);
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let _reader = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path).unwrap();
+        let (id, _) = open.file_for(&source, || 1);
+        assert!(!open.begin(id).unwrap());
+        let more_than_a_pipe_takes = vec![b'x'; 2 << 20];
+        assert!(open.write(id, vec![IoSlice::new(&more_than_a_pipe_takes)], None).unwrap());
+        // The thread owns the path, too.
+        let path = Arc::downgrade(&open.entries[0].path);
+        drop(open);
+        let began = Instant::now();
+        while path.strong_count() > 0 {
+            assert!(began.elapsed() < LIMIT, "the thread has not ended");
+            thread::sleep(Duration::from_millis(1));
         }
     }
 

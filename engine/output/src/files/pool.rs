@@ -3,11 +3,16 @@
 //! A file moves to a thread together with the bytes that it did not accept at once, and comes back
 //! when they are written. The printer writes other files meanwhile. If no further thread can be
 //! created, files wait for the present ones.
+//!
+//! A printer that ends without an error has all files back. After an error, a thread whose FIFO or
+//! device accepts nothing gives it up within a second. A thread that is inside a call of the kernel
+//! cannot be ended: while it opens a FIFO without a reader, or writes a regular file that hangs. It
+//! owns this one file until the call returns or the process exits.
 
 use std::io::{self, IoSlice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -64,10 +69,12 @@ impl Pool {
     }
 
     /// Passes a file to a thread, or writes it if there is none and none can be created.
-    pub(super) fn submit(&mut self, job: FileJob) {
+    pub(super) fn submit(&mut self, mut job: FileJob) {
+        job.entry.owner = Some(Arc::downgrade(&self.event));
         self.count = self.count.saturating_add(1);
         if self.threads < self.count.min(MAX_OPEN_FILES) {
-            let (queue, done, event) = (Arc::clone(&self.queue), self.done_sender.clone(), self.event());
+            let (queue, done) = (Arc::clone(&self.queue), self.done_sender.clone());
+            let event = Arc::downgrade(&self.event);
             let work = move || work(&queue, &done, &event);
             let started = thread::Builder::new().name("iof-file".into()).spawn(work).is_ok();
             self.threads = self.threads.saturating_add(usize::from(started));
@@ -107,12 +114,12 @@ impl FileJob {
 }
 
 /// Writes one file after the other until the pool is dropped.
-fn work(queue: &Mutex<Receiver<FileJob>>, done: &Sender<WrittenFile>, event: &EventFd) {
+fn work(queue: &Mutex<Receiver<FileJob>>, done: &Sender<WrittenFile>, event: &Weak<EventFd>) {
     let next = || lock(queue).recv();
     while let Ok(job) = next()
         && done.send(job.run()).is_ok()
     {
         // A full event is readable as well.
-        let _ = event.write(1);
+        event.upgrade().map(|event| event.write(1));
     }
 }
