@@ -278,10 +278,12 @@ impl OpenFiles {
 mod tests {
     use std::fs::{self, File};
     use std::os::unix::fs::OpenOptionsExt;
+    use std::sync::mpsc::channel;
     use std::thread;
     use std::time::Duration;
 
     use iof_proto::Channel;
+    use iof_stalled_memory::StalledPage;
     use nix::fcntl::OFlag;
     use nix::sys::stat::Mode;
     use nix::unistd::mkfifo;
@@ -394,6 +396,43 @@ mod tests {
             assert!(began.elapsed() < LIMIT, "the thread has not ended");
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn a_regular_file_whose_write_was_slow_once_is_written_by_a_thread_from_then_on() {
+        let Ok(page) = StalledPage::new() else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let mut open = OpenFiles::new(files(Place::Name(directory.path().join("log"))));
+        open.pool = Some(Box::new(Pool::new().unwrap()));
+        let source = source(0, Channel::Stdout);
+        let path = open.files.path(&source, 1);
+        let (id, _) = open.file_for(&source, || 1);
+        let mut write = |text: &str| open.write(id, vec![IoSlice::new(text.as_bytes())], None).unwrap();
+        assert!(!write("one\n"));
+        let other = File::options().append(true).open(&path).unwrap();
+        thread::scope(|scope| {
+            // The kernel holds the lock of the file while it waits for the page.
+            let writer = scope.spawn(|| page.write_to(&other, 4).unwrap());
+            page.wait_for_use().unwrap();
+            let ((sender, task), page) = (channel(), &page);
+            scope.spawn(move || {
+                let state = Path::new("/proc").join(task.recv().unwrap()).join("stat");
+                let began = Instant::now();
+                let waits = || fs::read_to_string(&state).unwrap().contains(") D ");
+                while !waits() && began.elapsed() < LIMIT {
+                    thread::yield_now();
+                }
+                // The time that makes the file slow.
+                thread::sleep(SLOW_WRITE * 2);
+                page.resolve(b"two\n").unwrap();
+            });
+            sender.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            assert!(!write("three\n"), "the printer waits for this write");
+            assert_eq!(writer.join().unwrap(), 4);
+        });
+        assert!(write("four\n") && write("five\n"));
+        assert!(matches!(open.take_written(true), Some((file, Ok(()))) if file == id));
+        assert_eq!(fs::read_to_string(path).unwrap(), "one\ntwo\nthree\nfour\nfive\n");
     }
 
     #[test]
