@@ -121,6 +121,7 @@ impl LinePrinter {
             }
             let origin = Origin { handler: 0, source, channel: *channel, logged: *logged };
             let rules = stream.rules(options, clock, destination, origin);
+            // The wait is that of the last read. A newer one has bytes, which are printed first.
             if stream.part.still_waits(false, &rules, || None) {
                 waits = true;
             } else {
@@ -277,8 +278,10 @@ fn write<'a>(
 mod tests {
     use std::fs::{self, File};
     use std::io::Read;
+    use std::time::Duration;
 
     use iof_proto::{Nspace, Rank};
+    use iof_tool::Interaction;
 
     use super::*;
     use crate::choice::Choice;
@@ -313,8 +316,23 @@ mod tests {
         }
 
         fn print(&mut self, rank: u32, bytes: &str) {
+            self.print_read(rank, bytes, None);
+        }
+
+        fn print_read(&mut self, rank: u32, bytes: &str, last: Option<LastRead>) {
             let run = Run { bytes: bytes.as_bytes(), offset: 0, times: &[] };
-            self.printer.print(&origin(&proc(rank)), &run, None, &Processes::default()).unwrap();
+            self.printer.print(&origin(&proc(rank)), &run, last, &Processes::default()).unwrap();
+        }
+
+        /// Flushes until no part waits for a limited time. Returns the time that has passed for the
+        /// printer.
+        fn flush_all(&mut self) -> Duration {
+            let began = Instant::now();
+            let mut now = began;
+            while let Some(due) = self.printer.flush(now).unwrap() {
+                now = due;
+            }
+            now.duration_since(began)
         }
 
         fn read(&mut self) -> String {
@@ -341,18 +359,26 @@ mod tests {
     fn a_part_is_written_when_its_time_has_passed_or_at_once_if_output_is_raw() {
         let mut rig = Rig::new("tag");
         rig.print(0, "prompt");
-        let began = Instant::now();
-        let mut now = began;
-        while let Some(due) = rig.printer.flush(now).unwrap() {
-            now = due;
-        }
-        let waited = now.duration_since(began);
+        let waited = rig.flush_all();
         assert!((900..1100).contains(&waited.as_millis()), "{waited:?}");
         assert_eq!(rig.read(), "[job,0]<stdout>: prompt");
         let mut rig = Rig::new(":raw");
         rig.print(0, "prompt");
         assert_eq!(rig.printer.flush(Instant::now()).unwrap(), None);
         assert_eq!(rig.read(), "prompt");
+    }
+
+    #[test]
+    fn a_part_of_a_flushed_buffer_waits_as_its_read_was_when_it_was_printed() {
+        let mut rig = Rig::new("tag");
+        let read = |interaction| Some(LastRead { len: 4096, interaction, is_answer: false });
+        rig.print_read(0, "nobody answers", read(Interaction::None));
+        rig.print_read(1, "one may answer", read(Interaction::Piped));
+        let waited = rig.flush_all();
+        assert!((9900..10_500).contains(&waited.as_millis()), "{waited:?}");
+        assert_eq!(rig.read(), "[job,1]<stdout>: one may answer");
+        rig.print(0, "\n");
+        assert_eq!(rig.read(), "\n[job,0]<stdout>: nobody answers\n");
     }
 
     #[test]
