@@ -49,9 +49,8 @@ pub struct Pty {
     pub size: WindowSize,
     /// Whether input is echoed as output, as an interactive user expects.
     pub echo: bool,
-    /// Whether input is data, which the process is to read unchanged: control characters neither
-    /// send signals nor stop the output (no ISIG and IXON, see termios(3)), and [`InputKeys`] quotes
-    /// them.
+    /// Marks input as data, which the process is to read unchanged: control characters neither send
+    /// signals nor stop the output (no ISIG and IXON, see termios(3)), and [`InputKeys`] quotes them.
     pub data: bool,
 }
 

@@ -323,8 +323,8 @@ pub struct JobSpec {
     /// The ranks with [`Stdin::Pipe`] to which only the embedder's own tools may push
     /// ([`Engine::attach`](crate::Engine::attach)). The wildcard rank has no effect here.
     pub own_stdin: BTreeSet<Rank>,
-    /// Who answers these ranks, for an embedder that knows it better than the engine
-    /// ([`JobSpec::interaction`]). The wildcard rank has no effect here.
+    /// The ways in which these ranks may be answered, for an embedder that knows them better than the
+    /// engine ([`JobSpec::interaction`]). The wildcard rank has no effect here.
     pub interactions: BTreeMap<Rank, Interaction>,
     /// The ranks with a pseudo-terminal, and its initial settings. The wildcard rank stands for all
     /// ranks that are not named. What such a rank writes to stdout, stderr and /dev/tty arrives on

@@ -4,7 +4,7 @@
 use crate::ring::Ring;
 use crate::sync::Ordering::Relaxed;
 
-/// Who may answer the process that writes a stream.
+/// The way in which the process that writes a stream may be answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interaction {
     /// Nobody: the process has no stdin, has read it to its end, or reads a file.
@@ -25,10 +25,10 @@ pub struct LastRead {
     /// The bytes that it brought. Reads less than 0.1 ms apart count as one. So does a read less than
     /// 10 ms after one of at least 16 KiB: a pipe cannot hold a larger write as a whole.
     pub len: u64,
-    /// Who may answer the process.
+    /// The way in which the process may be answered.
     pub interaction: Interaction,
-    /// Whether the process was given stdin at most 10 seconds, or 64 KiB of its output, before the
-    /// end of this read. If so, what was read may be an answer for which the giver waits.
+    /// Set if the process was given stdin at most 10 seconds, or 64 KiB of its output, before the end
+    /// of this read: what was read may be an answer for which the giver waits.
     pub is_answer: bool,
 }
 

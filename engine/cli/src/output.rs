@@ -154,7 +154,7 @@ pub struct Outputs<'a> {
     args: &'a OutputArgs,
     choice: Choice,
     writes: WrittenOutputs,
-    /// Whether the job has one rank, whose lines cannot mix with those of others.
+    /// Set for a job of one rank, whose lines cannot mix with those of others.
     is_one_rank: bool,
 }
 

@@ -141,9 +141,9 @@ struct PartWait {
     /// When its last byte was first seen.
     grew: Duration,
     len: usize,
-    /// How long it waits; `None` for without limit.
+    /// The time for which it waits; `None` for without limit.
     limit: Option<Duration>,
-    /// Whether it waits where it was found.
+    /// Set while it waits where it was found.
     stays: bool,
 }
 
@@ -206,13 +206,13 @@ pub struct FoundBytes<'a> {
     pub bytes: &'a [u8],
     /// The number of bytes that are written at a time, approximately.
     pub limit: usize,
-    /// Whether nothing follows that continues their line: a gap or the end does.
+    /// Set if nothing follows that continues their line: a gap or the end does.
     pub is_last: bool,
-    /// Whether more bytes are there, which must not be written yet.
+    /// Set if more bytes are there, which must not be written yet.
     pub has_more: bool,
     /// The longest part that may stay where it is, in bytes.
     pub max_stay: usize,
-    /// Whether the stream has to wait for a reader, which restarts the wait of a part.
+    /// Set while the stream has to wait for a reader, which restarts the wait of a part.
     pub is_stalled: bool,
 }
 
@@ -221,7 +221,7 @@ pub struct FoundBytes<'a> {
 pub struct HoldRules<'a> {
     /// The part that has to wait.
     pub hold: Hold,
-    /// How long it waits at most.
+    /// The longest time for which it waits.
     pub timeout: &'a FlushTimeout,
     /// The clock for that.
     pub clock: &'a FlushClock,

@@ -62,7 +62,7 @@ pub(crate) struct Outcome {
     pub id: FeedId,
     /// Whether the remaining bytes are deferred until more arrive.
     pub defer: bool,
-    /// Whether a part of a line waits for a limited time.
+    /// Set if a part of a line waits for a limited time.
     pub waits: bool,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct BatchBuilder<'p, 'a> {
     pub times: &'p mut Vec<(u64, u64)>,
     /// The number of bytes of streams in the batch.
     pub written: u64,
-    /// Whether the last stream has more for which there was no room.
+    /// Set if the last stream has more for which there was no room.
     pub is_full: bool,
 }
 

@@ -31,7 +31,7 @@ struct State {
     unfinished: usize,
     /// Whether one of them has not returned in time.
     is_overdue: bool,
-    /// Whether the last call was made, or waits.
+    /// Set when the last call was made, or waits.
     has_ended: bool,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Filter {
     previous: u8,
     /// libpmix's number of the pull whose end waits.
     ending: Option<u32>,
-    /// Whether the end of a pull may pass.
+    /// Set when the end of a pull may pass.
     is_released: bool,
     /// Whether a request has passed.
     has_requests: bool,

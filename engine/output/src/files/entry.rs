@@ -58,7 +58,7 @@ pub(super) struct Entry {
     pub is_regular: bool,
     /// The reader of the file, once that is known.
     pub audience: Option<Audience>,
-    /// Whether a write to the regular file may take long, so that a thread of its own does it.
+    /// Set for a regular file to which a write may take long, so that a thread of its own does it.
     pub may_hang: bool,
     pub line: OpenLine,
     /// The event of the pool, if a thread of it has the file or has had it.

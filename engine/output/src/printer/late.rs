@@ -17,7 +17,7 @@ use crate::stream::Outcome;
 pub(super) struct LateFile {
     /// The first stream that it writes.
     origin: (Proc, Channel),
-    /// What follows for its streams when it is written.
+    /// The outcomes for its streams when it is written.
     pub outcomes: Vec<Outcome>,
     /// The streams of the file that have more.
     waiting: BTreeSet<FeedId>,
