@@ -1,5 +1,5 @@
-//! What either end of an edge sends, at any boundaries, costs the other end or a relay nothing but
-//! this edge: memory stays bounded, and figures stay true.
+//! What either end of an edge sends, at any boundaries, costs the other end nothing but this edge:
+//! memory stays bounded, and figures stay true.
 
 #![no_main]
 
@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use iof_nodes::limits::{MAX_ANSWER, MAX_RECORD};
 use iof_nodes::{
-    AgentEnd, Branch, ChildNode, ChildUp, Decoder, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd,
-    Place, RelayDown, StartRelay, StreamKey, ToFrontEnd, window,
+    AgentEnd, Decoder, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, StreamKey, ToFrontEnd,
+    window,
 };
 use iof_proto::{Channel, Rank};
 use libfuzzer_sys::fuzz_target;
@@ -44,49 +44,6 @@ fn frame(number: u8, bytes: &[u8]) -> Vec<u8> {
     header.iter().chain(frame.payload()).copied().collect()
 }
 
-/// The other ends of a relay with two edges. Two nodes are behind the first edge.
-struct RelayEnds {
-    down: RelayDown,
-    /// The ends for what the first child sends, with and without carriers that are replaced, until
-    /// they refuse it.
-    ups: Vec<ChildUp>,
-    passed: Vec<u8>,
-}
-
-impl RelayEnds {
-    fn new() -> RelayEnds {
-        let child = |nodes| ChildNode { host: "a".into(), nodes };
-        let children = vec![child(2), child(1)];
-        let down =
-            RelayDown::new(&StartRelay { rsh: Vec::new(), agent: "".into(), reattach: None, children });
-        RelayEnds { down, ups: vec![ChildUp::new(1..3), ChildUp::linked(1..3)], passed: Vec::new() }
-    }
-
-    /// Passes up what a child sends. What it passes on is whole frames of the nodes behind the
-    /// edge.
-    fn pass_up(&mut self, bytes: &[u8]) {
-        let RelayEnds { ups, passed, .. } = self;
-        ups.retain_mut(|up| {
-            passed.clear();
-            let goes_on = up.pass(bytes, passed).is_ok();
-            assert!(up.held() <= HEADER + MAX_ANSWER + bytes.len());
-            let mut decoder = Decoder::of_agent();
-            decoder.receive(passed);
-            while let Some((place, _)) = decoder.decode().expect("frames") {
-                assert!((1..3).contains(&place.0));
-            }
-            assert_eq!(decoder.held(), 0);
-            goes_on
-        });
-    }
-
-    fn pass_down(&mut self, place: Place, frame: &Frame<'_>) {
-        if let Ok(child) = self.down.pass(place, frame) {
-            assert!(self.down.take(child).is_some_and(|bytes| bytes.len() >= HEADER));
-        }
-    }
-}
-
 /// Passes a frame to an end whose carrier may be replaced, which has sent some bytes. It keeps what
 /// the peer does not have.
 fn pass_to_link(link: &mut LinkEnd, frame: &Frame<'_>, length: usize) {
@@ -103,26 +60,17 @@ fn pass_to_link(link: &mut LinkEnd, frame: &Frame<'_>, length: usize) {
 }
 
 fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
-    let (ranks, window) = ([Rank(0)].into(), window(1));
-    let (mut front, mut agent) = (FrontEnd::new(&ranks, window), AgentEnd::default());
-    let (mut branch, mut relay) = (Branch::new([&ranks, &ranks, &ranks], 1, window), RelayEnds::new());
+    let (mut front, mut agent) = (FrontEnd::new(&[Rank(0)].into(), window(1)), AgentEnd::default());
     let (mut to_front, mut to_agent) = (Decoder::of_agent(), Decoder::of_front_end());
     let mut link = LinkEnd::default();
     let (mut delivered, mut lost) = (0u64, 0u64);
     let now = Instant::now();
     for (number, bytes) in pieces {
         let bytes = frame(number, bytes);
-        relay.pass_up(&bytes);
         to_front.receive(&bytes);
         to_agent.receive(&bytes);
-        while let Ok(Some((place, frame))) = to_front.decode() {
+        while let Ok(Some(frame)) = to_front.decode() {
             pass_to_link(&mut link, &frame, bytes.len());
-            if let Err(fault) = branch.receive(place, &frame, now) {
-                assert!(branch.cut(fault.place).len() <= 3);
-            }
-            if place != Place::NEXT {
-                continue;
-            }
             match front.receive(&frame, now) {
                 Ok(FrontEvent::Record { stream, bytes, .. }) => {
                     delivered += bytes.len() as u64;
@@ -130,15 +78,18 @@ fuzz_target!(|pieces: Vec<(u8, &[u8])>| {
                 }
                 Ok(FrontEvent::Gap { lost: more, .. }) => lost = lost.saturating_add(more),
                 Ok(_) => {}
-                Err(_) => return,
+                Err(_) => {
+                    front.cut();
+                    assert_eq!(front.receive(&Frame::HELLO, now), Ok(FrontEvent::None));
+                    return;
+                }
             }
         }
         assert!(to_front.held() <= HEADER + MAX_ANSWER + bytes.len());
         let open = front.broken().streams;
         assert!(open.iter().map(|stream| stream.delivered).sum::<u64>() <= delivered);
         assert!(open.iter().fold(0u64, |sum, stream| sum.saturating_add(stream.lost)) <= lost);
-        while let Ok(Some((place, frame))) = to_agent.decode() {
-            relay.pass_down(place, &frame);
+        while let Ok(Some(frame)) = to_agent.decode() {
             if agent.receive(&frame).is_err() {
                 break;
             }

@@ -71,8 +71,8 @@ pub enum Command {
     Man(ManArgs),
     /// Run ranks of an `iof run` on another node
     ///
-    /// `iof run` starts this command itself: on each node by its --rsh, or with --tree by the agent
-    /// that relays for the node. Users need not run it. `iof run` sets its options.
+    /// `iof run` starts this command itself on each node, by its --rsh. Users need not run it.
+    /// `iof run` sets its options.
     ///
     /// Stdin and stdout are the connection to the process that started it, and carry binary frames.
     /// Warnings are written to stderr. With --reattach, the agent has a session of its own, and its
@@ -82,12 +82,11 @@ pub enum Command {
     /// Bring a running agent another connection to its `iof run`
     ///
     /// With --reattach, `iof run` starts this command itself when the connection to a node has
-    /// ended, by its --rsh. With --tree, the agent that relays for the node does so. Users need not
-    /// run it.
+    /// ended, by its --rsh. Users need not run it.
     ///
     /// It passes its stdin and stdout to the agent of the node, and carries no bytes itself. The
-    /// agent takes them as its connection if they show that the same `iof run` or relay is at the
-    /// other end. Otherwise it closes them.
+    /// agent takes them as its connection if they show that the same `iof run` is at the other end.
+    /// Otherwise it closes them.
     #[command(hide = true)]
     Link(LinkArgs),
     /// Serve a tool of PMIx for an engine

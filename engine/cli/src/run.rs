@@ -121,7 +121,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let remote = host.nodes.as_ref().map(|nodes| nodes.ranks(&nspace)).zip(template);
     let spare_files = match &remote {
         None => engine.check(&spec).map_err(Failure::usage)?,
-        Some((remote, _)) => remote.check(args.nodes.radix()).map_err(Failure::usage)?,
+        Some((remote, _)) => remote.check().map_err(Failure::usage)?,
     };
     // Removes on each error below what was created, until the job has started.
     let mut new_files = NewFiles::default();
@@ -139,7 +139,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             let drop = args.drop.into();
             // As on this node: the ranks are not those of another launcher.
             let hide_launcher = !matches!(args.mpi, MpiChoice::None);
-            let radix = args.nodes.radix();
             let env = environment::of_ranks(&args.nodes.host_env);
             let carriers = args.nodes.carriers(template).map_err(Failure::running)?;
             let launch = Launch {
@@ -147,7 +146,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
                 typed,
                 env,
                 carriers: &carriers,
-                radix,
                 reattach: args.nodes.reattach_limit(),
                 cache_size,
                 cache_total,

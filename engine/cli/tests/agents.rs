@@ -4,21 +4,16 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Command, Stdio};
 
-use common::front::{Arrived, Front, LONG, LinkedFront, ranks, start};
+use common::front::{Arrived, Front, LONG, LinkedFront, start};
 use common::nodes::{count_threads, has_thread};
-use common::process::Process;
-use common::site::{Site, iof};
+use common::site::Site;
 use common::wait_for;
-use iof_nodes::limits::{MAX_RELAY_DOWN, MAX_STDIN, MAX_WINDOW};
-use iof_nodes::{ChildNode, FrontEnd, Place, Start, StartRelay, StdinPiece, ToAgent, ToFrontEnd};
+use iof_nodes::{FrontEnd, Start, ToAgent};
 use iof_proto::{Channel, Rank};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
 use nix::sys::socket::{Shutdown, shutdown};
 
 #[test]
@@ -102,59 +97,6 @@ fn a_part_of_a_line_that_has_waited_is_sent_as_soon_as_there_is_room() {
 }
 
 #[test]
-fn a_relay_whose_child_takes_nothing_ends_with_its_front_end() {
-    let site = Site::new();
-    let path = site.path().join("frames");
-    let rsh = ["sleep", "1000"].map(str::to_owned).to_vec();
-    let children = vec![ChildNode { host: "a".into(), nodes: 1 }];
-    let relay = ToAgent::Relay(StartRelay { rsh, agent: "1".into(), reattach: None, children });
-    let piece = StdinPiece { call: 1, targets: Vec::new(), bytes: vec![0; MAX_STDIN] };
-    let piece = ToAgent::Stdin(piece);
-    let greeting = FrontEnd::new(&ranks(), MAX_WINDOW).greeting(Place::NEXT);
-    let mut frames = [greeting, relay.frame(Place::NEXT).unwrap()].concat();
-    // More than the relay holds, with what waits in the pipes. It has no ranks, whose totals would
-    // find that the front end is gone.
-    let pieces = MAX_RELAY_DOWN / MAX_STDIN + 32;
-    frames.extend(piece.frame(Place(1)).unwrap().repeat(pieces));
-    fs::write(&path, &frames).unwrap();
-    let mut front = Command::new("tail");
-    let mut front = Process::start(front.args(["-c", "+1", "-f"]).arg(&path));
-    let files = (front.stdout(), Stdio::piped());
-    let agent = Process::start_with_its_files(iof().arg("agent").stdin(files.0).stdout(files.1));
-    wait_for("the front end to send", || {
-        let io = fs::read_to_string(format!("/proc/{}/io", front.pid())).unwrap();
-        let written = io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<usize>().ok());
-        (written.unwrap() > MAX_RELAY_DOWN).then_some(())
-    });
-    front.signal(Signal::SIGKILL);
-    agent.wait();
-}
-
-#[test]
-fn a_relay_does_not_start_a_child_that_is_cut_before_its_turn() {
-    let site = Site::new();
-    let mut front = Front::start();
-    // At most eight agents that have not greeted are started.
-    let script = format!("touch {}/$0; exec sleep 1000", site.path().display());
-    let rsh = ["sh", "-c", &script, "%h"].map(str::to_owned).to_vec();
-    let children = (1..=9).map(|place| ChildNode { host: place.to_string(), nodes: 1 }).collect();
-    front.send(Place::NEXT, &ToAgent::Relay(StartRelay { rsh, agent: "".into(), reattach: None, children }));
-    let waiting =
-        || (1..=9).filter(|place| !site.path().join(place.to_string()).exists()).collect::<Vec<u32>>();
-    wait_for("the others to start", || (waiting().len() == 1).then_some(()));
-    let child = Place(waiting()[0]);
-    front.send(Place::NEXT, &ToAgent::CutChild { child, kill: false });
-    let reason = "it was not started".into();
-    assert_eq!(front.next(), Arrived::Message(ToFrontEnd::ChildLost { child, reason }));
-    // One that was started is ended.
-    let child = Place(child.0 % 9 + 1);
-    front.send(Place::NEXT, &ToAgent::CutChild { child, kill: false });
-    let reason = "its carrier ended with signal: 15 (SIGTERM)".into();
-    assert_eq!(front.next(), Arrived::Message(ToFrontEnd::ChildLost { child, reason }));
-    assert_eq!(waiting().len(), 1);
-}
-
-#[test]
 fn a_link_of_an_earlier_attempt_that_arrives_late_is_refused() {
     let site = Site::new();
     let mut gates = ["one", "two"].map(|name| site.gate(name));
@@ -201,7 +143,7 @@ fn an_agent_is_told_of_the_end_over_a_carrier_that_it_cannot_write() {
     shutdown(linked.front.up.as_raw_fd(), Shutdown::Read).unwrap();
     let agent = linked.front.agent.running("iof")[0];
     wait_for("a total that is not written", || (!has_thread(agent, "iof-link")).then_some(()));
-    linked.front.send(Place::NEXT, &ToAgent::HangUp);
+    linked.front.send(&ToAgent::HangUp);
     assert_eq!(linked.front.agent.wait(), 1);
 }
 
@@ -233,14 +175,14 @@ fn an_agent_outlives_its_carriers_as_soon_as_it_is_ready() {
         let site = Site::new();
         let mut linked = LinkedFront::start(&site, "echo first; exec sleep 1000");
         if is_going {
-            linked.front.send(Place::NEXT, &ToAgent::Go);
+            linked.front.send(&ToAgent::Go);
         }
         // `Started` is lost, or what it answers was not sent.
         linked.front.cut();
         let first = linked.attempt();
         let _carrier = linked.resume(first, false);
         if !is_going {
-            linked.front.send(Place::NEXT, &ToAgent::Go);
+            linked.front.send(&ToAgent::Go);
         }
         linked.expect_start();
         assert_eq!(linked.front.next(), Arrived::Stdout(b"first\n".to_vec()));

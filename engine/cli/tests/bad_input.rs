@@ -47,15 +47,11 @@ fn an_invalid_command_line_is_rejected_with_the_cause() {
         ),
         (&["run", "--host-env", "A,B", "true"], "expected the name of one variable"),
         (&["run", "--host-env", "A", "true"], "--host-env needs nodes: write --hosts or --hostfile"),
-        (&["run", "--tree", "2", "true"], "--tree needs nodes: write --hosts or --hostfile"),
         (
-            &["run", "--tree", "0", "true"],
-            "invalid radix '0' for '--tree <RADIX>': expected a number from 1 to 256",
+            &["run", "--hosts", "a,b", "--tree", "2", "true"],
+            "unsupported option '--tree': trees of agents were removed, iof run starts all agents itself: leave it out",
         ),
-        (&["run", "--tree", "x", "true"], "invalid radix 'x' for '--tree <RADIX>': expected a number"),
-        (&["run", "--tree", "", "true"], "invalid radix '' for '--tree <RADIX>': expected a number"),
-        (&["run", "--tree", "-1", "true"], "invalid radix '-1' for '--tree <RADIX>': expected a number"),
-        (&["run", "--tree", "257", "true"], "invalid radix '257' for '--tree <RADIX>': expected a number"),
+        (&["run", "--tree=0", "true"], "unsupported option '--tree 0': trees of agents were removed"),
         (
             &["run", "--hosts", "::1", "true"],
             "invalid host '::1' for '--hosts <LIST>': expected NAME or NAME:SLOTS; for an IPv6 address, write a name",

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 
-use common::nodes::{by_rank, run, run_on_a_hundred_nodes, start};
+use common::nodes::{by_rank, run, start};
 use common::process::{Done, Process};
 use common::site::Site;
 use common::terminal::Terminal;
 use common::wait_for;
 use nix::sys::signal::Signal;
+use sha2::{Digest, Sha256};
 
 #[test]
 fn ranks_fill_the_slots_of_their_hosts_and_have_the_numbers_of_the_whole_job() {
@@ -29,7 +30,12 @@ fn ranks_fill_the_slots_of_their_hosts_and_have_the_numbers_of_the_whole_job() {
 
 #[test]
 fn the_line_of_each_rank_of_a_hundred_agents_arrives_once() {
-    run_on_a_hundred_nodes(&[]);
+    let hosts: Vec<String> = (0..100).map(|number| format!("n{number}:4")).collect();
+    let done = run(&hosts.join(","), &["-n", "400"], "echo $IOF_RANK");
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+    let mut ranks: Vec<u32> = done.text().lines().map(|line| line.parse().unwrap()).collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, (0..400).collect::<Vec<_>>());
 }
 
 #[test]
@@ -267,6 +273,57 @@ fn stdin_goes_on_when_the_ranks_of_one_node_have_ended() {
         assert_eq!(line, text);
     }
     drop(stdin);
+    assert_eq!(run.wait(), 0);
+}
+
+/// Reads one line of each rank.
+fn read_lines(stdout: &mut impl BufRead, count: usize) -> String {
+    let mut lines = String::new();
+    for _ in 0..count {
+        stdout.read_line(&mut lines).unwrap();
+    }
+    lines
+}
+
+#[test]
+fn stdin_for_all_ranks_of_a_node_passes_its_edge_once() {
+    const BYTES: usize = 4 << 20;
+    let site = Site::new();
+    let script = "wc -c; exec sleep 1000";
+    let mut run = start(&site, "a:4,b:2", &["-n", "6", "--stdin", "all"], script);
+    let mut stdin = run.stdin();
+    stdin.write_all(&vec![b'x'; BYTES]).unwrap();
+    drop(stdin);
+    let mut stdout = BufReader::new(run.stdout());
+    assert_eq!(read_lines(&mut stdout, 6), format!("{BYTES}\n").repeat(6));
+    // What the front end has passed to write(2) and its relatives.
+    let io = fs::read_to_string(format!("/proc/{}/io", run.pid())).unwrap();
+    let written = io.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap();
+    let written: usize = written.parse().unwrap();
+    assert!((2 * BYTES..3 * BYTES).contains(&written), "{written}");
+    run.signal(Signal::SIGTERM);
+    run.wait();
+}
+
+#[test]
+fn stdin_for_all_ranks_waits_for_one_that_does_not_read_yet_and_for_none_that_has_ended() {
+    let site = Site::new();
+    let go = site.path().join("go");
+    let wait = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
+    let script =
+        format!("case $IOF_RANK in 1) exit 0 ;; 2) {wait} ;; esac; read line; echo begins; sha256sum");
+    let mut run = start(&site, "a,b:2,c", &["-n", "4", "--stdin", "all"], &script);
+    let input: String = (0..600_000).map(|number| format!("{number}\n")).collect();
+    let sum = Sha256::digest(input.strip_prefix("0\n").unwrap());
+    let line: String = sum.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "  -\n";
+    let mut stdin = run.stdin();
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let mut stdout = BufReader::new(run.stdout());
+    assert_eq!(read_lines(&mut stdout, 2), "begins\n".repeat(2));
+    fs::write(go, "").unwrap();
+    let output = read_lines(&mut stdout, 4);
+    assert_eq!(output.matches(&line).count(), 3, "{output}");
+    writer.join().unwrap().unwrap();
     assert_eq!(run.wait(), 0);
 }
 

@@ -151,6 +151,25 @@ fn a_start_that_hangs_ends_at_an_interrupt() {
 }
 
 #[test]
+fn a_carrier_that_still_connects_ends_when_another_node_refuses_its_ranks() {
+    let site = Site::new();
+    let (carrier, pid) = (site.path().join("carrier"), site.path().join("pid"));
+    let script = "[ $1 = b ] && { echo $$ >PID; exec sleep 1000; }
+                  until [ -s PID ]; do sleep 0.01; done; exec sh -c \"$2\"\n";
+    fs::write(&carrier, script.replace("PID", pid.to_str().unwrap())).unwrap();
+    let mut run = site.iof("run");
+    run.args(["--rsh", &format!("sh {} %h", carrier.display()), "--hosts", "a,b", "-n", "2"]);
+    let done = Process::start(run.arg("/no/such/program")).finish();
+    assert_eq!(done.code, 2, "{done:?}");
+    let pid = fs::read_to_string(pid).unwrap();
+    wait_for("the end of the carrier", || {
+        // Its new parent may not have reaped it yet.
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+        stat.map_or(true, |stat| stat.contains(") Z ")).then_some(())
+    });
+}
+
+#[test]
 fn carriers_have_no_blocked_signals() {
     let site = Site::new();
     let path = site.path().join("carrier");
@@ -296,6 +315,48 @@ fn an_agent_that_speaks_wrongly_is_cut_off() {
     assert_eq!((done.code, done.stderr.as_str()), (1, told));
 }
 
+#[test]
+fn an_agent_that_speaks_wrongly_has_time_to_end_its_ranks() {
+    let site = Site::new();
+    let (mut gate, mut end, path) = (site.gate("gate"), site.gate("end"), site.path().join("carrier"));
+    // The carrier of b is its agent. Another process passes on its output, and adds bytes that are
+    // not a frame.
+    let fifo = site.path().join("fifo");
+    let carrier = format!(
+        "[ $1 = a ] && exec sh -c \"$2\"; mkfifo {0}
+         {{ cat < {0} & : < {1}; echo not a frame, but a text of 32 bytes or more; wait; }} &
+         exec sh -c \"$2\" > {0}\n",
+        fifo.display(),
+        gate.path(),
+    );
+    fs::write(&path, carrier).unwrap();
+    let template = format!("env NODE=%h sh {} %h", path.display());
+    let options = ["--hosts", "a,b", "-n", "2", "--rsh", &template, "--nspace", "demo"];
+    let options = [&options[..], &["--kill-on-bad-exit=0", "--kill-wait", "1.5"]].concat();
+    // That of b ends by SIGKILL only.
+    let script = format!(
+        "echo ready; [ $IOF_RANK = 1 ] || {{ : < {}; exit; }}; trap '' TERM; exec sleep 1000",
+        end.path()
+    );
+    let mut run = site.run_sh(&options, &script);
+    let (mut stdout, mut lines) = (BufReader::new(run.stdout()), String::new());
+    for _ in 0..2 {
+        stdout.read_line(&mut lines).unwrap();
+    }
+    assert_eq!(lines, "ready\nready\n");
+    let stderr = common::bytes::collect(run.stderr());
+    wait_for("the rank", || (run.running("sleep").len() == 1).then_some(()));
+    let agent = agent_of(&run, "b");
+    gate.open();
+    wait_for("the end of the rank", || run.running("sleep").is_empty().then_some(()));
+    // The front end has waited for its carrier.
+    wait_for("the end of the agent", || (!fs::exists(format!("/proc/{agent}")).unwrap()).then_some(()));
+    end.open();
+    assert_eq!(run.wait(), 1);
+    let stderr = String::from_utf8(stderr.get()).unwrap();
+    assert!(stderr.contains("node b is lost with rank 1: its agent is cut off: "), "{stderr}");
+}
+
 /// Runs one rank on each host. An agent on host a sends these frames, and reads nothing; those on other
 /// hosts do not start.
 fn run_hostile(site: &Site, frames: &[u8], hosts: &str) -> Done {
@@ -351,7 +412,7 @@ fn text_before_the_first_frame_of_an_agent_is_shown_up_to_a_limit() {
     // The bytes with which frames begin, and a part of a hello.
     let rsh = greet(r"echo Welcome; printf '\6\0\0\0\0\5\t\11iofedge\n'");
     let broken = "\u{6}\0\0\0\0\u{5}\t\tiofedge";
-    for options in [&[][..], &["--tree", "1"], &["--tree", "1", "--reattach", "100"]] {
+    for options in [&[][..], &["--reattach", "100"]] {
         let nodes = ["--hosts", "a,b", "-n", "2", "--rsh", &rsh];
         let done = site.run_sh(&[&nodes, options].concat(), "echo x").finish();
         assert_eq!((done.code, done.text()), (0, "x\nx\n"), "{options:?}");

@@ -1,5 +1,5 @@
 //! `iof run` on several nodes, with a process that is stopped by SIGSTOP for a while: the front
-//! end, a relay or another agent, in each phase of a job.
+//! end or an agent, in each phase of a job.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -13,13 +13,13 @@ use common::site::Site;
 use common::wait_for;
 use nix::sys::signal::Signal;
 
-/// The processes that are stopped: the front end, the relay n0 of n1, and n1.
-const FROZEN: [Option<&str>; 3] = [None, Some("n0"), Some("n1")];
+/// The processes that are stopped: the front end, and the agent on n1.
+const FROZEN: [Option<&str>; 2] = [None, Some("n1")];
 
-/// Starts a rank on each of 4 nodes. n0 relays for n1, and n2 for n3.
+/// Starts a rank on each of 4 nodes.
 fn start(site: &Site, carrier: &str, options: &[&str], script: &str) -> Process {
     let rsh = format!("env NODE=%h {carrier}");
-    let nodes = ["--nspace", "demo", "--rsh", &rsh, "--hosts", "n0,n1,n2,n3", "-n", "4", "--tree", "2"];
+    let nodes = ["--nspace", "demo", "--rsh", &rsh, "--hosts", "n0,n1,n2,n3", "-n", "4"];
     site.run_sh(&[&nodes, options].concat(), script)
 }
 
@@ -69,16 +69,12 @@ fn a_job_starts_although_carriers_and_its_front_end_stand_still_before_the_first
     let mut run = start(&site, &format!("sh {}", carrier.display()), &[], "echo $IOF_RANK");
     let (stdout, stderr) = run.collect();
     let stopped = || run.running("sh").into_iter().filter(|pid| is_stopped(*pid)).collect::<Vec<u32>>();
-    wait_for("the first carriers to stop", || (stopped().len() == 2).then_some(()));
+    wait_for("the carriers to stop", || (stopped().len() == 4).then_some(()));
     run.stop();
     stopped().into_iter().for_each(|pid| send(pid, Signal::SIGCONT));
-    wait_for("the first agents", || (run.running("iof").len() == 3).then_some(()));
+    wait_for("the agents", || (run.running("iof").len() == 5).then_some(()));
     run.signal(Signal::SIGCONT);
-    let code = wait_for("the end", || {
-        stopped().into_iter().for_each(|pid| send(pid, Signal::SIGCONT));
-        run.exit_code()
-    });
-    assert_eq!(code, 0, "{}", String::from_utf8_lossy(&stderr.get()));
+    assert_eq!(run.wait(), 0, "{}", String::from_utf8_lossy(&stderr.get()));
     assert_eq!(sorted(&stdout.get()), ["0", "1", "2", "3"]);
 }
 
@@ -132,11 +128,12 @@ fn all_output_arrives_after_any_process_has_stood_still_and_memory_stays_bounded
             let written = io.lines().find_map(|line| line.strip_prefix("wchar: "));
             written.is_some_and(|written| written.parse::<u64>().unwrap() > 1 << 20)
         };
-        // Ranks behind a process that stands still write until caches and pipes are full.
-        let count = if frozen.is_none() { 4 } else { 2 };
+        // Behind a front end that stands still, ranks write until caches and pipes are full. Behind an
+        // agent, those of other nodes end.
         wait_for("the ranks to stall or end", || {
-            let stalled = run.running("head").iter().filter(|pid| has_stalled(pid)).count();
-            (stalled + run.running("sleep").len() >= count).then_some(())
+            let (writing, ended) = (run.running("head"), run.running("sleep").len());
+            let stalled = || writing.iter().filter(|pid| has_stalled(pid)).count();
+            (if frozen.is_none() { ended + stalled() == 4 } else { ended == 3 }).then_some(())
         });
         thaw(&run, frozen);
         let has_ended =

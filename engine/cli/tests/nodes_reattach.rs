@@ -168,24 +168,21 @@ fn a_node_that_no_carrier_reaches_in_time_is_lost_with_figures() {
 
 #[test]
 fn nodes_that_are_over_get_other_carriers_and_end_with_the_job() {
-    for tree in [&[][..], &["--tree", "1"]] {
-        let node = Node::new();
-        let stop = node.file("stop");
-        let script = format!("[ $IOF_RANK != 2 ] || while [ ! -e {} ]; do sleep 0.01; done", stop.display());
-        let options = [&["--reattach", "1000"], tree].concat();
-        let (mut run, _stdout) = node.start_ready_on("a,b,c", &options, &script);
-        let stderr = common::bytes::collect(run.stderr());
-        let is_over = |host| !has_thread(agent_of(&run, host), "iof-endings");
-        wait_for("the end of two nodes", || (is_over("a") && is_over("b")).then_some(()));
-        let wires = run.running("wire");
-        let ended: Vec<u32> = wires.iter().copied().filter(|wire| !has_variable(*wire, "NODE=c")).collect();
-        assert!(ended.len() >= 4, "{ended:?} of {wires:?}");
-        ended.iter().for_each(|wire| cut(*wire));
-        fs::write(&stop, "").unwrap();
-        assert_eq!(run.wait(), 0);
-        wait_for("the end of the agents", || run.running("iof").is_empty().then_some(()));
-        assert_eq!(String::from_utf8(stderr.get()).unwrap(), "");
-    }
+    let node = Node::new();
+    let stop = node.file("stop");
+    let script = format!("[ $IOF_RANK != 2 ] || while [ ! -e {} ]; do sleep 0.01; done", stop.display());
+    let (mut run, _stdout) = node.start_ready_on("a,b,c", &["--reattach", "1000"], &script);
+    let stderr = common::bytes::collect(run.stderr());
+    let is_over = |host| !has_thread(agent_of(&run, host), "iof-endings");
+    wait_for("the end of two nodes", || (is_over("a") && is_over("b")).then_some(()));
+    let wires = run.running("wire");
+    let ended: Vec<u32> = wires.iter().copied().filter(|wire| !has_variable(*wire, "NODE=c")).collect();
+    assert!(ended.len() >= 4, "{ended:?} of {wires:?}");
+    ended.iter().for_each(|wire| cut(*wire));
+    fs::write(&stop, "").unwrap();
+    assert_eq!(run.wait(), 0);
+    wait_for("the end of the agents", || run.running("iof").is_empty().then_some(()));
+    assert_eq!(String::from_utf8(stderr.get()).unwrap(), "");
 }
 
 #[test]

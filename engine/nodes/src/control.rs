@@ -8,8 +8,8 @@ use iof_proto::{Channel, Channels, Failure, Log, Nspace, Rank};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::frame::{Frame, Place};
-use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_NODES, MAX_RADIX, MAX_STDIN, MAX_TEXT, MAX_TOTALS};
+use crate::frame::Frame;
+use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_STDIN, MAX_TEXT, MAX_TOTALS};
 
 /// The reason why a control message is not valid, or can't be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -168,55 +168,15 @@ pub struct Start {
     pub files: Option<NodeFiles>,
 }
 
-/// An edge that a relay starts, and the subtree behind it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChildNode {
-    /// The name of the node at the end of the edge.
-    pub host: String,
-    /// The number of nodes of the subtree, that node included.
-    pub nodes: u32,
-}
-
-/// How a relay replaces the carriers of its edges.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RelayReattach {
-    /// How long a child may be without a carrier, in milliseconds.
-    pub limit: u64,
-    /// The shell command of a link, to which the path of the child's socket is appended.
-    pub link: OsString,
-}
-
-/// What makes an agent a relay.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StartRelay {
-    /// The words of the command of a carrier. `%h` stands for the host.
-    pub rsh: Vec<String>,
-    /// The shell command of an agent.
-    pub agent: OsString,
-    /// If the carriers of its edges may be replaced.
-    pub reattach: Option<RelayReattach>,
-    /// The edges. Their subtrees have the places after that of the relay, in this order.
-    pub children: Vec<ChildNode>,
-}
-
-/// Bytes for the stdin of ranks on one node, and on nodes behind it. They pass each edge once.
+/// Bytes for the stdin of ranks on one node. They pass the edge once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StdinPiece {
     /// The number of the request.
     pub call: u64,
-    /// The nodes, each once.
-    pub targets: Vec<StdinTarget>,
-    /// The bytes, at most [`MAX_STDIN`]; none closes stdin.
-    pub bytes: Vec<u8>,
-}
-
-/// A node whose ranks receive a piece of stdin.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StdinTarget {
-    /// The place of the node, seen from the agent that receives the message.
-    pub place: Place,
     /// The ranks.
     pub ranks: StdinRanks,
+    /// The bytes, at most [`MAX_STDIN`]; none closes stdin.
+    pub bytes: Vec<u8>,
 }
 
 /// The ranks of a node that receive a piece of stdin.
@@ -233,16 +193,6 @@ pub enum StdinRanks {
 pub enum ToAgent {
     /// Prepares the start of ranks. The agent answers with `Ready` or `Failed`.
     Start(Box<Start>),
-    /// Starts the agents of further nodes, whose frames the agent passes on from then on.
-    Relay(StartRelay),
-    /// Ends the edge to the child at this place: closes its stdin, and sends a signal to its
-    /// carrier.
-    CutChild {
-        /// The place.
-        child: Place,
-        /// The signal is SIGKILL; otherwise it is SIGTERM, and the agent ends its ranks.
-        kill: bool,
-    },
     /// Starts the ranks.
     Go,
     /// Sends a signal to all ranks, which are then expected to end if the signal ends a process.
@@ -264,7 +214,7 @@ pub enum ToAgent {
         /// The number of columns.
         columns: u16,
     },
-    /// Bytes for the stdin of ranks. The agent of each target answers with `StdinTaken`.
+    /// Bytes for the stdin of ranks. The agent answers with `StdinTaken`.
     Stdin(StdinPiece),
     /// The answer to a message of a tool on the node: `None` if it was logged.
     Logged {
@@ -350,13 +300,6 @@ pub enum ToFrontEnd {
     },
     /// How much the node has read, once a second.
     Produced(Vec<RankTotal>),
-    /// The edge of a relay to one of its children has ended. Nothing follows from its subtree.
-    ChildLost {
-        /// The place of the child, seen from the relay.
-        child: Place,
-        /// The reason.
-        reason: String,
-    },
     /// A message of a tool on the node, for a channel of the front end. The front end answers with
     /// `Logged`.
     Log {
@@ -419,15 +362,8 @@ impl Message for ToAgent {
 
     fn check(&self) -> Result<(), ControlError> {
         match self {
-            ToAgent::Stdin(piece) => {
-                limit("nodes of a piece of stdin", piece.targets.len(), MAX_NODES)?;
-                limit("bytes of stdin", piece.bytes.len(), MAX_STDIN)
-            }
-            ToAgent::Relay(relay) => {
-                limit("edges of a relay", relay.children.len(), usize::try_from(MAX_RADIX).unwrap_or(0))
-            }
+            ToAgent::Stdin(piece) => limit("bytes of stdin", piece.bytes.len(), MAX_STDIN),
             ToAgent::Start(_)
-            | ToAgent::CutChild { .. }
             | ToAgent::Go
             | ToAgent::Signal { .. }
             | ToAgent::SignalRanks { .. }
@@ -446,7 +382,6 @@ impl Message for ToFrontEnd {
     fn check(&self) -> Result<(), ControlError> {
         match self {
             ToFrontEnd::Failed { reason: text, .. }
-            | ToFrontEnd::ChildLost { reason: text, .. }
             | ToFrontEnd::FilesWritten { failure: Some(text), .. }
             | ToFrontEnd::Exited { executable: text, .. }
             | ToFrontEnd::Cost { backend: text, .. }
@@ -465,15 +400,15 @@ impl Message for ToFrontEnd {
     }
 }
 
-/// Returns the frame of a message to, or from, the node at this place.
-fn encode<M: Message>(message: &M, place: Place) -> Result<Vec<u8>, ControlError> {
+/// Returns the frame of a message.
+fn encode<M: Message>(message: &M) -> Result<Vec<u8>, ControlError> {
     message.check()?;
     let body = postcard::to_stdvec(message).map_err(|_| ControlError::Body { length: 0 })?;
     if body.len() > M::LIMIT {
         return Err(ControlError::TooLong { length: body.len(), limit: M::LIMIT });
     }
     let mut frame = Vec::new();
-    Frame::Control(&body).append_to(&mut frame, place);
+    Frame::Control(&body).append_to(&mut frame);
     Ok(frame)
 }
 
@@ -485,12 +420,12 @@ pub(crate) fn decode<M: Message>(payload: &[u8]) -> Result<M, ControlError> {
 }
 
 impl ToAgent {
-    /// Returns the whole frame of this message to the node at this place.
+    /// Returns the whole frame of this message.
     ///
     /// # Errors
     /// The message exceeds a limit.
-    pub fn frame(&self, place: Place) -> Result<Vec<u8>, ControlError> {
-        encode(self, place)
+    pub fn frame(&self) -> Result<Vec<u8>, ControlError> {
+        encode(self)
     }
 }
 
@@ -500,7 +435,7 @@ impl ToFrontEnd {
     /// # Errors
     /// The message exceeds a limit.
     pub fn frame(&self) -> Result<Vec<u8>, ControlError> {
-        encode(self, Place::NEXT)
+        encode(self)
     }
 
     /// Returns the message in the payload of a control frame, whatever came before it.

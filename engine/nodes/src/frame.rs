@@ -10,14 +10,11 @@
 //! | 3 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
 //! | 4 | 4 | length of the payload | 0 | 0 | 0 | length of the payload | 0 | 0 | 0 | 0 |
 //! | 8 | 4 | rank | rank | rank | 0 | 0 | version | 0 | 0 | attempt |
-//! | 12 | 4 | place | place | place | place | place | place | 0 | 0 | 0 |
+//! | 12 | 4 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
 //! | 16 | 8 | offset in the stream | offset of the first lost byte | bytes produced | bytes of window | 0 | 0 | 0 | bytes received | bytes received |
 //! | 24 | 8 | time, in ns since 1970; 0 if unknown | bytes lost | 0 | 0 | 0 | `"iofedge\n"` | a newline in the last byte | as padding | session |
 //!
 //! Acks and resumes belong to the edge, whose bytes they count ([`LinkEnd`](crate::LinkEnd)).
-//!
-//! The place says which node of the subtree behind the edge a frame comes from or goes to. A relay
-//! changes nothing else ([`RelayDown`](crate::RelayDown), [`ChildUp`](crate::ChildUp)).
 //!
 //! Kinds from 128 are skipped, with payloads no longer than those of control messages: a later
 //! version can add frames that the other end may ignore. All other unknown kinds are errors, and so
@@ -30,12 +27,11 @@
 use std::io::{self, Read};
 
 use iof_proto::{Channel, Rank};
-use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_ANSWER, MAX_CONTROL, MAX_RECORD};
 
 /// The version of the frames. Both ends of an edge have the same.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// The length of a frame without its payload, in bytes.
 pub const HEADER: usize = 32;
@@ -86,16 +82,6 @@ impl Bundle {
             Bundle::Errors => 2,
         }
     }
-}
-
-/// The place of a node in the subtree behind an edge. The agent at the end of the edge has 0, and
-/// the nodes behind it follow, subtree by subtree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place(pub u32);
-
-impl Place {
-    /// The agent at the end of the edge.
-    pub const NEXT: Place = Place(0);
 }
 
 /// One output stream of one rank.
@@ -205,7 +191,8 @@ struct Header {
     zero: u8,
     length: u32,
     rank: u32,
-    place: u32,
+    /// Always 0.
+    reserved: u32,
     offset: u64,
     time: [u8; 8],
 }
@@ -218,7 +205,7 @@ impl Header {
         zero: 0,
         length: 0,
         rank: 0,
-        place: 0,
+        reserved: 0,
         offset: 0,
         time: [0; 8],
     };
@@ -232,7 +219,7 @@ impl Header {
         let Header { kind, channel, bundle, zero, .. } = self;
         let [l0, l1, l2, l3] = self.length.to_le_bytes();
         let [r0, r1, r2, r3] = self.rank.to_le_bytes();
-        let [p0, p1, p2, p3] = self.place.to_le_bytes();
+        let [p0, p1, p2, p3] = self.reserved.to_le_bytes();
         let [o0, o1, o2, o3, o4, o5, o6, o7] = self.offset.to_le_bytes();
         let [t0, t1, t2, t3, t4, t5, t6, t7] = self.time;
         [
@@ -251,7 +238,7 @@ impl Header {
             zero,
             length: u32::from_le_bytes([l0, l1, l2, l3]),
             rank: u32::from_le_bytes([r0, r1, r2, r3]),
-            place: u32::from_le_bytes([p0, p1, p2, p3]),
+            reserved: u32::from_le_bytes([p0, p1, p2, p3]),
             offset: u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, o7]),
             time,
         }
@@ -302,8 +289,7 @@ impl Header {
             kind => return Err(FrameError::Kind(kind)),
         };
         // Fields that a kind of frame does not use are 0, so that each frame has one encoding.
-        let place = if matches!(self.kind, PADDING | ACK | RESUME) { 0 } else { self.place };
-        if header_of(&frame).is_some_and(|header| Header { place, ..header }.encode() != self.encode()) {
+        if frame.header().is_some_and(|header| header != self.encode()) {
             return Err(self.invalid("field without a meaning"));
         }
         Ok(Some(frame))
@@ -364,19 +350,14 @@ impl Frame<'_> {
     pub const HELLO: Frame<'static> = Frame::Hello { version: VERSION };
 
     /// Returns the header, after which the payload follows; `None` if the payload exceeds its
-    /// limit. The frame goes to, or comes from, the next agent.
+    /// limit.
     pub fn header(&self) -> Option<[u8; HEADER]> {
-        self.header_at(Place::NEXT)
-    }
-
-    /// Returns the header of a frame that goes to, or comes from, the node at this place.
-    pub fn header_at(&self, place: Place) -> Option<[u8; HEADER]> {
-        header_of(self).map(|header| Header { place: place.0, ..header }.encode())
+        header_of(self).map(Header::encode)
     }
 
     /// Appends the whole frame, unless the payload exceeds its limit.
-    pub fn append_to(&self, bytes: &mut Vec<u8>, place: Place) {
-        if let Some(header) = self.header_at(place) {
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
+        if let Some(header) = self.header() {
             bytes.extend_from_slice(&header);
             bytes.extend_from_slice(self.payload());
         }
@@ -418,14 +399,14 @@ const MEMORY: usize = 4 * ROOM;
 /// was read behind it.
 ///
 /// ```
-/// use iof_nodes::{Decoder, Frame, Place};
+/// use iof_nodes::{Decoder, Frame};
 /// let mut decoder = Decoder::of_front_end();
 /// let hello = Frame::HELLO.header().unwrap_or_default();
 /// for byte in hello {
 ///     assert_eq!(decoder.decode(), Ok(None));
 ///     decoder.receive(&[byte]);
 /// }
-/// assert_eq!(decoder.decode(), Ok(Some((Place::NEXT, Frame::HELLO))));
+/// assert_eq!(decoder.decode(), Ok(Some(Frame::HELLO)));
 /// # assert_eq!(decoder.decode(), Ok(None));
 /// ```
 #[derive(Debug)]
@@ -494,11 +475,11 @@ impl Decoder {
         self.bytes.get_mut(self.end..).unwrap_or_default()
     }
 
-    /// Returns the next frame with its place, or `None` if more bytes are needed.
+    /// Returns the next frame, or `None` if more bytes are needed.
     ///
     /// # Errors
     /// [`FrameError`]. The decoder then returns the same error again.
-    pub fn decode(&mut self) -> Result<Option<(Place, Frame<'_>)>, FrameError> {
+    pub fn decode(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
         loop {
             let rest = self.bytes.get(self.start..self.end).unwrap_or_default();
             let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
@@ -507,8 +488,8 @@ impl Decoder {
             let Some(payload) = rest.get(..length) else { return Ok(None) };
             let frame = header.frame(payload)?;
             self.start = self.start.saturating_add(HEADER).saturating_add(length);
-            if let Some(frame) = frame {
-                return Ok(Some((Place(header.place), frame)));
+            if frame.is_some() {
+                return Ok(frame);
             }
         }
     }

@@ -10,7 +10,7 @@ use iof_proto::{Channel, Rank};
 use crate::EdgeError;
 use crate::agent_end::{charge, check_version};
 use crate::control::{ToFrontEnd, decode};
-use crate::frame::{Bundle, Frame, Place, StreamKey};
+use crate::frame::{Bundle, Frame, StreamKey};
 use crate::limits::{MAX_ANSWERS_OF_NODE, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
 
 /// The output channels of each rank.
@@ -112,6 +112,8 @@ pub struct FrontEnd {
     /// The number of ranks.
     ranks: usize,
     phase: Phase,
+    /// Frames mean nothing any more.
+    is_cut: bool,
     streams: BTreeMap<StreamKey, Progress>,
     running: BTreeSet<Rank>,
     totals: Option<Instant>,
@@ -143,6 +145,7 @@ impl FrontEnd {
         FrontEnd {
             ranks,
             phase: Phase::Connecting,
+            is_cut: false,
             streams,
             running,
             totals: None,
@@ -156,22 +159,24 @@ impl FrontEnd {
         }
     }
 
-    /// Returns the first frames to the agent, which has this place: a hello, and its windows.
-    pub fn greeting(&self, place: Place) -> Vec<u8> {
+    /// Returns the first frames to the agent: a hello, and its windows.
+    pub fn greeting(&self) -> Vec<u8> {
         let mut greeting = Vec::new();
-        Frame::HELLO.append_to(&mut greeting, place);
+        Frame::HELLO.append_to(&mut greeting);
         for bundle in Bundle::ALL {
-            Frame::Credit { bundle, bytes: self.window }.append_to(&mut greeting, place);
+            Frame::Credit { bundle, bytes: self.window }.append_to(&mut greeting);
         }
         greeting
     }
 
-    /// Processes a frame of the agent, which arrived at `now`.
+    /// Processes a frame of the agent, which arrived at `now`. Frames of a node that was cut off mean
+    /// nothing.
     ///
     /// # Errors
     /// [`EdgeError`]: the edge is to be closed, and the node is lost.
     pub fn receive<'a>(&mut self, frame: &Frame<'a>, now: Instant) -> Result<FrontEvent<'a>, EdgeError> {
         match *frame {
+            _ if self.is_cut => Ok(FrontEvent::None),
             Frame::Hello { version } if self.phase == Phase::Connecting => {
                 self.phase = Phase::Greeted;
                 check_version(version).map(|()| FrontEvent::Greeted)
@@ -275,7 +280,6 @@ impl FrontEnd {
                 }
             }
             ToFrontEnd::Log { .. } if self.has_started() => self.check_answers()?,
-            ToFrontEnd::ChildLost { .. } => {}
             ToFrontEnd::Over { cut_off }
                 if phase == Phase::Started
                     && self.running.is_empty()
@@ -344,6 +348,12 @@ impl FrontEnd {
     /// Returns whether the agent has started its ranks.
     fn has_started(&self) -> bool {
         matches!(self.phase, Phase::Started | Phase::Over)
+    }
+
+    /// Cuts off the node. Returns what is known about it, unless it was over or cut off before.
+    pub fn cut(&mut self) -> Option<BrokenEnd> {
+        let is_new = !std::mem::replace(&mut self.is_cut, true);
+        (is_new && !self.is_over()).then(|| self.broken())
     }
 
     /// Returns what is known when the edge has ended too early. Streams that have ended are whole,

@@ -9,9 +9,6 @@
 //!   window of at most [`MAX_WINDOW`] bytes. The agent sends only
 //!   what fits. The front end gives credit when the bytes are where they belong. So the memory of
 //!   both ends is bounded, and an output that is slow stops ranks and loses nothing.
-//! * **An agent may be a relay.** It has edges to further agents, and passes their frames on
-//!   unchanged except for the [`Place`] of the node. Windows are those between the front end and
-//!   each agent, so a relay has no window of its own: it ceases to read where it can't write.
 //! * **Offsets are checked.** Each record has its position in its stream. What was lost at the node
 //!   is a gap with its own position. An agent that repeats or skips bytes is cut off.
 //! * **A broken end has figures.** When an edge ends before its streams have, [`FrontEnd::broken`]
@@ -26,36 +23,29 @@
 //! | `control` | control messages: start, exits, signals, stdin, totals |
 //! | `agent_end` | the agent's end: what may be sent now |
 //! | `front_end` | the front end's end: what arrived, and credit |
-//! | `tree` | the subtrees behind edges |
-//! | `branch` | one edge of the front end, with the nodes of its subtree |
 //! | `link` | the bytes of an edge whose carrier is replaced |
-//! | `relay` | what an agent passes on between the front end and further agents |
+//! | `turns` | the turns of the threads that write to one pipe |
 //! | `limits` | limits |
 
 mod agent_end;
-mod branch;
 mod control;
 mod frame;
 mod front_end;
 pub mod limits;
 mod link;
-mod relay;
-mod tree;
+mod turns;
 
 pub use agent_end::{AgentEnd, AgentEvent};
-pub use branch::{Branch, Fault};
 pub use control::{
-    AgentSocket, ChildNode, ControlError, DropPolicy, LinkAddress, NodeFiles, Program, RankStdin, RankTotal,
-    RelayReattach, Start, StartRelay, StdinOutcome, StdinPiece, StdinRanks, StdinTarget, Terminal, ToAgent,
-    ToFrontEnd, cut_text,
+    AgentSocket, ControlError, DropPolicy, LinkAddress, NodeFiles, Program, RankStdin, RankTotal, Start,
+    StdinOutcome, StdinPiece, StdinRanks, Terminal, ToAgent, ToFrontEnd, cut_text,
 };
-pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, Place, StreamKey, first_header};
+pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, StreamKey, first_header};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};
 #[cfg(doc)]
 use limits::MAX_WINDOW;
 pub use link::LinkEnd;
-pub use relay::{ChildNote, ChildUp, RelayDown, Turns};
-pub use tree::subtrees;
+pub use turns::Turns;
 
 /// The reason why the peer of an edge is cut off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,9 +73,6 @@ pub enum EdgeError {
     /// The peer sent a frame or a message that its end does not send, or not now.
     #[error("unexpected {0}")]
     Unexpected(&'static str),
-    /// A node is not in the subtree behind the edge.
-    #[error("node {0} of a subtree of {1}")]
-    Place(u32, u32),
     /// A rank does not belong to the node.
     #[error("rank {0} does not run on this node")]
     Rank(iof_proto::Rank),

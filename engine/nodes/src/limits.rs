@@ -40,14 +40,6 @@ pub const MAX_KEPT: usize = 8 << 20;
 /// session of the edge yet.
 pub const MAX_LINKS: usize = 32;
 
-/// The largest number of nodes to which one process has an edge, if `--tree` is given.
-pub const MAX_RADIX: u32 = 256;
-
-/// The number of bytes that wait in a relay for one of its children, and at which the relay ceases
-/// to read what its own front end sends. What was read before comes on top: at most one control
-/// message and 64 KiB. A relay that must read on cuts off a child for which twice as many wait.
-pub const MAX_RELAY_DOWN: usize = 8 << 20;
-
 /// The largest number of ranks of one node.
 pub const MAX_RANKS_OF_NODE: u32 = 4096;
 

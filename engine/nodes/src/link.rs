@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::EdgeError;
-use crate::frame::{Frame, Place};
+use crate::frame::Frame;
 use crate::limits::MAX_KEPT;
 
 /// An ack follows this number of bytes, so that acks cost little.
@@ -75,7 +75,7 @@ impl LinkEnd {
         if is_owed && self.received.saturating_sub(self.told) >= ACK_INTERVAL {
             self.told = self.received;
             let mut ack = Vec::new();
-            Frame::Ack { received: self.received }.append_to(&mut ack, Place::NEXT);
+            Frame::Ack { received: self.received }.append_to(&mut ack);
             self.send(&ack);
         }
     }

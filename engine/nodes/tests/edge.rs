@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use iof_nodes::limits::{MAX_ANSWERS_OF_NODE, MAX_NODES, MAX_RECORD, MAX_STREAM, MAX_WINDOW, MAX_WINDOWS};
 use iof_nodes::{
-    AgentEnd, AgentEvent, Bundle, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, HEADER, Place, RankTotal,
+    AgentEnd, AgentEvent, Bundle, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, HEADER, RankTotal,
     StdinOutcome, StreamKey, ToFrontEnd, window,
 };
 use iof_proto::{Channel, Log, Rank};
@@ -81,7 +81,7 @@ impl World {
             is_over: false,
             now: Instant::now(),
         };
-        world.down.extend(world.front.greeting(Place::NEXT));
+        world.down.extend(world.front.greeting());
         world.up.extend(Frame::HELLO.header().unwrap());
         world.tell(&ToFrontEnd::Ready);
         world.tell(&ToFrontEnd::Started { pids: vec![7; RANKS as usize] });
@@ -172,7 +172,7 @@ impl World {
     fn arrive(&mut self, length: usize) {
         let bytes: Vec<u8> = self.up.drain(..length).collect();
         self.front_decoder.receive(&bytes);
-        while let Some((_, frame)) = self.front_decoder.decode().unwrap() {
+        while let Some(frame) = self.front_decoder.decode().unwrap() {
             match self.front.receive(&frame, self.now).unwrap() {
                 FrontEvent::Record { stream, bytes, .. } => {
                     let delivered = self.delivered.entry(stream).or_default();
@@ -216,7 +216,7 @@ impl World {
         let length = (1 + self.random.below(100) as usize).min(self.down.len());
         let bytes: Vec<u8> = self.down.drain(..length).collect();
         self.agent_decoder.receive(&bytes);
-        while let Some((_, frame)) = self.agent_decoder.decode().unwrap() {
+        while let Some(frame) = self.agent_decoder.decode().unwrap() {
             let event = self.agent.receive(&frame).unwrap();
             assert!(matches!(event, AgentEvent::None | AgentEvent::Credit));
         }
@@ -297,8 +297,8 @@ fn without_credit_a_bundle_stops_within_its_window_and_the_other_goes_on() {
     let (mut agent, mut sent) = (AgentEnd::default(), 0);
     assert!(!agent.take_window(Channel::Stdout, 1));
     let (mut decoder, front) = (Decoder::of_front_end(), FrontEnd::new(&BTreeSet::new(), MAX_WINDOW));
-    decoder.receive(&front.greeting(Place::NEXT));
-    while let Some((_, frame)) = decoder.decode().unwrap() {
+    decoder.receive(&front.greeting());
+    while let Some(frame) = decoder.decode().unwrap() {
         agent.receive(&frame).unwrap();
     }
     // Neither is a record.
@@ -444,6 +444,20 @@ fn an_agent_that_does_not_read_its_answers_is_refused() {
     for frame in [log, record] {
         front.receive(&frame, Instant::now()).unwrap();
     }
+}
+
+#[test]
+fn a_node_that_is_cut_off_is_broken_once_and_its_frames_mean_nothing_from_then_on() {
+    let mut front = started();
+    let stream = StreamKey { rank: Rank(FIRST), channel: Channel::Stdout };
+    let record = Frame::Record { stream, offset: 0, time: 0, bytes: b"some" };
+    front.receive(&record, Instant::now()).unwrap();
+    let broken = front.cut().unwrap();
+    assert_eq!((broken.streams.len(), broken.streams[0].delivered), (CHANNELS.len(), 4));
+    for frame in [record, Frame::HELLO] {
+        assert_eq!(front.receive(&frame, Instant::now()), Ok(FrontEvent::None));
+    }
+    assert_eq!(front.cut(), None);
 }
 
 #[test]

@@ -5,11 +5,11 @@
 use std::io::Read;
 
 use iof_nodes::limits::{
-    MAX_ANSWER, MAX_CONTROL, MAX_NODES, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
+    MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
 };
 use iof_nodes::{
-    Bundle, Decoder, Frame, FrameError, HEADER, Place, RankTotal, StdinPiece, StdinRanks, StdinTarget,
-    StreamKey, ToAgent, ToFrontEnd, cut_text, first_header,
+    Bundle, Decoder, Frame, FrameError, HEADER, RankTotal, StdinPiece, StdinRanks, StreamKey, ToAgent,
+    ToFrontEnd, cut_text, first_header,
 };
 use iof_proto::{Channel, Rank};
 use proptest::prelude::*;
@@ -37,11 +37,6 @@ fn frame(payload: &[u8]) -> impl Strategy<Value = Frame<'_>> {
     ]
 }
 
-/// Returns a place for a frame. Padding has none.
-fn place_of(number: usize, frame: Frame<'_>) -> u32 {
-    if frame == Frame::Padding { 0 } else { number as u32 * 1001 }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -51,8 +46,8 @@ proptest! {
         pieces in prop::collection::vec(1usize..90, 1..50),
     ) {
         let mut bytes = Vec::new();
-        for (number, frame) in frames.iter().enumerate() {
-            frame.append_to(&mut bytes, Place(place_of(number, *frame)));
+        for frame in &frames {
+            frame.append_to(&mut bytes);
             // A kind that is skipped.
             bytes.extend([200, 9, 9, 9, 3, 0, 0, 0].into_iter().chain([1; HEADER - 8 + 3]));
         }
@@ -60,8 +55,8 @@ proptest! {
         for length in pieces.into_iter().cycle() {
             let (piece, after) = rest.split_at(length.min(rest.len()));
             decoder.receive(piece);
-            while let Some((place, frame)) = decoder.decode().unwrap() {
-                prop_assert_eq!((place, frame), (Place(place_of(decoded, frame)), frames[decoded]));
+            while let Some(frame) = decoder.decode().unwrap() {
+                prop_assert_eq!(frame, frames[decoded]);
                 decoded += 1;
             }
             rest = after;
@@ -76,10 +71,10 @@ proptest! {
     fn any_bytes_are_frames_or_an_error(bytes in prop::collection::vec(prop_oneof![0u8..8, any::<u8>()], 0..300)) {
         let mut decoder = Decoder::of_agent();
         decoder.receive(&bytes);
-        while let Ok(Some((place, frame))) = decoder.decode() {
+        while let Ok(Some(frame)) = decoder.decode() {
             // Each frame has one encoding.
             let mut encoded = Vec::new();
-            frame.append_to(&mut encoded, place);
+            frame.append_to(&mut encoded);
             prop_assert!(bytes.windows(encoded.len()).any(|window| window == encoded));
         }
     }
@@ -107,14 +102,14 @@ fn long_frames_that_are_read_in_parts_arrive_unchanged() {
     let answer = vec![7; MAX_ANSWER];
     let frame = |number| if number % 10 == 9 { Frame::Control(&answer) } else { record(number) };
     let mut sent = Vec::new();
-    (0..60).for_each(|number| frame(number).append_to(&mut sent, Place(3)));
+    (0..60).for_each(|number| frame(number).append_to(&mut sent));
     for pieces in [&[usize::MAX][..], &[MAX_RECORD], &[4096, MAX_RECORD + HEADER], &[HEADER + 1, 100_000, 1]]
     {
         let (mut decoder, mut decoded) = (Decoder::of_agent(), 0);
         let mut pipe = Pieces(&sent, pieces.iter().cycle());
         while decoder.read_from(&mut pipe).unwrap() > 0 {
             while let Some(arrived) = decoder.decode().unwrap() {
-                assert!(arrived == (Place(3), frame(decoded)), "frame {decoded}");
+                assert!(arrived == frame(decoded), "frame {decoded}");
                 decoded += 1;
             }
             assert!(decoder.held() < HEADER + MAX_ANSWER);
@@ -145,6 +140,9 @@ fn what_is_not_a_frame_is_an_error_before_its_payload_is_read() {
     assert_eq!(error(&header([6, 0, 0, 0, 0, 0, 0, 0])), FrameError::Field { kind: 6, field: "magic" });
     let meaningless = FrameError::Field { kind: 3, field: "field without a meaning" };
     assert_eq!(error(&header([3, 1, 1, 2, 0, 0, 0, 0])), meaningless);
+    let mut reserved = header([3, 1, 1, 0, 0, 0, 0, 0]);
+    reserved[12] = 1;
+    assert_eq!(error(&reserved), meaningless);
 }
 
 #[test]
@@ -193,19 +191,9 @@ fn hello_and_padding_end_in_a_newline() {
 
 #[test]
 fn messages_beyond_a_limit_are_not_sent() {
-    let piece = |nodes, length| {
-        let target = |place| StdinTarget { place: Place(place), ranks: StdinRanks::Some(vec![Rank(0)]) };
-        ToAgent::Stdin(StdinPiece {
-            call: 1,
-            targets: (0..nodes).map(target).collect(),
-            bytes: vec![0; length],
-        })
-    };
-    let stdin = |length| piece(1, length);
-    let is_sent = |length| stdin(length).frame(Place(7)).is_ok();
+    let piece = |length| StdinPiece { call: 1, ranks: StdinRanks::All, bytes: vec![0; length] };
+    let is_sent = |length| ToAgent::Stdin(piece(length)).frame().is_ok();
     assert!(is_sent(MAX_STDIN) && !is_sent(MAX_STDIN + 1));
-    let is_sent_to = |nodes: usize| piece(nodes as u32, 1).frame(Place::NEXT).is_ok();
-    assert!(is_sent_to(MAX_NODES) && !is_sent_to(MAX_NODES + 1));
     let failed = |reason| ToFrontEnd::Failed { reason, is_usage: true };
     let long = "ä".repeat(MAX_TEXT);
     assert!(failed(long.clone()).frame().is_err() && failed(cut_text(&long)).frame().is_ok());

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use iof_nodes::limits::{MAX_KEPT, MAX_RECORD};
-use iof_nodes::{Bundle, Decoder, EdgeError, Frame, LinkEnd, Place};
+use iof_nodes::{Bundle, Decoder, EdgeError, Frame, LinkEnd};
 use proptest::prelude::*;
 
 const SESSION: u64 = 0x5e55_1011;
@@ -35,7 +35,7 @@ impl End {
             }
             self.sent += 1;
             let mut bytes = Vec::new();
-            Frame::Credit { bundle: Bundle::Stdout, bytes: self.sent }.append_to(&mut bytes, Place::NEXT);
+            Frame::Credit { bundle: Bundle::Stdout, bytes: self.sent }.append_to(&mut bytes);
             self.link.send(&bytes);
         }
     }
@@ -54,7 +54,7 @@ impl End {
         let mut rest = bytes.to_vec();
         if let Some(mut first) = self.first.take() {
             first.receive(&rest);
-            let Some((_, frame)) = first.decode().unwrap() else {
+            let Some(frame) = first.decode().unwrap() else {
                 self.first = Some(first);
                 return;
             };
@@ -64,7 +64,7 @@ impl End {
         }
         self.decoder.receive(&rest);
         self.link.receive(rest.len());
-        while let Some((_, frame)) = self.decoder.decode().unwrap() {
+        while let Some(frame) = self.decoder.decode().unwrap() {
             match frame {
                 Frame::Ack { received } => self.link.acknowledged(received).unwrap(),
                 Frame::Credit { bytes, .. } => {

@@ -5,13 +5,11 @@
 
 mod bundles;
 mod carrier_files;
-mod child_edge;
 mod follow;
 mod hooks;
 mod host;
 mod links;
 mod prepare;
-mod relay;
 mod shared_pipe;
 mod stdin;
 mod typed_keys;
@@ -282,8 +280,6 @@ fn serve(
                 return Err(AgentError::Unexpected("started ranks twice"));
             }
             Ok(Input::Stop) => return Err(AgentError::Stopped),
-            // The thread that receives does these.
-            Ok(Input::Message(ToAgent::Relay(_) | ToAgent::CutChild { .. })) => {}
             Ok(Input::Lost(None)) => return Ok(AgentExit::Alone),
             Ok(Input::FilesBlocked) => return Ok(AgentExit::FilesBlocked),
             Ok(Input::Lost(Some(reason))) => {

@@ -83,15 +83,6 @@ impl Template {
         if words.is_empty() { Err(EmptyTemplate) } else { Ok(Template(words)) }
     }
 
-    /// Returns the template with these words.
-    pub(crate) fn of_words(words: Vec<String>) -> Template {
-        Template(words)
-    }
-
-    pub(crate) fn words(&self) -> &[String] {
-        &self.0
-    }
-
     /// Returns whether the command is srun, by its name.
     pub fn is_srun(&self) -> bool {
         self.0.first().is_some_and(|program| program.rsplit('/').next() == Some("srun"))

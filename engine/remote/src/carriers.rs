@@ -5,10 +5,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use std::{fmt, io};
-
-use iof_nodes::{ChildNode, RelayReattach, StartRelay};
 
 use crate::carrier::{Carrier, CarrierEnd, Template, shell_word};
 
@@ -115,26 +112,6 @@ impl Carriers {
     /// Returns whether a carrier can be replaced: a command for links is known.
     pub(crate) fn can_link(&self) -> bool {
         matches!(&self.0, Kind::Command { link, .. } if !link.is_empty())
-    }
-
-    /// Returns what a relay needs to start the agents of `children`, and to replace their carriers if
-    /// `reattach` is given.
-    pub(crate) fn for_relay(
-        &self,
-        children: Vec<ChildNode>,
-        reattach: Option<Duration>,
-    ) -> Option<StartRelay> {
-        let Kind::Command { template, agent, link } = &self.0 else { return None };
-        let limit = |limit: Duration| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        let reattach = reattach.map(|time| RelayReattach { limit: limit(time), link: link.clone() });
-        Some(StartRelay { rsh: template.words().to_vec(), agent: agent.clone(), reattach, children })
-    }
-
-    /// Returns the carriers of a relay.
-    pub(crate) fn of_relay(StartRelay { rsh, agent, reattach, .. }: &StartRelay) -> Carriers {
-        let link = reattach.as_ref().map(|reattach| reattach.link.clone());
-        let template = Template::of_words(rsh.clone());
-        Carriers(Kind::Command { template, agent: agent.clone(), link: link.unwrap_or_default() })
     }
 
     /// Starts a carrier to `host`, for a process with this number of edges. If `is_silent`, nothing

@@ -1,10 +1,8 @@
-//! The front end's edges: a carrier, a thread that receives and one that sends, and the nodes
-//! behind.
+//! The front end's edges: a carrier, a thread that receives and one that sends.
 
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{ErrorKind, IoSlice, Read};
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Instant;
@@ -12,8 +10,8 @@ use std::time::Instant;
 use crossbeam::channel::Sender;
 use iof_engine::{Engine, Signal as RankSignal};
 use iof_nodes::{
-    Branch, BrokenEnd, ChildNode, ControlError, Decoder, Fault, Frame, FrontEnd, FrontEvent, Place,
-    StreamKey, ToAgent, ToFrontEnd, cut_text,
+    BrokenEnd, ControlError, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, StreamKey, ToAgent, ToFrontEnd,
+    cut_text, window,
 };
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
@@ -51,45 +49,44 @@ pub type NumberedEvent = (usize, NodeEvent);
 /// empty; one of crossbeam first yields the processor several times.
 type FrameSender = mpsc::Sender<Down>;
 
-/// What the front end has of one node: its place behind an edge.
+/// What the front end has of one node.
 #[derive(Clone)]
 pub struct Edge {
     /// Frames to send. The thread that sends ends with the last sender.
     down: Arc<FrameSender>,
-    branch: Arc<Mutex<Branch>>,
+    front: Arc<Mutex<FrontEnd>>,
     carrier: Arc<Mutex<CarrierEnd>>,
     /// If the carrier may be replaced.
     linked: Option<Arc<LinkedEdge>>,
-    /// The number of the node at the end of the edge.
-    first: usize,
-    place: Place,
 }
 
 /// What the thread that receives needs.
 struct Receiving {
     nspace: Nspace,
-    nodes: Arc<[Node]>,
+    /// The node, with this number.
+    node: Node,
+    number: usize,
     remote: Weak<Remote>,
     engine: Weak<Engine>,
-    branch: Arc<Mutex<Branch>>,
+    front: Arc<Mutex<FrontEnd>>,
     down: Weak<FrameSender>,
     carrier: Arc<Mutex<CarrierEnd>>,
     linked: Option<Arc<LinkedEdge>>,
     events: Sender<NumberedEvent>,
-    first: usize,
 }
 
 impl Edge {
-    /// Starts the threads of the edge behind which are the nodes of `branch`, from number `first`
-    /// on. `linked` is given if the carrier may be replaced. Returns the node at its end.
+    /// Starts the threads of the edge to the node with this number. `linked` is given if the carrier
+    /// may be replaced.
     pub fn start(
         (carrier, linked): (Carrier, Option<Arc<LinkedEdge>>),
-        (first, branch): (usize, Branch),
+        (number, node): (usize, &Node),
         (remote, engine): (&Arc<Remote>, &Arc<Engine>),
         events: &Sender<NumberedEvent>,
     ) -> Result<Edge, NoThread> {
         let Carrier { end, down: pipe, up } = carrier;
-        let (branch, carrier) = (Arc::new(Mutex::new(branch)), Arc::new(Mutex::new(end)));
+        let front = FrontEnd::new(&node.ranks, window(remote.nodes.len()));
+        let (front, carrier) = (Arc::new(Mutex::new(front)), Arc::new(Mutex::new(end)));
         let (down, frames) = mpsc::channel();
         // The queue is bounded: answers and credit by their limit, stdin by its replies.
         match &linked {
@@ -97,98 +94,56 @@ impl Edge {
             Some(linked) => {
                 linked.start(pipe, &carrier)?;
                 let linked = Arc::clone(linked);
-                start_thread("iof-down", move || linked.send_all(frames.into_iter()))?;
+                start_thread("iof-down", move || linked.send_all(&frames))?;
             }
         }
-        let edge = Edge { down: Arc::new(down), branch, carrier, linked, first, place: Place::NEXT };
+        let edge = Edge { down: Arc::new(down), front, carrier, linked };
         let receiving = Receiving {
             nspace: remote.nspace.clone(),
-            nodes: Arc::clone(&remote.nodes),
+            node: node.clone(),
+            number,
             remote: Arc::downgrade(remote),
             engine: Arc::downgrade(engine),
-            branch: Arc::clone(&edge.branch),
+            front: Arc::clone(&edge.front),
             down: Arc::downgrade(&edge.down),
             carrier: Arc::clone(&edge.carrier),
             linked: edge.linked.clone(),
             events: events.clone(),
-            first,
         };
         start_thread("iof-up", move || receiving.run(up))?;
         Ok(edge)
     }
 
-    /// Returns what the front end has of the node with this number behind the same edge.
-    pub fn to(&self, number: usize) -> Edge {
-        let place = u32::try_from(number.saturating_sub(self.first)).unwrap_or(u32::MAX);
-        Edge { place: Place(place), ..self.clone() }
-    }
-
-    /// Returns the number of the node at the end of the edge.
-    pub fn first(&self) -> usize {
-        self.first
-    }
-
-    /// Returns the number of this node.
-    pub fn number(&self) -> usize {
-        number(self.first, self.place)
-    }
-
-    /// Returns the place of this node behind the edge.
-    pub fn place(&self) -> Place {
-        self.place
-    }
-
     /// Queues a message. It is lost if the edge has ended.
     pub fn send(&self, message: &ToAgent) -> Result<(), ControlError> {
-        let is_last = self.place == Place::NEXT && matches!(message, ToAgent::Close);
-        drop(self.down.send(Down { is_last, ..message.frame(self.place)?.into() }));
+        let is_last = matches!(message, ToAgent::Close);
+        drop(self.down.send(Down { is_last, ..message.frame()?.into() }));
         Ok(())
     }
 
-    /// Queues a frame. It is lost if the edge has ended.
-    pub fn queue(&self, frame: Vec<u8>) {
+    /// Queues the frame of a piece of stdin. It is lost if the edge has ended.
+    pub fn push_stdin(&self, call: u64, frame: Vec<u8>) {
+        lock(&self.front).note_call(call);
         drop(self.down.send(frame.into()));
-    }
-
-    /// Notes a piece of stdin for this node, which is about to be queued.
-    pub fn note_call(&self, call: u64) {
-        lock(&self.branch).note_call(self.place, call);
     }
 
     /// Greets an agent, and opens its windows.
     pub fn greet(&self) {
-        if let Some(end) = lock(&self.branch).end(self.place) {
-            self.queue(end.greeting(self.place));
-        }
+        drop(self.down.send(lock(&self.front).greeting().into()));
     }
 
-    /// Returns the nodes to which the agent of this one has edges.
-    pub fn children(&self, nodes: &[Node]) -> Vec<ChildNode> {
-        let children = lock(&self.branch).children(self.place);
-        let child = |places: Range<u32>| {
-            let host = nodes.get(number(self.first, Place(places.start)))?.host.clone();
-            Some(ChildNode { host, nodes: places.end.saturating_sub(places.start) })
-        };
-        children.into_iter().filter_map(child).collect()
-    }
-
-    /// Sends a signal to the carrier and what it has started on this node. A carrier on another
-    /// node is ended by its relay.
+    /// Sends a signal to the carrier and what it has started on this node.
     pub fn signal_carrier(&self, signal: Signal) {
-        let relay = lock(&self.branch).relay(self.place);
-        match (relay, &self.linked) {
-            (Some((relay, child)), _) => cut_child(&self.down, relay, child, signal == Signal::SIGKILL),
-            (None, Some(linked)) => linked.signal(&self.carrier, signal),
-            (None, None) => signal_group(&self.carrier, signal),
+        match &self.linked {
+            Some(linked) => linked.signal(&self.carrier, signal),
+            None => signal_group(&self.carrier, signal),
         }
     }
 
     /// Ends the carrier of a job that does not start. The agent ends its ranks when its edge ends.
     pub fn end_carrier(&self) {
         match &self.linked {
-            Some(linked) if lock(&self.branch).end(self.place).is_some_and(FrontEnd::has_greeted) => {
-                linked.hang_up();
-            }
+            Some(linked) if lock(&self.front).has_greeted() => linked.hang_up(),
             _ => signal_group(&self.carrier, Signal::SIGTERM),
         }
     }
@@ -198,39 +153,16 @@ impl Edge {
         self.linked.as_ref()
     }
 
-    /// Gives up the node, and those behind it. Returns what is known about them.
-    pub fn give_up(&self) -> Vec<(usize, BrokenEnd)> {
-        let cut = lock(&self.branch).cut(self.place);
-        cut.into_iter().map(|(place, broken)| (number(self.first, place), broken)).collect()
-    }
-}
-
-/// Returns the number of the node at `place` behind the edge to the node with number `first`.
-fn number(first: usize, place: Place) -> usize {
-    first.saturating_add(usize::try_from(place.0).unwrap_or(usize::MAX))
-}
-
-/// Returns the reason why a node is lost if the edge to the node `cause` has ended for `reason`: that
-/// node itself, or one behind it.
-pub fn loss_reason(nodes: &[Node], lost: usize, (cause, reason): (usize, &str)) -> String {
-    match nodes.get(cause) {
-        Some(relay) if lost != cause => format!("its relay {} is lost: {reason}", relay.host),
-        _ => reason.to_owned(),
+    /// Gives up the node. Returns what is known about it.
+    pub fn give_up(&self) -> Option<BrokenEnd> {
+        lock(&self.front).cut()
     }
 }
 
 /// Queues an answer to an agent. It is lost if the edge has ended.
-fn send_answer(down: &Weak<FrameSender>, frames: Vec<u8>, _answer: Option<Arc<()>>) {
+fn send_answer(down: &Weak<FrameSender>, frames: Vec<u8>, answer: Arc<()>) {
     if let Some(down) = down.upgrade() {
-        drop(down.send(Down { _answer, ..frames.into() }));
-    }
-}
-
-/// Asks a relay to end the edge to one of its children.
-fn cut_child(down: &FrameSender, relay: Place, child: Place, kill: bool) {
-    // The message is within its limits.
-    if let Ok(frame) = (ToAgent::CutChild { child, kill }).frame(relay) {
-        drop(down.send(frame.into()));
+        drop(down.send(Down { _answer: Some(answer), ..frames.into() }));
     }
 }
 
@@ -271,17 +203,14 @@ impl Receiving {
     /// not failed to start its ranks, and the job goes on. An agent that has sent everything waits
     /// for the end of the job, which only another carrier can tell it.
     fn replaceable(&self) -> Option<&Arc<LinkedEdge>> {
-        let has_failed = lock(&self.branch).end(Place::NEXT).is_none_or(FrontEnd::has_failed);
+        let has_failed = lock(&self.front).has_failed();
         self.linked.as_ref().filter(|linked| !has_failed && linked.is_replaceable())
     }
 
-    /// Tells which nodes are lost with the edge.
+    /// Tells that the node is lost with the edge, unless it was over or given up: whatever follows has
+    /// no meaning.
     fn end(&self, result: Result<(), String>) {
-        let cut = lock(&self.branch).cut(Place::NEXT);
-        if cut.is_empty() {
-            // Whatever follows the end has no meaning.
-            return;
-        }
+        let Some(broken) = lock(&self.front).cut() else { return };
         let reason = match result {
             Ok(()) => ended(&self.carrier),
             Err(reason) => {
@@ -291,7 +220,7 @@ impl Receiving {
                 reason
             }
         };
-        self.lose(Place::NEXT, cut, &reason);
+        self.tell(NodeEvent::Lost { reason, broken });
     }
 
     /// Receives until the end of the carrier's output.
@@ -312,58 +241,39 @@ impl Receiving {
                 linked.link.receive(length);
             }
             let now = Instant::now();
-            let refused = |error| format!("its agent is cut off: {error}");
-            while let Some((place, frame)) = decoder.decode().map_err(|error| refused(error.to_string()))? {
+            let refused = |error: EdgeError| format!("its agent is cut off: {error}");
+            while let Some(frame) = decoder.decode().map_err(|error| refused(error.into()))? {
                 if let (Some(linked), Frame::Ack { received }) = (&self.linked, &frame) {
-                    let taken = linked.link.acknowledged(*received);
-                    taken.map_err(|error| refused(error.to_string()))?;
+                    linked.link.acknowledged(*received).map_err(refused)?;
                     continue;
                 }
-                let event = lock(&self.branch).receive(place, &frame, now);
-                match event {
-                    Ok(event) => match self.handle(place, event) {
-                        Err(reason) if place == Place::NEXT => return Err(reason),
-                        Err(reason) => self.cut(place, &reason),
-                        Ok(()) => {}
-                    },
-                    Err(Fault { place: Place::NEXT, error }) => return Err(refused(error.to_string())),
-                    Err(Fault { place, error }) => self.cut(place, &refused(error.to_string())),
-                }
+                let event = lock(&self.front).receive(&frame, now);
+                self.handle(event.map_err(refused)?)?;
             }
         }
     }
 
-    fn handle(&self, place: Place, event: FrontEvent<'_>) -> Result<(), String> {
+    fn handle(&self, event: FrontEvent<'_>) -> Result<(), String> {
         match event {
             FrontEvent::None => {}
-            FrontEvent::Greeted => self.tell(place, NodeEvent::Greeted),
-            FrontEvent::Record { stream, time, bytes } => self.deliver(place, stream, time, bytes)?,
+            FrontEvent::Greeted => self.tell(NodeEvent::Greeted),
+            FrontEvent::Record { stream, time, bytes } => self.deliver(stream, time, bytes)?,
             FrontEvent::Gap { stream, end, .. } => {
                 self.pass_on(stream, Vec::new(), &[Info::new(key::IOF_OFFSET, end)], || {})?;
             }
             FrontEvent::End(stream) => self.complete(stream)?,
             // The front end's end of the node has noted the totals.
             FrontEvent::Message(ToFrontEnd::Produced(_)) => {}
-            FrontEvent::Message(ToFrontEnd::ChildLost { child, reason }) => {
-                let mut branch = lock(&self.branch);
-                if let Some(child) = branch.child(place, child) {
-                    let cut = branch.cut(child);
-                    drop(branch);
-                    self.lose(child, cut, &reason);
-                }
-            }
             FrontEvent::Message(ToFrontEnd::Link(address)) => {
-                if let Some(linked) = self.linked.as_ref().filter(|_| place == Place::NEXT) {
-                    linked.set_address(address);
-                }
+                self.linked.iter().for_each(|linked| linked.set_address(address.clone()));
             }
-            FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(place, call, &log),
+            FrontEvent::Message(ToFrontEnd::Log { call, log }) => self.log(call, &log),
             FrontEvent::Message(message) => {
                 if let (ToFrontEnd::Started { pids }, Some(remote)) = (&message, self.remote.upgrade()) {
-                    remote.note_pids(number(self.first, place), pids);
-                    self.announce(place)?;
+                    remote.note_pids(self.number, pids);
+                    self.announce()?;
                 }
-                self.tell(place, NodeEvent::Message(message));
+                self.tell(NodeEvent::Message(message));
             }
         }
         Ok(())
@@ -371,9 +281,8 @@ impl Receiving {
 
     /// Makes the ranks of a node known to the engine, so that tools can push to them before they
     /// write. Called before what the node sends next, which may be a message of such a rank.
-    fn announce(&self, place: Place) -> Result<(), String> {
-        let Some(node) = self.nodes.get(number(self.first, place)) else { return Ok(()) };
-        for rank in &node.ranks {
+    fn announce(&self) -> Result<(), String> {
+        for rank in &self.node.ranks {
             for channel in [Channel::Stdout, Channel::Stderr, Channel::Stddiag] {
                 self.pass_on(StreamKey { rank: *rank, channel }, Vec::new(), &[], || {})?;
             }
@@ -382,13 +291,13 @@ impl Receiving {
     }
 
     /// Logs a message of a tool on a node, and answers when that is done.
-    fn log(&self, place: Place, call: u64, log: &Log) {
-        let (down, counted) = (self.down.clone(), lock(&self.branch).end(place).map(FrontEnd::answer));
+    fn log(&self, call: u64, log: &Log) {
+        let (down, counted) = (self.down.clone(), lock(&self.front).answer());
         let answer = move |failure: Option<LogFailure>| {
             let cut = |failure: LogFailure| LogFailure { reason: cut_text(&failure.reason), ..failure };
             let logged = ToAgent::Logged { call, failure: failure.map(cut) };
             // With a reason that was cut, the message is within its limits.
-            send_answer(&down, logged.frame(place).unwrap_or_default(), counted.clone());
+            send_answer(&down, logged.frame().unwrap_or_default(), counted.clone());
         };
         // The command ends.
         let Some(engine) = self.engine.upgrade() else { return };
@@ -401,38 +310,16 @@ impl Receiving {
         }
     }
 
-    fn tell(&self, place: Place, event: NodeEvent) {
+    fn tell(&self, event: NodeEvent) {
         // The command may have decided to end.
-        let _ = self.events.send((number(self.first, place), event));
-    }
-
-    /// Cuts off a node that has broken a rule and is behind a relay.
-    fn cut(&self, place: Place, reason: &str) {
-        let mut branch = lock(&self.branch);
-        let (relay, cut) = (branch.relay(place), branch.cut(place));
-        drop(branch);
-        if let (Some((relay, child)), Some(down)) = (relay, self.down.upgrade()) {
-            // The agent ends its ranks, which takes it a while.
-            cut_child(&down, relay, child, false);
-        }
-        self.lose(place, cut, reason);
-    }
-
-    /// Tells that the node at `first` is lost for this reason, and with it those behind it.
-    fn lose(&self, first: Place, cut: Vec<(Place, BrokenEnd)>, reason: &str) {
-        let first_number = number(self.first, first);
-        for (place, broken) in cut {
-            let lost = number(self.first, place);
-            let reason = loss_reason(&self.nodes, lost, (first_number, reason));
-            self.tell(place, NodeEvent::Lost { reason, broken });
-        }
+        let _ = self.events.send((self.number, event));
     }
 
     /// Puts bytes into the ring of their stream, and gives credit when they are there.
-    fn deliver(&self, place: Place, stream: StreamKey, time: u64, bytes: &[u8]) -> Result<(), String> {
+    fn deliver(&self, stream: StreamKey, time: u64, bytes: &[u8]) -> Result<(), String> {
         let time = (time != 0).then(|| Info::new(key::IOF_READ_TIME, time));
-        let (branch, down, length) = (Arc::clone(&self.branch), self.down.clone(), bytes.len());
-        let taken = move || give_credit(&branch, &down, (place, stream.channel), length);
+        let (front, down, length) = (Arc::clone(&self.front), self.down.clone(), bytes.len());
+        let taken = move || give_credit(&front, &down, stream.channel, length);
         self.pass_on(stream, bytes.to_vec(), time.as_slice(), taken)
     }
 
@@ -456,14 +343,9 @@ impl Receiving {
 }
 
 /// Gives credit for bytes that are in their ring.
-fn give_credit(
-    branch: &Mutex<Branch>,
-    down: &Weak<FrameSender>,
-    (place, channel): (Place, Channel),
-    length: usize,
-) {
-    let mut branch = lock(branch);
-    if let Some(header) = branch.taken(place, channel, length).and_then(|credit| credit.header_at(place)) {
-        send_answer(down, header.to_vec(), branch.end(place).map(FrontEnd::answer));
+fn give_credit(front: &Mutex<FrontEnd>, down: &Weak<FrameSender>, channel: Channel, length: usize) {
+    let mut front = lock(front);
+    if let Some(header) = front.taken(channel, length).and_then(|credit| credit.header()) {
+        send_answer(down, header.to_vec(), front.answer());
     }
 }

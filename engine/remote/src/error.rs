@@ -69,9 +69,6 @@ pub enum RemoteStartError {
     /// The stdin of this rank is a file of this process.
     #[error("rank {0}: stdin on another node is empty, pushed or a path")]
     Stdin(Rank),
-    /// Agents relay only if a command starts them.
-    #[error("agents that are reached over connections of the launcher do not relay: set no radix")]
-    NoRelays,
     /// This process can't have the output of all ranks.
     #[error(transparent)]
     TooMany(#[from] RemoteLimitError),

@@ -17,7 +17,7 @@ use iof_proto::{Info, Proc, Rank};
 use nix::sys::signal::Signal;
 
 use crate::carrier::EXIT_LIMIT;
-use crate::edge::{Edge, NodeEvent, loss_reason};
+use crate::edge::{Edge, NodeEvent};
 use crate::remote::{Remote, StdinCall};
 use crate::start::NodeEvents;
 use crate::thread::{NoThread, start_thread};
@@ -179,17 +179,16 @@ impl Follower {
                 self.last_step = next(EXIT_LIMIT).map(|time| (time, LastStep::GiveUp));
             }
             LastStep::GiveUp => {
-                let edges: Vec<Edge> = {
+                let edges: Vec<(usize, Edge)> = {
                     let state = self.remote.state();
-                    state.open.iter().filter_map(|number| state.edges.get(*number)?.clone()).collect()
+                    let edge = |number: &usize| Some((*number, state.edges.get(*number)?.clone()?));
+                    state.open.iter().filter_map(edge).collect()
                 };
-                for edge in &edges {
+                for (number, edge) in edges {
                     let given_up = edge.give_up();
                     edge.signal_carrier(Signal::SIGKILL);
-                    for (number, broken) in given_up {
-                        let cause = (edge.number(), "its agent does not answer");
-                        let reason = loss_reason(&self.remote.nodes, number, cause);
-                        self.lost(number, &reason, &broken);
+                    if let Some(broken) = given_up {
+                        self.lost(number, "its agent does not answer", &broken);
                     }
                 }
             }

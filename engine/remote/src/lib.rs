@@ -55,9 +55,9 @@
 //! |---|---|
 //! | `carrier` | the process that carries the frames of one node, such as ssh |
 //! | `carriers` | how the front end reaches its agents: by a command or over connections |
-//! | `edge` | the front end's edges, each to one node or a subtree: their threads |
+//! | `edge` | the front end's edges, each to one node: their threads |
 //! | `link` | an edge whose carrier may be replaced: what its threads share |
-//! | `reattach` | the search of a front end or relay for carriers that replace others |
+//! | `reattach` | the search for carriers that replace others |
 //! | `start` | the start of all agents and ranks |
 //! | `nodes` | the host of an engine whose ranks run on other nodes |
 //! | `remote` | the ranks on all nodes: signals, stdin, queries |

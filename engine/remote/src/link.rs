@@ -96,11 +96,6 @@ impl Link {
         }
     }
 
-    /// Returns whether frames can be sent at once.
-    pub fn has_room(&self) -> bool {
-        self.state().end.has_room()
-    }
-
     /// Sends whole frames. Blocks while too much is kept that the peer does not have.
     pub fn send(&self, frames: &[IoSlice<'_>]) {
         drop(self.append(frames));

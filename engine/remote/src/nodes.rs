@@ -66,7 +66,7 @@ impl Nodes {
         if remote.nspace != spec.nspace || self.is_started.swap(true, Ordering::Relaxed) {
             return Err(RemoteStartError::StartedBefore);
         }
-        remote.check(launch.radix)?;
+        remote.check()?;
         let started = remote.start(launch, engine, &mut |_| false)?;
         let (reports, events) = unbounded();
         let policy = EarlyEndPolicy::new(spec.kill_on_bad_exit, spec.kill_wait, spec.timeout, Instant::now());

@@ -1,5 +1,4 @@
-//! The search for a carrier that replaces one that has ended (`--reattach`): that of the front end,
-//! and of a relay.
+//! The search for a carrier that replaces one that has ended (`--reattach`).
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -7,11 +6,11 @@ use std::io::{self, ErrorKind, IoSlice, Write};
 use std::mem;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, bounded};
-use iof_nodes::{Decoder, Frame, LinkAddress, Place, ToAgent, ToFrontEnd};
+use iof_nodes::{Decoder, Frame, LinkAddress, ToAgent, ToFrontEnd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
@@ -45,7 +44,7 @@ pub struct Reattach {
     starting: (Sender<()>, Receiver<()>),
 }
 
-/// An edge of the front end, or of a relay, whose carrier may be replaced.
+/// An edge whose carrier may be replaced.
 pub(crate) struct LinkedEdge {
     pub(crate) link: Link,
     reattach: Reattach,
@@ -60,7 +59,7 @@ pub(crate) struct LinkedEdge {
 pub(crate) struct Down {
     /// Whole frames.
     pub frames: Vec<u8>,
-    /// The last frame tells the agent at the end of the edge the end of the job.
+    /// The last frame tells the agent the end of the job.
     pub is_last: bool,
     /// Counts among the answers of a node until the frames are written.
     pub _answer: Option<Arc<()>>,
@@ -151,7 +150,7 @@ impl LinkedEdge {
     }
 
     /// Sends frames until the last ones are sent, or no more follow. Then ends the edge.
-    pub fn send_all(&self, sent: impl Iterator<Item = Down>) {
+    pub fn send_all(&self, sent: &mpsc::Receiver<Down>) {
         for Down { frames, is_last, .. } in sent {
             if is_last {
                 return self.link.send_end(&[IoSlice::new(&frames)], DRAIN_LIMIT);
@@ -166,7 +165,7 @@ impl LinkedEdge {
     pub fn hang_up(&self) {
         if !self.link.is_ending() {
             // The message is within its limits.
-            self.link.close_with(&ToAgent::HangUp.frame(Place::NEXT).unwrap_or_default());
+            self.link.close_with(&ToAgent::HangUp.frame().unwrap_or_default());
         }
     }
 
@@ -319,13 +318,13 @@ impl LinkedEdge {
             }
             match decoder.decode().map_err(io::Error::other)? {
                 None => {}
-                Some((_, Frame::Control(payload))) => {
+                Some(Frame::Control(payload)) => {
                     return match ToFrontEnd::decode(payload).map_err(io::Error::other)? {
                         ToFrontEnd::Failed { reason, .. } => Ok(First::Failed(reason)),
                         _ => Ok(First::Other),
                     };
                 }
-                Some((_, Frame::Resume { session, attempt, received })) => {
+                Some(Frame::Resume { session, attempt, received }) => {
                     return Ok(First::Resume(Frame::Resume { session, attempt, received }));
                 }
                 Some(_) => return Ok(First::Other),
@@ -358,9 +357,9 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(1000);
 
-    fn carriers(words: &[&str]) -> Carriers {
-        let words = words.iter().map(|word| word.to_string()).collect();
-        Carriers::command(Template::of_words(words), "true").with_link("true")
+    fn carriers(template: &str) -> Carriers {
+        // What follows in the command is a comment for the shell.
+        Carriers::command(Template::new(template).unwrap(), "true").with_link("exec sleep 1000 #")
     }
 
     fn attempt(edge: &LinkedEdge) -> Option<String> {
@@ -373,9 +372,9 @@ mod tests {
 
     #[test]
     fn attempts_that_are_not_answered_hold_back_no_other_one() {
-        let silent = Reattach::new(carriers(&["sh", "-c", "exec sleep 1000"]), LONG);
+        let silent = Reattach::new(carriers("sh -c"), LONG);
         let silent_edges = [(); MAX_STARTS].map(|()| silent.edge("0", MAX_STARTS));
-        let other = Reattach { carriers: carriers(&["false"]), ..silent };
+        let other = Reattach { carriers: carriers("false"), ..silent };
         let closed = other.edge("a", 1);
         thread::scope(|scope| {
             for edge in &silent_edges {

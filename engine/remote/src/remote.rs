@@ -8,7 +8,7 @@ use std::time::Instant;
 use crossbeam::channel::Sender;
 use iof_capture::{check_files, check_maps};
 use iof_engine::{Exit, HostReply, JobStatus, QueryReply, Signal as RankSignal, StdinPush, WindowSize};
-use iof_nodes::{ControlError, Place, StdinOutcome, StdinPiece, StdinRanks, StdinTarget, ToAgent};
+use iof_nodes::{StdinOutcome, StdinPiece, StdinRanks, ToAgent};
 use iof_proto::query::key;
 use iof_proto::{Found, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, Value};
 
@@ -111,9 +111,8 @@ impl fmt::Debug for Remote {
 
 impl State {
     fn send_all(&self, message: &ToAgent) {
-        // Messages of this module are within their limits. A relay that ends has passed on what was
-        // sent before.
-        self.edges.iter().rev().flatten().for_each(|edge| drop(edge.send(message)));
+        // Messages of this module are within their limits.
+        self.edges.iter().flatten().for_each(|edge| drop(edge.send(message)));
     }
 }
 
@@ -132,12 +131,12 @@ impl Remote {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks that this process can have the rings of all ranks, and its edges, at most `radix`.
-    /// Returns the number of further files that it may open.
-    pub fn check(&self, radix: u32) -> Result<u64, RemoteLimitError> {
+    /// Checks that this process can have the rings of all ranks, and its edges. Returns the number
+    /// of further files that it may open.
+    pub fn check(&self) -> Result<u64, RemoteLimitError> {
         let ranks = self.nodes.iter().map(|node| node.ranks.len() as u64).sum::<u64>();
         let files = ranks.saturating_mul(FILES_PER_RANK);
-        let edges = u64::from(radix).min(self.nodes.len() as u64);
+        let edges = self.nodes.len() as u64;
         let files = files.saturating_add(edges.saturating_mul(FILES_PER_EDGE));
         check_maps(ranks.saturating_mul(MAPS_PER_RANK))
             .map_err(|maps| RemoteLimitError::Maps { ranks, maps })?;
@@ -230,36 +229,30 @@ impl Remote {
         has_exited.then(|| state.status.clone())
     }
 
-    /// Passes a piece of stdin to the nodes of its targets. It passes each edge once.
+    /// Passes a piece of stdin to the nodes of its targets.
     pub fn push_stdin(&self, push: &StdinPush, bytes: &[u8], reply: HostReply) {
         let mut state = self.state();
         if state.ranks.is_empty() {
             return reply.deny(Status::ERR_NOT_AVAILABLE, "the ranks are not started");
         }
-        let (call, mut nodes, mut by_edge) = (state.next_call, BTreeSet::new(), BTreeMap::new());
+        let (call, mut pieces) = (state.next_call, Vec::new());
         for number in &state.open {
             let edge = state.edges.get(*number).and_then(Option::as_ref);
-            if let (Some(edge), Some(ranks)) = (edge, self.targets(*number, push)) {
-                nodes.insert(*number);
-                let (_, targets) = by_edge.entry(edge.first()).or_insert_with(|| (edge, Vec::new()));
-                targets.push(StdinTarget { place: edge.place(), ranks });
+            let (Some(edge), Some(ranks)) = (edge, self.targets(*number, push)) else { continue };
+            let piece = StdinPiece { call, ranks, bytes: bytes.to_vec() };
+            match ToAgent::Stdin(piece).frame() {
+                Ok(frame) => pieces.push((*number, edge, frame)),
+                Err(error) => return reply.deny(Status::ERR_NOT_AVAILABLE, error.to_string()),
             }
         }
-        if nodes.is_empty() {
+        if pieces.is_empty() {
             return reply.deny(Status::ERR_IOF_COMPLETE, "all ranks of these nodes have ended");
         }
-        let frame = |(edge, targets)| {
-            let piece = StdinPiece { call, targets, bytes: bytes.to_vec() };
-            Ok((edge, ToAgent::Stdin(piece).frame(Place::NEXT)?))
+        let send = |(number, edge, frame): (usize, &Edge, Vec<u8>)| {
+            edge.push_stdin(call, frame);
+            number
         };
-        match by_edge.into_values().map(frame).collect::<Result<Vec<(&Edge, Vec<u8>)>, ControlError>>() {
-            Ok(frames) => {
-                let edges = nodes.iter().filter_map(|number| state.edges.get(*number)?.as_ref());
-                edges.for_each(|edge| edge.note_call(call));
-                frames.into_iter().for_each(|(edge, frame)| edge.queue(frame));
-            }
-            Err(error) => return reply.deny(Status::ERR_NOT_AVAILABLE, error.to_string()),
-        }
+        let nodes = pieces.into_iter().map(send).collect();
         state.next_call = call.saturating_add(1);
         state.calls.insert(call, StdinCall { nodes, outcome: StdinOutcome::Closed, reply });
     }

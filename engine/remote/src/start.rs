@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,8 +11,7 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{App, BackendKind, DEFAULT_CACHE_TOTAL, Engine, Interaction, JobSpec, Pty, Stdin};
 use iof_nodes::limits::MAX_NODES;
 use iof_nodes::{
-    AgentSocket, Branch, DropPolicy, NodeFiles, Program, RankStdin, Start, Terminal, ToAgent, ToFrontEnd,
-    subtrees, window,
+    AgentSocket, DropPolicy, NodeFiles, Program, RankStdin, Start, Terminal, ToAgent, ToFrontEnd,
 };
 use iof_output::{Audience, FlushTimeout};
 use iof_proto::Rank;
@@ -41,9 +39,6 @@ pub struct Launch<'a> {
     pub env: Vec<(OsString, OsString)>,
     /// How agents are reached.
     pub carriers: &'a Carriers,
-    /// The largest number of edges of this process, and of each agent that relays for others.
-    /// Agents relay only if a command starts them.
-    pub radix: u32,
     /// How long a node may be without a connection, if connections are replaced. The agents must be
     /// started with the same time.
     pub reattach: Option<Duration>,
@@ -85,15 +80,14 @@ pub struct NodeEvents {
 
 impl<'a> Launch<'a> {
     /// Returns the launch of a job with the defaults of `iof run`: ranks have the variables of this
-    /// process ([`environment::of_ranks`]), each agent has an edge to this process, a node is lost
-    /// with its connection, and nothing is dropped.
+    /// process ([`environment::of_ranks`]), a node is lost with its connection, and nothing is
+    /// dropped.
     pub fn new(spec: &'a JobSpec, carriers: &'a Carriers) -> Launch<'a> {
         Launch {
             spec,
             typed: None,
             env: environment::of_ranks(&[]),
             carriers,
-            radix: u32::MAX,
             reattach: None,
             cache_size: None,
             cache_total: DEFAULT_CACHE_TOTAL,
@@ -181,20 +175,18 @@ impl Remote {
         is_interrupted: &mut dyn FnMut(StartStep) -> bool,
     ) -> Result<Vec<NumberedEvent>, RemoteStartError> {
         let reattach = launch.reattach.map(|limit| Reattach::new(launch.carriers.clone(), limit));
-        let mut subtrees = subtrees(0..self.nodes.len() as u32, launch.radix).into_iter().peekable();
-        // By node. What stands here has not greeted.
-        let mut edges: Vec<Option<Edge>> = Vec::new();
+        let mut nodes = self.nodes.iter().enumerate();
         let (mut starting, mut ready, mut started) = (BTreeSet::new(), 0usize, 0usize);
         let mut early = Vec::new();
         while started < self.nodes.len() {
-            while let Some(subtree) = subtrees.next_if(|_| starting.len() < MAX_STARTS) {
-                let edge = self.start_edge(subtree.clone(), (launch, &reattach), engine, events)?;
-                let numbers = subtree.start as usize..subtree.end as usize;
-                starting.insert(numbers.start);
-                if let Some(place) = self.state().edges.get_mut(numbers.start) {
-                    *place = Some(edge.clone());
+            while starting.len() < MAX_STARTS
+                && let Some((number, node)) = nodes.next()
+            {
+                let edge = self.start_edge((number, node), (launch, &reattach), engine, events)?;
+                starting.insert(number);
+                if let Some(place) = self.state().edges.get_mut(number) {
+                    *place = Some(edge);
                 }
-                edges.extend(numbers.map(|number| Some(edge.to(number))));
             }
             let step = if ready < self.nodes.len() { StartStep::Agents } else { StartStep::Ranks };
             if is_interrupted(step) {
@@ -209,9 +201,7 @@ impl Remote {
             match event {
                 NodeEvent::Greeted => {
                     starting.remove(&number);
-                    if let Some(edge) = edges.get_mut(number).and_then(Option::take) {
-                        self.prepare(number, edge, launch)?;
-                    }
+                    self.prepare(number, launch)?;
                 }
                 NodeEvent::Message(ToFrontEnd::Ready) => {
                     ready = ready.saturating_add(1);
@@ -232,43 +222,32 @@ impl Remote {
         Ok(early)
     }
 
-    /// Starts the agent of the first of these nodes, with an edge to all of them.
+    /// Starts the agent of the node with this number.
     fn start_edge(
         self: &Arc<Self>,
-        subtree: Range<u32>,
+        (number, node): (usize, &Node),
         (launch, reattach): (&Launch<'_>, &Option<Reattach>),
         engine: &Arc<Engine>,
         events: &Sender<NumberedEvent>,
     ) -> Result<Edge, RemoteStartError> {
-        let numbers = subtree.start as usize..subtree.end as usize;
-        let nodes = self.nodes.get(numbers.clone()).unwrap_or_default();
-        let host = nodes.first().map_or("", |node| node.host.as_str());
-        let not_started = |error| RemoteStartError::Carrier { host: host.to_owned(), error };
-        let edges = self.nodes.len().min(launch.radix as usize);
+        let (host, edges) = (&node.host, self.nodes.len());
+        let not_started = |error| RemoteStartError::Carrier { host: host.clone(), error };
         let carrier = launch.carriers.start(host, Purpose::Agent, edges, false).map_err(not_started)?;
         // With `reattach`, the agent, which may be the carrier's process, outlives this process for a while.
         if let (None, Some(pid)) = (reattach, carrier.end.pid()) {
             engine.guard_group(pid);
         }
         let linked = reattach.as_ref().map(|reattach| reattach.edge(host, edges));
-        let window = window(self.nodes.len());
-        let branch = Branch::new(nodes.iter().map(|node| &node.ranks), launch.radix, window);
-        Ok(Edge::start((carrier, linked), (numbers.start, branch), (self, engine), events)?)
+        Ok(Edge::start((carrier, linked), (number, node), (self, engine), events)?)
     }
 
-    /// Lets an agent that has greeted prepare the start of its ranks, and start the agents behind
-    /// it.
-    fn prepare(&self, number: usize, edge: Edge, launch: &Launch<'_>) -> Result<(), RemoteStartError> {
+    /// Lets an agent that has greeted prepare the start of its ranks.
+    fn prepare(&self, number: usize, launch: &Launch<'_>) -> Result<(), RemoteStartError> {
         let Some(node) = self.nodes.get(number) else { return Ok(()) };
-        edge.greet();
-        let children = edge.children(&self.nodes);
-        if !children.is_empty() {
-            let relay = launch.carriers.for_relay(children, launch.reattach);
-            edge.send(&ToAgent::Relay(relay.ok_or(RemoteStartError::NoRelays)?))?;
-        }
-        edge.send(&ToAgent::Start(Box::new(start_of(launch, node)?)))?;
-        if let Some(place) = self.state().edges.get_mut(number) {
-            *place = Some(edge);
+        let start = ToAgent::Start(Box::new(start_of(launch, node)?));
+        if let Some(edge) = self.state().edges.get(number).and_then(Option::as_ref) {
+            edge.greet();
+            edge.send(&start)?;
         }
         Ok(())
     }

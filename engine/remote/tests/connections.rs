@@ -174,13 +174,6 @@ fn what_can_not_run_on_other_nodes_is_refused_before_an_agent_starts() {
 }
 
 #[test]
-fn a_radix_needs_a_command_that_agents_can_start() {
-    let (site, spec) = (Site::new(), job("true"));
-    let launch = Launch { radix: 1, socket: AgentSocket::None, ..Launch::new(&spec, &site.carriers) };
-    assert!(matches!(site.nodes.start(&site.engine, &launch), Err(RemoteStartError::NoRelays)));
-}
-
-#[test]
 fn connections_are_not_replaced_so_reattach_is_refused_before_an_agent_starts() {
     let (site, spec) = (Site::new(), job("true"));
     let launch = Launch { reattach: Some(Duration::from_secs(1)), ..Launch::new(&spec, &site.carriers) };

@@ -71,9 +71,6 @@ struct Shape {
     /// The ranks of each node.
     #[arg(long, value_name = "N", default_value_t = 64, requires = "nodes")]
     ranks: u32,
-    /// The edges of each relay.
-    #[arg(long, value_name = "N", default_value_t = 32, requires = "nodes")]
-    radix: u32,
     /// The bytes that each rank writes.
     #[arg(long, value_name = "N", default_value_t = 32 << 10, requires = "nodes")]
     bytes: u64,
@@ -151,8 +148,8 @@ fn trees(options: &Options) -> ExitCode {
 impl Shape {
     /// Returns the tree of these options, if they give one.
     fn tree(&self) -> Option<Tree> {
-        let Shape { nodes, ranks, radix, bytes, faults, lines, linked: is_linked } = *self;
-        nodes.map(|nodes| Tree { nodes, ranks, radix, bytes, faults, lines, is_linked })
+        let Shape { nodes, ranks, bytes, faults, lines, linked: is_linked } = *self;
+        nodes.map(|nodes| Tree { nodes, ranks, bytes, faults, lines, is_linked })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Runs of a tree of agents: the ends of edges and relays of `iof-nodes` over simulated carriers,
+//! Runs of a front end with agents: the two ends of each edge of `iof-nodes` over simulated carriers,
 //! with faults, from one seed.
 //!
 //! In each turn every process does what it can: an agent reads what its carrier has, at most 64 KiB
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use iof_nodes::{ToAgent, subtrees};
+use iof_nodes::ToAgent;
 
 use self::front::Front;
 use self::node::{Node, Pipes};
@@ -24,8 +24,7 @@ use crate::rng::Rng;
 /// The turns after which a run is stuck.
 const MAX_TURNS: u64 = 100_000;
 
-/// The turns in which all agents end after the job. One that was not told waits for a carrier, and so
-/// may those behind it.
+/// The turns in which all agents end after the job. One that was not told waits for a carrier.
 const END_TURNS: u64 = 20_000;
 
 /// The shape of a tree, and what happens in it.
@@ -35,8 +34,6 @@ pub struct Tree {
     pub nodes: u32,
     /// The number of ranks of each node.
     pub ranks: u32,
-    /// The most edges of each process.
-    pub radix: u32,
     /// The most that a rank writes to stdout.
     pub bytes: u64,
     /// The number of faults.
@@ -66,8 +63,6 @@ pub struct TreeReport {
     pub spent: Duration,
     /// The most that the front end held of records.
     pub front_peak: u64,
-    /// The most that a relay held, up and down.
-    pub relay_peak: (usize, usize),
     /// The delays of lone lines, in turns: median, 99 %, longest.
     pub delays: (u64, u64, u64),
 }
@@ -78,7 +73,7 @@ impl fmt::Display for TreeReport {
         write!(
             f,
             "{} turns, started after {}; {} nodes lost, {} carriers replaced; {gigabytes:.2} GB in {} frames, {:.2} CPU s/GB at the front \
-             end; {} frames to agents; held at most: front end {} KiB, a relay {} KiB up, {} KiB down; lone lines: \
+             end; {} frames to agents; held at most: {} KiB; lone lines: \
              median {} turns, 99 % {}, longest {}",
             self.turns,
             self.start_turns,
@@ -88,8 +83,6 @@ impl fmt::Display for TreeReport {
             self.spent.as_secs_f64() / gigabytes,
             self.frames.1,
             self.front_peak >> 10,
-            self.relay_peak.0 >> 10,
-            self.relay_peak.1 >> 10,
             self.delays.0,
             self.delays.1,
             self.delays.2,
@@ -103,7 +96,6 @@ fn small(rng: &mut Rng) -> Tree {
     Tree {
         nodes: 1 + rng.below(24) as u32,
         ranks: 1 + rng.below(3) as u32,
-        radix: 1 + rng.below(6) as u32,
         is_linked,
         bytes: rng.size(1 << 20),
         faults: rng.below(5),
@@ -135,7 +127,7 @@ struct World {
     now: u64,
     start_turns: u64,
     faults: u64,
-    /// The nodes that a fault concerns, with those behind them.
+    /// The nodes that a fault concerns.
     blamed: BTreeSet<usize>,
     /// The agents that are started in a later turn.
     starting: Vec<(u64, usize)>,
@@ -157,7 +149,7 @@ impl World {
         });
         let nodes = nodes.collect();
         let front = Front::new(&tree);
-        let starting = front.direct().into_iter().map(|node| (rng.below(4), node)).collect();
+        let starting = (0..tree.nodes as usize).map(|node| (rng.below(4), node)).collect();
         World {
             tree,
             rng,
@@ -215,63 +207,17 @@ impl World {
         if self.rng.chance(1) {
             node.lose(&mut self.rng);
         }
-        let started = node.step(number, &mut self.pipes, self.now);
-        for child in started {
-            self.starting.push((self.now + self.rng.below(4), child));
-        }
-        self.replace_carriers(number);
-        if self.nodes[number].is_gone {
+        node.step(number, &mut self.pipes, self.now);
+        if node.is_gone {
             self.end(number);
-        }
-    }
-
-    /// Replaces the carriers of a relay that are due.
-    fn replace_carriers(&mut self, number: usize) {
-        let (before, rest) = self.nodes.split_at_mut(number + 1);
-        // The children of a relay have higher numbers.
-        for child in before[number].due(self.now) {
-            let node = &mut rest[child.number - number - 1];
-            child.is_gone = node.is_gone;
-            if !node.is_gone {
-                self.front.replaced += 1;
-                node.detached = None;
-                child.edge.resume(&mut node.edge);
-                self.pipes.up[child.number] = Pipe::default();
-                self.pipes.down[child.number] = Pipe::default();
-            }
         }
     }
 
     /// The process of a node has ended, which it may notice before.
     fn end(&mut self, number: usize) {
-        if self.nodes[number].is_gone {
-            self.nodes[number].hang_up(&mut self.pipes);
-        }
         self.nodes[number].is_gone = true;
         self.pipes.up[number].end();
         self.pipes.down[number].break_off();
-        for child in self.children(number) {
-            self.pipes.down[child].end();
-            self.pipes.up[child].break_off();
-        }
-    }
-
-    /// Returns the nodes behind a node, and that node.
-    fn subtree(&self, number: usize) -> std::ops::Range<u32> {
-        let mut open = subtrees(0..self.tree.nodes, self.tree.radix);
-        while let Some(subtree) = open.pop() {
-            if subtree.start == number as u32 {
-                return subtree;
-            }
-            open.extend(subtrees(subtree.start + 1..subtree.end, self.tree.radix));
-        }
-        0..0
-    }
-
-    fn children(&self, number: usize) -> Vec<usize> {
-        let subtree = self.subtree(number);
-        let children = subtrees(subtree.start + 1..subtree.end, self.tree.radix);
-        children.into_iter().map(|subtree| subtree.start as usize).collect()
     }
 
     /// Kills or stops a process, or cuts an edge at any byte.
@@ -291,14 +237,13 @@ impl World {
             return;
         }
         if kind == 1 && self.tree.is_linked {
-            let can_replace = |relay: &Node| relay.can_replace(number);
-            if self.front.can_replace(number) || self.nodes.iter().any(can_replace) {
+            if self.front.can_replace(number) {
                 self.pipes.up[number].cut(&mut self.rng);
                 self.pipes.down[number].cut(&mut self.rng);
             }
             return;
         }
-        self.blamed.extend(self.subtree(number).map(|node| node as usize));
+        self.blamed.insert(number);
         match kind {
             0 => {
                 self.pipes.up[number].cut(&mut self.rng);
@@ -315,7 +260,7 @@ impl World {
     /// Ends the job, and checks that every agent ends.
     fn finish(mut self) -> TreeReport {
         assert!(self.front.lost.is_subset(&self.blamed), "a node is lost without a fault");
-        for node in (0..self.nodes.len()).rev() {
+        for node in 0..self.nodes.len() {
             self.front.send(node, &ToAgent::Close);
         }
         let end = self.now + END_TURNS;
@@ -323,8 +268,6 @@ impl World {
             assert!(self.now < end, "an agent does not end");
             self.turn();
         }
-        let node_peaks = self.nodes.iter().map(|node| node.peak);
-        let relay_peak = node_peaks.fold((0, 0), |most, peak| (most.0.max(peak.0), most.1.max(peak.1)));
         let mut delays = self.front.delays;
         delays.sort_unstable();
         let at = |part: usize| delays.get(delays.len().saturating_sub(1) * part / 100).copied().unwrap_or(0);
@@ -337,7 +280,6 @@ impl World {
             frames: (self.front.frames, self.nodes.iter().map(|node| node.frames).sum()),
             spent: self.front.spent,
             front_peak: self.front.peak,
-            relay_peak,
             delays: (at(50), at(99), at(100)),
         }
     }

@@ -67,7 +67,7 @@ fn hold(received: ReceivedSignal, for_ranks: &mut Vec<ReceivedSignal>) -> Option
 }
 
 /// What a user can do if a node is lost at the start for a reason with one of these texts, the first
-/// one that fits. The reason may come from a relay.
+/// one that fits.
 const HINTS: [(&str, &str); 5] = [
     ("exit status: 126", INSTALL_HINT),
     ("exit status: 127", INSTALL_HINT),

@@ -6,7 +6,6 @@ use std::time::Duration;
 use std::{env, io};
 
 use clap::Args;
-use iof_nodes::limits::MAX_RADIX;
 use iof_remote::{Carriers, EmptyTemplate, Node, Template};
 
 use super::hosts::{Hosts, MapBy, is_here};
@@ -60,30 +59,16 @@ pub struct NodeArgs {
     #[arg(long, help_heading = "Node options", value_name = "TEMPLATE")]
     rsh: Option<String>,
 
-    /// Start agents by a tree of this radix
-    ///
-    /// This process starts RADIX agents, and each of them at most RADIX further ones, for which it
-    /// relays.
-    /// --rsh must work on these nodes, too. By default this process starts all agents.
-    #[arg(long, help_heading = "Node options", value_name = "RADIX", value_parser = radix, allow_negative_numbers = true)]
-    tree: Option<u32>,
-
     /// Let nodes wait for another connection
     ///
-    /// If the connection to a node ends, this process or the relay of the node tries for this time to
-    /// make another one, over which the output goes on where it ended. The ranks run meanwhile. In
-    /// seconds, with suffix ms, s, m or h, or as MINUTES:SECONDS. By default, or with 0, such a node
-    /// is lost at once.
+    /// If the connection to a node ends, this process tries for this time to make another one, over
+    /// which the output goes on where it ended. The ranks run meanwhile. In seconds, with suffix ms,
+    /// s, m or h, or as MINUTES:SECONDS. By default, or with 0, such a node is lost at once.
     #[arg(long, help_heading = "Node options", value_name = "DURATION", value_parser = duration)]
     reattach: Option<Duration>,
 }
 
 impl NodeArgs {
-    /// Returns the largest number of edges of this process, and of each relay.
-    pub fn radix(&self) -> u32 {
-        self.tree.unwrap_or(u32::MAX)
-    }
-
     /// Returns how the agents are reached.
     pub fn carriers(&self, template: &Template) -> io::Result<Carriers> {
         let agent = agent_command(self.reattach_limit())?;
@@ -122,7 +107,6 @@ impl NodeArgs {
             let given = [
                 ("--host-env", !self.host_env.is_empty()),
                 ("--rsh", self.rsh.is_some()),
-                ("--tree", self.tree.is_some()),
                 ("--reattach", self.reattach.is_some()),
             ];
             let option = given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option);
@@ -142,12 +126,6 @@ impl NodeArgs {
         })?;
         Ok(Some((nodes, template)))
     }
-}
-
-/// Parses the largest number of edges of a node.
-fn radix(text: &str) -> Result<u32, String> {
-    let radix = text.parse().ok().filter(|radix| (1..=MAX_RADIX).contains(radix));
-    radix.ok_or_else(|| format!("invalid radix '{text}': expected a number from 1 to {MAX_RADIX}"))
 }
 
 /// Parses the name of a variable.

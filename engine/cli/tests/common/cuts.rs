@@ -8,13 +8,13 @@ use std::process::ChildStdout;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::nodes::{has_thread, has_variable};
+use super::nodes::has_thread;
 use super::process::Process;
 use super::site::Site;
 use super::wait_for;
 
 /// A node whose carriers can be cut, and can be kept from being replaced. `sh -c` starts the agents
-/// on this node, with two processes between each of them and its front end or relay.
+/// on this node, with two processes between each of them and its front end.
 pub struct Node {
     pub site: Site,
 }
@@ -116,12 +116,4 @@ pub fn cut_any(run: &Process, number: usize) {
         let wire = *wires.get(number * 7 % wires.len().max(1))?;
         kill(Pid::from_raw(wire.try_into().unwrap()), Signal::SIGKILL).ok()
     });
-}
-
-/// Cuts the carriers of a node, whose relay or front end replaces them.
-pub fn cut_node(run: &Process, host: &str) {
-    let is_of_node = |wire: &u32| has_variable(*wire, &format!("NODE={host}"));
-    let wires: Vec<u32> = run.running("wire").into_iter().filter(is_of_node).collect();
-    assert!(!wires.is_empty(), "no carrier of {host}");
-    wires.into_iter().for_each(cut);
 }

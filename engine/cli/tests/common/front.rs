@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use iof_nodes::limits::MAX_WINDOW;
 use iof_nodes::{
-    AgentSocket, ChildNode, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd,
-    Place, Program, RankTotal, RelayReattach, Start, StartRelay, ToAgent, ToFrontEnd,
+    AgentSocket, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, HEADER, LinkAddress, LinkEnd, Program,
+    RankTotal, Start, ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -67,7 +67,7 @@ impl Front {
         link: Option<LinkEnd>,
     ) -> Front {
         let decoder = Decoder::of_agent();
-        let greeting = end.greeting(Place::NEXT);
+        let greeting = end.greeting();
         let mut front =
             Front { agent, down: down.into(), up: up.into(), decoder, end, link, writer: Rank(0) };
         front.write(&greeting);
@@ -80,8 +80,8 @@ impl Front {
         (self.down, self.up) = (null(), null());
     }
 
-    pub fn send(&mut self, place: Place, message: &ToAgent) {
-        self.write(&message.frame(place).unwrap());
+    pub fn send(&mut self, message: &ToAgent) {
+        self.write(&message.frame().unwrap());
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
@@ -104,32 +104,10 @@ impl Front {
 
     /// Starts ranks.
     pub fn run_as(&mut self, start: Start) {
-        self.send(Place::NEXT, &ToAgent::Start(start.into()));
+        self.send(&ToAgent::Start(start.into()));
         assert_eq!(self.next(), Arrived::Message(ToFrontEnd::Ready));
-        self.send(Place::NEXT, &ToAgent::Go);
+        self.send(&ToAgent::Go);
         assert!(matches!(self.next(), Arrived::Message(ToFrontEnd::Started { .. })));
-    }
-
-    /// Takes bytes that have arrived over an edge whose acks the test sends: gives credit for all
-    /// output at once. Returns the messages.
-    pub fn take(&mut self, bytes: &[u8]) -> Vec<ToFrontEnd> {
-        self.decoder.receive(bytes);
-        let (mut messages, mut credit) = (Vec::new(), Vec::new());
-        while let Some((place, frame)) = self.decoder.decode().unwrap() {
-            if let Frame::Ack { .. } = frame {
-                continue;
-            }
-            match self.end.receive(&frame, Instant::now()).unwrap() {
-                FrontEvent::Record { stream, bytes, .. } => {
-                    let frame = self.end.taken(stream.channel, bytes.len());
-                    frame.into_iter().for_each(|frame| frame.append_to(&mut credit, place));
-                }
-                FrontEvent::Message(message) => messages.push(message),
-                _ => {}
-            }
-        }
-        self.down.write_all(&credit).unwrap();
-        messages
     }
 
     /// Waits for the total that a rank has written this number of bytes to stdout.
@@ -150,7 +128,7 @@ impl Front {
     pub fn credit(&mut self, bytes: usize) {
         let credit = self.end.taken(Channel::Stdout, bytes).unwrap();
         let mut frame = Vec::new();
-        credit.append_to(&mut frame, Place::NEXT);
+        credit.append_to(&mut frame);
         self.write(&frame);
     }
 
@@ -166,7 +144,7 @@ impl Front {
 
     pub fn next_or_total(&mut self) -> Arrived {
         loop {
-            while let Some((_, frame)) = self.decoder.decode().unwrap() {
+            while let Some(frame) = self.decoder.decode().unwrap() {
                 match self.end.receive(&frame, Instant::now()).unwrap() {
                     FrontEvent::None | FrontEvent::Greeted => {}
                     FrontEvent::Record { stream, bytes, .. } => {
@@ -218,7 +196,7 @@ impl LinkedFront {
         let mut front = LinkedFront::greet();
         let socket = AgentSocket::In(site.path().into());
         let start = Start { socket, ..start(script, 0) };
-        front.send(Place::NEXT, &ToAgent::Start(start.into()));
+        front.send(&ToAgent::Start(start.into()));
         let Arrived::Message(ToFrontEnd::Link(address)) = front.next() else { panic!("no address") };
         assert_eq!(front.next(), Arrived::Message(ToFrontEnd::Ready));
         LinkedFront { front, address }
@@ -226,23 +204,8 @@ impl LinkedFront {
 
     /// Starts an agent, and rank 0, which runs this script.
     pub fn run(site: &Site, script: &str) -> LinkedFront {
-        LinkedFront::start(site, script).go()
-    }
-
-    /// Starts an agent that relays for a node, whose carrier does nothing, and rank 0.
-    pub fn relay(site: &Site, script: &str) -> LinkedFront {
         let mut linked = LinkedFront::start(site, script);
-        let rsh = ["sleep", "1000"].map(str::to_owned).to_vec();
-        let children = vec![ChildNode { host: "a".into(), nodes: 1 }];
-        let reattach = Some(RelayReattach { limit: LONG, link: "1".into() });
-        let relay = StartRelay { rsh, agent: "1".into(), reattach, children };
-        linked.front.send(Place::NEXT, &ToAgent::Relay(relay));
-        linked.go()
-    }
-
-    fn go(self) -> LinkedFront {
-        let mut linked = self;
-        linked.front.send(Place::NEXT, &ToAgent::Go);
+        linked.front.send(&ToAgent::Go);
         linked.expect_start();
         linked
     }
@@ -284,7 +247,7 @@ impl LinkedFront {
         let (mut header, mut decoder) = ([0; HEADER], Decoder::of_agent());
         up.read_exact(&mut header).unwrap();
         decoder.receive(&header);
-        let (_, frame) = decoder.decode().unwrap().unwrap();
+        let frame = decoder.decode().unwrap().unwrap();
         assert!(matches!(frame, Frame::Resume { .. }), "{frame:?}");
         let front = &mut self.front;
         front.link.as_mut().unwrap().resume(self.address.session, &frame).unwrap();

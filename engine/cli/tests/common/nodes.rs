@@ -20,17 +20,6 @@ pub fn run(hosts: &str, options: &[&str], script: &str) -> Done {
     start(&Site::new(), hosts, options, script).finish()
 }
 
-/// Runs four ranks on each of a hundred nodes, and checks that the line of each rank arrives once.
-pub fn run_on_a_hundred_nodes(options: &[&str]) {
-    let hosts: Vec<String> = (0..100).map(|number| format!("n{number}:4")).collect();
-    let nodes = ["--rsh", "sh -c", "--hosts", &hosts.join(","), "-n", "400"];
-    let done = Site::new().run_sh(&[&nodes, options].concat(), "echo $IOF_RANK").finish();
-    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
-    let mut ranks: Vec<u32> = done.text().lines().map(|line| line.parse().unwrap()).collect();
-    ranks.sort_unstable();
-    assert_eq!(ranks, (0..400).collect::<Vec<_>>());
-}
-
 /// Returns the pid of the agent on a host, whose carrier sets `NODE` to the name of the host.
 pub fn agent_of(run: &Process, host: &str) -> u32 {
     let is_agent = |pid: &u32| {

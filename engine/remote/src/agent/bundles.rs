@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use iof_engine::{Engine, Grant};
 use iof_nodes::limits::MAX_RECORD;
-use iof_nodes::{Frame, Place, Start, StreamKey};
+use iof_nodes::{Frame, Start, StreamKey};
 use iof_output::{
     Audience, Batch, Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER,
     LineHolder, Rest,
@@ -26,8 +26,7 @@ use super::hooks::StartRefusal;
 use super::uplink::Uplink;
 use crate::thread::NoThread;
 
-/// The number of bytes that are written together. A line of another bundle, or of another node
-/// behind the same relay, waits for one write.
+/// The number of bytes that are written together. A line of another bundle waits for one write.
 const BATCH: usize = MAX_RECORD;
 
 /// The number of bytes after which streams that have got bytes meanwhile take part. A line of a
@@ -363,7 +362,7 @@ fn add<'a>(
         Peeked::Complete(counts) => Frame::End { stream, produced: counts.produced },
         _ => return Step::Added(outcome),
     };
-    batch.make(|buffer| frame.append_to(buffer, Place::NEXT));
+    batch.make(|buffer| frame.append_to(buffer));
     Step::Added(outcome)
 }
 
@@ -386,7 +385,7 @@ fn add_record<'a>(
         Some(part) => part.flush(|held, offset, time| {
             let (time, whole) = (time.unwrap_or(0), [held, bytes].concat());
             let record = Frame::Record { stream, offset, time, bytes: &whole };
-            batch.make(|buffer| record.append_to(buffer, Place::NEXT));
+            batch.make(|buffer| record.append_to(buffer));
         }),
         None if bytes.is_empty() => {}
         None => {

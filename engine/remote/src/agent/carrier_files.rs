@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write, pipe};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::Arc;
 
@@ -82,12 +82,6 @@ impl Read for CarrierInput {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         wait_for(&self.file, PollFlags::POLLIN, &self.end)?;
         self.file.read(bytes)
-    }
-}
-
-impl AsFd for CarrierInput {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 

@@ -246,7 +246,7 @@ fn attach(uplink: &Arc<Uplink>, connection: &Arc<UnixStream>, counted: Counted) 
     let header = read_header(&mut files.down, connection, deadline)?;
     let mut decoder = Decoder::of_front_end();
     decoder.receive(&header);
-    let (_, frame) =
+    let frame =
         decoder.decode().map_err(EdgeError::from)?.ok_or(EdgeError::Unexpected("first frame of a link"))?;
     let (files, end) = CarrierFiles::new(files)?;
     // Nothing that the old carrier delivers is received from here on.

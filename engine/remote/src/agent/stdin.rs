@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{Engine, Grant, Job};
-use iof_nodes::{StdinOutcome, StdinPiece, StdinRanks, StdinTarget, ToFrontEnd, cut_text};
+use iof_nodes::{StdinOutcome, StdinPiece, StdinRanks, ToFrontEnd, cut_text};
 use iof_proto::directive::key;
 use iof_proto::{Info, Proc, Rank, SlowTargets};
 use iof_tool::{Push, PushError, Tool};
@@ -61,18 +61,11 @@ impl StdinWorkers {
 
     /// Pushes a piece to ranks of this node, which has `all`. The front end sends the next piece for
     /// these ranks after the answer, so that one piece waits for each set.
-    pub fn push(&mut self, piece: StdinPiece, all: &BTreeSet<Rank>) {
-        let StdinPiece { call, targets, bytes } = piece;
-        for StdinTarget { ranks, .. } in targets {
-            let ranks = match ranks {
-                StdinRanks::All => all.iter().copied().collect(),
-                StdinRanks::Some(ranks) => ranks,
-            };
-            self.push_to(ranks, call, bytes.clone());
-        }
-    }
-
-    fn push_to(&mut self, ranks: Vec<Rank>, call: u64, bytes: Vec<u8>) {
+    pub fn push(&mut self, StdinPiece { call, ranks, bytes }: StdinPiece, all: &BTreeSet<Rank>) {
+        let ranks = match ranks {
+            StdinRanks::All => all.iter().copied().collect(),
+            StdinRanks::Some(ranks) => ranks,
+        };
         let worker = match self.workers.remove(&ranks) {
             Some(worker) => Ok(worker),
             None => self.start(&ranks),

@@ -1,23 +1,16 @@
 //! The agent's edge: what its threads send, and the thread that receives.
 
 use std::io::{IoSlice, Read};
-use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Sender;
-use iof_nodes::{
-    AgentEnd, AgentEvent, Decoder, EdgeError, Frame, Place, StartRelay, StdinPiece, ToAgent, ToFrontEnd,
-};
+use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, ToAgent, ToFrontEnd};
 use iof_proto::Channel;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
 
 use super::AgentError;
 use super::carrier_files::CarrierInput;
-use super::child_edge;
 use super::links::{self, Links};
-use super::relay::Relay;
 use super::shared_pipe::SharedPipe;
 use crate::carrier::lock;
 use crate::carriers::NodeConnection;
@@ -46,8 +39,6 @@ pub struct Uplink {
     receiver: Mutex<Receiver>,
     state: Mutex<State>,
     credit: Condvar,
-    /// The edges to further agents, if this one is a relay.
-    relay: OnceLock<Arc<Relay>>,
 }
 
 /// What the agent writes to.
@@ -84,7 +75,6 @@ impl Uplink {
                 receiver: Mutex::new(receiver),
                 state: Mutex::new(state),
                 credit: Condvar::new(),
-                relay: OnceLock::new(),
             })
         };
         let hello = Frame::HELLO.header().unwrap_or_default();
@@ -145,11 +135,7 @@ impl Uplink {
     ///
     /// # Errors
     /// The front end has broken a rule, or the only carrier can't be read.
-    fn receive(
-        self: &Arc<Self>,
-        mut down: impl Read + AsFd,
-        is_latest: impl Fn() -> bool,
-    ) -> Result<(), String> {
+    fn receive(self: &Arc<Self>, mut down: impl Read, is_latest: impl Fn() -> bool) -> Result<(), String> {
         let mut piece = vec![0; 64 << 10];
         loop {
             let length = match down.read(&mut piece) {
@@ -165,7 +151,7 @@ impl Uplink {
             if !is_latest() {
                 return Ok(());
             }
-            self.handle(&mut receiver, piece.get(..length).unwrap_or_default(), &down)?;
+            self.handle(&mut receiver, piece.get(..length).unwrap_or_default())?;
         }
     }
 
@@ -174,20 +160,13 @@ impl Uplink {
         self: &Arc<Self>,
         Receiver { decoder, inputs }: &mut Receiver,
         bytes: &[u8],
-        down: &impl AsFd,
     ) -> Result<(), String> {
         decoder.receive(bytes);
         if let Some(links) = self.links() {
             links.link.receive(bytes.len());
         }
         let refused = |error: EdgeError| format!("the front end is cut off: {error}");
-        while let Some((place, frame)) = decoder.decode().map_err(|error| refused(error.into()))? {
-            if place != Place::NEXT {
-                let unknown = EdgeError::Place(place.0, 1);
-                let relay = self.relay.get().ok_or(unknown).map_err(refused)?;
-                relay.pass(place, &frame, || self.must_read(down)).map_err(refused)?;
-                continue;
-            }
+        while let Some(frame) = decoder.decode().map_err(|error| refused(error.into()))? {
             if let (Some(links), Frame::Ack { received }) = (self.links(), &frame) {
                 links.link.acknowledged(*received).map_err(refused)?;
                 continue;
@@ -196,54 +175,10 @@ impl Uplink {
             match event {
                 AgentEvent::None => {}
                 AgentEvent::Credit => self.credit.notify_all(),
-                AgentEvent::Message(ToAgent::Relay(start)) => self.start_relay(start)?,
-                AgentEvent::Message(ToAgent::CutChild { child, kill }) => {
-                    if let Some(relay) = self.relay.get() {
-                        relay.cut(child, if kill { Signal::SIGKILL } else { Signal::SIGTERM });
-                    }
-                }
-                AgentEvent::Message(ToAgent::Stdin(piece)) => {
-                    let own = self.pass_stdin(piece, || self.must_read(down)).map_err(refused)?;
-                    own.into_iter().for_each(|message| drop(inputs.send(Input::Message(message))));
-                }
                 AgentEvent::Message(message) => drop(inputs.send(Input::Message(message))),
             }
         }
         Ok(())
-    }
-
-    /// Returns whether a relay reads on although too much waits for a child: the front end is gone,
-    /// or what it has yet to acknowledge is so much that the relay can't send.
-    fn must_read(&self, down: &impl AsFd) -> bool {
-        has_hung_up(down) || self.links().is_some_and(|links| !links.link.has_room())
-    }
-
-    /// Starts the edges to further agents.
-    fn start_relay(self: &Arc<Self>, start: StartRelay) -> Result<(), String> {
-        let (relay, ups) = Relay::new(&start);
-        if self.relay.set(Arc::clone(&relay)).is_err() {
-            return Err("the front end is cut off: unexpected second start of a relay".into());
-        }
-        if self.is_closed() {
-            // Closed before it was known.
-            relay.close();
-        }
-        child_edge::start(&relay, start.children, ups, self).map_err(|error| error.to_string())
-    }
-
-    /// Passes a piece of stdin to the nodes behind this one that are among its targets. Returns what
-    /// is for this node.
-    fn pass_stdin(
-        &self,
-        mut piece: StdinPiece,
-        must_read: impl Fn() -> bool,
-    ) -> Result<Option<ToAgent>, EdgeError> {
-        match (self.relay.get(), piece.targets.iter().find(|target| target.place != Place::NEXT)) {
-            (Some(relay), Some(_)) => relay.pass_stdin(&mut piece, must_read)?,
-            (None, Some(target)) => return Err(EdgeError::Place(target.place.0, 1)),
-            (_, None) => {}
-        }
-        Ok((!piece.targets.is_empty()).then_some(ToAgent::Stdin(piece)))
     }
 
     /// Takes window for a record of `channel`. Returns whether there was room; if `waits`, blocks
@@ -283,24 +218,17 @@ impl Uplink {
         }
     }
 
-    /// Lets threads that wait for credit go on, and ends the edges of a relay.
+    /// Lets threads that wait for credit go on.
     pub fn close(&self) {
         self.state().is_closed = true;
         self.credit.notify_all();
         if let Some(links) = self.links() {
             links.link.close();
         }
-        if let Some(relay) = self.relay.get() {
-            relay.close();
-        }
     }
 
-    /// Ends the edges of a relay whose agents would wait for other carriers, and waits until the
-    /// carriers have what was sent last. Then ends its own edge, if that is such a one.
+    /// Ends an edge whose carriers may be replaced, when the current one has what was sent last.
     pub fn finish(&self, deadline: Instant) {
-        if let Some(relay) = self.relay.get() {
-            relay.finish(deadline);
-        }
         if let Some(links) = self.links() {
             links.finish(deadline);
         }
@@ -313,13 +241,4 @@ impl Uplink {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns whether the other end of a pipe or socket is closed, whatever can still be read.
-fn has_hung_up(down: &impl AsFd) -> bool {
-    let mut files = [PollFd::new(down.as_fd(), PollFlags::empty())];
-    let hung_up = PollFlags::POLLHUP | PollFlags::POLLERR;
-    poll(&mut files, PollTimeout::ZERO).is_ok_and(|ready| {
-        ready > 0 && files.iter().any(|file| file.revents().is_some_and(|events| events.intersects(hung_up)))
-    })
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use iof_nodes::{
-    AgentSocket, Branch, BrokenEnd, ChildNode, Decoder, DropPolicy, Frame, FrontEvent, Place, RankTotal,
-    Start, StartRelay, StdinPiece, StdinRanks, StdinTarget, StreamKey, ToAgent, ToFrontEnd, subtrees, window,
+    AgentSocket, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, RankTotal, Start, StdinPiece, StdinRanks,
+    StreamKey, ToAgent, ToFrontEnd, window,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -20,10 +20,9 @@ const PIECE: usize = 16 << 10;
 
 /// One edge of the front end.
 struct Edge {
-    first: usize,
-    branch: Branch,
+    front: FrontEnd,
     end: EdgeEnd,
-    /// The first node is ready to start its ranks.
+    /// The node is ready to start its ranks.
     is_ready: bool,
     /// The turn in which a carrier that has ended is replaced.
     replaced_at: Option<u64>,
@@ -45,10 +44,11 @@ struct Arrived {
 
 /// The front end.
 pub struct Front {
+    /// By node.
     edges: Vec<Edge>,
     arrived: BTreeMap<StreamKey, Arrived>,
-    /// Records that are not where they belong: edge, place, channel, bytes.
-    waiting: VecDeque<(usize, Place, Channel, usize)>,
+    /// Records that are not where they belong: node, channel, bytes.
+    waiting: VecDeque<(usize, Channel, usize)>,
     held: u64,
     ranks: u32,
     nodes: usize,
@@ -73,26 +73,20 @@ pub struct Front {
 impl Front {
     pub fn new(tree: &Tree) -> Front {
         let nodes = tree.nodes as usize;
-        let ranks: Vec<BTreeSet<Rank>> = (0..tree.nodes)
-            .map(|node| (node * tree.ranks..(node + 1) * tree.ranks).map(Rank).collect())
-            .collect();
-        let edge = |subtree: std::ops::Range<u32>| {
-            let (first, end) = (subtree.start as usize, subtree.end as usize);
-            let branch = Branch::new(&ranks[first..end], tree.radix, window(nodes));
-            let (end, decoder) = (EdgeEnd::new(tree.is_linked), Decoder::of_agent());
+        let edge = |node| {
+            let ranks = (node * tree.ranks..(node + 1) * tree.ranks).map(Rank).collect();
             Edge {
-                first,
-                branch,
-                end,
+                front: FrontEnd::new(&ranks, window(nodes)),
+                end: EdgeEnd::new(tree.is_linked),
                 is_ready: false,
                 replaced_at: None,
-                decoder,
+                decoder: Decoder::of_agent(),
                 is_ended: false,
                 down: Vec::new(),
             }
         };
         Front {
-            edges: subtrees(0..tree.nodes, tree.radix).into_iter().map(edge).collect(),
+            edges: (0..tree.nodes).map(edge).collect(),
             arrived: BTreeMap::new(),
             waiting: VecDeque::new(),
             held: 0,
@@ -113,89 +107,66 @@ impl Front {
         }
     }
 
-    /// Returns the nodes at the ends of the front end's edges.
-    pub fn direct(&self) -> Vec<usize> {
-        self.edges.iter().map(|edge| edge.first).collect()
-    }
-
     /// Returns whether the front end replaces the carrier of a node when it ends.
     pub fn can_replace(&self, node: usize) -> bool {
-        let (edge, place) = self.place(node);
-        place == Place::NEXT && self.edges[edge].is_ready
-    }
-
-    fn place(&self, node: usize) -> (usize, Place) {
-        let edge = self.edges.partition_point(|edge| edge.first <= node) - 1;
-        (edge, Place((node - self.edges[edge].first) as u32))
+        self.edges[node].is_ready
     }
 
     pub fn send(&mut self, node: usize, message: &ToAgent) {
-        let (edge, place) = self.place(node);
-        self.edges[edge].down.extend(message.frame(place).unwrap());
+        self.edges[node].down.extend(message.frame().unwrap());
     }
 
     /// Reads all that has arrived. The front end always reads.
     pub fn read(&mut self, nodes: &mut [Node], pipes: &mut Pipes, (rng, now): (&mut Rng, u64)) {
-        for edge in 0..self.edges.len() {
-            if self.edges[edge].is_ended {
+        for node in 0..self.edges.len() {
+            if self.edges[node].is_ended {
                 continue;
             }
-            let Edge { first, end, is_ready, replaced_at, .. } = &mut self.edges[edge];
-            let first = *first;
-            if replaced_at.is_some_and(|time| time <= now) && !nodes[first].is_gone {
+            let Edge { end, is_ready, replaced_at, .. } = &mut self.edges[node];
+            if replaced_at.is_some_and(|time| time <= now) && !nodes[node].is_gone {
                 *replaced_at = None;
                 self.replaced += 1;
-                nodes[first].detached = None;
-                end.resume(&mut nodes[first].edge);
-                (pipes.up[first], pipes.down[first]) = (Pipe::default(), Pipe::default());
+                nodes[node].detached = None;
+                end.resume(&mut nodes[node].edge);
+                (pipes.up[node], pipes.down[node]) = (Pipe::default(), Pipe::default());
             }
-            let Some(read) = end.read(CAPACITY, &mut pipes.up[first]) else {
-                if end.link.is_none() || !*is_ready || nodes[first].is_gone {
-                    self.end_edge(edge, nodes, pipes);
+            let Some(read) = end.read(CAPACITY, &mut pipes.up[node]) else {
+                if end.link.is_none() || !*is_ready || nodes[node].is_gone {
+                    self.end_edge(node, nodes, pipes);
                 } else if replaced_at.is_none() {
                     *replaced_at = Some(now + rng.below(100));
                 }
                 continue;
             };
             let began = Instant::now();
-            let mut decoder = std::mem::replace(&mut self.edges[edge].decoder, Decoder::of_agent());
+            let mut decoder = std::mem::replace(&mut self.edges[node].decoder, Decoder::of_agent());
             decoder.receive(&read);
             self.spent += began.elapsed();
             loop {
                 let began = Instant::now();
                 let Ok(frame) = decoder.decode() else {
-                    self.end_edge(edge, nodes, pipes);
+                    self.end_edge(node, nodes, pipes);
                     break;
                 };
-                let Some((place, frame)) = frame else { break };
+                let Some(frame) = frame else { break };
                 self.frames += 1;
-                if let (Some(link), Frame::Ack { received }) = (&mut self.edges[edge].end.link, &frame) {
+                if let (Some(link), Frame::Ack { received }) = (&mut self.edges[node].end.link, &frame) {
                     link.acknowledged(*received).unwrap();
                     continue;
                 }
-                let event = self.edges[edge].branch.receive(place, &frame, self.epoch);
+                let event = self.edges[node].front.receive(&frame, self.epoch);
                 self.spent += began.elapsed();
                 // No node breaks the rules of its own frames.
-                self.handle((edge, place), event.unwrap(), nodes, now);
+                self.handle(node, event.unwrap(), nodes, now);
             }
-            self.edges[edge].decoder = decoder;
+            self.edges[node].decoder = decoder;
         }
     }
 
-    fn end_edge(&mut self, edge: usize, nodes: &[Node], pipes: &mut Pipes) {
-        let first = self.edges[edge].first;
-        self.edges[edge].is_ended = true;
-        pipes.up[first].break_off();
-        pipes.down[first].end();
-        let cut = self.edges[edge].branch.cut(Place::NEXT);
-        self.lose(edge, cut, nodes);
-    }
-
-    fn handle(&mut self, (edge, place): (usize, Place), event: FrontEvent<'_>, nodes: &[Node], now: u64) {
-        let node = self.edges[edge].first + place.0 as usize;
+    fn handle(&mut self, node: usize, event: FrontEvent<'_>, nodes: &[Node], now: u64) {
         match event {
             FrontEvent::None => {}
-            FrontEvent::Greeted => self.prepare((edge, place), node),
+            FrontEvent::Greeted => self.prepare(node),
             FrontEvent::Record { stream, time, bytes: record } => {
                 let arrived = self.arrived.entry(stream).or_default();
                 let offset = arrived.delivered + arrived.lost;
@@ -208,7 +179,7 @@ impl Front {
                 if stream.channel == Channel::Stderr {
                     self.delays.push(now - time);
                 }
-                self.waiting.push_back((edge, place, stream.channel, record.len()));
+                self.waiting.push_back((node, stream.channel, record.len()));
             }
             FrontEvent::Gap { stream, lost, end } => {
                 let arrived = self.arrived.entry(stream).or_default();
@@ -218,7 +189,7 @@ impl Front {
             FrontEvent::End(stream) => self.arrived.entry(stream).or_default().is_ended = true,
             FrontEvent::Message(ToFrontEnd::Ready) => {
                 self.ready += 1;
-                self.edges[edge].is_ready |= place == Place::NEXT;
+                self.edges[node].is_ready = true;
                 if self.ready == self.nodes {
                     (0..self.nodes).for_each(|node| self.send(node, &ToAgent::Go));
                 }
@@ -239,25 +210,13 @@ impl Front {
                 self.stdin.1.remove(&node);
                 self.check_whole(&nodes[node]);
             }
-            FrontEvent::Message(ToFrontEnd::ChildLost { child, .. }) => {
-                let branch = &mut self.edges[edge].branch;
-                let child = branch.child(place, child).unwrap();
-                let cut = branch.cut(child);
-                self.lose(edge, cut, nodes);
-            }
             FrontEvent::Message(_) => {}
         }
     }
 
-    fn prepare(&mut self, (edge, place): (usize, Place), node: usize) {
-        let Edge { branch, down, .. } = &mut self.edges[edge];
-        down.extend(branch.end(place).unwrap().greeting(place));
-        let child = |places: std::ops::Range<u32>| ChildNode { host: "a".into(), nodes: places.len() as u32 };
-        let children: Vec<ChildNode> = branch.children(place).into_iter().map(child).collect();
-        if !children.is_empty() {
-            let relay = StartRelay { rsh: vec!["sh".into()], agent: "a".into(), reattach: None, children };
-            self.send(node, &ToAgent::Relay(relay));
-        }
+    fn prepare(&mut self, node: usize) {
+        let Edge { front, down, .. } = &mut self.edges[node];
+        down.extend(front.greeting());
         let first = node as u32 * self.ranks;
         let start = Start {
             nspace: Nspace::new("job").unwrap(),
@@ -289,26 +248,27 @@ impl Front {
         }
     }
 
-    /// Checks the figures of nodes that are lost.
-    fn lose(&mut self, edge: usize, cut: Vec<(Place, BrokenEnd)>, nodes: &[Node]) {
-        for (place, broken) in cut {
-            let node = self.edges[edge].first + place.0 as usize;
-            assert!(self.open.remove(&node) && self.lost.insert(node));
-            self.stdin.1.remove(&node);
-            let open: BTreeMap<StreamKey, _> =
-                broken.streams.iter().map(|stream| (stream.stream, stream)).collect();
-            for (key, source) in nodes[node].streams() {
-                let arrived = self.arrived.get(&key).copied().unwrap_or_default();
-                let sum = arrived.delivered + arrived.lost;
-                let Some(stream) = open.get(&key) else {
-                    assert!(arrived.is_ended && sum == source.produced, "{key:?}");
-                    continue;
-                };
-                assert!(!arrived.is_ended);
-                assert_eq!((stream.delivered, stream.lost), (arrived.delivered, arrived.lost));
-                assert_eq!(stream.missing, arrived.told.saturating_sub(sum));
-                assert!(sum + stream.missing <= source.produced);
-            }
+    /// Ends the edge to a node, and checks the figures of a node that is lost.
+    fn end_edge(&mut self, node: usize, nodes: &[Node], pipes: &mut Pipes) {
+        self.edges[node].is_ended = true;
+        pipes.up[node].break_off();
+        pipes.down[node].end();
+        let Some(broken) = self.edges[node].front.cut() else { return };
+        assert!(self.open.remove(&node) && self.lost.insert(node));
+        self.stdin.1.remove(&node);
+        let open: BTreeMap<StreamKey, _> =
+            broken.streams.iter().map(|stream| (stream.stream, stream)).collect();
+        for (key, source) in nodes[node].streams() {
+            let arrived = self.arrived.get(&key).copied().unwrap_or_default();
+            let sum = arrived.delivered + arrived.lost;
+            let Some(stream) = open.get(&key) else {
+                assert!(arrived.is_ended && sum == source.produced, "{key:?}");
+                continue;
+            };
+            assert!(!arrived.is_ended);
+            assert_eq!((stream.delivered, stream.lost), (arrived.delivered, arrived.lost));
+            assert_eq!(stream.missing, arrived.told.saturating_sub(sum));
+            assert!(sum + stream.missing <= source.produced);
         }
     }
 
@@ -316,11 +276,11 @@ impl Front {
     /// and gives credit.
     pub fn take(&mut self, mut bytes: usize) {
         let began = Instant::now();
-        while let Some((edge, place, channel, length)) = self.waiting.pop_front() {
+        while let Some((node, channel, length)) = self.waiting.pop_front() {
             self.held -= length as u64;
-            let Edge { branch, down, .. } = &mut self.edges[edge];
-            if let Some(credit) = branch.taken(place, channel, length) {
-                credit.append_to(down, place);
+            let Edge { front, down, .. } = &mut self.edges[node];
+            if let Some(credit) = front.taken(channel, length) {
+                credit.append_to(down);
             }
             bytes = bytes.saturating_sub(length);
             if bytes == 0 {
@@ -331,8 +291,7 @@ impl Front {
     }
 
     pub fn write(&mut self, pipes: &mut Pipes) {
-        for edge in &mut self.edges {
-            let pipe = &mut pipes.down[edge.first];
+        for (edge, pipe) in self.edges.iter_mut().zip(&mut pipes.down) {
             let written = edge.end.write(&edge.down, pipe).unwrap_or(edge.down.len());
             edge.down.drain(..written);
         }
@@ -346,15 +305,10 @@ impl Front {
         }
         let call = call + 1;
         self.stdin = (call, self.open.clone());
-        let mut by_edge: BTreeMap<usize, Vec<StdinTarget>> = BTreeMap::new();
-        for node in &self.open {
-            let (edge, place) = self.place(*node);
-            self.edges[edge].branch.note_call(place, call);
-            by_edge.entry(edge).or_default().push(StdinTarget { place, ranks: StdinRanks::All });
-        }
-        for (edge, targets) in by_edge {
-            let piece = StdinPiece { call, targets, bytes: vec![call as u8; PIECE] };
-            self.edges[edge].down.extend(ToAgent::Stdin(piece).frame(Place::NEXT).unwrap());
+        for node in self.open.clone() {
+            self.edges[node].front.note_call(call);
+            let piece = StdinPiece { call, ranks: StdinRanks::All, bytes: vec![call as u8; PIECE] };
+            self.send(node, &ToAgent::Stdin(piece));
         }
     }
 }

@@ -18,8 +18,7 @@ pub const NO_MPI: &str =
     "iof serves MPI programs by PMI-1 and PMIx (--mpi) and has no such setting: leave it out";
 pub const CLEAN_ENVIRONMENT: &str =
     "ranks inherit the environment of iof: write env -i NAME=VALUE... before iof run";
-pub const DIRECT: &str =
-    "iof starts ranks itself, on other nodes by --rsh and --tree: leave it out, or write those";
+pub const DIRECT: &str = "iof starts ranks itself, on other nodes by --rsh: leave it out, or write that";
 pub const APP_FILE: &str = "iof reads no file of programs: write them in the command, separated by ':'";
 pub const NO_DEBUGGER: &str =
     "iof starts no debugger: attach it to the pid that iof query procs shows, or start it as the program";

@@ -424,6 +424,7 @@ const RESOURCES: &[Spelling] = &[
 ];
 
 const START: &[Spelling] = &[
+    refused(&["--tree"], "trees of agents were removed, iof run starts all agents itself: leave it out"),
     refused(
         &["--bcast", "--bcast-exclude", "--send-libs", "--compress", "--preload-binary", "--preload-files"],
         NO_COPY,
