@@ -15,11 +15,12 @@
 //! | `source`, `tool`, `stdin`, `server`, `world` | runs of streams: ranks' channels; tools; pushes; a stand-in for the core; one action after the other, with all checks |
 //! | `engine` | runs of the engine's core, with modules `jobs`, `exits`, `elsewhere`, `embedder`, `host`, `tool`, `requests`, `pusher`, `hostile`, and `limits`, `truth`, `registration`, `configurations`, `finishes`, `stdins` with `push_answers`, `queries` with `rows`, `logs` and `ends`, which know what each tool must receive and how each job must end |
 //! | `settle` in both | the end of a run |
-//! | `tree` | runs of trees of agents, with modules `pipe`, `source`, `node` and `front` |
+//! | `agents` | runs of a front end with agents on other nodes, with modules `pipe`, `source`, `agent` and `front` |
 //! | `run`, `counts` | runs, failures, shrinking; what runs have covered |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed check ends a run")]
 
+mod agents;
 mod bytes;
 mod counts;
 mod engine;
@@ -31,11 +32,10 @@ mod server;
 mod source;
 mod stdin;
 mod tool;
-mod tree;
 mod world;
 
+pub use agents::{AgentsReport, NodeSet, run_agents};
 pub use counts::Counts;
 pub use run::{Failure, Outcome, run, shrink};
 pub use script::{Action, Kind, Setting, Subject};
 pub use tool::Summary;
-pub use tree::{Tree, TreeReport, run_tree};

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser};
-use iof_sim::{Counts, Failure, Subject, Summary, Tree, run, run_tree, shrink};
+use iof_sim::{Counts, Failure, NodeSet, Subject, Summary, run, run_agents, shrink};
 
 /// Executes random scripts of the engine with faults, each from one seed, and checks every step.
 #[derive(Parser)]
@@ -25,16 +25,16 @@ struct Options {
     #[arg(long, value_name = "S", default_value_t = 60)]
     seconds: u64,
     /// The steps of each run.
-    #[arg(long, value_name = "M", default_value_t = 2000, conflicts_with = "tree")]
+    #[arg(long, value_name = "M", default_value_t = 2000, conflicts_with = "agents")]
     steps: usize,
     /// Print a failure without searching for a smaller script.
-    #[arg(long, conflicts_with = "tree")]
+    #[arg(long, conflicts_with = "agents")]
     no_shrink: bool,
     #[command(flatten)]
     subject: SubjectOption,
-    /// Run trees of agents and relays: small random ones, or that of --nodes.
+    /// Run a front end with agents: on small random sets of nodes, or on that of --nodes.
     #[arg(long, conflicts_with_all = ["streams", "engine", "embedder", "host"])]
-    tree: bool,
+    agents: bool,
     #[command(flatten)]
     shape: Shape,
 }
@@ -62,11 +62,11 @@ struct SubjectOption {
 const SUBJECTS: [Subject; 6] =
     [Subject::Streams, Subject::Engine, Subject::Streams, Subject::Embedder, Subject::Streams, Subject::Host];
 
-/// The tree that is run once, and its cost printed.
+/// The nodes that are run once, and their cost printed.
 #[derive(Args)]
 struct Shape {
     /// The number of nodes.
-    #[arg(long, value_name = "N", requires = "tree")]
+    #[arg(long, value_name = "N", requires = "agents")]
     nodes: Option<u32>,
     /// The ranks of each node.
     #[arg(long, value_name = "N", default_value_t = 64, requires = "nodes")]
@@ -106,8 +106,8 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(code) => return code,
     };
-    if options.tree {
-        return trees(&options);
+    if options.agents {
+        return agents(&options);
     }
     let failure = match options.seed {
         Some(seed) => run(options.subject.of(seed), seed, options.steps).err(),
@@ -122,18 +122,18 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs trees of agents, which print the check that fails.
-fn trees(options: &Options) -> ExitCode {
-    let tree = options.shape.tree();
+/// Runs a front end with agents. The check that fails is printed.
+fn agents(options: &Options) -> ExitCode {
+    let set = options.shape.set();
     let (began, limit) = (Instant::now(), Duration::from_secs(options.seconds));
     let mut runs = 0;
     for seed in options.seed.unwrap_or(options.from).. {
-        let Ok(report) = catch_unwind(|| run_tree(seed, tree)) else {
-            println!("seed {seed} of --tree failed");
+        let Ok(report) = catch_unwind(|| run_agents(seed, set)) else {
+            println!("seed {seed} of --agents failed");
             return ExitCode::FAILURE;
         };
         runs += 1;
-        if tree.is_some() || options.seed.is_some() {
+        if set.is_some() || options.seed.is_some() {
             println!("seed {seed}: {report}");
             break;
         }
@@ -141,15 +141,15 @@ fn trees(options: &Options) -> ExitCode {
             break;
         }
     }
-    println!("{runs} trees in {:.1} s", began.elapsed().as_secs_f64());
+    println!("{runs} runs of agents in {:.1} s", began.elapsed().as_secs_f64());
     ExitCode::SUCCESS
 }
 
 impl Shape {
-    /// Returns the tree of these options, if they give one.
-    fn tree(&self) -> Option<Tree> {
+    /// Returns the nodes of these options, if they give some.
+    fn set(&self) -> Option<NodeSet> {
         let Shape { nodes, ranks, bytes, faults, lines, linked: is_linked } = *self;
-        nodes.map(|nodes| Tree { nodes, ranks, bytes, faults, lines, is_linked })
+        nodes.map(|nodes| NodeSet { nodes, ranks, bytes, faults, lines, is_linked })
     }
 }
 

@@ -9,10 +9,10 @@ fn an_invalid_argument_is_refused_in_one_line_with_its_name() {
         (&["--seconds"][..], "--seconds"),
         (&["--from", "18446744073709551616"], "--from"),
         (&["--seed", "1", "--steps", "-1"], "-1"),
-        (&["--tree", "--nodes", "4294967296"], "--nodes"),
+        (&["--agents", "--nodes", "4294967296"], "--nodes"),
         (&["--step", "5"], "--step"),
-        (&["--streams", "--tree"], "--streams"),
-        (&["--linked"], "--tree"),
+        (&["--streams", "--agents"], "--streams"),
+        (&["--linked"], "--agents"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_iof-sim")).args(arguments).output().unwrap();
         let lines = String::from_utf8(output.stderr).unwrap();

@@ -1,7 +1,7 @@
 //! Short runs of the simulator, and the seeds that have found defects.
 #![allow(clippy::panic, reason = "a test may panic")]
 
-use iof_sim::{Counts, Outcome, Subject, Summary, Tree, run, run_tree};
+use iof_sim::{Counts, NodeSet, Outcome, Subject, Summary, run, run_agents};
 
 /// Runs a seed. Panics if a check fails.
 fn pass(subject: Subject, seed: u64, steps: usize) -> Outcome {
@@ -85,8 +85,8 @@ fn a_seed_replays_exactly() {
 #[test]
 fn nodes_whose_carriers_are_replaced_lose_no_byte() {
     let (nodes, ranks, bytes, faults, lines) = (6, 2, 1 << 19, 20, 5);
-    let tree = Tree { nodes, ranks, bytes, faults, lines, is_linked: true };
-    let replaced = |seed| run_tree(seed, Some(tree)).replaced;
+    let set = NodeSet { nodes, ranks, bytes, faults, lines, is_linked: true };
+    let replaced = |seed| run_agents(seed, Some(set)).replaced;
     // Otherwise the runs would check nothing.
     assert!((0..24).map(replaced).sum::<u64>() > 20);
 }

@@ -27,7 +27,7 @@ const TOTALS_INTERVAL: u64 = 50;
 const PATIENCE: u64 = 2000;
 
 /// An agent.
-pub struct Node {
+pub struct Agent {
     first_rank: u32,
     /// By rank and channel.
     pub sources: Vec<[Source; 3]>,
@@ -62,9 +62,9 @@ pub struct Pipes {
     pub down: Vec<Pipe>,
 }
 
-impl Node {
-    pub fn new(first_rank: u32, sources: Vec<[Source; 3]>, is_linked: bool) -> Node {
-        Node {
+impl Agent {
+    pub fn new(first_rank: u32, sources: Vec<[Source; 3]>, is_linked: bool) -> Agent {
+        Agent {
             first_rank,
             sources,
             agent: AgentEnd::default(),
@@ -104,7 +104,7 @@ impl Node {
         self.request(CONTROL);
     }
 
-    /// Lets each thread of the agent do what it can with the edge of the node with this number.
+    /// Lets each thread of the agent do what it can. The node has this number.
     pub fn step(&mut self, number: usize, pipes: &mut Pipes, now: u64) {
         self.read_down(&mut pipes.down[number], now);
         if self.has_started {

@@ -9,8 +9,8 @@ use iof_nodes::{
 };
 use iof_proto::{Channel, Nspace, Rank};
 
-use super::Tree;
-use super::node::{Node, Pipes};
+use super::NodeSet;
+use super::agent::{Agent, Pipes};
 use super::pipe::{CAPACITY, EdgeEnd, Pipe};
 use super::source::bytes;
 use crate::rng::Rng;
@@ -71,13 +71,13 @@ pub struct Front {
 }
 
 impl Front {
-    pub fn new(tree: &Tree) -> Front {
-        let nodes = tree.nodes as usize;
+    pub fn new(set: &NodeSet) -> Front {
+        let nodes = set.nodes as usize;
         let edge = |node| {
-            let ranks = (node * tree.ranks..(node + 1) * tree.ranks).map(Rank).collect();
+            let ranks = (node * set.ranks..(node + 1) * set.ranks).map(Rank).collect();
             Edge {
                 front: FrontEnd::new(&ranks, window(nodes)),
-                end: EdgeEnd::new(tree.is_linked),
+                end: EdgeEnd::new(set.is_linked),
                 is_ready: false,
                 replaced_at: None,
                 decoder: Decoder::of_agent(),
@@ -86,11 +86,11 @@ impl Front {
             }
         };
         Front {
-            edges: (0..tree.nodes).map(edge).collect(),
+            edges: (0..set.nodes).map(edge).collect(),
             arrived: BTreeMap::new(),
             waiting: VecDeque::new(),
             held: 0,
-            ranks: tree.ranks,
+            ranks: set.ranks,
             nodes,
             ready: 0,
             started: 0,
@@ -117,22 +117,22 @@ impl Front {
     }
 
     /// Reads all that has arrived. The front end always reads.
-    pub fn read(&mut self, nodes: &mut [Node], pipes: &mut Pipes, (rng, now): (&mut Rng, u64)) {
+    pub fn read(&mut self, agents: &mut [Agent], pipes: &mut Pipes, (rng, now): (&mut Rng, u64)) {
         for node in 0..self.edges.len() {
             if self.edges[node].is_ended {
                 continue;
             }
             let Edge { end, is_ready, replaced_at, .. } = &mut self.edges[node];
-            if replaced_at.is_some_and(|time| time <= now) && !nodes[node].is_gone {
+            if replaced_at.is_some_and(|time| time <= now) && !agents[node].is_gone {
                 *replaced_at = None;
                 self.replaced += 1;
-                nodes[node].detached = None;
-                end.resume(&mut nodes[node].edge);
+                agents[node].detached = None;
+                end.resume(&mut agents[node].edge);
                 (pipes.up[node], pipes.down[node]) = (Pipe::default(), Pipe::default());
             }
             let Some(read) = end.read(CAPACITY, &mut pipes.up[node]) else {
-                if end.link.is_none() || !*is_ready || nodes[node].is_gone {
-                    self.end_edge(node, nodes, pipes);
+                if end.link.is_none() || !*is_ready || agents[node].is_gone {
+                    self.end_edge(node, agents, pipes);
                 } else if replaced_at.is_none() {
                     *replaced_at = Some(now + rng.below(100));
                 }
@@ -145,7 +145,7 @@ impl Front {
             loop {
                 let began = Instant::now();
                 let Ok(frame) = decoder.decode() else {
-                    self.end_edge(node, nodes, pipes);
+                    self.end_edge(node, agents, pipes);
                     break;
                 };
                 let Some(frame) = frame else { break };
@@ -157,13 +157,13 @@ impl Front {
                 let event = self.edges[node].front.receive(&frame, self.epoch);
                 self.spent += began.elapsed();
                 // No node breaks the rules of its own frames.
-                self.handle(node, event.unwrap(), nodes, now);
+                self.handle(node, event.unwrap(), agents, now);
             }
             self.edges[node].decoder = decoder;
         }
     }
 
-    fn handle(&mut self, node: usize, event: FrontEvent<'_>, nodes: &[Node], now: u64) {
+    fn handle(&mut self, node: usize, event: FrontEvent<'_>, agents: &[Agent], now: u64) {
         match event {
             FrontEvent::None => {}
             FrontEvent::Greeted => self.prepare(node),
@@ -208,7 +208,7 @@ impl Front {
                 assert!(self.open.remove(&node));
                 // Its ranks read no more.
                 self.stdin.1.remove(&node);
-                self.check_whole(&nodes[node]);
+                self.check_whole(&agents[node]);
             }
             FrontEvent::Message(_) => {}
         }
@@ -241,15 +241,15 @@ impl Front {
     }
 
     /// All streams of a node have ended: every byte was delivered or is a gap.
-    fn check_whole(&self, node: &Node) {
-        for (key, source) in node.streams() {
+    fn check_whole(&self, agent: &Agent) {
+        for (key, source) in agent.streams() {
             let arrived = self.arrived.get(&key).copied().unwrap_or_default();
             assert!(arrived.is_ended && arrived.delivered + arrived.lost == source.produced, "{key:?}");
         }
     }
 
     /// Ends the edge to a node, and checks the figures of a node that is lost.
-    fn end_edge(&mut self, node: usize, nodes: &[Node], pipes: &mut Pipes) {
+    fn end_edge(&mut self, node: usize, agents: &[Agent], pipes: &mut Pipes) {
         self.edges[node].is_ended = true;
         pipes.up[node].break_off();
         pipes.down[node].end();
@@ -258,7 +258,7 @@ impl Front {
         self.stdin.1.remove(&node);
         let open: BTreeMap<StreamKey, _> =
             broken.streams.iter().map(|stream| (stream.stream, stream)).collect();
-        for (key, source) in nodes[node].streams() {
+        for (key, source) in agents[node].streams() {
             let arrived = self.arrived.get(&key).copied().unwrap_or_default();
             let sum = arrived.delivered + arrived.lost;
             let Some(stream) = open.get(&key) else {

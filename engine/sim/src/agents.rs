@@ -4,8 +4,8 @@
 //! In each turn every process does what it can: an agent reads what its carrier has, at most 64 KiB
 //! in each direction, and writes what its pipes take. So a turn is the time of one hop.
 
+mod agent;
 mod front;
-mod node;
 mod pipe;
 mod source;
 
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use iof_nodes::ToAgent;
 
+use self::agent::{Agent, Pipes};
 use self::front::Front;
-use self::node::{Node, Pipes};
 use self::pipe::Pipe;
 use self::source::{LINE, Source};
 use crate::rng::Rng;
@@ -27,9 +27,9 @@ const MAX_TURNS: u64 = 100_000;
 /// The turns in which all agents end after the job. One that was not told waits for a carrier.
 const END_TURNS: u64 = 20_000;
 
-/// The shape of a tree, and what happens in it.
+/// The nodes of a job, and what happens to them.
 #[derive(Clone, Copy, Debug)]
-pub struct Tree {
+pub struct NodeSet {
     /// The number of nodes.
     pub nodes: u32,
     /// The number of ranks of each node.
@@ -46,7 +46,7 @@ pub struct Tree {
 
 /// What a run cost.
 #[derive(Clone, Debug)]
-pub struct TreeReport {
+pub struct AgentsReport {
     /// The turns of the run.
     pub turns: u64,
     /// The turns until all ranks had started; 0 if not all did.
@@ -67,7 +67,7 @@ pub struct TreeReport {
     pub delays: (u64, u64, u64),
 }
 
-impl fmt::Display for TreeReport {
+impl fmt::Display for AgentsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gigabytes = self.bytes as f64 / 1e9;
         write!(
@@ -90,10 +90,10 @@ impl fmt::Display for TreeReport {
     }
 }
 
-/// Returns a small random tree.
-fn small(rng: &mut Rng) -> Tree {
+/// Returns a small random set of nodes.
+fn small(rng: &mut Rng) -> NodeSet {
     let is_linked = rng.below(3) == 0;
-    Tree {
+    NodeSet {
         nodes: 1 + rng.below(24) as u32,
         ranks: 1 + rng.below(3) as u32,
         is_linked,
@@ -103,14 +103,14 @@ fn small(rng: &mut Rng) -> Tree {
     }
 }
 
-/// Runs the tree of a seed, which is a small one if none is given.
+/// Runs the nodes of a seed, which are a small set if none is given.
 ///
 /// # Panics
 /// A check fails.
-pub fn run_tree(seed: u64, tree: Option<Tree>) -> TreeReport {
+pub fn run_agents(seed: u64, set: Option<NodeSet>) -> AgentsReport {
     let mut rng = Rng::new(seed);
-    let tree = tree.unwrap_or_else(|| small(&mut rng));
-    let mut world = World::new(tree, rng);
+    let set = set.unwrap_or_else(|| small(&mut rng));
+    let mut world = World::new(set, rng);
     while !world.front.open.is_empty() {
         world.turn();
         assert!(world.now < MAX_TURNS, "seed {seed}: stuck with {:?} open", world.front.open);
@@ -119,10 +119,10 @@ pub fn run_tree(seed: u64, tree: Option<Tree>) -> TreeReport {
 }
 
 struct World {
-    tree: Tree,
+    set: NodeSet,
     rng: Rng,
     front: Front,
-    nodes: Vec<Node>,
+    agents: Vec<Agent>,
     pipes: Pipes,
     now: u64,
     start_turns: u64,
@@ -136,29 +136,29 @@ struct World {
 }
 
 impl World {
-    fn new(tree: Tree, mut rng: Rng) -> World {
-        let pipes = || (0..tree.nodes).map(|_| Pipe::default()).collect();
-        let nodes = (0..tree.nodes).map(|node| {
+    fn new(set: NodeSet, mut rng: Rng) -> World {
+        let pipes = || (0..set.nodes).map(|_| Pipe::default()).collect();
+        let agents = (0..set.nodes).map(|node| {
             let source = |limit| Source { limit, ..Source::default() };
-            let ranks = (0..tree.ranks).map(|_| [source(1 + rng.below(tree.bytes)), source(0), source(0)]);
+            let ranks = (0..set.ranks).map(|_| [source(1 + rng.below(set.bytes)), source(0), source(0)]);
             let mut sources: Vec<[Source; 3]> = ranks.collect();
             if node % 7 == 3 {
-                sources[0][1].limit = LINE * tree.lines;
+                sources[0][1].limit = LINE * set.lines;
             }
-            Node::new(node * tree.ranks, sources, tree.is_linked)
+            Agent::new(node * set.ranks, sources, set.is_linked)
         });
-        let nodes = nodes.collect();
-        let front = Front::new(&tree);
-        let starting = (0..tree.nodes as usize).map(|node| (rng.below(4), node)).collect();
+        let agents = agents.collect();
+        let front = Front::new(&set);
+        let starting = (0..set.nodes as usize).map(|node| (rng.below(4), node)).collect();
         World {
-            tree,
+            set,
             rng,
             front,
-            nodes,
+            agents,
             pipes: Pipes { up: pipes(), down: pipes() },
             now: 0,
             start_turns: 0,
-            faults: tree.faults,
+            faults: set.faults,
             blamed: BTreeSet::new(),
             starting,
             paused_until: 0,
@@ -169,11 +169,11 @@ impl World {
         self.now += 1;
         let now = self.now;
         for (_, node) in self.starting.extract_if(.., |(time, _)| *time <= now) {
-            if !self.nodes[node].is_gone {
-                self.nodes[node].greet();
+            if !self.agents[node].is_gone {
+                self.agents[node].greet();
             }
         }
-        self.front.read(&mut self.nodes, &mut self.pipes, (&mut self.rng, now));
+        self.front.read(&mut self.agents, &mut self.pipes, (&mut self.rng, now));
         if now >= self.paused_until {
             // More than arrives in a turn, or less.
             self.front.take(self.rng.size(64 << 20) as usize);
@@ -183,16 +183,16 @@ impl World {
         }
         self.front.push_stdin(16);
         self.front.write(&mut self.pipes);
-        let from = self.rng.index(self.nodes.len());
-        for number in (from..self.nodes.len()).chain(0..from) {
+        let from = self.rng.index(self.agents.len());
+        for number in (from..self.agents.len()).chain(0..from) {
             self.step(number);
         }
-        if self.front.started == self.nodes.len() && self.start_turns == 0 {
+        if self.front.started == self.agents.len() && self.start_turns == 0 {
             self.start_turns = now;
         }
         // A job that loses a node before that does not start, but its carriers may be cut.
         let (percent, begins) =
-            if self.tree.is_linked { (20, self.front.ready > 0) } else { (3, self.start_turns > 0) };
+            if self.set.is_linked { (20, self.front.ready > 0) } else { (3, self.start_turns > 0) };
         if self.faults > 0 && begins && self.rng.chance(percent) {
             self.faults -= 1;
             self.fault();
@@ -200,43 +200,43 @@ impl World {
     }
 
     fn step(&mut self, number: usize) {
-        let node = &mut self.nodes[number];
-        if node.is_gone || self.now < node.stopped_until {
+        let agent = &mut self.agents[number];
+        if agent.is_gone || self.now < agent.stopped_until {
             return;
         }
         if self.rng.chance(1) {
-            node.lose(&mut self.rng);
+            agent.lose(&mut self.rng);
         }
-        node.step(number, &mut self.pipes, self.now);
-        if node.is_gone {
+        agent.step(number, &mut self.pipes, self.now);
+        if agent.is_gone {
             self.end(number);
         }
     }
 
-    /// The process of a node has ended, which it may notice before.
+    /// The process of an agent has ended, which it may notice before.
     fn end(&mut self, number: usize) {
-        self.nodes[number].is_gone = true;
+        self.agents[number].is_gone = true;
         self.pipes.up[number].end();
         self.pipes.down[number].break_off();
     }
 
     /// Kills or stops a process, or cuts an edge at any byte.
     fn fault(&mut self) {
-        let number = self.rng.index(self.nodes.len());
-        let kind = match self.rng.below(if self.tree.is_linked { 12 } else { 4 }) {
+        let number = self.rng.index(self.agents.len());
+        let kind = match self.rng.below(if self.set.is_linked { 12 } else { 4 }) {
             // Carriers that are replaced are mostly cut.
             4.. => 1,
             _ if self.start_turns == 0 => 1,
             kind => kind,
         };
         if kind == 3 {
-            self.nodes[number].stopped_until = self.now + self.rng.below(300);
+            self.agents[number].stopped_until = self.now + self.rng.below(300);
             return;
         }
-        if self.nodes[number].is_gone || self.front.lost.contains(&number) {
+        if self.agents[number].is_gone || self.front.lost.contains(&number) {
             return;
         }
-        if kind == 1 && self.tree.is_linked {
+        if kind == 1 && self.set.is_linked {
             if self.front.can_replace(number) {
                 self.pipes.up[number].cut(&mut self.rng);
                 self.pipes.down[number].cut(&mut self.rng);
@@ -253,31 +253,31 @@ impl World {
                 self.pipes.up[number].cut(&mut self.rng);
                 self.pipes.down[number].cut(&mut self.rng);
             }
-            _ => self.nodes[number].is_wrong = true,
+            _ => self.agents[number].is_wrong = true,
         }
     }
 
     /// Ends the job, and checks that every agent ends.
-    fn finish(mut self) -> TreeReport {
+    fn finish(mut self) -> AgentsReport {
         assert!(self.front.lost.is_subset(&self.blamed), "a node is lost without a fault");
-        for node in 0..self.nodes.len() {
+        for node in 0..self.agents.len() {
             self.front.send(node, &ToAgent::Close);
         }
         let end = self.now + END_TURNS;
-        while self.nodes.iter().any(|node| !node.is_gone) {
+        while self.agents.iter().any(|agent| !agent.is_gone) {
             assert!(self.now < end, "an agent does not end");
             self.turn();
         }
         let mut delays = self.front.delays;
         delays.sort_unstable();
         let at = |part: usize| delays.get(delays.len().saturating_sub(1) * part / 100).copied().unwrap_or(0);
-        TreeReport {
+        AgentsReport {
             turns: self.now,
             start_turns: self.start_turns,
             lost: self.front.lost.len(),
             replaced: self.front.replaced,
             bytes: self.front.bytes,
-            frames: (self.front.frames, self.nodes.iter().map(|node| node.frames).sum()),
+            frames: (self.front.frames, self.agents.iter().map(|agent| agent.frames).sum()),
             spent: self.front.spent,
             front_peak: self.front.peak,
             delays: (at(50), at(99), at(100)),
