@@ -168,17 +168,6 @@ pub struct Start {
     pub files: Option<NodeFiles>,
 }
 
-/// Bytes for the stdin of ranks on one node. They pass the edge once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StdinPiece {
-    /// The number of the request.
-    pub call: u64,
-    /// The ranks.
-    pub ranks: StdinRanks,
-    /// The bytes, at most [`MAX_STDIN`]; none closes stdin.
-    pub bytes: Vec<u8>,
-}
-
 /// The ranks of a node that receive a piece of stdin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdinRanks {
@@ -214,8 +203,15 @@ pub enum ToAgent {
         /// The number of columns.
         columns: u16,
     },
-    /// Bytes for the stdin of ranks. The agent answers with `StdinTaken`.
-    Stdin(StdinPiece),
+    /// Bytes for the stdin of ranks, which pass the edge once. The agent answers with `StdinTaken`.
+    Stdin {
+        /// The number of the request.
+        call: u64,
+        /// The ranks.
+        ranks: StdinRanks,
+        /// The bytes, at most [`MAX_STDIN`]; none closes stdin.
+        bytes: Vec<u8>,
+    },
     /// The answer to a message of a tool on the node: `None` if it was logged.
     Logged {
         /// The number of the request.
@@ -362,16 +358,9 @@ impl Message for ToAgent {
 
     fn check(&self) -> Result<(), ControlError> {
         match self {
-            ToAgent::Stdin(piece) => limit("bytes of stdin", piece.bytes.len(), MAX_STDIN),
-            ToAgent::Start(_)
-            | ToAgent::Go
-            | ToAgent::Signal { .. }
-            | ToAgent::SignalRanks { .. }
-            | ToAgent::Resize { .. }
-            | ToAgent::Logged { .. }
-            | ToAgent::CutOff
-            | ToAgent::Close
-            | ToAgent::HangUp => Ok(()),
+            ToAgent::Stdin { bytes, .. } => limit("bytes of stdin", bytes.len(), MAX_STDIN),
+            // Only their encodings are limited.
+            _ => Ok(()),
         }
     }
 }
@@ -390,12 +379,7 @@ impl Message for ToFrontEnd {
             }
             ToFrontEnd::Link(address) => limit("bytes of a path", address.path.len(), MAX_TEXT),
             ToFrontEnd::Produced(totals) => limit("totals", totals.len(), MAX_TOTALS),
-            ToFrontEnd::Ready
-            | ToFrontEnd::Started { .. }
-            | ToFrontEnd::Log { .. }
-            | ToFrontEnd::StdinTaken { .. }
-            | ToFrontEnd::FilesWritten { .. }
-            | ToFrontEnd::Over { .. } => Ok(()),
+            _ => Ok(()),
         }
     }
 }

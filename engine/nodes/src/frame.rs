@@ -188,27 +188,17 @@ struct Header {
     kind: u8,
     channel: u8,
     bundle: u8,
-    zero: u8,
+    /// Always 0: byte 3, and bytes 12 to 15.
+    zeros: [u8; 5],
     length: u32,
     rank: u32,
-    /// Always 0.
-    reserved: u32,
     offset: u64,
     time: [u8; 8],
 }
 
 impl Header {
-    const EMPTY: Header = Header {
-        kind: 0,
-        channel: 0,
-        bundle: 0,
-        zero: 0,
-        length: 0,
-        rank: 0,
-        reserved: 0,
-        offset: 0,
-        time: [0; 8],
-    };
+    const EMPTY: Header =
+        Header { kind: 0, channel: 0, bundle: 0, zeros: [0; 5], length: 0, rank: 0, offset: 0, time: [0; 8] };
 
     fn of_stream(kind: u8, StreamKey { rank, channel }: StreamKey) -> Header {
         let bundle = Bundle::of(channel).map_or(0, Bundle::number);
@@ -216,29 +206,27 @@ impl Header {
     }
 
     fn encode(self) -> [u8; HEADER] {
-        let Header { kind, channel, bundle, zero, .. } = self;
+        let Header { kind, channel, bundle, zeros: [z0, z1, z2, z3, z4], .. } = self;
         let [l0, l1, l2, l3] = self.length.to_le_bytes();
         let [r0, r1, r2, r3] = self.rank.to_le_bytes();
-        let [p0, p1, p2, p3] = self.reserved.to_le_bytes();
         let [o0, o1, o2, o3, o4, o5, o6, o7] = self.offset.to_le_bytes();
         let [t0, t1, t2, t3, t4, t5, t6, t7] = self.time;
         [
-            kind, channel, bundle, zero, l0, l1, l2, l3, r0, r1, r2, r3, p0, p1, p2, p3, o0, o1, o2, o3, o4,
+            kind, channel, bundle, z0, l0, l1, l2, l3, r0, r1, r2, r3, z1, z2, z3, z4, o0, o1, o2, o3, o4,
             o5, o6, o7, t0, t1, t2, t3, t4, t5, t6, t7,
         ]
     }
 
     fn decode(bytes: &[u8; HEADER]) -> Header {
-        let [kind, channel, bundle, zero, l0, l1, l2, l3, r0, r1, r2, r3, p0, p1, p2, p3, rest @ ..] = *bytes;
+        let [kind, channel, bundle, z0, l0, l1, l2, l3, r0, r1, r2, r3, z1, z2, z3, z4, rest @ ..] = *bytes;
         let [o0, o1, o2, o3, o4, o5, o6, o7, time @ ..] = rest;
         Header {
             kind,
             channel,
             bundle,
-            zero,
+            zeros: [z0, z1, z2, z3, z4],
             length: u32::from_le_bytes([l0, l1, l2, l3]),
             rank: u32::from_le_bytes([r0, r1, r2, r3]),
-            reserved: u32::from_le_bytes([p0, p1, p2, p3]),
             offset: u64::from_le_bytes([o0, o1, o2, o3, o4, o5, o6, o7]),
             time,
         }

@@ -24,7 +24,6 @@
 //! | `agent_end` | the agent's end: what may be sent now |
 //! | `front_end` | the front end's end: what arrived, and credit |
 //! | `link` | the bytes of an edge whose carrier is replaced |
-//! | `turns` | the turns of the threads that write to one pipe |
 //! | `limits` | limits |
 
 mod agent_end;
@@ -33,19 +32,17 @@ mod frame;
 mod front_end;
 pub mod limits;
 mod link;
-mod turns;
 
 pub use agent_end::{AgentEnd, AgentEvent};
 pub use control::{
     AgentSocket, ControlError, DropPolicy, LinkAddress, NodeFiles, Program, RankStdin, RankTotal, Start,
-    StdinOutcome, StdinPiece, StdinRanks, Terminal, ToAgent, ToFrontEnd, cut_text,
+    StdinOutcome, StdinRanks, Terminal, ToAgent, ToFrontEnd, cut_text,
 };
 pub use frame::{Bundle, Decoder, Frame, FrameError, HEADER, StreamKey, first_header};
 pub use front_end::{BrokenEnd, BrokenStream, FrontEnd, FrontEvent, window};
 #[cfg(doc)]
 use limits::MAX_WINDOW;
 pub use link::LinkEnd;
-pub use turns::Turns;
 
 /// The reason why the peer of an edge is cut off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

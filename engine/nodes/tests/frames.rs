@@ -8,8 +8,8 @@ use iof_nodes::limits::{
     MAX_ANSWER, MAX_CONTROL, MAX_RANKS_OF_NODE, MAX_RECORD, MAX_STDIN, MAX_TEXT, MAX_TOTALS,
 };
 use iof_nodes::{
-    Bundle, Decoder, Frame, FrameError, HEADER, RankTotal, StdinPiece, StdinRanks, StreamKey, ToAgent,
-    ToFrontEnd, cut_text, first_header,
+    Bundle, Decoder, Frame, FrameError, HEADER, RankTotal, StdinRanks, StreamKey, ToAgent, ToFrontEnd,
+    cut_text, first_header,
 };
 use iof_proto::{Channel, Rank};
 use proptest::prelude::*;
@@ -191,8 +191,8 @@ fn hello_and_padding_end_in_a_newline() {
 
 #[test]
 fn messages_beyond_a_limit_are_not_sent() {
-    let piece = |length| StdinPiece { call: 1, ranks: StdinRanks::All, bytes: vec![0; length] };
-    let is_sent = |length| ToAgent::Stdin(piece(length)).frame().is_ok();
+    let stdin = |length| ToAgent::Stdin { call: 1, ranks: StdinRanks::All, bytes: vec![0; length] };
+    let is_sent = |length| stdin(length).frame().is_ok();
     assert!(is_sent(MAX_STDIN) && !is_sent(MAX_STDIN + 1));
     let failed = |reason| ToFrontEnd::Failed { reason, is_usage: true };
     let long = "ä".repeat(MAX_TEXT);

@@ -266,7 +266,9 @@ fn serve(
                     hooks.warn(&format!("cannot send signal {signal} to {} ranks", ranks.len()));
                 }
             }
-            Ok(Input::Message(ToAgent::Stdin(piece))) => stdin.push(piece, ranks),
+            Ok(Input::Message(ToAgent::Stdin { call, ranks: targets, bytes })) => {
+                stdin.push(call, (targets, ranks), bytes);
+            }
             Ok(Input::Message(ToAgent::Resize { rows, columns })) => {
                 job.resize_ptys(WindowSize { rows, columns });
             }

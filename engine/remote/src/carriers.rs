@@ -37,18 +37,8 @@ impl NodeConnection {
     }
 }
 
-/// What is to be at the other end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose<'a> {
-    /// A new agent ([`Agent::start`](crate::Agent::start)).
-    Agent,
-    /// The agent that listens at this path of its node ([`link`](crate::link)), whose connection
-    /// has ended. Only for commands, with [`Launch::reattach`](crate::Launch::reattach).
-    Link(&'a Path),
-}
-
-/// A function that connects to a host.
-type Connect = dyn Fn(&str, Purpose<'_>) -> io::Result<NodeConnection> + Send + Sync;
+/// A function that connects to a new agent on a host.
+type Connect = dyn Fn(&str) -> io::Result<NodeConnection> + Send + Sync;
 
 /// How the front end reaches its agents.
 #[derive(Clone)]
@@ -90,7 +80,7 @@ impl Carriers {
         }
     }
 
-    /// Calls `connect` for the connection to each host. It holds back the start, which has no time
+    /// Calls `connect` for the connection to the agent of each host. It holds back the start, which has no time
     /// limit, so it should have one of its own. Connections are not replaced:
     /// [`Launch::reattach`](crate::Launch::reattach) is refused.
     ///
@@ -99,12 +89,12 @@ impl Carriers {
     ///
     /// use iof_remote::{Carriers, NodeConnection};
     ///
-    /// let carriers = Carriers::connections(|host, _purpose| {
+    /// let carriers = Carriers::connections(|host| {
     ///     NodeConnection::of_socket(UnixStream::connect(format!("/run/my-daemon/{host}"))?)
     /// });
     /// ```
     pub fn connections(
-        connect: impl Fn(&str, Purpose<'_>) -> io::Result<NodeConnection> + Send + Sync + 'static,
+        connect: impl Fn(&str) -> io::Result<NodeConnection> + Send + Sync + 'static,
     ) -> Carriers {
         Carriers(Kind::Connections(Arc::new(connect)))
     }
@@ -114,25 +104,24 @@ impl Carriers {
         matches!(&self.0, Kind::Command { link, .. } if !link.is_empty())
     }
 
-    /// Starts a carrier to `host`, for a process with this number of edges. If `is_silent`, nothing
+    /// Starts a carrier to a new agent on `host`, for a process with this number of edges; with `link`,
+    /// to the agent that listens at this path, which only a command reaches. If `is_silent`, nothing
     /// that it prints on stderr is shown.
     pub(crate) fn start(
         &self,
         host: &str,
-        purpose: Purpose<'_>,
+        link: Option<&Path>,
         edges: usize,
         is_silent: bool,
     ) -> io::Result<Carrier> {
-        match (&self.0, purpose) {
-            (Kind::Command { template, agent, .. }, Purpose::Agent) => {
-                template.start(host, agent, edges, is_silent)
-            }
-            (Kind::Command { template, link, .. }, Purpose::Link(path)) => {
+        match (&self.0, link) {
+            (Kind::Command { template, agent, .. }, None) => template.start(host, agent, edges, is_silent),
+            (Kind::Command { template, link, .. }, Some(path)) => {
                 let words = [link, OsStr::new(" "), &shell_word(path.as_os_str())];
                 template.start(host, &words.into_iter().collect::<OsString>(), edges, is_silent)
             }
-            (Kind::Connections(connect), purpose) => {
-                let NodeConnection { down, up } = connect(host, purpose)?;
+            (Kind::Connections(connect), _) => {
+                let NodeConnection { down, up } = connect(host)?;
                 let end = CarrierEnd::of_connection(down.try_clone()?);
                 Ok(Carrier { end, down, up })
             }

@@ -10,8 +10,8 @@ use std::time::Instant;
 use crossbeam::channel::Sender;
 use iof_engine::{Engine, Signal as RankSignal};
 use iof_nodes::{
-    BrokenEnd, ControlError, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, StreamKey, ToAgent, ToFrontEnd,
-    cut_text, window,
+    BrokenEnd, ControlError, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, Start, StreamKey, ToAgent,
+    ToFrontEnd, cut_text, window,
 };
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
@@ -20,6 +20,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::carrier::{Carrier, CarrierEnd, ended, lock, reap, signal_group, write_frames};
 use crate::greeting::skip_greeting;
+use crate::link::CarrierNumber;
 use crate::reattach::{Down, LinkedEdge};
 use crate::remote::{Node, Remote};
 use crate::thread::{NoThread, start_thread};
@@ -57,7 +58,7 @@ pub struct Edge {
     front: Arc<Mutex<FrontEnd>>,
     carrier: Arc<Mutex<CarrierEnd>>,
     /// If the carrier may be replaced.
-    linked: Option<Arc<LinkedEdge>>,
+    pub linked: Option<Arc<LinkedEdge>>,
 }
 
 /// What the thread that receives needs.
@@ -92,7 +93,7 @@ impl Edge {
         match &linked {
             None => start_thread("iof-down", move || send(pipe, &frames))?,
             Some(linked) => {
-                linked.start(pipe, &carrier)?;
+                linked.start_writing((pipe, CarrierNumber::default()), &carrier)?;
                 let linked = Arc::clone(linked);
                 start_thread("iof-down", move || linked.send_all(&frames))?;
             }
@@ -127,9 +128,10 @@ impl Edge {
         drop(self.down.send(frame.into()));
     }
 
-    /// Greets an agent, and opens its windows.
-    pub fn greet(&self) {
+    /// Greets an agent, opens its windows, and lets it prepare the start of its ranks.
+    pub fn prepare(&self, start: Start) -> Result<(), ControlError> {
         drop(self.down.send(lock(&self.front).greeting().into()));
+        self.send(&ToAgent::Start(start.into()))
     }
 
     /// Sends a signal to the carrier and what it has started on this node.
@@ -146,11 +148,6 @@ impl Edge {
             Some(linked) if lock(&self.front).has_greeted() => linked.hang_up(),
             _ => signal_group(&self.carrier, Signal::SIGTERM),
         }
-    }
-
-    /// Returns the edge if its carrier may be replaced.
-    pub fn linked(&self) -> Option<&Arc<LinkedEdge>> {
-        self.linked.as_ref()
     }
 
     /// Gives up the node. Returns what is known about it.
@@ -261,7 +258,9 @@ impl Receiving {
             FrontEvent::Gap { stream, end, .. } => {
                 self.pass_on(stream, Vec::new(), &[Info::new(key::IOF_OFFSET, end)], || {})?;
             }
-            FrontEvent::End(stream) => self.complete(stream)?,
+            FrontEvent::End(stream) => {
+                self.pass_on(stream, Vec::new(), &[Info::new(key::PMIX_IOF_COMPLETE, true)], || {})?;
+            }
             // The front end's end of the node has noted the totals.
             FrontEvent::Message(ToFrontEnd::Produced(_)) => {}
             FrontEvent::Message(ToFrontEnd::Link(address)) => {
@@ -321,10 +320,6 @@ impl Receiving {
         let (front, down, length) = (Arc::clone(&self.front), self.down.clone(), bytes.len());
         let taken = move || give_credit(&front, &down, stream.channel, length);
         self.pass_on(stream, bytes.to_vec(), time.as_slice(), taken)
-    }
-
-    fn complete(&self, stream: StreamKey) -> Result<(), String> {
-        self.pass_on(stream, Vec::new(), &[Info::new(key::PMIX_IOF_COMPLETE, true)], || {})
     }
 
     fn pass_on(

@@ -163,11 +163,6 @@ impl Follower {
     /// Ends what SIGKILL has not ended. A node may be frozen, or its carrier may not notice that
     /// the network is gone.
     fn perform(&mut self, step: LastStep, now: Instant) {
-        let signal = |signal| {
-            let state = self.remote.state();
-            let edges = state.open.iter().filter_map(|number| state.edges.get(*number)?.as_ref());
-            edges.for_each(|edge| edge.signal_carrier(signal));
-        };
         let next = |wait| now.checked_add(wait);
         match step {
             LastStep::CutOff => {
@@ -175,15 +170,13 @@ impl Follower {
                 self.last_step = next(OPEN_AFTER_KILL).map(|time| (time, LastStep::HangUp));
             }
             LastStep::HangUp => {
-                signal(Signal::SIGTERM);
+                let terminate = |(_, edge): (usize, &Edge)| edge.signal_carrier(Signal::SIGTERM);
+                self.remote.state().open_edges().for_each(terminate);
                 self.last_step = next(EXIT_LIMIT).map(|time| (time, LastStep::GiveUp));
             }
             LastStep::GiveUp => {
-                let edges: Vec<(usize, Edge)> = {
-                    let state = self.remote.state();
-                    let edge = |number: &usize| Some((*number, state.edges.get(*number)?.clone()?));
-                    state.open.iter().filter_map(edge).collect()
-                };
+                let numbered = |(number, edge): (usize, &Edge)| (number, edge.clone());
+                let edges: Vec<_> = self.remote.state().open_edges().map(numbered).collect();
                 for (number, edge) in edges {
                     let given_up = edge.give_up();
                     edge.signal_carrier(Signal::SIGKILL);

@@ -30,7 +30,7 @@
 //! let mut tool = engine.attach("demo", Grant::Block)?;
 //! tool.pull(&Pull::new(vec![Proc::all("demo".parse()?)], Channels::STDOUT))?;
 //!
-//! let carriers = Carriers::connections(|_host, _purpose| {
+//! let carriers = Carriers::connections(|_host| {
 //!     let (ours, theirs) = UnixStream::pair()?;
 //!     // This is what the daemon of the node does with its end.
 //!     let theirs = NodeConnection::of_socket(theirs)?;
@@ -87,7 +87,7 @@ pub use agent::{
     agent, link,
 };
 pub use carrier::{EmptyTemplate, MAX_STARTS, SRUN, SSH, Template, shell_word};
-pub use carriers::{Carriers, NodeConnection, Purpose};
+pub use carriers::{Carriers, NodeConnection};
 pub use cost::{AgentCosts, backend_text, cpu_time};
 pub use error::{RemoteLimitError, RemoteStartError};
 pub use follower::{NodeLost, RemoteEvent};

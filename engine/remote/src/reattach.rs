@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use crate::carrier::{Carrier, CarrierEnd, MAX_STARTS, ended, lock, reap, signal_group};
-use crate::carriers::{Carriers, Purpose};
+use crate::carriers::Carriers;
 use crate::greeting::FirstHeader;
 use crate::link::{CarrierNumber, DRAIN_LIMIT, Link};
 use crate::thread::{NoThread, start_thread};
@@ -40,6 +40,8 @@ pub struct Reattach {
     carriers: Carriers,
     /// How long a node may be without a carrier.
     limit: Duration,
+    /// The number of edges of this process.
+    edges: usize,
     /// As many messages as attempts are being made.
     starting: (Sender<()>, Receiver<()>),
 }
@@ -49,8 +51,6 @@ pub(crate) struct LinkedEdge {
     pub(crate) link: Link,
     reattach: Reattach,
     host: String,
-    /// The number of edges of this process.
-    edges: usize,
     /// Where the agent listens, once it has told so.
     address: Mutex<Option<LinkAddress>>,
 }
@@ -101,18 +101,17 @@ enum First {
 }
 
 impl Reattach {
-    /// Replaces carriers for at most `limit` after their end.
-    pub fn new(carriers: Carriers, limit: Duration) -> Reattach {
-        Reattach { carriers, limit, starting: bounded(MAX_STARTS) }
+    /// Replaces carriers of this number of edges for at most `limit` after their end.
+    pub fn new(carriers: Carriers, limit: Duration, edges: usize) -> Reattach {
+        Reattach { carriers, limit, edges, starting: bounded(MAX_STARTS) }
     }
 
-    /// Returns the upper end of the edge to `host`, one of this number of edges.
-    pub(crate) fn edge(&self, host: &str, edges: usize) -> Arc<LinkedEdge> {
+    /// Returns the upper end of the edge to `host`.
+    pub(crate) fn edge(&self, host: &str) -> Arc<LinkedEdge> {
         Arc::new(LinkedEdge {
             link: Link::default(),
             reattach: self.clone(),
             host: host.to_owned(),
-            edges,
             address: Mutex::default(),
         })
     }
@@ -130,12 +129,8 @@ impl LinkedEdge {
         lock(&self.address).is_some() && self.link.takes_carriers()
     }
 
-    /// Starts to write to the first carrier.
-    pub fn start(self: &Arc<Self>, down: File, carrier: &Arc<Mutex<CarrierEnd>>) -> Result<(), NoThread> {
-        self.start_writing((down, CarrierNumber::default()), carrier)
-    }
-
-    fn start_writing(
+    /// Starts to write to a carrier.
+    pub fn start_writing(
         self: &Arc<Self>,
         (down, number): (File, CarrierNumber),
         carrier: &Arc<Mutex<CarrierEnd>>,
@@ -160,13 +155,11 @@ impl LinkedEdge {
         self.hang_up();
     }
 
-    /// Ends the edge: tells the agent, and does not replace the carrier any more. An agent that was
-    /// sent the end of the job needs no further message.
+    /// Ends the edge: tells the agent, and does not replace the carrier any more. An edge that is
+    /// closed, such as by the end of the job, sends no further message.
     pub fn hang_up(&self) {
-        if !self.link.is_ending() {
-            // The message is within its limits.
-            self.link.close_with(&ToAgent::HangUp.frame().unwrap_or_default());
-        }
+        // The message is within its limits.
+        self.link.close_with(&ToAgent::HangUp.frame().unwrap_or_default());
     }
 
     /// Ends the edge, and sends a signal to the carrier. With SIGTERM, an agent that would wait for
@@ -182,14 +175,8 @@ impl LinkedEdge {
     pub fn cut_off(&self) {
         self.hang_up();
         if self.link.is_attached() {
-            self.drain(Instant::now() + DRAIN_LIMIT);
+            self.link.drain(Instant::now() + DRAIN_LIMIT);
         }
-    }
-
-    /// Waits until the edge is ended and its carrier has taken everything, or has ended and is not
-    /// replaced, until `deadline` at most.
-    pub fn drain(&self, deadline: Instant) {
-        self.link.drain(deadline);
     }
 
     /// Replaces a carrier that has ended its output. Blocks until another one has reached the agent.
@@ -234,8 +221,12 @@ impl LinkedEdge {
         let Some(turn) = self.wait_for_turn(limit) else {
             return Attempt::Failed("too many carriers are being started".into());
         };
-        let purpose = Purpose::Link(Path::new(&address.path));
-        let carrier = self.reattach.carriers.start(&self.host, purpose, self.edges, is_silent);
+        let carrier = self.reattach.carriers.start(
+            &self.host,
+            Some(Path::new(&address.path)),
+            self.reattach.edges,
+            is_silent,
+        );
         match carrier {
             Ok(carrier) => {
                 let first = FirstHeader::new(is_silent);
@@ -372,10 +363,10 @@ mod tests {
 
     #[test]
     fn attempts_that_are_not_answered_hold_back_no_other_one() {
-        let silent = Reattach::new(carriers("sh -c"), LONG);
-        let silent_edges = [(); MAX_STARTS].map(|()| silent.edge("0", MAX_STARTS));
+        let silent = Reattach::new(carriers("sh -c"), LONG, MAX_STARTS);
+        let silent_edges = [(); MAX_STARTS].map(|()| silent.edge("0"));
         let other = Reattach { carriers: carriers("false"), ..silent };
-        let closed = other.edge("a", 1);
+        let closed = other.edge("a");
         thread::scope(|scope| {
             for edge in &silent_edges {
                 scope.spawn(|| attempt(edge));
@@ -383,7 +374,7 @@ mod tests {
             while other.starting.0.len() < MAX_STARTS {
                 thread::yield_now();
             }
-            let reason = attempt(&other.edge("a", 1));
+            let reason = attempt(&other.edge("a"));
             assert_eq!(reason.as_deref(), Some("its carrier ended with exit status: 1"));
             silent_edges.iter().for_each(|edge| edge.hang_up());
         });

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crossbeam::channel::Sender;
 use iof_capture::{check_files, check_maps};
 use iof_engine::{Exit, HostReply, JobStatus, QueryReply, Signal as RankSignal, StdinPush, WindowSize};
-use iof_nodes::{StdinOutcome, StdinPiece, StdinRanks, ToAgent};
+use iof_nodes::{StdinOutcome, StdinRanks, ToAgent};
 use iof_proto::query::key;
 use iof_proto::{Found, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, Value};
 
@@ -110,6 +110,11 @@ impl fmt::Debug for Remote {
 }
 
 impl State {
+    /// Returns the edges to the nodes that have neither ended nor are lost.
+    pub(crate) fn open_edges(&self) -> impl Iterator<Item = (usize, &Edge)> {
+        self.open.iter().filter_map(|number| Some((*number, self.edges.get(*number)?.as_ref()?)))
+    }
+
     fn send_all(&self, message: &ToAgent) {
         // Messages of this module are within their limits.
         self.edges.iter().flatten().for_each(|edge| drop(edge.send(message)));
@@ -136,8 +141,7 @@ impl Remote {
     pub fn check(&self) -> Result<u64, RemoteLimitError> {
         let ranks = self.nodes.iter().map(|node| node.ranks.len() as u64).sum::<u64>();
         let files = ranks.saturating_mul(FILES_PER_RANK);
-        let edges = self.nodes.len() as u64;
-        let files = files.saturating_add(edges.saturating_mul(FILES_PER_EDGE));
+        let files = files.saturating_add((self.nodes.len() as u64).saturating_mul(FILES_PER_EDGE));
         check_maps(ranks.saturating_mul(MAPS_PER_RANK))
             .map_err(|maps| RemoteLimitError::Maps { ranks, maps })?;
         check_files(files.saturating_add(OTHER_FILES))
@@ -166,12 +170,12 @@ impl Remote {
         let deadline = Instant::now() + DRAIN_LIMIT;
         let linked: Vec<_> = {
             let state = self.state();
-            state.edges.iter().flatten().filter_map(|edge| edge.linked().cloned()).collect()
+            state.edges.iter().flatten().filter_map(|edge| edge.linked.clone()).collect()
         };
         self.send_all(&ToAgent::Close);
         // What sends over an edge ends with the last of these.
-        self.state().edges.iter_mut().for_each(|edge| drop(edge.take_if(|edge| edge.linked().is_some())));
-        linked.iter().for_each(|linked| linked.drain(deadline));
+        self.state().edges.iter_mut().for_each(|edge| drop(edge.take_if(|edge| edge.linked.is_some())));
+        linked.iter().for_each(|linked| linked.link.drain(deadline));
     }
 
     /// Changes the size of the ranks' terminals. Has no effect before the ranks are started.
@@ -236,23 +240,18 @@ impl Remote {
             return reply.deny(Status::ERR_NOT_AVAILABLE, "the ranks are not started");
         }
         let (call, mut pieces) = (state.next_call, Vec::new());
-        for number in &state.open {
-            let edge = state.edges.get(*number).and_then(Option::as_ref);
-            let (Some(edge), Some(ranks)) = (edge, self.targets(*number, push)) else { continue };
-            let piece = StdinPiece { call, ranks, bytes: bytes.to_vec() };
-            match ToAgent::Stdin(piece).frame() {
-                Ok(frame) => pieces.push((*number, edge, frame)),
+        for (number, edge) in state.open_edges() {
+            let Some(ranks) = self.targets(number, push) else { continue };
+            match (ToAgent::Stdin { call, ranks, bytes: bytes.to_vec() }).frame() {
+                Ok(frame) => pieces.push((number, edge, frame)),
                 Err(error) => return reply.deny(Status::ERR_NOT_AVAILABLE, error.to_string()),
             }
         }
         if pieces.is_empty() {
             return reply.deny(Status::ERR_IOF_COMPLETE, "all ranks of these nodes have ended");
         }
-        let send = |(number, edge, frame): (usize, &Edge, Vec<u8>)| {
-            edge.push_stdin(call, frame);
-            number
-        };
-        let nodes = pieces.into_iter().map(send).collect();
+        let nodes = pieces.iter().map(|(number, ..)| *number).collect();
+        pieces.into_iter().for_each(|(_, edge, frame)| edge.push_stdin(call, frame));
         state.next_call = call.saturating_add(1);
         state.calls.insert(call, StdinCall { nodes, outcome: StdinOutcome::Closed, reply });
     }

@@ -10,14 +10,12 @@ use std::{env, fmt};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use iof_engine::{App, BackendKind, DEFAULT_CACHE_TOTAL, Engine, Interaction, JobSpec, Pty, Stdin};
 use iof_nodes::limits::MAX_NODES;
-use iof_nodes::{
-    AgentSocket, DropPolicy, NodeFiles, Program, RankStdin, Start, Terminal, ToAgent, ToFrontEnd,
-};
+use iof_nodes::{AgentSocket, DropPolicy, NodeFiles, Program, RankStdin, Start, Terminal, ToFrontEnd};
 use iof_output::{Audience, FlushTimeout};
 use iof_proto::Rank;
 
 use crate::carrier::MAX_STARTS;
-use crate::carriers::{Carriers, Purpose};
+use crate::carriers::Carriers;
 use crate::edge::{Edge, NodeEvent, NumberedEvent};
 use crate::environment;
 use crate::error::RemoteStartError;
@@ -130,7 +128,7 @@ impl Remote {
             let edges: Vec<Edge> = self.state().edges.iter_mut().filter_map(Option::take).collect();
             edges.iter().for_each(Edge::end_carrier);
             let deadline = Instant::now() + DRAIN_LIMIT;
-            edges.iter().filter_map(Edge::linked).for_each(|linked| linked.drain(deadline));
+            edges.iter().flat_map(|edge| &edge.linked).for_each(|linked| linked.link.drain(deadline));
         }
         self.state().events = Some(events);
         started.map(|early| NodeEvents { queue, early })
@@ -174,7 +172,8 @@ impl Remote {
         (events, queue): (&Sender<NumberedEvent>, &Receiver<NumberedEvent>),
         is_interrupted: &mut dyn FnMut(StartStep) -> bool,
     ) -> Result<Vec<NumberedEvent>, RemoteStartError> {
-        let reattach = launch.reattach.map(|limit| Reattach::new(launch.carriers.clone(), limit));
+        let reattach =
+            launch.reattach.map(|limit| Reattach::new(launch.carriers.clone(), limit, self.nodes.len()));
         let mut nodes = self.nodes.iter().enumerate();
         let (mut starting, mut ready, mut started) = (BTreeSet::new(), 0usize, 0usize);
         let mut early = Vec::new();
@@ -232,24 +231,23 @@ impl Remote {
     ) -> Result<Edge, RemoteStartError> {
         let (host, edges) = (&node.host, self.nodes.len());
         let not_started = |error| RemoteStartError::Carrier { host: host.clone(), error };
-        let carrier = launch.carriers.start(host, Purpose::Agent, edges, false).map_err(not_started)?;
+        let carrier = launch.carriers.start(host, None, edges, false).map_err(not_started)?;
         // With `reattach`, the agent, which may be the carrier's process, outlives this process for a while.
         if let (None, Some(pid)) = (reattach, carrier.end.pid()) {
             engine.guard_group(pid);
         }
-        let linked = reattach.as_ref().map(|reattach| reattach.edge(host, edges));
+        let linked = reattach.as_ref().map(|reattach| reattach.edge(host));
         Ok(Edge::start((carrier, linked), (number, node), (self, engine), events)?)
     }
 
     /// Lets an agent that has greeted prepare the start of its ranks.
     fn prepare(&self, number: usize, launch: &Launch<'_>) -> Result<(), RemoteStartError> {
         let Some(node) = self.nodes.get(number) else { return Ok(()) };
-        let start = ToAgent::Start(Box::new(start_of(launch, node)?));
-        if let Some(edge) = self.state().edges.get(number).and_then(Option::as_ref) {
-            edge.greet();
-            edge.send(&start)?;
+        let start = start_of(launch, node)?;
+        match self.state().edges.get(number) {
+            Some(Some(edge)) => Ok(edge.prepare(start)?),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Notes the ranks that are to be started, so that their hosts are known before their output.

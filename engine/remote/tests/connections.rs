@@ -39,7 +39,7 @@ impl Site {
         let engine = Arc::new(Engine::start_with(config, Arc::<Nodes>::clone(&nodes)).unwrap());
         let (sockets, (exited, exits)) = (Arc::<Mutex<BTreeMap<_, _>>>::default(), mpsc::channel());
         let kept = Arc::clone(&sockets);
-        let carriers = Carriers::connections(move |host, _| {
+        let carriers = Carriers::connections(move |host| {
             if host == "unreachable" {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }

@@ -192,7 +192,9 @@ fn start_threads(
     })?;
     let receiving = Arc::clone(uplink);
     start_thread("iof-down", move || {
-        receiving.receive_from(carrier, down);
+        if let Err(reason) = receiving.receive(down, carrier) {
+            receiving.lose(Some(reason));
+        }
         if let Some(links) = receiving.links() {
             links.ended(carrier);
         }

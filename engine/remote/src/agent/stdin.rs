@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{Engine, Grant, Job};
-use iof_nodes::{StdinOutcome, StdinPiece, StdinRanks, ToFrontEnd, cut_text};
+use iof_nodes::{StdinOutcome, StdinRanks, ToFrontEnd, cut_text};
 use iof_proto::directive::key;
 use iof_proto::{Info, Proc, Rank, SlowTargets};
 use iof_tool::{Push, PushError, Tool};
@@ -61,7 +61,7 @@ impl StdinWorkers {
 
     /// Pushes a piece to ranks of this node, which has `all`. The front end sends the next piece for
     /// these ranks after the answer, so that one piece waits for each set.
-    pub fn push(&mut self, StdinPiece { call, ranks, bytes }: StdinPiece, all: &BTreeSet<Rank>) {
+    pub fn push(&mut self, call: u64, (ranks, all): (StdinRanks, &BTreeSet<Rank>), bytes: Vec<u8>) {
         let ranks = match ranks {
             StdinRanks::All => all.iter().copied().collect(),
             StdinRanks::Some(ranks) => ranks,

@@ -9,7 +9,6 @@ use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, ToAgent, ToFron
 use iof_proto::Channel;
 
 use super::AgentError;
-use super::carrier_files::CarrierInput;
 use super::links::{self, Links};
 use super::shared_pipe::SharedPipe;
 use crate::carrier::lock;
@@ -83,7 +82,7 @@ impl Uplink {
             uplink.write(&[IoSlice::new(&hello)]);
             let receiving = Arc::clone(&uplink);
             start_thread("iof-down", move || {
-                let reason = receiving.receive(down, || true);
+                let reason = receiving.receive(down, CarrierNumber::default());
                 receiving.lose(reason.err());
             })?;
             return Ok(uplink);
@@ -117,14 +116,6 @@ impl Uplink {
         let _ = lock(&self.receiver).inputs.send(Input::Lost(reason));
     }
 
-    /// Receives over one of the carriers, as long as it is the latest one.
-    pub fn receive_from(self: &Arc<Self>, carrier: CarrierNumber, down: CarrierInput) {
-        let is_latest = || self.links().is_some_and(|links| links.link.is_latest(carrier));
-        if let Err(reason) = self.receive(down, is_latest) {
-            self.lose(Some(reason));
-        }
-    }
-
     /// Does something while nothing is received.
     pub fn between_receipts<T>(&self, work: impl FnOnce() -> T) -> T {
         let _receiver = lock(&self.receiver);
@@ -135,7 +126,7 @@ impl Uplink {
     ///
     /// # Errors
     /// The front end has broken a rule, or the only carrier can't be read.
-    fn receive(self: &Arc<Self>, mut down: impl Read, is_latest: impl Fn() -> bool) -> Result<(), String> {
+    pub fn receive(&self, mut down: impl Read, carrier: CarrierNumber) -> Result<(), String> {
         let mut piece = vec![0; 64 << 10];
         loop {
             let length = match down.read(&mut piece) {
@@ -148,7 +139,7 @@ impl Uplink {
                 Err(error) => return Err(format!("cannot read from the front end: {error}")),
             };
             let mut receiver = lock(&self.receiver);
-            if !is_latest() {
+            if self.links().is_some_and(|links| !links.link.is_latest(carrier)) {
                 return Ok(());
             }
             self.handle(&mut receiver, piece.get(..length).unwrap_or_default())?;
@@ -156,11 +147,7 @@ impl Uplink {
     }
 
     /// Does what the front end asks for in these bytes.
-    fn handle(
-        self: &Arc<Self>,
-        Receiver { decoder, inputs }: &mut Receiver,
-        bytes: &[u8],
-    ) -> Result<(), String> {
+    fn handle(&self, Receiver { decoder, inputs }: &mut Receiver, bytes: &[u8]) -> Result<(), String> {
         decoder.receive(bytes);
         if let Some(links) = self.links() {
             links.link.receive(bytes.len());

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use iof_nodes::limits::{MAX_CONTROL, MAX_KEPT, MAX_RECORD};
 use iof_nodes::{
-    AgentEnd, AgentEvent, Decoder, Frame, HEADER, LinkAddress, RankTotal, StdinOutcome, StdinPiece,
-    StdinRanks, StreamKey, ToAgent, ToFrontEnd, Turns,
+    AgentEnd, AgentEvent, Decoder, Frame, HEADER, LinkAddress, RankTotal, StdinOutcome, StdinRanks,
+    StreamKey, ToAgent, ToFrontEnd,
 };
 use iof_proto::{Channel, Rank};
 
@@ -38,9 +38,8 @@ pub struct Agent {
     decoder: Decoder,
     /// What each writer has to write in its turn.
     batches: [Vec<u8>; WRITERS],
-    turns: Turns<usize>,
-    /// The writer whose turn it is.
-    current: Option<usize>,
+    /// The writers in the order in which they have asked. It is the turn of the first one.
+    turns: VecDeque<usize>,
     messages: VecDeque<ToFrontEnd>,
     /// The message about the start is in the batch, or was.
     starts: bool,
@@ -72,8 +71,7 @@ impl Agent {
             detached: None,
             decoder: Decoder::of_front_end(),
             batches: Default::default(),
-            turns: Turns::default(),
-            current: None,
+            turns: VecDeque::new(),
             messages: VecDeque::new(),
             starts: false,
             has_started: false,
@@ -101,7 +99,7 @@ impl Agent {
     /// Starts the agent: it greets.
     pub fn greet(&mut self) {
         Frame::HELLO.append_to(&mut self.batches[CONTROL]);
-        self.request(CONTROL);
+        self.turns.push_back(CONTROL);
     }
 
     /// Lets each thread of the agent do what it can. The node has this number.
@@ -150,7 +148,7 @@ impl Agent {
                 let pids = vec![1; self.sources.len()];
                 self.messages.push_back(ToFrontEnd::Started { pids });
             }
-            ToAgent::Stdin(StdinPiece { call, ranks, bytes }) => {
+            ToAgent::Stdin { call, ranks, bytes } => {
                 assert_eq!(ranks, StdinRanks::All);
                 assert_eq!(call, self.stdin, "stdin arrives once and in order");
                 assert!(bytes.iter().all(|byte| *byte == call as u8));
@@ -225,7 +223,7 @@ impl Agent {
         }
         if !batch.is_empty() {
             self.batches[writer] = batch;
-            self.request(writer);
+            self.turns.push_back(writer);
         }
     }
 
@@ -239,15 +237,7 @@ impl Agent {
             (source.produced, source.sent) = (offset + lost, offset + lost);
             source.limit = source.limit.max(source.sent);
             Frame::Gap { stream, offset, lost }.append_to(&mut self.batches[1]);
-            self.request(1);
-        }
-    }
-
-    fn request(&mut self, writer: usize) {
-        if self.turns.begin() {
-            self.current = Some(writer);
-        } else {
-            self.turns.wait(writer);
+            self.turns.push_back(1);
         }
     }
 
@@ -256,7 +246,7 @@ impl Agent {
         if self.is_wrong {
             self.is_wrong = false;
             // Whole frames precede it.
-            if self.current.is_none() {
+            if self.turns.is_empty() {
                 let _ = self.edge.write(&[99; HEADER], pipe);
             }
         }
@@ -266,9 +256,9 @@ impl Agent {
                     self.starts |= matches!(message, ToFrontEnd::Started { .. });
                     self.batches[CONTROL].extend(message.frame().unwrap());
                 }
-                self.request(CONTROL);
+                self.turns.push_back(CONTROL);
             }
-            let Some(writer) = self.current else { return };
+            let Some(&writer) = self.turns.front() else { return };
             let batch = &mut self.batches[writer];
             let Some(written) = self.edge.write(batch, pipe) else {
                 self.is_gone = true;
@@ -280,7 +270,7 @@ impl Agent {
             }
             // Output follows the message about the start.
             self.has_started |= self.starts && writer == CONTROL;
-            self.current = self.turns.end();
+            self.turns.pop_front();
         }
     }
 }

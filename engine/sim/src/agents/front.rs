@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use iof_nodes::{
-    AgentSocket, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, RankTotal, Start, StdinPiece, StdinRanks,
-    StreamKey, ToAgent, ToFrontEnd, window,
+    AgentSocket, Decoder, DropPolicy, Frame, FrontEnd, FrontEvent, RankTotal, Start, StdinRanks, StreamKey,
+    ToAgent, ToFrontEnd, window,
 };
 use iof_proto::{Channel, Nspace, Rank};
 
@@ -307,8 +307,8 @@ impl Front {
         self.stdin = (call, self.open.clone());
         for node in self.open.clone() {
             self.edges[node].front.note_call(call);
-            let piece = StdinPiece { call, ranks: StdinRanks::All, bytes: vec![call as u8; PIECE] };
-            self.send(node, &ToAgent::Stdin(piece));
+            let bytes = vec![call as u8; PIECE];
+            self.send(node, &ToAgent::Stdin { call, ranks: StdinRanks::All, bytes });
         }
     }
 }
