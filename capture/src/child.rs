@@ -165,7 +165,10 @@ impl Child {
     }
 
     /// Reaps the child if it has ended, and returns its exit status. Does not block.
-    pub(crate) fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
+    ///
+    /// # Errors
+    /// `ECHILD` if the child was reaped before.
+    pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         let flags = libc::WEXITED | libc::WNOHANG;
         let ended = wait::waitid(libc::P_PIDFD, pidfd::id_of(&self.signaller.pidfd)?, flags)?;
         Ok(ended.map(|ended| ended.status))

@@ -62,8 +62,7 @@ pub(crate) fn start(plan: ExecPlan<'_>) -> io::Result<(u32, OwnedFd)> {
         stdin: plan.stdin.as_ref().map(AsRawFd::as_raw_fd),
         stdout: plan.stdout.as_raw_fd(),
         stderr: plan.stderr.as_raw_fd(),
-        stddiag: plan.stddiag.as_raw_fd(),
-        passed: plan.passed.as_ref().map(|(passed, _)| passed.as_raw_fd()),
+        passed: plan.passed.each_ref().map(|passed| passed.as_ref().map(|(file, _)| file.as_raw_fd())),
     };
     start_in(&plan, &strings, ends, Table::Copied).map_err(|error| match error {
         NotStarted::Error(error) => error,
@@ -77,16 +76,18 @@ fn start_with_shared_table(
     plan: &ExecPlan<'_>,
     strings: &Strings,
 ) -> Option<Result<(u32, OwnedFd), NotStarted>> {
-    let passed = plan.passed.as_ref().map(|(passed, _)| passed);
-    let files = [plan.stdin.as_ref(), Some(&plan.stdout), Some(&plan.stderr), Some(&plan.stddiag), passed];
+    let [first, second] = plan.passed.each_ref().map(|passed| passed.as_ref().map(|(file, _)| file));
+    let files = [plan.stdin.as_ref(), Some(&plan.stdout), Some(&plan.stderr), first, second];
     let mut above = plan.above_inheritable?;
     let seated = Seated::new(files)?;
-    let [stdin, stdout, stderr, stddiag, passed] = seated.numbers;
+    let [stdin, stdout, stderr, numbers @ ..] = seated.numbers;
     for seat in seated.numbers {
         above = above.max(seat.saturating_add(1));
     }
-    let (stdin, passed) = (plan.stdin.is_some().then_some(stdin), plan.passed.is_some().then_some(passed));
-    let ends = Ends { stdin, stdout, stderr, stddiag, passed };
+    let stdin = plan.stdin.is_some().then_some(stdin);
+    let [first_number, second_number] = numbers;
+    let passed = [first.map(|_| first_number), second.map(|_| second_number)];
+    let ends = Ends { stdin, stdout, stderr, passed };
     let copied = c_uint::try_from(above).ok()?;
     Some(start_in(plan, strings, ends, Table::Shared { copied, unit: seats::copy_unit() }))
 }
@@ -254,9 +255,7 @@ mod tests {
             stdin: None,
             stdout: child_stdout,
             stderr: child_stderr,
-            stddiag: child_stddiag,
-            stddiag_number: 9,
-            passed: None,
+            passed: [Some((child_stddiag, 9)), None],
             group: ChildGroup::Own,
             files: None,
             guardian: None,

@@ -103,16 +103,6 @@ impl Guardian {
         }
     }
 
-    /// Reports a child of this process that leads a process group and is not reaped before this
-    /// returns.
-    ///
-    /// # Errors
-    /// This process can open no further file, or the guardian does not answer.
-    pub fn guard_group(&self, leader: u32) -> io::Result<()> {
-        let pidfd = pidfd::open(leader)?;
-        self.pass(pidfd.as_raw_fd(), leader.cast_signed().wrapping_neg())
-    }
-
     /// Passes a pidfd. `target` is its process or group as for kill(2).
     fn pass(&self, pidfd: RawFd, mut target: libc::pid_t) -> io::Result<()> {
         // SAFETY: all zeroes are a valid message and a valid control message.

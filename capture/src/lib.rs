@@ -132,7 +132,7 @@ pub use queue::SourceBytes;
 pub use request::{Counted, Gating, Joined, NewStream, RequestId, StreamAnswer, StreamRequest, StreamStep};
 pub use room_bells::RoomBell;
 pub use signal::{Signal, SignalError};
-pub use spawn::{PassedFile, STDDIAG_FD, Spawned, Spawner, reserve_stddiag_fd, spawn};
+pub use spawn::{PassedFile, STDDIAG_FD, Spawned, Spawner, reserve_stddiag_fd, spawn, spawn_helper};
 pub use spawn_error::{SpawnError, check};
 pub use start::{Cause, StartError};
 pub use streams::{Streams, Tap};

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::iter;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -117,6 +118,38 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     Spawner { environment, above_inheritable: None, first_writes: None, guardian: None }.spawn(spec, None)
 }
 
+/// Starts a process that is no rank, such as one that connects to another node: with these standard
+/// files and the environment of this process. It leads a process group of its own, which `guardian`
+/// ends if this process is killed. Otherwise it starts as with a [`Spawner`].
+///
+/// # Errors
+/// The error of clone(2), execve(2) or a call between the two. No process runs then.
+pub fn spawn_helper(
+    program: &OsStr,
+    args: &[OsString],
+    files: [OwnedFd; 3],
+    guardian: Option<&Guardian>,
+) -> io::Result<Child> {
+    let environment = BaseEnvironment::current();
+    let [stdin, stdout, stderr] = files.map(above_stdio);
+    let plan = ExecPlan {
+        program,
+        args,
+        env: environment.with(iter::empty())?,
+        cwd: None,
+        stdin: Some(stdin?),
+        stdout: stdout?,
+        stderr: stderr?,
+        passed: [None, None],
+        group: ChildGroup::Own,
+        files: limit::for_children(),
+        guardian,
+        above_inheritable: None,
+    };
+    let (pid, pidfd) = exec::start(plan)?;
+    Ok(Child::started(pid, pidfd, true))
+}
+
 /// Starts processes, all with the environment that this process has when the spawner is created.
 ///
 /// Each process has pipes for stdout, stderr and stddiag, or a pty and a pipe for stddiag. It also
@@ -226,9 +259,7 @@ impl Spawner {
             stdin: stdio.stdin.map(above).transpose()?,
             stdout: above(stdout_child)?,
             stderr: above(stderr_child)?,
-            stddiag: stddiag_child,
-            stddiag_number,
-            passed,
+            passed: [Some((stddiag_child, stddiag_number)), passed],
             group,
             files: limit::for_children(),
             guardian: self.guardian.as_deref(),

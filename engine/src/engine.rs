@@ -302,8 +302,8 @@ impl Engine {
         unsafe { Tool::local(theirs, rings, name) }
     }
 
-    /// Returns the guardian, if there is one. Starts it at the first call.
-    pub(crate) fn guardian(&self) -> Option<Arc<Guardian>> {
+    /// Returns the [guardian](Config::guardian), if there is one. Starts it at the first call.
+    pub fn guardian(&self) -> Option<Arc<Guardian>> {
         let start = || {
             let started = Guardian::start(self.config.guardian.as_deref()?);
             let warn =
@@ -311,14 +311,6 @@ impl Engine {
             started.inspect_err(warn).ok().map(Arc::new)
         };
         self.guardian.get_or_init(start).clone()
-    }
-
-    /// Lets the [guardian](Config::guardian), if there is one, end the process group of a child of this
-    /// process, too. The child leads the group, and is not reaped before this returns.
-    pub fn guard_group(&self, leader: u32) {
-        if let Some(Err(error)) = self.guardian().map(|guardian| guardian.guard_group(leader)) {
-            tracing::warn!(%error, leader, "a process runs on if this process is killed");
-        }
     }
 
     /// Ends the engine as dropping it does, for a process that is about to exit. If all streams are

@@ -24,8 +24,7 @@ pub(super) struct Ends {
     pub stdin: Option<RawFd>,
     pub stdout: RawFd,
     pub stderr: RawFd,
-    pub stddiag: RawFd,
-    pub passed: Option<RawFd>,
+    pub passed: [Option<RawFd>; 2],
 }
 
 /// The descriptor table with which a child starts.
@@ -85,11 +84,11 @@ fn prepare(image: &mut ChildImage<'_>) -> io::Result<()> {
         leave_table(copied, unit)?;
         image.leaving.store(false, Ordering::Relaxed);
     }
-    let Ends { stdin, stdout, stderr, stddiag, passed } = image.ends;
+    let Ends { stdin, stdout, stderr, passed } = image.ends;
     let stdin = stdin.map(|stdin| (stdin, libc::STDIN_FILENO));
-    let others =
-        [(stdout, libc::STDOUT_FILENO), (stderr, libc::STDERR_FILENO), (stddiag, plan.stddiag_number)];
-    let passed = passed.zip(plan.passed.as_ref().map(|(_, number)| *number));
+    let others = [(stdout, libc::STDOUT_FILENO), (stderr, libc::STDERR_FILENO)];
+    let numbers = plan.passed.iter().map(|passed| passed.as_ref().map(|(_, number)| *number));
+    let passed = passed.into_iter().zip(numbers).filter_map(|(end, number)| end.zip(number));
     for (end, number) in stdin.into_iter().chain(others).chain(passed) {
         become_number(end, number)?;
     }

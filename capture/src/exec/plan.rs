@@ -20,12 +20,9 @@ pub(crate) struct ExecPlan<'a> {
     pub stdin: Option<OwnedFd>,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
-    pub stddiag: OwnedFd,
-    /// The number that stddiag gets in the child. No other inherited descriptor has it.
-    pub stddiag_number: RawFd,
-    /// A further file, and the number that it gets in the child. No other inherited descriptor has
-    /// it.
-    pub passed: Option<(OwnedFd, RawFd)>,
+    /// Further files, and the numbers that they get in the child. No other inherited descriptor has
+    /// one of these.
+    pub passed: [Option<(OwnedFd, RawFd)>; 2],
     pub group: ChildGroup,
     /// The soft and the hard limit on open files; `None` leaves them unchanged.
     pub files: Option<(rlim_t, rlim_t)>,

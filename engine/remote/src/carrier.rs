@@ -1,25 +1,20 @@
 //! Carriers: the processes that start agents on other nodes and carry their frames.
 
-use std::env;
-use std::ffi::{CString, OsStr, OsString};
-use std::fs::File;
-use std::io::{self, ErrorKind, IoSlice, Write};
-use std::os::fd::AsRawFd;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, IoSlice, Write, stderr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use iof_capture::{Child, Guardian, Signal, spawn_helper};
 use iof_nodes::Frame;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
-use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
-use nix::sys::stat::Mode;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, pipe2};
+use nix::unistd::pipe2;
 
 /// The command that starts processes on other nodes. The cipher costs half as much as the default
 /// of OpenSSH. A terminal that a configuration of the user asks for would change the bytes (-T).
@@ -68,7 +63,7 @@ pub(crate) struct CarrierEnd(Kind);
 
 enum Kind {
     /// A process.
-    Process { pid: Pid, status: Option<ExitStatus> },
+    Process { process: Child, status: Option<ExitStatus> },
     /// A connection of the launcher, until it is ended.
     Connection(Option<File>),
 }
@@ -90,46 +85,31 @@ impl Template {
 
     /// Starts an agent, or a link to one, on `host`, for a process with this number of edges. Its
     /// command is one word, which ssh(1) and `sh -c` pass to a shell. The carrier inherits no
-    /// blocked signals. If `is_silent`, nothing that it prints on stderr is shown.
+    /// blocked signals. If `is_silent`, nothing that it prints on stderr is shown. With `guardian`, it
+    /// ends with this process.
     pub(crate) fn start(
         &self,
         host: &str,
         command: &OsStr,
         edges: usize,
         is_silent: bool,
+        guardian: Option<&Guardian>,
     ) -> io::Result<Carrier> {
-        let mut files = PosixSpawnFileActions::init()?;
-        if is_silent {
-            files.add_open(nix::libc::STDERR_FILENO, c"/dev/null", OFlag::O_WRONLY, Mode::empty())?;
-        }
-        let words = self.0.iter().map(|word| CString::new(word.replace("%h", host)));
-        let words: Vec<CString> =
-            words.chain([CString::new(command.as_bytes())]).collect::<Result<_, _>>()?;
-        let program = words.first().map(CString::as_c_str).unwrap_or_default();
-        let variable = |(name, value): (OsString, OsString)| {
-            CString::new([name.as_bytes(), b"=", value.as_bytes()].concat())
-        };
-        let variables: Vec<CString> = env::vars_os().map(variable).collect::<Result<_, _>>()?;
+        let null = || OpenOptions::new().write(true).open("/dev/null").map(OwnedFd::from);
+        let stderr =
+            if is_silent { null()? } else { stderr().as_fd().try_clone_to_owned().or_else(|_| null())? };
+        let mut words = self.0.iter().map(|word| OsString::from(word.replace("%h", host)));
+        let program = words.next().unwrap_or_default();
+        let args: Vec<OsString> = words.chain([command.to_owned()]).collect();
         let (stdin, down) = pipe2(OFlag::O_CLOEXEC)?;
         let (up, stdout) = pipe2(OFlag::O_CLOEXEC)?;
         if edges <= MANY_EDGES {
             // Refused if other pipes of the user are large.
             let _ = fcntl(&up, FcntlArg::F_SETPIPE_SZ(UP_CAPACITY));
         }
-        files.add_dup2(stdin.as_raw_fd(), nix::libc::STDIN_FILENO)?;
-        files.add_dup2(stdout.as_raw_fd(), nix::libc::STDOUT_FILENO)?;
-        let mut attributes = PosixSpawnAttr::init()?;
-        // Signals of the terminal are for the ranks, to which the front end sends them.
-        attributes.set_pgroup(Pid::from_raw(0))?;
-        attributes.set_sigmask(&SigSet::empty())?;
-        attributes.set_sigdefault(&Signal::SIGPIPE.into())?;
-        attributes.set_flags(
-            PosixSpawnFlags::POSIX_SPAWN_SETPGROUP
-                | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK
-                | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
-        )?;
-        let pid = posix_spawnp(program, &files, &attributes, &words, &variables)?;
-        let end = CarrierEnd(Kind::Process { pid, status: None });
+        // It leads a group: signals of the terminal are for the ranks, to which the front end sends them.
+        let process = spawn_helper(&program, &args, [stdin, stdout, stderr], guardian)?;
+        let end = CarrierEnd(Kind::Process { process, status: None });
         Ok(Carrier { end, down: down.into(), up: up.into() })
     }
 }
@@ -140,22 +120,13 @@ impl CarrierEnd {
         CarrierEnd(Kind::Connection(Some(down)))
     }
 
-    /// Returns the process of the carrier, which leads a process group.
-    pub(crate) fn pid(&self) -> Option<u32> {
-        if let Kind::Process { pid, .. } = &self.0 { Some(pid.as_raw().unsigned_abs()) } else { None }
-    }
-
     /// Returns how the carrier has ended; `None` if its process runs.
     fn try_wait(&mut self) -> io::Result<Option<String>> {
-        let Kind::Process { pid, status } = &mut self.0 else {
+        let Kind::Process { process, status } = &mut self.0 else {
             return Ok(Some("its connection has ended".into()));
         };
         if status.is_none() {
-            *status = match waitpid(*pid, Some(WaitPidFlag::WNOHANG))? {
-                WaitStatus::Exited(_, code) => Some(ExitStatus::from_raw(code.wrapping_shl(8))),
-                WaitStatus::Signaled(_, signal, _) => Some(ExitStatus::from_raw(signal as i32)),
-                _ => None,
-            };
+            *status = process.try_wait()?;
         }
         Ok(status.map(|status| format!("its carrier ended with {status}")))
     }
@@ -172,7 +143,7 @@ pub fn ended(carrier: &Mutex<CarrierEnd>) -> String {
         }
         thread::sleep(Duration::from_millis(5));
     }
-    signal_group(carrier, Signal::SIGTERM);
+    signal_group(carrier, Signal::TERM);
     "its carrier has closed its output".into()
 }
 
@@ -189,21 +160,15 @@ pub fn reap(carrier: &Mutex<CarrierEnd>) {
     }
 }
 
-/// Sends a signal to the process group of a carrier, which the carrier leads, unless the carrier has
-/// ended. A connection ends instead.
+/// Sends a signal to the process group of a carrier, which the carrier leads. A connection ends
+/// instead.
 pub fn signal_group(carrier: &Mutex<CarrierEnd>, signal: Signal) {
     let mut carrier = lock(carrier);
     match &mut carrier.0 {
         // Fails if it is a pipe, which ends with its last descriptor.
         Kind::Connection(down) => drop(down.take().map(|down| shutdown(down.as_raw_fd(), Shutdown::Both))),
-        // The pid can't belong to another process: only these functions wait for the carrier, with
-        // its lock.
-        Kind::Process { pid, .. } => {
-            let pid = *pid;
-            if let Ok(None) = carrier.try_wait() {
-                let _ = killpg(pid, signal);
-            }
-        }
+        // It may have ended.
+        Kind::Process { process, .. } => drop(process.signaller().send(signal)),
     }
 }
 

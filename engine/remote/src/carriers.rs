@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
+use iof_capture::Guardian;
+
 use crate::carrier::{Carrier, CarrierEnd, Template, shell_word};
 
 /// The two byte streams between a front end and an agent. They must be blocking.
@@ -113,12 +115,15 @@ impl Carriers {
         link: Option<&Path>,
         edges: usize,
         is_silent: bool,
+        guardian: Option<&Guardian>,
     ) -> io::Result<Carrier> {
         match (&self.0, link) {
-            (Kind::Command { template, agent, .. }, None) => template.start(host, agent, edges, is_silent),
+            (Kind::Command { template, agent, .. }, None) => {
+                template.start(host, agent, edges, is_silent, guardian)
+            }
             (Kind::Command { template, link, .. }, Some(path)) => {
                 let words = [link, OsStr::new(" "), &shell_word(path.as_os_str())];
-                template.start(host, &words.into_iter().collect::<OsString>(), edges, is_silent)
+                template.start(host, &words.into_iter().collect::<OsString>(), edges, is_silent, guardian)
             }
             (Kind::Connections(connect), _) => {
                 let NodeConnection { down, up } = connect(host)?;

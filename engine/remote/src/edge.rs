@@ -8,14 +8,13 @@ use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Instant;
 
 use crossbeam::channel::Sender;
-use iof_engine::{Engine, Signal as RankSignal};
+use iof_engine::{Engine, Signal};
 use iof_nodes::{
     BrokenEnd, ControlError, Decoder, EdgeError, Frame, FrontEnd, FrontEvent, Start, StreamKey, ToAgent,
     ToFrontEnd, cut_text, window,
 };
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure as LogFailure, Info, Log, Nspace, Proc};
-use nix::sys::signal::Signal;
 use nix::sys::socket::{Shutdown, shutdown};
 
 use crate::carrier::{Carrier, CarrierEnd, ended, lock, reap, signal_group, write_frames};
@@ -40,7 +39,7 @@ pub enum NodeEvent {
         broken: BrokenEnd,
     },
     /// The ranks of all nodes were sent this signal.
-    Signalled(RankSignal),
+    Signalled(Signal),
 }
 
 /// An event of the node with this number.
@@ -146,7 +145,7 @@ impl Edge {
     pub fn end_carrier(&self) {
         match &self.linked {
             Some(linked) if lock(&self.front).has_greeted() => linked.hang_up(),
-            _ => signal_group(&self.carrier, Signal::SIGTERM),
+            _ => signal_group(&self.carrier, Signal::TERM),
         }
     }
 
@@ -213,7 +212,7 @@ impl Receiving {
             Err(reason) => {
                 // The agent ends its ranks when its edge ends.
                 self.linked.iter().for_each(|linked| linked.cut_off());
-                signal_group(&self.carrier, Signal::SIGTERM);
+                signal_group(&self.carrier, Signal::TERM);
                 reason
             }
         };

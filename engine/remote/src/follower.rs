@@ -8,13 +8,12 @@ use std::time::Instant;
 use crossbeam::channel::RecvTimeoutError;
 use iof_engine::{
     EarlyEnd, EarlyEndPolicy, EarlyEndStep, Ending, Engine, Exit, FirstFailure, JobStatus, OPEN_AFTER_KILL,
-    REQUEST_LIFETIME, REQUESTS_TO_END, RankExit, Signal as RankSignal,
+    REQUEST_LIFETIME, REQUESTS_TO_END, RankExit, Signal,
 };
 use iof_nodes::{BrokenEnd, BrokenStream, StdinOutcome, StreamKey, ToAgent, ToFrontEnd};
 use iof_output::PrintReport;
 use iof_proto::directive::key;
 use iof_proto::{Info, Proc, Rank};
-use nix::sys::signal::Signal;
 
 use crate::carrier::EXIT_LIMIT;
 use crate::edge::{Edge, NodeEvent};
@@ -147,11 +146,11 @@ impl Follower {
                 let end = EarlyEnd { cause, left };
                 self.remote.state().status.early_end = Some(end.clone());
                 self.report(RemoteEvent::Ending(Ending::Early(end)));
-                self.remote.signal(RankSignal::TERM);
-                self.remote.signal(RankSignal::CONT);
+                self.remote.signal(Signal::TERM);
+                self.remote.signal(Signal::CONT);
             }
             Some(EarlyEndStep::Kill) => {
-                self.remote.signal(RankSignal::KILL);
+                self.remote.signal(Signal::KILL);
             }
             None => {}
         }
@@ -170,7 +169,7 @@ impl Follower {
                 self.last_step = next(OPEN_AFTER_KILL).map(|time| (time, LastStep::HangUp));
             }
             LastStep::HangUp => {
-                let terminate = |(_, edge): (usize, &Edge)| edge.signal_carrier(Signal::SIGTERM);
+                let terminate = |(_, edge): (usize, &Edge)| edge.signal_carrier(Signal::TERM);
                 self.remote.state().open_edges().for_each(terminate);
                 self.last_step = next(EXIT_LIMIT).map(|time| (time, LastStep::GiveUp));
             }
@@ -179,7 +178,7 @@ impl Follower {
                 let edges: Vec<_> = self.remote.state().open_edges().map(numbered).collect();
                 for (number, edge) in edges {
                     let given_up = edge.give_up();
-                    edge.signal_carrier(Signal::SIGKILL);
+                    edge.signal_carrier(Signal::KILL);
                     if let Some(broken) = given_up {
                         self.lost(number, "its agent does not answer", &broken);
                     }
@@ -223,7 +222,7 @@ impl Follower {
                 self.report(RemoteEvent::Files { host, result: failure.map_or(Ok(written), Err) });
             }
             NodeEvent::Greeted | NodeEvent::Message(_) => {}
-            NodeEvent::Signalled(RankSignal::KILL) => {
+            NodeEvent::Signalled(Signal::KILL) => {
                 let step = Instant::now().checked_add(OPEN_AFTER_KILL).map(|time| (time, LastStep::CutOff));
                 self.last_step = self.last_step.or(step);
             }

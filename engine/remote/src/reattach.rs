@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, bounded};
+use iof_capture::Signal;
 use iof_nodes::{Decoder, Frame, LinkAddress, ToAgent, ToFrontEnd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
 
 use crate::carrier::{Carrier, CarrierEnd, MAX_STARTS, ended, lock, reap, signal_group};
 use crate::carriers::Carriers;
@@ -139,7 +139,7 @@ impl LinkedEdge {
         start_thread("iof-link", move || {
             if edge.link.write_to(number, down, &[]).is_err() && edge.link.is_current(number) {
                 // The thread that receives notices that its output ends.
-                signal_group(&carrier, Signal::SIGTERM);
+                signal_group(&carrier, Signal::TERM);
             }
         })
     }
@@ -166,7 +166,7 @@ impl LinkedEdge {
     /// another carrier is asked to end instead.
     pub fn signal(&self, carrier: &Mutex<CarrierEnd>, signal: Signal) {
         self.hang_up();
-        if signal != Signal::SIGTERM || !self.link.is_attached() {
+        if signal != Signal::TERM || !self.link.is_attached() {
             signal_group(carrier, signal);
         }
     }
@@ -226,6 +226,7 @@ impl LinkedEdge {
             Some(Path::new(&address.path)),
             self.reattach.edges,
             is_silent,
+            None,
         );
         match carrier {
             Ok(carrier) => {
@@ -326,7 +327,7 @@ impl LinkedEdge {
 
 /// Ends a carrier that was replaced, or has not reached the agent.
 fn end_carrier(process: Mutex<CarrierEnd>) {
-    signal_group(&process, Signal::SIGKILL);
+    signal_group(&process, Signal::KILL);
     // Without a thread it is a zombie until this process ends.
     let _ = start_thread("iof-reap", move || reap(&process));
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crossbeam::channel::Sender;
 use iof_capture::{check_files, check_maps};
-use iof_engine::{Exit, HostReply, JobStatus, QueryReply, Signal as RankSignal, StdinPush, WindowSize};
+use iof_engine::{Exit, HostReply, JobStatus, QueryReply, Signal, StdinPush, WindowSize};
 use iof_nodes::{StdinOutcome, StdinRanks, ToAgent};
 use iof_proto::query::key;
 use iof_proto::{Found, Nspace, Proc, ProcInfo, ProcState, Query, Rank, Status, Value};
@@ -189,7 +189,7 @@ impl Remote {
     }
 
     /// Sends a signal to all ranks. Has no effect before the ranks are started.
-    pub fn signal(&self, signal: RankSignal) {
+    pub fn signal(&self, signal: Signal) {
         if let Some(events) = &self.state().events {
             // Before what the signal causes. The follower may have ended.
             let _ = events.send((usize::MAX, NodeEvent::Signalled(signal)));
@@ -199,7 +199,7 @@ impl Remote {
 
     /// Sends a signal of a tool to the ranks among `procs`. Returns the number of those that run,
     /// which is 0 before the ranks are started.
-    pub fn signal_ranks(&self, procs: &[Proc], signal: RankSignal) -> usize {
+    pub fn signal_ranks(&self, procs: &[Proc], signal: Signal) -> usize {
         let state = self.state();
         if !state.has_let_go {
             return 0;

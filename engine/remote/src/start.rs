@@ -231,11 +231,10 @@ impl Remote {
     ) -> Result<Edge, RemoteStartError> {
         let (host, edges) = (&node.host, self.nodes.len());
         let not_started = |error| RemoteStartError::Carrier { host: host.clone(), error };
-        let carrier = launch.carriers.start(host, None, edges, false).map_err(not_started)?;
         // With `reattach`, the agent, which may be the carrier's process, outlives this process for a while.
-        if let (None, Some(pid)) = (reattach, carrier.end.pid()) {
-            engine.guard_group(pid);
-        }
+        let guardian = if reattach.is_none() { engine.guardian() } else { None };
+        let carrier = launch.carriers.start(host, None, edges, false, guardian.as_deref());
+        let carrier = carrier.map_err(not_started)?;
         let linked = reattach.as_ref().map(|reattach| reattach.edge(host));
         Ok(Edge::start((carrier, linked), (number, node), (self, engine), events)?)
     }
