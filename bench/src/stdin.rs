@@ -70,11 +70,12 @@ pub fn run(args: &Args) {
 
 /// Returns the CPU time of this process, which runs both the engine and the tool.
 fn iof(input: &Path, targets: u32, inlet: Option<u32>) -> Duration {
-    let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
+    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
     let nspace = Nspace::new("bench").unwrap();
-    let app = App { nprocs: targets, ..App::new("sh", ["-c", READER]) };
-    let stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]);
-    let job = engine.spawn(&JobSpec { stdin, ..JobSpec::new(nspace.clone(), vec![app]) }).unwrap();
+    let app = App::new("sh", ["-c", READER]).ranks(targets);
+    let mut spec = JobSpec::new(nspace.clone(), vec![app]);
+    spec.stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]);
+    let job = engine.spawn(&spec).unwrap();
     let tool = engine.attach("bench", Grant::Never).unwrap();
     let size = inlet.map(|bytes| Info::required(key::PMIX_IOF_CACHE_SIZE, bytes));
     let push = Push {

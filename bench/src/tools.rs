@@ -81,7 +81,7 @@ pub fn run(args: &Args) {
 pub fn engine() -> Engine {
     let rendezvous =
         Rendezvous::Session(Some(std::env::temp_dir().join(format!("iof-bench-{}", std::process::id()))));
-    Engine::start(Config { rendezvous, ..Config::default() }).unwrap()
+    Engine::start(Config::new(rendezvous)).unwrap()
 }
 
 fn all() -> Pull {

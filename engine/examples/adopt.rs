@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, io, process};
 
-use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Policy, Process};
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Process};
 use iof_output::{Options, Output, Printer};
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::Pull;
@@ -45,7 +45,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
 
     // From here on, only `adopt` differs from a job that the engine starts, see the example
     // `step_by_step`.
-    let engine = Engine::start(Config { policy: Policy::Block, ..Config::default() })?;
+    let engine = Engine::start(Config::default())?;
     let nspace = Nspace::new(format!("adopt-{}", process::id()))?;
     let mut tool = engine.attach("adopt", Grant::Block)?;
     let all = Proc::all(nspace.clone());

@@ -46,11 +46,10 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     let out = printer(Channels::STDOUT, io::stdout().as_fd())?;
     let err = printer(Channels::STDERR | Channels::STDDIAG, io::stderr().as_fd())?;
 
-    let app = App { nprocs, ..App::new(program, args) };
-    let job = engine.spawn(&JobSpec {
-        stdin: [(Rank(0), Stdin::Inherit)].into(),
-        ..JobSpec::new(nspace.clone(), vec![app])
-    })?;
+    let app = App::new(program, args).ranks(nprocs);
+    let mut spec = JobSpec::new(nspace.clone(), vec![app]);
+    spec.stdin = [(Rank(0), Stdin::Inherit)].into();
+    let job = engine.spawn(&spec)?;
     // `join` returns after the last byte, or when the output can't be written any more. In the
     // second case the job is ended, because nothing reads that output. Each printer is joined on a
     // thread of its own, because one can fail while the other still writes.

@@ -91,6 +91,32 @@ pub struct Config {
 }
 
 impl Config {
+    /// Returns the defaults at this rendezvous point: a cache of 1 MiB for each stream, sources that
+    /// wait for the embedder's own readers with [`Grant::Block`](crate::Grant::Block), and the best
+    /// backend that the kernel permits. No tool can hold back a source: for tools a full cache drops
+    /// the newest bytes.
+    ///
+    /// ```
+    /// use iof_engine::{Config, Engine, Policy, Rendezvous};
+    /// let mut config = Config::new(Rendezvous::None);
+    /// config.policy = Policy::DropOldest;
+    /// let engine = Engine::start(config)?;
+    /// # Ok::<(), iof_engine::StartError>(())
+    /// ```
+    pub fn new(rendezvous: Rendezvous) -> Config {
+        Config {
+            cache_size: None,
+            cache_total: DEFAULT_CACHE_TOTAL,
+            policy: Policy::Block,
+            buffering: Buffering::default(),
+            max_cache_size: MAX_CACHE_SIZE,
+            backend: None,
+            rendezvous,
+            guardian: None,
+            log: LogConfig::default(),
+        }
+    }
+
     /// Sets the engine's defaults from directives: those of RFC0025, such as `PMIX_IOF_CACHE_SIZE`,
     /// and `PMIX_SERVER_GATEWAY`. Returns the keys of the optional directives that can't be
     /// honoured.
@@ -136,22 +162,9 @@ pub(crate) fn policy(drop: Option<DropPolicy>) -> Option<Policy> {
 }
 
 impl Default for Config {
-    /// Returns the default configuration: a cache of 1 MiB for each stream, sources that wait for
-    /// the embedder's own readers with [`Grant::Block`](crate::Grant::Block), the best backend that
-    /// the kernel permits, and the user's rendezvous directory. No tool can hold back a source: for
-    /// tools a full cache drops the newest bytes.
+    /// Returns the [defaults](Config::new) for an engine in the user's rendezvous directory.
     fn default() -> Self {
-        Config {
-            cache_size: None,
-            cache_total: DEFAULT_CACHE_TOTAL,
-            policy: Policy::Block,
-            buffering: Buffering::default(),
-            max_cache_size: MAX_CACHE_SIZE,
-            backend: None,
-            rendezvous: Rendezvous::Session(None),
-            guardian: None,
-            log: LogConfig::default(),
-        }
+        Config::new(Rendezvous::Session(None))
     }
 }
 

@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn streams_that_were_reported_before_a_query_are_announced_before_its_answer() {
-        let config = Config { rendezvous: Rendezvous::None, ..Config::default() };
+        let config = Config::new(Rendezvous::None);
         let (engine, mut control) = Engine::prepare(config, Arc::new(Standalone)).unwrap();
         let nspace = Nspace::new("job").unwrap();
         let pull = Pull::new(vec![Proc::all(nspace.clone())], Channels::STDOUT | Channels::STDERR);
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn the_engine_ends_once_a_thread_has_panicked_in_its_tables() {
-        let config = Config { rendezvous: Rendezvous::None, ..Config::default() };
+        let config = Config::new(Rendezvous::None);
         let engine = Engine::start(config).unwrap();
         let panics = || {
             let _core = engine.tables.lock();

@@ -89,7 +89,7 @@ impl Engine {
     /// use iof_proto::{Channel, Channels, Info, Nspace, Proc, Rank};
     /// use iof_tool::Pull;
     ///
-    /// let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+    /// let engine = Engine::start(Config::new(Rendezvous::None))?;
     /// let nspace = Nspace::new("far")?;
     /// let rank = Proc::new(nspace.clone(), Rank(7));
     /// engine.deliver(&rank, Channel::Stdout, b"hello\n".to_vec(), &[], || {})?;

@@ -19,7 +19,7 @@ impl Job {
     ///
     /// ```
     /// # use iof_engine::{App, Config, Ending, Engine, JobSpec, Rendezvous};
-    /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+    /// # let engine = Engine::start(Config::new(Rendezvous::None))?;
     /// let app = App::new("sh", ["-c", "exit 3"]);
     /// let job = engine.spawn(&JobSpec::new("job1".parse()?, vec![app]))?;
     /// for ending in job.endings() {

@@ -73,14 +73,14 @@ const MIN_FILES: u64 = 17 + 2 * 9 + FILES_PER_RANK + TRANSIENT_FDS;
 /// use iof_proto::{Channels, Nspace, Proc, Rank};
 /// use iof_tool::Pull;
 ///
-/// let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+/// let engine = Engine::start(Config::new(Rendezvous::None))?;
 /// let nspace = Nspace::new("job1")?;
 /// let mut tool = engine.attach("terminal", Grant::Block)?;
 /// let all = Proc::all(nspace.clone());
 /// tool.pull(&Pull::new(vec![all], Channels::STDOUT))?;
 /// let output = Output::new(std::io::stdout())?;
 /// let printer = Printer::start(tool, output, Options::default(), |_, _, _| {})?;
-/// let app = App { nprocs: 2, ..App::new("echo", ["hello"]) };
+/// let app = App::new("echo", ["hello"]).ranks(2);
 /// let job = engine.spawn(&JobSpec::new(nspace, vec![app]))?;
 /// assert_eq!(job.wait().code(), 0);
 /// assert_eq!(printer.join()?.written, 12);

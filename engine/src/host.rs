@@ -64,7 +64,7 @@ use iof_proto::query::key;
 ///     }
 /// }
 ///
-/// let config = Config { rendezvous: Rendezvous::None, ..Config::default() };
+/// let config = Config::new(Rendezvous::None);
 /// let engine = Engine::start_with(config, Arc::new(Site { operators: 1000 }))?;
 /// # drop(engine);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -24,7 +24,7 @@ impl Engine {
     /// ```
     /// # use iof_engine::{App, Config, Engine, JobSpec, Rendezvous};
     /// # use iof_proto::Nspace;
-    /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+    /// # let engine = Engine::start(Config::new(Rendezvous::None))?;
     /// let nspace = Nspace::new("job1")?;
     /// for _ in 0..3 {
     ///     let job = engine.spawn(&JobSpec::new(nspace.clone(), vec![App::new("true", [""; 0])]))?;

@@ -54,14 +54,8 @@ struct Job {
 impl Job {
     fn start(backend: BackendKind, policy: Policy, ranks: u32, seed: u64) -> Job {
         let directory = tempfile::tempdir().unwrap();
-        let rendezvous = Rendezvous::Session(Some(directory.path().into()));
-        let config = Config {
-            rendezvous,
-            policy,
-            cache_size: Some(CACHE),
-            backend: Some(backend),
-            ..Config::default()
-        };
+        let mut config = Config::new(Rendezvous::Session(Some(directory.path().into())));
+        (config.policy, config.cache_size, config.backend) = (policy, Some(CACHE), Some(backend));
         let engine = Engine::start(config).unwrap();
         let mut granted = engine.attach("granted", Grant::Block).unwrap();
         granted.pull(&all(Channels::STDOUT | Channels::STDERR)).unwrap();

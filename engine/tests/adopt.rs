@@ -14,7 +14,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use common::{Output, engine, engine_on, nspace, shell, spec, wait, wait_for};
+use common::{Output, engine, engine_on, nspace, shell, wait, wait_for};
 use iof_engine::{AdoptError, AdoptSpec, AdoptedRank, BackendKind, Engine, Exit, Job, Process};
 use iof_proto::{Channel, Channels, Rank};
 use nix::fcntl::OFlag;
@@ -163,9 +163,8 @@ fn a_reported_exit_counts_once_and_only_for_ranks_without_a_watched_process() {
     assert!(!job.report_exit(Rank(0), code(6)));
     assert_eq!(wait(&job).first_failure, Some((Rank(0), code(5))));
     assert_eq!(job.try_wait_exit().expect("all have exited").code(), 5);
-    let spawned = engine
-        .spawn(&iof_engine::JobSpec { nspace: iof_proto::Nspace::new("own").unwrap(), ..spec([shell("")]) });
-    assert!(!spawned.unwrap().report_exit(Rank(0), code(1)), "the engine has started the process");
+    let own = iof_engine::JobSpec::new("own".parse().unwrap(), vec![shell("")]);
+    assert!(!engine.spawn(&own).unwrap().report_exit(Rank(0), code(1)), "the engine has started the process");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use common::{engine, run, shell, spec};
+use common::{changed, engine, run, shell, spec};
 use iof_capture::SpawnError;
 use iof_engine::{App, Engine, Grant, JobSpec, LaunchError, MAX_RANKS};
 use iof_proto::{Channel, Channels, Proc, Rank};
@@ -17,12 +17,16 @@ fn refused(engine: &Engine, spec: &JobSpec) -> LaunchError {
     engine.spawn(spec).expect_err("the job must not start")
 }
 
+fn in_directory(cwd: &str, app: App) -> App {
+    changed(app, |app| app.cwd = Some(cwd.into()))
+}
+
 #[test]
 fn each_app_runs_with_its_ranks_arguments_environment_and_directory() {
     let show = "echo $IOF_RANK/$IOF_NPROCS $IOF_APPNUM $(pwd) $X";
     let env = vec![("X".into(), "first".into()), ("X".into(), "last".into())];
-    let first = App { nprocs: 2, env, cwd: Some("/".into()), ..shell(show) };
-    let second = App { cwd: Some("/usr".into()), ..shell(show) };
+    let first = changed(in_directory("/", shell(show)).ranks(2), |app| app.env = env);
+    let second = in_directory("/usr", shell(show));
     let (status, lines) = run(&engine(), &spec([first, second]));
     assert_eq!(status.code(), 0);
     assert_eq!(lines, ["0/3 0 / last", "1/3 0 / last", "2/3 1 /usr"]);
@@ -30,7 +34,7 @@ fn each_app_runs_with_its_ranks_arguments_environment_and_directory() {
 
 #[test]
 fn the_first_failed_rank_is_named_by_its_number_in_the_whole_job() {
-    let ok = App { nprocs: 3, ..shell("exit 0") };
+    let ok = shell("exit 0").ranks(3);
     let (status, _) = run(&engine(), &spec([ok, shell("exit 4")]));
     assert_eq!((status.first_failure.unwrap().0, status.code()), (Rank(3), 4));
 }
@@ -38,8 +42,8 @@ fn the_first_failed_rank_is_named_by_its_number_in_the_whole_job() {
 #[test]
 fn jobs_and_apps_without_ranks_and_jobs_with_too_many_are_refused() {
     let engine = engine();
-    let none = App { nprocs: 0, ..shell("") };
-    let many = App { nprocs: MAX_RANKS, ..shell("") };
+    let none = shell("").ranks(0);
+    let many = shell("").ranks(MAX_RANKS);
     assert!(matches!(refused(&engine, &spec([])), LaunchError::Ranks { asked: 0 }));
     assert!(matches!(refused(&engine, &spec([shell(""), none])), LaunchError::EmptyApp { app: 1 }));
     let asked = u64::from(MAX_RANKS) + 1;
@@ -62,12 +66,12 @@ fn an_invalid_app_is_found_before_another_runs_and_is_named_with_its_rank() {
     let engine = engine();
     let directory = tempfile::tempdir().unwrap();
     let proof = directory.path().join("proof");
-    let touch = App { nprocs: 2, ..App::new("touch", [&proof]) };
+    let touch = App::new("touch", [&proof]).ranks(2);
     let missing = App::new("no-such-program", [""; 0]);
     let plain = App::new("/etc/passwd", [""; 0]);
-    let nowhere = App { cwd: Some("/no/where".into()), ..shell("") };
+    let nowhere = in_directory("/no/where", shell(""));
     // A relative path starts at the app's own directory.
-    let elsewhere = App { cwd: Some("/".into()), ..App::new("./no-such-program", [""; 0]) };
+    let elsewhere = in_directory("/", App::new("./no-such-program", [""; 0]));
     let script = executable(&directory.path().join("script"), "#!/no/such/interpreter");
     for (wrong, is) in [
         (missing, (|e| matches!(e, SpawnError::NotFound { .. })) as fn(&SpawnError) -> bool),
@@ -120,7 +124,7 @@ fn the_name_of_a_job_that_failed_to_start_is_free_and_its_registrations_await_th
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let mut tool = engine.attach("test", Grant::Block).unwrap();
     let grandchild = shell("sleep 1000 & echo first; exit 3");
-    let failing = spec([App { nprocs: 20, ..grandchild }, App::new(&script, [""; 0])]);
+    let failing = spec([grandchild.ranks(20), App::new(&script, [""; 0])]);
     tool.pull(&Pull::new(vec![Proc::all(failing.nspace.clone())], Channels::ALL)).unwrap();
     for _ in 0..3 {
         assert!(matches!(refused(&engine, &failing), LaunchError::Spawn { rank: Rank(20), .. }));

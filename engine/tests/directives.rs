@@ -144,9 +144,7 @@ fn under_block_a_forwarded_stream_waits_for_a_registration_and_loses_nothing() {
 
 #[test]
 fn under_block_a_stream_of_a_large_job_waits_long_for_a_registration_and_loses_nothing() {
-    let engine =
-        Engine::start(Config { rendezvous: Rendezvous::None, policy: Policy::Block, ..Config::default() })
-            .unwrap();
+    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
     let (stdout, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
     let first = AdoptedRank { stdout: Some(stdout), ..reported_rank(0) };
     // With this number of ranks, the caches of streams that are read begin with 512 KiB.

@@ -20,7 +20,7 @@ use iof_tool::{AttachError, Tool};
 
 fn session(directory: &Path) -> Engine {
     let rendezvous = Rendezvous::Session(Some(directory.into()));
-    Engine::start(Config { rendezvous, ..Config::default() }).unwrap()
+    Engine::start(Config::new(rendezvous)).unwrap()
 }
 
 /// Searches `directory` for `target`, for at most [`TIMEOUT`](common::TIMEOUT).
@@ -33,7 +33,7 @@ fn find(target: Target, directory: &Path) -> Result<Tool, AttachError> {
 
 /// Starts an engine at one level that refuses every tool.
 fn refusing_engine(rendezvous: Rendezvous) -> Engine {
-    Engine::start_with(Config { rendezvous, ..Config::default() }, Arc::new(RefusingHost)).unwrap()
+    Engine::start_with(Config::new(rendezvous), Arc::new(RefusingHost)).unwrap()
 }
 
 struct RefusingHost;

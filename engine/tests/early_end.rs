@@ -6,9 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Output, engine, nspace, shell, spec, wait, wait_for};
-use iof_engine::{
-    App, EndCause, Ending, Engine, Grant, JobSpec, KillOnBadExit, RankExit, Signal, Stdin, TIMEOUT_CODE,
-};
+use iof_engine::{EndCause, Ending, Engine, Grant, KillOnBadExit, RankExit, Signal, Stdin, TIMEOUT_CODE};
 use iof_proto::directive::key;
 use iof_proto::{Channels, Info, Proc, Rank};
 use iof_tool::Push;
@@ -25,10 +23,10 @@ fn close_stdin(engine: &Engine, rank: Rank) {
 fn endings_are_yielded_in_their_order_with_their_causes() {
     let engine = engine();
     let script = "[ $IOF_RANK = 1 ] && exit 0; [ $IOF_RANK = 2 ] && { read line; exit 3; }; exec sleep 1000";
-    let app = App { nprocs: 4, ..shell(script) };
-    let kill_on_bad_exit = KillOnBadExit::Always;
-    let stdin = [(Rank(2), Stdin::Pipe)].into();
-    let job = engine.spawn(&JobSpec { kill_on_bad_exit, stdin, ..spec([app]) }).unwrap();
+    let mut job = spec([shell(script).ranks(4)]);
+    job.kill_on_bad_exit = KillOnBadExit::Always;
+    job.stdin = [(Rank(2), Stdin::Pipe)].into();
+    let job = engine.spawn(&job).unwrap();
     let mut endings = job.endings();
     let Some(Ending::Rank(first)) = endings.next() else { panic!("no rank") };
     assert_eq!((first.rank, first.exit.code(), first.requested), (Rank(1), 0, false));
@@ -59,9 +57,9 @@ fn endings_are_yielded_in_their_order_with_their_causes() {
 fn a_job_is_not_ended_early_by_default() {
     let engine = engine();
     let output = Output::start(&engine, Channels::STDOUT);
-    let stdin = [(Rank(1), Stdin::Pipe)].into();
-    let apps = [shell("kill -KILL $$"), shell("read line; echo still here")];
-    let job = engine.spawn(&JobSpec { stdin, ..spec(apps) }).unwrap();
+    let mut job = spec([shell("kill -KILL $$"), shell("read line; echo still here")]);
+    job.stdin = [(Rank(1), Stdin::Pipe)].into();
+    let job = engine.spawn(&job).unwrap();
     assert!(matches!(job.endings().next(), Some(Ending::Rank(rank)) if rank.rank == Rank(0)));
     close_stdin(&engine, Rank(1));
     let status = wait(&job);
@@ -74,11 +72,9 @@ fn a_failure_after_a_signal_from_the_embedder_does_not_end_the_job() {
     let engine = engine();
     let output = Output::start(&engine, Channels::STDOUT);
     let survivor = "trap 'echo got it' USR1; echo ready; while :; do sleep 0.05; done";
-    let kill_on_bad_exit = KillOnBadExit::Always;
-    let app = shell(survivor);
-    let job =
-        engine.spawn(&JobSpec { kill_on_bad_exit, ..spec([shell("echo ready; exec sleep 1000"), app]) });
-    let job = job.unwrap();
+    let mut job = spec([shell("echo ready; exec sleep 1000"), shell(survivor)]);
+    job.kill_on_bad_exit = KillOnBadExit::Always;
+    let job = engine.spawn(&job).unwrap();
     wait_for("both ranks", || (output.so_far().matches("ready").count() == 2).then_some(()));
     job.signal(Signal::USR1);
     let Some(Ending::Rank(rank)) = job.endings().next() else { panic!("no rank") };
@@ -95,10 +91,11 @@ fn a_time_limit_ends_the_ranks_that_are_left() {
     for millis in [100, 400, 1600, 6400, 25_600] {
         let engine = engine();
         let output = Output::start(&engine, Channels::STDOUT);
-        let timeout = Some(Duration::from_millis(millis));
-        let app = App { nprocs: 2, ..shell("trap '' TERM; echo ready; while :; do sleep 0.05; done") };
-        let kill_wait = Duration::from_millis(100);
-        let job = engine.spawn(&JobSpec { timeout, kill_wait, ..spec([app]) }).unwrap();
+        let app = shell("trap '' TERM; echo ready; while :; do sleep 0.05; done").ranks(2);
+        let mut job = spec([app]);
+        job.timeout = Some(Duration::from_millis(millis));
+        job.kill_wait = Duration::from_millis(100);
+        let job = engine.spawn(&job).unwrap();
         let status = wait(&job);
         let end = status.early_end.as_ref().unwrap();
         assert_eq!((end.cause, &end.left[..]), (EndCause::Timeout, &[Rank(0), Rank(1)][..]));

@@ -14,7 +14,7 @@ fn maps_of_rings() -> usize {
 }
 
 fn start() -> (Engine, Nspace) {
-    let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
+    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
     (engine, Nspace::new("job").unwrap())
 }
 

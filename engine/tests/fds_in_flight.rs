@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use common::raw::RawTool;
-use common::{adopt_reported, nspace, report_exits, session, wait_for};
+use common::{adopt_reported, changed, nspace, report_exits, session, wait_for};
 use iof_engine::Config;
 use iof_proto::query::key;
 use iof_proto::{Channels, Proc};
@@ -46,7 +46,8 @@ fn tools_that_receive_nothing_do_not_keep_other_tools_out() {
 #[test]
 #[ignore = "helper of the previous test: needs an unprivileged user with few files"]
 fn tools_that_receive_nothing_do_not_keep_other_tools_out_confined() {
-    let (engine, _directory) = session(Config { cache_size: Some(16 * 1024), ..Config::default() });
+    let config = changed(Config::default(), |config| config.cache_size = Some(16 * 1024));
+    let (engine, _directory) = session(config);
     let job = adopt_reported(&engine, RANKS).unwrap();
     let all = Proc::all(nspace());
     let outputs = Channels::STDOUT | Channels::STDERR | Channels::STDDIAG;

@@ -30,8 +30,9 @@ const RINGS: usize = 4;
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn engine() -> (Engine, TempDir) {
-    let policy = Policy::DropNewest;
-    session(Config { policy, cache_size: Some(CACHE as u32), ..Config::default() })
+    let mut config = Config::default();
+    (config.policy, config.cache_size) = (Policy::DropNewest, Some(CACHE as u32));
+    session(config)
 }
 
 fn rank() -> Proc {

@@ -6,7 +6,6 @@ mod common;
 use std::time::Duration;
 
 use common::{Output, engine, shell, spec, wait};
-use iof_engine::JobSpec;
 use iof_proto::{Channel, Channels, Rank};
 
 #[test]
@@ -14,8 +13,8 @@ fn the_status_names_exactly_the_streams_that_the_grace_period_cut_off() {
     let engine = engine();
     let output = Output::start(&engine, Channels::STDOUT);
     let holds_stdout = shell("echo out; exec 2>&- ; sleep 1000 2>/dev/null & exit 3");
-    let grace = Some(Duration::from_millis(50));
-    let spec = JobSpec { grace, ..spec([shell("echo out"), holds_stdout]) };
+    let mut spec = spec([shell("echo out"), holds_stdout]);
+    spec.grace = Some(Duration::from_millis(50));
     let job = engine.spawn(&spec).unwrap();
     let status = wait(&job);
     assert_eq!(output.all(), "out\nout\n");

@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
 
 use common::raw::RawTool;
-use common::{TIMEOUT, nspace, session, shell, spec, wait};
-use iof_engine::{
-    App, Config, DeliverError, Engine, Grant, JobSpec, LaunchError, MAX_DELIVERED, Mpi, Policy, Rendezvous,
-};
+use common::streams::engine_with_policy;
+use common::{TIMEOUT, changed, nspace, session, shell, spec, wait};
+use iof_engine::{Config, DeliverError, Engine, Grant, JobSpec, LaunchError, MAX_DELIVERED, Mpi, Policy};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Channels, Directives, Info, InfoValue, Proc, Rank, Status, ToTool};
 use iof_tool::{Delivery, Pull, RequestError, Tool};
@@ -19,13 +18,7 @@ use iof_tool::{Delivery, Pull, RequestError, Tool};
 const CACHE: u32 = 64 << 10;
 
 fn engine_with(policy: Policy) -> Engine {
-    Engine::start(Config {
-        rendezvous: Rendezvous::None,
-        policy,
-        cache_size: Some(CACHE),
-        ..Config::default()
-    })
-    .unwrap()
+    engine_with_policy(policy, CACHE)
 }
 
 fn rank(rank: u32) -> Proc {
@@ -234,8 +227,8 @@ fn a_job_with_ranks_here_and_elsewhere_is_one_job() {
     let (engine, _directory) = session(Config::default());
     let mut raw = raw_pull(&engine);
     let mut tool = attach(&engine, Grant::Never, vec![whole_job()]);
-    let here = JobSpec { elsewhere: true, ..spec([shell("echo here; exit 5")]) };
-    let with_mpi = engine.spawn(&JobSpec { mpi: Mpi::Auto, ..here.clone() });
+    let here = changed(spec([shell("echo here; exit 5")]), |job| job.elsewhere = true);
+    let with_mpi = engine.spawn(&changed(here.clone(), |job| job.mpi = Mpi::Auto));
     assert!(matches!(with_mpi, Err(LaunchError::MpiElsewhere)), "{with_mpi:?}");
     let job = engine.spawn(&here).unwrap();
     assert_eq!(wait(&job).code(), 5, "its local ranks have exited");
@@ -259,9 +252,9 @@ fn deliveries_before_a_job_starts_here_belong_to_it() {
     deliver(&engine, 1, b"there");
     let taken = |spec: &JobSpec| matches!(engine.spawn(spec), Err(LaunchError::NameTaken(_)));
     assert!(taken(&spec([shell("")])), "the new job has no ranks elsewhere");
-    let two = spec([App { nprocs: 2, ..shell("") }]);
-    assert!(taken(&JobSpec { elsewhere: true, ..two }), "rank 1 occurs in both");
-    let job = engine.spawn(&JobSpec { elsewhere: true, ..spec([shell("printf here")]) }).unwrap();
+    let two = spec([shell("").ranks(2)]);
+    assert!(taken(&changed(two, |job| job.elsewhere = true)), "rank 1 occurs in both");
+    let job = engine.spawn(&changed(spec([shell("printf here")]), |job| job.elsewhere = true)).unwrap();
     deliver(&engine, 1, b" too");
     assert!(matches!(engine.spawn(&spec([shell("")])), Err(LaunchError::NameTaken(_))));
     wait(&job);
@@ -406,7 +399,9 @@ fn waiting_deliveries_are_acknowledged_when_the_engine_ends() {
 fn a_forwarded_job_holds_deliveries_until_a_registration_or_the_release() {
     let engine = engine_with(Policy::Block);
     let directives = Directives { forward: Some(Channels::STDOUT), ..Directives::default() };
-    let job = engine.spawn(&JobSpec { elsewhere: true, directives, ..spec([shell("")]) }).unwrap();
+    let mut job = spec([shell("")]);
+    (job.elsewhere, job.directives) = (true, directives);
+    let job = engine.spawn(&job).unwrap();
     let fill = |from| loop {
         let delivered = engine.deliver(&rank(from), Channel::Stdout, vec![b'x'; 1 << 16], &[], || {});
         if let Err(refused) = delivered {

@@ -13,8 +13,8 @@ use std::thread;
 
 use common::logging::{WaitingJob, config, fixture, flag, scripted, source, tried, with};
 use common::raw::RawTool;
-use common::{TIMEOUT, nspace, shell, spec};
-use iof_engine::{App, Config, Engine, Host, LogConfig, Policy, Rendezvous, Standalone, Syslog};
+use common::{TIMEOUT, changed, nspace, shell, spec};
+use iof_engine::{App, Config, Engine, Host, LogConfig, Rendezvous, Standalone, Syslog};
 use iof_proto::limits::{MAX_LOG_TEXT, MAX_LOGS, MAX_LOGS_PER_PROCESS, MAX_WAITING_PER_TOOL};
 use iof_proto::log::key;
 use iof_proto::query::key as query;
@@ -410,8 +410,7 @@ fn the_record_names_source_and_requester_and_an_old_record_is_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let start = || {
         let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-        let config = Config { rendezvous, policy: Policy::Block, log: config(), ..Config::default() };
-        Engine::start(config).unwrap()
+        Engine::start(changed(Config::new(rendezvous), |it| it.log = config())).unwrap()
     };
     let log = |engine: &Engine, directives| {
         let log = with(directives, Log::to([key::PMIX_LOG_JOB_RECORD], "m"));
@@ -450,7 +449,7 @@ fn messages_logged_to_a_job_that_fails_to_start_reach_their_readers() {
         fs::write(file, format!("#!{}\n", interpreter.display())).unwrap();
         fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let apps = [App { nprocs: 50, ..App::new("true", [""; 0]) }, App::new(bad, [""; 0])];
+    let apps = [App::new("true", [""; 0]).ranks(50), App::new(bad, [""; 0])];
     let mut reader = fixture.tool();
     let all = Proc::all(nspace());
     reader.pull(&Pull::new(vec![all], Channels::STDERR)).unwrap();

@@ -3,16 +3,16 @@
 
 mod common;
 
+use common::stdins::engine_with_cache;
 use common::{nspace, session, spec, wait, wait_for};
-use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
+use iof_engine::{App, Config, Engine, Grant, JobSpec};
 use iof_proto::limits::MAX_CONNECTIONS_PER_PROCESS;
 use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{AttachError, Delivery, Pull, Tool};
 
 fn engine() -> Engine {
-    Engine::start(Config { rendezvous: Rendezvous::None, cache_size: Some(16 * 1024), ..Config::default() })
-        .unwrap()
+    engine_with_cache(16 * 1024)
 }
 
 /// Reads to the end. Returns how many streams were complete and how many jobs have ended.
@@ -37,7 +37,7 @@ fn a_busy_tool_receives_all_streams_and_ends_of_many_registrations() {
         let granted = tool.pull(&Pull::new(vec![all.clone()], Channels::STDOUT)).unwrap();
         assert_eq!(granted.handler, handler);
     }
-    wait(&engine.spawn(&spec([App { nprocs: 3, ..App::new("echo", ["hello"]) }])).unwrap());
+    wait(&engine.spawn(&spec([App::new("echo", ["hello"]).ranks(3)])).unwrap());
     assert_eq!(read(&mut tool), (96, 32));
     tool.query(&[PMIX_QUERY_NAMESPACES]).expect("the engine serves the tool");
 }

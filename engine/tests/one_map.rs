@@ -17,7 +17,7 @@ fn maps_of_rings() -> usize {
 
 #[test]
 fn only_streams_with_bytes_have_maps_and_readers_in_the_engines_process_add_none() {
-    let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
+    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
     let mut tools = [Grant::Block, Grant::Never].map(|grant| engine.attach("reader", grant).unwrap());
     let all = Proc::all(Nspace::new("job").unwrap());
     for tool in &mut tools {

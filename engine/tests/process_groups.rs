@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Output, engine, shell, spec, wait, wait_for};
-use iof_engine::{App, JobSpec, ProcessGroup};
+use common::{Output, changed, engine, shell, spec, wait, wait_for};
+use iof_engine::ProcessGroup;
 use iof_proto::{Channels, Rank};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getpgrp};
@@ -18,8 +18,8 @@ fn signals_reach_each_ranks_whole_group_unless_it_is_the_embedders() {
         let engine = engine();
         let output = Output::start(&engine, Channels::STDOUT);
         let process_group = if own { ProcessGroup::Own } else { ProcessGroup::Inherit };
-        let app = App { nprocs: 2, ..shell(PARENT) };
-        let job = engine.spawn(&JobSpec { process_group, ..spec([app]) }).unwrap();
+        let app = shell(PARENT).ranks(2);
+        let job = engine.spawn(&changed(spec([app]), |job| job.process_group = process_group)).unwrap();
         let printed =
             wait_for("their pids", || Some(output.so_far()).filter(|text| text.lines().count() == 2));
         let pids = printed.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()));

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use common::raw::RawTool;
-use common::{TIMEOUT, nspace, run, session_with, shell, spec};
+use common::{TIMEOUT, changed, nspace, run, session_with, shell, spec};
 use iof_engine::{Config, Engine, Grant, Host, QueryReply};
 use iof_proto::attribute::{self, Place, ValueType};
 use iof_proto::limits::{MAX_ANSWER, MAX_FAILURE_REASON, MAX_WAITING_PER_TOOL, STATS_AGE};
@@ -99,7 +99,7 @@ fn text(text: &str) -> Value {
 #[test]
 fn qualifiers_select_jobs_and_ranks() {
     let engine = common::engine();
-    run(&engine, &spec([iof_engine::App { nprocs: 3, ..shell(":") }]));
+    run(&engine, &spec([shell(":").ranks(3)]));
     let other = Nspace::new("other").unwrap();
     engine.spawn(&iof_engine::JobSpec::new(other.clone(), vec![shell("exit 3")])).unwrap().wait();
 
@@ -204,7 +204,7 @@ fn qualifiers_select_jobs_and_ranks() {
 fn a_job_counts_as_started_until_all_its_ranks_have_ended_everywhere() {
     let engine = common::engine();
     let status = || value(&engine, Query::new([key::PMIX_QUERY_JOB_STATUS]));
-    let job = iof_engine::JobSpec { elsewhere: true, ..spec([shell("kill -9 $$")]) };
+    let job = changed(spec([shell("kill -9 $$")]), |job| job.elsewhere = true);
     let remote = Proc::new(nspace(), Rank(7));
     engine.spawn(&job).unwrap().wait();
     engine.deliver(&remote, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
@@ -220,8 +220,8 @@ fn a_job_counts_as_started_until_all_its_ranks_have_ended_everywhere() {
 #[test]
 fn local_processes_are_those_of_this_node_or_of_the_nodes_that_the_host_knows() {
     let fixture = fixture();
-    let job = spec([iof_engine::App { nprocs: 2, ..shell(":") }]);
-    common::wait(&fixture.engine.spawn(&iof_engine::JobSpec { elsewhere: true, ..job }).unwrap());
+    let job = changed(spec([shell(":").ranks(2)]), |job| job.elsewhere = true);
+    common::wait(&fixture.engine.spawn(&job).unwrap());
     let far = Proc::new(nspace(), Rank(5));
     fixture.engine.deliver(&far, iof_proto::Channel::Stdout, b"far".to_vec(), &[], || {}).unwrap();
     let name = || Info::required(key::PMIX_NSPACE, "job");

@@ -12,7 +12,7 @@ use iof_tool::Pull;
 fn removed_jobs_leave_nothing_behind_and_their_readers_read_to_the_end() {
     let engine = engine();
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let job = || spec([App { nprocs: 4, ..App::new("echo", ["hello"]) }]);
+    let job = || spec([App::new("echo", ["hello"]).ranks(4)]);
     let mut opened = 0;
     for round in 0..20 {
         let mut tool = engine.attach("late", Grant::Never).unwrap();

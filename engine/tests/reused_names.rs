@@ -6,9 +6,10 @@ mod common;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::stdins::engine_with_cache;
 use common::streams::{Pipes, all_of};
 use common::{TIMEOUT, engine, session, wait};
-use iof_engine::{Config, Engine, Grant, Rendezvous};
+use iof_engine::{Config, Engine, Grant};
 use iof_output::{Options, Output, Printer};
 use iof_proto::limits::{MAX_FORGOTTEN_PER_TOOL, MAX_READERS_PER_TOOL, MAX_REGISTRATIONS_PER_TOOL};
 use iof_proto::query::key::PMIX_QUERY_NAMESPACES;
@@ -249,8 +250,7 @@ fn assert_has_room(engine: &Engine, tool: &mut Tool) {
 }
 
 fn engine_with_small_caches() -> Engine {
-    let config = Config { rendezvous: Rendezvous::None, cache_size: Some(16 * 1024), ..Config::default() };
-    Engine::start(config).unwrap()
+    engine_with_cache(16 * 1024)
 }
 
 #[test]

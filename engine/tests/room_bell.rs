@@ -8,7 +8,7 @@ use std::thread;
 
 use common::raw::RawTool;
 use common::{run, session_with, shell, spec, wait_for};
-use iof_engine::{ApprovalReply, Config, Grant, Host, Policy};
+use iof_engine::{ApprovalReply, Config, Grant, Host};
 use iof_proto::{ToTool, socket};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::{read, write};
@@ -23,8 +23,7 @@ impl Host for Trusting {
 
 #[test]
 fn a_tool_cannot_block_an_engine_thread_through_its_room_bell() {
-    let (engine, _directory) =
-        session_with(Config { policy: Policy::Block, ..Config::default() }, Arc::new(Trusting));
+    let (engine, _directory) = session_with(Config::default(), Arc::new(Trusting));
     let mut raw = RawTool::connect(&engine);
     assert!(matches!(raw.receive(), ToTool::Welcome { may_block: true, .. }));
     let bell = raw.take_last_fd();

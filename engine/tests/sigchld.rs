@@ -5,7 +5,7 @@
 mod common;
 
 use common::{engine, run, shell, spec, wait};
-use iof_engine::{App, Exit, JobSpec};
+use iof_engine::{Exit, JobSpec};
 use iof_proto::query::key;
 use iof_proto::{ProcState, Value};
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -15,7 +15,7 @@ fn with_sigchld_ignored_output_is_complete_and_exits_are_unknown() {
     // SAFETY: ignoring a signal runs no handler.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }.unwrap();
     let engine = engine();
-    let app = App { nprocs: 20, ..shell("echo out; exit 0") };
+    let app = shell("echo out; exit 0").ranks(20);
     let (status, lines) = run(&engine, &spec([app]));
     assert_eq!(lines, vec!["out"; 20]);
     assert!(matches!(status.first_failure, Some((_, Exit::Unknown))), "{status:?}");
@@ -31,7 +31,7 @@ fn with_sigchld_ignored_output_is_complete_and_exits_are_unknown() {
 
     // Signals still reach running ranks.
     let nspace = iof_proto::Nspace::new("second").unwrap();
-    let job = engine.spawn(&JobSpec { nspace, ..spec([shell("exec sleep 1000")]) }).unwrap();
+    let job = engine.spawn(&JobSpec::new(nspace, vec![shell("exec sleep 1000")])).unwrap();
     assert_eq!(job.signal(iof_engine::Signal::TERM), 1);
     assert!(matches!(wait(&job).first_failure, Some((_, Exit::Unknown))));
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use common::helper::{Helper, HelperUser, NOBODY, argument, ready};
-use common::{nspace, shell, spec};
+use common::{changed, nspace, shell, spec};
 use iof_engine::{ApprovalReply, Config, Engine, Grant, Host, Rendezvous, Signal};
 use iof_proto::socket::PeerCredentials;
 use iof_proto::{Channel, Channels, Proc, Rank, Status};
@@ -45,7 +45,7 @@ fn a_tool_that_signals() {
 fn signals_from_another_user_are_refused_even_if_the_host_lets_the_user_attach() {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let engine = Engine::start_with(Config { rendezvous, ..Config::default() }, Arc::new(Public)).unwrap();
+    let engine = Engine::start_with(Config::new(rendezvous), Arc::new(Public)).unwrap();
     let socket = engine.socket().unwrap();
     for path in [directory.path(), socket] {
         fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
@@ -74,10 +74,10 @@ impl Host for Elsewhere {
 #[test]
 fn signals_to_remote_processes_go_to_the_host_and_both_counts_are_added() {
     let host = Arc::new(Elsewhere::default());
-    let config = Config { rendezvous: Rendezvous::None, ..Config::default() };
+    let config = Config::new(Rendezvous::None);
     let engine = Engine::start_with(config, Arc::<Elsewhere>::clone(&host)).unwrap();
-    let job = engine.spawn(&iof_engine::JobSpec { elsewhere: true, ..spec([shell("exec sleep 1000")]) });
-    let job = job.unwrap();
+    let job = changed(spec([shell("exec sleep 1000")]), |job| job.elsewhere = true);
+    let job = engine.spawn(&job).unwrap();
     let remote = Proc::new(nspace(), Rank(7));
     engine.deliver(&remote, Channel::Stdout, b"far\n".to_vec(), &[], || {}).unwrap();
     let mut tool = engine.attach("test", Grant::Never).unwrap();

@@ -16,9 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_engine::{
-    AdoptSpec, AdoptedRank, App, Config, Engine, Exit, Grant, JobSpec, Policy, Process, Rendezvous,
-};
+use iof_engine::{AdoptSpec, AdoptedRank, App, Config, Engine, Exit, Grant, JobSpec, Process, Rendezvous};
 use iof_output::{Options, Output, Printer};
 use iof_proto::limits::MAX_FORGOTTEN_PER_TOOL;
 use iof_proto::{Channels, Nspace, Proc, Rank};
@@ -48,7 +46,7 @@ fn main() {
 fn soak(jobs: u64) {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let config = Config { rendezvous, policy: Policy::Block, ..Config::default() };
+    let config = Config::new(rendezvous);
     let engine = Engine::start(config).unwrap();
     let mut reading = ToolProcess::start(&engine);
     let mut stopped = ToolProcess::start(&engine);

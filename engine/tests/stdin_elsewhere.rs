@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::stdins::*;
-use common::{TIMEOUT, nspace, wait_for};
+use common::{TIMEOUT, changed, nspace, wait_for};
 use iof_engine::{Config, Engine, Grant, Host, HostReply, Rendezvous, StdinPush};
 use iof_proto::directive::key;
 use iof_proto::limits::{
@@ -59,7 +59,7 @@ fn fixture() -> Fixture {
 
 fn fixture_at(rendezvous: Rendezvous) -> Fixture {
     let (sender, pieces) = channel();
-    let config = Config { rendezvous, cache_size: Some(65_536), ..Config::default() };
+    let config = changed(Config::new(rendezvous), |config| config.cache_size = Some(65_536));
     let engine = Engine::start_with(config, Arc::new(ForwardingHost(Mutex::new(sender)))).unwrap();
     let local = Stdins::adopt_job(&engine, nspace(), LOCAL_RANKS, true);
     Fixture { engine, pieces, local }
@@ -432,7 +432,7 @@ impl Host for BlockingHost {
 fn a_tool_with_many_messages_does_not_delay_the_turns_of_others() {
     let ((sender, received), (barrier, wait)) = (channel(), channel());
     let host = BlockingHost { received: Mutex::new(sender), barrier: Mutex::new(wait) };
-    let config = Config { rendezvous: Rendezvous::None, cache_size: Some(65_536), ..Config::default() };
+    let config = changed(Config::new(Rendezvous::None), |config| config.cache_size = Some(65_536));
     let engine = Engine::start_with(config, Arc::new(host)).unwrap();
     let _local = Stdins::adopt_job(&engine, nspace(), LOCAL_RANKS, true);
     let (mut busy, mut other) = (tool(&engine), tool(&engine));

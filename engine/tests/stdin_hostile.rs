@@ -11,7 +11,7 @@ use std::thread;
 
 use common::raw::RawTool;
 use common::stdins::*;
-use common::{session, wait_for};
+use common::{changed, session, wait_for};
 use iof_engine::{Config, Engine};
 use iof_proto::directive::key;
 use iof_proto::limits::MAX_PUSH_BYTES_PER_PROCESS;
@@ -21,7 +21,7 @@ use iof_tool::{Push, Tool};
 use tempfile::TempDir;
 
 fn engine() -> (Engine, TempDir) {
-    session(Config { cache_size: Some(65_536), ..Config::default() })
+    session(changed(Config::default(), |config| config.cache_size = Some(65_536)))
 }
 
 fn complete() -> Vec<Info> {

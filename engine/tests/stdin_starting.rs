@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::thread;
 
 use common::stdins::*;
-use common::{nspace, session};
-use iof_engine::{App, Engine, JobSpec, Stdin};
+use common::{session, spec};
+use iof_engine::{App, Engine, Stdin};
 use iof_proto::directive::key;
 use iof_proto::{PartialCause, PushReport, Rank, Status};
 use iof_tool::PushError;
@@ -17,10 +17,10 @@ use iof_tool::PushError;
 const RANKS: u32 = 100;
 
 fn spawn(engine: &Engine, own: &[u32]) {
-    let stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]);
-    let own_stdin = own.iter().copied().map(Rank).collect();
-    let app = App { nprocs: RANKS, ..App::new("cat", [""; 0]) };
-    engine.spawn(&JobSpec { stdin, own_stdin, ..JobSpec::new(nspace(), vec![app]) }).unwrap();
+    let mut job = spec([App::new("cat", [""; 0]).ranks(RANKS)]);
+    job.stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]);
+    job.own_stdin = own.iter().copied().map(Rank).collect();
+    engine.spawn(&job).unwrap();
 }
 
 #[test]

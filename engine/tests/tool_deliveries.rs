@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use common::streams::{DeliveryRecord, Pipes, all_of, assert_gone, engine_with_policy, wait_for_produced};
 use common::{TIMEOUT, shell, wait};
-use iof_engine::{App, Grant, JobSpec, Policy};
+use iof_engine::{Grant, JobSpec, Policy};
 use iof_proto::limits::MAX_FDS_IN_FLIGHT_PER_TOOL;
 use iof_proto::query::key;
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank, Status};
@@ -30,7 +30,7 @@ fn every_stream_completes_once_and_every_job_ends_once_under_all_policies() {
             assert_eq!(tool.pull(&Pull::new(vec![all_of("job")], Channels::STDERR)).unwrap().handler, 2);
             let script =
                 format!("head -c {BYTES} /dev/zero; head -c {} /dev/zero >&2; exit 3", BYTES / 2 - 1);
-            let spec = JobSpec::new(Nspace::new("job").unwrap(), vec![App { nprocs: 3, ..shell(&script) }]);
+            let spec = JobSpec::new(Nspace::new("job").unwrap(), vec![shell(&script).ranks(3)]);
             let job = engine.spawn(&spec).unwrap();
             if !concurrent && policy != Policy::Block {
                 wait(&job);
@@ -216,7 +216,7 @@ fn requests_between_deliveries_lose_nothing() {
     let engine = engine_with_policy(Policy::Block, 65_536);
     let mut tool = engine.attach("test", Grant::Block).unwrap();
     tool.pull(&Pull::new(vec![all_of("job")], Channels::STDOUT)).unwrap();
-    let app = App { nprocs: 5, ..shell("seq 1 100000") };
+    let app = shell("seq 1 100000").ranks(5);
     engine.spawn(&JobSpec::new(Nspace::new("job").unwrap(), vec![app])).unwrap();
     let mut record = DeliveryRecord::default();
     let mut more = 0;

@@ -140,21 +140,20 @@ unsafe fn program(from: &iof_app_t) -> Outcome<Program> {
         let infos = read::infos(from.info, from.ninfo)?;
         let text = |text: Vec<u8>| OsString::from_vec(text);
         let program = text(read::bytes(from.cmd, MAX_ARG)?.to_vec());
-        let args = read::texts(from.argv, MAX_ARGS, MAX_ARG)?.into_iter().skip(1).map(text).collect();
+        let args = read::texts(from.argv, MAX_ARGS, MAX_ARG)?.into_iter().skip(1).map(text);
+        let mut app = App::new(program, args);
         let variable = |pair: Vec<u8>| {
             let end = pair.iter().position(|byte| *byte == b'=').ok_or(IOF_ERR_BAD_PARAM)?;
             let (name, value) = pair.split_at(end);
             Ok((text(name.to_vec()), text(value.get(1..).unwrap_or_default().to_vec())))
         };
-        let env =
+        app.env =
             read::texts(from.env, MAX_ARGS, MAX_ARG)?.into_iter().map(variable).collect::<Outcome<_>>()?;
-        let cwd = if from.cwd.is_null() {
-            None
-        } else {
-            Some(PathBuf::from(text(read::bytes(from.cwd, MAX_ARG)?.to_vec())))
-        };
-        let nprocs = u32::try_from(from.maxprocs).or_status(IOF_ERR_BAD_PARAM)?;
-        Program::new(App { nprocs, program, args, env, cwd, merge_stderr: false }, infos)
+        if !from.cwd.is_null() {
+            app.cwd = Some(PathBuf::from(text(read::bytes(from.cwd, MAX_ARG)?.to_vec())));
+        }
+        app.nprocs = u32::try_from(from.maxprocs).or_status(IOF_ERR_BAD_PARAM)?;
+        Program::new(app, infos)
     }
 }
 

@@ -27,16 +27,16 @@ pub(crate) struct Program {
 
 impl Program {
     /// Reads the infos of a program.
-    pub(crate) fn new(app: App, infos: Vec<Info>) -> Outcome<Program> {
+    pub(crate) fn new(mut app: App, infos: Vec<Info>) -> Outcome<Program> {
         let mut infos = Infos(infos);
         let stdin = stdin(&mut infos)?;
         let forwarded = (infos.flag(IOF_FWD_STDIN)? == Some(true)).then_some((Rank(0), Stdin::Pipe));
         let file = infos.path(IOF_STDIN_FILE)?.map(|path: PathBuf| (Rank::WILDCARD, Stdin::File(path)));
         let ptys = infos.ranks(IOF_PTY)?;
-        let merge_stderr = infos.flag(IOF_IOF_MERGE_STDERR_STDOUT)? == Some(true);
+        app.merge_stderr = infos.flag(IOF_IOF_MERGE_STDERR_STDOUT)? == Some(true);
         infos.done()?;
         let stdin = file.into_iter().chain(forwarded).chain(stdin).collect();
-        Ok(Program { app: App { merge_stderr, ..app }, stdin, ptys })
+        Ok(Program { app, stdin, ptys })
     }
 }
 

@@ -22,7 +22,7 @@ fn a_c_registration_reads_each_job_of_a_name_and_more_streams_than_slots() {
     let program = compiler.program(&source("names.c"), &[]);
     let sockets = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(sockets.path().to_owned()));
-    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let engine = Engine::start(Config::new(rendezvous)).unwrap();
     let mut command = Command::new(&program);
     environment(&mut command, &program, sockets.path())
         .arg(engine.socket().unwrap())

@@ -17,8 +17,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (Some(iof), Some(program)) = (args.next(), args.next()) else {
         return Err("usage: guarded IOF PROGRAM ARGS...".into());
     };
-    let guardian = Some(iof.into());
-    let engine = Engine::start(Config { guardian, rendezvous: Rendezvous::None, ..Config::default() })?;
+    let mut config = Config::new(Rendezvous::None);
+    config.guardian = Some(iof.into());
+    let engine = Engine::start(config)?;
     let spec = JobSpec::new("demo".parse()?, vec![App::new(program, args).ranks(2)]);
     let job = thread::scope(|scope| scope.spawn(|| engine.spawn(&spec)).join());
     let job = job.map_err(|_| "the thread has panicked")??;

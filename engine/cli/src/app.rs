@@ -84,12 +84,8 @@ fn app(args: &AppArgs, command: &[OsString]) -> Result<App, Failure> {
             ));
         }
     }
-    Ok(App {
-        nprocs: args.nprocs,
-        program: program.clone(),
-        args: program_args.to_vec(),
-        env: args.env.iter().filter_map(assignment).collect(),
-        cwd: args.wdir.clone(),
-        merge_stderr: false,
-    })
+    let mut app = App::new(program, program_args).ranks(args.nprocs);
+    app.env = args.env.iter().filter_map(assignment).collect();
+    app.cwd = args.wdir.clone();
+    Ok(app)
 }

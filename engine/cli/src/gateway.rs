@@ -44,9 +44,8 @@ pub fn gateway(args: &GatewayArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("{}: no such directory: create it", args.directory.display())));
     }
     let signals = Signals::take_fatal().map_err(Failure::running)?;
-    let log = LogConfig { gateway: true, ..log::config()? };
-    let rendezvous = Rendezvous::System(Some(args.directory.clone()));
-    let config = Config { rendezvous, log, ..Config::default() };
+    let mut config = Config::new(Rendezvous::System(Some(args.directory.clone())));
+    config.log = LogConfig { gateway: true, ..log::config()? };
     let engine = Engine::start_with(config, Arc::new(Gateway)).map_err(|error| match error {
         error @ (StartError::Rendezvous(_) | StartError::Files(_)) => Failure::usage(error),
         error => Failure::running(error),

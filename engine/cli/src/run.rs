@@ -88,21 +88,18 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         None => choose_name(&engine, &apps)?,
     };
-    let spec = JobSpec {
-        stdin: stdin.ranks.clone(),
-        own_stdin: stdin.own(),
-        ptys,
-        grace: args.grace,
-        kill_on_bad_exit: args.ending.kill_on_bad_exit(),
-        kill_wait: args.ending.kill_wait,
-        timeout: args.ending.timeout,
-        mpi: args.mpi.into(),
-        // libpmix listens for tools on a port that other users can reach, so they must be asked
-        // for.
-        pmix_tools: (matches!(args.mpi, MpiChoice::Pmix) && engine.socket().is_some()).then(|| SELF.into()),
-        binding: args.bind_to.into(),
-        ..JobSpec::new(nspace.clone(), apps)
-    };
+    let mut spec = JobSpec::new(nspace.clone(), apps);
+    spec.stdin = stdin.ranks.clone();
+    spec.own_stdin = stdin.own();
+    spec.ptys = ptys;
+    spec.grace = args.grace;
+    spec.kill_on_bad_exit = args.ending.kill_on_bad_exit();
+    spec.kill_wait = args.ending.kill_wait;
+    spec.timeout = args.ending.timeout;
+    spec.mpi = args.mpi.into();
+    // libpmix listens for tools on a port that other users can reach, so they must be asked for.
+    spec.pmix_tools = (matches!(args.mpi, MpiChoice::Pmix) && engine.socket().is_some()).then(|| SELF.into());
+    spec.binding = args.bind_to.into();
     if let Some(rank) = spec.ptys.keys().copied().filter(|rank| *rank != Rank::WILDCARD).max()
         && u64::from(rank.0) >= nprocs
     {
@@ -323,25 +320,29 @@ fn config(args: &RunArgs, has_nodes: bool) -> Result<Config, Failure> {
             Rendezvous::Session(Some(directory.to_owned()))
         }
     };
-    let backend = args.backend.map(Into::into);
-    let (cache_size, cache_total) = (args.cache_size, args.cache_total().map_err(Failure::Usage)?);
+    let mut config = Config::new(rendezvous);
+    config.backend = args.backend.map(Into::into);
+    config.cache_size = args.cache_size;
+    config.cache_total = args.cache_total().map_err(Failure::Usage)?;
     // What the ranks of other nodes write is dropped there, if at all.
     let drop = if has_nodes { Drop::None } else { args.drop };
-    let (policy, log) = (drop.into(), log::config()?);
-    let guardian = guardian::program();
-    Ok(Config { cache_size, cache_total, policy, backend, rendezvous, guardian, log, ..Config::default() })
+    config.policy = drop.into();
+    config.log = log::config()?;
+    config.guardian = guardian::program();
+    Ok(config)
 }
 
 /// Starts the engine. It has no socket if another user owns the path of the default directory.
 fn start_engine(args: &RunArgs, host: &Arc<Launcher>) -> Result<Engine, Failure> {
-    let config = config(args, host.nodes.is_some())?;
+    let mut config = config(args, host.nodes.is_some())?;
     let start = |config| Engine::start_with(config, Arc::<Launcher>::clone(host));
     let started = match start(config.clone()) {
         Err(StartError::Rendezvous(BindError::Directory(error)))
             if config.rendezvous == Rendezvous::Session(None) && error.is_foreign() =>
         {
             print_message(format_args!("tools cannot attach: {error}"));
-            start(Config { rendezvous: Rendezvous::None, ..config })
+            config.rendezvous = Rendezvous::None;
+            start(config)
         }
         started => started,
     };

@@ -226,10 +226,10 @@ fn a_message_is_read_from_stdin() {
 fn the_environment_sets_the_gateway_and_the_mail_server_of_a_job() {
     let site = Site::new();
     let syslog = SyslogSocket::bind();
-    let log = LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..LogConfig::default() };
     let directory = tempfile::tempdir().unwrap();
-    let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    let gateway = Engine::start(Config { rendezvous, log, ..Config::default() }).unwrap();
+    let mut config = Config::new(Rendezvous::Session(Some(directory.path().to_owned())));
+    config.log = LogConfig { gateway: true, syslog: Syslog::at(syslog.path()), ..LogConfig::default() };
+    let gateway = Engine::start(config).unwrap();
     let (server, inbox) = mail_server();
     let env = [
         ("IOF_GATEWAY", gateway.socket().unwrap().to_str().unwrap()),

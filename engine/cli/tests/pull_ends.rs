@@ -44,7 +44,7 @@ fn wait_for_connection(pull: &Process) {
 /// Returns an engine without a job at `site`.
 fn idle_engine(site: &Site) -> Engine {
     let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
-    Engine::start(Config { rendezvous, ..Config::default() }).unwrap()
+    Engine::start(Config::new(rendezvous)).unwrap()
 }
 
 /// Returns a run that is stopped after its ranks have ended, and an `iof pull` that has just
@@ -171,7 +171,7 @@ fn a_pull_in_json_shows_the_bytes_of_streams_that_it_missed_entirely() {
     const STREAMS: u32 = 4 * MAX_FORGOTTEN_PER_TOOL as u32;
     let site = Site::new();
     let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
-    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let engine = Engine::start(Config::new(rendezvous)).unwrap();
     let nspace = Nspace::new("job").unwrap();
     let deliver = |rank: u32| {
         let from = Proc::new(nspace.clone(), Rank(rank));

@@ -291,7 +291,7 @@ impl Host for Scheduler {
 fn qualifiers_are_passed_to_the_launcher_that_embeds_the_engine() {
     let site = Site::new();
     let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
-    let config = Config { rendezvous, ..Config::default() };
+    let config = Config::new(rendezvous);
     let _engine = Engine::start_with(config, std::sync::Arc::new(Scheduler)).unwrap();
     let query =
         |queue: &str| site.query(&["QUEUE_STATUS", "--qualifier", queue, "--qualifier", "site.detailed"]);

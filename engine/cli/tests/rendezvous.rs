@@ -41,7 +41,7 @@ impl Drop for SystemEngine {
 }
 
 fn config(directory: &Path) -> Config {
-    Config { rendezvous: Rendezvous::System(Some(directory.to_owned())), ..Config::default() }
+    Config::new(Rendezvous::System(Some(directory.to_owned())))
 }
 
 /// Returns the sorted names of the files in a directory.
@@ -145,7 +145,7 @@ fn a_process_that_outlives_its_engine_does_not_use_another_engine() {
 fn ranks_of_an_engine_without_a_socket_do_not_use_another_engine() {
     let site = Site::new();
     // A launcher without a rendezvous point, which may itself be a rank of another engine.
-    let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
+    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
     assert_eq!(engine.socket(), None);
     let proof = site.path().join("proof");
     let script = format!("echo \"${{IOF_SERVER?}}\" > {}", proof.display());

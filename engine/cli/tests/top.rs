@@ -216,7 +216,7 @@ fn of_two_jobs_of_one_engine_the_filter_shows_the_one_that_is_named() {
     let site = Site::new();
     let gate = site.gate("gate");
     let rendezvous = Rendezvous::Session(Some(site.path().to_owned()));
-    let engine = Engine::start(Config { rendezvous, ..Config::default() }).unwrap();
+    let engine = Engine::start(Config::new(rendezvous)).unwrap();
     let spawn = |name: &str, text: &str| {
         let script = format!("printf {text}; : < {}", gate.path());
         let app = App::new("sh", ["-c", &script]);

@@ -35,7 +35,7 @@ fn launch() -> Result<ExitCode, Box<dyn Error>> {
     let nodes: Vec<Node> =
         nodes.map(|(host, first)| Node { host: host.into(), ranks: ranks(first) }).collect();
     let nspace = Nspace::new(format!("nodes-{}", process::id()))?;
-    let app = App { nprocs: 2 * u32::try_from(nodes.len())?, ..App::new(program, args) };
+    let app = App::new(program, args).ranks(2 * u32::try_from(nodes.len())?);
     let spec = JobSpec::new(nspace.clone(), vec![app]);
 
     let nodes = Arc::new(Nodes::new(nodes));

@@ -68,17 +68,11 @@ pub enum RunError {
 impl Launcher {
     /// Creates a launcher of the job `nspace`. At least one program must be [added](Launcher::app).
     pub fn new(nspace: Nspace) -> Launcher {
-        let stdin = [(Rank(0), Stdin::Inherit)].into();
-        Launcher {
-            config: Config::default(),
-            spec: JobSpec {
-                stdin,
-                kill_on_bad_exit: KillOnBadExit::Signal,
-                mpi: Mpi::Auto,
-                ..JobSpec::new(nspace, Vec::new())
-            },
-            options: Options::default(),
-        }
+        let mut spec = JobSpec::new(nspace, Vec::new());
+        spec.stdin = [(Rank(0), Stdin::Inherit)].into();
+        spec.kill_on_bad_exit = KillOnBadExit::Signal;
+        spec.mpi = Mpi::Auto;
+        Launcher { config: Config::default(), spec, options: Options::default() }
     }
 
     /// Adds a program. The next [`App::nprocs`] ranks run it, after those of the programs added

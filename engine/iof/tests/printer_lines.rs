@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Policy, Process, Rendezvous};
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Process, Rendezvous};
 use iof_output::{FlushTimeout, Notes, Options, Output, PrintReport, Printer, Style, StyleExtras};
 use iof_proto::directive::key::PMIX_IOF_CACHE_SIZE;
 use iof_proto::query::key::IOF_QUERY_STATS;
@@ -60,12 +60,8 @@ struct Rig {
 
 impl Rig {
     fn new(ranks: usize, options: Options) -> Rig {
-        let config = Config {
-            rendezvous: Rendezvous::None,
-            policy: Policy::Block,
-            cache_size: Some(16 << 10),
-            ..Config::default()
-        };
+        let mut config = Config::new(Rendezvous::None);
+        config.cache_size = Some(16 << 10);
         let engine = Engine::start(config).unwrap();
         let nspace = Nspace::new("launcher@7").unwrap();
         let mut tool = engine.attach("test", Grant::Block).unwrap();

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Policy, Process, Rendezvous};
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Exit, Grant, Job, Process, Rendezvous};
 use iof_output::{Options, Output, PrintError, PrintReport, Printer};
 use iof_proto::{Channel, Channels, Nspace, Proc, Rank};
 use iof_stalled_memory::StalledPage;
@@ -47,7 +47,7 @@ fn all() -> Proc {
 impl Rig {
     fn new(ranks: usize) -> Rig {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let config = Config { rendezvous: Rendezvous::None, policy: Policy::Block, ..Config::default() };
+        let config = Config::new(Rendezvous::None);
         let engine = Engine::start(config).unwrap();
         let mut tool = engine.attach("test", Grant::Block).unwrap();
         tool.pull(&Pull::new(vec![all()], Channels::STDOUT | Channels::STDERR)).unwrap();
@@ -210,7 +210,7 @@ fn more_streams_than_one_write_takes_are_printed_after_a_turn_that_filled_all() 
     const RANKS: u32 = 1100;
     let Ok(page) = StalledPage::new().map(Arc::new) else { return };
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let config = Config { rendezvous: Rendezvous::None, policy: Policy::Block, ..Config::default() };
+    let config = Config::new(Rendezvous::None);
     let engine = Engine::start(config).unwrap();
     let far = Nspace::new("far").unwrap();
     let mut tool = engine.attach("test", Grant::Block).unwrap();
@@ -265,7 +265,7 @@ fn the_closure_of_a_printer_is_dropped_on_its_thread() {
         }
     }
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() }).unwrap();
+    let engine = Engine::start(Config::new(Rendezvous::None)).unwrap();
     let tool = engine.attach("test", Grant::Block).unwrap();
     let (_reader, writer) = pipe();
     let ((sender, dropped), output) = (channel(), Output::new(&writer).unwrap());

@@ -24,7 +24,7 @@
 //! let nodes = Arc::new(Nodes::new([node("a", 0), node("b", 1)]));
 //! let engine = Arc::new(Engine::start_with(Config::default(), Arc::<Nodes>::clone(&nodes))?);
 //!
-//! let hello = App { nprocs: 2, ..App::new("sh", ["-c", "echo hello from rank $IOF_RANK"]) };
+//! let hello = App::new("sh", ["-c", "echo hello from rank $IOF_RANK"]).ranks(2);
 //! let spec = JobSpec::new("demo".parse()?, vec![hello]);
 //! // A reader attaches before the ranks start, and with this grant they wait for it.
 //! let mut tool = engine.attach("demo", Grant::Block)?;

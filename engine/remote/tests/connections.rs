@@ -35,7 +35,7 @@ impl Site {
         let node =
             |host: &str, first| Node { host: host.into(), ranks: [Rank(first), Rank(first + 1)].into() };
         let nodes = Arc::new(Nodes::new([node("a", 0), node("b", 2)]));
-        let config = Config { rendezvous: Rendezvous::None, ..Config::default() };
+        let config = Config::new(Rendezvous::None);
         let engine = Arc::new(Engine::start_with(config, Arc::<Nodes>::clone(&nodes)).unwrap());
         let (sockets, (exited, exits)) = (Arc::<Mutex<BTreeMap<_, _>>>::default(), mpsc::channel());
         let kept = Arc::clone(&sockets);
@@ -72,7 +72,7 @@ impl Site {
 
 /// Returns a job whose four ranks run `script`.
 fn job(script: &str) -> JobSpec {
-    let app = App { nprocs: 4, ..App::new("sh", ["-c", script]) };
+    let app = App::new("sh", ["-c", script]).ranks(4);
     JobSpec::new(Nspace::new("test").unwrap(), vec![app])
 }
 
@@ -124,8 +124,8 @@ fn a_push_reaches_the_ranks_of_both_nodes_and_their_output_comes_back() {
 
 #[test]
 fn a_connection_that_is_cut_loses_its_node_and_ends_the_job() {
-    let (site, spec) = (Site::new(), job("echo $IOF_RANK; exec sleep 1000"));
-    let spec = JobSpec { kill_on_bad_exit: KillOnBadExit::Signal, ..spec };
+    let (site, mut spec) = (Site::new(), job("echo $IOF_RANK; exec sleep 1000"));
+    spec.kill_on_bad_exit = KillOnBadExit::Signal;
     let mut tool = site.reader(&spec);
     let job = site.start(&spec).unwrap();
     // Each rank has written before the cut.
@@ -165,10 +165,10 @@ fn a_host_that_cannot_be_reached_is_named_and_the_agent_of_the_other_one_ends() 
 #[test]
 fn what_can_not_run_on_other_nodes_is_refused_before_an_agent_starts() {
     let site = Site::new();
-    let five =
-        JobSpec::new(Nspace::new("five").unwrap(), vec![App { nprocs: 5, ..App::new("true", [""; 0]) }]);
+    let five = JobSpec::new(Nspace::new("five").unwrap(), vec![App::new("true", [""; 0]).ranks(5)]);
     assert!(matches!(site.start(&five), Err(RemoteStartError::Ranks { placed: 4, ranks: 5 })));
-    let inherits = JobSpec { stdin: [(Rank(1), Stdin::Inherit)].into(), ..job("true") };
+    let mut inherits = job("true");
+    inherits.stdin = [(Rank(1), Stdin::Inherit)].into();
     assert!(matches!(Site::new().start(&inherits), Err(RemoteStartError::Stdin(Rank(1)))));
     assert!(site.sockets.lock().unwrap().is_empty());
 }
@@ -183,12 +183,13 @@ fn connections_are_not_replaced_so_reattach_is_refused_before_an_agent_starts() 
 
 #[test]
 fn a_second_job_on_the_same_nodes_is_refused_and_the_first_goes_on() {
-    let (site, spec) = (Site::new(), job("read line; echo $line"));
-    let spec = JobSpec { stdin: [(Rank(0), Stdin::Pipe)].into(), ..spec };
+    let (site, mut spec) = (Site::new(), job("read line; echo $line"));
+    spec.stdin = [(Rank(0), Stdin::Pipe)].into();
     let mut tool = site.reader(&spec);
     let job = site.start(&spec).unwrap();
     for nspace in ["test", "other"] {
-        let second = JobSpec { nspace: Nspace::new(nspace).unwrap(), ..spec.clone() };
+        let mut second = spec.clone();
+        second.nspace = Nspace::new(nspace).unwrap();
         assert!(matches!(site.start(&second), Err(RemoteStartError::StartedBefore)));
     }
     let mut pusher = site.engine.attach("pusher", Grant::Never).unwrap();

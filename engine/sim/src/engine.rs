@@ -95,7 +95,8 @@ impl EngineWorld {
             1 => Policy::DropNewest,
             _ => Policy::DropOldest,
         };
-        let config = Config { cache_size: Some(setting.capacity as u32), policy, ..Config::default() };
+        let mut config = Config::default();
+        (config.cache_size, config.policy) = (Some(setting.capacity as u32), policy);
         let engine = EngineSetting {
             config,
             places: 8,

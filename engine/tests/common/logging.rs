@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use iof_engine::{Config, Engine, Host, HostReply, Job, LogConfig, MailServer, Policy, Syslog};
+use iof_engine::{Config, Engine, Host, HostReply, Job, LogConfig, MailServer, Syslog};
 use iof_proto::log::key;
 use iof_proto::{Info, InfoValue, Log, LogReport, Proc, Rank};
 use iof_tool::Tool;
@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
-use super::{nspace, session_with, shell, spec};
+use super::{changed, nspace, session_with, shell, spec};
 
 /// An engine with its own directory.
 pub struct Fixture {
@@ -24,7 +24,7 @@ pub struct Fixture {
 }
 
 pub fn fixture(log: LogConfig, host: impl Host + 'static) -> Fixture {
-    let config = Config { policy: Policy::Block, log, ..Config::default() };
+    let config = changed(Config::default(), |config| config.log = log);
     let (engine, directory) = session_with(config, Arc::new(host));
     Fixture { engine, directory }
 }

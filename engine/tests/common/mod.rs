@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use iof_engine::{
     AdoptError, AdoptSpec, AdoptedRank, App, BackendKind, Config, Engine, Exit, Grant, Host, Job, JobSpec,
-    JobStatus, Policy, Process, Rendezvous, Standalone,
+    JobStatus, Process, Rendezvous, Standalone,
 };
 use iof_output::{Options, Printer};
 use iof_proto::directive::DirectiveLevel;
@@ -34,20 +34,26 @@ pub fn engine() -> Engine {
 }
 
 pub fn engine_on(backend: Option<BackendKind>) -> Engine {
-    let rendezvous = Rendezvous::None;
-    Engine::start(Config { rendezvous, policy: Policy::Block, backend, ..Config::default() }).unwrap()
+    Engine::start(changed(Config::new(Rendezvous::None), |config| config.backend = backend)).unwrap()
 }
 
 /// Starts an engine to which tools can connect from outside, in a directory of its own.
 pub fn session_with(config: Config, host: Arc<dyn Host>) -> (Engine, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-    (Engine::start_with(Config { rendezvous, ..config }, host).unwrap(), directory)
+    let config = changed(config, |config| config.rendezvous = rendezvous);
+    (Engine::start_with(config, host).unwrap(), directory)
 }
 
 /// Starts such an engine with the default host.
 pub fn session(config: Config) -> (Engine, TempDir) {
     session_with(config, Arc::new(Standalone))
+}
+
+/// Returns `value` after `change`.
+pub fn changed<T>(mut value: T, change: impl FnOnce(&mut T)) -> T {
+    change(&mut value);
+    value
 }
 
 pub fn nspace() -> Nspace {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
-use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Job, Rendezvous};
+use iof_engine::{AdoptSpec, AdoptedRank, Engine, Grant, Job, Policy};
 use iof_proto::directive::key;
 use iof_proto::limits::{MAX_PUSHES_PER_TARGET, MAX_PUSHES_PER_TOOL};
 use iof_proto::{Failure, Info, Nspace, PartialCause, PartialDelivery, Proc, PushReport, Rank};
@@ -15,6 +15,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
+use super::streams::engine_with_policy;
 use super::{TIMEOUT, nspace, reported_rank, wait_for};
 
 /// More bytes than a pipe holds, see pipe(7).
@@ -22,8 +23,7 @@ pub const MORE_THAN_A_PIPE: usize = 100_000;
 
 /// Starts an engine whose pushes have this cache size by default, in bytes.
 pub fn engine_with_cache(cache_size: u32) -> Engine {
-    Engine::start(Config { rendezvous: Rendezvous::None, cache_size: Some(cache_size), ..Config::default() })
-        .unwrap()
+    engine_with_policy(Policy::Block, cache_size)
 }
 
 /// Begins as many pushes as a target may have. Each of the returned tools has as many as it may

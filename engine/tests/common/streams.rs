@@ -16,13 +16,9 @@ use nix::unistd::pipe2;
 use super::{TIMEOUT, reported_rank, wait_for};
 
 pub fn engine_with_policy(policy: Policy, cache_size: u32) -> Engine {
-    Engine::start(Config {
-        rendezvous: Rendezvous::None,
-        policy,
-        cache_size: Some(cache_size),
-        ..Config::default()
-    })
-    .unwrap()
+    let mut config = Config::new(Rendezvous::None);
+    (config.policy, config.cache_size) = (policy, Some(cache_size));
+    Engine::start(config).unwrap()
 }
 
 pub fn all_of(nspace: &str) -> Proc {

@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 
 use common::raw::RawTool;
 use common::{TIMEOUT, nspace, session_with};
-use iof_engine::{ApprovalReply, Config, Engine, Grant, Host, HostReply, Policy, same_user};
+use iof_engine::{ApprovalReply, Config, Engine, Grant, Host, HostReply, same_user};
 use iof_proto::query::key;
 use iof_proto::{Channels, Failure, Granted, Info, Proc, Rank, Value, socket};
 use iof_tool::{Delivery, Pull, RequestError, Tool};
@@ -82,7 +82,7 @@ fn fixture_with(
 }
 
 fn start_engine(host: Arc<dyn Host>) -> (Engine, TempDir) {
-    session_with(Config { policy: Policy::Block, ..Config::default() }, host)
+    session_with(Config::default(), host)
 }
 
 fn procs(ranks: &[u32]) -> Vec<Proc> {

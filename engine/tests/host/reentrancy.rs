@@ -7,7 +7,7 @@ use iof_engine::{Engine, Grant, Host, HostReply};
 use iof_proto::{Channel, Channels, Info, Proc};
 use iof_tool::{Pull, Tool};
 
-use crate::common::{TIMEOUT, shell, spec};
+use crate::common::{TIMEOUT, shell};
 use crate::{granted, procs, pull, read, start_engine, whole_job};
 
 /// A host that calls the engine in its upcalls.
@@ -19,7 +19,7 @@ struct CallingHost {
 impl Host for CallingHost {
     fn iof_pull(&self, procs: &[Proc], _: Channels, _: &[Info], reply: HostReply) {
         let engine = self.engine.get().and_then(Weak::upgrade).unwrap();
-        let spec = iof_engine::JobSpec { nspace: procs[0].nspace.clone(), ..spec([shell("echo here")]) };
+        let spec = iof_engine::JobSpec::new(procs[0].nspace.clone(), vec![shell("echo here")]);
         engine.spawn(&spec).unwrap();
         reply.grant();
     }

@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use common::stdins::*;
-use common::{Output, engine_on, nspace, run, shell, spec, wait};
+use common::{Output, changed, engine_on, nspace, run, shell, spec, wait};
 use iof_engine::{App, BackendKind, Engine, JobSpec, Stdin};
 use iof_proto::directive::{DirectiveLevel, key};
 use iof_proto::{
@@ -89,7 +89,7 @@ fn far_more_bytes_than_cache_and_pipes_hold_arrive_complete_at_each_rank() {
 
 /// Returns a job of `app` whose ranks' stdin can be pushed to.
 fn open_job(app: App) -> JobSpec {
-    JobSpec { stdin: BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]), ..spec([app]) }
+    changed(spec([app]), |job| job.stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]))
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn spawned_ranks_read_their_stdin_to_the_end_as_no_other_holds_it_open() {
     for backend in BACKENDS {
         let engine = engine_on(Some(backend));
         let output = Output::start(&engine, Channels::STDOUT);
-        let count = App { nprocs: 8, ..shell("echo $IOF_RANK $(wc -c)") };
+        let count = shell("echo $IOF_RANK $(wc -c)").ranks(8);
         let job = engine.spawn(&open_job(count)).unwrap();
         // Possibly before the ranks have begun to read.
         assert_eq!(
@@ -119,8 +119,8 @@ fn spawning_with_forwarded_stdin_opens_the_stdin_of_rank_0_only() {
     let forwarded = [key::PMIX_FWD_STDIN, key::PMIX_FWD_STDOUT].map(|key| Info::required(key, true));
     let (directives, _) = Directives::read(&forwarded, DirectiveLevel::Spawn).unwrap();
     let output = Output::start(&engine, Channels::STDOUT);
-    let echo = App { nprocs: 2, ..shell("sed s/^/$IOF_RANK:/") };
-    let job = engine.spawn(&JobSpec { directives, ..spec([echo]) }).unwrap();
+    let echo = shell("sed s/^/$IOF_RANK:/").ranks(2);
+    let job = engine.spawn(&changed(spec([echo]), |job| job.directives = directives)).unwrap();
     let failure = refusal(tool(&engine).push(&push_to(all_ranks()), b"both\n", |_| {}));
     assert_eq!(failure.status, Status::ERR_NOT_SUPPORTED);
     assert_eq!(failure.reason, "nothing was pushed: rank 1: stdin was not left open");
@@ -132,7 +132,7 @@ fn spawning_with_forwarded_stdin_opens_the_stdin_of_rank_0_only() {
 #[test]
 fn without_forwarded_stdin_no_rank_can_be_pushed_to() {
     let engine = engine_with_cache(65_536);
-    let (status, lines) = run(&engine, &spec([App { nprocs: 2, ..shell("wc -c") }]));
+    let (status, lines) = run(&engine, &spec([shell("wc -c").ranks(2)]));
     assert_eq!((status.code(), lines), (0, vec!["0".to_owned(); 2]));
 }
 
@@ -206,7 +206,7 @@ fn a_rank_that_closes_its_stdin_gets_no_more_and_others_get_everything() {
 fn a_push_ends_when_all_its_targets_have_exited() {
     for backend in BACKENDS {
         let engine = engine_on(Some(backend));
-        let job = engine.spawn(&open_job(App { nprocs: 2, ..shell("head -c 10 >/dev/null") })).unwrap();
+        let job = engine.spawn(&open_job(shell("head -c 10 >/dev/null").ranks(2))).unwrap();
         let report = push(&engine, &final_push(all_ranks()), &pattern(9_000_000));
         assert_eq!(
             (report.bytes < 9_000_000, report.complete, report.partial.len()),

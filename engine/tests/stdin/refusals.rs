@@ -1,6 +1,6 @@
 //! Pushes, and the stdins of jobs, that the engine refuses.
 
-use iof_engine::{App, JobSpec, LaunchError, Stdin};
+use iof_engine::{LaunchError, Stdin};
 use iof_proto::directive::key;
 use iof_proto::limits::MAX_PUSHES_PER_TOOL;
 use iof_proto::{Info, InfoValue, Nspace, Proc, Rank, Skipped, Status, StdinUnavailable};
@@ -126,8 +126,9 @@ fn an_impossible_stdin_is_refused_before_anything_runs() {
     let fifo = directory.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let failure = |stdin: &[(u32, Stdin)], pty: Option<u32>| {
-        let stdin = stdin.iter().map(|(rank, stdin)| (Rank(*rank), stdin.clone())).collect();
-        let ptys = pty
+        let mut job = spec([shell("").ranks(2)]);
+        job.stdin = stdin.iter().map(|(rank, stdin)| (Rank(*rank), stdin.clone())).collect();
+        job.ptys = pty
             .map(|rank| {
                 (
                     Rank(rank),
@@ -136,7 +137,6 @@ fn an_impossible_stdin_is_refused_before_anything_runs() {
             })
             .into_iter()
             .collect();
-        let job = JobSpec { stdin, ptys, ..spec([App { nprocs: 2, ..shell("") }]) };
         engine.spawn(&job).expect_err("the job must not start")
     };
     let file = |path: &std::path::Path| Stdin::File(path.to_owned());

@@ -12,12 +12,12 @@
 //! use iof_proto::{Channels, Nspace, Proc, Rank};
 //! use iof_tool::{Delivery, Pull};
 //!
-//! # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+//! # let engine = Engine::start(Config::new(Rendezvous::None))?;
 //! # let mut tool = engine.attach("example", Grant::Never)?;
 //! // In another process: let mut tool = Tool::find(&Search::default(), "my-tool")?;
 //! let all = Proc::all(Nspace::new("job1")?);
 //! tool.pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;
-//! # let app = App { nprocs: 2, ..App::new("echo", ["hello"]) };
+//! # let app = App::new("echo", ["hello"]).ranks(2);
 //! # let job = engine.spawn(&JobSpec::new(all.nspace, vec![app]))?;
 //! let mut complete = 0;
 //! // `recv` blocks, and returns None when nothing more will be delivered.
@@ -43,7 +43,7 @@
 //! # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
 //! # use iof_proto::{Channels, Nspace, Proc, Rank};
 //! # use iof_tool::{Delivery, Pull};
-//! # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+//! # let engine = Engine::start(Config::new(Rendezvous::None))?;
 //! # let mut tool = engine.attach("example", Grant::Never)?;
 //! # let all = Proc::all(Nspace::new("job1")?);
 //! let total = Arc::new(AtomicUsize::new(0));
@@ -67,7 +67,7 @@
 //! # use iof_engine::{App, Config, Engine, Grant, JobSpec, Rendezvous};
 //! # use iof_proto::{Channels, Nspace, Proc, Rank};
 //! # use iof_tool::{Delivery, Pull};
-//! # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+//! # let engine = Engine::start(Config::new(Rendezvous::None))?;
 //! # let mut tool = engine.attach("example", Grant::Never)?;
 //! # let all = Proc::all(Nspace::new("job1")?);
 //! # let mut total = 0;

@@ -41,7 +41,7 @@ pub struct Line {
 /// use iof_proto::{Channels, Proc};
 /// use iof_tool::{Lines, Pull};
 ///
-/// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+/// # let engine = Engine::start(Config::new(Rendezvous::None))?;
 /// # let mut tool = engine.attach("example", Grant::Never)?;
 /// tool.pull(&Pull::new(vec![Proc::all("job1".parse()?)], Channels::STDOUT))?;
 /// # let app = App::new("sh", ["-c", "echo one; printf two"]);

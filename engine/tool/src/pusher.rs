@@ -33,11 +33,11 @@ use crate::tool::Tool;
 /// # use iof_proto::{Info, Nspace, Proc, Rank};
 /// use iof_tool::{Push, Pusher};
 ///
-/// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+/// # let engine = Engine::start(Config::new(Rendezvous::None))?;
 /// # let tool = engine.attach("example", Grant::Never)?;
-/// # let stdin = BTreeMap::from([(Rank(0), Stdin::Pipe)]);
 /// # let rank = Proc::new(Nspace::new("job1")?, Rank(0));
-/// # let spec = JobSpec { stdin, ..JobSpec::new(rank.nspace.clone(), vec![App::new("wc", ["-c"])]) };
+/// # let mut spec = JobSpec::new(rank.nspace.clone(), vec![App::new("wc", ["-c"])]);
+/// # spec.stdin = BTreeMap::from([(Rank(0), Stdin::Pipe)]);
 /// # let job = engine.spawn(&spec)?;
 /// let push = Push { directives: vec![Info::new(key::PMIX_IOF_COMPLETE, true)], ..Push::new(vec![rank]) };
 /// let pusher = Pusher::start(tool, &push, std::fs::File::open("Cargo.toml")?, |_| {})?;

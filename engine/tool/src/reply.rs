@@ -16,7 +16,7 @@ use iof_proto::{Answer, Failure, Granted, LogReport, PushGranted, SlowTargets};
 /// use iof_proto::{Channels, Nspace, Proc, Rank};
 /// use iof_tool::{Delivery, Pull, Reply};
 ///
-/// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+/// # let engine = Engine::start(Config::new(Rendezvous::None))?;
 /// # let mut tool = engine.attach("example", Grant::Never)?;
 /// let all = Proc::all(Nspace::new("job1")?);
 /// let submitted = tool.submit_pull(&Pull::new(vec![all.clone()], Channels::STDOUT))?;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 
-use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Policy, Process, Rendezvous};
+use iof_engine::{AdoptSpec, AdoptedRank, Config, Engine, Grant, Process, Rendezvous};
 use iof_proto::query::key::IOF_QUERY_STATS;
 use iof_proto::{Channels, Nspace, Proc, Rank};
 use iof_tool::{Delivery, Pull, Tool};
@@ -34,9 +34,8 @@ pub struct World {
 impl World {
     pub fn start() -> World {
         let directory = tempfile::tempdir().unwrap();
-        let rendezvous = Rendezvous::Session(Some(directory.path().to_owned()));
-        let config =
-            Config { rendezvous, cache_size: Some(CACHE), policy: Policy::Block, ..Config::default() };
+        let mut config = Config::new(Rendezvous::Session(Some(directory.path().to_owned())));
+        config.cache_size = Some(CACHE);
         let engine = Engine::start(config).unwrap();
         let mut other = engine.attach("other", Grant::Block).unwrap();
         let all = Proc::all(nspace());

@@ -111,8 +111,10 @@ struct Hooks;
 
 impl AgentHooks for Hooks {
     fn config(&self) -> Result<Config, StartRefusal> {
-        let log = log::config().map_err(refusal)?;
-        Ok(Config { guardian: guardian::program(), log, ..Config::default() })
+        let mut config = Config::default();
+        config.guardian = guardian::program();
+        config.log = log::config().map_err(refusal)?;
+        Ok(config)
     }
 
     fn warn(&self, message: &str) {

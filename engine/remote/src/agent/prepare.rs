@@ -1,13 +1,11 @@
 //! What a front end asks an agent to start: the engine, the job, and the readers of its output.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use iof_engine::{
-    App, BackendKind, Config, Engine, Interaction, JobSpec, Policy, Pty, Rendezvous, StartError, Stdin,
-    WindowSize,
+    App, BackendKind, Engine, Interaction, JobSpec, Policy, Pty, Rendezvous, StartError, Stdin, WindowSize,
 };
 use iof_nodes::{AgentSocket, DropPolicy, Program, RankStdin, Start, Terminal};
 use iof_proto::Rank;
@@ -30,28 +28,26 @@ pub(super) fn prepare(
     hooks: &dyn AgentHooks,
 ) -> Result<(Engine, JobSpec, OutputReaders), StartRefusal> {
     let backend = start.backend.as_deref().map(backend_named).transpose()?;
-    let config = Config {
-        cache_size: start.cache_size,
-        cache_total: start.cache_total,
-        policy: match start.drop {
-            DropPolicy::None => Policy::Block,
-            DropPolicy::Newest => Policy::DropNewest,
-            DropPolicy::Oldest => Policy::DropOldest,
-        },
-        backend,
-        rendezvous: match &start.socket {
-            AgentSocket::None => Rendezvous::None,
-            AgentSocket::Default => Rendezvous::Agent(None),
-            AgentSocket::In(directory) => Rendezvous::Agent(Some(PathBuf::from(directory))),
-        },
-        ..hooks.config()?
+    let mut config = hooks.config()?;
+    config.cache_size = start.cache_size;
+    config.cache_total = start.cache_total;
+    config.policy = match start.drop {
+        DropPolicy::None => Policy::Block,
+        DropPolicy::Newest => Policy::DropNewest,
+        DropPolicy::Oldest => Policy::DropOldest,
+    };
+    config.backend = backend;
+    config.rendezvous = match &start.socket {
+        AgentSocket::None => Rendezvous::None,
+        AgentSocket::Default => Rendezvous::Agent(None),
+        AgentSocket::In(directory) => Rendezvous::Agent(Some(PathBuf::from(directory))),
     };
     let engine = match Engine::start_with(config.clone(), Arc::<AgentHost>::clone(host)) {
         // The environment of another node may name a directory that this node does not have.
         Err(StartError::Rendezvous(error)) if start.socket == AgentSocket::Default => {
             let node = gethostname().unwrap_or_default();
             hooks.warn(&format!("tools cannot attach on {}: {error}", node.display()));
-            let config = Config { rendezvous: Rendezvous::None, ..config };
+            config.rendezvous = Rendezvous::None;
             Engine::start_with(config, Arc::<AgentHost>::clone(host))
         }
         started => started,
@@ -73,15 +69,15 @@ fn backend_named(name: &str) -> Result<BackendKind, StartRefusal> {
 }
 
 fn spec(start: &Start) -> JobSpec {
-    let app = |program: &Program| App {
-        nprocs: program.nprocs,
-        program: program.program.clone(),
-        args: program.args.clone(),
-        env: start.env.iter().chain(&program.env).cloned().collect(),
-        cwd: Some(PathBuf::from(&program.cwd)),
-        merge_stderr: program.merge_stderr,
+    let app = |program: &Program| {
+        let mut app = App::new(&program.program, &program.args).ranks(program.nprocs);
+        app.env = start.env.iter().chain(&program.env).cloned().collect();
+        app.cwd = Some(PathBuf::from(&program.cwd));
+        app.merge_stderr = program.merge_stderr;
+        app
     };
-    let stdin: BTreeMap<Rank, Stdin> = start
+    let mut spec = JobSpec::new(start.nspace.clone(), start.programs.iter().map(app).collect());
+    spec.stdin = start
         .stdin
         .iter()
         .map(|(rank, stdin)| match stdin {
@@ -104,15 +100,12 @@ fn spec(start: &Start) -> JobSpec {
         };
         (*rank, interaction)
     };
-    JobSpec {
-        stdin,
-        interactions: start.stdin.iter().map(interaction).collect(),
-        ptys: start.ptys.iter().map(|(rank, terminal)| (*rank, pty(terminal))).collect(),
-        grace: start.grace.map(Duration::from_millis),
-        hide_launcher: start.hide_launcher,
-        local: Some(start.ranks.clone()),
-        ..JobSpec::new(start.nspace.clone(), start.programs.iter().map(app).collect())
-    }
+    spec.interactions = start.stdin.iter().map(interaction).collect();
+    spec.ptys = start.ptys.iter().map(|(rank, terminal)| (*rank, pty(terminal))).collect();
+    spec.grace = start.grace.map(Duration::from_millis);
+    spec.hide_launcher = start.hide_launcher;
+    spec.local = Some(start.ranks.clone());
+    spec
 }
 
 /// Returns the rank to whose terminal stdin is typed, if any.

@@ -26,12 +26,13 @@ impl Tool {
     ///
     /// # Example
     /// ```
-    /// # use iof_engine::{Config, Engine, Grant, LogConfig, Rendezvous};
+    /// # use iof_engine::{Config, Engine, Grant, Rendezvous};
     /// use iof_proto::{Info, Log, Status, log::key};
     ///
     /// # let directory = tempfile::tempdir()?;
-    /// # let log = LogConfig { job_record: Some(directory.path().join("record")), ..LogConfig::default() };
-    /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, log, ..Config::default() })?;
+    /// # let mut config = Config::new(Rendezvous::None);
+    /// # config.log.job_record = Some(directory.path().join("record"));
+    /// # let engine = Engine::start(config)?;
     /// # let mut tool = engine.attach("example", Grant::Never)?;
     /// let log = Log {
     ///     directives: vec![Info::required(key::PMIX_LOG_ONCE, true)],

@@ -40,12 +40,13 @@ impl Tool {
     /// use iof_proto::{Info, Nspace, Proc, Rank};
     /// use iof_tool::Push;
     ///
-    /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+    /// # let engine = Engine::start(Config::new(Rendezvous::None))?;
     /// # let mut tool = engine.attach("example", Grant::Never)?;
     /// let nspace = Nspace::new("job1")?;
-    /// let stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]);
-    /// let app = App { nprocs: 3, ..App::new("grep", ["-q", "hello"]) };
-    /// let job = engine.spawn(&JobSpec { stdin, ..JobSpec::new(nspace.clone(), vec![app]) })?;
+    /// let app = App::new("grep", ["-q", "hello"]).ranks(3);
+    /// let mut spec = JobSpec::new(nspace.clone(), vec![app]);
+    /// spec.stdin = BTreeMap::from([(Rank::WILDCARD, Stdin::Pipe)]);
+    /// let job = engine.spawn(&spec)?;
     /// let all = Proc::all(nspace);
     /// let push = Push { directives: vec![Info::new(key::PMIX_IOF_COMPLETE, true)], ..Push::new(vec![all]) };
     /// let report = tool.push(&push, b"hello\n", |waits| eprintln!("waiting for {waits:?}"))?;

@@ -31,7 +31,7 @@ impl Tool {
     /// use iof_proto::query::{Query, Value, key};
     /// use iof_proto::{Info, Nspace, Status};
     ///
-    /// # let engine = Engine::start(Config { rendezvous: Rendezvous::None, ..Config::default() })?;
+    /// # let engine = Engine::start(Config::new(Rendezvous::None))?;
     /// # let mut tool = engine.attach("example", Grant::Never)?;
     /// # engine.spawn(&JobSpec::new(Nspace::new("ocean")?, vec![App::new("true", [""; 0])]))?.wait();
     /// let ocean = Query {
