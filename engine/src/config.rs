@@ -50,6 +50,7 @@ pub struct Buffering {
 
 /// The configuration of an engine. [`Config::apply_directives`] changes it by PMIx directives.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Size of the cache of each stream (one output channel of one rank), in bytes
     /// (`PMIX_IOF_CACHE_SIZE`). A size below [`MIN_CACHE_SIZE`] is raised to it.
@@ -214,6 +215,7 @@ pub enum Rendezvous {
 
 /// One program of a job, run by some of its ranks (PMIx's application, `pmix_app_t`).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct App {
     /// The number of ranks that run the program, at least 1.
     pub nprocs: u32,
@@ -314,6 +316,7 @@ pub enum Mpi {
 /// sign of a PMIx server that it can connect to. A launcher with such a server sets them in
 /// [`App::env`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct JobSpec {
     /// The job's name.
     pub nspace: Nspace,
