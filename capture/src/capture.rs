@@ -14,7 +14,7 @@ use iof_shm_ring::{Inlet, Ringer, bell};
 use crate::backend::BackendKind;
 use crate::capture_thread::{CaptureThread, Started};
 use crate::child::Child;
-use crate::driver::{Command, NewSource};
+use crate::command::{Command, NewSource};
 use crate::error::{AddError, PushError, Stopped};
 use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
 use crate::fills::Fill;

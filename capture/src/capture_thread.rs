@@ -1,14 +1,14 @@
-//! The capture thread: its signals, and the choice of its backend.
+//! The capture thread: the choice of its backend.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use crossbeam::channel::{Receiver, Sender};
 use iof_shm_ring::Bell;
-use nix::sys::signal::{SigSet, Signal};
 
 use crate::backend::{Backend, BackendKind, Epoll, Uring};
-use crate::driver::{Command, Driver};
+use crate::command::Command;
+use crate::driver::Driver;
 use crate::event::Event;
 use crate::inbox::Inbox;
 use crate::sources::OnEvent;
@@ -34,7 +34,7 @@ pub(crate) struct Started {
 impl CaptureThread {
     /// Runs the capture on `wanted`, or on io_uring if the kernel offers it, otherwise on epoll.
     pub(crate) fn run(self, wanted: Option<BackendKind>) {
-        leave_signals_to_others();
+        crate::signal::leave_signals_to_others();
         let mut fallback = None;
         if wanted != Some(BackendKind::Epoll) {
             // Created on this thread, because an io_uring belongs to the thread that creates it.
@@ -61,20 +61,4 @@ impl CaptureThread {
             resume_unwind(panic);
         }
     }
-}
-
-/// Blocks signals on the calling thread, so that the embedder's threads handle them, see signal(7).
-/// Signals that a fault of this thread raises stay unblocked, so that the process's handlers run.
-///
-/// SIGPIPE is blocked as well. The kernel sends it to the thread that wrote to a pipe without
-/// readers, not to the process (see write(2)). On this thread it stays pending until the thread
-/// ends. The same holds with io_uring: the writer is this thread, or a kernel worker, which blocks
-/// all signals except SIGKILL and SIGSTOP.
-pub(crate) fn leave_signals_to_others() {
-    let mut signals = SigSet::all();
-    for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP] {
-        signals.remove(fault);
-    }
-    // Fails only for invalid arguments.
-    let _ = signals.thread_block();
 }

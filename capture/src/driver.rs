@@ -20,17 +20,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::backend::{Answer, Backend, Pause, Token};
 use crate::coalescing::{Coalescing, Yield};
-use crate::ended_streams::EndedStreams;
+use crate::command::{Command, NewSource};
 use crate::event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
 use crate::fills::Fill;
 use crate::first_writes::WatchedPipes;
 use crate::inbox::Inbox;
 use crate::ioctl;
-use crate::isolated::{ReadOutcome, ThreadId};
 use crate::limit::check_files;
 use crate::room_bells::RoomBells;
 use crate::slots::Slots;
 use crate::source::{Close, PACKET_MAX, Ready, Source, SourceAction, Step};
+use crate::source_table::EndedStreams;
 use crate::sources::{OnEvent, Sources};
 use crate::streams::Streams;
 use crate::targets::Targets;
@@ -43,7 +43,6 @@ mod processes;
 mod push;
 mod teardown;
 
-pub(crate) use commands::{Command, NewSource};
 use processes::WatchedProcess;
 
 /// The approximate number of bytes that a terminal buffers for its master at most. A terminal that
@@ -192,7 +191,7 @@ impl<B: Backend> Driver<B> {
 
     /// Returns access to the streams and targets.
     pub(crate) fn streams(&mut self) -> Streams<'_> {
-        Streams::new(&mut self.sources, &self.targets)
+        Streams::new(&mut self.sources.table, &self.targets)
     }
 
     #[cfg(feature = "test-utils")]
@@ -214,7 +213,7 @@ impl<B: Backend> Driver<B> {
         }
         for (token, result) in answers {
             let (Token::Source(index), Ok(1..)) = (token, result) else { continue };
-            let order = self.sources.source(*index).and_then(|source| source.stream().order());
+            let order = self.sources.table.source(*index).and_then(|source| source.stream().order());
             let Some(order) = order else { continue };
             for (_, older) in self.collecting.range((order, 0)..=(order, usize::MAX)) {
                 // As in `tick`, which would borrow the set.
@@ -268,7 +267,7 @@ impl<B: Backend> Driver<B> {
     /// Lets a source wait until its readers may have made room.
     fn wait(&mut self, index: usize) {
         self.waiting.push(index);
-        let grows = self.sources.source_mut(index).is_some_and(|source| source.waits_to_grow());
+        let grows = self.sources.table.source_mut(index).is_some_and(|source| source.waits_to_grow());
         if grows && !self.checks_growth && !self.stopping {
             self.checks_growth = true;
             self.backend.pause(Token::Growth, Pause::Long);
@@ -278,13 +277,13 @@ impl<B: Backend> Driver<B> {
     /// Lets streams grow that have waited for many checks.
     fn check_growth(&mut self) {
         self.checks_growth = false;
-        let sources = self.waiting.iter().filter_map(|index| self.sources.source(*index));
+        let sources = self.waiting.iter().filter_map(|index| self.sources.table.source(*index));
         let owed = sources.map(|source| source.stream().owed_rings()).max().unwrap_or(0);
         // Until its reader follows, a stream that grows has one more file.
         let spare = check_files(RESERVED_FILES.saturating_add(owed)).unwrap_or(0);
         let mut allowed = spare.min(GROWTHS_PER_CHECK);
         for index in &self.waiting {
-            if let Some(source) = self.sources.source_mut(*index) {
+            if let Some(source) = self.sources.table.source_mut(*index) {
                 source.check_growth(&mut allowed);
             }
         }
@@ -313,7 +312,7 @@ impl<B: Backend> Driver<B> {
     fn advance(&mut self, index: usize, step: Step) {
         let readable = match step {
             Step::End(end) => return self.end(index, end),
-            _ if self.sources.source_mut(index).is_some_and(|source| source.can_be_isolated()) => {
+            _ if self.sources.table.source_mut(index).is_some_and(|source| source.can_be_isolated()) => {
                 return self.hand_over(index);
             }
             Step::Go { readable } => readable,
@@ -377,8 +376,8 @@ impl<B: Backend> Driver<B> {
     /// Adds a source with a pipe, and starts to read it. Returns its index. `reopenable` specifies
     /// that the pipe is a terminal that a process may open again.
     fn add(&mut self, NewSource { id, pipe, stream, first }: NewSource, reopenable: bool) -> usize {
-        let index = self.sources.add(Source::new(id, pipe, *stream));
-        if let Some(source) = self.sources.source_mut(index) {
+        let index = self.sources.table.add(Source::new(id, pipe, *stream));
+        if let Some(source) = self.sources.table.source_mut(index) {
             source.set_reopenable(reopenable);
             if let Some(pipe) = source.pipe() {
                 // SAFETY: a source closes its pipe when it ends. Only `Driver::end` ends a source,
@@ -397,7 +396,7 @@ impl<B: Backend> Driver<B> {
 
     /// Ends a source that has nothing in flight.
     fn end(&mut self, index: usize, end: End) {
-        let Some(source) = self.sources.source_mut(index) else { return };
+        let Some(source) = self.sources.table.source_mut(index) else { return };
         let end = match end {
             // The source was closed, but its pipe had no more bytes and no writer.
             End::Closed if source.pipe().is_some_and(|pipe| is_at_end(pipe)) => End::EndOfFile,
@@ -428,10 +427,10 @@ impl<B: Backend> Driver<B> {
     /// Ends a source once the bytes are read that are in its pipe or queue now. If `missing` bytes
     /// are known to follow, its stream is broken.
     fn finish(&mut self, index: usize, missing: Option<u64>) {
-        if let (Some(source), Some(missing)) = (self.sources.source_mut(index), missing) {
+        if let (Some(source), Some(missing)) = (self.sources.table.source_mut(index), missing) {
             source.break_off(missing);
         }
-        match self.sources.source_mut(index).and_then(Source::finish_queue) {
+        match self.sources.table.source_mut(index).and_then(Source::finish_queue) {
             Some(Ready::Now) => return self.pour(index),
             Some(Ready::Later) => return,
             None => {}

@@ -1,6 +1,6 @@
 //! The errors of a capture's methods.
 
-use crate::event::{PushId, SourceId, TargetId};
+use crate::ids::{PushId, SourceId, TargetId};
 
 /// An error: the capture thread has ended, because the kernel facility failed or the thread
 /// panicked, for example in `on_event`. Both are logged.

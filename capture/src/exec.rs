@@ -18,14 +18,14 @@ use std::ptr;
 use std::sync::atomic::AtomicBool;
 
 use libc::{c_char, c_uint, c_void};
-use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::sys::wait::Id;
 use nix::unistd::Pid;
 
 use self::image::{ChildImage, Ends, SHELL, Table, become_program};
 pub(crate) use self::plan::{ChildGroup, ExecPlan};
 use crate::seats::{self, Seated};
+use crate::wait::wait_and_reap;
 
 mod image;
 mod plan;
@@ -153,7 +153,7 @@ fn start_in(
     if pidfd < 0 {
         // Fails only if the child has ended.
         let _ = kill(number, Signal::SIGKILL);
-        reap(|| Id::Pid(number));
+        wait_and_reap(|| Id::Pid(number));
         let message = "clone(2) returned no pidfd: run on Linux 5.2 or newer, or on an emulator that supports CLONE_PIDFD";
         return Err(NotStarted::Error(io::Error::new(io::ErrorKind::Unsupported, message)));
     }
@@ -163,7 +163,7 @@ fn start_in(
     match image.errno {
         // A seccomp filter has killed the child for the call.
         0 if leaving => {
-            reap(|| Id::PIDFd(pidfd.as_fd()));
+            wait_and_reap(|| Id::PIDFd(pidfd.as_fd()));
             Err(NotStarted::Table { refused: true })
         }
         0 => {
@@ -171,18 +171,12 @@ fn start_in(
             Ok((pid.map_err(|error| NotStarted::Error(io::Error::other(error)))?, pidfd))
         }
         errno => {
-            reap(|| Id::PIDFd(pidfd.as_fd()));
+            wait_and_reap(|| Id::PIDFd(pidfd.as_fd()));
             let refused = matches!(errno, libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EINVAL);
             let error = NotStarted::Error(io::Error::from_raw_os_error(errno));
             Err(if leaving { NotStarted::Table { refused } } else { error })
         }
     }
-}
-
-/// Blocks until a child that is about to end has ended, and reaps it. Reaps nothing if another
-/// thread has done so or SIGCHLD is ignored.
-pub(crate) fn reap<'a>(child: impl Fn() -> Id<'a>) {
-    while waitid(child(), WaitPidFlag::WEXITED) == Err(Errno::EINTR) {}
 }
 
 /// The arguments of execve(2) and chdir(2) as C strings.
@@ -264,7 +258,7 @@ mod tests {
         .unwrap();
         let mut text = String::new();
         File::from(stdout).read_to_string(&mut text).unwrap();
-        reap(|| Id::PIDFd(pidfd.as_fd()));
+        wait_and_reap(|| Id::PIDFd(pidfd.as_fd()));
         text
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::Stopped;
-use crate::event::PushId;
+use crate::ids::PushId;
 
 /// The sums, shared between the threads that fill and the capture thread. They bound the number of
 /// commands to the capture thread by the number of pushes.

@@ -28,7 +28,7 @@ use nix::sys::wait::Id;
 
 use crate::child::Child;
 use crate::signal::Signal;
-use crate::{exec, pidfd};
+use crate::{pidfd, wait};
 
 /// How long a start waits for a guardian that does not read, such as a stopped one.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
@@ -126,7 +126,7 @@ impl Drop for Guardian {
     fn drop(&mut self) {
         // It may have ended.
         let _ = self.process.signaller().send(Signal::KILL);
-        exec::reap(|| Id::PIDFd(self.process.as_fd()));
+        wait::wait_and_reap(|| Id::PIDFd(self.process.as_fd()));
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
         let spawner = Spawner::new().guarded_by(Some(Arc::clone(&guardian)));
         while !guardian.is_lost() {
             let child = spawner.spawn(ProcessSpec::new("true", [""; 0]), None).unwrap().child;
-            exec::reap(|| Id::PIDFd(child.as_fd()));
+            wait::wait_and_reap(|| Id::PIDFd(child.as_fd()));
         }
     }
 

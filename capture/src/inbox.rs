@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use iof_shm_ring::Ringer;
 
-use crate::driver::Command;
+use crate::command::Command;
 use crate::error::Stopped;
-use crate::event::PushId;
 use crate::fills::{Fill, Fills};
+use crate::ids::PushId;
 use crate::mass_start::MassStarts;
 use crate::wake::PendingWake;
 

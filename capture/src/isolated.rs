@@ -20,7 +20,7 @@ use nix::unistd::read;
 
 use crate::backend::READ_MAX;
 use crate::clock::now;
-use crate::event::End;
+use crate::ids::End;
 use crate::ioctl;
 
 /// How long the thread sleeps when the kernel has no memory for poll(2).

@@ -1,4 +1,4 @@
-//! The check whether a program can be executed, before any process is started.
+//! The check whether a process can be started, before any is.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::process_spec::ProcessSpec;
-use crate::spawn_error::SpawnError;
+use crate::process_spec::{ProcessSpec, Stdin};
+use crate::spawn_error::{SpawnError, check_directory, no_stdin};
 
 /// The search path for programs if `PATH` is not set, as in execvp(3).
 pub(crate) const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -35,12 +35,35 @@ const MACHINES: &[u16] = match env::consts::ARCH.as_bytes() {
 /// The directory of the handlers for further formats of programs, such as an emulator.
 const HANDLERS: &str = "/proc/sys/fs/binfmt_misc";
 
+/// Checks whether the directory, the stdin file and the program of `spec`, in this order, are
+/// usable, and the interpreter if the program is a script. Starts nothing, so an error has had no
+/// effect. Only [`spawn`](crate::spawn) detects changes after the check.
+///
+/// # Errors
+/// [`SpawnError::Directory`], [`SpawnError::Stdin`], [`SpawnError::NotFound`],
+/// [`SpawnError::IsDirectory`], [`SpawnError::NotExecutable`], [`SpawnError::Interpreter`].
+pub fn check(spec: &ProcessSpec) -> Result<(), SpawnError> {
+    let program = Path::new(&spec.program);
+    check_directory(program, spec.cwd.as_deref())?;
+    if let Stdin::File(path) = &spec.stdin {
+        check_stdin(path).map_err(|source| no_stdin(program, path, source))?;
+    }
+    check_program(spec)
+}
+
+/// Checks whether a file can be a process's stdin. Does not open it, because the writers of a FIFO
+/// would notice.
+fn check_stdin(path: &Path) -> io::Result<()> {
+    access(path, AccessFlags::R_OK)?;
+    if fs::metadata(path)?.is_dir() { Err(io::Error::from_raw_os_error(libc::EISDIR)) } else { Ok(()) }
+}
+
 /// Checks whether the program of `spec` can be executed, and its interpreter if it is a script.
 ///
 /// # Errors
 /// [`SpawnError::NotFound`], [`SpawnError::IsDirectory`], [`SpawnError::NotAFile`],
 /// [`SpawnError::NotExecutable`], [`SpawnError::Interpreter`].
-pub(crate) fn check_program(spec: &ProcessSpec) -> Result<(), SpawnError> {
+fn check_program(spec: &ProcessSpec) -> Result<(), SpawnError> {
     let program = PathBuf::from(&spec.program);
     let cwd = spec.cwd.as_deref().unwrap_or(Path::new("."));
     let path = find_program(spec).map_err(|source| match source.raw_os_error() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use iof_shm_ring::{Inlet, Lent};
 
-use crate::event::PushId;
+use crate::ids::PushId;
 
 /// The most bytes that one write offers: the default capacity of a pipe, see pipe(7).
 const WRITE_MAX: u64 = 64 * 1024;

@@ -5,12 +5,7 @@ use std::sync::Arc;
 
 use iof_shm_ring::{Attached, ReaderId, ReaderPage, Ring, Start, Stream, StreamConfig, StreamStats};
 
-use crate::event::{PushId, SourceId, TargetId};
-use crate::targets::SlowTargets;
-
-/// The id of a request. Chosen by the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub u64);
+use crate::ids::{PushId, RequestId, SourceId, TargetId};
 
 /// A list of steps, which the capture thread performs one after the other and without a pause.
 ///
@@ -192,6 +187,25 @@ pub struct Counted {
     /// For each of the readers in the step, the number of bytes that it is behind, see
     /// [`Stream::lag`].
     pub lags: Vec<Option<u64>>,
+}
+
+/// A push's slowest targets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlowTargets {
+    /// Bytes that all targets have taken.
+    pub position: u64,
+    /// The targets that have taken no more than that although the push has more bytes.
+    pub targets: Vec<SlowTarget>,
+}
+
+/// One of the slowest targets of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowTarget {
+    /// The target.
+    pub target: TargetId,
+    /// The push that has its turn at the target. If that is the lagging push itself, the target's
+    /// process does not read. Otherwise it is an earlier push that is not over.
+    pub turn: PushId,
 }
 
 /// A stream that is handed to the capture.

@@ -95,6 +95,22 @@ impl fmt::Debug for Signal {
     }
 }
 
+/// Blocks signals on the calling thread, so that the embedder's threads handle them, see signal(7).
+/// Signals that a fault of this thread raises stay unblocked, so that the process's handlers run.
+///
+/// SIGPIPE is blocked as well. The kernel sends it to the thread that wrote to a pipe without
+/// readers, not to the process (see write(2)). On this thread it stays pending until the thread
+/// ends. The same holds with io_uring: the writer is this thread, or a kernel worker, which blocks
+/// all signals except SIGKILL and SIGSTOP.
+pub(crate) fn leave_signals_to_others() {
+    let mut signals = signal::SigSet::all();
+    for fault in [signal::SIGSEGV, signal::SIGBUS, signal::SIGFPE, signal::SIGILL, signal::SIGTRAP] {
+        signals.remove(fault);
+    }
+    // Fails only for invalid arguments.
+    let _ = signals.thread_block();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use iof_shm_ring::{Policy, Reserve, Span, Stream, StreamStats};
 
 use crate::backend::{Pause, READ_MAX};
-use crate::event::{End, SourceId};
+use crate::ids::{End, SourceId};
 use crate::isolated::IsolatedReader;
 use crate::queue::DeliveryQueue;
 

@@ -12,8 +12,8 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 
-use crate::process_spec::{ProcessSpec, Stdin};
-use crate::program::check_program;
+#[cfg(doc)]
+use crate::process_spec::ProcessSpec;
 
 /// The reason why a process was not started.
 #[derive(Debug, thiserror::Error)]
@@ -184,36 +184,13 @@ fn soft_limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(RLIM_INFINITY, |(soft, _)| soft)
 }
 
-/// Checks whether the directory, the stdin file and the program of `spec`, in this order, are
-/// usable, and the interpreter if the program is a script. Starts nothing, so an error has had no
-/// effect. Only [`spawn`](crate::spawn) detects changes after the check.
-///
-/// # Errors
-/// [`SpawnError::Directory`], [`SpawnError::Stdin`], [`SpawnError::NotFound`],
-/// [`SpawnError::IsDirectory`], [`SpawnError::NotExecutable`], [`SpawnError::Interpreter`].
-pub fn check(spec: &ProcessSpec) -> Result<(), SpawnError> {
-    let program = Path::new(&spec.program);
-    check_directory(program, spec.cwd.as_deref())?;
-    if let Stdin::File(path) = &spec.stdin {
-        check_stdin(path).map_err(|source| no_stdin(program, path, source))?;
-    }
-    check_program(spec)
-}
-
-fn check_directory(program: &Path, cwd: Option<&Path>) -> Result<(), SpawnError> {
+pub(crate) fn check_directory(program: &Path, cwd: Option<&Path>) -> Result<(), SpawnError> {
     let Some(cwd) = cwd else { return Ok(()) };
     let error = |source| SpawnError::Directory { program: program.into(), cwd: cwd.into(), source };
     if !fs::metadata(cwd).map_err(error)?.is_dir() {
         return Err(error(io::Error::from_raw_os_error(libc::ENOTDIR)));
     }
     access(cwd, AccessFlags::X_OK).map_err(|errno| error(errno.into()))
-}
-
-/// Checks whether a file can be a process's stdin. Does not open it, because the writers of a FIFO
-/// would notice.
-fn check_stdin(path: &Path) -> io::Result<()> {
-    access(path, AccessFlags::R_OK)?;
-    if fs::metadata(path)?.is_dir() { Err(io::Error::from_raw_os_error(libc::EISDIR)) } else { Ok(()) }
 }
 
 /// Opens the file for a process's stdin. Does not wait for the writer of a FIFO: a FIFO without a
@@ -231,7 +208,7 @@ pub(crate) fn open_stdin(program: &Path, path: &Path) -> Result<File, SpawnError
     })
 }
 
-fn no_stdin(program: &Path, path: &Path, source: io::Error) -> SpawnError {
+pub(crate) fn no_stdin(program: &Path, path: &Path, source: io::Error) -> SpawnError {
     SpawnError::Stdin { program: program.into(), path: path.into(), source }
 }
 

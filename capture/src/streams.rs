@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use iof_shm_ring::{Attached, CreateError, ReaderId, ReaderPage, Start, Stream, StreamConfig, StreamStats};
 
-use crate::event::{PushId, SourceId, TargetId};
+use crate::event::{Event, PushId, SourceId, TargetId};
 use crate::ioctl;
-use crate::request::{Counted, Gating, Joined, StreamAnswer, StreamStep};
-use crate::sources::Sources;
-use crate::targets::{SlowTargets, Targets};
+use crate::request::{Counted, Gating, Joined, SlowTargets, StreamAnswer, StreamRequest, StreamStep};
+use crate::source_table::{EndedStreams, SourceTable};
+use crate::targets::Targets;
 
 /// All streams and targets of a capture, as seen by the closure of
 /// [`Capture::with_streams`](crate::Capture::with_streams).
 pub struct Streams<'a> {
-    sources: &'a mut Sources,
+    sources: &'a mut SourceTable,
     targets: &'a Targets,
 }
 
 impl<'a> Streams<'a> {
-    pub(crate) fn new(sources: &'a mut Sources, targets: &'a Targets) -> Self {
+    pub(crate) fn new(sources: &'a mut SourceTable, targets: &'a Targets) -> Self {
         Streams { sources, targets }
     }
 
@@ -110,6 +110,15 @@ impl<'a> Streams<'a> {
     /// Returns the ids of all sources, complete or not, in no particular order.
     pub fn ids(&self) -> impl Iterator<Item = SourceId> {
         self.sources.ids()
+    }
+}
+
+impl EndedStreams {
+    /// Performs `request`, as [`Capture::request`](crate::Capture::request) did before. Returns the
+    /// event that reports the answers, if the request has an id. No target and no push is left.
+    pub fn perform(&mut self, StreamRequest { id, steps }: StreamRequest) -> Option<Event> {
+        let answers = Streams::new(&mut self.sources, &Targets::default()).perform(steps);
+        Some(Event::Answered { request: id?, answers })
     }
 }
 

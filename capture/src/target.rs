@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use iof_shm_ring::Lent;
 
-use crate::event::{PushEnd, TargetId};
+use crate::ids::{PushEnd, TargetId};
 use crate::push::{Push, Share};
 use crate::slots::Slots;
 

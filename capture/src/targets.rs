@@ -10,6 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::event::{Event, PushEnd, PushId, TargetId};
 use crate::push::Push;
+use crate::request::{SlowTarget, SlowTargets};
 use crate::slots::Slots;
 use crate::target::{Target, TargetAction};
 
@@ -20,25 +21,6 @@ pub(crate) struct Targets {
     pushes: Slots<Push>,
     by_id: HashMap<TargetId, usize>,
     by_push: HashMap<PushId, usize>,
-}
-
-/// A push's slowest targets.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SlowTargets {
-    /// Bytes that all targets have taken.
-    pub position: u64,
-    /// The targets that have taken no more than that although the push has more bytes.
-    pub targets: Vec<SlowTarget>,
-}
-
-/// One of the slowest targets of a push.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlowTarget {
-    /// The target.
-    pub target: TargetId,
-    /// The push that has its turn at the target. If that is the lagging push itself, the target's
-    /// process does not read. Otherwise it is an earlier push that is not over.
-    pub turn: PushId,
 }
 
 impl Targets {

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use iof_shm_ring::{Inlet, Ringer, bell};
 
 pub use crate::backend::{Answer, Backend, Pause, Token};
-use crate::driver::{Command, Driver, NewSource};
+use crate::command::{Command, NewSource};
+use crate::driver::Driver;
 use crate::event::{Event, PushId, SourceId, TargetId};
 use crate::fills::Fill;
 use crate::inbox::Inbox;

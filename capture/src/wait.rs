@@ -7,6 +7,8 @@ use std::mem;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use nix::sys::wait::{Id, WaitPidFlag};
+
 /// A child that has ended.
 pub(crate) struct EndedChild {
     pid: u32,
@@ -59,4 +61,10 @@ pub fn wait_for_child() -> io::Result<u32> {
 pub fn reap(pid: u32) -> io::Result<Option<ExitStatus>> {
     let ended = waitid(libc::P_PID, pid, libc::WEXITED | libc::WNOHANG)?;
     Ok(ended.map(|ended| ended.status))
+}
+
+/// Blocks until a child that is about to end has ended, and reaps it. Reaps nothing if another
+/// thread has done so or SIGCHLD is ignored.
+pub(crate) fn wait_and_reap<'a>(child: impl Fn() -> Id<'a>) {
+    while nix::sys::wait::waitid(child(), WaitPidFlag::WEXITED) == Err(nix::errno::Errno::EINTR) {}
 }

@@ -248,7 +248,7 @@ impl Watchdog {
     ) -> io::Result<Watchdog> {
         let shared = Arc::clone(&watched);
         let thread = thread::Builder::new().name("iof-watchdog".into()).spawn(move || {
-            super::capture_thread::leave_signals_to_others();
+            crate::signal::leave_signals_to_others();
             shared.watch(report);
         })?;
         Ok(Watchdog { watched, thread: Some(thread) })

@@ -1,88 +1,13 @@
-//! The commands to the capture thread, and their execution.
+//! The execution of the commands to the capture thread.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use nix::unistd::isatty;
 
 use super::*;
 use crate::child::Child;
 use crate::first_writes::FirstWrites;
-use crate::queue::SourceBytes;
-use crate::remote_call::RemoteCall;
-use crate::request::{NewStream, StreamRequest};
-
-/// A command to the capture thread, from the handle or from the thread of an isolated source.
-pub(crate) enum Command {
-    Add(NewSource),
-    AddProcess {
-        process: Option<(ProcessId, Child)>,
-        sources: Vec<NewSource>,
-        first_writes: Option<FirstWrites>,
-    },
-    Open {
-        id: SourceId,
-        stream: Box<Stream>,
-        first: Option<StreamRequest>,
-    },
-    Deliver {
-        id: SourceId,
-        delivery: SourceBytes,
-    },
-    Close(SourceId),
-    Finish {
-        id: SourceId,
-        /// The bytes that are known to be missing then, if the stream is broken.
-        missing: Option<u64>,
-    },
-    Remove(SourceId),
-    Isolate(SourceId),
-    ReadOutcome {
-        index: usize,
-        thread: ThreadId,
-        outcome: ReadOutcome,
-    },
-    Watch {
-        id: ProcessId,
-        child: Child,
-    },
-    AddTarget {
-        id: TargetId,
-        pipe: OwnedFd,
-    },
-    Push {
-        id: PushId,
-        inlet: Arc<Inlet>,
-        targets: Vec<TargetId>,
-        closes: bool,
-    },
-    Fill(PushId),
-    CutOff {
-        id: PushId,
-        position: u64,
-    },
-    Shut(TargetId),
-    ShutUnread(TargetId),
-    Request(StreamRequest),
-    Listen(Arc<RoomBells>),
-    Call(RemoteCall),
-    Stop,
-}
-
-/// A source with a pipe that is to be added.
-pub(crate) struct NewSource {
-    pub id: SourceId,
-    pub pipe: OwnedFd,
-    pub stream: Box<Stream>,
-    /// Performed before the first byte is read.
-    pub first: Option<StreamRequest>,
-}
-
-impl NewSource {
-    pub(crate) fn new(id: SourceId, pipe: OwnedFd, NewStream { stream, first }: NewStream) -> NewSource {
-        NewSource { id, pipe, stream: Box::new(stream), first }
-    }
-}
+use crate::request::StreamRequest;
 
 impl<B: Backend> Driver<B> {
     /// Runs the commands that have arrived.
@@ -94,17 +19,17 @@ impl<B: Backend> Driver<B> {
                     self.add_process(process, sources, first_writes);
                 }
                 Command::Open { id, stream, first } => {
-                    self.sources.add(Source::open(id, *stream));
+                    self.sources.table.add(Source::open(id, *stream));
                     first.into_iter().for_each(|request| self.perform(request));
                 }
                 Command::Deliver { id, delivery } => self.deliver(id, delivery),
                 Command::Close(id) => {
-                    if let Some(index) = self.sources.find(id) {
+                    if let Some(index) = self.sources.table.find(id) {
                         self.close(index);
                     }
                 }
                 Command::Finish { id, missing } => {
-                    if let Some(index) = self.sources.find(id) {
+                    if let Some(index) = self.sources.table.find(id) {
                         self.finish(index, missing);
                     }
                 }
@@ -114,7 +39,7 @@ impl<B: Backend> Driver<B> {
                     }
                 }
                 Command::Isolate(id) => {
-                    if let Some(index) = self.sources.find(id) {
+                    if let Some(index) = self.sources.table.find(id) {
                         self.isolate(index);
                     }
                 }

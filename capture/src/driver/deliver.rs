@@ -9,8 +9,8 @@ impl<B: Backend> Driver<B> {
     pub(super) fn deliver(&mut self, id: SourceId, delivery: SourceBytes) {
         let len = delivery.bytes.len() as u64;
         self.tick();
-        let index = self.sources.find(id);
-        let source = index.and_then(|index| self.sources.source_mut(index));
+        let index = self.sources.table.find(id);
+        let source = index.and_then(|index| self.sources.table.source_mut(index));
         match source.and_then(|source| source.deliver(delivery, self.time)) {
             Some(Ready::Now) => index.into_iter().for_each(|index| self.pour(index)),
             // The source continues after this command, when the bell retries the waiting sources,

@@ -6,7 +6,7 @@ use crate::isolated::{IsolatedReader, ReadOutcome, ThreadId};
 impl<B: Backend> Driver<B> {
     /// Moves a source to a thread of its own: at once, or when its request in flight is answered.
     pub(super) fn isolate(&mut self, index: usize) {
-        match self.sources.source_mut(index).map(|source| source.isolate()) {
+        match self.sources.table.source_mut(index).map(|source| source.isolate()) {
             Some(Close::Cancel) => self.backend.cancel(Token::Source(index)),
             Some(Close::Now) => self.hand_over(index),
             Some(Close::Already) | None => {}
@@ -16,7 +16,7 @@ impl<B: Backend> Driver<B> {
     /// Starts a thread that reads the pipe of a source. The source must have nothing in flight. If
     /// the thread cannot be started, the capture thread continues to read the pipe.
     pub(super) fn hand_over(&mut self, index: usize) {
-        let Some(pipe) = self.sources.source_mut(index).and_then(|source| source.shared_pipe()) else {
+        let Some(pipe) = self.sources.table.source_mut(index).and_then(|source| source.shared_pipe()) else {
             return;
         };
         let inbox = self.inbox.clone();
@@ -33,7 +33,7 @@ impl<B: Backend> Driver<B> {
         }
         // `advance` may add it again.
         self.waiting.retain(|waiting| *waiting != index);
-        if let Some(step) = self.sources.source_mut(index).map(|source| source.isolated(isolated)) {
+        if let Some(step) = self.sources.table.source_mut(index).map(|source| source.isolated(isolated)) {
             self.advance(index, step);
         }
     }
@@ -42,7 +42,7 @@ impl<B: Backend> Driver<B> {
     pub(super) fn take_outcome(&mut self, index: usize, thread: &ThreadId, outcome: ReadOutcome) {
         // The source may have ended, which counted these bytes, and another source may have its
         // number.
-        let Some(source) = self.sources.source_mut(index) else { return };
+        let Some(source) = self.sources.table.source_mut(index) else { return };
         match outcome {
             ReadOutcome::Bytes { bytes, time } => {
                 if source.take_read(thread, bytes, time) == Some(Ready::Now) {

@@ -34,8 +34,8 @@ impl<B: Backend> Driver<B> {
         match process.child.try_wait().transpose() {
             Some(status) => {
                 // The session of an ended leader loses its terminal, see exit(3p).
-                let terminal = process.terminal.and_then(|id| self.sources.find(id));
-                if let Some(source) = terminal.and_then(|index| self.sources.source_mut(index)) {
+                let terminal = process.terminal.and_then(|id| self.sources.table.find(id));
+                if let Some(source) = terminal.and_then(|index| self.sources.table.source_mut(index)) {
                     source.set_reopenable(false);
                 }
                 self.sources.report(Event::Exited { process: process.id, status });

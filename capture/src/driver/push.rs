@@ -134,8 +134,8 @@ impl<B: Backend> Driver<B> {
     /// Changes what the stdout of a target's process tells its readers about the target.
     fn tell_stdout(&mut self, index: usize, change: impl FnOnce(&mut Stream)) {
         let target = self.targets.get_mut(index).map(|target| SourceId(target.id().0));
-        let source = target.and_then(|id| self.sources.find(id));
-        if let Some(source) = source.and_then(|source| self.sources.source_mut(source)) {
+        let source = target.and_then(|id| self.sources.table.find(id));
+        if let Some(source) = source.and_then(|source| self.sources.table.source_mut(source)) {
             change(source.stream_mut());
         }
     }

@@ -9,8 +9,8 @@ use crossbeam::channel::never;
 
 use super::{Command, Driver, NewSource};
 use crate::backend::{Answer, Backend, Token};
-use crate::ended_streams::EndedStreams;
-use crate::event::{End, PushEnd};
+use crate::ids::{End, PushEnd};
+use crate::source_table::EndedStreams;
 
 impl<B: Backend> Driver<B> {
     /// Starts to end all sources, targets and processes.
@@ -22,7 +22,7 @@ impl<B: Backend> Driver<B> {
         if self.checks_growth {
             self.backend.cancel(Token::Growth);
         }
-        for index in self.sources.indices() {
+        for index in self.sources.table.indices() {
             self.close(index);
         }
         for index in self.targets.indices() {
@@ -40,8 +40,9 @@ impl<B: Backend> Driver<B> {
         self.inbox.fills().close();
         tracing::error!(%error, backend = %B::KIND, "capture ends after a failure");
         let is_quiet = self.quiesce();
-        for index in self.sources.indices() {
-            let Some(source) = self.sources.source_mut(index).filter(|source| !source.has_ended()) else {
+        for index in self.sources.table.indices() {
+            let Some(source) = self.sources.table.source_mut(index).filter(|source| !source.has_ended())
+            else {
                 continue;
             };
             let end = End::Error(clone_error(error));
@@ -91,8 +92,8 @@ impl<B: Backend> Driver<B> {
     /// Cancels all requests and collects their answers, so that the bytes that were read and
     /// written are counted. Returns `false` if the kernel does not answer them.
     fn quiesce(&mut self) -> bool {
-        for index in self.sources.indices() {
-            if self.sources.source_mut(index).is_some_and(|source| source.in_flight()) {
+        for index in self.sources.table.indices() {
+            if self.sources.table.source_mut(index).is_some_and(|source| source.in_flight()) {
                 self.backend.cancel(Token::Source(index));
             }
         }
@@ -144,7 +145,7 @@ impl<B: Backend> Driver<B> {
     pub(crate) fn into_streams(mut self) -> EndedStreams {
         let in_flight = !self.backend.is_quiet() && !self.quiesce();
         // The backend is dropped before the streams.
-        EndedStreams::new(self.sources.take(), in_flight)
+        EndedStreams { sources: mem::take(&mut self.sources.table), in_flight }
     }
 }
 
@@ -155,7 +156,7 @@ impl<B: Backend> Drop for Driver<B> {
         if !self.backend.is_quiet() && !self.quiesce() {
             // A leak is better than unmapping memory that the kernel may still write to or read
             // from.
-            self.sources.leak();
+            self.sources.table.leak();
             self.targets.leak();
         }
     }

@@ -1,7 +1,7 @@
 //! The ends of sources: at once, when the bytes of the pipe are read, or broken.
 
 use super::{Close, Finish, Input, Source, SourceState, Step};
-use crate::event::End;
+use crate::ids::End;
 
 impl Source {
     /// Notes that the stream is broken: at least `missing` bytes will not be there when it ends.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use iof_shm_ring::{Filler, Inlet};
 
 use super::*;
-use crate::event::PushId;
+use crate::ids::PushId;
 
 /// The index of the target in these tests.
 const TARGET: usize = 3;

@@ -31,7 +31,7 @@ fn check_order<B: Backend>(backend: B) {
         (driver.add(source, false), File::from(write), reader)
     });
     let produced =
-        |driver: &Driver<B>, index| driver.sources.source(index).unwrap().stream().stats().produced;
+        |driver: &Driver<B>, index| driver.sources.table.source(index).unwrap().stream().stats().produced;
     // Small reads of one pipe, after which all of its readers have a backlog.
     for _ in 0..2 {
         out.write_all(&[0; 2048]).unwrap();

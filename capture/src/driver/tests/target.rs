@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use iof_shm_ring::{Filler, Inlet, Lent};
 
 use super::pipe::byte;
-use crate::event::PushEnd;
+use crate::ids::PushEnd;
 
 /// Most pushes of one script.
 pub(super) const PUSHES: usize = 6;
