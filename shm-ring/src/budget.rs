@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, LazyLock};
 
 use nix::errno::Errno;
@@ -11,7 +11,6 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use crate::error::CreateError;
 use crate::map::{MAPS, maps_in_use};
-use crate::ring::Ring;
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 
 /// Number of files with higher numbers than the next free one that a process may have inherited.
@@ -68,10 +67,10 @@ impl CacheBudget {
         self.refusals.fetch_add(1, Relaxed) == 0
     }
 
-    /// Checks that `ring`, which is not the first one of its stream, leaves files and memory maps
-    /// for the first rings of all streams.
-    pub(crate) fn check(&self, ring: &Ring) -> Result<(), CreateError> {
-        let (Some(file), owed @ 1..) = (ring.as_fd(), self.owed_rings()) else { return Ok(()) };
+    /// Checks that a ring of `len` bytes with `file`, which is not the first one of its stream, leaves
+    /// files and memory maps for the first rings of all streams.
+    pub(crate) fn check(&self, file: Option<BorrowedFd<'_>>, len: u64) -> Result<(), CreateError> {
+        let (Some(file), owed @ 1..) = (file, self.owed_rings()) else { return Ok(()) };
         // The kernel assigns the lowest free number, so a high number means that few files are
         // left.
         let number = u64::try_from(file.as_raw_fd()).unwrap_or(u64::MAX);
@@ -82,7 +81,7 @@ impl CacheBudget {
             true if maps > *MAX_MAPS => ("mmap", Errno::ENOMEM),
             true => return Ok(()),
         };
-        Err(CreateError::Memory { step, len: ring.capacity(), source: io::Error::from(errno) })
+        Err(CreateError::Memory { step, len, source: io::Error::from(errno) })
     }
 }
 

@@ -179,7 +179,7 @@ impl Stream {
         budget: &CacheBudget,
     ) -> Result<Stream, CreateError> {
         let stream = Stream::create(config, label)?;
-        budget.check(stream.writer.ring())?;
+        budget.check(stream.writer.ring().as_fd(), stream.writer.ring().capacity())?;
         Ok(stream)
     }
 
@@ -543,7 +543,7 @@ impl Stream {
     fn new_ring(&self, shape: Shape<'_>) -> Result<Ring, CreateError> {
         let ring = (self.new_ring)(shape)?;
         match &self.budget {
-            Some(budget) if self.owed.is_none() => budget.check(&ring)?,
+            Some(budget) if self.owed.is_none() => budget.check(ring.as_fd(), ring.capacity())?,
             _ => {}
         }
         Ok(ring)

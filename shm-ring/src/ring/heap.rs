@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::late::{zeroed_control, zeroed_entry};
-use super::{Memory, Owner, Place, Ring, Shape, checked_capacity};
+use super::{Memory, Owner, Place, Ring, Shape, heap_capacity};
 use crate::error::CreateError;
 use crate::layout::{self, Control, Entry};
 
@@ -65,7 +65,7 @@ impl Ring {
     /// Creates a ring on the heap, for the model checker and Miri, which do not support shared
     /// maps.
     pub(crate) fn on_heap(shape: Shape<'_>) -> Result<Ring, CreateError> {
-        let capacity = capacity(shape.capacity)?;
+        let capacity = heap_capacity(shape.capacity)?;
         let memory = HeapMemory::of_this_thread();
         memory.allocate(capacity)?;
         let entry_count = if cfg!(loom) { 8 } else { layout::entries_for(capacity) };
@@ -111,9 +111,4 @@ impl Memory {
             charge: None,
         }
     }
-}
-
-/// The model checker uses smaller rings than any other user.
-pub(super) fn capacity(requested: u64) -> Result<u64, CreateError> {
-    if cfg!(loom) { Ok(requested) } else { checked_capacity(requested, 1) }
 }

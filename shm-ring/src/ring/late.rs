@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::LazyLock;
 
 #[cfg(any(loom, feature = "test-utils"))]
-use super::heap;
+use super::heap_capacity;
 use super::{Memory, Owner, Place, Ring, Shape, checked_capacity};
 use crate::error::CreateError;
 use crate::file;
@@ -81,7 +81,7 @@ impl Ring {
     /// Creates such a ring whose memory will be on the heap.
     #[cfg(any(loom, feature = "test-utils"))]
     pub(crate) fn late_on_heap(shape: Shape<'_>) -> Result<Ring, CreateError> {
-        let capacity = heap::capacity(shape.capacity)?;
+        let capacity = heap_capacity(shape.capacity)?;
         let mut ring = Ring::without_memory(Shape { capacity, ..shape });
         if let Place::Late(late) = &mut ring.place {
             late.on_heap = true;
