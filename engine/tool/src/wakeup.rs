@@ -16,9 +16,6 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 
-use crate::error::LostError;
-use crate::tool::poll::PollCall;
-
 /// The two event sources of a tool, and whether the engine rings the first of them.
 pub(crate) struct Wakeup {
     bell: Arc<Bell>,
@@ -32,18 +29,8 @@ pub(crate) struct Wakeup {
 /// the tool.
 #[derive(Debug)]
 pub struct Sleeper {
-    bell: Arc<Bell>,
-    socket: Arc<UnixStream>,
-}
-
-impl Sleeper {
-    /// Sleeps as `call` requires, or until `other` is readable, which this does not read.
-    ///
-    /// # Errors
-    /// Those of ppoll(2).
-    pub fn sleep(&self, call: &mut PollCall, other: Option<BorrowedFd<'_>>) -> Result<(), LostError> {
-        call.sleep(|until| wait(&self.bell, &self.socket, other, until)).map_err(LostError::Socket)
-    }
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) socket: Arc<UnixStream>,
 }
 
 /// The result of [`Wakeup::wait`].
@@ -96,7 +83,7 @@ impl Wakeup {
 
 /// Blocks until `bell` rings or `socket` or `other` becomes readable, or until `deadline`. Resets
 /// the doorbell.
-fn wait(
+pub(crate) fn wait(
     bell: &Bell,
     socket: impl AsFd,
     other: Option<BorrowedFd<'_>>,

@@ -2,6 +2,7 @@
 //! to its end.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use super::Tool;
@@ -10,7 +11,7 @@ use crate::error::LostError;
 use crate::link::Received;
 use crate::registration::Registration;
 use crate::session::ReadSince;
-use crate::wakeup::Woken;
+use crate::wakeup::{Sleeper, Woken, wait};
 
 /// The longest time for which a tool that always has something to read leaves messages unread.
 const MESSAGE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -61,6 +62,16 @@ impl PollCall {
             self.woken = Some((sleep, woken, began.elapsed()));
         }
         Ok(())
+    }
+}
+
+impl Sleeper {
+    /// Sleeps as `call` requires, or until `other` is readable, which this does not read.
+    ///
+    /// # Errors
+    /// Those of ppoll(2).
+    pub fn sleep(&self, call: &mut PollCall, other: Option<BorrowedFd<'_>>) -> Result<(), LostError> {
+        call.sleep(|until| wait(&self.bell, &self.socket, other, until)).map_err(LostError::Socket)
     }
 }
 
