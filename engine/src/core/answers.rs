@@ -3,34 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use iof_capture::{RequestId, StreamAnswer, StreamRequest, StreamStep, TargetId};
+use iof_capture::{RequestId, StreamAnswer, TargetId};
 
 use crate::core::Core;
 use crate::core::awaited::Awaited;
-use crate::core::commands::Command;
-use crate::core::ids::{PageId, PeerId};
 
 impl Core {
-    /// Queues a request to the capture thread. `awaited` continues with its answers.
-    pub(crate) fn request(&mut self, awaited: Awaited, steps: Vec<StreamStep<PageId>>) -> RequestId {
-        let id = self.awaited.next_id();
-        self.awaited.add(id, awaited);
-        self.queue_request(id, steps);
-        id
-    }
-
-    /// Queues the request `id`, whose continuation was [added](AwaitedAnswers::add).
-    pub(crate) fn queue_request(&mut self, id: RequestId, steps: Vec<StreamStep<PageId>>) {
-        self.effects.commands.push(Command::Request(StreamRequest { id: Some(id), steps }));
-    }
-
-    /// Queues a request to the capture thread that has no answer.
-    pub(crate) fn request_unanswered(&mut self, steps: Vec<StreamStep<PageId>>) {
-        if !steps.is_empty() {
-            self.effects.commands.push(Command::Request(StreamRequest { id: None, steps }));
-        }
-    }
-
     /// Continues with the answers of the capture thread: none if that thread has ended.
     pub(crate) fn stream_answered(
         &mut self,
@@ -72,21 +50,6 @@ impl Core {
                 self.log_answered(step, result);
             }
             None => {}
-        }
-    }
-
-    /// Defers further requests of a tool until the one that waits for the capture thread is
-    /// [done](Core::request_done). So a tool's requests take effect one after the other.
-    pub(crate) fn request_begun(&mut self, peer_id: PeerId) {
-        if let Some(peer) = self.tools.get_mut(&peer_id) {
-            peer.request_begun();
-        }
-    }
-
-    /// Continues to serve a tool whose request was waiting for the capture thread.
-    pub(crate) fn request_done(&mut self, peer_id: PeerId) {
-        if let Some(peer) = self.tools.get_mut(&peer_id) {
-            peer.request_done();
         }
     }
 }

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use iof_capture::{PushId, RequestId, SourceId, TargetId};
+use iof_capture::{PushId, RequestId, SourceId, StreamRequest, StreamStep, TargetId};
 use iof_shm_ring::ReaderId;
 
-use crate::core::ids::{LogStep, PeerId};
+use crate::core::Core;
+use crate::core::commands::Command;
+use crate::core::ids::{LogStep, PageId, PeerId};
 use crate::core::pull::RegisteredPull;
 use crate::core::push::PushRequest;
 use crate::core::query::CountedStream;
@@ -99,5 +101,42 @@ impl AwaitedAnswers {
     /// Notes that `awaited` continues with the answers to the request `id`.
     pub(crate) fn add(&mut self, id: RequestId, awaited: Awaited) {
         self.waiting.insert(id, awaited);
+    }
+}
+
+impl Core {
+    /// Queues a request to the capture thread. `awaited` continues with its answers.
+    pub(crate) fn request(&mut self, awaited: Awaited, steps: Vec<StreamStep<PageId>>) -> RequestId {
+        let id = self.awaited.next_id();
+        self.awaited.add(id, awaited);
+        self.queue_request(id, steps);
+        id
+    }
+
+    /// Queues the request `id`, whose continuation was [added](AwaitedAnswers::add).
+    pub(crate) fn queue_request(&mut self, id: RequestId, steps: Vec<StreamStep<PageId>>) {
+        self.effects.commands.push(Command::Request(StreamRequest { id: Some(id), steps }));
+    }
+
+    /// Queues a request to the capture thread that has no answer.
+    pub(crate) fn request_unanswered(&mut self, steps: Vec<StreamStep<PageId>>) {
+        if !steps.is_empty() {
+            self.effects.commands.push(Command::Request(StreamRequest { id: None, steps }));
+        }
+    }
+
+    /// Defers further requests of a tool until the one that waits for the capture thread is
+    /// [done](Core::request_done). So a tool's requests take effect one after the other.
+    pub(crate) fn request_begun(&mut self, peer_id: PeerId) {
+        if let Some(peer) = self.tools.get_mut(&peer_id) {
+            peer.request_begun();
+        }
+    }
+
+    /// Continues to serve a tool whose request was waiting for the capture thread.
+    pub(crate) fn request_done(&mut self, peer_id: PeerId) {
+        if let Some(peer) = self.tools.get_mut(&peer_id) {
+            peer.request_done();
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use iof_capture::{Capture, Counted, End, Event, SourceId};
+use iof_capture::{Capture, Counted, End, Event, SourceId, StreamRequest, StreamStep};
 use iof_log::LogOptions;
 use iof_proto::query::key;
 use iof_proto::{
@@ -17,9 +17,10 @@ use super::*;
 use crate::config::Config;
 use crate::core::calls::DeliveredBytes;
 use crate::core::client::Client;
+use crate::core::commands::Command;
 use crate::core::completion::Completion;
 use crate::core::deliver_error::DeliverError;
-use crate::core::ids::{LogId, LogStep, RingId, StreamName};
+use crate::core::ids::{LogId, LogStep, PageId, PeerId, RingId, StreamName};
 use crate::core::input::Input;
 use crate::core::job::{JobState, Launching, RankState, SignalReach};
 use crate::core::limits::Limits;
