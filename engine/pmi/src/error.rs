@@ -1,7 +1,10 @@
-//! The ways in which a rank can break the protocol.
+//! The ways in which a rank can break the protocol, and the limits on what it sends.
 
-use crate::lines::MAX_LINE;
-use crate::server::MAX_SPAWN_LINES;
+/// The longest line that a rank may send, in bytes without the line feed.
+pub const MAX_LINE: usize = 16 << 10;
+
+/// The greatest number of lines of a request to spawn jobs.
+pub const MAX_SPAWN_LINES: u64 = 10_000;
 
 /// The way in which a rank has broken the protocol. The launcher closes the rank's socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -34,7 +34,6 @@ mod request;
 mod server;
 mod space;
 
-pub use error::ProtocolError;
-pub use lines::MAX_LINE;
-pub use server::{Event, MAX_SPAWN_LINES, Server, variables};
+pub use error::{MAX_LINE, MAX_SPAWN_LINES, ProtocolError};
+pub use server::{Event, Server, variables};
 pub use space::{MAX_KEY, MAX_SPACE_OF_RANK, MAX_VALUE};

@@ -1,9 +1,6 @@
 //! The lines in the bytes that a rank sends.
 
-use crate::error::ProtocolError;
-
-/// The longest line that a rank may send, in bytes without the line feed.
-pub const MAX_LINE: usize = 16 << 10;
+use crate::error::{MAX_LINE, ProtocolError};
 
 /// The bytes of a rank that are not handled yet.
 #[derive(Debug, Default)]

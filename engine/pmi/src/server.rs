@@ -2,13 +2,11 @@
 
 use std::mem;
 
-use crate::error::ProtocolError;
+use crate::error::{MAX_SPAWN_LINES, ProtocolError};
 use crate::lines::Lines;
 use crate::request::Request;
 use crate::space::{MAX_KEY, MAX_NAME, MAX_VALUE, Space, is_value};
 
-/// The greatest number of lines of a request to spawn jobs.
-pub const MAX_SPAWN_LINES: u64 = 10_000;
 /// The version of the protocol that is served.
 const VERSION: u32 = 1;
 /// The reply to a request that is refused.
