@@ -22,7 +22,7 @@
 //! | `topology` | the topology of the node for ranks of MPICH, from libhwloc |
 //! | `directory` | the directory for the files of jobs |
 //! | `server`, `error` | the server of ranks; why a server does not start |
-//! | `tool_server`, `request`, `answer` | the server of a tool, what it requests, and answers to queries |
+//! | `tool_server`, `request`, `answer` | the server of a tool, what it requests, and the answers |
 //! | `listener`, `sock_diag`, `rendezvous`, `relay`, `filter`, [`limits`] | the way from a tool to its server; what a tool may cost |
 
 mod answer;
@@ -51,13 +51,12 @@ mod upcalls;
 
 pub use error::{RegisterError, StartError};
 pub use job::{AppInfo, JobInfo};
+pub use limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
 pub use listener::{ToolListener, ToolService};
 pub use program::Need;
 pub use relay::{Carried, Relay};
-pub use request::ToolRequest;
-pub use server::{
-    Event, EventKind, MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT, MAX_LOCAL_RANKS, PmixServer,
-};
+pub use request::{AnswerReply, StatusReply, ToolRequest};
+pub use server::{MAX_LOCAL_RANKS, PmixServer};
 pub use tool_server::ToolServer;
-pub use tool_upcalls::{AnswerReply, StatusReply};
 pub use topology::{MAX_TOPOLOGY_WAIT, TopologyError, TopologyFile};
+pub use upcalls::{Event, EventKind};

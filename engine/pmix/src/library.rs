@@ -13,7 +13,7 @@ use nix::sys::signal::SigSet;
 
 use crate::error::StartError;
 use crate::info::{CInfos, Info, characters};
-use crate::server::MAX_CALL_WAIT;
+use crate::limits::MAX_CALL_WAIT;
 use crate::types::{self, ByteObject, CpuSet, Module, OPERATION_SUCCEEDED, Proc, SUCCESS, Status};
 
 /// The versions of libpmix whose structures are those of `types`: at least the first, and less than

@@ -1,4 +1,4 @@
-//! Limits on what PMIx tools cost.
+//! Limits on what PMIx tools cost, and on waits for libpmix.
 
 use std::time::Duration;
 
@@ -27,3 +27,12 @@ pub const PMIX_TOOL_LINGER: Duration = Duration::from_secs(5);
 /// The longest time from the start of the process that serves a tool until the tool has introduced
 /// itself. Then the process ends, and the tool is disconnected.
 pub const PMIX_TOOL_HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The longest wait for a call of libpmix, besides [`MAX_CALL_WAIT_PER_RANK`].
+pub const MAX_CALL_WAIT: Duration = Duration::from_secs(10);
+
+/// The longest wait for a call of libpmix, for each rank that it concerns.
+pub const MAX_CALL_WAIT_PER_RANK: Duration = Duration::from_millis(10);
+
+/// The longest wait for the end of the server.
+pub const MAX_END_WAIT: Duration = Duration::from_secs(2);

@@ -1,8 +1,13 @@
-//! What a PMIx tool requests of its server.
+//! What a PMIx tool requests of its server, and the callbacks with which requests are answered.
 
-use iof_proto::{Channels, Info, Log, Proc, Query, Status};
+use std::ffi::c_void;
+use std::fmt;
 
-use crate::tool_upcalls::{AnswerReply, StatusReply};
+use iof_proto::{Answer, Channels, Info, Log, Proc, Query, Status};
+
+use crate::answer;
+use crate::info::CInfos;
+use crate::types::{InfoCallback, OpCallback};
 
 /// A request of a PMIx tool.
 #[derive(Debug)]
@@ -69,4 +74,99 @@ impl ToolRequest {
             ToolRequest::Query { reply, .. } => reply.refuse(status),
         }
     }
+}
+
+/// libpmix's pointer to a request.
+struct CallData(*mut c_void);
+
+// SAFETY: libpmix lets a host answer on any thread. Only its callback uses the pointer.
+unsafe impl Send for CallData {}
+
+/// A request that libpmix waits for.
+struct Call<Callback> {
+    done: Callback,
+    data: CallData,
+}
+
+/// Answers a request with a status, on any thread. Dropping it refuses the request.
+pub struct StatusReply(Option<Call<OpCallback>>);
+
+impl StatusReply {
+    pub(crate) fn new(done: OpCallback, data: *mut c_void) -> StatusReply {
+        StatusReply(Some(Call { done, data: CallData(data) }))
+    }
+
+    /// Answers the request.
+    pub fn send(mut self, status: Status) {
+        self.call(status);
+    }
+
+    fn call(&mut self, status: Status) {
+        if let Some(Call { done: Some(done), data }) = self.0.take() {
+            // SAFETY: libpmix waits for one call, which is this one.
+            unsafe { done(status.0, data.0) }
+        }
+    }
+}
+
+impl Drop for StatusReply {
+    fn drop(&mut self) {
+        self.call(Status::ERR_NOT_AVAILABLE);
+    }
+}
+
+impl fmt::Debug for StatusReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatusReply").finish_non_exhaustive()
+    }
+}
+
+/// Answers queries, on any thread. Dropping it refuses them.
+pub struct AnswerReply(Option<Call<InfoCallback>>);
+
+impl AnswerReply {
+    pub(crate) fn new(done: InfoCallback, data: *mut c_void) -> AnswerReply {
+        AnswerReply(Some(Call { done, data: CallData(data) }))
+    }
+
+    /// Answers the queries.
+    pub fn send(mut self, answer: &Answer) {
+        let infos = Box::new(CInfos::new(answer::infos(answer)));
+        self.call(answer.status, Some(infos));
+    }
+
+    /// Refuses the queries.
+    pub fn refuse(mut self, status: Status) {
+        self.call(status, None);
+    }
+
+    fn call(&mut self, status: Status, infos: Option<Box<CInfos>>) {
+        let Some(Call { done: Some(done), data }) = self.0.take() else { return };
+        let Some(mut infos) = infos else {
+            // SAFETY: libpmix waits for one call, which is this one.
+            return unsafe { done(status.0, std::ptr::null_mut(), 0, data.0, None, std::ptr::null_mut()) };
+        };
+        let (array, length) = infos.as_parts();
+        // SAFETY: libpmix waits for one call, which is this one. The infos are valid until it
+        // releases them.
+        unsafe { done(status.0, array, length, data.0, Some(release), Box::into_raw(infos).cast()) }
+    }
+}
+
+impl Drop for AnswerReply {
+    fn drop(&mut self) {
+        self.call(Status::ERR_NOT_AVAILABLE, None);
+    }
+}
+
+impl fmt::Debug for AnswerReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnswerReply").finish_non_exhaustive()
+    }
+}
+
+/// Frees the infos of an answer.
+unsafe extern "C" fn release(infos: *mut c_void) {
+    // SAFETY: libpmix calls it once, with the pointer that `AnswerReply` has passed.
+    drop(unsafe { Box::from_raw(infos.cast::<CInfos>()) });
 }

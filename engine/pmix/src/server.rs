@@ -4,7 +4,6 @@ use std::ffi::{CString, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use iof_proto::Status;
 
@@ -14,40 +13,10 @@ use crate::error::{RegisterError, StartError};
 use crate::info::{Info, Value};
 use crate::job::{JobInfo, Place};
 use crate::library::Library;
-use crate::tool_upcalls::StatusReply;
-use crate::upcalls::{self, Receiver};
+use crate::limits::{MAX_CALL_WAIT, MAX_CALL_WAIT_PER_RANK, MAX_END_WAIT};
+use crate::request::StatusReply;
+use crate::upcalls::{self, Event, Receiver};
 
-/// A report of libpmix about a rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// The job.
-    pub nspace: String,
-    /// The rank.
-    pub rank: u32,
-    /// What has happened.
-    pub kind: EventKind,
-}
-
-/// What a rank has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
-    /// The rank has called `PMIx_Init`, as MPI libraries do in `MPI_Init`.
-    Connected,
-    /// The rank has called `PMIx_Finalize`.
-    Finalized,
-    /// The rank has called `PMIx_Abort`, and wants this exit code for the job.
-    Aborted {
-        /// The exit code.
-        code: i32,
-    },
-}
-
-/// The longest wait for a call of libpmix, besides [`MAX_CALL_WAIT_PER_RANK`].
-pub const MAX_CALL_WAIT: Duration = Duration::from_secs(10);
-/// The longest wait for a call of libpmix, for each rank that it concerns.
-pub const MAX_CALL_WAIT_PER_RANK: Duration = Duration::from_millis(10);
-/// The longest wait for the end of the server.
-pub const MAX_END_WAIT: Duration = Duration::from_secs(2);
 /// The greatest number of ranks of a job. Greater numbers of local ranks have no form in PMIx.
 pub const MAX_LOCAL_RANKS: u32 = 65_534;
 

@@ -1,9 +1,7 @@
-//! The functions that libpmix calls on its own thread for requests of a tool, and the callbacks
-//! with which requests are answered.
+//! The functions that libpmix calls on its own thread for requests of a tool.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{FromRawFd, RawFd};
@@ -14,14 +12,13 @@ use std::time::Duration;
 use iof_proto::attribute::library::PMIX_IOF_STOP;
 use iof_proto::directive::{DirectiveLevel, Directives};
 use iof_proto::log::key::PMIX_LOG_SOURCE;
-use iof_proto::{Answer, Channels, InfoValue, Log, Proc, Status};
+use iof_proto::{Channels, InfoValue, Log, Proc, Status};
 use nix::sys::socket::{getsockopt, sockopt};
 
-use crate::answer;
-use crate::info::{CInfos, characters};
+use crate::info::characters;
 use crate::library::end_process;
 use crate::read::{self, Read};
-use crate::request::ToolRequest;
+use crate::request::{AnswerReply, StatusReply, ToolRequest};
 use crate::types::{
     self, ByteObject, Info, InfoCallback, Module, OPERATION_SUCCEEDED, OpCallback, Query, SUCCESS,
     ToolCallback,
@@ -182,7 +179,7 @@ unsafe extern "C" fn query(
     receive(|| {
         // SAFETY: the contract of the server module.
         let queries = unsafe { read::queries(queries, count) }?;
-        Ok(ToolRequest::Query { queries, reply: AnswerReply(Some(Call { done, data: CallData(data) })) })
+        Ok(ToolRequest::Query { queries, reply: AnswerReply::new(done, data) })
     })
 }
 
@@ -315,95 +312,4 @@ unsafe extern "C" fn push_stdin(
         };
         Ok(ToolRequest::Push { targets, directives, bytes, reply: StatusReply::new(done, data) })
     })
-}
-
-/// libpmix's pointer to a request.
-struct CallData(*mut c_void);
-
-// SAFETY: libpmix lets a host answer on any thread. Only its callback uses the pointer.
-unsafe impl Send for CallData {}
-
-/// A request that libpmix waits for.
-struct Call<Callback> {
-    done: Callback,
-    data: CallData,
-}
-
-/// Answers a request with a status, on any thread. Dropping it refuses the request.
-pub struct StatusReply(Option<Call<OpCallback>>);
-
-impl StatusReply {
-    pub(crate) fn new(done: OpCallback, data: *mut c_void) -> StatusReply {
-        StatusReply(Some(Call { done, data: CallData(data) }))
-    }
-
-    /// Answers the request.
-    pub fn send(mut self, status: Status) {
-        self.call(status);
-    }
-
-    fn call(&mut self, status: Status) {
-        if let Some(Call { done: Some(done), data }) = self.0.take() {
-            // SAFETY: libpmix waits for one call, which is this one.
-            unsafe { done(status.0, data.0) }
-        }
-    }
-}
-
-impl Drop for StatusReply {
-    fn drop(&mut self) {
-        self.call(Status::ERR_NOT_AVAILABLE);
-    }
-}
-
-impl fmt::Debug for StatusReply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatusReply").finish_non_exhaustive()
-    }
-}
-
-/// Answers queries, on any thread. Dropping it refuses them.
-pub struct AnswerReply(Option<Call<InfoCallback>>);
-
-impl AnswerReply {
-    /// Answers the queries.
-    pub fn send(mut self, answer: &Answer) {
-        let infos = Box::new(CInfos::new(answer::infos(answer)));
-        self.call(answer.status, Some(infos));
-    }
-
-    /// Refuses the queries.
-    pub fn refuse(mut self, status: Status) {
-        self.call(status, None);
-    }
-
-    fn call(&mut self, status: Status, infos: Option<Box<CInfos>>) {
-        let Some(Call { done: Some(done), data }) = self.0.take() else { return };
-        let Some(mut infos) = infos else {
-            // SAFETY: libpmix waits for one call, which is this one.
-            return unsafe { done(status.0, std::ptr::null_mut(), 0, data.0, None, std::ptr::null_mut()) };
-        };
-        let (array, length) = infos.as_parts();
-        // SAFETY: libpmix waits for one call, which is this one. The infos are valid until it
-        // releases them.
-        unsafe { done(status.0, array, length, data.0, Some(release), Box::into_raw(infos).cast()) }
-    }
-}
-
-impl Drop for AnswerReply {
-    fn drop(&mut self) {
-        self.call(Status::ERR_NOT_AVAILABLE, None);
-    }
-}
-
-impl fmt::Debug for AnswerReply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AnswerReply").finish_non_exhaustive()
-    }
-}
-
-/// Frees the infos of an answer.
-unsafe extern "C" fn release(infos: *mut c_void) {
-    // SAFETY: libpmix calls it once, with the pointer that `AnswerReply` has passed.
-    drop(unsafe { Box::from_raw(infos.cast::<CInfos>()) });
 }

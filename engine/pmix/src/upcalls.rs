@@ -1,4 +1,4 @@
-//! The functions that libpmix calls on its own thread.
+//! The functions that libpmix calls on its own thread, and the events of ranks that it reports by them.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -9,12 +9,36 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::info::characters;
 use crate::read;
-use crate::server::{Event, EventKind};
-use crate::tool_upcalls::StatusReply;
+use crate::request::StatusReply;
 use crate::types::{
     Info, InfoCallback, Module, NOT_SUPPORTED, OPERATION_SUCCEEDED, OpCallback, Proc, Query, SUCCESS, Status,
     ToolCallback,
 };
+
+/// A report of libpmix about a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The job.
+    pub nspace: String,
+    /// The rank.
+    pub rank: u32,
+    /// What has happened.
+    pub kind: EventKind,
+}
+
+/// What a rank has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// The rank has called `PMIx_Init`, as MPI libraries do in `MPI_Init`.
+    Connected,
+    /// The rank has called `PMIx_Finalize`.
+    Finalized,
+    /// The rank has called `PMIx_Abort`, and wants this exit code for the job.
+    Aborted {
+        /// The exit code.
+        code: i32,
+    },
+}
 
 /// The receiver of events. One server exists in a process, and libpmix passes no pointer of ours to
 /// all upcalls.
