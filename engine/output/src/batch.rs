@@ -6,6 +6,10 @@ use std::io::IoSlice;
 /// costs less than another slice of writev(2), as measured in docs/src/performance-notebook.md.
 pub const MIN_LENT: usize = 4096;
 
+/// The approximate limit of bytes in one write if they are copied, so that no stream waits long for
+/// its turn.
+pub(crate) const MAX_COPIED: usize = 64 << 10;
+
 /// The bytes of one write, in order. Some are owned by the batch, others are borrowed for `'a`.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {

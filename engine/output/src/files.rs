@@ -23,10 +23,16 @@ mod rotation;
 pub use check::find_clash;
 pub use locked::LockedFiles;
 pub use new::NewFiles;
-pub use open::MAX_OPEN_FILES;
-pub(crate) use open::{FileId, OpenFiles};
+pub(crate) use open::OpenFiles;
 pub(crate) use pool::Pool;
-pub use rotation::{MAX_KEPT_FILES, Rotation};
+
+/// The largest number of files that one printer keeps open. When it is reached, or
+/// [`Files::max_open`], all files are closed, and each is opened again for its next write.
+pub const MAX_OPEN_FILES: usize = 1024;
+
+/// The largest number of full files that are kept for one output file, see [`Rotation::keep`]. Each
+/// of them is renamed whenever the output file is full.
+pub const MAX_KEPT_FILES: u32 = 1000;
 
 /// The name that stands for the rank in paths of data that belongs to a whole job.
 const JOB_NAME: &str = "job";
@@ -56,6 +62,22 @@ pub struct Files {
     /// such as a FIFO whose reader reads nothing.
     pub watch: Option<WriteWatch>,
 }
+
+/// The rotation of files by size: a full file is renamed and a new one begun. This happens between
+/// two lines, provided the lines are written in one piece and are not longer than
+/// [`FlushTimeout::max_line`](crate::FlushTimeout); other lines are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// The largest size of a file in bytes, which only a single longer line may exceed. 0 counts as
+    /// 1. Each full file costs a rename of every file that is kept, so small sizes are expensive.
+    pub size: u64,
+    /// The number of full files that are kept, at most [`MAX_KEPT_FILES`]. `NAME.1` is the newest.
+    pub keep: u32,
+}
+
+/// The id of one of the [`OpenFiles`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileId(usize);
 
 /// The reason why a file can't be opened or written.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use std::time::Instant;
 use iof_proto::{Channel, Missed, Proc};
 use iof_tool::{BatchReader, FeedId, Gap, LostError, Origin, Peeked, PollReady, Tool};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, MAX_COPIED};
 use crate::destination::{Destination, OpenDestination};
 use crate::files::{FileError, FileId, Pool};
 use crate::lines::FlushClock;
@@ -33,8 +33,6 @@ const MAX_STREAMS: usize = 64;
 /// The approximate limit of bytes in one write if they are not copied, so that no stream waits long
 /// for its turn.
 const MAX_LENT: usize = 1 << 20;
-/// The same limit if they are copied.
-pub(crate) const MAX_COPIED: usize = 64 << 10;
 
 /// The reason why a printer ended before its registrations did.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,8 @@ use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::unistd::{AccessFlags, access};
 
-use super::rotation::{MAX_KEPT_FILES, NEW_SUFFIX};
+use super::MAX_KEPT_FILES;
+use super::rotation::NEW_SUFFIX;
 use super::{FileError, Files, JOB_NAME, with_suffix};
 use crate::choice::Place;
 use crate::pattern::PatternValues;

@@ -6,8 +6,9 @@ use std::path::Path;
 use iof_proto::{Channels, Nspace, Rank};
 use nix::unistd::gethostname;
 
+use super::FileId;
 use super::new::NewFiles;
-use super::open::{FileId, OpenFiles};
+use super::open::OpenFiles;
 use super::{FileError, Files};
 use crate::style::Source;
 

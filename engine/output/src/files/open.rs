@@ -15,22 +15,14 @@ use nix::errno::Errno;
 use super::entry::{Entry, WriteMode, joined};
 use super::new::NewFiles;
 use super::pool::{FileJob, Pool};
-use super::{FileError, Files};
+use super::{FileError, FileId, Files, MAX_OPEN_FILES};
+use crate::batch::MAX_COPIED;
 use crate::output::{Audience, SLOW_WRITE};
-use crate::printer::MAX_COPIED;
 use crate::style::{OpenLine, Source};
-
-/// The largest number of files that one printer keeps open. When it is reached, or
-/// [`Files::max_open`], all files are closed, and each is opened again for its next write.
-pub const MAX_OPEN_FILES: usize = 1024;
 
 /// The number of files that a printer may always keep open: the first one, for its lock, and the
 /// one that it writes.
 const MIN_OPEN_FILES: usize = 2;
-
-/// The id of one of the [`OpenFiles`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct FileId(usize);
 
 /// The files of one printer.
 #[derive(Debug)]

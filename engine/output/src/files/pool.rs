@@ -18,7 +18,7 @@ use std::thread;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::entry::{Entry, WriteMode};
-use super::open::{FileId, MAX_OPEN_FILES};
+use super::{FileId, MAX_OPEN_FILES};
 use crate::style::OpenLine;
 use crate::watch::lock;
 

@@ -9,26 +9,10 @@ use std::sync::Arc;
 use memchr::{memchr, memrchr};
 
 use super::entry::{Entry, FILE_MODE, lock};
-use super::with_suffix;
-
-/// The largest number of full files that are kept for one output file, see [`Rotation::keep`]. Each
-/// of them is renamed whenever the output file is full.
-pub const MAX_KEPT_FILES: u32 = 1000;
+use super::{MAX_KEPT_FILES, Rotation, with_suffix};
 
 /// What the path of a new file ends in before it gets the path of the full one.
 pub(super) const NEW_SUFFIX: &str = "iof-new";
-
-/// The rotation of files by size: a full file is renamed and a new one begun. This happens between
-/// two lines, provided the lines are written in one piece and are not longer than
-/// [`FlushTimeout::max_line`](crate::FlushTimeout); other lines are cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rotation {
-    /// The largest size of a file in bytes, which only a single longer line may exceed. 0 counts as
-    /// 1. Each full file costs a rename of every file that is kept, so small sizes are expensive.
-    pub size: u64,
-    /// The number of full files that are kept, at most [`MAX_KEPT_FILES`]. `NAME.1` is the newest.
-    pub keep: u32,
-}
 
 impl Entry {
     /// Writes `bytes`, and begins a new file whenever the file is full. A pipe or device is never
