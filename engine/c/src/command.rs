@@ -4,7 +4,7 @@ use iof_proto::{Answer, Failure, Log, Query, Status};
 use iof_tool::{Pull, Push};
 
 use crate::callbacks::iof_iof_cbfunc_t;
-use crate::print::Print;
+use crate::format::Print;
 
 /// Receives the result of a request, once. It is dropped without a call if the session's thread has
 /// panicked.

@@ -1,21 +1,22 @@
 //! The attributes of output that the library writes itself, as the program gives them at different
 //! levels: for itself, for a job and for a registration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use iof_output::{Choice, Files, MAX_OPEN_FILES, Markup, Options, Pattern, Place, Stamp, Style, StyleExtras};
+use iof_output::{
+    Choice, Files, LockedFiles, MAX_OPEN_FILES, Markup, Options, Pattern, Place, Stamp, Style, StyleExtras,
+};
 use iof_proto::Nspace;
 
 use crate::constants::IOF_ERR_BAD_PARAM;
 use crate::guard::{OrStatus, Outcome, lock};
-use crate::init::Infos;
+use crate::infos::Infos;
 use crate::keys::*;
-use crate::print::Print;
 
 /// The keys of flags, each with its older name.
 const FLAGS: [(&str, Option<&str>); 11] = [
@@ -171,6 +172,17 @@ fn literal(path: &Path) -> PathBuf {
     OsString::from_vec(parts.join(&b"%%"[..])).into()
 }
 
+/// How the output of a registration is written.
+#[derive(Default)]
+pub(crate) struct Print {
+    /// Its own attributes. Those of its job apply for the others.
+    pub format: Format,
+    /// The files, if they were locked before the job started.
+    pub files: Option<LockedFiles>,
+    /// The jobs whose files have been written. A later job of the same name adds to them.
+    pub begun: BTreeSet<Nspace>,
+}
+
 /// The formats of output that registrations without a callback receive, as far as they do not
 /// specify them: those of the process and of each job.
 #[derive(Debug, Default)]
@@ -215,7 +227,7 @@ mod tests {
 
     use super::*;
     use crate::constants::IOF_ERR_TYPE_MISMATCH;
-    use crate::init::infos;
+    use crate::infos::infos;
 
     fn format(entries: &[(&str, InfoValue)]) -> Format {
         Format::take(&mut Infos(infos(entries))).unwrap()

@@ -11,7 +11,8 @@ use crate::callbacks::{iof_hdlr_reg_cbfunc_t, iof_iof_cbfunc_t, iof_op_cbfunc_t}
 use crate::command::{Command, Done, Payload, Sink};
 use crate::constants::*;
 use crate::guard::{OrStatus, Outcome, guard};
-use crate::init::{Infos, pull};
+use crate::infos::Infos;
+use crate::init::pull;
 use crate::keys::*;
 use crate::library::{initialized, session};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};

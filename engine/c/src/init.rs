@@ -5,132 +5,16 @@ use std::path::PathBuf;
 use std::process;
 
 use iof_engine::{BackendKind, Config, Policy, Rendezvous};
-use iof_proto::attribute;
-use iof_proto::rendezvous::{Search, Target};
-use iof_proto::{Channels, Info, InfoValue, Nspace, Proc, Rank};
+use iof_proto::rendezvous::Search;
+use iof_proto::{Channels, Info, Nspace, Proc, Rank};
 use iof_tool::Pull;
 
 use crate::constants::*;
 use crate::format::Format;
 use crate::guard::{OrStatus, Outcome, or_failure};
+use crate::infos::Infos;
 use crate::keys::*;
 use crate::read;
-
-/// Infos. The methods remove those that they read.
-pub(crate) struct Infos(pub Vec<Info>);
-
-impl Infos {
-    /// Removes the infos with this key, and returns the value of the last one.
-    fn take(&mut self, key: &str) -> Option<InfoValue> {
-        let index = self.0.iter().rposition(|info| info.key == key)?;
-        let value = self.0.remove(index).value;
-        self.0.retain(|info| info.key != key);
-        Some(value)
-    }
-
-    pub(crate) fn flag(&mut self, key: &str) -> Outcome<Option<bool>> {
-        self.take(key)
-            .map(|value| if let InfoValue::Bool(flag) = value { Ok(flag) } else { mismatch(key, "a bool") })
-            .transpose()
-    }
-
-    pub(crate) fn text(&mut self, key: &str) -> Outcome<Option<String>> {
-        self.take(key)
-            .map(|value| if let InfoValue::Text(text) = value { Ok(text) } else { mismatch(key, "a string") })
-            .transpose()
-    }
-
-    pub(crate) fn number(&mut self, key: &str) -> Outcome<Option<u32>> {
-        let number = |value| match value {
-            InfoValue::Number(number) => u32::try_from(number).or_else(|_| too_large(key, number)),
-            _ => mismatch(key, "an integer"),
-        };
-        self.take(key).map(number).transpose()
-    }
-
-    /// Takes all ranks with this key, each given as a number or as a process.
-    pub(crate) fn ranks(&mut self, key: &str) -> Outcome<Vec<Rank>> {
-        let rank = |info: Info| match info.value {
-            InfoValue::Number(number) => u32::try_from(number).map(Rank).or_else(|_| too_large(key, number)),
-            InfoValue::Proc(proc) => Ok(proc.rank),
-            _ => mismatch(key, "a rank or a process"),
-        };
-        self.0.extract_if(.., |info| info.key == key).map(rank).collect()
-    }
-
-    fn rank(&mut self, key: &str) -> Outcome<Option<Rank>> {
-        Ok(self.ranks(key)?.pop())
-    }
-
-    /// Takes IOF_IOF_PUSH_STDIN. Its value may be the process that receives the bytes (RFC0025),
-    /// which counts as true.
-    pub(crate) fn push_stdin(&mut self) -> Outcome<Option<(bool, Option<Proc>)>> {
-        match self.take(IOF_IOF_PUSH_STDIN) {
-            None => Ok(None),
-            Some(InfoValue::Bool(flag)) => Ok(Some((flag, None))),
-            Some(InfoValue::Proc(target)) => Ok(Some((true, Some(target)))),
-            Some(_) => mismatch(IOF_IOF_PUSH_STDIN, "a bool or a process"),
-        }
-    }
-
-    /// Fails if one of the infos that remain, which no method has read, is required.
-    pub(crate) fn done(self) -> Outcome<()> {
-        let Some(info) = self.0.iter().find(|info| info.required) else { return Ok(()) };
-        let reason = format!("{} is required, but not supported here", name(&info.key));
-        Err(reason).or_status(IOF_ERR_NOT_SUPPORTED)
-    }
-
-    /// Takes the way in which a tool finds its engine. If several are given, the first of these
-    /// applies: path, pid, name of a job, system-level engine only, system-level engine first.
-    fn search(&mut self) -> Outcome<Search> {
-        let (uri, pid) = (self.text(IOF_SERVER_URI)?, self.number(IOF_SERVER_PIDINFO)?);
-        let nspace = self.text(IOF_SERVER_NSPACE)?;
-        let (only_system, system_first) =
-            (self.flag(IOF_CONNECT_TO_SYSTEM)?, self.flag(IOF_CONNECT_SYSTEM_FIRST)?);
-        let target = if let Some(path) = uri {
-            Target::Server(PathBuf::from(path))
-        } else if let Some(pid) = pid {
-            Target::Pid(pid)
-        } else if let Some(name) = nspace {
-            Target::Nspace(read::nspace(&name)?)
-        } else if only_system == Some(true) {
-            Target::System
-        } else if system_first == Some(true) {
-            Target::SystemFirst
-        } else {
-            Target::Any
-        };
-        let (session_directory, system_directory) =
-            (self.path(IOF_SERVER_TMPDIR)?, self.path(IOF_SYSTEM_TMPDIR)?);
-        Ok(Search { target, session_directory, system_directory })
-    }
-
-    pub(crate) fn path(&mut self, key: &str) -> Outcome<Option<PathBuf>> {
-        Ok(self.text(key)?.map(PathBuf::from))
-    }
-
-    /// Takes a list of keys, separated by commas.
-    fn keys(&mut self, key: &str) -> Outcome<Vec<String>> {
-        let text = self.text(key)?.unwrap_or_default();
-        Ok(text.split(',').filter(|key| !key.is_empty()).map(str::to_owned).collect())
-    }
-}
-
-/// Fails, because the value of an info has another type than `expected`.
-fn mismatch<T>(key: &str, expected: &str) -> Outcome<T> {
-    Err(format!("{} has a value of another type: give {expected}", name(key)))
-        .or_status(IOF_ERR_TYPE_MISMATCH)
-}
-
-/// Fails, because a number is too large.
-fn too_large<T>(key: &str, number: u64) -> Outcome<T> {
-    Err(format!("{} is {number}: give at most {}", name(key), u32::MAX)).or_status(IOF_ERR_BAD_PARAM)
-}
-
-/// Returns the name of the attribute with this key.
-fn name(key: &str) -> &str {
-    attribute::find(key).map_or(key, |attribute| attribute.name)
-}
 
 /// The infos of `iof_tool_init`.
 pub(crate) struct ToolInfos {
@@ -249,19 +133,15 @@ pub(crate) fn wrong(
 }
 
 #[cfg(test)]
-pub(crate) fn infos(entries: &[(&str, InfoValue)]) -> Vec<Info> {
-    let info = |(key, value): &(&str, InfoValue)| Info { value: value.clone(), ..Info::required(*key, true) };
-    entries.iter().map(info).collect()
-}
-
-#[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use iof_proto::attribute::Place;
     use iof_proto::directive::DirectiveLevel;
-    use iof_proto::{Directives, PushDirectives};
+    use iof_proto::rendezvous::Target;
+    use iof_proto::{Directives, InfoValue, PushDirectives};
 
     use super::*;
+    use crate::infos::infos;
 
     #[test]
     fn each_function_honours_exactly_its_attributes_of_the_table() {

@@ -8,9 +8,9 @@ use iof_tool::Pull;
 use crate::command::{Command, Sink};
 use crate::constants::IOF_ERR_IOF_FAILURE;
 use crate::format::Format;
+use crate::format::Print;
 use crate::guard::{OrStatus, Outcome};
 use crate::library::Server;
-use crate::print::Print;
 
 /// The output of a job that is being started. Dropping it removes what was prepared, unless
 /// [`JobOutput::keep`] was called.

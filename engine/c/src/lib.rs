@@ -11,7 +11,7 @@
 //! | `read`, `make` | conversion of C's values into Rust's, and back |
 //! | `memory`, `value`, `owned` | memory of malloc(3); values with what they own; arrays lent to C |
 //! | `call` | calls of C's callbacks |
-//! | `library`, `init` | the process: nothing, a tool or a server; its initialization |
+//! | `library`, `init`, `infos` | the process: nothing, a tool or a server; its initialization; infos by key |
 //! | `spec` | the infos of jobs and their programs |
 //! | `command`, `shared` | requests of the program; the queue that hands them to the core |
 //! | `session`, `core`, `turns` | one connection: the thread that progresses it, pending requests |
@@ -44,6 +44,7 @@ mod forwarding;
 mod guard;
 mod helpers;
 mod host;
+mod infos;
 mod init;
 mod job_output;
 mod jobs;

@@ -1,28 +1,17 @@
 //! Writes the output of registrations without a callback to the program's own stdout and stderr, or
 //! to files, in the formats that the program requests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-use iof_output::{Files, LinePrinter, LockedFiles, Output, PrintError, Processes, Run};
+use iof_output::{Files, LinePrinter, Output, PrintError, Processes, Run};
 use iof_proto::{Channel, Channels, Found, Nspace, Proc};
 use iof_tool::{Bytes, Gap, LastRead, Origin};
 
-use crate::format::{Format, Formats};
+use crate::format::{Formats, Print};
 use crate::stdio::program_file;
-
-/// How the output of a registration is written.
-#[derive(Default)]
-pub(crate) struct Print {
-    /// Its own attributes. Those of its job apply for the others.
-    pub format: Format,
-    /// The files, if they were locked before the job started.
-    pub files: Option<LockedFiles>,
-    /// The jobs whose files have been written. A later job of the same name adds to them.
-    pub begun: BTreeSet<Nspace>,
-}
 
 /// The printers of all registrations.
 pub(crate) struct Printers {

@@ -67,7 +67,7 @@ pub unsafe extern "C" fn iof_tool_set_server(
         initialized()?;
         // SAFETY: the contract in the header.
         let server = unsafe {
-            crate::init::Infos(read::infos(info, ninfo)?).done()?;
+            crate::infos::Infos(read::infos(info, ninfo)?).done()?;
             read::proc(read::one(server)?)?
         };
         let is_ours = with_tool(|tool| Ok(connected(tool).is_some_and(|ours| *ours.engine() == server)))?;

@@ -10,7 +10,7 @@ use iof_proto::{Directives, Info, Rank};
 use crate::constants::*;
 use crate::format::Format;
 use crate::guard::{Outcome, or_failure};
-use crate::init::Infos;
+use crate::infos::Infos;
 use crate::keys::*;
 use crate::read;
 use crate::types::iof_status_t;
@@ -134,7 +134,8 @@ mod tests {
     use iof_proto::{InfoValue, Proc};
 
     use super::*;
-    use crate::init::{infos, wrong};
+    use crate::infos::infos;
+    use crate::init::wrong;
 
     #[test]
     fn each_function_for_jobs_honours_exactly_its_attributes_of_the_table() {
