@@ -23,7 +23,7 @@ use crate::kill::KillArgs;
 use crate::log::LogArgs;
 use crate::nodes::agents::{AgentArgs, LinkArgs};
 use crate::output::OutputArgs;
-use crate::pages::with_examples;
+use crate::pages::sections::with_examples;
 use crate::pmix_tools::server::PmixArgs;
 use crate::ps::PsArgs;
 use crate::push::PushArgs;

@@ -1,16 +1,19 @@
-//! The search for an engine and the attachment to it, for the commands that are tools.
+//! The search for an engine and the attachment to it, for the commands that are tools and for the
+//! outputs of `iof run`.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
+use iof_engine::{Engine, Grant};
 use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::{JobInfo, key};
 use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, SearchNames, list};
-use iof_proto::{Found, Nspace, Value};
-use iof_tool::{AttachError, Tool};
+use iof_proto::{Found, Nspace, Proc, Rank, Value};
+use iof_tool::{AttachError, Pull, Tool};
 
 use crate::args::engine::EngineArgs;
 use crate::error::Failure;
+use crate::output::{Part, with_job};
 
 /// The interval at which a command that waits for a job looks for it.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -43,6 +46,16 @@ pub fn attach(args: &EngineArgs, name: &ToolName) -> Result<Tool, Failure> {
 /// Attaches a tool to the engine that `search` finds.
 pub fn find(search: &Search, name: &ToolName) -> Result<Tool, Failure> {
     Tool::find(search, name.text()).map_err(|error| failed(error, search))
+}
+
+/// Attaches a tool named `name` for one of the command's own outputs. Its registration is an
+/// ordinary one, except that it may block the ranks.
+pub fn attach_own(engine: &Engine, name: &str, nspace: &Nspace, part: &Part<'_>) -> Result<Tool, Failure> {
+    let mut tool = engine.attach(name, Grant::Block).map_err(Failure::running)?;
+    let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
+    let procs = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();
+    tool.pull(&Pull::new(procs, part.channels)).map_err(Failure::running)?;
+    Ok(tool)
 }
 
 /// Attaches `count` tools to one engine. If none has the selected job, but one has no job yet, waits

@@ -1,12 +1,9 @@
-//! The reasons why the command fails, and the exit code of each.
+//! The reasons why the command fails.
 
 use std::borrow::Cow;
-use std::process::ExitCode;
 
+use iof_engine::{CaptureError, StartError};
 use nix::sys::signal::Signal;
-
-use crate::message::{print_list, print_message, wait_until_written};
-use crate::signals;
 
 /// Characters of a wrong text that a message shows.
 const MAX_SHOWN: usize = 100;
@@ -42,24 +39,16 @@ impl Failure {
     }
 }
 
-/// Prints the failure, if any, waits until all messages are written, and returns the exit code.
-pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
-    let code = match result {
-        Ok(code) => Ok(code),
-        Err(Failure::Usage(message)) => {
-            print_message(format_args!("{message}"));
-            Ok(ExitCode::from(2))
+/// Returns the failure for an engine that did not start.
+pub fn engine_failed(error: StartError) -> Failure {
+    match error {
+        StartError::Rendezvous(error) => {
+            Failure::Usage(format!("{error}; or run without a socket for tools: --rendezvous-dir none"))
         }
-        Err(Failure::Choice(message)) => {
-            print_list(&message);
-            Ok(ExitCode::from(2))
+        error @ StartError::Files(_) => Failure::usage(error),
+        StartError::Capture(error @ CaptureError::Refused { .. }) => {
+            Failure::Usage(format!("{error}; or use --backend epoll"))
         }
-        Err(Failure::Running(message)) => {
-            print_message(format_args!("{message}"));
-            Ok(ExitCode::FAILURE)
-        }
-        Err(Failure::Signal(signal)) => Err(signal),
-    };
-    wait_until_written();
-    code.unwrap_or_else(signals::end_by)
+        error => Failure::running(error),
+    }
 }

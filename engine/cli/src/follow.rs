@@ -15,18 +15,14 @@ use crate::error::Failure;
 use crate::failures::Failures;
 use crate::full_screen::FullScreen;
 use crate::give_up::{Blocked, WriteWait};
+use crate::job_event::{FLUSH_LIMIT, GRACE, JobEvent};
 use crate::keyboard::{Keyboard, window_size};
 use crate::launched_job::LaunchedJob;
 use crate::message::{self, print_message};
 use crate::printers::add_report;
-use crate::run::FLUSH_LIMIT;
 use crate::signals::{self, ReceivedSignal};
 use crate::stdin::StdinEvent;
 use crate::suspects::{REQUESTS_TO_END, Suspects};
-
-/// How long the ranks may run on after SIGTERM when their output has lost its reader, and how long
-/// the command waits for the end of the output after it killed the ranks.
-pub const GRACE: Duration = Duration::from_secs(2);
 
 /// The action at the end of the grace period.
 #[derive(Clone, Copy)]
@@ -35,36 +31,6 @@ enum AfterGrace {
     Kill,
     /// Ends the command by this signal, without waiting for more output.
     Leave(Signal),
-}
-
-/// An event that `iof run` waits for.
-pub enum JobEvent {
-    Signal(ReceivedSignal),
-    /// A rank has exited, or the engine ends the job early.
-    Ending(Ending),
-    /// Every rank has exited.
-    Exited(JobStatus),
-    /// Every rank has exited and every stream is complete.
-    Over(JobStatus),
-    /// A rank delays the output of all others.
-    Stalled {
-        rank: Rank,
-        channel: Channel,
-        remedy: Remedy,
-    },
-    /// This rank does not fill the screen of the command's terminal any more.
-    ScreenClosed(Rank),
-    /// A node is lost with these ranks, as the line tells.
-    NodeLost {
-        ranks: BTreeSet<Rank>,
-        line: String,
-    },
-    /// The push of the command's stdin.
-    Stdin(StdinEvent),
-    /// One of the command's outputs has ended.
-    Output(Result<PrintReport, Failure>),
-    /// Files on another node are complete, or can't be written.
-    NodeFiles(Result<PrintReport, Failure>),
 }
 
 /// A running job and the state of its end.

@@ -8,7 +8,9 @@ use nix::sys::prctl::set_name;
 use nix::sys::signal::SigSet;
 
 use crate::error::Failure;
-use crate::run::SELF;
+
+/// This command's own file, even if it was replaced meanwhile.
+pub const SELF: &str = "/proc/self/exe";
 
 /// Returns the program of guardians: this command, also where /proc is missing.
 pub fn program() -> Option<PathBuf> {

@@ -19,6 +19,7 @@ mod gateway;
 mod give_up;
 mod guardian;
 mod inspect;
+mod job_event;
 mod keyboard;
 mod kill;
 mod launched_job;
@@ -52,7 +53,7 @@ use std::env;
 use std::process::ExitCode;
 
 use crate::args::Command;
-use crate::error::finish;
+use crate::message::finish;
 
 fn main() -> ExitCode {
     // Not a command of the user. It starts with each job, so it should not cost a parser.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded}
 use iof_output::Notes;
 use iof_proto::names::escape;
 
+use crate::error::Failure;
 use crate::give_up::{WatchedOutput, WriteWait};
 use crate::signals;
 use crate::threads::start_thread;
@@ -179,6 +181,28 @@ pub fn write_message(message: fmt::Arguments<'_>) {
 pub fn print_list(message: &str) {
     let lines: Vec<String> = message.split('\n').map(escape).collect();
     print_lines(&format!("iof: {}\n", lines.join("\n")));
+}
+
+/// Prints the failure, if any, waits until all messages are written, and returns the exit code.
+pub fn finish(result: Result<ExitCode, Failure>) -> ExitCode {
+    let code = match result {
+        Ok(code) => Ok(code),
+        Err(Failure::Usage(message)) => {
+            print_message(format_args!("{message}"));
+            Ok(ExitCode::from(2))
+        }
+        Err(Failure::Choice(message)) => {
+            print_list(&message);
+            Ok(ExitCode::from(2))
+        }
+        Err(Failure::Running(message)) => {
+            print_message(format_args!("{message}"));
+            Ok(ExitCode::FAILURE)
+        }
+        Err(Failure::Signal(signal)) => Err(signal),
+    };
+    wait_until_written();
+    code.unwrap_or_else(signals::end_by)
 }
 
 /// Returns a message as a line. It may quote names from other processes and paths, so it is escaped.

@@ -2,12 +2,11 @@
 
 mod complete;
 mod output_words;
-mod sections;
+pub mod sections;
 
 use std::fs::File;
 use std::io::{self, Write};
 
-use clap::builder::Styles;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -40,20 +39,6 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
         file.and_then(|mut file| page.render(&mut file)).map_err(failed)?;
     }
     Ok(())
-}
-
-/// Adds the examples of a command's manual page to the beginning of its `--help`.
-pub fn with_examples(command: Command) -> Command {
-    let Some(sections) = sections::of_command(command.get_name()) else { return command };
-    let examples = sections.examples.iter().map(|(example, text)| format!("\n  {example}\n      {text}"));
-    command.before_long_help(header("Examples:") + &examples.collect::<String>())
-}
-
-/// Returns a heading as clap shows its own.
-pub fn header(title: &str) -> String {
-    let style = Styles::styled();
-    let style = style.get_header();
-    format!("{style}{title}{style:#}")
 }
 
 /// A manual page.

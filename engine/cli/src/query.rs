@@ -11,9 +11,10 @@ use iof_proto::attribute::{self, Attribute, Place};
 use iof_proto::names::{is_invisible, sanitize};
 use iof_proto::query::key;
 use iof_proto::{
-    Answer, Attributes, Found, Info, InfoValue, JobInfo, ProcInfo, Query, Rank, Status, StreamStats, Value,
+    Answer, Attributes, Found, Info, InfoValue, JobInfo, Nspace, ProcInfo, Query, Rank, Status, StreamStats,
+    Value,
 };
-use iof_tool::RequestError;
+use iof_tool::{RequestError, Tool};
 use serde_json::json;
 
 use crate::args::engine::EngineArgs;
@@ -22,7 +23,6 @@ use crate::args::values::{Ranks, ranks};
 use crate::attach::{ToolName, attach};
 use crate::error::Failure;
 use crate::print::{table, write};
-use crate::top::check_ranks;
 
 /// The keys with short names, which are listed first.
 const SHORT_NAMES: [(&str, &str); 3] = [
@@ -318,6 +318,33 @@ fn as_table(key: &str, value: &Value) -> String {
             table(&head, streams.iter().map(stream_row))
         }
     }
+}
+
+/// Checks that the selected jobs have the selected ranks. Before the first job, every rank passes.
+pub fn check_ranks(tool: &mut Tool, ranks: Option<&Ranks>, job: Option<&Nspace>) -> Result<(), Failure> {
+    let Some(Ranks(wanted)) = ranks.filter(|ranks| ranks.0 != [Rank::WILDCARD]) else {
+        return Ok(());
+    };
+    let procs = query_procs(tool).map_err(Failure::running)?;
+    let is_selected = |proc: &ProcInfo| job.is_none_or(|job| *job == proc.proc.nspace);
+    let ranks: BTreeSet<Rank> = procs.into_iter().filter(is_selected).map(|proc| proc.proc.rank).collect();
+    match (wanted.iter().find(|rank| !ranks.contains(rank)), ranks.last()) {
+        (Some(missing), Some(last)) => {
+            let job = job.map(|job| format!(" of {job}")).unwrap_or_default();
+            Err(Failure::Usage(format!("rank {missing} does not exist: the last rank{job} is {last}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the processes that the engine of `tool` knows.
+pub fn query_procs(tool: &mut Tool) -> Result<Vec<ProcInfo>, RequestError> {
+    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE])?;
+    let procs = found.into_iter().flat_map(|Found { value, .. }| match value {
+        Value::Procs(procs) => procs,
+        _ => Vec::new(),
+    });
+    Ok(procs.collect())
 }
 
 /// Returns the word for the status of a job: PMIx has only the names of the events that led to it.

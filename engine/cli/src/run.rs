@@ -6,49 +6,43 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
 use iof_engine::{
-    App, CaptureError, Config, EarlyEnd, EarlyEndPolicy, EndCause, Ending, Engine, Grant, Host, HostReply,
-    Job, JobSpec, LaunchError, Mpi, Pty, QueryReply, RankExit, Remedy, Rendezvous, Signal, StartError,
-    StdinPush,
+    App, Config, EarlyEnd, EarlyEndPolicy, EndCause, Ending, Engine, Host, HostReply, Job, JobSpec,
+    LaunchError, Mpi, Pty, QueryReply, RankExit, Remedy, Rendezvous, Signal, StartError, StdinPush,
 };
 use iof_output::NewFiles;
 use iof_proto::rendezvous::{BindError, JobLink};
 use iof_proto::{Channel, Nspace, Proc, Query, Rank, Status};
 use iof_remote::{Launch, Nodes, environment};
-use iof_tool::{Pull, Tool};
 
 use crate::account::{JobAccount, report_agents};
 use crate::app::apps;
 use crate::args::{Drop, EndingArgs, MpiChoice, RendezvousDir, RunArgs};
-use crate::error::Failure;
+use crate::attach::attach_own;
+use crate::error::{Failure, engine_failed};
 use crate::failures::{Failures, MAX_FAILURE_LINES};
 use crate::fifos::wait_for_readers;
-use crate::follow::{GRACE, JobEvent, RunningJob};
+use crate::follow::RunningJob;
 use crate::full_screen::FullScreen;
 use crate::give_up::WriteWait;
-use crate::guardian;
+use crate::guardian::{self, SELF};
+use crate::job_event::{FLUSH_LIMIT, GRACE, JobEvent};
 use crate::keyboard::{Keyboard, window_size};
 use crate::launched_job::LaunchedJob;
 use crate::log;
 use crate::message::{self, print_message};
 use crate::name;
-use crate::nodes::{launch, options};
+use crate::nodes::launch;
 use crate::orphans::reap_if_first_process;
-use crate::output::{Part, WrittenOutputs, with_job};
+use crate::output::WrittenOutputs;
 use crate::printers::OutputWriter;
 use crate::signal_watch::SignalWatch;
 use crate::signals::{ReceivedSignal, Signals};
 use crate::singletons::watch_for_singletons;
 use crate::threads::{no_thread, start_thread};
-
-/// How long the line about a failed rank waits until the rank's own output is written.
-pub const FLUSH_LIMIT: Duration = Duration::from_millis(500);
-
-/// This command's own file, even if it was replaced meanwhile.
-pub const SELF: &str = "/proc/self/exe";
 
 /// Runs a job. Returns the exit code of the rank that failed first, or 0.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -65,7 +59,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         )));
     }
     if let Some((_, template)) = &nodes {
-        options::check(args, &outputs, template)?;
+        launch::check(args, &outputs, template)?;
     }
     let stdin = args.stdin.plan(nprocs)?;
     // The rank at whose terminal the command's stdin is typed.
@@ -113,7 +107,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     // The printers register before the job exists, so that they receive its first byte.
     let mut attached = outputs.attach(u32::try_from(nprocs).ok(), |parts| {
-        parts.iter().map(|part| attach(&engine, "iof run", &nspace, part).map(Some)).collect()
+        parts.iter().map(|part| attach_own(&engine, "iof run", &nspace, part).map(Some)).collect()
     })?;
     let remote = host.nodes.as_ref().map(|nodes| nodes.ranks(&nspace)).zip(template);
     let spare_files = match &remote {
@@ -349,20 +343,6 @@ fn start_engine(args: &RunArgs, host: &Arc<Launcher>) -> Result<Engine, Failure>
     started.map_err(engine_failed)
 }
 
-/// Returns the failure for an engine that did not start.
-pub fn engine_failed(error: StartError) -> Failure {
-    match error {
-        StartError::Rendezvous(error) => {
-            Failure::Usage(format!("{error}; or run without a socket for tools: --rendezvous-dir none"))
-        }
-        error @ StartError::Files(_) => Failure::usage(error),
-        StartError::Capture(error @ CaptureError::Refused { .. }) => {
-            Failure::Usage(format!("{error}; or use --backend epoll"))
-        }
-        error => Failure::running(error),
-    }
-}
-
 /// Returns the failure for a job that did not start. Ranks may have run before some of the errors.
 fn not_started(error: LaunchError) -> Failure {
     match error {
@@ -372,16 +352,6 @@ fn not_started(error: LaunchError) -> Failure {
         | LaunchError::Pmi { .. } => Failure::running(error),
         error => Failure::usage(error),
     }
-}
-
-/// Attaches a tool named `name` for one of the command's own outputs. Its registration is an
-/// ordinary one, except that it may block the ranks.
-pub fn attach(engine: &Engine, name: &str, nspace: &Nspace, part: &Part<'_>) -> Result<Tool, Failure> {
-    let mut tool = engine.attach(name, Grant::Block).map_err(Failure::running)?;
-    let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
-    let procs = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();
-    tool.pull(&Pull::new(procs, part.channels)).map_err(Failure::running)?;
-    Ok(tool)
 }
 
 /// Returns the settings of the pseudo-terminals, by rank.

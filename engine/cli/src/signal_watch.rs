@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::error::Failure;
-use crate::follow::{GRACE, JobEvent};
+use crate::job_event::{GRACE, JobEvent};
 use crate::signals::{ReceivedSignal, Signals, asks_again, exit_by};
 use crate::singletons::children;
 use crate::threads::start_thread;

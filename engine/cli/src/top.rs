@@ -9,7 +9,7 @@ mod filter;
 mod row;
 mod screen;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use iof_proto::limits::MAX_NSPACE;
 use iof_proto::query::key;
-use iof_proto::{Found, Nspace, Proc, ProcInfo, Rank, StreamStats, Value};
+use iof_proto::{Found, Proc, StreamStats, Value};
 use iof_tool::{LostError, RequestError, Tool};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -28,10 +28,10 @@ use self::filter::Filter;
 use self::row::Sort;
 use self::screen::Screen;
 use crate::args::TopArgs;
-use crate::args::values::Ranks;
 use crate::attach::{ToolName, attach};
 use crate::error::Failure;
 use crate::message::print_message;
+use crate::query::{check_ranks, query_procs};
 use crate::signals::{self, Signals};
 
 /// The capacity of the event queue. Senders block when it is full, so that a slow terminal costs no
@@ -89,32 +89,6 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
         print_message(format_args!("the engine (pid {engine}) has ended"));
     }
     Ok(())
-}
-
-/// Checks that the selected jobs have the selected ranks. Before the first job, every rank passes.
-pub fn check_ranks(tool: &mut Tool, ranks: Option<&Ranks>, job: Option<&Nspace>) -> Result<(), Failure> {
-    let Some(Ranks(wanted)) = ranks.filter(|ranks| ranks.0 != [Rank::WILDCARD]) else {
-        return Ok(());
-    };
-    let procs = query_procs(tool).map_err(Failure::running)?;
-    let is_selected = |proc: &ProcInfo| job.is_none_or(|job| *job == proc.proc.nspace);
-    let ranks: BTreeSet<Rank> = procs.into_iter().filter(is_selected).map(|proc| proc.proc.rank).collect();
-    match (wanted.iter().find(|rank| !ranks.contains(rank)), ranks.last()) {
-        (Some(missing), Some(last)) => {
-            let job = job.map(|job| format!(" of {job}")).unwrap_or_default();
-            Err(Failure::Usage(format!("rank {missing} does not exist: the last rank{job} is {last}")))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn query_procs(tool: &mut Tool) -> Result<Vec<ProcInfo>, RequestError> {
-    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE])?;
-    let procs = found.into_iter().flat_map(|Found { value, .. }| match value {
-        Value::Procs(procs) => procs,
-        _ => Vec::new(),
-    });
-    Ok(procs.collect())
 }
 
 /// Draws the screen and handles events. Returns `true` if the engine has ended, `false` if the user

@@ -12,9 +12,10 @@ use clap::{Command, CommandFactory, FromArgMatches};
 use crate::args::Iof;
 use crate::args::similar::mistyped;
 use crate::args::spellings::translate::{Refusal, translate};
-use crate::error::{Failure, finish, shown};
+use crate::error::{Failure, shown};
 use crate::kill::rewritten;
-use crate::pages::header;
+use crate::message::finish;
+use crate::pages::sections::header;
 use crate::print;
 
 /// The number of words of a command line that a message repeats.

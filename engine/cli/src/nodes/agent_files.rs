@@ -12,15 +12,17 @@ use iof_proto::Rank;
 use iof_remote::{FileWriter, FilesEnd, StartRefusal};
 use nix::sys::signal::Signal;
 
-use super::agents::{NAME, refusal};
+use crate::attach::attach_own;
 use crate::error::Failure;
-use crate::follow::GRACE;
 use crate::give_up::WriteWait;
+use crate::job_event::GRACE;
 use crate::output::{OpenMode, OutputArgs, TagBy};
 use crate::printers::{OutputWriter, add_report};
 use crate::redirect::RedirectArgs;
-use crate::run::attach;
 use crate::threads::start_thread;
+
+/// The name of the agent's own tools.
+const NAME: &str = "iof agent";
 
 /// The printers that write the files of a node.
 #[derive(Default)]
@@ -49,7 +51,7 @@ impl FileWriters {
         let args = output_args(start, files);
         let outputs = args.prepare_agent(files.nprocs)?;
         let mut attached = outputs.attach(Some(files.nprocs), |parts| {
-            parts.iter().map(|part| attach(engine, NAME, &spec.nspace, part).map(Some)).collect()
+            parts.iter().map(|part| attach_own(engine, NAME, &spec.nspace, part).map(Some)).collect()
         })?;
         let (ranks, mut new): (Vec<Rank>, _) = (start.ranks.iter().copied().collect(), NewFiles::default());
         attached.lock_files(&spec.nspace, &ranks, spare, &mut new)?;
@@ -141,6 +143,15 @@ fn wait_for_all(
         }
     }
     Ok(sum)
+}
+
+/// Returns what the front end is told of a failure.
+pub fn refusal(failure: Failure) -> StartRefusal {
+    match failure {
+        Failure::Usage(reason) | Failure::Choice(reason) => StartRefusal::usage(reason),
+        Failure::Running(reason) => StartRefusal::running(reason),
+        Failure::Signal(signal) => StartRefusal::running(signal),
+    }
 }
 
 /// Returns the reason why files can't be written.

@@ -19,18 +19,14 @@ use iof_remote::{Agent, AgentError, AgentExit, AgentHooks, FileWriter, NodeConne
 use nix::sys::signal::Signal;
 use nix::unistd::{dup2_stdin, dup2_stdout, gethostname, setsid};
 
-use super::agent_files::FileWriters;
+use super::agent_files::{FileWriters, refusal};
 use crate::args::values::duration;
-use crate::error::Failure;
+use crate::error::{Failure, engine_failed};
 use crate::guardian;
 use crate::log;
 use crate::message::print_message;
-use crate::run::engine_failed;
 use crate::signals::{Signals, asks_to_end};
 use crate::threads::start_thread;
-
-/// The name of the agent's own tools.
-pub const NAME: &str = "iof agent";
 
 /// The options of `iof agent`, which `iof run` sets.
 #[derive(Args)]
@@ -137,15 +133,6 @@ impl AgentHooks for Hooks {
 
     fn ends_with_process(&self) -> bool {
         true
-    }
-}
-
-/// Returns what the front end is told of a failure.
-pub fn refusal(failure: Failure) -> StartRefusal {
-    match failure {
-        Failure::Usage(reason) | Failure::Choice(reason) => StartRefusal::usage(reason),
-        Failure::Running(reason) => StartRefusal::running(reason),
-        Failure::Signal(signal) => StartRefusal::running(signal),
     }
 }
 

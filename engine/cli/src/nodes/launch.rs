@@ -1,8 +1,5 @@
-//! The ranks of `iof run` on other nodes: their start, and what becomes of them.
+//! The ranks of `iof run` on other nodes: the options that they refuse, their start, and what becomes of them.
 
-use std::env;
-use std::ffi::{OsStr, OsString};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,19 +7,51 @@ use crossbeam::channel::Sender;
 use iof_engine::{EarlyEndPolicy, Ending, Engine, RankExit};
 use iof_nodes::{AgentSocket, BrokenStream};
 use iof_proto::Nspace;
-use iof_remote::{
-    Launch, NodeEvents, NodeLost, Remote, RemoteEvent, RemoteStartError, StartStep, shell_word,
-};
+use iof_remote::{Launch, NodeEvents, NodeLost, Remote, RemoteEvent, RemoteStartError, StartStep, Template};
 use nix::sys::signal::Signal;
 
-use crate::args::RendezvousDir;
+use crate::args::{BindingChoice, MpiChoice, RendezvousDir, RunArgs};
 use crate::error::Failure;
 use crate::exits::listed;
 use crate::failures::MAX_FAILURE_LINES;
-use crate::follow::JobEvent;
-use crate::run::FLUSH_LIMIT;
+use crate::job_event::{FLUSH_LIMIT, JobEvent};
+use crate::output::Outputs;
 use crate::signal_watch::SignalWatch;
 use crate::signals::{ReceivedSignal, asks_again, asks_to_end};
+
+/// Refuses options that do not work with several nodes, each by its name.
+pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Result<(), Failure> {
+    if args.nodes.reattach_limit().is_some() {
+        let reasons = [
+            (template.is_srun(), "over srun", "a step of Slurm ends with its srun"),
+            (
+                matches!(args.rendezvous_dir(), RendezvousDir::None),
+                "with --rendezvous-dir none",
+                "a new connection finds the node's agent by a socket in that directory",
+            ),
+        ];
+        if let Some((_, place, reason)) = reasons.into_iter().find(|(is_given, ..)| *is_given) {
+            return Err(Failure::Usage(format!("--reattach does not work {place}: {reason}; leave one out")));
+        }
+    }
+    let refused = [
+        (args.bind_to == BindingChoice::Core, "--bind-to core", "ranks are bound on this node only"),
+        (matches!(args.mpi, MpiChoice::Pmi1), "--mpi pmi1", "MPI programs start on one node only"),
+        (matches!(args.mpi, MpiChoice::Pmix), "--mpi pmix", "MPI programs start on one node only"),
+        (
+            outputs.names_host(),
+            "%h or %N in the name of a file",
+            "the front end writes it, unless it is --output file=NAME:pattern:node",
+        ),
+    ];
+    match refused.into_iter().find(|(is_given, ..)| *is_given) {
+        Some((_, option, reason)) => Err(Failure::Usage(format!(
+            "{option} does not work on several nodes yet: {reason}; leave it out, or write --hosts localhost:N for \
+             N ranks on this node"
+        ))),
+        None => Ok(()),
+    }
+}
 
 /// Starts the ranks on all nodes. Returns their events, and the signals for the ranks that arrived
 /// before all of them were started.
@@ -134,24 +163,6 @@ pub fn follow(
         });
     };
     remote.follow(events, policy, engine, report).map_err(Failure::running)
-}
-
-/// Returns the shell command of the agent. With `reattach`, it goes on for that time without a
-/// carrier.
-pub fn agent_command(reattach: Option<Duration>) -> io::Result<OsString> {
-    let mut command = own_command("agent")?;
-    if let Some(time) = reattach {
-        command.push(format!(" --reattach {}ms", time.as_millis()));
-    }
-    Ok(command)
-}
-
-/// Returns the shell command of a subcommand of this program, which the other nodes have at the
-/// same path.
-pub fn own_command(name: &str) -> io::Result<OsString> {
-    let program = shell_word(env::current_exe()?.as_os_str());
-    let words = [OsStr::new("exec "), &program, OsStr::new(" "), OsStr::new(name)];
-    Ok(words.into_iter().collect())
 }
 
 /// Returns where tools find the agents.

@@ -1,20 +1,17 @@
-//! The options of `iof run` for several nodes, and those that do not work with them.
+//! The options of `iof run` for several nodes.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 use std::{env, io};
 
 use clap::Args;
-use iof_remote::{Carriers, EmptyTemplate, Node, Template};
+use iof_remote::{Carriers, EmptyTemplate, Node, Template, shell_word};
 
 use super::hosts::{Hosts, MapBy, is_here};
-use super::launch::{agent_command, own_command};
 use super::{allocation, hostfile};
 use crate::args::values::duration;
-use crate::args::{BindingChoice, MpiChoice, RendezvousDir, RunArgs};
 use crate::error::Failure;
-use crate::output::Outputs;
 
 /// The options for nodes.
 #[derive(Args)]
@@ -137,36 +134,20 @@ fn variable_name(text: &str) -> Result<OsString, String> {
     }
 }
 
-/// Refuses options that do not work with several nodes, each by its name.
-pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Result<(), Failure> {
-    if args.nodes.reattach_limit().is_some() {
-        let reasons = [
-            (template.is_srun(), "over srun", "a step of Slurm ends with its srun"),
-            (
-                matches!(args.rendezvous_dir(), RendezvousDir::None),
-                "with --rendezvous-dir none",
-                "a new connection finds the node's agent by a socket in that directory",
-            ),
-        ];
-        if let Some((_, place, reason)) = reasons.into_iter().find(|(is_given, ..)| *is_given) {
-            return Err(Failure::Usage(format!("--reattach does not work {place}: {reason}; leave one out")));
-        }
+/// Returns the shell command of the agent. With `reattach`, it goes on for that time without a
+/// carrier.
+fn agent_command(reattach: Option<Duration>) -> io::Result<OsString> {
+    let mut command = own_command("agent")?;
+    if let Some(time) = reattach {
+        command.push(format!(" --reattach {}ms", time.as_millis()));
     }
-    let refused = [
-        (args.bind_to == BindingChoice::Core, "--bind-to core", "ranks are bound on this node only"),
-        (matches!(args.mpi, MpiChoice::Pmi1), "--mpi pmi1", "MPI programs start on one node only"),
-        (matches!(args.mpi, MpiChoice::Pmix), "--mpi pmix", "MPI programs start on one node only"),
-        (
-            outputs.names_host(),
-            "%h or %N in the name of a file",
-            "the front end writes it, unless it is --output file=NAME:pattern:node",
-        ),
-    ];
-    match refused.into_iter().find(|(is_given, ..)| *is_given) {
-        Some((_, option, reason)) => Err(Failure::Usage(format!(
-            "{option} does not work on several nodes yet: {reason}; leave it out, or write --hosts localhost:N for \
-             N ranks on this node"
-        ))),
-        None => Ok(()),
-    }
+    Ok(command)
+}
+
+/// Returns the shell command of a subcommand of this program, which the other nodes have at the
+/// same path.
+fn own_command(name: &str) -> io::Result<OsString> {
+    let program = shell_word(env::current_exe()?.as_os_str());
+    let words = [OsStr::new("exec "), &program, OsStr::new(" "), OsStr::new(name)];
+    Ok(words.into_iter().collect())
 }

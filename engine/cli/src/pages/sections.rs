@@ -1,5 +1,8 @@
 //! The sections of the manual pages that clap's description of the command line does not contain.
 
+use clap::Command;
+use clap::builder::Styles;
+
 /// The sections of one page. Each entry is a term with its explanation.
 pub struct Sections {
     pub exit_status: &'static [(&'static str, &'static str)],
@@ -325,4 +328,18 @@ pub fn of_command(name: &str) -> Option<&'static Sections> {
         "link" => &LINK,
         _ => return None,
     })
+}
+
+/// Adds the examples of a command's manual page to the beginning of its `--help`.
+pub fn with_examples(command: Command) -> Command {
+    let Some(sections) = of_command(command.get_name()) else { return command };
+    let examples = sections.examples.iter().map(|(example, text)| format!("\n  {example}\n      {text}"));
+    command.before_long_help(header("Examples:") + &examples.collect::<String>())
+}
+
+/// Returns a heading as clap shows its own.
+pub fn header(title: &str) -> String {
+    let style = Styles::styled();
+    let style = style.get_header();
+    format!("{style}{title}{style:#}")
 }

@@ -15,9 +15,11 @@ use iof_proto::{Info, Status};
 use iof_tool::{Push, PushError, RequestError, Tool};
 use nix::libc::SIGKILL;
 
-use super::server::NAME;
 use crate::error::Failure;
 use crate::threads::start_thread;
+
+/// The name of a tool of PMIx among the readers of the engine.
+pub const NAME: &str = "PMIx tool";
 
 /// Takes requests from libpmix's thread.
 pub struct Intake {

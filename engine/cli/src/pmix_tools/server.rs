@@ -23,11 +23,9 @@ use nix::sys::signal::SigSet;
 
 use super::deliveries::Deliveries;
 use super::pace::Pace;
-use super::requests::{Intake, Waiting};
+use super::requests::{Intake, NAME, Waiting};
 use crate::error::Failure;
 
-/// The name of a tool of PMIx among the readers of the engine.
-pub const NAME: &str = "PMIx tool";
 /// How often to look for the engine's end while its messages are not read.
 const ENGINE_CHECK: Duration = Duration::from_secs(1);
 

@@ -1,0 +1,49 @@
+//! The events that `iof run` waits for, and how long it waits for ranks and output at their end.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use iof_engine::{Ending, JobStatus, Remedy};
+use iof_output::PrintReport;
+use iof_proto::{Channel, Rank};
+
+use crate::error::Failure;
+use crate::signals::ReceivedSignal;
+use crate::stdin::StdinEvent;
+
+/// How long the line about a failed rank waits until the rank's own output is written.
+pub const FLUSH_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long the ranks may run on after SIGTERM when their output has lost its reader, and how long
+/// the command waits for the end of the output after it killed the ranks.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+/// An event that `iof run` waits for.
+pub enum JobEvent {
+    Signal(ReceivedSignal),
+    /// A rank has exited, or the engine ends the job early.
+    Ending(Ending),
+    /// Every rank has exited.
+    Exited(JobStatus),
+    /// Every rank has exited and every stream is complete.
+    Over(JobStatus),
+    /// A rank delays the output of all others.
+    Stalled {
+        rank: Rank,
+        channel: Channel,
+        remedy: Remedy,
+    },
+    /// This rank does not fill the screen of the command's terminal any more.
+    ScreenClosed(Rank),
+    /// A node is lost with these ranks, as the line tells.
+    NodeLost {
+        ranks: BTreeSet<Rank>,
+        line: String,
+    },
+    /// The push of the command's stdin.
+    Stdin(StdinEvent),
+    /// One of the command's outputs has ended.
+    Output(Result<PrintReport, Failure>),
+    /// Files on another node are complete, or can't be written.
+    NodeFiles(Result<PrintReport, Failure>),
+}
