@@ -20,7 +20,6 @@ use crate::tool::Summary;
 use finishes::Finishes;
 use host::Host;
 use jobs::Jobs;
-pub use limits::small_limits;
 use tool::{Manner, Tool};
 use truth::Truth;
 

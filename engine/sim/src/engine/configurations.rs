@@ -12,7 +12,9 @@ use iof_shm_ring::{Policy, ReaderId, Start, StreamConfig};
 use iof_tool::test_utils::StreamInfo;
 
 use super::EngineWorld;
-use super::logs::Reader;
+
+/// A registration of a tool, with its handler.
+pub type Reader = (ConnectionId, u32);
 
 /// The smallest cache.
 pub const LEAST_CACHE: u64 = 16 << 10;

@@ -1,9 +1,10 @@
-//! The limits of the core: small ones in some runs, and the refusals that name them.
+//! The refusals that name a limit of the core.
 
 use iof_engine::simulation::Limits;
 use iof_proto::{Failure, LogReport, Status};
 
 use super::EngineWorld;
+use super::stdins::names_owed_bytes;
 use super::tool::Tool;
 use super::truth::Truth;
 use crate::rng::Rng;
@@ -20,49 +21,6 @@ pub enum Limited {
     Push,
     Query,
     Log,
-}
-
-/// Returns limits. A run reaches some of them, because they are small.
-pub fn small_limits(rng: &mut Rng) -> Limits {
-    let mut limits = Limits::default();
-    let mut shrink = |limit: &mut usize, values: [usize; 3]| {
-        if rng.chance(80) {
-            *limit = rng.pick(&values);
-        }
-    };
-    shrink(&mut limits.registrations_per_tool, [1, 2, 3]);
-    shrink(&mut limits.procs_per_tool, [2, 3, 4]);
-    shrink(&mut limits.procs_per_process, [2, 4, 6]);
-    shrink(&mut limits.procs_per_user, [3, 5, 8]);
-    shrink(&mut limits.readers_per_tool, [1, 1, 2]);
-    shrink(&mut limits.forgotten_per_tool, [1, 2, 4]);
-    shrink(&mut limits.forgotten, [1, 2, 4]);
-    shrink(&mut limits.waiting_per_tool, [1, 1, 2]);
-    shrink(&mut limits.logs, [1, 2, 3]);
-    shrink(&mut limits.logs_per_process, [1, 1, 2]);
-    shrink(&mut limits.log_bytes, [30, 1000, 10_000]);
-    shrink(&mut limits.pushes_per_tool, [1, 1, 2]);
-    shrink(&mut limits.pushes_per_target, [1, 1, 2]);
-    shrink(&mut limits.pushes, [1, 2, 4]);
-    shrink(&mut limits.pushes_per_process, [1, 1, 2]);
-    shrink(&mut limits.owed_bytes_per_user, [4 << 10, 8 << 10, 12 << 10]);
-    shrink(&mut limits.answers_waiting, [1, 2, 4]);
-    shrink(&mut limits.bytes_waiting, [1, 100, 1000]);
-    shrink(&mut limits.deferred_bytes, [1, 50, 200]);
-    let mut shrink_bytes = |limit: &mut u64| {
-        if rng.chance(80) {
-            *limit = rng.pick(&[4 << 10, 8 << 10, 16 << 10]);
-        }
-    };
-    shrink_bytes(&mut limits.push_bytes);
-    shrink_bytes(&mut limits.push_bytes_per_process);
-    limits
-}
-
-/// Returns whether something was refused because the host owes too many answers to a user.
-pub fn names_owed_bytes(limits: &Limits, reason: &str) -> bool {
-    let end = format!("and the limit is {}: try again", limits.owed_bytes_per_user);
-    reason.starts_with("user ") && reason.contains(&end)
 }
 
 /// Returns the limit for which a request was refused, if there is one.

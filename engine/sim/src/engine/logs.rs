@@ -5,17 +5,12 @@ use std::collections::BTreeMap;
 
 use iof_engine::simulation::ConnectionId;
 use iof_proto::log::key;
-use iof_proto::{Channel, Failure, Info, InfoValue, Log, LogReport, Proc, Rank, Status};
+use iof_proto::{Channel, Failure, Log, LogReport, Proc, Rank, Status};
 use iof_tool::test_utils::StreamInfo;
 
 use super::EngineWorld;
-use super::jobs::{Job, MAX_RANKS, name};
-use super::registration::Closing;
-use super::tool::Request;
-use crate::rng::Rng;
-
-/// A registration of a tool, with its handler.
-pub type Reader = (ConnectionId, u32);
+use super::configurations::Reader;
+use super::jobs::Job;
 
 /// A message with a text that no other one has.
 #[derive(Debug)]
@@ -58,6 +53,11 @@ fn logged_channels(result: &Result<LogReport, Failure>) -> Vec<Channel> {
 }
 
 impl Messages {
+    /// Returns the number of messages.
+    pub fn count(&self) -> usize {
+        self.list.len()
+    }
+
     /// Notes that bytes were handed to the capture for a stream at a position.
     pub fn handed(&mut self, stream: &StreamInfo, position: u64, bytes: &[u8]) {
         let Some(number) = self.texts.get(bytes) else { return };
@@ -93,39 +93,8 @@ impl Messages {
 }
 
 impl EngineWorld {
-    /// A tool or the embedder logs a message for a process.
-    pub(super) fn log(&mut self, actor: usize, rng: &mut Rng) {
-        let nspace = match self.job(actor >> 8) {
-            Some(index) if rng.chance(224) => self.jobs.list[index].nspace.clone(),
-            _ => name(rng.index(4)),
-        };
-        let remote = Rank(MAX_RANKS);
-        let rank = rng.pick(&[remote, remote, Rank(MAX_RANKS + 1), Rank(0), Rank::WILDCARD, Rank::UNDEF]);
-        let channels = rng.pick(&[
-            &[key::PMIX_LOG_STDOUT][..],
-            &[key::PMIX_LOG_STDERR],
-            &[key::PMIX_LOG_STDOUT, key::PMIX_LOG_STDERR],
-            &[key::PMIX_LOG_JOB_RECORD, key::PMIX_LOG_STDERR, key::PMIX_LOG_STDOUT],
-        ]);
-        let filling = "x\ny".repeat(rng.size(3000) as usize);
-        let text = format!("message {}{filling}{}", self.truth.messages.list.len(), rng.pick(&["", "\n"]));
-        let source = Proc::new(nspace, rank);
-        let mut log = Log::to(channels.to_vec(), &text);
-        log.directives.extend(rng.chance(64).then(|| Info::new(key::PMIX_LOG_ONCE, true)));
-        let value = InfoValue::Proc(source.clone());
-        log.directives.push(Info { value, ..Info::new(key::PMIX_LOG_SOURCE, true) });
-        // A silent host, and the threads that it stands for, would not answer before the end of the run.
-        let is_answered = !(self.setting.silent_host && channels.contains(&key::PMIX_LOG_JOB_RECORD));
-        if rng.chance(64) && is_answered {
-            return self.log_of_embedder(source, &text, &log);
-        }
-        if let Some(index) = self.honest_tool(actor) {
-            let number = self.add_message(source, &text);
-            self.tools[index].request(&mut self.engine, Request::Log(Some(number)), |side| side.log(log));
-        }
-    }
-
-    fn log_of_embedder(&mut self, source: Proc, text: &str, log: &Log) {
+    /// The embedder logs a message.
+    pub(super) fn log_of_embedder(&mut self, source: Proc, text: &str, log: &Log) {
         let (message, number) = (self.add_message(source, text), self.host.expect_callback());
         match self.engine.log_message(log, number) {
             Ok(()) => _ = self.truth.messages.of_embedder.insert(number, message),
@@ -137,7 +106,7 @@ impl EngineWorld {
     }
 
     /// Adds a message that is about to be sent. Returns its number.
-    fn add_message(&mut self, source: Proc, text: &str) -> usize {
+    pub(super) fn add_message(&mut self, source: Proc, text: &str) -> usize {
         let whole = source.rank == Rank::WILDCARD;
         let target = if whole { Proc { rank: Rank::UNDEF, ..source } } else { source };
         let job = self.jobs.list.iter().find(|job| job.nspace == target.nspace);
@@ -145,9 +114,10 @@ impl EngineWorld {
         let run = job.map(|job| job.run);
         let mut readers = Vec::new();
         for tool in self.tools.iter().filter(|tool| tool.is_honest()) {
-            let includes = tool.registrations.iter().filter(|(_, registration)| {
-                registration.closing == Closing::No && registration.pull.names(&target)
-            });
+            let includes = tool
+                .registrations
+                .iter()
+                .filter(|(_, registration)| registration.is_open() && registration.pull.names(&target));
             readers.extend(includes.map(|(handler, _)| (tool.id, *handler)));
         }
         let messages = &mut self.truth.messages;

@@ -10,13 +10,11 @@ use iof_proto::{
 
 use super::EngineWorld;
 use super::jobs::{MAX_RANKS, NAMES};
-use super::tool::Request;
 use crate::rng::{Rng, mix};
 
 /// The qualifier with the number of a request. The engine ignores it, and the host receives it.
 const NUMBER: &str = "sim.number";
-/// A key that only the host knows.
-const THEIR_KEY: &str = "their.key";
+
 /// The keys that the engine answers and the host, too.
 const HOST_KEYS: [&str; 3] =
     [key::PMIX_QUERY_PROC_TABLE, key::PMIX_QUERY_NAMESPACES, key::PMIX_QUERY_NAMESPACE_INFO];
@@ -44,7 +42,7 @@ pub struct Queries {
 
 impl Queries {
     /// Adds a request. Returns its queries with their number.
-    fn add(&mut self, mut queries: Vec<Query>) -> (u32, Vec<Query>) {
+    pub fn add(&mut self, mut queries: Vec<Query>) -> (u32, Vec<Query>) {
         let number = self.records.len() as u32;
         queries.iter_mut().for_each(|query| query.qualifiers.push(Info::new(NUMBER, number)));
         let record = QueryRecord { queries: queries.clone(), ours: None, theirs: None };
@@ -248,15 +246,6 @@ fn value_of_host(key: &str, rng: &mut Rng) -> Value {
 }
 
 impl EngineWorld {
-    /// A tool queries the engine and its host.
-    pub(super) fn query(&mut self, actor: usize, rng: &mut Rng) {
-        let Some(index) = self.honest_tool(actor) else { return };
-        let mut queries: Vec<Query> = (0..=rng.below(2)).map(|_| any_query(rng)).collect();
-        queries.last_mut().expect("a query").keys.push(THEIR_KEY.to_owned());
-        let (number, queries) = self.truth.queries.add(queries);
-        self.tools[index].request(&mut self.engine, Request::Query(Some(number)), |side| side.query(queries));
-    }
-
     /// Notes what the engine knew when it asked the host, and what the host has answered since.
     pub(super) fn note_queries(&mut self) {
         for (number, queries) in self.host.take_queries() {
@@ -275,26 +264,4 @@ impl EngineWorld {
         let answers = self.host.take_answers();
         answers.into_iter().for_each(|(number, answer)| self.truth.queries.answered(number, answer));
     }
-}
-
-/// Returns a query that is limited to a job, to a rank, or not.
-fn any_query(rng: &mut Rng) -> Query {
-    let mut keys = vec![
-        key::PMIX_QUERY_PROC_TABLE,
-        key::PMIX_QUERY_PROC_TABLE,
-        key::PMIX_QUERY_LOCAL_PROC_TABLE,
-        key::PMIX_QUERY_NAMESPACES,
-        key::PMIX_QUERY_NAMESPACE_INFO,
-    ];
-    let name = rng.pick(&NAMES);
-    let rank = rng.pick(&[Rank(0), Rank(1), Rank(MAX_RANKS), Rank::WILDCARD]);
-    let proc = Proc::new(Nspace::new(name).expect("a valid name"), rank);
-    let limit = match rng.below(4) {
-        0 => Some(Info::new(key::PMIX_NSPACE, name)),
-        1 => Some(Info { value: InfoValue::Proc(proc), ..Info::new(key::PMIX_PROCID, true) }),
-        _ => None,
-    };
-    keys.push(if limit.is_some() { key::PMIX_QUERY_JOB_STATUS } else { key::IOF_QUERY_STATS });
-    let keys = (0..=rng.below(3)).map(|_| rng.pick(&keys));
-    Query { qualifiers: limit.into_iter().collect(), ..Query::new(keys) }
 }

@@ -195,9 +195,14 @@ impl Registration {
         }
         ends.extend(runs[first..=index].iter().map(|record| record.run));
         // The rings that arrive for a registration that is ending are not used.
-        if self.closing == Closing::No {
+        if self.is_open() {
             self.check_streams(nspace, truth);
         }
+    }
+
+    /// Returns whether nothing ends it.
+    pub fn is_open(&self) -> bool {
+        self.closing == Closing::No
     }
 
     /// Notes that the end of a run is delivered: everything of it was read, and it is delivered

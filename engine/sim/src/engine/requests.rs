@@ -4,11 +4,12 @@ use iof_engine::Grant;
 use iof_engine::simulation::{OWN_USER, PeerCredentials};
 use iof_proto::directive::{DropPolicy, key};
 use iof_proto::log::key as log_key;
-use iof_proto::{Channels, Directives, Info, InfoValue, Log, Proc, Query, Rank};
+use iof_proto::query::key as query_key;
+use iof_proto::{Channels, Directives, Info, InfoValue, Log, Nspace, Proc, Query, Rank};
 use iof_shm_ring::Start;
 
 use super::EngineWorld;
-use super::jobs::name;
+use super::jobs::{MAX_RANKS, NAMES, name};
 use super::pusher::PushPlan;
 use super::registration::Pull;
 use super::stdins::PushRequest;
@@ -19,6 +20,9 @@ use crate::rng::Rng;
 const MAX_REGISTRATIONS: usize = 6;
 /// Most pushes of an honest tool.
 pub const MAX_PUSHES: usize = 3;
+
+/// A key that only the host knows.
+const THEIR_KEY: &str = "their.key";
 
 fn proc(rng: &mut Rng) -> Proc {
     let rank = rng.pick(&[Rank(0), Rank(1), Rank(3), Rank::WILDCARD, Rank::WILDCARD]);
@@ -198,4 +202,67 @@ impl EngineWorld {
             }
         }
     }
+
+    /// A tool queries the engine and its host.
+    pub(super) fn query(&mut self, actor: usize, rng: &mut Rng) {
+        let Some(index) = self.honest_tool(actor) else { return };
+        let mut queries: Vec<Query> = (0..=rng.below(2)).map(|_| any_query(rng)).collect();
+        queries.last_mut().expect("a query").keys.push(THEIR_KEY.to_owned());
+        let (number, queries) = self.truth.queries.add(queries);
+        self.tools[index].request(&mut self.engine, Request::Query(Some(number)), |side| side.query(queries));
+    }
+
+    /// A tool or the embedder logs a message for a process.
+    pub(super) fn log(&mut self, actor: usize, rng: &mut Rng) {
+        let nspace = match self.job(actor >> 8) {
+            Some(index) if rng.chance(224) => self.jobs.list[index].nspace.clone(),
+            _ => name(rng.index(4)),
+        };
+        let remote = Rank(MAX_RANKS);
+        let rank = rng.pick(&[remote, remote, Rank(MAX_RANKS + 1), Rank(0), Rank::WILDCARD, Rank::UNDEF]);
+        let channels = rng.pick(&[
+            &[log_key::PMIX_LOG_STDOUT][..],
+            &[log_key::PMIX_LOG_STDERR],
+            &[log_key::PMIX_LOG_STDOUT, log_key::PMIX_LOG_STDERR],
+            &[log_key::PMIX_LOG_JOB_RECORD, log_key::PMIX_LOG_STDERR, log_key::PMIX_LOG_STDOUT],
+        ]);
+        let filling = "x\ny".repeat(rng.size(3000) as usize);
+        let text = format!("message {}{filling}{}", self.truth.messages.count(), rng.pick(&["", "\n"]));
+        let source = Proc::new(nspace, rank);
+        let mut log = Log::to(channels.to_vec(), &text);
+        log.directives.extend(rng.chance(64).then(|| Info::new(log_key::PMIX_LOG_ONCE, true)));
+        let value = InfoValue::Proc(source.clone());
+        log.directives.push(Info { value, ..Info::new(log_key::PMIX_LOG_SOURCE, true) });
+        // A silent host, and the threads that it stands for, would not answer before the end of the run.
+        let is_answered = !(self.setting.silent_host && channels.contains(&log_key::PMIX_LOG_JOB_RECORD));
+        if rng.chance(64) && is_answered {
+            return self.log_of_embedder(source, &text, &log);
+        }
+        if let Some(index) = self.honest_tool(actor) {
+            let number = self.add_message(source, &text);
+            self.tools[index].request(&mut self.engine, Request::Log(Some(number)), |side| side.log(log));
+        }
+    }
+}
+
+/// Returns a query that is limited to a job, to a rank, or not.
+fn any_query(rng: &mut Rng) -> Query {
+    let mut keys = vec![
+        query_key::PMIX_QUERY_PROC_TABLE,
+        query_key::PMIX_QUERY_PROC_TABLE,
+        query_key::PMIX_QUERY_LOCAL_PROC_TABLE,
+        query_key::PMIX_QUERY_NAMESPACES,
+        query_key::PMIX_QUERY_NAMESPACE_INFO,
+    ];
+    let name = rng.pick(&NAMES);
+    let rank = rng.pick(&[Rank(0), Rank(1), Rank(MAX_RANKS), Rank::WILDCARD]);
+    let proc = Proc::new(Nspace::new(name).expect("a valid name"), rank);
+    let limit = match rng.below(4) {
+        0 => Some(Info::new(query_key::PMIX_NSPACE, name)),
+        1 => Some(Info { value: InfoValue::Proc(proc), ..Info::new(query_key::PMIX_PROCID, true) }),
+        _ => None,
+    };
+    keys.push(if limit.is_some() { query_key::PMIX_QUERY_JOB_STATUS } else { query_key::IOF_QUERY_STATS });
+    let keys = (0..=rng.below(3)).map(|_| rng.pick(&keys));
+    Query { qualifiers: limit.into_iter().collect(), ..Query::new(keys) }
 }

@@ -7,11 +7,16 @@ use iof_capture::{PushEnd, PushId, TargetId};
 use iof_engine::simulation::{ConnectionId, Limits};
 use iof_proto::{Failure, PartialCause, PartialDelivery, Proc, PushReport, Rank, SlowTargets, Status};
 
-use super::limits::names_owed_bytes;
 use crate::bytes;
 
 /// The bytes of pushes follow from numbers that no stream has.
 const FIRST_PUSH: u64 = 1 << 40;
+
+/// Returns whether something was refused because the host owes too many answers to a user.
+pub fn names_owed_bytes(limits: &Limits, reason: &str) -> bool {
+    let end = format!("and the limit is {}: try again", limits.owed_bytes_per_user);
+    reason.starts_with("user ") && reason.contains(&end)
+}
 
 /// A request of an honest tool to push.
 #[derive(Clone, Debug)]

@@ -175,7 +175,7 @@ impl Tool {
         let (Some(registration), Some(side)) = (self.registrations.get_mut(&handler), &mut self.side) else {
             return;
         };
-        if registration.closing == Closing::No {
+        if registration.is_open() {
             registration.closing = Closing::Flushing;
             side.deregister(handler).expect("the registration of a tool that is connected");
             self.send_outgoing(engine);
