@@ -55,7 +55,8 @@
 //! |---|---|
 //! | `carrier` | the process that carries the frames of one node, such as ssh |
 //! | `carriers` | how the front end reaches its agents: by a command or over connections |
-//! | `edge` | the front end's edges, each to one node: their threads |
+//! | `edge` | the front end's edges, each to one node |
+//! | `edge_threads` | the threads of an edge: one sends, one receives |
 //! | `link` | an edge whose carrier may be replaced: what its threads share |
 //! | `reattach` | the search for carriers that replace others |
 //! | `start` | the start of all agents and ranks |
@@ -71,6 +72,7 @@ mod carrier;
 mod carriers;
 mod cost;
 mod edge;
+mod edge_threads;
 pub mod environment;
 mod error;
 mod follower;

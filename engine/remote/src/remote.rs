@@ -221,6 +221,17 @@ impl Remote {
         count
     }
 
+    /// Notes the pids of the ranks of a node. Called before their output arrives.
+    pub(crate) fn note_pids(&self, number: usize, pids: &[u32]) {
+        let Some(node) = self.nodes.get(number) else { return };
+        let mut state = self.state();
+        for (rank, pid) in node.ranks.iter().zip(pids) {
+            if let Some(info) = state.ranks.get_mut(rank) {
+                info.pid = *pid;
+            }
+        }
+    }
+
     /// Returns the status of the job, as far as it is known.
     pub(crate) fn status(&self) -> JobStatus {
         self.state().status.clone()

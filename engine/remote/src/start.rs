@@ -258,17 +258,6 @@ impl Remote {
         };
         self.state().ranks = ranks.map(info).collect();
     }
-
-    /// Notes the pids of the ranks of a node. Called before their output arrives.
-    pub(crate) fn note_pids(&self, number: usize, pids: &[u32]) {
-        let Some(node) = self.nodes.get(number) else { return };
-        let mut state = self.state();
-        for (rank, pid) in node.ranks.iter().zip(pids) {
-            if let Some(info) = state.ranks.get_mut(rank) {
-                info.pid = *pid;
-            }
-        }
-    }
 }
 
 /// Returns the program of a rank, as the user wrote it.
