@@ -50,6 +50,8 @@ const RECORD_LIMIT: Duration = Duration::from_secs(2);
 /// An agent that has greeted its front end.
 pub struct Agent {
     uplink: Arc<Uplink>,
+    /// The carriers, if they may be replaced.
+    links: Option<Arc<Links>>,
     inputs: Sender<Input>,
     queue: Receiver<Input>,
     hooks: Arc<dyn AgentHooks>,
@@ -131,8 +133,14 @@ impl Agent {
         // The edge takes the low descriptor numbers before the engine starts.
         reserve_stddiag_fd();
         let (inputs, queue) = unbounded();
-        let uplink = Uplink::start(connection, inputs.clone(), reattach)?;
-        Ok(Agent { uplink, inputs, queue, hooks })
+        let (uplink, links) = match reattach {
+            None => (Uplink::start(connection, inputs.clone())?, None),
+            Some(limit) => {
+                let links = Links::start(connection, inputs.clone(), limit)?;
+                (Arc::clone(&links.uplink), Some(links))
+            }
+        };
+        Ok(Agent { uplink, links, inputs, queue, hooks })
     }
 
     /// Returns what ends the agent from another thread.
@@ -145,18 +153,18 @@ impl Agent {
     /// # Errors
     /// The edge is lost, or the agent can't go on.
     pub fn run(self) -> Result<AgentExit, AgentError> {
-        let Agent { uplink, inputs, queue, hooks } = self;
-        let end = run_ranks(&uplink, inputs, &queue, hooks.as_ref());
+        let Agent { uplink, links, inputs, queue, hooks } = self;
+        let end = run_ranks((&uplink, links.as_ref()), inputs, &queue, hooks.as_ref());
         if !matches!(end, Ok(AgentExit::Over)) || !hooks.ends_with_process() {
             uplink.close();
         }
-        uplink.finish(Instant::now() + DRAIN_LIMIT);
+        links.iter().for_each(|links| links.finish(Instant::now() + DRAIN_LIMIT));
         end
     }
 }
 
 fn run_ranks(
-    uplink: &Arc<Uplink>,
+    (uplink, links): (&Arc<Uplink>, Option<&Arc<Links>>),
     inputs: Sender<Input>,
     queue: &Receiver<Input>,
     hooks: &dyn AgentHooks,
@@ -178,7 +186,7 @@ fn run_ranks(
         AgentSocket::In(directory) => Some(Path::new(directory)),
         AgentSocket::None | AgentSocket::Default => None,
     };
-    match Links::listen(uplink, directory) {
+    match links.map(|links| links.listen(directory)).transpose() {
         Ok(address) => address.into_iter().for_each(|address| uplink.send(&ToFrontEnd::Link(address))),
         Err(failure) => return Ok(refuse(uplink, failure)),
     }

@@ -23,7 +23,7 @@ use nix::unistd::geteuid;
 use super::AgentError;
 use super::carrier_files::{CarrierFiles, WaitEnd};
 use super::hooks::StartRefusal;
-use super::uplink::Uplink;
+use super::uplink::{Input, Uplink};
 use crate::carrier::lock;
 use crate::carriers::NodeConnection;
 use crate::link::{CarrierNumber, Link};
@@ -37,7 +37,10 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The carriers of an agent, one after the other.
 pub struct Links {
-    pub link: Link,
+    /// The edge, which outlives each of them.
+    pub uplink: Arc<Uplink>,
+    /// What `uplink` writes to.
+    link: Arc<Link>,
     /// How long the ranks run on without a carrier.
     limit: Duration,
     session: u64,
@@ -79,39 +82,52 @@ impl Drop for Counted {
 }
 
 impl Links {
-    /// Creates the carriers of an agent that goes on for `limit` without one.
-    pub fn new(limit: Duration) -> io::Result<Links> {
+    /// Greets the front end and starts to receive. The edge goes on for `limit` without a carrier.
+    pub fn start(
+        files: NodeConnection,
+        inputs: Sender<Input>,
+        limit: Duration,
+    ) -> Result<Arc<Links>, AgentError> {
         // Ends in a newline, as each frame that may be the last one of a write.
         let mut session = [b'\n'; 8];
         let [random @ .., _] = &mut session;
         File::open("/dev/urandom")?.read_exact(random)?;
-        Ok(Links {
-            link: Link::default(),
+        let (files, end) = CarrierFiles::new(files)?;
+        let link = Arc::default();
+        let links = Arc::new(Links {
+            uplink: Uplink::with_link(&link, inputs),
+            link,
             limit,
             session: u64::from_le_bytes(session),
             listener: OnceLock::new(),
-            current: Mutex::default(),
+            current: Mutex::new(Current { connection: None, end: Some(end) }),
             count: Arc::default(),
             waiting: Mutex::default(),
-        })
+        });
+        start_threads(&links, CarrierNumber::default(), files, (Vec::new(), None))?;
+        let waiting = Arc::clone(&links);
+        start_thread("iof-lost", move || {
+            if let Some(limit) = waiting.link.wait_for_loss() {
+                let time = limit.as_secs_f64();
+                let reason = || format!("no connection reached the agent for {time} s");
+                waiting.uplink.lose((!limit.is_zero()).then(reason));
+            }
+        })?;
+        Ok(links)
     }
 
     /// Starts to listen for links, in `directory` or the node's default directory. The edge outlives
     /// its carriers from now on. Returns where it listens.
-    pub fn listen(
-        uplink: &Arc<Uplink>,
-        directory: Option<&Path>,
-    ) -> Result<Option<LinkAddress>, StartRefusal> {
-        let Some(links) = uplink.links() else { return Ok(None) };
+    pub fn listen(self: &Arc<Self>, directory: Option<&Path>) -> Result<LinkAddress, StartRefusal> {
         let needed = |error: BindError| StartRefusal::usage(format!("no socket for links: {error}"));
         let listener = Listener::bind(Level::Link, directory).map_err(needed)?;
         let socket = listener.socket().try_clone().map_err(StartRefusal::running)?;
-        let address = LinkAddress { path: listener.path().into(), session: links.session };
-        let _ = links.listener.set(Mutex::new(Some(listener)));
-        let accepting = Arc::clone(uplink);
+        let address = LinkAddress { path: listener.path().into(), session: self.session };
+        let _ = self.listener.set(Mutex::new(Some(listener)));
+        let accepting = Arc::clone(self);
         start_thread("iof-listen", move || accept(&accepting, &socket)).map_err(StartRefusal::running)?;
-        links.link.set_patience(links.limit);
-        Ok(Some(address))
+        self.link.set_patience(self.limit);
+        Ok(address)
     }
 
     /// Waits until the carrier has what was sent last, and removes the socket.
@@ -164,47 +180,33 @@ impl Links {
     }
 }
 
-/// Starts the threads of the first carrier.
-pub fn start_carrier(uplink: &Arc<Uplink>, files: NodeConnection) -> Result<(), AgentError> {
-    let (files, end) = CarrierFiles::new(files)?;
-    if let Some(links) = uplink.links() {
-        lock(&links.current).end = Some(end);
-    }
-    Ok(start_threads(uplink, CarrierNumber::default(), files, (Vec::new(), None))?)
-}
-
 /// Starts the threads of a carrier: one writes what the agent sends, first a greeting, and one
 /// receives.
 fn start_threads(
-    uplink: &Arc<Uplink>,
+    links: &Arc<Links>,
     carrier: CarrierNumber,
     CarrierFiles { down, up }: CarrierFiles,
     (greeting, counted): (Vec<u8>, Option<Arc<Counted>>),
 ) -> Result<(), NoThread> {
-    let (writing, writer) = (Arc::clone(uplink), counted.clone());
+    let (writing, writer) = (Arc::clone(links), counted.clone());
     start_thread("iof-link", move || {
-        if let Some(links) = writing.links()
-            && links.link.write_to(carrier, up, &greeting).is_err()
-        {
-            links.ended(carrier);
+        if writing.link.write_to(carrier, up, &greeting).is_err() {
+            writing.ended(carrier);
         }
         drop(writer);
     })?;
-    let receiving = Arc::clone(uplink);
+    let receiving = Arc::clone(links);
     start_thread("iof-down", move || {
-        if let Err(reason) = receiving.receive(down, carrier) {
-            receiving.lose(Some(reason));
+        if let Err(reason) = receiving.uplink.receive(down, carrier) {
+            receiving.uplink.lose(Some(reason));
         }
-        if let Some(links) = receiving.links() {
-            links.ended(carrier);
-        }
+        receiving.ended(carrier);
         drop(counted);
     })
 }
 
 /// Accepts links for as long as the agent runs.
-fn accept(uplink: &Arc<Uplink>, listener: &UnixListener) {
-    let Some(links) = uplink.links() else { return };
+fn accept(links: &Arc<Links>, listener: &UnixListener) {
     loop {
         let mut files = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut files, PollTimeout::NONE);
@@ -213,7 +215,7 @@ fn accept(uplink: &Arc<Uplink>, listener: &UnixListener) {
                 // The socket has mode 0600, which does not keep root out.
                 let is_own = socket::peer(&connection).is_ok_and(|peer| peer.uid == geteuid().as_raw());
                 if let Some(counted) = is_own.then(|| links.admit()).flatten() {
-                    start_attaching(uplink, connection.into(), counted);
+                    start_attaching(links, connection.into(), counted);
                 }
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
@@ -223,15 +225,14 @@ fn accept(uplink: &Arc<Uplink>, listener: &UnixListener) {
 }
 
 /// Starts the thread that waits for the session of a link.
-fn start_attaching(uplink: &Arc<Uplink>, connection: Arc<UnixStream>, counted: Counted) {
-    let Some(links) = uplink.links() else { return };
+fn start_attaching(links: &Arc<Links>, connection: Arc<UnixStream>, counted: Counted) {
     let (ended, end) = bounded(0);
     lock(&links.waiting).push_back((Arc::clone(&connection), end));
-    let (attaching, waiting) = (Arc::clone(uplink), Arc::clone(&connection));
+    let (attaching, waiting) = (Arc::clone(links), Arc::clone(&connection));
     let started = start_thread("iof-greet", move || {
         // Its carrier notices that it ends.
         let _ = attach(&attaching, &waiting, counted);
-        attaching.links().map(|links| links.take_waiting(&waiting));
+        attaching.take_waiting(&waiting);
         drop::<Sender<()>>(ended);
     });
     if started.is_err() {
@@ -241,8 +242,7 @@ fn start_attaching(uplink: &Arc<Uplink>, connection: Arc<UnixStream>, counted: C
 }
 
 /// Goes over to the carrier of a link that shows its session in time.
-fn attach(uplink: &Arc<Uplink>, connection: &Arc<UnixStream>, counted: Counted) -> Result<(), LinkError> {
-    let Some(links) = uplink.links() else { return Ok(()) };
+fn attach(links: &Arc<Links>, connection: &Arc<UnixStream>, counted: Counted) -> Result<(), LinkError> {
     let deadline = Instant::now() + GREETING_LIMIT;
     let mut files = receive_files(connection)?;
     let header = read_header(&mut files.down, connection, deadline)?;
@@ -252,7 +252,8 @@ fn attach(uplink: &Arc<Uplink>, connection: &Arc<UnixStream>, counted: Counted) 
         decoder.decode().map_err(EdgeError::from)?.ok_or(EdgeError::Unexpected("first frame of a link"))?;
     let (files, end) = CarrierFiles::new(files)?;
     // Nothing that the old carrier delivers is received from here on.
-    let (carrier, greeting) = uplink
+    let (carrier, greeting) = links
+        .uplink
         .between_receipts(|| {
             let mut current = lock(&links.current);
             if !links.take_waiting(connection) {
@@ -265,7 +266,7 @@ fn attach(uplink: &Arc<Uplink>, connection: &Arc<UnixStream>, counted: Counted) 
             Ok((carrier, greeting))
         })
         .map_err(|error: EdgeError| error)?;
-    let started = start_threads(uplink, carrier, files, (greeting, Some(Arc::new(counted))));
+    let started = start_threads(links, carrier, files, (greeting, Some(Arc::new(counted))));
     Ok(started.inspect_err(|_| links.lacks_threads(carrier))?)
 }
 

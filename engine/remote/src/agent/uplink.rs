@@ -2,18 +2,16 @@
 
 use std::io::{IoSlice, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use crossbeam::channel::Sender;
 use iof_nodes::{AgentEnd, AgentEvent, Decoder, EdgeError, Frame, ToAgent, ToFrontEnd};
 use iof_proto::Channel;
 
 use super::AgentError;
-use super::links::{self, Links};
 use super::shared_pipe::SharedPipe;
 use crate::carrier::lock;
 use crate::carriers::NodeConnection;
-use crate::link::CarrierNumber;
+use crate::link::{CarrierNumber, Link};
 use crate::thread::start_thread;
 
 /// What the agent waits for.
@@ -44,7 +42,7 @@ pub struct Uplink {
 enum Up {
     Pipe(SharedPipe),
     /// Carriers that replace one another.
-    Links(Box<Links>),
+    Link(Arc<Link>),
 }
 
 /// What the bytes that arrive become, over whichever carrier.
@@ -59,52 +57,40 @@ struct State {
 }
 
 impl Uplink {
-    /// Greets the front end and starts to receive. With `reattach`, the edge goes on for that time
-    /// without a carrier.
+    /// Greets the front end and starts to receive.
     pub fn start(
         NodeConnection { down, up }: NodeConnection,
         inputs: Sender<Input>,
-        reattach: Option<Duration>,
     ) -> Result<Arc<Uplink>, AgentError> {
-        let state = State { end: AgentEnd::default(), is_closed: false };
-        let uplink = |up| {
-            let receiver = Receiver { decoder: Decoder::of_front_end(), inputs };
-            Arc::new(Uplink {
-                up,
-                receiver: Mutex::new(receiver),
-                state: Mutex::new(state),
-                credit: Condvar::new(),
-            })
-        };
-        let hello = Frame::HELLO.header().unwrap_or_default();
-        let Some(limit) = reattach else {
-            let uplink = uplink(Up::Pipe(SharedPipe::new(up)));
-            uplink.write(&[IoSlice::new(&hello)]);
-            let receiving = Arc::clone(&uplink);
-            start_thread("iof-down", move || {
-                let reason = receiving.receive(down, CarrierNumber::default());
-                receiving.lose(reason.err());
-            })?;
-            return Ok(uplink);
-        };
-        let uplink = uplink(Up::Links(Box::new(Links::new(limit)?)));
-        uplink.write(&[IoSlice::new(&hello)]);
-        links::start_carrier(&uplink, NodeConnection { down, up })?;
-        let waiting = Arc::clone(&uplink);
-        start_thread("iof-lost", move || {
-            if let Some(limit) = waiting.links().and_then(|links| links.link.wait_for_loss()) {
-                let time = limit.as_secs_f64();
-                let reason = || format!("no connection reached the agent for {time} s");
-                waiting.lose((!limit.is_zero()).then(reason));
-            }
+        let uplink = Uplink::new(Up::Pipe(SharedPipe::new(up)), inputs);
+        let receiving = Arc::clone(&uplink);
+        start_thread("iof-down", move || {
+            let reason = receiving.receive(down, CarrierNumber::default());
+            receiving.lose(reason.err());
         })?;
         Ok(uplink)
     }
 
-    /// Returns the carriers, if they may be replaced.
-    pub fn links(&self) -> Option<&Links> {
+    /// Greets the front end over the first carrier that `link` gets.
+    pub fn with_link(link: &Arc<Link>, inputs: Sender<Input>) -> Arc<Uplink> {
+        Uplink::new(Up::Link(Arc::clone(link)), inputs)
+    }
+
+    fn new(up: Up, inputs: Sender<Input>) -> Arc<Uplink> {
+        let uplink = Uplink {
+            up,
+            receiver: Mutex::new(Receiver { decoder: Decoder::of_front_end(), inputs }),
+            state: Mutex::new(State { end: AgentEnd::default(), is_closed: false }),
+            credit: Condvar::new(),
+        };
+        uplink.write(&[IoSlice::new(&Frame::HELLO.header().unwrap_or_default())]);
+        Arc::new(uplink)
+    }
+
+    /// Returns the link, if carriers may be replaced.
+    fn link(&self) -> Option<&Link> {
         match &self.up {
-            Up::Links(links) => Some(links),
+            Up::Link(link) => Some(link),
             Up::Pipe(_) => None,
         }
     }
@@ -135,11 +121,11 @@ impl Uplink {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 // Such as a socket whose other end was closed before all was read, or a carrier that
                 // another one follows.
-                Err(_) if self.links().is_some() => return Ok(()),
+                Err(_) if self.link().is_some() => return Ok(()),
                 Err(error) => return Err(format!("cannot read from the front end: {error}")),
             };
             let mut receiver = lock(&self.receiver);
-            if self.links().is_some_and(|links| !links.link.is_latest(carrier)) {
+            if self.link().is_some_and(|link| !link.is_latest(carrier)) {
                 return Ok(());
             }
             self.handle(&mut receiver, piece.get(..length).unwrap_or_default())?;
@@ -149,13 +135,13 @@ impl Uplink {
     /// Does what the front end asks for in these bytes.
     fn handle(&self, Receiver { decoder, inputs }: &mut Receiver, bytes: &[u8]) -> Result<(), String> {
         decoder.receive(bytes);
-        if let Some(links) = self.links() {
-            links.link.receive(bytes.len());
+        if let Some(link) = self.link() {
+            link.receive(bytes.len());
         }
         let refused = |error: EdgeError| format!("the front end is cut off: {error}");
         while let Some(frame) = decoder.decode().map_err(|error| refused(error.into()))? {
-            if let (Some(links), Frame::Ack { received }) = (self.links(), &frame) {
-                links.link.acknowledged(*received).map_err(refused)?;
+            if let (Some(link), Frame::Ack { received }) = (self.link(), &frame) {
+                link.acknowledged(*received).map_err(refused)?;
                 continue;
             }
             let event = self.state().end.receive(&frame).map_err(refused)?;
@@ -201,7 +187,7 @@ impl Uplink {
                     self.close();
                 }
             }
-            Up::Links(links) => links.link.send(frames),
+            Up::Link(link) => link.send(frames),
         }
     }
 
@@ -209,15 +195,8 @@ impl Uplink {
     pub fn close(&self) {
         self.state().is_closed = true;
         self.credit.notify_all();
-        if let Some(links) = self.links() {
-            links.link.close();
-        }
-    }
-
-    /// Ends an edge whose carriers may be replaced, when the current one has what was sent last.
-    pub fn finish(&self, deadline: Instant) {
-        if let Some(links) = self.links() {
-            links.finish(deadline);
+        if let Some(link) = self.link() {
+            link.close();
         }
     }
 
