@@ -34,7 +34,7 @@ fn a_program_can_be_built_with_pkg_config_flags_both_shared_and_static() {
         String::from_utf8(stdout).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
-    let example = root().join("../examples/launcher.c");
+    let example = root().join("../server/examples/launcher.c");
     let launch = |program: &Path| {
         let mut command = Command::new(program);
         environment(&mut command, &prefix.join("lib/any"), files).args([

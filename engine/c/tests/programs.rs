@@ -83,7 +83,7 @@ fn invalid_arguments_crash_nothing_and_the_library_works_afterwards() {
 #[test]
 fn the_example_runs_ranks_prints_their_lines_and_returns_their_exit_code() {
     let Some(compiler) = compiler() else { return };
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/launcher.c");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/examples/launcher.c");
     let launcher = compiler.program(&example, &[]);
     let sockets = tempfile::tempdir().unwrap();
     let mut command = Command::new(&launcher);

@@ -10,7 +10,7 @@ use std::{fs, iter};
 const SOURCES: [&str; 11] = [
     "shm-ring/src",
     "capture/src",
-    "engine/src",
+    "engine/server/src",
     "engine/proto/src",
     "engine/log/src",
     "engine/output/src",

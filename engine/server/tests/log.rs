@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
-#[path = "../log/tests/common/mod.rs"]
+#[path = "../../log/tests/common/mod.rs"]
 mod peers;
 
 use std::fs;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
-#[path = "../log/tests/common/mod.rs"]
+#[path = "../../log/tests/common/mod.rs"]
 mod peers;
 
 use std::os::unix::net::UnixListener;

@@ -3,7 +3,7 @@
  *
  *     engine/c/install /tmp/iof
  *     export PKG_CONFIG_PATH=/tmp/iof/lib/pkgconfig LD_LIBRARY_PATH=/tmp/iof/lib
- *     cc engine/examples/launcher.c -o launcher $(pkg-config --cflags --libs iof)
+ *     cc engine/server/examples/launcher.c -o launcher $(pkg-config --cflags --libs iof)
  *     ./launcher 4 sh -c 'echo hello from rank $IOF_RANK'
  */
 #include <stdio.h>
