@@ -33,7 +33,7 @@ pub enum PipeId {
     Target(TargetId),
 }
 
-/// Why a push's turn at a target ended. The target is shut in all cases except
+/// The reason why a push's turn at a target ended. The target is shut in all cases except
 /// [`PushEnd::Complete`].
 #[derive(Debug)]
 pub enum PushEnd {
@@ -52,7 +52,7 @@ pub enum PushEnd {
     Error(io::Error),
 }
 
-/// Why a source ended.
+/// The reason why a source ended.
 #[derive(Debug)]
 pub enum End {
     /// End of file: the pipe has no writer any more. For a source without a pipe:

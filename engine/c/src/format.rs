@@ -172,7 +172,7 @@ fn literal(path: &Path) -> PathBuf {
     OsString::from_vec(parts.join(&b"%%"[..])).into()
 }
 
-/// How the output of a registration is written.
+/// The form in which the output of a registration is written.
 #[derive(Default)]
 pub(crate) struct Print {
     /// Its own attributes. Those of its job apply for the others.

@@ -14,6 +14,7 @@ use crate::constants::*;
 use crate::format::Formats;
 use crate::guard::{OrStatus, guard, guard_or, may_wait};
 use crate::host::CHost;
+use crate::infos::Infos;
 use crate::init::ServerInfos;
 use crate::library::{Library, Server, library, library_to_begin, server, unused};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
@@ -187,7 +188,7 @@ pub unsafe extern "C" fn iof_server_IOF_flow_control(
             return Err(IOF_ERR_NOT_SUPPORTED);
         }
         // SAFETY: the contract in the header.
-        crate::infos::Infos(unsafe { read::infos(directives, ndirs) }?).done()?;
+        Infos(unsafe { read::infos(directives, ndirs) }?).done()?;
         // SAFETY: the contract in the header.
         let source = if source.is_null() { None } else { Some(unsafe { read::one(source) }?) };
         let is_one = |source: &&iof_proc_t| source.nspace[0] != 0 && source.rank != IOF_RANK_WILDCARD;

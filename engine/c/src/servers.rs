@@ -2,6 +2,7 @@
 
 use crate::constants::*;
 use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait};
+use crate::infos::Infos;
 use crate::init::ToolInfos;
 use crate::library::{Library, Tool, initialized, library};
 use crate::session::Session;
@@ -67,7 +68,7 @@ pub unsafe extern "C" fn iof_tool_set_server(
         initialized()?;
         // SAFETY: the contract in the header.
         let server = unsafe {
-            crate::infos::Infos(read::infos(info, ninfo)?).done()?;
+            Infos(read::infos(info, ninfo)?).done()?;
             read::proc(read::one(server)?)?
         };
         let is_ours = with_tool(|tool| Ok(connected(tool).is_some_and(|ours| *ours.engine() == server)))?;

@@ -17,6 +17,7 @@ use crate::constants::*;
 use crate::events::{Events, MAX_CODES};
 use crate::format::Formats;
 use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait, or_failure};
+use crate::infos::Infos;
 use crate::init::ToolInfos;
 use crate::library::{
     Library, Tool, initialized, library, library_to_begin, session, session_so_far, with_events,
@@ -343,7 +344,7 @@ pub unsafe extern "C" fn iof_Register_event_handler(
         // SAFETY: the contract in the header.
         let codes = unsafe { read::slice(codes.cast_const(), ncodes, MAX_CODES) }?.to_vec();
         // SAFETY: the contract in the header.
-        crate::infos::Infos(unsafe { read::infos(info, ninfo) }?).done()?;
+        Infos(unsafe { read::infos(info, ninfo) }?).done()?;
         if evhdlr.is_none() {
             return Err(IOF_ERR_BAD_PARAM);
         }

@@ -11,11 +11,11 @@ use crate::error::Failure;
 use crate::signals::ReceivedSignal;
 use crate::stdin::StdinEvent;
 
-/// How long the line about a failed rank waits until the rank's own output is written.
+/// The time for which the line about a failed rank waits until the rank's own output is written.
 pub const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long the ranks may run on after SIGTERM when their output has lost its reader, and how long
-/// the command waits for the end of the output after it killed the ranks.
+/// The time for which the ranks may run on after SIGTERM when their output has lost its reader, and
+/// for which the command waits for the end of the output after it killed the ranks.
 pub const GRACE: Duration = Duration::from_secs(2);
 
 /// An event that `iof run` waits for.

@@ -29,7 +29,7 @@ pub(crate) struct Filter {
     ending: Option<u32>,
     /// Set when the end of a pull may pass.
     is_released: bool,
-    /// Whether a request has passed.
+    /// Set when a request has passed.
     has_requests: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a PMIx tool requests of its server, and the callbacks with which requests are answered.
+//! The requests of a PMIx tool to its server, and the callbacks with which requests are answered.
 
 use std::ffi::c_void;
 use std::fmt;

@@ -89,8 +89,9 @@ impl ToolServer {
     }
 
     /// Makes libpmix's number of a pull free, before its end is [released](crate::Relay::release).
-    pub fn forget_pull(&self, number: u32) {
-        tool_upcalls::forget_pull(number);
+    /// Returns whether libpmix has such a pull.
+    pub fn forget_pull(&self, number: u32) -> bool {
+        tool_upcalls::forget_pull(number)
     }
 
     /// Delivers output to the tool. libpmix keeps a copy until the tool's socket has taken it.

@@ -270,9 +270,9 @@ fn number_pull() -> u32 {
     number
 }
 
-/// Makes the number of a pull free that is about to end.
-pub(crate) fn forget_pull(number: u32) {
-    PULLS.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+/// Makes the number of a pull free that is about to end. Returns whether libpmix has such a pull.
+pub(crate) fn forget_pull(number: u32) -> bool {
+    PULLS.lock().unwrap_or_else(PoisonError::into_inner).remove(&number)
 }
 
 /// Checks what an engine would refuse: it is asked after the request was granted.

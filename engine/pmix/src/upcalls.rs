@@ -22,11 +22,11 @@ pub struct Event {
     pub nspace: String,
     /// The rank.
     pub rank: u32,
-    /// What has happened.
+    /// The event itself.
     pub kind: EventKind,
 }
 
-/// What a rank has done.
+/// An event of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// The rank has called `PMIx_Init`, as MPI libraries do in `MPI_Init`.

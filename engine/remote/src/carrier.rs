@@ -160,8 +160,8 @@ pub fn reap(carrier: &Mutex<CarrierEnd>) {
     }
 }
 
-/// Sends a signal to the process group of a carrier, which the carrier leads. A connection ends
-/// instead.
+/// Sends a signal to the process group of a carrier, which the carrier leads. Once the carrier was
+/// reaped, the rest of its group receives it from Linux 6.9 on. A connection ends instead.
 pub fn signal_group(carrier: &Mutex<CarrierEnd>, signal: Signal) {
     let mut carrier = lock(carrier);
     match &mut carrier.0 {

@@ -29,7 +29,7 @@ pub type NumberedEvent = (usize, NodeEvent);
 /// empty; one of crossbeam first yields the processor several times.
 pub type FrameSender = mpsc::Sender<Down>;
 
-/// What the front end has of one node.
+/// The front end's handle of one node.
 #[derive(Clone)]
 pub struct Edge {
     /// Frames to send. The thread that sends ends with the last sender.

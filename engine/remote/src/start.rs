@@ -234,6 +234,7 @@ impl Remote {
         // With `reattach`, the agent, which may be the carrier's process, outlives this process for a while.
         let guardian = if reattach.is_none() { engine.guardian() } else { None };
         let carrier = launch.carriers.start(host, None, edges, false, guardian.as_deref());
+        engine.check_guardian();
         let carrier = carrier.map_err(not_started)?;
         let linked = reattach.as_ref().map(|reattach| reattach.edge(host));
         Ok(Edge::start((carrier, linked), (number, node), (self, engine), events)?)

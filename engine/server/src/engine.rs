@@ -313,6 +313,13 @@ impl Engine {
         self.guardian.get_or_init(start).clone()
     }
 
+    /// Logs a warning if the guardian does not answer, after the start of processes that it guards.
+    pub fn check_guardian(&self) {
+        if self.guardian.get().and_then(Option::as_ref).is_some_and(|guardian| guardian.is_lost()) {
+            tracing::warn!("processes run on if this one is killed: the guardian does not answer");
+        }
+    }
+
     /// Ends the engine as dropping it does, for a process that is about to exit. If all streams are
     /// complete, their rings are left to the exit, which unmaps thousands of them much faster.
     pub fn end_with_process(self) {

@@ -93,8 +93,7 @@ impl Engine {
             .map_err(|(rank, source)| LaunchError::Rings { rank, source })?;
         // A rank may write before the capture thread reads its pipes. Without a descriptor for this
         // watch, the order of these first writes is unknown.
-        let guardian = self.guardian();
-        let spawner = Spawner::watching(FirstWrites::new().ok()).guarded_by(guardian.clone());
+        let spawner = Spawner::watching(FirstWrites::new().ok()).guarded_by(self.guardian());
         let cores = binding::cores(spec, planned_ranks(spec).count())?.unwrap_or_default();
         let pmix = self.pmix.serve((spec, needs), job.id(), &cores, &self.tables.reports)?;
         // MPICH refuses to start with the variables of both protocols.
@@ -116,9 +115,7 @@ impl Engine {
                 let start = || self.start_rank(spec, &planned, &spawner, &mpi, &mut signallers);
                 binding::bound(cores.get(index), start).map_err(LaunchError::Binding)?
             });
-            if guardian.as_ref().is_some_and(|guardian| guardian.is_lost()) {
-                tracing::warn!(job = %spec.nspace, "ranks run on if this process is killed: the guardian does not answer");
-            }
+            self.check_guardian();
             if started.is_err() {
                 signallers.iter().for_each(|process| drop(process.send(Signal::KILL)));
             }

@@ -154,9 +154,8 @@ impl Session {
             }
             self.deliveries.remove(handler);
         }
-        let is_known = self.ending.take().is_some();
-        self.server.forget_pull(number);
-        self.relay.release(is_known);
+        self.ending = None;
+        self.relay.release(self.server.forget_pull(number));
     }
 
     /// Delivers what there is, up to a batch. Returns whether there is more to do now.
