@@ -108,7 +108,9 @@ impl Core {
         due_ends.iter().for_each(|message| peer.answer(message));
         if is_over {
             // A registration that has ended counts towards no limit and holds no sources at the
-            // host. Its readers remain until the tool has drained them.
+            // host. Its readers remain until the tool has drained them. It misses only streams of
+            // ranks whose start has failed.
+            self.streams.registration_ended(peer_id, Some(handler));
             let ended = self.tools.remove_registration(peer_id, handler);
             ended.and_then(|registration| registration.ticket()).inspect(|ticket| self.release(*ticket));
         }

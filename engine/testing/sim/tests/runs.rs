@@ -169,6 +169,12 @@ const FOUND: &[(Subject, u64, usize, &str)] = &[
         "a push to several remote ranks was refused as if one of them had as many as its limit",
     ),
     (Subject::Embedder, 31_227, 2000, "the simulator judged a close by ends that the engine did not know"),
+    (
+        Subject::Embedder,
+        17_007,
+        2000,
+        "a registration that ended with a job whose start had failed still missed streams of its ranks",
+    ),
 ];
 
 #[test]
