@@ -146,12 +146,8 @@ fn explain(error: &clap::Error, words: &[OsString]) -> ExitCode {
         }
         (_, None) if other_command(words).is_some() => {
             let written = other_command(words).unwrap_or_default();
-            let name = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
-            let rest = repeat(words);
-            let message = format!(
-                "no command '{name}': write {written}; to start a program of this name, iof run {rest}"
-            );
-            refuse(&message, "")
+            let start = format!("to start a program of this name, iof run {}", repeat(words));
+            refuse(&format!("no such command: write {written}; {start}"), "")
         }
         (_, None) if launcher(words).is_some() => {
             let name = launcher(words).unwrap_or_default();
