@@ -118,7 +118,7 @@ pub fn spawn(spec: ProcessSpec) -> Result<Spawned, SpawnError> {
     Spawner { environment, above_inheritable: None, first_writes: None, guardian: None }.spawn(spec, None)
 }
 
-/// Starts a process that is no rank, such as one that connects to another node: with these standard
+/// Starts a process besides the ranks, such as one that connects to another node: with these standard
 /// files and the environment of this process. It leads a process group of its own, which `guardian`
 /// ends if this process is killed. Otherwise it starts as with a [`Spawner`].
 ///

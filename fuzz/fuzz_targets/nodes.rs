@@ -1,4 +1,4 @@
-//! What either end of an edge sends, at any boundaries, costs the other end nothing but this edge:
+//! The bytes that either end of an edge sends, at any boundaries, cost the other end nothing but this edge:
 //! memory stays bounded, and figures stay true.
 
 #![no_main]

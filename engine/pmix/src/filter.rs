@@ -92,19 +92,30 @@ impl Answers {
 
     /// Sets the statuses in bytes of the server.
     pub(crate) fn pass(&mut self, bytes: &mut [u8]) {
-        for byte in bytes {
-            // The number of statuses precedes.
-            let tag = self.messages.tag();
-            if self.messages.position > HEAD && self.ends.contains(&tag) {
-                let is_last = self.messages.is_at_last();
-                // Zero, in as many bytes.
-                *byte = if is_last { 0 } else { 0x80 };
-                if is_last {
-                    self.ends.remove(&tag);
-                }
-            }
-            self.messages.advance(*byte);
+        let mut passed = 0usize;
+        while let Some(rest) = bytes.get_mut(passed..).filter(|rest| !rest.is_empty()) {
+            passed = passed.saturating_add(self.pass_some(rest));
         }
+    }
+
+    /// Lets a byte pass, or what follows in a message whose bytes stay. Returns the number of bytes.
+    fn pass_some(&mut self, bytes: &mut [u8]) -> usize {
+        // The number of statuses precedes.
+        let (tag, has_head) = (self.messages.tag(), self.messages.position > HEAD);
+        if has_head && !self.ends.contains(&tag) {
+            return self.messages.skip(bytes.len());
+        }
+        let Some(byte) = bytes.first_mut() else { return 0 };
+        if has_head {
+            let is_last = self.messages.is_at_last();
+            // Zero, in as many bytes.
+            *byte = if is_last { 0 } else { 0x80 };
+            if is_last {
+                self.ends.remove(&tag);
+            }
+        }
+        self.messages.advance(*byte);
+        1
     }
 }
 
@@ -127,6 +138,16 @@ impl Messages {
         if self.position >= HEAD && self.position >= self.size() {
             self.position = 0;
         }
+    }
+
+    /// Lets at most `limit` bytes of the message pass, whose head has passed. Returns their number.
+    fn skip(&mut self, limit: usize) -> usize {
+        let count = self.size().saturating_sub(self.position).min(limit);
+        self.position = self.position.saturating_add(count);
+        if self.position >= self.size() {
+            self.position = 0;
+        }
+        count
     }
 
     /// Returns whether the next byte is the last one of the message, whose head has passed.

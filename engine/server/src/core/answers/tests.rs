@@ -435,7 +435,7 @@ fn slots_that_are_reserved_for_ranks_serve_their_streams_only_until_all_are_regi
 
 #[test]
 fn a_stream_that_is_not_created_leaves_the_slots_that_are_reserved_for_ranks() {
-    // One tool has a slot for the stream and the other one has none, or there is no memory.
+    // One tool has a slot for the stream and the other has no slot, or memory is exhausted.
     for (slots, mut rig) in [([2, 1], rig()), ([2, 2], rig_with_memory(Box::new(NoStreams)))] {
         let tools = slots.map(|slots| rig.connect_with_slots(slots, true, true));
         tools.iter().for_each(|tool| rig.pull(*tool));
