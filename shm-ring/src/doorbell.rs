@@ -52,12 +52,6 @@ impl Ringer {
         while let Err(Errno::EINTR) = ring() {}
     }
 
-    /// Wraps the ringing end of a [`doorbell`] that another process created. On any other file it
-    /// rings nothing.
-    pub(crate) fn of_socket(end: OwnedFd) -> Ringer {
-        Ringer { end, kind: Kind::Socket }
-    }
-
     /// Returns another handle for the same bell.
     ///
     /// # Errors

@@ -24,20 +24,42 @@
 //! | `budget` | the sum of the sizes of rings |
 //! | `governor` | whether a thread lets bytes accumulate before it reads them |
 //! | `utilization` | whether a thread uses so much of a processor that waits may pay |
-//! | [`handoff`] | giving a reader to another process over a socket (unsafe) |
 //!
-//! All modules except `handoff` are private; the public items are listed below. Apart from
-//! doorbells and the hand-off, this crate does no I/O: its user, or the kernel, writes the bytes
-//! into a
-//! [`Span`].
+//! All modules are private; the public items are listed below. Apart from doorbells, this crate does
+//! no I/O: its user, or the kernel, writes the bytes into a [`Span`].
 //!
-//! # Two processes
+//! # Readers in other processes
 //!
-//! The owner of a stream adds a reader and sends it over a Unix socket with [`handoff::send`]. The
-//! other process attaches with [`handoff::receive`], and follows the stream to its next generations
-//! with [`ReceivedReader::follow`](handoff::ReceivedReader::follow). `examples/two_processes.rs`
-//! is a complete writer and a complete reader. A program with its own protocol, such as iof's
-//! engine, sends the parts of [`Attached`] itself.
+//! [`Stream::attach`] returns all that a reader needs ([`Attached`]). For a reader in another
+//! process, send it the file of the ring, that of the page and the doorbell with a protocol of your
+//! own, as iof's engine does. There [`Ring::open`], [`ReaderPage::open`] and [`Reader::new`] make a
+//! reader of them. When a reader finds the end of its generation, [`Stream::follow`] returns the
+//! next one.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use iof_shm_ring::{Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, doorbell};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = StreamConfig { capacity: 64 << 10, policy: Policy::Block };
+//! let mut stream = Stream::create(config, "example")?;
+//! let (ringer, _bell) = doorbell()?;
+//! let page = Arc::new(ReaderPage::create(ringer)?);
+//! let given = stream.attach(&page, page.take_slot()?, Start::Oldest, true)?;
+//! // SAFETY: `attach` returned this ring for this reader, and the stream is neither moved nor
+//! // detached from it while it exists.
+//! let mut reader = unsafe { Reader::new(given, page, Start::Oldest)? };
+//!
+//! stream.push(b"hello", 0);
+//! assert_eq!(reader.peek(), Peek::Bytes);
+//! assert_eq!(reader.bytes(), b"hello");
+//! reader.consume(usize::MAX);
+//! stream.complete();
+//! assert_eq!(reader.peek(), Peek::Ended);
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("iof needs a target with 64-bit pointers: offsets and sizes are 64-bit everywhere");
@@ -49,7 +71,6 @@ mod doorbell;
 mod error;
 mod file;
 mod governor;
-pub mod handoff;
 mod index;
 mod inlet;
 mod inspect;
@@ -73,7 +94,7 @@ mod writer;
 pub use attach::{Attached, Start};
 pub use budget::CacheBudget;
 pub use doorbell::{Bell, Ringer, bell, doorbell};
-pub use error::{CreateError, InspectError, OpenError, ReceiveError, SendError, ServeError};
+pub use error::{CreateError, InspectError, OpenError};
 pub use governor::{Governor, Traffic};
 pub use inlet::{Filler, Inlet, Lent};
 pub use inspect::Snapshot;

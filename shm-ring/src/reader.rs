@@ -171,12 +171,6 @@ impl Reader {
         }
     }
 
-    /// Returns whether the reader has found [`Peek::Sealed`], or [`Peek::Gone`] at a seal. Until it
-    /// follows, it borrows nothing and accesses neither the data of the ring nor its slot.
-    pub(crate) fn has_seen_seal(&self) -> bool {
-        self.sealed
-    }
-
     fn pins_only_borrowed(&self) -> bool {
         self.non_gating || self.ring.overwrite()
     }

@@ -261,7 +261,7 @@ impl ReaderPage {
     /// arm. If that returns `true`, wait until the doorbell is readable, then
     /// [disarm](ReaderPage::disarm) and [silence](crate::Bell::silence) it. A tool that takes a bit
     /// must peek that ring once more before it sleeps, and so must a tool that changed a reader's
-    /// [grouping](crate::Reader::group). `examples/two_processes.rs` does all this.
+    /// [grouping](crate::Reader::group).
     pub fn arm(&self, slots: u32) -> bool {
         // Partner: the load in `ring_if_armed`.
         self.table().head.armed.store(1, Relaxed);
