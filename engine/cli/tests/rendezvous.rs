@@ -100,7 +100,12 @@ fn a_name_that_two_jobs_have_is_reported_as_ambiguous() {
     for run in &runs {
         let pid = run.pid().to_string();
         assert_refused(&refused, &format!("--pid {pid} "));
-        assert_found(&site.query(&["namespaces", "--pid", &pid]), "same");
+        // A run announces the name before its job begins.
+        let found = wait_for("its job", || {
+            let found = site.query(&["namespaces", "--pid", &pid]);
+            (!found.stdout.is_empty()).then_some(found)
+        });
+        assert_found(&found, "same");
     }
 }
 

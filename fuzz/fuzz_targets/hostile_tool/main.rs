@@ -140,7 +140,7 @@ fuzz_target!(|acts: Vec<Act>| {
     }
     let (world, before) = &mut *world;
     let mut attack = Attack::default();
-    attack.connect(&world.engine, true, acts.len() % 2 == 0);
+    attack.connect(&world.engine, true, acts.len().is_multiple_of(2));
     for act in acts {
         attack.act(world, act);
         let used = Resources::now();
