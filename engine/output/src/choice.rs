@@ -10,20 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::markup::Markup;
 use crate::pattern::{Pattern, PatternError};
 use crate::stamp::Stamp;
-
-/// The markup around each piece of output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Markup {
-    /// Plain text, with tags before it if any are requested.
-    #[default]
-    Text,
-    /// An XML element for each piece.
-    Xml,
-    /// A JSON object for each piece.
-    Json,
-}
 
 /// The location of per-rank files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,36 +102,36 @@ pub enum ChoiceError {
 }
 
 const BOOL: &str = "true or false, or no value";
-const WORDS: [&str; 11] = [
+/// The words of an `--output` list besides the formats.
+const WORDS: [&str; 9] = [
     "tag",
     "tag-detailed",
     "tag-fullname",
     "rank",
     "timestamp",
-    "xml",
-    "json",
     "merge-stderr-to-stdout",
     "dir",
     "directory",
     "file",
 ];
-/// The words of an `--output` list as a user completes them: those that take a value end in `=`.
-pub const OUTPUT_WORDS: [&str; 14] = [
-    "tag",
-    "tag-detailed",
-    "tag-fullname",
-    "rank",
-    "timestamp",
-    "timestamp=ns",
-    "timestamp=us",
-    "timestamp=ms",
-    "timestamp=rfc3339",
-    "xml",
-    "json",
-    "merge-stderr-to-stdout",
-    "dir=",
-    "file=",
-];
+/// Returns the words of an `--output` list as a user completes them: those that take a value end in
+/// `=`.
+pub fn output_words() -> impl Iterator<Item = String> {
+    let words = WORDS.into_iter().filter(|word| *word != "directory").chain(format_words());
+    words.flat_map(|word| match word {
+        "dir" | "file" => vec![format!("{word}=")],
+        "timestamp" => {
+            let stamps = Stamp::NAMED.iter().map(|(stamp, _)| format!("{word}={stamp}"));
+            std::iter::once(word.to_owned()).chain(stamps).collect()
+        }
+        word => vec![word.to_owned()],
+    })
+}
+
+fn format_words() -> impl Iterator<Item = &'static str> {
+    Markup::MARKED.into_iter().filter_map(Markup::format).map(|format| format.word)
+}
+
 const QUALIFIERS: [&str; 5] = ["copy", "nocopy", "node", "raw", "pattern"];
 /// The qualifiers behind each word for files, and those behind any other word.
 pub const OUTPUT_QUALIFIERS: [(&str, &[&str]); 3] =
@@ -191,7 +180,11 @@ impl Choice {
 
     fn apply_word(&mut self, item: &[u8]) -> Result<(), ChoiceError> {
         let (word, value) = split(item);
-        let word = resolve(&word, &WORDS)?.ok_or_else(|| ChoiceError::Unknown(word.into_owned()))?;
+        let words: Vec<&'static str> = WORDS.into_iter().chain(format_words()).collect();
+        let word = resolve(&word, &words)?.ok_or_else(|| ChoiceError::Unknown(word.into_owned()))?;
+        if let Some(markup) = Markup::named(word) {
+            return self.mark_up(markup, parse_bool(word, value)?);
+        }
         match word {
             "tag" => self.tag = parse_bool(word, value)?,
             "tag-detailed" => self.detailed = parse_bool(word, value)?,
@@ -199,8 +192,6 @@ impl Choice {
             "rank" => self.rank = parse_bool(word, value)?,
             "merge-stderr-to-stdout" => self.merge = parse_bool(word, value)?,
             "timestamp" => self.stamp = parse_stamp(word, value)?,
-            "xml" => self.mark_up(Markup::Xml, parse_bool(word, value)?)?,
-            "json" => self.mark_up(Markup::Json, parse_bool(word, value)?)?,
             "file" => self.set_place(Place::Name(parse_path(word, value, "a name, as in file=NAME")?))?,
             _ => self.set_place(Place::Tree(parse_path("dir", value, "a directory, as in dir=DIR")?))?,
         }
@@ -208,8 +199,10 @@ impl Choice {
     }
 
     fn mark_up(&mut self, markup: Markup, wanted: bool) -> Result<(), ChoiceError> {
-        if wanted && self.markup != Markup::Text && self.markup != markup {
-            return Err(ChoiceError::Both("xml", "json"));
+        if let (true, Some(first), Some(second)) =
+            (wanted && self.markup != markup, self.markup.format(), markup.format())
+        {
+            return Err(ChoiceError::Both(first.word, second.word));
         }
         if wanted {
             self.markup = markup;
@@ -245,7 +238,7 @@ impl Choice {
         if qualifiers.copy && qualifiers.nocopy {
             return Err(ChoiceError::Both(":copy", ":nocopy"));
         }
-        if let Some(tag) = self.tags().next().filter(|_| self.markup == Markup::Json) {
+        if let Some(tag) = self.tags().next().filter(|_| self.markup.is_complete()) {
             return Err(ChoiceError::InJson(tag));
         }
         self.copy = qualifiers.copy;
@@ -441,11 +434,10 @@ mod tests {
 
     #[test]
     fn each_word_for_completion_is_a_word_and_each_word_is_completed() {
-        for word in OUTPUT_WORDS {
-            choice(&if word.ends_with('=') { format!("{word}name") } else { word.to_owned() });
+        for word in output_words() {
+            choice(&if word.ends_with('=') { format!("{word}name") } else { word });
         }
-        let is_completed =
-            |word: &&str| OUTPUT_WORDS.iter().any(|known| known.trim_end_matches('=') == *word);
+        let is_completed = |word: &&str| output_words().any(|known| known.trim_end_matches('=') == *word);
         let missing: Vec<_> = WORDS.iter().filter(|word| !is_completed(word)).collect();
         assert_eq!(missing, [&"directory"], "it means the same as dir");
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use iof_proto::{Channel, Rank};
 
 use crate::choice::Place;
+use crate::label::Source;
 use crate::pattern::PatternValues;
-use crate::style::Source;
 use crate::watch::WriteWatch;
 
 mod check;

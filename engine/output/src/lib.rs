@@ -32,8 +32,10 @@ mod batch;
 mod choice;
 mod destination;
 mod files;
+mod label;
 mod line_printer;
 mod lines;
+mod markup;
 mod options;
 mod order;
 mod output;
@@ -46,20 +48,22 @@ mod style;
 mod watch;
 
 pub use batch::{Batch, MIN_LENT};
-pub use choice::{Choice, ChoiceError, Markup, OUTPUT_QUALIFIERS, OUTPUT_WORDS, Place};
+pub use choice::{Choice, ChoiceError, OUTPUT_QUALIFIERS, Place, output_words};
 pub use destination::Destination;
 pub use files::{
     FileError, Files, LockedFiles, MAX_KEPT_FILES, MAX_OPEN_FILES, NewFiles, Rotation, find_clash,
 };
+pub use label::{Label, Source};
 pub use line_printer::LinePrinter;
 pub use lines::{
     Decision, FlushClock, FlushTimeout, FoundBytes, Hold, HoldRules, LONGEST_CHARACTER, LineHolder, Rest,
 };
+pub use markup::Markup;
 pub use options::Options;
 pub use output::{Audience, Notes, Output};
 pub use pattern::{Pattern, PatternError, PatternValues};
 pub use printer::{PrintError, PrintReport, Printer};
 pub use processes::Processes;
 pub use stamp::Stamp;
-pub use style::{Label, OpenLine, Run, Source, Style, StyleExtras};
+pub use style::{OpenLine, Run, Style, StyleExtras};
 pub use watch::{WriteProgress, WriteWatch};

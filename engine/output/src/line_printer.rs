@@ -10,12 +10,13 @@ use iof_tool::{LastRead, Origin};
 use crate::batch::Batch;
 use crate::destination::{Destination, OpenDestination};
 use crate::files::FileId;
+use crate::label::{Label, Source};
 use crate::lines::{Decision, FlushClock, FoundBytes, Hold, HoldRules, LineHolder, Rest};
 use crate::options::Options;
 use crate::printer::PrintError;
 use crate::processes::Processes;
 use crate::stream::new_key;
-use crate::style::{Label, OpenLine, Run, Source, Style};
+use crate::style::{OpenLine, Run, Style};
 
 /// A process, its channel, and whether the stream contains logged messages.
 type StreamKey = (Proc, Channel, bool);

@@ -23,15 +23,17 @@ pub enum Stamp {
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 impl Stamp {
-    /// Returns the format for the value `name` of `timestamp=NAME`, or `None` if there is none.
+    /// The formats with their names in `timestamp=NAME`.
+    pub(crate) const NAMED: [(&str, Stamp); 4] = [
+        ("ns", Stamp::Nanoseconds),
+        ("us", Stamp::Microseconds),
+        ("ms", Stamp::Milliseconds),
+        ("rfc3339", Stamp::Rfc3339),
+    ];
+
+    /// Returns the format with this name, in any case; `None` if there is none.
     pub(crate) fn named(name: &str) -> Option<Stamp> {
-        match name.to_ascii_lowercase().as_str() {
-            "ns" => Some(Stamp::Nanoseconds),
-            "us" => Some(Stamp::Microseconds),
-            "ms" => Some(Stamp::Milliseconds),
-            "rfc3339" => Some(Stamp::Rfc3339),
-            _ => None,
-        }
+        Stamp::NAMED.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, stamp)| *stamp)
     }
 
     /// Returns the part of `time`, in nanoseconds since 1970, that the format shows: times with

@@ -1,20 +1,17 @@
-//! The format of a line: tag, time stamp, XML, JSON. This module does no I/O.
+//! The format of a line: tag, time stamp, markup. This module does no I/O.
 //!
 //! The parts that are the same in all lines of a stream are computed once and kept in its
 //! [`Label`], so that a line costs one search for its end and two copies.
 
-use std::io::Write;
-
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use iof_proto::xml::{CONTROL_PICTURES, reference};
-use iof_proto::{Channel, Missed, Nspace, Rank};
+use iof_proto::{Missed, Rank};
 use iof_tool::Gap;
 use jiff::tz::TimeZone;
 use memchr::memchr;
 
 use crate::batch::Batch;
-use crate::choice::{Choice, Markup};
+use crate::choice::Choice;
+use crate::label::{Label, Source, Tag, local};
+use crate::markup::Markup;
 use crate::stamp::Stamp;
 
 /// Missing bytes of a stream.
@@ -24,40 +21,6 @@ pub(crate) enum Loss {
     Gap(Gap),
     /// The end of a broken stream, whose source has produced at least `missing` further bytes.
     End { offset: u64, missing: u64 },
-}
-
-/// The origin of a stream, which formats can show.
-#[derive(Clone, Debug)]
-pub struct Source {
-    /// The name of the job.
-    pub nspace: Nspace,
-    /// The rank in the job.
-    pub rank: Rank,
-    /// The channel that the rank writes to.
-    pub channel: Channel,
-    /// Whether the stream contains messages logged on behalf of the rank, and not its own output.
-    /// JSON marks such data with `"logged":true`.
-    pub logged: bool,
-    /// The host of the rank, if it is known.
-    pub host: Option<String>,
-    /// The pid of the rank, if it is known.
-    pub pid: Option<u32>,
-}
-
-/// The tag before a line of text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tag {
-    Nothing,
-    /// `[job,rank]<channel>: `
-    Job,
-    /// `[job,rank][host:pid]<channel>: `, with the whole name of the job if `full`.
-    Detailed {
-        full: bool,
-    },
-    /// `[nspace,rank]<channel>: `
-    Full,
-    /// `[rank]<channel>: `
-    Rank,
 }
 
 /// The format of the lines of all streams of one output.
@@ -88,22 +51,6 @@ pub struct StyleExtras {
     pub colour: bool,
 }
 
-/// The parts of a stream's lines that are the same in all of them, such as the tag.
-#[derive(Clone, Debug)]
-pub struct Label {
-    /// The bytes before the time stamp.
-    before_stamp: Vec<u8>,
-    /// The bytes between the time stamp and the text; in JSON, those before the offset.
-    after_stamp: Vec<u8>,
-    /// The bytes after the text, if it is marked up; in JSON, those between the offset and the
-    /// text.
-    suffix: Vec<u8>,
-    /// Everything before the text, with the time stamp; in JSON, everything before the offset.
-    rendered: Vec<u8>,
-    /// The part of the time that `rendered` shows.
-    rendered_time: Option<u64>,
-}
-
 /// Consecutive bytes of one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'b, 't> {
@@ -124,9 +71,6 @@ pub type OpenLine = Option<u64>;
 /// Added to the key of an open line without tags that a gap has cut. The stream's own bytes
 /// continue it, but before those of another stream it gets a newline.
 const CUT: u64 = 1 << 63;
-
-/// The key of the text in JSON.
-const DATA: &[u8] = b",\"data\":";
 
 const COLOURS: [&str; 12] = ["36", "33", "32", "35", "34", "31", "96", "93", "92", "95", "94", "91"];
 
@@ -172,12 +116,12 @@ impl Style {
 
     /// Returns whether the style shows the time at which bytes were read.
     pub fn shows_time(&self) -> bool {
-        self.stamp.is_some() || self.markup == Markup::Json
+        self.stamp.is_some() || self.markup.is_complete()
     }
 
     /// Returns whether the style shows hosts and pids.
     pub fn shows_process(&self) -> bool {
-        matches!(self.tag, Tag::Detailed { .. }) || self.markup == Markup::Json
+        matches!(self.tag, Tag::Detailed { .. }) || self.markup.is_complete()
     }
 
     /// Returns whether two parts of a line look the same written successively as written together.
@@ -192,18 +136,13 @@ impl Style {
 
     /// Creates the label of the stream of `source`.
     pub fn label(&self, source: &Source) -> Label {
-        let (before_stamp, after_stamp, suffix) = match self.markup {
-            Markup::Text => self.text_label(source),
-            Markup::Xml => self.xml_label(source),
-            Markup::Json => self.json_label(source),
-        };
-        let mut label =
-            Label { before_stamp, after_stamp, suffix, rendered: Vec::new(), rendered_time: None };
-        label.render(|_| {});
-        label
+        match self.markup.format() {
+            Some(format) => (format.label)(self.tag, self.stamp.is_some(), source),
+            None => self.text_label(source),
+        }
     }
 
-    fn text_label(&self, source: &Source) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+    fn text_label(&self, source: &Source) -> Label {
         let Source { nspace, rank, channel, .. } = source;
         let tag = match self.tag {
             Tag::Nothing => String::new(),
@@ -228,39 +167,7 @@ impl Style {
             before.insert_str(0, &format!("\x1b[{colour}m"));
             after.push_str("\x1b[0m");
         }
-        (before.into(), after.into(), Vec::new())
-    }
-
-    fn xml_label(&self, source: &Source) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
-        let Source { nspace, rank, channel, .. } = source;
-        let full = attribute("nspace", nspace.as_str());
-        let job = match self.tag {
-            Tag::Nothing | Tag::Rank => String::new(),
-            Tag::Job if local(nspace) != nspace.as_str() => attribute("jobid", local(nspace)),
-            Tag::Job | Tag::Full | Tag::Detailed { .. } => full,
-        };
-        let mut before = format!("<{channel}{job} rank=\"{rank}\"");
-        if matches!(self.tag, Tag::Detailed { .. }) {
-            before.push_str(&attribute("host", source.host.as_deref().unwrap_or("unknown")));
-            let pid = source.pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
-            before.push_str(&attribute("pid", &pid));
-        }
-        let after = if self.stamp.is_some() { "\">" } else { ">" };
-        before.push_str(if self.stamp.is_some() { " timestamp=\"" } else { "" });
-        (before.into(), after.into(), format!("</{channel}>\n").into())
-    }
-
-    fn json_label(&self, source: &Source) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
-        let Source { nspace, rank, channel, logged, host, pid } = source;
-        let nspace = serde_json::Value::from(nspace.as_str());
-        // Data logged for a whole job has no rank.
-        let rank = serde_json::Value::from((*rank < Rank::WILDCARD).then_some(rank.0));
-        let (host, pid) = (serde_json::Value::from(host.clone()), serde_json::Value::from(*pid));
-        let logged = if *logged { ",\"logged\":true" } else { "" };
-        let before =
-            format!("{{\"nspace\":{nspace},\"rank\":{rank},\"channel\":\"{channel}\"{logged},\"time\":");
-        let process = format!(",\"host\":{host},\"pid\":{pid}");
-        (before.into(), b",\"offset\":".to_vec(), [process.as_bytes(), DATA].concat())
+        Label::new(before.into(), after.into(), Vec::new())
     }
 
     /// Formats `run`, and appends it to `batch`. `append` appends each piece of the run's own text:
@@ -300,16 +207,9 @@ impl Style {
                 let time = times.first().map(|(_, time)| *time);
                 self.update_stamp(label, time);
             }
-            match self.markup {
-                Markup::Text => self.write_text(line, label, (key, open), batch, &append),
-                Markup::Xml => {
-                    batch.copy(&label.rendered);
-                    batch.make(|buffer| escape(line, buffer));
-                    batch.copy(&label.suffix);
-                }
-                Markup::Json => {
-                    batch.make(|buffer| json(line, offset, label, buffer));
-                }
+            match self.markup.format() {
+                None => self.write_text(line, label, (key, open), batch, &append),
+                Some(format) => batch.make(|buffer| (format.append)(line, offset, label, buffer)),
             }
             offset = offset.saturating_add(line.len() as u64);
             rest = later;
@@ -340,10 +240,10 @@ impl Style {
     pub(crate) fn write_loss(&self, loss: Loss, label: &mut Label, batch: &mut Batch<'_>) {
         match loss {
             Loss::Gap(Gap { offset, lost }) => {
-                self.write_object(offset, &format!("\"lost\":{lost}"), label, batch);
+                self.write_fields(offset, &format!("\"lost\":{lost}"), label, batch);
             }
             Loss::End { offset, missing } => {
-                self.write_object(offset, &format!("\"missing\":{missing}"), label, batch);
+                self.write_fields(offset, &format!("\"missing\":{missing}"), label, batch);
             }
         }
     }
@@ -354,19 +254,15 @@ impl Style {
         let (nspace, rank, channel) = (nspace.clone(), Rank::WILDCARD, *channel);
         let source = Source { nspace, rank, channel, logged: false, host: None, pid: None };
         let fields = format!("\"lost\":{bytes},\"streams\":{streams}");
-        self.write_object(0, &fields, &mut self.label(&source), batch);
+        self.write_fields(0, &fields, &mut self.label(&source), batch);
     }
 
-    fn write_object(&self, offset: u64, fields: &str, label: &mut Label, batch: &mut Batch<'_>) {
-        if self.markup != Markup::Json {
-            return;
+    /// Adds a piece with `fields` in place of a text to the batch, if the format has such pieces.
+    fn write_fields(&self, offset: u64, fields: &str, label: &mut Label, batch: &mut Batch<'_>) {
+        if let Some(format) = self.markup.format().filter(|format| format.is_complete) {
+            self.update_stamp(label, None);
+            batch.make(|buffer| (format.append_fields)(fields, offset, label, buffer));
         }
-        self.update_stamp(label, None);
-        let process = label.suffix.strip_suffix(DATA).unwrap_or(&label.suffix);
-        batch.copy(&label.rendered);
-        batch.copy(offset.to_string().as_bytes());
-        batch.copy(process);
-        batch.copy(format!(",{fields}}}\n").as_bytes());
     }
 
     fn write_text<'a, 'b>(
@@ -406,7 +302,7 @@ impl Style {
 
     /// Renders the head of `label` with `time`, unless it shows that time already.
     fn update_stamp(&self, label: &mut Label, time: Option<u64>) {
-        let in_json = self.markup == Markup::Json;
+        let in_json = self.markup.is_complete();
         let stamp = match self.stamp {
             Some(Stamp::Calendar) | None if in_json => Stamp::Rfc3339,
             stamp => stamp.unwrap_or(Stamp::Rfc3339),
@@ -425,81 +321,5 @@ impl Style {
             }
             None => buffer.extend_from_slice(if in_json { b"null" } else { b"unknown" }),
         });
-    }
-}
-
-impl Label {
-    /// Renders everything before the text. `stamp` appends the time stamp.
-    fn render(&mut self, stamp: impl FnOnce(&mut Vec<u8>)) {
-        self.rendered.clear();
-        self.rendered.extend_from_slice(&self.before_stamp);
-        stamp(&mut self.rendered);
-        self.rendered.extend_from_slice(&self.after_stamp);
-    }
-}
-
-/// Returns the part of a job's name after the last `@`. As in PMIx, it distinguishes the job from
-/// others of the same launcher.
-fn local(nspace: &Nspace) -> &str {
-    nspace.as_str().rsplit_once('@').map_or(nspace.as_str(), |(_, local)| local)
-}
-
-fn attribute(name: &str, value: &str) -> String {
-    let mut text = format!(" {name}=\"");
-    for letter in value.chars() {
-        match letter {
-            '&' => text.push_str("&amp;"),
-            '<' => text.push_str("&lt;"),
-            '>' => text.push_str("&gt;"),
-            '"' => text.push_str("&quot;"),
-            // A parser would replace the character itself by a blank.
-            '\t' | '\n' | '\r' => text.push_str(&format!("&#{:03};", u32::from(letter))),
-            '\0'..='\x1f' => text.extend(char::from_u32(CONTROL_PICTURES.saturating_add(letter.into()))),
-            '\u{fffe}' | '\u{ffff}' => text.push(char::REPLACEMENT_CHARACTER),
-            _ => text.push(letter),
-        }
-    }
-    text.push('"');
-    text
-}
-
-/// Appends `text` escaped as in PMIx's XML: each byte that is not printable ASCII becomes a numeric
-/// reference, see [`reference`].
-fn escape(text: &[u8], buffer: &mut Vec<u8>) {
-    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'&' | b'<' | b'>');
-    let mut rest = text;
-    while let [first, ..] = rest {
-        let plain = rest.iter().position(|byte| !is_plain(*byte)).unwrap_or(rest.len());
-        let (unescaped, later) = rest.split_at(plain);
-        buffer.extend_from_slice(unescaped);
-        rest = later;
-        if plain > 0 {
-            continue;
-        }
-        match *first {
-            b'&' => buffer.extend_from_slice(b"&amp;"),
-            b'<' => buffer.extend_from_slice(b"&lt;"),
-            b'>' => buffer.extend_from_slice(b"&gt;"),
-            // Writing to memory does not fail.
-            byte => drop(write!(buffer, "&#{:03};", reference(byte))),
-        }
-        rest = rest.get(1..).unwrap_or_default();
-    }
-}
-
-/// Appends a JSON object and a newline. Data that is not valid UTF-8 is base64-encoded.
-fn json(data: &[u8], offset: u64, label: &Label, buffer: &mut Vec<u8>) {
-    buffer.extend_from_slice(&label.rendered);
-    // Neither writing to memory nor serializing a string fails.
-    let _ = write!(buffer, "{offset}");
-    buffer.extend_from_slice(&label.suffix);
-    match std::str::from_utf8(data) {
-        Ok(text) => {
-            let _ = serde_json::to_writer(&mut *buffer, text);
-            buffer.extend_from_slice(b"}\n");
-        }
-        Err(_) => {
-            let _ = writeln!(buffer, "\"{}\",\"encoding\":\"base64\"}}", BASE64.encode(data));
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use iof_output::{OUTPUT_QUALIFIERS, OUTPUT_WORDS};
+use iof_output::{OUTPUT_QUALIFIERS, output_words};
 
 /// The words whose value is a path, and whether it is that of a directory.
 const WITH_PATH: [(&str, bool); 2] = [("dir=", true), ("file=", false)];
@@ -25,7 +25,7 @@ pub fn complete(typed: &str) -> Vec<String> {
             let name = word.strip_suffix(path).unwrap_or_default();
             paths(path, *is_directory).into_iter().map(|path| format!("{name}{path}")).collect()
         }
-        None => OUTPUT_WORDS.iter().map(|word| (*word).to_owned()).collect(),
+        None => output_words().collect(),
     };
     let values = ends.into_iter().map(|end| format!("{before}{end}"));
     values.filter(|value| value.starts_with(typed)).collect()

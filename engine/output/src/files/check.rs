@@ -15,8 +15,8 @@ use super::MAX_KEPT_FILES;
 use super::rotation::NEW_SUFFIX;
 use super::{FileError, Files, JOB_NAME, with_suffix};
 use crate::choice::Place;
+use crate::label::Source;
 use crate::pattern::PatternValues;
-use crate::style::Source;
 
 impl Files {
     /// Checks that the files can probably be created, without creating anything. Checks neither the

@@ -17,8 +17,9 @@ use super::new::NewFiles;
 use super::pool::{FileJob, Pool};
 use super::{FileError, FileId, Files, MAX_OPEN_FILES};
 use crate::batch::MAX_COPIED;
+use crate::label::Source;
 use crate::output::{Audience, SLOW_WRITE};
-use crate::style::{OpenLine, Source};
+use crate::style::OpenLine;
 
 /// The number of files that a printer may always keep open: the first one, for its lock, and the
 /// one that it writes.
