@@ -4,6 +4,7 @@
 
 mod convert;
 mod reasons;
+mod resources;
 mod table;
 pub mod translate;
 
@@ -53,6 +54,20 @@ pub enum Meaning {
     Always(&'static str),
     /// Refused, with the reason and with what to write.
     Refused(&'static str),
+}
+
+type Names = &'static [&'static str];
+
+const fn row(names: Names, values: Values, meaning: Meaning) -> Spelling {
+    Spelling { names, values, meaning }
+}
+
+const fn always(names: Names, reason: &'static str) -> Spelling {
+    row(names, Values::None, Meaning::Always(reason))
+}
+
+const fn refused(names: Names, reason: &'static str) -> Spelling {
+    row(names, Values::None, Meaning::Refused(reason))
 }
 
 /// Returns all spellings that `iof COMMAND` takes. Only `run` and `pull` take any.
