@@ -12,6 +12,7 @@ use iof_proto::query::key;
 use iof_proto::{Channel, Found, ProcInfo, ProcState, Value};
 use iof_remote::{AgentCosts, backend_text, cpu_time};
 
+use crate::attach::query_streams;
 use crate::exits::{ExitGroups, number_of_ranks};
 use crate::failures::Failures;
 use crate::message::print_message;
@@ -126,7 +127,7 @@ impl JobAccount {
         };
         format!(
             "{} in {:.3} s, {}; {written} bytes forwarded, {lost} lost{missing}{}",
-            number_of_ranks(self.exits.len()),
+            number_of_ranks(self.exits.len() as u64),
             self.elapsed.as_secs_f64(),
             self.exits,
             self.not_counted()
@@ -151,12 +152,7 @@ pub fn report_agents(costs: &AgentCosts) {
 /// Returns the bytes that are cached for the outputs of this process, and not written.
 pub fn unread_bytes(engine: &Engine) -> Result<u64, Box<dyn Error>> {
     let mut tool = engine.attach("iof run", Grant::Never)?;
-    let found = tool.query(&[key::IOF_QUERY_STATS])?;
-    let streams = found.into_iter().filter_map(|found| match found.value {
-        Value::Streams(streams) => Some(streams),
-        _ => None,
-    });
-    let readers = streams.flatten().flat_map(|stream| stream.readers);
+    let readers = query_streams(&mut tool)?.into_iter().flat_map(|stream| stream.readers);
     let own = readers.filter(|reader| reader.tool == "iof run" && reader.pid == std::process::id());
     Ok(own.fold(0u64, |sum, reader| sum.saturating_add(reader.lag)))
 }

@@ -17,7 +17,7 @@ use iof_proto::Channels;
 pub use self::ending::EndingArgs;
 use self::engine::JobEngineArgs;
 pub use self::run::{AppArgs, BindingChoice, Drop, MpiChoice, RendezvousDir, RunArgs, Variable};
-use self::values::{ChannelList, Ranks, interval, ranks};
+use self::values::{CHANNELS, Ranks, interval, ranks};
 use crate::gateway::GatewayArgs;
 use crate::kill::KillArgs;
 use crate::log::LogArgs;
@@ -109,7 +109,7 @@ pub struct PullArgs {
     /// Pull these channels, such as stdout,stderr
     ///
     /// The third one is stddiag, PMIx's channel for diagnostics. By default all three are pulled.
-    #[arg(long, value_name = "LIST", default_value = "stdout,stderr,stddiag", value_parser = ChannelList)]
+    #[arg(long, value_name = "LIST", default_value = "stdout,stderr,stddiag", value_parser = CHANNELS)]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub channel: Channels,
 
@@ -146,7 +146,7 @@ pub struct TopArgs {
     pub rank: Option<Ranks>,
 
     /// Show only these channels, such as stdout,stderr
-    #[arg(long, value_name = "LIST", value_parser = ChannelList, hide_possible_values = true)]
+    #[arg(long, value_name = "LIST", value_parser = CHANNELS, hide_possible_values = true)]
     pub channel: Option<Channels>,
 
     /// Sum the streams of each rank

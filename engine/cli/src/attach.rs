@@ -8,8 +8,8 @@ use iof_engine::{Engine, Grant};
 use iof_proto::limits::JOB_WAIT;
 use iof_proto::query::{JobInfo, key};
 use iof_proto::rendezvous::{ConnectError, FindError, Level, Search, SearchNames, list};
-use iof_proto::{Found, Nspace, Proc, Rank, Value};
-use iof_tool::{AttachError, Pull, Tool};
+use iof_proto::{Found, Nspace, Proc, ProcInfo, Rank, StreamStats, Value};
+use iof_tool::{AttachError, Pull, RequestError, Tool};
 
 use crate::args::engine::EngineArgs;
 use crate::error::Failure;
@@ -22,30 +22,15 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub const OPTIONS: SearchNames =
     SearchNames { pid: "--pid", nspace: "--nspace", server: "--server", directory: "--rendezvous-dir" };
 
-/// The name of a tool, as queries show it.
-pub enum ToolName {
-    /// `iof pull`
-    Pull,
-    /// `iof push`
-    Push,
-    /// `iof query`
-    Query,
-    /// `iof top`
-    Top,
-    /// `iof log`
-    Log,
-    /// `iof kill`
-    Kill,
-}
-
-/// Attaches a tool to the engine that the options select, or to the only engine.
-pub fn attach(args: &EngineArgs, name: &ToolName) -> Result<Tool, Failure> {
+/// Attaches a tool to the engine that the options select, or to the only engine. Queries show the
+/// tool as `name`.
+pub fn attach(args: &EngineArgs, name: &str) -> Result<Tool, Failure> {
     find(&args.search(), name)
 }
 
 /// Attaches a tool to the engine that `search` finds.
-pub fn find(search: &Search, name: &ToolName) -> Result<Tool, Failure> {
-    Tool::find(search, name.text()).map_err(|error| failed(error, search))
+pub fn find(search: &Search, name: &str) -> Result<Tool, Failure> {
+    Tool::find(search, name).map_err(|error| failed(error, search))
 }
 
 /// Attaches a tool named `name` for one of the command's own outputs. Its registration is an
@@ -60,10 +45,10 @@ pub fn attach_own(engine: &Engine, name: &str, nspace: &Nspace, part: &Part<'_>)
 
 /// Attaches `count` tools to one engine. If none has the selected job, but one has no job yet, waits
 /// up to [`JOB_WAIT`] for the job.
-pub fn attach_several(args: &EngineArgs, name: &ToolName, count: usize) -> Result<Vec<Tool>, Failure> {
+pub fn attach_several(args: &EngineArgs, name: &str, count: usize) -> Result<Vec<Tool>, Failure> {
     let (search, start) = (args.search(), Instant::now());
     loop {
-        match Tool::find_several(&search, name.text(), count) {
+        match Tool::find_several(&search, name, count) {
             Err(AttachError::Find(FindError::NoSuchNspace { nspace, .. }))
                 if start.elapsed() < JOB_WAIT && may_begin(&search, &nspace) =>
             {
@@ -79,19 +64,6 @@ fn may_begin(search: &Search, nspace: &Nspace) -> bool {
     let engines = list(search.session_directory.as_deref()).unwrap_or_default();
     let sessions = engines.iter().filter(|engine| engine.level == Level::Session && engine.is_live);
     sessions.into_iter().any(|engine| engine.jobs.is_empty() || engine.jobs.contains(nspace))
-}
-
-impl ToolName {
-    fn text(&self) -> &'static str {
-        match self {
-            ToolName::Pull => "iof pull",
-            ToolName::Push => "iof push",
-            ToolName::Query => "iof query",
-            ToolName::Top => "iof top",
-            ToolName::Log => "iof log",
-            ToolName::Kill => "iof kill",
-        }
-    }
 }
 
 fn failed(error: AttachError, search: &Search) -> Failure {
@@ -137,15 +109,35 @@ pub fn listed<'a>(jobs: impl Iterator<Item = &'a Nspace>) -> String {
 
 /// Returns the names of an engine's jobs, also of those that have ended.
 pub fn namespaces(tool: &mut Tool) -> Result<Vec<Nspace>, Failure> {
-    Ok(jobs(tool)?.into_iter().map(|job| job.nspace).collect())
+    Ok(query_jobs(tool).map_err(Failure::running)?.into_iter().map(|job| job.nspace).collect())
 }
 
 /// Returns the jobs that the engine of `tool` knows.
-pub fn jobs(tool: &mut Tool) -> Result<Vec<JobInfo>, Failure> {
-    let found = tool.query(&[key::PMIX_QUERY_NAMESPACE_INFO]).map_err(Failure::running)?;
-    let jobs = found.into_iter().find_map(|Found { value, .. }| match value {
-        Value::Jobs(jobs) => Some(jobs),
-        _ => None,
+pub fn query_jobs(tool: &mut Tool) -> Result<Vec<JobInfo>, RequestError> {
+    let found = tool.query(&[key::PMIX_QUERY_NAMESPACE_INFO])?;
+    let jobs = found.into_iter().flat_map(|Found { value, .. }| match value {
+        Value::Jobs(jobs) => jobs,
+        _ => Vec::new(),
     });
-    Ok(jobs.unwrap_or_default())
+    Ok(jobs.collect())
+}
+
+/// Returns the processes that the engine of `tool` knows.
+pub fn query_procs(tool: &mut Tool) -> Result<Vec<ProcInfo>, RequestError> {
+    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE])?;
+    let procs = found.into_iter().flat_map(|Found { value, .. }| match value {
+        Value::Procs(procs) => procs,
+        _ => Vec::new(),
+    });
+    Ok(procs.collect())
+}
+
+/// Returns the streams that the engine of `tool` has.
+pub fn query_streams(tool: &mut Tool) -> Result<Vec<StreamStats>, RequestError> {
+    let found = tool.query(&[key::IOF_QUERY_STATS])?;
+    let streams = found.into_iter().flat_map(|Found { value, .. }| match value {
+        Value::Streams(streams) => streams,
+        _ => Vec::new(),
+    });
+    Ok(streams.collect())
 }

@@ -6,6 +6,8 @@ use std::fmt;
 use iof_engine::Exit;
 use iof_proto::Rank;
 
+use crate::error::Failure;
+
 /// The number of ranges of ranks that a message lists.
 const MAX_LISTED_RANGES: usize = 8;
 
@@ -62,7 +64,7 @@ impl fmt::Display for ExitGroups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (key, ranks)) in self.0.iter().enumerate() {
             let separator = if index > 0 { ", " } else { "" };
-            write!(f, "{separator}{key}: {}", number_of_ranks(ranks.len()))?;
+            write!(f, "{separator}{key}: {}", number_of_ranks(ranks.len() as u64))?;
             if *key != Key::Code(0) {
                 write!(f, " ({})", listed(ranks))?;
             }
@@ -72,13 +74,29 @@ impl fmt::Display for ExitGroups {
 }
 
 /// Returns `1 rank` or `5 ranks`.
-pub fn number_of_ranks(ranks: usize) -> String {
+pub fn number_of_ranks(ranks: u64) -> String {
     if ranks == 1 { "1 rank".into() } else { format!("{ranks} ranks") }
+}
+
+/// Returns the failure for an option with a rank that a job of `nprocs` ranks does not have.
+pub fn no_such_rank(rank: Rank, place: &str, nprocs: u64) -> Failure {
+    let ranks = number_of_ranks(nprocs);
+    Failure::Usage(format!("invalid rank {rank} {place}: the job has {ranks}, numbered from 0"))
 }
 
 /// Returns ranks as ranges, such as `0,3-5`. Ranges beyond [`MAX_LISTED_RANGES`] are replaced by
 /// `...`.
 pub fn listed(ranks: &BTreeSet<Rank>) -> String {
+    let mut parts = ranges(ranks);
+    if parts.len() > MAX_LISTED_RANGES {
+        parts.truncate(MAX_LISTED_RANGES);
+        parts.push("...".into());
+    }
+    parts.join(",")
+}
+
+/// Returns sorted ranks as ranges, such as `0` and `3-5`.
+pub fn ranges<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> Vec<String> {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for Rank(rank) in ranks {
         match ranges.last_mut() {
@@ -89,11 +107,7 @@ pub fn listed(ranks: &BTreeSet<Rank>) -> String {
     let range = |(first, last): &(u32, u32)| {
         if first == last { first.to_string() } else { format!("{first}-{last}") }
     };
-    let mut parts: Vec<String> = ranges.iter().take(MAX_LISTED_RANGES).map(range).collect();
-    if ranges.len() > MAX_LISTED_RANGES {
-        parts.push("...".into());
-    }
-    parts.join(",")
+    ranges.iter().map(range).collect()
 }
 
 #[cfg(test)]

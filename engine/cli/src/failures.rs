@@ -211,7 +211,9 @@ impl Failures {
         }
         match self.signalled.len() {
             0 => {}
-            ranks => add(format!("terminated {} on request: {}", number_of_ranks(ranks), self.signalled)),
+            ranks => {
+                add(format!("terminated {} on request: {}", number_of_ranks(ranks as u64), self.signalled))
+            }
         }
         lines
     }

@@ -2,14 +2,13 @@
 
 use clap::Args;
 use iof_engine::Signal;
-use iof_proto::query::key;
 use iof_proto::rendezvous::{Search, Target};
-use iof_proto::{Found, Nspace, Proc, ProcState, Status, Value};
+use iof_proto::{Nspace, Proc, ProcState, Status};
 use iof_tool::{RequestError, Tool};
 
 use crate::args::engine::{EngineArgs, own_directory};
 use crate::args::values::{Ranks, ranks};
-use crate::attach::{ToolName, find, listed, namespaces};
+use crate::attach::{find, listed, namespaces, query_procs};
 use crate::error::Failure;
 
 #[derive(Args)]
@@ -88,7 +87,7 @@ pub fn kill(args: &KillArgs) -> Result<(), Failure> {
         }
         search => search,
     };
-    let mut tool = find(&search, &ToolName::Kill)?;
+    let mut tool = find(&search, "iof kill")?;
     let procs: Vec<Proc> = rank.0.iter().map(|rank| Proc { nspace: job.clone(), rank: *rank }).collect();
     match tool.signal(&procs, signal.number()) {
         Ok(0) if has_running(&mut tool, &procs) => Err(Failure::running(format!(
@@ -113,11 +112,6 @@ pub fn kill(args: &KillArgs) -> Result<(), Failure> {
 /// Returns whether some of `procs` are running, here or on another node.
 fn has_running(tool: &mut Tool, procs: &[Proc]) -> bool {
     let is_selected = |proc: &Proc| procs.contains(proc) || procs.contains(&Proc::all(proc.nspace.clone()));
-    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE]).unwrap_or_default();
-    found.into_iter().any(|Found { value, .. }| match value {
-        Value::Procs(infos) => {
-            infos.iter().any(|info| info.state == ProcState::Running && is_selected(&info.proc))
-        }
-        _ => false,
-    })
+    let procs = query_procs(tool).unwrap_or_default();
+    procs.iter().any(|info| info.state == ProcState::Running && is_selected(&info.proc))
 }

@@ -15,7 +15,7 @@ use iof_proto::{Info, InfoValue, Log, LogEntry, LogOutcome, LogReport, Proc, Ran
 use iof_tool::{RequestError, own_proc};
 
 use crate::args::engine::EngineArgs;
-use crate::attach::{ToolName, attach};
+use crate::attach::attach;
 use crate::error::Failure;
 use crate::message::print_message;
 
@@ -121,7 +121,7 @@ pub fn log(args: &LogArgs) -> Result<(), Failure> {
     if args.mail_to.is_none() && log.data.iter().any(|entry| entry.channel == key::PMIX_LOG_EMAIL) {
         return Err(Failure::usage("the channel email needs an address: add --mail-to"));
     }
-    let mut tool = attach(&args.engine, &ToolName::Log)?;
+    let mut tool = attach(&args.engine, "iof log")?;
     let LogReport { status, outcomes, ignored } = tool.log(&log).map_err(|error| match error {
         RequestError::Denied(failure) if failure.status == Status::ERR_BAD_PARAM => {
             Failure::usage(failure.reason)

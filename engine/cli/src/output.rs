@@ -16,8 +16,9 @@ use iof_proto::{Channels, Nspace, Rank};
 use iof_tool::Tool;
 use nix::unistd::gethostname;
 
-use crate::args::values::{ChannelList, Ranks, bytes, duration, file_count, file_size, ranks};
+use crate::args::values::{CHANNELS, Ranks, bytes, duration, file_count, file_size, ranks};
 use crate::error::Failure;
+use crate::exits::no_such_rank;
 use crate::give_up::WatchedOutput;
 use crate::message::{beside_output, print_message};
 use crate::printers::{AttachedOutputs, LONE_RANK_WAIT, OutputTarget};
@@ -78,7 +79,7 @@ pub struct OutputArgs {
     /// Do not write these channels
     ///
     /// They go neither to stdout and stderr nor to files. Tools can still pull them.
-    #[arg(long, help_heading = OUTPUT, value_name = "LIST", value_parser = ChannelList)]
+    #[arg(long, help_heading = OUTPUT, value_name = "LIST", value_parser = CHANNELS)]
     #[arg(hide_possible_values = true)]
     pub no_forward: Option<Channels>,
 
@@ -183,10 +184,7 @@ impl OutputArgs {
         if let (Some(last), Some(nprocs)) = (last, nprocs)
             && u64::from(last.0) >= nprocs
         {
-            let noun = if nprocs == 1 { "rank" } else { "ranks" };
-            return Err(Failure::Usage(format!(
-                "invalid rank {last} in --ranks: the job has {nprocs} {noun}, numbered from 0"
-            )));
+            return Err(no_such_rank(*last, "in --ranks", nprocs));
         }
         let files = outputs.files(nprocs.and_then(|nprocs| u32::try_from(nprocs).ok()));
         if files.is_empty() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {

@@ -7,14 +7,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
-use iof_proto::query::key;
 use iof_proto::rendezvous::{Level, Listed, list};
-use iof_proto::{Found, Nspace, ProcInfo, ProcState, Value};
+use iof_proto::{Nspace, ProcInfo, ProcState};
 use iof_tool::{AttachError, RequestError, Tool};
 use nix::unistd::{Uid, User};
 
 use crate::args::engine::own_directory;
-use crate::attach::OPTIONS;
+use crate::attach::{OPTIONS, query_jobs, query_procs};
 use crate::error::Failure;
 use crate::print::{table, write};
 use crate::threads::start_thread;
@@ -97,26 +96,14 @@ fn query(path: &std::path::Path) -> Result<(u32, Jobs), NoJobs> {
         AttachError::Connect(_) => "stale",
         _ => "no answer",
     })?;
-    let keys = [key::PMIX_QUERY_NAMESPACE_INFO, key::PMIX_QUERY_PROC_TABLE];
-    let found = tool.query(&keys).map_err(|error| match error {
+    let state = |error| match error {
         RequestError::Denied(_) => "refused",
         _ => "stale",
-    })?;
-    let mut jobs = Jobs::new();
-    for Found { value, .. } in found {
-        match value {
-            Value::Jobs(infos) => {
-                for info in infos {
-                    jobs.entry(info.nspace).or_default();
-                }
-            }
-            Value::Procs(procs) => {
-                procs
-                    .into_iter()
-                    .for_each(|proc| jobs.entry(proc.proc.nspace.clone()).or_default().push(proc));
-            }
-            _ => {}
-        }
+    };
+    let infos = query_jobs(&mut tool).map_err(state)?;
+    let mut jobs: Jobs = infos.into_iter().map(|job| (job.nspace, Vec::new())).collect();
+    for proc in query_procs(&mut tool).map_err(state)? {
+        jobs.entry(proc.proc.nspace.clone()).or_default().push(proc);
     }
     Ok((tool.engine_pid(), jobs))
 }

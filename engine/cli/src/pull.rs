@@ -12,7 +12,7 @@ use iof_tool::{Pull, RequestError, Tool};
 
 use crate::args::PullArgs;
 use crate::args::values::Ranks;
-use crate::attach::{POLL_INTERVAL, ToolName, attach_several, jobs};
+use crate::attach::{POLL_INTERVAL, attach_several, query_jobs};
 use crate::error::Failure;
 use crate::output::{Part, WrittenOutputs, with_job};
 
@@ -87,7 +87,7 @@ fn open(args: &PullArgs, parts: &[Part<'_>]) -> Result<(Vec<Option<Tool>>, bool)
         return Ok((Vec::new(), false));
     }
     let engine = args.engine.select();
-    let mut tools = attach_several(&engine, &ToolName::Pull, count)?;
+    let mut tools = attach_several(&engine, "iof pull", count)?;
     let Some(first) = tools.first_mut() else { return Ok((Vec::new(), false)) };
     let jobs = wait_for_jobs(first, engine.nspace.as_ref())?;
     let one_rank = |ranks: &[Rank]| matches!(ranks, [rank] if *rank != Rank::WILDCARD);
@@ -125,7 +125,7 @@ fn select(args: &PullArgs, part: &Part<'_>) -> Option<(Channels, Vec<Rank>)> {
 fn wait_for_jobs(tool: &mut Tool, nspace: Option<&Nspace>) -> Result<Vec<JobInfo>, Failure> {
     let start = Instant::now();
     loop {
-        let mut jobs = jobs(tool)?;
+        let mut jobs = query_jobs(tool).map_err(Failure::running)?;
         jobs.retain(|job| nspace.is_none_or(|nspace| *nspace == job.nspace));
         if !jobs.is_empty() {
             return Ok(jobs);

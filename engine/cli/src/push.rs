@@ -17,7 +17,7 @@ use iof_tool::{Push, PushError, Pusher, RequestError};
 
 use crate::args::engine::EngineArgs;
 use crate::args::values::{Ranks, ranks};
-use crate::attach::{ToolName, attach, namespaces};
+use crate::attach::{attach, namespaces};
 use crate::error::Failure;
 use crate::message::print_message;
 
@@ -67,7 +67,7 @@ pub fn push(args: &PushArgs) -> Result<(), Failure> {
     };
     let length = file.metadata().ok().filter(Metadata::is_file).map(|metadata| metadata.len());
     let bar = length.filter(|_| io::stderr().is_terminal()).map(bar);
-    let mut tool = attach(&args.engine, &ToolName::Push)?;
+    let mut tool = attach(&args.engine, "iof push")?;
     let nspace = one_job(namespaces(&mut tool)?, args)?;
     let targets = args.rank.0.iter().map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect();
     let directives = [

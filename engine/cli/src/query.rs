@@ -1,11 +1,9 @@
 //! `iof query`: prints the answers of a running engine and its host as tables or JSON.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::io;
 
 use clap::Args;
-use clap::builder::{PossibleValue, TypedValueParser};
 use iof_engine::log_channel_name;
 use iof_proto::attribute::{self, Attribute, Place};
 use iof_proto::names::{is_invisible, sanitize};
@@ -19,8 +17,8 @@ use serde_json::json;
 
 use crate::args::engine::EngineArgs;
 use crate::args::similar::closest;
-use crate::args::values::{Ranks, ranks};
-use crate::attach::{ToolName, attach};
+use crate::args::values::{Named, Ranks, ranks};
+use crate::attach::{attach, query_procs};
 use crate::error::Failure;
 use crate::print::{table, write};
 
@@ -45,7 +43,7 @@ const SHORT_NAMES: [(&str, &str); 3] = [
 )]
 pub struct QueryArgs {
     /// Keys to query
-    #[arg(value_name = "KEY", required = true, value_parser = KeyParser, hide_possible_values = true)]
+    #[arg(value_name = "KEY", required = true, value_parser = KEY, hide_possible_values = true)]
     keys: Vec<String>,
 
     /// Limit the answer to these ranks, such as 0,3-5
@@ -70,7 +68,7 @@ pub struct QueryArgs {
 
 /// Sends the query and prints the answer.
 pub fn query(args: &QueryArgs) -> Result<(), Failure> {
-    let mut tool = attach(&args.engine, &ToolName::Query)?;
+    let mut tool = attach(&args.engine, "iof query")?;
     let nspace = args.engine.nspace.iter().map(|nspace| Info::required(key::PMIX_NSPACE, nspace.as_str()));
     let ranks = args.rank.iter().flat_map(|ranks| &ranks.0).filter(|rank| **rank != Rank::WILDCARD);
     let ranks = ranks.map(|rank| Info::required(key::PMIX_RANK, rank.0));
@@ -116,27 +114,8 @@ fn parse_qualifier(text: &str) -> Result<Info, String> {
     Ok(Info { key: key.to_owned(), value, required: true })
 }
 
-/// A parser of keys, with the named keys for shell completion. It accepts any key with a dot as
-/// well.
-#[derive(Clone)]
-struct KeyParser;
-
-impl TypedValueParser for KeyParser {
-    type Value = String;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        arg: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<String, clap::Error> {
-        TypedValueParser::parse_ref(&parse_key, command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(names().map(PossibleValue::new)))
-    }
-}
+/// A parser of keys, which accepts any key with a dot as well as the names.
+const KEY: Named<String> = Named { parse: parse_key, names: || names().collect() };
 
 fn parse_key(text: &str) -> Result<String, String> {
     if text.contains('.') {
@@ -335,16 +314,6 @@ pub fn check_ranks(tool: &mut Tool, ranks: Option<&Ranks>, job: Option<&Nspace>)
         }
         _ => Ok(()),
     }
-}
-
-/// Returns the processes that the engine of `tool` knows.
-pub fn query_procs(tool: &mut Tool) -> Result<Vec<ProcInfo>, RequestError> {
-    let found = tool.query(&[key::PMIX_QUERY_PROC_TABLE])?;
-    let procs = found.into_iter().flat_map(|Found { value, .. }| match value {
-        Value::Procs(procs) => procs,
-        _ => Vec::new(),
-    });
-    Ok(procs.collect())
 }
 
 /// Returns the word for the status of a job: PMIx has only the names of the events that led to it.

@@ -13,6 +13,7 @@ use iof_tool::{Push, PushError, Pusher};
 
 use crate::args::values::{Ranks, ranks};
 use crate::error::Failure;
+use crate::exits::no_such_rank;
 use crate::message::print_message;
 use crate::push::report_wait;
 
@@ -66,13 +67,10 @@ impl StdinArgs {
     /// Plans the stdin of a job with `nprocs` ranks.
     pub fn plan(&self, nprocs: u64) -> Result<StdinPlan, Failure> {
         let all: BTreeSet<Rank> = (0..).take_while(|rank| u64::from(*rank) < nprocs).map(Rank).collect();
-        let noun = if nprocs == 1 { "rank" } else { "ranks" };
         let checked = |ranks: &Ranks| match ranks.0.as_slice() {
             [Rank::WILDCARD] => Ok(all.clone()),
             listed => match listed.iter().find(|rank| !all.contains(rank)) {
-                Some(rank) => Err(Failure::usage(format!(
-                    "invalid rank {rank} for stdin: the job has {nprocs} {noun}, numbered from 0"
-                ))),
+                Some(rank) => Err(no_such_rank(*rank, "for stdin", nprocs)),
                 None => Ok(listed.iter().copied().collect()),
             },
         };
@@ -148,26 +146,18 @@ impl StdinPlan {
         if self.pushed.is_empty() {
             return Ok(());
         }
-        let procs = |ranks: &mut dyn Iterator<Item = &Rank>| -> Vec<Proc> {
-            ranks.map(|rank| Proc { nspace: nspace.clone(), rank: *rank }).collect()
-        };
-        let closed: Vec<Proc> =
-            procs(&mut self.pushed.iter().filter(|(_, ends)| **ends).map(|(rank, _)| rank));
-        let complete = |targets| Push {
-            // Some ranks may have ended by then.
-            directives: vec![Info::new(key::PMIX_IOF_COMPLETE, true), Info::new(key::IOF_PARTIAL, true)],
-            ..Push::new(targets)
-        };
-        let attach = || engine.attach("iof run", Grant::Never).map_err(Failure::running);
-        let targets = procs(&mut self.pushed.keys());
+        let proc = |rank: &Rank| Proc { nspace: nspace.clone(), rank: *rank };
+        let targets: Vec<Proc> = self.pushed.keys().map(proc).collect();
+        let closed: Vec<Proc> = self.own().iter().map(proc).collect();
         let closes_all = closed.len() == targets.len();
-        let push = if closes_all {
-            complete(targets)
-        } else {
-            Push { directives: vec![Info::new(key::IOF_PARTIAL, true)], ..Push::new(targets) }
-        };
+        // Some ranks may have ended by the time of a push.
+        let partial = vec![Info::new(key::IOF_PARTIAL, true)];
+        let complete = [vec![Info::new(key::PMIX_IOF_COMPLETE, true)], partial.clone()].concat();
+        let directives = if closes_all { complete.clone() } else { partial };
+        let attach = || engine.attach("iof run", Grant::Never).map_err(Failure::running);
         // Attaches before a rank can end.
         let mut closer = (!closes_all && !closed.is_empty()).then(attach).transpose()?;
+        let push = Push { targets, directives };
         let pusher = match Pusher::start(attach()?, &push, io::stdin(), report_wait) {
             Ok(pusher) => pusher,
             // All ranks have already ended or closed their stdin.
@@ -190,7 +180,7 @@ impl StdinPlan {
             on_event(StdinEvent::Over);
             if let Some(tool) = &mut closer {
                 // Fails if the ranks have ended.
-                let _ = tool.push(&complete(closed), &[], |_: &SlowTargets| {});
+                let _ = tool.push(&Push { targets: closed, directives: complete }, &[], |_: &SlowTargets| {});
             }
         };
         // The thread ends with the process at the latest.

@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use iof_proto::limits::MAX_NSPACE;
-use iof_proto::query::key;
-use iof_proto::{Found, Proc, StreamStats, Value};
+use iof_proto::{Proc, StreamStats};
 use iof_tool::{LostError, RequestError, Tool};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -28,10 +27,10 @@ use self::filter::Filter;
 use self::row::Sort;
 use self::screen::Screen;
 use crate::args::TopArgs;
-use crate::attach::{ToolName, attach};
+use crate::attach::{attach, query_procs, query_streams};
 use crate::error::Failure;
 use crate::message::print_message;
-use crate::query::{check_ranks, query_procs};
+use crate::query::check_ranks;
 use crate::signals::{self, Signals};
 
 /// The capacity of the event queue. Senders block when it is full, so that a slow terminal costs no
@@ -70,7 +69,7 @@ enum Reaction {
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
     let mut screen = Screen::new()?;
     let selected = args.engine.select();
-    let mut tool = attach(&selected, &ToolName::Top)?;
+    let mut tool = attach(&selected, "iof top")?;
     let filter = Filter { ranks: args.rank.clone(), channels: args.channel, job: selected.nspace };
     check_ranks(&mut tool, filter.ranks.as_ref(), filter.job.as_ref())?;
     let engine = tool.engine_pid();
@@ -249,10 +248,9 @@ fn watch_engine(mut tool: Tool, interval: Duration, events: &Sender<ScreenEvent>
     let wait = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
     let mut hosts = BTreeMap::new();
     loop {
-        let event = match tool.query(&[key::IOF_QUERY_STATS]) {
-            Ok(found) => {
-                let (time, streams) =
-                    (Instant::now(), found.into_iter().flat_map(streams).collect::<Vec<_>>());
+        let event = match query_streams(&mut tool) {
+            Ok(streams) => {
+                let time = Instant::now();
                 if streams.iter().any(|stream| !hosts.contains_key(&stream.source)) {
                     // A failure of this query is one of the next query, too.
                     let procs = query_procs(&mut tool).unwrap_or_default();
@@ -276,12 +274,5 @@ fn watch_engine(mut tool: Tool, interval: Duration, events: &Sender<ScreenEvent>
         // A tool without a registration becomes readable only when its engine is gone, which ends
         // the wait at once.
         let _ = poll(&mut [PollFd::new(tool.as_fd(), PollFlags::POLLIN)], wait);
-    }
-}
-
-fn streams(found: Found) -> Vec<StreamStats> {
-    match found.value {
-        Value::Streams(streams) => streams,
-        _ => Vec::new(),
     }
 }

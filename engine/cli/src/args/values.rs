@@ -9,6 +9,8 @@ use iof_engine::{MAX_RANKS, MIN_CACHE_SIZE};
 use iof_output::MAX_KEPT_FILES;
 use iof_proto::{Channel, Channels, Rank};
 
+use crate::exits::ranges;
+
 /// The ranks of an option, sorted and without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranks(pub Vec<Rank>);
@@ -25,18 +27,7 @@ impl fmt::Display for Ranks {
         if self.0 == [Rank::WILDCARD] {
             return f.write_str("all");
         }
-        let mut runs: Vec<(u32, u32)> = Vec::new();
-        for Rank(rank) in &self.0 {
-            match runs.last_mut() {
-                Some((_, last)) if last.checked_add(1) == Some(*rank) => *last = *rank,
-                _ => runs.push((*rank, *rank)),
-            }
-        }
-        let run = |(first, last): &(u32, u32)| match first == last {
-            true => first.to_string(),
-            false => format!("{first}-{last}"),
-        };
-        f.write_str(&runs.iter().map(run).collect::<Vec<_>>().join(","))
+        f.write_str(&ranges(&self.0).join(","))
     }
 }
 
@@ -63,25 +54,33 @@ pub fn ranks(text: &str) -> Result<Ranks, String> {
     Ok(Ranks(ranks))
 }
 
-/// A parser of channel lists, with the channels' names for shell completion.
+/// A parser of texts, with names for shell completion. It may accept other texts as well.
 #[derive(Clone)]
-pub struct ChannelList;
+pub struct Named<T> {
+    pub parse: fn(&str) -> Result<T, String>,
+    pub names: fn() -> Vec<&'static str>,
+}
 
-impl TypedValueParser for ChannelList {
-    type Value = Channels;
+/// A parser of channel lists.
+pub const CHANNELS: Named<Channels> = Named {
+    parse: channels,
+    names: || [Channel::Stdout, Channel::Stderr, Channel::Stddiag].map(Channel::as_str).into(),
+};
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Named<T> {
+    type Value = T;
 
     fn parse_ref(
         &self,
         command: &clap::Command,
         arg: Option<&clap::Arg>,
         value: &OsStr,
-    ) -> Result<Channels, clap::Error> {
-        TypedValueParser::parse_ref(&channels, command, arg, value)
+    ) -> Result<T, clap::Error> {
+        TypedValueParser::parse_ref(&self.parse, command, arg, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let channels = [Channel::Stdout, Channel::Stderr, Channel::Stddiag];
-        Some(Box::new(channels.into_iter().map(|channel| PossibleValue::new(channel.as_str()))))
+        Some(Box::new((self.names)().into_iter().map(PossibleValue::new)))
     }
 }
 
