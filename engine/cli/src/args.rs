@@ -14,9 +14,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use iof_proto::Channels;
 
-pub use self::ending::EndingArgs;
 use self::engine::JobEngineArgs;
-pub use self::run::{AppArgs, BindingChoice, Drop, MpiChoice, RendezvousDir, RunArgs, Variable};
+pub use self::run::{AppArgs, BindingChoice, Drop, MpiChoice, RunArgs, Variable};
 use self::values::{CHANNELS, Ranks, interval, ranks};
 use crate::gateway::GatewayArgs;
 use crate::kill::KillArgs;

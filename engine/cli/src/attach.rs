@@ -13,7 +13,8 @@ use iof_tool::{AttachError, Pull, RequestError, Tool};
 
 use crate::args::engine::EngineArgs;
 use crate::error::Failure;
-use crate::output::{Part, with_job};
+use crate::output::with_job;
+use crate::printers::OutputTarget;
 
 /// The interval at which a command that waits for a job looks for it.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -35,7 +36,12 @@ pub fn find(search: &Search, name: &str) -> Result<Tool, Failure> {
 
 /// Attaches a tool named `name` for one of the command's own outputs. Its registration is an
 /// ordinary one, except that it may block the ranks.
-pub fn attach_own(engine: &Engine, name: &str, nspace: &Nspace, part: &Part<'_>) -> Result<Tool, Failure> {
+pub fn attach_own(
+    engine: &Engine,
+    name: &str,
+    nspace: &Nspace,
+    part: &OutputTarget<'_>,
+) -> Result<Tool, Failure> {
     let mut tool = engine.attach(name, Grant::Block).map_err(Failure::running)?;
     let ranks = with_job(part.ranks.map_or(&[Rank::WILDCARD], |ranks| &ranks.0));
     let procs = ranks.into_iter().map(|rank| Proc { nspace: nspace.clone(), rank }).collect();

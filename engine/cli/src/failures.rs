@@ -53,12 +53,12 @@ pub struct Failures {
 }
 
 impl Failures {
-    pub fn new(nspace: Nspace, timeout: Option<Duration>) -> Failures {
+    pub fn new(nspace: Nspace, nodes: Arc<[Node]>, timeout: Option<Duration>) -> Failures {
         let host = gethostname().map_or_else(|_| "unknown host".into(), |name| name.to_string_lossy().into());
         Failures {
             nspace,
             host,
-            nodes: Arc::default(),
+            nodes,
             timeout,
             lines: 0,
             others: BTreeMap::new(),
@@ -67,11 +67,6 @@ impl Failures {
             terminated: BTreeSet::new(),
             killed: 0,
         }
-    }
-
-    /// Returns the same for ranks on other nodes.
-    pub fn on(self, nodes: Arc<[Node]>) -> Failures {
-        Failures { nodes, ..self }
     }
 
     /// Notes the end of a rank. Returns the line about it, if it has one.
@@ -245,7 +240,10 @@ mod tests {
 
     fn failures() -> Failures {
         let nspace = Nspace::new("demo").unwrap();
-        Failures { host: "node1".into(), ..Failures::new(nspace, Some(Duration::from_secs(90))) }
+        Failures {
+            host: "node1".into(),
+            ..Failures::new(nspace, Arc::default(), Some(Duration::from_secs(90)))
+        }
     }
 
     /// Returns the end of a rank with a status as wait(2) returns it.

@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// # Errors
 /// Fails if a FIFO has no reader in time or can't be opened, or a signal asks the command to end.
 pub fn wait_for_readers(
-    outputs: &mut AttachedOutputs,
+    outputs: &mut AttachedOutputs<'_>,
     new: &mut NewFiles,
     signals: &SignalWatch,
     give_up: Option<Duration>,

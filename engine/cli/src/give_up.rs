@@ -54,9 +54,12 @@ struct Checked {
 }
 
 impl WriteWait {
-    /// Creates a wait without limit.
-    pub fn new(outputs: Vec<WatchedOutput>) -> WriteWait {
-        WriteWait { outputs: outputs.into_iter().map(Checked::new).collect(), limit: None, next_check: None }
+    /// Creates a wait with this limit, if any.
+    pub fn new(outputs: impl IntoIterator<Item = WatchedOutput>, limit: Option<Duration>) -> WriteWait {
+        let outputs = outputs.into_iter().map(Checked::new).collect();
+        let mut write_wait = WriteWait { outputs, limit: None, next_check: None };
+        limit.into_iter().for_each(|limit| write_wait.limit(limit));
+        write_wait
     }
 
     /// Limits the wait from now on, unless it is limited already.
@@ -146,8 +149,8 @@ mod tests {
         let mut output = Output::new(&writer).unwrap();
         let watch = output.watch_writes();
         let limit = Duration::from_secs(1);
-        let mut write_wait = WriteWait::new(vec![WatchedOutput { name: "stdout", watch: watch.clone() }]);
-        write_wait.limit(limit);
+        let mut write_wait =
+            WriteWait::new(vec![WatchedOutput { name: "stdout", watch: watch.clone() }], Some(limit));
         let mut notes = output.notes();
         let writing = thread::spawn(move || notes.write_all(&vec![b'x'; LENGTH]));
         let mut now = Instant::now();

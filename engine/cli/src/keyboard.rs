@@ -5,7 +5,6 @@ use std::io;
 use std::mem;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use iof_engine::{InputKeys, PtyMaster, WindowSize};
 use iof_proto::Rank;
@@ -14,6 +13,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{InputFlags, LocalFlags, SetArg, SpecialCharacterIndices, Termios};
 use nix::sys::termios::{tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, read, tcgetpgrp};
+
+use crate::error::Failure;
+use crate::threads::start_thread;
 
 /// The largest number of bytes that are read from stdin ahead of the rank's terminal.
 const CHUNK: usize = 4096;
@@ -47,33 +49,29 @@ struct Settings {
 
 impl Keyboard {
     /// Starts a thread that types stdin at `master`, until no process has that terminal open.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
-    pub fn give_to(master: PtyMaster) -> io::Result<Keyboard> {
-        let settings = Settings { before: tcgetattr(io::stdin()).ok(), given: true };
-        let keyboard = Keyboard { settings: Arc::new(Mutex::new(settings)), elsewhere: None };
-        let settings = Arc::clone(&keyboard.settings);
-        thread::Builder::new().name("iof-keyboard".into()).spawn(move || {
-            lock(&settings).give();
+    pub fn give_to(master: PtyMaster) -> Result<Keyboard, Failure> {
+        Keyboard::give(None, move |settings| {
+            lock(settings).give();
             // After an error, too, nothing can be typed to the rank any more.
             let _ = type_stdin(&master);
-            lock(&settings).take_back();
-        })?;
-        Ok(keyboard)
+            lock(settings).take_back();
+        })
     }
 
     /// Passes every key of the command's terminal to its stdin unchanged, from which they are sent
-    /// to `rank` on another node.
-    ///
-    /// # Errors
-    /// If the thread cannot be started that waits until this process is in the foreground.
-    pub fn give_elsewhere(rank: Rank) -> io::Result<Keyboard> {
+    /// to `rank` on another node. A thread waits until this process is in the foreground.
+    pub fn give_elsewhere(rank: Rank) -> Result<Keyboard, Failure> {
+        Keyboard::give(Some(rank), |settings| lock(settings).give())
+    }
+
+    fn give(
+        elsewhere: Option<Rank>,
+        use_it: impl FnOnce(&Mutex<Settings>) + Send + 'static,
+    ) -> Result<Keyboard, Failure> {
         let settings = Settings { before: tcgetattr(io::stdin()).ok(), given: true };
-        let keyboard = Keyboard { settings: Arc::new(Mutex::new(settings)), elsewhere: Some(rank) };
+        let keyboard = Keyboard { settings: Arc::new(Mutex::new(settings)), elsewhere };
         let settings = Arc::clone(&keyboard.settings);
-        let give = move || lock(&settings).give();
-        thread::Builder::new().name("iof-keyboard".into()).spawn(give)?;
+        start_thread("iof-keyboard", move || use_it(&settings))?;
         Ok(keyboard)
     }
 

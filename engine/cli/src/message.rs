@@ -15,7 +15,7 @@ use iof_proto::names::escape;
 use crate::error::Failure;
 use crate::give_up::{WatchedOutput, WriteWait};
 use crate::signals;
-use crate::threads::start_thread;
+use crate::threads::{recv_until, start_thread};
 
 /// Stderr as the printers share it, set once output may be written to it or beside it.
 static SHARED: OnceLock<SharedStderr> = OnceLock::new();
@@ -148,15 +148,10 @@ pub fn wait_until_written() {
         return;
     }
     signals::unblock();
-    let mut write_wait = WriteWait::new(vec![watched.clone()]);
-    if let Some(limit) = *give_up.lock().unwrap_or_else(PoisonError::into_inner) {
-        write_wait.limit(limit);
-    }
+    let limit = *give_up.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut write_wait = WriteWait::new([watched.clone()], limit);
     loop {
-        let waited = match write_wait.next_check() {
-            Some(time) => end.recv_deadline(time),
-            None => end.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
+        let waited = recv_until(&end, write_wait.next_check());
         if waited != Err(RecvTimeoutError::Timeout) || write_wait.check(Instant::now()).is_some() {
             return;
         }

@@ -135,14 +135,6 @@ pub enum WrittenOutputs {
     Agent,
 }
 
-/// The streams of one printer.
-pub struct Part<'a> {
-    /// The channels of the streams.
-    pub channels: Channels,
-    /// The ranks of the streams; `None` for all ranks.
-    pub ranks: Option<&'a Ranks>,
-}
-
 /// Returns `ranks` and, unless they are all ranks, the undefined rank. Messages that are logged for
 /// the whole job belong to that rank.
 pub fn with_job(ranks: &[Rank]) -> Vec<Rank> {
@@ -155,8 +147,8 @@ pub struct Outputs<'a> {
     args: &'a OutputArgs,
     choice: Choice,
     writes: WrittenOutputs,
-    /// Set for a job of one rank, whose lines cannot mix with those of others.
-    is_one_rank: bool,
+    /// The number of ranks, if it is known.
+    nprocs: Option<u32>,
 }
 
 impl OutputArgs {
@@ -178,7 +170,8 @@ impl OutputArgs {
                 "--tag-by fragment has no effect without tags: add --output tag, or leave it out",
             ));
         }
-        let outputs = Outputs { args: self, choice, writes, is_one_rank: nprocs == Some(1) };
+        let ranks = nprocs.and_then(|nprocs| u32::try_from(nprocs).ok());
+        let outputs = Outputs { args: self, choice, writes, nprocs: ranks };
         let last =
             self.ranks.as_ref().and_then(|ranks| ranks.0.last()).filter(|rank| **rank != Rank::WILDCARD);
         if let (Some(last), Some(nprocs)) = (last, nprocs)
@@ -186,7 +179,7 @@ impl OutputArgs {
         {
             return Err(no_such_rank(*last, "in --ranks", nprocs));
         }
-        let files = outputs.files(nprocs.and_then(|nprocs| u32::try_from(nprocs).ok()));
+        let files = outputs.files();
         if files.is_empty() && (self.file_size.is_some() || self.open_mode == OpenMode::Append) {
             return Err(Failure::usage(
                 "--file-size and --open-mode apply to files: add --output dir=DIR, --output file=NAME or -o PATTERN",
@@ -212,8 +205,8 @@ impl OutputArgs {
     /// options.
     pub fn prepare_agent(&self, nprocs: u32) -> Result<Outputs<'_>, Failure> {
         let choice = Choice::from_lists(&self.output).map_err(invalid)?;
-        let outputs = Outputs { args: self, choice, writes: WrittenOutputs::Agent, is_one_rank: nprocs == 1 };
-        outputs.check_files(&outputs.files(Some(nprocs)))?;
+        let outputs = Outputs { args: self, choice, writes: WrittenOutputs::Agent, nprocs: Some(nprocs) };
+        outputs.check_files(&outputs.files())?;
         Ok(outputs)
     }
 
@@ -292,7 +285,7 @@ impl Outputs<'_> {
     }
 
     /// Returns the files that the agents of this front end write, if any.
-    pub fn node_files(&self, nprocs: u32, give_up: Option<Duration>) -> Result<Option<NodeFiles>, Failure> {
+    pub fn node_files(&self, give_up: Option<Duration>) -> Result<Option<NodeFiles>, Failure> {
         if self.writes_files() {
             return Ok(None);
         }
@@ -300,7 +293,7 @@ impl Outputs<'_> {
         Ok(Some(NodeFiles {
             directory: env::current_dir().map_err(Failure::running)?.into(),
             output: args.output.clone(),
-            nprocs,
+            nprocs: self.nprocs.unwrap_or(u32::MAX),
             fragments: args.tag_by == TagBy::Fragment,
             suffix: args.tag_suffix.clone(),
             hidden: args.no_forward.unwrap_or(Channels::empty()),
@@ -312,34 +305,32 @@ impl Outputs<'_> {
 
     /// Returns `true` if output goes to files whose paths contain the name of the job.
     pub fn names_job(&self) -> bool {
-        self.files(None).iter().any(|(_, files)| files.names_job())
+        self.files().iter().any(|(_, files)| files.names_job())
     }
 
     /// Returns `true` if this process writes files whose paths contain the name of the host.
     pub fn names_host(&self) -> bool {
-        self.writes_files() && self.files(None).iter().any(|(_, files)| files.names_host())
+        self.writes_files() && self.files().iter().any(|(_, files)| files.names_host())
     }
 
     /// Attaches the printers: to stdout and stderr, to files, or to both. `open` returns a tool for
-    /// each part, in the same order, which has pulled the streams of the part; `None` for a part
-    /// without streams.
+    /// each target, in the same order, which has pulled the streams of the target; `None` for a
+    /// target without streams.
     pub fn attach(
         &self,
-        nprocs: Option<u32>,
-        open: impl FnOnce(&[Part<'_>]) -> Result<Vec<Option<Tool>>, Failure>,
-    ) -> Result<AttachedOutputs, Failure> {
-        let (parts, targets): (Vec<Part<'_>>, Vec<OutputTarget>) = self.parts(nprocs)?.into_iter().unzip();
-        let tools = open(&parts)?;
-        let pulled = tools.into_iter().zip(parts.iter().map(|part| part.channels)).zip(targets);
-        let attached = pulled.filter_map(|((tool, channels), target)| Some((tool?, channels, target)));
+        open: impl FnOnce(&[OutputTarget<'_>]) -> Result<Vec<Option<Tool>>, Failure>,
+    ) -> Result<AttachedOutputs<'_>, Failure> {
+        let targets = self.targets()?;
+        let tools = open(&targets)?;
+        let attached = tools.into_iter().zip(targets).filter_map(|(tool, target)| Some((tool?, target)));
         Ok(AttachedOutputs(attached.collect()))
     }
 
-    /// Returns the streams to write, with their targets.
-    fn parts(&self, nprocs: Option<u32>) -> Result<Vec<(Part<'_>, OutputTarget)>, Failure> {
+    /// Returns the targets that have streams.
+    fn targets(&self) -> Result<Vec<OutputTarget<'_>>, Failure> {
         let Outputs { args, choice, .. } = self;
         let errors = Channels::STDERR | Channels::STDDIAG;
-        let mut parts = Vec::new();
+        let mut targets = Vec::new();
         if choice.shows() && self.writes != WrittenOutputs::Agent {
             let mut out = Output::new(io::stdout()).map_err(Failure::running)?;
             let watched = |output: &mut Output, name| WatchedOutput { name, watch: output.watch_writes() };
@@ -349,47 +340,41 @@ impl Outputs<'_> {
             let watched_err = watched(&mut err, "stderr");
             beside_output(err.notes(), watched_err.clone());
             let is_one = choice.merge || out.is_same_file(&err);
-            let target = |output: Output, watched: WatchedOutput, name, colour| OutputTarget {
+            let target = |channels: Channels, output: Output, watched: WatchedOutput, colour| OutputTarget {
+                channels: channels & self.shown(),
+                ranks: args.ranks.as_ref(),
                 destination: output.into(),
                 options: self.options(colour),
-                place: if choice.copy { format!(" on {name}") } else { String::new() },
+                place: if choice.copy { format!(" on {}", watched.name) } else { String::new() },
+                copies_to: choice.copy.then_some(watched.name),
                 watched,
-                copies_to: choice.copy.then_some(name),
             };
-            let target_out = |watched| target(out, watched, "stdout", has_colours(io::stdout()));
             // Each output has its own printer, so that a slow output does not delay the other. If
             // both are one file, one printer keeps the order in which stdout and stderr were read.
-            if is_one {
-                drop(err);
-                let out = target_out(watched_out);
-                parts.push((Channels::STDOUT | errors, args.ranks.as_ref(), out));
-            } else {
-                let out = target_out(watched_out);
-                parts.push((Channels::STDOUT, args.ranks.as_ref(), out));
-                let err = target(err, watched_err, "stderr", has_colours(io::stderr()));
-                parts.push((errors, args.ranks.as_ref(), err));
+            let channels = if is_one { Channels::STDOUT | errors } else { Channels::STDOUT };
+            targets.push(target(channels, out, watched_out, has_colours(io::stdout())));
+            if !is_one {
+                targets.push(target(errors, err, watched_err, has_colours(io::stderr())));
             }
         }
-        parts.iter_mut().for_each(|(channels, ..)| *channels &= self.shown());
-        let files = if self.writes_files() { self.files(nprocs) } else { Vec::new() };
+        let files = if self.writes_files() { self.files() } else { Vec::new() };
         for (channels, mut files) in files {
             let watch = WriteWatch::default();
             files.watch = Some(watch.clone());
-            let target = OutputTarget {
+            targets.push(OutputTarget {
+                channels,
+                ranks: None,
                 destination: files.into(),
                 options: self.options(false),
                 place: self.place_of_files(),
                 watched: WatchedOutput { name: "an output file", watch },
                 copies_to: None,
-            };
-            parts.push((channels, None, target));
+            });
         }
-        let wanted = Channels::ALL - args.no_forward.unwrap_or(Channels::empty());
-        let parts = parts.into_iter().map(|(channels, ranks, target)| {
-            let part = Part { channels: channels & wanted, ranks };
-            (part, target)
-        });
-        Ok(parts.filter(|(part, _)| !part.channels.is_empty()).collect())
+        let hidden = args.no_forward.unwrap_or(Channels::empty());
+        targets.iter_mut().for_each(|target| target.channels -= hidden);
+        targets.retain(|target| !target.channels.is_empty());
+        Ok(targets)
     }
 
     /// Returns the words for the files in messages about gaps.
@@ -421,7 +406,8 @@ impl Outputs<'_> {
 
     /// Returns how long parts of lines wait, if that does not depend on the part.
     fn max_line_time(&self) -> Option<Duration> {
-        let alone = self.is_one_rank && self.choice.markup == Markup::Text;
+        // The lines of one rank cannot mix with those of others.
+        let alone = self.nprocs == Some(1) && self.choice.markup == Markup::Text;
         self.args.max_line_time.or_else(|| alone.then_some(LONE_RANK_WAIT))
     }
 
@@ -447,14 +433,14 @@ impl Outputs<'_> {
     }
 
     /// Returns the channels that go to files, with these files.
-    fn files(&self, nprocs: Option<u32>) -> Vec<(Channels, Files)> {
+    fn files(&self) -> Vec<(Channels, Files)> {
         let Outputs { args, choice, .. } = self;
         let files = |place, merge| Files {
             place,
             merge,
             append: args.open_mode == OpenMode::Append,
             rotation: args.file_size.map(|size| Rotation { size, keep: args.file_count }),
-            nprocs,
+            nprocs: self.nprocs,
             max_open: MAX_OPEN_FILES,
             watch: None,
         };

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iof_capture::{ProcessSpec, find_program};
-use iof_engine::App;
+use iof_engine::{App, JobSpec};
 use iof_output::{Destination, FileError, NewFiles, Options, PrintError, PrintReport, Printer};
-use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_proto::{Channels, Proc, Rank};
 use iof_tool::Tool;
 use nix::sys::signal::Signal;
 
+use crate::args::values::Ranks;
 use crate::error::Failure;
 use crate::gaps::Gaps;
 use crate::give_up::WatchedOutput;
@@ -33,8 +34,12 @@ pub struct OutputWriter {
     copies_to: Option<&'static str>,
 }
 
-/// The target of one printer.
-pub struct OutputTarget {
+/// The target of one printer, and the streams that go there.
+pub struct OutputTarget<'a> {
+    /// The channels of the streams.
+    pub channels: Channels,
+    /// The ranks of the streams; `None` for all ranks.
+    pub ranks: Option<&'a Ranks>,
     pub destination: Destination,
     pub options: Options,
     /// The words for the place in messages about gaps.
@@ -48,12 +53,12 @@ pub struct OutputTarget {
 pub const LONE_RANK_WAIT: Duration = Duration::from_millis(100);
 
 /// The outputs whose streams are pulled, and whose printers have not started.
-pub struct AttachedOutputs(pub Vec<(Tool, Channels, OutputTarget)>);
+pub struct AttachedOutputs<'a>(pub Vec<(Tool, OutputTarget<'a>)>);
 
-impl AttachedOutputs {
+impl AttachedOutputs<'_> {
     /// Lets incomplete lines of text wait for a short time only, because one rank writes all lines.
     pub fn expect_one_rank(&mut self) {
-        let options = self.0.iter_mut().map(|(.., target)| &mut target.options);
+        let options = self.0.iter_mut().map(|(_, target)| &mut target.options);
         for options in options.filter(|options| options.style.joins_parts()) {
             options.flush_timeout.max_time.get_or_insert(LONE_RANK_WAIT);
         }
@@ -63,46 +68,46 @@ impl AttachedOutputs {
     /// written. Adds what this creates to `new`.
     pub fn create_directories(&self, new: &mut NewFiles) -> Result<(), Failure> {
         let no_directory = |error| Failure::Usage(format!("cannot create the directory for files: {error}"));
-        self.0.iter().try_for_each(|(.., target)| match &target.destination {
+        self.0.iter().try_for_each(|(_, target)| match &target.destination {
             Destination::Files(files) => files.prepare(new).map_err(no_directory),
             _ => Ok(()),
         })
     }
 
-    /// Creates and locks the files of these ranks of the job `nspace`, with their directories, and
-    /// adds what this creates to `new`. The printers keep up to `spare` of the files open. A job
-    /// that cannot start is to be refused before.
+    /// Creates and locks the files of these ranks of a job, with their directories, and adds what
+    /// this creates to `new`. The printers keep up to `spare` of the files open. A job that cannot
+    /// start is to be refused before.
     pub fn lock_files(
         &mut self,
-        nspace: &Nspace,
+        JobSpec { nspace, apps, .. }: &JobSpec,
         ranks: &[Rank],
         spare: u64,
         new: &mut NewFiles,
     ) -> Result<(), Failure> {
         self.create_directories(new)?;
-        let targets = || self.0.iter().map(|(.., target)| &target.destination);
+        let targets = || self.0.iter().map(|(_, target)| &target.destination);
         let count = targets().filter(|target| matches!(target, Destination::Files(_))).count().max(1);
         let each = spare.saturating_sub(RESERVED_FILES).checked_div(count as u64).unwrap_or(0);
-        for (_, channels, target) in &mut self.0 {
+        for (_, target) in &mut self.0 {
             if let Destination::Files(files) = &mut target.destination {
                 files.max_open = usize::try_from(each).unwrap_or(usize::MAX);
                 let locked = files
                     .clone()
-                    .lock(nspace, ranks.iter().copied(), *channels, new)
+                    .lock(nspace, ranks.iter().copied(), target.channels, new)
                     .map_err(not_writable)?;
                 target.destination = locked.into();
             }
         }
-        Ok(())
+        self.check_programs(apps)
     }
 
     /// Checks that none of the locked files is the program of one of `apps`, whose contents writing
     /// the file would replace.
-    pub fn check_programs(&self, apps: &[App]) -> Result<(), Failure> {
+    fn check_programs(&self, apps: &[App]) -> Result<(), Failure> {
         for app in apps {
             // A program that cannot be started is reported elsewhere.
             let Some(program) = file_of(app) else { continue };
-            let same = self.0.iter().find_map(|(.., target)| match &target.destination {
+            let same = self.0.iter().find_map(|(_, target)| match &target.destination {
                 Destination::LockedFiles(files) => files.find(&program),
                 _ => None,
             });
@@ -119,7 +124,7 @@ impl AttachedOutputs {
 
     /// Opens the FIFOs that have a reader by now. Returns the path of one that has none.
     pub fn open_fifos(&mut self, new: &mut NewFiles) -> Result<Option<&Path>, Failure> {
-        for (.., target) in &mut self.0 {
+        for (_, target) in &mut self.0 {
             if let Destination::LockedFiles(files) = &mut target.destination
                 && let Some(path) = files.open_fifos(new).map_err(not_writable)?
             {
@@ -131,7 +136,7 @@ impl AttachedOutputs {
 
     /// Starts the printers.
     pub fn start(self) -> Result<Vec<OutputWriter>, Failure> {
-        self.0.into_iter().map(|(tool, _, target)| OutputWriter::start(tool, target)).collect()
+        self.0.into_iter().map(|(tool, target)| OutputWriter::start(tool, target)).collect()
     }
 }
 
@@ -171,8 +176,8 @@ fn not_writable(error: FileError) -> Failure {
 
 impl OutputWriter {
     /// Starts a printer that writes the streams of `tool` to `target`.
-    fn start(tool: Tool, target: OutputTarget) -> Result<OutputWriter, Failure> {
-        let OutputTarget { destination, options, place, watched, copies_to } = target;
+    fn start(tool: Tool, target: OutputTarget<'_>) -> Result<OutputWriter, Failure> {
+        let OutputTarget { destination, options, place, watched, copies_to, .. } = target;
         let gaps = Gaps::new(place);
         let locks_late = matches!(destination, Destination::Files(_));
         let added = Arc::clone(&gaps);

@@ -14,7 +14,8 @@ use crate::args::PullArgs;
 use crate::args::values::Ranks;
 use crate::attach::{POLL_INTERVAL, attach_several, query_jobs};
 use crate::error::Failure;
-use crate::output::{Part, WrittenOutputs, with_job};
+use crate::output::{WrittenOutputs, with_job};
+use crate::printers::OutputTarget;
 
 /// WrittenOutputs the output of a running job to stdout and stderr, or to files. Blocks until the output is
 /// complete.
@@ -25,7 +26,7 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
     }
     let mut engine = None;
     let mut is_one_rank = false;
-    let mut attached = outputs.attach(None, |parts| {
+    let mut attached = outputs.attach(|parts| {
         let tools;
         (tools, is_one_rank) = open(args, parts)?;
         engine = tools.iter().flatten().next().map(Tool::engine_pid);
@@ -79,7 +80,7 @@ pub fn pull(args: &PullArgs) -> Result<(), Failure> {
 
 /// Returns a tool for each part, attached to one engine, that pulls the selected streams of the
 /// part; `None` for a part without selected streams. Also returns whether one rank writes them.
-fn open(args: &PullArgs, parts: &[Part<'_>]) -> Result<(Vec<Option<Tool>>, bool), Failure> {
+fn open(args: &PullArgs, parts: &[OutputTarget<'_>]) -> Result<(Vec<Option<Tool>>, bool), Failure> {
     let selections: Vec<Option<(Channels, Vec<Rank>)>> =
         parts.iter().map(|part| select(args, part)).collect();
     let count = selections.iter().flatten().count();
@@ -115,7 +116,7 @@ fn open(args: &PullArgs, parts: &[Part<'_>]) -> Result<(Vec<Option<Tool>>, bool)
 }
 
 /// Returns the channels and ranks of `part` that the options select, or `None` if there are none.
-fn select(args: &PullArgs, part: &Part<'_>) -> Option<(Channels, Vec<Rank>)> {
+fn select(args: &PullArgs, part: &OutputTarget<'_>) -> Option<(Channels, Vec<Rank>)> {
     let (channels, ranks) = (args.channel & part.channels, common(&args.rank, part.ranks));
     (!channels.is_empty() && !ranks.is_empty()).then_some((channels, ranks))
 }

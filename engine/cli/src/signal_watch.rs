@@ -64,7 +64,7 @@ impl SignalWatch {
     }
 
     /// Takes note that the job is started.
-    pub fn job_is_started(self) {
+    pub fn job_is_started(&self) {
         let mut starting = self.0.lock();
         let mut arrived = starting.take().unwrap_or_default();
         arrived.extend(iter::from_fn(|| self.0.signals.wait_for(Duration::ZERO)));
@@ -126,6 +126,6 @@ impl Shared {
 /// Returns the event for a signal that arrived before the job was started. A rank in the process
 /// group of this command misses a signal from the terminal if it is started after the signal, so
 /// such a signal is sent to all ranks.
-fn before_start(received: ReceivedSignal) -> JobEvent {
+pub fn before_start(received: ReceivedSignal) -> JobEvent {
     JobEvent::Signal(ReceivedSignal { from_terminal: false, ..received })
 }

@@ -41,12 +41,13 @@ const PASSED_ON: [Signal; 6] =
 /// window (SIGWINCH).
 const HANDLED: [Signal; 4] = [Signal::SIGTSTP, Signal::SIGCONT, Signal::SIGCHLD, Signal::SIGWINCH];
 
-/// The signals that end `iof top`, after it has restored the terminal, and `iof gateway`.
-const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+/// The signals that ask a process to end. They end `iof top`, after it has restored the terminal, and
+/// `iof gateway`.
+pub const REQUESTS_TO_END: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// Returns whether a signal asks a process to end.
 pub fn asks_to_end(signal: Signal) -> bool {
-    ENDING.contains(&signal)
+    REQUESTS_TO_END.contains(&signal)
 }
 
 /// Returns whether a signal asks to end once more, after those of `before`.
@@ -71,13 +72,13 @@ impl Signals {
     /// Blocks the signals that end, stop or continue `iof top`. Call it before a thread is started,
     /// because threads inherit the mask.
     pub fn take_ending() -> io::Result<Signals> {
-        Signals::block(&ENDING, &[Signal::SIGTSTP, Signal::SIGCONT])
+        Signals::block(&REQUESTS_TO_END, &[Signal::SIGTSTP, Signal::SIGCONT])
     }
 
     /// Blocks the signals that end `iof gateway`. Call it before a thread is started, because
     /// threads inherit the mask.
     pub fn take_fatal() -> io::Result<Signals> {
-        Signals::block(&ENDING, &[])
+        Signals::block(&REQUESTS_TO_END, &[])
     }
 
     /// Blocks all signals in `always`, and those in `unless_ignored` that this process did not
@@ -182,7 +183,7 @@ fn set_action(signal: Signal, handler: SigHandler) -> io::Result<()> {
 /// Lets each signal that ends this process by default end it again, as long as this thread runs.
 pub fn unblock() {
     // The call does not fail for valid signals.
-    let _ = ENDING.into_iter().collect::<SigSet>().thread_unblock();
+    let _ = REQUESTS_TO_END.into_iter().collect::<SigSet>().thread_unblock();
 }
 
 /// Ends this process by `signal`, so that the shell sees the signal as the cause.

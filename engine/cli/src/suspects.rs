@@ -6,8 +6,7 @@ use std::time::Instant;
 use iof_engine::{Exit, REQUEST_LIFETIME, RankExit, SAME_REQUEST};
 use nix::sys::signal::Signal;
 
-/// The signals that ask to end.
-pub const REQUESTS_TO_END: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+use crate::signals::REQUESTS_TO_END;
 
 /// Ranks that may have failed: this is not decided yet.
 #[derive(Default)]

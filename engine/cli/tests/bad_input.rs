@@ -316,6 +316,20 @@ fn a_rejected_run_starts_no_rank() {
 }
 
 #[test]
+fn options_are_refused_before_the_engine_starts() {
+    let site = Site::new();
+    // No engine starts with this directory.
+    let file = site.path().join("file");
+    fs::write(&file, "").unwrap();
+    let start = |options: &[&str]| {
+        let run = ["run", "--rendezvous-dir", file.to_str().unwrap(), "-n", "2"];
+        Process::start(iof().args(run).args(options).arg("true")).finish()
+    };
+    assert_refused(&start(&[]), "expected a directory");
+    assert_refused(&start(&["--pty", "3"]), "invalid rank 3 for a pty: the job has 2 ranks, from 0");
+}
+
+#[test]
 fn a_job_name_by_which_tools_cannot_find_the_job_is_refused_before_the_start() {
     let site = Site::new();
     let proof = site.path().join("proof");

@@ -146,10 +146,11 @@ fn an_address_space_too_small_for_the_rings_is_reported_and_ends_all_ranks() {
     assert_ended(&run.finish(), 1, &["ulimit -v", "smaller cache", "rank "]);
 }
 
-/// Runs `iof run -n 40 sleep` as a user who has no other processes and may have `limit` of them.
-fn run_with_processes(site: &Site, limit: u32) -> Done {
-    // The limit does not apply to root, and all processes of the test's own user would count.
-    let user = Uid::from_raw(2_000_000_011);
+/// Runs `iof run ARGS sleep` as a user who has no other processes and may have `limit` of them.
+fn run_with_processes(site: &Site, limit: u32, args: &[&str]) -> Done {
+    // The limit does not apply to root, and all processes of the test's own user would count, also
+    // those that nothing has reaped yet.
+    let user = Uid::from_raw(2_000_000_011 + limit);
     let program = site.install(Path::new(iof().get_program()), "iof");
     fs::set_permissions(site.path(), Permissions::from_mode(0o755)).unwrap();
     let rendezvous = site.path().join("rendezvous");
@@ -159,7 +160,7 @@ fn run_with_processes(site: &Site, limit: u32) -> Done {
     // In dash the option is -p.
     let ulimit = format!("{{ ulimit -u {limit} 2>/dev/null || ulimit -p {limit}; }}");
     shell.arg("-c").arg(format!(r#"{ulimit} && exec "$0" run --rendezvous-dir "$@""#)).arg(program);
-    shell.arg(rendezvous).args(["-n", "40", "sleep", "1000"]).uid(user.as_raw());
+    shell.arg(rendezvous).args(args).args(["sleep", "1000"]).uid(user.as_raw());
     let run = Process::start(&mut shell);
     run.wait();
     wait_for("the end of the ranks", || run.living().is_empty().then_some(()));
@@ -175,16 +176,21 @@ fn too_few_processes_for_ranks_or_threads_are_reported_and_end_all_ranks() {
         return writeln!(std::io::stderr(), "{message}").unwrap();
     }
     let site = Site::new();
-    let done = run_with_processes(&site, 20);
+    let done = run_with_processes(&site, 20, &["-n", "40"]);
     assert_ended(
         &done,
         1,
         &["too many processes to start 'sleep'", "RLIMIT_NPROC is 20", "ulimit -u", "rank "],
     );
     // Not enough processes even for the threads of iof. This is a failure at run time.
-    let done = run_with_processes(&site, 2);
+    let done = run_with_processes(&site, 2, &["-n", "40"]);
     assert_eq!((done.code, done.stderr.lines().count()), (1, 1), "{done:?}");
     assert!(done.stderr.contains("thread") && done.stderr.contains("ulimit -u"), "{done:?}");
+    // With enough for the ranks, and not for the threads that follow them.
+    let run = |limit| run_with_processes(&site, limit, &["-n", "3", "--stdin", "all", "--timeout", "1"]);
+    let failed: Vec<Done> = (8..40).map(run).take_while(|done| done.code == 1).collect();
+    let last = failed.last().filter(|_| failed.len() < 32);
+    assert!(last.is_some_and(|done| done.stderr.contains("thread")), "{failed:?}");
 }
 
 #[test]

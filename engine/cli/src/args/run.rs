@@ -2,12 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum, ValueHint};
-use iof_engine::{BackendKind, Binding, DEFAULT_CACHE_TOTAL, Mpi, Policy};
+use iof_engine::{BackendKind, Binding, DEFAULT_CACHE_TOTAL, Mpi, Policy, Rendezvous};
 use iof_nodes::DropPolicy;
 use iof_proto::Nspace;
 
@@ -164,21 +164,12 @@ pub struct RunArgs {
     pub nodes: NodeArgs,
 }
 
-/// Where tools find the engine.
-#[derive(Clone, Copy)]
-pub enum RendezvousDir<'a> {
-    None,
-    Default,
-    Is(&'a Path),
-}
-
 impl RunArgs {
     /// Returns where tools find the engine.
-    pub fn rendezvous_dir(&self) -> RendezvousDir<'_> {
-        match self.rendezvous_dir.as_deref() {
-            None => RendezvousDir::Default,
-            Some(directory) if directory.as_os_str() == "none" => RendezvousDir::None,
-            Some(directory) => RendezvousDir::Is(directory),
+    pub fn rendezvous(&self) -> Rendezvous {
+        match &self.rendezvous_dir {
+            Some(directory) if directory.as_os_str() == "none" => Rendezvous::None,
+            directory => Rendezvous::Session(directory.clone()),
         }
     }
 

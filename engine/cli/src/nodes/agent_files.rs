@@ -19,7 +19,7 @@ use crate::job_event::GRACE;
 use crate::output::{OpenMode, OutputArgs, TagBy};
 use crate::printers::{OutputWriter, add_report};
 use crate::redirect::RedirectArgs;
-use crate::threads::start_thread;
+use crate::threads::{recv_until, start_thread};
 
 /// The name of the agent's own tools.
 const NAME: &str = "iof agent";
@@ -50,12 +50,11 @@ impl FileWriters {
         })?;
         let args = output_args(start, files);
         let outputs = args.prepare_agent(files.nprocs)?;
-        let mut attached = outputs.attach(Some(files.nprocs), |parts| {
+        let mut attached = outputs.attach(|parts| {
             parts.iter().map(|part| attach_own(engine, NAME, &spec.nspace, part).map(Some)).collect()
         })?;
         let (ranks, mut new): (Vec<Rank>, _) = (start.ranks.iter().copied().collect(), NewFiles::default());
-        attached.lock_files(&spec.nspace, &ranks, spare, &mut new)?;
-        attached.check_programs(&spec.apps)?;
+        attached.lock_files(spec, &ranks, spare, &mut new)?;
         if let Some(path) = attached.open_fifos(&mut new)? {
             let path = path.display();
             return Err(Failure::Usage(format!("no process reads the FIFO {path}: start its reader first")));
@@ -72,10 +71,7 @@ impl FileWriter for FileWriters {
         mem::take(&mut self.new).keep();
         let writers = mem::take(&mut self.writers);
         let count = writers.len();
-        let mut write_wait = WriteWait::new(writers.iter().map(OutputWriter::watched).collect());
-        if let Some(limit) = self.give_up {
-            write_wait.limit(limit);
-        }
+        let write_wait = WriteWait::new(writers.iter().map(OutputWriter::watched), self.give_up);
         let (events, queue) = unbounded();
         for writer in writers {
             let events = events.clone();
@@ -122,11 +118,7 @@ fn wait_for_all(
 ) -> Result<PrintReport, Failure> {
     let (mut sum, mut ended) = (PrintReport::default(), 0);
     while ended < count {
-        let event = match write_wait.next_check() {
-            Some(deadline) => queue.recv_deadline(deadline),
-            None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
-        match event {
+        match recv_until(queue, write_wait.next_check()) {
             Ok(FileEvent::Ended(report)) => {
                 add_report(&mut sum, report?)?;
                 ended = ended.saturating_add(1);

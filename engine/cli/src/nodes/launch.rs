@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use iof_engine::{EarlyEndPolicy, Ending, Engine, RankExit};
+use iof_engine::{EarlyEndPolicy, Ending, Engine, RankExit, Rendezvous};
 use iof_nodes::{AgentSocket, BrokenStream};
 use iof_proto::Nspace;
 use iof_remote::{Launch, NodeEvents, NodeLost, Remote, RemoteEvent, RemoteStartError, StartStep, Template};
 use nix::sys::signal::Signal;
 
-use crate::args::{BindingChoice, MpiChoice, RendezvousDir, RunArgs};
+use crate::args::{BindingChoice, MpiChoice, RunArgs};
 use crate::error::Failure;
 use crate::exits::listed;
 use crate::failures::MAX_FAILURE_LINES;
@@ -25,7 +25,7 @@ pub fn check(args: &RunArgs, outputs: &Outputs<'_>, template: &Template) -> Resu
         let reasons = [
             (template.is_srun(), "over srun", "a step of Slurm ends with its srun"),
             (
-                matches!(args.rendezvous_dir(), RendezvousDir::None),
+                args.rendezvous() == Rendezvous::None,
                 "with --rendezvous-dir none",
                 "a new connection finds the node's agent by a socket in that directory",
             ),
@@ -166,11 +166,11 @@ pub fn follow(
 }
 
 /// Returns where tools find the agents.
-pub fn agent_socket(rendezvous: RendezvousDir<'_>) -> AgentSocket {
+pub fn agent_socket(rendezvous: &Rendezvous) -> AgentSocket {
     match rendezvous {
-        RendezvousDir::None => AgentSocket::None,
-        RendezvousDir::Default => AgentSocket::Default,
-        RendezvousDir::Is(directory) => AgentSocket::In(directory.into()),
+        Rendezvous::Session(None) => AgentSocket::Default,
+        Rendezvous::Session(Some(directory)) => AgentSocket::In(directory.clone().into()),
+        _ => AgentSocket::None,
     }
 }
 

@@ -1,28 +1,31 @@
 //! A running job: the events of its ranks, its outputs and the signals, and the reactions to them.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use crossbeam::channel::Receiver;
-use iof_engine::{Ending, Engine, JobStatus, RankExit, Remedy, SAME_REQUEST, Signal as RankSignal};
+use iof_engine::{Ending, Engine, JobStatus, Mpi, RankExit, Remedy, SAME_REQUEST, Signal as RankSignal};
 use iof_output::PrintReport;
 use iof_proto::{Channel, Rank};
 use nix::sys::signal::Signal;
 
-use crate::account::{Forwarded, unread_bytes};
+use super::launched_job::LaunchedJob;
+use super::plan::Plan;
+use super::prepared::Prepared;
+use crate::account::{Forwarded, JobAccount, report_agents, unread_bytes};
 use crate::error::Failure;
 use crate::failures::Failures;
-use crate::full_screen::FullScreen;
 use crate::give_up::{Blocked, WriteWait};
 use crate::job_event::{FLUSH_LIMIT, GRACE, JobEvent};
 use crate::keyboard::{Keyboard, window_size};
-use crate::launched_job::LaunchedJob;
 use crate::message::{self, print_message};
 use crate::printers::add_report;
 use crate::signals::{self, ReceivedSignal};
 use crate::stdin::StdinEvent;
-use crate::suspects::{REQUESTS_TO_END, Suspects};
+use crate::suspects::Suspects;
+use crate::threads::recv_until;
 
 /// The action at the end of the grace period.
 #[derive(Clone, Copy)]
@@ -33,23 +36,25 @@ enum AfterGrace {
     Leave(Signal),
 }
 
-/// A running job and the state of its end.
-pub struct RunningJob {
-    job: LaunchedJob,
-    events: Receiver<JobEvent>,
-    failures: Failures,
-    /// Nothing is printed about failed ranks.
-    is_quiet: bool,
+/// A running job. Dropping it kills the ranks that still run.
+pub struct RunningJob<'a> {
+    pub(super) job: LaunchedJob,
+    pub(super) failures: Failures,
     /// The keyboard, while a rank has it.
-    keyboard: Option<Keyboard>,
+    pub(super) keyboard: Option<Keyboard>,
+    /// Number of outputs that are still written.
+    pub(super) outputs: usize,
+    /// How long these may accept nothing.
+    pub(super) write_wait: WriteWait,
+    pub(super) course: Course,
+    pub(super) base: Prepared<'a>,
+}
+
+/// The events of a job so far.
+#[derive(Default)]
+pub(super) struct Course {
     status: Option<JobStatus>,
     over: bool,
-    /// Number of outputs that are still written.
-    outputs: usize,
-    /// How long these may accept nothing.
-    write_wait: WriteWait,
-    /// The same limit after the ranks were ended, unless `write_wait` has one already.
-    write_limit: Duration,
     /// The ranks were told to end: by a signal that this command passed on, or by the engine.
     is_ending: bool,
     /// The outputs that were given up.
@@ -70,129 +75,133 @@ pub struct RunningJob {
     reported: BTreeSet<Rank>,
     /// Ranks that the next signal to this command may explain.
     suspects: Suspects,
-    /// Whether a rank fills the screen of the command's terminal.
-    screen: FullScreen,
     /// Lines about failed ranks that wait until no rank fills the screen.
     held: Vec<String>,
 }
 
-impl RunningJob {
-    pub fn new(
-        job: LaunchedJob,
-        events: Receiver<JobEvent>,
-        (outputs, write_wait, write_limit): (usize, WriteWait, Duration),
-        (failures, is_quiet): (Failures, bool),
-        screen: FullScreen,
-        keyboard: Option<Keyboard>,
-    ) -> RunningJob {
-        RunningJob {
-            job,
-            events,
-            failures,
-            is_quiet,
-            keyboard,
-            status: None,
-            over: false,
-            outputs,
-            write_wait,
-            write_limit,
-            is_ending: false,
-            given_up: None,
-            is_cut_short: false,
-            failure: None,
-            stdin_failed: false,
-            forwarded: PrintReport::default(),
-            grace: None,
-            asked_to_end: None,
-            stopped: false,
-            reported: BTreeSet::new(),
-            suspects: Suspects::default(),
-            screen,
-            held: Vec::new(),
-        }
-    }
-
-    /// Blocks until the job and its output have ended. Returns the exit code, what was forwarded,
-    /// and the failed ranks.
-    pub fn wait_for_end(mut self, engine: &Engine) -> (Result<ExitCode, Failure>, Forwarded, Failures) {
+impl RunningJob<'_> {
+    /// Blocks until the job and its output have ended. Reports what is known only then, and returns
+    /// the exit code.
+    pub fn wait_for_end(mut self) -> Result<ExitCode, Failure> {
         while !self.is_over() {
             match self.next() {
-                Some(JobEvent::Signal(received)) => self.signal(received),
-                Some(JobEvent::Ending(ending)) => self.report_ending(ending),
-                Some(JobEvent::Exited(status)) => self.status = Some(status),
-                Some(JobEvent::Over(status)) => {
-                    self.over = true;
-                    self.report_cut_off(&status);
-                    self.status = Some(status);
-                }
-                Some(JobEvent::Stalled { rank, channel, remedy }) => report_stalled(rank, channel, remedy),
-                Some(JobEvent::Stdin(StdinEvent::Failed)) => self.stdin_failed = true,
-                // A key that no rank takes is lost, also Ctrl-C.
-                Some(JobEvent::Stdin(StdinEvent::Over)) => {
-                    self.keyboard.take_if(|keyboard| keyboard.elsewhere().is_some());
-                }
-                Some(JobEvent::NodeLost { ranks, line }) => {
-                    ranks.into_iter().for_each(|rank| self.take_keyboard(rank));
-                    self.report_lost(line);
-                }
-                Some(JobEvent::ScreenClosed(rank)) => self.screen_closed(rank),
-                Some(JobEvent::Output(report)) => {
-                    self.outputs = self.outputs.saturating_sub(1);
-                    self.written(report);
-                }
-                Some(JobEvent::NodeFiles(Err(Failure::Running(reason)))) if self.is_ending => {
-                    self.is_cut_short = true;
-                    print_message(format_args!("{reason} after the end of its ranks"));
-                }
-                Some(JobEvent::NodeFiles(report)) => self.written(report),
+                Some(event) => self.handle(event),
                 None => self.time_passed(),
             }
             self.check_outputs();
         }
-        let failed = self.suspects.take_all();
+        let failed = self.course.suspects.take_all();
         self.report_exits(failed);
         self.print_held();
-        if let Some(blocked) = &self.given_up {
-            report_given_up(blocked, engine);
+        if let Some(blocked) = &self.course.given_up {
+            report_given_up(blocked, &self.base.engine);
         }
         self.report_failures();
-        let result = match (self.failure, self.status) {
+        self.keyboard = None;
+        let result = match (self.course.failure.take(), &self.course.status) {
             (Some(failure), _) => Err(failure),
-            (None, Some(status)) if status.code() == 0 && self.stdin_failed => Ok(ExitCode::FAILURE),
+            (None, Some(status)) if status.code() == 0 && self.course.stdin_failed => Ok(ExitCode::FAILURE),
             (None, Some(status)) => Ok(ExitCode::from(u8::try_from(status.code()).unwrap_or(u8::MAX))),
             (None, None) => Err(Failure::running("the end of the job was not reported")),
         };
-        let is_whole = result.is_ok() && self.given_up.is_none() && !self.is_cut_short;
-        (result, Forwarded { report: self.forwarded, is_whole }, self.failures)
+        self.report_account(result.is_ok());
+        drop(self.job);
+        let Prepared { reserved, engine, .. } = self.base;
+        drop(reserved);
+        // Threads of nodes only have weak references, or short-lived ones after a failure.
+        if let Some(engine) = Arc::into_inner(engine) {
+            engine.end_with_process();
+        }
+        result
+    }
+
+    fn handle(&mut self, event: JobEvent) {
+        match event {
+            JobEvent::Signal(received) => self.signal(received),
+            JobEvent::Ending(ending) => self.report_ending(ending),
+            JobEvent::Exited(status) => self.course.status = Some(status),
+            JobEvent::Over(status) => {
+                self.course.over = true;
+                self.report_cut_off(&status);
+                self.course.status = Some(status);
+            }
+            JobEvent::Stalled { rank, channel, remedy } => report_stalled(rank, channel, remedy),
+            JobEvent::Stdin(StdinEvent::Failed) => self.course.stdin_failed = true,
+            // A key that no rank takes is lost, also Ctrl-C.
+            JobEvent::Stdin(StdinEvent::Over) => {
+                self.keyboard.take_if(|keyboard| keyboard.elsewhere().is_some());
+            }
+            JobEvent::NodeLost { ranks, line } => {
+                ranks.into_iter().for_each(|rank| self.take_keyboard(rank));
+                self.report_lost(line);
+            }
+            JobEvent::ScreenClosed(rank) => self.screen_closed(rank),
+            JobEvent::Output(report) => {
+                self.outputs = self.outputs.saturating_sub(1);
+                self.written(report);
+            }
+            JobEvent::NodeFiles(Err(Failure::Running(reason))) if self.course.is_ending => {
+                self.course.is_cut_short = true;
+                print_message(format_args!("{reason} after the end of its ranks"));
+            }
+            JobEvent::NodeFiles(report) => self.written(report),
+        }
+    }
+
+    /// Prints the cost and the result of forwarding, if the options ask for it.
+    fn report_account(&mut self, is_success: bool) {
+        let Prepared { plan: Plan { args, began, spec, .. }, engine, .. } = &self.base;
+        if !args.timings && !args.summary {
+            return;
+        }
+        let is_whole = is_success && self.course.given_up.is_none() && !self.course.is_cut_short;
+        let forwarded = Forwarded { report: mem::take(&mut self.course.forwarded), is_whole };
+        match JobAccount::query(engine, began.elapsed(), forwarded, &self.failures) {
+            Ok(account) => {
+                account.report(args.timings, args.summary);
+                match &self.job {
+                    LaunchedJob::Remote(remote) if args.timings => report_agents(&remote.costs()),
+                    LaunchedJob::Local(_) if args.timings => {
+                        print_message(format_args!("timings: {}", mpi_protocol(spec.mpi, engine)));
+                    }
+                    _ => {}
+                }
+            }
+            // The result of the job does not depend on its account.
+            Err(error) => print_message(format_args!("cannot report timings and summary: {error}")),
+        }
     }
 
     /// Returns `true` if there is nothing left to wait for. Output that cannot be written is not
     /// waited for.
     fn is_over(&self) -> bool {
-        let written = self.over && self.outputs == 0 && self.suspects.next_time().is_none();
-        self.status.is_some() && (written || self.failure.is_some() || self.given_up.is_some())
+        let written = self.course.over && self.outputs == 0 && self.course.suspects.next_time().is_none();
+        self.course.status.is_some()
+            && (written || self.course.failure.is_some() || self.course.given_up.is_some())
     }
 
     /// Blocks until the next event. Returns `None` when a check of the outputs, the end of the
     /// grace period or the report of a failed rank is due.
     fn next(&self) -> Option<JobEvent> {
-        let grace = self.grace.map(|(deadline, _)| deadline);
-        match grace.into_iter().chain(self.write_wait.next_check()).chain(self.suspects.next_time()).min() {
-            Some(deadline) => self.events.recv_deadline(deadline).ok(),
-            None => self.events.recv().ok(),
-        }
+        let times = [
+            self.course.grace.map(|(deadline, _)| deadline),
+            self.write_wait.next_check(),
+            self.course.suspects.next_time(),
+        ];
+        recv_until(&self.base.event_queue, times.into_iter().flatten().min()).ok()
     }
 
     /// Stops waiting for outputs that accept nothing: at once after the ranks were ended, otherwise
     /// by ending the job.
     fn check_outputs(&mut self) {
-        if self.is_ending && self.status.is_some() {
-            self.write_wait.limit(self.write_limit);
-            message::give_up_after(self.write_limit);
+        if self.course.is_ending && self.course.status.is_some() {
+            let limit = self.base.plan.spec.kill_wait.max(GRACE);
+            self.write_wait.limit(limit);
+            message::give_up_after(limit);
         }
         let Some(blocked) = self.write_wait.check(Instant::now()) else { return };
-        match (self.is_ending, &self.status) {
-            (true, Some(_)) if blocked.is_all => self.given_up = Some(blocked),
+        match (self.course.is_ending, &self.course.status) {
+            (true, Some(_)) if blocked.is_all => self.course.given_up = Some(blocked),
             // The ranks are about to end.
             (true, _) => {}
             (false, _) => self.output_failed(Failure::Running(blocked.to_string())),
@@ -208,13 +217,13 @@ impl RunningJob {
         match ending {
             Ending::Rank(exit) => {
                 self.take_keyboard(exit.rank);
-                let decided = self.suspects.keep(exit, Instant::now());
+                let decided = self.course.suspects.keep(exit, Instant::now());
                 self.report_exits(decided);
             }
             Ending::Early(end) => {
-                self.is_ending = true;
+                self.course.is_ending = true;
                 // One of them may be the cause.
-                let failed = self.suspects.take_all();
+                let failed = self.course.suspects.take_all();
                 self.report_exits(failed);
                 let line = self.failures.ends_early(&end);
                 self.report_line(line);
@@ -224,7 +233,7 @@ impl RunningJob {
 
     fn report_exits(&mut self, exits: impl IntoIterator<Item = RankExit>) {
         for exit in exits {
-            self.is_ending |= exit.requested;
+            self.course.is_ending |= exit.requested;
             let line = self.failures.exited(&exit);
             self.report_line(line);
         }
@@ -233,14 +242,14 @@ impl RunningJob {
     /// Prints a line about a failed rank. The number of these lines is limited, see
     /// `MAX_FAILURE_LINES`.
     fn report_line(&mut self, line: Option<String>) {
-        self.held.extend(line.filter(|_| !self.is_quiet));
-        if !self.screen.is_on() {
+        self.course.held.extend(line.filter(|_| !self.base.plan.args.ending.quiet));
+        if !self.base.screen.is_on() {
             self.print_held();
         }
     }
 
     fn report_cut_off(&self, status: &JobStatus) {
-        if !self.is_quiet {
+        if !self.base.plan.args.ending.quiet {
             for line in self.failures.cut_off_lines(status) {
                 print_message(format_args!("{line}"));
             }
@@ -248,20 +257,22 @@ impl RunningJob {
     }
 
     fn report_lost(&mut self, line: String) {
-        self.held.extend((!self.is_quiet).then_some(line));
+        self.course.held.extend((!self.base.plan.args.ending.quiet).then_some(line));
         self.print_held();
     }
 
     /// Prints the lines that waited, below what the rank has left on the terminal.
     fn screen_closed(&mut self, rank: Rank) {
-        if !self.held.is_empty() && !self.screen.is_on() {
-            self.job.flush_rank(rank, FLUSH_LIMIT);
+        if !self.course.held.is_empty() && !self.base.screen.is_on() {
+            if let Some(job) = self.job.local() {
+                job.flush_rank(rank, Some(FLUSH_LIMIT));
+            }
             self.print_held();
         }
     }
 
     fn print_held(&mut self) {
-        for line in self.held.drain(..) {
+        for line in self.course.held.drain(..) {
             print_message(format_args!("{line}"));
         }
     }
@@ -270,8 +281,8 @@ impl RunningJob {
     /// ranks were ended because of that.
     fn report_failures(&self) {
         let output_failed =
-            matches!(self.failure, Some(Failure::Running(_) | Failure::Signal(Signal::SIGPIPE)));
-        if output_failed || self.is_quiet {
+            matches!(self.course.failure, Some(Failure::Running(_) | Failure::Signal(Signal::SIGPIPE)));
+        if output_failed || self.base.plan.args.ending.quiet {
             return;
         }
         for line in self.failures.closing_lines() {
@@ -280,11 +291,11 @@ impl RunningJob {
     }
 
     fn time_passed(&mut self) {
-        let failed = self.suspects.take_failed(Instant::now());
+        let failed = self.course.suspects.take_failed(Instant::now());
         self.report_exits(failed);
-        match self.grace.take_if(|(deadline, _)| *deadline <= Instant::now()) {
+        match self.course.grace.take_if(|(deadline, _)| *deadline <= Instant::now()) {
             Some((_, AfterGrace::Kill)) => self.job.signal(RankSignal::KILL),
-            Some((_, AfterGrace::Leave(signal))) => self.failure = Some(Failure::Signal(signal)),
+            Some((_, AfterGrace::Leave(signal))) => self.course.failure = Some(Failure::Signal(signal)),
             None => {}
         }
     }
@@ -301,31 +312,31 @@ impl RunningJob {
 
     fn pass_on(&mut self, received: ReceivedSignal) {
         let signal = received.signal;
-        let asks_to_end = REQUESTS_TO_END.contains(&signal);
+        let asks_to_end = signals::asks_to_end(signal);
         if asks_to_end {
-            let requested = self.suspects.take_requested(signal, Instant::now());
+            let requested = self.course.suspects.take_requested(signal, Instant::now());
             self.report_exits(requested);
         }
-        if asks_to_end && self.asked_to_end.is_some_and(|last| received.repeats(last, SAME_REQUEST)) {
+        if asks_to_end && self.course.asked_to_end.is_some_and(|last| received.repeats(last, SAME_REQUEST)) {
             return;
         }
         // The status is read before the signal is sent: a rank that ends because of the signal has
         // received it. (The event of the exit may still be under way.)
-        if self.status.is_none() {
-            self.status = self.job.try_wait_exit();
+        if self.course.status.is_none() {
+            self.course.status = self.job.try_wait_exit();
         }
-        if self.status.is_some() && !self.has_ended_ranks(received) {
+        if self.course.status.is_some() && !self.has_ended_ranks(received) {
             // No rank is left to receive the signal, so it ends the command, which waits for a
             // grandchild or for the reader of its output.
-            self.failure = Some(Failure::Signal(signal));
+            self.course.failure = Some(Failure::Signal(signal));
         }
-        self.is_ending |= asks_to_end || self.status.is_some();
-        if asks_to_end && self.asked_to_end.replace(received).is_some() {
+        self.course.is_ending |= asks_to_end || self.course.status.is_some();
+        if asks_to_end && self.course.asked_to_end.replace(received).is_some() {
             self.job.signal(RankSignal::KILL);
-            self.grace = Some((Instant::now() + GRACE, AfterGrace::Leave(signal)));
+            self.course.grace = Some((Instant::now() + GRACE, AfterGrace::Leave(signal)));
         } else {
             self.send(received);
-            if self.stopped {
+            if self.course.stopped {
                 self.job.signal(RankSignal::CONT);
             }
         }
@@ -335,17 +346,17 @@ impl RunningJob {
     /// process group of this command also goes to the rank in that group.
     fn has_ended_ranks(&self, ReceivedSignal { signal, .. }: ReceivedSignal) -> bool {
         let code = (signal as i32).saturating_add(128);
-        self.asked_to_end.is_none() && self.status.as_ref().is_some_and(|status| status.code() == code)
+        self.course.asked_to_end.is_none()
+            && self.course.status.as_ref().is_some_and(|status| status.code() == code)
     }
 
     /// Sends a received signal to the ranks. Ranks in the command's own process group have already
     /// received a signal that came from the terminal.
     fn send(&self, ReceivedSignal { signal, from_terminal, .. }: ReceivedSignal) {
         let Ok(signal) = RankSignal::try_from(signal as i32) else { return };
-        if from_terminal {
-            self.job.signal_groups(signal);
-        } else {
-            self.job.signal(signal);
+        match self.job.local().filter(|_| from_terminal) {
+            Some(job) => drop(job.signal_groups(signal)),
+            None => self.job.signal(signal),
         }
     }
 
@@ -369,10 +380,10 @@ impl RunningJob {
     /// Reports ranks that were stopped because they used the terminal.
     fn report_stopped(&mut self) {
         while let Some((pid, signal)) = signals::next_stopped_child() {
-            self.stopped = true;
+            self.course.stopped = true;
             if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU)
-                && let Some(rank) = self.job.rank_of_group(pid)
-                && self.reported.insert(rank)
+                && let Some(rank) = self.job.local().and_then(|job| job.rank_of_group(pid))
+                && self.course.reported.insert(rank)
             {
                 print_message(format_args!(
                     "rank {rank} is stopped: it needs the terminal ({signal}), which only the rank with the stdin of \
@@ -383,20 +394,29 @@ impl RunningJob {
     }
 
     fn written(&mut self, report: Result<PrintReport, Failure>) {
-        if let Err(failure) = report.and_then(|report| add_report(&mut self.forwarded, report)) {
+        if let Err(failure) = report.and_then(|report| add_report(&mut self.course.forwarded, report)) {
             self.output_failed(failure);
         }
     }
 
     fn output_failed(&mut self, mut failure: Failure) {
-        if self.failure.is_none() {
+        if self.course.failure.is_none() {
             if let Failure::Running(message) = &mut failure {
                 message.push_str("; the job was ended because of this error");
             }
-            self.failure = Some(failure);
+            self.course.failure = Some(failure);
             self.job.signal(RankSignal::TERM);
-            self.grace = Some((Instant::now() + GRACE, AfterGrace::Kill));
+            self.course.grace = Some((Instant::now() + GRACE, AfterGrace::Kill));
         }
+    }
+}
+
+/// Returns a text about the protocol by which the ranks could start MPI.
+fn mpi_protocol(mpi: Mpi, engine: &Engine) -> String {
+    match (engine.pmix_library(), mpi) {
+        (Some(library), _) => format!("MPI by PMIx ({library})"),
+        (None, Mpi::Auto | Mpi::Pmi1) => "MPI by PMI-1".into(),
+        (None, _) => "no MPI".into(),
     }
 }
 

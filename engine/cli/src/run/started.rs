@@ -1,0 +1,69 @@
+//! A job whose ranks run, and the start of all that accompanies them.
+
+use std::mem;
+use std::sync::Arc;
+
+use iof_engine::Mpi;
+
+use super::launched_job::LaunchedJob;
+use super::plan::Plan;
+use super::prepared::Prepared;
+use super::running::{Course, RunningJob};
+use crate::error::Failure;
+use crate::failures::Failures;
+use crate::give_up::WriteWait;
+use crate::job_event::JobEvent;
+use crate::message::{self, print_message};
+use crate::orphans::reap_if_first_process;
+use crate::printers::OutputWriter;
+use crate::singletons::watch_for_singletons;
+
+/// A job whose ranks run. Dropping it kills them.
+pub struct StartedJob<'a> {
+    job: LaunchedJob,
+    base: Prepared<'a>,
+}
+
+impl<'a> StartedJob<'a> {
+    /// Starts the ranks.
+    pub fn new(mut base: Prepared<'a>) -> Result<StartedJob<'a>, Failure> {
+        let job = LaunchedJob::start(&base)?;
+        mem::take(&mut base.new_files).keep();
+        let Plan { name, spec, outputs, .. } = &base.plan;
+        if *name != spec.nspace && outputs.names_job() {
+            print_message(format_args!(
+                "a job {name} is running, so this job is named {}; --nspace sets the name of its files",
+                spec.nspace
+            ));
+        }
+        base.signals.job_is_started();
+        Ok(StartedJob { job, base })
+    }
+
+    /// Starts to watch the outputs and the ranks, and to pass stdin on to these.
+    pub fn follow(mut self) -> Result<RunningJob<'a>, Failure> {
+        let StartedJob { job, base } = &mut self;
+        let Plan { args, spec, stdin, typed, .. } = &base.plan;
+        let writers = mem::take(&mut base.writers);
+        let outputs = writers.len();
+        let write_wait = WriteWait::new(writers.iter().map(OutputWriter::watched), args.give_up);
+        args.give_up.into_iter().for_each(message::give_up_after);
+        for writer in writers {
+            let events = base.events.clone();
+            writer.watch(move |report| drop(events.send(JobEvent::Output(report))))?;
+        }
+        if let Some(job) = job.local() {
+            reap_if_first_process(job)?;
+            if spec.nprocs() > 1 && spec.mpi != Mpi::None && base.engine.pmix_library().is_none() {
+                watch_for_singletons(job)?;
+            }
+        }
+        let events = base.events.clone();
+        stdin.push(&base.engine, &spec.nspace, move |event| drop(events.send(JobEvent::Stdin(event))))?;
+        let keyboard = typed.map_or(Ok(None), |rank| job.give_keyboard(rank))?;
+        let nodes = base.remote.as_ref().map(|(remote, _)| Arc::clone(&remote.nodes)).unwrap_or_default();
+        let failures = Failures::new(spec.nspace.clone(), nodes, spec.timeout);
+        let StartedJob { job, base } = self;
+        Ok(RunningJob { job, failures, keyboard, outputs, write_wait, course: Course::default(), base })
+    }
+}
