@@ -297,7 +297,8 @@ fn at_a_terminal_the_children_of_rank_0_end_with_the_job_and_its_reader_runs_on(
 fn ctrl_z_stops_the_command_and_all_ranks_and_fg_continues_them() {
     let site = Site::new();
     let (terminal, _shell) = site.shell_at_terminal();
-    terminal.type_keys("run -n 3 sh -c 'while :; do sleep 0.1; done'\n");
+    // A shell whose child is stopped between vfork(2) and execve(2) would not count as stopped.
+    terminal.type_keys("run -n 3 sleep 1000\n");
     let pids = pids(&site, 3);
     let run = Stat::of(pids[1]).unwrap().parent;
     terminal.type_keys(CTRL_Z);
