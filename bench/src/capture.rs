@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use Fate::{Dropped, Stored};
-use iof_capture::{Capture, Event, SourceId, raise_file_limit};
+use iof_capture::{Capture, Command, Event, NewProcess, NewSource, SourceId, raise_file_limit};
 use iof_shm_ring::{Policy, ReaderPage, Start, Stream, StreamConfig, doorbell};
 
 use iof_bench::bare::{self, Buffers};
@@ -140,7 +140,8 @@ fn capture(load: &mut Load, fate: Fate) -> (Capture, Receiver<Event>) {
         if fate == Dropped {
             stream.attach(&page, page.take_slot().unwrap(), Start::Oldest, false).unwrap();
         }
-        capture.add(SourceId(index), pipe, stream).unwrap();
+        let sources = vec![NewSource { id: SourceId(index), pipe, stream, first: None }];
+        capture.send([Command::Add(NewProcess { sources, ..NewProcess::default() })]).unwrap();
     }
     (capture, events)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use iof_capture::{Capture, SourceId};
+use iof_capture::{Capture, Command, NewProcess, NewSource, SourceId};
 use iof_shm_ring::{Bell, Peek, Policy, Reader, ReaderPage, Start, Stream, StreamConfig, doorbell};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -135,7 +135,8 @@ fn captured(pipe: OwnedFd, page: &Arc<ReaderPage>, capacity: u64) -> (Capture, R
     let attached = stream.attach(page, page.take_slot().unwrap(), Start::Oldest, false).unwrap();
     // SAFETY: the only reader is never detached or moved.
     let reader = unsafe { Reader::new(attached, Arc::clone(page), Start::Oldest) }.unwrap();
-    capture.add(SourceId(0), pipe, stream).unwrap();
+    let sources = vec![NewSource { id: SourceId(0), pipe, stream, first: None }];
+    capture.send([Command::Add(NewProcess { sources, ..NewProcess::default() })]).unwrap();
     (capture, reader)
 }
 

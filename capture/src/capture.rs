@@ -3,40 +3,27 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam::channel::bounded;
-use iof_shm_ring::{Inlet, Ringer, bell};
+use iof_shm_ring::{Ringer, bell};
 
 use crate::backend::BackendKind;
 use crate::capture_thread::{CaptureThread, Started};
-use crate::child::Child;
-use crate::command::{Command, NewSource};
-use crate::error::{AddError, PushError, Stopped};
-use crate::event::{Event, ProcessId, PushId, SourceId, TargetId};
-use crate::fills::Fill;
-use crate::first_writes::FirstWrites;
-use crate::inbox::Inbox;
+use crate::command::{Command, NewProcess};
+use crate::error::{IdInUse, Refused, Stopped};
+use crate::event::Event;
+use crate::inbox::{Inbox, InboxItem};
 use crate::mass_start::MassStart;
-use crate::queue::SourceBytes;
 use crate::remote_call::call_remotely;
-use crate::request::{NewStream, StreamRequest};
 use crate::room_bells::{RoomBell, RoomBells};
 use crate::sources::OnEvent;
 use crate::start::StartError;
 use crate::streams::Streams;
 use crate::watchdog::{WatchState, Watchdog};
 use crate::{seats, spawn};
-
-/// The ids of targets and pushes in use. The capture thread frees them.
-#[derive(Default)]
-struct IdsInUse {
-    targets: HashSet<TargetId>,
-    pushes: HashSet<PushId>,
-}
 
 /// A handle to the capture thread, which drains pipes into streams, fills pipes from inlets and
 /// watches processes.
@@ -49,9 +36,8 @@ pub struct Capture {
     inbox: Inbox,
     /// `None` until the first call of [`Capture::peer_room_bell`].
     room_bells: Mutex<Option<Arc<RoomBells>>>,
-    /// The ids of sources in use.
-    source_ids: Mutex<HashSet<SourceId>>,
-    push_ids: Arc<Mutex<IdsInUse>>,
+    /// The ids in use. The capture thread frees those of targets and pushes.
+    ids: Arc<Mutex<HashSet<IdInUse>>>,
     backend: BackendKind,
     fallback: Option<StartError>,
     thread: Option<JoinHandle<()>>,
@@ -95,25 +81,26 @@ impl Capture {
         spawn::reserve_stddiag_fd();
         seats::reserve();
         let (ringer, bell) = bell().map_err(|source| StartError::Bell { source })?;
-        let push_ids = Arc::<Mutex<IdsInUse>>::default();
-        let ids = Arc::clone(&push_ids);
+        let ids = Arc::<Mutex<HashSet<IdInUse>>>::default();
+        let ids_of_thread = Arc::clone(&ids);
         let on_event = Arc::new(on_event);
         let watched = Arc::<WatchState>::default();
         let on_stall = Arc::clone(&on_event);
         let watchdog = Watchdog::start(Arc::clone(&watched), move |event| on_stall(event))
             .map_err(|source| StartError::Thread { source })?;
         let on_event: OnEvent = Arc::new(move |event| {
-            match &event {
-                Event::Shut { target } => drop(lock(&ids).targets.remove(target)),
-                Event::PushOver { push } => drop(lock(&ids).pushes.remove(push)),
-                _ => {}
-            }
+            let freed = match &event {
+                Event::Shut { target } => Some(IdInUse::Target(*target)),
+                Event::PushOver { push } => Some(IdInUse::Push(*push)),
+                _ => None,
+            };
+            freed.into_iter().for_each(|id| _ = lock(&ids_of_thread).remove(&id));
             on_event(event);
         });
         let (started, receive_started) = bounded(1);
-        let (inbox, commands) = Inbox::new(ringer);
+        let (inbox, inbox_items) = Inbox::new(ringer);
         let capture_thread =
-            CaptureThread { bell, commands, inbox: inbox.clone(), watched, on_event, started };
+            CaptureThread { bell, inbox_items, inbox: inbox.clone(), watched, on_event, started };
         let thread = thread::Builder::new()
             .name("iof-capture".into())
             .spawn(move || capture_thread.run(wanted))
@@ -127,8 +114,7 @@ impl Capture {
         Ok(Capture {
             inbox,
             room_bells: Mutex::default(),
-            source_ids: Mutex::default(),
-            push_ids,
+            ids,
             backend,
             fallback,
             thread: Some(thread),
@@ -170,253 +156,38 @@ impl Capture {
         self.inbox.mass_starts().delay()
     }
 
-    /// Sends a command to the capture thread and wakes it.
-    fn send(&self, command: Command) -> Result<(), Stopped> {
-        self.inbox.send(command)
-    }
-
-    /// Adds the source `id`: reads `pipe` into `stream` from now on.
+    /// Sends a batch of commands to the capture thread, and wakes it once. Never waits.
     ///
-    /// `pipe` is the read end of a pipe(7) without another reader. It may be blocking or not;
-    /// blocking is cheaper on kernels before Linux 6.3. The pipe is closed after its last byte. The
-    /// stream stays until [`Capture::remove`].
-    ///
-    /// A writer can switch a pipe to packet mode (O_DIRECT, see pipe(2)). Such a pipe loses nothing
-    /// uncounted if `stream` has a capacity of at least 16 KiB, because a read takes up to a
-    /// quarter of it, and a packet has at most 4 KiB.
-    ///
-    /// [`Event::Complete`] follows, unless the capture ends first, see [`Event::Ended`].
+    /// The thread performs the commands of a batch one after the other, and those of no other batch
+    /// between them. Batches of one thread keep their order, as do batches of several threads that
+    /// send one after the other. [`Streams`] and later batches show the effects of all earlier ones.
+    /// The fills of a push take effect together: at its first [`Command::Fill`] that the thread has
+    /// not performed.
     ///
     /// # Errors
-    /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`]. The pipe is closed then.
-    pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: impl Into<NewStream>) -> Result<(), AddError> {
-        self.add_source(id, Command::Add(NewSource::new(id, pipe, stream.into())))
-    }
-
-    /// Adds the sources of one process, as [`Capture::add`] does, and watches the process, as
-    /// [`Capture::watch`] does. The process is `None` if its exit is not to be reported. With
-    /// `first_writes`, those of the pipes that have bytes already are read in the order in which
-    /// they became readable.
-    ///
-    /// If the first source is the master of a pty, the process must be the leader of the session
-    /// whose terminal it is. As long as the leader runs, that source does not end when no process
-    /// has the terminal open, because a process of the session may open it again as /dev/tty. While
-    /// no process has it open, the capture checks the terminal every 20 ms.
-    ///
-    /// # Errors
-    /// [`AddError::Taken`] if an id is in use, or [`AddError::Stopped`]. No source is added, the
-    /// pipes are closed, and the child stays unreaped.
-    pub fn add_process<S: Into<NewStream>>(
-        &self,
-        process: Option<(ProcessId, Child)>,
-        sources: impl IntoIterator<Item = (SourceId, OwnedFd, S)>,
-        first_writes: Option<&FirstWrites>,
-    ) -> Result<(), AddError> {
-        let new = |(id, pipe, stream): (_, _, S)| NewSource::new(id, pipe, stream.into());
-        let sources: Vec<NewSource> = sources.into_iter().map(new).collect();
-        // Held until the command is sent, so that the commands for one id keep their order.
-        let mut source_ids = lock(&self.source_ids);
-        if let Some(taken) = sources.iter().find(|source| source_ids.contains(&source.id)) {
-            return Err(AddError::Taken { source_id: taken.id });
+    /// [`Refused`], if an id is in use or the capture thread has ended. Then no command of the batch
+    /// is performed, except that fills may be counted. A batch that was accepted just before the
+    /// thread ends may be discarded, see [`Event::Ended`].
+    pub fn send(&self, batch: impl IntoIterator<Item = Command>) -> Result<(), Refused> {
+        let commands: Vec<Command> = batch.into_iter().collect();
+        let added: Vec<IdInUse> = commands.iter().flat_map(added_ids).collect();
+        let removed = commands.iter().filter_map(|command| match command {
+            Command::Remove(source) => Some(IdInUse::Source(*source)),
+            _ => None,
+        });
+        let removed: Vec<IdInUse> = removed.collect();
+        let mut ids = lock(&self.ids);
+        if let Some(taken) = added.iter().find(|id| ids.contains(id)) {
+            return Err(Refused { reason: (*taken).into(), commands });
         }
-        source_ids.extend(sources.iter().map(|source| source.id));
-        Ok(self.send(Command::AddProcess { process, sources, first_writes: first_writes.cloned() })?)
-    }
-
-    /// Adds the source `id` without a pipe: [`Capture::deliver`] adds its bytes, and
-    /// [`Capture::finish`] ends it.
-    ///
-    /// # Errors
-    /// [`AddError::Taken`] if `id` is in use, or [`AddError::Stopped`].
-    pub fn open(&self, id: SourceId, stream: impl Into<NewStream>) -> Result<(), AddError> {
-        let NewStream { stream, first } = stream.into();
-        self.add_source(id, Command::Open { id, stream: Box::new(stream), first })
-    }
-
-    /// Delivers bytes to a source that was added with [`Capture::open`]. The stream counts bytes
-    /// that were lost before them as dropped.
-    ///
-    /// Deliveries enter the stream in the order of the calls. While a full stream waits for its
-    /// readers, they wait in a queue without a limit. [`Event::Delivered`] reports the deliveries
-    /// that have left the queue, so the caller can limit how many bytes wait.
-    ///
-    /// If the source does not exist, has a pipe or was finished, the bytes are lost and not
-    /// counted, and the event follows immediately. Bytes that wait when the source is
-    /// [closed](Capture::close) or removed, or when the capture ends, count as dropped. A delivery
-    /// that has not reached the capture thread when the capture ends is not reported.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn deliver(&self, id: SourceId, delivery: impl Into<SourceBytes>) -> Result<(), Stopped> {
-        self.send(Command::Deliver { id, delivery: delivery.into() })
-    }
-
-    /// Sends `add`, which adds a source, if the source's id is free.
-    fn add_source(&self, id: SourceId, add: Command) -> Result<(), AddError> {
-        // Held until the command is sent, so that the commands for one id keep their order.
-        let mut source_ids = lock(&self.source_ids);
-        if !source_ids.insert(id) {
-            return Err(AddError::Taken { source_id: id });
-        }
-        Ok(self.send(add)?)
-    }
-
-    /// Stops reading a source immediately and completes its stream with the bytes that it has.
-    /// Meant for pipes that a grandchild holds open. Unread bytes are lost with the pipe, and a
-    /// process that writes to it gets SIGPIPE, see pipe(7). [`Event::Complete`] follows, unless it
-    /// was reported already or the source does not exist.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn close(&self, id: SourceId) -> Result<(), Stopped> {
-        self.send(Command::Close(id))
-    }
-
-    /// Reads the bytes that were written to a source up to now, and then closes it. Meant for pipes
-    /// that are held open by a process whose further output is not wanted. While a full stream
-    /// waits for its readers, the source stays open. For a source without a pipe, this means that
-    /// no delivery will follow. [`Event::Complete`] follows, unless it was reported already or the
-    /// source does not exist.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn finish(&self, id: SourceId) -> Result<(), Stopped> {
-        self.send(Command::Finish { id, missing: None })
-    }
-
-    /// Ends a source without a pipe as [`Capture::finish`] does, but its stream is broken: its
-    /// source may have produced more bytes, at least `missing`, which will not arrive.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn break_off(&self, id: SourceId, missing: u64) -> Result<(), Stopped> {
-        self.send(Command::Finish { id, missing: Some(missing) })
-    }
-
-    /// Moves a source's pipe to a separate thread, so that the pipe can no longer block the reading
-    /// of other pipes, see [`Event::Stalled`]. The source's bytes are then copied once more. If the
-    /// thread is stuck in the kernel when the source is closed or removed, it keeps the pipe open
-    /// until the kernel releases it. Nothing waits for that thread. Sources without a pipe and
-    /// terminals are not moved.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn isolate(&self, id: SourceId) -> Result<(), Stopped> {
-        self.send(Command::Isolate(id))
-    }
-
-    /// Drops a source's stream and frees its id. If the source is not complete, closes it first.
-    /// Readers keep their mappings.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn remove(&self, id: SourceId) -> Result<(), Stopped> {
-        let mut source_ids = lock(&self.source_ids);
-        self.send(Command::Remove(id))?;
-        source_ids.remove(&id);
+        ids.extend(added);
+        drop(ids);
+        let stopped = |commands| Refused { reason: Stopped.into(), commands };
+        self.inbox.send_batch(commands).map_err(stopped)?;
+        // Not before: another thread may use the ids then.
+        let mut ids = lock(&self.ids);
+        removed.iter().for_each(|id| _ = ids.remove(id));
         Ok(())
-    }
-
-    /// Watches `child`: when it ends, or if it has ended already, reaps it (see waitpid(2)) and
-    /// reports [`Event::Exited`] with `id`. The id is only passed back and need not be unique.
-    ///
-    /// # Errors
-    /// [`Stopped`]. The child stays unreaped then.
-    pub fn watch(&self, id: ProcessId, child: Child) -> Result<(), Stopped> {
-        self.send(Command::Watch { id, child })
-    }
-
-    /// Adds `pipe`, the write end of a pipe(7) without another writer, as target `id`. It stays
-    /// open, and its reader waits for bytes, until it is [shut](Capture::shut), a push that closes
-    /// it is over, or a write finds that it has no reader. [`Event::Shut`] reports that.
-    ///
-    /// # Errors
-    /// [`PushError::TargetTaken`] if [`Event::Shut`] has not been reported for an earlier target
-    /// `id`, or [`PushError::Stopped`]. The pipe is closed then.
-    pub fn add_target(&self, id: TargetId, pipe: OwnedFd) -> Result<(), PushError> {
-        if !lock(&self.push_ids).targets.insert(id) {
-            return Err(PushError::TargetTaken { target_id: id });
-        }
-        Ok(self.send(Command::AddTarget { id, pipe })?)
-    }
-
-    /// Begins a push: writes the bytes that are put into `inlet` from now on to each of `targets`.
-    /// A push has its turn at a target after all earlier pushes to that target, so the bytes of
-    /// pushes never interleave. The bytes are in memory once, for any number of targets. If
-    /// `closes` is set, a target's pipe is closed after the last byte.
-    ///
-    /// 1. Call `begin_push`.
-    /// 2. Put bytes into the inlet, never more than there is room, and report their number with
-    ///    [`fill`](Capture::fill). The room is the capacity of the inlet less the bytes filled
-    ///    after the position of the last [`Event::Freed`].
-    /// 3. Pass `over` with the last `fill`. If all targets of a push have ended, the push is over
-    ///    earlier, which [`Event::PushOver`] reports.
-    ///
-    /// [`Event::Fed`] follows for each target, with the number of bytes that it took, and
-    /// immediately for a target that does not exist, unless the capture ends first, see
-    /// [`Event::Ended`].
-    ///
-    /// # Errors
-    /// [`PushError::PushTaken`] if [`Event::PushOver`] has not been reported for an earlier push
-    /// `id`, or [`PushError::Stopped`].
-    pub fn begin_push(
-        &self,
-        id: PushId,
-        inlet: Arc<Inlet>,
-        targets: Vec<TargetId>,
-        closes: bool,
-    ) -> Result<(), PushError> {
-        if !lock(&self.push_ids).pushes.insert(id) {
-            return Err(PushError::PushTaken { push_id: id });
-        }
-        Ok(self.send(Command::Push { id, inlet, targets, closes })?)
-    }
-
-    /// Reports that `bytes` more bytes are in a push's inlet, and whether these were the last
-    /// (`over`). Has no effect on a push that is over.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn fill(&self, id: PushId, bytes: u64, over: bool) -> Result<(), Stopped> {
-        self.inbox.fill(id, Fill { bytes, over })
-    }
-
-    /// Closes the targets of a push that have taken nothing after `position` although the push has
-    /// its turn there and has more bytes ([`PushEnd::CutOff`](crate::PushEnd)). Targets where the
-    /// push waits for another push stay open. [`Streams::lagging`] lists the slow targets.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn cut_off(&self, id: PushId, position: u64) -> Result<(), Stopped> {
-        self.send(Command::CutOff { id, position })
-    }
-
-    /// Stops writing to a target and closes its pipe. Bytes that are in the pipe can still be read.
-    /// [`Event::Shut`] follows, unless it was reported already or the target does not exist.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn shut(&self, id: TargetId) -> Result<(), Stopped> {
-        self.send(Command::Shut(id))
-    }
-
-    /// Shuts a target as [`Capture::shut`] does, if no process reads its pipe any more. Otherwise a
-    /// target to which nothing is written stays open after its last reader has ended.
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn shut_unread(&self, id: TargetId) -> Result<(), Stopped> {
-        self.send(Command::ShutUnread(id))
-    }
-
-    /// Performs `request` on the capture thread, after all earlier commands and before all later
-    /// ones. If it has an id, [`Event::Answered`] follows, unless the capture ends first, see
-    /// [`Event::Ended`].
-    ///
-    /// # Errors
-    /// [`Stopped`].
-    pub fn request(&self, request: StreamRequest) -> Result<(), Stopped> {
-        self.send(Command::Request(request))
     }
 
     /// Runs `f` on the capture thread and returns its result. Blocks until the thread has finished
@@ -433,14 +204,14 @@ impl Capture {
     /// # use iof_capture::{Capture, SourceId};
     /// # let capture = Capture::start(|_| {})?;
     /// let complete = capture.with_streams(|streams| {
-    ///     streams.get_mut(SourceId(1)).map(|tap| tap.stats().complete)
+    ///     streams.get(SourceId(1)).map(|stream| stream.stats().complete)
     /// })?;
     /// assert_eq!(complete, None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_streams<R: Send>(&self, f: impl FnOnce(&mut Streams<'_>) -> R + Send) -> Result<R, Stopped> {
         // A call that cannot be sent is dropped.
-        call_remotely(f, |call| self.send(Command::Call(call))).ok_or(Stopped)
+        call_remotely(f, |call| self.inbox.send(InboxItem::Call(call))).ok_or(Stopped)
     }
 
     /// Creates a bell like [`Capture::room_bell`] for readers in another process. That process need
@@ -456,7 +227,8 @@ impl Capture {
             Some(room_bells) => room_bells,
             None => {
                 let new = Arc::new(RoomBells::new()?);
-                self.send(Command::Listen(Arc::clone(&new))).map_err(io::Error::other)?;
+                let sent = self.inbox.send(InboxItem::Listen(Arc::clone(&new)));
+                sent.map_err(|_| io::Error::other(Stopped))?;
                 room_bells.insert(new)
             }
         };
@@ -473,13 +245,26 @@ impl Capture {
     }
 }
 
+/// Returns the ids that a command takes into use.
+fn added_ids(command: &Command) -> Vec<IdInUse> {
+    match command {
+        Command::Add(NewProcess { sources, .. }) => {
+            sources.iter().map(|source| IdInUse::Source(source.id)).collect()
+        }
+        Command::Open { source, .. } => vec![IdInUse::Source(*source)],
+        Command::AddTarget { target, .. } => vec![IdInUse::Target(*target)],
+        Command::BeginPush { push, .. } => vec![IdInUse::Push(*push)],
+        _ => Vec::new(),
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        let _ = self.send(Command::Stop);
+        let _ = self.inbox.send(InboxItem::Stop);
         if let Some(thread) = self.thread.take()
             // When dropped in `on_event`, the thread ends later, without being joined.
             && thread.thread().id() != thread::current().id()
@@ -503,6 +288,7 @@ impl fmt::Debug for Capture {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
+    use crate::ids::PushId;
 
     #[test]
     fn many_fills_of_a_push_send_the_capture_thread_one_command() {
@@ -519,7 +305,8 @@ mod tests {
             });
             busy.recv().unwrap();
             for push in [1, 2] {
-                (0..1000).for_each(|_| capture.fill(PushId(push), 1, false).unwrap());
+                let fill = || Command::Fill { push: PushId(push), bytes: 1, last: false };
+                (0..1000).for_each(|_| capture.send([fill()]).unwrap());
             }
             let commands = capture.inbox.len();
             drop(resume);

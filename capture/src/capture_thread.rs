@@ -7,10 +7,9 @@ use crossbeam::channel::{Receiver, Sender};
 use iof_shm_ring::Bell;
 
 use crate::backend::{Backend, BackendKind, Epoll, Uring};
-use crate::command::Command;
 use crate::driver::Driver;
 use crate::event::Event;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, InboxItem};
 use crate::sources::OnEvent;
 use crate::start::StartError;
 use crate::watchdog::WatchState;
@@ -18,7 +17,7 @@ use crate::watchdog::WatchState;
 /// The state that the capture thread starts with.
 pub(crate) struct CaptureThread {
     pub bell: Bell,
-    pub commands: Receiver<Command>,
+    pub inbox_items: Receiver<InboxItem>,
     pub inbox: Inbox,
     pub watched: Arc<WatchState>,
     pub on_event: OnEvent,
@@ -53,9 +52,10 @@ impl CaptureThread {
     fn drive<B: Backend>(self, backend: B, fallback: Option<StartError>) {
         let _ = self.started.send(Ok(Started { backend: B::KIND, fallback }));
         let on_event = Arc::clone(&self.on_event);
-        let driver = Driver::new(backend, self.bell, self.commands, self.inbox, self.watched, self.on_event);
+        let driver =
+            Driver::new(backend, self.bell, self.inbox_items, self.inbox, self.watched, self.on_event);
         let (streams, ran) = driver.run();
-        // The driver has dropped the receiver of the commands, so none is accepted any more.
+        // The driver has dropped the receiver of the inbox, so no command is accepted any more.
         on_event(Event::Ended { streams });
         if let Err(panic) = ran {
             resume_unwind(panic);

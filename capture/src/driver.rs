@@ -5,7 +5,7 @@
 //! requests), then notifies the readers once and reports the events. When the bell rings, a turn
 //! also runs the commands of the handle. Readers that have made room ring the same bell.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,10 +21,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::backend::{Answer, Backend, Pause, Token};
 use crate::coalescing::{Coalescing, Yield};
 use crate::command::{Command, NewSource};
-use crate::event::{End, Event, PipeId, ProcessId, PushEnd, PushId, SourceId, TargetId};
+use crate::event::{End, Event, PipeId, PushEnd, PushId, SourceId, TargetId};
 use crate::fills::Fill;
 use crate::first_writes::WatchedPipes;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, InboxItem};
 use crate::ioctl;
 use crate::limit::check_files;
 use crate::room_bells::RoomBells;
@@ -70,9 +70,11 @@ pub(crate) struct Driver<B: Backend> {
     /// Whether a pause is in flight after which the sources that wait are checked for growth.
     checks_growth: bool,
     bell: Bell,
-    /// `None` until [`Command::Listen`].
+    /// `None` until [`InboxItem::Listen`].
     room_bells: Option<Arc<RoomBells>>,
-    commands: Receiver<Command>,
+    inbox_items: Receiver<InboxItem>,
+    /// The commands of a batch that were not performed yet.
+    batch: VecDeque<Command>,
     /// For threads of isolated sources, which send what they have read.
     inbox: Inbox,
     watched: Arc<WatchState>,
@@ -94,7 +96,7 @@ impl<B: Backend> Driver<B> {
     pub(crate) fn new(
         backend: B,
         bell: Bell,
-        commands: Receiver<Command>,
+        inbox_items: Receiver<InboxItem>,
         inbox: Inbox,
         watched: Arc<WatchState>,
         on_event: OnEvent,
@@ -109,7 +111,8 @@ impl<B: Backend> Driver<B> {
             checks_growth: false,
             bell,
             room_bells: None,
-            commands,
+            inbox_items,
+            batch: VecDeque::new(),
             inbox,
             watched,
             time: 0,
@@ -122,7 +125,7 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Runs turns until [`Command::Stop`] was received and everything has ended. After a panic,
+    /// Runs turns until [`InboxItem::Stop`] was received and everything has ended. After a panic,
     /// everything is ended as after a failure of the kernel facility. Returns the streams, and the
     /// panic.
     pub(crate) fn run(mut self) -> (EndedStreams, thread::Result<()>) {
@@ -243,7 +246,7 @@ impl<B: Backend> Driver<B> {
             Token::Bell => {
                 self.bell.silence();
                 self.inbox.take_wake();
-                self.run_commands();
+                self.take_inbox();
                 self.retry_waiting();
                 if !self.stopping {
                     self.backend.poll(Token::Bell, self.bell.as_fd());
@@ -375,8 +378,9 @@ impl<B: Backend> Driver<B> {
 
     /// Adds a source with a pipe, and starts to read it. Returns its index. `reopenable` specifies
     /// that the pipe is a terminal that a process may open again.
-    fn add(&mut self, NewSource { id, pipe, stream, first }: NewSource, reopenable: bool) -> usize {
-        let index = self.sources.table.add(Source::new(id, pipe, *stream));
+    fn add(&mut self, NewSource { id, pipe, mut stream, first }: NewSource, reopenable: bool) -> usize {
+        commands::prepare(&mut stream, first.as_ref());
+        let index = self.sources.table.add(Source::new(id, pipe, stream));
         if let Some(source) = self.sources.table.source_mut(index) {
             source.set_reopenable(reopenable);
             if let Some(pipe) = source.pipe() {

@@ -1,5 +1,7 @@
 //! The errors of a capture's methods.
 
+use crate::command::Command;
+use crate::event::Event;
 use crate::ids::{PushId, SourceId, TargetId};
 
 /// An error: the capture thread has ended, because the kernel facility failed or the thread
@@ -16,38 +18,44 @@ use crate::ids::{PushId, SourceId, TargetId};
 #[error("the capture thread has ended; start a new Capture")]
 pub struct Stopped;
 
-/// The reason why a source was not added.
+/// An id of another source, target or push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum IdInUse {
+    /// The id of a source.
+    #[error("source id {} is in use: remove that source first, or use another id", .0.0)]
+    Source(SourceId),
+    /// The id of a target.
+    #[error("target id {} is in use: wait until that target is shut, or use another id", .0.0)]
+    Target(TargetId),
+    /// The id of a push.
+    #[error("push id {} is in use: wait until that push is over, or use another id", .0.0)]
+    Push(PushId),
+}
+
+/// The reason why a batch of commands was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddError {
-    /// The id belongs to another source.
-    #[error("source id {} is in use: remove that source first, or use another id", source_id.0)]
-    Taken {
-        /// The id.
-        source_id: SourceId,
-    },
+pub enum SendError {
+    /// A command adds a source, target or push under an id that is in use.
+    #[error(transparent)]
+    IdInUse(#[from] IdInUse),
     /// The capture thread has ended.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-/// The reason why a target was not added or a push was not begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PushError {
-    /// The id belongs to another target.
-    #[error("target id {} is in use: wait until that target is shut, or use another id", target_id.0)]
-    TargetTaken {
-        /// The id.
-        target_id: TargetId,
-    },
-    /// The id belongs to another push.
-    #[error("push id {} is in use: wait until that push is over, or use another id", push_id.0)]
-    PushTaken {
-        /// The id.
-        push_id: PushId,
-    },
-    /// The capture thread has ended.
-    #[error(transparent)]
-    Stopped(#[from] Stopped),
+/// An error: a batch of commands was refused as a whole.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Refused {
+    /// The reason.
+    pub reason: SendError,
+    /// The commands. Dropping them closes their files.
+    pub commands: Vec<Command>,
+}
+
+impl Refused {
+    /// Returns the events that stand for the effects of the commands, see [`Command::refused`].
+    pub fn into_events(self) -> Vec<Event> {
+        self.commands.into_iter().flat_map(Command::refused).collect()
+    }
 }

@@ -42,9 +42,8 @@ pub enum Event {
         answers: Vec<StreamAnswer>,
     },
     /// Deliveries to a source are finished: its stream has stored their bytes, or counted them as
-    /// dropped. Each [`Capture::deliver`](crate::Capture::deliver) is counted in
-    /// exactly one such event, in the order of the calls. The last one precedes
-    /// [`Event::Complete`].
+    /// dropped. Each [`Command::Deliver`](crate::Command::Deliver) is counted in exactly one such
+    /// event, in the order of the commands. The last one precedes [`Event::Complete`].
     Delivered {
         /// The source.
         source: SourceId,
@@ -64,7 +63,7 @@ pub enum Event {
     /// A pipe has blocked the capture thread for about half a second. Some process writes to the
     /// pipe from memory that faults slowly, or reads from it into such memory, for example a mapped
     /// file on a hung file system. Reported on another thread, which does not wait for the capture
-    /// thread. [`Capture::isolate`](crate::Capture::isolate) keeps a source from blocking the
+    /// thread. [`Command::Isolate`](crate::Command::Isolate) keeps a source from blocking the
     /// capture thread again.
     Stalled {
         /// The pipe.

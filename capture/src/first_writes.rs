@@ -17,9 +17,8 @@ const EVENTS: usize = 256;
 /// A watch on the pipes of processes that are being started. Clones are handles of the same watch.
 ///
 /// A process may write before its pipes are added to a [`Capture`](crate::Capture).
-/// [`Capture::add_process`](crate::Capture::add_process) reads the first bytes of a process that
-/// was started by a [watching](crate::Spawner::watching) spawner in the order in which its pipes
-/// became readable.
+/// [`Command::Add`](crate::Command::Add) reads the first bytes of a process that was started by a
+/// [watching](crate::Spawner::watching) spawner in the order in which its pipes became readable.
 #[derive(Clone, Debug)]
 pub struct FirstWrites(Arc<Mutex<Watch>>);
 

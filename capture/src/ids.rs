@@ -43,10 +43,10 @@ pub enum PushEnd {
     /// see write(2)). This is detected at the next write. Or the target was shut before this push
     /// had its turn.
     Closed,
-    /// [`Capture::cut_off`](crate::Capture::cut_off) closed the target, which did not take the
+    /// [`Command::CutOff`](crate::Command::CutOff) closed the target, which did not take the
     /// bytes that were available.
     CutOff,
-    /// [`Capture::shut`](crate::Capture::shut) closed the target, or the capture itself ended.
+    /// [`Command::Shut`](crate::Command::Shut) closed the target, or the capture itself ended.
     Stopped,
     /// Writing failed.
     Error(io::Error),
@@ -56,10 +56,10 @@ pub enum PushEnd {
 #[derive(Debug)]
 pub enum End {
     /// End of file: the pipe has no writer any more. For a source without a pipe:
-    /// [`Capture::finish`](crate::Capture::finish).
+    /// [`Command::Finish`](crate::Command::Finish).
     EndOfFile,
     /// The capture stopped reading although a process may still write, because of
-    /// [`Capture::close`](crate::Capture::close), [`Capture::finish`](crate::Capture::finish), or
+    /// [`Command::Close`](crate::Command::Close), [`Command::Finish`](crate::Command::Finish), or
     /// the capture's own end.
     Closed,
     /// Reading failed.

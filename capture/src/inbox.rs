@@ -1,24 +1,34 @@
-//! The sending end of the capture thread's command queue, with the fills that are summed up beside
-//! it and the starts of many processes.
+//! The sending end of the capture thread's queue, with the fills that are summed up beside it and
+//! the starts of many processes.
 
 use std::sync::Arc;
 
-use crossbeam::channel::{Receiver, Sender, unbounded};
+use crossbeam::channel::{Receiver, SendError, Sender, unbounded};
 use iof_shm_ring::Ringer;
 
 use crate::command::Command;
-use crate::error::Stopped;
 use crate::fills::{Fill, Fills};
-use crate::ids::PushId;
+use crate::isolated::{ReadOutcome, ThreadId};
 use crate::mass_start::MassStarts;
+use crate::remote_call::RemoteCall;
+use crate::room_bells::RoomBells;
 use crate::wake::PendingWake;
 
-/// A sender of commands to the capture thread. Clones send to the same queue.
+/// An item of the capture thread's queue, from the handle or from the thread of an isolated source.
+pub(crate) enum InboxItem {
+    Batch(Vec<Command>),
+    ReadOutcome { index: usize, thread: ThreadId, outcome: ReadOutcome },
+    Listen(Arc<RoomBells>),
+    Call(RemoteCall),
+    Stop,
+}
+
+/// A sender to the capture thread. Clones send to the same queue.
 #[derive(Clone)]
 pub(crate) struct Inbox(Arc<Shared>);
 
 struct Shared {
-    commands: Sender<Command>,
+    items: Sender<InboxItem>,
     fills: Fills,
     mass_starts: MassStarts,
     ringer: Ringer,
@@ -27,32 +37,52 @@ struct Shared {
 
 impl Inbox {
     /// Creates the queue of the thread whose bell `ringer` rings.
-    pub(crate) fn new(ringer: Ringer) -> (Inbox, Receiver<Command>) {
-        let (commands, receiver) = unbounded();
+    pub(crate) fn new(ringer: Ringer) -> (Inbox, Receiver<InboxItem>) {
+        let (items, receiver) = unbounded();
         let (fills, mass_starts, wake) = <(Fills, MassStarts, PendingWake)>::default();
-        (Inbox(Arc::new(Shared { commands, fills, mass_starts, ringer, wake })), receiver)
+        (Inbox(Arc::new(Shared { items, fills, mass_starts, ringer, wake })), receiver)
     }
 
-    /// Sends a command to the capture thread, and wakes it.
+    /// Sends an item to the capture thread, and wakes it.
     ///
     /// # Errors
-    /// The capture thread has ended.
-    pub(crate) fn send(&self, command: Command) -> Result<(), Stopped> {
-        let Shared { commands, ringer, wake, .. } = &*self.0;
-        commands.send(command).map_err(|_| Stopped)?;
+    /// Returns the item if the capture thread has ended.
+    pub(crate) fn send(&self, item: InboxItem) -> Result<(), InboxItem> {
+        let Shared { items, ringer, wake, .. } = &*self.0;
+        items.send(item).map_err(|SendError(item)| item)?;
         if wake.mark() {
             ringer.ring();
         }
         Ok(())
     }
 
-    /// Adds to the fills of a push. Sends a command only if the capture thread has taken those
-    /// before.
+    /// Sends a batch of commands as one item. A fill is added to those of its push, and is sent only
+    /// if the capture thread has taken those before.
     ///
     /// # Errors
-    /// The capture thread ends or has ended.
-    pub(crate) fn fill(&self, id: PushId, fill: Fill) -> Result<(), Stopped> {
-        if self.0.fills.add(id, fill)? { self.send(Command::Fill(id)) } else { Ok(()) }
+    /// Returns the batch if the capture thread ends or has ended.
+    pub(crate) fn send_batch(&self, mut batch: Vec<Command>) -> Result<(), Vec<Command>> {
+        let mut stopped = false;
+        batch.retain(|command| match command {
+            Command::Fill { push, bytes, last } => {
+                let is_first = self.0.fills.add(*push, Fill { bytes: *bytes, over: *last });
+                is_first.unwrap_or_else(|_| {
+                    stopped = true;
+                    true
+                })
+            }
+            _ => true,
+        });
+        if stopped {
+            return Err(batch);
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.send(InboxItem::Batch(batch)).map_err(|item| match item {
+            InboxItem::Batch(batch) => batch,
+            _ => Vec::new(),
+        })
     }
 
     /// Returns the starts of many processes that are under way.
@@ -65,7 +95,7 @@ impl Inbox {
         &self.0.fills
     }
 
-    /// Notes that the capture thread, which has silenced its bell, is about to take the commands.
+    /// Notes that the capture thread, which has silenced its bell, is about to take the items.
     pub(crate) fn take_wake(&self) {
         self.0.wake.take();
     }
@@ -75,9 +105,9 @@ impl Inbox {
         &self.0.ringer
     }
 
-    /// Returns the number of commands in the queue.
+    /// Returns the number of items in the queue.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.0.commands.len()
+        self.0.items.len()
     }
 }

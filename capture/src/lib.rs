@@ -33,9 +33,9 @@
 //! | `room_bells` | bells of readers in other processes |
 //! | `isolated`, `watchdog` | threads for pipes that block; the search for such pipes |
 //! | `sources`, `streams` | all sources, notifications and events; access to the streams |
-//! | `request` | requests about streams and targets, as data |
-//! | `driver` | the capture thread: performs the requests of sources and targets (unsafe) |
-//! | `inbox`, `wake` | the command queue of the capture thread; wake-ups, one for many items |
+//! | `command`, `request` | commands to the capture thread, and requests about streams and targets, as data |
+//! | `driver` | the capture thread: performs the commands, and the requests of sources and targets (unsafe) |
+//! | `inbox`, `wake` | the queue of the capture thread; wake-ups, one for many items |
 //! | `coalescing`, `mass_start` | the coalescing delay of each turn; delays while many processes are started |
 //! | `backend` | the interface to the kernel; `backend::uring`, `backend::epoll`: its implementations (unsafe) |
 //! | `start` | the reasons why a capture does not start |
@@ -45,15 +45,17 @@
 //!
 //! # Example
 //! ```
-//! use iof_capture::{Capture, Event, ProcessId, ProcessSpec, SourceId, Stdin, spawn};
+//! use iof_capture::{Capture, Command, Event, NewProcess, NewSource};
+//! use iof_capture::{ProcessId, ProcessSpec, SourceId, Stdin, spawn};
 //! use iof_shm_ring::{Policy, Stream, StreamConfig};
 //!
 //! let (sender, events) = std::sync::mpsc::channel();
 //! let capture = Capture::start(move |event| drop(sender.send(event)))?;
 //! let rank = spawn(ProcessSpec { stdin: Stdin::Null, ..ProcessSpec::new("/bin/echo", ["hello"]) })?;
 //! let stream = Stream::create(StreamConfig { capacity: 65536, policy: Policy::DropNewest }, "test")?;
-//! capture.add(SourceId(1), rank.stdout, stream)?;
-//! capture.watch(ProcessId(1), rank.child)?;
+//! let source = NewSource { id: SourceId(1), pipe: rank.stdout, stream, first: None };
+//! let process = Some((ProcessId(1), rank.child));
+//! capture.send([Command::Add(NewProcess { process, sources: vec![source], first_writes: None })])?;
 //! for event in events.iter().take(2) {
 //!     match event {
 //!         Event::Complete { produced, .. } => assert_eq!(produced, 6),
@@ -117,9 +119,10 @@ mod watchdog;
 pub use backend::{BackendKind, READ_MAX};
 pub use capture::Capture;
 pub use child::{Child, Signaller};
+pub use command::{Command, CommandMemory, NewProcess, NewSource};
 pub use descendants::MAX_SIGNALLED_DESCENDANTS;
 pub use driver::is_hung_up;
-pub use error::{AddError, PushError, Stopped};
+pub use error::{IdInUse, Refused, SendError, Stopped};
 pub use event::{End, Event, PipeId, ProcessId, PushEnd, PushId, RequestId, SourceId, TargetId};
 pub use first_writes::FirstWrites;
 pub use guardian::{Guardian, guard};
@@ -131,7 +134,7 @@ pub use program::{check, find_program};
 pub use pty::{InputKeys, Pty, PtyMaster, WindowSize};
 pub use queue::SourceBytes;
 pub use request::{
-    Counted, Gating, Joined, NewStream, SlowTarget, SlowTargets, StreamAnswer, StreamRequest, StreamStep,
+    Counted, Gating, Joined, SlowTarget, SlowTargets, StreamAnswer, StreamRequest, StreamStep,
 };
 pub use room_bells::RoomBell;
 pub use signal::{Signal, SignalError};
@@ -139,7 +142,7 @@ pub use source_table::EndedStreams;
 pub use spawn::{PassedFile, STDDIAG_FD, Spawned, Spawner, reserve_stddiag_fd, spawn, spawn_helper};
 pub use spawn_error::SpawnError;
 pub use start::{Cause, StartError};
-pub use streams::{Streams, Tap};
+pub use streams::Streams;
 pub use wait::{reap, wait_for_child};
 pub use wake::PendingWake;
 pub use watchdog::MAX_STUCK_PROBES;

@@ -207,30 +207,3 @@ pub struct SlowTarget {
     /// process does not read. Otherwise it is an earlier push that is not over.
     pub turn: PushId,
 }
-
-/// A stream that is handed to the capture.
-#[derive(Debug)]
-pub struct NewStream {
-    /// The stream.
-    pub stream: Stream,
-    /// A request that is performed when the source is added, before its first byte is read.
-    pub first: Option<StreamRequest>,
-}
-
-impl NewStream {
-    /// Returns `stream` with the request `first`. If a step of it attaches a reader that needs
-    /// a ring of the configured size, the stream grows before any reader is attached, so that none
-    /// has to follow it to another generation.
-    pub fn new(mut stream: Stream, first: StreamRequest) -> NewStream {
-        if first.steps.iter().any(|step| step.needs_full_size(&stream)) {
-            stream.grow();
-        }
-        NewStream { stream, first: Some(first) }
-    }
-}
-
-impl From<Stream> for NewStream {
-    fn from(stream: Stream) -> NewStream {
-        NewStream { stream, first: None }
-    }
-}

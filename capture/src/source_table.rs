@@ -71,8 +71,8 @@ pub struct EndedStreams {
 }
 
 impl EndedStreams {
-    /// Drops a stream, as [`Capture::remove`](crate::Capture::remove) did before.
-    pub fn remove(&mut self, id: SourceId) {
+    /// Drops a stream.
+    pub(crate) fn remove(&mut self, id: SourceId) {
         // The memory of any of them may be the one that the kernel still uses.
         if !self.in_flight {
             self.sources.remove_ended(id);

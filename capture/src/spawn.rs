@@ -189,7 +189,7 @@ impl Spawner {
     }
 
     /// Creates a spawner that watches the pipes of each process from before its start, for
-    /// [`Capture::add_process`](crate::Capture::add_process).
+    /// [`Command::Add`](crate::Command::Add).
     pub fn watching(first_writes: Option<FirstWrites>) -> Spawner {
         Spawner { first_writes, ..Spawner::new() }
     }

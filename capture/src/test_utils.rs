@@ -1,19 +1,15 @@
 //! The capture thread's state machines on a simulated kernel, one turn at a time, for simulators.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use iof_shm_ring::{Inlet, Ringer, bell};
+use iof_shm_ring::{Ringer, bell};
 
 pub use crate::backend::{Answer, Backend, Pause, Token};
-use crate::command::{Command, NewSource};
+use crate::command::Command;
 use crate::driver::Driver;
-use crate::event::{Event, PushId, SourceId, TargetId};
-use crate::fills::Fill;
-use crate::inbox::Inbox;
-use crate::queue::SourceBytes;
-use crate::request::{NewStream, StreamRequest};
+use crate::event::Event;
+use crate::inbox::{Inbox, InboxItem};
 
 /// A [`Capture`](crate::Capture) without a thread: the caller runs the turns, on a kernel of its
 /// own. The ids of sources, targets and pushes must be unique.
@@ -87,85 +83,17 @@ impl<B: Backend> SimulatedCapture<B> {
         self.inbox.ringer().try_clone()
     }
 
-    fn send(&self, command: Command) {
-        // An error means that everything has ended.
-        let _ = self.inbox.send(command);
-    }
-
-    /// See [`Capture::add`](crate::Capture::add).
-    pub fn add(&self, id: SourceId, pipe: OwnedFd, stream: impl Into<NewStream>) {
-        self.send(Command::Add(NewSource::new(id, pipe, stream.into())));
-    }
-
-    /// See [`Capture::open`](crate::Capture::open).
-    pub fn open(&self, id: SourceId, stream: impl Into<NewStream>) {
-        let NewStream { stream, first } = stream.into();
-        self.send(Command::Open { id, stream: Box::new(stream), first });
-    }
-
-    /// See [`Capture::deliver`](crate::Capture::deliver).
-    pub fn deliver(&self, id: SourceId, delivery: impl Into<SourceBytes>) {
-        self.send(Command::Deliver { id, delivery: delivery.into() });
-    }
-
-    /// See [`Capture::close`](crate::Capture::close).
-    pub fn close(&self, id: SourceId) {
-        self.send(Command::Close(id));
-    }
-
-    /// See [`Capture::finish`](crate::Capture::finish).
-    pub fn finish(&self, id: SourceId) {
-        self.send(Command::Finish { id, missing: None });
-    }
-
-    /// See [`Capture::break_off`](crate::Capture::break_off).
-    pub fn break_off(&self, id: SourceId, missing: u64) {
-        self.send(Command::Finish { id, missing: Some(missing) });
-    }
-
-    /// See [`Capture::remove`](crate::Capture::remove).
-    pub fn remove(&self, id: SourceId) {
-        self.send(Command::Remove(id));
-    }
-
-    /// See [`Capture::request`](crate::Capture::request).
-    pub fn request(&self, request: StreamRequest) {
-        self.send(Command::Request(request));
-    }
-
-    /// See [`Capture::add_target`](crate::Capture::add_target).
-    pub fn add_target(&self, id: TargetId, pipe: OwnedFd) {
-        self.send(Command::AddTarget { id, pipe });
-    }
-
-    /// See [`Capture::begin_push`](crate::Capture::begin_push).
-    pub fn begin_push(&self, id: PushId, inlet: Arc<Inlet>, targets: Vec<TargetId>, closes: bool) {
-        self.send(Command::Push { id, inlet, targets, closes });
-    }
-
-    /// See [`Capture::fill`](crate::Capture::fill).
-    pub fn fill(&self, id: PushId, bytes: u64, over: bool) {
-        // An error means that everything has ended.
-        let _ = self.inbox.fill(id, Fill { bytes, over });
-    }
-
-    /// See [`Capture::cut_off`](crate::Capture::cut_off).
-    pub fn cut_off(&self, id: PushId, position: u64) {
-        self.send(Command::CutOff { id, position });
-    }
-
-    /// See [`Capture::shut`](crate::Capture::shut).
-    pub fn shut(&self, id: TargetId) {
-        self.send(Command::Shut(id));
-    }
-
-    /// See [`Capture::shut_unread`](crate::Capture::shut_unread).
-    pub fn shut_unread(&self, id: TargetId) {
-        self.send(Command::ShutUnread(id));
+    /// Sends a batch as [`Capture::send`](crate::Capture::send) does.
+    ///
+    /// # Errors
+    /// Returns the batch if everything has ended.
+    pub fn send(&self, batch: impl IntoIterator<Item = Command>) -> Result<(), Vec<Command>> {
+        self.inbox.send_batch(batch.into_iter().collect())
     }
 
     /// Begins to end everything, as dropping a [`Capture`](crate::Capture) does.
     pub fn stop(&self) {
-        self.send(Command::Stop);
+        // An error means that everything has ended.
+        let _ = self.inbox.send(InboxItem::Stop);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use common::{next, pipe, stream};
+use common::{add, next, pipe, stream};
 use iof_capture::{BackendKind, Capture, Cause, End, Event, SourceId, StartError};
 use iof_shm_ring::Policy;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -79,7 +79,7 @@ fn where_io_uring_is_refused_epoll_is_used_and_the_reason_is_logged_once() {
         };
         for id in 0..3 {
             let (read, mut write) = pipe();
-            capture.add(SourceId(id), read, stream(4096, Policy::DropNewest)).unwrap();
+            capture.send([add(SourceId(id), read, stream(4096, Policy::DropNewest))]).unwrap();
             write.write_all(b"through").unwrap();
         }
         for _ in 0..3 {

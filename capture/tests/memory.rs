@@ -8,7 +8,7 @@ mod common;
 use std::fs;
 use std::io::Write;
 
-use common::{pattern, pipe, rig_on, stream, tool, wait_end, wait_until};
+use common::{add, pattern, pipe, rig_on, stream, tool, wait_end, wait_until};
 use iof_capture::{BackendKind, SourceId};
 use iof_shm_ring::Policy;
 
@@ -52,7 +52,7 @@ fn a_read_without_memory_waits_or_drops_by_the_policy_and_does_not_end_the_sourc
             let mut reader = tool.attach_first(&mut stream, policy == Policy::Block);
             reader.set_room_bell(rig.capture.room_bell().unwrap());
             let (read, mut write) = pipe();
-            rig.capture.add(ID, read, stream).unwrap();
+            rig.capture.send([add(ID, read, stream)]).unwrap();
             let bytes = pattern(3000, 1);
             let mut produced = 1000;
             write.write_all(&bytes[..1000]).unwrap();

@@ -8,7 +8,7 @@ mod common;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
-use common::{next, rig_on};
+use common::{next, rig_on, watch};
 use iof_capture::{BackendKind, Event, ProcessGroup, ProcessId, ProcessSpec, SpawnError, spawn};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
@@ -25,13 +25,13 @@ fn with_sigchld_ignored_exits_are_reported_without_status_and_spawn_errors_work(
         // Many children that may exit before they have a pidfd, and one that exits later.
         for id in 0..50 {
             rig.capture
-                .watch(ProcessId(id), spawn(ProcessSpec::new("/bin/true", [""; 0])).unwrap().child)
+                .send([watch(ProcessId(id), spawn(ProcessSpec::new("/bin/true", [""; 0])).unwrap().child)])
                 .unwrap();
         }
         let spec = ProcessSpec { group: ProcessGroup::Own, ..shell("echo ready; exec sleep 1000") };
         let sleeper = spawn(spec).unwrap();
         let (signaller, mut ready) = (sleeper.child.signaller(), [0; 6]);
-        rig.capture.watch(ProcessId(50), sleeper.child).unwrap();
+        rig.capture.send([watch(ProcessId(50), sleeper.child)]).unwrap();
         std::fs::File::from(sleeper.stdout).read_exact(&mut ready).unwrap();
         signaller.send(iof_capture::Signal::KILL).unwrap();
         let mut ended: Vec<u64> = (0..=50)

@@ -1,80 +1,81 @@
-//! The execution of the commands to the capture thread.
+//! The execution of the commands to the capture thread, and of what else arrives in its inbox.
 
 use std::collections::HashMap;
 
 use nix::unistd::isatty;
 
 use super::*;
-use crate::child::Child;
-use crate::first_writes::FirstWrites;
+use crate::command::NewProcess;
+use crate::inbox::InboxItem;
 use crate::request::StreamRequest;
 
 impl<B: Backend> Driver<B> {
-    /// Runs the commands that have arrived.
-    pub(super) fn run_commands(&mut self) {
-        while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Add(source) => _ = self.add(source, false),
-                Command::AddProcess { process, sources, first_writes } => {
-                    self.add_process(process, sources, first_writes);
+    /// Handles what has arrived in the inbox.
+    pub(super) fn take_inbox(&mut self) {
+        while let Ok(item) = self.inbox_items.try_recv() {
+            match item {
+                InboxItem::Batch(batch) => self.batch.extend(batch),
+                InboxItem::ReadOutcome { index, thread, outcome } => {
+                    self.take_outcome(index, &thread, outcome);
                 }
-                Command::Open { id, stream, first } => {
-                    self.sources.table.add(Source::open(id, *stream));
-                    first.into_iter().for_each(|request| self.perform(request));
-                }
-                Command::Deliver { id, delivery } => self.deliver(id, delivery),
-                Command::Close(id) => {
-                    if let Some(index) = self.sources.table.find(id) {
-                        self.close(index);
-                    }
-                }
-                Command::Finish { id, missing } => {
-                    if let Some(index) = self.sources.table.find(id) {
-                        self.finish(index, missing);
-                    }
-                }
-                Command::Remove(id) => {
-                    if let Some(index) = self.sources.remove(id) {
-                        self.close(index);
-                    }
-                }
-                Command::Isolate(id) => {
-                    if let Some(index) = self.sources.table.find(id) {
-                        self.isolate(index);
-                    }
-                }
-                Command::ReadOutcome { index, thread, outcome } => self.take_outcome(index, &thread, outcome),
-                Command::Watch { id, child } => self.watch(WatchedProcess { id, child, terminal: None }),
-                Command::AddTarget { id, pipe } => self.add_target(id, pipe),
-                Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
-                Command::Fill(id) => self.fill(id, self.inbox.fills().take(id)),
-                Command::CutOff { id, position } => self.cut_off(id, position),
-                Command::Shut(id) => {
-                    if let Some(index) = self.targets.find(id) {
-                        self.close_target(index, PushEnd::Stopped);
-                    }
-                }
-                Command::ShutUnread(id) => {
-                    if let Some(index) = self.targets.find(id).filter(|_| !self.targets.takes(id)) {
-                        self.close_target(index, PushEnd::Stopped);
-                    }
-                }
-                Command::Request(request) => self.perform(request),
-                Command::Listen(room_bells) => self.listen(room_bells),
-                Command::Call(call) => call.run(&mut self.streams()),
-                Command::Stop => return self.stop(),
+                InboxItem::Listen(room_bells) => self.listen(room_bells),
+                InboxItem::Call(call) => call.run(&mut self.streams()),
+                InboxItem::Stop => return self.stop(),
             }
+            while let Some(command) = self.batch.pop_front() {
+                self.run_command(command);
+            }
+        }
+    }
+
+    fn run_command(&mut self, command: Command) {
+        match command {
+            Command::Add(process) => self.add_process(process),
+            Command::Open { source, mut stream, first } => {
+                prepare(&mut stream, first.as_ref());
+                self.sources.table.add(Source::open(source, *stream));
+                first.into_iter().for_each(|request| self.perform(request));
+            }
+            Command::Deliver { source, delivery } => self.deliver(source, delivery),
+            Command::Close(source) => self.with_source(source, Driver::close),
+            Command::Finish(source) => self.with_source(source, |driver, index| driver.finish(index, None)),
+            Command::BreakOff { source, missing } => {
+                self.with_source(source, |driver, index| driver.finish(index, Some(missing)));
+            }
+            Command::Remove(source) => {
+                if let Some(index) = self.sources.remove(source) {
+                    self.close(index);
+                }
+            }
+            Command::Isolate(source) => self.with_source(source, Driver::isolate),
+            Command::AddTarget { target, pipe } => self.add_target(target, pipe),
+            Command::BeginPush { push, inlet, targets, closes } => {
+                self.begin_push(push, inlet, closes, &targets);
+            }
+            Command::Fill { push, .. } => self.fill(push, self.inbox.fills().take(push)),
+            Command::CutOff { push, position } => self.cut_off(push, position),
+            Command::Shut(target) => self.shut(target),
+            Command::ShutUnread(target) if self.targets.takes(target) => {}
+            Command::ShutUnread(target) => self.shut(target),
+            Command::Request(request) => self.perform(request),
+        }
+    }
+
+    fn with_source(&mut self, source: SourceId, f: impl FnOnce(&mut Self, usize)) {
+        if let Some(index) = self.sources.table.find(source) {
+            f(self, index);
+        }
+    }
+
+    fn shut(&mut self, target: TargetId) {
+        if let Some(index) = self.targets.find(target) {
+            self.close_target(index, PushEnd::Stopped);
         }
     }
 
     /// Adds a process and its sources. Sources whose pipes have bytes already are added, and so
     /// read, in the order of their first writes.
-    fn add_process(
-        &mut self,
-        process: Option<(ProcessId, Child)>,
-        mut sources: Vec<NewSource>,
-        first_writes: Option<FirstWrites>,
-    ) {
+    fn add_process(&mut self, NewProcess { process, mut sources, first_writes }: NewProcess) {
         let terminal =
             sources.first().filter(|source| process.is_some() && isatty(&source.pipe).unwrap_or(false));
         let terminal = terminal.map(|source| source.id);
@@ -99,5 +100,14 @@ impl<B: Backend> Driver<B> {
         if let Some(request) = id {
             self.sources.report(Event::Answered { request, answers });
         }
+    }
+}
+
+/// Lets a new stream grow if a step of its first request attaches a reader that needs a ring of the
+/// configured size: before any reader is attached, so that none has to follow it to another
+/// generation.
+pub(super) fn prepare(stream: &mut Stream, first: Option<&StreamRequest>) {
+    if first.is_some_and(|first| first.steps.iter().any(|step| step.needs_full_size(stream))) {
+        stream.grow();
     }
 }

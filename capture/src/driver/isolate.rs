@@ -22,7 +22,7 @@ impl<B: Backend> Driver<B> {
         let inbox = self.inbox.clone();
         let isolated = IsolatedReader::start(pipe, move |thread, outcome| {
             // An error means that the capture has ended.
-            let _ = inbox.send(Command::ReadOutcome { index, thread, outcome });
+            let _ = inbox.send(InboxItem::ReadOutcome { index, thread, outcome });
         });
         let isolated = isolated
             .inspect_err(|error| tracing::error!(%error, "cannot start a thread for a pipe that blocks"))

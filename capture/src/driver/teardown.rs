@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use crossbeam::channel::never;
 
-use super::{Command, Driver, NewSource};
+use super::Driver;
 use crate::backend::{Answer, Backend, Token};
+use crate::command::Command;
 use crate::ids::{End, PushEnd};
+use crate::inbox::InboxItem;
 use crate::source_table::EndedStreams;
 
 impl<B: Backend> Driver<B> {
@@ -64,27 +66,28 @@ impl<B: Backend> Driver<B> {
         self.sources.flush_notifications();
     }
 
-    /// Closes the command queue. Takes the targets, pushes and requests that it still has, so that
-    /// they are ended and reported with the others. Sources are not added any more. The requests
-    /// find all streams complete, because the deliveries that precede them are discarded.
+    /// Closes the inbox. Takes the targets, pushes and requests that it still has, so that they are
+    /// ended and reported with the others. Sources are not added any more. The requests find all
+    /// streams complete, because the deliveries that precede them are discarded.
     fn take_remaining(&mut self) {
-        let commands = mem::replace(&mut self.commands, never());
-        let remaining: Vec<Command> = commands.try_iter().collect();
-        // Closed before a command is discarded: a thread that waits for its command learns then
-        // that the capture has ended, and its next command must be refused.
-        drop(commands);
-        for command in remaining {
+        let items = mem::replace(&mut self.inbox_items, never());
+        let remaining: Vec<InboxItem> = items.try_iter().collect();
+        // Closed before an item is discarded: a thread that waits for its call learns then that the
+        // capture has ended, and its next command must be refused.
+        drop(items);
+        let mut batch = mem::take(&mut self.batch);
+        for item in remaining {
+            if let InboxItem::Batch(commands) = item {
+                batch.extend(commands);
+            }
+        }
+        for command in batch {
             match command {
-                Command::AddTarget { id, pipe } => self.add_target(id, pipe),
-                Command::Push { id, inlet, targets, closes } => self.begin_push(id, inlet, closes, &targets),
-                Command::Request(request)
-                | Command::Add(NewSource { first: Some(request), .. })
-                | Command::Open { first: Some(request), .. } => self.perform(request),
-                Command::AddProcess { sources, .. } => {
-                    let first = sources.into_iter().filter_map(|source| source.first);
-                    first.for_each(|request| self.perform(request));
+                Command::AddTarget { target, pipe } => self.add_target(target, pipe),
+                Command::BeginPush { push, inlet, targets, closes } => {
+                    self.begin_push(push, inlet, closes, &targets);
                 }
-                _ => {}
+                command => command.requests().into_iter().for_each(|request| self.perform(request)),
             }
         }
     }

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use iof_capture::{BackendKind, Capture, Event, ProcessId, SourceId};
+use iof_capture::{
+    BackendKind, Capture, Child, Command, Event, Gating, NewProcess, NewSource, ProcessId, SourceBytes,
+    SourceId, StreamAnswer, StreamRequest, StreamStep,
+};
 use iof_shm_ring::{
     Attached, Bell, CacheBudget, Gap, Growth, Peek, Policy, Reader, ReaderId, ReaderPage, Start, Stream,
     StreamConfig, doorbell,
@@ -53,6 +56,34 @@ fn forward(sender: &Sender<Event>, event: Event) {
     if !matches!(event, Event::Ended { .. }) {
         let _ = sender.send(event);
     }
+}
+
+/// Returns the command that adds a source.
+pub fn add(id: SourceId, pipe: OwnedFd, stream: Stream) -> Command {
+    let sources = vec![NewSource { id, pipe, stream, first: None }];
+    Command::Add(NewProcess { sources, ..NewProcess::default() })
+}
+
+/// Returns the command that watches a process.
+pub fn watch(id: ProcessId, child: Child) -> Command {
+    Command::Add(NewProcess { process: Some((id, child)), ..NewProcess::default() })
+}
+
+/// Returns the command that adds a source without a pipe.
+pub fn open(source: SourceId, stream: Stream) -> Command {
+    Command::Open { source, stream: Box::new(stream), first: None }
+}
+
+/// Returns the command that delivers bytes to a source.
+pub fn deliver(source: SourceId, delivery: impl Into<SourceBytes>) -> Command {
+    Command::Deliver { source, delivery: delivery.into() }
+}
+
+/// Performs a step that attaches or moves a reader.
+fn join(capture: &Capture, step: StreamStep) -> Option<Attached> {
+    let mut answers = capture.with_streams(|streams| streams.perform(vec![step])).unwrap();
+    let Some(StreamAnswer::Joined(joined)) = answers.pop() else { panic!("no answer") };
+    joined.map(|joined| joined.attached)
 }
 
 /// Waits for the next event.
@@ -140,7 +171,7 @@ fn wait_for_error_or_end(pipe: &impl AsFd) {
 pub fn wait_for_turn(rig: &CaptureRig) {
     // The first event ends a turn, and the second belongs to a later turn.
     for _ in 0..2 {
-        rig.capture.deliver(SourceId(99), Vec::new()).unwrap();
+        rig.capture.send([deliver(SourceId(99), Vec::new())]).unwrap();
         let event = next(&rig.events);
         assert!(matches!(event, Event::Delivered { source: SourceId(99), .. }), "{event:?}");
     }
@@ -211,12 +242,17 @@ impl TestTool {
 
     /// Attaches to the stream of source `id`. Returns `None` if there is no such source.
     pub fn attach(&mut self, capture: &Capture, id: SourceId, may_block: bool) -> Option<Reader> {
-        let reader_id = self.take_slot();
-        let page = &self.page;
-        let attached = capture.with_streams(|streams| {
-            Some(streams.get_mut(id)?.attach(page, reader_id, Start::Oldest, may_block).unwrap())
-        });
-        Some(self.reader(attached.unwrap()?, Start::Oldest))
+        let (reader, page) = (self.take_slot(), Arc::clone(&self.page));
+        let gating = if may_block { Gating::Block } else { Gating::Keep };
+        let (start, group, remote) = (Start::Oldest, 0, false);
+        let step = StreamStep::Attach { source: id, page, reader, start, gating, group, remote };
+        Some(self.reader(join(capture, step)?, Start::Oldest))
+    }
+
+    /// Returns the command that detaches a reader from source `id`.
+    pub fn detach(&self, id: SourceId, reader: ReaderId) -> Command {
+        let steps = vec![StreamStep::Detach { source: id, page: Arc::clone(&self.page), reader }];
+        Command::Request(StreamRequest { id: None, steps })
     }
 
     /// Sleeps until a ready bit is set.
@@ -263,12 +299,9 @@ impl TestTool {
                 Peek::Gap(gap) => gaps.push(gap),
                 Peek::Empty => self.sleep(),
                 Peek::Sealed => {
-                    let (old, new) = (reader.id(), self.take_slot());
-                    let page = &self.page;
-                    let follow = |streams: &mut iof_capture::Streams<'_>| {
-                        streams.get_mut(id).unwrap().follow(page, old, new).unwrap()
-                    };
-                    let attached = capture.with_streams(follow).unwrap();
+                    let (new, page) = (self.take_slot(), Arc::clone(&self.page));
+                    let step = StreamStep::Follow { source: id, page, reader: reader.id(), new };
+                    let attached = join(capture, step).unwrap();
                     // SAFETY: the stream belongs to the test, which neither moves nor detaches a
                     // reader in use.
                     unsafe { reader.follow(attached) }.unwrap();
@@ -288,7 +321,7 @@ impl TestTool {
 /// Waits until `ready` returns `true` for the counters of source `id`.
 pub fn wait_until(capture: &Capture, id: SourceId, ready: impl Fn(iof_shm_ring::StreamStats) -> bool + Sync) {
     let start = std::time::Instant::now();
-    while !capture.with_streams(|streams| ready(streams.get_mut(id).unwrap().stats())).unwrap() {
+    while !capture.with_streams(|streams| ready(streams.get(id).unwrap().stats())).unwrap() {
         assert!(start.elapsed() < TIMEOUT, "the condition did not become true");
         std::thread::yield_now();
     }

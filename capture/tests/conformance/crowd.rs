@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use iof_capture::{Capture, SourceId, raise_file_limit};
+use iof_capture::{Capture, Command, SourceId, raise_file_limit};
 use iof_shm_ring::Policy;
 
 use super::rig;
-use crate::common::{pattern, pipe, stream, tool, wait_end, wait_for, wait_until};
+use crate::common::{add, pattern, pipe, stream, tool, wait_end, wait_for, wait_until};
 
 const KIB: u64 = 1024;
 
@@ -33,7 +33,7 @@ fn a_flood_delays_no_other_source_and_sources_can_be_added_during_it() {
         let _clear = ClearOnDrop(&on);
         for (id, policy) in (0..).zip(flooders) {
             let (read, mut write) = pipe();
-            rig.capture.add(SourceId(id), read, stream(64 * KIB, policy)).unwrap();
+            rig.capture.send([add(SourceId(id), read, stream(64 * KIB, policy))]).unwrap();
             let on = &on;
             scope.spawn(move || {
                 while on.load(Ordering::Relaxed) {
@@ -45,19 +45,19 @@ fn a_flood_delays_no_other_source_and_sources_can_be_added_during_it() {
             wait_until(&rig.capture, SourceId(id), |stats| stats.produced > 256 * KIB);
         }
         let (read, mut write) = pipe();
-        rig.capture.add(quiet, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+        rig.capture.send([add(quiet, read, stream(64 * KIB, Policy::DropNewest))]).unwrap();
         for line in 1..=50 {
             write.write_all(b"a line\n").unwrap();
             wait_until(&rig.capture, quiet, |stats| stats.produced == line * 7);
             let (read, mut write) = pipe();
-            rig.capture.add(short_lived, read, stream(KIB, Policy::Block)).unwrap();
+            rig.capture.send([add(short_lived, read, stream(KIB, Policy::Block))]).unwrap();
             write.write_all(b"x").unwrap();
             drop(write);
             assert_eq!(wait_end(&rig.events, short_lived).produced, 1);
-            rig.capture.remove(short_lived).unwrap();
+            rig.capture.send([Command::Remove(short_lived)]).unwrap();
         }
         let produced = |id| {
-            let stats = rig.capture.with_streams(|streams| streams.get_mut(SourceId(id)).unwrap().stats());
+            let stats = rig.capture.with_streams(|streams| streams.get(SourceId(id)).unwrap().stats());
             stats.unwrap().produced
         };
         for id in 0..3 {
@@ -116,7 +116,7 @@ fn among_thousands_of_sources_only_active_ones_wake_the_capture() {
         } else {
             idle.push(write.into());
         }
-        rig.capture.add(SourceId(id), read, stream).unwrap();
+        rig.capture.send([add(SourceId(id), read, stream)]).unwrap();
     }
     assert!(stays_asleep(thread_of(&rig.capture)), "the capture thread wakes without a cause");
 

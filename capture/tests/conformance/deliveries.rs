@@ -1,11 +1,11 @@
 //! Sources without a pipe: every delivered byte arrives or is counted, and the caller is notified
 //! when a delivery was taken.
 
-use iof_capture::{AddError, Event, SourceBytes, SourceId};
+use iof_capture::{Command, Event, IdInUse, SendError, SourceBytes, SourceId};
 use iof_shm_ring::{Gap, Peek, Policy};
 
 use super::{blocking_stream, rig};
-use crate::common::{CaptureRig, next, pattern, stream, tool};
+use crate::common::{CaptureRig, deliver, next, open, pattern, stream, tool};
 
 const KIB: usize = 1024;
 const ID: SourceId = SourceId(1);
@@ -61,25 +61,25 @@ fn wait_taken(rig: &CaptureRig) -> Taken {
     taken
 }
 
-fn deliver(rig: &CaptureRig, bytes: &[u8]) {
-    rig.capture.deliver(ID, bytes.to_vec()).unwrap();
+fn deliver_to(rig: &CaptureRig, bytes: &[u8]) {
+    rig.capture.send([deliver(ID, bytes.to_vec())]).unwrap();
 }
 
 #[test]
 fn deliveries_arrive_in_order_through_a_much_smaller_ring() {
     let rig = rig();
     let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB as u64);
-    rig.capture.open(ID, stream).unwrap();
+    rig.capture.send([open(ID, stream)]).unwrap();
     let bytes = pattern(4 << 20, 1);
     let (mut rest, mut size, mut pieces) = (&bytes[..], 0, 0);
     while !rest.is_empty() {
         let (piece, later) = rest.split_at(size.min(rest.len()));
-        deliver(&rig, piece);
+        deliver_to(&rig, piece);
         rest = later;
         size = size * 7 % 100_003 + 1;
         pieces += 1;
     }
-    rig.capture.finish(ID).unwrap();
+    rig.capture.send([Command::Finish(ID)]).unwrap();
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     assert!(got == bytes && gaps.is_empty());
     let ended = wait_end(&rig);
@@ -91,10 +91,10 @@ fn deliveries_arrive_in_order_through_a_much_smaller_ring() {
 fn a_delivery_counts_as_taken_when_all_its_bytes_are_taken() {
     let rig = rig();
     let (_tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB as u64);
-    rig.capture.open(ID, stream).unwrap();
-    deliver(&rig, &pattern(KIB, 1));
-    deliver(&rig, &pattern(64 * KIB, 2));
-    deliver(&rig, b"");
+    rig.capture.send([open(ID, stream)]).unwrap();
+    deliver_to(&rig, &pattern(KIB, 1));
+    deliver_to(&rig, &pattern(64 * KIB, 2));
+    deliver_to(&rig, b"");
     let mut taken = wait_taken(&rig);
     assert_eq!(taken, Taken { deliveries: 1, bytes: KIB as u64 });
     let written = rig.capture.with_streams(|streams| streams.written(ID)).unwrap();
@@ -114,10 +114,10 @@ fn a_full_stream_keeps_the_bytes_that_its_policy_selects_and_counts_the_rest() {
         let mut tool = tool();
         let mut stream = stream(64 * KIB as u64, policy);
         let mut first = tool.attach_first(&mut stream, false);
-        rig.capture.open(ID, stream).unwrap();
+        rig.capture.send([open(ID, stream)]).unwrap();
         let bytes = pattern(1 << 20, 3);
-        bytes.chunks(1000).for_each(|chunk| deliver(&rig, chunk));
-        rig.capture.finish(ID).unwrap();
+        bytes.chunks(1000).for_each(|chunk| deliver_to(&rig, chunk));
+        rig.capture.send([Command::Finish(ID)]).unwrap();
         let ended = wait_end(&rig);
         assert_eq!((ended.produced, ended.taken.bytes), (1 << 20, 1 << 20));
         let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut first);
@@ -139,10 +139,10 @@ fn closing_drops_waiting_deliveries_and_counts_them() {
     let mut tool = tool();
     let mut stream = stream(64 * KIB as u64, Policy::Block);
     let mut reader = tool.attach_first(&mut stream, true);
-    rig.capture.open(ID, stream).unwrap();
+    rig.capture.send([open(ID, stream)]).unwrap();
     let bytes = pattern(200 * KIB, 4);
-    bytes.chunks(50 * KIB).for_each(|chunk| deliver(&rig, chunk));
-    rig.capture.close(ID).unwrap();
+    bytes.chunks(50 * KIB).for_each(|chunk| deliver_to(&rig, chunk));
+    rig.capture.send([Command::Close(ID)]).unwrap();
     let ended = wait_end(&rig);
     assert_eq!(ended.taken, Taken { deliveries: 4, bytes: 200 * KIB as u64 });
     assert!(ended.closed);
@@ -155,15 +155,15 @@ fn closing_drops_waiting_deliveries_and_counts_them() {
 #[test]
 fn a_delivery_after_the_end_is_reported_as_taken_and_not_counted() {
     let rig = rig();
-    rig.capture.open(ID, stream(KIB as u64, Policy::DropNewest)).unwrap();
-    deliver(&rig, b"in time");
-    rig.capture.finish(ID).unwrap();
-    rig.capture.finish(ID).unwrap();
+    rig.capture.send([open(ID, stream(KIB as u64, Policy::DropNewest))]).unwrap();
+    deliver_to(&rig, b"in time");
+    rig.capture.send([Command::Finish(ID)]).unwrap();
+    rig.capture.send([Command::Finish(ID)]).unwrap();
     let ended = wait_end(&rig);
     assert_eq!((ended.taken.bytes, ended.produced), (7, 7));
-    deliver(&rig, b"too late");
-    rig.capture.remove(ID).unwrap();
-    deliver(&rig, b"nobody");
+    deliver_to(&rig, b"too late");
+    rig.capture.send([Command::Remove(ID)]).unwrap();
+    deliver_to(&rig, b"nobody");
     let mut taken = Taken::default();
     while taken.deliveries < 2 {
         taken.add(&next(&rig.events));
@@ -177,8 +177,8 @@ fn bytes_carry_the_time_of_their_source() {
     let mut tool = tool();
     let mut stream = stream(64 * KIB as u64, Policy::DropNewest);
     let mut reader = tool.attach_first(&mut stream, false);
-    rig.capture.open(ID, stream).unwrap();
-    rig.capture.deliver(ID, SourceBytes { time: Some(1234), ..b"then".to_vec().into() }).unwrap();
+    rig.capture.send([open(ID, stream)]).unwrap();
+    rig.capture.send([deliver(ID, SourceBytes { time: Some(1234), ..b"then".to_vec().into() })]).unwrap();
     wait_taken(&rig);
     assert_eq!(reader.peek(), Peek::Bytes);
     assert_eq!((reader.bytes(), reader.time()), (&b"then"[..], Some(1234)));
@@ -190,11 +190,11 @@ fn lost_bytes_are_a_gap_and_a_source_that_is_broken_off_has_a_broken_end() {
     let mut tool = tool();
     let mut stream = stream(64 * KIB as u64, Policy::Block);
     let mut reader = tool.attach_first(&mut stream, true);
-    rig.capture.open(ID, stream).unwrap();
-    deliver(&rig, b"abc");
-    rig.capture.deliver(ID, SourceBytes { lost: 4, ..b"hi".to_vec().into() }).unwrap();
-    rig.capture.deliver(ID, SourceBytes { lost: 5, ..SourceBytes::default() }).unwrap();
-    rig.capture.break_off(ID, 6).unwrap();
+    rig.capture.send([open(ID, stream)]).unwrap();
+    deliver_to(&rig, b"abc");
+    rig.capture.send([deliver(ID, SourceBytes { lost: 4, ..b"hi".to_vec().into() })]).unwrap();
+    rig.capture.send([deliver(ID, SourceBytes { lost: 5, ..SourceBytes::default() })]).unwrap();
+    rig.capture.send([Command::BreakOff { source: ID, missing: 6 }]).unwrap();
     let (bytes, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     assert_eq!(bytes, b"abchi");
     assert_eq!(gaps, [Gap { offset: 3, lost: 4 }, Gap { offset: 9, lost: 5 }]);
@@ -204,9 +204,9 @@ fn lost_bytes_are_a_gap_and_a_source_that_is_broken_off_has_a_broken_end() {
 #[test]
 fn a_source_id_is_unique_and_the_end_of_the_capture_ends_a_source() {
     let rig = rig();
-    rig.capture.open(ID, stream(KIB as u64, Policy::DropNewest)).unwrap();
-    let again = rig.capture.open(ID, stream(KIB as u64, Policy::DropNewest));
-    assert_eq!(again, Err(AddError::Taken { source_id: ID }));
+    rig.capture.send([open(ID, stream(KIB as u64, Policy::DropNewest))]).unwrap();
+    let again = rig.capture.send([open(ID, stream(KIB as u64, Policy::DropNewest))]);
+    assert_eq!(again.unwrap_err().reason, SendError::IdInUse(IdInUse::Source(ID)));
     let CaptureRig { capture, events } = rig;
     drop(capture);
     assert!(matches!(events.recv(), Ok(Event::Complete { source: ID, end: iof_capture::End::Closed, .. })));

@@ -5,9 +5,10 @@ use std::os::fd::AsFd;
 
 use super::{blocking_stream, rig};
 use crate::common::{
-    pattern, pipe, stream, wait_closed, wait_end, wait_for, wait_for_end_of_file, wait_until, write_in_pieces,
+    add, pattern, pipe, stream, wait_closed, wait_end, wait_for, wait_for_end_of_file, wait_until,
+    write_in_pieces,
 };
-use iof_capture::SourceId;
+use iof_capture::{Command, SourceId};
 use iof_shm_ring::Policy;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
@@ -18,12 +19,12 @@ const ID: SourceId = SourceId(1);
 fn finishing_an_idle_source_completes_it_and_its_writer_gets_an_error() {
     let rig = rig();
     let (read, mut write) = pipe();
-    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    rig.capture.send([add(ID, read, stream(64 * KIB, Policy::DropNewest))]).unwrap();
     write.write_all(b"so far").unwrap();
     wait_until(&rig.capture, ID, |stats| stats.produced == 6);
-    rig.capture.finish(ID).unwrap();
-    rig.capture.finish(ID).unwrap();
-    rig.capture.finish(SourceId(77)).unwrap();
+    rig.capture.send([Command::Finish(ID)]).unwrap();
+    rig.capture.send([Command::Finish(ID)]).unwrap();
+    rig.capture.send([Command::Finish(SourceId(77))]).unwrap();
     let end = wait_end(&rig.events, ID);
     assert_eq!((end.produced, end.closed, end.error.is_none()), (6, true, true));
     wait_closed(&mut write);
@@ -34,13 +35,12 @@ fn finishing_a_source_that_waits_for_its_reader_loses_no_written_byte() {
     let rig = rig();
     let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, mut write) = pipe();
-    rig.capture.add(ID, read, stream).unwrap();
+    rig.capture.send([add(ID, read, stream)]).unwrap();
     fcntl(&write, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
     let bytes = pattern(1 << 20, 6);
     let mut written = 0;
     // Writes until the pipe is full and the ring has no room for another read.
-    let produced =
-        || rig.capture.with_streams(|streams| streams.get_mut(ID).unwrap().stats().produced).unwrap();
+    let produced = || rig.capture.with_streams(|streams| streams.get(ID).unwrap().stats().produced).unwrap();
     loop {
         match write.write(&bytes[written..][..1000]) {
             Ok(count) => written += count,
@@ -48,7 +48,7 @@ fn finishing_a_source_that_waits_for_its_reader_loses_no_written_byte() {
             Err(_) => std::thread::yield_now(),
         }
     }
-    rig.capture.finish(ID).unwrap();
+    rig.capture.send([Command::Finish(ID)]).unwrap();
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     assert!(gaps.is_empty() && got == bytes[..written], "{} of {written}", got.len());
     let end = wait_end(&rig.events, ID);
@@ -61,11 +61,11 @@ fn finishing_a_pipe_without_writers_ends_at_end_of_file_even_with_a_slow_reader(
     let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, write) = pipe();
     let same_pipe = read.try_clone().unwrap();
-    rig.capture.add(ID, read, stream).unwrap();
+    rig.capture.send([add(ID, read, stream)]).unwrap();
     let bytes = pattern(100_000, 6);
     write_in_pieces(write, bytes.clone()).join().unwrap();
     wait_for_end_of_file(&same_pipe);
-    rig.capture.finish(ID).unwrap();
+    rig.capture.send([Command::Finish(ID)]).unwrap();
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     assert!(gaps.is_empty() && got == bytes);
     assert!(!wait_end(&rig.events, ID).closed);
@@ -75,10 +75,10 @@ fn finishing_a_pipe_without_writers_ends_at_end_of_file_even_with_a_slow_reader(
 fn finishing_ends_although_the_pipe_is_still_being_written() {
     let rig = rig();
     let (read, mut write) = pipe();
-    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropOldest)).unwrap();
+    rig.capture.send([add(ID, read, stream(64 * KIB, Policy::DropOldest))]).unwrap();
     let writer = std::thread::spawn(move || while write.write_all(&[7; 5000]).is_ok() {});
     wait_until(&rig.capture, ID, |stats| stats.produced > 1 << 20);
-    rig.capture.finish(ID).unwrap();
+    rig.capture.send([Command::Finish(ID)]).unwrap();
     assert!(wait_end(&rig.events, ID).closed);
     writer.join().unwrap();
 }
@@ -93,9 +93,9 @@ fn finishing_during_a_read_loses_no_written_byte() {
             let (read, mut write) = pipe();
             // The pipe has room for everything, so the writes end while the capture still reads.
             fcntl(write.as_fd(), FcntlArg::F_SETPIPE_SZ(WRITTEN as i32)).unwrap();
-            rig.capture.add(id, read, stream(16 * KIB, Policy::DropOldest)).unwrap();
+            rig.capture.send([add(id, read, stream(16 * KIB, Policy::DropOldest))]).unwrap();
             write.write_all(&vec![1; WRITTEN]).unwrap();
-            rig.capture.finish(id).unwrap();
+            rig.capture.send([Command::Finish(id)]).unwrap();
             writers.push(write);
         }
         for (id, end) in wait_for(&rig.events, writers.len(), 0).0 {

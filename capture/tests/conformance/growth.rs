@@ -4,8 +4,11 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use super::rig;
-use crate::common::{CaptureRig, TestTool, next, pattern, pipe, tool, wait_end, wait_until, write_in_pieces};
-use iof_capture::{Event, Gating, NewStream, SourceId, StreamRequest, StreamStep};
+use crate::common::{
+    CaptureRig, TestTool, add, deliver, next, open, pattern, pipe, tool, wait_end, wait_until,
+    write_in_pieces,
+};
+use iof_capture::{Command, Event, Gating, NewProcess, NewSource, SourceId, StreamRequest, StreamStep};
 use iof_shm_ring::{CacheBudget, Growth, Policy, Reader, Start, Stream, StreamConfig};
 
 const KIB: u64 = 1024;
@@ -31,7 +34,7 @@ fn a_rank_runs_ahead_of_a_reader_that_sleeps_by_more_than_a_small_ring() {
     let (mut tool, stream, mut reader) = small_stream(&rig);
     let (read, write) = pipe();
     let bytes = pattern(BYTES, 1);
-    rig.capture.add(ID, read, stream).unwrap();
+    rig.capture.send([add(ID, read, stream)]).unwrap();
     // Ends only if the stream has grown, because nothing was read yet.
     write_in_pieces(write, bytes.clone()).join().unwrap();
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
@@ -44,12 +47,12 @@ fn deliveries_that_wait_for_a_reader_let_a_small_ring_grow() {
     let rig = rig();
     let (mut tool, stream, mut reader) = small_stream(&rig);
     let bytes = pattern(BYTES, 2);
-    rig.capture.open(ID, stream).unwrap();
-    rig.capture.deliver(ID, bytes.clone()).unwrap();
+    rig.capture.send([open(ID, stream)]).unwrap();
+    rig.capture.send([deliver(ID, bytes.clone())]).unwrap();
     // Reported only once all bytes are in the ring.
     let event = next(&rig.events);
     assert!(matches!(event, Event::Delivered { source: ID, .. }), "{event:?}");
-    rig.capture.finish(ID).unwrap();
+    rig.capture.send([Command::Finish(ID)]).unwrap();
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     assert!(got == bytes && gaps.is_empty());
 }
@@ -65,9 +68,9 @@ fn a_source_without_bytes_ends_without_memory() {
         let mut tool = tool();
         let mut reader = tool.attach_first(&mut stream, true);
         let (read, write) = pipe();
-        rig.capture.add(ID, read, stream).unwrap();
+        rig.capture.send([add(ID, read, stream)]).unwrap();
         if finishes {
-            rig.capture.finish(ID).unwrap();
+            rig.capture.send([Command::Finish(ID)]).unwrap();
         } else {
             drop(write);
         }
@@ -88,8 +91,9 @@ fn a_reader_of_large_groups_lets_a_small_ring_grow() {
         let (page, slot) = (tool.page.clone(), tool.page.take_slot().unwrap());
         let (start, gating) = (Start::Oldest, Gating::Block);
         let step = StreamStep::Attach { source: id, page, reader: slot, start, gating, group, remote: false };
-        let first = StreamRequest { id: None, steps: vec![step] };
-        rig.capture.add(id, read, NewStream::new(stream, first)).unwrap();
+        let first = Some(StreamRequest { id: None, steps: vec![step] });
+        let sources = vec![NewSource { id, pipe: read, stream, first }];
+        rig.capture.send([Command::Add(NewProcess { sources, ..NewProcess::default() })]).unwrap();
         write.write_all(b"x").unwrap();
         wait_until(&rig.capture, id, |stats| stats.produced == 1);
         assert_eq!(reader.ring().capacity(), capacity);
@@ -104,7 +108,7 @@ fn a_capture_ends_while_a_source_waits_to_grow() {
     let rig = rig();
     let (_tool, stream, _reader) = small_stream(&rig);
     let (read, mut write) = pipe();
-    rig.capture.add(ID, read, stream).unwrap();
+    rig.capture.send([add(ID, read, stream)]).unwrap();
     let writer = std::thread::spawn(move || {
         // Ends at the latest when the capture has closed the pipe.
         let _ = write.write_all(&pattern(4 << 20, 3));

@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 use super::{blocking_stream, rig};
 use crate::BACKEND;
 use crate::common::{
-    Completion, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for,
+    Completion, add, next, packet_pipe, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for,
     wait_for_turn, wait_until, write_in_pieces,
 };
-use iof_capture::{AddError, Capture, End, Event, PushId, SourceId, Stopped};
+use iof_capture::{Capture, Command, End, Event, IdInUse, PushId, SendError, SourceId, Stopped};
 use iof_shm_ring::{Gap, Peek, Policy};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
@@ -22,7 +22,7 @@ fn bytes_arrive_exactly_and_in_order_through_a_much_smaller_ring() {
     let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, write) = pipe();
     let bytes = pattern(8 << 20, 1);
-    rig.capture.add(ID, read, stream).unwrap();
+    rig.capture.send([add(ID, read, stream)]).unwrap();
     let writer = write_in_pieces(write, bytes.clone());
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     writer.join().unwrap();
@@ -52,7 +52,7 @@ fn a_reader_in_another_process_reports_room_and_its_bell_cannot_block_the_captur
             reader.set_room_bell(ringer);
         }
         let (read, write) = pipe();
-        rig.capture.add(id, read, stream).unwrap();
+        rig.capture.send([add(id, read, stream)]).unwrap();
         writers.push(write_in_pieces(write, bytes.clone()));
         readers.push(reader);
         bells.push(bell);
@@ -62,7 +62,7 @@ fn a_reader_in_another_process_reports_room_and_its_bell_cannot_block_the_captur
     assert_eq!(wait_end(&rig.events, SourceId(2)).produced, 1 << 20);
     // The hostile reader never reads, so its source is still blocked.
     drop(bells);
-    rig.capture.close(ID).unwrap();
+    rig.capture.send([Command::Close(ID)]).unwrap();
     assert!(wait_end(&rig.events, ID).closed);
     drop(rig);
     for writer in writers {
@@ -79,7 +79,7 @@ fn drop_newest_keeps_the_first_bytes_and_counts_the_rest() {
     let mut reader = tool.attach_first(&mut stream, false);
     let (read, write) = pipe();
     let bytes = pattern(1 << 20, 2);
-    rig.capture.add(ID, read, stream).unwrap();
+    rig.capture.send([add(ID, read, stream)]).unwrap();
     write_in_pieces(write, bytes.clone()).join().unwrap();
     let end = wait_end(&rig.events, ID);
     assert_eq!((end.produced, end.dropped), (1 << 20, (1 << 20) - 64 * KIB));
@@ -102,7 +102,7 @@ fn in_packet_mode_every_byte_arrives_or_is_counted_with_little_room_at_a_time() 
         let mut reader = tool.attach_first(&mut stream, policy == Policy::Block);
         reader.set_room_bell(rig.capture.room_bell().unwrap());
         let (read, mut write) = packet_pipe();
-        rig.capture.add(ID, read, stream).unwrap();
+        rig.capture.send([add(ID, read, stream)]).unwrap();
         let bytes = pattern(4 << 20, 7);
         let written = bytes.clone();
         let writer = std::thread::spawn(move || {
@@ -121,7 +121,7 @@ fn drop_oldest_keeps_the_last_bytes_and_counts_the_rest() {
     let mut tool = tool();
     let (read, write) = pipe();
     let bytes = pattern(1 << 20, 3);
-    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropOldest)).unwrap();
+    rig.capture.send([add(ID, read, stream(64 * KIB, Policy::DropOldest))]).unwrap();
     write_in_pieces(write, bytes.clone()).join().unwrap();
     assert_eq!(wait_end(&rig.events, ID).produced, 1 << 20);
     let mut reader = tool.attach(&rig.capture, ID, false).unwrap();
@@ -140,7 +140,7 @@ fn a_stalled_tool_costs_another_tool_no_bytes() {
     reader.set_room_bell(rig.capture.room_bell().unwrap());
     let (read, write) = pipe();
     let bytes = pattern(1 << 20, 4);
-    rig.capture.add(ID, read, stream).unwrap();
+    rig.capture.send([add(ID, read, stream)]).unwrap();
     let writer = write_in_pieces(write, bytes.clone());
     let (got, gaps) = quick.read_to_end(&rig.capture, ID, &mut reader);
     writer.join().unwrap();
@@ -155,7 +155,7 @@ fn a_pipe_that_is_already_at_its_end_completes_without_bytes() {
     let rig = rig();
     let (read, write) = pipe();
     drop(write);
-    rig.capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
+    rig.capture.send([add(ID, read, stream(KIB, Policy::DropNewest))]).unwrap();
     let end = wait_end(&rig.events, ID);
     assert_eq!((end.produced, end.dropped, end.error.is_none()), (0, 0, true));
 }
@@ -171,7 +171,7 @@ fn one_tool_reads_all_bytes_of_many_sources() {
         let mut stream = stream(64 * KIB, Policy::DropNewest);
         readers.push(tool.attach_first(&mut stream, false));
         let (read, write) = pipe();
-        rig.capture.add(SourceId(id), read, stream).unwrap();
+        rig.capture.send([add(SourceId(id), read, stream)]).unwrap();
         writers.push(write);
     }
     for round in 0..4 {
@@ -193,15 +193,15 @@ fn one_tool_reads_all_bytes_of_many_sources() {
 fn sources_can_be_added_and_removed_while_others_run() {
     let rig = rig();
     let (read, mut steady) = pipe();
-    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    rig.capture.send([add(ID, read, stream(64 * KIB, Policy::DropNewest))]).unwrap();
     for round in 1..=20u64 {
         steady.write_all(b"steady").unwrap();
         let (read, mut write) = pipe();
         // The id is free again in each round.
-        rig.capture.add(SourceId(2), read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+        rig.capture.send([add(SourceId(2), read, stream(64 * KIB, Policy::DropNewest))]).unwrap();
         write.write_all(b"removed.").unwrap();
         wait_until(&rig.capture, SourceId(2), |stats| stats.produced == 8);
-        rig.capture.remove(SourceId(2)).unwrap();
+        rig.capture.send([Command::Remove(SourceId(2))]).unwrap();
         assert_eq!(wait_end(&rig.events, SourceId(2)).produced, 8);
         wait_closed(&mut write);
         wait_until(&rig.capture, ID, |stats| stats.produced == round * 6);
@@ -214,13 +214,13 @@ fn sources_can_be_added_and_removed_while_others_run() {
 fn a_source_id_is_taken_until_the_source_is_removed() {
     let rig = rig();
     let (read, write) = pipe();
-    rig.capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
+    rig.capture.send([add(ID, read, stream(KIB, Policy::DropNewest))]).unwrap();
     drop(write);
     wait_end(&rig.events, ID);
-    let again = |()| rig.capture.add(ID, pipe().0, stream(KIB, Policy::DropNewest));
-    assert_eq!(again(()), Err(AddError::Taken { source_id: ID }));
-    rig.capture.remove(ID).unwrap();
-    assert_eq!(again(()), Ok(()));
+    let again = || rig.capture.send([add(ID, pipe().0, stream(KIB, Policy::DropNewest))]);
+    assert_eq!(again().unwrap_err().reason, SendError::IdInUse(IdInUse::Source(ID)));
+    rig.capture.send([Command::Remove(ID)]).unwrap();
+    again().unwrap();
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_tool_can_read_a_complete_stream_until_it_is_removed() {
     let rig = rig();
     let mut tool = tool();
     let (read, mut write) = pipe();
-    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    rig.capture.send([add(ID, read, stream(64 * KIB, Policy::DropNewest))]).unwrap();
     write.write_all(b"earlier.").unwrap();
     drop(write);
     wait_end(&rig.events, ID);
@@ -236,7 +236,7 @@ fn a_tool_can_read_a_complete_stream_until_it_is_removed() {
         let mut reader = tool.attach(&rig.capture, ID, false).unwrap();
         assert_eq!(tool.read_to_end(&rig.capture, ID, &mut reader), (b"earlier.".to_vec(), vec![]));
     }
-    rig.capture.remove(ID).unwrap();
+    rig.capture.send([Command::Remove(ID)]).unwrap();
     assert!(tool.attach(&rig.capture, ID, false).is_none());
     assert!(rig.events.try_recv().is_err(), "the source completed twice");
 }
@@ -248,12 +248,12 @@ fn closing_an_idle_source_completes_it_with_its_bytes_so_far() {
     let mut stream = stream(64 * KIB, Policy::DropNewest);
     let mut reader = tool.attach_first(&mut stream, false);
     let (read, mut write) = pipe();
-    rig.capture.add(ID, read, stream).unwrap();
+    rig.capture.send([add(ID, read, stream)]).unwrap();
     write.write_all(b"so far").unwrap();
     wait_until(&rig.capture, ID, |stats| stats.produced == 6);
-    rig.capture.close(ID).unwrap();
-    rig.capture.close(ID).unwrap();
-    rig.capture.close(SourceId(77)).unwrap();
+    rig.capture.send([Command::Close(ID)]).unwrap();
+    rig.capture.send([Command::Close(ID)]).unwrap();
+    rig.capture.send([Command::Close(SourceId(77))]).unwrap();
     let end = wait_end(&rig.events, ID);
     assert_eq!((end.produced, end.closed, end.error.is_none()), (6, true, true));
     assert_eq!(tool.read_to_end(&rig.capture, ID, &mut reader).0, b"so far");
@@ -266,12 +266,12 @@ fn a_blocked_source_resumes_when_its_reader_consumes() {
     let (mut tool, stream, mut reader) = blocking_stream(&rig, 64 * KIB);
     let (read, write) = pipe();
     let bytes = pattern(1 << 20, 5);
-    rig.capture.add(ID, read, stream).unwrap();
+    rig.capture.send([add(ID, read, stream)]).unwrap();
     let writer = write_in_pieces(write, bytes.clone());
     // The ring has less room than a read claims, so the source waits from here on.
     wait_until(&rig.capture, ID, |stats| stats.produced > 48 * KIB);
     assert!(!writer.is_finished());
-    let stats = rig.capture.with_streams(|streams| streams.get_mut(ID).unwrap().stats()).unwrap();
+    let stats = rig.capture.with_streams(|streams| streams.get(ID).unwrap().stats()).unwrap();
     assert!(stats.produced <= 64 * KIB && stats.dropped == 0);
     let (got, gaps) = tool.read_to_end(&rig.capture, ID, &mut reader);
     writer.join().unwrap();
@@ -289,15 +289,14 @@ fn a_blocked_source_resumes_when_its_reader_is_detached_and_can_be_closed() {
         let mut stream = stream(64 * KIB, Policy::Block);
         readers.push(tool.attach_first(&mut stream, true));
         let (read, write) = pipe();
-        rig.capture.add(id, read, stream).unwrap();
+        rig.capture.send([add(id, read, stream)]).unwrap();
         writers.push(std::thread::spawn(move || (&write).write_all(&vec![7; 1 << 20]).is_ok()));
         wait_until(&rig.capture, id, |stats| stats.produced > 48 * KIB);
     }
-    rig.capture.close(ids[1]).unwrap();
+    rig.capture.send([Command::Close(ids[1])]).unwrap();
     let closed = wait_end(&rig.events, ids[1]);
     assert!(closed.produced <= 64 * KIB);
-    let (page, reader_id) = (&tool.page, readers[0].id());
-    assert!(rig.capture.with_streams(|s| s.get_mut(ids[0]).unwrap().detach(page, reader_id)).unwrap());
+    rig.capture.send([tool.detach(ids[0], readers[0].id())]).unwrap();
     let freed = wait_end(&rig.events, ids[0]);
     assert_eq!((freed.produced, freed.dropped), (1 << 20, 0));
     let wrote: Vec<bool> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
@@ -315,7 +314,7 @@ fn stopping_with_reads_in_flight_completes_every_source() {
         readers.push(tool.attach_first(&mut stream, false));
         let (read, mut write) = pipe();
         write.write_all(b"early").unwrap();
-        rig.capture.add(SourceId(id), read, stream).unwrap();
+        rig.capture.send([add(SourceId(id), read, stream)]).unwrap();
         wait_until(&rig.capture, SourceId(id), |stats| stats.produced == 5);
         writers.push(write);
     }
@@ -336,7 +335,7 @@ fn stopping_while_all_pipes_are_being_written_completes_every_source() {
     for id in 0..8 {
         let policy = [Policy::DropNewest, Policy::DropOldest][id as usize % 2];
         let (read, mut write) = pipe();
-        rig.capture.add(SourceId(id), read, stream(64 * KIB, policy)).unwrap();
+        rig.capture.send([add(SourceId(id), read, stream(64 * KIB, policy))]).unwrap();
         writers.push(std::thread::spawn(move || while write.write_all(&[1; 777]).is_ok() {}));
         wait_until(&rig.capture, SourceId(id), |stats| stats.produced > 100 * KIB);
     }
@@ -351,7 +350,7 @@ fn stopping_while_all_pipes_are_being_written_completes_every_source() {
 fn a_non_blocking_pipe_is_read_to_its_end() {
     let rig = rig();
     let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_NONBLOCK).unwrap();
-    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    rig.capture.send([add(ID, read, stream(64 * KIB, Policy::DropNewest))]).unwrap();
     nix::unistd::write(&write, b"one").unwrap();
     wait_until(&rig.capture, ID, |stats| stats.produced == 3);
     nix::unistd::write(&write, b"two").unwrap();
@@ -364,7 +363,7 @@ fn an_error_completes_the_source_and_is_reported() {
     let rig = rig();
     // A directory can be opened but not read.
     let directory = std::fs::File::open("/").unwrap();
-    rig.capture.add(ID, directory.into(), stream(KIB, Policy::DropNewest)).unwrap();
+    rig.capture.send([add(ID, directory.into(), stream(KIB, Policy::DropNewest))]).unwrap();
     let error = wait_end(&rig.events, ID).error.expect("an error");
     assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
 }
@@ -373,19 +372,16 @@ fn an_error_completes_the_source_and_is_reported() {
 fn tools_can_attach_and_detach_while_the_kernel_writes() {
     let rig = rig();
     let (read, mut write) = pipe();
-    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropOldest)).unwrap();
+    rig.capture.send([add(ID, read, stream(64 * KIB, Policy::DropOldest))]).unwrap();
     let writer = std::thread::spawn(move || (0..20_000).for_each(|_| write.write_all(&[b'x'; 99]).unwrap()));
     while !writer.is_finished() {
         let mut tool = tool();
         let reader = tool.attach(&rig.capture, ID, false).unwrap();
         let (page, reader_id) = (&tool.page, reader.id());
-        rig.capture
-            .with_streams(|streams| {
-                let mut tap = streams.get_mut(ID).unwrap();
-                assert!(tap.lag(page, reader_id).is_some());
-                assert!(tap.detach(page, reader_id));
-            })
-            .unwrap();
+        let lag = || rig.capture.with_streams(|streams| streams.get(ID).unwrap().lag(page, reader_id));
+        assert!(lag().unwrap().is_some());
+        rig.capture.send([tool.detach(ID, reader_id)]).unwrap();
+        assert!(lag().unwrap().is_none());
     }
     assert_eq!(wait_end(&rig.events, ID).produced, 20_000 * 99);
 }
@@ -408,16 +404,18 @@ fn after_a_panic_of_on_event_calls_return_stopped_and_nothing_hangs() {
     for id in 0..20 {
         let (read, write) = pipe();
         open.push(write);
-        capture.add(SourceId(id), read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+        capture.send([add(SourceId(id), read, stream(64 * KIB, Policy::DropNewest))]).unwrap();
     }
     open.pop();
     while capture.with_streams(|_| ()).is_ok() {}
-    assert_eq!(capture.close(ID), Err(Stopped));
+    let stopped = SendError::Stopped(Stopped);
+    assert_eq!(capture.send([Command::Close(ID)]).unwrap_err().reason, stopped);
     for _ in 0..2 {
-        assert_eq!(capture.fill(PushId(1), 1, false), Err(Stopped));
+        let fill = Command::Fill { push: PushId(1), bytes: 1, last: false };
+        assert_eq!(capture.send([fill]).unwrap_err().reason, stopped);
     }
-    let late = capture.add(SourceId(99), pipe().0, stream(KIB, Policy::DropNewest));
-    assert_eq!(late, Err(AddError::Stopped(Stopped)));
+    let late = capture.send([add(SourceId(99), pipe().0, stream(KIB, Policy::DropNewest))]);
+    assert_eq!(late.unwrap_err().reason, stopped);
     open.iter_mut().for_each(wait_closed);
 }
 
@@ -433,8 +431,8 @@ fn after_a_panic_of_on_event_the_other_sources_end_and_the_end_is_reported() {
     })
     .unwrap();
     let ((read, write), (other, _open)) = (pipe(), pipe());
-    capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
-    capture.add(SourceId(99), other, stream(KIB, Policy::DropNewest)).unwrap();
+    capture.send([add(ID, read, stream(KIB, Policy::DropNewest))]).unwrap();
+    capture.send([add(SourceId(99), other, stream(KIB, Policy::DropNewest))]).unwrap();
     // Both are read when the first ends.
     capture.with_streams(|_| ()).unwrap();
     drop(write);
@@ -452,7 +450,8 @@ fn a_fill_is_refused_as_soon_as_the_capture_thread_discards_its_commands() {
     let capture = Capture::start_on(BACKEND, move |_| {
         let Some(capture) = late_handle.get().and_then(std::sync::Weak::upgrade) else { return };
         // The first fill sends a command that is discarded; the others would only be added up.
-        let _ = sender.send(capture.fill(PushId(1), 1, false));
+        let sent = capture.send([Command::Fill { push: PushId(1), bytes: 1, last: false }]);
+        let _ = sender.send(sent.map_err(|refused| refused.reason));
         if is_first.swap(false, std::sync::atomic::Ordering::Relaxed) {
             std::panic::resume_unwind(Box::new(()));
         }
@@ -460,14 +459,15 @@ fn a_fill_is_refused_as_soon_as_the_capture_thread_discards_its_commands() {
     let capture = std::sync::Arc::new(capture.unwrap());
     handle.set(std::sync::Arc::downgrade(&capture)).unwrap();
     let ((read, write), (other, _open)) = (pipe(), pipe());
-    capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
-    capture.add(SourceId(99), other, stream(KIB, Policy::DropNewest)).unwrap();
+    capture.send([add(ID, read, stream(KIB, Policy::DropNewest))]).unwrap();
+    capture.send([add(SourceId(99), other, stream(KIB, Policy::DropNewest))]).unwrap();
     // Both are read when the first ends.
     capture.with_streams(|_| ()).unwrap();
     drop(write);
     let results: Vec<_> = events.iter().take(3).collect();
     // At the end of the first source, at that of the other, and at that of the capture.
-    assert_eq!(results, [Ok(()), Err(Stopped), Err(Stopped)]);
+    let stopped = SendError::Stopped(Stopped);
+    assert_eq!(results, [Ok(()), Err(stopped), Err(stopped)]);
 }
 
 #[test]
@@ -481,7 +481,7 @@ fn the_last_handle_may_be_dropped_in_on_event() {
     });
     let (read, write) = pipe();
     let capture = capture.unwrap();
-    capture.add(ID, read, stream(KIB, Policy::DropNewest)).unwrap();
+    capture.send([add(ID, read, stream(KIB, Policy::DropNewest))]).unwrap();
     *handle.lock().unwrap() = Some(capture);
     drop(write);
     assert!(matches!(next(&events), Event::Complete { source: ID, .. }));
@@ -499,7 +499,7 @@ fn pipes_are_read_in_the_order_in_which_they_became_readable() {
         let mut stream = stream(64 * KIB, Policy::DropNewest);
         readers.push(tool.attach_first(&mut stream, false));
         let (read, write) = pipe();
-        rig.capture.add(SourceId(id), read, stream).unwrap();
+        rig.capture.send([add(SourceId(id), read, stream)]).unwrap();
         writers.push(write);
     }
     for (round, order) in (1..).zip([[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]]) {

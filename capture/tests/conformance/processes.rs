@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 
 use super::rig;
-use crate::common::{next, stream, tool, wait_for};
+use crate::common::{add, next, stream, tool, wait_for, watch};
 use iof_capture::{Event, ProcessGroup, ProcessId, ProcessSpec, SourceId, SpawnError, Spawned, spawn};
 use iof_shm_ring::Policy;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -23,7 +23,7 @@ fn shell(script: &str) -> ProcessSpec {
 fn output(spec: ProcessSpec) -> String {
     let rig = rig();
     let Spawned { child, stdout, .. } = spawn(spec).unwrap();
-    rig.capture.watch(ProcessId(1), child).unwrap();
+    rig.capture.send([watch(ProcessId(1), child)]).unwrap();
     text(stdout)
 }
 
@@ -40,12 +40,12 @@ fn each_channel_has_a_pipe_of_its_own() {
     let Spawned { child, stdout, stderr, stddiag, .. } = spawn(spec).unwrap();
     let rig = rig();
     let mut tool = tool();
-    rig.capture.watch(ProcessId(1), child).unwrap();
+    rig.capture.send([watch(ProcessId(1), child)]).unwrap();
     let mut readers = Vec::new();
     for (id, pipe) in (1..).zip([stdout, stderr, stddiag]) {
         let mut stream = stream(4096, Policy::DropNewest);
         readers.push((SourceId(id), tool.attach_first(&mut stream, false)));
-        rig.capture.add(SourceId(id), pipe, stream).unwrap();
+        rig.capture.send([add(SourceId(id), pipe, stream)]).unwrap();
     }
     wait_for(&rig.events, 3, 1);
     let texts = readers.iter_mut().map(|(id, reader)| tool.read_to_end(&rig.capture, *id, reader).0);
@@ -56,7 +56,7 @@ fn each_channel_has_a_pipe_of_its_own() {
 fn exit_codes_and_signals_are_reported() {
     let rig = rig();
     for (id, script) in (0..).zip(["exit 0", "exit 3", "kill -KILL $$"]) {
-        rig.capture.watch(ProcessId(id), spawn(shell(script)).unwrap().child).unwrap();
+        rig.capture.send([watch(ProcessId(id), spawn(shell(script)).unwrap().child)]).unwrap();
     }
     let (_, exits) = wait_for(&rig.events, 0, 3);
     assert!(exits[&ProcessId(0)].success());
@@ -70,7 +70,7 @@ fn an_exit_status_that_was_already_taken_is_an_error() {
     let child = spawn(shell("exit 3")).unwrap().child;
     let pid = nix::unistd::Pid::from_raw(child.pid().try_into().unwrap());
     nix::sys::wait::waitpid(pid, None).unwrap();
-    rig.capture.watch(ProcessId(1), child).unwrap();
+    rig.capture.send([watch(ProcessId(1), child)]).unwrap();
     let Event::Exited { status: Err(error), .. } = next(&rig.events) else { panic!("no error") };
     assert_eq!(error.raw_os_error(), Some(libc::ECHILD));
 }
@@ -87,8 +87,8 @@ fn a_grandchild_that_holds_the_pipe_delays_completion_but_not_the_exit() {
     };
     let Spawned { child, stdout, .. } = spawn(spec).unwrap();
     let rig = rig();
-    rig.capture.add(SourceId(1), stdout, stream(4096, Policy::DropNewest)).unwrap();
-    rig.capture.watch(ProcessId(1), child).unwrap();
+    rig.capture.send([add(SourceId(1), stdout, stream(4096, Policy::DropNewest))]).unwrap();
+    rig.capture.send([watch(ProcessId(1), child)]).unwrap();
     let Event::Exited { status, .. } = next(&rig.events) else { panic!("the source completed too early") };
     assert_eq!(status.unwrap().code(), Some(5));
     let mut release = OpenOptions::new().write(true).open(fifo).unwrap();
@@ -102,8 +102,8 @@ fn two_hundred_simultaneous_exits_are_all_reported() {
     let rig = rig();
     for id in 0..200 {
         let Spawned { child, stdout, .. } = spawn(shell(&format!("echo {id}; exit {}", id % 128))).unwrap();
-        rig.capture.watch(ProcessId(id), child).unwrap();
-        rig.capture.add(SourceId(id), stdout, stream(4096, Policy::DropNewest)).unwrap();
+        rig.capture.send([watch(ProcessId(id), child)]).unwrap();
+        rig.capture.send([add(SourceId(id), stdout, stream(4096, Policy::DropNewest))]).unwrap();
     }
     let (ends, exits) = wait_for(&rig.events, 200, 200);
     for id in 0..200 {
@@ -149,7 +149,7 @@ fn the_exit_of_a_traced_child_is_reported_when_its_debugger_detaches() {
 
     let pidfd = child.as_fd().try_clone_to_owned().unwrap();
     let rig = rig();
-    rig.capture.watch(ProcessId(1), child).unwrap();
+    rig.capture.send([watch(ProcessId(1), child)]).unwrap();
     release.write_all(b"go\n").unwrap();
     if answer.contains("tracing") {
         let mut polled = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
@@ -170,7 +170,7 @@ fn stopping_leaves_running_processes_alone() {
             .unwrap();
     let _keep = (child.as_fd().try_clone_to_owned().unwrap(), stdout);
     let pid = nix::unistd::Pid::from_raw(child.pid().try_into().unwrap());
-    rig.capture.watch(ProcessId(1), child).unwrap();
+    rig.capture.send([watch(ProcessId(1), child)]).unwrap();
     drop(rig.capture);
     assert!(rig.events.recv().is_err(), "an exit was reported");
     nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
@@ -271,7 +271,7 @@ fn a_signal_reaches_grandchildren_only_if_the_child_has_its_own_process_group() 
         }
         assert_eq!(stdout.read_line(&mut String::new()).unwrap(), 0, "both processes have exited");
         let rig = rig();
-        rig.capture.watch(ProcessId(1), child).unwrap();
+        rig.capture.send([watch(ProcessId(1), child)]).unwrap();
         assert_eq!(wait_for(&rig.events, 0, 1).1[&ProcessId(1)].signal(), Some(15));
     }
 }

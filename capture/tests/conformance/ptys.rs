@@ -3,14 +3,19 @@
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 
-use iof_capture::{Event, ProcessId, ProcessSpec, Pty, PtyMaster, SourceId, Stdin, WindowSize, spawn};
+use iof_capture::{
+    Command, Event, NewProcess, NewSource, ProcessId, ProcessSpec, Pty, PtyMaster, SourceId, Stdin,
+    WindowSize, spawn,
+};
 use iof_shm_ring::{Policy, Reader};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::{blocking_stream, rig};
-use crate::common::{CaptureRig, TestTool, next, pattern, stream, tool, wait_end, wait_for, wait_until};
+use crate::common::{
+    CaptureRig, TestTool, add, next, pattern, stream, tool, wait_end, wait_for, wait_until, watch,
+};
 
 const ID: SourceId = SourceId(1);
 const PROCESS: ProcessId = ProcessId(1);
@@ -35,8 +40,9 @@ fn start_with(script: &str, stdin: Stdin, echo: bool, cache: u64) -> TerminalSes
     let pid = Pid::from_raw(spawned.child.pid() as i32);
     let rig = rig();
     let (tool, stream, reader) = blocking_stream(&rig, cache);
-    let sources = [(ID, spawned.stdout, stream)];
-    rig.capture.add_process(Some((PROCESS, spawned.child)), sources, None).unwrap();
+    let sources = vec![NewSource { id: ID, pipe: spawned.stdout, stream, first: None }];
+    let process = Some((PROCESS, spawned.child));
+    rig.capture.send([Command::Add(NewProcess { process, sources, first_writes: None })]).unwrap();
     TerminalSession { rig, tool, reader, master: spawned.pty.unwrap(), pid }
 }
 
@@ -77,9 +83,9 @@ fn on_a_terminal_stddiag_has_a_pipe_and_the_stderr_pipe_is_empty() {
     let rig = rig();
     let mut produced = [0; 3];
     for (id, pipe) in (0..).zip([spawned.stdout, spawned.stderr, spawned.stddiag]) {
-        rig.capture.add(SourceId(id), pipe, stream(4096, Policy::DropNewest)).unwrap();
+        rig.capture.send([add(SourceId(id), pipe, stream(4096, Policy::DropNewest))]).unwrap();
     }
-    rig.capture.watch(PROCESS, spawned.child).unwrap();
+    rig.capture.send([watch(PROCESS, spawned.child)]).unwrap();
     let (ends, _) = wait_for(&rig.events, 3, 1);
     for (id, end) in &ends {
         assert!(end.error.is_none(), "{end:?}");
@@ -144,7 +150,7 @@ fn a_process_whose_terminal_is_closed_receives_sighup() {
     let script = "echo ready; exec env --default-signal=HUP sleep 1000";
     let session = start(script, Stdin::Inherit, false);
     session.wait_for_bytes(6);
-    session.rig.capture.close(ID).unwrap();
+    session.rig.capture.send([Command::Close(ID)]).unwrap();
     assert!(wait_end(&session.rig.events, ID).closed);
     drop(session.master);
     let Event::Exited { status, .. } = next(&session.rig.events) else {
@@ -170,7 +176,7 @@ fn the_exit_of_the_leader_sends_sighup_to_its_children_unless_they_ignore_it() {
         panic!("the source completed too early")
     };
     assert!(status.unwrap().success());
-    session.rig.capture.finish(ID).unwrap();
+    session.rig.capture.send([Command::Finish(ID)]).unwrap();
     assert_eq!(session.output(), "out\n");
     assert!(wait_end(&session.rig.events, ID).closed);
 }
@@ -201,10 +207,10 @@ fn finishing_a_terminal_that_no_process_has_open_ends_the_source() {
     let closed = "exec </dev/null >/dev/null 2>&1";
     let mut session = start(&format!("echo one; {closed}; exec sleep 1000"), Stdin::Null, false);
     session.wait_for_bytes(4);
-    session.rig.capture.finish(ID).unwrap();
+    session.rig.capture.send([Command::Finish(ID)]).unwrap();
     assert_eq!(session.output(), "one\n");
     assert!(wait_end(&session.rig.events, ID).error.is_none());
-    session.rig.capture.close(ID).unwrap();
+    session.rig.capture.send([Command::Close(ID)]).unwrap();
     nix::sys::signal::kill(session.pid, Signal::SIGKILL).unwrap();
 }
 
@@ -216,7 +222,7 @@ fn finishing_a_terminal_loses_no_byte_of_its_queues() {
     let script = format!("dd if=/dev/zero of=/dev/tty bs=256 oflag=nonblock 2>{report}");
     let mut session = start_with(&script, Stdin::Null, false, 4096);
     let Event::Exited { .. } = next(&session.rig.events) else { panic!("the source completed too early") };
-    session.rig.capture.finish(ID).unwrap();
+    session.rig.capture.send([Command::Finish(ID)]).unwrap();
     let output = session.output();
     let report = std::fs::read_to_string(report).unwrap();
     let written = report.lines().find_map(|line| line.split_once(" bytes").map(|(count, _)| count));
@@ -245,7 +251,7 @@ fn a_terminal_whose_stream_is_full_is_drained_and_its_bytes_are_counted() {
     let mut stream = stream(4096, Policy::DropNewest);
     // This reader never reads.
     let _reader = tool.attach_first(&mut stream, false);
-    rig.capture.add(ID, spawned.stdout, stream).unwrap();
+    rig.capture.send([add(ID, spawned.stdout, stream)]).unwrap();
     let end = wait_end(&rig.events, ID);
     assert!(end.error.is_none(), "{end:?}");
     assert_eq!((end.produced, end.dropped > 290_000), (300_000, true));

@@ -8,7 +8,7 @@ mod turns;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{PushEnd, PushError, PushId, TargetId};
+use iof_capture::{Command, IdInUse, PushEnd, PushId, SendError, TargetId};
 use iof_shm_ring::Inlet;
 use nix::poll::PollFlags;
 
@@ -73,7 +73,7 @@ fn a_target_that_never_reads_does_not_hold_up_another_push() {
     assert_eq!(other.join().unwrap(), bytes.len());
     assert!(pusher.fed(1, 1).is_complete(bytes.len()));
     assert!(!pusher.is_fed(0, 0));
-    pusher.capture.shut(TargetId(0)).unwrap();
+    pusher.capture.send([Command::Shut(TargetId(0))]).unwrap();
     let Fed { delivered, end } = pusher.fed(0, 0);
     assert!(matches!(end, PushEnd::Stopped), "{end:?}");
     assert_eq!(delivered, unread(&never));
@@ -135,7 +135,7 @@ fn targets_and_pushes_can_be_added_and_ended_many_times() {
         pusher.push_all(id, &id.to_ne_bytes());
         assert!(pusher.fed(id, id).is_complete(8));
         pusher.wait_over(id);
-        pusher.capture.shut(TargetId(id)).unwrap();
+        pusher.capture.send([Command::Shut(TargetId(id))]).unwrap();
         assert_eq!(read_to_end(read), id.to_ne_bytes());
     }
 }
@@ -145,10 +145,12 @@ fn a_target_id_is_taken_until_the_target_is_shut_and_a_refused_pipe_is_closed() 
     let (mut pusher, first, poll_end) = pusher_with_full_target();
     drop(poll_end);
     let (second, write) = pipe();
-    let error = pusher.capture.add_target(TargetId(0), write.into()).unwrap_err();
-    assert_eq!(error, PushError::TargetTaken { target_id: TargetId(0) });
+    let error =
+        pusher.capture.send([Command::AddTarget { target: TargetId(0), pipe: write.into() }]).unwrap_err();
+    assert_eq!(error.reason, SendError::IdInUse(IdInUse::Target(TargetId(0))));
+    drop(error);
     assert!(read_to_end(second).is_empty());
-    pusher.capture.shut(TargetId(0)).unwrap();
+    pusher.capture.send([Command::Shut(TargetId(0))]).unwrap();
     pusher.wait_shut(0);
     let got = read_to_end(first);
     assert!(got == pattern(MIB, 13)[..got.len()]);
@@ -166,8 +168,13 @@ fn a_push_id_is_taken_until_the_push_is_over() {
     let read = pusher.add_target(0);
     pusher.begin(0, &[0], false);
     let inlet = Arc::new(Inlet::create(INLET, "test").unwrap());
-    let error = pusher.capture.begin_push(PushId(0), Arc::clone(&inlet), vec![TargetId(0)], true);
-    assert_eq!(error.unwrap_err(), PushError::PushTaken { push_id: PushId(0) });
+    let error = pusher.capture.send([Command::BeginPush {
+        push: PushId(0),
+        inlet: Arc::clone(&inlet),
+        targets: vec![TargetId(0)],
+        closes: true,
+    }]);
+    assert_eq!(error.unwrap_err().reason, SendError::IdInUse(IdInUse::Push(PushId(0))));
     assert_eq!(Arc::strong_count(&inlet), 1);
     pusher.push_all(0, b"first");
     assert!(pusher.fed(0, 0).is_complete(5));
@@ -191,7 +198,7 @@ fn a_target_accepts_pushes_while_it_exists_and_its_pipe_has_a_reader() {
     pusher.push(0, &pattern(64 << 10, 19));
     wait_full(&poll_end);
     assert!(pusher.takes(0));
-    pusher.capture.shut(TargetId(0)).unwrap();
+    pusher.capture.send([Command::Shut(TargetId(0))]).unwrap();
     pusher.wait_shut(0);
     assert!(!pusher.takes(0));
 }

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iof_capture::{Capture, Event, PipeId, PushId, SourceId, TargetId};
+use iof_capture::{Capture, Command, Event, PipeId, PushId, SourceId, TargetId};
 use iof_shm_ring::{Inlet, Policy};
 use iof_stalled_memory::StalledPage;
 
 use super::{blocking_stream, rig};
 use crate::common::{
-    next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for_end_of_file, wait_for_turn, wait_until,
+    add, deliver, next, pattern, pipe, stream, tool, wait_closed, wait_end, wait_for_end_of_file,
+    wait_for_turn, wait_until,
 };
 
 const KIB: u64 = 1024;
@@ -58,8 +59,8 @@ fn hold_lock(pipe: &File, page: &Arc<StalledPage>) -> thread::JoinHandle<()> {
 
 /// Adds an isolated source and waits for its thread.
 fn add_isolated(capture: &Capture, id: SourceId, pipe: OwnedFd, stream: iof_shm_ring::Stream) {
-    capture.add(id, pipe, stream).unwrap();
-    capture.isolate(id).unwrap();
+    capture.send([add(id, pipe, stream)]).unwrap();
+    capture.send([Command::Isolate(id)]).unwrap();
     wait_for_threads(1);
 }
 
@@ -72,10 +73,10 @@ fn a_writer_that_stalls_the_capture_is_reported_meanwhile_and_can_be_isolated() 
     // The capture's first read finds a byte and must wait for the lock.
     write.write_all(b"x").unwrap();
     let holder = hold_lock(&write, &first);
-    rig.capture.add(ID, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    rig.capture.send([add(ID, read, stream(64 * KIB, Policy::DropNewest))]).unwrap();
     let event = next(&rig.events);
     assert!(matches!(event, Event::Stalled { pipe: PipeId::Source(ID) }), "{event:?}");
-    rig.capture.isolate(ID).unwrap();
+    rig.capture.send([Command::Isolate(ID)]).unwrap();
     first.resolve(b"").unwrap();
     holder.join().unwrap();
     wait_for_threads(1);
@@ -83,7 +84,7 @@ fn a_writer_that_stalls_the_capture_is_reported_meanwhile_and_can_be_isolated() 
     write.write_all(b"x").unwrap();
     let holder = hold_lock(&write, &second);
     let (read, mut other) = pipe();
-    rig.capture.add(OTHER, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+    rig.capture.send([add(OTHER, read, stream(64 * KIB, Policy::DropNewest))]).unwrap();
     other.write_all(b"line\n").unwrap();
     wait_until(&rig.capture, OTHER, |stats| stats.produced == 5);
     drop(other);
@@ -117,7 +118,7 @@ fn all_writers_that_hold_pipe_locks_are_reported_whichever_stalls_the_capture() 
         stalled
     };
     for (id, ((read, mut write), page)) in (0..).map(SourceId).zip(pipes.into_iter().zip(&pages)) {
-        let add = |read| rig.capture.add(id, read, stream(64 * KIB, Policy::DropNewest)).unwrap();
+        let add = |read| rig.capture.send([add(id, read, stream(64 * KIB, Policy::DropNewest))]).unwrap();
         if id.0 < 2 {
             // The capture waits for bytes of these pipes. It does not access them while they are
             // locked.
@@ -153,10 +154,12 @@ fn a_reader_of_stdin_that_stalls_the_capture_is_reported() {
         read
     });
     page.wait_for_use().unwrap();
-    rig.capture.add_target(TargetId(1), write.into()).unwrap();
+    rig.capture.send([Command::AddTarget { target: TargetId(1), pipe: write.into() }]).unwrap();
     let inlet = Arc::new(Inlet::create(4096, "test").unwrap());
-    rig.capture.begin_push(PushId(1), inlet, vec![TargetId(1)], true).unwrap();
-    rig.capture.fill(PushId(1), 1, true).unwrap();
+    rig.capture
+        .send([Command::BeginPush { push: PushId(1), inlet, targets: vec![TargetId(1)], closes: true }])
+        .unwrap();
+    rig.capture.send([Command::Fill { push: PushId(1), bytes: 1, last: true }]).unwrap();
     let event = next(&rig.events);
     assert!(matches!(event, Event::Stalled { pipe: PipeId::Target(TargetId(1)) }), "{event:?}");
     page.resolve(b"").unwrap();
@@ -213,7 +216,7 @@ fn finishing_an_isolated_source_reads_the_bytes_in_its_pipe() {
         if !held_open {
             wait_for_end_of_file(&same_pipe);
         }
-        rig.capture.finish(ID).unwrap();
+        rig.capture.send([Command::Finish(ID)]).unwrap();
         let end = wait_end(&rig.events, ID);
         assert_eq!((end.produced, end.closed), (before as u64, held_open));
         drop(keep);
@@ -226,7 +229,7 @@ fn an_isolated_source_takes_no_deliveries() {
     let rig = rig();
     let (read, mut write) = pipe();
     add_isolated(&rig.capture, ID, read, stream(64 * KIB, Policy::DropNewest));
-    rig.capture.deliver(ID, b"refused".to_vec()).unwrap();
+    rig.capture.send([deliver(ID, b"refused".to_vec())]).unwrap();
     let refused = next(&rig.events);
     assert!(matches!(refused, Event::Delivered { source: ID, deliveries: 1, bytes: 7 }), "{refused:?}");
     write.write_all(b"own").unwrap();
@@ -243,8 +246,8 @@ fn closing_a_source_does_not_wait_for_its_stuck_thread() {
     add_isolated(&rig.capture, ID, read, stream(64 * KIB, Policy::DropNewest));
     let holder = hold_lock(&write, &page);
     // The thread asks for the number of unread bytes, and must wait for the lock.
-    rig.capture.finish(ID).unwrap();
-    rig.capture.close(ID).unwrap();
+    rig.capture.send([Command::Finish(ID)]).unwrap();
+    rig.capture.send([Command::Close(ID)]).unwrap();
     assert!(wait_end(&rig.events, ID).closed);
     drop(rig);
     page.resolve(b"").unwrap();

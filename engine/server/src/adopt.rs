@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use iof_capture::{AddError, Child, TooFewFiles, TooFewMaps};
+use iof_capture::{Child, Stopped, TooFewFiles, TooFewMaps};
 use iof_proto::{Channel, Directives, Nspace, Rank, StdinUnavailable};
 use iof_shm_ring::{CacheBudget, CreateError, Interaction};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -210,7 +210,7 @@ pub enum AdoptError {
     },
     /// The capture thread has ended.
     #[error(transparent)]
-    Capture(#[from] AddError),
+    Capture(#[from] Stopped),
 }
 
 impl Engine {

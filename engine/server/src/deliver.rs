@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use iof_capture::AddError;
 use iof_proto::attribute::{self, Place};
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure, Info, Nspace, Proc};
@@ -120,7 +119,7 @@ impl Engine {
         let stream = tables.deliver(delivered, Box::new(taken))?;
         if let Err(stopped) = tables.perform_effects() {
             tables.withdraw_delivery(stream);
-            return Err(AddError::from(stopped).into());
+            return Err(stopped.into());
         }
         Ok(())
     }

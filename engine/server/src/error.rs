@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use iof_capture::{AddError, SpawnError, TooFewFiles, TooFewMaps};
+use iof_capture::{SpawnError, Stopped, TooFewFiles, TooFewMaps};
 use iof_proto::rendezvous::BindError;
 use iof_proto::{Nspace, Rank};
 use iof_shm_ring::CreateError;
@@ -184,7 +184,7 @@ pub enum LaunchError {
     },
     /// The capture thread has ended.
     #[error(transparent)]
-    Capture(#[from] AddError),
+    Capture(#[from] Stopped),
 }
 
 /// The reason why a job has no PMIx server.

@@ -73,8 +73,9 @@ impl Handles {
         }
     }
 
-    /// Carries out an effect of the core. Returns the input that follows.
-    pub(crate) fn perform(&mut self, op: HandleOp) -> Option<Input> {
+    /// Carries out an effect of the core, on `memory` if it concerns that. Returns the input that
+    /// follows.
+    pub(crate) fn perform(&mut self, op: HandleOp, memory: &SharedMemory) -> Option<Input> {
         match op {
             HandleOp::Announce(JobId { nspace, run }) => {
                 let link = self.announce(&nspace);
@@ -98,6 +99,8 @@ impl Handles {
             HandleOp::RemoveRank(rank) => {
                 self.removed.extend(self.ranks.remove(&rank).map(Removed::Rank));
             }
+            HandleOp::DropInlet(push) => self.removed.push(Removed::Memory(memory.remove_inlet(push))),
+            HandleOp::DropPage(tool) => self.removed.push(Removed::Memory(memory.remove_tool(tool))),
         }
         None
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
-use iof_capture::{Capture, Event, ProcessId, PtyMaster, Signal, SourceId, Streams, WindowSize};
+use iof_capture::{Capture, Command, Event, ProcessId, PtyMaster, Signal, SourceId, Streams, WindowSize};
 use iof_proto::{Channel, Nspace, Rank};
 use iof_shm_ring::{ReaderId, ReaderPage};
 
@@ -132,8 +132,8 @@ impl Job {
         let Some(&id) = rank.as_ref().zip(index).and_then(|(streams, index)| streams.get(index)) else {
             return false;
         };
-        let open = capture.with_streams(|streams| Some(!streams.get_mut(id)?.stats().complete));
-        matches!(open, Ok(Some(true))) && capture.finish(id).is_ok()
+        let open = capture.with_streams(|streams| Some(!streams.get(id)?.stats().complete));
+        matches!(open, Ok(Some(true))) && capture.send([Command::Finish(id)]).is_ok()
     }
 
     /// Stops keeping the first output for tools that have not registered yet. Before this call, a
@@ -249,12 +249,12 @@ type OwnReader = (SourceId, ReaderId, Arc<ReaderPage>);
 /// bytes were captured and read by the embedder's own `readers`.
 fn retain_unflushed(streams: &mut Streams<'_>, readers: &[OwnReader], wanted: &mut Vec<(SourceId, u64)>) {
     wanted.retain(|(id, written)| {
-        let Some(tap) = streams.get_mut(*id) else { return false };
-        let stats = tap.stats();
+        let Some(stream) = streams.get(*id) else { return false };
+        let stats = stream.stats();
         // The bytes produced since then; a reader may be this far behind.
         let Some(since) = stats.produced.checked_sub(*written) else { return !stats.complete };
         let from = readers.partition_point(|(source, ..)| source < id);
         let on_stream = readers.iter().skip(from).take_while(|(source, ..)| source == id);
-        on_stream.filter_map(|(_, reader_id, page)| tap.lag(page, *reader_id)).any(|lag| lag > since)
+        on_stream.filter_map(|(_, reader_id, page)| stream.lag(page, *reader_id)).any(|lag| lag > since)
     });
 }

@@ -22,7 +22,7 @@
 //! | `topology` | the file with the topology of the node |
 //! | `stalls` | ranks that stall the capture thread |
 //! | `files` | the limits on files and memory maps |
-//! | `shared`, `dispatch` | reader pages, rings, inlets and streams, which the core names by ids; commands to the capture thread with what they name |
+//! | `shared` | reader pages, rings, inlets and streams, which the core names by ids |
 //! | `connection`, `connections`, `incoming`, `in_flight` | sockets; messages received; descriptors not yet received |
 //! | `log_lines` | what the engine reports to the embedder's subscriber, after the tables are unlocked |
 //! | `log_channels`, `gateway` | the threads that log messages; the relay to a gateway |
@@ -33,7 +33,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `ids`, `client`, `commands`, `upcall`, `channel_entry`, `effects`, `disconnect`, `notice`, `settings`, `resources` | names and messages; all that leaves the core; the process behind a connection, to which limits apply; settings; what the core needs of the operating system |
+//! | `ids`, `client`, `upcall`, `channel_entry`, `effects`, `disconnect`, `notice`, `settings`, `resources` | names and messages; all that leaves the core; the process behind a connection, to which limits apply; settings; what the core needs of the operating system |
 //! | `stream_options`, `completion`, `backlog_holder`, `stream_state`, `delivery`, `deliver_error`, `stream_table` | the effective options of a stream; streams and their readers; deliveries |
 //! | `job_status`, `job`, `endings`, `mpi`, `signals`, `jobs` | jobs and ranks |
 //! | `registration`, `pull`, `reading`, `outgoing`, `unread`, `peer`, `tools` | registrations; rings that tools read; messages to tools; output of removed jobs; tools |
@@ -52,7 +52,6 @@ mod connections;
 mod control;
 mod core;
 mod deliver;
-mod dispatch;
 mod early_end;
 mod endings;
 mod engine;

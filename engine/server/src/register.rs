@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use iof_capture::{AddError, Child, Event, FirstWrites, NewStream, PipeId, PtyMaster, Stopped};
+use iof_capture::{Child, Command, FirstWrites, NewProcess, NewSource, PipeId, PtyMaster, Stopped};
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::{CreateError, Growth, Interaction, Stream};
 use nix::unistd::isatty;
@@ -14,7 +14,6 @@ use crate::core::ids::JobId;
 use crate::core::job::{CHANNELS, SignalReach};
 use crate::core::job_status::JobStatus;
 use crate::core::stream_options::StreamOptions;
-use crate::dispatch::answered;
 use crate::engine::Engine;
 use crate::files::is_memory_limited;
 use crate::handles::RankHandles;
@@ -117,7 +116,7 @@ impl Engine {
         rank: RunningRank,
         streams: [Stream; CHANNELS.len()],
         first_writes: Option<&FirstWrites>,
-    ) -> Result<(), AddError> {
+    ) -> Result<(), Stopped> {
         let RunningRank { rank, child, stdin, own_stdin, pipes, pty } = rank;
         let (stdin, stdin_unavailable) = match stdin {
             RankStdin::Open(pipe) => (Some(pipe), None),
@@ -143,28 +142,23 @@ impl Engine {
         if stdin.is_some() {
             self.stalls.add(PipeId::Target(target), &source, Channel::Stdin, false);
         }
-        let unanswered: Vec<Event> = ids.iter().filter_map(|(_, first)| answered(first)).collect();
-        // The target is registered before its end can be reported.
-        let added = stdin.map_or(Ok(()), |pipe| {
-            self.capture.add_target(target, pipe).map_err(|_| AddError::Stopped(Stopped))
-        });
-        // These commands carry pipes, so they are sent here. None is queued before them: the queue
-        // is empty when the tables are locked.
+        // The target is registered before its end can be reported. These commands carry pipes, so
+        // they are sent here. None is queued before them: the queue is empty when the tables are
+        // locked.
+        let target = stdin.map(|pipe| Command::AddTarget { target, pipe });
         let memory = &self.tables.memory;
         let sources = ids.into_iter().zip(streams).zip(pipes).map(|(((id, first), stream), pipe)| {
-            let new = match memory.with_pages(first) {
-                Some(first) => NewStream::new(stream, first),
-                // Not reached: the page of a tool exists as long as the tool is connected.
-                None => stream.into(),
-            };
-            (id, pipe, new)
+            // The page of a tool exists as long as the tool is connected.
+            NewSource { id, pipe, stream, first: memory.with_pages(first) }
         });
         let process = child.map(|child| (process, child));
-        let sent = added.and_then(|()| self.capture.add_process(process, sources, first_writes));
-        if sent.is_err() {
-            unanswered.into_iter().for_each(|event| self.tables.reports.send(event));
-        }
-        sent
+        let (sources, first_writes) = (sources.collect(), first_writes.cloned());
+        let added = Command::Add(NewProcess { process, sources, first_writes });
+        // The engine never uses an id twice.
+        self.capture.send(target.into_iter().chain([added])).map_err(|refused| {
+            refused.into_events().into_iter().for_each(|event| self.tables.reports.send(event));
+            Stopped
+        })
     }
 
     /// Records that all local ranks of a job are registered.

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use iof_capture::{PushId, RequestId, SourceId, StreamAnswer, StreamRequest};
+use iof_capture::{self as capture, CommandMemory, PushId, RequestId, SourceId, StreamAnswer, StreamRequest};
 use iof_proto::Failure;
 use iof_shm_ring::{Bell, CreateError, Inlet, ReaderId, ReaderPage, Ring, Ringer, Stream, StreamConfig};
 
+use crate::core::effects::Command;
 use crate::core::ids::{PageId, PeerId, RingId};
 use crate::core::outgoing::Attachment;
 use crate::core::resources::Resources;
@@ -83,7 +84,7 @@ pub(crate) struct Released {
     page: Option<Arc<ReaderPage>>,
     inlet: Option<Arc<Inlet>>,
     unsent: BTreeMap<(PeerId, Attachment), Shared>,
-    streams: HashMap<SourceId, Stream>,
+    streams: HashMap<SourceId, Box<Stream>>,
 }
 
 /// All shared memory that the driver holds. Used only while the tables are locked, so its own lock
@@ -99,7 +100,7 @@ struct Objects {
     /// The inlets of pushes under way.
     inlets: HashMap<PushId, Arc<Inlet>>,
     /// The streams whose commands were not sent yet.
-    streams: HashMap<SourceId, Stream>,
+    streams: HashMap<SourceId, Box<Stream>>,
     /// What tools will receive with queued messages.
     unsent: BTreeMap<(PeerId, Attachment), Shared>,
 }
@@ -153,26 +154,28 @@ impl SharedMemory {
         self.objects().pages.get(&page).cloned()
     }
 
-    /// Returns the inlet of a push.
-    pub(crate) fn inlet(&self, push: PushId) -> Option<Arc<Inlet>> {
-        self.objects().inlets.get(&push).cloned()
-    }
-
-    /// Removes and returns a stream, to be handed over.
-    pub(crate) fn take_stream(&self, source: SourceId) -> Option<Stream> {
-        self.objects().streams.remove(&source)
+    /// Returns commands with the memory that they name.
+    pub(crate) fn with_memory(&self, commands: Vec<Command>) -> Vec<capture::Command> {
+        let mut objects = self.objects();
+        let with_memory = |command: Command| {
+            let command = command.with_memory(&mut *objects);
+            // The operation that drops a page or an inlet follows all commands that name it.
+            debug_assert!(command.is_some(), "a command names memory that does not exist");
+            command
+        };
+        commands.into_iter().filter_map(with_memory).collect()
     }
 
     /// Returns a request with its reader pages; `None` if one of them does not exist any more.
     pub(crate) fn with_pages(&self, request: StreamRequest<PageId>) -> Option<StreamRequest> {
         let objects = self.objects();
-        request.with_pages(|page| objects.pages.get(&page).cloned())
+        request.with_pages(|page| objects.page(page))
     }
 
     /// Copies a piece of a push.
     pub(crate) fn copy(&self, push: PushId, piece: Piece) -> Vec<u8> {
         let mut bytes = vec![0; piece.len];
-        let copied = self.inlet(push).map_or(0, |inlet| inlet.copy(piece.position, &mut bytes));
+        let copied = self.objects().inlet(push).map_or(0, |inlet| inlet.copy(piece.position, &mut bytes));
         bytes.truncate(copied);
         bytes
     }
@@ -215,6 +218,20 @@ impl SharedMemory {
     }
 }
 
+impl CommandMemory<PageId> for Objects {
+    fn page(&self, page: PageId) -> Option<Arc<ReaderPage>> {
+        self.pages.get(&page).cloned()
+    }
+
+    fn take_stream(&mut self, source: SourceId) -> Option<Box<Stream>> {
+        self.streams.remove(&source)
+    }
+
+    fn inlet(&self, push: PushId) -> Option<Arc<Inlet>> {
+        self.inlets.get(&push).cloned()
+    }
+}
+
 impl Resources for Arc<SharedMemory> {
     fn prepare_slot(&self, page: PageId, slot: ReaderId) -> Result<(), CreateError> {
         let objects = self.objects();
@@ -232,7 +249,7 @@ impl Resources for Arc<SharedMemory> {
 
     fn create_log_stream(&self, source: SourceId, config: StreamConfig, label: &str) -> Result<(), Failure> {
         let stream = self.source.log_stream(config, label)?;
-        self.objects().streams.insert(source, stream);
+        self.objects().streams.insert(source, Box::new(stream));
         Ok(())
     }
 
@@ -243,7 +260,7 @@ impl Resources for Arc<SharedMemory> {
         label: &str,
     ) -> Result<(), CreateError> {
         let stream = self.source.delivered_stream(config, label)?;
-        self.objects().streams.insert(source, stream);
+        self.objects().streams.insert(source, Box::new(stream));
         Ok(())
     }
 

@@ -17,21 +17,19 @@ use std::time::Instant;
 use std::{io, mem};
 
 use iof_capture::test_utils::{Backend, SimulatedCapture};
-use iof_capture::{EndedStreams, Event, NewStream, ProcessId, PushId, Signal, SourceId, TargetId};
+use iof_capture::{EndedStreams, Event, ProcessId, PushId, Signal, SourceId, TargetId};
 use iof_proto::{Channel, Failure, LogReport, Proc, Status, socket as process};
 use iof_shm_ring::{CreateError, Inlet, ReaderId, ReaderPage, Ringer, Stream, StreamConfig, bell};
 
 use crate::config::Config;
 use crate::core::Core;
-use crate::core::commands::Command;
-use crate::core::effects::HandleOp;
+use crate::core::effects::{Command, HandleOp};
 use crate::core::input::Input;
 pub use crate::core::limits::{Limits, ReachedLimits};
 use crate::core::log_routes::LogRoutes;
 use crate::core::logs::Logs;
 use crate::core::settings::Settings;
 use crate::core::stream_options::StreamOptions;
-use crate::dispatch;
 use crate::host::DueUpcall;
 use crate::shared::{MemorySource, SharedMemory};
 pub use digest::Digest;
@@ -349,23 +347,8 @@ impl SimulatedEngine {
 
     /// Sends the queued commands to the capture. Returns what a simulator must know of them.
     pub fn send_commands<B: Backend>(&mut self, capture: &SimulatedCapture<B>) -> Vec<SentCommand> {
-        let mut sent = Vec::new();
-        for op in self.core.take_handle_ops() {
-            self.digest.add_debug(&op);
-            if let HandleOp::Signal { ranks, signal, requested } = op {
-                let count = ranks.len();
-                let asked = requested.as_ref().map(|request| (request.peer, request.request));
-                sent.push(SentCommand::Signal { processes: ranks, signal, requested: asked });
-                if let Some(request) = requested {
-                    self.handle(Input::Signalled { request, count });
-                }
-            }
-        }
-        for notice in self.core.take_notices() {
-            self.digest.add_debug(&notice);
-        }
         self.note_commands();
-        sent.append(&mut self.noted.0);
+        let mut noted = mem::take(&mut self.noted.0);
         let commands = self.take_commands();
         for command in &commands {
             match command {
@@ -377,17 +360,45 @@ impl SimulatedEngine {
                 command => self.digest.add_debug(command),
             }
         }
-        for command in commands {
-            let Err(command) = dispatch::drop_memory(command, &self.memory) else { continue };
-            match &mut self.ended_streams {
-                Some(streams) => self.reports.extend(dispatch::perform_on(command, &self.memory, streams)),
-                None if capture.has_ended() => {
-                    self.reports.extend(dispatch::discard(command, &self.memory));
-                }
-                None => perform(command, &self.memory, capture),
-            }
+        let commands = self.memory.with_memory(commands);
+        let mut sent = Vec::new();
+        for op in self.core.take_handle_ops() {
+            self.digest.add_debug(&op);
+            sent.extend(self.perform(op));
         }
+        sent.append(&mut noted);
+        for notice in self.core.take_notices() {
+            self.digest.add_debug(&notice);
+        }
+        let events = match &mut self.ended_streams {
+            Some(streams) => streams.perform(commands),
+            None => {
+                let refused = capture.send(commands).err().into_iter().flatten();
+                refused.flat_map(iof_capture::Command::refused).collect()
+            }
+        };
+        self.reports.extend(events);
         sent
+    }
+
+    fn perform(&mut self, op: HandleOp) -> Option<SentCommand> {
+        match op {
+            HandleOp::Signal { ranks, signal, requested } => {
+                let count = ranks.len();
+                let asked = requested.as_ref().map(|request| (request.peer, request.request));
+                if let Some(request) = requested {
+                    self.handle(Input::Signalled { request, count });
+                }
+                return Some(SentCommand::Signal { processes: ranks, signal, requested: asked });
+            }
+            HandleOp::DropInlet(push) => drop(self.memory.remove_inlet(push)),
+            HandleOp::DropPage(tool) => drop(self.memory.remove_tool(tool)),
+            HandleOp::Announce(_)
+            | HandleOp::RemoveJob { .. }
+            | HandleOp::HangUp(_)
+            | HandleOp::RemoveRank(_) => {}
+        }
+        None
     }
 
     /// Returns the events that stand for those of the capture, since the last call.
@@ -424,29 +435,5 @@ impl SimulatedEngine {
     /// Returns the tables that are not empty.
     pub fn remains(&self) -> Vec<String> {
         self.core.remains()
-    }
-}
-
-#[allow(clippy::expect_used, reason = "what the core names exists")]
-fn perform<B: Backend>(command: Command, memory: &SharedMemory, capture: &SimulatedCapture<B>) {
-    match command {
-        Command::Request(request) => capture.request(memory.with_pages(request).expect("pages")),
-        Command::Open { source, first } => {
-            let first = memory.with_pages(first).expect("pages");
-            capture.open(source, NewStream::new(memory.take_stream(source).expect("a stream"), first));
-        }
-        Command::Deliver { source, delivery } => capture.deliver(source, delivery),
-        Command::Close(source) => capture.close(source),
-        Command::Finish(source) => capture.finish(source),
-        Command::BreakOff { source, missing } => capture.break_off(source, missing),
-        Command::Remove(source) => capture.remove(source),
-        Command::BeginPush { push, targets, closes } => {
-            capture.begin_push(push, memory.inlet(push).expect("an inlet"), targets, closes);
-        }
-        Command::Fill { push, bytes, last } => capture.fill(push, bytes, last),
-        Command::CutOff { push, position } => capture.cut_off(push, position),
-        Command::Shut(target) => capture.shut(target),
-        Command::ShutUnread(target) => capture.shut_unread(target),
-        Command::DropInlet(_) | Command::DropPage(_) => {}
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use iof_capture::{Capture, PipeId};
+use iof_capture::{Capture, Command, PipeId};
 use iof_proto::limits::MAX_ISOLATED_STREAMS;
 use iof_proto::{Channel, Proc};
 
@@ -83,9 +83,7 @@ impl Stalls {
         drop(pipes);
         if let Some(capture) = self.capture.get().and_then(Weak::upgrade) {
             // The call fails only if the capture thread has ended, and with it all its sources.
-            for stream in isolate {
-                let _ = capture.isolate(stream);
-            }
+            let _ = capture.send(isolate.into_iter().map(Command::Isolate));
         }
         if first {
             self.host.stalled(&source, channel, remedy);

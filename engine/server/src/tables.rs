@@ -6,12 +6,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Instant;
 
-use iof_capture::{Capture, Stopped};
+use iof_capture::{Capture, Command, Stopped};
 
 use crate::core::Core;
 use crate::core::disconnect::DisconnectReason;
 use crate::core::input::Input;
-use crate::dispatch;
 use crate::handles::{Handles, Removed};
 use crate::host::DueUpcall;
 use crate::log_lines::LogLines;
@@ -140,51 +139,32 @@ impl LockedTables<'_> {
     pub(crate) fn perform_effects(&mut self) -> Result<(), Stopped> {
         let State { core, handles } = &mut *self.state;
         let (reports, memory) = (&self.tables.reports, &*self.tables.memory);
+        // Commands and upcalls first: they may name memory that the operations drop.
+        let commands = memory.with_memory(core.take_commands());
+        let upcalls = core.take_upcalls().into_iter();
+        handles.upcalls.extend(upcalls.map(|upcall| DueUpcall::new(upcall, memory)));
         for op in core.take_handle_ops() {
-            handles.perform(op).into_iter().for_each(|input| reports.send(input));
+            handles.perform(op, memory).into_iter().for_each(|input| reports.send(input));
         }
         self.removed.append(&mut handles.take_removed());
         self.log.append(handles.take_log());
         self.log.extend(core.take_notices());
-        let upcalls = core.take_upcalls().into_iter();
-        handles.upcalls.extend(upcalls.map(|upcall| DueUpcall::new(upcall, memory)));
-        let commands = core.take_commands();
         if commands.is_empty() {
             return Ok(());
         }
         if self.capture.is_none() {
             self.capture = self.tables.capture.upgrade();
         }
-        let mut sent = Ok(());
-        for command in commands {
-            let command = match dispatch::drop_memory(command, memory) {
-                Ok(removed) => {
-                    self.removed.push(removed);
-                    continue;
-                }
-                Err(command) => command,
-            };
-            let events = match (&mut handles.ended_streams, self.capture.as_deref()) {
-                (Some(streams), _) => {
-                    sent = Err(Stopped);
-                    dispatch::perform_on(command, memory, streams)
-                }
-                (None, Some(capture)) => {
-                    let instead = dispatch::instead(&command);
-                    match dispatch::send(command, memory, capture) {
-                        Ok(()) => continue,
-                        Err(stopped) => sent = Err(stopped),
-                    }
-                    instead
-                }
-                (None, None) => {
-                    sent = Err(Stopped);
-                    dispatch::discard(command, memory)
-                }
-            };
-            events.into_iter().for_each(|event| reports.send(event));
-        }
-        sent
+        let events = match (&mut handles.ended_streams, &self.capture) {
+            (Some(streams), _) => streams.perform(commands),
+            (None, Some(capture)) => match capture.send(commands) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused.into_events(),
+            },
+            (None, None) => commands.into_iter().flat_map(Command::refused).collect(),
+        };
+        events.into_iter().for_each(|event| reports.send(event));
+        Err(Stopped)
     }
 }
 

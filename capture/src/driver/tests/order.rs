@@ -27,7 +27,7 @@ fn check_order<B: Backend>(backend: B) {
         let reader = unsafe { Reader::new(attached, Arc::clone(&page), Start::Oldest) }.unwrap();
         let (pipe, write) = nix::unistd::pipe().unwrap();
         number += 1;
-        let source = NewSource { id: SourceId(number), pipe, stream: Box::new(stream), first: None };
+        let source = NewSource { id: SourceId(number), pipe, stream, first: None };
         (driver.add(source, false), File::from(write), reader)
     });
     let produced =

@@ -17,8 +17,9 @@ use super::pipe::{Leader, PIPES, PipeModel, SourceEnd, Untaken};
 use super::script::{Action, Breakdown, BreakdownKind, Outcome, SourceKind};
 use super::target::{PUSHES, PushModel, TargetModel};
 use crate::child::Child;
+use crate::command::NewProcess;
 use crate::driver::*;
-use crate::fills::Fill;
+use crate::ids::ProcessId;
 use crate::pty::{self, Pty, WindowSize};
 
 /// Least number of bytes of each push: more than its inlet holds.
@@ -105,7 +106,12 @@ impl Simulation {
 
     fn send(&mut self, command: Command) {
         // This fails once the driver has ended.
-        let _ = self.inbox.send(command);
+        let _ = self.inbox.send_batch(vec![command]);
+    }
+
+    fn stop(&mut self) {
+        // This fails once the driver has ended.
+        let _ = self.inbox.send(InboxItem::Stop);
     }
 
     fn add(&mut self, policy: Policy, pages: u64, kind: SourceKind) {
@@ -150,13 +156,12 @@ impl Simulation {
             read: 0,
             end: None,
         });
-        let stream = Box::new(stream);
         self.send(match pipe {
             Some(pipe) => {
                 let sources = vec![NewSource { id, pipe, stream, first: None }];
-                Command::AddProcess { process: leader, sources, first_writes: None }
+                Command::Add(NewProcess { process: leader, sources, first_writes: None })
             }
-            None => Command::Open { id, stream, first: None },
+            None => Command::Open { source: id, stream: Box::new(stream), first: None },
         });
     }
 
@@ -165,7 +170,7 @@ impl Simulation {
         // The simulation writes nothing to it. Only the descriptor counts.
         let pipe: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
         self.targets.push(TargetModel::new(pipe.as_raw_fd()));
-        self.send(Command::AddTarget { id, pipe });
+        self.send(Command::AddTarget { target: id, pipe });
     }
 
     fn begin_push(&mut self, targets: &[usize], pages: u64, closes: bool) {
@@ -176,14 +181,13 @@ impl Simulation {
         }
         self.pushes.push(push);
         let targets = targets.iter().map(|target| TargetId(*target as u64)).collect();
-        self.send(Command::Push { id: PushId(number as u64), inlet, targets, closes });
+        self.send(Command::BeginPush { push: PushId(number as u64), inlet, targets, closes });
     }
 
     fn fill(&mut self, number: usize, bytes: usize, over: bool) {
         if let Some(push) = self.pushes.get_mut(number).filter(|push| push.is_open()) {
             let bytes = push.fill(bytes, over);
-            // This fails once the driver has ended.
-            let _ = self.inbox.fill(PushId(number as u64), Fill { bytes, over });
+            self.send(Command::Fill { push: PushId(number as u64), bytes, last: over });
         }
     }
 
@@ -191,7 +195,7 @@ impl Simulation {
         if let Some(push) = self.pushes.get_mut(number) {
             push.cut_off(position);
         }
-        self.send(Command::CutOff { id: PushId(number as u64), position });
+        self.send(Command::CutOff { push: PushId(number as u64), position });
     }
 
     fn shut(&mut self, number: usize) {
@@ -254,14 +258,14 @@ impl Simulation {
                     let finish_at = pipe.given + UNREAD as u64;
                     pipe.finish_at.get_or_insert(finish_at);
                 }
-                self.send(Command::Finish { id: SourceId(number as u64), missing: None });
+                self.send(Command::Finish(SourceId(number as u64)));
             }
             Action::Ring => self.inbox.ringer().ring(),
             Action::Stop => {
                 self.stopped = true;
                 self.pipes.iter_mut().for_each(|pipe| pipe.closed = true);
                 self.targets.iter_mut().for_each(|target| target.stopped = true);
-                self.send(Command::Stop);
+                self.stop();
             }
         }
     }
@@ -271,7 +275,7 @@ impl Simulation {
         if pipe.fd >= 0 {
             pipe.buffered += bytes;
         } else if let Some(bytes) = pipe.deliver(number, bytes) {
-            self.send(Command::Deliver { id: SourceId(number as u64), delivery: bytes.into() });
+            self.send(Command::Deliver { source: SourceId(number as u64), delivery: bytes.into() });
         }
     }
 
@@ -279,7 +283,7 @@ impl Simulation {
         let Some(pipe) = self.pipes.get_mut(number).filter(|pipe| !pipe.hung_up) else { return };
         pipe.hung_up = true;
         if pipe.fd < 0 {
-            self.send(Command::Finish { id: SourceId(number as u64), missing: None });
+            self.send(Command::Finish(SourceId(number as u64)));
         }
     }
 
@@ -350,7 +354,7 @@ impl Simulation {
         let queued = self.pipes.iter().any(|pipe| pipe.untaken.is_some());
         if !busy && !queued && !self.stopped {
             self.stopped = true;
-            self.send(Command::Stop);
+            self.stop();
         }
     }
 

@@ -2,11 +2,10 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{Event, PushEnd, PushId, TargetId};
+use iof_capture::{Command, Event, PushEnd, PushId, TargetId};
 use nix::poll::PollFlags;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
@@ -23,8 +22,10 @@ pub(super) fn is_alone(test: &str, marker: &str) -> bool {
     if std::env::var_os(marker).is_some() {
         return true;
     }
-    let run =
-        Command::new(std::env::current_exe().unwrap()).args(["--exact", test]).env(marker, "1").output();
+    let run = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .env(marker, "1")
+        .output();
     let run = run.unwrap();
     let output = String::from_utf8_lossy(&run.stdout);
     assert!(run.status.success() && output.contains("1 passed"), "{:?}: {output}", run.status);
@@ -46,9 +47,9 @@ fn end_of_file_comes_once_after_the_last_byte_when_the_push_is_over() {
     pusher.wait_shut(0);
     pusher.wait_over(0);
     // The target is shut and the push is over, so these calls have no effect.
-    pusher.capture.shut(TargetId(0)).unwrap();
-    pusher.capture.fill(PushId(0), 1, true).unwrap();
-    pusher.capture.cut_off(PushId(0), u64::MAX).unwrap();
+    pusher.capture.send([Command::Shut(TargetId(0))]).unwrap();
+    pusher.capture.send([Command::Fill { push: PushId(0), bytes: 1, last: true }]).unwrap();
+    pusher.capture.send([Command::CutOff { push: PushId(0), position: u64::MAX }]).unwrap();
     assert!(pusher.stop().is_empty());
 }
 
@@ -88,7 +89,7 @@ fn a_push_that_keeps_its_target_open_is_followed_by_the_next_push() {
 fn missing_targets_are_reported_at_once_and_the_others_get_all_bytes() {
     let mut pusher = Pusher::new();
     let reads = [0, 1, 2].map(|id| pusher.add_target(id));
-    pusher.capture.shut(TargetId(0)).unwrap();
+    pusher.capture.send([Command::Shut(TargetId(0))]).unwrap();
     pusher.wait_shut(0);
     pusher.begin(1, &[1], true);
     pusher.end(1);
@@ -147,7 +148,7 @@ fn a_target_that_closes_early_reports_its_bytes_and_the_others_get_all_bytes() {
 fn a_process_that_exits_during_a_push_counts_as_having_closed_its_stdin() {
     let mut pusher = Pusher::new();
     let read = pusher.add_target(0);
-    let mut head = Command::new("head");
+    let mut head = std::process::Command::new("head");
     head.args(["-c", "100000"]).stdin(read).stdout(std::process::Stdio::null());
     let mut running = head.spawn().unwrap();
     // The command object keeps the read end open.
@@ -197,7 +198,7 @@ fn a_closed_stdin_raises_no_fatal_sigpipe() {
 #[test]
 fn shutting_a_target_with_a_write_in_flight_reports_the_bytes_written() {
     let (mut pusher, read, poll_end) = pusher_with_full_target();
-    pusher.capture.shut(TargetId(0)).unwrap();
+    pusher.capture.send([Command::Shut(TargetId(0))]).unwrap();
     let Fed { delivered, end } = pusher.fed(0, 0);
     assert!(matches!(end, PushEnd::Stopped), "{end:?}");
     assert_eq!(delivered, unread(&read));

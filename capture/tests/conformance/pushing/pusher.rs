@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use iof_capture::{Capture, Event, PushEnd, PushId, SlowTargets, TargetId};
+use iof_capture::{Capture, Command, Event, PushEnd, PushId, SlowTargets, TargetId};
 use iof_shm_ring::{Filler, Inlet};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -71,7 +71,7 @@ impl Pusher {
     pub(super) fn add_watched_target(&mut self, id: u64) -> (OwnedFd, File) {
         let (read, write) = pipe();
         let poll_end = write.try_clone().unwrap();
-        self.capture.add_target(TargetId(id), write.into()).unwrap();
+        self.capture.send([Command::AddTarget { target: TargetId(id), pipe: write.into() }]).unwrap();
         self.shut.remove(&id);
         (read, poll_end)
     }
@@ -88,7 +88,9 @@ impl Pusher {
         // reports.
         let filler = unsafe { Filler::open(inlet.as_fd().try_clone_to_owned().unwrap()) }.unwrap();
         let targets = targets.iter().copied().map(TargetId).collect();
-        self.capture.begin_push(PushId(push), Arc::new(inlet), targets, closes).unwrap();
+        self.capture
+            .send([Command::BeginPush { push: PushId(push), inlet: Arc::new(inlet), targets, closes }])
+            .unwrap();
         self.fillers.insert(push, filler);
         self.over.remove(&push);
     }
@@ -102,7 +104,7 @@ impl Pusher {
         room[..n].copy_from_slice(&bytes[..n]);
         assert_eq!(filler.fill(n), n);
         if n > 0 {
-            self.capture.fill(PushId(push), n as u64, false).unwrap();
+            self.capture.send([Command::Fill { push: PushId(push), bytes: n as u64, last: false }]).unwrap();
         }
         n
     }
@@ -121,7 +123,7 @@ impl Pusher {
 
     /// Marks the push as complete.
     pub(super) fn end(&mut self, push: u64) {
-        self.capture.fill(PushId(push), 0, true).unwrap();
+        self.capture.send([Command::Fill { push: PushId(push), bytes: 0, last: true }]).unwrap();
     }
 
     /// Pushes all bytes and marks the push as complete.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use iof_capture::{PushEnd, PushId, TargetId};
+use iof_capture::{Command, PushEnd, PushId, TargetId};
 use nix::poll::PollFlags;
 
 use super::pusher::{
@@ -78,7 +78,7 @@ fn two_pushes_that_share_a_target_both_arrive_whole() {
         assert!(pusher.fed(push, id).is_complete(2 * MIB), "{push} at {id}");
     }
     for id in [1, 2, 3] {
-        pusher.capture.shut(TargetId(id)).unwrap();
+        pusher.capture.send([Command::Shut(TargetId(id))]).unwrap();
     }
     let lengths = readers.map(|reader| reader.join().unwrap());
     assert_eq!(lengths, [2 * MIB, 4 * MIB, 2 * MIB]);
@@ -94,7 +94,7 @@ fn a_slow_target_is_cut_off_after_its_bytes_and_a_quick_one_gets_all_bytes() {
     let pushed = push_until_full(&mut pusher, 0, &poll_end, &bytes);
     drop(poll_end);
     let position = pusher.lagging(0).unwrap().position;
-    pusher.capture.cut_off(PushId(0), position).unwrap();
+    pusher.capture.send([Command::CutOff { push: PushId(0), position }]).unwrap();
     let Fed { delivered, end } = pusher.fed(0, 0);
     assert!(matches!(end, PushEnd::CutOff), "{end:?}");
     pusher.wait_shut(0);
@@ -119,10 +119,10 @@ fn a_target_beyond_the_position_or_with_all_bytes_so_far_is_not_cut_off() {
     pusher.push(1, b"all");
     pusher.wait_taken(1);
     let position = pusher.lagging(0).unwrap().position;
-    pusher.capture.cut_off(PushId(0), position - 1).unwrap();
-    pusher.capture.cut_off(PushId(1), u64::MAX).unwrap();
+    pusher.capture.send([Command::CutOff { push: PushId(0), position: position - 1 }]).unwrap();
+    pusher.capture.send([Command::CutOff { push: PushId(1), position: u64::MAX }]).unwrap();
     // A push that does not exist is ignored.
-    pusher.capture.cut_off(PushId(2), u64::MAX).unwrap();
+    pusher.capture.send([Command::CutOff { push: PushId(2), position: u64::MAX }]).unwrap();
     assert!(pusher.takes(0) && pusher.takes(1));
     assert!(!pusher.is_fed(0, 0) && !pusher.is_fed(1, 1));
     drop((ahead, all));
@@ -139,7 +139,7 @@ fn a_target_where_another_push_has_the_turn_is_not_cut_off() {
     let lagging = pusher.lagging(1).unwrap();
     let [slow] = lagging.targets[..] else { panic!("{lagging:?}") };
     assert!(slow.target == TargetId(0) && slow.turn == PushId(0));
-    pusher.capture.cut_off(PushId(1), u64::MAX).unwrap();
+    pusher.capture.send([Command::CutOff { push: PushId(1), position: u64::MAX }]).unwrap();
     pusher.push_all(0, b"first, ");
     assert_eq!(reads.map(read_to_end), [&b"first, second"[..], b"second"]);
     assert!(pusher.fed(0, 0).is_complete(7) && pusher.fed(1, 0).is_complete(6));
@@ -153,7 +153,7 @@ fn pushes_behind_a_cut_off_find_the_target_closed_and_reach_their_others() {
     pusher.begin(2, &[0], false);
     pusher.push_all(1, b"to the other");
     assert!(pusher.fed(1, 1).is_complete(12));
-    pusher.capture.cut_off(PushId(0), u64::MAX).unwrap();
+    pusher.capture.send([Command::CutOff { push: PushId(0), position: u64::MAX }]).unwrap();
     assert!(
         matches!(pusher.fed(0, 0), Fed { end: PushEnd::CutOff, delivered } if delivered == unread(&full))
     );

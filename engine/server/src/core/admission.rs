@@ -7,8 +7,8 @@ use iof_proto::{Failure, FromTool, PROTOCOL_VERSION, Status, ToTool, socket};
 
 use crate::core::Core;
 use crate::core::client::Client;
-use crate::core::commands::Command;
 use crate::core::disconnect::DisconnectReason;
+use crate::core::effects::HandleOp;
 use crate::core::ids::{Call, PageId, PeerId};
 use crate::core::linger::Linger;
 use crate::core::outgoing::Attachment;
@@ -203,8 +203,7 @@ impl Core {
         self.detach(id, None);
         let mut peer = self.tools.remove(id)?;
         self.effects.notices.append(&mut peer.take_notices());
-        // After the commands that detach its readers.
-        self.effects.commands.push(Command::DropPage(id));
+        self.effects.handles.push(HandleOp::DropPage(id));
         peer.tickets().for_each(|ticket| self.release(ticket));
         self.leave_pushes(id, peer.pushes());
         self.forget_pauses();

@@ -9,7 +9,7 @@ use iof_capture::{PushId, RequestId, SourceId, StreamRequest, StreamStep, Target
 use iof_shm_ring::ReaderId;
 
 use crate::core::Core;
-use crate::core::commands::Command;
+use crate::core::effects::Command;
 use crate::core::ids::{LogStep, PageId, PeerId};
 use crate::core::pull::RegisteredPull;
 use crate::core::push::PushRequest;

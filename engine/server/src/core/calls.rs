@@ -4,15 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use iof_capture::{AddError, ProcessId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
+use iof_capture::{ProcessId, Signal, SourceBytes, SourceId, Stopped, StreamRequest, TargetId};
 use iof_proto::{Channel, Directives, Failure, Log, Nspace, Proc, Rank, Status, StdinUnavailable};
 use iof_shm_ring::CreateError;
 
 use crate::core::Core;
-use crate::core::commands::Command;
 use crate::core::deliver_error::DeliverError;
 use crate::core::delivery::Delivery;
-use crate::core::effects::HandleOp;
+use crate::core::effects::{Command, HandleOp};
 use crate::core::ids::{JobId, PageId, StreamName};
 use crate::core::job::{CHANNELS, JobState, Launching, RankState, RemoteRanks, SignalReach};
 use crate::core::logs::Requester;
@@ -267,7 +266,7 @@ impl Core {
         taken: TakenCallback,
     ) -> Result<SourceId, DeliverError> {
         if !self.has_capture {
-            return Err(AddError::from(Stopped).into());
+            return Err(Stopped.into());
         }
         let stream = self.delivered_stream(from, channel)?;
         let delivery = self.streams.delivery(stream).filter(|delivery| !delivery.complete);

@@ -1,6 +1,6 @@
 //! The reasons why bytes are not delivered.
 
-use iof_capture::AddError;
+use iof_capture::Stopped;
 use iof_proto::directive::key;
 use iof_proto::{Channel, Failure, Nspace, Proc, Status};
 use iof_shm_ring::CreateError;
@@ -68,7 +68,7 @@ pub enum DeliverError {
     Ring(#[from] CreateError),
     /// The capture thread has ended.
     #[error(transparent)]
-    Capture(#[from] AddError),
+    Capture(#[from] Stopped),
 }
 
 impl DeliverError {

@@ -4,7 +4,7 @@ use iof_capture::SourceId;
 use iof_proto::Nspace;
 
 use crate::core::Core;
-use crate::core::commands::Command;
+use crate::core::effects::Command;
 use crate::core::stream_state::StreamState;
 use crate::core::upcall::{TakenCallback, Upcall};
 
@@ -13,7 +13,7 @@ impl Core {
     pub(super) fn open_stream(&mut self, source: SourceId, new: StreamState) {
         let first = self.add_stream(source, new);
         self.streams.open_delivery(source);
-        self.effects.commands.push(Command::Open { source, first });
+        self.effects.commands.push(Command::Open { source, stream: (), first: Some(first) });
     }
 
     /// Queues the host's callbacks for the next `count` deliveries to `stream`, which were taken.

@@ -2,16 +2,19 @@
 
 use std::mem;
 
-use iof_capture::{ProcessId, Signal};
+use iof_capture::{self as capture, ProcessId, PushId, Signal};
 use iof_proto::Failure;
 
 use crate::core::Core;
 use crate::core::channel_entry::{ChannelEntry, LogRoute};
-use crate::core::commands::Command;
-use crate::core::ids::{JobId, PeerId, SignalRequest};
+use crate::core::ids::{JobId, PageId, PeerId, SignalRequest};
 use crate::core::job_status::JobStatus;
 use crate::core::notice::Notice;
 use crate::core::upcall::Upcall;
+
+/// A command to the capture thread. The driver adds the memory: reader pages, and the streams and
+/// inlets that [`Resources`](super::resources::Resources) has created.
+pub(crate) type Command = capture::Command<PageId, (), ()>;
 
 /// The effects of inputs and calls. The driver takes each kind in the order in which they are to be
 /// carried out.
@@ -20,7 +23,9 @@ pub(crate) struct Effects {
     /// What happens to the handles that the driver holds. Carried out before the tables are
     /// unlocked.
     pub(super) handles: Vec<HandleOp>,
-    /// Commands to the capture thread. Sent before the tables are unlocked.
+    /// Commands to the capture thread. Sent in this order before the next input is handled and
+    /// before the tables are unlocked, so the capture thread performs them in the order of the
+    /// changes to the tables, whichever thread made these. Sending never waits.
     pub(super) commands: Vec<Command>,
     /// Connections that the control thread refuses and closes.
     pub(super) refused: Vec<(PeerId, Failure)>,
@@ -74,9 +79,9 @@ impl Core {
     }
 }
 
-/// A change of the driver's handles: the rendezvous entries of jobs, and the pidfds and terminals
-/// of ranks. None of these waits for another thread. What is removed is closed once the tables are
-/// unlocked.
+/// A change of the driver's handles: the rendezvous entries of jobs, the pidfds and terminals of
+/// ranks, and the memory that the engine shares with tools. None of these waits for another thread.
+/// What is removed is closed once the tables are unlocked.
 #[derive(Debug)]
 pub(crate) enum HandleOp {
     /// Publishes the name of a job, so that tools find the engine by it.
@@ -91,4 +96,10 @@ pub(crate) enum HandleOp {
     HangUp(ProcessId),
     /// Forgets the process and the terminal of a rank.
     RemoveRank(ProcessId),
+    /// Drops the driver's reference of the inlet of a push that has ended. Commands and upcalls that
+    /// are queued by then still have it.
+    DropInlet(PushId),
+    /// Drops the reader page of a tool that has disconnected, and what waits to be sent to it.
+    /// Commands that are queued by then still have the page.
+    DropPage(PeerId),
 }

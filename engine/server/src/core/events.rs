@@ -9,8 +9,7 @@ use iof_capture::{End, ProcessId, SourceId};
 use iof_proto::Proc;
 
 use crate::core::Core;
-use crate::core::commands::Command;
-use crate::core::effects::HandleOp;
+use crate::core::effects::{Command, HandleOp};
 use crate::core::ids::StreamName;
 use crate::core::notice::Notice;
 use crate::exit::Exit;

@@ -6,10 +6,9 @@ use iof_capture::{Event, ProcessId, RequestId, Signal, StreamAnswer};
 use iof_proto::{Failure, Found, FromTool, Proc, Rank};
 
 use crate::core::Core;
-use crate::core::commands::Command;
 use crate::core::completion::Completion;
 use crate::core::disconnect::DisconnectReason;
-use crate::core::effects::HandleOp;
+use crate::core::effects::{Command, HandleOp};
 use crate::core::ids::{Call, JobId, PeerId, QueryId, SignalRequest};
 use crate::core::job::EndSteps;
 use crate::core::mpi::MpiEvent;

@@ -5,7 +5,7 @@ use iof_proto::Directives;
 use iof_shm_ring::{ReaderId, Start};
 
 use crate::core::Core;
-use crate::core::commands::Command;
+use crate::core::effects::Command;
 use crate::core::ids::PeerId;
 
 impl Core {

@@ -8,8 +8,8 @@ use iof_proto::{Channel, Failure, Nspace, Proc, Rank, Status};
 
 use crate::core::Core;
 use crate::core::awaited::Awaited;
-use crate::core::commands::Command;
 use crate::core::delivery::Delivery;
+use crate::core::effects::Command;
 use crate::core::ids::LogStep;
 use crate::core::stream_state::StreamState;
 

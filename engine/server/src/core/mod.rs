@@ -22,7 +22,6 @@ pub(crate) mod channel_entry;
 #[cfg(feature = "simulation")]
 mod checks;
 mod client;
-pub(crate) mod commands;
 mod completion;
 pub(crate) mod deliver_error;
 mod deliveries;

@@ -8,8 +8,8 @@ use iof_proto::{Failure, Proc, PushGranted, Skipped, SlowTarget, SlowTargets, St
 
 use crate::core::Core;
 use crate::core::awaited::{Awaited, SlowTargetsRequest};
-use crate::core::commands::Command;
 use crate::core::disconnect::DisconnectReason;
+use crate::core::effects::{Command, HandleOp};
 use crate::core::ids::PeerId;
 use crate::core::job::{JobState, RankState};
 use crate::core::outgoing::Attachment;
@@ -126,11 +126,11 @@ impl Core {
         let capacity = self.resources.create_inlet(id, peer_id, capacity)?;
         if !local.is_empty() {
             let (targets, closes) = (local.keys().copied().collect(), directives.complete);
-            self.effects.commands.push(Command::BeginPush { push: id, targets, closes });
+            self.effects.commands.push(Command::BeginPush { push: id, inlet: (), targets, closes });
         }
         let waits_for = self.earlier_elsewhere(&elsewhere);
         let Some(peer) = self.tools.get_mut(&peer_id) else {
-            self.effects.commands.push(Command::DropInlet(id));
+            self.effects.handles.push(HandleOp::DropInlet(id));
             return Err(Failure::new(Status::ERR_UNREACH, "the tool has disconnected"));
         };
         let elsewhere =
@@ -332,7 +332,7 @@ impl Core {
 
     fn end_push(&mut self, id: PushId) {
         let Some(push) = self.pushes.remove(id) else { return };
-        self.effects.commands.push(Command::DropInlet(id));
+        self.effects.handles.push(HandleOp::DropInlet(id));
         let (tool, report) = (push.tool(), push.into_report());
         #[cfg(feature = "simulation")]
         self.pushes.record.reports.push((id, report.clone()));

@@ -12,8 +12,8 @@ use iof_shm_ring::{CreateError, ReaderId};
 
 use crate::core::Core;
 use crate::core::awaited::{Awaited, JoiningReader};
-use crate::core::commands::Command;
 use crate::core::completion::Completion;
+use crate::core::effects::Command;
 use crate::core::ids::{PageId, PeerId, RingId, StreamName};
 use crate::core::notice::Notice;
 use crate::core::pull::RegisteredPull;

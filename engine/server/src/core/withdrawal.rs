@@ -4,8 +4,7 @@ use iof_capture::SourceId;
 use iof_proto::Nspace;
 
 use crate::core::Core;
-use crate::core::commands::Command;
-use crate::core::effects::HandleOp;
+use crate::core::effects::{Command, HandleOp};
 use crate::core::job::RankState;
 
 impl Core {

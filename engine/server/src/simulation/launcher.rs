@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use iof_capture::{NewStream, ProcessId, Signal, SourceId, TargetId};
+use iof_capture::{Command, ProcessId, Signal, SourceId, StreamRequest, TargetId};
 use iof_proto::{Channel, Directives, Nspace, Proc, Rank, StdinUnavailable};
 use iof_shm_ring::Stream;
 
@@ -15,7 +15,6 @@ use crate::core::input::Input;
 use crate::core::job::{CHANNELS, JobState, Launching, SignalReach};
 use crate::core::job_status::JobStatus;
 use crate::core::mpi::MpiEvent;
-use crate::dispatch;
 use crate::early_end::{EarlyEndPolicy, KillOnBadExit};
 
 /// A job that begins.
@@ -100,7 +99,7 @@ pub struct AddedRank {
     /// Its stdin.
     pub target: TargetId,
     /// Its streams: stdout, stderr and stddiag.
-    pub sources: Vec<(SourceId, NewStream)>,
+    pub sources: Vec<(SourceId, Stream, Option<StreamRequest>)>,
 }
 
 impl SimulatedEngine {
@@ -134,12 +133,8 @@ impl SimulatedEngine {
     ) -> Option<AddedRank> {
         let added = self.register_rank(proc, stdin, signals)?;
         let sources = added.streams.into_iter().zip(streams);
-        let sources = sources.map(|((id, first), stream)| {
-            let first = self.memory.with_pages(first)?;
-            Some((id, NewStream::new(stream, first)))
-        });
-        let sources: Option<Vec<_>> = sources.collect();
-        Some(AddedRank { process: added.process, target: added.target, sources: sources? })
+        let sources = sources.map(|((id, first), stream)| (id, stream, self.memory.with_pages(first)));
+        Some(AddedRank { process: added.process, target: added.target, sources: sources.collect() })
     }
 
     /// Adds a rank that runs, but which the capture does not take, because it has ended. Returns
@@ -151,8 +146,10 @@ impl SimulatedEngine {
         signals: RankSignals,
     ) -> Option<(ProcessId, [SourceId; CHANNELS.len()])> {
         let RegisteredRank { streams, process, .. } = self.register_rank(proc, stdin, signals)?;
-        self.reports.extend(streams.iter().filter_map(|(_, first)| dispatch::answered(first)));
-        Some((process, streams.map(|(id, _)| id)))
+        let ids = streams.each_ref().map(|(id, _)| *id);
+        let firsts = streams.into_iter().filter_map(|(_, first)| self.memory.with_pages(first));
+        self.reports.extend(firsts.flat_map(|first| Command::Request(first).refused()));
+        Some((process, ids))
     }
 
     fn register_rank(

@@ -8,7 +8,7 @@ use iof_proto::Directives;
 use iof_shm_ring::{ReaderId, Start, StreamConfig};
 
 use super::{ConnectionId, SentCommand, SimulatedEngine};
-use crate::core::commands::Command;
+use crate::core::effects::Command;
 use crate::core::ids::{PageId, StreamName};
 
 /// The owner of a reader.
@@ -114,7 +114,7 @@ impl SimulatedEngine {
 
     fn describe(&self, command: &Command) -> Vec<SentCommand> {
         let described = match command {
-            Command::Open { source, first } => return self.describe_open(*source, first),
+            Command::Open { source, first, .. } => return self.describe_open(*source, first.as_ref()),
             Command::Request(request) => self.describe_steps(request),
             Command::Deliver { source, delivery } => {
                 let (lost, bytes) = (delivery.lost, delivery.bytes.clone());
@@ -122,7 +122,7 @@ impl SimulatedEngine {
             }
             Command::Finish(source) => Some(SentCommand::Finished(*source)),
             Command::Close(source) => Some(SentCommand::Closed(*source)),
-            Command::BeginPush { push, targets, closes } => {
+            Command::BeginPush { push, targets, closes, .. } => {
                 Some(SentCommand::PushBegun { push: *push, targets: targets.clone(), closes: *closes })
             }
             Command::CutOff { push, position } => {
@@ -134,14 +134,14 @@ impl SimulatedEngine {
         described.into_iter().collect()
     }
 
-    fn describe_open(&self, source: SourceId, first: &StreamRequest<PageId>) -> Vec<SentCommand> {
+    fn describe_open(&self, source: SourceId, first: Option<&StreamRequest<PageId>>) -> Vec<SentCommand> {
         let name = self.core.stream_name(source).zip(self.shortages.created().pop_front());
         let opened = name.map(|(name, config)| {
             let StreamName { source: proc, channel, logged, run } = &*name;
             let (proc, channel, logged, run) = (proc.clone(), *channel, *logged, *run);
             SentCommand::Opened { source, proc, channel, logged, run, config }
         });
-        opened.into_iter().chain(self.describe_steps(first)).collect()
+        opened.into_iter().chain(first.and_then(|first| self.describe_steps(first))).collect()
     }
 
     fn describe_steps(&self, request: &StreamRequest<PageId>) -> Option<SentCommand> {

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use iof_capture::BackendKind;
 use iof_capture::test_utils::{Answer, Backend, Pause, SimulatedCapture, Token};
-use iof_shm_ring::{Lent, Span};
+use iof_capture::{BackendKind, Command, NewProcess, NewSource, SourceId, StreamRequest};
+use iof_shm_ring::{Lent, Span, Stream};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{read, write};
 
@@ -209,6 +209,17 @@ impl Kernel {
 pub fn with_kernel<R>(capture: &mut SimulatedCapture<Kernel>, f: impl FnOnce(&mut Kernel) -> R) -> R {
     // SAFETY: the callers in this crate set the mood, add pipes and read records.
     f(unsafe { capture.kernel() }.expect("the capture runs"))
+}
+
+/// Sends a command to a capture that runs.
+pub fn send(capture: &SimulatedCapture<Kernel>, command: Command) {
+    capture.send([command]).expect("the capture runs");
+}
+
+/// Returns the command that adds a source.
+pub fn add(id: SourceId, pipe: OwnedFd, stream: Stream, first: Option<StreamRequest>) -> Command {
+    let sources = vec![NewSource { id, pipe, stream, first }];
+    Command::Add(NewProcess { sources, ..NewProcess::default() })
 }
 
 /// Returns whether a poll of the file of `token` is answered now.

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use iof_capture::test_utils::SimulatedCapture;
-use iof_capture::{Gating, Joined, RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
+use iof_capture::{Command, Gating, Joined, RequestId, SourceId, StreamAnswer, StreamRequest, StreamStep};
 use iof_shm_ring::{Policy, ReaderId, ReaderPage, Ring, Start, bell};
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, send};
 use crate::source::Source;
 use crate::tool::{FromTool, Registration, ToTool, Tool};
 
@@ -131,7 +131,7 @@ impl Server {
         let request = self.next_request();
         let mut steps = self.join(request, reader, source, handler, registration);
         steps.extend(self.detach_backlog_holder(source));
-        capture.request(StreamRequest { id: Some(request), steps });
+        send(capture, Command::Request(StreamRequest { id: Some(request), steps }));
     }
 
     /// Returns the steps that attach a reader: its counters are read at the same moment.
@@ -194,7 +194,7 @@ impl Server {
     pub fn release_backlog(&mut self, capture: &mut Capture, source: &mut Source) {
         source.backlog_released = true;
         let steps = self.detach_backlog_holder(source).into_iter().collect();
-        capture.request(StreamRequest { id: None, steps });
+        send(capture, Command::Request(StreamRequest { id: None, steps }));
     }
 
     /// Takes the capture's answers to a request.
@@ -293,7 +293,7 @@ impl Server {
         if reading.waits && reading.joining.is_none() && reading.generation < newest {
             let step = reading.follow(request, tool, (id, id));
             self.awaited.insert(request, vec![JoiningReader { tool: number, id }]);
-            capture.request(StreamRequest { id: Some(request), steps: vec![step] });
+            send(capture, Command::Request(StreamRequest { id: Some(request), steps: vec![step] }));
         }
     }
 
@@ -317,7 +317,7 @@ impl Server {
             }
         }
         self.awaited.insert(request, readers);
-        capture.request(StreamRequest { id: Some(request), steps });
+        send(capture, Command::Request(StreamRequest { id: Some(request), steps }));
     }
 
     /// Detaches a reader that no longer uses its slot. The slot may be used at once, because the
@@ -340,7 +340,7 @@ impl Server {
         if let Some(source) = sources.get_mut(reading.source.0 as usize).filter(|source| !source.removed) {
             steps.extend(self.hold_backlog(source, Start::Now));
         }
-        capture.request(StreamRequest { id: None, steps });
+        send(capture, Command::Request(StreamRequest { id: None, steps }));
     }
 
     /// Detaches all readers of a tool that has ended.

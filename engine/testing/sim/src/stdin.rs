@@ -7,11 +7,11 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use iof_capture::test_utils::SimulatedCapture;
-use iof_capture::{Event, PushEnd, PushId, TargetId};
+use iof_capture::{Command, Event, PushEnd, PushId, TargetId};
 use iof_shm_ring::{Filler, Inlet};
 
 use crate::bytes;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, send};
 use crate::rng::Rng;
 use crate::source;
 
@@ -95,7 +95,10 @@ impl Stdins {
             return;
         }
         let Ok((reader, writer)) = source::pipe(rng.pick(&[4096, 65536]), false) else { return };
-        capture.add_target(TargetId(self.targets.len() as u64), writer.into());
+        send(
+            capture,
+            Command::AddTarget { target: TargetId(self.targets.len() as u64), pipe: writer.into() },
+        );
         let reader = Some(reader.into());
         self.targets.push(Target { reader, turns: VecDeque::new(), read: 0, stopped: false, shut: false });
     }
@@ -130,7 +133,7 @@ impl Stdins {
             ended: false,
         });
         let targets = targets.iter().map(|target| TargetId(*target as u64)).collect();
-        capture.begin_push(PushId(number as u64), inlet, targets, closes);
+        send(capture, Command::BeginPush { push: PushId(number as u64), inlet, targets, closes });
     }
 
     fn fill(&mut self, capture: &mut Capture, actor: usize, rng: &mut Rng) {
@@ -147,28 +150,35 @@ impl Stdins {
         let filled = push.filler.fill(len) as u64;
         push.filled += filled;
         push.over = over;
-        capture.fill(PushId(number as u64), filled, over);
+        send(capture, Command::Fill { push: PushId(number as u64), bytes: filled, last: over });
     }
 
     /// Claims bytes that were not filled in.
     fn lie(&mut self, capture: &mut Capture, actor: usize, rng: &mut Rng) {
         if let Some(number) = self.open_push(actor).filter(|push| !self.pushes[*push].over) {
             self.pushes[number].lies = true;
-            capture.fill(PushId(number as u64), rng.word() >> rng.below(60), false);
+            send(
+                capture,
+                Command::Fill {
+                    push: PushId(number as u64),
+                    bytes: rng.word() >> rng.below(60),
+                    last: false,
+                },
+            );
         }
     }
 
     fn cut_off(&mut self, capture: &mut Capture, actor: usize, rng: &mut Rng) {
         if let Some(number) = self.open_push(actor) {
             let position = rng.below(self.pushes[number].filled + 2);
-            capture.cut_off(PushId(number as u64), position);
+            send(capture, Command::CutOff { push: PushId(number as u64), position });
         }
     }
 
     fn shut(&mut self, capture: &mut Capture, actor: usize) {
         if let Some(target) = self.open_target(actor) {
             self.targets[target].stopped = true;
-            capture.shut(TargetId(target as u64));
+            send(capture, Command::Shut(TargetId(target as u64)));
         }
     }
 
@@ -277,7 +287,7 @@ impl Stdins {
             let idle = target.turns.iter().all(|(_, delivered)| delivered.is_some());
             if idle && !target.stopped && !target.shut {
                 self.targets[number].stopped = true;
-                capture.shut(TargetId(number as u64));
+                send(capture, Command::Shut(TargetId(number as u64)));
             }
         }
         let done = self.pushes.iter().all(|push| push.ended) && self.targets.iter().all(|target| target.shut);

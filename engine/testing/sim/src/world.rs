@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use iof_capture::test_utils::SimulatedCapture;
-use iof_capture::{End, Event, Gating, NewStream, SourceId};
+use iof_capture::{Command, End, Event, Gating, SourceId};
 use iof_engine::simulation::Digest;
 use iof_shm_ring::{CacheBudget, Growth, HeapMemory, Policy, Ring, Ringer, Stream, StreamConfig};
 
-use crate::kernel::{Kernel, Mood, with_kernel};
+use crate::kernel::{Kernel, Mood, add, send, with_kernel};
 use crate::rng::Rng;
 use crate::script::{Action, Kind, Setting};
 use crate::server::Server;
@@ -240,11 +240,12 @@ impl World {
             }
         }
         let first = self.server.first_request(&mut self.tools, &mut source, registrations);
-        let stream = NewStream::new(stream, first);
-        match reader {
-            Some(reader) => self.capture.add(id, reader, stream),
-            None => self.capture.open(id, stream),
-        }
+        let first = Some(first);
+        let command = match reader {
+            Some(reader) => add(id, reader, stream, first),
+            None => Command::Open { source: id, stream: Box::new(stream), first },
+        };
+        send(&self.capture, command);
         self.sources.push(source);
     }
 
@@ -348,7 +349,7 @@ impl World {
             .is_some_and(|pipe| with_kernel(&mut self.capture, |kernel| kernel.pipe(pipe).packets));
         let most = if packets { most.min(4096) } else { most };
         if let Some(bytes) = source.write(rng.size(most) as usize) {
-            self.capture.deliver(source.id, bytes);
+            send(&self.capture, Command::Deliver { source: source.id, delivery: bytes.into() });
         }
     }
 
@@ -367,7 +368,7 @@ impl World {
             if meant && !source.hung_up {
                 source.hang_up();
                 if source.pipe.is_none() {
-                    self.capture.finish(source.id);
+                    send(&self.capture, Command::Finish(source.id));
                 }
             }
         }

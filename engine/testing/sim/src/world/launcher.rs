@@ -1,10 +1,10 @@
 //! What the launcher does to streams: it changes their options, and ends and removes them.
 
-use iof_capture::{SourceId, StreamRequest, StreamStep};
+use iof_capture::{Command, SourceId, StreamRequest, StreamStep};
 use iof_shm_ring::Policy;
 
 use super::World;
-use crate::kernel::with_kernel;
+use crate::kernel::{send, with_kernel};
 use crate::rng::Rng;
 
 impl World {
@@ -14,14 +14,14 @@ impl World {
         let source = &mut self.sources[number];
         if source.pipe.is_some_and(|pipe| with_kernel(&mut self.capture, |kernel| kernel.pipe(pipe).packets))
         {
-            // A smaller cache has no room for a whole packet at a time, see `Capture::add`.
+            // A smaller cache has no room for a whole packet at a time, see `NewSource`.
             config.capacity = config.capacity.max(16 << 10);
         }
         if rng.chance(160) {
             config.policy = source.policy;
         }
         let steps = vec![StreamStep::Reconfigure { source: source.id, config }];
-        self.capture.request(StreamRequest { id: None, steps });
+        send(&self.capture, Command::Request(StreamRequest { id: None, steps }));
         source.policy = config.policy;
         // A new generation begins empty for those that register later.
         source.keeps_first = false;
@@ -43,7 +43,7 @@ impl World {
     pub(super) fn close(&mut self, actor: usize) {
         let Some(number) = self.source(actor) else { return };
         self.end_early(number);
-        self.capture.close(self.sources[number].id);
+        send(&self.capture, Command::Close(self.sources[number].id));
     }
 
     fn end_early(&mut self, number: usize) {
@@ -65,7 +65,7 @@ impl World {
         if source.completed.is_none() {
             source.finished.get_or_insert(source.written);
         }
-        self.capture.finish(source.id);
+        send(&self.capture, Command::Finish(source.id));
     }
 
     /// Removes a source, mostly a complete one.
@@ -84,7 +84,7 @@ impl World {
     pub(super) fn remove_source(&mut self, number: usize) {
         self.server.release_backlog(&mut self.capture, &mut self.sources[number]);
         self.sources[number].removed = true;
-        self.capture.remove(self.sources[number].id);
+        send(&self.capture, Command::Remove(self.sources[number].id));
         self.quiet_turn();
     }
 }

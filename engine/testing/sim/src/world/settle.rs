@@ -1,10 +1,10 @@
 //! The end of a run: nothing fails any more, and everybody gets a turn. Then everything must end.
 
-use iof_capture::Gating;
+use iof_capture::{Command, Gating};
 use iof_shm_ring::Policy;
 
 use super::World;
-use crate::kernel::{Mood, with_kernel};
+use crate::kernel::{Mood, send, with_kernel};
 use crate::rng::Rng;
 use crate::source::Source;
 use crate::tool::{Manner, Summary, Tool};
@@ -84,7 +84,7 @@ impl World {
         if !source.hung_up {
             source.hang_up();
             if source.pipe.is_none() {
-                self.capture.finish(source.id);
+                send(&self.capture, Command::Finish(source.id));
             }
         }
     }

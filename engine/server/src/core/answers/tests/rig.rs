@@ -160,9 +160,8 @@ impl Rig {
 
     /// Sends the queued commands. Their answers are held back.
     pub fn send(&mut self) {
-        for command in std::mem::take(&mut self.state.effects.commands) {
-            dispatch::send(command, &self.memory, &self.capture).unwrap();
-        }
+        let commands = std::mem::take(&mut self.state.effects.commands);
+        self.capture.send(self.memory.with_memory(commands)).unwrap();
     }
 
     /// Sends the queued commands, and continues with all answers.
@@ -223,7 +222,8 @@ impl Rig {
     pub fn readers(&mut self, source: SourceId, page: &Arc<ReaderPage>) -> usize {
         let readers = (0..8).map(|slot| (Arc::clone(page), slot.into())).collect();
         let step = StreamStep::Count { source, readers };
-        self.capture.request(StreamRequest { id: Some(RequestId(u64::MAX)), steps: vec![step] }).unwrap();
+        let request = StreamRequest { id: Some(RequestId(u64::MAX)), steps: vec![step] };
+        self.capture.send([iof_capture::Command::Request(request)]).unwrap();
         loop {
             if let Event::Answered { request: RequestId(u64::MAX), answers } =
                 self.events.recv_timeout(LIMIT).unwrap()

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use iof_capture::Command;
 use iof_engine::KillOnBadExit;
 use iof_engine::simulation::{RankSignals, RankStdin};
 use iof_proto::{Proc, Rank};
@@ -12,7 +13,7 @@ use iof_tool::test_utils::StreamInfo;
 use super::{CHANNELS, Job, MAX_WITHDRAWN, RankChannel, RankProcess};
 use crate::engine::EngineWorld;
 use crate::engine::ends::Ends;
-use crate::kernel::with_kernel;
+use crate::kernel::{add, send, with_kernel};
 use crate::rng::Rng;
 use crate::source;
 
@@ -122,13 +123,13 @@ impl EngineWorld {
         assert_eq!(self.engine.pid(&proc), Some(pid));
         let reader = (stdin != RankStdin::Closed).then(|| {
             let (reader, writer) = source::pipe(4096, false).expect("a pipe");
-            self.capture.add_target(added.target, writer.into());
+            send(&self.capture, Command::AddTarget { target: added.target, pipe: writer.into() });
             self.truth.stdins.add(added.target, proc.clone());
             File::from(reader)
         });
         self.finishes.add(run, [0, 1, 2].map(|number| added.sources[number].0), grace);
         let mut channels = Vec::new();
-        for ((id, stream), channel) in added.sources.into_iter().zip(CHANNELS) {
+        for ((id, stream, first), channel) in added.sources.into_iter().zip(CHANNELS) {
             let (end, writer) = source::pipe(rng.pick(&[4096, 65536]), false).expect("a pipe");
             with_kernel(&mut self.capture, |kernel| kernel.add_pipe(source::number(&end), false));
             self.jobs.next_number += 1;
@@ -138,7 +139,7 @@ impl EngineWorld {
             let options = self.jobs.list[index].options(channel);
             self.truth.configurations.add_local(id, info.clone(), options);
             self.truth.add(id, info, Some(number), (config.policy == Policy::Block, forwarded));
-            self.capture.add(id, end, stream);
+            send(&self.capture, add(id, end, stream, first));
             channels.push(RankChannel {
                 source: id,
                 writer: Some(writer),
