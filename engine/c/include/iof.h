@@ -103,128 +103,327 @@
 #include <sys/types.h>
 #include <time.h>
 
-// iof_tool_init and iof_server_init (bool): the program calls iof_Progress itself, and the library
-// has no thread for callbacks.
-#define IOF_EXTERNAL_PROGRESS "pmix.evext"
+// The operation succeeded.
+#define IOF_SUCCESS 0
 
-// iof_server_init (bool): whether tools can connect. True by default.
-#define IOF_SERVER_TOOL_SUPPORT "pmix.srvr.tool"
+// An internal error of the library.
+#define IOF_ERROR -1
 
-// iof_server_init (bool): accepted without effect. The engine is session-level unless
-// IOF_SERVER_SYSTEM_SUPPORT is true.
-#define IOF_SERVER_SESSION_SUPPORT "pmix.srvr.sess"
+// A job of this name, or an engine in this process, exists already.
+#define IOF_ERR_EXISTS -11
 
-// iof_server_init (bool): makes the engine the system-level engine of the node.
-#define IOF_SERVER_SYSTEM_SUPPORT "pmix.srvr.sys"
+// The function would block, and was called in a callback.
+#define IOF_ERR_WOULD_BLOCK -15
 
-// iof_tool_init and iof_server_init (string): the directory with the sockets of session-level
-// engines. If iof_tool_init is called with it, IOF_SERVER in the environment is ignored.
-// docs/src/rendezvous.md describes the default directories.
-#define IOF_SERVER_TMPDIR "pmix.srvr.tmpdir"
+// The library does not support the data type.
+#define IOF_ERR_UNKNOWN_DATA_TYPE -16
 
-// iof_tool_init and iof_server_init (string): the same as IOF_SERVER_TMPDIR, for system-level
-// engines.
-#define IOF_SYSTEM_TMPDIR "pmix.sys.tmpdir"
+// A value has the wrong type.
+#define IOF_ERR_TYPE_MISMATCH -18
 
-// iof_server_init (bool): makes the engine the gateway of the site, which logs messages for other
-// engines.
-#define IOF_SERVER_GATEWAY "pmix.srv.gway"
+// The engine or its launcher does not permit the request.
+#define IOF_ERR_NO_PERMISSIONS -23
 
-// iof_tool_init (string): connects to the engine that listens on this socket path
-// (iof_server_uri). In a query of the library, and in IOF_SERVER_INFO_ARRAY: the path of an
-// engine's socket.
-#define IOF_SERVER_URI "pmix.srvr.uri"
+// The request was not answered in time.
+#define IOF_ERR_TIMEOUT -24
 
-// iof_tool_init (pid): connects to the user's session-level engine in the process with this pid.
-#define IOF_SERVER_PIDINFO "pmix.srvr.pidinfo"
+// No engine can be reached, the connection is closed, the engine has ended, or the library was
+// finalized meanwhile.
+#define IOF_ERR_UNREACH -25
 
-// iof_tool_init (string): connects to the user's session-level engine that has a job of this name.
-#define IOF_SERVER_NSPACE "pmix.srv.nspace"
+// A parameter of the request is invalid.
+#define IOF_ERR_BAD_PARAM -27
 
-// iof_tool_init (bool): connects only to the system-level engine of the node.
-#define IOF_CONNECT_TO_SYSTEM "pmix.cnct.sys"
+// A resource is busy: too many requests are pending, or the job still runs. The request may
+// succeed later.
+#define IOF_ERR_RESOURCE_BUSY -28
 
-// iof_tool_init (bool): tries the system-level engine of the node first, even if IOF_SERVER is set
-// in the environment.
-#define IOF_CONNECT_SYSTEM_FIRST "pmix.cnct.sys.first"
+// A limit is reached, or memory or descriptors are exhausted.
+#define IOF_ERR_OUT_OF_RESOURCE -29
 
-// iof_tool_init (string): the name of the tool. By default it is "iof-tool-" and the pid.
-#define IOF_TOOL_NSPACE "pmix.tool.nspace"
+// The library is not initialized for this function, or the process is a forked child.
+#define IOF_ERR_INIT -31
 
-// iof_tool_init (rank or proc): the rank of the tool, 0 by default.
-#define IOF_TOOL_RANK "pmix.tool.rank"
+// Out of memory.
+#define IOF_ERR_NOMEM -32
 
-// iof_tool_init (bool): does not connect to an engine. Functions that need an engine then return
-// IOF_ERR_UNREACH.
-#define IOF_TOOL_DO_NOT_CONNECT "pmix.tool.nocon"
+// The job, process, handler or key does not exist.
+#define IOF_ERR_NOT_FOUND -46
 
-// iof_tool_init (bool): succeeds without a connection if no engine can be reached. Functions that
-// need an engine then return IOF_ERR_UNREACH.
-#define IOF_TOOL_CONNECT_OPTIONAL "pmix.tool.conopt"
+// The request is well-formed but not supported, such as a pull of stdin.
+#define IOF_ERR_NOT_SUPPORTED -47
 
-// The callback tool_connected (uint32): the effective user id of the tool.
-#define IOF_USERID "pmix.euid"
+// Only a part of the request succeeded, or only some of the requested items were found.
+#define IOF_ERR_PARTIAL_SUCCESS -52
 
-// The callback tool_connected (uint32): the effective group id of the tool.
-#define IOF_GRPID "pmix.egid"
+// There is nothing to convert.
+#define IOF_ERR_EMPTY -60
 
-// The callback tool_connected (pid): the pid of the tool.
-#define IOF_PROC_PID "pmix.ppid"
+// Event: the connection to the engine was lost.
+#define IOF_ERR_LOST_CONNECTION -61
 
-// iof_server_spawn, a qualifier of a query, or an answer to IOF_QUERY_NAMESPACE_INFO (string): the
-// name of the job.
-#define IOF_NSPACE "pmix.nspace"
+// Not available in this state.
+#define IOF_ERR_NOT_AVAILABLE -64
 
-// Qualifier of a query (rank): restricts the answer to this rank. May be repeated.
-#define IOF_RANK "pmix.rank"
+// Event: a job has ended. As the status of a job: it has ended, and no process of it failed.
+#define IOF_EVENT_JOB_END -145
 
-// Qualifier of a query (proc): restricts the answer to this process. Cannot be combined with
-// IOF_NSPACE or IOF_RANK. In an answer to IOF_QUERY_STATS: the source of the stream.
-#define IOF_PROCID "pmix.procid"
+// The operation succeeded immediately. As the result of a callback of iof_server_module_t: the
+// request is granted, and the callback does not call cbfunc.
+#define IOF_OPERATION_SUCCEEDED -157
 
-// Query, or in an answer to IOF_QUERY_NAMESPACE_INFO (uint32): the number of processes of the job
-// that the engine knows. A query concerns the job that the qualifier IOF_NSPACE names, or the only
-// job.
-#define IOF_JOB_SIZE "pmix.job.size"
+// I/O forwarding failed. As the result of a push: no target has received all bytes.
+#define IOF_ERR_IOF_FAILURE -172
 
-// In an answer to IOF_QUERY_NAMESPACE_INFO (string): the programs of the job, separated by " : ",
-// for display.
-#define IOF_CMD_LINE "pmix.cmd.line"
+// The stream is complete, or the stdin of the target is closed.
+#define IOF_ERR_IOF_COMPLETE -173
 
-// The event IOF_EVENT_JOB_END, or an answer to IOF_QUERY_NAMESPACE_INFO (int): the exit code of
-// the process that failed first (128 + n if signal n ended it, 1 if its status is unknown), or 0
-// if none failed. An exit code that was passed to iof_server_end_job replaces it. Absent if
-// unknown or if the job has not ended.
-#define IOF_EXIT_CODE "pmix.exit.code"
+// A job could not be started.
+#define IOF_ERR_JOB_FAILED_TO_LAUNCH -181
 
-// The event IOF_EVENT_JOB_END (status): IOF_SUCCESS if the exit code is 0,
-// IOF_ERR_JOB_ABORTED_BY_SIG if it is above 128, otherwise IOF_ERR_JOB_NON_ZERO_TERM.
-#define IOF_JOB_TERM_STATUS "pmix.job.term.status"
+// Status of a job: it has ended, and a signal ended the process that failed first.
+#define IOF_ERR_JOB_ABORTED_BY_SIG -184
 
-// The event IOF_EVENT_JOB_END (proc): the job that ended, with the wildcard rank.
-#define IOF_EVENT_AFFECTED_PROC "pmix.evproc"
+// Status of a job: it has ended, and the process that failed first ended with a non-zero or
+// unknown exit code.
+#define IOF_ERR_JOB_NON_ZERO_TERM -187
 
-// iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
-// IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this key
-// nor IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
-#define IOF_STDIN_TGT "pmix.stdin"
+// Event: a job has started. As the status of a job: it has not ended yet.
+#define IOF_EVENT_JOB_START -191
 
-// iof_server_spawn (bool): the stdin of rank 0 is a pipe that iof_IOF_push fills, unless
-// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects rank 0. For a program: the same for its first rank.
-#define IOF_FWD_STDIN "pmix.fwd.stdin"
+// The engine accepts no bytes of this stream now, because too many are waiting. Deliver the same
+// bytes again later. An extension of iof.
+#define IOF_ERR_IOF_XOFF -405
 
-// iof_server_spawn and iof_server_adopt (bool): whether the server's own registrations receive
-// stdout. Tools can pull it in any case. If none of IOF_FWD_STDOUT, IOF_FWD_STDERR and
-// IOF_FWD_STDDIAG is given, the server's registrations receive all three channels, otherwise only
-// those that are true. If it is true and no registration reads the channel yet, a rank waits when
-// the cache is full, unless IOF_DROP_NONE is false.
-#define IOF_FWD_STDOUT "pmix.fwd.stdout"
+// Every attempt failed, such as that to log a message to each channel (RFC0032). An extension of
+// iof: PMIx does not define a number for this status, and this number is outside PMIx's range.
+#define IOF_ERR_OPERATION_FAILED -3331
 
-// iof_server_spawn and iof_server_adopt (bool): the same as IOF_FWD_STDOUT, for stderr.
-#define IOF_FWD_STDERR "pmix.fwd.stderr"
+// No rank. As the source of output: messages that were logged for a job as a whole.
+#define IOF_RANK_UNDEF 4294967295u
 
-// iof_server_spawn and iof_server_adopt (bool): the same as IOF_FWD_STDOUT, for stddiag.
-#define IOF_FWD_STDDIAG "pmix.fwd.stddiag"
+// All ranks of a job.
+#define IOF_RANK_WILDCARD 4294967294u
+
+// Type: no value
+#define IOF_UNDEF 0
+
+// Type: bool
+#define IOF_BOOL 1
+
+// Type: uint8_t
+#define IOF_BYTE 2
+
+// Type: char *
+#define IOF_STRING 3
+
+// Type: size_t
+#define IOF_SIZE 4
+
+// Type: pid_t
+#define IOF_PID 5
+
+// Type: int
+#define IOF_INT 6
+
+// Type: int8_t
+#define IOF_INT8 7
+
+// Type: int16_t
+#define IOF_INT16 8
+
+// Type: int32_t
+#define IOF_INT32 9
+
+// Type: int64_t
+#define IOF_INT64 10
+
+// Type: unsigned int
+#define IOF_UINT 11
+
+// Type: uint8_t
+#define IOF_UINT8 12
+
+// Type: uint16_t
+#define IOF_UINT16 13
+
+// Type: uint32_t
+#define IOF_UINT32 14
+
+// Type: uint64_t
+#define IOF_UINT64 15
+
+// Type: float
+#define IOF_FLOAT 16
+
+// Type: double
+#define IOF_DOUBLE 17
+
+// Type: struct timeval
+#define IOF_TIMEVAL 18
+
+// Type: time_t
+#define IOF_TIME 19
+
+// Type: iof_status_t
+#define IOF_STATUS 20
+
+// Type: iof_value_t
+#define IOF_VALUE 21
+
+// Type: iof_proc_t
+#define IOF_PROC 22
+
+// Type: iof_info_t
+#define IOF_INFO 24
+
+// Type: iof_byte_object_t
+#define IOF_BYTE_OBJECT 27
+
+// Type: void *
+#define IOF_POINTER 31
+
+// Type: iof_proc_state_t
+#define IOF_PROC_STATE 37
+
+// Type: iof_proc_info_t
+#define IOF_PROC_INFO 38
+
+// Type: iof_data_array_t
+#define IOF_DATA_ARRAY 39
+
+// Type: iof_rank_t
+#define IOF_PROC_RANK 40
+
+// Type: iof_query_t
+#define IOF_QUERY 41
+
+// Type: iof_iof_channel_t
+#define IOF_IOF_CHANNEL 45
+
+// Type: iof_envar_t
+#define IOF_ENVAR 46
+
+// Type: iof_regattr_t
+#define IOF_REGATTR 48
+
+// Type: iof_nspace_t
+#define IOF_PROC_NSPACE 60
+
+// Flag: the receiver must honour the info, or refuse the request.
+#define IOF_INFO_REQD 1
+
+// Flag: the last info of an array. The library ignores it.
+#define IOF_INFO_ARRAY_END 2
+
+// Flag: a required info was honoured. The library ignores it.
+#define IOF_INFO_REQD_PROCESSED 4
+
+// Flag: the info qualifies another one. The library ignores it.
+#define IOF_INFO_QUALIFIER 8
+
+// Flag: the library does not free the value when it frees the info.
+#define IOF_INFO_PERSISTENT 16
+
+// No channels.
+#define IOF_FWD_NO_CHANNELS 0
+
+// Standard input.
+#define IOF_FWD_STDIN_CHANNEL 1
+
+// Standard output.
+#define IOF_FWD_STDOUT_CHANNEL 2
+
+// Standard error.
+#define IOF_FWD_STDERR_CHANNEL 4
+
+// Diagnostics, which a process writes to the descriptor in its environment variable
+// IOF_STDDIAG_FD.
+#define IOF_FWD_STDDIAG_CHANNEL 8
+
+// All channels, including those of future versions. In iof_IOF_pull: all output channels.
+#define IOF_FWD_ALL_CHANNELS 255
+
+// Unknown, because the process runs on another node.
+#define IOF_PROC_STATE_UNDEF 0
+
+// Being started.
+#define IOF_PROC_STATE_LAUNCH_UNDERWAY 2
+
+// Running.
+#define IOF_PROC_STATE_RUNNING 5
+
+// Ended with exit code 0.
+#define IOF_PROC_STATE_TERMINATED 20
+
+// Could not be started.
+#define IOF_PROC_STATE_FAILED_TO_START 53
+
+// Ended by a signal.
+#define IOF_PROC_STATE_ABORTED_BY_SIG 54
+
+// Ended with a non-zero exit code.
+#define IOF_PROC_STATE_TERM_NON_ZERO 62
+
+// Scope: not defined.
+#define IOF_SCOPE_UNDEF 0
+
+// Scope: processes on the same node.
+#define IOF_LOCAL 1
+
+// Scope: processes on other nodes.
+#define IOF_REMOTE 2
+
+// Scope: all processes.
+#define IOF_GLOBAL 3
+
+// Scope: the process itself.
+#define IOF_INTERNAL 4
+
+// Persistence: until it is deleted.
+#define IOF_PERSIST_INDEF 0
+
+// Persistence: until it is read.
+#define IOF_PERSIST_FIRST_READ 1
+
+// Persistence: until the process ends.
+#define IOF_PERSIST_PROC 2
+
+// Persistence: until the application ends.
+#define IOF_PERSIST_APP 3
+
+// Persistence: until the session ends.
+#define IOF_PERSIST_SESSION 4
+
+// Persistence: invalid.
+#define IOF_PERSIST_INVALID 255
+
+// Range: not defined.
+#define IOF_RANGE_UNDEF 0
+
+// Range: the resource manager.
+#define IOF_RANGE_RM 1
+
+// Range: the node.
+#define IOF_RANGE_LOCAL 2
+
+// Range: the job.
+#define IOF_RANGE_NAMESPACE 3
+
+// Range: the session.
+#define IOF_RANGE_SESSION 4
+
+// Range: all processes.
+#define IOF_RANGE_GLOBAL 5
+
+// Range: the processes that a directive names.
+#define IOF_RANGE_CUSTOM 6
+
+// Range: the process itself.
+#define IOF_RANGE_PROC_LOCAL 7
+
+// Range: invalid.
+#define IOF_RANGE_INVALID 255
 
 // iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint32): the size of the
 // cache of each stream, in bytes. 1 MiB by default, at least 16 KiB, in iof_IOF_pull at most 16
@@ -250,9 +449,22 @@
 // no limit if IOF_IOF_BUFFERING_SIZE is above 0; otherwise bytes are delivered as they arrive.
 #define IOF_IOF_BUFFERING_TIME "pmix.iof.btime"
 
+// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint64): the same as
+// IOF_IOF_BUFFERING_TIME, in microseconds. Takes precedence over the time in seconds. An extension
+// of iof.
+#define IOF_BUFFERING_TIME_US "iof.btime.us"
+
 // iof_IOF_push (bool): closes the stdin of the targets after these bytes. iof_server_IOF_deliver:
 // ends the stream after these bytes. In a payload, which is then empty: the stream is complete.
 #define IOF_IOF_COMPLETE "pmix.iof.cmp"
+
+// iof_IOF_pull (bool): accepted without effect. The registration receives a copy of the output in
+// any case.
+#define IOF_IOF_COPY "pmix.iof.cpy"
+
+// iof_IOF_pull (bool): the registration receives the output in place of the launcher's own
+// readers. True is refused with IOF_ERR_NOT_SUPPORTED if it is required, and otherwise ignored.
+#define IOF_IOF_REDIRECT "pmix.iof.redir"
 
 // iof_IOF_push (bool or proc): the library reads the program's own stdin and pushes it. A process
 // counts as true, and is the target if the function is given none.
@@ -261,6 +473,211 @@
 // iof_server_spawn and iof_server_adopt (uint16): the channels to forward, as a bit mask. This
 // older form sets IOF_FWD_STDIN, IOF_FWD_STDOUT, IOF_FWD_STDERR and IOF_FWD_STDDIAG together.
 #define IOF_IOF_SRV_REQ "pmix.iof.req"
+
+// iof_server_init (bool): makes the engine the gateway of the site, which logs messages for other
+// engines.
+#define IOF_SERVER_GATEWAY "pmix.srv.gway"
+
+// iof_server_spawn (bool): the stdin of rank 0 is a pipe that iof_IOF_push fills, unless
+// IOF_STDIN_TGT or IOF_STDIN_INHERIT selects rank 0. For a program: the same for its first rank.
+#define IOF_FWD_STDIN "pmix.fwd.stdin"
+
+// iof_server_spawn and iof_server_adopt (bool): whether the server's own registrations receive
+// stdout. Tools can pull it in any case. If none of IOF_FWD_STDOUT, IOF_FWD_STDERR and
+// IOF_FWD_STDDIAG is given, the server's registrations receive all three channels, otherwise only
+// those that are true. If it is true and no registration reads the channel yet, a rank waits when
+// the cache is full, unless IOF_DROP_NONE is false.
+#define IOF_FWD_STDOUT "pmix.fwd.stdout"
+
+// iof_server_spawn and iof_server_adopt (bool): the same as IOF_FWD_STDOUT, for stderr.
+#define IOF_FWD_STDERR "pmix.fwd.stderr"
+
+// iof_server_spawn and iof_server_adopt (bool): the same as IOF_FWD_STDOUT, for stddiag.
+#define IOF_FWD_STDDIAG "pmix.fwd.stddiag"
+
+// iof_IOF_push (bool): excludes targets whose stdin cannot be pushed to, instead of failing. An
+// extension of iof.
+#define IOF_PARTIAL "iof.push.partial"
+
+// In a payload, and for iof_server_IOF_deliver (uint64): the time at which the first byte was read
+// from its source, in nanoseconds since 1970. An extension of iof.
+#define IOF_READ_TIME "iof.time"
+
+// In a payload (uint64): the number of bytes of the stream before the payload, including missing
+// ones. For iof_server_IOF_deliver: the bytes between the last delivery and this offset are
+// missing. An extension of iof.
+#define IOF_OFFSET "iof.offset"
+
+// In a payload, which is then empty, and for iof_server_IOF_deliver (uint64): the stream ends
+// although its source may have written more, because the node of the source was lost. The value is
+// the number of further bytes that the source has written, at least. An extension of iof.
+#define IOF_BROKEN "iof.broken"
+
+// Query (string): the names of the running jobs, separated by commas.
+#define IOF_QUERY_NAMESPACES "pmix.qry.ns"
+
+// Query (status): the status of the job that the qualifier IOF_NSPACE names, or of the only job.
+// It is IOF_EVENT_JOB_START while the job runs, and then IOF_EVENT_JOB_END,
+// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG. If the qualifier names several jobs,
+// the answer is an array of infos, each with the name of a job as its key and the status as its
+// value.
+#define IOF_QUERY_JOB_STATUS "pmix.qry.jst"
+
+// Query (string): the scheduler's queues, separated by commas. Answered by the launcher.
+#define IOF_QUERY_QUEUE_LIST "pmix.qry.qlst"
+
+// Query: the status of the queue that the qualifier "pmix.alloc.queue" names. Answered by the
+// launcher.
+#define IOF_QUERY_QUEUE_STATUS "pmix.qry.qst"
+
+// Query (array of proc_info): the processes of the jobs and ranks that the qualifiers name, or
+// all. The engine knows a process on another node only if it has received output of it; the
+// launcher may add others.
+#define IOF_QUERY_PROC_TABLE "pmix.qry.ptable"
+
+// Query (array of proc_info): the same, with the processes of the engine's node only.
+#define IOF_QUERY_LOCAL_PROC_TABLE "pmix.qry.lptable"
+
+// Query (array of proc): the processes on the engine's node, or on the nodes that IOF_HOSTNAME or
+// IOF_NODEID name.
+#define IOF_LOCAL_PROCS "pmix.lprocs"
+
+// Query (string): the ranks on the engine's node, or on the named nodes, of the job that the
+// qualifier IOF_NSPACE names, or of the only job, separated by commas.
+#define IOF_LOCAL_PEERS "pmix.lpeers"
+
+// Query, or in an answer to IOF_QUERY_NAMESPACE_INFO (uint32): the number of processes of the job
+// that the engine knows. A query concerns the job that the qualifier IOF_NSPACE names, or the only
+// job.
+#define IOF_JOB_SIZE "pmix.job.size"
+
+// Query (string): the attributes with which tools spawn processes, separated by commas. The engine
+// has none; the launcher may add some (IOF_HOST_QUERIES).
+#define IOF_QUERY_SPAWN_SUPPORT "pmix.qry.spawn"
+
+// Query (string): the attributes with which tools control processes, separated by commas. The
+// engine has none; the launcher may add some (IOF_HOST_QUERIES).
+#define IOF_QUERY_DEBUG_SUPPORT "pmix.qry.debug"
+
+// Query (array of infos): the jobs that the qualifiers name, or all. Each is an info whose value
+// is an array of infos: IOF_NSPACE, IOF_JOB_SIZE, IOF_QUERY_JOB_STATUS, IOF_CMD_LINE and, if
+// known, IOF_EXIT_CODE.
+#define IOF_QUERY_NAMESPACE_INFO "pmix.qry.nsinfo"
+
+// Query (string): the channels that messages can be logged to, separated by commas (RFC0032).
+#define IOF_QUERY_LOG_CHANNELS "pmix.qry.lchans"
+
+// Query (array of infos): the attributes that each function supports. Each info has the name of a
+// function of PMIx as its key, such as "PMIx_IOF_pull", and an array of iof_regattr_t as its
+// value.
+#define IOF_QUERY_ATTRIBUTE_SUPPORT "pmix.qry.attrs"
+
+// Query (array of infos): the streams of the jobs and ranks that the qualifiers name, or all. Each
+// is an info whose value is an array of infos: IOF_PROCID, IOF_CHANNEL, IOF_LOGGED, IOF_PRODUCED,
+// IOF_CACHED, IOF_DROPPED, IOF_GENERATION, IOF_READERS and IOF_IOF_COMPLETE. An extension of iof.
+#define IOF_QUERY_STATS "iof.qry.stats"
+
+// iof_server_spawn, a qualifier of a query, or an answer to IOF_QUERY_NAMESPACE_INFO (string): the
+// name of the job.
+#define IOF_NSPACE "pmix.nspace"
+
+// Qualifier of a query (rank): restricts the answer to this rank. May be repeated.
+#define IOF_RANK "pmix.rank"
+
+// Qualifier of a query (proc): restricts the answer to this process. Cannot be combined with
+// IOF_NSPACE or IOF_RANK. In an answer to IOF_QUERY_STATS: the source of the stream.
+#define IOF_PROCID "pmix.procid"
+
+// Qualifier of a query (string): restricts the answer to the processes of the node with this name.
+// May be repeated. The engine knows its own node; the launcher may know others.
+#define IOF_HOSTNAME "pmix.hname"
+
+// Qualifier of a query (uint32): the same as IOF_HOSTNAME, by the number of the node. Answered by
+// the launcher.
+#define IOF_NODEID "pmix.nodeid"
+
+// Data of a log request (string): the message, for the stdout of its source. Tools receive it with
+// IOF_LOGGED.
+#define IOF_LOG_STDOUT "pmix.log.stdout"
+
+// Data of a log request (string): the message, for the stderr of its source. Tools receive it with
+// IOF_LOGGED.
+#define IOF_LOG_STDERR "pmix.log.stderr"
+
+// Data of a log request (string): the message, for the global syslog if there is one, otherwise
+// for the local one.
+#define IOF_LOG_SYSLOG "pmix.log.syslog"
+
+// Data of a log request (string): the message, for the syslog of the engine's node.
+#define IOF_LOG_LOCAL_SYSLOG "pmix.log.lsys"
+
+// Data of a log request (string): the message, for the syslog of the gateway's node.
+#define IOF_LOG_GLOBAL_SYSLOG "pmix.log.gsys"
+
+// Data of a log request (array of infos with the keys IOF_LOG_EMAIL_ADDR and following): an email.
+// An engine sends it only if it was built with the feature mail, or has a gateway that was.
+#define IOF_LOG_EMAIL "pmix.log.email"
+
+// Data of a log request (string): the message, for the engine's job record, which is a file.
+#define IOF_LOG_JOB_RECORD "pmix.log.jrec"
+
+// Data of a log request (string): the message, for the global data store, which the callback log
+// of the launcher serves.
+#define IOF_LOG_GLOBAL_DATASTORE "pmix.log.gstore"
+
+// Data of a log request (byte object or string): the message, for the default channels of the
+// engine (docs/src/logging.md).
+#define IOF_LOG_MSG "pmix.log.msg"
+
+// Directive of a log request (int): the syslog priority, 0 (emergency) to 7 (debug), 6 (info) by
+// default.
+#define IOF_LOG_SYSLOG_PRI "pmix.log.syspri"
+
+// Directive of a log request (time): the time of the event, in seconds since 1970.
+#define IOF_LOG_TIMESTAMP "pmix.log.tstmp"
+
+// Directive of a log request (bool): adds the time at which the request arrived.
+#define IOF_LOG_GENERATE_TIMESTAMP "pmix.log.gtstmp"
+
+// Directive of a log request (bool): tags the message with its process and channel on stdout and
+// stderr.
+#define IOF_LOG_TAG_OUTPUT "pmix.log.tag"
+
+// Directive of a log request (bool): adds the time to the message.
+#define IOF_LOG_TIMESTAMP_OUTPUT "pmix.log.tsout"
+
+// Directive of a log request (bool): writes the message as XML on stdout and stderr.
+#define IOF_LOG_XML_OUTPUT "pmix.log.xml"
+
+// Directive of a log request (bool): stops at the first channel that accepts the message.
+// iof_server_init: does so for all messages.
+#define IOF_LOG_ONCE "pmix.log.once"
+
+// Directive of a log request (proc): the process or job from which the message comes. The engine
+// must know the job.
+#define IOF_LOG_SOURCE "pmix.log.source"
+
+// Directive of a log request (string): marks a request that another engine relays to the gateway,
+// and names its original tool. A gateway does not relay it again. An extension of iof.
+#define IOF_LOG_RELAYED "iof.log.relayed"
+
+// In an email (string): the recipients, separated by commas.
+#define IOF_LOG_EMAIL_ADDR "pmix.log.emaddr"
+
+// In an email (string): the sender's address.
+#define IOF_LOG_EMAIL_SENDER_ADDR "pmix.log.emfaddr"
+
+// In an email (string): the subject.
+#define IOF_LOG_EMAIL_SUBJECT "pmix.log.emsub"
+
+// In an email (string): the message.
+#define IOF_LOG_EMAIL_MSG "pmix.log.emmsg"
+
+// In an email (string): the name or address of the mail server.
+#define IOF_LOG_EMAIL_SERVER "pmix.log.esrvr"
+
+// In an email (int32): the port of the mail server.
+#define IOF_LOG_EMAIL_SRVR_PORT "pmix.log.esrvrprt"
 
 // Output that the library writes (bool): tags each line with the part of the job's name after "@",
 // or all of it, and the rank, such as "[1,0]<stdout>: ".
@@ -282,8 +699,8 @@
 // process, in the form of ctime(3) in brackets before the tag.
 #define IOF_IOF_TIMESTAMP_OUTPUT "pmix.iof.ts"
 
-// Output that the library writes (bool): writes each line as an XML element, such as
-// "<stdout rank="0">text&#010;</stdout>". Tags and times are its attributes.
+// Output that the library writes (bool): writes each line as an XML element, such as "<stdout
+// rank="0">text&#010;</stdout>". Tags and times are its attributes.
 #define IOF_IOF_XML_OUTPUT "pmix.iof.xml"
 
 // Output that the library writes (bool): stderr and stddiag go to stdout. For a program of
@@ -340,250 +757,60 @@
 // Output that the library writes (bool): the older name of IOF_IOF_FILE_ONLY.
 #define IOF_OUTPUT_NOCOPY "pmix.nocopy"
 
-// iof_IOF_pull (bool): accepted without effect. The registration receives a copy of the output in
-// any case.
-#define IOF_IOF_COPY "pmix.iof.cpy"
+// iof_tool_init and iof_server_init (bool): the program calls iof_Progress itself, and the library
+// has no thread for callbacks.
+#define IOF_EXTERNAL_PROGRESS "pmix.evext"
 
-// iof_IOF_pull (bool): the registration receives the output in place of the launcher's own
-// readers. True is refused with IOF_ERR_NOT_SUPPORTED if it is required, and otherwise ignored.
-#define IOF_IOF_REDIRECT "pmix.iof.redir"
+// iof_server_init (bool): whether tools can connect. True by default.
+#define IOF_SERVER_TOOL_SUPPORT "pmix.srvr.tool"
 
-// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child of
-// another one, whose registrations it could inherit.
-#define IOF_IOF_INHERIT "pmix.iof.inhrt"
+// iof_server_init (bool): accepted without effect. The engine is session-level unless
+// IOF_SERVER_SYSTEM_SUPPORT is true.
+#define IOF_SERVER_SESSION_SUPPORT "pmix.srvr.sess"
 
-// iof_tool_init and iof_server_spawn (bool): accepted without effect. Jobs continue when a tool
-// ends.
-#define IOF_NOHUP "pmix.nohup"
+// iof_server_init (bool): makes the engine the system-level engine of the node.
+#define IOF_SERVER_SYSTEM_SUPPORT "pmix.srvr.sys"
 
-// The callback iof_pull (bool): no tool pulls this output any more.
-#define IOF_IOF_STOP "pmix.iof.stop"
+// iof_tool_init and iof_server_init (string): the directory with the sockets of session-level
+// engines. If iof_tool_init is called with it, IOF_SERVER in the environment is ignored.
+// docs/src/rendezvous.md describes the default directories.
+#define IOF_SERVER_TMPDIR "pmix.srvr.tmpdir"
 
-// Query (string): the names of the running jobs, separated by commas.
-#define IOF_QUERY_NAMESPACES "pmix.qry.ns"
+// iof_tool_init and iof_server_init (string): the same as IOF_SERVER_TMPDIR, for system-level
+// engines.
+#define IOF_SYSTEM_TMPDIR "pmix.sys.tmpdir"
 
-// Query (array of infos): the jobs that the qualifiers name, or all. Each is an info whose value
-// is an array of infos: IOF_NSPACE, IOF_JOB_SIZE, IOF_QUERY_JOB_STATUS, IOF_CMD_LINE and, if
-// known, IOF_EXIT_CODE.
-#define IOF_QUERY_NAMESPACE_INFO "pmix.qry.nsinfo"
+// iof_tool_init (string): connects to the engine that listens on this socket path
+// (iof_server_uri). In a query of the library, and in IOF_SERVER_INFO_ARRAY: the path of an
+// engine's socket.
+#define IOF_SERVER_URI "pmix.srvr.uri"
 
-// Query (status): the status of the job that the qualifier IOF_NSPACE names, or of the only job.
-// It is IOF_EVENT_JOB_START while the job runs, and then IOF_EVENT_JOB_END,
-// IOF_ERR_JOB_NON_ZERO_TERM or IOF_ERR_JOB_ABORTED_BY_SIG. If the qualifier names several jobs,
-// the answer is an array of infos, each with the name of a job as its key and the status as its
-// value.
-#define IOF_QUERY_JOB_STATUS "pmix.qry.jst"
+// iof_tool_init (pid): connects to the user's session-level engine in the process with this pid.
+#define IOF_SERVER_PIDINFO "pmix.srvr.pidinfo"
 
-// Query (string): the scheduler's queues, separated by commas. Answered by the launcher.
-#define IOF_QUERY_QUEUE_LIST "pmix.qry.qlst"
+// iof_tool_init (string): connects to the user's session-level engine that has a job of this name.
+#define IOF_SERVER_NSPACE "pmix.srv.nspace"
 
-// Query: the status of the queue that the qualifier "pmix.alloc.queue" names. Answered by the
-// launcher.
-#define IOF_QUERY_QUEUE_STATUS "pmix.qry.qst"
+// iof_tool_init (bool): connects only to the system-level engine of the node.
+#define IOF_CONNECT_TO_SYSTEM "pmix.cnct.sys"
 
-// Query (array of proc_info): the processes of the jobs and ranks that the qualifiers name, or
-// all. The engine knows a process on another node only if it has received output of it; the
-// launcher may add others.
-#define IOF_QUERY_PROC_TABLE "pmix.qry.ptable"
+// iof_tool_init (bool): tries the system-level engine of the node first, even if IOF_SERVER is set
+// in the environment.
+#define IOF_CONNECT_SYSTEM_FIRST "pmix.cnct.sys.first"
 
-// Query (array of proc_info): the same, with the processes of the engine's node only.
-#define IOF_QUERY_LOCAL_PROC_TABLE "pmix.qry.lptable"
+// iof_tool_init (string): the name of the tool. By default it is "iof-tool-" and the pid.
+#define IOF_TOOL_NSPACE "pmix.tool.nspace"
 
-// Query (array of proc): the processes on the engine's node, or on the nodes that IOF_HOSTNAME or
-// IOF_NODEID name.
-#define IOF_LOCAL_PROCS "pmix.lprocs"
+// iof_tool_init (rank or proc): the rank of the tool, 0 by default.
+#define IOF_TOOL_RANK "pmix.tool.rank"
 
-// Query (string): the ranks on the engine's node, or on the named nodes, of the job that the
-// qualifier IOF_NSPACE names, or of the only job, separated by commas.
-#define IOF_LOCAL_PEERS "pmix.lpeers"
+// iof_tool_init (bool): does not connect to an engine. Functions that need an engine then return
+// IOF_ERR_UNREACH.
+#define IOF_TOOL_DO_NOT_CONNECT "pmix.tool.nocon"
 
-// Qualifier of a query (string): restricts the answer to the processes of the node with this name.
-// May be repeated. The engine knows its own node; the launcher may know others.
-#define IOF_HOSTNAME "pmix.hname"
-
-// Qualifier of a query (uint32): the same as IOF_HOSTNAME, by the number of the node. Answered by
-// the launcher.
-#define IOF_NODEID "pmix.nodeid"
-
-// Query (string): the attributes with which tools spawn processes, separated by commas. The engine
-// has none; the launcher may add some (IOF_HOST_QUERIES).
-#define IOF_QUERY_SPAWN_SUPPORT "pmix.qry.spawn"
-
-// Query (string): the attributes with which tools control processes, separated by commas. The
-// engine has none; the launcher may add some (IOF_HOST_QUERIES).
-#define IOF_QUERY_DEBUG_SUPPORT "pmix.qry.debug"
-
-// Query (array of infos): the engines of this node to which the user can connect. Each is an info
-// IOF_SERVER_INFO_ARRAY. Answered by the library, also without a connection, by iof_Query_info.
-#define IOF_QUERY_AVAIL_SERVERS "pmix.qry.asrvrs"
-
-// In an answer to IOF_QUERY_AVAIL_SERVERS (array of infos): an engine, with IOF_SERVER_URI,
-// IOF_SERVER_PIDINFO (0 for a system-level engine), and IOF_SERVER_NSPACE for each of its jobs.
-#define IOF_SERVER_INFO_ARRAY "pmix.srv.arr"
-
-// Query (string): the version of the PMIx Standard's stable ABI that the library claims: "0.0",
-// none. Answered by the library.
-#define IOF_QUERY_STABLE_ABI_VERSION "pmix.qry.stabiver"
-
-// Query (string): the same for the provisional ABI.
-#define IOF_QUERY_PROVISIONAL_ABI_VERSION "pmix.qry.prabiver"
-
-// Query (array of infos): the attributes that each function supports. Each info has the name of a
-// function of PMIx as its key, such as "PMIx_IOF_pull", and an array of iof_regattr_t as its
-// value.
-#define IOF_QUERY_ATTRIBUTE_SUPPORT "pmix.qry.attrs"
-
-// Query (string): the channels that messages can be logged to, separated by commas (RFC0032).
-#define IOF_QUERY_LOG_CHANNELS "pmix.qry.lchans"
-
-// Query (array of infos): the streams of the jobs and ranks that the qualifiers name, or all. Each
-// is an info whose value is an array of infos: IOF_PROCID, IOF_CHANNEL, IOF_LOGGED, IOF_PRODUCED,
-// IOF_CACHED, IOF_DROPPED, IOF_GENERATION, IOF_READERS and IOF_IOF_COMPLETE. An extension of iof.
-#define IOF_QUERY_STATS "iof.qry.stats"
-
-// In an answer to IOF_QUERY_STATS (channel): the channel of the stream. An extension of iof.
-#define IOF_CHANNEL "iof.channel"
-
-// In an answer to IOF_QUERY_STATS (uint64): the number of bytes that were read from the source. An
-// extension of iof.
-#define IOF_PRODUCED "iof.produced"
-
-// In an answer to IOF_QUERY_STATS (uint64): the number of bytes in the cache. An extension of iof.
-#define IOF_CACHED "iof.cached"
-
-// In an answer to IOF_QUERY_STATS (uint64): the number of bytes that were dropped when they were
-// read, because the cache was full. An extension of iof.
-#define IOF_DROPPED "iof.dropped"
-
-// In an answer to IOF_QUERY_STATS (uint64): the number of earlier caches of the stream. An
-// extension of iof.
-#define IOF_GENERATION "iof.generation"
-
-// In an answer to IOF_QUERY_STATS (uint32): the number of readers of the stream. An extension of
-// iof.
-#define IOF_READERS "iof.readers"
-
-// Directive of a log request (proc): the process or job from which the message comes. The engine
-// must know the job.
-#define IOF_LOG_SOURCE "pmix.log.source"
-
-// Data of a log request (string): the message, for the stderr of its source. Tools receive it with
-// IOF_LOGGED.
-#define IOF_LOG_STDERR "pmix.log.stderr"
-
-// Data of a log request (string): the message, for the stdout of its source. Tools receive it with
-// IOF_LOGGED.
-#define IOF_LOG_STDOUT "pmix.log.stdout"
-
-// Data of a log request (string): the message, for the global syslog if there is one, otherwise
-// for the local one.
-#define IOF_LOG_SYSLOG "pmix.log.syslog"
-
-// Data of a log request (string): the message, for the syslog of the engine's node.
-#define IOF_LOG_LOCAL_SYSLOG "pmix.log.lsys"
-
-// Data of a log request (string): the message, for the syslog of the gateway's node.
-#define IOF_LOG_GLOBAL_SYSLOG "pmix.log.gsys"
-
-// Directive of a log request (int): the syslog priority, 0 (emergency) to 7 (debug), 6 (info) by
-// default.
-#define IOF_LOG_SYSLOG_PRI "pmix.log.syspri"
-
-// Directive of a log request (time): the time of the event, in seconds since 1970.
-#define IOF_LOG_TIMESTAMP "pmix.log.tstmp"
-
-// Directive of a log request (bool): adds the time at which the request arrived.
-#define IOF_LOG_GENERATE_TIMESTAMP "pmix.log.gtstmp"
-
-// Directive of a log request (bool): tags the message with its process and channel on stdout and
-// stderr.
-#define IOF_LOG_TAG_OUTPUT "pmix.log.tag"
-
-// Directive of a log request (bool): adds the time to the message.
-#define IOF_LOG_TIMESTAMP_OUTPUT "pmix.log.tsout"
-
-// Directive of a log request (bool): writes the message as XML on stdout and stderr.
-#define IOF_LOG_XML_OUTPUT "pmix.log.xml"
-
-// Directive of a log request (bool): stops at the first channel that accepts the message.
-// iof_server_init: does so for all messages.
-#define IOF_LOG_ONCE "pmix.log.once"
-
-// Directive of a log request (string): marks a request that another engine relays to the gateway,
-// and names its original tool. A gateway does not relay it again. An extension of iof.
-#define IOF_LOG_RELAYED "iof.log.relayed"
-
-// Data of a log request (byte object or string): the message, for the default channels of the
-// engine (docs/src/logging.md).
-#define IOF_LOG_MSG "pmix.log.msg"
-
-// Data of a log request (array of infos with the keys IOF_LOG_EMAIL_ADDR and following): an email.
-// An engine sends it only if it was built with the feature mail, or has a gateway that was.
-#define IOF_LOG_EMAIL "pmix.log.email"
-
-// In an email (string): the recipients, separated by commas.
-#define IOF_LOG_EMAIL_ADDR "pmix.log.emaddr"
-
-// In an email (string): the sender's address.
-#define IOF_LOG_EMAIL_SENDER_ADDR "pmix.log.emfaddr"
-
-// In an email (string): the subject.
-#define IOF_LOG_EMAIL_SUBJECT "pmix.log.emsub"
-
-// In an email (string): the message.
-#define IOF_LOG_EMAIL_MSG "pmix.log.emmsg"
-
-// In an email (string): the name or address of the mail server.
-#define IOF_LOG_EMAIL_SERVER "pmix.log.esrvr"
-
-// In an email (int32): the port of the mail server.
-#define IOF_LOG_EMAIL_SRVR_PORT "pmix.log.esrvrprt"
-
-// Data of a log request (string): the message, for the global data store, which the callback log
-// of the launcher serves.
-#define IOF_LOG_GLOBAL_DATASTORE "pmix.log.gstore"
-
-// Data of a log request (string): the message, for the engine's job record, which is a file.
-#define IOF_LOG_JOB_RECORD "pmix.log.jrec"
-
-// In a payload (uint64): the number of bytes of the stream before the payload, including missing
-// ones. For iof_server_IOF_deliver: the bytes between the last delivery and this offset are
-// missing. An extension of iof.
-#define IOF_OFFSET "iof.offset"
-
-// In a payload, and for iof_server_IOF_deliver (uint64): the time at which the first byte was read
-// from its source, in nanoseconds since 1970. An extension of iof.
-#define IOF_READ_TIME "iof.time"
-
-// In a payload (uint64): the number of bytes that are missing before it. If the source has the
-// wildcard rank: the number of bytes of whole streams that are missing (iof_iof_cbfunc_t). An
-// extension of iof.
-#define IOF_LOST "iof.lost"
-
-// In a payload, or an answer to IOF_QUERY_STATS (bool): the stream contains messages that were
-// logged for the source, beside its own output. An extension of iof.
-#define IOF_LOGGED "iof.logged"
-
-// In a payload, which is then empty (bool): the engine ended before the stream was complete. An
-// extension of iof.
-#define IOF_GONE "iof.gone"
-
-// In a payload, which is then empty, and for iof_server_IOF_deliver (uint64): the stream ends
-// although its source may have written more, because the node of the source was lost. The value is
-// the number of further bytes that the source has written, at least. An extension of iof.
-#define IOF_BROKEN "iof.broken"
-
-// iof_server_init, iof_server_spawn, iof_server_adopt and iof_IOF_pull (uint64): the same as
-// IOF_IOF_BUFFERING_TIME, in microseconds. Takes precedence over the time in seconds. An extension
-// of iof.
-#define IOF_BUFFERING_TIME_US "iof.btime.us"
-
-// iof_IOF_push (bool): excludes targets whose stdin cannot be pushed to, instead of failing. An
-// extension of iof.
-#define IOF_PARTIAL "iof.push.partial"
-
-// iof_IOF_pull (bool): skips bytes that were cached before the registration. An extension of iof.
-#define IOF_NO_BACKLOG "iof.pull.now"
+// iof_tool_init (bool): succeeds without a connection if no engine can be reached. Functions that
+// need an engine then return IOF_ERR_UNREACH.
+#define IOF_TOOL_CONNECT_OPTIONAL "pmix.tool.conopt"
 
 // iof_server_init (bool): whether a rank waits when a cache is full and a registration of the
 // server itself has not read it, so that this registration loses nothing. True by default, unless
@@ -591,36 +818,9 @@
 // waits for a tool: a tool that is too slow loses bytes (IOF_LOST). An extension of iof.
 #define IOF_DROP_NONE "iof.drop.none"
 
-// iof_server_spawn (rank or proc): the one rank that inherits the launcher's own stdin. An
-// extension of iof.
-#define IOF_STDIN_INHERIT "iof.stdin.inherit"
-
-// iof_server_spawn (string): the protocol by which the ranks start MPI: "pmi1" (MPICH, Intel MPI,
-// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmix" for
-// programs linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless it is "none",
-// a rank that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An
-// extension of iof.
-#define IOF_MPI "iof.mpi"
-
-// iof_server_spawn (string): tools of PMIx may attach to the job by PMIx's own protocol, if it has
-// PMIx (IOF_MPI) and tools can connect. The value is the command iof, of the version of this
-// library: a path, or a name to look up in PATH. It is started for each of these tools, as a
-// process of its own. That of the first job serves all jobs. An extension of iof.
-#define IOF_PMIX_TOOLS "iof.pmix.tools"
-
-// iof_server_spawn, for a program (string): each rank of the program reads this file as its stdin,
-// from its beginning. An extension of iof.
-#define IOF_STDIN_FILE "iof.stdin.file"
-
-// iof_server_spawn (rank or proc): the rank has a pseudo-terminal of 24 lines of 80 characters
-// without echo as stdin, stdout and stderr, whose output arrives as stdout. IOF_RANK_WILDCARD
-// means all ranks. May be repeated. iof_server_pty returns its other end. An extension of iof.
-#define IOF_PTY "iof.pty"
-
-// iof_server_spawn (uint32): the time for which the streams of a rank that has ended may stay
-// open, because a process that it has started holds them, in milliseconds. By default there is no
-// limit. An extension of iof.
-#define IOF_GRACE "iof.grace"
+// iof_server_init (string): the mechanism that reads the ranks' pipes, "io-uring" or "epoll". By
+// default the engine uses io_uring where the kernel supports it. An extension of iof.
+#define IOF_BACKEND "iof.backend"
 
 // iof_server_init (string): keys of directives that the callbacks iof_pull and log support,
 // separated by commas. The engine passes these directives to them, required or not. With
@@ -646,17 +846,186 @@
 // iof.
 #define IOF_LOG_ORDER "iof.log.order"
 
+// iof_server_spawn (rank or proc): the rank whose stdin is a pipe that iof_IOF_push fills.
+// IOF_RANK_WILDCARD means all ranks. May be repeated. The stdin of a rank that neither this key
+// nor IOF_FWD_STDIN, IOF_STDIN_INHERIT or IOF_STDIN_FILE selects is /dev/null.
+#define IOF_STDIN_TGT "pmix.stdin"
+
+// iof_server_spawn (rank or proc): the one rank that inherits the launcher's own stdin. An
+// extension of iof.
+#define IOF_STDIN_INHERIT "iof.stdin.inherit"
+
+// iof_server_spawn, for a program (string): each rank of the program reads this file as its stdin,
+// from its beginning. An extension of iof.
+#define IOF_STDIN_FILE "iof.stdin.file"
+
+// iof_server_spawn (rank or proc): the rank has a pseudo-terminal of 24 lines of 80 characters
+// without echo as stdin, stdout and stderr, whose output arrives as stdout. IOF_RANK_WILDCARD
+// means all ranks. May be repeated. iof_server_pty returns its other end. An extension of iof.
+#define IOF_PTY "iof.pty"
+
+// iof_server_spawn (uint32): the time for which the streams of a rank that has ended may stay
+// open, because a process that it has started holds them, in milliseconds. By default there is no
+// limit. An extension of iof.
+#define IOF_GRACE "iof.grace"
+
+// iof_server_spawn (string): the protocol by which the ranks start MPI: "pmi1" (MPICH, Intel MPI,
+// MVAPICH), "pmix" (Open MPI 5, with a libpmix that the library opens), "auto" ("pmix" for
+// programs linked with Open MPI 5, otherwise "pmi1"), or "none", the default. Unless it is "none",
+// a rank that a signal kills, or that exits between MPI_Init and MPI_Finalize, ends the job. An
+// extension of iof.
+#define IOF_MPI "iof.mpi"
+
+// iof_server_spawn (string): tools of PMIx may attach to the job by PMIx's own protocol, if it has
+// PMIx (IOF_MPI) and tools can connect. The value is the command iof, of the version of this
+// library: a path, or a name to look up in PATH. It is started for each of these tools, as a
+// process of its own. That of the first job serves all jobs. An extension of iof.
+#define IOF_PMIX_TOOLS "iof.pmix.tools"
+
 // iof_server_spawn and iof_server_adopt (bool): the job has further ranks on other nodes
 // (iof_server_IOF_deliver, iof_server_end_job). An extension of iof.
 #define IOF_ELSEWHERE "iof.elsewhere"
 
-// iof_server_init (string): the mechanism that reads the ranks' pipes, "io-uring" or "epoll". By
-// default the engine uses io_uring where the kernel supports it. An extension of iof.
-#define IOF_BACKEND "iof.backend"
+// iof_tool_init and iof_server_spawn (bool): accepted without effect. Jobs continue when a tool
+// ends.
+#define IOF_NOHUP "pmix.nohup"
+
+// iof_server_spawn and iof_server_adopt (bool): accepted without effect. No job is the child of
+// another one, whose registrations it could inherit.
+#define IOF_IOF_INHERIT "pmix.iof.inhrt"
+
+// iof_IOF_pull (bool): skips bytes that were cached before the registration. An extension of iof.
+#define IOF_NO_BACKLOG "iof.pull.now"
+
+// The callback tool_connected (uint32): the effective user id of the tool.
+#define IOF_USERID "pmix.euid"
+
+// The callback tool_connected (uint32): the effective group id of the tool.
+#define IOF_GRPID "pmix.egid"
+
+// The callback tool_connected (pid): the pid of the tool.
+#define IOF_PROC_PID "pmix.ppid"
+
+// The callback iof_pull (bool): no tool pulls this output any more.
+#define IOF_IOF_STOP "pmix.iof.stop"
+
+// In a payload (uint64): the number of bytes that are missing before it. If the source has the
+// wildcard rank: the number of bytes of whole streams that are missing (iof_iof_cbfunc_t). An
+// extension of iof.
+#define IOF_LOST "iof.lost"
+
+// In a payload, or an answer to IOF_QUERY_STATS (bool): the stream contains messages that were
+// logged for the source, beside its own output. An extension of iof.
+#define IOF_LOGGED "iof.logged"
+
+// In a payload, which is then empty (bool): the engine ended before the stream was complete. An
+// extension of iof.
+#define IOF_GONE "iof.gone"
+
+// In an answer to IOF_QUERY_NAMESPACE_INFO (string): the programs of the job, separated by " : ",
+// for display.
+#define IOF_CMD_LINE "pmix.cmd.line"
+
+// Query (array of infos): the engines of this node to which the user can connect. Each is an info
+// IOF_SERVER_INFO_ARRAY. Answered by the library, also without a connection, by iof_Query_info.
+#define IOF_QUERY_AVAIL_SERVERS "pmix.qry.asrvrs"
+
+// In an answer to IOF_QUERY_AVAIL_SERVERS (array of infos): an engine, with IOF_SERVER_URI,
+// IOF_SERVER_PIDINFO (0 for a system-level engine), and IOF_SERVER_NSPACE for each of its jobs.
+#define IOF_SERVER_INFO_ARRAY "pmix.srv.arr"
+
+// Query (string): the version of the PMIx Standard's stable ABI that the library claims: "0.0",
+// none. Answered by the library.
+#define IOF_QUERY_STABLE_ABI_VERSION "pmix.qry.stabiver"
+
+// Query (string): the same for the provisional ABI.
+#define IOF_QUERY_PROVISIONAL_ABI_VERSION "pmix.qry.prabiver"
+
+// In an answer to IOF_QUERY_STATS (channel): the channel of the stream. An extension of iof.
+#define IOF_CHANNEL "iof.channel"
+
+// In an answer to IOF_QUERY_STATS (uint64): the number of bytes that were read from the source. An
+// extension of iof.
+#define IOF_PRODUCED "iof.produced"
+
+// In an answer to IOF_QUERY_STATS (uint64): the number of bytes in the cache. An extension of iof.
+#define IOF_CACHED "iof.cached"
+
+// In an answer to IOF_QUERY_STATS (uint64): the number of bytes that were dropped when they were
+// read, because the cache was full. An extension of iof.
+#define IOF_DROPPED "iof.dropped"
+
+// In an answer to IOF_QUERY_STATS (uint64): the number of earlier caches of the stream. An
+// extension of iof.
+#define IOF_GENERATION "iof.generation"
+
+// In an answer to IOF_QUERY_STATS (uint32): the number of readers of the stream. An extension of
+// iof.
+#define IOF_READERS "iof.readers"
+
+// The event IOF_EVENT_JOB_END, or an answer to IOF_QUERY_NAMESPACE_INFO (int): the exit code of
+// the process that failed first (128 + n if signal n ended it, 1 if its status is unknown), or 0
+// if none failed. An exit code that was passed to iof_server_end_job replaces it. Absent if
+// unknown or if the job has not ended.
+#define IOF_EXIT_CODE "pmix.exit.code"
+
+// The event IOF_EVENT_JOB_END (status): IOF_SUCCESS if the exit code is 0,
+// IOF_ERR_JOB_ABORTED_BY_SIG if it is above 128, otherwise IOF_ERR_JOB_NON_ZERO_TERM.
+#define IOF_JOB_TERM_STATUS "pmix.job.term.status"
+
+// The event IOF_EVENT_JOB_END (proc): the job that ended, with the wildcard rank.
+#define IOF_EVENT_AFFECTED_PROC "pmix.evproc"
 
 // The constants below are PMIx's, for programs that are written after its Standard. The library
 // itself returns none of these statuses and states. It ignores these attributes, and refuses a
 // request if one of them is required.
+
+// The state of a job, such as IOF_JOB_STATE_RUNNING.
+typedef uint8_t iof_job_state_t;
+#define IOF_JOB_STATE_UNDEF 0
+#define IOF_JOB_STATE_AWAITING_ALLOC 1
+#define IOF_JOB_STATE_LAUNCH_UNDERWAY 2
+#define IOF_JOB_STATE_RUNNING 3
+#define IOF_JOB_STATE_SUSPENDED 4
+#define IOF_JOB_STATE_CONNECTED 5
+#define IOF_JOB_STATE_UNTERMINATED 15
+#define IOF_JOB_STATE_TERMINATED 20
+#define IOF_JOB_STATE_TERMINATED_WITH_ERROR 50
+#define IOF_JOB_STATE_PREPPED 1
+
+#define IOF_TIMEOUT "pmix.timeout"
+#define IOF_NOTIFY_COMPLETION "pmix.notecomp"
+#define IOF_EVENT_HDLR_NAME "pmix.evname"
+#define IOF_EVENT_HDLR_FIRST "pmix.evfirst"
+#define IOF_EVENT_HDLR_LAST "pmix.evlast"
+#define IOF_EVENT_HDLR_FIRST_IN_CATEGORY "pmix.evfirstcat"
+#define IOF_EVENT_HDLR_LAST_IN_CATEGORY "pmix.evlastcat"
+#define IOF_EVENT_HDLR_BEFORE "pmix.evbefore"
+#define IOF_EVENT_HDLR_AFTER "pmix.evafter"
+#define IOF_EVENT_HDLR_PREPEND "pmix.evprepend"
+#define IOF_EVENT_HDLR_APPEND "pmix.evappend"
+#define IOF_EVENT_CUSTOM_RANGE "pmix.evrange"
+#define IOF_EVENT_AFFECTED_PROCS "pmix.evaffected"
+#define IOF_EVENT_NON_DEFAULT "pmix.evnondef"
+#define IOF_EVENT_RETURN_OBJECT "pmix.evobject"
+#define IOF_EVENT_DO_NOT_CACHE "pmix.evnocache"
+#define IOF_EVENT_SILENT_TERMINATION "pmix.evsilentterm"
+#define IOF_EVENT_PROXY "pmix.evproxy"
+#define IOF_EVENT_TEXT_MESSAGE "pmix.evtext"
+#define IOF_EVENT_TIMESTAMP "pmix.evtstamp"
+#define IOF_EVENT_ONESHOT "pmix.evone"
+#define IOF_EVENT_TERMINATE_SESSION "pmix.evterm.sess"
+#define IOF_EVENT_TERMINATE_JOB "pmix.evterm.job"
+#define IOF_EVENT_TERMINATE_NODE "pmix.evterm.node"
+#define IOF_EVENT_TERMINATE_PROC "pmix.evterm.proc"
+#define IOF_EVENT_ACTION_TIMEOUT "pmix.evtimeout"
+#define IOF_NOTIFY_JOB_EVENTS "pmix.note.jev"
+#define IOF_NOTIFY_PROC_TERMINATION "pmix.noteproc"
+#define IOF_NOTIFY_PROC_ABNORMAL_TERMINATION "pmix.noteabproc"
+#define IOF_EVENT_BASE "pmix.evbase"
+#define IOF_EVENT_NO_TERMINATION "pmix.evnoterm"
+#define IOF_EVENT_WANT_TERMINATION "pmix.evterm"
+#define IOF_NOTIFY_LAUNCH "pmix.note.lnch"
 
 #define IOF_ERR_SILENT -2
 #define IOF_DEBUGGER_RELEASE -3
@@ -763,7 +1132,6 @@
 #define IOF_ERR_PROC_ABORTED_BY_SIG -402
 #define IOF_ERR_PROC_SENSOR_BOUND_EXCEEDED -403
 #define IOF_ERR_EXIT_NONZERO_TERM -404
-
 #define IOF_PROC_STATE_PREPPED 1
 #define IOF_PROC_STATE_RESTART 3
 #define IOF_PROC_STATE_TERMINATE 4
@@ -780,53 +1148,6 @@
 #define IOF_PROC_STATE_MIGRATING 60
 #define IOF_PROC_STATE_CANNOT_RESTART 61
 #define IOF_PROC_STATE_FAILED_TO_LAUNCH 63
-
-// The state of a job, such as IOF_JOB_STATE_RUNNING.
-typedef uint8_t iof_job_state_t;
-#define IOF_JOB_STATE_UNDEF 0
-#define IOF_JOB_STATE_AWAITING_ALLOC 1
-#define IOF_JOB_STATE_LAUNCH_UNDERWAY 2
-#define IOF_JOB_STATE_RUNNING 3
-#define IOF_JOB_STATE_SUSPENDED 4
-#define IOF_JOB_STATE_CONNECTED 5
-#define IOF_JOB_STATE_UNTERMINATED 15
-#define IOF_JOB_STATE_TERMINATED 20
-#define IOF_JOB_STATE_TERMINATED_WITH_ERROR 50
-#define IOF_JOB_STATE_PREPPED 1
-
-#define IOF_TIMEOUT "pmix.timeout"
-#define IOF_NOTIFY_COMPLETION "pmix.notecomp"
-#define IOF_EVENT_HDLR_NAME "pmix.evname"
-#define IOF_EVENT_HDLR_FIRST "pmix.evfirst"
-#define IOF_EVENT_HDLR_LAST "pmix.evlast"
-#define IOF_EVENT_HDLR_FIRST_IN_CATEGORY "pmix.evfirstcat"
-#define IOF_EVENT_HDLR_LAST_IN_CATEGORY "pmix.evlastcat"
-#define IOF_EVENT_HDLR_BEFORE "pmix.evbefore"
-#define IOF_EVENT_HDLR_AFTER "pmix.evafter"
-#define IOF_EVENT_HDLR_PREPEND "pmix.evprepend"
-#define IOF_EVENT_HDLR_APPEND "pmix.evappend"
-#define IOF_EVENT_CUSTOM_RANGE "pmix.evrange"
-#define IOF_EVENT_AFFECTED_PROCS "pmix.evaffected"
-#define IOF_EVENT_NON_DEFAULT "pmix.evnondef"
-#define IOF_EVENT_RETURN_OBJECT "pmix.evobject"
-#define IOF_EVENT_DO_NOT_CACHE "pmix.evnocache"
-#define IOF_EVENT_SILENT_TERMINATION "pmix.evsilentterm"
-#define IOF_EVENT_PROXY "pmix.evproxy"
-#define IOF_EVENT_TEXT_MESSAGE "pmix.evtext"
-#define IOF_EVENT_TIMESTAMP "pmix.evtstamp"
-#define IOF_EVENT_ONESHOT "pmix.evone"
-#define IOF_EVENT_TERMINATE_SESSION "pmix.evterm.sess"
-#define IOF_EVENT_TERMINATE_JOB "pmix.evterm.job"
-#define IOF_EVENT_TERMINATE_NODE "pmix.evterm.node"
-#define IOF_EVENT_TERMINATE_PROC "pmix.evterm.proc"
-#define IOF_EVENT_ACTION_TIMEOUT "pmix.evtimeout"
-#define IOF_NOTIFY_JOB_EVENTS "pmix.note.jev"
-#define IOF_NOTIFY_PROC_TERMINATION "pmix.noteproc"
-#define IOF_NOTIFY_PROC_ABNORMAL_TERMINATION "pmix.noteabproc"
-#define IOF_EVENT_BASE "pmix.evbase"
-#define IOF_EVENT_NO_TERMINATION "pmix.evnoterm"
-#define IOF_EVENT_WANT_TERMINATION "pmix.evterm"
-#define IOF_NOTIFY_LAUNCH "pmix.note.lnch"
 
 // The macros below have the names and arguments of PMIx's, with another prefix. A macro may
 // evaluate an argument more than once. STATIC_INIT initializes a structure that is declared as
@@ -1602,323 +1923,6 @@ typedef struct iof_regattr_t {
     // does not know the attribute.
     char **description;
 } iof_regattr_t;
-
-// No rank. As the source of output: messages that were logged for a job as a whole.
-#define IOF_RANK_UNDEF 4294967295u
-
-// All ranks of a job.
-#define IOF_RANK_WILDCARD 4294967294u
-
-// The function succeeded.
-#define IOF_SUCCESS 0
-
-// An internal error of the library.
-#define IOF_ERROR -1
-
-// A job of this name, or an engine in this process, exists already.
-#define IOF_ERR_EXISTS -11
-
-// The function would block, and was called in a callback.
-#define IOF_ERR_WOULD_BLOCK -15
-
-// The engine or its launcher does not permit the request.
-#define IOF_ERR_NO_PERMISSIONS -23
-
-// The engine or its launcher has not answered within the time limit.
-#define IOF_ERR_TIMEOUT -24
-
-// No engine can be reached, the connection is closed, or the library was finalized meanwhile.
-#define IOF_ERR_UNREACH -25
-
-// An argument is invalid.
-#define IOF_ERR_BAD_PARAM -27
-
-// Too many requests are pending, or the job still runs. The call may succeed later.
-#define IOF_ERR_RESOURCE_BUSY -28
-
-// A limit is reached.
-#define IOF_ERR_OUT_OF_RESOURCE -29
-
-// The library is not initialized for this function, or the process is a forked child.
-#define IOF_ERR_INIT -31
-
-// Out of memory.
-#define IOF_ERR_NOMEM -32
-
-// The job, process, handler or key does not exist.
-#define IOF_ERR_NOT_FOUND -46
-
-// The request is valid but not supported.
-#define IOF_ERR_NOT_SUPPORTED -47
-
-// A value has the wrong type.
-#define IOF_ERR_TYPE_MISMATCH -18
-
-// The library does not support the data type.
-#define IOF_ERR_UNKNOWN_DATA_TYPE -16
-
-// Only a part of the request succeeded.
-#define IOF_ERR_PARTIAL_SUCCESS -52
-
-// There is nothing to convert.
-#define IOF_ERR_EMPTY -60
-
-// Event: the connection to the engine was lost.
-#define IOF_ERR_LOST_CONNECTION -61
-
-// Not available in this state.
-#define IOF_ERR_NOT_AVAILABLE -64
-
-// Event: a job has ended. Status of a job: it has ended, and no process failed.
-#define IOF_EVENT_JOB_END -145
-
-// Result of a callback of iof_server_module_t: the request is granted, and the callback does not
-// call cbfunc.
-#define IOF_OPERATION_SUCCEEDED -157
-
-// I/O forwarding failed. Result of a push: no target has received all bytes.
-#define IOF_ERR_IOF_FAILURE -172
-
-// The stream, or the stdin of the target, is closed.
-#define IOF_ERR_IOF_COMPLETE -173
-
-// Status of a job: a signal ended the process that failed first.
-#define IOF_ERR_JOB_ABORTED_BY_SIG -184
-
-// Status of a job: the process that failed first ended with a non-zero or unknown exit code.
-#define IOF_ERR_JOB_NON_ZERO_TERM -187
-
-// A job could not be started.
-#define IOF_ERR_JOB_FAILED_TO_LAUNCH -181
-
-// Status of a job: it runs.
-#define IOF_EVENT_JOB_START -191
-
-// The engine accepts no bytes of this stream now. Deliver them again later. An extension of iof.
-#define IOF_ERR_IOF_XOFF -405
-
-// No channel could log the message (RFC0032). An extension of iof.
-#define IOF_ERR_OPERATION_FAILED -3331
-
-// Type: no value
-#define IOF_UNDEF 0
-
-// Type: bool
-#define IOF_BOOL 1
-
-// Type: uint8_t
-#define IOF_BYTE 2
-
-// Type: char *
-#define IOF_STRING 3
-
-// Type: size_t
-#define IOF_SIZE 4
-
-// Type: pid_t
-#define IOF_PID 5
-
-// Type: int
-#define IOF_INT 6
-
-// Type: int8_t
-#define IOF_INT8 7
-
-// Type: int16_t
-#define IOF_INT16 8
-
-// Type: int32_t
-#define IOF_INT32 9
-
-// Type: int64_t
-#define IOF_INT64 10
-
-// Type: unsigned int
-#define IOF_UINT 11
-
-// Type: uint8_t
-#define IOF_UINT8 12
-
-// Type: uint16_t
-#define IOF_UINT16 13
-
-// Type: uint32_t
-#define IOF_UINT32 14
-
-// Type: uint64_t
-#define IOF_UINT64 15
-
-// Type: float
-#define IOF_FLOAT 16
-
-// Type: double
-#define IOF_DOUBLE 17
-
-// Type: struct timeval
-#define IOF_TIMEVAL 18
-
-// Type: time_t
-#define IOF_TIME 19
-
-// Type: iof_status_t
-#define IOF_STATUS 20
-
-// Type: iof_value_t
-#define IOF_VALUE 21
-
-// Type: iof_proc_t
-#define IOF_PROC 22
-
-// Type: iof_info_t
-#define IOF_INFO 24
-
-// Type: iof_byte_object_t
-#define IOF_BYTE_OBJECT 27
-
-// Type: void *
-#define IOF_POINTER 31
-
-// Type: iof_proc_state_t
-#define IOF_PROC_STATE 37
-
-// Type: iof_proc_info_t
-#define IOF_PROC_INFO 38
-
-// Type: iof_data_array_t
-#define IOF_DATA_ARRAY 39
-
-// Type: iof_rank_t
-#define IOF_PROC_RANK 40
-
-// Type: iof_query_t
-#define IOF_QUERY 41
-
-// Type: iof_iof_channel_t
-#define IOF_IOF_CHANNEL 45
-
-// Type: iof_envar_t
-#define IOF_ENVAR 46
-
-// Type: iof_regattr_t
-#define IOF_REGATTR 48
-
-// Type: iof_nspace_t
-#define IOF_PROC_NSPACE 60
-
-// Flag: the receiver must honour the info, or refuse the request.
-#define IOF_INFO_REQD 1
-
-// Flag: the last info of an array. The library ignores it.
-#define IOF_INFO_ARRAY_END 2
-
-// Flag: a required info was honoured. The library ignores it.
-#define IOF_INFO_REQD_PROCESSED 4
-
-// Flag: the info qualifies another one. The library ignores it.
-#define IOF_INFO_QUALIFIER 8
-
-// Flag: the library does not free the value when it frees the info.
-#define IOF_INFO_PERSISTENT 16
-
-// No channels.
-#define IOF_FWD_NO_CHANNELS 0
-
-// Standard input.
-#define IOF_FWD_STDIN_CHANNEL 1
-
-// Standard output.
-#define IOF_FWD_STDOUT_CHANNEL 2
-
-// Standard error.
-#define IOF_FWD_STDERR_CHANNEL 4
-
-// Diagnostics, which a process writes to the descriptor in its environment variable
-// IOF_STDDIAG_FD.
-#define IOF_FWD_STDDIAG_CHANNEL 8
-
-// All channels, including those of future versions. In iof_IOF_pull: all output channels.
-#define IOF_FWD_ALL_CHANNELS 255
-
-// Unknown, because the process runs on another node.
-#define IOF_PROC_STATE_UNDEF 0
-
-// Being started.
-#define IOF_PROC_STATE_LAUNCH_UNDERWAY 2
-
-// Running.
-#define IOF_PROC_STATE_RUNNING 5
-
-// Ended with exit code 0.
-#define IOF_PROC_STATE_TERMINATED 20
-
-// Could not be started.
-#define IOF_PROC_STATE_FAILED_TO_START 53
-
-// Ended by a signal.
-#define IOF_PROC_STATE_ABORTED_BY_SIG 54
-
-// Ended with a non-zero exit code.
-#define IOF_PROC_STATE_TERM_NON_ZERO 62
-
-// Scope: not defined.
-#define IOF_SCOPE_UNDEF 0
-
-// Scope: processes on the same node.
-#define IOF_LOCAL 1
-
-// Scope: processes on other nodes.
-#define IOF_REMOTE 2
-
-// Scope: all processes.
-#define IOF_GLOBAL 3
-
-// Scope: the process itself.
-#define IOF_INTERNAL 4
-
-// Persistence: until it is deleted.
-#define IOF_PERSIST_INDEF 0
-
-// Persistence: until it is read.
-#define IOF_PERSIST_FIRST_READ 1
-
-// Persistence: until the process ends.
-#define IOF_PERSIST_PROC 2
-
-// Persistence: until the application ends.
-#define IOF_PERSIST_APP 3
-
-// Persistence: until the session ends.
-#define IOF_PERSIST_SESSION 4
-
-// Persistence: invalid.
-#define IOF_PERSIST_INVALID 255
-
-// Range: not defined.
-#define IOF_RANGE_UNDEF 0
-
-// Range: the resource manager.
-#define IOF_RANGE_RM 1
-
-// Range: the node.
-#define IOF_RANGE_LOCAL 2
-
-// Range: the job.
-#define IOF_RANGE_NAMESPACE 3
-
-// Range: the session.
-#define IOF_RANGE_SESSION 4
-
-// Range: all processes.
-#define IOF_RANGE_GLOBAL 5
-
-// Range: the processes that a directive names.
-#define IOF_RANGE_CUSTOM 6
-
-// Range: the process itself.
-#define IOF_RANGE_PROC_LOCAL 7
-
-// Range: invalid.
-#define IOF_RANGE_INVALID 255
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,8 +3,9 @@
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
-use crate::constants::*;
-use crate::guard::{Outcome, guard, guard_or};
+use iof_proto::Status;
+
+use crate::guard::{Outcome, guard, guard_or, guard_pointer};
 use crate::jobs::{MAX_ARG, MAX_ARGS};
 use crate::types::iof_status_t;
 use crate::{memory, read};
@@ -24,7 +25,7 @@ pub unsafe extern "C" fn iof_Argv_append_nosize(
             let place = read::place(argv)?;
             *place = memory::append_text(*place, read::bytes(arg, MAX_ARG)?, MAX_ARGS)?;
         }
-        Ok(IOF_SUCCESS)
+        Ok(())
     })
 }
 
@@ -48,16 +49,13 @@ pub unsafe extern "C" fn iof_Argv_prepend_nosize(
     argv: *mut *mut *mut c_char,
     arg: *const c_char,
 ) -> iof_status_t {
-    guard(|| {
-        // SAFETY: the contract in the header.
-        unsafe {
-            let first = read::bytes(arg, MAX_ARG)?.to_vec();
-            change(argv, |texts| {
-                texts.insert(0, first);
-                Ok(())
-            })
-        }
-    })
+    // SAFETY: the contract in the header.
+    unsafe {
+        change(argv, arg, |texts, first| {
+            texts.insert(0, first);
+            Ok(())
+        })
+    }
 }
 
 /// The same as iof_Argv_append_nosize, without effect if the array has the text already.
@@ -66,18 +64,15 @@ pub unsafe extern "C" fn iof_Argv_append_unique_nosize(
     argv: *mut *mut *mut c_char,
     arg: *const c_char,
 ) -> iof_status_t {
-    guard(|| {
-        // SAFETY: the contract in the header.
-        unsafe {
-            let last = read::bytes(arg, MAX_ARG)?.to_vec();
-            change(argv, |texts| {
-                if !texts.contains(&last) {
-                    texts.push(last);
-                }
-                Ok(())
-            })
-        }
-    })
+    // SAFETY: the contract in the header.
+    unsafe {
+        change(argv, arg, |texts, last| {
+            if !texts.contains(&last) {
+                texts.push(last);
+            }
+            Ok(())
+        })
+    }
 }
 
 /// Returns a copy of an array of texts, to be freed by iof_Argv_free. Returns NULL if the array is
@@ -86,7 +81,7 @@ pub unsafe extern "C" fn iof_Argv_append_unique_nosize(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Argv_copy(argv: *mut *mut c_char) -> *mut *mut c_char {
     // SAFETY: the contract in the header.
-    guard_or(ptr::null_mut(), || unsafe { texts(argv) }.map_or(ptr::null_mut(), |texts| made(&texts)))
+    guard_pointer(|| Ok(made(&unsafe { texts(argv) }?)))
 }
 
 /// Returns the texts of an array, separated by delimiter, as one text, to be freed by free(3).
@@ -94,12 +89,10 @@ pub unsafe extern "C" fn iof_Argv_copy(argv: *mut *mut c_char) -> *mut *mut c_ch
 /// empty makes an empty text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Argv_join(argv: *mut *mut c_char, delimiter: c_int) -> *mut c_char {
-    guard_or(ptr::null_mut(), || {
+    guard_pointer(|| {
         // SAFETY: the contract in the header.
-        let (Ok(texts), Ok(delimiter)) = (unsafe { texts(argv) }, u8::try_from(delimiter)) else {
-            return ptr::null_mut();
-        };
-        memory::text(&texts.join(&delimiter))
+        let texts = unsafe { texts(argv) }?;
+        Ok(memory::text(&texts.join(&byte(delimiter)?)))
     })
 }
 
@@ -108,14 +101,11 @@ pub unsafe extern "C" fn iof_Argv_join(argv: *mut *mut c_char, delimiter: c_int)
 /// KiB, or if memory is exhausted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Argv_split(src: *const c_char, delimiter: c_int) -> *mut *mut c_char {
-    guard_or(ptr::null_mut(), || {
+    guard_pointer(|| {
         // SAFETY: the contract in the header.
-        let (Ok(text), Ok(delimiter)) = (unsafe { read::bytes(src, MAX_ARG) }, u8::try_from(delimiter))
-        else {
-            return ptr::null_mut();
-        };
+        let (text, delimiter) = (unsafe { read::bytes(src, MAX_ARG) }?, byte(delimiter)?);
         let parts = text.split(|byte| *byte == delimiter).filter(|part| !part.is_empty());
-        made(&parts.map(<[u8]>::to_vec).collect::<Vec<_>>())
+        Ok(made(&parts.map(<[u8]>::to_vec).collect::<Vec<_>>()))
     })
 }
 
@@ -129,22 +119,24 @@ pub unsafe extern "C" fn iof_Setenv(
     overwrite: bool,
     env: *mut *mut *mut c_char,
 ) -> iof_status_t {
-    guard(|| {
-        // SAFETY: the contract in the header.
-        unsafe {
-            let start = [read::bytes(name, MAX_ARG)?, b"="].concat();
+    // SAFETY: the contract in the header.
+    unsafe {
+        change(env, name, |texts, mut start| {
+            start.push(b'=');
             let value = if value.is_null() { &[] } else { read::bytes(value, MAX_ARG)? };
-            change(env, |texts| {
-                let variable = [&start, value].concat();
-                match texts.iter_mut().find(|text| text.starts_with(&start)) {
-                    Some(_) if !overwrite => return Err(IOF_ERR_EXISTS),
-                    Some(text) => *text = variable,
-                    None => texts.push(variable),
-                }
-                Ok(())
-            })
-        }
-    })
+            let variable = [&start, value].concat();
+            match texts.iter_mut().find(|text| text.starts_with(&start)) {
+                Some(_) if !overwrite => return Err(Status::ERR_EXISTS),
+                Some(text) => *text = variable,
+                None => texts.push(variable),
+            }
+            Ok(())
+        })
+    }
+}
+
+fn byte(delimiter: c_int) -> Outcome<u8> {
+    u8::try_from(delimiter).map_err(|_| Status::ERR_BAD_PARAM)
 }
 
 /// Reads an array of texts. NULL is empty.
@@ -161,27 +153,27 @@ fn made(texts: &[Vec<u8>]) -> *mut *mut c_char {
     if texts.is_empty() { ptr::null_mut() } else { memory::texts(texts) }
 }
 
-/// Replaces an array by one with the texts that `edit` leaves. On an error it is unchanged.
+/// Replaces an array by one with the texts that `edit` leaves, which receives `text` as well. On an
+/// error the array is unchanged.
 ///
 /// # Safety
 /// The contract of [`read`]; malloc has allocated the array and its texts.
 unsafe fn change(
     argv: *mut *mut *mut c_char,
-    edit: impl FnOnce(&mut Vec<Vec<u8>>) -> Outcome<()>,
-) -> Outcome<iof_status_t> {
+    text: *const c_char,
+    edit: impl FnOnce(&mut Vec<Vec<u8>>, Vec<u8>) -> Outcome<()>,
+) -> iof_status_t {
     // SAFETY: the caller's promise.
-    unsafe {
+    guard(|| unsafe {
+        let text = read::bytes(text, MAX_ARG)?.to_vec();
         let place = read::place(argv)?;
         let mut all = texts(*place)?;
-        edit(&mut all)?;
+        edit(&mut all, text)?;
         if all.len() > MAX_ARGS {
-            return Err(IOF_ERR_OUT_OF_RESOURCE);
+            return Err(Status::ERR_OUT_OF_RESOURCE);
         }
-        let new = memory::texts(&all);
-        if new.is_null() {
-            return Err(IOF_ERR_NOMEM);
-        }
+        let new = memory::checked(memory::texts(&all))?;
         memory::free_texts(std::mem::replace(place, new));
-    }
-    Ok(IOF_SUCCESS)
+        Ok(())
+    })
 }

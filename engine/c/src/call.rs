@@ -12,7 +12,7 @@ use iof_proto::{Failure, Status};
 use crate::callbacks::{
     iof_hdlr_reg_cbfunc_t, iof_info_cbfunc_t, iof_iof_cbfunc_t, iof_notification_fn_t, iof_op_cbfunc_t,
 };
-use crate::constants::*;
+use crate::command::Done;
 use crate::guard::calling;
 use crate::types::{iof_byte_object_t, iof_info_t, iof_proc_t, iof_status_t};
 use crate::{memory, value};
@@ -26,12 +26,18 @@ pub(crate) struct CbData(pub *mut c_void);
 unsafe impl Send for CbData {}
 
 /// Returns the status of a result.
-pub(crate) fn status_of<T>(result: &Result<T, Failure>) -> iof_status_t {
-    result.as_ref().err().map_or(IOF_SUCCESS, |failure| failure.status.0)
+fn status_of<T>(result: &Result<T, Failure>) -> Status {
+    result.as_ref().err().map_or(Status::SUCCESS, |failure| failure.status)
+}
+
+/// Returns the call that reports the result of a request.
+pub(crate) fn done(callback: iof_op_cbfunc_t, cbdata: *mut c_void) -> Done<()> {
+    let cbdata = CbData(cbdata);
+    Box::new(move |result| op(callback, status_of(&result), cbdata))
 }
 
 /// Reports that an operation is done.
-pub(crate) fn op(callback: iof_op_cbfunc_t, status: iof_status_t, CbData(cbdata): CbData) {
+pub(crate) fn op(callback: iof_op_cbfunc_t, Status(status): Status, CbData(cbdata): CbData) {
     if let Some(callback) = callback {
         // SAFETY: the module's contract.
         calling(|| unsafe { callback(status, cbdata) });
@@ -47,7 +53,7 @@ pub(crate) fn registered(
     if let Some(callback) = callback {
         let id = result.as_ref().copied().unwrap_or(0);
         // SAFETY: the module's contract.
-        calling(|| unsafe { callback(status_of(result), id, cbdata) });
+        calling(|| unsafe { callback(status_of(result).0, id, cbdata) });
     }
 }
 
@@ -60,23 +66,22 @@ struct Given {
 /// Reports the answer to a query.
 pub(crate) fn answered(
     callback: iof_info_cbfunc_t,
-    (Status(status), infos): (Status, Vec<iof_info_t>),
+    (status, infos): (Status, Vec<iof_info_t>),
     CbData(cbdata): CbData,
 ) {
-    let Some(callback) = callback else {
-        // Nothing receives the infos.
-        let array = memory::give(&infos);
-        // SAFETY: they were created by `make`, and are not lent to C.
-        return unsafe { value::free_infos(array, infos.len()) };
-    };
     let array = memory::give(&infos);
     // If memory is exhausted, the answer is an error.
     let (status, count) =
-        if array.is_null() && !infos.is_empty() { (IOF_ERR_NOMEM, 0) } else { (status, infos.len()) };
-    let given = Box::new(Given { infos: array, count });
-    let given = Box::into_raw(given).cast();
-    // SAFETY: the module's contract; C releases the infos once, as the header requires.
-    calling(|| unsafe { callback(status, array, count, cbdata, Some(release), given) });
+        if array.is_null() && !infos.is_empty() { (Status::ERR_NOMEM, 0) } else { (status, infos.len()) };
+    let given = Box::into_raw(Box::new(Given { infos: array, count })).cast();
+    match callback {
+        Some(callback) => {
+            // SAFETY: the module's contract; C releases the infos once, as the header requires.
+            calling(|| unsafe { callback(status.0, array, count, cbdata, Some(release), given) })
+        }
+        // SAFETY: nothing else releases them.
+        None => unsafe { release(given) },
+    }
 }
 
 /// Frees an answer. C calls it when it no longer needs the infos.
@@ -116,7 +121,7 @@ pub(crate) fn deliver(
 pub(crate) fn notify(
     callback: iof_notification_fn_t,
     id: usize,
-    status: iof_status_t,
+    Status(status): Status,
     source: &iof_proc_t,
     infos: &mut [iof_info_t],
 ) {
@@ -138,5 +143,5 @@ unsafe extern "C" fn notified(
     thiscbdata: *mut c_void,
     _notification_cbdata: *mut c_void,
 ) {
-    crate::guard::guard_or((), || op(cbfunc, IOF_SUCCESS, CbData(thiscbdata)));
+    crate::guard::guard_or((), || op(cbfunc, Status::SUCCESS, CbData(thiscbdata)));
 }

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use iof_proto::attribute::key::*;
 use iof_proto::directive::key::PMIX_IOF_DROP_NEWEST;
-use iof_proto::{Answer, Channel, Failure, InfoValue, LogReport, Nspace, Proc, Status};
+use iof_proto::{Answer, Channel, Failure, LogReport, Nspace, Proc, Status};
 use iof_tool::{Bytes, Delivery, Gap, Origin, Push, Reply, RequestError, Tool};
 
 use crate::callbacks::iof_iof_cbfunc_t;
 use crate::command::{Command, Done, Payload, Sink, gone};
 use crate::events::Event;
 use crate::guard::lock;
-use crate::keys::*;
+use crate::infos::is_set;
 use crate::print::{Content, Held, Printers};
 use crate::pushes::Pushes;
 use crate::shared::Shared;
@@ -166,10 +167,7 @@ impl Core {
             }
             Command::Push(push, payload, done) => {
                 let size = payload.len() as u64;
-                let drop = push
-                    .directives
-                    .iter()
-                    .any(|info| info.key == PMIX_IOF_DROP_NEWEST && info.value == InfoValue::Bool(true));
+                let drop = is_set(&push.directives, PMIX_IOF_DROP_NEWEST);
                 let begin = |tool: &mut Tool, push: &Push| tool.submit_push(push, Some(size));
                 self.ask(begin, &push, UnansweredRequest::Push(payload, drop, done));
             }
@@ -253,7 +251,7 @@ impl Core {
                 waiting.print(printers, Held::new(&origin, content));
             }
             Ok(Some(Delivery::Complete { origin, counts })) => {
-                deliver(&origin, &[], end(counts.produced, IOF_IOF_COMPLETE, make::boolean(true)));
+                deliver(&origin, &[], end(counts.produced, PMIX_IOF_COMPLETE, make::boolean(true)));
             }
             Ok(Some(Delivery::Broken { origin, counts, missing })) => {
                 deliver(&origin, &[], end(counts.produced, IOF_BROKEN, make::uint64(missing)));

@@ -1,11 +1,11 @@
 //! Event handlers: the callbacks for the end of a job, and for the loss of the engine.
 
+use iof_proto::attribute::key::*;
 use iof_proto::{Nspace, Proc, Status};
 
 use crate::callbacks::iof_notification_fn_t;
 use crate::constants::*;
 use crate::guard::Outcome;
-use crate::keys::*;
 use crate::types::{iof_info_t, iof_proc_t, iof_status_t};
 use crate::{call, make, memory};
 
@@ -42,7 +42,7 @@ impl Events {
         callback: iof_notification_fn_t,
     ) -> Outcome<usize> {
         if self.handlers.len() >= MAX_HANDLERS {
-            return Err(IOF_ERR_OUT_OF_RESOURCE);
+            return Err(Status::ERR_OUT_OF_RESOURCE);
         }
         self.last = self.last.saturating_add(1);
         self.handlers.push(EventHandler { id: self.last, codes, callback });
@@ -57,24 +57,23 @@ impl Events {
     /// Returns the handlers that receive `event`. They are to be called without the lock.
     pub(crate) fn handlers_for(&self, event: &Event) -> Vec<(usize, iof_notification_fn_t)> {
         let wanted =
-            |handler: &&EventHandler| handler.codes.is_empty() || handler.codes.contains(&event.status());
+            |handler: &&EventHandler| handler.codes.is_empty() || handler.codes.contains(&event.status().0);
         self.handlers.iter().filter(wanted).map(|handler| (handler.id, handler.callback)).collect()
     }
 }
 
 impl Event {
-    fn status(&self) -> iof_status_t {
+    fn status(&self) -> Status {
         match self {
-            Event::JobEnded { .. } => IOF_EVENT_JOB_END,
-            Event::Lost => IOF_ERR_LOST_CONNECTION,
+            Event::JobEnded { .. } => Status::EVENT_JOB_END,
+            Event::Lost => Status::ERR_LOST_CONNECTION,
         }
     }
 
     /// Calls a handler.
     pub(crate) fn notify(&self, id: usize, callback: iof_notification_fn_t) {
-        let no_proc = iof_proc_t { nspace: [0; 256], rank: IOF_RANK_UNDEF };
         match self {
-            Event::Lost => call::notify(callback, id, self.status(), &no_proc, &mut []),
+            Event::Lost => call::notify(callback, id, self.status(), &iof_proc_t::default(), &mut []),
             Event::JobEnded { nspace, exit_code } => {
                 let job = Proc::all(nspace.clone());
                 let end = match exit_code {
@@ -84,8 +83,8 @@ impl Event {
                 };
                 let mut source = memory::proc(&job);
                 let affected = with_proc(&mut source);
-                let mut infos = vec![affected, make::info(IOF_JOB_TERM_STATUS, make::status(end))];
-                infos.extend(exit_code.map(|code| make::info(IOF_EXIT_CODE, make::integer(code))));
+                let mut infos = vec![affected, make::info(PMIX_JOB_TERM_STATUS, make::status(end))];
+                infos.extend(exit_code.map(|code| make::info(PMIX_EXIT_CODE, make::integer(code))));
                 call::notify(callback, id, self.status(), &memory::proc(&job), &mut infos);
             }
         }
@@ -95,7 +94,7 @@ impl Event {
 /// Returns the info that names the affected process. It borrows the process, so it is not freed.
 fn with_proc(proc: &mut iof_proc_t) -> iof_info_t {
     let mut value = crate::value::NOTHING;
-    value.r#type = IOF_PROC;
+    value.r#type = PMIX_PROC;
     value.data.proc = proc;
-    iof_info_t { flags: IOF_INFO_PERSISTENT, ..make::info(IOF_EVENT_AFFECTED_PROC, value) }
+    iof_info_t { flags: PMIX_INFO_PERSISTENT, ..make::info(PMIX_EVENT_AFFECTED_PROC, value) }
 }

@@ -11,30 +11,29 @@ use std::sync::Mutex;
 use iof_output::{
     Choice, Files, LockedFiles, MAX_OPEN_FILES, Markup, Options, Pattern, Place, Stamp, Style, StyleExtras,
 };
-use iof_proto::Nspace;
+use iof_proto::attribute::key::*;
+use iof_proto::{Nspace, Status};
 
-use crate::constants::IOF_ERR_BAD_PARAM;
 use crate::guard::{OrStatus, Outcome, lock};
 use crate::infos::Infos;
-use crate::keys::*;
 
 /// The keys of flags, each with its older name.
 const FLAGS: [(&str, Option<&str>); 11] = [
-    (IOF_IOF_TAG_OUTPUT, Some(IOF_TAG_OUTPUT)),
-    (IOF_IOF_TAG_DETAILED_OUTPUT, None),
-    (IOF_IOF_TAG_FULLNAME_OUTPUT, None),
-    (IOF_IOF_RANK_OUTPUT, None),
-    (IOF_IOF_TIMESTAMP_OUTPUT, Some(IOF_TIMESTAMP_OUTPUT)),
-    (IOF_IOF_XML_OUTPUT, None),
-    (IOF_IOF_MERGE_STDERR_STDOUT, Some(IOF_MERGE_STDERR_STDOUT)),
-    (IOF_IOF_OUTPUT_RAW, None),
-    (IOF_IOF_FILE_PATTERN, None),
-    (IOF_IOF_FILE_ONLY, Some(IOF_OUTPUT_NOCOPY)),
-    (IOF_IOF_LOCAL_OUTPUT, None),
+    (PMIX_IOF_TAG_OUTPUT, Some(PMIX_TAG_OUTPUT)),
+    (PMIX_IOF_TAG_DETAILED_OUTPUT, None),
+    (PMIX_IOF_TAG_FULLNAME_OUTPUT, None),
+    (PMIX_IOF_RANK_OUTPUT, None),
+    (PMIX_IOF_TIMESTAMP_OUTPUT, Some(PMIX_TIMESTAMP_OUTPUT)),
+    (PMIX_IOF_XML_OUTPUT, None),
+    (PMIX_IOF_MERGE_STDERR_STDOUT, Some(PMIX_MERGE_STDERR_STDOUT)),
+    (PMIX_IOF_OUTPUT_RAW, None),
+    (PMIX_IOF_FILE_PATTERN, None),
+    (PMIX_IOF_FILE_ONLY, Some(PMIX_OUTPUT_NOCOPY)),
+    (PMIX_IOF_LOCAL_OUTPUT, None),
 ];
 
 /// The flags that concern where output goes, and not how it looks.
-const DESTINATIONS: [&str; 3] = [IOF_IOF_FILE_PATTERN, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT];
+const DESTINATIONS: [&str; 3] = [PMIX_IOF_FILE_PATTERN, PMIX_IOF_FILE_ONLY, PMIX_IOF_LOCAL_OUTPUT];
 
 /// The attributes of one level. Those that are absent are left to the level below.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,12 +63,12 @@ impl Format {
         let mut path = |key| match infos.path(key)? {
             // The reason is usually a variable that is not set.
             Some(path) if path.as_os_str().is_empty() => {
-                Err(format!("{key} is empty: give a path, or leave it out")).or_status(IOF_ERR_BAD_PARAM)
+                Err(format!("{key} is empty: give a path, or leave it out")).or_status(Status::ERR_BAD_PARAM)
             }
             path => Ok(path),
         };
-        let name = [path(IOF_OUTPUT_TO_FILE)?, path(IOF_IOF_OUTPUT_TO_FILE)?];
-        let directory = [path(IOF_OUTPUT_TO_DIRECTORY)?, path(IOF_IOF_OUTPUT_TO_DIRECTORY)?];
+        let name = [path(PMIX_OUTPUT_TO_FILE)?, path(PMIX_IOF_OUTPUT_TO_FILE)?];
+        let directory = [path(PMIX_OUTPUT_TO_DIRECTORY)?, path(PMIX_IOF_OUTPUT_TO_DIRECTORY)?];
         let [name, directory] = [name, directory].map(|paths| paths.into_iter().flatten().next_back());
         // Without a working directory, files are relative to the later one.
         let base = env::current_dir().unwrap_or_default();
@@ -77,7 +76,7 @@ impl Format {
         format.files = match (name, directory) {
             (Some(_), Some(_)) => {
                 let reason = "output goes to a file or to a directory: leave one of the attributes out";
-                return Err(reason).or_status(IOF_ERR_BAD_PARAM);
+                return Err(reason).or_status(Status::ERR_BAD_PARAM);
             }
             (Some(name), None) => Some(location(name, false)),
             (None, directory) => directory.map(|path| location(path, true)),
@@ -105,7 +104,7 @@ impl Format {
     pub(crate) fn of_own_output(mut self) -> Option<Format> {
         let has_files = self.files.is_some();
         // Where it goes to files, IOF_IOF_FILE_ONLY decides whether it is shown, too.
-        let is_local = *self.flags.entry(IOF_IOF_LOCAL_OUTPUT).or_insert(has_files);
+        let is_local = *self.flags.entry(PMIX_IOF_LOCAL_OUTPUT).or_insert(has_files);
         (has_files || is_local).then_some(self)
     }
 
@@ -115,28 +114,28 @@ impl Format {
 
     /// Returns whether output goes to the program's own stdout and stderr.
     pub(crate) fn shows(&self) -> bool {
-        let is_local = self.flags.get(IOF_IOF_LOCAL_OUTPUT) != Some(&false);
-        is_local && (self.files.is_none() || self.flags.get(IOF_IOF_FILE_ONLY) == Some(&false))
+        let is_local = self.flags.get(PMIX_IOF_LOCAL_OUTPUT) != Some(&false);
+        is_local && (self.files.is_none() || self.flags.get(PMIX_IOF_FILE_ONLY) == Some(&false))
     }
 
     /// Returns whether stderr and stddiag go to stdout.
     pub(crate) fn merges(&self) -> bool {
-        self.flag(IOF_IOF_MERGE_STDERR_STDOUT)
+        self.flag(PMIX_IOF_MERGE_STDERR_STDOUT)
     }
 
     /// Returns the options of a printer.
     pub(crate) fn options(&self) -> Options {
         let choice = Choice {
-            tag: self.flag(IOF_IOF_TAG_OUTPUT),
-            detailed: self.flag(IOF_IOF_TAG_DETAILED_OUTPUT),
-            fullname: self.flag(IOF_IOF_TAG_FULLNAME_OUTPUT),
-            rank: self.flag(IOF_IOF_RANK_OUTPUT),
-            stamp: self.flag(IOF_IOF_TIMESTAMP_OUTPUT).then_some(Stamp::Calendar),
-            markup: if self.flag(IOF_IOF_XML_OUTPUT) { Markup::Xml } else { Markup::Text },
+            tag: self.flag(PMIX_IOF_TAG_OUTPUT),
+            detailed: self.flag(PMIX_IOF_TAG_DETAILED_OUTPUT),
+            fullname: self.flag(PMIX_IOF_TAG_FULLNAME_OUTPUT),
+            rank: self.flag(PMIX_IOF_RANK_OUTPUT),
+            stamp: self.flag(PMIX_IOF_TIMESTAMP_OUTPUT).then_some(Stamp::Calendar),
+            markup: if self.flag(PMIX_IOF_XML_OUTPUT) { Markup::Xml } else { Markup::Text },
             ..Choice::default()
         };
         let style = Style::new(&choice, &StyleExtras::default());
-        Options { style, raw: self.flag(IOF_IOF_OUTPUT_RAW), ..Options::default() }
+        Options { style, raw: self.flag(PMIX_IOF_OUTPUT_RAW), ..Options::default() }
     }
 
     /// Returns the files to which output goes, of a job with this number of ranks.
@@ -157,9 +156,9 @@ impl Format {
         let Some(Location { base, path, is_directory }) = &self.files else { return Ok(None) };
         Ok(Some(match is_directory {
             true => Place::Tree(base.join(path)),
-            false if self.flag(IOF_IOF_FILE_PATTERN) => {
+            false if self.flag(PMIX_IOF_FILE_PATTERN) => {
                 let pattern = Pattern::new(&literal(base).join(path));
-                Place::Pattern(pattern.or_status(IOF_ERR_BAD_PARAM)?)
+                Place::Pattern(pattern.or_status(Status::ERR_BAD_PARAM)?)
             }
             false => Place::Name(base.join(path)),
         }))
@@ -226,7 +225,6 @@ mod tests {
     use iof_proto::InfoValue;
 
     use super::*;
-    use crate::constants::IOF_ERR_TYPE_MISMATCH;
     use crate::infos::infos;
 
     fn format(entries: &[(&str, InfoValue)]) -> Format {
@@ -235,10 +233,10 @@ mod tests {
 
     #[test]
     fn the_newer_name_of_an_attribute_prevails_over_the_older_one() {
-        let both = format(&[(IOF_IOF_TAG_OUTPUT, false.into()), (IOF_TAG_OUTPUT, true.into())]);
-        assert!(!both.flag(IOF_IOF_TAG_OUTPUT));
-        assert!(format(&[(IOF_TAG_OUTPUT, true.into())]).flag(IOF_IOF_TAG_OUTPUT));
-        let file = format(&[(IOF_IOF_OUTPUT_TO_FILE, "/new".into()), (IOF_OUTPUT_TO_FILE, "/old".into())]);
+        let both = format(&[(PMIX_IOF_TAG_OUTPUT, false.into()), (PMIX_TAG_OUTPUT, true.into())]);
+        assert!(!both.flag(PMIX_IOF_TAG_OUTPUT));
+        assert!(format(&[(PMIX_TAG_OUTPUT, true.into())]).flag(PMIX_IOF_TAG_OUTPUT));
+        let file = format(&[(PMIX_IOF_OUTPUT_TO_FILE, "/new".into()), (PMIX_OUTPUT_TO_FILE, "/old".into())]);
         assert_eq!(file.place().unwrap(), Some(Place::Name("/new".into())));
     }
 
@@ -246,9 +244,9 @@ mod tests {
     fn a_relative_path_is_below_the_directory_in_which_it_was_given_and_no_pattern() {
         let base = env::current_dir().unwrap();
         let [mut file, mut tree, mut pattern] = [
-            format(&[(IOF_IOF_OUTPUT_TO_FILE, "x".into())]),
-            format(&[(IOF_IOF_OUTPUT_TO_DIRECTORY, "x".into())]),
-            format(&[(IOF_IOF_OUTPUT_TO_FILE, "%r%%".into()), (IOF_IOF_FILE_PATTERN, true.into())]),
+            format(&[(PMIX_IOF_OUTPUT_TO_FILE, "x".into())]),
+            format(&[(PMIX_IOF_OUTPUT_TO_DIRECTORY, "x".into())]),
+            format(&[(PMIX_IOF_OUTPUT_TO_FILE, "%r%%".into()), (PMIX_IOF_FILE_PATTERN, true.into())]),
         ];
         assert_eq!(file.place().unwrap(), Some(Place::Name(base.join("x"))));
         for format in [&mut file, &mut tree, &mut pattern] {
@@ -262,27 +260,27 @@ mod tests {
 
     #[test]
     fn a_level_overrides_only_what_it_sets() {
-        let below = format(&[(IOF_IOF_RANK_OUTPUT, true.into()), (IOF_IOF_OUTPUT_TO_FILE, "below".into())]);
+        let below = format(&[(PMIX_IOF_RANK_OUTPUT, true.into()), (PMIX_IOF_OUTPUT_TO_FILE, "below".into())]);
         let above =
-            format(&[(IOF_IOF_XML_OUTPUT, true.into()), (IOF_IOF_OUTPUT_TO_DIRECTORY, "/above".into())]);
+            format(&[(PMIX_IOF_XML_OUTPUT, true.into()), (PMIX_IOF_OUTPUT_TO_DIRECTORY, "/above".into())]);
         let both = above.over(&below);
-        assert!(both.flag(IOF_IOF_RANK_OUTPUT) && both.flag(IOF_IOF_XML_OUTPUT));
+        assert!(both.flag(PMIX_IOF_RANK_OUTPUT) && both.flag(PMIX_IOF_XML_OUTPUT));
         assert_eq!(both.place().unwrap(), Some(Place::Tree("/above".into())));
         assert_eq!(Format::default().over(&both), both);
-        let no_rank = format(&[(IOF_IOF_RANK_OUTPUT, false.into())]);
-        assert!(!no_rank.over(&both).flag(IOF_IOF_RANK_OUTPUT));
+        let no_rank = format(&[(PMIX_IOF_RANK_OUTPUT, false.into())]);
+        assert!(!no_rank.over(&both).flag(PMIX_IOF_RANK_OUTPUT));
     }
 
     #[test]
     fn output_goes_to_the_files_alone_unless_they_are_to_be_copies() {
-        let (file, only, local) = (IOF_IOF_OUTPUT_TO_FILE, IOF_IOF_FILE_ONLY, IOF_IOF_LOCAL_OUTPUT);
+        let (file, only, local) = (PMIX_IOF_OUTPUT_TO_FILE, PMIX_IOF_FILE_ONLY, PMIX_IOF_LOCAL_OUTPUT);
         let shows = |entries: &[_]| format(entries).shows();
         assert!(shows(&[]) && shows(&[(only, true.into())]) && !shows(&[(local, false.into())]));
         assert!(!shows(&[(file, "x".into())]) && shows(&[(file, "x".into()), (only, false.into())]));
         // The output of a job goes nowhere by default.
         let own = |entries: &[_]| format(entries).of_own_output().map(|format| format.shows());
         assert_eq!(own(&[]), None);
-        assert_eq!(own(&[(IOF_IOF_TAG_OUTPUT, true.into())]), None);
+        assert_eq!(own(&[(PMIX_IOF_TAG_OUTPUT, true.into())]), None);
         assert_eq!(own(&[(local, true.into())]), Some(true));
         assert_eq!(own(&[(file, "x".into())]), Some(false));
         assert_eq!(own(&[(file, "x".into()), (only, false.into())]), Some(true));
@@ -292,23 +290,23 @@ mod tests {
     #[test]
     fn two_or_empty_paths_an_unknown_placeholder_and_a_wrong_type_are_refused() {
         let refused = |entries: &[_]| Format::take(&mut Infos(infos(entries))).unwrap_err();
-        let both = [(IOF_IOF_OUTPUT_TO_FILE, "x".into()), (IOF_IOF_OUTPUT_TO_DIRECTORY, "y".into())];
-        assert_eq!(refused(&both), IOF_ERR_BAD_PARAM);
-        for key in [IOF_IOF_OUTPUT_TO_FILE, IOF_OUTPUT_TO_DIRECTORY] {
-            assert_eq!(refused(&[(key, "".into())]), IOF_ERR_BAD_PARAM);
+        let both = [(PMIX_IOF_OUTPUT_TO_FILE, "x".into()), (PMIX_IOF_OUTPUT_TO_DIRECTORY, "y".into())];
+        assert_eq!(refused(&both), Status::ERR_BAD_PARAM);
+        for key in [PMIX_IOF_OUTPUT_TO_FILE, PMIX_OUTPUT_TO_DIRECTORY] {
+            assert_eq!(refused(&[(key, "".into())]), Status::ERR_BAD_PARAM);
         }
-        let pattern = [(IOF_IOF_OUTPUT_TO_FILE, "x%y".into()), (IOF_IOF_FILE_PATTERN, true.into())];
-        assert_eq!(refused(&pattern), IOF_ERR_BAD_PARAM);
-        assert_eq!(refused(&[(IOF_IOF_TAG_OUTPUT, "x".into())]), IOF_ERR_TYPE_MISMATCH);
+        let pattern = [(PMIX_IOF_OUTPUT_TO_FILE, "x%y".into()), (PMIX_IOF_FILE_PATTERN, true.into())];
+        assert_eq!(refused(&pattern), Status::ERR_BAD_PARAM);
+        assert_eq!(refused(&[(PMIX_IOF_TAG_OUTPUT, "x".into())]), Status::ERR_TYPE_MISMATCH);
     }
 
     #[test]
     fn a_job_has_its_format_until_it_is_forgotten() {
         let job = Nspace::new("job").unwrap();
-        let formats = Formats::new(format(&[(IOF_IOF_TAG_OUTPUT, true.into())]));
-        formats.set(&job, format(&[(IOF_IOF_XML_OUTPUT, true.into())]));
+        let formats = Formats::new(format(&[(PMIX_IOF_TAG_OUTPUT, true.into())]));
+        formats.set(&job, format(&[(PMIX_IOF_XML_OUTPUT, true.into())]));
         let of_job = formats.of_job(&job);
-        assert!(of_job.flag(IOF_IOF_TAG_OUTPUT) && of_job.flag(IOF_IOF_XML_OUTPUT));
+        assert!(of_job.flag(PMIX_IOF_TAG_OUTPUT) && of_job.flag(PMIX_IOF_XML_OUTPUT));
         formats.forget(&job);
         assert_eq!(formats.of_job(&job), formats.default);
     }

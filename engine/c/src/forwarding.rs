@@ -3,17 +3,17 @@
 
 use std::ffi::c_void;
 
-use iof_proto::{Info, InfoValue};
+use iof_proto::attribute::key::*;
+use iof_proto::{Info, Status};
 use iof_tool::Push;
 
 use crate::call::{self, CbData};
 use crate::callbacks::{iof_hdlr_reg_cbfunc_t, iof_iof_cbfunc_t, iof_op_cbfunc_t};
 use crate::command::{Command, Done, Payload, Sink};
 use crate::constants::*;
-use crate::guard::{OrStatus, Outcome, guard};
-use crate::infos::Infos;
+use crate::guard::{OrStatus, Outcome, guard, guard_number};
+use crate::infos::{Infos, is_set};
 use crate::init::pull;
-use crate::keys::*;
 use crate::library::{initialized, session};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
 use crate::{memory, own_stdin, read};
@@ -69,11 +69,11 @@ pub unsafe extern "C" fn iof_IOF_pull(
     regcbfunc: iof_hdlr_reg_cbfunc_t,
     regcbdata: *mut c_void,
 ) -> iof_status_t {
-    guard(|| {
+    guard_number(|| {
         // Like PMIx's library, it checks for stdin and for a connection before all other arguments.
         initialized()?;
-        if channel & IOF_FWD_STDIN_CHANNEL != 0 {
-            return Err(IOF_ERR_NOT_SUPPORTED);
+        if channel & PMIX_FWD_STDIN_CHANNEL != 0 {
+            return Err(Status::ERR_NOT_SUPPORTED);
         }
         let session = session()?;
         // SAFETY: the contract in the header.
@@ -85,12 +85,11 @@ pub unsafe extern "C" fn iof_IOF_pull(
         };
         if regcbfunc.is_none() {
             let id = session.blocking(|done| Command::Pull(pull, sink, done))?;
-            return iof_status_t::try_from(id).or_status(IOF_ERR_OUT_OF_RESOURCE);
+            return iof_status_t::try_from(id).or_status(Status::ERR_OUT_OF_RESOURCE);
         }
         let cbdata = CbData(regcbdata);
         let done = Box::new(move |result| call::registered(regcbfunc, &result, cbdata));
-        session.submit(Command::Pull(pull, sink, done))?;
-        Ok(IOF_SUCCESS)
+        session.submit(Command::Pull(pull, sink, done)).map(|()| 0)
     })
 }
 
@@ -153,7 +152,7 @@ pub unsafe extern "C" fn iof_IOF_push(
     cbfunc: iof_op_cbfunc_t,
     cbdata: *mut c_void,
 ) -> iof_status_t {
-    guard(|| {
+    guard_number(|| {
         initialized()?;
         // SAFETY: the contract in the header.
         let mut infos = Infos(unsafe { read::infos(directives, ndirs) }?);
@@ -168,17 +167,14 @@ pub unsafe extern "C" fn iof_IOF_push(
             _ => unsafe { read::procs(targets, ntargets) }?,
         };
         let mut push = Push { directives: infos.0, ..Push::new(targets) };
-        let completes = push
-            .directives
-            .iter()
-            .any(|info| info.key == IOF_IOF_COMPLETE && info.value == InfoValue::Bool(true));
+        let completes = is_set(&push.directives, PMIX_IOF_COMPLETE);
         let is_done = match stdin {
             Some((true, _)) if !bytes.is_empty() => {
                 return Err("IOF_IOF_PUSH_STDIN pushes stdin alone: push the bytes separately")
-                    .or_status(IOF_ERR_BAD_PARAM);
+                    .or_status(Status::ERR_BAD_PARAM);
             }
             Some((true, _)) => {
-                push.directives.push(Info::new(IOF_IOF_COMPLETE, true));
+                push.directives.push(Info::new(PMIX_IOF_COMPLETE, true));
                 own_stdin::push(&*session()?, &push)?;
                 true
             }
@@ -193,28 +189,22 @@ pub unsafe extern "C" fn iof_IOF_push(
                 own_stdin::stop()
             }
             // As in PMIx, there is nothing to do.
-            None if is_null => return Ok(IOF_OPERATION_SUCCEEDED),
+            None if is_null => return Ok(Status::OPERATION_SUCCEEDED.0),
             _ => false,
         };
         if is_done {
-            return call_back(cbfunc, CbData(cbdata));
+            if cbfunc.is_some() {
+                session()?.submit(Command::Call(call::done(cbfunc, cbdata)))?;
+            }
+            return Ok(0);
         }
         let payload = if cbfunc.is_some() {
             Payload::Copied(memory::owned(bytes)?)
         } else {
             Payload::Lent(bytes.as_ptr(), bytes.len())
         };
-        operate(cbfunc, cbdata, |done| Command::Push(push, payload, done))
+        operate(cbfunc, cbdata, |done| Command::Push(push, payload, done)).map(|()| 0)
     })
-}
-
-/// Calls `cbfunc`, if there is one, on the thread of the callbacks.
-fn call_back(cbfunc: iof_op_cbfunc_t, cbdata: CbData) -> Outcome<iof_status_t> {
-    if cbfunc.is_some() {
-        let done = Box::new(move |result| call::op(cbfunc, call::status_of(&result), cbdata));
-        session()?.submit(Command::Call(done))?;
-    }
-    Ok(IOF_SUCCESS)
 }
 
 /// Submits a command that ends with a status. Without a callback, waits for the status.
@@ -222,13 +212,10 @@ fn operate(
     cbfunc: iof_op_cbfunc_t,
     cbdata: *mut c_void,
     command: impl FnOnce(Done<()>) -> Command,
-) -> Outcome<iof_status_t> {
+) -> Outcome<()> {
     let session = session()?;
     if cbfunc.is_none() {
-        session.blocking(command)?;
-        return Ok(IOF_SUCCESS);
+        return session.blocking(command);
     }
-    let cbdata = CbData(cbdata);
-    session.submit(command(Box::new(move |result| call::op(cbfunc, call::status_of(&result), cbdata))))?;
-    Ok(IOF_SUCCESS)
+    session.submit(command(call::done(cbfunc, cbdata)))
 }

@@ -4,21 +4,26 @@ use std::cell::Cell;
 use std::ffi::c_char;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use iof_proto::{Failure, Status};
 
-use crate::constants::{IOF_ERR_WOULD_BLOCK, IOF_ERROR};
 use crate::types::iof_status_t;
 
 /// The result of an operation, or the status of its error.
-pub(crate) type Outcome<T> = Result<T, iof_status_t>;
+pub(crate) type Outcome<T> = Result<T, Status>;
 
 /// Runs the body of an entry point that returns a status. A panic, which is a bug of the library,
-/// is reported on stderr by the process's panic hook, and C receives [`IOF_ERROR`].
-pub(crate) fn guard(body: impl FnOnce() -> Outcome<iof_status_t>) -> iof_status_t {
+/// is reported on stderr by the process's panic hook, and C receives [`Status::ERROR`].
+pub(crate) fn guard(body: impl FnOnce() -> Outcome<()>) -> iof_status_t {
+    guard_number(|| body().map(|()| 0))
+}
+
+/// The same as [`guard`], for a body that returns a number or a status on success.
+pub(crate) fn guard_number(body: impl FnOnce() -> Outcome<iof_status_t>) -> iof_status_t {
     set_reason("");
-    guard_or(IOF_ERROR, || body().unwrap_or_else(|status| status))
+    guard_or(Status::ERROR.0, || body().unwrap_or_else(|Status(status)| status))
 }
 
 /// Runs the body of an entry point that returns another type. Returns `instead` after a panic.
@@ -26,6 +31,11 @@ pub(crate) fn guard_or<T>(instead: T, body: impl FnOnce() -> T) -> T {
     // Unwind safety: shared state is behind locks whose poisoning is ignored. The tables contain
     // only state of this process, and each of their entries is complete.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(instead)
+}
+
+/// Runs the body of an entry point that returns a pointer. Returns NULL after an error or a panic.
+pub(crate) fn guard_pointer<T>(body: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
+    guard_or(ptr::null_mut(), || body().unwrap_or(ptr::null_mut()))
 }
 
 /// Locks `mutex`, even after a panic of a thread that held the lock, see [`guard_or`].
@@ -50,19 +60,19 @@ pub(crate) fn is_in_callback() -> bool {
     IN_CALLBACK.get()
 }
 
-/// Fails with [`IOF_ERR_WOULD_BLOCK`] in a callback. Functions that block call it first.
+/// Fails with [`Status::ERR_WOULD_BLOCK`] in a callback. Functions that block call it first.
 pub(crate) fn may_wait() -> Outcome<()> {
-    if is_in_callback() { Err(IOF_ERR_WOULD_BLOCK) } else { Ok(()) }
+    if is_in_callback() { Err(Status::ERR_WOULD_BLOCK) } else { Ok(()) }
 }
 
 /// Converts an error into a status for C, and keeps its text for `iof_last_error`.
 pub(crate) trait OrStatus<T> {
     /// Keeps the text of the error, and returns `status` in its place.
-    fn or_status(self, status: iof_status_t) -> Outcome<T>;
+    fn or_status(self, status: Status) -> Outcome<T>;
 }
 
 impl<T, E: Display> OrStatus<T> for Result<T, E> {
-    fn or_status(self, status: iof_status_t) -> Outcome<T> {
+    fn or_status(self, status: Status) -> Outcome<T> {
         self.map_err(|reason| {
             set_reason(&reason.to_string());
             status
@@ -72,9 +82,13 @@ impl<T, E: Display> OrStatus<T> for Result<T, E> {
 
 /// Like [`OrStatus::or_status`], for an error that has a status.
 pub(crate) fn or_failure<T>(result: Result<T, Failure>) -> Outcome<T> {
-    let Status(status) = result.as_ref().err().map_or(Status::SUCCESS, |failure| failure.status);
-    // C treats a status of 0 or more as success.
-    result.map_err(|failure| failure.reason).or_status(status.min(-1))
+    let status = result.as_ref().err().map_or(Status::SUCCESS, |failure| failure.status);
+    result.map_err(|failure| failure.reason).or_status(as_error(status.0))
+}
+
+/// Returns the status of an error. C treats a status of 0 or more as success.
+pub(crate) fn as_error(status: iof_status_t) -> Status {
+    Status(status.min(Status::ERROR.0))
 }
 
 /// The size of a reason in bytes, including its terminator.
@@ -95,7 +109,7 @@ fn set_reason(reason: &str) {
 
 /// Returns `status`, after `iof_last_error` was given the reason: for the functions of `iof-pmix`.
 #[doc(hidden)]
-pub fn fail(status: iof_status_t, reason: &str) -> iof_status_t {
+pub fn fail(status: Status, reason: &str) -> Status {
     set_reason(reason);
     status
 }
@@ -112,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_a_status() {
-        assert_eq!(guard(|| panic!("test")), IOF_ERROR);
+        assert_eq!(guard(|| panic!("test")), Status::ERROR.0);
         assert_eq!(guard_or(7, || panic!("test")), 7);
     }
 
@@ -134,7 +148,7 @@ mod tests {
         assert_eq!(may_wait(), Ok(()));
         calling(|| {
             calling(|| {});
-            assert_eq!(may_wait(), Err(IOF_ERR_WOULD_BLOCK));
+            assert_eq!(may_wait(), Err(Status::ERR_WOULD_BLOCK));
         });
         assert_eq!(may_wait(), Ok(()));
         assert_eq!(may_wait(), Ok(()));

@@ -4,12 +4,38 @@
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
+use iof_proto::Status;
+
 use crate::constants::*;
 use crate::guard::{Outcome, guard, guard_or};
+use crate::owned::OwnedInfos;
 use crate::types::{
-    iof_data_array_t, iof_data_type_t, iof_info_t, iof_proc_t, iof_rank_t, iof_status_t, iof_value_t,
+    IOF_MAX_KEYLEN, IOF_MAX_NSLEN, iof_data_array_t, iof_data_type_t, iof_info_t, iof_proc_t, iof_rank_t,
+    iof_status_t, iof_value_t,
 };
 use crate::{memory, read, value};
+
+/// Stores what `value` returns.
+///
+/// # Safety
+/// The contract of [`read`].
+unsafe fn fill<T>(place: *mut T, value: impl FnOnce() -> Outcome<T>) -> iof_status_t {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { read::place(place) }?;
+        *place = value()?;
+        Ok(())
+    })
+}
+
+/// Changes what `place` points to, if anything.
+///
+/// # Safety
+/// The contract of [`read`].
+unsafe fn edit<T>(place: *mut T, change: impl FnOnce(&mut T)) {
+    // SAFETY: the caller's promise.
+    guard_or((), || unsafe { read::place(place) }.map_or((), change));
+}
 
 /// Fills a process with a copy of the name ns and with the rank. Errors: IOF_ERR_BAD_PARAM if the
 /// name is longer than IOF_MAX_NSLEN.
@@ -19,12 +45,10 @@ pub unsafe extern "C" fn iof_Load_procid(
     ns: *const c_char,
     rk: iof_rank_t,
 ) -> iof_status_t {
-    guard(|| {
-        // SAFETY: the contract in the header.
-        let (place, name) = unsafe { (read::place(p)?, read::text(ns, IOF_MAX_NSLEN)?) };
-        *place = iof_proc_t { nspace: memory::nspace(name), rank: rk };
-        Ok(IOF_SUCCESS)
-    })
+    // SAFETY: the contract in the header.
+    unsafe {
+        fill(p, || Ok(iof_proc_t { nspace: memory::characters(read::text(ns, IOF_MAX_NSLEN)?), rank: rk }))
+    }
 }
 
 /// Fills a value with a copy of data, to be freed by iof_Value_destruct. data points to data of the
@@ -37,14 +61,8 @@ pub unsafe extern "C" fn iof_Value_load(
     data: *const c_void,
     r#type: iof_data_type_t,
 ) -> iof_status_t {
-    guard(|| {
-        // SAFETY: the contract in the header.
-        unsafe {
-            let place = read::place(val)?;
-            *place = value::load(data, r#type)?;
-        }
-        Ok(IOF_SUCCESS)
-    })
+    // SAFETY: the contract in the header.
+    unsafe { fill(val, || value::load(data, r#type)) }
 }
 
 /// Copies the contents of a value, and stores their size in bytes in *sz, with the terminator of a
@@ -63,41 +81,41 @@ pub unsafe extern "C" fn iof_Value_unload(
         // SAFETY: the contract in the header.
         let (val, data, size) = unsafe { (read::one(val)?, read::place(data)?, read::place(sz)?) };
         if let Some(plain) = value::plain_size(val.r#type) {
-            if val.r#type == IOF_POINTER {
+            if val.r#type == PMIX_POINTER {
                 // SAFETY: the type specifies this field.
                 *data = unsafe { val.data.ptr };
             } else if data.is_null() {
-                return Err(IOF_ERR_BAD_PARAM);
+                return Err(Status::ERR_BAD_PARAM);
             } else {
                 // SAFETY: all fields begin at the start of the union; by the contract in the header
                 // `*data` has room for one of the type.
                 unsafe { ptr::copy_nonoverlapping((&raw const val.data).cast::<u8>(), data.cast(), plain) };
             }
             *size = plain;
-            return Ok(IOF_SUCCESS);
+            return Ok(());
         }
         // SAFETY: the contract in the header; the type specifies the field, and C owns the copy.
         unsafe {
-            if val.r#type == IOF_UNDEF {
-                return Err(IOF_ERR_BAD_PARAM);
+            if val.r#type == PMIX_UNDEF {
+                return Err(Status::ERR_BAD_PARAM);
             }
             let copy = value::copy(val, 0)?;
             (*data, *size) = match copy.r#type {
-                IOF_STRING if copy.data.string.is_null() => return Err(IOF_ERR_NOT_FOUND),
-                IOF_STRING => (copy.data.string.cast(), libc::strlen(copy.data.string).saturating_add(1)),
-                IOF_BYTE_OBJECT => (copy.data.bo.bytes.cast(), copy.data.bo.size),
-                IOF_PROC => (copy.data.proc.cast(), size_of::<iof_proc_t>()),
-                IOF_PROC_NSPACE => (copy.data.nspace.cast(), IOF_MAX_NSLEN.saturating_add(1)),
-                IOF_DATA_ARRAY => (copy.data.darray.cast(), size_of::<iof_data_array_t>()),
-                IOF_PROC_INFO => (copy.data.pinfo.cast(), size_of::<crate::types::iof_proc_info_t>()),
+                PMIX_STRING if copy.data.string.is_null() => return Err(Status::ERR_NOT_FOUND),
+                PMIX_STRING => (copy.data.string.cast(), libc::strlen(copy.data.string).saturating_add(1)),
+                PMIX_BYTE_OBJECT => (copy.data.bo.bytes.cast(), copy.data.bo.size),
+                PMIX_PROC => (copy.data.proc.cast(), size_of::<iof_proc_t>()),
+                PMIX_PROC_NSPACE => (copy.data.nspace.cast(), IOF_MAX_NSLEN.saturating_add(1)),
+                PMIX_DATA_ARRAY => (copy.data.darray.cast(), size_of::<iof_data_array_t>()),
+                PMIX_PROC_INFO => (copy.data.pinfo.cast(), size_of::<crate::types::iof_proc_info_t>()),
                 _ => {
                     let mut copy = copy;
                     value::destroy(&mut copy, 0);
-                    return Err(IOF_ERR_UNKNOWN_DATA_TYPE);
+                    return Err(Status::ERR_UNKNOWN_DATA_TYPE);
                 }
             };
         }
-        Ok(IOF_SUCCESS)
+        Ok(())
     })
 }
 
@@ -105,13 +123,8 @@ pub unsafe extern "C" fn iof_Value_unload(
 /// NULL has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_destruct(val: *mut iof_value_t) {
-    guard_or((), || {
-        // SAFETY: the contract in the header.
-        if let Ok(val) = unsafe { read::place(val) } {
-            // SAFETY: the contract in the header.
-            unsafe { value::destroy(val, 0) };
-        }
-    });
+    // SAFETY: the contract in the header.
+    unsafe { edit(val, |val| value::destroy(val, 0)) };
 }
 
 /// Copies a value and all that it points to into dest, to be freed by iof_Value_destruct. The
@@ -119,14 +132,8 @@ pub unsafe extern "C" fn iof_Value_destruct(val: *mut iof_value_t) {
 /// supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_xfer(dest: *mut iof_value_t, src: *const iof_value_t) -> iof_status_t {
-    guard(|| {
-        // SAFETY: the contract in the header.
-        unsafe {
-            let place = read::place(dest)?;
-            *place = value::copy(read::one(src)?, 0)?;
-        }
-        Ok(IOF_SUCCESS)
-    })
+    // SAFETY: the contract in the header.
+    unsafe { fill(dest, || value::copy(read::one(src)?, 0)) }
 }
 
 /// Makes a structure an array of n elements of a type, which are all zero, to be freed by
@@ -138,25 +145,16 @@ pub unsafe extern "C" fn iof_Data_array_construct(
     n: usize,
     r#type: iof_data_type_t,
 ) {
-    guard_or((), || {
-        // SAFETY: the contract in the header.
-        if let Ok(place) = unsafe { read::place(d) } {
-            *place = value::empty_array(n, r#type);
-        }
-    });
+    // SAFETY: the contract in the header.
+    unsafe { edit(d, |array| *array = value::empty_array(n, r#type)) };
 }
 
 /// Frees the elements of an array and all that they point to, and makes the array empty. Does not
 /// free the structure itself. NULL has no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Data_array_destruct(d: *mut iof_data_array_t) {
-    guard_or((), || {
-        // SAFETY: the contract in the header.
-        if let Ok(array) = unsafe { read::place(d) } {
-            // SAFETY: the contract in the header.
-            unsafe { value::destroy_array(array, 0) };
-        }
-    });
+    // SAFETY: the contract in the header.
+    unsafe { edit(d, |array| value::destroy_array(array, 0)) };
 }
 
 /// Fills an info with copies of the key and of data, as iof_Value_load does. The info is optional
@@ -170,45 +168,28 @@ pub unsafe extern "C" fn iof_Info_load(
     data: *const c_void,
     r#type: iof_data_type_t,
 ) -> iof_status_t {
-    guard(|| {
-        // SAFETY: the contract in the header.
-        unsafe {
-            let place = read::place(info)?;
-            place.write_info(key, value::load(data, r#type)?)
-        }
-    })
+    // SAFETY: the contract in the header.
+    unsafe { fill(info, || loaded(key, data, r#type)) }
 }
 
-impl iof_info_t {
-    /// Fills the info. Frees `value` on an error.
-    ///
-    /// # Safety
-    /// The contract of [`read`], for `key`.
-    unsafe fn write_info(&mut self, key: *const c_char, mut value: iof_value_t) -> Outcome<iof_status_t> {
-        // SAFETY: the caller's promise.
-        match unsafe { read::text(key, IOF_MAX_KEYLEN) } {
-            Ok(key) => {
-                *self = iof_info_t { key: memory::key(key), flags: 0, value };
-                Ok(IOF_SUCCESS)
-            }
-            Err(status) => {
-                // SAFETY: the library has created it, and nothing else refers to it.
-                unsafe { value::destroy(&mut value, 0) };
-                Err(status)
-            }
-        }
+/// Returns an info with copies of a key and of data.
+///
+/// # Safety
+/// The contracts of [`read`] and [`value::load`].
+unsafe fn loaded(key: *const c_char, data: *const c_void, kind: iof_data_type_t) -> Outcome<iof_info_t> {
+    // SAFETY: the caller's promise; the library has created the value, and nothing else refers to it.
+    unsafe {
+        let mut value = value::load(data, kind)?;
+        let key = read::text(key, IOF_MAX_KEYLEN).inspect_err(|_| value::destroy(&mut value, 0))?;
+        Ok(iof_info_t { key: memory::characters(key), flags: 0, value })
     }
 }
 
 /// Marks an info as required: the request fails if the info is not supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_required(info: *mut iof_info_t) {
-    guard_or((), || {
-        // SAFETY: the contract in the header.
-        if let Ok(info) = unsafe { read::place(info) } {
-            info.flags |= IOF_INFO_REQD;
-        }
-    });
+    // SAFETY: the contract in the header.
+    unsafe { edit(info, |info| info.flags |= PMIX_INFO_REQD) };
 }
 
 /// Frees the values of an array of infos, and the array itself. The array comes from the library,
@@ -225,14 +206,8 @@ pub unsafe extern "C" fn iof_Info_free(info: *mut iof_info_t, ninfo: usize) {
 /// IOF_ERR_UNKNOWN_DATA_TYPE if the type is not supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_xfer(dest: *mut iof_info_t, src: *const iof_info_t) -> iof_status_t {
-    guard(|| {
-        // SAFETY: the contract in the header.
-        unsafe {
-            let place = read::place(dest)?;
-            *place = copied(read::one(src)?)?;
-        }
-        Ok(IOF_SUCCESS)
-    })
+    // SAFETY: the contract in the header.
+    unsafe { fill(dest, || copied(read::one(src)?)) }
 }
 
 /// Returns a copy of an info.
@@ -243,13 +218,13 @@ unsafe fn copied(from: &iof_info_t) -> Outcome<iof_info_t> {
     read::key(from)?;
     // SAFETY: the caller's promise.
     let value = unsafe { value::copy(&from.value, 0) }?;
-    Ok(iof_info_t { flags: from.flags & !IOF_INFO_PERSISTENT, value, ..*from })
+    Ok(iof_info_t { flags: from.flags & !PMIX_INFO_PERSISTENT, value, ..*from })
 }
 
 /// A growable list of infos. [`list`] checks the mark before it uses anything else.
 struct List {
     mark: u64,
-    infos: Vec<iof_info_t>,
+    infos: OwnedInfos,
 }
 
 /// The mark of a list that is not released: "iof_list" in ASCII.
@@ -266,7 +241,7 @@ unsafe fn list<'a>(list: *mut c_void) -> Outcome<&'a mut List> {
     let list: *mut List = list.cast();
     // SAFETY: the caller's promise.
     if list.is_null() || !list.is_aligned() || unsafe { (&raw const (*list).mark).read() } != MARK {
-        return Err(IOF_ERR_BAD_PARAM);
+        return Err(Status::ERR_BAD_PARAM);
     }
     // SAFETY: the mark shows that it is a list.
     Ok(unsafe { &mut *list })
@@ -276,7 +251,9 @@ unsafe fn list<'a>(list: *mut c_void) -> Outcome<&'a mut List> {
 /// a list. Returns NULL on an internal error.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Info_list_start() -> *mut c_void {
-    guard_or(ptr::null_mut(), || Box::into_raw(Box::new(List { mark: MARK, infos: Vec::new() })).cast())
+    guard_or(ptr::null_mut(), || {
+        Box::into_raw(Box::new(List { mark: MARK, infos: OwnedInfos::default() })).cast()
+    })
 }
 
 /// Adds an info with copies of the key and of value to a list, as iof_Info_load does. Errors: those
@@ -292,9 +269,7 @@ pub unsafe extern "C" fn iof_Info_list_add(
         // SAFETY: the contract in the header.
         unsafe {
             let list = list(ptr)?;
-            let mut info = iof_info_t { key: [0; 512], flags: 0, value: value::NOTHING };
-            info.write_info(key, value::load(value, r#type)?)?;
-            list.push(info)
+            list.push(loaded(key, value, r#type)?)
         }
     })
 }
@@ -310,14 +285,14 @@ pub unsafe extern "C" fn iof_Info_list_xfer(ptr: *mut c_void, info: *const iof_i
 }
 
 impl List {
-    fn push(&mut self, mut info: iof_info_t) -> Outcome<iof_status_t> {
-        if self.infos.len() >= MAX_LISTED {
+    fn push(&mut self, mut info: iof_info_t) -> Outcome<()> {
+        if self.infos.0.len() >= MAX_LISTED {
             // SAFETY: the info is a copy that the list would have owned.
             unsafe { value::destroy(&mut info.value, 0) };
-            return Err(IOF_ERR_OUT_OF_RESOURCE);
+            return Err(Status::ERR_OUT_OF_RESOURCE);
         }
-        self.infos.push(info);
-        Ok(IOF_SUCCESS)
+        self.infos.0.push(info);
+        Ok(())
     }
 }
 
@@ -325,18 +300,18 @@ impl List {
 /// iof_Data_array_destruct. The list is unchanged. Errors: IOF_ERR_EMPTY if the list is empty.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_list_convert(ptr: *mut c_void, par: *mut iof_data_array_t) -> iof_status_t {
-    guard(|| {
+    let convert = || {
         // SAFETY: the contract in the header.
-        let (list, place) = unsafe { (list(ptr)?, read::place(par)?) };
-        if list.infos.is_empty() {
-            return Err(IOF_ERR_EMPTY);
+        let infos = &mut unsafe { list(ptr) }?.infos.0;
+        if infos.is_empty() {
+            return Err(Status::ERR_EMPTY);
         }
-        let array = list.infos.as_mut_ptr().cast();
-        let all = iof_data_array_t { r#type: IOF_INFO, size: list.infos.len(), array };
+        let all = iof_data_array_t { r#type: PMIX_INFO, size: infos.len(), array: infos.as_mut_ptr().cast() };
         // SAFETY: it is an array of infos.
-        *place = unsafe { value::copy_array(&all, 0) }?;
-        Ok(IOF_SUCCESS)
-    })
+        unsafe { value::copy_array(&all, 0) }
+    };
+    // SAFETY: the contract in the header.
+    unsafe { fill(par, convert) }
 }
 
 /// Frees a list and all its infos. NULL has no effect.
@@ -348,10 +323,6 @@ pub unsafe extern "C" fn iof_Info_list_release(ptr: *mut c_void) {
         list.mark = 0;
         // SAFETY: it was created by `iof_Info_list_start`, and its mark shows that it is not
         // released.
-        let mut list = unsafe { Box::from_raw(&raw mut *list) };
-        for info in &mut list.infos {
-            // SAFETY: the list owns its infos.
-            unsafe { value::destroy(&mut info.value, 0) };
-        }
+        drop(unsafe { Box::from_raw(&raw mut *list) });
     });
 }

@@ -6,12 +6,13 @@
 //! until its answer.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use iof_engine::{ApprovalReply, Grant, Host, HostReply, QueryReply, StdinPush, same_user};
+use iof_proto::attribute::key::*;
 use iof_proto::log::key::PMIX_LOG_SOURCE;
 use iof_proto::{
     Channels, Failure, Found, Info, InfoValue, Log, LogValue, Proc, ProcInfo, ProcState, Query, Status,
@@ -20,9 +21,8 @@ use iof_proto::{
 
 use crate::callbacks::iof_server_module_t;
 use crate::constants::*;
-use crate::guard::{Outcome, calling, guard_or, lock};
+use crate::guard::{Outcome, as_error, calling, guard_or, lock};
 use crate::init::HostInfos;
-use crate::keys::*;
 use crate::owned::{OwnedInfos, OwnedQueries};
 use crate::types::{
     iof_byte_object_t, iof_data_array_t, iof_info_t, iof_proc_info_t, iof_proc_t, iof_status_t, iof_value_t,
@@ -31,6 +31,8 @@ use crate::{make, memory, read};
 
 /// The maximum number of infos or processes in an answer.
 const MAX_ANSWER: usize = 1 << 16;
+
+const UNKNOWN_KEYS: &str = "the launcher does not know the keys of this query";
 
 /// The requests that wait for the launcher's answer, by number, each with the arguments of its
 /// upcall.
@@ -65,6 +67,7 @@ static QUERIES: Mutex<PendingRequests<(QueryReply, Vec<Query>)>> = Mutex::new(Pe
 static APPROVALS: Mutex<PendingRequests<ApprovalReply>> = Mutex::new(PendingRequests::new());
 
 /// The arguments of an upcall.
+#[derive(Default)]
 struct Args {
     /// The process that asks, if known.
     asker: iof_proc_t,
@@ -74,20 +77,6 @@ struct Args {
     queries: OwnedQueries,
     bytes: Vec<u8>,
     bo: Option<iof_byte_object_t>,
-}
-
-impl Default for Args {
-    fn default() -> Args {
-        Args {
-            asker: iof_proc_t { nspace: [0; 256], rank: IOF_RANK_UNDEF },
-            procs: Vec::new(),
-            data: OwnedInfos::default(),
-            directives: OwnedInfos::default(),
-            queries: OwnedQueries::default(),
-            bytes: Vec::new(),
-            bo: None,
-        }
-    }
 }
 
 // SAFETY: it owns all that it points to, and only the launcher reads that until it has answered.
@@ -121,9 +110,9 @@ impl Host for CHost {
     fn approve(&self, tool: &socket::PeerCredentials, reply: ApprovalReply) {
         let Some(tool_connected) = self.module.tool_connected else { return reply.answer(same_user(tool)) };
         let mut infos = [
-            make::info(IOF_USERID, make::uint32(tool.uid)),
-            make::info(IOF_GRPID, make::uint32(tool.gid)),
-            make::info(IOF_PROC_PID, make::pid(tool.pid)),
+            make::info(PMIX_USERID, make::uint32(tool.uid)),
+            make::info(PMIX_GRPID, make::uint32(tool.gid)),
+            make::info(PMIX_PROC_PID, make::pid(tool.pid)),
         ];
         let number = add(&APPROVALS, reply, None);
         // SAFETY: the contract in the header; the infos live until it returns.
@@ -137,7 +126,7 @@ impl Host for CHost {
     }
 
     fn iof_stop(&self, procs: &[Proc], channels: Channels) {
-        let stop = [Info::new(IOF_IOF_STOP, true)];
+        let stop = [Info::new(PMIX_IOF_STOP, true)];
         self.call_pull(Args { directives: OwnedInfos::new(&stop), ..args_for(procs) }, channels, None);
     }
 
@@ -182,10 +171,10 @@ impl Host for CHost {
         let status = calling(|| unsafe {
             query(asker, asked.as_ptr().cast_mut(), asked.len(), Some(answered), number)
         });
-        if status != IOF_SUCCESS
+        if status != Status::SUCCESS.0
             && let Some((reply, _)) = take(&QUERIES, number)
         {
-            reply.deny(Status(status.min(IOF_ERROR)), "the launcher does not know the keys of this query");
+            reply.deny(as_error(status), UNKNOWN_KEYS);
         }
     }
 
@@ -256,24 +245,20 @@ fn log_entry(entry: &iof_proto::LogEntry) -> Option<Info> {
     Some(Info { key: entry.channel.clone(), value, required: entry.required })
 }
 
-fn denial(status: iof_status_t, reason: &str) -> Failure {
-    Failure::new(Status(status.min(IOF_ERROR)), reason.to_owned())
-}
-
 /// Handles the return of an upcall: a status other than success is the answer, unless the request
 /// is answered already.
 fn returned(number: *mut c_void, status: iof_status_t) {
-    if status != IOF_SUCCESS {
+    if status != Status::SUCCESS.0 {
         reply(number, status);
     }
 }
 
 fn reply(number: *mut c_void, status: iof_status_t) {
-    match (take(&REPLIES, number), status) {
-        (None, _) => {}
-        (Some(reply), IOF_SUCCESS | IOF_OPERATION_SUCCEEDED) => reply.grant(),
-        (Some(reply), IOF_ERR_IOF_XOFF) => reply.pause(),
-        (Some(reply), status) => reply.deny(Status(status.min(IOF_ERROR)), "the launcher denied the request"),
+    let Some(reply) = take(&REPLIES, number) else { return };
+    match Status(status) {
+        Status::SUCCESS | Status::OPERATION_SUCCEEDED => reply.grant(),
+        Status::ERR_IOF_XOFF => reply.pause(),
+        _ => reply.deny(as_error(status), "the launcher denied the request"),
     }
 }
 
@@ -285,9 +270,9 @@ unsafe extern "C" fn done(status: iof_status_t, number: *mut c_void) {
 unsafe extern "C" fn approved(status: iof_status_t, _proc: *mut iof_proc_t, number: *mut c_void) {
     guard_or((), || {
         let Some(reply) = take(&APPROVALS, number) else { return };
-        reply.answer(match status {
-            IOF_SUCCESS | IOF_OPERATION_SUCCEEDED => Ok(Grant::Never),
-            status => Err(denial(status, "the launcher refused this tool")),
+        reply.answer(match Status(status) {
+            Status::SUCCESS | Status::OPERATION_SUCCEEDED => Ok(Grant::Never),
+            _ => Err(Failure::new(as_error(status), "the launcher refused this tool".to_owned())),
         });
     });
 }
@@ -302,13 +287,12 @@ unsafe extern "C" fn answered(
 ) {
     guard_or((), || {
         if let Some((reply, queries)) = take(&QUERIES, number) {
-            let known = matches!(status, IOF_SUCCESS | IOF_ERR_PARTIAL_SUCCESS);
+            let known = matches!(Status(status), Status::SUCCESS | Status::ERR_PARTIAL_SUCCESS);
             // SAFETY: the contract in the header.
             match unsafe { found(&queries, info, ninfo) } {
                 Ok(found) if known => reply.answer(found),
-                Ok(_) => reply
-                    .deny(Status(status.min(IOF_ERROR)), "the launcher does not know the keys of this query"),
-                Err(status) => reply.deny(Status(status), "the launcher's answer is invalid"),
+                Ok(_) => reply.deny(as_error(status), UNKNOWN_KEYS),
+                Err(status) => reply.deny(status, "the launcher's answer is invalid"),
             }
         }
         if let Some(release) = release_fn {
@@ -345,26 +329,26 @@ unsafe fn found(queries: &[Query], infos: *const iof_info_t, count: usize) -> Ou
 /// # Safety
 /// The contract of [`read`].
 unsafe fn answer(key: &str, from: &iof_value_t) -> Outcome<Value> {
-    if from.r#type == IOF_STATUS {
+    if from.r#type == PMIX_STATUS {
         let status = read::number(from).and_then(|number| i32::try_from(number).ok());
-        return status.map(|status| Value::Status(Status(status))).ok_or(IOF_ERR_BAD_PARAM);
+        return status.map(|status| Value::Status(Status(status))).ok_or(Status::ERR_BAD_PARAM);
     }
-    if from.r#type == IOF_DATA_ARRAY {
+    if from.r#type == PMIX_DATA_ARRAY {
         // SAFETY: the type specifies the field.
         let array: &iof_data_array_t = unsafe { read::one(from.data.darray) }?;
         // SAFETY: the array's type specifies its elements.
         return unsafe {
             match array.r#type {
-                IOF_PROC_INFO => {
+                PMIX_PROC_INFO => {
                     let procs: &[iof_proc_info_t] = read::slice(array.array.cast(), array.size, MAX_ANSWER)?;
                     Ok(Value::Procs(procs.iter().map(|info| proc_info(info)).collect::<Outcome<_>>()?))
                 }
-                IOF_PROC => {
+                PMIX_PROC => {
                     let procs: &[iof_proc_t] = read::slice(array.array.cast(), array.size, MAX_ANSWER)?;
                     Ok(Value::Procs(procs.iter().map(unknown_proc).collect::<Outcome<_>>()?))
                 }
-                IOF_INFO => Ok(Value::Infos(read::infos(array.array.cast(), array.size)?)),
-                _ => Err(IOF_ERR_UNKNOWN_DATA_TYPE),
+                PMIX_INFO => Ok(Value::Infos(read::infos(array.array.cast(), array.size)?)),
+                _ => Err(Status::ERR_UNKNOWN_DATA_TYPE),
             }
         };
     }
@@ -393,14 +377,7 @@ fn unknown_proc(from: &iof_proc_t) -> Outcome<ProcInfo> {
 /// The contract of [`read`].
 unsafe fn proc_info(from: &iof_proc_info_t) -> Outcome<ProcInfo> {
     // SAFETY: the caller's promise.
-    let name = |text| unsafe {
-        let known = if ptr::addr_eq::<_, ()>(text, ptr::null()) {
-            ""
-        } else {
-            read::text(text, iof_proto::limits::MAX_TEXT)?
-        };
-        Ok::<_, iof_status_t>(known.to_owned())
-    };
+    let name = |text: *mut c_char| unsafe { read::optional_text(text, iof_proto::limits::MAX_TEXT) };
     let states = [
         ProcState::Launching,
         ProcState::Running,
@@ -414,8 +391,8 @@ unsafe fn proc_info(from: &iof_proc_info_t) -> Outcome<ProcInfo> {
     Ok(ProcInfo {
         proc: read::proc(&from.proc)?,
         pid: from.pid.cast_unsigned(),
-        host: name(from.hostname.cast_const())?,
-        executable: name(from.executable_name.cast_const())?,
+        host: name(from.hostname)?,
+        executable: name(from.executable_name)?,
         state,
         exit_code: has_ended.then_some(from.exit_code),
     })

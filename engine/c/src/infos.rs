@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
+use iof_proto::attribute::key::*;
 use iof_proto::rendezvous::{Search, Target};
-use iof_proto::{Info, InfoValue, Proc, Rank, attribute};
+use iof_proto::{Info, InfoValue, Proc, Rank, Status, attribute};
 
-use crate::constants::*;
 use crate::guard::{OrStatus, Outcome};
-use crate::keys::*;
 use crate::read;
 
 /// Infos. The methods remove those that they read.
@@ -59,11 +58,11 @@ impl Infos {
     /// Takes IOF_IOF_PUSH_STDIN. Its value may be the process that receives the bytes (RFC0025),
     /// which counts as true.
     pub(crate) fn push_stdin(&mut self) -> Outcome<Option<(bool, Option<Proc>)>> {
-        match self.take(IOF_IOF_PUSH_STDIN) {
+        match self.take(PMIX_IOF_PUSH_STDIN) {
             None => Ok(None),
             Some(InfoValue::Bool(flag)) => Ok(Some((flag, None))),
             Some(InfoValue::Proc(target)) => Ok(Some((true, Some(target)))),
-            Some(_) => mismatch(IOF_IOF_PUSH_STDIN, "a bool or a process"),
+            Some(_) => mismatch(PMIX_IOF_PUSH_STDIN, "a bool or a process"),
         }
     }
 
@@ -71,16 +70,16 @@ impl Infos {
     pub(crate) fn done(self) -> Outcome<()> {
         let Some(info) = self.0.iter().find(|info| info.required) else { return Ok(()) };
         let reason = format!("{} is required, but not supported here", name(&info.key));
-        Err(reason).or_status(IOF_ERR_NOT_SUPPORTED)
+        Err(reason).or_status(Status::ERR_NOT_SUPPORTED)
     }
 
     /// Takes the way in which a tool finds its engine. If several are given, the first of these
     /// applies: path, pid, name of a job, system-level engine only, system-level engine first.
     pub(crate) fn search(&mut self) -> Outcome<Search> {
-        let (uri, pid) = (self.text(IOF_SERVER_URI)?, self.number(IOF_SERVER_PIDINFO)?);
-        let nspace = self.text(IOF_SERVER_NSPACE)?;
+        let (uri, pid) = (self.text(PMIX_SERVER_URI)?, self.number(PMIX_SERVER_PIDINFO)?);
+        let nspace = self.text(PMIX_SERVER_NSPACE)?;
         let (only_system, system_first) =
-            (self.flag(IOF_CONNECT_TO_SYSTEM)?, self.flag(IOF_CONNECT_SYSTEM_FIRST)?);
+            (self.flag(PMIX_CONNECT_TO_SYSTEM)?, self.flag(PMIX_CONNECT_SYSTEM_FIRST)?);
         let target = if let Some(path) = uri {
             Target::Server(PathBuf::from(path))
         } else if let Some(pid) = pid {
@@ -95,7 +94,7 @@ impl Infos {
             Target::Any
         };
         let (session_directory, system_directory) =
-            (self.path(IOF_SERVER_TMPDIR)?, self.path(IOF_SYSTEM_TMPDIR)?);
+            (self.path(PMIX_SERVER_TMPDIR)?, self.path(PMIX_SYSTEM_TMPDIR)?);
         Ok(Search { target, session_directory, system_directory })
     }
 
@@ -110,15 +109,20 @@ impl Infos {
     }
 }
 
+/// Returns whether a flag is among `infos`, and is true.
+pub(crate) fn is_set(infos: &[Info], key: &str) -> bool {
+    infos.iter().any(|info| info.key == key && info.value == InfoValue::Bool(true))
+}
+
 /// Fails, because the value of an info has another type than `expected`.
 fn mismatch<T>(key: &str, expected: &str) -> Outcome<T> {
     Err(format!("{} has a value of another type: give {expected}", name(key)))
-        .or_status(IOF_ERR_TYPE_MISMATCH)
+        .or_status(Status::ERR_TYPE_MISMATCH)
 }
 
 /// Fails, because a number is too large.
 fn too_large<T>(key: &str, number: u64) -> Outcome<T> {
-    Err(format!("{} is {number}: give at most {}", name(key), u32::MAX)).or_status(IOF_ERR_BAD_PARAM)
+    Err(format!("{} is {number}: give at most {}", name(key), u32::MAX)).or_status(Status::ERR_BAD_PARAM)
 }
 
 /// Returns the name of the attribute with this key.

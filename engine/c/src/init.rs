@@ -5,15 +5,14 @@ use std::path::PathBuf;
 use std::process;
 
 use iof_engine::{BackendKind, Config, Policy, Rendezvous};
+use iof_proto::attribute::key::*;
 use iof_proto::rendezvous::Search;
-use iof_proto::{Channels, Info, Nspace, Proc, Rank};
+use iof_proto::{Channels, Info, Nspace, Proc, Rank, Status};
 use iof_tool::Pull;
 
-use crate::constants::*;
 use crate::format::Format;
 use crate::guard::{OrStatus, Outcome, or_failure};
 use crate::infos::Infos;
-use crate::keys::*;
 use crate::read;
 
 /// The infos of `iof_tool_init`.
@@ -32,18 +31,19 @@ pub(crate) struct ToolInfos {
 impl ToolInfos {
     pub(crate) fn read(infos: Vec<Info>) -> Outcome<ToolInfos> {
         let mut infos = Infos(infos);
-        let name = infos.text(IOF_TOOL_NSPACE)?.unwrap_or_else(|| Nspace::of_tool(process::id()).to_string());
-        let rank = infos.rank(IOF_TOOL_RANK)?.unwrap_or(Rank(0));
+        let name =
+            infos.text(PMIX_TOOL_NSPACE)?.unwrap_or_else(|| Nspace::of_tool(process::id()).to_string());
+        let rank = infos.rank(PMIX_TOOL_RANK)?.unwrap_or(Rank(0));
         let all = ToolInfos {
             proc: Proc::new(read::nspace(&name)?, rank),
-            connects: infos.flag(IOF_TOOL_DO_NOT_CONNECT)? != Some(true),
-            may_fail: infos.flag(IOF_TOOL_CONNECT_OPTIONAL)? == Some(true),
-            own_thread: infos.flag(IOF_EXTERNAL_PROGRESS)? != Some(true),
+            connects: infos.flag(PMIX_TOOL_DO_NOT_CONNECT)? != Some(true),
+            may_fail: infos.flag(PMIX_TOOL_CONNECT_OPTIONAL)? == Some(true),
+            own_thread: infos.flag(PMIX_EXTERNAL_PROGRESS)? != Some(true),
             format: Format::take(&mut infos)?,
             search: infos.search()?,
         };
         // Accepted without effect: jobs continue when a tool ends.
-        infos.flag(IOF_NOHUP)?;
+        infos.flag(PMIX_NOHUP)?;
         infos.done()?;
         Ok(all)
     }
@@ -71,14 +71,14 @@ pub(crate) struct HostInfos {
 impl ServerInfos {
     pub(crate) fn read(infos: Vec<Info>) -> Outcome<ServerInfos> {
         let mut infos = Infos(infos);
-        let own_thread = infos.flag(IOF_EXTERNAL_PROGRESS)? != Some(true);
+        let own_thread = infos.flag(PMIX_EXTERNAL_PROGRESS)? != Some(true);
         let mut config = Config::default();
-        let tools = infos.flag(IOF_SERVER_TOOL_SUPPORT)? != Some(false);
+        let tools = infos.flag(PMIX_SERVER_TOOL_SUPPORT)? != Some(false);
         // Accepted without effect: a session's engine is the default.
-        infos.flag(IOF_SERVER_SESSION_SUPPORT)?;
-        let system = infos.flag(IOF_SERVER_SYSTEM_SUPPORT)? == Some(true);
+        infos.flag(PMIX_SERVER_SESSION_SUPPORT)?;
+        let system = infos.flag(PMIX_SERVER_SYSTEM_SUPPORT)? == Some(true);
         let (session_directory, system_directory) =
-            (infos.path(IOF_SERVER_TMPDIR)?, infos.path(IOF_SYSTEM_TMPDIR)?);
+            (infos.path(PMIX_SERVER_TMPDIR)?, infos.path(PMIX_SYSTEM_TMPDIR)?);
         config.rendezvous = match (tools, system) {
             (false, _) => Rendezvous::None,
             (true, true) => Rendezvous::System(system_directory),
@@ -91,16 +91,16 @@ impl ServerInfos {
             gateway: infos.path(IOF_GATEWAY)?,
         };
         if let Some(order) = infos.text(IOF_LOG_ORDER)? {
-            config.log.order = order.parse().or_status(IOF_ERR_BAD_PARAM)?;
+            config.log.order = order.parse().or_status(Status::ERR_BAD_PARAM)?;
         }
-        config.log.once = infos.flag(IOF_LOG_ONCE)? == Some(true);
+        config.log.once = infos.flag(PMIX_LOG_ONCE)? == Some(true);
         let format = Format::take(&mut infos)?;
         let block = infos.flag(IOF_DROP_NONE)?;
         config.backend = match infos.text(IOF_BACKEND)?.as_deref() {
             None => None,
             Some("io-uring") => Some(BackendKind::IoUring),
             Some("epoll") => Some(BackendKind::Epoll),
-            Some(_) => return Err(IOF_ERR_BAD_PARAM),
+            Some(_) => return Err(Status::ERR_BAD_PARAM),
         };
         or_failure(config.apply_directives(&infos.0))?;
         match block {
@@ -154,7 +154,7 @@ mod tests {
             pull.is_ok_and(|(pull, _)| read(pull))
         };
         let pull = wrong(&[Place::LibraryPull, Place::Pull], pull);
-        assert_eq!(pull, [IOF_IOF_REDIRECT], "only false is accepted");
+        assert_eq!(pull, [PMIX_IOF_REDIRECT], "only false is accepted");
         let push = |infos| {
             let mut infos = Infos(infos);
             infos.push_stdin().is_ok() && PushDirectives::read(&infos.0).is_ok()
@@ -166,11 +166,11 @@ mod tests {
     fn the_infos_of_a_server_select_the_level_and_the_directory_of_its_socket() {
         let rendezvous = |entries: &[_]| ServerInfos::read(infos(entries)).unwrap().config.rendezvous;
         let (session, system) =
-            ((IOF_SERVER_TMPDIR, "/session".into()), (IOF_SYSTEM_TMPDIR, "/system".into()));
-        let is_system = (IOF_SERVER_SYSTEM_SUPPORT, true.into());
+            ((PMIX_SERVER_TMPDIR, "/session".into()), (PMIX_SYSTEM_TMPDIR, "/system".into()));
+        let is_system = (PMIX_SERVER_SYSTEM_SUPPORT, true.into());
         assert_eq!(rendezvous(&[]), Rendezvous::Session(None));
-        assert_eq!(rendezvous(&[(IOF_SERVER_SESSION_SUPPORT, true.into())]), Rendezvous::Session(None));
-        assert_eq!(rendezvous(&[(IOF_SERVER_TOOL_SUPPORT, false.into())]), Rendezvous::None);
+        assert_eq!(rendezvous(&[(PMIX_SERVER_SESSION_SUPPORT, true.into())]), Rendezvous::Session(None));
+        assert_eq!(rendezvous(&[(PMIX_SERVER_TOOL_SUPPORT, false.into())]), Rendezvous::None);
         assert_eq!(rendezvous(std::slice::from_ref(&is_system)), Rendezvous::System(None));
         assert_eq!(rendezvous(std::slice::from_ref(&session)), Rendezvous::Session(Some("/session".into())));
         // Each level has its own directory.
@@ -185,11 +185,11 @@ mod tests {
         let read = |entries: &[_]| ToolInfos::read(infos(entries)).unwrap();
         let job = read::nspace("job").unwrap();
         let choices: [(&str, InfoValue, Target); 5] = [
-            (IOF_SERVER_URI, "/socket".into(), Target::Server("/socket".into())),
-            (IOF_SERVER_PIDINFO, 7u32.into(), Target::Pid(7)),
-            (IOF_SERVER_NSPACE, "job".into(), Target::Nspace(job.clone())),
-            (IOF_CONNECT_TO_SYSTEM, true.into(), Target::System),
-            (IOF_CONNECT_SYSTEM_FIRST, true.into(), Target::SystemFirst),
+            (PMIX_SERVER_URI, "/socket".into(), Target::Server("/socket".into())),
+            (PMIX_SERVER_PIDINFO, 7u32.into(), Target::Pid(7)),
+            (PMIX_SERVER_NSPACE, "job".into(), Target::Nspace(job.clone())),
+            (PMIX_CONNECT_TO_SYSTEM, true.into(), Target::System),
+            (PMIX_CONNECT_SYSTEM_FIRST, true.into(), Target::SystemFirst),
         ];
         assert_eq!(read(&[]).search, Search::default());
         // Of several choices, the first one applies.
@@ -197,16 +197,16 @@ mod tests {
             let given = choices[index..].iter().rev().map(|(key, value, _)| (*key, value.clone()));
             assert_eq!(read(&given.collect::<Vec<_>>()).search.target, choices[index].2);
         }
-        let directories = [(IOF_SERVER_TMPDIR, "/session".into()), (IOF_SYSTEM_TMPDIR, "/system".into())]
+        let directories = [(PMIX_SERVER_TMPDIR, "/session".into()), (PMIX_SYSTEM_TMPDIR, "/system".into())]
             .map(|info| read(&[info]).search);
         let [session, system] = directories.map(|search| (search.session_directory, search.system_directory));
         assert_eq!((session, system), ((Some("/session".into()), None), (None, Some("/system".into()))));
 
-        let named = read(&[(IOF_TOOL_NSPACE, "job".into()), (IOF_TOOL_RANK, 3u32.into())]);
+        let named = read(&[(PMIX_TOOL_NSPACE, "job".into()), (PMIX_TOOL_RANK, 3u32.into())]);
         assert_eq!(named.proc, Proc::new(job, Rank(3)));
         assert!(named.connects && !named.may_fail && named.own_thread);
-        assert!(!read(&[(IOF_TOOL_DO_NOT_CONNECT, true.into())]).connects);
-        assert!(read(&[(IOF_TOOL_CONNECT_OPTIONAL, true.into())]).may_fail);
-        assert!(!read(&[(IOF_EXTERNAL_PROGRESS, true.into())]).own_thread);
+        assert!(!read(&[(PMIX_TOOL_DO_NOT_CONNECT, true.into())]).connects);
+        assert!(read(&[(PMIX_TOOL_CONNECT_OPTIONAL, true.into())]).may_fail);
+        assert!(!read(&[(PMIX_EXTERNAL_PROGRESS, true.into())]).own_thread);
     }
 }

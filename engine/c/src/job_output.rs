@@ -2,13 +2,11 @@
 //! attributes of the job or of the engine.
 
 use iof_output::NewFiles;
-use iof_proto::{Channels, Nspace, Proc, Rank};
+use iof_proto::{Channels, Nspace, Proc, Rank, Status};
 use iof_tool::Pull;
 
 use crate::command::{Command, Sink};
-use crate::constants::IOF_ERR_IOF_FAILURE;
-use crate::format::Format;
-use crate::format::Print;
+use crate::format::{Format, Print};
 use crate::guard::{OrStatus, Outcome};
 use crate::library::Server;
 
@@ -47,12 +45,12 @@ impl<'a> JobOutput<'a> {
         let files = format.files(Some(nprocs))?;
         let ranks = (0..nprocs).map(Rank);
         let locked = files.map(|files| files.lock(self.nspace, ranks, Channels::ALL, &mut self.new_files));
-        let mut files = locked.transpose().or_status(IOF_ERR_IOF_FAILURE)?;
+        let mut files = locked.transpose().or_status(Status::ERR_IOF_FAILURE)?;
         if let Some(files) = &mut files
-            && let Some(fifo) = files.open_fifos(&mut self.new_files).or_status(IOF_ERR_IOF_FAILURE)?
+            && let Some(fifo) = files.open_fifos(&mut self.new_files).or_status(Status::ERR_IOF_FAILURE)?
         {
             let reason = format!("no process reads the FIFO {}: start its reader first", fifo.display());
-            return Err(reason).or_status(IOF_ERR_IOF_FAILURE);
+            return Err(reason).or_status(Status::ERR_IOF_FAILURE);
         }
         // It ends with the job.
         let pull = Pull::new(vec![Proc::all(self.nspace.clone())], Channels::ALL);

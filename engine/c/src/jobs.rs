@@ -13,14 +13,15 @@ use std::time::{Duration, Instant};
 use iof_engine::{
     AdoptError, AdoptSpec, AdoptedRank, App, Exit, Job, JobStatus, LaunchError, MAX_RANKS, Process, Signal,
 };
-use iof_proto::{Nspace, Proc, Rank};
+use iof_proto::{Nspace, Proc, Rank, Status};
 
-use crate::constants::*;
-use crate::guard::{OrStatus, Outcome, guard, lock, may_wait};
+use crate::guard::{OrStatus, Outcome, guard, guard_number, lock, may_wait};
 use crate::job_output::JobOutput;
 use crate::library::{Server, server};
 use crate::spec::{self, Adoption, Program};
-use crate::types::{iof_adopted_t, iof_app_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
+use crate::types::{
+    iof_adopted_t, iof_app_t, iof_info_t, iof_iof_channel_t, iof_nspace_t, iof_proc_t, iof_status_t,
+};
 use crate::{memory, read};
 
 /// The maximum number of programs of a job.
@@ -80,14 +81,11 @@ pub unsafe extern "C" fn iof_server_spawn(
         let nprocs = spec.apps.iter().fold(0, |sum: u32, app| sum.saturating_add(app.nprocs));
         let output = JobOutput::prepare(&server, &spec.nspace, nprocs, format)?;
         let job = server.engine.spawn(&spec);
-        let status = job.as_ref().err().map_or(IOF_SUCCESS, launch_status);
+        let status = job.as_ref().err().map_or(Status::SUCCESS, launch_status);
         lock(&server.jobs).insert(spec.nspace.clone(), job.or_status(status)?);
         output.keep();
-        if !nspace.is_null() {
-            // SAFETY: the contract in the header: it is an iof_nspace_t.
-            *unsafe { read::place(nspace.cast()) }? = memory::nspace(spec.nspace.as_str());
-        }
-        Ok(IOF_SUCCESS)
+        // SAFETY: the contract in the header: it is an iof_nspace_t.
+        unsafe { read::store::<iof_nspace_t>(nspace.cast(), memory::characters(spec.nspace.as_str())) }
     })
 }
 
@@ -102,7 +100,7 @@ impl<'a> ReservedName<'a> {
     fn reserve(server: &'a Server, nspace: &'a Nspace) -> Outcome<ReservedName<'a>> {
         let jobs = lock(&server.jobs);
         if jobs.contains_key(nspace) || !lock(&server.starting).insert(nspace.clone()) {
-            return Err(LaunchError::NameTaken(nspace.clone())).or_status(IOF_ERR_EXISTS);
+            return Err(LaunchError::NameTaken(nspace.clone())).or_status(Status::ERR_EXISTS);
         }
         Ok(ReservedName { server, nspace })
     }
@@ -114,19 +112,19 @@ impl Drop for ReservedName<'_> {
     }
 }
 
-fn launch_status(error: &LaunchError) -> iof_status_t {
+fn launch_status(error: &LaunchError) -> Status {
     match error {
-        LaunchError::NameTaken(_) => IOF_ERR_EXISTS,
+        LaunchError::NameTaken(_) => Status::ERR_EXISTS,
         LaunchError::Files { .. } | LaunchError::Maps { .. } | LaunchError::Pmi { .. } => {
-            IOF_ERR_OUT_OF_RESOURCE
+            Status::ERR_OUT_OF_RESOURCE
         }
         LaunchError::Ranks { .. }
         | LaunchError::EmptyApp { .. }
         | LaunchError::UnknownStdinRank { .. }
         | LaunchError::UnknownPtyRank { .. }
         | LaunchError::StdinOfPty { .. }
-        | LaunchError::SharedStdin { .. } => IOF_ERR_BAD_PARAM,
-        _ => IOF_ERR_JOB_FAILED_TO_LAUNCH,
+        | LaunchError::SharedStdin { .. } => Status::ERR_BAD_PARAM,
+        _ => Status::ERR_JOB_FAILED_TO_LAUNCH,
     }
 }
 
@@ -143,7 +141,7 @@ unsafe fn program(from: &iof_app_t) -> Outcome<Program> {
         let args = read::texts(from.argv, MAX_ARGS, MAX_ARG)?.into_iter().skip(1).map(text);
         let mut app = App::new(program, args);
         let variable = |pair: Vec<u8>| {
-            let end = pair.iter().position(|byte| *byte == b'=').ok_or(IOF_ERR_BAD_PARAM)?;
+            let end = pair.iter().position(|byte| *byte == b'=').ok_or(Status::ERR_BAD_PARAM)?;
             let (name, value) = pair.split_at(end);
             Ok((text(name.to_vec()), text(value.get(1..).unwrap_or_default().to_vec())))
         };
@@ -152,7 +150,7 @@ unsafe fn program(from: &iof_app_t) -> Outcome<Program> {
         if !from.cwd.is_null() {
             app.cwd = Some(PathBuf::from(text(read::bytes(from.cwd, MAX_ARG)?.to_vec())));
         }
-        app.nprocs = u32::try_from(from.maxprocs).or_status(IOF_ERR_BAD_PARAM)?;
+        app.nprocs = u32::try_from(from.maxprocs).or_status(Status::ERR_BAD_PARAM)?;
         Program::new(app, infos)
     }
 }
@@ -183,30 +181,27 @@ pub unsafe extern "C" fn iof_server_adopt(
         let server = server()?;
         // SAFETY: the contract in the header.
         let (name, all) = unsafe {
-            let name = read::nspace(read::text(nspace, IOF_MAX_NSLEN)?)?;
+            let name = read::job_name(nspace)?;
             (name, read::slice(ranks, nranks, MAX_ARGS)?)
         };
         // SAFETY: the contract in the header.
         let options = unsafe { read::infos(info, ninfo) }.and_then(spec::adoption);
         // This status tells the launcher that it still owns the descriptors.
-        let Adoption { elsewhere, directives, format } = options.map_err(|_| IOF_ERR_BAD_PARAM)?;
+        let Adoption { elsewhere, directives, format } = options.map_err(|_| Status::ERR_BAD_PARAM)?;
         // SAFETY: the contract in the header.
-        let names = all.iter().map(|rank| unsafe { executable(rank) }).collect::<Outcome<Vec<String>>>()?;
+        let names = all
+            .iter()
+            .map(|rank| unsafe { read::optional_text(rank.executable, MAX_ARG) })
+            .collect::<Outcome<Vec<String>>>()?;
         // All arguments are checked before the library takes any descriptor.
         let numbers: BTreeSet<u32> =
             all.iter().map(|entry| entry.rank).filter(|rank| *rank < MAX_RANKS).collect();
         if all.is_empty() || numbers.len() < all.len() {
-            return Err(IOF_ERR_BAD_PARAM);
+            return Err(Status::ERR_BAD_PARAM);
         }
-        for (index, rank) in all.iter().enumerate() {
-            let in_earlier_rank = |fd| all.iter().take(index).any(|other| descriptors(other).contains(&fd));
-            let own = descriptors(rank);
-            let repeated = |(slot, fd): (usize, &c_int)| {
-                own.iter().take(slot).any(|other| other == fd) || in_earlier_rank(*fd)
-            };
-            if own.iter().enumerate().any(|(slot, fd)| *fd >= 0 && (!is_open(*fd) || repeated((slot, fd)))) {
-                return Err(IOF_ERR_BAD_PARAM);
-            }
+        let fds: Vec<c_int> = all.iter().flat_map(descriptors).filter(|fd| *fd >= 0).collect();
+        if BTreeSet::from_iter(&fds).len() < fds.len() || !fds.iter().all(|fd| is_open(*fd)) {
+            return Err(Status::ERR_BAD_PARAM);
         }
         let take = || all.iter().zip(names).map(|(rank, executable)| adopted(rank, executable)).collect();
         let _reserved = match ReservedName::reserve(&server, &name) {
@@ -217,34 +212,22 @@ pub unsafe extern "C" fn iof_server_adopt(
                 return Err(status);
             }
         };
-        let nprocs = u32::try_from(all.len()).or_status(IOF_ERR_BAD_PARAM)?;
-        let output = JobOutput::prepare(&server, &name, nprocs, format).map_err(|_| IOF_ERR_BAD_PARAM)?;
+        let nprocs = u32::try_from(all.len()).or_status(Status::ERR_BAD_PARAM)?;
+        let output = JobOutput::prepare(&server, &name, nprocs, format).map_err(|_| Status::ERR_BAD_PARAM)?;
         let ranks = take();
         let spec = AdoptSpec { directives, elsewhere, ..AdoptSpec::new(name.clone(), ranks) };
         let job = server.engine.adopt(spec);
         let status = match &job {
-            Err(AdoptError::NameTaken(_)) => IOF_ERR_EXISTS,
+            Err(AdoptError::NameTaken(_)) => Status::ERR_EXISTS,
             Err(AdoptError::Files { .. } | AdoptError::Maps { .. } | AdoptError::Rings { .. }) => {
-                IOF_ERR_OUT_OF_RESOURCE
+                Status::ERR_OUT_OF_RESOURCE
             }
-            _ => IOF_ERR_NOT_SUPPORTED,
+            _ => Status::ERR_NOT_SUPPORTED,
         };
         lock(&server.jobs).insert(name.clone(), job.or_status(status)?);
         output.keep();
-        Ok(IOF_SUCCESS)
+        Ok(())
     })
-}
-
-/// Reads the name of a rank's program, which may be absent.
-///
-/// # Safety
-/// The contract of [`read`].
-unsafe fn executable(rank: &iof_adopted_t) -> Outcome<String> {
-    if rank.executable.is_null() {
-        return Ok(String::new());
-    }
-    // SAFETY: the caller's promise.
-    Ok(unsafe { read::text(rank.executable, MAX_ARG) }?.to_owned())
 }
 
 fn descriptors(rank: &iof_adopted_t) -> [c_int; 5] {
@@ -284,7 +267,7 @@ pub unsafe extern "C" fn iof_server_report_exit(proc: *const iof_proc_t, wait_st
         // SAFETY: the contract in the header.
         let Proc { nspace, rank } = read::proc(unsafe { read::one(proc) }?)?;
         let exit = Exit::Status(ExitStatus::from_raw(wait_status));
-        if server()?.job(&nspace)?.report_exit(rank, exit) { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_NOT_FOUND) }
+        if server()?.job(&nspace)?.report_exit(rank, exit) { Ok(()) } else { Err(Status::ERR_NOT_FOUND) }
     })
 }
 
@@ -301,7 +284,7 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
         may_wait()?;
         let server = server()?;
         // SAFETY: the contract in the header.
-        let job = server.job(&read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?)?;
+        let job = server.job(&unsafe { read::job_name(nspace) }?)?;
         let session = server.session_so_far();
         // iof_server_finalize waits for uses of the server, and must not wait for this one.
         drop(server);
@@ -319,12 +302,9 @@ pub unsafe extern "C" fn iof_server_wait(nspace: *const c_char, exit_code: *mut 
             }
             None => wait(),
         };
-        let status = status.ok_or("the exit status of the job is unknown").or_status(IOF_ERR_UNREACH)?;
-        if !exit_code.is_null() {
-            // SAFETY: the contract in the header.
-            *unsafe { read::place(exit_code) }? = status.code();
-        }
-        Ok(IOF_SUCCESS)
+        let status = status.ok_or("the exit status of the job is unknown").or_status(Status::ERR_UNREACH)?;
+        // SAFETY: the contract in the header.
+        unsafe { read::store(exit_code, status.code()) }
     })
 }
 
@@ -352,7 +332,7 @@ pub unsafe extern "C" fn iof_server_close(
         // SAFETY: the contract in the header.
         let (job, rank) = unsafe { named(proc) }?;
         let closed = channels.outputs().filter(|channel| job.close(rank, *channel)).count();
-        if closed > 0 { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_NOT_FOUND) }
+        if closed > 0 { Ok(()) } else { Err(Status::ERR_NOT_FOUND) }
     })
 }
 
@@ -381,7 +361,7 @@ pub unsafe extern "C" fn iof_server_flush(proc: *const iof_proc_t, timeout: c_in
             Some(session) => session.wait_while(deadline, flush)? && session.finish_printing(deadline),
             None => flush(),
         };
-        if is_flushed { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_TIMEOUT) }
+        if is_flushed { Ok(()) } else { Err(Status::ERR_TIMEOUT) }
     })
 }
 
@@ -393,10 +373,10 @@ pub unsafe extern "C" fn iof_server_flush(proc: *const iof_proc_t, timeout: c_in
 /// IOF_ERR_OUT_OF_RESOURCE if the process can open no further descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_server_pty(proc: *const iof_proc_t) -> c_int {
-    guard(|| {
+    guard_number(|| {
         // SAFETY: the contract in the header.
         let (job, rank) = unsafe { named(proc) }?;
-        let pty = job.pty(rank).or_status(IOF_ERR_OUT_OF_RESOURCE)?.ok_or(IOF_ERR_NOT_FOUND)?;
+        let pty = job.pty(rank).or_status(Status::ERR_OUT_OF_RESOURCE)?.ok_or(Status::ERR_NOT_FOUND)?;
         Ok(OwnedFd::from(pty).into_raw_fd())
     })
 }
@@ -410,10 +390,10 @@ pub unsafe extern "C" fn iof_server_pty(proc: *const iof_proc_t) -> c_int {
 pub unsafe extern "C" fn iof_server_signal(nspace: *const c_char, signal: c_int) -> iof_status_t {
     guard(|| {
         // SAFETY: the contract in the header.
-        let name = read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?;
-        let signal = Signal::try_from(signal).or_status(IOF_ERR_BAD_PARAM)?;
+        let name = unsafe { read::job_name(nspace) }?;
+        let signal = Signal::try_from(signal).or_status(Status::ERR_BAD_PARAM)?;
         server()?.job(&name)?.signal(signal);
-        Ok(IOF_SUCCESS)
+        Ok(())
     })
 }
 
@@ -426,18 +406,18 @@ pub unsafe extern "C" fn iof_server_forget(nspace: *const c_char) -> iof_status_
     guard(|| {
         let server = server()?;
         // SAFETY: the contract in the header.
-        let name = read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?;
+        let name = unsafe { read::job_name(nspace) }?;
         // The lock is held throughout: otherwise a new job of this name could be removed in its
         // place.
         let mut jobs = lock(&server.jobs);
         if !jobs.contains_key(&name) {
-            return Err(IOF_ERR_NOT_FOUND);
+            return Err(Status::ERR_NOT_FOUND);
         }
         if !server.engine.remove(&name) {
-            return Err(IOF_ERR_RESOURCE_BUSY);
+            return Err(Status::ERR_RESOURCE_BUSY);
         }
         jobs.remove(&name);
         server.formats.forget(&name);
-        Ok(IOF_SUCCESS)
+        Ok(())
     })
 }

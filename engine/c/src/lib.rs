@@ -6,7 +6,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | `types`, `callbacks`, `constants`, `keys` | the declarations of the header |
+//! | `types`, `callbacks`, `constants` | the declarations of the header, beside the tables of `iof-proto` |
 //! | `guard` | the border around entry points: no panic crosses it, and no callback blocks |
 //! | `read`, `make` | conversion of C's values into Rust's, and back |
 //! | `memory`, `value`, `owned` | memory of malloc(3); values with what they own; arrays lent to C |
@@ -30,6 +30,7 @@
 //! terminators and numbers.
 #![allow(non_camel_case_types, reason = "C's names")]
 #![allow(non_snake_case, reason = "PMIx's names")]
+#![allow(missing_debug_implementations, reason = "the values of C's unions are known to C alone")]
 #![allow(clippy::missing_safety_doc, reason = "the head of the header states the contract once")]
 
 mod argv;
@@ -48,7 +49,6 @@ mod infos;
 mod init;
 mod job_output;
 mod jobs;
-mod keys;
 mod library;
 mod local_answers;
 mod make;
@@ -79,7 +79,6 @@ pub use forwarding::*;
 pub use guard::fail;
 pub use helpers::*;
 pub use jobs::*;
-pub use keys::*;
 pub use pretty::*;
 pub use progress::*;
 pub use server::*;

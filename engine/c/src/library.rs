@@ -6,15 +6,15 @@ use std::ffi::CString;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::process;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use iof_engine::{Engine, Grant, Job};
 use iof_proto::rendezvous::Search;
-use iof_proto::{Nspace, Proc};
+use iof_proto::{Nspace, Proc, Status};
 use iof_tool::LostError;
 
-use crate::constants::*;
 use crate::events::Events;
 use crate::format::{Format, Formats};
 use crate::guard::{OrStatus, Outcome, lock, may_wait};
@@ -81,7 +81,7 @@ impl Server {
             return Ok(session);
         }
         let tool = self.engine.attach("launcher", Grant::Block);
-        let status = tool.as_ref().err().map_or(IOF_SUCCESS, attach_status);
+        let status = tool.as_ref().err().map_or(Status::SUCCESS, attach_status);
         let connect = || match server() {
             Ok(server) => server.engine.attach("launcher", Grant::Block),
             Err(_) => Err(LostError::Closed.into()),
@@ -89,7 +89,7 @@ impl Server {
         let socket = self.engine.socket().map(Into::into);
         let (tool, formats) = (tool.or_status(status)?, Arc::clone(&self.formats));
         let begun = Session::begin(tool, Box::new(connect), socket, self.own_thread, formats);
-        let begun = Arc::new(begun.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
+        let begun = Arc::new(begun.or_status(Status::ERR_OUT_OF_RESOURCE)?);
         *lock(&self.session) = Some(Arc::clone(&begun));
         Ok(begun)
     }
@@ -99,7 +99,7 @@ impl Server {
     }
 
     pub(crate) fn job(&self, nspace: &Nspace) -> Outcome<Job> {
-        lock(&self.jobs).get(nspace).cloned().ok_or(IOF_ERR_NOT_FOUND)
+        lock(&self.jobs).get(nspace).cloned().ok_or(Status::ERR_NOT_FOUND)
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn library() -> Outcome<MutexGuard<'static, Library>> {
         let reason = format!(
             "the library was initialized by process {owner}, of which this is a forked child: call exec(3) first"
         );
-        return Err(reason).or_status(IOF_ERR_INIT);
+        return Err(reason).or_status(Status::ERR_INIT);
     }
     Ok(lock(&LIBRARY))
 }
@@ -136,13 +136,13 @@ pub(crate) fn library_to_begin() -> Outcome<MutexGuard<'static, Library>> {
 /// Fails if the process is neither a tool nor a server. As in PMIx's library, functions check it
 /// before their arguments.
 pub(crate) fn initialized() -> Outcome<()> {
-    if matches!(*library()?, Library::Nothing) { Err(IOF_ERR_INIT) } else { Ok(()) }
+    if matches!(*library()?, Library::Nothing) { Err(Status::ERR_INIT) } else { Ok(()) }
 }
 
 /// Returns the session of this process. A server's session begins when it is first needed.
 pub(crate) fn session() -> Outcome<Arc<Session>> {
     if let Library::Tool(Tool { session, .. }) = &*library()? {
-        return session.clone().ok_or(IOF_ERR_UNREACH);
+        return session.clone().ok_or(Status::ERR_UNREACH);
     }
     server()?.session()
 }
@@ -186,7 +186,7 @@ static UNUSED: Condvar = Condvar::new();
 pub(crate) fn server() -> Outcome<InUse> {
     match &*library()? {
         Library::Server(server) => Ok(InUse(ManuallyDrop::new(Arc::clone(server)))),
-        _ => Err(IOF_ERR_INIT),
+        _ => Err(Status::ERR_INIT),
     }
 }
 

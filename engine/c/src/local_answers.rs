@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use iof_proto::attribute::key::*;
 use iof_proto::rendezvous::{Candidate, Level, Search, Target};
 use iof_proto::{Answer, Failure, Query, Status};
 
-use crate::keys::*;
 use crate::library::directories;
 use crate::make;
 use crate::types::iof_info_t;
@@ -31,11 +31,11 @@ impl LocalAnswers {
         for query in &mut *queries {
             query.keys.retain(|key| {
                 let value = match key.as_str() {
-                    IOF_QUERY_STABLE_ABI_VERSION | IOF_QUERY_PROVISIONAL_ABI_VERSION => {
+                    PMIX_QUERY_STABLE_ABI_VERSION | PMIX_QUERY_PROVISIONAL_ABI_VERSION => {
                         Some(LocalValue::Text(NO_ABI.into()))
                     }
-                    IOF_SERVER_URI => socket.clone().map(LocalValue::Text),
-                    IOF_QUERY_AVAIL_SERVERS => Some(LocalValue::Servers(servers(directories()))),
+                    PMIX_SERVER_URI => socket.clone().map(LocalValue::Text),
+                    PMIX_QUERY_AVAIL_SERVERS => Some(LocalValue::Servers(servers(directories()))),
                     _ => None,
                 };
                 let is_unknown = value.is_none();
@@ -76,11 +76,11 @@ impl LocalValue {
 
 fn server(from: &Candidate) -> iof_info_t {
     let mut fields = vec![
-        make::info(IOF_SERVER_URI, make::text(&from.path.to_string_lossy())),
-        make::info(IOF_SERVER_PIDINFO, make::pid(from.pid)),
+        make::info(PMIX_SERVER_URI, make::text(&from.path.to_string_lossy())),
+        make::info(PMIX_SERVER_PIDINFO, make::pid(from.pid)),
     ];
-    fields.extend(from.jobs.iter().map(|job| make::info(IOF_SERVER_NSPACE, make::text(job.as_str()))));
-    make::info(IOF_SERVER_INFO_ARRAY, make::infos(&fields))
+    fields.extend(from.jobs.iter().map(|job| make::info(PMIX_SERVER_NSPACE, make::text(job.as_str()))));
+    make::info(PMIX_SERVER_INFO_ARRAY, make::infos(&fields))
 }
 
 /// Returns the engines in the directories of `session` to which the user could connect. Those that

@@ -3,9 +3,10 @@
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
-use crate::constants::{IOF_ERR_NOMEM, IOF_ERR_OUT_OF_RESOURCE};
+use iof_proto::Status;
+
 use crate::guard::{OrStatus, Outcome};
-use crate::types::{iof_info_t, iof_key_t, iof_nspace_t, iof_proc_t};
+use crate::types::iof_proc_t;
 
 /// Allocates `count` values, all zero. Returns NULL if `count` is 0 or memory is exhausted.
 pub(crate) fn zeroed<T>(count: usize) -> *mut T {
@@ -90,12 +91,9 @@ pub(crate) unsafe fn append_text(
     // SAFETY: the caller's promise.
     let count = unsafe { count_texts(texts) };
     if count >= limit {
-        return Err(IOF_ERR_OUT_OF_RESOURCE);
+        return Err(Status::ERR_OUT_OF_RESOURCE);
     }
-    let copy = text(added);
-    if copy.is_null() {
-        return Err(IOF_ERR_NOMEM);
-    }
+    let copy = checked(text(added))?;
     let size = count.saturating_add(2).saturating_mul(size_of::<*mut c_char>());
     // SAFETY: the caller's promise.
     let array: *mut *mut c_char = unsafe { libc::realloc(texts.cast(), size) }.cast();
@@ -104,7 +102,7 @@ pub(crate) unsafe fn append_text(
     unsafe {
         if array.is_null() {
             free(copy);
-            return Err(IOF_ERR_NOMEM);
+            return Err(Status::ERR_NOMEM);
         }
         array.wrapping_add(count).write(copy);
         array.wrapping_add(count.saturating_add(1)).write(ptr::null_mut());
@@ -131,7 +129,7 @@ pub(crate) unsafe fn copied(from: *const c_char, size: usize) -> *mut c_char {
 /// Returns a copy on the Rust heap. Fails, instead of aborting, if memory is exhausted.
 pub(crate) fn owned(bytes: &[u8]) -> Outcome<Vec<u8>> {
     let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes.len()).or_status(IOF_ERR_NOMEM)?;
+    copy.try_reserve_exact(bytes.len()).or_status(Status::ERR_NOMEM)?;
     copy.extend_from_slice(bytes);
     Ok(copy)
 }
@@ -145,37 +143,31 @@ pub(crate) unsafe fn free<T>(memory: *mut T) {
     unsafe { libc::free(memory.cast::<c_void>()) };
 }
 
-/// Copies as much of `text` as fits, with a terminator, and fills the rest with zeros.
-pub(crate) fn fill(array: &mut [c_char], text: &[u8]) {
-    array.fill(0);
-    let room = array.len().saturating_sub(1);
-    for (place, byte) in array.iter_mut().take(room).zip(text) {
+/// Returns a name or key as C has it: as much of `text` as fits, with a terminator, and zeros.
+pub(crate) fn characters<const N: usize>(text: &str) -> [c_char; N] {
+    let mut array = [0; N];
+    for (place, byte) in array.iter_mut().take(N.saturating_sub(1)).zip(text.bytes()) {
         *place = byte.cast_signed() as c_char;
     }
-}
-
-pub(crate) fn key(text: &str) -> iof_key_t {
-    let mut key = [0; 512];
-    fill(&mut key, text.as_bytes());
-    key
-}
-
-pub(crate) fn nspace(name: &str) -> iof_nspace_t {
-    let mut nspace = [0; 256];
-    fill(&mut nspace, name.as_bytes());
-    nspace
+    array
 }
 
 pub(crate) fn proc(from: &iof_proto::Proc) -> iof_proc_t {
-    iof_proc_t { nspace: nspace(from.nspace.as_str()), rank: from.rank.0 }
+    iof_proc_t { nspace: characters(from.nspace.as_str()), rank: from.rank.0 }
 }
 
-/// Copies infos into an array that C frees. Their values then belong to the array.
-pub(crate) fn give(infos: &[iof_info_t]) -> *mut iof_info_t {
-    let array: *mut iof_info_t = zeroed(infos.len());
+/// Copies values into an array that C frees, and that then owns all that they point to. Returns
+/// NULL if there are none or memory is exhausted.
+pub(crate) fn give<T: Copy>(values: &[T]) -> *mut T {
+    let array: *mut T = zeroed(values.len());
     if !array.is_null() {
-        // SAFETY: there is room for all infos.
-        unsafe { ptr::copy_nonoverlapping(infos.as_ptr(), array, infos.len()) };
+        // SAFETY: there is room for all values.
+        unsafe { ptr::copy_nonoverlapping(values.as_ptr(), array, values.len()) };
     }
     array
+}
+
+/// Fails if a function of this module has returned NULL for something, because memory is exhausted.
+pub(crate) fn checked<T>(memory: *mut T) -> Outcome<*mut T> {
+    if memory.is_null() { Err(Status::ERR_NOMEM) } else { Ok(memory) }
 }

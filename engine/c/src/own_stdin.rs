@@ -1,13 +1,14 @@
 //! The push of the program's own stdin. A process has one at a time, whatever its connection:
 //! several would divide the bytes among their targets.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
+use iof_proto::Status;
 use iof_tool::{DetachedPusher, Push, PushError, Pusher};
 
-use crate::constants::*;
 use crate::core::failure;
 use crate::guard::{OrStatus, Outcome, lock, may_wait, or_failure};
 use crate::session::{Session, attach_status};
@@ -67,16 +68,16 @@ pub(crate) fn push(session: &Session, push: &Push) -> Outcome<()> {
     };
     if beginning.is_none() || !wait_for_end() {
         let reason = "stdin is being pushed already: stop that push first (IOF_IOF_PUSH_STDIN false)";
-        return Err(reason).or_status(IOF_ERR_RESOURCE_BUSY);
+        return Err(reason).or_status(Status::ERR_RESOURCE_BUSY);
     }
     let stdin = stdio::stdin()?;
     let tool = (session.connect)();
-    let status = tool.as_ref().err().map_or(IOF_SUCCESS, attach_status);
+    let status = tool.as_ref().err().map_or(Status::SUCCESS, attach_status);
     let has_ended = Arc::default();
     let end = End(Arc::clone(&has_ended));
     let pusher = match Pusher::start(tool.or_status(status)?, push, stdin, move |_| end.on_wait()) {
         Err(PushError::Request(error)) => or_failure(Err(failure(error))),
-        pusher => pusher.or_status(IOF_ERR_OUT_OF_RESOURCE),
+        pusher => pusher.or_status(Status::ERR_OUT_OF_RESOURCE),
     }?;
     *lock(&PUSHING) = Some(Pushing { pusher: pusher.detach(), has_ended });
     Ok(())

@@ -9,7 +9,7 @@ use crate::{make, value};
 
 /// Infos that own all that their values point to.
 #[derive(Default)]
-pub(crate) struct OwnedInfos(Vec<iof_info_t>);
+pub(crate) struct OwnedInfos(pub Vec<iof_info_t>);
 
 impl OwnedInfos {
     pub(crate) fn new(infos: &[Info]) -> OwnedInfos {

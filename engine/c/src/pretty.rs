@@ -2,84 +2,37 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
-use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use iof_proto::attribute;
 
 use crate::constants::*;
-use crate::guard::{Outcome, guard_or};
-use crate::strings::{iof_Data_type_string, iof_Error_string, iof_Proc_state_string};
+use crate::guard::{Outcome, guard_or, guard_pointer};
 use crate::types::{
-    iof_data_array_t, iof_data_range_t, iof_info_directives_t, iof_info_t, iof_persistence_t, iof_rank_t,
-    iof_scope_t, iof_value_t,
+    IOF_MAX_KEYLEN, iof_data_array_t, iof_info_directives_t, iof_info_t, iof_rank_t, iof_value_t,
 };
-use crate::{memory, read};
+use crate::{memory, read, strings};
 
-/// Returns a description of a scope, in PMIx's words. The text is valid for ever.
-#[unsafe(no_mangle)]
-pub extern "C" fn iof_Scope_string(scope: iof_scope_t) -> *const c_char {
-    let text = match scope {
-        0 => c"UNDEFINED",
-        1 => c"SHARE ON LOCAL NODE ONLY",
-        2 => c"SHARE ON REMOTE NODES ONLY",
-        3 => c"SHARE ACROSS ALL NODES",
-        4 => c"STORE INTERNALLY",
-        _ => c"UNKNOWN SCOPE",
-    };
-    text.as_ptr()
-}
-
-/// Returns a description of a persistence, in PMIx's words. The text is valid for ever.
-#[unsafe(no_mangle)]
-pub extern "C" fn iof_Persistence_string(persist: iof_persistence_t) -> *const c_char {
-    let text = match persist {
-        0 => c"INDEFINITE",
-        1 => c"DELETE ON FIRST ACCESS",
-        2 => c"RETAIN UNTIL PUBLISHING PROCESS TERMINATES",
-        3 => c"RETAIN UNTIL APPLICATION OF PUBLISHING PROCESS TERMINATES",
-        4 => c"RETAIN UNTIL ALLOCATION OF PUBLISHING PROCESS TERMINATES",
-        255 => c"INVALID",
-        _ => c"UNKNOWN PERSISTENCE",
-    };
-    text.as_ptr()
-}
-
-/// Returns a description of a data range, in PMIx's words. The text is valid for ever.
-#[unsafe(no_mangle)]
-pub extern "C" fn iof_Data_range_string(range: iof_data_range_t) -> *const c_char {
-    let text = match range {
-        0 => c"UNDEFINED",
-        1 => c"INTENDED FOR HOST RESOURCE MANAGER ONLY",
-        2 => c"AVAIL ON LOCAL NODE ONLY",
-        3 => c"AVAIL TO PROCESSES IN SAME JOB ONLY",
-        4 => c"AVAIL TO PROCESSES IN SAME ALLOCATION ONLY",
-        5 => c"AVAIL TO ANYONE WITH AUTHORIZATION",
-        6 => c"AVAIL AS SPECIFIED IN DIRECTIVES",
-        7 => c"AVAIL ON LOCAL PROC ONLY",
-        255 => c"INVALID",
-        _ => c"UNKNOWN",
-    };
-    text.as_ptr()
+/// Returns a text that the program frees, or NULL if there is none.
+fn given(text: impl FnOnce() -> Outcome<String>) -> *mut c_char {
+    guard_pointer(|| Ok(memory::text(text()?.as_bytes())))
 }
 
 /// Returns a description of the flags of an info, in PMIx's words. The program frees it with
 /// free(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Info_directives_string(directives: iof_info_directives_t) -> *mut c_char {
-    guard_or(std::ptr::null_mut(), || memory::text(directives_text(directives).as_bytes()))
+    given(|| Ok(directives_text(directives)))
 }
 
 fn directives_text(directives: iof_info_directives_t) -> String {
-    const PROCESSED: iof_info_directives_t = 4;
-    const QUALIFIER: iof_info_directives_t = 8;
     let mut words = vec![match directives {
-        flags if flags & IOF_INFO_REQD != 0 => "REQUIRED",
-        flags if flags & QUALIFIER != 0 => "QUALIFIER",
+        flags if flags & PMIX_INFO_REQD != 0 => "REQUIRED",
+        flags if flags & PMIX_INFO_QUALIFIER != 0 => "QUALIFIER",
         _ => "OPTIONAL",
     }];
-    words.extend((directives & IOF_INFO_ARRAY_END != 0).then_some("END"));
-    words.extend((directives & PROCESSED != 0).then_some("PROCESSED"));
+    words.extend((directives & PMIX_INFO_ARRAY_END != 0).then_some("END"));
+    words.extend((directives & PMIX_INFO_REQD_PROCESSED != 0).then_some("PROCESSED"));
     words.join(":")
 }
 
@@ -87,13 +40,13 @@ fn directives_text(directives: iof_info_directives_t) -> String {
 /// free(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Proc_rank_string(rank: iof_rank_t) -> *mut c_char {
-    guard_or(std::ptr::null_mut(), || memory::text(rank_text(rank).as_bytes()))
+    given(|| Ok(rank_text(rank)))
 }
 
 fn rank_text(rank: iof_rank_t) -> String {
     match rank {
-        IOF_RANK_UNDEF => "PMIX_RANK_UNDEF".into(),
-        IOF_RANK_WILDCARD => "PMIX_RANK_WILDCARD".into(),
+        PMIX_RANK_UNDEF => "PMIX_RANK_UNDEF".into(),
+        PMIX_RANK_WILDCARD => "PMIX_RANK_WILDCARD".into(),
         rank => rank.to_string(),
     }
 }
@@ -103,22 +56,16 @@ fn rank_text(rank: iof_rank_t) -> String {
 /// or invalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Value_string(val: *const iof_value_t) -> *mut c_char {
-    guard_or(std::ptr::null_mut(), || {
-        // SAFETY: the contract in the header.
-        let text = unsafe { read::one(val).and_then(|val| value_text(val)) };
-        text.map_or(std::ptr::null_mut(), |text| memory::text(text.as_bytes()))
-    })
+    // SAFETY: the contract in the header.
+    given(|| unsafe { value_text(read::one(val)?) })
 }
 
 /// Returns an info as text: its key, its flags and its value, in the form of PMIx. The program
 /// frees it with free(3). Returns NULL if info is NULL or invalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iof_Info_string(info: *const iof_info_t) -> *mut c_char {
-    guard_or(std::ptr::null_mut(), || {
-        // SAFETY: the contract in the header.
-        let text = unsafe { read::one(info).and_then(|info| info_text(info)) };
-        text.map_or(std::ptr::null_mut(), |text| memory::text(text.as_bytes()))
-    })
+    // SAFETY: the contract in the header.
+    given(|| unsafe { info_text(read::one(info)?) })
 }
 
 /// # Safety
@@ -138,27 +85,26 @@ unsafe fn value_text(value: &iof_value_t) -> Outcome<String> {
     /// The longest text of a value that is shown, in bytes.
     const SHOWN_BYTES: usize = 64 << 10;
     let iof_value_t { r#type, data } = value;
-    let of_type =
-        |text: &str| format!(" Data type: {}\tValue: {text}", static_text(iof_Data_type_string(*r#type)));
+    let of_type = |text: &str| format!(" Data type: {}\tValue: {text}", shown(strings::data_type(*r#type)));
     // SAFETY: the type specifies the field, by the caller's promise; a bool is read as a byte.
-    let shown = unsafe {
+    let text = unsafe {
         match *r#type {
-            IOF_PROC => {
+            PMIX_PROC => {
                 let proc = read::one(data.proc)?;
                 format!(" PROC: {}:{}", read::proc(proc)?.nspace, rank_text(proc.rank))
             }
-            IOF_BOOL => of_type(if data.byte != 0 { "TRUE" } else { "FALSE" }),
-            IOF_STRING if data.string.is_null() => of_type("NULL"),
-            IOF_STRING => of_type(&String::from_utf8_lossy(read::bytes(data.string, SHOWN_BYTES)?)),
-            IOF_STATUS => of_type(static_text(iof_Error_string(data.status))),
-            IOF_PROC_RANK => of_type(&rank_text(data.uint32)),
-            IOF_PROC_STATE => of_type(static_text(iof_Proc_state_string(data.uint8))),
-            IOF_FLOAT => of_type(&format!("{:.6}", data.fval)),
-            IOF_DOUBLE => of_type(&format!("{:.6}", data.dval)),
-            IOF_BYTE_OBJECT => of_type(&format!("{} bytes", data.bo.size)),
-            IOF_DATA_ARRAY => {
+            PMIX_BOOL => of_type(if data.byte != 0 { "TRUE" } else { "FALSE" }),
+            PMIX_STRING if data.string.is_null() => of_type("NULL"),
+            PMIX_STRING => of_type(&String::from_utf8_lossy(read::bytes(data.string, SHOWN_BYTES)?)),
+            PMIX_STATUS => of_type(shown(strings::status(data.status))),
+            PMIX_PROC_RANK => of_type(&rank_text(data.uint32)),
+            PMIX_PROC_STATE => of_type(shown(strings::proc_state(data.uint8))),
+            PMIX_FLOAT => of_type(&format!("{:.6}", data.fval)),
+            PMIX_DOUBLE => of_type(&format!("{:.6}", data.dval)),
+            PMIX_BYTE_OBJECT => of_type(&format!("{} bytes", data.bo.size)),
+            PMIX_DATA_ARRAY => {
                 let array: &iof_data_array_t = read::one(data.darray)?;
-                let elements = static_text(iof_Data_type_string(array.r#type));
+                let elements = shown(strings::data_type(array.r#type));
                 of_type(&format!("{} of {elements}", array.size))
             }
             _ => match read::number(value) {
@@ -167,16 +113,11 @@ unsafe fn value_text(value: &iof_value_t) -> Outcome<String> {
             },
         }
     };
-    let mut text = String::from(" PMIX_VALUE: ");
-    // Writing to a string cannot fail.
-    let _ = write!(text, "{shown}");
-    Ok(text)
+    Ok(format!(" PMIX_VALUE: {text}"))
 }
 
-/// Returns the text of a static string of this library.
-fn static_text(text: *const c_char) -> &'static str {
-    // SAFETY: it is a static string of `strings`.
-    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or_default()
+fn shown(text: &CStr) -> &str {
+    text.to_str().unwrap_or_default()
 }
 
 /// The names and the keys of all attributes, both ways.

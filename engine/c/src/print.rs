@@ -73,6 +73,11 @@ impl Held {
         Held::new(&bytes.origin(), content)
     }
 
+    fn origin(&self) -> Origin<'_> {
+        let Held { handler, channel, logged, .. } = *self;
+        Origin { handler, source: &self.source, channel, logged }
+    }
+
     /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         if let Content::Bytes { bytes, .. } = &self.content { bytes.len() } else { 0 }
@@ -145,9 +150,7 @@ impl Printers {
 
     /// Performs a delivery, or holds it if [`Printers::lacks_process`] returns `true` afterwards.
     pub(crate) fn perform(&mut self, held: Held) {
-        let Held { handler, source, channel, logged, content } = &held;
-        let origin = Origin { handler: *handler, source, channel: *channel, logged: *logged };
-        if matches!(content, Content::Gap(_)) || !self.lacks(&origin) {
+        if matches!(held.content, Content::Gap(_)) || !self.lacks(&held.origin()) {
             self.write_held(&held);
         } else {
             self.held = Some(held);
@@ -155,9 +158,8 @@ impl Printers {
     }
 
     fn write_held(&mut self, held: &Held) {
-        let Held { handler, source, channel, logged, content } = held;
-        let origin = Origin { handler: *handler, source, channel: *channel, logged: *logged };
-        match content {
+        let origin = held.origin();
+        match &held.content {
             Content::Bytes { bytes, offset, times, last } => {
                 self.write(&origin, &Run { bytes, offset: *offset, times }, *last);
             }

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use crate::constants::{IOF_ERR_NOT_AVAILABLE, IOF_ERROR};
+use iof_proto::Status;
+
 use crate::guard::{guard_or, is_in_callback, reason};
 use crate::library::session_so_far;
 
@@ -27,9 +28,9 @@ pub extern "C" fn iof_Progress() {
 /// descriptor after its first call of iof_IOF_pull or another function for tools.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_progress_fd() -> c_int {
-    guard_or(IOF_ERROR, || {
+    guard_or(Status::ERROR.0, || {
         let session = session_so_far();
-        session.and_then(|session| session.descriptor()).unwrap_or(IOF_ERR_NOT_AVAILABLE)
+        session.and_then(|session| session.descriptor()).unwrap_or(Status::ERR_NOT_AVAILABLE.0)
     })
 }
 

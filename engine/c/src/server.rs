@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use iof_engine::{DeliverError, Engine};
-use iof_proto::Channel;
+use iof_proto::{Channel, Status};
 
 use crate::call::{self, CbData};
 use crate::callbacks::{iof_op_cbfunc_t, iof_server_module_t};
@@ -57,12 +57,12 @@ pub unsafe extern "C" fn iof_server_init(
         let mut library = library_to_begin()?;
         match *library {
             Library::Nothing => {}
-            Library::Server(_) => return Err(IOF_ERR_EXISTS),
-            Library::Tool(_) => return Err(IOF_ERR_INIT),
+            Library::Server(_) => return Err(Status::ERR_EXISTS),
+            Library::Tool(_) => return Err(Status::ERR_INIT),
         }
         let ServerInfos { config, own_thread, format, host } = ServerInfos::read(infos)?;
         let engine = Engine::start_with(config, Arc::new(CHost { module, infos: host }));
-        let engine = engine.or_status(IOF_ERR_OUT_OF_RESOURCE)?;
+        let engine = engine.or_status(Status::ERR_OUT_OF_RESOURCE)?;
         let socket = engine.socket().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
         *library = Library::Server(Arc::new(Server {
             engine,
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn iof_server_init(
             formats: Arc::new(Formats::new(format.clone().look())),
             format,
         }));
-        Ok(IOF_SUCCESS)
+        Ok(())
     })
 }
 
@@ -91,20 +91,19 @@ pub extern "C" fn iof_server_finalize() -> iof_status_t {
         may_wait()?;
         let mut library = library()?;
         if !matches!(*library, Library::Server(_)) {
-            return Err(IOF_ERR_INIT);
+            return Err(Status::ERR_INIT);
         }
         let found = std::mem::take(&mut *library);
         // Callbacks that run until the session has ended may use the library.
         drop(library);
-        let Library::Server(server) = found else { return Err(IOF_ERR_INIT) };
+        let Library::Server(server) = found else { return Err(Status::ERR_INIT) };
         let Server { engine, session, .. } = unused(server);
         let session = session.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(session) = &session {
             session.finish_printing(None);
         }
         drop(engine);
-        session.map_or(Ok(()), |session| session.drain_and_end())?;
-        Ok(IOF_SUCCESS)
+        session.map_or(Ok(()), |session| session.drain_and_end())
     })
 }
 
@@ -146,23 +145,22 @@ pub unsafe extern "C" fn iof_server_IOF_deliver(
         // SAFETY: the contract in the header.
         let (source, infos) = unsafe { (read::proc(read::one(source)?)?, read::infos(info, ninfo)?) };
         let channel = match channel {
-            IOF_FWD_STDOUT_CHANNEL => Channel::Stdout,
-            IOF_FWD_STDERR_CHANNEL => Channel::Stderr,
-            IOF_FWD_STDDIAG_CHANNEL => Channel::Stddiag,
-            _ => return Err(IOF_ERR_BAD_PARAM),
+            PMIX_FWD_STDOUT_CHANNEL => Channel::Stdout,
+            PMIX_FWD_STDERR_CHANNEL => Channel::Stderr,
+            PMIX_FWD_STDDIAG_CHANNEL => Channel::Stddiag,
+            _ => return Err(Status::ERR_BAD_PARAM),
         };
         // SAFETY: the contract in the header.
         let bytes = unsafe { read::payload(bo, MAX_DELIVERY) }?;
         let cbdata = CbData(cbdata);
         let taken = move || {
             let cbdata = cbdata;
-            call::op(cbfunc, IOF_SUCCESS, cbdata);
+            call::op(cbfunc, Status::SUCCESS, cbdata);
         };
         let server = server()?;
         let delivered = server.engine.deliver(&source, channel, memory::owned(bytes)?, &infos, taken);
-        let status = delivered.as_ref().err().map_or(IOF_SUCCESS, |error: &DeliverError| error.status().0);
-        delivered.or_status(status)?;
-        Ok(IOF_SUCCESS)
+        let status = delivered.as_ref().err().map_or(Status::SUCCESS, DeliverError::status);
+        delivered.or_status(status)
     })
 }
 
@@ -184,24 +182,24 @@ pub unsafe extern "C" fn iof_server_IOF_flow_control(
     cbdata: *mut c_void,
 ) -> iof_status_t {
     guard(|| {
-        if channel & IOF_FWD_STDIN_CHANNEL == 0 {
-            return Err(IOF_ERR_NOT_SUPPORTED);
+        if channel & PMIX_FWD_STDIN_CHANNEL == 0 {
+            return Err(Status::ERR_NOT_SUPPORTED);
         }
         // SAFETY: the contract in the header.
         Infos(unsafe { read::infos(directives, ndirs) }?).done()?;
         // SAFETY: the contract in the header.
         let source = if source.is_null() { None } else { Some(unsafe { read::one(source) }?) };
-        let is_one = |source: &&iof_proc_t| source.nspace[0] != 0 && source.rank != IOF_RANK_WILDCARD;
+        let is_one = |source: &&iof_proc_t| source.nspace[0] != 0 && source.rank != PMIX_RANK_WILDCARD;
         let source = source.filter(is_one).map(read::proc).transpose()?;
         let server = server()?;
-        let done = DoneOnDrop { cbfunc, cbdata: CbData(cbdata), status: IOF_ERR_UNREACH };
+        let done = DoneOnDrop { cbfunc, cbdata: CbData(cbdata), status: Status::ERR_UNREACH };
         let done = move || done.succeed();
         if xoff {
             server.engine.pause_stdin(source.as_ref(), done);
         } else {
             server.engine.resume_stdin(source.as_ref(), done);
         }
-        Ok(IOF_SUCCESS)
+        Ok(())
     })
 }
 
@@ -210,12 +208,12 @@ pub unsafe extern "C" fn iof_server_IOF_flow_control(
 struct DoneOnDrop {
     cbfunc: iof_op_cbfunc_t,
     cbdata: CbData,
-    status: iof_status_t,
+    status: Status,
 }
 
 impl DoneOnDrop {
     fn succeed(mut self) {
-        self.status = IOF_SUCCESS;
+        self.status = Status::SUCCESS;
     }
 }
 
@@ -234,8 +232,8 @@ impl Drop for DoneOnDrop {
 pub unsafe extern "C" fn iof_server_end_job(nspace: *const c_char, exit_code: c_int) -> iof_status_t {
     guard(|| {
         // SAFETY: the contract in the header.
-        let name = read::nspace(unsafe { read::text(nspace, IOF_MAX_NSLEN) }?)?;
+        let name = unsafe { read::job_name(nspace) }?;
         let ended = server()?.engine.end_job(&name, (exit_code >= 0).then_some(exit_code));
-        if ended { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_NOT_FOUND) }
+        if ended { Ok(()) } else { Err(Status::ERR_NOT_FOUND) }
     })
 }

@@ -1,6 +1,9 @@
 //! The server of a tool: a process has at most one connection.
 
-use crate::constants::*;
+use std::sync::Arc;
+
+use iof_proto::Status;
+
 use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait};
 use crate::infos::Infos;
 use crate::init::ToolInfos;
@@ -9,7 +12,6 @@ use crate::session::Session;
 use crate::tool::connect;
 use crate::types::{iof_info_t, iof_proc_t, iof_status_t};
 use crate::{memory, read};
-use std::sync::Arc;
 
 /// Returns the session of a tool whose engine has not ended.
 fn connected(tool: &Tool) -> Option<&Arc<Session>> {
@@ -20,7 +22,7 @@ fn connected(tool: &Tool) -> Option<&Arc<Session>> {
 fn with_tool<T>(body: impl FnOnce(&mut Tool) -> Outcome<T>) -> Outcome<T> {
     match &mut *library()? {
         Library::Tool(tool) => body(tool),
-        _ => Err(IOF_ERR_INIT),
+        _ => Err(Status::ERR_INIT),
     }
 }
 
@@ -44,15 +46,9 @@ pub unsafe extern "C" fn iof_tool_get_servers(
         let (servers, count) = unsafe { (read::place(servers)?, read::place(nservers)?) };
         (*servers, *count) = (std::ptr::null_mut(), 0);
         let engine = with_tool(|tool| Ok(connected(tool).map(|session| session.engine().clone())))?;
-        let Some(engine) = engine else { return Ok(IOF_SUCCESS) };
-        let place: *mut iof_proc_t = memory::zeroed(1);
-        // SAFETY: there is room for one, and nothing else refers to it.
-        unsafe {
-            read::place(place).map_err(|_| IOF_ERR_NOMEM)?;
-            place.write(memory::proc(&engine));
-        }
-        (*servers, *count) = (place, 1);
-        Ok(IOF_SUCCESS)
+        let Some(engine) = engine else { return Ok(()) };
+        (*servers, *count) = (memory::checked(memory::give(&[memory::proc(&engine)]))?, 1);
+        Ok(())
     })
 }
 
@@ -72,7 +68,7 @@ pub unsafe extern "C" fn iof_tool_set_server(
             read::proc(read::one(server)?)?
         };
         let is_ours = with_tool(|tool| Ok(connected(tool).is_some_and(|ours| *ours.engine() == server)))?;
-        if is_ours { Ok(IOF_SUCCESS) } else { Err(IOF_ERR_UNREACH) }
+        if is_ours { Ok(()) } else { Err(Status::ERR_UNREACH) }
     })
 }
 
@@ -97,7 +93,7 @@ pub unsafe extern "C" fn iof_tool_attach_to_server(
         // SAFETY: the contract in the header.
         let infos = unsafe { read::infos(info, ninfo) }?;
         if infos.is_empty() {
-            return Err(IOF_ERR_BAD_PARAM);
+            return Err(Status::ERR_BAD_PARAM);
         }
         let ToolInfos { own_thread, search, .. } = ToolInfos::read(infos)?;
         // The last callbacks of a session whose engine has ended may use the library.
@@ -109,7 +105,7 @@ pub unsafe extern "C" fn iof_tool_attach_to_server(
             }
             if tool.session.is_some() {
                 return Err("the tool is connected: call iof_tool_disconnect first")
-                    .or_status(IOF_ERR_NOT_SUPPORTED);
+                    .or_status(Status::ERR_NOT_SUPPORTED);
             }
             let own_thread = own_thread && tool.own_thread;
             let session = connect(&search, tool.proc.to_string(), own_thread, &tool.formats)?;
@@ -118,13 +114,11 @@ pub unsafe extern "C" fn iof_tool_attach_to_server(
             tool.session = Some(Arc::new(session));
             Ok((tool.proc.clone(), engine))
         })?;
-        for (place, proc) in [(myproc, own), (server, engine)] {
-            if !place.is_null() {
-                // SAFETY: the contract in the header.
-                *unsafe { read::place(place) }? = memory::proc(&proc);
-            }
+        // SAFETY: the contract in the header.
+        unsafe {
+            read::store(myproc, memory::proc(&own))?;
+            read::store(server, memory::proc(&engine))
         }
-        Ok(IOF_SUCCESS)
     })
 }
 
@@ -139,12 +133,11 @@ pub unsafe extern "C" fn iof_tool_disconnect(server: *const iof_proc_t) -> iof_s
         let server = read::proc(unsafe { read::one(server) }?)?;
         let session = with_tool(|tool| {
             let session = tool.session.take_if(|session| *session.engine() == server);
-            let session = session.ok_or(IOF_ERR_NOT_FOUND)?;
+            let session = session.ok_or(Status::ERR_NOT_FOUND)?;
             tool.events = std::mem::take(&mut *session.events());
             Ok(session)
         })?;
         // Callbacks that run until the session has ended may use the library.
-        session.end()?;
-        Ok(IOF_SUCCESS)
+        session.end()
     })
 }

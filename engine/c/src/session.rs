@@ -1,8 +1,8 @@
 //! A session: one connection to an engine, the program's requests to it, and the thread that
 //! progresses it.
 //!
-//! The connection belongs to a [`Core`], which one thread at a time has. It is the session's own
-//! thread, or, if the program uses `IOF_EXTERNAL_PROGRESS`, a thread that calls
+//! The connection belongs to a [`Core`], which one thread at a time has. It is the session's
+//! own thread, or, if the program uses `IOF_EXTERNAL_PROGRESS`, a thread that calls
 //! [`Session::progress`] or that waits. Other threads put commands into a queue.
 
 use std::io;
@@ -18,24 +18,22 @@ use iof_proto::{Failure, Nspace, Proc, Rank, Status};
 use iof_tool::{AttachError, Tool};
 
 use crate::command::{Command, Done, gone};
-use crate::constants::{IOF_ERR_OUT_OF_RESOURCE, IOF_ERR_TIMEOUT, IOF_ERR_UNREACH, IOF_ERROR};
 use crate::core::Core;
 use crate::events::Events;
 use crate::format::Formats;
-use crate::guard::{OrStatus, Outcome, lock, may_wait, or_failure};
+use crate::guard::{OrStatus, Outcome, as_error, lock, may_wait, or_failure};
 use crate::shared::Shared;
 use crate::turns::{Turns, Waited};
-use crate::types::iof_status_t;
 
 /// Opens a further connection to the same engine.
 pub(crate) type Connect = Box<dyn Fn() -> Result<Tool, AttachError> + Send + Sync>;
 
 /// Returns the status for an engine that could not be attached to.
-pub(crate) fn attach_status(error: &AttachError) -> iof_status_t {
+pub(crate) fn attach_status(error: &AttachError) -> Status {
     match error {
-        AttachError::Refused { status: Status(status), .. } => (*status).min(IOF_ERROR),
-        AttachError::Silent { .. } => IOF_ERR_TIMEOUT,
-        _ => IOF_ERR_UNREACH,
+        AttachError::Refused { status, .. } => as_error(status.0),
+        AttachError::Silent { .. } => Status::ERR_TIMEOUT,
+        _ => Status::ERR_UNREACH,
     }
 }
 
@@ -219,7 +217,7 @@ impl Session {
             let _ = sender.send(Ok(wait()));
             let _ = session.submit(Command::Call(Box::new(drop)));
         });
-        drop(waiting.or_status(IOF_ERR_OUT_OF_RESOURCE)?);
+        drop(waiting.or_status(Status::ERR_OUT_OF_RESOURCE)?);
         or_failure(match self.wait_for(&receiver, deadline) {
             // The thread returns now, and sends unless it panics.
             Err(Failure { status: Status::ERR_TIMEOUT, reason }) => {

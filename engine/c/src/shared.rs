@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -121,9 +122,7 @@ impl Shared {
         // It cannot fail: the descriptor was added once, and is removed once.
         let _ = self.poll.delete(tool);
     }
-}
 
-impl Shared {
     /// Whether the connection has ended.
     pub(crate) fn is_gone(&self) -> bool {
         // A flag of its own, which orders nothing else.

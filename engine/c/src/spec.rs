@@ -4,16 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use iof_engine::{App, JobSpec, KillOnBadExit, MAX_RANKS, Mpi, Pty, Stdin};
+use iof_proto::attribute::key::*;
 use iof_proto::directive::DirectiveLevel;
-use iof_proto::{Directives, Info, Rank};
+use iof_proto::{Directives, Info, Rank, Status};
 
-use crate::constants::*;
 use crate::format::Format;
 use crate::guard::{Outcome, or_failure};
 use crate::infos::Infos;
-use crate::keys::*;
 use crate::read;
-use crate::types::iof_status_t;
 
 /// The pty of a rank. Nothing is echoed, because programs type rather than users.
 const PTY: Pty = Pty { size: iof_engine::WindowSize { rows: 24, columns: 80 }, echo: false, data: false };
@@ -30,10 +28,10 @@ impl Program {
     pub(crate) fn new(mut app: App, infos: Vec<Info>) -> Outcome<Program> {
         let mut infos = Infos(infos);
         let stdin = stdin(&mut infos)?;
-        let forwarded = (infos.flag(IOF_FWD_STDIN)? == Some(true)).then_some((Rank(0), Stdin::Pipe));
+        let forwarded = (infos.flag(PMIX_FWD_STDIN)? == Some(true)).then_some((Rank(0), Stdin::Pipe));
         let file = infos.path(IOF_STDIN_FILE)?.map(|path: PathBuf| (Rank::WILDCARD, Stdin::File(path)));
         let ptys = infos.ranks(IOF_PTY)?;
-        app.merge_stderr = infos.flag(IOF_IOF_MERGE_STDERR_STDOUT)? == Some(true);
+        app.merge_stderr = infos.flag(PMIX_IOF_MERGE_STDERR_STDOUT)? == Some(true);
         infos.done()?;
         let stdin = file.into_iter().chain(forwarded).chain(stdin).collect();
         Ok(Program { app, stdin, ptys })
@@ -42,7 +40,7 @@ impl Program {
 
 /// Takes the ranks whose stdin is a pipe, or that of the launcher.
 fn stdin(infos: &mut Infos) -> Outcome<Vec<(Rank, Stdin)>> {
-    let pipes = infos.ranks(IOF_STDIN_TGT)?.into_iter().map(|rank| (rank, Stdin::Pipe));
+    let pipes = infos.ranks(PMIX_STDIN_TGT)?.into_iter().map(|rank| (rank, Stdin::Pipe));
     let inherits = infos.ranks(IOF_STDIN_INHERIT)?.into_iter().map(|rank| (rank, Stdin::Inherit));
     Ok(pipes.chain(inherits).collect())
 }
@@ -58,7 +56,7 @@ fn in_job(rank: Rank, first: u32, count: u32) -> Outcome<std::ops::Range<u32>> {
     };
     // The engine refuses a job with more ranks.
     let end = first.saturating_add(to).min(MAX_RANKS);
-    if to > count { Err(IOF_ERR_BAD_PARAM) } else { Ok(first.saturating_add(from).min(end)..end) }
+    if to > count { Err(Status::ERR_BAD_PARAM) } else { Ok(first.saturating_add(from).min(end)..end) }
 }
 
 /// Reads the infos of `iof_server_spawn`, for a job of `programs`: the job, and the attributes of
@@ -69,11 +67,11 @@ pub(crate) fn job_spec(
     default_name: impl FnOnce() -> String,
 ) -> Outcome<(JobSpec, Format)> {
     let mut infos = Infos(infos);
-    let name = infos.text(IOF_NSPACE)?.unwrap_or_else(default_name);
+    let name = infos.text(PMIX_NSPACE)?.unwrap_or_else(default_name);
     let mut spec = JobSpec::new(read::nspace(&name)?, Vec::with_capacity(programs.len()));
     let mut first: u32 = 0;
     for Program { app, stdin, ptys } in programs {
-        let ranks = |rank| Ok::<_, iof_status_t>(in_job(rank, first, app.nprocs)?.map(Rank));
+        let ranks = |rank| Ok::<_, Status>(in_job(rank, first, app.nprocs)?.map(Rank));
         for (rank, source) in stdin {
             spec.stdin.extend(ranks(rank)?.map(|rank| (rank, source.clone())));
         }
@@ -92,14 +90,14 @@ pub(crate) fn job_spec(
         Some("auto") => Mpi::Auto,
         Some("pmi1") => Mpi::Pmi1,
         Some("pmix") => Mpi::Pmix,
-        Some(_) => return Err(IOF_ERR_BAD_PARAM),
+        Some(_) => return Err(Status::ERR_BAD_PARAM),
     };
     if spec.mpi != Mpi::None {
         spec.kill_on_bad_exit = KillOnBadExit::Signal;
     }
     spec.pmix_tools = infos.path(IOF_PMIX_TOOLS)?;
     // Accepted without effect: the job continues when a tool ends.
-    infos.flag(IOF_NOHUP)?;
+    infos.flag(PMIX_NOHUP)?;
     let Adoption { elsewhere, directives, format } = adoption(infos.0)?;
     (spec.elsewhere, spec.directives) = (elsewhere, directives);
     Ok((spec, format))
@@ -119,7 +117,7 @@ pub(crate) fn adoption(infos: Vec<Info>) -> Outcome<Adoption> {
     let mut infos = Infos(infos);
     let elsewhere = infos.flag(IOF_ELSEWHERE)? == Some(true);
     // Accepted without effect: no job is the child of another one.
-    infos.flag(IOF_IOF_INHERIT)?;
+    infos.flag(PMIX_IOF_INHERIT)?;
     let format = Format::take(&mut infos)?;
     let (directives, _) = or_failure(Directives::read(&infos.0, DirectiveLevel::Spawn))?;
     Ok(Adoption { elsewhere, directives, format })
@@ -159,7 +157,7 @@ mod tests {
     fn a_job_may_leave_the_stdin_of_one_rank_open_or_let_it_inherit() {
         let rank = Proc::new(read::nspace("job").unwrap(), Rank(2));
         assert_eq!(spec(&[], &[]).unwrap().stdin.len(), 0);
-        for (key, wanted) in [(IOF_STDIN_TGT, Stdin::Pipe), (IOF_STDIN_INHERIT, Stdin::Inherit)] {
+        for (key, wanted) in [(PMIX_STDIN_TGT, Stdin::Pipe), (IOF_STDIN_INHERIT, Stdin::Inherit)] {
             for value in [InfoValue::Number(2), InfoValue::Proc(rank.clone())] {
                 let stdin: Vec<_> = spec(&[(key, value)], &[]).unwrap().stdin.into_iter().collect();
                 assert_eq!(stdin, [(Rank(2), wanted.clone())]);
@@ -171,15 +169,15 @@ mod tests {
     fn each_program_has_its_own_stdin_and_ptys_with_ranks_counted_within_it() {
         let (all, one) = (InfoValue::Number(Rank::WILDCARD.0.into()), InfoValue::Number(1));
         let first = [(IOF_STDIN_FILE, "/input".into())];
-        let second = [(IOF_FWD_STDIN, true.into()), (IOF_PTY, one.clone())];
-        let third = [(IOF_STDIN_TGT, all), (IOF_IOF_MERGE_STDERR_STDOUT, true.into())];
+        let second = [(PMIX_FWD_STDIN, true.into()), (IOF_PTY, one.clone())];
+        let third = [(PMIX_STDIN_TGT, all), (PMIX_IOF_MERGE_STDERR_STDOUT, true.into())];
         let job = spec(&[], &[(2, &first), (2, &second), (1, &third)]).unwrap();
         let file = || Stdin::File("/input".into());
         let stdin = [(0, file()), (1, file()), (2, Stdin::Pipe), (4, Stdin::Pipe)];
         assert_eq!(job.stdin, stdin.map(|(rank, stdin)| (Rank(rank), stdin)).into());
         assert_eq!(job.ptys, BTreeMap::from([(Rank(3), PTY)]));
         assert_eq!(job.apps.iter().map(|app| app.merge_stderr).collect::<Vec<_>>(), [false, false, true]);
-        let beyond = spec(&[], &[(1, &[(IOF_STDIN_TGT, one)]), (2, &[])]);
-        assert_eq!(beyond.unwrap_err(), IOF_ERR_BAD_PARAM);
+        let beyond = spec(&[], &[(1, &[(PMIX_STDIN_TGT, one)]), (2, &[])]);
+        assert_eq!(beyond.unwrap_err(), Status::ERR_BAD_PARAM);
     }
 }

@@ -9,9 +9,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use iof_proto::Status;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 
-use crate::constants::{IOF_ERR_BAD_PARAM, IOF_ERR_OUT_OF_RESOURCE};
 use crate::guard::{OrStatus, Outcome};
 
 /// Takes the numbers of stdin, stdout and stderr that are free, for the rest of the process. Reads
@@ -33,8 +33,8 @@ pub(crate) fn reserve_numbers() {
 pub(crate) fn stdin() -> Outcome<OwnedFd> {
     let (stdin, closed) =
         (io::stdin(), "stdin is closed or closes on exec: open it or clear FD_CLOEXEC, or push bytes");
-    let stdin = program_file(&stdin).ok_or(closed).or_status(IOF_ERR_BAD_PARAM)?;
-    stdin.try_clone_to_owned().or_status(IOF_ERR_OUT_OF_RESOURCE)
+    let stdin = program_file(&stdin).ok_or(closed).or_status(Status::ERR_BAD_PARAM)?;
+    stdin.try_clone_to_owned().or_status(Status::ERR_OUT_OF_RESOURCE)
 }
 
 /// Returns the descriptor of one of the program's standard files, unless it is closed. One that

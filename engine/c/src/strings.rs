@@ -1,315 +1,87 @@
-//! The names of numbers. The library owns the texts, which are valid for ever.
+//! The names and descriptions of numbers. The library owns the texts, which are valid for ever.
 
-use std::ffi::{CStr, c_char};
+use std::array;
+use std::ffi::{CStr, CString, c_char};
+use std::sync::LazyLock;
 
-use crate::types::{iof_data_type_t, iof_iof_channel_t, iof_proc_state_t, iof_status_t};
+use iof_proto::numbers::{terminated, text};
+use iof_proto::status::STATUSES;
 
-fn name(text: &'static CStr) -> *const c_char {
-    text.as_ptr()
-}
+use crate::constants::{DATA_RANGES, DATA_TYPES, PERSISTENCES, PROC_STATES, SCOPES};
+use crate::guard::guard_or;
+use crate::types::{
+    iof_data_range_t, iof_data_type_t, iof_iof_channel_t, iof_persistence_t, iof_proc_state_t, iof_scope_t,
+    iof_status_t,
+};
 
 /// Returns the name and version of the library. The text is valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Get_version() -> *const c_char {
-    name(VERSION)
+    const VERSION: &CStr = terminated(concat!("iof ", env!("CARGO_PKG_VERSION"), "\0"));
+    VERSION.as_ptr()
 }
 
-/// The text ends with its only NUL.
-const VERSION: &CStr =
-    match CStr::from_bytes_with_nul(concat!("iof ", env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-        Ok(version) => version,
-        Err(_) => c"iof",
-    };
+pub(crate) fn status(status: iof_status_t) -> &'static CStr {
+    text(STATUSES, status, c"PMIX_ERR_UNKNOWN")
+}
 
 /// Returns the name of a status, with the prefix PMIX_. The text is valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Error_string(status: iof_status_t) -> *const c_char {
-    name(match status {
-        0 => c"PMIX_SUCCESS",
-        -1 => c"PMIX_ERROR",
-        -2 => c"PMIX_ERR_SILENT",
-        -3 => c"PMIX_DEBUGGER_RELEASE",
-        -4 => c"PMIX_ERR_PROC_RESTART",
-        -5 => c"PMIX_ERR_PROC_CHECKPOINT",
-        -6 => c"PMIX_ERR_PROC_MIGRATE",
-        -7 => c"PMIX_ERR_PROC_ABORTED",
-        -8 => c"PMIX_ERR_PROC_REQUESTED_ABORT",
-        -9 => c"PMIX_ERR_PROC_ABORTING",
-        -10 => c"PMIX_ERR_SERVER_FAILED_REQUEST",
-        -11 => c"PMIX_ERR_EXISTS",
-        -12 => c"PMIX_ERR_INVALID_CRED",
-        -13 => c"PMIX_ERR_HANDSHAKE_FAILED",
-        -14 => c"PMIX_ERR_READY_FOR_HANDSHAKE",
-        -15 => c"PMIX_ERR_WOULD_BLOCK",
-        -16 => c"PMIX_ERR_UNKNOWN_DATA_TYPE",
-        -17 => c"PMIX_ERR_PROC_ENTRY_NOT_FOUND",
-        -18 => c"PMIX_ERR_TYPE_MISMATCH",
-        -19 => c"PMIX_ERR_UNPACK_INADEQUATE_SPACE",
-        -20 => c"PMIX_ERR_UNPACK_FAILURE",
-        -21 => c"PMIX_ERR_PACK_FAILURE",
-        -22 => c"PMIX_ERR_PACK_MISMATCH",
-        -23 => c"PMIX_ERR_NO_PERMISSIONS",
-        -24 => c"PMIX_ERR_TIMEOUT",
-        -25 => c"PMIX_ERR_UNREACH",
-        -26 => c"PMIX_ERR_IN_ERRNO",
-        -27 => c"PMIX_ERR_BAD_PARAM",
-        -28 => c"PMIX_ERR_RESOURCE_BUSY",
-        -29 => c"PMIX_ERR_OUT_OF_RESOURCE",
-        -30 => c"PMIX_ERR_DATA_VALUE_NOT_FOUND",
-        -31 => c"PMIX_ERR_INIT",
-        -32 => c"PMIX_ERR_NOMEM",
-        -33 => c"PMIX_ERR_INVALID_ARG",
-        -34 => c"PMIX_ERR_INVALID_KEY",
-        -35 => c"PMIX_ERR_INVALID_KEY_LENGTH",
-        -36 => c"PMIX_ERR_INVALID_VAL",
-        -37 => c"PMIX_ERR_INVALID_VAL_LENGTH",
-        -38 => c"PMIX_ERR_INVALID_LENGTH",
-        -39 => c"PMIX_ERR_INVALID_NUM_ARGS",
-        -40 => c"PMIX_ERR_INVALID_ARGS",
-        -41 => c"PMIX_ERR_INVALID_NUM_PARSED",
-        -42 => c"PMIX_ERR_INVALID_KEYVALP",
-        -43 => c"PMIX_ERR_INVALID_SIZE",
-        -44 => c"PMIX_ERR_INVALID_NAMESPACE",
-        -45 => c"PMIX_ERR_SERVER_NOT_AVAIL",
-        -46 => c"PMIX_ERR_NOT_FOUND",
-        -47 => c"PMIX_ERR_NOT_SUPPORTED",
-        -48 => c"PMIX_ERR_NOT_IMPLEMENTED",
-        -49 => c"PMIX_ERR_COMM_FAILURE",
-        -50 => c"PMIX_ERR_UNPACK_READ_PAST_END_OF_BUFFER",
-        -51 => c"PMIX_ERR_CONFLICTING_CLEANUP_DIRECTIVES",
-        -52 => c"PMIX_ERR_PARTIAL_SUCCESS",
-        -53 => c"PMIX_ERR_DUPLICATE_KEY",
-        -55 => c"PMIX_PROCESS_SET_DEFINE",
-        -56 => c"PMIX_PROCESS_SET_DELETE",
-        -58 => c"PMIX_READY_FOR_DEBUG",
-        -59 => c"PMIX_ERR_PARAM_VALUE_NOT_SUPPORTED",
-        -60 => c"PMIX_ERR_EMPTY",
-        -61 => c"PMIX_ERR_LOST_CONNECTION",
-        -62 => c"PMIX_ERR_EXISTS_OUTSIDE_SCOPE",
-        -63 => c"PMIX_ERR_FATAL",
-        -64 => c"PMIX_ERR_NOT_AVAILABLE",
-        -65 => c"PMIX_ERR_VALUE_OUT_OF_BOUNDS",
-        -67 => c"PMIX_ERR_FILE_OPEN_FAILURE",
-        -68 => c"PMIX_ERR_FILE_READ_FAILURE",
-        -69 => c"PMIX_ERR_FILE_WRITE_FAILURE",
-        -70 => c"PMIX_ERR_SYS_LIMITS_PIPES",
-        -71 => c"PMIX_ERR_SYS_LIMITS_CHILDREN",
-        -72 => c"PMIX_ERR_PIPE_SETUP_FAILURE",
-        -73 => c"PMIX_ERR_EXE_NOT_ACCESSIBLE",
-        -74 => c"PMIX_ERR_JOB_WDIR_NOT_ACCESSIBLE",
-        -75 => c"PMIX_ERR_SYS_LIMITS_FILES",
-        -101 => c"PMIX_ERR_LOST_CONNECTION_TO_SERVER",
-        -102 => c"PMIX_ERR_LOST_PEER_CONNECTION",
-        -103 => c"PMIX_ERR_LOST_CONNECTION_TO_CLIENT",
-        -104 => c"PMIX_QUERY_PARTIAL_SUCCESS",
-        -105 => c"PMIX_NOTIFY_ALLOC_COMPLETE",
-        -106 => c"PMIX_JCTRL_CHECKPOINT",
-        -107 => c"PMIX_JCTRL_CHECKPOINT_COMPLETE",
-        -108 => c"PMIX_JCTRL_PREEMPT_ALERT",
-        -109 => c"PMIX_MONITOR_HEARTBEAT_ALERT",
-        -110 => c"PMIX_MONITOR_FILE_ALERT",
-        -111 => c"PMIX_PROC_TERMINATED",
-        -112 => c"PMIX_ERR_INVALID_TERMINATION",
-        -113 => c"PMIX_FABRIC_UPDATE_ENDPOINTS",
-        -144 => c"PMIX_ERR_EVENT_REGISTRATION",
-        -145 => c"PMIX_EVENT_JOB_END",
-        -146 => c"PMIX_ERR_UPDATE_ENDPOINTS",
-        -147 => c"PMIX_MODEL_DECLARED",
-        -148 => c"PMIX_GDS_ACTION_COMPLETE",
-        -149 => c"PMIX_PROC_HAS_CONNECTED",
-        -150 => c"PMIX_CONNECT_REQUESTED",
-        -151 => c"PMIX_MODEL_RESOURCES",
-        -152 => c"PMIX_OPENMP_PARALLEL_ENTERED",
-        -153 => c"PMIX_OPENMP_PARALLEL_EXITED",
-        -155 => c"PMIX_LAUNCHER_READY",
-        -156 => c"PMIX_OPERATION_IN_PROGRESS",
-        -157 => c"PMIX_OPERATION_SUCCEEDED",
-        -158 => c"PMIX_ERR_INVALID_OPERATION",
-        -159 => c"PMIX_GROUP_INVITED",
-        -160 => c"PMIX_GROUP_LEFT",
-        -161 => c"PMIX_GROUP_INVITE_ACCEPTED",
-        -162 => c"PMIX_GROUP_INVITE_DECLINED",
-        -163 => c"PMIX_GROUP_INVITE_FAILED",
-        -164 => c"PMIX_GROUP_MEMBERSHIP_UPDATE",
-        -165 => c"PMIX_GROUP_CONSTRUCT_ABORT",
-        -166 => c"PMIX_GROUP_CONSTRUCT_COMPLETE",
-        -167 => c"PMIX_GROUP_LEADER_SELECTED",
-        -168 => c"PMIX_GROUP_LEADER_FAILED",
-        -169 => c"PMIX_GROUP_CONTEXT_ID_ASSIGNED",
-        -170 => c"PMIX_GROUP_MEMBER_FAILED",
-        -171 => c"PMIX_ERR_REPEAT_ATTR_REGISTRATION",
-        -172 => c"PMIX_ERR_IOF_FAILURE",
-        -173 => c"PMIX_ERR_IOF_COMPLETE",
-        -174 => c"PMIX_LAUNCH_COMPLETE",
-        -175 => c"PMIX_FABRIC_UPDATED",
-        -176 => c"PMIX_FABRIC_UPDATE_PENDING",
-        -177 => c"PMIX_ERR_JOB_APP_NOT_EXECUTABLE",
-        -178 => c"PMIX_ERR_JOB_NO_EXE_SPECIFIED",
-        -179 => c"PMIX_ERR_JOB_FAILED_TO_MAP",
-        -180 => c"PMIX_ERR_JOB_CANCELED",
-        -181 => c"PMIX_ERR_JOB_FAILED_TO_LAUNCH",
-        -182 => c"PMIX_ERR_JOB_ABORTED",
-        -183 => c"PMIX_ERR_JOB_KILLED_BY_CMD",
-        -184 => c"PMIX_ERR_JOB_ABORTED_BY_SIG",
-        -185 => c"PMIX_ERR_JOB_TERM_WO_SYNC",
-        -186 => c"PMIX_ERR_JOB_SENSOR_BOUND_EXCEEDED",
-        -187 => c"PMIX_ERR_JOB_NON_ZERO_TERM",
-        -188 => c"PMIX_ERR_JOB_ALLOC_FAILED",
-        -189 => c"PMIX_ERR_JOB_ABORTED_BY_SYS_EVENT",
-        -190 => c"PMIX_ERR_JOB_EXE_NOT_FOUND",
-        -191 => c"PMIX_EVENT_JOB_START",
-        -192 => c"PMIX_EVENT_SESSION_START",
-        -193 => c"PMIX_EVENT_SESSION_END",
-        -200 => c"PMIX_ERR_PROC_TERM_WO_SYNC",
-        -201 => c"PMIX_EVENT_PROC_TERMINATED",
-        -230 => c"PMIX_EVENT_SYS_BASE",
-        -231 => c"PMIX_EVENT_NODE_DOWN",
-        -232 => c"PMIX_EVENT_NODE_OFFLINE",
-        -233 => c"PMIX_ERR_JOB_WDIR_NOT_FOUND",
-        -234 => c"PMIX_ERR_JOB_INSUFFICIENT_RESOURCES",
-        -235 => c"PMIX_ERR_JOB_SYS_OP_FAILED",
-        -330 => c"PMIX_EVENT_SYS_OTHER",
-        -331 => c"PMIX_EVENT_NO_ACTION_TAKEN",
-        -332 => c"PMIX_EVENT_PARTIAL_ACTION_TAKEN",
-        -333 => c"PMIX_EVENT_ACTION_DEFERRED",
-        -334 => c"PMIX_EVENT_ACTION_COMPLETE",
-        -400 => c"PMIX_ERR_PROC_KILLED_BY_CMD",
-        -401 => c"PMIX_ERR_PROC_FAILED_TO_START",
-        -402 => c"PMIX_ERR_PROC_ABORTED_BY_SIG",
-        -403 => c"PMIX_ERR_PROC_SENSOR_BOUND_EXCEEDED",
-        -404 => c"PMIX_ERR_EXIT_NONZERO_TERM",
-        -405 => c"PMIX_ERR_IOF_XOFF",
-        -3331 => c"PMIX_ERR_OPERATION_FAILED",
-        _ => c"PMIX_ERR_UNKNOWN",
-    })
+    self::status(status).as_ptr()
 }
 
 /// Returns the names of a set of channels, such as "STDOUT STDERR", or "NONE". The text is valid
 /// for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_IOF_channel_string(channel: iof_iof_channel_t) -> *const c_char {
-    name(match channel & 0xf {
-        0 => c"NONE",
-        1 => c"STDIN",
-        2 => c"STDOUT",
-        3 => c"STDIN STDOUT",
-        4 => c"STDERR",
-        5 => c"STDIN STDERR",
-        6 => c"STDOUT STDERR",
-        7 => c"STDIN STDOUT STDERR",
-        8 => c"STDDIAG",
-        9 => c"STDIN STDDIAG",
-        10 => c"STDOUT STDDIAG",
-        11 => c"STDIN STDOUT STDDIAG",
-        12 => c"STDERR STDDIAG",
-        13 => c"STDIN STDERR STDDIAG",
-        14 => c"STDOUT STDERR STDDIAG",
-        _ => c"STDIN STDOUT STDERR STDDIAG",
-    })
+    static SETS: LazyLock<[CString; 16]> = LazyLock::new(|| {
+        array::from_fn(|set| {
+            let names = ["STDIN", "STDOUT", "STDERR", "STDDIAG"].into_iter().enumerate();
+            let names: Vec<&str> =
+                names.filter(|(bit, _)| set >> bit & 1 != 0).map(|(_, name)| name).collect();
+            CString::new(if names.is_empty() { "NONE".into() } else { names.join(" ") }).unwrap_or_default()
+        })
+    });
+    guard_or(c"NONE".as_ptr(), || SETS.get(usize::from(channel & 0xf)).map_or(c"NONE", |set| set).as_ptr())
+}
+
+/// Returns the name of a state, without the prefix PMIX_.
+pub(crate) fn proc_state(state: iof_proc_state_t) -> &'static CStr {
+    let name = text(PROC_STATES, state, c"PMIX_PROC_STATE_UNKNOWN").to_bytes_with_nul();
+    name.strip_prefix(b"PMIX_").and_then(|name| CStr::from_bytes_with_nul(name).ok()).unwrap_or_default()
 }
 
 /// Returns the name of the state of a process. The text is valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Proc_state_string(state: iof_proc_state_t) -> *const c_char {
-    name(match state {
-        0 => c"PROC_STATE_UNDEF",
-        1 => c"PROC_STATE_PREPPED",
-        2 => c"PROC_STATE_LAUNCH_UNDERWAY",
-        3 => c"PROC_STATE_RESTART",
-        4 => c"PROC_STATE_TERMINATE",
-        5 => c"PROC_STATE_RUNNING",
-        6 => c"PROC_STATE_CONNECTED",
-        15 => c"PROC_STATE_UNTERMINATED",
-        20 => c"PROC_STATE_TERMINATED",
-        50 => c"PROC_STATE_ERROR",
-        51 => c"PROC_STATE_KILLED_BY_CMD",
-        52 => c"PROC_STATE_ABORTED",
-        53 => c"PROC_STATE_FAILED_TO_START",
-        54 => c"PROC_STATE_ABORTED_BY_SIG",
-        55 => c"PROC_STATE_TERM_WO_SYNC",
-        56 => c"PROC_STATE_COMM_FAILED",
-        57 => c"PROC_STATE_SENSOR_BOUND_EXCEEDED",
-        58 => c"PROC_STATE_CALLED_ABORT",
-        59 => c"PROC_STATE_HEARTBEAT_FAILED",
-        60 => c"PROC_STATE_MIGRATING",
-        61 => c"PROC_STATE_CANNOT_RESTART",
-        62 => c"PROC_STATE_TERM_NON_ZERO",
-        63 => c"PROC_STATE_FAILED_TO_LAUNCH",
-        _ => c"PROC_STATE_UNKNOWN",
-    })
+    proc_state(state).as_ptr()
+}
+
+pub(crate) fn data_type(kind: iof_data_type_t) -> &'static CStr {
+    text(DATA_TYPES, kind, c"PMIX_UNKNOWN")
 }
 
 /// Returns the name of a type, with the prefix PMIX_. The text is valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Data_type_string(r#type: iof_data_type_t) -> *const c_char {
-    name(match r#type {
-        0 => c"PMIX_UNDEF",
-        1 => c"PMIX_BOOL",
-        2 => c"PMIX_BYTE",
-        3 => c"PMIX_STRING",
-        4 => c"PMIX_SIZE",
-        5 => c"PMIX_PID",
-        6 => c"PMIX_INT",
-        7 => c"PMIX_INT8",
-        8 => c"PMIX_INT16",
-        9 => c"PMIX_INT32",
-        10 => c"PMIX_INT64",
-        11 => c"PMIX_UINT",
-        12 => c"PMIX_UINT8",
-        13 => c"PMIX_UINT16",
-        14 => c"PMIX_UINT32",
-        15 => c"PMIX_UINT64",
-        16 => c"PMIX_FLOAT",
-        17 => c"PMIX_DOUBLE",
-        18 => c"PMIX_TIMEVAL",
-        19 => c"PMIX_TIME",
-        20 => c"PMIX_STATUS",
-        21 => c"PMIX_VALUE",
-        22 => c"PMIX_PROC",
-        23 => c"PMIX_APP",
-        24 => c"PMIX_INFO",
-        25 => c"PMIX_PDATA",
-        27 => c"PMIX_BYTE_OBJECT",
-        28 => c"PMIX_KVAL",
-        30 => c"PMIX_PERSIST",
-        31 => c"PMIX_POINTER",
-        32 => c"PMIX_SCOPE",
-        33 => c"PMIX_DATA_RANGE",
-        34 => c"PMIX_COMMAND",
-        35 => c"PMIX_INFO_DIRECTIVES",
-        36 => c"PMIX_DATA_TYPE",
-        37 => c"PMIX_PROC_STATE",
-        38 => c"PMIX_PROC_INFO",
-        39 => c"PMIX_DATA_ARRAY",
-        40 => c"PMIX_PROC_RANK",
-        41 => c"PMIX_QUERY",
-        42 => c"PMIX_COMPRESSED_STRING",
-        43 => c"PMIX_ALLOC_DIRECTIVE",
-        45 => c"PMIX_IOF_CHANNEL",
-        46 => c"PMIX_ENVAR",
-        47 => c"PMIX_COORD",
-        48 => c"PMIX_REGATTR",
-        49 => c"PMIX_REGEX",
-        50 => c"PMIX_JOB_STATE",
-        51 => c"PMIX_LINK_STATE",
-        52 => c"PMIX_PROC_CPUSET",
-        53 => c"PMIX_GEOMETRY",
-        54 => c"PMIX_DEVICE_DIST",
-        55 => c"PMIX_ENDPOINT",
-        56 => c"PMIX_TOPO",
-        57 => c"PMIX_DEVTYPE",
-        58 => c"PMIX_LOCTYPE",
-        59 => c"PMIX_COMPRESSED_BYTE_OBJECT",
-        60 => c"PMIX_PROC_NSPACE",
-        61 => c"PMIX_PROC_STATS",
-        62 => c"PMIX_DISK_STATS",
-        63 => c"PMIX_NET_STATS",
-        64 => c"PMIX_NODE_STATS",
-        65 => c"PMIX_DATA_BUFFER",
-        66 => c"PMIX_STOR_MEDIUM",
-        67 => c"PMIX_STOR_ACCESS",
-        68 => c"PMIX_STOR_PERSIST",
-        69 => c"PMIX_STOR_ACCESS_TYPE",
-        _ => c"PMIX_UNKNOWN",
-    })
+    data_type(r#type).as_ptr()
+}
+
+/// Returns a description of a scope, in PMIx's words. The text is valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn iof_Scope_string(scope: iof_scope_t) -> *const c_char {
+    text(SCOPES, scope, c"UNKNOWN SCOPE").as_ptr()
+}
+
+/// Returns a description of a persistence, in PMIx's words. The text is valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn iof_Persistence_string(persist: iof_persistence_t) -> *const c_char {
+    text(PERSISTENCES, persist, c"UNKNOWN PERSISTENCE").as_ptr()
+}
+
+/// Returns a description of a data range, in PMIx's words. The text is valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn iof_Data_range_string(range: iof_data_range_t) -> *const c_char {
+    text(DATA_RANGES, range, c"UNKNOWN").as_ptr()
 }

@@ -7,16 +7,15 @@ use std::sync::Arc;
 
 use iof_proto::log::key::PMIX_LOG_SOURCE;
 use iof_proto::rendezvous::{Search, Target};
-use iof_proto::{Failure, Info, InfoValue, Log};
+use iof_proto::{Failure, Info, InfoValue, Log, Status};
 use iof_tool::{AttachError, own_proc};
 
 use crate::call::{self, CbData};
 use crate::callbacks::{iof_hdlr_reg_cbfunc_t, iof_info_cbfunc_t, iof_notification_fn_t, iof_op_cbfunc_t};
-use crate::command::{Command, gone};
-use crate::constants::*;
+use crate::command::{Command, Done, gone};
 use crate::events::{Events, MAX_CODES};
 use crate::format::Formats;
-use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait, or_failure};
+use crate::guard::{OrStatus, Outcome, guard, guard_number, guard_or, may_wait, or_failure};
 use crate::infos::Infos;
 use crate::init::ToolInfos;
 use crate::library::{
@@ -66,7 +65,7 @@ pub unsafe extern "C" fn iof_tool_init(
         let place = if proc.is_null() { None } else { Some(unsafe { read::place(proc) }?) };
         let mut library = library_to_begin()?;
         let name = match &mut *library {
-            Library::Server(_) => return Err(IOF_ERR_INIT),
+            Library::Server(_) => return Err(Status::ERR_INIT),
             Library::Tool(tool) => {
                 tool.count = tool.count.saturating_add(1);
                 tool.proc.clone()
@@ -81,21 +80,17 @@ pub unsafe extern "C" fn iof_tool_init(
         if let Some(place) = place {
             *place = memory::proc(&name);
         }
-        Ok(IOF_SUCCESS)
+        Ok(())
     })
 }
 
 fn begin(infos: ToolInfos) -> Outcome<Tool> {
     let ToolInfos { proc, connects, may_fail, own_thread, format, search } = infos;
     let formats = Arc::new(Formats::new(format));
-    let session = if connects {
-        match connect(&search, proc.to_string(), own_thread, &formats) {
-            Ok(session) => Some(Arc::new(session)),
-            Err(_) if may_fail => None,
-            Err(status) => return Err(status),
-        }
-    } else {
-        None
+    let session = match connects.then(|| connect(&search, proc.to_string(), own_thread, &formats)) {
+        Some(Ok(session)) => Some(Arc::new(session)),
+        Some(Err(status)) if !may_fail => return Err(status),
+        _ => None,
     };
     let directories = Search { target: Target::default(), ..search };
     Ok(Tool { count: 1, proc, session, own_thread, events: Events::default(), formats, directories })
@@ -108,7 +103,7 @@ pub(crate) fn connect(
     own_thread: bool,
     formats: &Arc<Formats>,
 ) -> Outcome<Session> {
-    let mut failed = Err(IOF_ERR_UNREACH);
+    let mut failed = Err(Status::ERR_UNREACH);
     for socket in search.sockets() {
         let connected = socket.map_err(AttachError::from).and_then(|path| {
             let tool = iof_tool::Tool::connect(&path, &name)?;
@@ -119,7 +114,7 @@ pub(crate) fn connect(
                 let socket = Some(path.clone());
                 let connect = Box::new(move || iof_tool::Tool::connect(&path, &name));
                 let session = Session::begin(tool, connect, socket, own_thread, Arc::clone(formats));
-                return session.or_status(IOF_ERR_OUT_OF_RESOURCE);
+                return session.or_status(Status::ERR_OUT_OF_RESOURCE);
             }
             Err(error) => {
                 let status = attach_status(&error);
@@ -139,17 +134,16 @@ pub extern "C" fn iof_tool_finalize() -> iof_status_t {
     guard(|| {
         may_wait()?;
         let mut library = library()?;
-        let Library::Tool(tool) = &mut *library else { return Err(IOF_ERR_INIT) };
+        let Library::Tool(tool) = &mut *library else { return Err(Status::ERR_INIT) };
         tool.count = tool.count.saturating_sub(1);
         if tool.count > 0 {
-            return Ok(IOF_SUCCESS);
+            return Ok(());
         }
         let session = tool.session.take();
         *library = Library::Nothing;
         // Callbacks that run until the session has ended may use the library.
         drop(library);
-        session.map_or(Ok(()), |session| session.end())?;
-        Ok(IOF_SUCCESS)
+        session.map_or(Ok(()), |session| session.end())
     })
 }
 
@@ -173,7 +167,7 @@ pub unsafe extern "C" fn iof_Query_info(
     results: *mut *mut iof_info_t,
     nresults: *mut usize,
 ) -> iof_status_t {
-    guard(|| {
+    guard_number(|| {
         // SAFETY: the contract in the header.
         let (results, nresults) = unsafe { (read::place(results)?, read::place(nresults)?) };
         (*results, *nresults) = (std::ptr::null_mut(), 0);
@@ -190,11 +184,9 @@ pub unsafe extern "C" fn iof_Query_info(
             return or_failure(Err(failure.clone()));
         }
         let (status, infos) = local.join(asked);
-        let given = memory::give(&infos);
-        if given.is_null() && !infos.is_empty() {
-            return Err(IOF_ERR_NOMEM);
+        if !infos.is_empty() {
+            (*results, *nresults) = (memory::checked(memory::give(&infos))?, infos.len());
         }
-        (*results, *nresults) = (given, infos.len());
         Ok(status.0)
     })
 }
@@ -226,10 +218,10 @@ pub unsafe extern "C" fn iof_Query_info_nb(
         let local = LocalAnswers::take_from(&mut queries, socket());
         let cbdata = CbData(cbdata);
         let session = match session() {
-            Err(status) if status == IOF_ERR_UNREACH || !local.is_empty() => {
+            Err(status) if status == Status::ERR_UNREACH || !local.is_empty() => {
                 let asked = (!queries.is_empty()).then(|| Err(not_connected()));
                 call::answered(cbfunc, local.join(asked), cbdata);
-                return Ok(IOF_SUCCESS);
+                return Ok(());
             }
             session => session?,
         };
@@ -239,8 +231,7 @@ pub unsafe extern "C" fn iof_Query_info_nb(
             let done = move |result| call::answered(cbfunc, local.join(Some(result)), cbdata);
             Command::Query(queries, Box::new(done))
         };
-        session.submit(command)?;
-        Ok(IOF_SUCCESS)
+        session.submit(command)
     })
 }
 
@@ -261,8 +252,7 @@ pub unsafe extern "C" fn iof_Log(
         let session = with_data(ndata)?;
         // SAFETY: the contract in the header.
         let log = unsafe { log(data, ndata, directives, ndirs) }?;
-        session.blocking(|done| Command::Log(log, done))?;
-        Ok(IOF_SUCCESS)
+        session.blocking(|done| Command::Log(log, done))
     })
 }
 
@@ -280,10 +270,7 @@ pub unsafe extern "C" fn iof_Log_nb(
         let session = with_data(ndata)?;
         // SAFETY: the contract in the header.
         let log = unsafe { log(data, ndata, directives, ndirs) }?;
-        let cbdata = CbData(cbdata);
-        let done = Box::new(move |result| call::op(cbfunc, call::status_of(&result), cbdata));
-        session.submit(Command::Log(log, done))?;
-        Ok(IOF_SUCCESS)
+        session.submit(Command::Log(log, call::done(cbfunc, cbdata)))
     })
 }
 
@@ -291,7 +278,7 @@ pub unsafe extern "C" fn iof_Log_nb(
 /// the connection.
 fn with_data(ndata: usize) -> Outcome<Arc<Session>> {
     initialized()?;
-    if ndata == 0 { Err(IOF_ERR_BAD_PARAM) } else { session() }
+    if ndata == 0 { Err(Status::ERR_BAD_PARAM) } else { session() }
 }
 
 /// # Safety
@@ -307,12 +294,10 @@ unsafe fn log(
         unsafe { (read::log_entries(data, ndata)?, read::infos(directives, ndirs)?) };
     let is_source = |info: &&Info| info.key == PMIX_LOG_SOURCE;
     if directives.iter().find(is_source).is_some_and(|info| !matches!(info.value, InfoValue::Proc(_))) {
-        return Err(IOF_ERR_BAD_PARAM);
+        return Err(Status::ERR_BAD_PARAM);
     }
     if !directives.iter().any(|info| info.key == PMIX_LOG_SOURCE) {
-        let source =
-            |proc| Info { key: PMIX_LOG_SOURCE.into(), value: InfoValue::Proc(proc), required: false };
-        directives.extend(own_proc().map(source));
+        directives.extend(own_proc().map(|proc| Info::new(PMIX_LOG_SOURCE, InfoValue::Proc(proc))));
     }
     Ok(Log { data, directives })
 }
@@ -340,27 +325,32 @@ pub unsafe extern "C" fn iof_Register_event_handler(
     cbfunc: iof_hdlr_reg_cbfunc_t,
     cbdata: *mut c_void,
 ) -> iof_status_t {
-    guard(|| {
+    guard_number(|| {
         // SAFETY: the contract in the header.
         let codes = unsafe { read::slice(codes.cast_const(), ncodes, MAX_CODES) }?.to_vec();
         // SAFETY: the contract in the header.
         Infos(unsafe { read::infos(info, ninfo) }?).done()?;
         if evhdlr.is_none() {
-            return Err(IOF_ERR_BAD_PARAM);
+            return Err(Status::ERR_BAD_PARAM);
         }
         let (id, session) = with_events(|events| events.register(codes, evhdlr))?;
         let id = id?;
         if cbfunc.is_none() {
-            return iof_status_t::try_from(id).or_status(IOF_ERR_OUT_OF_RESOURCE);
+            return iof_status_t::try_from(id).or_status(Status::ERR_OUT_OF_RESOURCE);
         }
         let cbdata = CbData(cbdata);
         let done = move |result: Result<(), _>| call::registered(cbfunc, &result.map(|()| id), cbdata);
-        match session {
-            Some(session) => session.submit(Command::Call(Box::new(done)))?,
-            None => done(Ok(())),
-        }
-        Ok(IOF_SUCCESS)
+        call_back(session, Box::new(done)).map(|()| 0)
     })
+}
+
+/// Calls `done` on the thread of the session. A tool without a connection has none.
+fn call_back(session: Option<Arc<Session>>, done: Done<()>) -> Outcome<()> {
+    match session {
+        Some(session) => session.submit(Command::Call(done))?,
+        None => done(Ok(())),
+    }
+    Ok(())
 }
 
 /// Removes an event handler, without blocking. The handler may be called for one more event, before
@@ -373,14 +363,6 @@ pub unsafe extern "C" fn iof_Deregister_event_handler(
 ) -> iof_status_t {
     guard(|| {
         let ((), session) = with_events(|events| events.deregister(evhdlr_ref))?;
-        if cbfunc.is_some() {
-            let cbdata = CbData(cbdata);
-            let done = move |result: Result<(), _>| call::op(cbfunc, call::status_of(&result), cbdata);
-            match session {
-                Some(session) => session.submit(Command::Call(Box::new(done)))?,
-                None => done(Ok(())),
-            }
-        }
-        Ok(IOF_SUCCESS)
+        if cbfunc.is_some() { call_back(session, call::done(cbfunc, cbdata)) } else { Ok(()) }
     })
 }

@@ -104,8 +104,8 @@ pub(crate) struct Turn<'t> {
 }
 
 impl Turn<'_> {
-    /// Runs one turn of the core, see [`Core::turn`]. Runs its last turn and returns `None` if the
-    /// program has ended the session.
+    /// Runs one turn of the core, see [`Core::turn`]. Runs its last turn and returns `None`
+    /// if the program has ended the session.
     pub(crate) fn turn(&mut self, deadline: Option<Instant>) -> Option<Option<Duration>> {
         let core = self.core.as_mut()?;
         let timeout = core.turn(deadline);

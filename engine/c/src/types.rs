@@ -2,7 +2,6 @@
 //! both.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::fmt;
 
 use libc::{pid_t, time_t, timeval};
 
@@ -33,6 +32,11 @@ pub type iof_persistence_t = u8;
 /// The processes that receive an event or published data, such as IOF_RANGE_SESSION.
 pub type iof_data_range_t = u8;
 
+/// The longest name of a job, in bytes without the terminator.
+pub const IOF_MAX_NSLEN: usize = 255;
+/// The longest key, in bytes without the terminator.
+pub const IOF_MAX_KEYLEN: usize = 511;
+
 /// The name of a job, with its terminating NUL.
 pub type iof_nspace_t = [c_char; 256];
 
@@ -49,9 +53,16 @@ pub struct iof_proc_t {
     pub rank: iof_rank_t,
 }
 
+/// No process.
+impl Default for iof_proc_t {
+    fn default() -> iof_proc_t {
+        iof_proc_t { nspace: [0; 256], rank: iof_rank_t::MAX }
+    }
+}
+
 /// A sequence of bytes.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct iof_byte_object_t {
     /// The first byte.
     pub bytes: *mut c_char,
@@ -61,7 +72,7 @@ pub struct iof_byte_object_t {
 
 /// A change of an environment variable.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct iof_envar_t {
     /// The name of the variable.
     pub envar: *mut c_char,
@@ -73,7 +84,7 @@ pub struct iof_envar_t {
 
 /// An array of values of one type.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct iof_data_array_t {
     /// The type of the elements.
     pub r#type: iof_data_type_t,
@@ -85,7 +96,7 @@ pub struct iof_data_array_t {
 
 /// An entry of a process table.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct iof_proc_info_t {
     /// The process.
     pub proc: iof_proc_t,
@@ -191,7 +202,7 @@ pub struct iof_info_t {
 
 /// A query: keys, and qualifiers that restrict the answer to jobs or processes, such as IOF_NSPACE.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct iof_query_t {
     /// The keys, an array that ends with NULL.
     pub keys: *mut *mut c_char,
@@ -203,7 +214,7 @@ pub struct iof_query_t {
 
 /// A program of a job, and the number of ranks that run it.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct iof_app_t {
     /// The program: a path, or a name that is looked up in PATH. A path that does not begin with a
     /// slash is relative to cwd.
@@ -244,7 +255,7 @@ pub struct iof_regattr_t {
 /// A process that the launcher started itself, for iof_server_adopt. A descriptor that the process
 /// does not have must be set to -1, because 0 is a descriptor.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct iof_adopted_t {
     /// Its number in the job. The numbers of a job need not begin at 0.
     pub rank: iof_rank_t,
@@ -267,53 +278,4 @@ pub struct iof_adopted_t {
     /// 0: the launcher waits for the process, reports its exit (iof_server_report_exit), and sends
     /// it signals.
     pub pid: pid_t,
-}
-
-/// The text of an array of characters up to its terminator.
-struct Text<'a>(&'a [c_char]);
-
-impl fmt::Debug for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.0.iter().map(|byte| u8::from_ne_bytes(byte.to_ne_bytes()));
-        let text: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
-        fmt::Debug::fmt(&String::from_utf8_lossy(&text), f)
-    }
-}
-
-impl fmt::Debug for iof_proc_t {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("iof_proc_t").field("nspace", &Text(&self.nspace)).field("rank", &self.rank).finish()
-    }
-}
-
-impl fmt::Debug for iof_value_data_t {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The field that is valid is known to the value alone.
-        f.debug_struct("iof_value_data_t").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for iof_value_t {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("iof_value_t").field("type", &self.r#type).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for iof_info_t {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("iof_info_t")
-            .field("key", &Text(&self.key))
-            .field("flags", &self.flags)
-            .field("value", &self.value)
-            .finish()
-    }
-}
-
-impl fmt::Debug for iof_regattr_t {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("iof_regattr_t")
-            .field("string", &Text(&self.string))
-            .field("type", &self.r#type)
-            .finish_non_exhaustive()
-    }
 }

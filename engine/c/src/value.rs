@@ -8,6 +8,8 @@
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
+use iof_proto::Status;
+
 use crate::constants::*;
 use crate::guard::Outcome;
 use crate::types::{
@@ -25,18 +27,19 @@ const MAX_BYTES: usize = 64 << 20;
 
 /// No value.
 pub(crate) const NOTHING: iof_value_t =
-    iof_value_t { r#type: IOF_UNDEF, data: iof_value_data_t { envar: NO_ENVAR } };
+    iof_value_t { r#type: PMIX_UNDEF, data: iof_value_data_t { envar: NO_ENVAR } };
 const NO_ENVAR: iof_envar_t = iof_envar_t { envar: ptr::null_mut(), value: ptr::null_mut(), separator: 0 };
 
 /// Returns the size of a value of this type in bytes. Returns `None` if the type is unknown or its
 /// values point to other memory.
 pub(crate) fn plain_size(kind: iof_data_type_t) -> Option<usize> {
     Some(match kind {
-        IOF_BOOL | IOF_BYTE | IOF_INT8 | IOF_UINT8 | IOF_PROC_STATE => 1,
-        IOF_INT16 | IOF_UINT16 | IOF_IOF_CHANNEL => 2,
-        IOF_PID | IOF_INT | IOF_INT32 | IOF_UINT | IOF_UINT32 | IOF_FLOAT | IOF_STATUS | IOF_PROC_RANK => 4,
-        IOF_SIZE | IOF_INT64 | IOF_UINT64 | IOF_DOUBLE | IOF_TIME | IOF_POINTER => 8,
-        IOF_TIMEVAL => size_of::<libc::timeval>(),
+        PMIX_BOOL | PMIX_BYTE | PMIX_INT8 | PMIX_UINT8 | PMIX_PROC_STATE => 1,
+        PMIX_INT16 | PMIX_UINT16 | PMIX_IOF_CHANNEL => 2,
+        PMIX_PID | PMIX_INT | PMIX_INT32 | PMIX_UINT | PMIX_UINT32 | PMIX_FLOAT | PMIX_STATUS
+        | PMIX_PROC_RANK => 4,
+        PMIX_SIZE | PMIX_INT64 | PMIX_UINT64 | PMIX_DOUBLE | PMIX_TIME | PMIX_POINTER => 8,
+        PMIX_TIMEVAL => size_of::<libc::timeval>(),
         _ => return None,
     })
 }
@@ -44,16 +47,16 @@ pub(crate) fn plain_size(kind: iof_data_type_t) -> Option<usize> {
 /// Returns the size of an array's element of this type, in bytes.
 fn element_size(kind: iof_data_type_t) -> Option<usize> {
     Some(match kind {
-        IOF_STRING => size_of::<*mut c_char>(),
-        IOF_VALUE => size_of::<iof_value_t>(),
-        IOF_INFO => size_of::<iof_info_t>(),
-        IOF_PROC => size_of::<iof_proc_t>(),
-        IOF_PROC_NSPACE => size_of::<iof_nspace_t>(),
-        IOF_BYTE_OBJECT => size_of::<iof_byte_object_t>(),
-        IOF_PROC_INFO => size_of::<iof_proc_info_t>(),
-        IOF_ENVAR => size_of::<iof_envar_t>(),
-        IOF_REGATTR => size_of::<iof_regattr_t>(),
-        IOF_QUERY => size_of::<iof_query_t>(),
+        PMIX_STRING => size_of::<*mut c_char>(),
+        PMIX_VALUE => size_of::<iof_value_t>(),
+        PMIX_INFO => size_of::<iof_info_t>(),
+        PMIX_PROC => size_of::<iof_proc_t>(),
+        PMIX_PROC_NSPACE => size_of::<iof_nspace_t>(),
+        PMIX_BYTE_OBJECT => size_of::<iof_byte_object_t>(),
+        PMIX_PROC_INFO => size_of::<iof_proc_info_t>(),
+        PMIX_ENVAR => size_of::<iof_envar_t>(),
+        PMIX_REGATTR => size_of::<iof_regattr_t>(),
+        PMIX_QUERY => size_of::<iof_query_t>(),
         _ => return plain_size(kind),
     })
 }
@@ -75,15 +78,15 @@ pub(crate) unsafe fn load(data: *const c_void, kind: iof_data_type_t) -> Outcome
     if data.is_null() {
         return match kind {
             // A flag without a value.
-            IOF_BOOL => {
+            PMIX_BOOL => {
                 value.data.flag = true;
                 Ok(value)
             }
-            IOF_UNDEF | IOF_STRING | IOF_POINTER | IOF_BYTE_OBJECT => Ok(value),
-            _ => Err(IOF_ERR_BAD_PARAM),
+            PMIX_UNDEF | PMIX_STRING | PMIX_POINTER | PMIX_BYTE_OBJECT => Ok(value),
+            _ => Err(Status::ERR_BAD_PARAM),
         };
     }
-    if kind == IOF_POINTER {
+    if kind == PMIX_POINTER {
         value.data.ptr = data.cast_mut();
         return Ok(value);
     }
@@ -97,14 +100,11 @@ pub(crate) unsafe fn load(data: *const c_void, kind: iof_data_type_t) -> Outcome
     // SAFETY: the module's contract; `data` is used as a pointer to the type.
     unsafe {
         match kind {
-            IOF_STRING => from.data.string = data.cast_mut().cast(),
-            IOF_PROC => from.data.proc = data.cast_mut().cast(),
-            IOF_PROC_NSPACE => from.data.nspace = data.cast_mut().cast(),
-            IOF_PROC_INFO => from.data.pinfo = data.cast_mut().cast(),
-            IOF_DATA_ARRAY => from.data.darray = data.cast_mut().cast(),
-            IOF_BYTE_OBJECT => from.data.bo = *read::one(data.cast())?,
-            IOF_ENVAR => from.data.envar = *read::one(data.cast())?,
-            _ => return Err(IOF_ERR_UNKNOWN_DATA_TYPE),
+            PMIX_BYTE_OBJECT => from.data.bo = *read::one(data.cast())?,
+            PMIX_ENVAR => from.data.envar = *read::one(data.cast())?,
+            PMIX_UNDEF => return Err(Status::ERR_UNKNOWN_DATA_TYPE),
+            // If the type is known, its field is a pointer to the data.
+            _ => from.data.ptr = data.cast_mut(),
         }
         copy(&from, 0)
     }
@@ -119,32 +119,26 @@ pub(crate) unsafe fn copy(from: &iof_value_t, depth: usize) -> Outcome<iof_value
     // SAFETY: the module's contract; the type specifies the field.
     unsafe {
         match from.r#type {
-            IOF_STRING => to.data.string = copy_text(from.data.string)?,
-            IOF_BYTE_OBJECT => to.data.bo = copy_bytes(&from.data.bo)?,
-            IOF_ENVAR => to.data.envar = copy_envar(&from.data.envar)?,
-            IOF_PROC => to.data.proc = boxed(*read::one(from.data.proc)?)?,
-            IOF_PROC_NSPACE => to.data.nspace = boxed(*read::one(from.data.nspace)?)?,
-            IOF_PROC_INFO => to.data.pinfo = boxed(copy_proc_info(read::one(from.data.pinfo)?)?)?,
-            IOF_DATA_ARRAY => {
+            PMIX_STRING => to.data.string = copy_text(from.data.string)?,
+            PMIX_BYTE_OBJECT => to.data.bo = copy_bytes(&from.data.bo)?,
+            PMIX_ENVAR => to.data.envar = copy_envar(&from.data.envar)?,
+            PMIX_PROC => to.data.proc = boxed(*read::one(from.data.proc)?)?,
+            PMIX_PROC_NSPACE => to.data.nspace = boxed(*read::one(from.data.nspace)?)?,
+            PMIX_PROC_INFO => to.data.pinfo = boxed(copy_proc_info(read::one(from.data.pinfo)?)?)?,
+            PMIX_DATA_ARRAY => {
                 to.data.darray = boxed(copy_array(read::one(from.data.darray)?, depth)?)?;
             }
-            IOF_UNDEF => {}
+            PMIX_UNDEF => {}
             kind if plain_size(kind).is_some() => {}
-            _ => return Err(IOF_ERR_UNKNOWN_DATA_TYPE),
+            _ => return Err(Status::ERR_UNKNOWN_DATA_TYPE),
         }
     }
     Ok(to)
 }
 
 /// Moves `value` into memory of its own.
-fn boxed<T>(value: T) -> Outcome<*mut T> {
-    let place: *mut T = memory::zeroed(1);
-    if place.is_null() {
-        return Err(IOF_ERR_NOMEM);
-    }
-    // SAFETY: there is room for one value, and nothing else refers to it.
-    unsafe { place.write(value) };
-    Ok(place)
+fn boxed<T: Copy>(value: T) -> Outcome<*mut T> {
+    memory::checked(memory::give(&[value]))
 }
 
 unsafe fn copy_text(from: *mut c_char) -> Outcome<*mut c_char> {
@@ -152,8 +146,7 @@ unsafe fn copy_text(from: *mut c_char) -> Outcome<*mut c_char> {
         return Ok(from);
     }
     // SAFETY: the module's contract.
-    let to = memory::text(unsafe { read::bytes(from, MAX_BYTES) }?);
-    if to.is_null() { Err(IOF_ERR_NOMEM) } else { Ok(to) }
+    memory::checked(memory::text(unsafe { read::bytes(from, MAX_BYTES) }?))
 }
 
 /// Copies two texts. On an error, no copy is left.
@@ -172,15 +165,14 @@ unsafe fn copy_texts(from: *mut *mut c_char) -> Outcome<*mut *mut c_char> {
         return Ok(from);
     }
     // SAFETY: the module's contract.
-    let to = memory::texts(&unsafe { read::texts(from, MAX_ELEMENTS, MAX_BYTES) }?);
-    if to.is_null() { Err(IOF_ERR_NOMEM) } else { Ok(to) }
+    memory::checked(memory::texts(&unsafe { read::texts(from, MAX_ELEMENTS, MAX_BYTES) }?))
 }
 
 unsafe fn copy_bytes(from: &iof_byte_object_t) -> Outcome<iof_byte_object_t> {
     // SAFETY: the module's contract.
     let bytes = unsafe { memory::copied(from.bytes, from.size) };
     if bytes.is_null() && from.size > 0 && !from.bytes.is_null() {
-        return Err(IOF_ERR_NOMEM);
+        return Err(Status::ERR_NOMEM);
     }
     Ok(iof_byte_object_t { bytes, size: if bytes.is_null() { 0 } else { from.size } })
 }
@@ -202,14 +194,14 @@ unsafe fn copy_proc_info(from: &iof_proc_info_t) -> Outcome<iof_proc_info_t> {
 /// # Safety
 /// The module's contract.
 pub(crate) unsafe fn copy_array(from: &iof_data_array_t, depth: usize) -> Outcome<iof_data_array_t> {
-    let size = element_size(from.r#type).ok_or(IOF_ERR_UNKNOWN_DATA_TYPE)?;
+    let size = element_size(from.r#type).ok_or(Status::ERR_UNKNOWN_DATA_TYPE)?;
     if depth >= MAX_DEPTH || from.size > MAX_ELEMENTS || (from.array.is_null() && from.size > 0) {
-        return Err(IOF_ERR_BAD_PARAM);
+        return Err(Status::ERR_BAD_PARAM);
     }
-    let total = from.size.checked_mul(size).ok_or(IOF_ERR_BAD_PARAM)?;
+    let total = from.size.checked_mul(size).ok_or(Status::ERR_BAD_PARAM)?;
     let mut to = iof_data_array_t { array: memory::zeroed::<u8>(total).cast(), ..*from };
     if to.array.is_null() && total > 0 {
-        return Err(IOF_ERR_NOMEM);
+        return Err(Status::ERR_NOMEM);
     }
     for index in 0..from.size {
         // SAFETY: the module's contract; elements that are not copied yet are zero, and own no
@@ -249,24 +241,24 @@ unsafe fn copy_element(
     // SAFETY: the module's contract; the type specifies the elements.
     unsafe {
         match kind {
-            IOF_STRING => one(from, to, |text| copy_text(*text)),
-            IOF_VALUE => one(from, to, |value| copy(value, deeper)),
-            IOF_INFO => one(from, to, |info: &iof_info_t| {
+            PMIX_STRING => one(from, to, |text| copy_text(*text)),
+            PMIX_VALUE => one(from, to, |value| copy(value, deeper)),
+            PMIX_INFO => one(from, to, |info: &iof_info_t| {
                 Ok(iof_info_t {
                     value: copy(&info.value, deeper)?,
-                    flags: info.flags & !IOF_INFO_PERSISTENT,
+                    flags: info.flags & !PMIX_INFO_PERSISTENT,
                     ..*info
                 })
             }),
-            IOF_BYTE_OBJECT => one(from, to, |bo| copy_bytes(bo)),
-            IOF_PROC_INFO => one(from, to, |info| copy_proc_info(info)),
-            IOF_ENVAR => one(from, to, |envar| copy_envar(envar)),
-            IOF_REGATTR => one(from, to, |attr: &iof_regattr_t| {
+            PMIX_BYTE_OBJECT => one(from, to, |bo| copy_bytes(bo)),
+            PMIX_PROC_INFO => one(from, to, |info| copy_proc_info(info)),
+            PMIX_ENVAR => one(from, to, |envar| copy_envar(envar)),
+            PMIX_REGATTR => one(from, to, |attr: &iof_regattr_t| {
                 let name = copy_text(attr.name)?;
                 let description = copy_texts(attr.description).inspect_err(|_| memory::free(name))?;
                 Ok(iof_regattr_t { name, description, ..*attr })
             }),
-            IOF_QUERY => Err(IOF_ERR_UNKNOWN_DATA_TYPE),
+            PMIX_QUERY => Err(Status::ERR_UNKNOWN_DATA_TYPE),
             _ => {
                 let size = element_size(kind).unwrap_or_default();
                 ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), size);
@@ -284,18 +276,18 @@ pub(crate) unsafe fn destroy(value: &mut iof_value_t, depth: usize) {
     // SAFETY: the module's contract; the type specifies the field.
     unsafe {
         match value.r#type {
-            IOF_STRING => memory::free(value.data.string),
-            IOF_BYTE_OBJECT => memory::free(value.data.bo.bytes),
-            IOF_ENVAR => destroy_envar(&value.data.envar),
-            IOF_PROC => memory::free(value.data.proc),
-            IOF_PROC_NSPACE => memory::free(value.data.nspace),
-            IOF_PROC_INFO => {
+            PMIX_STRING => memory::free(value.data.string),
+            PMIX_BYTE_OBJECT => memory::free(value.data.bo.bytes),
+            PMIX_ENVAR => destroy_envar(&value.data.envar),
+            PMIX_PROC => memory::free(value.data.proc),
+            PMIX_PROC_NSPACE => memory::free(value.data.nspace),
+            PMIX_PROC_INFO => {
                 if let Ok(info) = read::place(value.data.pinfo) {
                     destroy_proc_info(info);
                     memory::free(value.data.pinfo);
                 }
             }
-            IOF_DATA_ARRAY => {
+            PMIX_DATA_ARRAY => {
                 if let Ok(array) = read::place(value.data.darray) {
                     destroy_array(array, depth);
                     memory::free(value.data.darray);
@@ -321,7 +313,7 @@ pub(crate) unsafe fn destroy_array(array: &mut iof_data_array_t, depth: usize) {
     }
     // SAFETY: the module's contract.
     unsafe { memory::free(array.array) };
-    *array = iof_data_array_t { r#type: IOF_UNDEF, size: 0, array: ptr::null_mut() };
+    *array = iof_data_array_t { r#type: PMIX_UNDEF, size: 0, array: ptr::null_mut() };
 }
 
 unsafe fn destroy_element(kind: iof_data_type_t, element: *mut c_void, depth: usize) {
@@ -329,18 +321,18 @@ unsafe fn destroy_element(kind: iof_data_type_t, element: *mut c_void, depth: us
     // SAFETY: the module's contract; the type specifies the elements.
     unsafe {
         match kind {
-            IOF_STRING => memory::free(*element.cast::<*mut c_char>()),
-            IOF_VALUE => destroy(&mut *element.cast(), deeper),
-            IOF_INFO => destroy_info(&mut *element.cast(), deeper),
-            IOF_BYTE_OBJECT => memory::free((*element.cast::<iof_byte_object_t>()).bytes),
-            IOF_PROC_INFO => destroy_proc_info(&mut *element.cast()),
-            IOF_ENVAR => destroy_envar(&*element.cast()),
-            IOF_REGATTR => {
+            PMIX_STRING => memory::free(*element.cast::<*mut c_char>()),
+            PMIX_VALUE => destroy(&mut *element.cast(), deeper),
+            PMIX_INFO => destroy_info(&mut *element.cast(), deeper),
+            PMIX_BYTE_OBJECT => memory::free((*element.cast::<iof_byte_object_t>()).bytes),
+            PMIX_PROC_INFO => destroy_proc_info(&mut *element.cast()),
+            PMIX_ENVAR => destroy_envar(&*element.cast()),
+            PMIX_REGATTR => {
                 let attr = &*element.cast::<iof_regattr_t>();
                 memory::free(attr.name);
                 memory::free_texts(attr.description);
             }
-            IOF_QUERY => {
+            PMIX_QUERY => {
                 let query = &*element.cast::<iof_query_t>();
                 memory::free_texts(query.keys);
                 free_infos(query.qualifiers, query.nqual);
@@ -367,7 +359,7 @@ unsafe fn destroy_proc_info(info: &mut iof_proc_info_t) {
 }
 
 unsafe fn destroy_info(info: &mut iof_info_t, depth: usize) {
-    if info.flags & IOF_INFO_PERSISTENT == 0 {
+    if info.flags & PMIX_INFO_PERSISTENT == 0 {
         // SAFETY: the module's contract.
         unsafe { destroy(&mut info.value, depth) };
     }

@@ -3,27 +3,54 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+use std::ffi::CStr;
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
 use common::{compiler, pmix_flags, run};
+use iof_c::{NUMBERS, iof_Data_type_string, iof_Error_string, iof_Proc_state_string, iof_Scope_string};
+use iof_proto::attribute;
+use iof_proto::status::STATUSES;
 
-/// Returns the keys as C macros, which cbindgen cannot generate.
-fn keys(source: &str) -> String {
-    let mut keys = String::new();
-    let mut in_doc = false;
-    for line in source.lines() {
-        if let Some(doc) = line.strip_prefix("/// ") {
-            keys += if in_doc { "" } else { "\n" };
-            keys += &format!("// {doc}\n");
-        } else if let Some((name, text)) =
-            line.strip_prefix("pub const ").and_then(|constant| constant.split_once(": &str = "))
-        {
-            keys += &format!("#define {name} {}\n", text.trim_end_matches(';'));
+/// Returns the constant whose name in Rust is `name`.
+fn define(name: &str, value: impl Display) -> String {
+    let name = name.strip_prefix("PMIX_").or_else(|| name.strip_prefix("IOF_")).unwrap_or(name);
+    format!("#define IOF_{name} {value}\n")
+}
+
+/// Returns a constant with its comment, in lines of at most 99 columns.
+fn documented(text: &str, define: &str) -> String {
+    let mut lines = vec!["//".to_owned()];
+    for word in text.split_whitespace() {
+        if lines.last().unwrap().len() + 1 + word.len() > 99 {
+            lines.push("//".to_owned());
         }
-        in_doc = line.starts_with("/// ");
+        *lines.last_mut().unwrap() += &format!(" {word}");
     }
-    keys
+    format!("\n{}\n{define}", lines.join("\n"))
+}
+
+/// Returns the constants of the tables of statuses, numbers and attributes, which cbindgen does not
+/// see. Those that only have a name follow `standard`, which tells that they are PMIx's.
+fn constants(standard: &str) -> String {
+    let (mut described, mut named) = (String::new(), String::new());
+    for row in STATUSES.iter().chain(NUMBERS.into_iter().flatten()) {
+        let unsigned = if row.value > i32::MAX.into() { "u" } else { "" };
+        let define = define(row.name, format!("{}{unsigned}", row.value));
+        match row.doc {
+            Some("") => named += &define,
+            Some(doc) => described += &documented(doc, &define),
+            None => {}
+        }
+    }
+    for attribute in attribute::all() {
+        // Markdown has examples with brackets as code.
+        let text = attribute.c_text().replace('`', "\"");
+        described += &documented(&text, &define(attribute.name, format!("\"{}\"", attribute.key)));
+    }
+    format!("{described}{standard}\n{named}")
 }
 
 #[test]
@@ -32,10 +59,9 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
     let source = |name: &str| root.join("src").join(name).with_extension("rs");
     let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let text = |name: &str| fs::read_to_string(root.join("src").join(name)).unwrap();
-    config.after_includes = Some(keys(&text("keys.rs")) + &text("standard.h") + &text("macros.h"));
+    config.after_includes = Some(constants(&text("standard.h")) + &text("macros.h"));
     let mut builder = cbindgen::Builder::new().with_config(config);
     for name in [
-        "constants",
         "types",
         "callbacks",
         "tool",
@@ -61,6 +87,25 @@ fn the_header_is_what_cbindgen_generates_from_the_sources() {
     assert!(
         generated == fs::read_to_string(&header).unwrap_or_default(),
         "include/iof.h is stale: run IOF_BLESS=1 cargo test -p iof-c --test header"
+    );
+}
+
+#[test]
+fn each_number_has_one_row_with_a_name_and_a_text() {
+    for table in [STATUSES].into_iter().chain(NUMBERS) {
+        let (mut names, mut values) = (BTreeSet::new(), BTreeSet::new());
+        for row in table {
+            assert!(names.insert(row.name) && values.insert(row.value), "{row:?}");
+            assert!(!row.text.is_empty(), "{row:?}");
+        }
+    }
+    let names =
+        [iof_Error_string(-7), iof_Proc_state_string(5), iof_Data_type_string(39), iof_Scope_string(3)];
+    // SAFETY: the library returns texts that are valid for ever.
+    let names = names.map(|name| unsafe { CStr::from_ptr(name) }.to_str().unwrap());
+    assert_eq!(
+        names,
+        ["PMIX_ERR_PROC_ABORTED", "PROC_STATE_RUNNING", "PMIX_DATA_ARRAY", "SHARE ACROSS ALL NODES"]
     );
 }
 

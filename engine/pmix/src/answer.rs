@@ -2,11 +2,11 @@
 
 use std::ffi::CString;
 
+use iof_proto::attribute;
 use iof_proto::attribute::library::{
     IOF_CACHED, IOF_CHANNEL, IOF_DROPPED, IOF_GENERATION, IOF_LOGGED, IOF_PRODUCED, IOF_READERS,
     PMIX_CMD_LINE, PMIX_EXIT_CODE,
 };
-use iof_proto::attribute::{self, ValueType};
 use iof_proto::directive::key::PMIX_IOF_COMPLETE;
 use iof_proto::query::key::{
     IOF_QUERY_STATS, PMIX_JOB_SIZE, PMIX_LOCAL_PROCS, PMIX_NSPACE, PMIX_PROCID, PMIX_QUERY_JOB_STATUS,
@@ -107,30 +107,9 @@ fn attributes(from: &Attributes) -> Info {
         Attribute {
             name: c_string(row.map_or(key, |row| row.name)),
             key: key.clone(),
-            kind: row.map_or(kind::UNDEF, data_type),
-            description: c_string(row.map_or("", |row| row.text)),
+            kind: row.map_or(kind::PMIX_UNDEF, attribute::Attribute::data_type),
+            description: c_string(&row.map(attribute::Attribute::text).unwrap_or_default()),
         }
     };
     Info::new(from.function.clone(), Value::Attributes(from.keys.iter().map(attribute).collect()))
-}
-
-/// Returns the first type of an attribute's values.
-fn data_type(row: &attribute::Attribute) -> u16 {
-    match row.types.first() {
-        Some(ValueType::Bool) => kind::BOOL,
-        Some(ValueType::Number) if *row.range.end() <= u32::MAX.into() => kind::UINT32,
-        Some(ValueType::Number) => kind::UINT64,
-        Some(ValueType::Text) => kind::STRING,
-        Some(ValueType::Process) => kind::PROC,
-        Some(ValueType::Status) => kind::STATUS,
-        Some(ValueType::Channel) => kind::IOF_CHANNEL,
-        Some(
-            ValueType::Email
-            | ValueType::Processes
-            | ValueType::Jobs
-            | ValueType::Streams
-            | ValueType::Attributes,
-        ) => kind::DATA_ARRAY,
-        Some(ValueType::Any) | None => kind::UNDEF,
-    }
 }

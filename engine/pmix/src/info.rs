@@ -130,48 +130,48 @@ impl Form {
         let kind = match value {
             Value::Flag(flag) => {
                 data.byte = (*flag).into();
-                kind::BOOL
+                kind::PMIX_BOOL
             }
             Value::Uint16(number) => {
                 data.uint16 = *number;
-                kind::UINT16
+                kind::PMIX_UINT16
             }
             Value::Channel(channel) => {
                 data.uint16 = *channel;
-                kind::IOF_CHANNEL
+                kind::PMIX_IOF_CHANNEL
             }
             Value::Uint32(number) => {
                 data.uint32 = *number;
-                kind::UINT32
+                kind::PMIX_UINT32
             }
             Value::Uint64(number) => {
                 data.uint64 = *number;
-                kind::UINT64
+                kind::PMIX_UINT64
             }
             Value::Int(number) => {
                 data.int32 = *number;
-                kind::INT
+                kind::PMIX_INT
             }
             Value::Status(status) => {
                 data.int32 = *status;
-                kind::STATUS
+                kind::PMIX_STATUS
             }
             Value::Rank(rank) => {
                 data.uint32 = *rank;
-                kind::PROC_RANK
+                kind::PMIX_PROC_RANK
             }
             Value::Text(text) => {
                 data.string = text.as_ptr().cast_mut();
-                kind::STRING
+                kind::PMIX_STRING
             }
             Value::Regex(text) => {
                 let size = text.as_bytes_with_nul().len();
                 data.bytes = ByteObject { bytes: text.as_ptr().cast_mut(), size };
-                kind::REGEX
+                kind::PMIX_REGEX
             }
             Value::Proc(proc) => {
                 data.proc = ptr::from_ref(&**proc).cast_mut();
-                kind::PROC
+                kind::PMIX_PROC
             }
             Value::Infos(infos) => self.array(&mut data, Elements::Infos(Form::new(infos))),
             Value::Procs(procs) => self.array(&mut data, Elements::Procs(procs.clone())),
@@ -190,15 +190,15 @@ impl Form {
     /// Makes an array the value.
     fn array(&mut self, data: &mut types::Data, mut elements: Elements) -> u16 {
         let (kind, array, size) = match &mut elements {
-            Elements::Infos(form) => (kind::INFO, form.infos.as_mut_ptr().cast(), form.infos.len()),
-            Elements::Procs(all) => (kind::PROC, all.as_mut_ptr().cast(), all.len()),
-            Elements::Processes(all) => (kind::PROC_INFO, all.as_mut_ptr().cast(), all.len()),
-            Elements::Attributes(all, _) => (kind::REGATTR, all.as_mut_ptr().cast(), all.len()),
+            Elements::Infos(form) => (kind::PMIX_INFO, form.infos.as_mut_ptr().cast(), form.infos.len()),
+            Elements::Procs(all) => (kind::PMIX_PROC, all.as_mut_ptr().cast(), all.len()),
+            Elements::Processes(all) => (kind::PMIX_PROC_INFO, all.as_mut_ptr().cast(), all.len()),
+            Elements::Attributes(all, _) => (kind::PMIX_REGATTR, all.as_mut_ptr().cast(), all.len()),
         };
         let mut array = Box::new(DataArray { kind, size, array });
         data.array = ptr::from_mut(&mut *array);
         self.arrays.push((array, elements));
-        kind::DATA_ARRAY
+        kind::PMIX_DATA_ARRAY
     }
 }
 

@@ -147,11 +147,11 @@ unsafe fn value(from: &types::Value, limit: usize) -> Read<InfoValue> {
     unsafe {
         Ok(match *kind {
             // PMIx's macros express a flag without a value in this way.
-            kind::UNDEF => InfoValue::Bool(true),
-            kind::BOOL => InfoValue::Bool(data.byte != 0),
-            kind::STRING => InfoValue::Text(text(data.string, limit)?),
-            kind::PROC => InfoValue::Proc(proc(one(data.proc)?)?),
-            kind::PROC_NSPACE => InfoValue::Text(text_within(one(data.nspace)?)?),
+            kind::PMIX_UNDEF => InfoValue::Bool(true),
+            kind::PMIX_BOOL => InfoValue::Bool(data.byte != 0),
+            kind::PMIX_STRING => InfoValue::Text(text(data.string, limit)?),
+            kind::PMIX_PROC => InfoValue::Proc(proc(one(data.proc)?)?),
+            kind::PMIX_PROC_NSPACE => InfoValue::Text(text_within(one(data.nspace)?)?),
             _ => return Err(Status::ERR_NOT_SUPPORTED),
         })
     }
@@ -163,12 +163,12 @@ pub(crate) fn number(from: &types::Value) -> Option<i128> {
     // SAFETY: all of these fields are integers, for which all bit patterns are valid.
     unsafe {
         Some(match *kind {
-            kind::BYTE | kind::UINT8 => data.byte.into(),
-            kind::SIZE | kind::UINT64 => data.uint64.into(),
-            kind::PID | kind::INT | kind::INT32 | kind::STATUS => data.int32.into(),
-            kind::INT64 | kind::TIME => data.int64.into(),
-            kind::UINT | kind::UINT32 | kind::PROC_RANK => data.uint32.into(),
-            kind::UINT16 | kind::IOF_CHANNEL => data.uint16.into(),
+            kind::PMIX_BYTE | kind::PMIX_UINT8 => data.byte.into(),
+            kind::PMIX_SIZE | kind::PMIX_UINT64 => data.uint64.into(),
+            kind::PMIX_PID | kind::PMIX_INT | kind::PMIX_INT32 | kind::PMIX_STATUS => data.int32.into(),
+            kind::PMIX_INT64 | kind::PMIX_TIME => data.int64.into(),
+            kind::PMIX_UINT | kind::PMIX_UINT32 | kind::PMIX_PROC_RANK => data.uint32.into(),
+            kind::PMIX_UINT16 | kind::PMIX_IOF_CHANNEL => data.uint16.into(),
             _ => return None,
         })
     }
@@ -218,7 +218,7 @@ pub(crate) unsafe fn log_entries(start: *const types::Info, count: usize) -> Rea
         let (channel, required) = (text_within(&from.key)?, from.flags & types::REQUIRED != 0);
         // SAFETY: the kind specifies the field; the rest is the module's contract.
         let value = unsafe {
-            if channel == PMIX_LOG_EMAIL && from.value.kind == kind::DATA_ARRAY {
+            if channel == PMIX_LOG_EMAIL && from.value.kind == kind::PMIX_DATA_ARRAY {
                 LogValue::Email(email(one(from.value.data.array)?)?)
             } else {
                 match value(&from.value, MAX_LOG_TEXT)? {
@@ -238,7 +238,7 @@ pub(crate) unsafe fn log_entries(start: *const types::Info, count: usize) -> Rea
 
 /// Reads the fields of an email.
 unsafe fn email(array: &types::DataArray) -> Read<Vec<Info>> {
-    if array.kind != kind::INFO {
+    if array.kind != kind::PMIX_INFO {
         return Err(Status::ERR_BAD_PARAM);
     }
     // SAFETY: the kind specifies the elements.

@@ -26,31 +26,9 @@ pub(crate) struct Proc {
 
 /// The types of values (`pmix_data_type_t`).
 pub(crate) mod kind {
-    pub(crate) const UNDEF: u16 = 0;
-    pub(crate) const BOOL: u16 = 1;
-    pub(crate) const BYTE: u16 = 2;
-    pub(crate) const STRING: u16 = 3;
-    pub(crate) const SIZE: u16 = 4;
-    pub(crate) const PID: u16 = 5;
-    pub(crate) const INT: u16 = 6;
-    pub(crate) const INT32: u16 = 9;
-    pub(crate) const INT64: u16 = 10;
-    pub(crate) const UINT: u16 = 11;
-    pub(crate) const UINT8: u16 = 12;
-    pub(crate) const UINT16: u16 = 13;
-    pub(crate) const UINT32: u16 = 14;
-    pub(crate) const UINT64: u16 = 15;
-    pub(crate) const TIME: u16 = 19;
-    pub(crate) const STATUS: u16 = 20;
-    pub(crate) const PROC: u16 = 22;
-    pub(crate) const INFO: u16 = 24;
-    pub(crate) const PROC_INFO: u16 = 38;
-    pub(crate) const DATA_ARRAY: u16 = 39;
-    pub(crate) const PROC_RANK: u16 = 40;
-    pub(crate) const IOF_CHANNEL: u16 = 45;
-    pub(crate) const REGATTR: u16 = 48;
-    pub(crate) const REGEX: u16 = 49;
-    pub(crate) const PROC_NSPACE: u16 = 60;
+    pub(crate) use iof_proto::attribute::data_type::*;
+
+    pub(crate) const PMIX_REGEX: u16 = 49;
 }
 
 /// `pmix_byte_object_t`.
@@ -327,30 +305,30 @@ mod tests {
             ("offsetof(pmix_query_t, qualifiers)", offset_of!(Query, qualifiers)),
             ("offsetof(pmix_query_t, nqual)", offset_of!(Query, qualifier_count)),
             ("PMIX_INFO_REQD", REQUIRED as usize),
-            ("PMIX_BOOL", kind::BOOL.into()),
-            ("PMIX_BYTE", kind::BYTE.into()),
-            ("PMIX_STRING", kind::STRING.into()),
-            ("PMIX_SIZE", kind::SIZE.into()),
-            ("PMIX_PID", kind::PID.into()),
-            ("PMIX_INT", kind::INT.into()),
-            ("PMIX_INT32", kind::INT32.into()),
-            ("PMIX_INT64", kind::INT64.into()),
-            ("PMIX_UINT", kind::UINT.into()),
-            ("PMIX_UINT8", kind::UINT8.into()),
-            ("PMIX_UINT16", kind::UINT16.into()),
-            ("PMIX_UINT32", kind::UINT32.into()),
-            ("PMIX_UINT64", kind::UINT64.into()),
-            ("PMIX_TIME", kind::TIME.into()),
-            ("PMIX_STATUS", kind::STATUS.into()),
-            ("PMIX_PROC", kind::PROC.into()),
-            ("PMIX_INFO", kind::INFO.into()),
-            ("PMIX_PROC_INFO", kind::PROC_INFO.into()),
-            ("PMIX_DATA_ARRAY", kind::DATA_ARRAY.into()),
-            ("PMIX_PROC_RANK", kind::PROC_RANK.into()),
-            ("PMIX_IOF_CHANNEL", kind::IOF_CHANNEL.into()),
-            ("PMIX_REGATTR", kind::REGATTR.into()),
-            ("PMIX_REGEX", kind::REGEX.into()),
-            ("PMIX_PROC_NSPACE", kind::PROC_NSPACE.into()),
+            ("PMIX_BOOL", kind::PMIX_BOOL.into()),
+            ("PMIX_BYTE", kind::PMIX_BYTE.into()),
+            ("PMIX_STRING", kind::PMIX_STRING.into()),
+            ("PMIX_SIZE", kind::PMIX_SIZE.into()),
+            ("PMIX_PID", kind::PMIX_PID.into()),
+            ("PMIX_INT", kind::PMIX_INT.into()),
+            ("PMIX_INT32", kind::PMIX_INT32.into()),
+            ("PMIX_INT64", kind::PMIX_INT64.into()),
+            ("PMIX_UINT", kind::PMIX_UINT.into()),
+            ("PMIX_UINT8", kind::PMIX_UINT8.into()),
+            ("PMIX_UINT16", kind::PMIX_UINT16.into()),
+            ("PMIX_UINT32", kind::PMIX_UINT32.into()),
+            ("PMIX_UINT64", kind::PMIX_UINT64.into()),
+            ("PMIX_TIME", kind::PMIX_TIME.into()),
+            ("PMIX_STATUS", kind::PMIX_STATUS.into()),
+            ("PMIX_PROC", kind::PMIX_PROC.into()),
+            ("PMIX_INFO", kind::PMIX_INFO.into()),
+            ("PMIX_PROC_INFO", kind::PMIX_PROC_INFO.into()),
+            ("PMIX_DATA_ARRAY", kind::PMIX_DATA_ARRAY.into()),
+            ("PMIX_PROC_RANK", kind::PMIX_PROC_RANK.into()),
+            ("PMIX_IOF_CHANNEL", kind::PMIX_IOF_CHANNEL.into()),
+            ("PMIX_REGATTR", kind::PMIX_REGATTR.into()),
+            ("PMIX_REGEX", kind::PMIX_REGEX.into()),
+            ("PMIX_PROC_NSPACE", kind::PMIX_PROC_NSPACE.into()),
             ("-PMIX_OPERATION_SUCCEEDED", OPERATION_SUCCEEDED.unsigned_abs() as usize),
             ("-PMIX_ERR_NOT_SUPPORTED", NOT_SUPPORTED.unsigned_abs() as usize),
         ];

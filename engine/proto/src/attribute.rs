@@ -8,18 +8,21 @@
 //! * the rules of the functions that read lists of [`Info`], see [`read`];
 //! * the answer to [`ATTRIBUTE_SUPPORT`](crate::query::key::PMIX_QUERY_ATTRIBUTE_SUPPORT);
 //! * the page of the book that lists them;
-//! * the tests that each place honours exactly its rows, see [`mismatches`], that the C library has
-//!   the same keys, and that the page on conformance has a row for each attribute of PMIx.
+//! * the constants of their keys in `iof.h`, with the second paragraph of a row as the comment;
+//! * the tests that each place honours exactly its rows, see [`mismatches`], and that the page on
+//!   conformance has a row for each attribute of PMIx.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use self::data_type::*;
 use crate::info::{Info, InfoValue};
 use crate::names::{Nspace, Proc, Rank};
 
 /// Defines the constant of each attribute, and the table of a topic. A row has the form
-/// `NAME = "key": Type or Type from 1 to 7, at Place Place;`.
+/// `NAME = "key": Type or Type from 1 to 7, at Place Place;`, with a comment of two paragraphs: the
+/// meaning, and the comment in `iof.h`, which begins with functions of C and the type in C.
 macro_rules! attributes {
     ($(
         $(#[doc = $text:literal])+
@@ -43,13 +46,33 @@ macro_rules! attributes {
             ],
             range: attributes!(@range $($min, $max)?),
             places: &[$($crate::attribute::Place::$place),+],
-            text: concat!($($text),+).trim_ascii_start(),
+            doc: concat!($($text, "\n"),+),
         }),+];
     };
     (@range) => { 0..=u64::MAX };
     (@range $min:literal, $max:literal) => { $min..=$max };
 }
 
+/// Defines an enum whose variants have texts, which [`Display`](fmt::Display) shows.
+macro_rules! with_texts {
+    ($(#[$meta:meta])+ $name:ident { $($(#[$doc:meta])+ $variant:ident = $text:literal,)+ }) => {
+        $(#[$meta])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$doc])+ $variant,)+
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self {
+                    $($name::$variant => $text,)+
+                })
+            }
+        }
+    };
+}
+
+pub mod data_type;
 pub mod formats;
 pub(crate) mod forwarding;
 pub mod library;
@@ -58,6 +81,11 @@ pub(crate) mod queries;
 mod read;
 
 pub use read::{AttributeError, Given, read};
+
+/// The keys of all attributes.
+pub mod key {
+    pub use super::{formats::*, forwarding::*, library::*, logs::*, queries::*};
+}
 
 /// The tables, by topic.
 pub static TOPICS: [Topic; 5] = [
@@ -91,15 +119,46 @@ pub struct Attribute {
     pub range: RangeInclusive<u64>,
     /// The places where the attribute is honoured or, for the last ones, where it is given.
     pub places: &'static [Place],
-    /// The meaning of the attribute, as one line of text.
-    pub text: &'static str,
+    /// The comment of the row, see [`Attribute::text`] and [`Attribute::c_text`].
+    pub doc: &'static str,
 }
 
 impl Attribute {
+    /// Returns the meaning of the attribute, as one line of text.
+    pub fn text(&self) -> String {
+        self.paragraph(0)
+    }
+
+    /// Returns the comment of the attribute in `iof.h`, as one line of text.
+    pub fn c_text(&self) -> String {
+        self.paragraph(1)
+    }
+
+    fn paragraph(&self, index: usize) -> String {
+        let words = self.doc.split("\n\n").nth(index).unwrap_or_default().split_whitespace();
+        words.collect::<Vec<_>>().join(" ")
+    }
+
     /// Returns whether `value` has one of the types of the attribute and is in its range.
     pub fn accepts(&self, value: &InfoValue) -> bool {
         let has_type = self.types.contains(&ValueType::of(value));
         has_type && !matches!(value, InfoValue::Number(number) if !self.range.contains(number))
+    }
+
+    /// Returns the first type of the values in C; [`PMIX_UNDEF`] if the host chooses it.
+    pub fn data_type(&self) -> u16 {
+        match self.types.first() {
+            Some(ValueType::Bool) => PMIX_BOOL,
+            Some(ValueType::Number) if *self.range.end() <= u32::MAX.into() => PMIX_UINT32,
+            Some(ValueType::Number) => PMIX_UINT64,
+            Some(ValueType::Text) => PMIX_STRING,
+            Some(ValueType::Process) => PMIX_PROC,
+            Some(ValueType::Status) => PMIX_STATUS,
+            Some(ValueType::Channel) => PMIX_IOF_CHANNEL,
+            Some(ValueType::Any) | None => PMIX_UNDEF,
+            // Lists, and the fields of an email.
+            Some(_) => PMIX_DATA_ARRAY,
+        }
     }
 
     /// Returns the values that the attribute may have, such as "number from 0 to 7".
@@ -113,34 +172,35 @@ impl Attribute {
     }
 }
 
-/// The type of an attribute's value. An [`Info`] can have a value of one of the first
-/// four types.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ValueType {
-    /// A boolean.
-    Bool,
-    /// A number, see [`Attribute::range`].
-    Number,
-    /// A text.
-    Text,
-    /// A process.
-    Process,
-    /// The fields of an email.
-    Email,
-    /// A status.
-    Status,
-    /// One channel of a process, as a bit mask.
-    Channel,
-    /// A process table: [`Value::Procs`](crate::Value::Procs).
-    Processes,
-    /// A list of jobs: [`Value::Jobs`](crate::Value::Jobs).
-    Jobs,
-    /// A list of streams: [`Value::Streams`](crate::Value::Streams).
-    Streams,
-    /// The attributes of each function: [`Value::Attributes`](crate::Value::Attributes).
-    Attributes,
-    /// A type that the host chooses.
-    Any,
+with_texts! {
+    /// The type of an attribute's value. An [`Info`] can have a value of one of the first
+    /// four types.
+    ValueType {
+        /// A boolean.
+        Bool = "bool",
+        /// A number, see [`Attribute::range`].
+        Number = "number",
+        /// A text.
+        Text = "text",
+        /// A process.
+        Process = "process",
+        /// The fields of an email.
+        Email = "fields of an email",
+        /// A status.
+        Status = "status",
+        /// One channel of a process, as a bit mask.
+        Channel = "channel",
+        /// A process table: [`Value::Procs`](crate::Value::Procs).
+        Processes = "list of processes",
+        /// A list of jobs: [`Value::Jobs`](crate::Value::Jobs).
+        Jobs = "list of jobs",
+        /// A list of streams: [`Value::Streams`](crate::Value::Streams).
+        Streams = "list of streams",
+        /// The attributes of each function: [`Value::Attributes`](crate::Value::Attributes).
+        Attributes = "list of attributes",
+        /// A type that the host chooses.
+        Any = "any",
+    }
 }
 
 impl ValueType {
@@ -154,100 +214,54 @@ impl ValueType {
     }
 }
 
-impl fmt::Display for ValueType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            ValueType::Bool => "bool",
-            ValueType::Number => "number",
-            ValueType::Text => "text",
-            ValueType::Process => "process",
-            ValueType::Email => "fields of an email",
-            ValueType::Status => "status",
-            ValueType::Channel => "channel",
-            ValueType::Processes => "list of processes",
-            ValueType::Jobs => "list of jobs",
-            ValueType::Streams => "list of streams",
-            ValueType::Attributes => "list of attributes",
-            ValueType::Any => "any",
-        })
-    }
-}
-
-/// A place where attributes are honoured or given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// The start of an engine.
-    Server,
-    /// The start or adoption of a job.
-    Spawn,
-    /// A registration of a tool.
-    Pull,
-    /// A push of stdin.
-    Push,
-    /// A delivery of output from another node.
-    Deliver,
-    /// A key of a query.
-    Query,
-    /// A qualifier of a query.
-    Qualifier,
-    /// A channel of a log request, which has the message as its value.
-    LogChannel,
-    /// A directive of a log request.
-    LogDirective,
-    /// A field of an email.
-    Email,
-    /// `iof_tool_init` of the C library.
-    ToolInit,
-    /// `iof_server_init` of the C library, which honours the attributes of [`Place::Server`] as
-    /// well.
-    ServerInit,
-    /// `iof_server_spawn` of the C library, which honours the attributes of [`Place::Spawn`] as
-    /// well.
-    ServerSpawn,
-    /// A program of `iof_server_spawn` of the C library.
-    Program,
-    /// `iof_server_adopt` of the C library, which honours the attributes of [`Place::Spawn`] as
-    /// well.
-    ServerAdopt,
-    /// `iof_IOF_pull` of the C library, which honours the attributes of [`Place::Pull`] as well.
-    LibraryPull,
-    /// A key of a query that the C library answers itself.
-    LibraryQuery,
-    /// Given in C: to a callback of the launcher.
-    Callback,
-    /// Given in C: with output.
-    Output,
-    /// Given in C: a field of an answer to a query.
-    Answer,
-    /// Given in C: with an event.
-    Event,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Place::Server => "server",
-            Place::Spawn => "spawn",
-            Place::Pull => "pull",
-            Place::Push => "push",
-            Place::Deliver => "deliver",
-            Place::Query => "query",
-            Place::Qualifier => "qualifier",
-            Place::LogChannel => "log channel",
-            Place::LogDirective => "log directive",
-            Place::Email => "email",
-            Place::ToolInit => "iof_tool_init",
-            Place::ServerInit => "iof_server_init",
-            Place::ServerSpawn => "iof_server_spawn",
-            Place::Program => "iof_app_t",
-            Place::ServerAdopt => "iof_server_adopt",
-            Place::LibraryPull => "iof_IOF_pull",
-            Place::LibraryQuery => "iof_Query_info",
-            Place::Callback => "callback",
-            Place::Output => "output",
-            Place::Answer => "answer",
-            Place::Event => "event",
-        })
+with_texts! {
+    /// A place where attributes are honoured or given.
+    Place {
+        /// The start of an engine.
+        Server = "server",
+        /// The start or adoption of a job.
+        Spawn = "spawn",
+        /// A registration of a tool.
+        Pull = "pull",
+        /// A push of stdin.
+        Push = "push",
+        /// A delivery of output from another node.
+        Deliver = "deliver",
+        /// A key of a query.
+        Query = "query",
+        /// A qualifier of a query.
+        Qualifier = "qualifier",
+        /// A channel of a log request, which has the message as its value.
+        LogChannel = "log channel",
+        /// A directive of a log request.
+        LogDirective = "log directive",
+        /// A field of an email.
+        Email = "email",
+        /// `iof_tool_init` of the C library.
+        ToolInit = "iof_tool_init",
+        /// `iof_server_init` of the C library, which honours the attributes of [`Place::Server`] as
+        /// well.
+        ServerInit = "iof_server_init",
+        /// `iof_server_spawn` of the C library, which honours the attributes of [`Place::Spawn`] as
+        /// well.
+        ServerSpawn = "iof_server_spawn",
+        /// A program of `iof_server_spawn` of the C library.
+        Program = "iof_app_t",
+        /// `iof_server_adopt` of the C library, which honours the attributes of [`Place::Spawn`] as
+        /// well.
+        ServerAdopt = "iof_server_adopt",
+        /// `iof_IOF_pull` of the C library, which honours the attributes of [`Place::Pull`] as well.
+        LibraryPull = "iof_IOF_pull",
+        /// A key of a query that the C library answers itself.
+        LibraryQuery = "iof_Query_info",
+        /// Given in C: to a callback of the launcher.
+        Callback = "callback",
+        /// Given in C: with output.
+        Output = "output",
+        /// Given in C: a field of an answer to a query.
+        Answer = "answer",
+        /// Given in C: with an event.
+        Event = "event",
     }
 }
 
@@ -328,7 +342,8 @@ mod tests {
     #[test]
     fn every_text_is_a_sentence_and_only_numbers_have_a_range() {
         for attribute in all() {
-            assert!(attribute.text.ends_with('.') && !attribute.text.contains('|'), "{}", attribute.text);
+            let text = attribute.text();
+            assert!(text.ends_with('.') && !text.contains('|'), "{text}");
             let limited = attribute.range != (0..=u64::MAX);
             assert!(!limited || attribute.types.contains(&ValueType::Number), "{}", attribute.name);
         }

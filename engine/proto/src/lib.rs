@@ -8,6 +8,7 @@
 //! | [`attribute`]  | the table of all attributes; an attribute with its value is an [`Info`]          |
 //! | [`directive`]  | directives of I/O forwarding: [`Directives`] as typed values                     |
 //! | [`status`]     | results: [`Status`], with PMIx's numbers                                         |
+//! | [`numbers`](mod@numbers) | the tables of PMIx's numbers, with their names and texts              |
 //! | [`limits`]     | the limits on messages, connections and requests                                 |
 //! | [`message`]    | the control protocol: [`FromTool`], [`ToTool`]                                   |
 //! | [`push`]       | stdin: [`PushDirectives`], [`PushReport`]                                        |
@@ -35,6 +36,7 @@ pub mod limits;
 pub mod log;
 pub mod message;
 pub mod names;
+pub mod numbers;
 pub mod push;
 pub mod query;
 pub mod rendezvous;

@@ -44,7 +44,7 @@ fn page() -> String {
             topic.heading
         );
         for attribute in topic.attributes {
-            let Attribute { name, key, text, .. } = attribute;
+            let (Attribute { name, key, .. }, text) = (attribute, attribute.text());
             let places: Vec<String> = attribute.places.iter().map(ToString::to_string).collect();
             let (places, values) = (places.join(", "), attribute.values());
             page += &format!("| `{name}` | `{key}` | {places} | {values} | {text} |\n");

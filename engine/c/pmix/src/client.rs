@@ -12,6 +12,7 @@ use std::process;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use iof_c::*;
+use iof_proto::Status;
 
 /// The variable that PMIx's servers set for their ranks.
 const SERVED: &str = "PMIX_NAMESPACE";
@@ -45,29 +46,34 @@ fn client() -> MutexGuard<'static, Client> {
 }
 
 /// Returns the client if the process is one, and otherwise the status of its calls.
-fn initialized() -> Result<MutexGuard<'static, Client>, iof_status_t> {
+fn initialized() -> Result<MutexGuard<'static, Client>, Status> {
     let client = client();
     if client.count > 0 {
         return Ok(client);
     }
     drop(client);
     Err(match iof_Initialized() {
-        0 => IOF_ERR_INIT,
+        0 => Status::ERR_INIT,
         _ if iof_tool_is_connected() => fail(
-            IOF_ERR_NOT_SUPPORTED,
+            Status::ERR_NOT_SUPPORTED,
             "an engine keeps no data of processes, and has no collective operations",
         ),
-        _ => fail(IOF_ERR_UNREACH, "the process is a tool, and no rank of a PMIx server"),
+        _ => fail(Status::ERR_UNREACH, "the process is a tool, and no rank of a PMIx server"),
     })
 }
 
 /// The same for a call whose arguments are valid or not, which PMIx's library checks in between.
-fn initialized_with(valid: bool) -> Result<MutexGuard<'static, Client>, iof_status_t> {
+fn initialized_with(valid: bool) -> Result<MutexGuard<'static, Client>, Status> {
     match initialized() {
-        Err(IOF_ERR_INIT) => Err(IOF_ERR_INIT),
-        _ if !valid => Err(IOF_ERR_BAD_PARAM),
+        Err(Status::ERR_INIT) => Err(Status::ERR_INIT),
+        _ if !valid => Err(Status::ERR_BAD_PARAM),
         result => result,
     }
+}
+
+/// Returns the status of a call.
+fn status_of(result: Result<(), Status>) -> iof_status_t {
+    result.err().unwrap_or(Status::SUCCESS).0
 }
 
 /// Makes the process a job of its own with one rank. As with PMIx's library, the status is then
@@ -78,18 +84,25 @@ pub unsafe extern "C" fn PMIx_Init(
     _info: *mut iof_info_t,
     _ninfo: usize,
 ) -> iof_status_t {
+    // SAFETY: the caller's promise.
+    unsafe { init(proc) }.0
+}
+
+/// # Safety
+/// A pointer that is not NULL points to a process.
+unsafe fn init(proc: *mut iof_proc_t) -> Status {
     if env::var_os(SERVED).is_some() {
         let reason = "a PMIx server has started this process: link it with PMIx's library, which speaks the \
                       server's protocol, and do not preload libiof-pmix";
-        return fail(IOF_ERR_NOT_SUPPORTED, reason);
+        return fail(Status::ERR_NOT_SUPPORTED, reason);
     }
     let mut client = client();
     if client.count == 0 && iof_Initialized() != 0 {
-        return fail(IOF_ERR_INIT, "the process is a tool already");
+        return fail(Status::ERR_INIT, "the process is a tool already");
     }
     let mut own = iof_proc_t { nspace: [0; 256], rank: 0 };
     let status = begin(&mut own);
-    if status != IOF_SUCCESS {
+    if status != Status::SUCCESS {
         return status;
     }
     client.count = client.count.saturating_add(1);
@@ -98,11 +111,11 @@ pub unsafe extern "C" fn PMIx_Init(
         // SAFETY: the caller's promise: a pointer that is not NULL points to a process.
         unsafe { proc.write(own) };
     }
-    fail(IOF_ERR_UNREACH, "no PMIx server has started this process: it is a job of its own with one rank")
+    fail(Status::ERR_UNREACH, "no PMIx server has started this process: it is a job of its own with one rank")
 }
 
 /// Makes the process a tool without a connection, whose name `own` receives.
-fn begin(own: &mut iof_proc_t) -> iof_status_t {
+fn begin(own: &mut iof_proc_t) -> Status {
     let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok()).unwrap_or_default();
     let name = CString::new(format!("singleton.{host}.{}", process::id())).unwrap_or_default();
     let mut infos = [const { MaybeUninit::<iof_info_t>::zeroed() }; 2];
@@ -111,12 +124,12 @@ fn begin(own: &mut iof_proc_t) -> iof_status_t {
     // NULL stands for true.
     unsafe {
         let key = c"pmix.tool.nocon".as_ptr();
-        iof_Info_load(not_connected.as_mut_ptr(), key, std::ptr::null(), IOF_BOOL);
-        iof_Info_load(nspace.as_mut_ptr(), c"pmix.tool.nspace".as_ptr(), name.as_ptr().cast(), IOF_STRING);
+        iof_Info_load(not_connected.as_mut_ptr(), key, std::ptr::null(), PMIX_BOOL);
+        iof_Info_load(nspace.as_mut_ptr(), c"pmix.tool.nspace".as_ptr(), name.as_ptr().cast(), PMIX_STRING);
         let status = iof_tool_init(own, infos.as_mut_ptr().cast(), infos.len());
         let [_, nspace] = &mut infos;
         iof_Value_destruct(&raw mut (*nspace.as_mut_ptr()).value);
-        status
+        Status(status)
     }
 }
 
@@ -125,7 +138,7 @@ fn begin(own: &mut iof_proc_t) -> iof_status_t {
 pub extern "C" fn PMIx_Finalize(_info: *const iof_info_t, _ninfo: usize) -> iof_status_t {
     let mut client = client();
     if client.count == 0 {
-        return IOF_SUCCESS;
+        return Status::SUCCESS.0;
     }
     client.count = client.count.saturating_sub(1);
     if client.count == 0 {
@@ -138,28 +151,22 @@ pub extern "C" fn PMIx_Finalize(_info: *const iof_info_t, _ninfo: usize) -> iof_
 /// Keeps a value, which [`PMIx_Get`] returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn PMIx_Put(_scope: u8, key: *const c_char, val: *const iof_value_t) -> iof_status_t {
-    let mut client = match initialized_with(!key.is_null() && !val.is_null()) {
-        Ok(client) => client,
-        Err(status) => return status,
-    };
-    let mut copy = MaybeUninit::<iof_value_t>::zeroed();
-    // SAFETY: the caller's promise: the key is terminated, and the value is one of C.
-    let key = unsafe {
-        let status = iof_Value_xfer(copy.as_mut_ptr(), val);
-        if status != IOF_SUCCESS {
-            return status;
+    status_of(initialized_with(!key.is_null() && !val.is_null()).and_then(|mut client| {
+        // SAFETY: the caller's promise: the key is terminated, and the value is one of C, for which
+        // zeros are valid. The copy has no other owner.
+        unsafe {
+            let mut copy = MaybeUninit::<iof_value_t>::zeroed().assume_init();
+            succeeded(iof_Value_xfer(&raw mut copy, val))?;
+            client.values.insert(CStr::from_ptr(key).to_owned(), Stored(copy));
         }
-        CStr::from_ptr(key).to_owned()
-    };
-    // SAFETY: it was written, and has no other owner.
-    client.values.insert(key, Stored(unsafe { copy.assume_init() }));
-    IOF_SUCCESS
+        Ok(())
+    }))
 }
 
 /// Returns success: the process is alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Commit() -> iof_status_t {
-    initialized().map_or_else(|status| status, |_| IOF_SUCCESS)
+    status_of(initialized().map(drop))
 }
 
 /// Returns success: the process is alone.
@@ -170,16 +177,14 @@ pub extern "C" fn PMIx_Fence(
     _info: *const iof_info_t,
     _ninfo: usize,
 ) -> iof_status_t {
-    initialized().map_or_else(|status| status, |_| IOF_SUCCESS)
+    status_of(initialized().map(drop))
 }
 
 /// Returns an error, as with PMIx's library: without a server, only the blocking form succeeds.
 #[unsafe(no_mangle)]
 pub extern "C" fn PMIx_Fence_nb() -> iof_status_t {
-    match initialized() {
-        Ok(_) => fail(IOF_ERR_UNREACH, "the process has no server: call PMIx_Fence, which returns at once"),
-        Err(status) => status,
-    }
+    let reason = "the process has no server: call PMIx_Fence, which returns at once";
+    status_of(initialized().and_then(|_| Err(fail(Status::ERR_UNREACH, reason))))
 }
 
 /// Returns a value that the process has put, or one of its job. The caller frees it.
@@ -194,16 +199,9 @@ pub unsafe extern "C" fn PMIx_Get(
     // SAFETY: the caller's promise: the key is terminated, a process that is not NULL is one, and
     // `val` points to a pointer.
     unsafe {
-        match initialized_with(!key.is_null() && !val.is_null()) {
-            Err(status) => status,
-            Ok(client) => match find(&client, proc, CStr::from_ptr(key)) {
-                Ok(found) => {
-                    val.write(found);
-                    IOF_SUCCESS
-                }
-                Err(status) => status,
-            },
-        }
+        let client = initialized_with(!key.is_null() && !val.is_null());
+        let found = client.and_then(|client| find(&client, proc, CStr::from_ptr(key)));
+        status_of(found.map(|found| val.write(found)))
     }
 }
 
@@ -221,105 +219,71 @@ pub unsafe extern "C" fn PMIx_Get_nb(
     cbfunc: ValueCallback,
     cbdata: *mut c_void,
 ) -> iof_status_t {
-    let client = match initialized_with(!key.is_null() && cbfunc.is_some()) {
-        Ok(client) => client,
-        Err(status) => return status,
-    };
-    let Some(cbfunc) = cbfunc else { return IOF_ERR_BAD_PARAM };
+    let client = initialized_with(!key.is_null() && cbfunc.is_some());
     // SAFETY: as in `PMIx_Get`. The value belongs to this function.
-    unsafe {
+    status_of(client.and_then(|client| unsafe {
+        let cbfunc = cbfunc.ok_or(Status::ERR_BAD_PARAM)?;
         let found = find(&client, proc, CStr::from_ptr(key));
         // The callback may use the library.
         drop(client);
         match found {
             Ok(value) => {
-                cbfunc(IOF_SUCCESS, value, cbdata);
+                cbfunc(Status::SUCCESS.0, value, cbdata);
                 iof_Value_destruct(value);
                 libc::free(value.cast());
             }
-            Err(status) => cbfunc(status, std::ptr::null_mut(), cbdata),
+            Err(status) => cbfunc(status.0, std::ptr::null_mut(), cbdata),
         }
-    }
-    IOF_SUCCESS
+        Ok(())
+    }))
 }
 
 /// Returns an allocated copy of a value.
 ///
 /// # Safety
 /// A process that is not NULL is one.
-unsafe fn find(
-    client: &Client,
-    proc: *const iof_proc_t,
-    key: &CStr,
-) -> Result<*mut iof_value_t, iof_status_t> {
-    let own = client.name.ok_or(IOF_ERR_INIT)?;
+unsafe fn find(client: &Client, proc: *const iof_proc_t, key: &CStr) -> Result<*mut iof_value_t, Status> {
+    let own = client.name.ok_or(Status::ERR_INIT)?;
     // SAFETY: the caller's promise.
     let of = if proc.is_null() { own } else { unsafe { *proc } };
     let is_own_job =
         of.nspace.iter().take_while(|byte| **byte != 0).eq(own.nspace.iter().take_while(|byte| **byte != 0));
     if !is_own_job {
-        return Err(IOF_ERR_NOT_FOUND);
+        return Err(Status::ERR_NOT_FOUND);
     }
+    let known = known(key, &of, &own);
+    let value = match client.values.get(key) {
+        Some(Stored(value)) if of.rank == own.rank => value,
+        _ => known.as_ref().ok_or(Status::ERR_NOT_FOUND)?,
+    };
     // SAFETY: a value of C, for which zeros are valid, or NULL.
     let place: *mut iof_value_t = unsafe { libc::calloc(1, size_of::<iof_value_t>()) }.cast();
     if place.is_null() {
-        return Err(IOF_ERR_NOMEM);
+        return Err(Status::ERR_NOMEM);
     }
-    let status = match (client.values.get(key), known(key, &of, &own)) {
-        // SAFETY: both are values, and the second one is written.
-        (Some(Stored(value)), _) if of.rank == own.rank => unsafe { iof_Value_xfer(place, value) },
-        (_, Some(known)) => known.store(place),
-        _ => IOF_ERR_NOT_FOUND,
-    };
-    if status == IOF_SUCCESS {
-        return Ok(place);
-    }
-    // SAFETY: it was allocated above, and is not used further.
-    unsafe { libc::free(place.cast()) };
-    Err(status)
+    // SAFETY: both are values, and the second one is written. After an error nothing uses the first.
+    unsafe { succeeded(iof_Value_xfer(place, value)).inspect_err(|_| libc::free(place.cast())) }?;
+    Ok(place)
 }
 
-/// A fact about a job of one rank.
-enum Known {
-    Number16(u16),
-    Number32(u32),
-    Rank(u32),
-    Text(&'static CStr),
+/// Fails if a function of the C library has failed.
+fn succeeded(status: iof_status_t) -> Result<(), Status> {
+    if status == Status::SUCCESS.0 { Ok(()) } else { Err(Status(status)) }
 }
 
-impl Known {
-    /// Stores a value of C.
-    fn store(self, place: *mut iof_value_t) -> iof_status_t {
-        let load = |data: *const c_void, of| {
-            // SAFETY: the data has this type, and there is room for a value.
-            unsafe { iof_Value_load(place, data, of) }
-        };
-        match self {
-            Known::Number16(number) => load((&raw const number).cast(), IOF_UINT16),
-            Known::Number32(number) => load((&raw const number).cast(), IOF_UINT32),
-            Known::Rank(rank) => load((&raw const rank).cast(), IOF_PROC_RANK),
-            Known::Text(text) => load(text.as_ptr().cast(), IOF_STRING),
+/// Returns what is known of the job (the wildcard rank) or of its rank. The value owns nothing.
+fn known(key: &CStr, of: &iof_proc_t, own: &iof_proc_t) -> Option<iof_value_t> {
+    let is_job = of.rank == PMIX_RANK_WILDCARD;
+    let (r#type, data) = match key.to_bytes() {
+        b"pmix.job.size" | b"pmix.local.size" | b"pmix.node.size" | b"pmix.max.size" if is_job => {
+            (PMIX_UINT32, iof_value_data_t { uint32: 1 })
         }
-    }
-}
-
-/// Returns what is known of the job (the wildcard rank) or of its rank.
-fn known(key: &CStr, of: &iof_proc_t, own: &iof_proc_t) -> Option<Known> {
-    let key = key.to_bytes();
-    if of.rank == IOF_RANK_WILDCARD {
-        return match key {
-            b"pmix.job.size" | b"pmix.local.size" | b"pmix.node.size" | b"pmix.max.size" => {
-                Some(Known::Number32(1))
-            }
-            b"pmix.lpeers" => Some(Known::Text(c"0")),
-            _ => None,
-        };
-    }
-    match key {
-        _ if of.rank != own.rank => None,
-        b"pmix.rank" => Some(Known::Rank(own.rank)),
-        b"pmix.lrank" => Some(Known::Number16(0)),
-        b"pmix.grank" | b"pmix.apprank" | b"pmix.appnum" => Some(Known::Number32(0)),
-        _ => None,
-    }
+        b"pmix.lpeers" if is_job => (PMIX_STRING, iof_value_data_t { string: c"0".as_ptr().cast_mut() }),
+        _ if of.rank != own.rank => return None,
+        b"pmix.rank" => (PMIX_PROC_RANK, iof_value_data_t { rank: own.rank }),
+        b"pmix.lrank" => (PMIX_UINT16, iof_value_data_t { uint16: 0 }),
+        b"pmix.grank" | b"pmix.apprank" | b"pmix.appnum" => (PMIX_UINT32, iof_value_data_t { uint32: 0 }),
+        _ => return None,
+    };
+    Some(iof_value_t { r#type, data })
 }

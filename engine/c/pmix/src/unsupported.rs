@@ -1,6 +1,6 @@
 //! The functions of PMIx's tool API that this library does not support. They exist, so that no
-//! symbol is missing. Like PMIx's library, those that need a server return [`IOF_ERR_INIT`] in a
-//! process that has not initialized the library, and [`IOF_ERR_UNREACH`] in one without a
+//! symbol is missing. Like PMIx's library, those that need a server return [`Status::ERR_INIT`] in a
+//! process that has not initialized the library, and [`Status::ERR_UNREACH`] in one without a
 //! connection. `iof_last_error` returns the reason why they are not supported.
 //!
 //! They take no arguments. The C calling conventions of all platforms of Linux allow a caller to
@@ -8,33 +8,36 @@
 
 use std::ffi::{c_char, c_int};
 
-use iof_c::{
-    IOF_ERR_INIT, IOF_ERR_NOT_SUPPORTED, IOF_ERR_UNREACH, fail, iof_Initialized, iof_server_uri,
-    iof_status_t, iof_tool_is_connected,
-};
+use iof_c::{fail, iof_Initialized, iof_server_uri, iof_status_t, iof_tool_is_connected};
+use iof_proto::Status;
 
-macro_rules! not_supported {
-    ($status:expr, $reason:literal: $($name:ident)+) => {
+/// Defines functions that return a value.
+macro_rules! functions {
+    ($result:ty = $value:expr; $($name:ident)+) => {
         $(
             #[unsafe(no_mangle)]
-            extern "C" fn $name() -> iof_status_t {
-                fail($status, $reason)
+            extern "C" fn $name() -> $result {
+                $value
             }
         )+
     };
 }
 
 /// Returns the status of a function that needs a server.
-fn of_server() -> iof_status_t {
+fn of_server() -> Status {
     match iof_Initialized() {
-        0 => IOF_ERR_INIT,
-        _ if iof_tool_is_connected() || !iof_server_uri().is_null() => IOF_ERR_NOT_SUPPORTED,
-        _ => IOF_ERR_UNREACH,
+        0 => Status::ERR_INIT,
+        _ if iof_tool_is_connected() || !iof_server_uri().is_null() => Status::ERR_NOT_SUPPORTED,
+        _ => Status::ERR_UNREACH,
     }
 }
 
-not_supported! {
-    of_server(), "ranks use it, and an engine keeps no data of processes, and has no collective operations":
+functions! {
+    iof_status_t = fail(
+        of_server(),
+        "ranks use it, and an engine keeps no data of processes, and has no collective operations",
+    )
+    .0;
     PMIx_Connect
     PMIx_Connect_nb
     PMIx_Disconnect
@@ -60,8 +63,8 @@ not_supported! {
     PMIx_Unpublish_nb
 }
 
-not_supported! {
-    of_server(), "only launchers start and control processes":
+functions! {
+    iof_status_t = fail(of_server(), "only launchers start and control processes").0;
     PMIx_Abort
     PMIx_Allocation_request
     PMIx_Allocation_request_nb
@@ -73,21 +76,21 @@ not_supported! {
     PMIx_Spawn_nb
 }
 
-not_supported! {
-    of_server(), "the engine alone has events, and does not pass on those of tools":
+functions! {
+    iof_status_t = fail(of_server(), "the engine alone has events, and does not pass on those of tools").0;
     PMIx_Notify_event
 }
 
-not_supported! {
-    of_server(), "the engine identifies tools by what the kernel reports":
+functions! {
+    iof_status_t = fail(of_server(), "the engine identifies tools by what the kernel reports").0;
     PMIx_Get_credential
     PMIx_Get_credential_nb
     PMIx_Validate_credential
     PMIx_Validate_credential_nb
 }
 
-not_supported! {
-    IOF_ERR_NOT_SUPPORTED, "the library has no packed data":
+functions! {
+    iof_status_t = fail(Status::ERR_NOT_SUPPORTED, "the library has no packed data").0;
     PMIx_Data_copy
     PMIx_Data_copy_payload
     PMIx_Data_embed
@@ -98,8 +101,8 @@ not_supported! {
     PMIx_Data_unpack
 }
 
-not_supported! {
-    of_server(), "the library has no fabrics and topologies":
+functions! {
+    iof_status_t = fail(of_server(), "the library has no fabrics and topologies").0;
     PMIx_Compute_distances
     PMIx_Compute_distances_nb
     PMIx_Fabric_deregister
@@ -114,19 +117,9 @@ not_supported! {
     PMIx_Parse_cpuset_string
 }
 
-macro_rules! not_supported_string {
-    ($($name:ident)+) => {
-        $(
-            #[unsafe(no_mangle)]
-            extern "C" fn $name() -> *const c_char {
-                c"NOT SUPPORTED".as_ptr()
-            }
-        )+
-    };
-}
-
 // The caller does not free these strings.
-not_supported_string! {
+functions! {
+    *const c_char = c"NOT SUPPORTED".as_ptr();
     PMIx_Alloc_directive_string
     PMIx_Device_type_string
     PMIx_Job_state_string
@@ -134,28 +127,22 @@ not_supported_string! {
     PMIx_Value_comparison_string
 }
 
-/// Does nothing: no function of this library constructs a topology.
-#[unsafe(no_mangle)]
-extern "C" fn PMIx_Topology_destruct() {}
-
-/// Does nothing: no function of this library constructs a set of CPUs.
-#[unsafe(no_mangle)]
-extern "C" fn PMIx_Cpuset_destruct() {}
-
-/// Returns `false`: the data was not compressed.
-#[unsafe(no_mangle)]
-extern "C" fn PMIx_Data_compress() -> bool {
-    false
+// No function of this library constructs a topology or a set of CPUs.
+functions! {
+    () = ();
+    PMIx_Topology_destruct
+    PMIx_Cpuset_destruct
 }
 
-/// Returns `false`: the data was not decompressed.
-#[unsafe(no_mangle)]
-extern "C" fn PMIx_Data_decompress() -> bool {
-    false
+// The data was not compressed or decompressed.
+functions! {
+    bool = false;
+    PMIx_Data_compress
+    PMIx_Data_decompress
 }
 
-/// Returns `PMIX_VALUE_COMPARISON_NOT_AVAIL`.
-#[unsafe(no_mangle)]
-extern "C" fn PMIx_Value_compare() -> c_int {
-    5
+// PMIX_VALUE_COMPARISON_NOT_AVAIL
+functions! {
+    c_int = 5;
+    PMIx_Value_compare
 }

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use iof_proto::query::key::PMIX_QUERY_PROC_TABLE;
 use iof_proto::{Found, Query};
 
-use super::{Core, UnansweredRequest};
 use crate::print::{Held, Printers};
+
+use super::{Core, UnansweredRequest};
 
 /// The longest time for which output waits for an answer. Then it is written without the host and
 /// the pid of its process.

@@ -303,6 +303,7 @@ static void test_data(void)
     assert(IOF_VALUE_LOAD(&value, &small, IOF_UINT16) == IOF_SUCCESS);
     IOF_VALUE_GET_NUMBER(status, &value, number, long);
     assert(status == IOF_SUCCESS && number == 300);
+    assert(IOF_VALUE_LOAD(&value, "text", IOF_UNDEF) == IOF_ERR_UNKNOWN_DATA_TYPE);
     assert(IOF_VALUE_LOAD(&value, "text", IOF_STRING) == IOF_SUCCESS);
     IOF_VALUE_GET_NUMBER(status, &value, number, long);
     assert(status == IOF_ERR_BAD_PARAM);
