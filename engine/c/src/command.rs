@@ -60,7 +60,7 @@ impl Payload {
             Payload::Copied(bytes) => bytes,
             // SAFETY: the call that lent the bytes has checked the pointer. It returns only after
             // the payload is dropped: it waits for the answer, or for the end of the core that
-            // would give it (`Session::blocking`).
+            // would give it (`EngineSession::blocking`).
             Payload::Lent(start, size) => unsafe { std::slice::from_raw_parts(*start, *size) },
         }
     }

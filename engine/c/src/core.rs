@@ -12,18 +12,18 @@ use iof_tool::{Bytes, Delivery, Gap, Origin, Push, Reply, RequestError, Tool};
 
 use crate::callbacks::iof_iof_cbfunc_t;
 use crate::command::{Command, Done, Payload, Sink, gone};
-use crate::events::Event;
+use crate::events::HandlerEvent;
 use crate::guard::lock;
 use crate::infos::is_set;
 use crate::print::{Content, Held, Printers};
-use crate::pushes::Pushes;
-use crate::shared::Shared;
+use crate::pushes::PendingPushes;
+use crate::shared::SessionShared;
 use crate::types::iof_info_t;
 use crate::{call, make, memory};
 
 mod waiting;
 
-use waiting::Waiting;
+use waiting::WaitingOutput;
 
 /// The maximum number of deliveries between two checks for commands.
 const DELIVERIES_PER_TURN: usize = 64;
@@ -49,9 +49,9 @@ struct Registration {
 }
 
 /// The connection of a session with its requests and registrations, see the module.
-pub(crate) struct Core {
+pub(crate) struct SessionCore {
     tool: Tool,
-    shared: Arc<Shared>,
+    shared: Arc<SessionShared>,
     pending: BTreeMap<u32, UnansweredRequest>,
     handlers: BTreeMap<u32, Registration>,
     /// Registrations that are being ended.
@@ -60,19 +60,19 @@ pub(crate) struct Core {
     ends: BTreeMap<Nspace, BTreeMap<u64, Option<i32>>>,
     /// The number of bytes that are missing before the next ones of a stream.
     lost: BTreeMap<Stream, u64>,
-    pushes: Pushes,
+    pushes: PendingPushes,
     printers: Printers,
-    waiting: Waiting,
+    waiting: WaitingOutput,
     /// The time at which a push or an unfinished line needs the next turn.
     due: Option<Instant>,
     stopped: bool,
     gone: bool,
 }
 
-impl Core {
-    pub(crate) fn new(tool: Tool, shared: Arc<Shared>) -> Core {
+impl SessionCore {
+    pub(crate) fn new(tool: Tool, shared: Arc<SessionShared>) -> SessionCore {
         let printers = Printers::new(Arc::clone(&shared.formats));
-        Core {
+        SessionCore {
             tool,
             shared,
             pending: BTreeMap::new(),
@@ -80,16 +80,16 @@ impl Core {
             ending: BTreeMap::new(),
             ends: BTreeMap::new(),
             lost: BTreeMap::new(),
-            pushes: Pushes::default(),
+            pushes: PendingPushes::default(),
             printers,
-            waiting: Waiting::default(),
+            waiting: WaitingOutput::default(),
             due: None,
             stopped: false,
             gone: false,
         }
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &SessionShared {
         &self.shared
     }
 
@@ -211,7 +211,7 @@ impl Core {
 
     /// Delivers what the engine has sent next. Returns `false` if there is nothing.
     fn deliver_next(&mut self) -> bool {
-        let Core { tool, handlers, lost, printers, waiting, .. } = self;
+        let SessionCore { tool, handlers, lost, printers, waiting, .. } = self;
         let mut deliver = |origin: &Origin<'_>, bytes: &[u8], infos| {
             // A registration that has ended receives nothing more.
             if let Some(Registration { callback, .. }) = handlers.get(&origin.handler) {
@@ -284,7 +284,7 @@ impl Core {
     }
 
     /// Calls `then` when all output of a registration was delivered or printed.
-    fn after_output(&mut self, handler: u32, then: impl FnOnce(&mut Core) + Send + 'static) {
+    fn after_output(&mut self, handler: u32, then: impl FnOnce(&mut SessionCore) + Send + 'static) {
         if self.printers.has(handler) { self.in_order(then) } else { then(self) }
     }
 
@@ -352,7 +352,7 @@ impl Core {
             if ends.is_empty() {
                 self.ends.remove(nspace);
             }
-            self.notify(&Event::JobEnded { nspace: nspace.clone(), exit_code });
+            self.notify(&HandlerEvent::JobEnded { nspace: nspace.clone(), exit_code });
         }
     }
 
@@ -364,10 +364,10 @@ impl Core {
         for done in std::mem::take(&mut self.ending).into_values() {
             done(Err(gone("the engine has ended")));
         }
-        self.notify(&Event::Lost);
+        self.notify(&HandlerEvent::Lost);
     }
 
-    fn notify(&self, event: &Event) {
+    fn notify(&self, event: &HandlerEvent) {
         let handlers = lock(&self.shared.events).handlers_for(event);
         for (id, callback) in handlers {
             event.notify(id, callback);

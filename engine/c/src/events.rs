@@ -29,7 +29,7 @@ pub(crate) struct Events {
 }
 
 /// An event.
-pub(crate) enum Event {
+pub(crate) enum HandlerEvent {
     JobEnded { nspace: Nspace, exit_code: Option<i32> },
     Lost,
 }
@@ -55,26 +55,26 @@ impl Events {
     }
 
     /// Returns the handlers that receive `event`. They are to be called without the lock.
-    pub(crate) fn handlers_for(&self, event: &Event) -> Vec<(usize, iof_notification_fn_t)> {
+    pub(crate) fn handlers_for(&self, event: &HandlerEvent) -> Vec<(usize, iof_notification_fn_t)> {
         let wanted =
             |handler: &&EventHandler| handler.codes.is_empty() || handler.codes.contains(&event.status().0);
         self.handlers.iter().filter(wanted).map(|handler| (handler.id, handler.callback)).collect()
     }
 }
 
-impl Event {
+impl HandlerEvent {
     fn status(&self) -> Status {
         match self {
-            Event::JobEnded { .. } => Status::EVENT_JOB_END,
-            Event::Lost => Status::ERR_LOST_CONNECTION,
+            HandlerEvent::JobEnded { .. } => Status::EVENT_JOB_END,
+            HandlerEvent::Lost => Status::ERR_LOST_CONNECTION,
         }
     }
 
     /// Calls a handler.
     pub(crate) fn notify(&self, id: usize, callback: iof_notification_fn_t) {
         match self {
-            Event::Lost => call::notify(callback, id, self.status(), &iof_proc_t::default(), &mut []),
-            Event::JobEnded { nspace, exit_code } => {
+            HandlerEvent::Lost => call::notify(callback, id, self.status(), &iof_proc_t::default(), &mut []),
+            HandlerEvent::JobEnded { nspace, exit_code } => {
                 let job = Proc::all(nspace.clone());
                 let end = match exit_code {
                     Some(0) => Status::SUCCESS,

@@ -8,12 +8,12 @@ use iof_tool::Pull;
 use crate::command::{Command, Sink};
 use crate::format::{Format, Print};
 use crate::guard::{OrStatus, Outcome};
-use crate::library::Server;
+use crate::library::ServerState;
 
 /// The output of a job that is being started. Dropping it removes what was prepared, unless
 /// [`JobOutput::keep`] was called.
 pub(crate) struct JobOutput<'a> {
-    server: &'a Server,
+    server: &'a ServerState,
     nspace: &'a Nspace,
     /// The number of the library's registration for the job, if there is one.
     handler: Option<usize>,
@@ -25,7 +25,7 @@ impl<'a> JobOutput<'a> {
     /// Sets the format of a job of `nprocs` ranks. If the library writes its output, opens its
     /// files and registers for it, which blocks until the engine has answered.
     pub(crate) fn prepare(
-        server: &'a Server,
+        server: &'a ServerState,
         nspace: &'a Nspace,
         nprocs: u32,
         format: Format,

@@ -17,8 +17,8 @@ use iof_proto::{Nspace, Proc, Rank, Status};
 
 use crate::guard::{OrStatus, Outcome, guard, guard_number, lock, may_wait};
 use crate::job_output::JobOutput;
-use crate::library::{Server, server};
-use crate::spec::{self, Adoption, Program};
+use crate::library::{ServerState, server};
+use crate::spec::{self, Adoption, ProgramSpec};
 use crate::types::{
     iof_adopted_t, iof_app_t, iof_info_t, iof_iof_channel_t, iof_nspace_t, iof_proc_t, iof_status_t,
 };
@@ -91,13 +91,13 @@ pub unsafe extern "C" fn iof_server_spawn(
 
 /// The name of a job that is being started. No other job can be started with it meanwhile.
 struct ReservedName<'a> {
-    server: &'a Server,
+    server: &'a ServerState,
     nspace: &'a Nspace,
 }
 
 impl<'a> ReservedName<'a> {
     /// Reserves a name, unless a job has it, whose output the new job must not change.
-    fn reserve(server: &'a Server, nspace: &'a Nspace) -> Outcome<ReservedName<'a>> {
+    fn reserve(server: &'a ServerState, nspace: &'a Nspace) -> Outcome<ReservedName<'a>> {
         let jobs = lock(&server.jobs);
         if jobs.contains_key(nspace) || !lock(&server.starting).insert(nspace.clone()) {
             return Err(LaunchError::NameTaken(nspace.clone())).or_status(Status::ERR_EXISTS);
@@ -132,7 +132,7 @@ fn launch_status(error: &LaunchError) -> Status {
 ///
 /// # Safety
 /// The contract of [`read`].
-unsafe fn program(from: &iof_app_t) -> Outcome<Program> {
+unsafe fn program(from: &iof_app_t) -> Outcome<ProgramSpec> {
     // SAFETY: the caller's promise.
     unsafe {
         let infos = read::infos(from.info, from.ninfo)?;
@@ -151,7 +151,7 @@ unsafe fn program(from: &iof_app_t) -> Outcome<Program> {
             app.cwd = Some(PathBuf::from(text(read::bytes(from.cwd, MAX_ARG)?.to_vec())));
         }
         app.nprocs = u32::try_from(from.maxprocs).or_status(Status::ERR_BAD_PARAM)?;
-        Program::new(app, infos)
+        ProgramSpec::new(app, infos)
     }
 }
 

@@ -18,25 +18,25 @@ use iof_tool::LostError;
 use crate::events::Events;
 use crate::format::{Format, Formats};
 use crate::guard::{OrStatus, Outcome, lock, may_wait};
-use crate::session::{Session, attach_status};
+use crate::session::{EngineSession, attach_status};
 use crate::stdio;
 
 /// The state of the library in this process.
 #[derive(Default)]
-pub(crate) enum Library {
+pub(crate) enum LibraryState {
     #[default]
     Nothing,
-    Tool(Tool),
-    Server(Arc<Server>),
+    Tool(ToolState),
+    Server(Arc<ServerState>),
 }
 
 /// A tool.
-pub(crate) struct Tool {
+pub(crate) struct ToolState {
     /// The number of calls of `iof_tool_init` that are not yet matched by `iof_tool_finalize`.
     pub count: usize,
     pub proc: Proc,
     /// `None` if the tool chose to run without a connection.
-    pub session: Option<Arc<Session>>,
+    pub session: Option<Arc<EngineSession>>,
     /// Whether its sessions have a thread, and the program does not progress them.
     pub own_thread: bool,
     /// The event handlers of a tool without a session.
@@ -48,12 +48,12 @@ pub(crate) struct Tool {
 }
 
 /// A launcher: the engine of this process.
-pub(crate) struct Server {
+pub(crate) struct ServerState {
     pub engine: Engine,
     pub jobs: Mutex<BTreeMap<Nspace, Job>>,
     /// The names of jobs that are being started. Locked while `jobs` is, or alone.
     pub starting: Mutex<BTreeSet<Nspace>>,
-    pub session: Mutex<Option<Arc<Session>>>,
+    pub session: Mutex<Option<Arc<EngineSession>>>,
     /// Locked by the thread that begins the session.
     pub beginning: Mutex<()>,
     pub own_thread: bool,
@@ -66,10 +66,10 @@ pub(crate) struct Server {
     pub formats: Arc<Formats>,
 }
 
-impl Server {
+impl ServerState {
     /// Returns the launcher's own session, and begins it if necessary. Its registrations may hold
     /// ranks back.
-    pub(crate) fn session(&self) -> Outcome<Arc<Session>> {
+    pub(crate) fn session(&self) -> Outcome<Arc<EngineSession>> {
         if let Some(session) = self.session_so_far() {
             return Ok(session);
         }
@@ -88,13 +88,13 @@ impl Server {
         };
         let socket = self.engine.socket().map(Into::into);
         let (tool, formats) = (tool.or_status(status)?, Arc::clone(&self.formats));
-        let begun = Session::begin(tool, Box::new(connect), socket, self.own_thread, formats);
+        let begun = EngineSession::begin(tool, Box::new(connect), socket, self.own_thread, formats);
         let begun = Arc::new(begun.or_status(Status::ERR_OUT_OF_RESOURCE)?);
         *lock(&self.session) = Some(Arc::clone(&begun));
         Ok(begun)
     }
 
-    pub(crate) fn session_so_far(&self) -> Option<Arc<Session>> {
+    pub(crate) fn session_so_far(&self) -> Option<Arc<EngineSession>> {
         lock(&self.session).clone()
     }
 
@@ -103,7 +103,7 @@ impl Server {
     }
 }
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library::Nothing);
+static LIBRARY: Mutex<LibraryState> = Mutex::new(LibraryState::Nothing);
 
 /// The process that initialized the library, or 0.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -113,7 +113,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// # Errors
 /// Fails in a child of fork(2): the library's threads do not exist there, and a lock that one of
 /// them held is never released.
-pub(crate) fn library() -> Outcome<MutexGuard<'static, Library>> {
+pub(crate) fn library() -> Outcome<MutexGuard<'static, LibraryState>> {
     let owner = OWNER.load(Relaxed);
     if owner != 0 && owner != process::id() {
         let reason = format!(
@@ -126,7 +126,7 @@ pub(crate) fn library() -> Outcome<MutexGuard<'static, Library>> {
 
 /// Like [`library`], for initialization: makes this process the owner, and reserves the numbers of
 /// its standard files.
-pub(crate) fn library_to_begin() -> Outcome<MutexGuard<'static, Library>> {
+pub(crate) fn library_to_begin() -> Outcome<MutexGuard<'static, LibraryState>> {
     let library = library()?;
     OWNER.store(process::id(), Relaxed);
     stdio::reserve_numbers();
@@ -136,12 +136,12 @@ pub(crate) fn library_to_begin() -> Outcome<MutexGuard<'static, Library>> {
 /// Fails if the process is neither a tool nor a server. As in PMIx's library, functions check it
 /// before their arguments.
 pub(crate) fn initialized() -> Outcome<()> {
-    if matches!(*library()?, Library::Nothing) { Err(Status::ERR_INIT) } else { Ok(()) }
+    if matches!(*library()?, LibraryState::Nothing) { Err(Status::ERR_INIT) } else { Ok(()) }
 }
 
 /// Returns the session of this process. A server's session begins when it is first needed.
-pub(crate) fn session() -> Outcome<Arc<Session>> {
-    if let Library::Tool(Tool { session, .. }) = &*library()? {
+pub(crate) fn session() -> Outcome<Arc<EngineSession>> {
+    if let LibraryState::Tool(ToolState { session, .. }) = &*library()? {
         return session.clone().ok_or(Status::ERR_UNREACH);
     }
     server()?.session()
@@ -149,8 +149,10 @@ pub(crate) fn session() -> Outcome<Arc<Session>> {
 
 /// Calls `body` with the event handlers of this process. Also returns the session that calls them;
 /// `None` for a tool without a connection, which has no events.
-pub(crate) fn with_events<T>(body: impl FnOnce(&mut Events) -> T) -> Outcome<(T, Option<Arc<Session>>)> {
-    if let Library::Tool(Tool { session: None, events, .. }) = &mut *library()? {
+pub(crate) fn with_events<T>(
+    body: impl FnOnce(&mut Events) -> T,
+) -> Outcome<(T, Option<Arc<EngineSession>>)> {
+    if let LibraryState::Tool(ToolState { session: None, events, .. }) = &mut *library()? {
         return Ok((body(events), None));
     }
     let session = session()?;
@@ -159,24 +161,24 @@ pub(crate) fn with_events<T>(body: impl FnOnce(&mut Events) -> T) -> Outcome<(T,
 }
 
 /// Returns the session of this process, if it has begun.
-pub(crate) fn session_so_far() -> Option<Arc<Session>> {
+pub(crate) fn session_so_far() -> Option<Arc<EngineSession>> {
     match &*library().ok()? {
-        Library::Nothing => None,
-        Library::Tool(Tool { session, .. }) => session.clone(),
-        Library::Server(server) => server.session_so_far(),
+        LibraryState::Nothing => None,
+        LibraryState::Tool(ToolState { session, .. }) => session.clone(),
+        LibraryState::Server(server) => server.session_so_far(),
     }
 }
 
 /// Returns where this process looks for engines.
 pub(crate) fn directories() -> Search {
     match library().as_deref() {
-        Ok(Library::Tool(tool)) => tool.directories.clone(),
+        Ok(LibraryState::Tool(tool)) => tool.directories.clone(),
         _ => Search::default(),
     }
 }
 
 /// A use of the server of this process. The server does not end before it is dropped.
-pub(crate) struct InUse(ManuallyDrop<Arc<Server>>);
+pub(crate) struct InUse(ManuallyDrop<Arc<ServerState>>);
 
 /// Locked while a use ends, and while a thread waits for the last one.
 static USES: Mutex<()> = Mutex::new(());
@@ -185,15 +187,15 @@ static UNUSED: Condvar = Condvar::new();
 /// Returns a use of the server of this process.
 pub(crate) fn server() -> Outcome<InUse> {
     match &*library()? {
-        Library::Server(server) => Ok(InUse(ManuallyDrop::new(Arc::clone(server)))),
+        LibraryState::Server(server) => Ok(InUse(ManuallyDrop::new(Arc::clone(server)))),
         _ => Err(Status::ERR_INIT),
     }
 }
 
 impl Deref for InUse {
-    type Target = Server;
+    type Target = ServerState;
 
-    fn deref(&self) -> &Server {
+    fn deref(&self) -> &ServerState {
         &self.0
     }
 }
@@ -211,7 +213,7 @@ impl Drop for InUse {
 /// Waits for the last use of a server, and returns it. The server must no longer be in the state of
 /// the library, so that no use can begin. Uses that exist end soon, because none of them blocks for
 /// long.
-pub(crate) fn unused(mut server: Arc<Server>) -> Server {
+pub(crate) fn unused(mut server: Arc<ServerState>) -> ServerState {
     let mut uses = lock(&USES);
     loop {
         match Arc::try_unwrap(server) {

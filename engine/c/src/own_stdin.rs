@@ -11,7 +11,7 @@ use iof_tool::{DetachedPusher, Push, PushError, Pusher};
 
 use crate::core::failure;
 use crate::guard::{OrStatus, Outcome, lock, may_wait, or_failure};
-use crate::session::{Session, attach_status};
+use crate::session::{EngineSession, attach_status};
 use crate::stdio;
 
 /// How long a new push waits for the end of the last one. The engine and the pusher notice the end
@@ -59,7 +59,7 @@ impl Drop for End {
 
 /// Pushes the program's own stdin, on a thread and a connection of its own, until stdin ends, all
 /// targets are closed, or [`stop`] is called.
-pub(crate) fn push(session: &Session, push: &Push) -> Outcome<()> {
+pub(crate) fn push(session: &EngineSession, push: &Push) -> Outcome<()> {
     may_wait()?;
     let beginning = match BEGINNING.try_lock() {
         Ok(beginning) => Some(beginning),

@@ -24,9 +24,9 @@ struct Pushing {
 
 /// All pushes in progress, by number.
 #[derive(Default)]
-pub(crate) struct Pushes(BTreeMap<u32, Pushing>);
+pub(crate) struct PendingPushes(BTreeMap<u32, Pushing>);
 
-impl Pushes {
+impl PendingPushes {
     pub(crate) fn begin(&mut self, push: u32, payload: Payload, drop_slow: bool, done: Done<()>) {
         let stall = (Instant::now(), None);
         self.0.insert(push, Pushing { payload, filled: 0, complete: false, drop_slow, stall, done });

@@ -16,7 +16,7 @@ use crate::guard::{OrStatus, guard, guard_or, may_wait};
 use crate::host::CHost;
 use crate::infos::Infos;
 use crate::init::ServerInfos;
-use crate::library::{Library, Server, library, library_to_begin, server, unused};
+use crate::library::{LibraryState, ServerState, library, library_to_begin, server, unused};
 use crate::types::{iof_byte_object_t, iof_info_t, iof_iof_channel_t, iof_proc_t, iof_status_t};
 use crate::{memory, read};
 
@@ -56,15 +56,15 @@ pub unsafe extern "C" fn iof_server_init(
         let module = if module.is_null() { Default::default() } else { *unsafe { read::one(module) }? };
         let mut library = library_to_begin()?;
         match *library {
-            Library::Nothing => {}
-            Library::Server(_) => return Err(Status::ERR_EXISTS),
-            Library::Tool(_) => return Err(Status::ERR_INIT),
+            LibraryState::Nothing => {}
+            LibraryState::Server(_) => return Err(Status::ERR_EXISTS),
+            LibraryState::Tool(_) => return Err(Status::ERR_INIT),
         }
         let ServerInfos { config, own_thread, format, host } = ServerInfos::read(infos)?;
         let engine = Engine::start_with(config, Arc::new(CHost { module, infos: host }));
         let engine = engine.or_status(Status::ERR_OUT_OF_RESOURCE)?;
         let socket = engine.socket().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
-        *library = Library::Server(Arc::new(Server {
+        *library = LibraryState::Server(Arc::new(ServerState {
             engine,
             jobs: Mutex::default(),
             starting: Mutex::default(),
@@ -90,14 +90,14 @@ pub extern "C" fn iof_server_finalize() -> iof_status_t {
     guard(|| {
         may_wait()?;
         let mut library = library()?;
-        if !matches!(*library, Library::Server(_)) {
+        if !matches!(*library, LibraryState::Server(_)) {
             return Err(Status::ERR_INIT);
         }
         let found = std::mem::take(&mut *library);
         // Callbacks that run until the session has ended may use the library.
         drop(library);
-        let Library::Server(server) = found else { return Err(Status::ERR_INIT) };
-        let Server { engine, session, .. } = unused(server);
+        let LibraryState::Server(server) = found else { return Err(Status::ERR_INIT) };
+        let ServerState { engine, session, .. } = unused(server);
         let session = session.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(session) = &session {
             session.finish_printing(None);
@@ -112,7 +112,9 @@ pub extern "C" fn iof_server_finalize() -> iof_status_t {
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_server_uri() -> *const c_char {
     guard_or(std::ptr::null(), || match library().as_deref() {
-        Ok(Library::Server(server)) => server.socket.as_ref().map_or(std::ptr::null(), |path| path.as_ptr()),
+        Ok(LibraryState::Server(server)) => {
+            server.socket.as_ref().map_or(std::ptr::null(), |path| path.as_ptr())
+        }
         _ => std::ptr::null(),
     })
 }

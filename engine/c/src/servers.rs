@@ -7,21 +7,21 @@ use iof_proto::Status;
 use crate::guard::{OrStatus, Outcome, guard, guard_or, may_wait};
 use crate::infos::Infos;
 use crate::init::ToolInfos;
-use crate::library::{Library, Tool, initialized, library};
-use crate::session::Session;
+use crate::library::{LibraryState, ToolState, initialized, library};
+use crate::session::EngineSession;
 use crate::tool::connect;
 use crate::types::{iof_info_t, iof_proc_t, iof_status_t};
 use crate::{memory, read};
 
 /// Returns the session of a tool whose engine has not ended.
-fn connected(tool: &Tool) -> Option<&Arc<Session>> {
+fn connected(tool: &ToolState) -> Option<&Arc<EngineSession>> {
     tool.session.as_ref().filter(|session| !session.is_gone())
 }
 
 /// Returns the tool of this process.
-fn with_tool<T>(body: impl FnOnce(&mut Tool) -> Outcome<T>) -> Outcome<T> {
+fn with_tool<T>(body: impl FnOnce(&mut ToolState) -> Outcome<T>) -> Outcome<T> {
     match &mut *library()? {
-        Library::Tool(tool) => body(tool),
+        LibraryState::Tool(tool) => body(tool),
         _ => Err(Status::ERR_INIT),
     }
 }

@@ -1,9 +1,9 @@
 //! A session: one connection to an engine, the program's requests to it, and the thread that
 //! progresses it.
 //!
-//! The connection belongs to a [`Core`], which one thread at a time has. It is the session's
+//! The connection belongs to a [`SessionCore`], which one thread at a time has. It is the session's
 //! own thread, or, if the program uses `IOF_EXTERNAL_PROGRESS`, a thread that calls
-//! [`Session::progress`] or that waits. Other threads put commands into a queue.
+//! [`EngineSession::progress`] or that waits. Other threads put commands into a queue.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -18,11 +18,11 @@ use iof_proto::{Failure, Nspace, Proc, Rank, Status};
 use iof_tool::{AttachError, Tool};
 
 use crate::command::{Command, Done, gone};
-use crate::core::Core;
+use crate::core::SessionCore;
 use crate::events::Events;
 use crate::format::Formats;
 use crate::guard::{OrStatus, Outcome, as_error, lock, may_wait, or_failure};
-use crate::shared::Shared;
+use crate::shared::SessionShared;
 use crate::turns::{Turns, Waited};
 
 /// Opens a further connection to the same engine.
@@ -54,8 +54,8 @@ pub(crate) fn attach_reason(error: &AttachError) -> String {
 }
 
 /// A connection to an engine, see the module.
-pub(crate) struct Session {
-    shared: Arc<Shared>,
+pub(crate) struct EngineSession {
+    shared: Arc<SessionShared>,
     progress: Progress,
     pub(crate) connect: Connect,
     /// The engine's socket, if it has one.
@@ -68,7 +68,7 @@ enum Progress {
     Caller(Turns),
 }
 
-impl Session {
+impl EngineSession {
     /// Begins a session over `tool`, with its own thread unless the program progresses it.
     pub(crate) fn begin(
         tool: Tool,
@@ -76,17 +76,17 @@ impl Session {
         socket: Option<PathBuf>,
         own_thread: bool,
         formats: Arc<Formats>,
-    ) -> io::Result<Session> {
-        let shared = Arc::new(Shared::new(&tool, formats)?);
+    ) -> io::Result<EngineSession> {
+        let shared = Arc::new(SessionShared::new(&tool, formats)?);
         let engine = Proc::new(Nspace::of_engine(tool.engine_pid()), Rank(0));
-        let core = Core::new(tool, Arc::clone(&shared));
+        let core = SessionCore::new(tool, Arc::clone(&shared));
         let progress = if own_thread {
             let thread = thread::Builder::new().name("iof-c".into()).spawn(move || run(core))?;
             Progress::Thread(Mutex::new(Some(thread)))
         } else {
             Progress::Caller(Turns::new(core))
         };
-        Ok(Session { shared, progress, connect, socket, engine })
+        Ok(EngineSession { shared, progress, connect, socket, engine })
     }
 
     /// Returns the name of the engine.
@@ -108,7 +108,7 @@ impl Session {
         lock(&self.shared.events)
     }
 
-    /// Queues a command, see [`Shared::submit`].
+    /// Queues a command, see [`SessionShared::submit`].
     pub(crate) fn submit(&self, command: Command) -> Outcome<()> {
         or_failure(self.shared.submit(command))
     }
@@ -118,7 +118,7 @@ impl Session {
         or_failure(self.ask(command)?)
     }
 
-    /// The same as [`Session::blocking`], with the failure that the engine has answered.
+    /// The same as [`EngineSession::blocking`], with the failure that the engine has answered.
     ///
     /// # Errors
     /// The command cannot be submitted.
@@ -185,7 +185,7 @@ impl Session {
         }
     }
 
-    /// Returns the descriptor for an event loop that calls [`Session::progress`] when it is
+    /// Returns the descriptor for an event loop that calls [`EngineSession::progress`] when it is
     /// readable.
     pub(crate) fn descriptor(&self) -> Option<RawFd> {
         matches!(self.progress, Progress::Caller(_)).then(|| self.shared.as_fd().as_raw_fd())
@@ -203,7 +203,7 @@ impl Session {
     /// progresses the session, `wait` runs on a thread of its own, and the caller progresses the
     /// session until then, or until `deadline`, at which `wait` must return.
     pub(crate) fn wait_while<T: Send + 'static>(
-        self: &Arc<Session>,
+        self: &Arc<EngineSession>,
         deadline: Option<Instant>,
         wait: impl FnOnce() -> T + Send + 'static,
     ) -> Outcome<T> {
@@ -272,7 +272,7 @@ impl Session {
 }
 
 /// Runs the session's own thread.
-fn run(mut core: Core) {
+fn run(mut core: SessionCore) {
     loop {
         let timeout = core.turn(None);
         if core.is_stopped() {

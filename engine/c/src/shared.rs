@@ -23,7 +23,7 @@ use crate::guard::lock;
 const MAX_COMMANDS: usize = 1024;
 
 /// The part of a session that all threads share.
-pub(crate) struct Shared {
+pub(crate) struct SessionShared {
     queue: Mutex<Queue>,
     wake: EventFd,
     /// Readable when the core has work.
@@ -45,13 +45,13 @@ struct Queue {
     drain: bool,
 }
 
-impl Shared {
-    pub(crate) fn new(tool: &Tool, formats: Arc<Formats>) -> io::Result<Shared> {
+impl SessionShared {
+    pub(crate) fn new(tool: &Tool, formats: Arc<Formats>) -> io::Result<SessionShared> {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let poll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         poll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         poll.add(tool, EpollEvent::new(EpollFlags::EPOLLIN, 1))?;
-        Ok(Shared {
+        Ok(SessionShared {
             queue: Mutex::default(),
             wake,
             poll,
@@ -143,7 +143,7 @@ impl Shared {
 }
 
 /// The descriptor is readable when the core has work.
-impl AsFd for Shared {
+impl AsFd for SessionShared {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poll.0.as_fd()
     }

@@ -17,15 +17,15 @@ use crate::read;
 const PTY: Pty = Pty { size: iof_engine::WindowSize { rows: 24, columns: 80 }, echo: false, data: false };
 
 /// A program of a job with its infos. Ranks are counted within the program.
-pub(crate) struct Program {
+pub(crate) struct ProgramSpec {
     pub app: App,
     stdin: Vec<(Rank, Stdin)>,
     ptys: Vec<Rank>,
 }
 
-impl Program {
+impl ProgramSpec {
     /// Reads the infos of a program.
-    pub(crate) fn new(mut app: App, infos: Vec<Info>) -> Outcome<Program> {
+    pub(crate) fn new(mut app: App, infos: Vec<Info>) -> Outcome<ProgramSpec> {
         let mut infos = Infos(infos);
         let stdin = stdin(&mut infos)?;
         let forwarded = (infos.flag(PMIX_FWD_STDIN)? == Some(true)).then_some((Rank(0), Stdin::Pipe));
@@ -34,7 +34,7 @@ impl Program {
         app.merge_stderr = infos.flag(PMIX_IOF_MERGE_STDERR_STDOUT)? == Some(true);
         infos.done()?;
         let stdin = file.into_iter().chain(forwarded).chain(stdin).collect();
-        Ok(Program { app, stdin, ptys })
+        Ok(ProgramSpec { app, stdin, ptys })
     }
 }
 
@@ -63,14 +63,14 @@ fn in_job(rank: Rank, first: u32, count: u32) -> Outcome<std::ops::Range<u32>> {
 /// its output. `default_name` names the job if they do not.
 pub(crate) fn job_spec(
     infos: Vec<Info>,
-    programs: Vec<Program>,
+    programs: Vec<ProgramSpec>,
     default_name: impl FnOnce() -> String,
 ) -> Outcome<(JobSpec, Format)> {
     let mut infos = Infos(infos);
     let name = infos.text(PMIX_NSPACE)?.unwrap_or_else(default_name);
     let mut spec = JobSpec::new(read::nspace(&name)?, Vec::with_capacity(programs.len()));
     let mut first: u32 = 0;
-    for Program { app, stdin, ptys } in programs {
+    for ProgramSpec { app, stdin, ptys } in programs {
         let ranks = |rank| Ok::<_, Status>(in_job(rank, first, app.nprocs)?.map(Rank));
         for (rank, source) in stdin {
             spec.stdin.extend(ranks(rank)?.map(|rank| (rank, source.clone())));
@@ -141,13 +141,13 @@ mod tests {
         let spawn = wrong(&[Place::ServerSpawn, Place::Spawn], spawn);
         assert_eq!(spawn, [IOF_MPI], "only four texts are names of protocols");
         assert_eq!(wrong(&[Place::ServerAdopt, Place::Spawn], |infos| adoption(infos).is_ok()), [""; 0]);
-        let program = |infos| Program::new(App::new("sh", [""; 0]), infos).is_ok();
+        let program = |infos| ProgramSpec::new(App::new("sh", [""; 0]), infos).is_ok();
         assert_eq!(wrong(&[Place::Program], program), [""; 0]);
     }
 
     fn spec(job: &[(&str, InfoValue)], programs: &[(u32, &[(&str, InfoValue)])]) -> Outcome<JobSpec> {
         let program = |(ranks, entries): &(u32, &[(&str, InfoValue)])| {
-            Program::new(App::new("sh", [""; 0]).ranks(*ranks), infos(entries))
+            ProgramSpec::new(App::new("sh", [""; 0]).ranks(*ranks), infos(entries))
         };
         let programs = programs.iter().map(program).collect::<Outcome<_>>()?;
         job_spec(infos(job), programs, || "job".into()).map(|(spec, _)| spec)

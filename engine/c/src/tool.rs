@@ -19,10 +19,10 @@ use crate::guard::{OrStatus, Outcome, guard, guard_number, guard_or, may_wait, o
 use crate::infos::Infos;
 use crate::init::ToolInfos;
 use crate::library::{
-    Library, Tool, initialized, library, library_to_begin, session, session_so_far, with_events,
+    LibraryState, ToolState, initialized, library, library_to_begin, session, session_so_far, with_events,
 };
 use crate::local_answers::LocalAnswers;
-use crate::session::{Session, attach_reason, attach_status};
+use crate::session::{EngineSession, attach_reason, attach_status};
 use crate::types::{iof_info_t, iof_proc_t, iof_query_t, iof_status_t};
 use crate::{memory, read};
 
@@ -65,15 +65,15 @@ pub unsafe extern "C" fn iof_tool_init(
         let place = if proc.is_null() { None } else { Some(unsafe { read::place(proc) }?) };
         let mut library = library_to_begin()?;
         let name = match &mut *library {
-            Library::Server(_) => return Err(Status::ERR_INIT),
-            Library::Tool(tool) => {
+            LibraryState::Server(_) => return Err(Status::ERR_INIT),
+            LibraryState::Tool(tool) => {
                 tool.count = tool.count.saturating_add(1);
                 tool.proc.clone()
             }
-            Library::Nothing => {
+            LibraryState::Nothing => {
                 let tool = begin(ToolInfos::read(infos)?)?;
                 let name = tool.proc.clone();
-                *library = Library::Tool(tool);
+                *library = LibraryState::Tool(tool);
                 name
             }
         };
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn iof_tool_init(
     })
 }
 
-fn begin(infos: ToolInfos) -> Outcome<Tool> {
+fn begin(infos: ToolInfos) -> Outcome<ToolState> {
     let ToolInfos { proc, connects, may_fail, own_thread, format, search } = infos;
     let formats = Arc::new(Formats::new(format));
     let session = match connects.then(|| connect(&search, proc.to_string(), own_thread, &formats)) {
@@ -93,7 +93,7 @@ fn begin(infos: ToolInfos) -> Outcome<Tool> {
         _ => None,
     };
     let directories = Search { target: Target::default(), ..search };
-    Ok(Tool { count: 1, proc, session, own_thread, events: Events::default(), formats, directories })
+    Ok(ToolState { count: 1, proc, session, own_thread, events: Events::default(), formats, directories })
 }
 
 /// Connects to the first engine of `search` that accepts the tool.
@@ -102,7 +102,7 @@ pub(crate) fn connect(
     name: String,
     own_thread: bool,
     formats: &Arc<Formats>,
-) -> Outcome<Session> {
+) -> Outcome<EngineSession> {
     let mut failed = Err(Status::ERR_UNREACH);
     for socket in search.sockets() {
         let connected = socket.map_err(AttachError::from).and_then(|path| {
@@ -113,7 +113,7 @@ pub(crate) fn connect(
             Ok((tool, path)) => {
                 let socket = Some(path.clone());
                 let connect = Box::new(move || iof_tool::Tool::connect(&path, &name));
-                let session = Session::begin(tool, connect, socket, own_thread, Arc::clone(formats));
+                let session = EngineSession::begin(tool, connect, socket, own_thread, Arc::clone(formats));
                 return session.or_status(Status::ERR_OUT_OF_RESOURCE);
             }
             Err(error) => {
@@ -134,13 +134,13 @@ pub extern "C" fn iof_tool_finalize() -> iof_status_t {
     guard(|| {
         may_wait()?;
         let mut library = library()?;
-        let Library::Tool(tool) = &mut *library else { return Err(Status::ERR_INIT) };
+        let LibraryState::Tool(tool) = &mut *library else { return Err(Status::ERR_INIT) };
         tool.count = tool.count.saturating_sub(1);
         if tool.count > 0 {
             return Ok(());
         }
         let session = tool.session.take();
-        *library = Library::Nothing;
+        *library = LibraryState::Nothing;
         // Callbacks that run until the session has ended may use the library.
         drop(library);
         session.map_or(Ok(()), |session| session.end())
@@ -150,7 +150,7 @@ pub extern "C" fn iof_tool_finalize() -> iof_status_t {
 /// Returns 1 if the process is a tool or a server, otherwise 0. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn iof_Initialized() -> c_int {
-    guard_or(0, || c_int::from(library().is_ok_and(|library| !matches!(*library, Library::Nothing))))
+    guard_or(0, || c_int::from(library().is_ok_and(|library| !matches!(*library, LibraryState::Nothing))))
 }
 
 /// Asks the engine and its launcher, and blocks until the answer arrives. On IOF_SUCCESS, and on
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn iof_Log_nb(
 
 /// Returns the session for a log request. Like PMIx's library, it checks the number of data before
 /// the connection.
-fn with_data(ndata: usize) -> Outcome<Arc<Session>> {
+fn with_data(ndata: usize) -> Outcome<Arc<EngineSession>> {
     initialized()?;
     if ndata == 0 { Err(Status::ERR_BAD_PARAM) } else { session() }
 }
@@ -345,7 +345,7 @@ pub unsafe extern "C" fn iof_Register_event_handler(
 }
 
 /// Calls `done` on the thread of the session. A tool without a connection has none.
-fn call_back(session: Option<Arc<Session>>, done: Done<()>) -> Outcome<()> {
+fn call_back(session: Option<Arc<EngineSession>>, done: Done<()>) -> Outcome<()> {
     match session {
         Some(session) => session.submit(Command::Call(done))?,
         None => done(Ok(())),

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::core::Core;
+use crate::core::SessionCore;
 use crate::guard::lock;
 
 /// A core, and whether a thread has it.
@@ -16,7 +16,7 @@ pub(crate) struct Turns {
 }
 
 enum CoreSlot {
-    Idle(Box<Core>),
+    Idle(Box<SessionCore>),
     Taken,
     Ended,
 }
@@ -32,7 +32,7 @@ pub(crate) enum Waited<'t, T> {
 }
 
 impl Turns {
-    pub(crate) fn new(core: Core) -> Turns {
+    pub(crate) fn new(core: SessionCore) -> Turns {
         Turns { slot: Mutex::new(CoreSlot::Idle(Box::new(core))), progressed: Condvar::new() }
     }
 
@@ -100,11 +100,11 @@ impl Turns {
 /// The core, which is returned when this is dropped.
 pub(crate) struct Turn<'t> {
     turns: &'t Turns,
-    core: Option<Box<Core>>,
+    core: Option<Box<SessionCore>>,
 }
 
 impl Turn<'_> {
-    /// Runs one turn of the core, see [`Core::turn`]. Runs its last turn and returns `None`
+    /// Runs one turn of the core, see [`SessionCore::turn`]. Runs its last turn and returns `None`
     /// if the program has ended the session.
     pub(crate) fn turn(&mut self, deadline: Option<Instant>) -> Option<Option<Duration>> {
         let core = self.core.as_mut()?;

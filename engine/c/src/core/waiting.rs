@@ -9,7 +9,7 @@ use iof_proto::{Found, Query};
 
 use crate::print::{Held, Printers};
 
-use super::{Core, UnansweredRequest};
+use super::{SessionCore, UnansweredRequest};
 
 /// The longest time for which output waits for an answer. Then it is written without the host and
 /// the pid of its process.
@@ -19,7 +19,7 @@ const MAX_ANSWER_TIME: Duration = Duration::from_secs(5);
 const MAX_WAITING_BYTES: usize = 64 << 20;
 
 /// What is done after the output that waits.
-type Then = Box<dyn FnOnce(&mut Core) + Send>;
+type Then = Box<dyn FnOnce(&mut SessionCore) + Send>;
 
 enum Next {
     Print(Held),
@@ -28,7 +28,7 @@ enum Next {
 
 /// What waits after the bytes that the printers hold, and the query for which they wait.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingOutput {
     queue: VecDeque<Next>,
     bytes: usize,
     query: Option<PendingQuery>,
@@ -42,7 +42,7 @@ struct PendingQuery {
     deadline: Instant,
 }
 
-impl Waiting {
+impl WaitingOutput {
     /// Prints a delivery, now or in its turn.
     pub(super) fn print(&mut self, printers: &mut Printers, held: Held) {
         if printers.lacks_process() {
@@ -67,9 +67,9 @@ impl Waiting {
     }
 }
 
-impl Core {
+impl SessionCore {
     /// Calls `then` after the output that waits.
-    pub(super) fn in_order(&mut self, then: impl FnOnce(&mut Core) + Send + 'static) {
+    pub(super) fn in_order(&mut self, then: impl FnOnce(&mut SessionCore) + Send + 'static) {
         if self.printers.lacks_process() {
             self.waiting.queue.push_back(Next::Then(Box::new(then)));
         } else {
@@ -115,7 +115,7 @@ impl Core {
         self.waiting.query.is_some()
     }
 
-    /// Takes the answer to a query of [`Core::settle`].
+    /// Takes the answer to a query of [`SessionCore::settle`].
     pub(super) fn learn(&mut self, request: u32, answer: Vec<Found>) {
         if self.waiting.query.as_ref().is_some_and(|query| query.request == request) {
             self.go_on(answer);
